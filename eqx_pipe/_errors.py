@@ -1,0 +1,88 @@
+"""The library's own exceptions, and how their messages are put together.
+
+A message has three parts: what was wrong and where, what came, what to do.
+"""
+
+import difflib
+from collections.abc import Iterable
+
+_NOTE = "In eqx_pipe stage "
+
+
+class MissingKeyError(ValueError):
+    """A stage needed randomness and was given `key=None`.
+
+    `path` names the stage, counted from the pipeline that was called.
+    """
+
+    path: str
+
+    def __init__(self, path: str):
+        super().__init__(path)
+        self.path = path
+
+    def __str__(self) -> str:
+        return (
+            f"stage `{self.path}` needs a PRNG key and got `key=None`. Call the "
+            "pipeline with `key=jax.random.key(0)`, or make the stage deterministic "
+            "(`equinox.nn.inference_mode`)."
+        )
+
+
+class StructureError(ValueError):
+    """Two pytrees that must agree differ in structure, shape or dtype."""
+
+
+class SweepError(RuntimeError):
+    """A sweep could not finish.
+
+    `indices` are the points that failed (flat indices into the space).
+    """
+
+    indices: tuple[int, ...]
+
+    def __init__(self, message: str, indices: Iterable[int] = ()):
+        super().__init__(message)
+        self.indices = tuple(indices)
+
+
+def message(function: str, wrong: str, cure: str) -> str:
+    """One error message: the public function, what was wrong, what to do."""
+    return f"`eqx_pipe.{function}`: {wrong} {cure}"
+
+
+def nearest(name: object, known: Iterable[object]) -> str:
+    """A sentence that lists the known names, with the likeliest one first."""
+    names = [str(k) for k in known]
+    close = difflib.get_close_matches(str(name), names, n=1)
+    hint = f"Did you mean `{close[0]}`? " if close else ""
+    listed = ", ".join(f"`{n}`" for n in names) or "none"
+    return f"{hint}Known names: {listed}."
+
+
+def describe_value(value: object, limit: int = 80) -> str:
+    """`value (type)`, cut to a readable length."""
+    text = repr(value)
+    if len(text) > limit:
+        text = text[: limit - 3] + "..."
+    return f"{text} ({type(value).__name__})"
+
+
+def locate(error: BaseException, segment: str) -> None:
+    """Records on `error` that it passed through the child `segment`.
+
+    Called once per level while the error travels up, innermost first, so the path
+    is complete at the pipeline that the user called, also when another module stands
+    between two pipelines. The path is shown as a note below the traceback.
+    """
+    if isinstance(error, MissingKeyError):
+        error.path = f"{segment}.{error.path}" if error.path else segment
+        return
+    notes = getattr(error, "__notes__", [])
+    path = segment
+    for note in notes:
+        if note.startswith(_NOTE):
+            path = f"{segment}.{note[len(_NOTE) :].strip('`')}"
+            notes.remove(note)
+            break
+    error.add_note(f"{_NOTE}`{path}`")

@@ -1,0 +1,74 @@
+"""Comparing pytrees and naming their leaves."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+from jaxtyping import PyTree
+
+
+def path_name(path: tuple[Any, ...]) -> str:
+    """A leaf's key path as names and indices joined by dots (`""` for the root)."""
+    return jtu.keystr(path, simple=True, separator=".")
+
+
+def leaves_with_names(tree: PyTree) -> list[tuple[str, Any]]:
+    """Every leaf with the name of its path."""
+    return [(path_name(p), leaf) for p, leaf in jtu.tree_flatten_with_path(tree)[0]]
+
+
+def is_key_array(x: Any) -> bool:
+    """Whether `x` is an array of new-style PRNG keys."""
+    return eqx.is_array(x) and jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
+
+
+def leaf_text(leaf: Any) -> str:
+    """`float32[3,4]` for an array, the value and its type for anything else."""
+    if hasattr(leaf, "shape") and hasattr(leaf, "dtype"):
+        return f"{leaf.dtype}[{','.join(map(str, leaf.shape))}]"
+    return f"{leaf!r} ({type(leaf).__name__})"
+
+
+def tree_text(tree: PyTree) -> str:
+    """A short text of a pytree's structure, shapes and dtypes."""
+    named = leaves_with_names(tree)
+    if len(named) == 1 and named[0][0] == "":
+        return leaf_text(named[0][1])
+    shown = [f"{name}: {leaf_text(leaf)}" for name, leaf in named[:8]]
+    more = [f"... {len(named) - 8} more"] if len(named) > 8 else []
+    return "{" + ", ".join(shown + more) + "}"
+
+
+def differences(left: PyTree, right: PyTree) -> list[str]:
+    """What differs between two pytrees in structure, shape or dtype, one line each.
+
+    Values of arrays are not looked at; other leaves must be equal. An empty list
+    means that the trees agree.
+    """
+    left_structure, right_structure = jtu.tree_structure(left), jtu.tree_structure(right)
+    if left_structure != right_structure:
+        left_names = [name for name, _ in leaves_with_names(left)]
+        right_names = [name for name, _ in leaves_with_names(right)]
+        only_left = [n for n in left_names if n not in right_names]
+        only_right = [n for n in right_names if n not in left_names]
+        if only_left or only_right:
+            lines = [f"`.{n}` is only in the first" for n in only_left]
+            return lines + [f"`.{n}` is only in the second" for n in only_right]
+        return [f"structure {left_structure} against {right_structure}"]
+    lines = []
+    for (name, a), (_, b) in zip(
+        leaves_with_names(left), leaves_with_names(right), strict=True
+    ):
+        a_array = hasattr(a, "shape") and hasattr(a, "dtype")
+        b_array = hasattr(b, "shape") and hasattr(b, "dtype")
+        same = (
+            (a.shape, a.dtype) == (b.shape, b.dtype)
+            if a_array and b_array
+            else not a_array and not b_array and bool(a == b)
+        )
+        if not same:
+            place = f"at `.{name}`: " if name else ""
+            lines.append(f"{place}{leaf_text(a)} against {leaf_text(b)}")
+    return lines
