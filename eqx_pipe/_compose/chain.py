@@ -1,0 +1,100 @@
+"""Stages one after the other."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import equinox as eqx
+from jaxtyping import PyTree
+
+from .._check import check_name
+from .._errors import message, nearest
+from .._stage import Composite, Scope, as_stage, enter
+from .._types import StageLike
+
+
+class Chain(Composite):
+    """Stages left to right; see `chain`."""
+
+    stages: tuple[Any, ...]
+    names: tuple[str, ...] | None = eqx.field(static=True)
+
+    def children(self) -> Mapping[str, Any]:
+        segments = range(len(self.stages)) if self.names is None else self.names
+        return dict(zip(map(str, segments), self.stages, strict=True))
+
+    def run(
+        self, x: PyTree, state: eqx.nn.State | None, scope: Scope
+    ) -> tuple[PyTree, eqx.nn.State | None]:
+        segments = range(len(self.stages)) if self.names is None else self.names
+        for segment, stage in zip(segments, self.stages, strict=True):
+            x, state = enter(scope, segment, stage, x, state=state)
+        return x, state
+
+    def __len__(self) -> int:
+        return len(self.stages)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.stages)
+
+    def __getitem__(self, item: int | slice | str) -> Any:
+        """The stage at a position or of a name; for a slice, the chain of those."""
+        if isinstance(item, slice):
+            names = None if self.names is None else self.names[item]
+            return Chain(self.stages[item], names)
+        if isinstance(item, str):
+            if self.names is None or item not in self.names:
+                known = self.names or range(len(self.stages))
+                raise KeyError(
+                    message("chain", f"no stage `{item}`.", nearest(item, known))
+                )
+            return self.stages[self.names.index(item)]
+        return self.stages[item]
+
+
+def chain(*stages: StageLike, **named: StageLike) -> Chain:
+    """Applies stages left to right.
+
+    `chain()` is the identity. The stages are given by position, or by name as
+    keywords, not both. Positions and names are the paths in errors and `outputs`, and
+    decide the random draws: stage `i` draws from `fold_in(key, i)`, a named stage from
+    `fold_in(key, crc32(name))`.
+
+    **Arguments:**
+
+    - `stages`: any number of stages.
+    - `named`: the same by name. (Keyword only.)
+
+    **Returns:** a stage. It has a length, can be iterated, indexed by position or
+    name, and sliced (a chain again).
+
+    **Raises:**
+
+    - `TypeError` if something is not a stage, or positions and names are mixed.
+
+    **Laws:** `chain(f, chain(g, h))`, `chain(chain(f, g), h)` and `chain(f, g, h)`
+    agree for deterministic stages; `chain(f)` is `f`.
+
+    !!! example
+
+        >>> import eqx_pipe as ep, jax.numpy as jnp
+        >>> pipe = ep.chain(wave=jnp.sin, total=jnp.sum)
+        >>> round(pipe(jnp.arange(3.0)).item(), 3)
+        1.751
+        >>> len(pipe), pipe["wave"](jnp.zeros(())).item()
+        (2, 0.0)
+    """
+    if stages and named:
+        raise TypeError(
+            message(
+                "chain",
+                f"{len(stages)} stages by position and {list(named)} by name.",
+                "Give all stages by position or all by name.",
+            )
+        )
+    if named:
+        for name in named:
+            check_name("chain", "named", name)
+        children = tuple(as_stage("chain", n, s) for n, s in named.items())
+        return Chain(children, tuple(named))
+    children = tuple(as_stage("chain", f"stages[{i}]", s) for i, s in enumerate(stages))
+    return Chain(children, None)
