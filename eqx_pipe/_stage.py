@@ -226,9 +226,7 @@ def enter(
         y, new_state = _call(stage, args, state, inner)
     except Exception as error:
         if inner.key is None and _wants_key(error, stage, args, spare, inner):
-            missing = MissingKeyError("")
-            locate(missing, str(segment))
-            raise missing from error
+            raise MissingKeyError(str(segment)) from error
         locate(error, str(segment))
         raise
     if inner.record is not None:
@@ -264,7 +262,8 @@ def _wants_key(
 
     Messages differ from layer to layer, so the call is tried again, abstractly.
     """
-    if isinstance(stage, Composite) or not _takes_key(stage):
+    known = isinstance(error, MissingKeyError) or isinstance(stage, Composite)
+    if known or not _takes_key(stage):
         return False
     retry = Scope(jr.key(0), inner.path)
     try:
