@@ -125,17 +125,22 @@ class Scope:
     path: str = ""
     record: dict[str, PyTree] | None = None
 
-    def child(self, segment: Segment) -> "Scope":
-        """The scope of the child named, or positioned at, `segment`."""
+    def child(self, segment: Segment, index: Any = None) -> "Scope":
+        """The scope of the child named, or positioned at, `segment`.
+
+        `index` is folded into the key instead of `segment` where one traced call
+        stands for many (`repeat`, `batched`).
+        """
         path = f"{self.path}.{segment}" if self.path else str(segment)
-        return Scope(fold(self.key, segment), path, self.record)
+        key = fold(self.key, segment if index is None else index)
+        return Scope(key, path, self.record)
 
     def silent(self) -> "Scope":
         """The same scope without a record."""
         return dataclasses.replace(self, record=None)
 
 
-def fold(key: Key | None, segment: Segment) -> Key | None:
+def fold(key: Key | None, segment: Any) -> Key | None:
     """The key of a child: `fold_in` of its position, or of its name's CRC-32."""
     if key is None:
         return None
@@ -217,9 +222,13 @@ def enter(
     stage: Any,
     *args: PyTree,
     state: eqx.nn.State | None,
+    index: Any = None,
 ) -> tuple[PyTree, eqx.nn.State | None]:
-    """Calls one child with its own key, records its output, locates its errors."""
-    inner = scope.child(segment)
+    """Calls one child with its own key, records its output, locates its errors.
+
+    `index` is that of `Scope.child`.
+    """
+    inner = scope.child(segment, index)
     # `State.set` invalidates the old state, so a retry needs a copy made beforehand.
     spare = copy_state(state) if inner.key is None and is_stateful(stage) else state
     try:
