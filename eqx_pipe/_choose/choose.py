@@ -1,0 +1,162 @@
+"""Running one of several functions, chosen by an index."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
+from jax import lax
+from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
+from jaxtyping import Array, Bool, Int, PyTree
+
+from .._errors import StructureError, message
+from .._tree import differences
+from . import batch as batch  # registers its rules
+from . import derivative as derivative
+from .primitive import bind, trace
+
+
+def choose(
+    function: str,
+    names: Sequence[str],
+    index: Bool[Array, ""] | Int[Array, ""],
+    branches: Sequence[Callable[..., Any]],
+    *operands: PyTree,
+) -> PyTree:
+    """Runs the branch at `index`, clamped to those there are, on the operands.
+
+    Not batched this is `lax.cond` (boolean index, two branches: false, true) or
+    `lax.switch`. Under `vmap` with an index per example, see `batch.py`.
+
+    `function` and `names` say in errors who calls and what the branches are called.
+    Operands may hold leaves that are not arrays; outputs too, if all branches return
+    the same ones.
+    """
+    arrays, static = eqx.partition(operands, eqx.is_array)
+    leaves, structure = jtu.tree_flatten(arrays)
+    traced = [_trace_branch(b, leaves, structure, static) for b in branches]
+    dtypes = _common_dtypes(function, names, traced)
+    jaxprs = [_cast_outputs(t.jaxpr, dtypes, leaves) for t in traced]
+    constants, jaxprs = _share_constants(jaxprs, leaves)
+    outputs = bind(index, [*constants, *leaves], jaxprs)
+    return traced[0].assemble(outputs)
+
+
+class _Traced(NamedTuple):
+    """A branch as a jaxpr of its array leaves, and what its output is made of."""
+
+    jaxpr: ClosedJaxpr
+    structure: Any
+    static: PyTree
+
+    def assemble(self, leaves: Sequence[Any]) -> PyTree:
+        return eqx.combine(jtu.tree_unflatten(self.structure, leaves), self.static)
+
+
+def _trace_branch(
+    branch: Callable[..., Any], leaves: list[Any], structure: Any, static: PyTree
+) -> _Traced:
+    kept: list[Any] = []
+
+    def flat(*leaves: Any) -> Any:
+        out = branch(*eqx.combine(jtu.tree_unflatten(structure, leaves), static))
+        out = jtu.tree_map(lambda y: jnp.asarray(y) if _is_number(y) else y, out)
+        arrays, rest = eqx.partition(out, eqx.is_array)
+        out_leaves, out_structure = jtu.tree_flatten(arrays)
+        kept[:] = [out_structure, rest]
+        return out_leaves
+
+    return _Traced(trace(flat, *leaves), *kept)
+
+
+def _is_number(y: Any) -> bool:
+    return isinstance(y, bool | int | float | complex | np.generic | np.ndarray)
+
+
+def _common_dtypes(
+    function: str, names: Sequence[str], traced: Sequence[_Traced]
+) -> list[Any]:
+    """The dtype of each output leaf; raises if the branches disagree.
+
+    A weakly typed leaf (made of Python numbers alone) takes the dtype that another
+    branch has there, as in `lax.cond`.
+    """
+    columns = list(zip(*(t.jaxpr.out_avals for t in traced), strict=False))
+    dtypes = [_common_dtype(column) for column in columns]
+
+    def shapes(branch: _Traced) -> PyTree:
+        avals = branch.jaxpr.out_avals
+        settled = [*dtypes, *[None] * (len(avals) - len(dtypes))]
+        return branch.assemble(
+            [
+                jax.ShapeDtypeStruct(a.shape, a.dtype if d is None else d)
+                for a, d in zip(avals, settled, strict=True)
+            ]
+        )
+
+    first = shapes(traced[0])
+    for name, branch in zip(names[1:], traced[1:], strict=True):
+        lines = differences(first, shapes(branch))
+        if lines:
+            raise StructureError(
+                message(
+                    function,
+                    f"the outputs of `{names[0]}` and `{name}` differ: "
+                    f"{'; '.join(lines)}.",
+                    "Make all branches return the same structure, shapes and dtypes.",
+                )
+            )
+    return dtypes
+
+
+def _common_dtype(avals: Sequence[Any]) -> Any:
+    """The one dtype of the avals, or `None` if there is none."""
+    strong = {a.dtype for a in avals if not a.weak_type} or {avals[0].dtype}
+    if len(strong) > 1:
+        return None
+    (dtype,) = strong
+    for aval in avals:
+        kind = {"i": int, "f": float, "c": complex}.get(aval.dtype.kind)
+        if aval.dtype != dtype and (kind is None or jnp.result_type(kind, dtype) != dtype):
+            return None
+    return dtype
+
+
+def _cast_outputs(
+    jaxpr: ClosedJaxpr, dtypes: Sequence[Any], leaves: Sequence[Any]
+) -> ClosedJaxpr:
+    """Gives the outputs these dtypes, none of them weak."""
+    pairs = list(zip(jaxpr.out_avals, dtypes, strict=True))
+    if all(a.dtype == d and not a.weak_type for a, d in pairs):
+        return jaxpr
+
+    def cast(*leaves: Any) -> Any:
+        outputs = jaxpr_as_fun(jaxpr)(*leaves)
+        return [
+            lax.convert_element_type(y, d) for y, d in zip(outputs, dtypes, strict=True)
+        ]
+
+    return trace(cast, *leaves)
+
+
+def _share_constants(
+    jaxprs: Sequence[ClosedJaxpr], leaves: Sequence[Any]
+) -> tuple[list[Any], list[ClosedJaxpr]]:
+    """Turns what the branches close over (parameters, tracers) into operands."""
+    constants = list({id(c): c for j in jaxprs for c in j.consts}.values())
+    place = {id(c): k for k, c in enumerate(constants)}
+    count = len(constants)
+
+    def opened(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
+        where = [place[id(c)] for c in jaxpr.consts]
+
+        def function(*args: Any) -> Any:
+            closed = ClosedJaxpr(jaxpr.jaxpr, [args[k] for k in where])
+            return jaxpr_as_fun(closed)(*args[count:])
+
+        return trace(function, *constants, *leaves)
+
+    return constants, [opened(j) for j in jaxprs]

@@ -1,0 +1,192 @@
+"""How a choice is differentiated.
+
+The derivative of a choice is two choices with the same index: one computes the outputs
+and what their derivative needs, the other is the linear map from input tangents to
+output tangents. Only the second is transposed. So what reverse mode keeps, and what it
+computes, is what `lax.switch` keeps and computes.
+"""
+
+import itertools as it
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+from jax.extend.core import ClosedJaxpr, Literal, jaxpr_as_fun
+from jax.interpreters import ad
+
+from .primitive import bind, choose_p, trace
+
+
+class _Linearized(NamedTuple):
+    """One branch, split in two.
+
+    `forward` maps operands to outputs followed by `saved`. The linear map is
+    `structure` with its leaves put in: leaf `k` is operand `i` or saved value `j`, as
+    `sources[k]` is `("operand", i)` or `("saved", j)`.
+    """
+
+    forward: ClosedJaxpr
+    num_saved: int
+    sources: list[tuple[str, int]]
+    structure: Any
+
+
+def _jvp(primals: Any, tangents: Any, *, branches: Any, owners: Any) -> Any:
+    index, *operands = primals
+    moves = [type(t) is not ad.Zero for t in tangents[1:]]
+    moving = [t for t, m in zip(tangents[1:], moves, strict=True) if m]
+    out_avals = branches[0].out_avals
+    num_out = len(out_avals)
+    inexact = [jnp.issubdtype(aval.dtype, jnp.inexact) for aval in out_avals]
+
+    parts = [_linearize(branch, operands, moves, inexact) for branch in branches]
+    results = bind(index, operands, _with_all_saved(parts, num_out, operands),
+                   (*owners, *it.chain(*([i] * p.num_saved for i, p in enumerate(parts)))))
+    outputs, saved = results[:num_out], results[num_out:]
+    moved = iter(_linear_choice(index, operands, saved, moving, parts, owners, inexact))
+    out_tangents = [
+        next(moved) if keep else ad.Zero(aval.to_tangent_aval())
+        for keep, aval in zip(inexact, out_avals, strict=True)
+    ]
+    return outputs, out_tangents
+
+
+def _linearize(
+    branch: ClosedJaxpr,
+    operands: Sequence[Any],
+    moves: Sequence[bool],
+    inexact: Sequence[bool],
+) -> _Linearized:
+    structure = None
+
+    def forward(*args: Any) -> Any:
+        nonlocal structure
+
+        def function(*primals: Any) -> Any:
+            given = iter(primals)
+            full = [next(given) if m else a for a, m in zip(args, moves, strict=True)]
+            outputs = jaxpr_as_fun(branch)(*full)
+            return [y for y, keep in zip(outputs, inexact, strict=True) if keep], outputs
+
+        primals = [a for a, m in zip(args, moves, strict=True) if m]
+        _, linear, outputs = jax.linearize(function, *primals, has_aux=True)
+        leaves, structure = jtu.tree_flatten(linear)
+        return outputs, leaves
+
+    traced = trace(forward, *operands)
+    num_out = len(branch.out_avals)
+    arguments = {id(v): i for i, v in enumerate(traced.jaxpr.invars)}
+    kept: dict[int, int] = {}  # identity of a saved variable -> where it is saved
+    positions, sources = [], []
+    for position, variable in enumerate(traced.jaxpr.outvars[num_out:], num_out):
+        name = id(variable)
+        if not isinstance(variable, Literal) and name in arguments:
+            sources.append(("operand", arguments[name]))
+            continue
+        if isinstance(variable, Literal) or name not in kept:
+            kept[name] = len(positions)
+            positions.append(position)
+        sources.append(("saved", kept[name]))
+
+    def pruned(*args: Any) -> Any:
+        results = jaxpr_as_fun(traced)(*args)
+        return results[:num_out] + [results[p] for p in positions]
+
+    pruned_jaxpr = trace(pruned, *operands)
+    return _Linearized(pruned_jaxpr, len(positions), sources, structure)
+
+
+def _with_all_saved(
+    parts: Sequence[_Linearized], num_out: int, operands: Sequence[Any]
+) -> list[ClosedJaxpr]:
+    """Makes the forward parts agree: each gives zeros where another saves a value."""
+    saved_avals = [part.forward.out_avals[num_out:] for part in parts]
+
+    def padded(chosen: int) -> Any:
+        def forward(*args: Any) -> Any:
+            results = jaxpr_as_fun(parts[chosen].forward)(*args)
+            saved = [
+                results[num_out:]
+                if i == chosen
+                else [jnp.zeros(a.shape, a.dtype) for a in avals]
+                for i, avals in enumerate(saved_avals)
+            ]
+            return [*results[:num_out], *it.chain(*saved)]
+
+        return forward
+
+    return [trace(padded(i), *operands) for i in range(len(parts))]
+
+
+def _linear_choice(
+    index: Any,
+    operands: Sequence[Any],
+    saved: Sequence[Any],
+    moving: Sequence[Any],
+    parts: Sequence[_Linearized],
+    owners: Sequence[int | None],
+    inexact: Sequence[bool],
+) -> list[Any]:
+    """The choice among the branches' linear maps, applied to the tangents."""
+    if not any(inexact) or not moving:
+        return [
+            ad.Zero(a.to_tangent_aval())
+            for a, keep in zip(parts[0].forward.out_avals, inexact, strict=False)
+            if keep
+        ]
+    wanted = sorted({i for p in parts for kind, i in p.sources if kind == "operand"})
+    place = {i: k for k, i in enumerate(wanted)}
+    needed = [operands[i] for i in wanted]
+    starts = list(it.accumulate((p.num_saved for p in parts), initial=len(needed)))
+    first = starts[-1]
+
+    def linear(part: _Linearized, start: int) -> Any:
+        def function(*args: Any) -> Any:
+            leaves = [
+                args[place[i] if kind == "operand" else start + i]
+                for kind, i in part.sources
+            ]
+            return jtu.tree_unflatten(part.structure, leaves)(*args[first:])
+
+        return function
+
+    given = [*needed, *saved, *moving]
+    branches = [
+        trace(linear(part, start), *given)
+        for part, start in zip(parts, starts, strict=False)
+    ]
+    kept_owners = [o for o, keep in zip(owners, inexact, strict=True) if keep]
+    return bind(index, given, branches, kept_owners)
+
+
+def _transpose(
+    cotangents: Any, index: Any, *operands: Any, branches: Any, owners: Any
+) -> list[Any]:
+    linear = [isinstance(x, ad.UndefinedPrimal) for x in operands]
+    unknown = [x.aval for x, is_linear in zip(operands, linear, strict=True) if is_linear]
+    known = [x for x, is_linear in zip(operands, linear, strict=True) if not is_linear]
+    alive = [type(ct) is not ad.Zero for ct in cotangents]
+    cotangents = [ct for ct, a in zip(cotangents, alive, strict=True) if a]
+
+    def transposed(branch: ClosedJaxpr) -> Any:
+        def function(*args: Any) -> Any:
+            def forward(*moving: Any) -> Any:
+                values, tangents = iter(args), iter(moving)
+                full = [next(tangents) if m else next(values) for m in linear]
+                outputs = jaxpr_as_fun(branch)(*full)
+                return [y for y, a in zip(outputs, alive, strict=True) if a]
+
+            return jax.linear_transpose(forward, *unknown)(list(args[len(known) :]))
+
+        return function
+
+    given = [*known, *cotangents]
+    backward = [trace(transposed(branch), *given) for branch in branches]
+    results = iter(bind(index, given, backward))
+    return [None, *(next(results) if is_linear else None for is_linear in linear)]
+
+
+ad.primitive_jvps[choose_p] = _jvp
+ad.primitive_transposes[choose_p] = _transpose

@@ -1,0 +1,72 @@
+"""A primitive that is `lax.switch` until its index is batched.
+
+Under `jax.vmap` with an index per example, `lax.switch` copies every operand of every
+branch per example, closed-over parameters too, and computes each branch on inputs that
+it was not meant for. Whether the index is batched is known only when transformations
+are applied (a `vmap` may come after `jit` or `grad`), so this takes a primitive.
+
+Here are its meaning, evaluation and compilation; `derivative.py` and `batch.py` hold the
+rules of differentiation and batching. The pattern is that of JAX's own page on custom
+primitives, "How JAX primitives work".
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.extend.core import ClosedJaxpr, Primitive, jaxpr_as_fun
+from jax.interpreters import mlir
+
+choose_p = Primitive("eqx_pipe_choose")
+choose_p.multiple_results = True
+
+
+def bind(
+    index: Any,
+    operands: Sequence[Any],
+    branches: Sequence[ClosedJaxpr],
+    owners: Sequence[int | None] | None = None,
+) -> list[Any]:
+    """Runs the branch at `index`, clamped to the branches there are, on `operands`.
+
+    All branches take the operands and agree in what they return. `index` is an integer,
+    or a boolean where there are two branches. `owners[k]` is the one branch in which
+    output `k` means anything (the others may return what they like there), or `None`.
+    """
+    if owners is None:
+        owners = (None,) * len(branches[0].out_avals)
+    return choose_p.bind(
+        index, *operands, branches=tuple(branches), owners=tuple(owners)
+    )
+
+
+def trace(function: Any, *examples: Any) -> ClosedJaxpr:
+    """The jaxpr of a function of arrays, for arguments like the examples."""
+    return jax.make_jaxpr(function)(*examples)
+
+
+def _switch(index: Any, *operands: Any, branches: Any, owners: Any) -> list[Any]:
+    functions = [jaxpr_as_fun(branch) for branch in branches]
+    if len(functions) == 1:
+        return functions[0](*operands)
+    if jnp.result_type(index) == jnp.bool_:
+        return lax.cond(index, functions[1], functions[0], *operands)
+    return lax.switch(index, functions, *operands)
+
+
+@choose_p.def_impl
+def _evaluate(index: Any, *operands: Any, branches: Any, owners: Any) -> list[Any]:
+    chosen = int(np.clip(np.asarray(index).astype(np.int64), 0, len(branches) - 1))
+    return jaxpr_as_fun(branches[chosen])(*operands)
+
+
+@choose_p.def_effectful_abstract_eval
+def _abstract(index: Any, *operands: Any, branches: Any, owners: Any) -> Any:
+    effects = frozenset().union(*(branch.effects for branch in branches))
+    return list(branches[0].out_avals), effects
+
+
+mlir.register_lowering(choose_p, mlir.lower_fun(_switch, multiple_results=True))
