@@ -24,6 +24,13 @@ def is_key_array(x: Any) -> bool:
     return eqx.is_array(x) and jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
 
 
+def as_arrays(tree: PyTree) -> PyTree:
+    """`tree` with numbers and NumPy arrays as JAX arrays; other leaves untouched."""
+    return jtu.tree_map(
+        lambda leaf: jnp.asarray(leaf) if eqx.is_array_like(leaf) else leaf, tree
+    )
+
+
 def leaf_text(leaf: Any) -> str:
     """`float32[3,4]` for an array, the value and its type for anything else."""
     if hasattr(leaf, "shape") and hasattr(leaf, "dtype"):

@@ -1,0 +1,248 @@
+"""One stage over many examples."""
+
+from collections.abc import Hashable, Mapping
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+from jaxtyping import PyTree
+
+from .._errors import StructureError, describe_value, message
+from .._stage import Composite, Scope, as_stage, copy_state, enter, is_stateful
+from .._tree import as_arrays, leaf_text, leaves_with_names, path_name, tree_text
+from .._types import StageLike
+
+
+class Batched(Composite):
+    """A stage under `vmap`; see `batched`."""
+
+    stage: Any
+    # `in_axes` taken apart, since a static field must be hashable and a dict is not.
+    axes: tuple[int | None, ...] = eqx.field(static=True)
+    axes_structure: jtu.PyTreeDef = eqx.field(static=True)
+    axis_name: Hashable | None = eqx.field(static=True)
+
+    @property
+    def in_axes(self) -> PyTree[int | None]:
+        """The axes along which examples lie, as they were given."""
+        return jtu.tree_unflatten(self.axes_structure, self.axes)
+
+    def children(self) -> Mapping[str, Any]:
+        return {"stage": self.stage}
+
+    def settings(self) -> dict[str, Any]:
+        name = self.axis_name
+        return {"in_axes": self.in_axes, "axis_name": None if name is None else str(name)}
+
+    def run(
+        self, x: PyTree, state: eqx.nn.State | None, scope: Scope
+    ) -> tuple[PyTree, eqx.nn.State | None]:
+        x = as_arrays(x)
+        leaves, structure = jtu.tree_flatten(x)
+        axes = _leaf_axes(self.in_axes, x, scope)
+        size = _batch_size(axes, x, scope)
+        mapped = [(leaf, a) for leaf, a in zip(leaves, axes, strict=True) if a is not None]
+        mapped_leaves, mapped_axes = [m[0] for m in mapped], [m[1] for m in mapped]
+        index = None if scope.key is None else jnp.arange(size)
+        stateful = is_stateful(self.stage)
+        shared = state if stateful else None
+        silent = scope.silent()
+        constants = []
+
+        def one(slices, shared, i):
+            rest = iter(slices)
+            parts = [
+                leaf if a is None else next(rest)
+                for leaf, a in zip(leaves, axes, strict=True)
+            ]
+            given = jtu.tree_unflatten(structure, parts)
+            y, shared = enter(silent, "stage", self.stage, given, state=shared, index=i)
+            arrays, constant = eqx.partition(as_arrays(y), eqx.is_array)
+            constants.append(constant)
+            return arrays, shared
+
+        def every(shared, state_axis):
+            over = jax.vmap(
+                one,
+                in_axes=(mapped_axes, None, 0),
+                out_axes=(0, state_axis),
+                axis_name=self.axis_name,
+                axis_size=size,
+            )
+            return over(mapped_leaves, shared, index)
+
+        # A failed call may have used the state up, so the retry has a copy.
+        spare = copy_state(shared)
+        try:
+            arrays, shared = every(shared, None)
+        except ValueError as error:
+            if stateful and _works(lambda: every(spare, 0)):
+                raise ValueError(_state_message(scope)) from error
+            raise
+        y = eqx.combine(arrays, constants[-1])
+        return y, shared if stateful else state
+
+
+def _works(attempt) -> bool:
+    """Whether an abstract evaluation succeeds."""
+    try:
+        jax.eval_shape(attempt)
+    except Exception:
+        return False
+    return True
+
+
+def _state_message(scope: Scope) -> str:
+    return message(
+        "batched",
+        f"the stage{_at(scope)} updates its state differently for each example, but "
+        "all examples share one state.",
+        "Combine the examples inside the stage by a collective over `axis_name` "
+        "(`jax.lax.pmean`, as `equinox.nn.BatchNorm` does).",
+    )
+
+
+def _at(scope: Scope) -> str:
+    return f" at `{scope.path}`" if scope.path else ""
+
+
+def _leaf_axes(in_axes: PyTree, x: PyTree, scope: Scope) -> list[int | None]:
+    """The mapped axis of each leaf of `x`; `None` for what is not an array."""
+    try:
+        spread = jtu.tree_map(
+            lambda axis, part: jtu.tree_map(
+                lambda leaf: _Axis(axis if eqx.is_array(leaf) else None), part
+            ),
+            in_axes,
+            x,
+            is_leaf=_is_none,
+        )
+    except ValueError:
+        raise StructureError(
+            message(
+                "batched",
+                f"`in_axes` is {in_axes!r}, which is not a prefix of the input"
+                f"{_at(scope)}, {tree_text(x)}.",
+                "Give one integer, or a pytree of integers and `None` with the same "
+                "containers as the input, down to where they end.",
+            )
+        ) from None
+    return [axis.value for axis in jtu.tree_leaves(spread)]
+
+
+def _is_none(axis: Any) -> bool:
+    return axis is None
+
+
+class _Axis:
+    """An axis that is a leaf, also where it is `None`."""
+
+    def __init__(self, value: int | None):
+        self.value = value
+
+
+def _batch_size(axes: list[int | None], x: PyTree, scope: Scope) -> int:
+    sizes = {}
+    wrong = []
+    for (name, leaf), axis in zip(leaves_with_names(x), axes, strict=True):
+        if axis is None:
+            continue
+        place = f"`.{name}`" if name else "the input"
+        if not -leaf.ndim <= axis < leaf.ndim:
+            wrong.append(f"{place} is {leaf_text(leaf)} and has no axis {axis}")
+        else:
+            sizes[f"{place} is {leaf_text(leaf)}: {leaf.shape[axis]} along axis {axis}"] = (
+                leaf.shape[axis]
+            )
+    if not wrong and len(set(sizes.values())) > 1:
+        wrong = list(sizes)
+    if not wrong and sizes:
+        return next(iter(sizes.values()))
+    listed = "".join(f"\n- {line}" for line in wrong) + "\n"
+    raise StructureError(
+        message(
+            "batched",
+            f"the input{_at(scope)} cannot be split into examples:"
+            + (listed if wrong else " nothing in it is mapped."),
+            "Every array needs the same number of examples along its axis of `in_axes`; "
+            "give `None` in `in_axes` for what all examples share.",
+        )
+    )
+
+
+def batched(
+    stage: StageLike,
+    in_axes: PyTree[int | None] = 0,
+    axis_name: Hashable | None = None,
+) -> Batched:
+    """Applies a stage to every example of a batch.
+
+    The input's arrays are split along `in_axes` and the stage runs on each example
+    under `jax.vmap`; outputs are stacked along a new leading axis. Example `i` draws
+    from `fold_in(key, i)`. The state is shared: the stage sees the same one for each
+    example, and must make the same update for each (`equinox.nn.BatchNorm` does, given
+    its `axis_name` here). What is not an array (a string, say) is given to each example
+    as it is. An empty batch is allowed.
+
+    **Arguments:**
+
+    - `stage`: the stage for one example.
+    - `in_axes`: the axis along which examples lie, an integer, or a pytree of integers
+        and `None` that is a prefix of the input. `None` marks what all share.
+    - `axis_name`: a name for the axis, for collectives inside the stage.
+
+    **Returns:** a stage on batches.
+
+    **Shapes:** an input leaf `(batch, *a)` becomes `(*a,)` for the stage; an output leaf
+    `(*b,)` of the stage becomes `(batch, *b)`.
+
+    **Raises:**
+
+    - `TypeError` if `stage` is not a stage, or `in_axes` or `axis_name` are of the
+      wrong type.
+    - `StructureError` (a `ValueError`), when called, if sizes disagree, an axis is out
+      of range, or `in_axes` does not fit the input; names the leaves.
+    - `ValueError`, when called, if the state is updated differently by the examples.
+
+    **Laws:** `batched(f)(x, key=key)[i]` is `f(x[i], key=fold_in(key, i))`.
+
+    !!! example
+
+        >>> import equinox as eqx, eqx_pipe as ep, jax.numpy as jnp, jax.random as jr
+        >>> layer = ep.batched(eqx.nn.Linear(3, 2, key=jr.key(0)))
+        >>> layer(jnp.ones((5, 3))).shape
+        (5, 2)
+    """
+    child = as_stage("batched", "stage", stage)
+    named, structure = jtu.tree_flatten_with_path(in_axes, is_leaf=_is_none)
+    for path, axis in named:
+        if axis is not None and (isinstance(axis, bool) or not isinstance(axis, int)):
+            place = f" at `.{path_name(path)}`" if path else ""
+            raise TypeError(
+                message(
+                    "batched",
+                    f"`in_axes` is {describe_value(axis)}{place}.",
+                    "Give an integer, `None`, or a pytree of these.",
+                )
+            )
+    if all(axis is None for _, axis in named):
+        raise ValueError(
+            message(
+                "batched",
+                f"`in_axes` is {in_axes!r}: nothing is mapped.",
+                "Give the axis along which the examples lie.",
+            )
+        )
+    try:
+        hash(axis_name)
+    except TypeError:
+        raise TypeError(
+            message(
+                "batched",
+                f"`axis_name` is {describe_value(axis_name)}, which cannot be a name.",
+                'Give a string: `axis_name="batch"`.',
+            )
+        ) from None
+    return Batched(child, tuple(axis for _, axis in named), structure, axis_name)

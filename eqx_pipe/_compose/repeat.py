@@ -1,0 +1,206 @@
+"""One stage many times over, each time with parameters of its own."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import jax.tree_util as jtu
+import numpy as np
+from jaxtyping import PyTree
+
+from .._check import check_int, check_key
+from .._errors import StructureError, describe_value, message
+from .._stage import Composite, Scope, as_stage, enter
+from .._tree import as_arrays, differences
+from .._types import Key
+from .closure import open_closures
+
+
+class Repeat(Composite):
+    """Stages of equal structure under one scan; see `repeat`."""
+
+    stages: Any
+    size: int = eqx.field(static=True)
+
+    def children(self) -> Mapping[str, Any]:
+        """The stages stacked into one: every array has a leading axis of `size`."""
+        return {"0": self.stages}
+
+    def settings(self) -> dict[str, Any]:
+        return {"n": self.size}
+
+    def run(
+        self, x: PyTree, state: eqx.nn.State | None, scope: Scope
+    ) -> tuple[PyTree, eqx.nn.State | None]:
+        if self.size == 0:
+            return x, state
+        stacked, rest = eqx.partition(self.stages, eqx.is_array)
+        carry, constant = eqx.partition(as_arrays(x), eqx.is_array)
+        stateful = self.is_stateful()
+        # Scanned over only where something draws from it: no key, no index.
+        index = None if scope.key is None else jnp.arange(self.size)
+        whole = state.substate(self.stages) if stateful else None
+        silent = scope.silent()
+
+        def body(carry, slices):
+            part, part_state, i = slices
+            stage, given = eqx.combine(part, rest), eqx.combine(carry, constant)
+            # All stages are traced as the first, so the first is named in errors.
+            y, part_state = enter(
+                silent, 0, stage, given, state=part_state, index=i
+            )
+            y = as_arrays(y)
+            _check_same(scope, given, y)
+            return eqx.filter(y, eqx.is_array), part_state
+
+        carry, whole = jax.lax.scan(body, carry, (stacked, whole, index), self.size)
+        if stateful:
+            state = state.update(whole)
+        return eqx.combine(carry, constant), state
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, item: int) -> Any:
+        """The stage made for position `item`, its arrays unstacked.
+
+        If it is stateful, its state is that slice of `state.substate(pipe)`.
+        """
+        if isinstance(item, bool) or not hasattr(item, "__index__"):
+            raise TypeError(
+                message(
+                    "repeat",
+                    f"the index is {describe_value(item)}.",
+                    "The stages of a `repeat` are found by position: give an integer.",
+                )
+            )
+        position = item.__index__()
+        if not -self.size <= position < self.size:
+            raise IndexError(
+                message(
+                    "repeat",
+                    f"no stage {position} among {self.size}.",
+                    f"Give an integer from {-self.size} to {self.size - 1}.",
+                )
+            )
+        return jtu.tree_map(
+            lambda leaf: leaf[position] if eqx.is_array(leaf) else leaf, self.stages
+        )
+
+
+def _check_same(scope: Scope, given: PyTree, y: PyTree) -> None:
+    lines = differences(given, y)
+    if lines:
+        place = f" at `{scope.path}`" if scope.path else ""
+        listed = "".join(f"\n- {line}" for line in lines)
+        raise StructureError(
+            message(
+                "repeat",
+                f"the stage{place} gives something else than it takes; first what it "
+                f"takes, then what it gives:{listed}\n",
+                "Each stage is fed by the one before, so return the structure, shapes "
+                "and dtypes of the input; for stages that differ use `chain`.",
+            )
+        )
+
+
+def repeat(make_stage: Callable[[Key], Any], n: int, *, key: Key) -> Repeat:
+    """Applies `n` stages of equal structure one after the other.
+
+    Stage `i` is `make_stage(fold_in(key, i))`. The function is traced once, under
+    `equinox.filter_vmap` over the keys, so that the parameters are stacked; the stages
+    run under one `jax.lax.scan`. So neither the time to compile nor the size of the
+    program grows with `n`. When called with a key, stage `i` draws from
+    `fold_in(key, i)`.
+
+    `n = 0` is the identity, as `chain()` is. What a stage holds besides arrays is
+    shared by all of them.
+
+    **Arguments:**
+
+    - `make_stage`: a function of one key that returns a stage. A stage must return the
+        structure, shapes and dtypes that it takes.
+    - `n`: how many, at least 0.
+    - `key`: a PRNG key for the parameters. (Keyword only.)
+
+    **Returns:** a stage. It has a length; `[i]` is the stage made for position `i`.
+
+    **Shapes:** an array of a stage of shape `(*a,)` is held as `(n, *a)`.
+
+    **Raises:**
+
+    - `TypeError` if `make_stage` is not a function of one key, or does not return a
+      stage, or `n` is not an integer, or `key` is not a key.
+    - `ValueError` if `n` is negative.
+    - `StructureError` (a `ValueError`), when first called, if a stage returns something
+      else than it takes; names the leaves.
+
+    **Laws:** `repeat(make, n, key=key)` is the loop `for i in range(n): x = make(
+    fold_in(key, i))(x)`, forward and in gradients.
+
+    !!! example
+
+        >>> import equinox as eqx, eqx_pipe as ep, jax.numpy as jnp, jax.random as jr
+        >>> make = lambda key: ep.chain(eqx.nn.Linear(3, 3, key=key), jnp.tanh)
+        >>> deep = ep.repeat(make, 50, key=jr.key(0))
+        >>> deep(jnp.ones(3)).shape, deep[-1][0].weight.shape, len(deep)
+        ((3,), (3, 3), 50)
+    """
+    check_int("repeat", "n", n, 0)
+    check_key("repeat", key)
+    if key is None:
+        raise TypeError(
+            message(
+                "repeat",
+                "`key` is None.",
+                "Give the key from which the stages are made: `key=jax.random.key(0)`.",
+            )
+        )
+    _check_maker(make_stage)
+
+    def make(key):
+        stage = make_stage(key)
+        stage = open_closures("repeat", "make_stage(key)", stage)
+        stage = as_stage("repeat", "make_stage(key)", stage)
+        # NumPy's arrays too, which `filter_vmap` would neither stack nor leave alone.
+        return jtu.tree_map(
+            lambda leaf: jnp.asarray(leaf) if isinstance(leaf, np.ndarray) else leaf,
+            stage,
+        )
+
+    size = n.__index__()
+    keys = jax.vmap(lambda i: jr.fold_in(key, i))(jnp.arange(size))
+    return Repeat(eqx.filter_vmap(make)(keys), size)
+
+
+def _check_maker(make_stage: Any) -> None:
+    layer = isinstance(make_stage, eqx.Module) and not hasattr(
+        make_stage, "__wrapped__"  # `filter_jit(make)` is a module too
+    )
+    if not callable(make_stage) or layer:
+        raise TypeError(
+            message(
+                "repeat",
+                f"`make_stage` is {describe_value(make_stage)}.",
+                "Give a function that makes one stage from a key: `lambda key: "
+                "equinox.nn.Linear(3, 3, key=key)`.",
+            )
+        )
+    try:
+        signature = inspect.signature(make_stage)
+    except (TypeError, ValueError):  # some builtins have no signature
+        return
+    try:
+        signature.bind(None)
+    except TypeError as error:
+        raise TypeError(
+            message(
+                "repeat",
+                f"`make_stage` cannot be called with one key by position ({error}).",
+                "Wrap it: `lambda key: Layer(..., key=key)`.",
+            )
+        ) from None
