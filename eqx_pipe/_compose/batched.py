@@ -34,7 +34,10 @@ class Batched(Composite):
 
     def settings(self) -> dict[str, Any]:
         name = self.axis_name
-        return {"in_axes": self.in_axes, "axis_name": None if name is None else str(name)}
+        return {
+            "in_axes": self.in_axes,
+            "axis_name": None if name is None else str(name),
+        }
 
     def run(
         self, x: PyTree, state: eqx.nn.State | None, scope: Scope
@@ -43,7 +46,9 @@ class Batched(Composite):
         leaves, structure = jtu.tree_flatten(x)
         axes = _leaf_axes(self.in_axes, x, scope)
         size = _batch_size(axes, x, scope)
-        mapped = [(leaf, a) for leaf, a in zip(leaves, axes, strict=True) if a is not None]
+        mapped = [
+            (leaf, a) for leaf, a in zip(leaves, axes, strict=True) if a is not None
+        ]
         mapped_leaves, mapped_axes = [m[0] for m in mapped], [m[1] for m in mapped]
         index = None if scope.key is None else jnp.arange(size)
         stateful = is_stateful(self.stage)
@@ -153,9 +158,9 @@ def _batch_size(axes: list[int | None], x: PyTree, scope: Scope) -> int:
         if not -leaf.ndim <= axis < leaf.ndim:
             wrong.append(f"{place} is {leaf_text(leaf)} and has no axis {axis}")
         else:
-            sizes[f"{place} is {leaf_text(leaf)}: {leaf.shape[axis]} along axis {axis}"] = (
-                leaf.shape[axis]
-            )
+            sizes[
+                f"{place} is {leaf_text(leaf)}: {leaf.shape[axis]} along axis {axis}"
+            ] = leaf.shape[axis]
     if not wrong and len(set(sizes.values())) > 1:
         wrong = list(sizes)
     if not wrong and sizes:
@@ -166,8 +171,8 @@ def _batch_size(axes: list[int | None], x: PyTree, scope: Scope) -> int:
             "batched",
             f"the input{_at(scope)} cannot be split into examples:"
             + (listed if wrong else " nothing in it is mapped."),
-            "Every array needs the same number of examples along its axis of `in_axes`; "
-            "give `None` in `in_axes` for what all examples share.",
+            "Every array needs the same number of examples along its axis of "
+            "`in_axes`; give `None` in `in_axes` for what all examples share.",
         )
     )
 
@@ -195,7 +200,7 @@ def batched(
 
     **Returns:** a stage on batches.
 
-    **Shapes:** an input leaf `(batch, *a)` becomes `(*a,)` for the stage; an output leaf
+    **Shapes:** an input leaf `(batch, *a)` is `(*a,)` for the stage; an output leaf
     `(*b,)` of the stage becomes `(batch, *b)`.
 
     **Raises:**

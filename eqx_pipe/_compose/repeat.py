@@ -50,9 +50,7 @@ class Repeat(Composite):
             part, part_state, i = slices
             stage, given = eqx.combine(part, rest), eqx.combine(carry, constant)
             # All stages are traced as the first, so the first is named in errors.
-            y, part_state = enter(
-                silent, 0, stage, given, state=part_state, index=i
-            )
+            y, part_state = enter(silent, 0, stage, given, state=part_state, index=i)
             y = as_arrays(y)
             _check_same(scope, given, y)
             return eqx.filter(y, eqx.is_array), part_state
@@ -179,7 +177,8 @@ def repeat(make_stage: Callable[[Key], Any], n: int, *, key: Key) -> Repeat:
 
 def _check_maker(make_stage: Any) -> None:
     layer = isinstance(make_stage, eqx.Module) and not hasattr(
-        make_stage, "__wrapped__"  # `filter_jit(make)` is a module too
+        make_stage,
+        "__wrapped__",  # `filter_jit(make)` is a module too
     )
     if not callable(make_stage) or layer:
         raise TypeError(
