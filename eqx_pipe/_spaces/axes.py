@@ -1,0 +1,267 @@
+"""The axes: evenly spaced, evenly spaced in the logarithm, given one by one."""
+
+import operator
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Inexact, Int, Shaped
+
+from .._errors import describe_value, message
+from .._tree import is_key_array
+from .._types import Key
+from .axis import Axis, check_dim, check_length
+from .lookup import Lookup, as_ends, tabulate, take
+
+
+class Linspace(Axis):
+    r"""Evenly spaced values from `lo` to `hi`, both ends included exactly.
+
+    **Arguments:**
+
+    - `lo`, `hi`: the ends: two finite numbers, or two arrays of one shape for a line
+      through a space of arrays. `lo` may be above `hi`. Integers become floats.
+    - `n`: how many values, at least 1 (a single one is `lo`).
+    - `dim`: the dimension's name; axes with the same `dim` vary together. By default
+      the axis's path in the space. (Keyword only.)
+
+    **Units:** those of `lo` and `hi`, which must be the same.
+
+    **Raises:** `ValueError` if an end is not finite or `n` is not between 1 and
+    $2^{31} - 1$; `TypeError` for anything that is not a real number.
+
+    !!! example
+
+        >>> import eqx_pipe as ep
+        >>> [point.item() for point in ep.Space(ep.Linspace(0, 1, 5))]
+        [0.0, 0.25, 0.5, 0.75, 1.0]
+    """
+
+    lookup: Lookup
+    n: int = eqx.field(static=True)
+    dim: str | None = eqx.field(static=True)
+
+    def __init__(self, lo: Any, hi: Any, n: Any, *, dim: Any = None):
+        check_length("Linspace", n)
+        check_dim("Linspace", dim)
+        first, last = as_ends("Linspace", lo, hi)
+        self.n = operator.index(n)
+        self.dim = dim
+        a, b = _wide(first), _wide(last)
+        self.lookup = tabulate(
+            lambda xp, t: a * (1 - t) + b * t,
+            lambda xp, t: (b - a) * t,
+            first,
+            last,
+            self.n,
+        )
+
+    def __len__(self) -> int:
+        return self.n
+
+    def value(self, i: Int[Array, ""], key: Key | None) -> Inexact[Array, "..."]:
+        return self.lookup.at(i, self.n, jnp.add)
+
+    def __repr__(self) -> str:
+        return _spaced_text("Linspace", self.lookup, self.n, self.dim)
+
+
+class Geomspace(Axis):
+    r"""Values from `lo` to `hi` with a constant ratio, both ends included exactly.
+
+    **Arguments:**
+
+    - `lo`, `hi`: the ends: two finite numbers other than zero, of the same sign, or
+      two arrays of one shape.
+    - `n`: how many values, at least 1 (a single one is `lo`).
+    - `dim`: the dimension's name; axes with the same `dim` vary together. By default
+      the axis's path in the space. (Keyword only.)
+
+    **Raises:** `ValueError` if an end is zero or not finite, if the signs differ, or
+    if `n` is not between 1 and $2^{31} - 1$; `TypeError` for anything that is not a
+    real number.
+
+    !!! example
+
+        >>> import eqx_pipe as ep
+        >>> [round(point.item(), 6) for point in ep.Space(ep.Geomspace(1e-3, 1, 4))]
+        [0.001, 0.01, 0.1, 1.0]
+    """
+
+    lookup: Lookup
+    n: int = eqx.field(static=True)
+    dim: str | None = eqx.field(static=True)
+
+    def __init__(self, lo: Any, hi: Any, n: Any, *, dim: Any = None):
+        check_length("Geomspace", n)
+        check_dim("Geomspace", dim)
+        first, last = as_ends("Geomspace", lo, hi)
+        if not isinstance(first, jax.core.Tracer):
+            if np.any(first == 0) or np.any(last == 0):
+                _refuse_ends(lo, hi, "an end is zero")
+            if np.any(np.signbit(first) != np.signbit(last)):
+                _refuse_ends(lo, hi, "the ends have different signs")
+        self.n = operator.index(n)
+        self.dim = dim
+        a, b = _wide(first), _wide(last)
+
+        def whole(xp: Any, t: Any) -> Any:
+            log_a, log_b = xp.log10(xp.abs(a)), xp.log10(xp.abs(b))
+            return xp.sign(a) * 10.0 ** (log_a * (1 - t) + log_b * t)
+
+        def part(xp: Any, t: Any) -> Any:
+            return 10.0 ** ((xp.log10(xp.abs(b)) - xp.log10(xp.abs(a))) * t)
+
+        self.lookup = tabulate(whole, part, first, last, self.n)
+
+    def __len__(self) -> int:
+        return self.n
+
+    def value(self, i: Int[Array, ""], key: Key | None) -> Inexact[Array, "..."]:
+        return self.lookup.at(i, self.n, jnp.multiply)
+
+    def __repr__(self) -> str:
+        return _spaced_text("Geomspace", self.lookup, self.n, self.dim)
+
+
+class Values(Axis):
+    """The given values, one by one.
+
+    **Arguments:**
+
+    - `values`: a sequence of numbers, or of arrays of one shape, or of PRNG keys; or
+      one array whose leading axis counts the values. Every dtype that JAX has.
+    - `dim`: the dimension's name; axes with the same `dim` vary together. By default
+      the axis's path in the space. (Keyword only.)
+
+    **Shapes:** `values` is `(n, *shape)`; each value is `(*shape,)`.
+
+    **Raises:** `ValueError` if there are no values, if their shapes differ, or if an
+    integer does not fit JAX's integers; `TypeError` for values that are not numbers.
+
+    !!! example
+
+        >>> import eqx_pipe as ep
+        >>> space = ep.Space({"width": ep.Values([8, 32]), "flip": ep.Values([True])})
+        >>> [int(point["width"]) for point in space]
+        [8, 32]
+    """
+
+    values: Shaped[Array, "n ..."]
+    dim: str | None = eqx.field(static=True)
+
+    def __init__(self, values: Any, *, dim: Any = None):
+        check_dim("Values", dim)
+        self.values = _as_values(values)
+        self.dim = dim
+        check_length("Values", self.values.shape[0])
+
+    def __len__(self) -> int:
+        return self.values.shape[0]
+
+    def value(self, i: Int[Array, ""], key: Key | None) -> Shaped[Array, "..."]:
+        return take(self.values, i)
+
+    def __repr__(self) -> str:
+        shown = ["..."]
+        if isinstance(self.values, jax.core.Tracer) or is_key_array(self.values):
+            shown = [str(jax.typeof(self.values))]
+        elif self.values.ndim == 1:
+            shown = [f"{x:.6g}" if isinstance(x, float) else str(x)
+                     for x in np.asarray(self.values[:7]).tolist()]  # fmt: skip
+            shown = [*shown[:6], "..."] if len(shown) > 6 else shown
+        else:
+            shown = [f"{self.values.dtype}{list(self.values.shape)}"]
+        inner = ", ".join(shown)
+        text = f"[{inner}]" if self.values.ndim == 1 and len(self) < 7 else inner
+        return f"Values({text}{_dim_text(self.dim)})"
+
+
+def _wide(end: Any) -> Any:
+    """An end in float64, unless an end is traced."""
+    return end if isinstance(end, jax.Array) else end.astype(np.float64)
+
+
+def _refuse_ends(lo: Any, hi: Any, what: str) -> None:
+    raise ValueError(
+        message(
+            "Geomspace",
+            f"{what}: `lo` is {describe_value(lo)}, `hi` is {describe_value(hi)}.",
+            "A geometric sequence needs two ends of the same sign, neither zero; use "
+            "`Linspace`, or `Values` with the numbers you want.",
+        )
+    )
+
+
+def _as_values(values: Any) -> Array:
+    if isinstance(values, str | bytes) or not (
+        hasattr(values, "shape") or hasattr(values, "__iter__")
+    ):
+        _refuse_values(TypeError, f"`values` is {describe_value(values)}.")
+    if not hasattr(values, "shape"):
+        values = list(values)
+        if not values:
+            _refuse_values(ValueError, "`values` is empty.")
+        values = _stack(values)
+    if len(values.shape) == 0:
+        _refuse_values(TypeError, f"`values` is {describe_value(values)}, one value.")
+    if values.shape[0] == 0:
+        _refuse_values(
+            ValueError, f"`values` has the shape {values.shape}: it is empty."
+        )
+    if isinstance(values, jax.Array):
+        return values
+    try:
+        array = jnp.asarray(values)
+    except (TypeError, OverflowError, ValueError) as error:
+        _refuse_values(
+            TypeError, f"`values` holds what JAX has no dtype for ({error})."
+        )
+    if jnp.issubdtype(array.dtype, jnp.integer) and not np.array_equal(
+        np.asarray(array), np.asarray(values)
+    ):
+        _refuse_values(ValueError, f"an integer does not fit {array.dtype}.")
+    return array
+
+
+def _stack(values: list[Any]) -> Any:
+    """A list of numbers or arrays as one array."""
+    shapes = [np.shape(x) for x in values]
+    for i, shape in enumerate(shapes):
+        if shape != shapes[0]:
+            _refuse_values(
+                ValueError,
+                f"`values[{i}]` has the shape {shape}, `values[0]` {shapes[0]}.",
+            )
+    if any(isinstance(x, jax.Array) for x in values):
+        return jnp.stack([jnp.asarray(x) for x in values])
+    array = np.asarray(values)
+    if array.dtype.kind not in "biufcV":
+        _refuse_values(TypeError, f"`values` holds {describe_value(values[0])}, ....")
+    return array
+
+
+def _refuse_values(kind: type[Exception], wrong: str) -> None:
+    raise kind(
+        message(
+            "Values",
+            wrong,
+            "Give a sequence of numbers, of PRNG keys, or of arrays of one shape, at "
+            "least one, within the range of its dtype (64 bits need `jax_enable_x64`).",
+        )
+    )
+
+
+def _dim_text(dim: str | None) -> str:
+    return "" if dim is None else f", dim={dim!r}"
+
+
+def _spaced_text(name: str, lookup: Lookup, n: int, dim: str | None) -> str:
+    ends = lookup.coarse[0], lookup.coarse[-1]
+    if isinstance(lookup.coarse, jax.core.Tracer) or ends[0].ndim:
+        shown = f"{lookup.coarse.dtype}{list(ends[0].shape)}"
+    else:
+        shown = ", ".join(f"{x.item():.6g}" for x in ends)
+    return f"{name}({shown}, {n}{_dim_text(dim)})"

@@ -1,0 +1,96 @@
+"""The abstract base of axes, and the checks that all of them share."""
+
+import abc
+from typing import Any
+
+import equinox as eqx
+from jaxtyping import Array, Int
+
+from .._check import check_int
+from .._errors import describe_value, message
+from .._types import Key
+
+MAX_LENGTH = 2**31 - 1
+"""The most values that one axis may have: positions on an axis are `int32`."""
+
+
+class Axis(eqx.Module):
+    """The abstract base for axes; subclass it to write your own.
+
+    An axis is a finite sequence of values that is never held in memory as points: it
+    computes its value from a position. A subclass is an `equinox.Module` with
+
+    - `dim`: the name of the dimension that the axis varies along, or `None` for a
+      dimension of its own, named by the axis's path in the space. Axes with the same
+      `dim` vary together.
+    - `__len__`: how many values there are, at least 1 and at most $2^{31} - 1$.
+    - `value`: the value at a position. It is traced and vectorised, so it must be
+      made of JAX operations.
+
+    Arrays in its fields may change without compiling a sweep again.
+
+    !!! example
+
+        >>> import eqx_pipe as ep, jax.numpy as jnp
+        >>> class Powers(ep.Axis):
+        ...     n: int
+        ...     dim: str | None = None
+        ...     def __len__(self):
+        ...         return self.n
+        ...     def value(self, i, key):
+        ...         return 2.0**i
+        >>> [point["size"].item() for point in ep.Space({"size": Powers(4)})]
+        [1.0, 2.0, 4.0, 8.0]
+    """
+
+    dim: eqx.AbstractVar[str | None]
+
+    @abc.abstractmethod
+    def __len__(self) -> int:
+        """The number of values."""
+
+    @abc.abstractmethod
+    def value(self, i: Int[Array, ""], key: Key | None) -> Any:
+        """The value at position `i`.
+
+        **Arguments:**
+
+        - `i`: a position from 0 to `len(self) - 1`, a scalar `int32`, often traced.
+        - `key`: the axis's own PRNG key, made from the space's key and the axis's
+          path, the same for every `i` (fold `i` into it); `None` if the space has
+          none.
+
+        **Returns:** an array, or a pytree of arrays.
+        """
+
+
+def is_axis(x: Any) -> bool:
+    """Whether `x` is an axis."""
+    return isinstance(x, Axis)
+
+
+def check_dim(function: str, dim: Any) -> None:
+    """Raises unless `dim` is `None` or a non-empty string."""
+    if dim is None or (isinstance(dim, str) and dim):
+        return
+    raise (ValueError if isinstance(dim, str) else TypeError)(
+        message(
+            function,
+            f"`dim` is {describe_value(dim)}.",
+            "Give a non-empty name, or leave it out: the axis is then named by its "
+            "path in the space.",
+        )
+    )
+
+
+def check_length(function: str, n: Any) -> None:
+    """Raises unless `n` is an integer that may be the length of an axis."""
+    check_int(function, "n", n, 1)
+    if n > MAX_LENGTH:
+        raise ValueError(
+            message(
+                function,
+                f"`n` is {n}; one axis has at most 2**31 - 1 = {MAX_LENGTH} values.",
+                "Split it into two axes, a coarse one and a fine one.",
+            )
+        )

@@ -1,0 +1,142 @@
+"""Tables that an evenly spaced axis looks its values up in.
+
+A value read from a table is the same bits wherever it is read: in a sweep, in
+`space.point(i)`, in a coordinate. One computed by a formula is not, since XLA may
+contract a multiplication and an addition in one program and not in the other; and
+tables are made in float64 whatever the axis's dtype is. A long axis has two short
+tables instead of one long one: its value is an entry of `coarse` joined with an entry
+of `fine`.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Inexact, Int
+
+from .._errors import describe_value, message
+
+BLOCK = 2**16
+"""Axes up to this length have one table; longer ones a fine table this long."""
+
+
+class Lookup(eqx.Module):
+    """The values at `n` positions: `coarse[i]`, or `coarse[i // BLOCK]` with a fine part.
+
+    The last entry of `coarse` is the value at the last position, exactly.
+    """
+
+    coarse: Inexact[Array, "coarse *shape"]
+    fine: Inexact[Array, "fine *shape"] | None
+
+    def at(
+        self, i: Int[Array, ""], n: int, join: Callable[[Any, Any], Any]
+    ) -> Inexact[Array, "..."]:
+        """The value at position `i` of `n`."""
+        if self.fine is None:
+            return take(self.coarse, i)
+        last = i == n - 1
+        block = jnp.where(last, self.coarse.shape[0] - 1, i // BLOCK)
+        value = join(
+            take(self.coarse, block), take(self.fine, jnp.where(last, 0, i % BLOCK))
+        )
+        # A select stands between our arithmetic and the reader's, so that XLA cannot
+        # contract the two into one rounding.
+        return jnp.where(last, take(self.coarse, block), value)
+
+
+def take(table: Array, i: Int[Array, ""]) -> Array:
+    """`table[i]` for a position within bounds."""
+    return jax.lax.dynamic_index_in_dim(table, i, keepdims=False)
+
+
+def tabulate(
+    whole: Callable[[Any, Any], Any],
+    part: Callable[[Any, Any], Any],
+    first: Any,
+    last: Any,
+    n: int,
+) -> Lookup:
+    """The table of an axis with `n` values from `first` to `last`.
+
+    `whole(xp, t)` gives the values at the fractions `t` of the way and `part(xp, t)`
+    what is joined to reach a fraction further, both with the array module `xp`: NumPy
+    for plain numbers, `jax.numpy` for traced ones.
+    """
+    traced = isinstance(first, jax.Array)
+    xp, dtype = (jnp if traced else np), first.dtype
+
+    def entries(fn: Callable[[Any, Any], Any], positions: Any) -> Any:
+        fractions = positions / max(n - 1, 1)
+        fractions = fractions.reshape((-1,) + (1,) * first.ndim)
+        with np.errstate(over="ignore"):
+            return fn(xp, fractions.astype(dtype) if traced else fractions)
+
+    step = 1 if n <= BLOCK else BLOCK
+    coarse = entries(whole, np.arange(0, n, step, dtype=np.float64))
+    # Both ends are what the user wrote, whatever rounding made of them.
+    middle = coarse[1:-1] if step == 1 else coarse[1:]
+    ends = [first[None], middle.astype(dtype), last[None]]
+    coarse = xp.concatenate(ends if n > 1 else ends[:1])
+    fine = None
+    if step > 1:
+        fine = jnp.asarray(entries(part, np.arange(BLOCK, dtype=np.float64)), dtype)
+    return Lookup(jnp.asarray(coarse), fine)
+
+
+def as_ends(function: str, lo: Any, hi: Any) -> tuple[Any, Any]:
+    """Both ends as arrays of one shape and one inexact dtype, finite."""
+    plain = [_number(function, "lo", lo), _number(function, "hi", hi)]
+    typed = [x.dtype for x in (lo, hi) if hasattr(x, "dtype")]
+    dtype = (
+        np.dtype(np.float32) if not typed else jnp.promote_types(typed[0], typed[-1])
+    )
+    if not typed or not jnp.issubdtype(dtype, jnp.inexact):
+        dtype = jnp.result_type(float)
+    dtype = jax.dtypes.canonicalize_dtype(dtype)
+    if any(isinstance(x, jax.core.Tracer) for x in plain):
+        plain = [jnp.asarray(x, dtype) for x in plain]
+    else:
+        plain = [np.asarray(x).astype(dtype) for x in plain]
+        for name, given, x in zip(("lo", "hi"), (lo, hi), plain, strict=True):
+            if not np.all(np.isfinite(x)):
+                raise ValueError(
+                    message(
+                        function,
+                        f"`{name}` is {describe_value(given)}, not finite in {dtype}.",
+                        "Give finite ends.",
+                    )
+                )
+    if plain[0].shape != plain[1].shape:
+        raise ValueError(
+            message(
+                function,
+                f"`lo` has the shape {plain[0].shape} and `hi` {plain[1].shape}.",
+                "Give two numbers, or two arrays of the same shape.",
+            )
+        )
+    return plain[0], plain[1]
+
+
+def _number(function: str, name: str, x: Any) -> Any:
+    if isinstance(x, jax.core.Tracer):
+        dtype = x.dtype
+    elif isinstance(x, bool | int | float | np.generic | np.ndarray | jax.Array):
+        dtype = jnp.result_type(x)
+    else:
+        dtype = None
+    if dtype is None or not (
+        jnp.issubdtype(dtype, jnp.integer) or jnp.issubdtype(dtype, jnp.floating)
+    ):
+        raise TypeError(
+            message(
+                function,
+                f"`{name}` is {describe_value(x)}.",
+                "Give a real number or an array of them; for values of another kind "
+                "use `Values`.",
+            )
+        )
+    return x

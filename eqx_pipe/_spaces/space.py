@@ -1,0 +1,297 @@
+"""The space: a pytree with axes in it, as a pure function from index to point."""
+
+import dataclasses
+import math
+import operator
+import zlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import jax.tree_util as jtu
+import numpy as np
+from jaxtyping import Array, Int, PyTree
+
+from .._check import check_choice, check_key
+from .._errors import describe_value, message
+from .._types import Key
+from .arrange import arrange
+from .axis import Axis, is_axis
+from .index import BITS, advance_by, digits_of, strides
+from .order import axes_by_path, axis_name, written_order
+
+
+class Space(eqx.Module):
+    """A pytree some of whose leaves are axes, as a sequence of points.
+
+    A point is the same pytree with a value in the place of each axis; other leaves
+    pass through. In mode `"product"` every dim is combined with every other, the
+    first varying slowest; in mode `"zip"` all axes vary together. Axes with the same
+    `dim` are one dim. Points are computed from their index when they are asked for,
+    so a space takes no memory however large it is.
+
+    **Arguments:**
+
+    - `tree`: any pytree with at least one axis in it: a dict, a bare axis, an
+      Equinox module in which `equinox.tree_at` put an axis.
+    - `mode`: `"product"` or `"zip"`.
+    - `key`: a PRNG key, for axes that draw their values.
+
+    **Returns:** a space. `len`, iteration and `space[i]` give points; `space[a:b]` is
+    a space again, of one dim named `point`.
+
+    **Raises:** `ValueError` if there is no axis, if axes of one dim differ in length,
+    or if a name stands for two dims.
+
+    !!! example
+
+        >>> import eqx_pipe as ep
+        >>> space = ep.Space({"rate": ep.Geomspace(1e-3, 1e-1, 3), "on": True,
+        ...                   "width": ep.Values([8, 32])})
+        >>> space.dims, space.size
+        ({'rate': 3, 'width': 2}, 6)
+        >>> int(space[1]["width"]), space[1]["on"]
+        (32, True)
+    """
+
+    tree: PyTree
+    key: Key | None
+    mode: str = eqx.field(static=True)
+    order: tuple[int, ...] = eqx.field(static=True)
+    window: tuple[int, int, int] | None = eqx.field(static=True)
+
+    def __init__(self, tree: PyTree, mode: str = "product", key: Any = None):
+        check_choice("Space", "mode", mode, ("product", "zip"))
+        check_key("Space", key)
+        if isinstance(tree, Space):
+            raise TypeError(
+                message(
+                    "Space",
+                    "`tree` is a space already.",
+                    "Use it as it is, or give its `.tree`.",
+                )
+            )
+        self.tree = tree
+        self.mode = mode
+        self.key = key
+        self.order = written_order(tree)
+        self.window = None
+        arrange(self.axes(), mode)
+
+    # How it is laid out.
+
+    def axes(self) -> dict[str, Axis]:
+        """The axes by name, in the order in which they were written."""
+        found = list(axes_by_path(self.tree).items())
+        names = [axis_name(found[place][0]) for place in self.order]
+        if len(set(names)) < len(names):
+            twice = sorted({name for name in names if names.count(name) > 1})
+            raise ValueError(
+                message(
+                    "Space",
+                    f"two axes have the path `{twice[0]}`.",
+                    "Rename one of the dict keys (a dot in a key looks like nesting).",
+                )
+            )
+        return {
+            name: found[place][1] for name, place in zip(names, self.order, strict=True)
+        }
+
+    @property
+    def grid_dims(self) -> dict[str, int]:
+        """The dims of the whole grid, also of a slice of it."""
+        return arrange(self.axes(), self.mode)[0]
+
+    @property
+    def dims(self) -> dict[str, int]:
+        """The length of each dim by its name; the first varies slowest."""
+        return {"point": self.size} if self.window is not None else self.grid_dims
+
+    @property
+    def grid_size(self) -> int:
+        """The number of points of the whole grid."""
+        return math.prod(self.grid_dims.values())
+
+    @property
+    def size(self) -> int:
+        """The number of points, a Python integer of any size."""
+        return self.grid_size if self.window is None else self.window[2]
+
+    def __len__(self) -> int:
+        return self.size
+
+    def axis_dims(self) -> tuple[int, ...]:
+        """For each axis the place of its dim in `grid_dims`."""
+        return arrange(self.axes(), self.mode)[1]
+
+    # Points.
+
+    def point(self, i: Any) -> PyTree:
+        """The point with the index `i`.
+
+        **Arguments:**
+
+        - `i`: an integer from 0 to `size - 1`, which may be traced. A traced index
+          that is out of range is clamped, as by JAX's own indexing.
+
+        **Returns:** the space's pytree with values in the place of the axes.
+
+        **Raises:** `IndexError` if `i` is out of range; `TypeError` if it is not an
+        integer.
+        """
+        if isinstance(i, jax.core.Tracer):
+            return self.at_digits(self._traced_digits(i))
+        i = _as_index(i)
+        if not 0 <= i < self.size:
+            raise IndexError(
+                message(
+                    "Space",
+                    f"index {i} is out of range.",
+                    f"The space has {self.size} points, 0 to {self.size - 1}.",
+                )
+            )
+        start, step, _ = self.window or (0, 1, 0)
+        digits = digits_of(start + step * i, list(self.grid_dims.values()))
+        return self.at_digits([jnp.int32(digit) for digit in digits])
+
+    def at_digits(self, digits: Sequence[Int[Array, ""]]) -> PyTree:
+        """The point at a position on each dim of `grid_dims`."""
+        axes = self.axes()
+        dims = arrange(axes, self.mode)[1]
+        values = {
+            name: axis.value(digits[dim], self.axis_key(name))
+            for (name, axis), dim in zip(axes.items(), dims, strict=True)
+        }
+        leaves, structure = jtu.tree_flatten_with_path(self.tree, is_leaf=is_axis)
+        return jtu.tree_unflatten(
+            structure,
+            [values[axis_name(p)] if is_axis(leaf) else leaf for p, leaf in leaves],
+        )
+
+    def axis_key(self, name: str) -> Key | None:
+        """The key of the axis called `name`, which does not depend on other axes."""
+        if self.key is None:
+            return None
+        return jr.fold_in(self.key, np.uint32(zlib.crc32(name.encode())))
+
+    def _traced_digits(self, i: Any) -> list[Array]:
+        if i.shape != () or not jnp.issubdtype(i.dtype, jnp.integer):
+            raise TypeError(
+                message(
+                    "Space",
+                    f"the index is a traced {i.dtype}{list(i.shape)}.",
+                    "Give a scalar integer; for many points at once use `jax.vmap`.",
+                )
+            )
+        lengths = list(self.grid_dims.values())
+        start, step, _ = self.window or (0, 1, 0)
+        most = min(self.size - 1, int(jnp.iinfo(i.dtype).max))
+        i = jnp.clip(i, jnp.asarray(0, i.dtype), jnp.asarray(most, i.dtype))
+        wide = i.dtype.itemsize > 4
+        low = i.astype(jnp.uint32)
+        parts = [low, (i >> 32).astype(jnp.uint32)] if wide else [low]
+        table = strides(step, lengths, BITS * len(parts))
+        first = [jnp.uint32(digit) for digit in digits_of(start, lengths)]
+        digits = advance_by(first, parts, table, lengths)
+        return [digit.astype(jnp.int32) for digit in digits]
+
+    def __getitem__(self, i: Any) -> Any:
+        if isinstance(i, slice):
+            start, step, _ = self.window or (0, 1, 0)
+            chosen = range(self.size)[i]
+            count = range_length(chosen)
+            if count == 0:
+                raise ValueError(
+                    message(
+                        "Space",
+                        f"the slice {_slice_text(i)} of {self.size} points is empty.",
+                        "A space has at least one point.",
+                    )
+                )
+            window = (start + step * chosen.start, step * chosen.step, count)
+            return _with_window(self, window)
+        if isinstance(i, jax.core.Tracer):
+            return self.point(i)
+        i = _as_index(i)
+        return self.point(i + self.size if -self.size <= i < 0 else i)
+
+    def __iter__(self) -> Iterator[PyTree]:
+        return (self.point(i) for i in range(self.size))
+
+    def __hash__(self) -> int:
+        # So that `jax.jit(space.point)` works: the module's own hash needs hashable
+        # leaves, and a space often holds a dict.
+        return id(self)
+
+    def __repr__(self) -> str:
+        how = "zip" if self.mode == "zip" else "product"
+        part = "" if self.window is None else f", sliced from {self.grid_dims}"
+        dims = ", ".join(f"{name}: {n:,}" for name, n in self.dims.items())
+        lines = [f"Space({how}, {self.size:,} points; {dims}{part})"]
+        axes = self.axes()
+        width = max(len(name) for name in axes)
+        lines += [f"  {name:<{width}}  {axis!r}" for name, axis in axes.items()]
+        return "\n".join(lines)
+
+    def to_pandas(self) -> Any:
+        """All points as a `pandas.DataFrame`, one row each.
+
+        Columns are named by the axes' paths; an axis of arrays has a column for each
+        entry (`w.0`, `w.1`). Needs `pip install 'eqx_pipe[sweep]'`.
+        """
+        from .table import points_frame
+
+        return points_frame(self)
+
+
+def as_space(function: str, space: Any) -> Space:
+    """`space` itself, or the product space of a bare pytree."""
+    if isinstance(space, Space):
+        return space
+    if not axes_by_path(space):
+        raise ValueError(
+            message(
+                function,
+                f"`space` is {describe_value(space)}, which has no axis in it.",
+                "Put a `Linspace`, `Geomspace` or `Values` in it.",
+            )
+        )
+    return Space(space)
+
+
+def range_length(chosen: range) -> int:
+    """`len(chosen)`, also beyond the largest length that Python's `len` allows."""
+    if chosen.step > 0:
+        return max(0, -((chosen.start - chosen.stop) // chosen.step))
+    return max(0, -((chosen.stop - chosen.start) // -chosen.step))
+
+
+def _with_window(space: Space, window: tuple[int, int, int]) -> Space:
+    # Not by flattening, which would sort the keys of dicts in `tree`.
+    copy = object.__new__(Space)
+    for field in dataclasses.fields(Space):
+        object.__setattr__(copy, field.name, getattr(space, field.name))
+    object.__setattr__(copy, "window", window)
+    return copy
+
+
+def _as_index(i: Any) -> int:
+    try:
+        if isinstance(i, bool):
+            raise TypeError
+        return operator.index(i)
+    except TypeError:
+        raise TypeError(
+            message(
+                "Space",
+                f"the index is {describe_value(i)}.",
+                "Give an integer or a slice.",
+            )
+        ) from None
+
+
+def _slice_text(i: slice) -> str:
+    return f"[{i.start}:{i.stop}" + ("]" if i.step is None else f":{i.step}]")
