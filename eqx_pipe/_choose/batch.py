@@ -1,16 +1,19 @@
 """How a choice is batched.
 
 With one index for the whole batch, one branch runs, as in `lax.switch`. With an index
-per example, each branch
+per example each branch runs once for the whole batch, its parameters uncopied, if any
+example chose it, and the results are selected lane by lane.
 
-- runs once for the whole batch, its parameters uncopied, if any example chose it;
-- sees, in the lanes of examples that did not choose it, the operands of one that did,
-  with their gradients stopped.
+A branch may give an inf or NaN in a lane that did not choose it. The select keeps that
+out of the values, but in reverse mode `0 * inf` would reach the gradients of the input
+and of the parameters. If `vmap` comes after `grad` all gradients are per lane and are
+selected too. If `grad` comes after `vmap` they are summed over the lanes; so there, and
+only there, the lanes that did not choose a branch are given the operands of one that
+did, with their gradients stopped: nothing is computed that no example asked for. This
+costs a masked copy of the batched operands per branch.
 
-So nothing is computed that no example asked for: an inf or NaN that a branch would give
-in a lane that did not choose it is never there, neither in the values nor in the
-gradients of inputs and parameters, whichever of `grad` and `vmap` comes first. The cost
-over a plain `select` of all branches is a masked copy of the batched operands.
+A branch with a `while_loop` or a callback is always given such operands: its other
+lanes must neither prolong the loop nor raise.
 """
 
 from collections.abc import Sequence
@@ -21,10 +24,12 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.custom_batching import custom_vmap
-from jax.extend.core import ClosedJaxpr, Literal, jaxpr_as_fun
+from jax.custom_derivatives import SymbolicZero
+from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from jax.interpreters import batching
 from jaxtyping import Array, Bool
 
+from .dependence import depends_on, may_loop_or_call_back
 from .primitive import bind, choose_p, trace
 
 
@@ -32,7 +37,7 @@ def _batch(
     axis_data: Any, args: Any, dims: Any, *, branches: Any, owners: Any
 ) -> tuple[list[Any], list[int | None]]:
     args = [
-        x if dim is None else jnp.moveaxis(x, dim, 0)
+        x if dim is None or dim == 0 else jnp.moveaxis(x, dim, 0)
         for x, dim in zip(args, dims, strict=True)
     ]
     index, *operands = args
@@ -57,10 +62,21 @@ def _batch(
         return out, [0 if b else None for b in out_batched]
 
     masks = _masks(index, len(branches))
-    results = [
-        _run_where(mask, over_batch(branch, out_batched), operands, batched)
-        for mask, branch, out_batched in zip(masks, branches, depends, strict=True)
-    ]
+    results = []
+    for mask, branch, out_batched in zip(masks, branches, depends, strict=True):
+        shapes = [
+            (axis_data.size, *a.shape) if b else a.shape
+            for a, b in zip(branch.out_avals, out_batched, strict=True)
+        ]
+        skipped = [
+            jax.ShapeDtypeStruct(shape, a.dtype)
+            for shape, a in zip(shapes, branch.out_avals, strict=True)
+        ]
+        function = over_batch(branch, out_batched)
+        guard_values = may_loop_or_call_back(branch)
+        results.append(
+            _run_where(mask, function, operands, batched, skipped, guard_values)
+        )
     outputs, out_dims = [], []
     for k, owner in enumerate(owners):
         if owner is not None:
@@ -90,101 +106,107 @@ def _run_where(
     function: Any,
     operands: Sequence[Array],
     batched: Sequence[bool],
+    shapes: Sequence[jax.ShapeDtypeStruct],
+    guard_values: bool,
 ) -> list[Array]:
-    """Runs a batched branch for the lanes in `mask`, if there are any, else zeros."""
+    """Runs a batched branch if any lane is in `mask`, else gives zeros."""
 
-    def run(*operands: Array) -> list[Array]:
-        guarded = [
-            _guard(mask, x) if b else x for x, b in zip(operands, batched, strict=True)
-        ]
-        return list(function(*guarded))
+    def guarded(mask: Array, *operands: Array) -> list[Array]:
+        return list(function(*_guard(mask, operands, batched)))
 
-    def skip(*operands: Array) -> list[Array]:
+    @jax.custom_jvp
+    def run(mask: Array, *operands: Array) -> list[Array]:
+        return list(function(*operands))
+
+    def run_jvp(primals: Any, tangents: Any) -> Any:
+        moves = [not isinstance(t, SymbolicZero) for t in tangents]
+
+        def moving(*moved: Array) -> list[Array]:
+            given = iter(moved)
+            pairs = zip(primals, moves, strict=True)
+            return guarded(*(next(given) if m else x for x, m in pairs))
+
+        return jax.jvp(
+            moving,
+            [x for x, m in zip(primals, moves, strict=True) if m],
+            [t for t, m in zip(tangents, moves, strict=True) if m],
+        )
+
+    run.defjvp(run_jvp, symbolic_zeros=True)
+
+    def skipped(mask: Array, *operands: Array) -> list[Array]:
         return [jnp.zeros(s.shape, s.dtype) for s in shapes]
 
-    shapes = jax.eval_shape(run, *operands)
-    return lax.cond(eqxi.unvmap_any(mask), run, skip, *operands)
+    taken = guarded if guard_values else run
+    return lax.cond(eqxi.unvmap_any(mask), taken, skipped, mask, *operands)
 
 
-def _guard(mask: Bool[Array, " batch"], x: Array) -> Array:
-    """`x` in the lanes of the mask, and in the others a constant copy of one of those."""
-    if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
-        return x  # draws from any key are as good
-    spare = _lane_of(mask, lax.stop_gradient(x))
-    return jnp.where(_align(mask, x), x, spare[None])
+def _guard(
+    mask: Bool[Array, " batch"], operands: Sequence[Array], batched: Sequence[bool]
+) -> list[Array]:
+    """The operands, with a constant copy of a lane of the mask in all other lanes."""
+    # Keys stay as they are: draws from any key are as good.
+    replaced = [
+        b and not jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
+        for x, b in zip(operands, batched, strict=True)
+    ]
+    constant = [
+        lax.stop_gradient(x) for x, r in zip(operands, replaced, strict=True) if r
+    ]
+    spare = iter(_lane_of(mask, constant))
+    return [
+        lax.select(_align(mask, x), x, jnp.broadcast_to(next(spare), x.shape))
+        if r
+        else x
+        for x, r in zip(operands, replaced, strict=True)
+    ]
 
 
 @custom_vmap
-def _lane_of(mask: Bool[Array, " batch"], x: Array) -> Array:
-    """One lane of `x` that is in the mask. Under `vmap` still one, for all batches."""
-    return lax.dynamic_index_in_dim(x, jnp.argmax(mask), keepdims=False)
+def _lane_of(mask: Bool[Array, " batch"], operands: list[Array]) -> list[Array]:
+    """One lane that is in the mask. Under `vmap` still one, for all batches."""
+    lane = lax.argmax(mask, 0, jnp.int32)
+
+    def pick(x: Array) -> Array:
+        start = [lane, *[jnp.int32(0)] * (x.ndim - 1)]
+        shape = (1, *x.shape[1:])
+        return lax.dynamic_slice(x, start, shape, allow_negative_indices=False)
+
+    return [pick(x) for x in operands]
 
 
 @_lane_of.def_vmap
 def _lane_of_batches(
-    axis_size: int, in_batched: list[bool], mask: Array, x: Array
-) -> tuple[Array, bool]:
-    mask_batched, x_batched = in_batched
+    axis_size: int, in_batched: Any, mask: Array, operands: list[Array]
+) -> tuple[list[Array], list[bool]]:
+    mask_batched, operands_batched = in_batched
     if not mask_batched:
-        return _lane_of(mask, x[0] if x_batched else x), False
-    if not x_batched:
-        return _lane_of(mask.any(0), x), False
-    return _lane_of(mask.reshape(-1), x.reshape(-1, *x.shape[2:])), False
+        # Any of the batches has the lane in the mask: take the first.
+        pairs = zip(operands, operands_batched, strict=True)
+        lanes = _lane_of(mask, [x[0] if b else x for x, b in pairs])
+    else:
+        flat = [
+            (x if b else jnp.broadcast_to(x, (axis_size, *x.shape))).reshape(
+                -1, *x.shape[2 if b else 1 :]
+            )
+            for x, b in zip(operands, operands_batched, strict=True)
+        ]
+        lanes = _lane_of(mask.reshape(-1), flat)
+    return lanes, [False] * len(lanes)
 
 
 def _select(masks: Sequence[Bool[Array, " batch"]], choices: Sequence[Array]) -> Array:
     """Lane by lane, the choice whose mask is on."""
-    out = choices[-1]
+    shape = (masks[0].shape[0], *choices[0].shape[1:])
+    out = jnp.broadcast_to(choices[-1], shape)
     for mask, choice in zip(masks[:-1], choices[:-1], strict=True):
-        out = jnp.where(_align(mask, choice), choice, out)
-    return jnp.broadcast_to(out, (masks[0].shape[0], *out.shape[1:]))
+        out = lax.select(_align(mask, out), jnp.broadcast_to(choice, shape), out)
+    return out
 
 
 def _align(mask: Bool[Array, " batch"], x: Array) -> Array:
-    return mask.reshape(mask.shape + (1,) * (x.ndim - 1))
-
-
-def depends_on(branch: ClosedJaxpr, inputs: Sequence[bool]) -> list[bool]:
-    """For each output of a jaxpr, whether it may depend on the marked inputs.
-
-    What does not depend on a batched input must not become batched: a transposed weight
-    that is saved for the backward pass would be copied per example.
-    """
-    jaxpr = branch.jaxpr
-    marked = {v for v, m in zip(jaxpr.invars, inputs, strict=True) if m}
-
-    def is_marked(atom: Any) -> bool:
-        return not isinstance(atom, Literal) and atom in marked
-
-    for eqn in jaxpr.eqns:
-        operands = [is_marked(v) for v in eqn.invars]
-        if not any(operands):
-            continue
-        outputs = _depends_in_equation(eqn, operands)
-        marked.update(v for v, m in zip(eqn.outvars, outputs, strict=True) if m)
-    return [is_marked(v) for v in jaxpr.outvars]
-
-
-def _depends_in_equation(eqn: Any, operands: list[bool]) -> list[bool]:
-    """Looks into what calls or chooses a jaxpr; elsewhere all outputs depend."""
-    everything = [True] * len(eqn.outvars)
-    if eqn.primitive is choose_p:
-        owners, branches = eqn.params["owners"], eqn.params["branches"]
-        depends = [depends_on(branch, operands[1:]) for branch in branches]
-        return [
-            depends[owner][k] if owner is not None else operands[0] or any(column)
-            for k, (owner, column) in enumerate(
-                zip(owners, zip(*depends, strict=True), strict=True)
-            )
-        ]
-    if eqn.primitive.name in ("cond", "switch") and not operands[0]:
-        depends = [depends_on(b, operands[1:]) for b in eqn.params["branches"]]
-        return [any(column) for column in zip(*depends, strict=True)]
-    if eqn.primitive.name in ("jit", "pjit", "closed_call", "remat2", "checkpoint"):
-        inner = eqn.params.get("jaxpr", eqn.params.get("call_jaxpr"))
-        if isinstance(inner, ClosedJaxpr):
-            return depends_on(inner, operands)
-    return everything
+    """The mask, spread over the trailing axes of `x`."""
+    return lax.broadcast_in_dim(mask, x.shape, (0,))
 
 
 batching.fancy_primitive_batchers[choose_p] = _batch

@@ -1,0 +1,73 @@
+"""Questions to a jaxpr: what depends on what, and which primitives occur."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
+
+from .primitive import choose_p
+
+_CALLS = ("jit", "pjit", "closed_call", "custom_jvp_call", "custom_vjp_call")
+
+
+def depends_on(branch: ClosedJaxpr, inputs: Sequence[bool]) -> list[bool]:
+    """For each output of a jaxpr, whether it may depend on the marked inputs.
+
+    What does not depend on a batched input must not become batched: a transposed weight
+    that is saved for the backward pass would be copied per example.
+    """
+    jaxpr = branch.jaxpr
+    marked = {v for v, m in zip(jaxpr.invars, inputs, strict=True) if m}
+
+    def is_marked(atom: Any) -> bool:
+        return not isinstance(atom, Literal) and atom in marked
+
+    for eqn in jaxpr.eqns:
+        operands = [is_marked(v) for v in eqn.invars]
+        if any(operands):
+            outputs = _through(eqn, operands)
+            marked.update(v for v, m in zip(eqn.outvars, outputs, strict=True) if m)
+    return [is_marked(v) for v in jaxpr.outvars]
+
+
+def _through(eqn: Any, operands: list[bool]) -> list[bool]:
+    """Looks into what calls or chooses a jaxpr; elsewhere every output depends."""
+    everything = [True] * len(eqn.outvars)
+    if eqn.primitive is choose_p:
+        depends = [depends_on(b, operands[1:]) for b in eqn.params["branches"]]
+        return [
+            operands[0] or any(column) if owner is None else column[owner]
+            for owner, column in zip(
+                eqn.params["owners"], zip(*depends, strict=True), strict=True
+            )
+        ]
+    if eqn.primitive.name == "cond" and not operands[0]:
+        depends = [depends_on(b, operands[1:]) for b in eqn.params["branches"]]
+        return [any(column) for column in zip(*depends, strict=True)]
+    if eqn.primitive.name in _CALLS:
+        inner = eqn.params.get("jaxpr", eqn.params.get("call_jaxpr"))
+        if isinstance(inner, ClosedJaxpr) and len(inner.in_avals) == len(operands):
+            return depends_on(inner, operands)
+    return everything
+
+
+def may_loop_or_call_back(branch: ClosedJaxpr) -> bool:
+    """Whether a jaxpr holds a loop whose length depends on values, or a call to Python.
+
+    Such a branch can tell what it is run on, besides by its output: it takes longer, or
+    raises (`equinox.error_if`).
+    """
+    return any(
+        name == "while" or "callback" in name for name in _primitive_names(branch.jaxpr)
+    )
+
+
+def _primitive_names(jaxpr: Jaxpr) -> Iterator[str]:
+    for eqn in jaxpr.eqns:
+        yield eqn.primitive.name
+        for value in eqn.params.values():
+            for inner in value if isinstance(value, tuple | list) else (value,):
+                if isinstance(inner, ClosedJaxpr):
+                    yield from _primitive_names(inner.jaxpr)
+                elif isinstance(inner, Jaxpr):
+                    yield from _primitive_names(inner)

@@ -1,0 +1,231 @@
+"""One of several stages, chosen by a predicate or a selector."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Int, PyTree
+
+from .._check import check_choice
+from .._choose.choose import choose
+from .._errors import message
+from .._stage import Composite, Scope, as_stage, enter, identity
+from .._tree import tree_text
+from .._types import Segment, StageLike
+
+
+def branch_of(scope: Scope, segment: Segment, stage: Any) -> Any:
+    """A child as a function `(x, state) -> (y, state)` that may be traced by itself.
+
+    Values computed inside cannot leave it, so nothing below is recorded.
+    """
+
+    def run(x: PyTree, state: eqx.nn.State | None) -> Any:
+        return enter(scope.silent(), segment, stage, x, state=state)
+
+    return run
+
+
+def run_predicate(
+    function: str,
+    scope: Scope,
+    segment: Segment,
+    pred: Any,
+    x: PyTree,
+    state: eqx.nn.State | None,
+) -> tuple[Bool[Array, ""], eqx.nn.State | None]:
+    """Calls a predicate and checks that it returned one bool."""
+    value, state = enter(scope.silent(), segment, pred, x, state=state)
+    if isinstance(value, bool | np.bool_):
+        value = jnp.asarray(value)
+    if not eqx.is_array(value) or value.shape != () or value.dtype != jnp.bool_:
+        raise ValueError(
+            message(
+                function,
+                f"`{segment}` returned {tree_text(value)}, not a single bool.",
+                "Compare, or reduce with `jnp.any` or `jnp.all`, so that it returns "
+                "bool[]. For one decision per example wrap the stage in `batched`.",
+            )
+        )
+    return jnp.asarray(value), state
+
+
+class Cond(Composite):
+    """One of two stages; see `cond`."""
+
+    pred: Any
+    then: Any
+    otherwise: Any
+
+    def children(self) -> Mapping[str, Any]:
+        return {"pred": self.pred, "then": self.then, "otherwise": self.otherwise}
+
+    def run(
+        self, x: PyTree, state: eqx.nn.State | None, scope: Scope
+    ) -> tuple[PyTree, eqx.nn.State | None]:
+        pred, state = run_predicate("cond", scope, "pred", self.pred, x, state)
+        return choose(
+            "cond",
+            ("otherwise", "then"),
+            pred,
+            [
+                branch_of(scope, "otherwise", self.otherwise),
+                branch_of(scope, "then", self.then),
+            ],
+            x,
+            state,
+        )
+
+
+def cond(pred: StageLike, then: StageLike, otherwise: StageLike = identity) -> Cond:
+    """Applies one stage if a predicate of the input holds, else another.
+
+    Only the chosen stage runs. Under `vmap` with a decision per example each stage runs
+    once for the whole batch, with its parameters uncopied, and not at all if no example
+    wants it. Examples that did not choose a stage are given the input of one that did
+    there, so an inf or NaN that the stage would give them harms neither the values nor
+    the gradients of input and parameters. This costs a masked copy of the input.
+
+    **Arguments:**
+
+    - `pred`: a stage `x -> Bool[Array, ""]`. Its path is `pred`.
+    - `then`: the stage for true. Its path is `then`.
+    - `otherwise`: the stage for false; by default the input is passed on. Its path is
+        `otherwise`.
+
+    **Returns:** a stage. The state of a stage that was not chosen stays as it was.
+
+    **Raises:**
+
+    - `ValueError` when called, if `pred` does not return one bool.
+    - `StructureError` when called, if the two stages' outputs differ in structure,
+        shape or dtype.
+
+    !!! example
+
+        >>> import eqx_pipe as ep, jax, jax.numpy as jnp
+        >>> root = ep.cond(lambda x: x > 0, jnp.sqrt, jnp.zeros_like)
+        >>> jax.vmap(root)(jnp.array([4.0, -1.0])).tolist()
+        [2.0, 0.0]
+        >>> jax.vmap(jax.grad(root))(jnp.array([4.0, -1.0])).tolist()
+        [0.25, 0.0]
+    """
+    return Cond(
+        as_stage("cond", "pred", pred),
+        as_stage("cond", "then", then),
+        as_stage("cond", "otherwise", otherwise),
+    )
+
+
+class Switch(Composite):
+    """One of several stages; see `switch`."""
+
+    selector: Any
+    stages: tuple[Any, ...]
+    bounds: str = eqx.field(static=True)
+
+    def children(self) -> Mapping[str, Any]:
+        numbered = {str(i): stage for i, stage in enumerate(self.stages)}
+        return {"selector": self.selector, **numbered}
+
+    def settings(self) -> dict[str, Any]:
+        return {"bounds": self.bounds}
+
+    def run(
+        self, x: PyTree, state: eqx.nn.State | None, scope: Scope
+    ) -> tuple[PyTree, eqx.nn.State | None]:
+        index, state = self._index(x, state, scope)
+        return choose(
+            "switch",
+            [str(i) for i in range(len(self.stages))],
+            index,
+            [branch_of(scope, i, stage) for i, stage in enumerate(self.stages)],
+            x,
+            state,
+        )
+
+    def _index(
+        self, x: PyTree, state: eqx.nn.State | None, scope: Scope
+    ) -> tuple[Int[Array, ""], eqx.nn.State | None]:
+        value, state = enter(
+            scope.silent(), "selector", self.selector, x, state=state
+        )
+        if isinstance(value, int | np.integer) and not isinstance(value, bool):
+            value = jnp.asarray(value)
+        integer = eqx.is_array(value) and jnp.issubdtype(value.dtype, jnp.integer)
+        if not integer or value.shape != ():
+            raise ValueError(
+                message(
+                    "switch",
+                    f"`selector` returned {tree_text(value)}, not a single integer.",
+                    "Return an int32[] from 0 to "
+                    f"{len(self.stages) - 1} (`jnp.argmax` gives one); for a bool use "
+                    "`cond`. For one choice per example wrap the stage in `batched`.",
+                )
+            )
+        index = jnp.asarray(value)
+        last = len(self.stages) - 1
+        if self.bounds == "error":
+            index = eqx.error_if(
+                index,
+                (index < 0) | (index > last),
+                f"`eqx_pipe.switch`: `selector` returned an index outside 0..{last}. "
+                "Return one within, or clamp it with `bounds='clamp'`.",
+            )
+        if jnp.iinfo(index.dtype).max > jnp.iinfo(jnp.int32).max:
+            index = jnp.clip(index, 0, last)  # before the cast, which would wrap
+        return index.astype(jnp.int32), state
+
+    def __len__(self) -> int:
+        return len(self.stages)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.stages)
+
+    def __getitem__(self, item: int) -> Any:
+        return self.stages[item]
+
+
+def switch(selector: StageLike, *stages: StageLike, bounds: str = "clamp") -> Switch:
+    """Applies the stage whose position a selector of the input gives.
+
+    Only the chosen stage runs. Under `vmap` with a choice per example it behaves as
+    `cond` does: each stage that any example chose runs once for the whole batch.
+
+    **Arguments:**
+
+    - `selector`: a stage `x -> Int[Array, ""]`. Its path is `selector`.
+    - `stages`: one or more stages, at positions 0, 1, ....
+    - `bounds`: what an index outside the positions does: `"clamp"` takes the nearest
+        position, as `jax.lax.switch` does; `"error"` raises at run time, by
+        `equinox.error_if`. (Keyword only.)
+
+    **Returns:** a stage with a length, iteration and indexing. The state of stages that
+    were not chosen stays as it was.
+
+    **Raises:**
+
+    - `ValueError` if there is no stage, or `bounds` is unknown; when called, if the
+        selector does not return one integer.
+    - `StructureError` when called, if the stages' outputs differ in structure, shape
+        or dtype.
+
+    !!! example
+
+        >>> import eqx_pipe as ep, jax, jax.numpy as jnp
+        >>> pick = ep.switch(jnp.argmax, jnp.sum, jnp.min)
+        >>> jax.vmap(pick)(jnp.array([[3.0, 1.0], [2.0, 5.0]])).tolist()
+        [4.0, 2.0]
+    """
+    if not stages:
+        raise ValueError(
+            message("switch", "no stages.", "Give at least one after the selector.")
+        )
+    check_choice("switch", "bounds", bounds, ("clamp", "error"))
+    return Switch(
+        as_stage("switch", "selector", selector),
+        tuple(as_stage("switch", f"stages[{i}]", s) for i, s in enumerate(stages)),
+        bounds,
+    )
