@@ -16,21 +16,42 @@ _ABSENT = object()
 
 
 class Closure(Stage):
-    """A function together with what it closes over; see `open_closures`."""
+    """A function together with what it closes over; see `open_closures`.
+
+    What holds no arrays is kept in its cell, so that it stays the same object.
+    """
 
     fn: Callable[..., Any]
     cells: tuple[Any, ...]
-    defaults: tuple[Any, ...] | None
-    keyword_defaults: dict[str, Any] | None
+    defaults: tuple[Any, ...]
+    keyword_defaults: dict[str, Any]
 
     def __call__(self, *args: Any, key: Any = _ABSENT, **kwargs: Any) -> Any:
-        cells = tuple(types.CellType(cell) for cell in self.cells)
-        code, scope = self.fn.__code__, self.fn.__globals__
-        fn = types.FunctionType(code, scope, self.fn.__name__, self.defaults, cells)
-        fn.__kwdefaults__ = self.keyword_defaults
+        fn = types.FunctionType(
+            self.fn.__code__,
+            self.fn.__globals__,
+            self.fn.__name__,
+            tuple(_as_cell(held).cell_contents for held in self.defaults),
+            tuple(_as_cell(held) for held in self.cells),
+        )
+        fn.__kwdefaults__ = {
+            name: _as_cell(held).cell_contents
+            for name, held in self.keyword_defaults.items()
+        }
         if key is not _ABSENT and "key" in inspect.signature(fn).parameters:
             kwargs["key"] = key
         return fn(*args, **kwargs)
+
+
+class _Kept:
+    """A cell as one leaf; it can be hashed, which a bare cell cannot."""
+
+    def __init__(self, cell: types.CellType):
+        self.cell = cell
+
+
+def _as_cell(held: Any) -> types.CellType:
+    return held.cell if isinstance(held, _Kept) else types.CellType(held)
 
 
 def open_closures(function: str, argument: str, value: Any) -> Any:
@@ -55,11 +76,11 @@ def _open(value: Any, complain: Callable[[str], str], seen: frozenset = frozense
         if _holds_tracers((fn, args, kwargs)):
             return jtu.Partial(fn, *args, **kwargs)
     elif isinstance(value, types.FunctionType):
-        held = again((_cells(value), value.__defaults__, value.__kwdefaults__))
+        held = _held(value, again)
         if _holds_tracers(held):
             return Closure(value, *held)
     elif isinstance(inner := getattr(value, "__wrapped__", None), types.FunctionType):
-        if _holds_tracers(again(_cells(inner))):
+        if _holds_tracers(_held(inner, again)):
             raise ValueError(
                 complain(
                     f"is a `{type(value).__name__}` round a function that closes over "
@@ -73,15 +94,20 @@ def _open_all(tree: Any, complain: Callable[[str], str], seen: frozenset) -> Any
     return jtu.tree_map(lambda leaf: _open(leaf, complain, seen), tree)
 
 
-def _cells(fn: Any) -> tuple[Any, ...]:
-    """What a function closes over; a cell not yet filled holds nothing."""
-    contents = []
-    for cell in fn.__closure__ or ():
+def _held(fn: types.FunctionType, again: Callable[[Any], Any]) -> tuple:
+    """What a function closes over, and its defaults: pytrees, or kept cells."""
+
+    def hold(cell):
         try:
-            contents.append(cell.cell_contents)
-        except ValueError:
-            contents.append(None)
-    return tuple(contents)
+            contents = cell.cell_contents
+        except ValueError:  # a cell not yet filled
+            return _Kept(cell)
+        opened = again(contents)
+        return opened if _holds_tracers(opened) else _Kept(cell)
+
+    defaults = tuple(hold(types.CellType(v)) for v in fn.__defaults__ or ())
+    keyword = {k: hold(types.CellType(v)) for k, v in (fn.__kwdefaults__ or {}).items()}
+    return tuple(hold(cell) for cell in fn.__closure__ or ()), defaults, keyword
 
 
 def _holds_tracers(tree: Any) -> bool:

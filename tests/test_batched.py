@@ -1,0 +1,212 @@
+"""`batched` against the stage applied to one example after the other."""
+
+import inspect
+
+import equinox as eqx
+import hypothesis.strategies as st
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import jax.tree_util as jtu
+import numpy as np
+import pytest
+from hypothesis import given
+
+import eqx_pipe as ep
+
+
+class Noise(ep.Stage):
+    """Adds noise drawn from its key."""
+
+    def __call__(self, x, *, key=None):
+        return x + jr.normal(key, x.shape, x.dtype)
+
+
+class Counter(eqx.nn.StatefulLayer):
+    """Counts its calls, or sums its inputs, in the state."""
+
+    total: eqx.nn.StateIndex
+    sums: bool
+
+    def __init__(self, sums):
+        self.total = eqx.nn.StateIndex(jnp.zeros((), jnp.float32))
+        self.sums = sums
+
+    def __call__(self, x, state, *, key=None):
+        step = x.sum() if self.sums else jnp.ones((), jnp.float32)
+        return x, state.set(self.total, state.get(self.total) + step)
+
+
+stages = {
+    "linear": eqx.nn.Linear(3, 2, key=jr.key(0)),
+    "function": lambda x: {"twice": (x + x,), "sum": jnp.sum(x)},
+    "constant": lambda x: jnp.ones(2),
+    "noise": Noise(),
+    "dropout": eqx.nn.Dropout(),
+    "chain": ep.chain(jnp.sin, Noise(), eqx.nn.Linear(3, 2, key=jr.key(0))),
+}
+
+
+@given(
+    name=st.sampled_from(sorted(stages)),
+    size=st.sampled_from([1, 4]),
+    axis=st.sampled_from([0, 1, -1]),
+)
+def test_each_example_by_itself(name, size, axis):
+    stage, key = stages[name], jr.key(3)
+    rows = jr.normal(jr.key(1), (size, 3))
+    y = ep.batched(stage, in_axes=axis)(jnp.moveaxis(rows, 0, axis), key=key)
+    one = [ep.lift(stage)] if inspect.isfunction(stage) else [stage]
+    by_hand = [one[0](r, key=jr.fold_in(key, i)) for i, r in enumerate(rows)]
+    by_hand = jtu.tree_map(lambda *leaves: jnp.stack(leaves), *by_hand)
+    jtu.tree_map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), y, by_hand)
+
+
+def test_an_empty_batch():
+    pipe = ep.batched(stages["chain"])
+    assert pipe(jnp.zeros((0, 3)), key=jr.key(0)).shape == (0, 2)
+
+
+def test_parts_that_all_examples_share():
+    x = {"row": jnp.arange(6.0).reshape(3, 2), "shared": jnp.ones(2), "label": "a"}
+    stage = lambda t: {"y": t["row"] + t["shared"], "label": t["label"]}  # noqa: E731
+    pipe = ep.batched(stage, in_axes={"row": 0, "shared": None, "label": 0})
+    for call in (pipe, eqx.filter_jit(pipe)):
+        y = call(x)
+        np.testing.assert_array_equal(y["y"], x["row"] + 1)
+        assert y["label"] == "a"
+    assert pipe.in_axes == {"row": 0, "shared": None, "label": 0}
+    nested = ep.batched(lambda t: t[0] * t[1]["w"], in_axes=(1, None))
+    y = nested((jnp.ones((2, 3)), {"w": jnp.full((), 2.0)}))
+    np.testing.assert_array_equal(y, jnp.full((3, 2), 2.0))
+
+
+def test_keys_and_numpy_arrays_and_low_precision_are_examples_too():
+    keys = jr.split(jr.key(0), 3)
+    draws = ep.batched(lambda k: jr.normal(k, ()))(keys)
+    np.testing.assert_allclose(draws, jax.vmap(jr.normal)(keys), rtol=1e-6)
+    assert ep.batched(jnp.sin)(np.zeros(3, np.float32)).shape == (3,)
+    half = ep.batched(jnp.sin)(jnp.zeros(3, jnp.bfloat16))
+    assert half.dtype == jnp.bfloat16
+
+
+def test_state_is_shared():
+    pipe, state = eqx.nn.make_with_state(lambda: ep.batched(Counter(False)))()
+    y, state = pipe(jnp.ones((5, 2)), state)
+    y, state = eqx.filter_jit(pipe)(y, state)
+    assert state.get(pipe.stage.total) == 2  # once per call, not once per example
+    assert y.shape == (5, 2)
+    y, same = ep.batched(jnp.sin)(jnp.ones((5, 2)), state)
+    assert eqx.tree_equal(state, same)
+
+
+def test_an_update_that_differs_between_examples_is_refused():
+    make = eqx.nn.make_with_state(lambda: ep.chain(a=ep.batched(Counter(True))))
+    pipe, state = make()
+    with pytest.raises(ValueError, match="updates its state differently") as caught:
+        pipe(jnp.ones((5, 2)), state)
+    assert "`a`" in str(caught.value) and "axis_name" in str(caught.value)
+
+
+def test_an_error_of_the_stage_itself_comes_through():
+    def fail(x):
+        raise ValueError("own")
+
+    make = eqx.nn.make_with_state(lambda: ep.batched(ep.chain(Counter(True), fail)))
+    pipe, state = make()
+    with pytest.raises(ValueError, match="own"):
+        pipe(jnp.ones((5, 2)), state)
+
+
+def test_batch_norm_sees_the_batch():
+    def build():
+        norm = eqx.nn.BatchNorm(3, "batch", mode="batch")
+        return ep.batched(ep.chain(norm, eqx.nn.Dropout()), axis_name="batch")
+
+    pipe, state = eqx.nn.make_with_state(build)()
+    x = 5 + jr.normal(jr.key(0), (64, 3))
+    _, state = eqx.filter_jit(pipe)(x, state, key=jr.key(1))
+    mean, _ = state.get(pipe.stage[0].batch_state_index)
+    np.testing.assert_allclose(mean, 0.01 * x.mean(0), rtol=1e-4)  # momentum 0.99
+    y, same = eqx.nn.inference_mode(pipe)(x, state)
+    assert y.shape == x.shape and eqx.tree_equal(same, state)
+
+
+def test_transformations_inside_and_outside(tmp_path):
+    pipe = ep.batched(ep.batched(stages["chain"]))
+    x, key = jr.normal(jr.key(0), (2, 4, 3)), jr.key(1)
+    plain = pipe(x, key=key)
+    np.testing.assert_allclose(eqx.filter_jit(pipe)(x, key=key), plain, rtol=1e-5)
+    inner = ep.batched(stages["chain"])(x[1], key=jr.fold_in(key, 1))
+    np.testing.assert_allclose(inner, plain[1], rtol=1e-5)
+    grads = eqx.filter_grad(lambda p: jnp.sum(p(x, key=key)))(pipe)
+    assert jnp.all(grads.stage.stage[2].bias == 8)
+    np.testing.assert_allclose(
+        eqx.filter_checkpoint(pipe)(x, key=key), plain, rtol=1e-5
+    )
+    eqx.tree_serialise_leaves(tmp_path / "pipe.eqx", pipe)
+    back = eqx.tree_deserialise_leaves(tmp_path / "pipe.eqx", pipe)
+    np.testing.assert_array_equal(back(x, key=key), plain)
+    deep = ep.repeat(lambda key: ep.batched(Noise()), 2, key=key)
+    assert eqx.nn.Sequential([deep])(x, key=key).shape == x.shape
+
+
+def test_one_trace():
+    count = []
+
+    def stage(x):
+        count.append(1)
+        return x
+
+    eqx.filter_jit(ep.batched(stage))(jnp.ones((7, 2)))
+    assert len(count) == 1
+
+
+def test_a_missing_key_names_the_path():
+    with pytest.raises(ep.MissingKeyError) as caught:
+        ep.chain(a=ep.batched(ep.chain(Noise())))(jnp.ones((3, 2)))
+    assert caught.value.path == "a.stage.0"
+
+
+@pytest.mark.parametrize(
+    ("in_axes", "x", "lines"),
+    [
+        (0, 1.0, ["the input is float32[] and has no axis 0"]),
+        (2, jnp.ones((2, 2)), ["float32[2,2] and has no axis 2"]),
+        (-3, jnp.ones((2, 2)), ["no axis -3"]),
+        (
+            0,
+            {"a": jnp.ones((2, 3)), "b": jnp.ones(3)},
+            ["`.a` is float32[2,3]: 2 along axis 0", "`.b` is float32[3]: 3 along"],
+        ),
+        (0, {"a": jnp.ones((2, 3)), "b": 1}, ["`.b` is int32[] and has no axis 0"]),
+        ({"a": 0}, {"b": jnp.ones(2)}, ["not a prefix", "{b: float32[2]}"]),
+        ((0, 0), jnp.ones(2), ["not a prefix"]),
+        (0, "text", ["nothing in it is mapped"]),
+        (0, (), ["nothing in it is mapped"]),
+    ],
+)
+def test_inputs_that_cannot_be_split(in_axes, x, lines):
+    pipe = ep.chain(part=ep.batched(ep.identity, in_axes=in_axes))
+    with pytest.raises(ep.StructureError, match="eqx_pipe.batched") as caught:
+        pipe(x)
+    assert all(line in str(caught.value) for line in [*lines, "`part`"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "text"),
+    [
+        ({"stage": 3}, TypeError, "`stage` is 3"),
+        ({"stage": eqx.nn.Linear}, TypeError, "class `Linear`"),
+        ({"in_axes": 1.0}, TypeError, "`in_axes` is 1.0"),
+        ({"in_axes": True}, TypeError, "`in_axes` is True"),
+        ({"in_axes": {"a": "b"}}, TypeError, "at `.a`"),
+        ({"in_axes": None}, ValueError, "nothing is mapped"),
+        ({"in_axes": (None, None)}, ValueError, "nothing is mapped"),
+        ({"axis_name": ["a"]}, TypeError, "cannot be a name"),
+    ],
+)
+def test_bad_arguments(arguments, error, text):
+    with pytest.raises(error, match="eqx_pipe.batched") as caught:
+        inspect.unwrap(ep.batched)(**{"stage": jnp.sin} | arguments)
+    assert text in str(caught.value)

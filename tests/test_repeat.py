@@ -1,0 +1,331 @@
+"""`repeat` against the loop that a user would write."""
+
+import functools as ft
+import inspect
+
+import equinox as eqx
+import hypothesis.strategies as st
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import jax.tree_util as jtu
+import numpy as np
+import pytest
+from hypothesis import given
+
+import eqx_pipe as ep
+
+SIZE = 3
+
+
+class Affine(ep.Stage):
+    """Acts on every leaf; carries a number and a string besides its arrays."""
+
+    scale: jax.Array
+    shift: float
+    name: str
+
+    def __init__(self, key, dtype=jnp.float32):
+        self.scale = 1 + jr.normal(key, (), dtype) / 4
+        self.shift = 0.5
+        self.name = "affine"
+
+    def __call__(self, x, *, key=None):
+        return jtu.tree_map(lambda leaf: self.scale * leaf + self.shift, x)
+
+
+class Noise(ep.Stage):
+    """Adds noise drawn from its key."""
+
+    def __call__(self, x, *, key=None):
+        return x + jr.normal(key, x.shape, x.dtype)
+
+
+class Counter(eqx.nn.StatefulLayer):
+    """Adds a running count, kept in the state, to its input."""
+
+    count: eqx.nn.StateIndex
+    step: jax.Array
+
+    def __init__(self, key):
+        self.step = jr.uniform(key, ())
+        self.count = eqx.nn.StateIndex(jnp.zeros((), jnp.float32))
+
+    def __call__(self, x, state, *, key=None):
+        count = state.get(self.count) + self.step
+        return x + count, state.set(self.count, count)
+
+
+def make_linear(key):
+    return ep.chain(eqx.nn.Linear(SIZE, SIZE, key=key), jnp.tanh)
+
+
+def make_closure(key):
+    weight = jr.normal(key, (SIZE,))
+
+    def multiply(x):
+        return x * weight
+
+    return lambda x, bias=weight: multiply(x) + bias
+
+
+def make_noisy(key):
+    return ep.chain(Affine(key), Noise())
+
+
+makers = {
+    "linear": make_linear,
+    "affine": Affine,
+    "closure": make_closure,
+    "partial": lambda key: ft.partial(jnp.add, jr.normal(key, (SIZE,))),
+    "function": lambda key: jnp.tanh,
+    "nested": lambda key: ep.repeat(make_linear, 2, key=key),
+    "mlp": lambda key: eqx.nn.MLP(SIZE, SIZE, 4, 1, key=key),
+    "noisy": make_noisy,
+    "dropout": lambda key: eqx.nn.Dropout(0.5),
+}
+
+
+def loop(make, n, key, x, call_key=None):
+    for i in range(n):
+        stage = make(jr.fold_in(key, i))
+        if isinstance(stage, eqx.Module):
+            inner = None if call_key is None else jr.fold_in(call_key, i)
+            x = stage(x, key=inner)
+        else:
+            x = stage(x)
+    return x
+
+
+@given(name=st.sampled_from(sorted(makers)), n=st.sampled_from([1, 2, 5]))
+def test_repeat_is_the_loop(name, n):
+    make, x = makers[name], jnp.linspace(-1, 1, SIZE)
+    pipe = ep.repeat(make, n, key=jr.key(1))
+    np.testing.assert_allclose(
+        pipe(x, key=jr.key(2)), loop(make, n, jr.key(1), x, jr.key(2)), rtol=1e-5
+    )
+
+
+@given(n=st.sampled_from([1, 3]))
+def test_gradients_are_those_of_the_loop(n):
+    x = jnp.linspace(-1, 1, SIZE)
+    pipe = ep.repeat(make_linear, n, key=jr.key(1))
+    stages = [make_linear(jr.fold_in(jr.key(1), i)) for i in range(n)]
+
+    def by_hand(both):
+        x, stages = both
+        for stage in stages:
+            x = stage(x)
+        return jnp.sum(x**2)
+
+    dx, dpipe = eqx.filter_grad(lambda b: jnp.sum(b[1](b[0]) ** 2))((x, pipe))
+    dx_hand, dstages = eqx.filter_grad(by_hand)((x, stages))
+    np.testing.assert_allclose(dx, dx_hand, rtol=1e-5)
+    for i, d in enumerate(dstages):
+        np.testing.assert_allclose(dpipe[i][0].weight, d[0].weight, rtol=1e-5)
+
+
+@given(name=st.sampled_from(sorted(set(makers) - {"closure", "partial"})))
+def test_indexing_gives_the_stage_made_for_that_position(name):
+    pipe = ep.repeat(makers[name], 3, key=jr.key(1))
+    assert len(pipe) == 3 and len(list(pipe)) == 3
+    for i in (0, 2, -1):
+        made = makers[name](jr.fold_in(jr.key(1), i % 3))
+        made = made if isinstance(made, eqx.Module) else ep.lift(made)
+        got, want = eqx.filter(pipe[i], eqx.is_array), eqx.filter(made, eqx.is_array)
+        same = jtu.tree_map(lambda a, b: bool(jnp.allclose(a, b)), got, want)
+        assert jtu.tree_all(same)
+    for i in (3, -4):
+        with pytest.raises(IndexError, match="among 3"):
+            pipe[i]
+    with pytest.raises(TypeError, match="give an integer"):
+        inspect.unwrap(type(pipe).__getitem__)(pipe, "a")
+
+
+def test_the_program_does_not_grow():
+    def lines(n):
+        pipe = ep.repeat(make_linear, n, key=jr.key(0))
+        x = jnp.ones(SIZE)
+        grad = eqx.filter_grad(lambda p, x: jnp.sum(p(x)))
+        forward = eqx.filter_jit(lambda p, x: p(x)).lower(pipe, x).as_text()
+        backward = eqx.filter_jit(grad).lower(pipe, x).as_text()
+        return len(forward.splitlines()), len(backward.splitlines())
+
+    assert lines(64) == lines(4)
+
+
+def test_make_stage_and_the_body_are_traced_once():
+    made, called = [], []
+
+    def make(key):
+        made.append(1)
+        w = jr.normal(key, ())
+
+        def stage(x):
+            called.append(1)
+            return x * w
+
+        return stage
+
+    pipe = ep.repeat(make, 50, key=jr.key(0))
+    assert len(made) == 1
+    eqx.filter_jit(pipe)(jnp.ones(2))
+    assert len(called) == 1
+
+
+def test_no_stages_are_the_identity():
+    x = {"a": jnp.ones(3)}
+    pipe = ep.repeat(Affine, 0, key=jr.key(0))
+    assert len(pipe) == 0 and pipe(x) is x
+    with pytest.raises(IndexError):
+        pipe[0]
+
+
+def test_pytrees_constants_and_dtypes_pass_through():
+    x = {"a": jnp.ones(2, jnp.bfloat16), "b": (jnp.zeros((), jnp.bfloat16),)}
+    pipe = ep.repeat(ft.partial(Affine, dtype=jnp.bfloat16), 3, key=jr.key(0))
+    y = pipe(x)
+    assert jtu.tree_map(lambda leaf: leaf.dtype, y) == {
+        "a": jnp.bfloat16,
+        "b": (jnp.bfloat16,),
+    }
+    assert pipe[1].name == "affine" and pipe[1].shift == 0.5
+    labelled = ep.repeat(lambda key: lambda t: (t[0] + 1, t[1]), 3, key=jr.key(0))
+    assert labelled((1.0, "label"))[1] == "label"
+    assert labelled((1.0, "label"))[0] == 4.0
+    assert ep.repeat(lambda key: jnp.sin, 2, key=jr.key(0))(np.float32(0)) == 0
+
+
+@pytest.mark.parametrize("wrap", [False, True])
+def test_state_of_each_stage_is_updated(wrap):
+    def build(key):
+        pipe = ep.repeat(Counter, 3, key=key)
+        return eqx.nn.Sequential([pipe]) if wrap else pipe
+
+    pipe, state = eqx.nn.make_with_state(build)(jr.key(0))
+    inner = pipe[0] if wrap else pipe
+    steps = inner.stages.step
+    assert jnp.allclose(inner[1].step, Counter(jr.fold_in(jr.key(0), 1)).step)
+    y, state = pipe(jnp.zeros(()), state)
+    assert jnp.allclose(y, steps.sum())
+    y, state = eqx.filter_jit(pipe)(jnp.zeros(()), state)
+    assert jnp.allclose(y, 2 * steps.sum())
+    part = jtu.tree_map(lambda leaf: leaf[1], state.substate(inner))
+    y, part = inner[1](jnp.zeros(()), part)
+    assert jnp.allclose(y, 3 * steps[1])
+
+
+def test_batch_norm_inside_and_a_state_given_to_a_stateless_stage():
+    def make(key):
+        norm = eqx.nn.BatchNorm(SIZE, "batch", mode="batch")
+        return ep.chain(eqx.nn.Linear(SIZE, SIZE, key=key), norm)
+
+    pipe, state = eqx.nn.make_with_state(ep.repeat)(make, 2, key=jr.key(0))
+    over = jax.vmap(pipe, axis_name="batch", in_axes=(0, None), out_axes=(0, None))
+    y, state = over(jr.normal(jr.key(1), (8, SIZE)), state)
+    np.testing.assert_allclose(y.mean(0), jnp.zeros(SIZE), atol=1e-5)
+    frozen = eqx.nn.inference_mode(pipe)
+    assert frozen[0][1].inference and not pipe[0][1].inference
+    y, again = ep.repeat(make_linear, 2, key=jr.key(0))(jnp.ones(SIZE), state)
+    assert eqx.tree_equal(state, again)
+
+
+def test_transformations_inside_and_outside(tmp_path):
+    pipe = ep.repeat(make_noisy, 3, key=jr.key(0))
+    x, key = jnp.ones(SIZE), jr.key(1)
+    plain = pipe(x, key=key)
+    np.testing.assert_allclose(eqx.filter_jit(pipe)(x, key=key), plain, rtol=1e-6)
+    rows = jax.vmap(lambda x, k: pipe(x, key=k))(jnp.stack([x, x]), jr.split(key))
+    one = pipe(x, key=jr.split(key)[1])
+    np.testing.assert_allclose(rows[1], one, rtol=1e-5)
+    saved = eqx.filter_checkpoint(lambda p, x: p(x, key=key))(pipe, x)
+    np.testing.assert_allclose(saved, plain, rtol=1e-6)
+    last, _ = jax.lax.scan(lambda c, _: (pipe(c, key=key), None), x, None, 2)
+    np.testing.assert_allclose(last, pipe(plain, key=key), rtol=1e-5)
+    eqx.tree_serialise_leaves(tmp_path / "pipe.eqx", pipe)
+    other = ep.repeat(make_noisy, 3, key=jr.key(5))
+    back = eqx.tree_deserialise_leaves(tmp_path / "pipe.eqx", other)
+    np.testing.assert_array_equal(back(x, key=key), plain)
+    pipes = eqx.filter_vmap(lambda k: ep.repeat(make_linear, 3, key=k))(jr.split(key))
+    both = eqx.filter_vmap(lambda p: p(x))(pipes)
+    alone = ep.repeat(make_linear, 3, key=jr.split(key)[1])(x)
+    np.testing.assert_allclose(both[1], alone, rtol=1e-5)
+
+
+def test_a_missing_key_names_the_path():
+    pipe = ep.chain(a=ep.repeat(makers["dropout"], 2, key=jr.key(0)))
+    with pytest.raises(ep.MissingKeyError) as caught:
+        pipe(jnp.ones(3))
+    assert caught.value.path == "a.0"
+
+
+class NoTree:
+    """Callable, but neither a function nor a pytree."""
+
+    def __init__(self, n):
+        self.n = n
+
+    def __call__(self, x):
+        return x * self.n
+
+
+@pytest.mark.parametrize(
+    ("make", "x", "lines"),
+    [
+        (lambda key: eqx.nn.Linear(3, 4, key=key), jnp.ones(3), ["float32[3]"]),
+        (lambda key: jnp.isnan, {"a": 1}, ["`.a`"]),
+        (lambda key: lambda t: t["a"], {"a": 1.0}, ["`.a` is only in the first"]),
+        (lambda key: lambda t: (t, t), jnp.ones(2), ["only in the second"]),
+        (lambda key: lambda x: x.astype(jnp.int32), jnp.ones(2), ["int32[2]"]),
+    ],
+)
+def test_a_stage_must_return_what_it_takes(make, x, lines):
+    if isinstance(x, dict) and make(None) is jnp.isnan:
+        make = lambda key: lambda t: {"a": t["a"] > 0}  # noqa: E731
+    pipe = ep.chain(deep=ep.repeat(make, 2, key=jr.key(0)))
+    with pytest.raises(ep.StructureError, match="use `chain`") as caught:
+        pipe(x)
+    assert "`deep`" in str(caught.value)
+    assert all(line in str(caught.value) for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("args", "key", "error", "text"),
+    [
+        ((lambda key: eqx.nn.Linear, 2), jr.key(0), TypeError, "class `Linear`"),
+        ((lambda key: None, 2), jr.key(0), TypeError, "None"),
+        ((eqx.nn.Identity(), 2), jr.key(0), TypeError, "lambda key"),
+        ((3, 2), jr.key(0), TypeError, "make_stage"),
+        ((lambda: jnp.sin, 2), jr.key(0), TypeError, "one key by position"),
+        ((ft.partial(eqx.nn.Linear, 2, 2), 2), jr.key(0), TypeError, "Wrap it"),
+        ((make_linear, 2.0), jr.key(0), TypeError, "`n` is 2.0"),
+        ((make_linear, True), jr.key(0), TypeError, "`n` is True"),
+        ((make_linear, -1), jr.key(0), ValueError, "at least 0"),
+        ((make_linear, 2), None, TypeError, "`key` is None"),
+        ((make_linear, 2), jr.split(jr.key(0)), TypeError, "not a single PRNG key"),
+    ],
+)
+def test_bad_arguments(args, key, error, text):
+    with pytest.raises(error, match="eqx_pipe.repeat") as caught:
+        inspect.unwrap(ep.repeat)(*args, key=key)  # our checks, without the hook's
+    assert text in str(caught.value)
+
+
+@pytest.mark.filterwarnings("ignore:\nPossibly assigning")
+def test_arrays_hidden_in_a_jitted_function_are_refused():
+    def make(key):
+        weight = jr.normal(key, ())
+        return jax.jit(lambda x: x * weight)
+
+    with pytest.raises(ValueError, match="equinox.Module"):
+        ep.repeat(make, 2, key=jr.key(0))
+
+
+def test_what_no_key_touches_may_be_anything():
+    x = jnp.ones(2)
+    assert jnp.all(ep.repeat(lambda key: NoTree(2), 3, key=jr.key(0))(x) == 8)
+    assert jnp.all(
+        ep.repeat(lambda key: jax.jit(jnp.negative), 2, key=jr.key(0))(x) == 1
+    )
+    raw = ep.repeat(make_linear, 2, key=jr.PRNGKey(0))
+    assert raw(jnp.ones(SIZE)).shape == (SIZE,)
