@@ -16,6 +16,7 @@ A branch with a `while_loop` or a callback is always given such operands: its ot
 lanes must neither prolong the loop nor raise.
 """
 
+import functools as ft
 from collections.abc import Sequence
 from typing import Any
 
@@ -25,12 +26,12 @@ import jax.numpy as jnp
 from jax import lax
 from jax.custom_batching import custom_vmap
 from jax.custom_derivatives import SymbolicZero
-from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
+from jax.extend.core import ClosedJaxpr
 from jax.interpreters import batching
 from jaxtyping import Array, Bool
 
-from .dependence import depends_on, may_loop_or_call_back
-from .primitive import bind, choose_p, trace
+from .dependence import depends_on, may_loop_or_call_back, used_inputs
+from .primitive import bind, choose_p, trace, zeros
 
 
 def _batch(
@@ -47,7 +48,7 @@ def _batch(
 
     def over_batch(branch: ClosedJaxpr, out_batched: Sequence[bool]) -> Any:
         return jax.vmap(
-            jaxpr_as_fun(branch),
+            ft.partial(jax.core.eval_jaxpr, branch.jaxpr, branch.consts),
             in_axes=in_axes,
             out_axes=[0 if b else None for b in out_batched],
             axis_name=axis_data.name,
@@ -72,10 +73,16 @@ def _batch(
             jax.ShapeDtypeStruct(shape, a.dtype)
             for shape, a in zip(shapes, branch.out_avals, strict=True)
         ]
-        function = over_batch(branch, out_batched)
-        guard_values = may_loop_or_call_back(branch)
         results.append(
-            _run_where(mask, function, operands, batched, skipped, guard_values)
+            _run_where(
+                mask,
+                over_batch(branch, out_batched),
+                operands,
+                batched,
+                used_inputs(branch),
+                skipped,
+                may_loop_or_call_back(branch),
+            )
         )
     outputs, out_dims = [], []
     for k, owner in enumerate(owners):
@@ -106,17 +113,28 @@ def _run_where(
     function: Any,
     operands: Sequence[Array],
     batched: Sequence[bool],
+    used: Sequence[bool],
     shapes: Sequence[jax.ShapeDtypeStruct],
     guard_values: bool,
 ) -> list[Array]:
-    """Runs a batched branch if any lane is in `mask`, else gives zeros."""
+    """Runs a batched branch if any lane is in `mask`, else gives zeros.
+
+    Operands that the branch does not use are left out, so that no gradients of zero
+    are made for them.
+    """
+    given = [mask, *(x for x, u in zip(operands, used, strict=True) if u)]
+    given_batched = [b for b, u in zip(batched, used, strict=True) if u]
+
+    def call(operands: Sequence[Array]) -> list[Array]:
+        rest = iter(operands)
+        return list(function(*(next(rest) if u else None for u in used)))
 
     def guarded(mask: Array, *operands: Array) -> list[Array]:
-        return list(function(*_guard(mask, operands, batched)))
+        return call(_guard(mask, operands, given_batched))
 
     @jax.custom_jvp
     def run(mask: Array, *operands: Array) -> list[Array]:
-        return list(function(*operands))
+        return call(operands)
 
     def run_jvp(primals: Any, tangents: Any) -> Any:
         moves = [not isinstance(t, SymbolicZero) for t in tangents]
@@ -135,10 +153,10 @@ def _run_where(
     run.defjvp(run_jvp, symbolic_zeros=True)
 
     def skipped(mask: Array, *operands: Array) -> list[Array]:
-        return [jnp.zeros(s.shape, s.dtype) for s in shapes]
+        return zeros(shapes)
 
-    taken = guarded if guard_values else run
-    return lax.cond(eqxi.unvmap_any(mask), taken, skipped, mask, *operands)
+    branches = [trace(f, *given) for f in (skipped, guarded if guard_values else run)]
+    return bind(eqxi.unvmap_any(mask), given, branches)
 
 
 def _guard(

@@ -51,6 +51,14 @@ def _through(eqn: Any, operands: list[bool]) -> list[bool]:
     return everything
 
 
+def used_inputs(branch: ClosedJaxpr) -> list[bool]:
+    """For each input of a jaxpr, whether anything reads it."""
+    jaxpr = branch.jaxpr
+    read = {v for eqn in jaxpr.eqns for v in eqn.invars if not isinstance(v, Literal)}
+    read.update(v for v in jaxpr.outvars if not isinstance(v, Literal))
+    return [v in read for v in jaxpr.invars]
+
+
 def may_loop_or_call_back(branch: ClosedJaxpr) -> bool:
     """Whether a jaxpr holds a loop whose length depends on values, or a call to Python.
 

@@ -16,7 +16,8 @@ import jax.tree_util as jtu
 from jax.extend.core import ClosedJaxpr, Literal, jaxpr_as_fun
 from jax.interpreters import ad
 
-from .primitive import bind, choose_p, trace
+from .dependence import used_inputs
+from .primitive import bind, choose_p, trace, zeros
 
 
 class _Linearized(NamedTuple):
@@ -107,13 +108,10 @@ def _with_all_saved(
     def padded(chosen: int) -> Any:
         def forward(*args: Any) -> Any:
             results = jaxpr_as_fun(parts[chosen].forward)(*args)
-            saved = [
-                results[num_out:]
-                if i == chosen
-                else [jnp.zeros(a.shape, a.dtype) for a in avals]
-                for i, avals in enumerate(saved_avals)
-            ]
-            return [*results[:num_out], *it.chain(*saved)]
+            before = list(it.chain(*saved_avals[:chosen]))
+            filler = zeros(before + list(it.chain(*saved_avals[chosen + 1 :])))
+            own, others = results[num_out:], len(before)
+            return [*results[:num_out], *filler[:others], *own, *filler[others:]]
 
         return forward
 
@@ -165,27 +163,56 @@ def _transpose(
     cotangents: Any, index: Any, *operands: Any, branches: Any, owners: Any
 ) -> list[Any]:
     linear = [isinstance(x, ad.UndefinedPrimal) for x in operands]
-    unknown = [x.aval for x, is_linear in zip(operands, linear, strict=True) if is_linear]
     known = [x for x, is_linear in zip(operands, linear, strict=True) if not is_linear]
     alive = [type(ct) is not ad.Zero for ct in cotangents]
     cotangents = [ct for ct, a in zip(cotangents, alive, strict=True) if a]
-
-    def transposed(branch: ClosedJaxpr) -> Any:
-        def function(*args: Any) -> Any:
-            def forward(*moving: Any) -> Any:
-                values, tangents = iter(args), iter(moving)
-                full = [next(tangents) if m else next(values) for m in linear]
-                outputs = jaxpr_as_fun(branch)(*full)
-                return [y for y, a in zip(outputs, alive, strict=True) if a]
-
-            return jax.linear_transpose(forward, *unknown)(list(args[len(known) :]))
-
-        return function
-
     given = [*known, *cotangents]
-    backward = [trace(transposed(branch), *given) for branch in branches]
+    backward = [
+        trace(_backward(branch, operands, linear, alive), *given) for branch in branches
+    ]
     results = iter(bind(index, given, backward))
     return [None, *(next(results) if is_linear else None for is_linear in linear)]
+
+
+def _backward(
+    branch: ClosedJaxpr,
+    operands: Sequence[Any],
+    linear: Sequence[bool],
+    alive: Sequence[bool],
+) -> Any:
+    """A branch's transpose: known operands and cotangents to the linear cotangents."""
+    used = used_inputs(branch)
+    moves = [is_linear and u for is_linear, u in zip(linear, used, strict=True)]
+    unknown = [x.aval for x, m in zip(operands, moves, strict=True) if m]
+    unmoved = [
+        x.aval
+        for x, is_linear, m in zip(operands, linear, moves, strict=True)
+        if is_linear and not m
+    ]
+    num_known = len(linear) - sum(linear)
+
+    def function(*args: Any) -> list[Any]:
+        def forward(*moving: Any) -> list[Any]:
+            values, tangents = iter(args), iter(moving)
+            full = [
+                next(tangents) if m else None if is_linear else next(values)
+                for m, is_linear in zip(moves, linear, strict=True)
+            ]
+            outputs = jax.core.eval_jaxpr(branch.jaxpr, branch.consts, *full)
+            return [y for y, a in zip(outputs, alive, strict=True) if a]
+
+        moved = iter(())
+        if unknown:
+            transposed = jax.linear_transpose(forward, *unknown)
+            moved = iter(transposed(list(args[num_known:])))
+        rest = iter(zeros(unmoved))
+        return [
+            next(moved) if m else next(rest)
+            for m, is_linear in zip(moves, linear, strict=True)
+            if is_linear
+        ]
+
+    return function
 
 
 ad.primitive_jvps[choose_p] = _jvp

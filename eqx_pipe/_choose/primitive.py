@@ -48,6 +48,15 @@ def trace(function: Any, *examples: Any) -> ClosedJaxpr:
     return jax.make_jaxpr(function)(*examples)
 
 
+def zeros(examples: Sequence[Any]) -> list[Any]:
+    """Zeros like the examples; one array for all of a shape and dtype."""
+    made: dict[Any, Any] = {}
+    for x in examples:
+        if (x.shape, x.dtype) not in made:
+            made[x.shape, x.dtype] = jnp.zeros(x.shape, x.dtype)
+    return [made[x.shape, x.dtype] for x in examples]
+
+
 def _switch(index: Any, *operands: Any, branches: Any, owners: Any) -> list[Any]:
     functions = [jaxpr_as_fun(branch) for branch in branches]
     if len(functions) == 1:
