@@ -6,6 +6,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
+import numpy as np
 from jaxtyping import PyTree
 
 
@@ -26,9 +27,13 @@ def is_key_array(x: Any) -> bool:
 
 def as_arrays(tree: PyTree) -> PyTree:
     """`tree` with numbers and NumPy arrays as JAX arrays; other leaves untouched."""
-    return jtu.tree_map(
-        lambda leaf: jnp.asarray(leaf) if eqx.is_array_like(leaf) else leaf, tree
-    )
+
+    def convert(leaf):
+        # NumPy holds text, dates and objects too, which are no arrays for JAX.
+        text = isinstance(leaf, np.ndarray | np.generic) and leaf.dtype.kind in "OSUMm"
+        return jnp.asarray(leaf) if eqx.is_array_like(leaf) and not text else leaf
+
+    return jtu.tree_map(convert, tree)
 
 
 def leaf_text(leaf: Any) -> str:

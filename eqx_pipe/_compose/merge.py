@@ -1,0 +1,227 @@
+"""How the outputs of several stages become one.
+
+A built-in merge acts leaf by leaf. Reductions are accumulated pairwise (`a + b + c`):
+stacking first would hold all outputs at once.
+"""
+
+import dataclasses
+import functools as ft
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
+from jaxtyping import Array, PyTree
+
+from .._check import check_callable
+from .._errors import StructureError, describe_value, message, nearest
+from .._tree import as_arrays, is_key_array, leaf_text, leaves_with_names
+
+
+@dataclasses.dataclass(frozen=True)
+class Reduction:
+    """A merge that folds two leaves into one, with what an absent leaf counts as."""
+
+    pair: Callable[[Array, Array], Array]
+    over: Callable[..., Array]
+    neutral: Callable[[np.dtype], Any]
+    average: bool = False
+
+    def prepare(self, leaf: Array) -> Array:
+        """`leaf` in the dtype of the result: that of `over` (`jnp.sum`, ...)."""
+        one = jax.ShapeDtypeStruct((1,), leaf.dtype)
+        return leaf.astype(jax.eval_shape(self.over, one).dtype)
+
+    def finish(self, total: Array, count: Any) -> Array:
+        """The result, from the fold over `count` prepared leaves."""
+        return total / count if self.average else total
+
+
+def _extreme(sign: int) -> Callable[[np.dtype], Any]:
+    def bound(dtype):
+        if jnp.issubdtype(dtype, jnp.inexact):
+            return sign * np.inf
+        if dtype == jnp.bool_:
+            return sign > 0
+        info = jnp.iinfo(dtype)
+        return info.max if sign > 0 else info.min
+
+    return bound
+
+
+REDUCTIONS = {
+    "sum": Reduction(jnp.add, jnp.sum, lambda dtype: 0),
+    "mean": Reduction(jnp.add, jnp.mean, lambda dtype: 0, average=True),
+    "max": Reduction(jnp.maximum, jnp.max, _extreme(-1)),
+    "min": Reduction(jnp.minimum, jnp.min, _extreme(1)),
+    "prod": Reduction(jnp.multiply, jnp.prod, lambda dtype: 1),
+}
+"""From the name of a merge to its reduction."""
+
+MERGES = ("concat", "stack", *REDUCTIONS, "tuple", "dict")
+"""The names of the built-in merges."""
+
+
+def check_merge(function: str, merge: Any) -> None:
+    """Raises unless `merge` is the name of a built-in merge, or a stage."""
+    if isinstance(merge, str):
+        if merge not in MERGES:
+            raise ValueError(
+                message(
+                    function,
+                    f"`merge` is {describe_value(merge)}.",
+                    f"{nearest(merge, MERGES)} Or give a callable on the tuple of "
+                    "outputs.",
+                )
+            )
+        return
+    check_callable(function, "merge", merge)
+
+
+def check_axis(function: str, axis: Any) -> None:
+    """Raises a `TypeError` unless `axis` is an integer."""
+    if isinstance(axis, bool) or not hasattr(axis, "__index__"):
+        raise TypeError(
+            message(
+                function,
+                f"`axis` is {describe_value(axis)}.",
+                "Give one integer; a negative one counts from the end.",
+            )
+        )
+
+
+def merge_outputs(
+    function: str,
+    merge: str,
+    axis: int,
+    names: Sequence[str],
+    paths: Sequence[str],
+    outputs: Sequence[PyTree],
+) -> PyTree:
+    """Applies a built-in merge to one or more outputs.
+
+    `names` become the keys under `"dict"`; `paths` say in errors whose outputs differ.
+    """
+    if merge == "tuple":
+        return tuple(outputs)
+    if merge == "dict":
+        return dict(zip(names, outputs, strict=True))
+    trees = [as_arrays(output) for output in outputs]
+    check_mergeable(function, merge, axis, paths, trees)
+    if merge == "concat":
+        return jtu.tree_map(lambda *leaves: jnp.concatenate(leaves, axis), *trees)
+    if merge == "stack":
+        return jtu.tree_map(lambda *leaves: jnp.stack(leaves, axis), *trees)
+    reduction = REDUCTIONS[merge]
+
+    def fold(*leaves):
+        total = ft.reduce(reduction.pair, map(reduction.prepare, leaves))
+        return reduction.finish(total, len(leaves))
+
+    return jtu.tree_map(fold, *trees)
+
+
+def check_mergeable(
+    function: str,
+    merge: str,
+    axis: int,
+    paths: Sequence[str],
+    trees: Sequence[PyTree],
+) -> None:
+    """Raises unless the merge can act on these outputs; all misfits in one error."""
+    for path, tree in zip(paths, trees, strict=True):
+        _check_leaves(function, merge, axis, path, tree)
+    check_agree(
+        function,
+        paths,
+        trees,
+        axis if merge == "concat" else None,
+        ', or keep them apart with `merge="tuple"`.',
+    )
+
+
+def _check_leaves(
+    function: str, merge: str, axis: int, path: str, tree: PyTree
+) -> None:
+    """Raises unless the merge can act on each leaf by itself."""
+    for name, leaf in leaves_with_names(tree):
+        place = f"{_at(name)}the output of `{path}`"
+        wrong = not isinstance(leaf, jax.Array)  # `is_array` takes text of NumPy too
+        if wrong or (merge in REDUCTIONS and is_key_array(leaf)):
+            raise TypeError(
+                message(
+                    function,
+                    f'{place} is {leaf_text(leaf)}, on which `merge="{merge}"` cannot '
+                    "act.",
+                    "Keep it out of the stages: apply them to the other parts by "
+                    '`eqx_pipe.at`, or use `merge="tuple"` or a callable.',
+                )
+            )
+        num_axes = leaf.ndim + (merge == "stack")
+        if merge in ("concat", "stack") and not -num_axes <= axis < num_axes:
+            if num_axes:
+                allowed = f"Give `axis` from {-num_axes} to {num_axes - 1}."
+            else:
+                allowed = 'Scalars cannot be joined: use `merge="stack"`.'
+            raise ValueError(
+                message(
+                    function,
+                    f"`axis` is {axis}, and {place} is {leaf_text(leaf)}, too small "
+                    f'for `merge="{merge}"` along it.',
+                    allowed,
+                )
+            )
+
+
+def check_agree(
+    function: str,
+    paths: Sequence[str],
+    trees: Sequence[PyTree],
+    free_axis: int | None = None,
+    cure: str = ".",
+) -> None:
+    """Raises a `StructureError` unless all agree in structure, shapes and dtypes.
+
+    Sizes along `free_axis` may differ. `cure` is a second way out, for the message.
+    """
+    lines = []
+    for path, tree in zip(paths[1:], trees[1:], strict=True):
+        for line in _disagreements(trees[0], tree, free_axis):
+            lines.append(f"\n- `{paths[0]}` against `{path}`{line}")
+    if lines:
+        raise StructureError(
+            message(
+                function,
+                f"outputs that are to become one disagree:{''.join(lines)}\n",
+                "Make the stages' outputs agree by a stage after one of them" + cure,
+            )
+        )
+
+
+def _disagreements(left: PyTree, right: PyTree, free_axis: int | None) -> list[str]:
+    structures = jtu.tree_structure(left), jtu.tree_structure(right)
+    left_leaves, right_leaves = leaves_with_names(left), leaves_with_names(right)
+    if structures[0] != structures[1]:
+        names, others = ([name for name, _ in t] for t in (left_leaves, right_leaves))
+        lines = [f": only the first has `.{n}`" for n in names if n not in others]
+        lines += [f": only the second has `.{n}`" for n in others if n not in names]
+        return lines or [f": structure {structures[0]} against {structures[1]}"]
+    lines = []
+    for (name, a), (_, b) in zip(left_leaves, right_leaves, strict=True):
+        if _form(a, free_axis) != _form(b, free_axis):
+            place = f" at `.{name}`" if name else ""
+            lines.append(f"{place}: {leaf_text(a)} against {leaf_text(b)}")
+    return lines
+
+
+def _form(leaf: Array, free_axis: int | None) -> Any:
+    shape = list(leaf.shape)
+    if free_axis is not None:
+        del shape[free_axis]
+    return leaf.dtype, shape, leaf.ndim
+
+
+def _at(name: str) -> str:
+    return f"`.{name}` of " if name else ""
