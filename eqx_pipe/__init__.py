@@ -12,5 +12,7 @@ from ._errors import SweepError as SweepError
 from ._stage import Stage as Stage
 from ._stage import identity as identity
 from ._stage import lift as lift
+from ._views.describe import describe as describe
+from ._views.draw import draw as draw
 
 __version__ = _version("eqx_pipe")

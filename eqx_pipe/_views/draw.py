@@ -1,0 +1,185 @@
+"""A pipeline as a diagram."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import equinox as eqx
+import jax.random as jr
+from jaxtyping import PyTree
+
+from .._check import check_callable
+from .._compose.chain import Chain
+from .._compose.dag import INPUT
+from .._compose.graph import Graph
+from .._errors import message
+from .._stage import Composite, Scope, as_stage, enter, is_stateful
+from .._tree import as_arrays
+from .._types import StageLike
+from .describe import as_json, children_of, function_name, is_function, kind_of
+from .mermaid import Diagram, Sketch, Wire, shapes_text
+
+# The child that decides, by kind; the others are branches side by side.
+_DECIDES = {"cond": "pred", "switch": "selector"}
+
+
+def _stage(sketch: Sketch, path: str, segment: str, stage: Any, wires: Sequence[Wire]):
+    """Draws one stage; returns the wire that leaves it."""
+    name = f"{segment}: " if segment else ""
+    inner = isinstance(stage, eqx.nn.Sequential) or isinstance(stage, Composite)
+    if not inner or not children_of(stage):
+        text = function_name(stage) if is_function(stage) else kind_of(stage)
+        return sketch.out(sketch.box(name + text, wires), path)
+    if path:
+        with sketch.frame(name + _title(stage)):
+            wire = _inside(sketch, path, stage, wires[0])
+    else:
+        wire = _inside(sketch, path, stage, wires[0])
+    # The values inside a loop or a branch are not known, but the stage's own is.
+    return sketch.out(wire.source, path) if path in sketch.values else wire
+
+
+def _inside(sketch: Sketch, path: str, stage: Any, wire: Wire) -> Wire:
+    """Draws the children of a composite of one input."""
+
+    def child(segment: str, *wires: Wire) -> Wire:
+        below = f"{path}.{segment}" if path else segment
+        return _stage(sketch, below, segment, children[segment], wires)
+
+    children = children_of(stage)
+    if isinstance(stage, Graph):
+        return _graph(sketch, stage, child, wire)
+    if isinstance(stage, Chain | eqx.nn.Sequential) or len(children) == 1:
+        for segment in children:
+            wire = child(segment, wire)
+        return wire
+    return _branches(sketch, stage, children, child, wire)
+
+
+def _graph(sketch: Sketch, stage: Graph, child: Any, wire: Wire) -> Wire:
+    wires = {INPUT: wire}
+    for name, predecessors in zip(stage.names, stage.predecessors, strict=True):
+        wires[name] = child(name, *(wires[p] for p in predecessors))
+    if isinstance(stage.sink, str):
+        return wires[stage.sink]
+    ends = [wires[name] for name in stage.sink]
+    if stage.sink_keys is None:
+        return Wire(sketch.box("tuple", ends, "{{}}"))
+    ends = [
+        Wire(end.source, f"{key}\n{end.label}".strip())
+        for key, end in zip(stage.sink_keys, ends, strict=True)
+    ]
+    return Wire(sketch.box("dict", ends, "{{}}"))
+
+
+def _branches(
+    sketch: Sketch, stage: Any, children: dict[str, Any], child: Any, wire: Wire
+) -> Wire:
+    """Branches side by side: what decides goes before them, what joins after."""
+    kind = kind_of(stage)
+    rest = dict(children)
+    merge = rest.pop("merge", None) if kind == "parallel" else None
+    if kind in _DECIDES:
+        segment = _DECIDES[kind]
+        wire = Wire(_decision(sketch, segment, rest.pop(segment), wire))
+    gates = {name: rest.pop(name) for name in children if name.startswith("gates.")}
+    ends = []
+    for segment in rest:
+        start = wire
+        if (gate := gates.get(f"gates.{segment}")) is not None:
+            start = Wire(_decision(sketch, f"gates.{segment}", gate, wire), "open")
+        elif kind in _DECIDES:
+            start = Wire(wire.source, segment)
+        ends.append(child(segment, start))
+    if merge is None:
+        return Wire(sketch.box(_title(stage), ends, "{{}}"))
+    if isinstance(merge, Composite):  # which takes the outputs as one tuple
+        ends = [Wire(sketch.box("tuple", ends, "{{}}"))]
+    return child("merge", *ends)
+
+
+def _decision(sketch: Sketch, segment: str, stage: Any, wire: Wire) -> str:
+    text = function_name(stage) if is_function(stage) else kind_of(stage)
+    return sketch.box(f"{segment}: {text}", [wire], "{}")
+
+
+def _title(stage: Any) -> str:
+    if not isinstance(stage, Composite) or isinstance(stage, Graph):
+        return kind_of(stage)
+    settings = as_json(stage.settings())
+    shown = [f"{name}={value}" for name, value in settings.items() if value is not None]
+    return " ".join([kind_of(stage), *shown])
+
+
+def _values(pipe: Any, x: PyTree, state: eqx.nn.State | None) -> dict[str, PyTree]:
+    """The shapes of the input, of every stage's output by path, and of the output."""
+    if state is None and is_stateful(pipe):
+        try:
+            pipe, state = eqx.nn.make_with_state(lambda: pipe)()
+        except ValueError:  # it has been through `make_with_state` already
+            raise ValueError(
+                message(
+                    "draw",
+                    "a stage inside is stateful, and shapes were asked for without a "
+                    "state.",
+                    "Call `draw(pipe, x, state=state)`.",
+                )
+            ) from None
+
+    def run(pipe, x, state):
+        # A key for the stages that want one; only shapes come out.
+        record = {}
+        scope = Scope(jr.key(0), "", record)
+        if isinstance(pipe, Composite):
+            record[""], _ = pipe.run(x, state, scope)
+        else:
+            record[""], _ = enter(scope, 0, pipe, x, state=state)
+        return record
+
+    return eqx.filter_eval_shape(run, pipe, as_arrays(x), state)
+
+
+def draw(
+    pipe: StageLike, x: PyTree | None = None, *, state: eqx.nn.State | None = None
+) -> Diagram:
+    """Draws a pipeline as boxes and arrows.
+
+    Branches stand side by side and meet in the box that joins them; loops and other
+    pipelines inside are frames. The diagram is Mermaid text: `str()` gives it, and
+    notebooks show it as a picture.
+
+    **Arguments:**
+
+    - `pipe`: any stage.
+    - `x`: an input, of arrays or `jax.ShapeDtypeStruct`s. With it the arrows carry
+        dtypes and shapes. Nothing is computed, and no key is needed. Values inside a
+        loop or a branch are not shown.
+    - `state`: the state of a stateful pipeline that was made by
+        `equinox.nn.make_with_state`, needed only with `x`. (Keyword only.)
+
+    **Returns:** a diagram, whose text is `str(diagram)`.
+
+    **Raises:**
+
+    - `TypeError` if `pipe` is not a stage.
+    - `ValueError` if a state is needed. What the pipeline raises for such an `x`.
+
+    !!! example
+
+        >>> import eqx_pipe as ep, jax.numpy as jnp
+        >>> print(ep.draw(ep.chain(wave=jnp.sin, total=jnp.sum), jnp.ones(3)))
+        flowchart TD
+            n1(["input"])
+            n2["wave: sin"]
+            n1 -->|"float32[3]"| n2
+            n3["total: sum"]
+            n2 -->|"float32[3]"| n3
+            n4(["output"])
+            n3 -->|"float32[]"| n4
+    """
+    check_callable("draw", "pipe", pipe)
+    values = {} if x is None else _values(as_stage("draw", "pipe", pipe), x, state)
+    sketch = Sketch(values)
+    start = Wire(sketch.box("input", [], "([])"), "" if x is None else shapes_text(x))
+    wire = _stage(sketch, "", "", pipe, [start])
+    sketch.box("output", [wire], "([])")
+    return Diagram("\n".join(sketch.lines))

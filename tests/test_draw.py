@@ -1,0 +1,140 @@
+"""`draw`: well-formed Mermaid text with every stage, and shapes when asked for."""
+
+import inspect
+import re
+
+import equinox as eqx
+import hypothesis.strategies as st
+import jax
+import jax.numpy as jnp
+import pytest
+from hypothesis import given
+from test_describe import KEY, linear, stages
+
+import eqx_pipe as ep
+
+BOX = re.compile(r'^(n\d+)(\[|\(\[|\{|\{\{)"([^"<>`]|<br/>)*"(\]|\]\)|\}|\}\})$')
+ARROW = re.compile(r'^(n\d+) -->(\|"([^"<>`]|<br/>)*"\|)? (n\d+)$')
+FRAME = re.compile(r'^subgraph (n\d+)\["([^"<>`]|<br/>)*"\]$')
+
+
+def read(diagram):
+    """The names of boxes and the arrows; fails unless the text is well-formed."""
+    first, *lines = str(diagram).splitlines()
+    assert first == "flowchart TD"
+    names, arrows, depth = [], [], 0
+    for line in map(str.strip, lines):
+        if found := BOX.match(line) or FRAME.match(line):
+            depth += line.startswith("subgraph")
+            names.append(found[1])
+        elif found := ARROW.match(line):
+            arrows.append((found[1], found[4]))
+        else:
+            assert line == "end", line
+            depth -= 1
+        assert depth >= 0
+    assert depth == 0 and len(set(names)) == len(names)
+    assert {end for arrow in arrows for end in arrow} <= set(names)
+    return names, arrows
+
+
+@given(st.sampled_from(sorted(stages)), st.sampled_from(sorted(stages)))
+def test_well_formed_and_connected(first, second):
+    diagram = ep.draw(
+        ep.chain(stages[first])
+        if first == second
+        else ep.chain(one=stages[first], two=stages[second])
+    )
+    _, arrows = read(diagram)
+    reached = {"n1"}
+    for start, end in arrows:  # written in order, so one pass is enough
+        assert start in reached
+        reached.add(end)
+    last = str(diagram).splitlines()[-2].split("[")[0].strip("( ")
+    assert "output" in str(diagram).splitlines()[-2] and last in reached
+
+
+def test_shapes_on_the_arrows():
+    pipe = ep.chain(
+        head=linear(KEY),
+        noise=eqx.nn.Dropout(),
+        deep=ep.repeat(linear, 3, key=KEY),
+        ends=ep.graph(
+            {"a": jnp.sum, "b": jnp.isnan}, {"a": [], "b": []}, {"s": "a", "n": "b"}
+        ),
+    )
+    text = str(ep.draw(pipe, jnp.ones(3)))
+    assert text == str(ep.draw(pipe, jax.ShapeDtypeStruct((3,), jnp.float32)))
+    read(text)
+    assert 'n1 -->|"float32[3]"| n2' in text
+    assert '-->|"s<br/>float32[]"|' in text and '-->|"n<br/>bool[3]"|' in text
+    assert '-->|"n: bool[3]<br/>s: float32[]"|' in text
+    assert "float32[" not in str(ep.draw(pipe))
+    for stage in (linear(KEY), jnp.sin, eqx.nn.Dropout()):
+        assert '"float32[3]"' in str(ep.draw(stage, jnp.ones(3)))
+    many = str(ep.draw(ep.identity, {f"k{i}": i for i in range(6)}))
+    assert "... 2 more" in many
+
+
+def test_a_graph_shows_its_edges():
+    pipe = ep.graph(
+        {"p": jnp.sin, "q": jnp.cos, "both": lambda a, b: a + b},
+        {"p": [], "q": "p", "both": ["p", "q"]},
+        "both",
+    )
+    _, arrows = read(ep.draw(pipe))
+    p, q, both = "n2", "n3", "n4"
+    assert arrows == [("n1", p), (p, q), (p, both), (q, both), (both, "n5")]
+
+
+def test_labels_are_escaped():
+    name = 'a"b<c>|`#;&\n[x]{y}'
+    text = str(ep.draw(ep.chain(**{name: len}), {name: jnp.ones(2)}))
+    read(text)
+    assert "1 (int)" in text
+    assert "a#34;b#60;c#62;|#96;#35;;#38;<br/>[x]{y}: len" in text
+
+
+def test_frames_round_what_is_nested():
+    text = str(ep.draw(ep.chain(deep=ep.repeat(linear, 3, key=KEY))))
+    assert '["deep: repeat n=3"]' in text and '["0: Linear"]' in text
+    text = str(ep.draw(eqx.nn.Sequential([ep.chain(jnp.sin), eqx.nn.Dropout()])))
+    assert '["layers.0: chain"]' in text and '["layers.1: Dropout"]' in text
+    assert '["two: chain"]' in str(ep.draw(ep.chain(one=jnp.sin, two=ep.chain())))
+
+
+def test_stateful_pipelines():
+    class Counter(eqx.nn.StatefulLayer):
+        index: eqx.nn.StateIndex
+
+        def __init__(self):
+            self.index = eqx.nn.StateIndex(jnp.zeros((), jnp.float32))
+
+        def __call__(self, x, state, *, key=None):
+            return x, state.set(self.index, state.get(self.index) + 1)
+
+    raw = ep.chain(a=Counter())
+    assert '"float32[2]"' in str(ep.draw(raw, jnp.ones(2)))
+    pipe, state = eqx.nn.make_with_state(lambda: raw)()
+    assert ep.draw(pipe, jnp.ones(2), state=state) == ep.draw(raw, jnp.ones(2))
+    assert "Counter" in str(ep.draw(pipe))
+    pipe(jnp.ones(2), state)  # the state was not used up
+    with pytest.raises(ValueError, match="draw\\(pipe, x, state=state\\)"):
+        ep.draw(pipe, jnp.ones(2))
+
+
+def test_notebooks():
+    diagram = ep.draw(ep.chain(jnp.sin))
+    assert diagram._repr_markdown_() == f"```mermaid\n{diagram}\n```"
+    bundle = diagram._repr_mimebundle_()
+    assert bundle["text/plain"] == str(diagram)
+    assert bundle["text/markdown"] == diagram._repr_markdown_()
+
+
+def test_bad_input():
+    for wrong in (3, eqx.nn.Linear):
+        with pytest.raises(TypeError, match="eqx_pipe.draw.*`pipe`"):
+            inspect.unwrap(ep.draw)(wrong)
+    with pytest.raises(TypeError) as caught:
+        ep.draw(ep.chain(a=linear(KEY)), jnp.ones(5))
+    assert any("`a`" in note for note in caught.value.__notes__)
