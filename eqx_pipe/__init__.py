@@ -5,7 +5,9 @@ from importlib.metadata import version as _version
 from ._compose.batched import batched as batched
 from ._compose.chain import chain as chain
 from ._compose.graph import graph as graph
+from ._compose.parallel import parallel as parallel
 from ._compose.repeat import repeat as repeat
+from ._compose.weighted import weighted as weighted
 from ._errors import MissingKeyError as MissingKeyError
 from ._errors import StructureError as StructureError
 from ._errors import SweepError as SweepError

@@ -15,6 +15,11 @@ def path_name(path: tuple[Any, ...]) -> str:
     return jtu.keystr(path, simple=True, separator=".")
 
 
+def join_path(prefix: str, segment: Any) -> str:
+    """The path of a child, given the path of its parent (`""` for the root)."""
+    return f"{prefix}.{segment}" if prefix else str(segment)
+
+
 def leaves_with_names(tree: PyTree) -> list[tuple[str, Any]]:
     """Every leaf with the name of its path."""
     return [(path_name(p), leaf) for p, leaf in jtu.tree_flatten_with_path(tree)[0]]
@@ -59,7 +64,8 @@ def differences(left: PyTree, right: PyTree) -> list[str]:
     Values of arrays are not looked at; other leaves must be equal. An empty list
     means that the trees agree.
     """
-    left_structure, right_structure = jtu.tree_structure(left), jtu.tree_structure(right)
+    left_structure = jtu.tree_structure(left)
+    right_structure = jtu.tree_structure(right)
     if left_structure != right_structure:
         left_names = [name for name, _ in leaves_with_names(left)]
         right_names = [name for name, _ in leaves_with_names(right)]

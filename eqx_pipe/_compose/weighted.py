@@ -1,0 +1,212 @@
+"""A weighted sum of what several stages make of the same input."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+from jaxtyping import Array, Float, PyTree
+
+from .._check import check_choice
+from .._errors import StructureError, describe_value, message
+from .._stage import Composite, Scope, as_stage, enter
+from .._tree import (
+    as_arrays,
+    is_key_array,
+    join_path,
+    leaf_text,
+    leaves_with_names,
+    tree_text,
+)
+from .._types import StageLike
+from .merge import REDUCTIONS, check_agree
+
+_NORMALIZE = {
+    "none": lambda weights: weights,
+    "sum": lambda weights: weights / jnp.sum(weights),
+    "softmax": jax.nn.softmax,
+}
+
+
+class Weighted(Composite):
+    """A weighted sum of stages; see `weighted`."""
+
+    stages: tuple[Any, ...]
+    weights: Float[Array, " stages"] | StageLike
+    gated: bool = eqx.field(static=True)
+    normalize: str = eqx.field(static=True)
+
+    def children(self) -> Mapping[str, Any]:
+        branches = {str(i): stage for i, stage in enumerate(self.stages)}
+        return {"weights": self.weights, **branches} if self.gated else branches
+
+    def settings(self) -> dict[str, Any]:
+        return {"normalize": self.normalize}
+
+    def run(
+        self, x: PyTree, state: eqx.nn.State | None, scope: Scope
+    ) -> tuple[PyTree, eqx.nn.State | None]:
+        weights = self.weights
+        if self.gated:
+            weights, state = enter(scope, "weights", weights, x, state=state)
+        weights = _NORMALIZE[self.normalize](self._checked(weights, scope))
+        total, first = None, None
+        for i, stage in enumerate(self.stages):
+            y, state = enter(scope, i, stage, x, state=state)
+            path = join_path(scope.path, i)
+            y = _as_inexact(path, as_arrays(y))
+            first = (path, y) if first is None else first
+            check_agree("weighted", (first[0], path), (first[1], y))
+            term = jtu.tree_map(
+                lambda leaf, w=weights[i]: w.astype(leaf.dtype) * leaf, y
+            )
+            total = term if total is None else jtu.tree_map(jnp.add, total, term)
+        return total, state
+
+    def _checked(self, weights: Any, scope: Scope) -> Float[Array, " stages"]:
+        weights = as_arrays(weights)
+        if not isinstance(weights, jax.Array) or weights.shape != (len(self.stages),):
+            raise StructureError(
+                message(
+                    "weighted",
+                    f"`{join_path(scope.path, 'weights')}` is {tree_text(weights)} for "
+                    f"{len(self.stages)} stages.",
+                    f"Give one weight per stage: float32[{len(self.stages)}]. For "
+                    "weights per example wrap the stage in `batched`.",
+                )
+            )
+        return _as_weights(weights)
+
+    def __len__(self) -> int:
+        return len(self.stages)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.stages)
+
+    def __getitem__(self, item: int) -> Any:
+        """The stage at a position."""
+        return self.stages[item]
+
+
+def _as_inexact(path: str, y: PyTree) -> PyTree:
+    """`y` with integers and bools as floats; raises for what cannot be weighted."""
+    for name, leaf in leaves_with_names(y):
+        if not isinstance(leaf, jax.Array) or is_key_array(leaf):
+            place = f"`.{name}` of " if name else ""
+            raise TypeError(
+                message(
+                    "weighted",
+                    f"{place}the output of `{path}` is {leaf_text(leaf)}, which has no "
+                    "weighted sum.",
+                    "Apply `weighted` to the other parts only, by `eqx_pipe.at`.",
+                )
+            )
+    mean = REDUCTIONS["mean"]
+    return jtu.tree_map(mean.prepare, y)
+
+
+def _scale(weight: Float[Array, ""], y: PyTree) -> PyTree:
+    return jtu.tree_map(lambda leaf: weight.astype(leaf.dtype) * leaf, y)
+
+
+def _as_weights(weights: Array) -> Array:
+    if jnp.issubdtype(weights.dtype, jnp.floating):
+        return weights
+    real = jnp.issubdtype(weights.dtype, jnp.integer) or weights.dtype == jnp.bool_
+    if not real:
+        raise TypeError(
+            message(
+                "weighted",
+                f"`weights` is {leaf_text(weights)}.",
+                "Give real numbers, one per stage.",
+            )
+        )
+    return weights.astype(float)
+
+
+def weighted(
+    *stages: StageLike,
+    weights: Any = None,  # `Float[Array, " stages"]`, numbers, or a stage
+    normalize: str = "none",
+) -> Weighted:
+    r"""Adds up what several stages make of the same input.
+
+    The output is $y = \sum_i w_i f_i(x)$, leaf by leaf, accumulated and never stacked.
+    The weights are cast to each leaf's dtype, so bfloat16 stays bfloat16; integer and
+    bool leaves become float, as by `jnp.mean`.
+
+    **Arguments:**
+
+    - `stages`: one or more stages whose outputs agree in structure, shape and dtype.
+    - `weights`: one number per stage, kept as an array leaf, so gradients reach it;
+        by default `1 / n` each. Or a stage `x -> Float[Array, " stages"]` (a gate) that
+        computes them from the input; its path is `weights`. (Keyword only.)
+    - `normalize`: `"none"`; `"sum"`, which divides the weights by their sum; or
+        `"softmax"`. (Keyword only.)
+
+    **Returns:** a stage. It has a length, can be iterated, and indexed by position.
+
+    **Shapes:** `weights` is `(stages,)`; an output leaf has the shape of the parts'.
+
+    **Raises:**
+
+    - `ValueError` if there is no stage, `weights` does not have one entry per stage, or
+      `normalize` is unknown.
+    - `TypeError` if something is not a stage; when called, if a leaf is a key or not an
+      array.
+    - `StructureError` (a `ValueError`), when called, if outputs disagree in structure,
+      shape or dtype, or the gate does not give one weight per stage.
+
+    **Laws:** with one-hot weights the output is that of the one stage; linear in
+    `weights` if not normalized; does not depend on the order of stages and weights.
+
+    !!! example
+
+        >>> import eqx_pipe as ep, jax.numpy as jnp
+        >>> mix = ep.weighted(jnp.sin, jnp.cos, weights=[0.25, 0.75])
+        >>> mix(jnp.array(0.0)).item(), mix.weights.tolist()
+        (0.75, [0.25, 0.75])
+        >>> gate = lambda x: jnp.array([1.0, 1.0])
+        >>> ep.weighted(jnp.sin, jnp.cos, weights=gate, normalize="sum")(0.0).item()
+        0.5
+    """
+    if not stages:
+        raise ValueError(message("weighted", "no stages.", "Give at least one."))
+    check_choice("weighted", "normalize", normalize, _NORMALIZE)
+    children = tuple(
+        as_stage("weighted", f"stages[{i}]", stage) for i, stage in enumerate(stages)
+    )
+    if weights is None:
+        return Weighted(
+            children, jnp.full(len(stages), 1 / len(stages), float), False, normalize
+        )
+    if callable(weights):
+        gate = as_stage("weighted", "weights", weights)
+        return Weighted(children, gate, True, normalize)
+    return Weighted(children, _read_weights(weights, len(stages)), False, normalize)
+
+
+def _read_weights(weights: Any, num_stages: int) -> Float[Array, " stages"]:
+    try:
+        leaf = jnp.asarray(weights)
+    except (TypeError, ValueError):
+        leaf = None
+    if leaf is None or is_key_array(leaf):
+        raise TypeError(
+            message(
+                "weighted",
+                f"`weights` is {describe_value(weights)}.",
+                "Give one number per stage, or a stage that computes them.",
+            )
+        )
+    if leaf.shape != (num_stages,):
+        raise ValueError(
+            message(
+                "weighted",
+                f"`weights` has shape {leaf.shape} for {num_stages} stages.",
+                f"Give one number per stage: shape ({num_stages},).",
+            )
+        )
+    return _as_weights(leaf)
