@@ -60,7 +60,7 @@ class Graph(Composite):
     def __len__(self) -> int:
         return len(self.stages)
 
-    def __getitem__(self, item: str) -> Any:
+    def __getitem__(self, item: Any) -> Any:
         """The node of that name."""
         if item not in self.names:
             raise KeyError(
@@ -104,8 +104,8 @@ def _check_inputs(name: str, stage: Any, predecessors: tuple[str, ...]) -> None:
 
 
 def graph(
-    nodes: Mapping[str, StageLike],
-    edges: Mapping[str, Sequence[str]],
+    nodes: Mapping[Any, StageLike],
+    edges: Mapping[Any, Sequence[Any]],
     sink: str | tuple[str, ...] | Mapping[Any, str],
 ) -> Graph:
     """Joins stages to a directed graph without cycles.
