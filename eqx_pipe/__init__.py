@@ -3,8 +3,13 @@
 from importlib.metadata import version as _version
 
 from ._compose.batched import batched as batched
+from ._compose.branch import cond as cond
+from ._compose.branch import switch as switch
 from ._compose.chain import chain as chain
+from ._compose.focus import at as at
+from ._compose.gated import gated as gated
 from ._compose.graph import graph as graph
+from ._compose.outputs import outputs as outputs
 from ._compose.parallel import parallel as parallel
 from ._compose.repeat import repeat as repeat
 from ._compose.weighted import weighted as weighted

@@ -1,0 +1,51 @@
+"""What every stage of a pipeline put out."""
+
+from typing import Any
+
+import equinox as eqx
+from jaxtyping import PyTree
+
+from .._check import check_callable, check_key
+from .._stage import Composite, Scope, check_state, copy_state
+from .._types import Key, StageLike
+
+
+def outputs(
+    pipe: StageLike,
+    x: PyTree,
+    state: eqx.nn.State | None = None,
+    *,
+    key: Key | None = None,
+) -> dict[str, PyTree]:
+    """Runs a pipeline and collects the output of every stage in it.
+
+    Composites inside count as stages too. What stands inside a `cond`, `switch`,
+    `gated`, `repeat` or `batched` is not listed, only its own output.
+
+    **Arguments:**
+
+    - `pipe`: a pipeline.
+    - `x`: its input.
+    - `state`: an `equinox.nn.State`, if some stage inside is stateful. It stays valid;
+        the updated one is not returned.
+    - `key`: a PRNG key, if some stage inside is random. (Keyword only.)
+
+    **Returns:** a dict from path to output, in the order of the run (under `jit` JAX
+    sorts it). It is empty for a stage that has no stages inside.
+
+    **Raises:** what a call of `pipe` raises.
+
+    !!! example
+
+        >>> import eqx_pipe as ep, jax.numpy as jnp
+        >>> pipe = ep.chain(two=ep.parallel({"a": jnp.sin, "b": jnp.cos}), sum=jnp.sum)
+        >>> {path: y.tolist() for path, y in ep.outputs(pipe, jnp.zeros(1)).items()}
+        {'two.a': [0.0], 'two.b': [1.0], 'two': [0.0, 1.0], 'sum': 1.0}
+    """
+    check_callable("outputs", "pipe", pipe)
+    check_key("outputs", key)
+    check_state("outputs", pipe, state)
+    record: dict[str, Any] = {}
+    if isinstance(pipe, Composite):
+        pipe.run(x, copy_state(state), Scope(key, record=record))
+    return record
