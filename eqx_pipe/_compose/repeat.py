@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, SupportsIndex
 
 import equinox as eqx
 import jax
@@ -63,7 +63,7 @@ class Repeat(Composite):
     def __len__(self) -> int:
         return self.size
 
-    def __getitem__(self, item: int) -> Any:
+    def __getitem__(self, item: SupportsIndex) -> Any:
         """The stage made for position `item`, its arrays unstacked.
 
         If it is stateful, its state is that slice of `state.substate(pipe)`.
@@ -106,7 +106,7 @@ def _check_same(scope: Scope, given: PyTree, y: PyTree) -> None:
         )
 
 
-def repeat(make_stage: Callable[[Key], Any], n: int, *, key: Key) -> Repeat:
+def repeat(make_stage: Callable[[Key], Any], n: SupportsIndex, *, key: Key) -> Repeat:
     """Applies `n` stages of equal structure one after the other.
 
     Stage `i` is `make_stage(fold_in(key, i))`. The function is traced once, under
