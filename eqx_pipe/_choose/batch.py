@@ -111,12 +111,12 @@ def _masks(index: Array, num_branches: int) -> list[Bool[Array, " batch"]]:
 def _run_where(
     mask: Bool[Array, " batch"],
     function: Any,
-    operands: Sequence[Array],
+    operands: Sequence[Any],
     batched: Sequence[bool],
     used: Sequence[bool],
     shapes: Sequence[jax.ShapeDtypeStruct],
     guard_values: bool,
-) -> list[Array]:
+) -> list[Any]:
     """Runs a batched branch if any lane is in `mask`, else gives zeros.
 
     Operands that the branch does not use are left out, so that no gradients of zero
@@ -125,21 +125,21 @@ def _run_where(
     given = [mask, *(x for x, u in zip(operands, used, strict=True) if u)]
     given_batched = [b for b, u in zip(batched, used, strict=True) if u]
 
-    def call(operands: Sequence[Array]) -> list[Array]:
+    def call(operands: Sequence[Any]) -> list[Any]:
         rest = iter(operands)
         return list(function(*(next(rest) if u else None for u in used)))
 
-    def guarded(mask: Array, *operands: Array) -> list[Array]:
+    def guarded(mask: Any, *operands: Any) -> list[Any]:
         return call(_guard(mask, operands, given_batched))
 
     @jax.custom_jvp
-    def run(mask: Array, *operands: Array) -> list[Array]:
+    def run(mask: Any, *operands: Any) -> list[Any]:
         return call(operands)
 
     def run_jvp(primals: Any, tangents: Any) -> Any:
         moves = [not isinstance(t, SymbolicZero) for t in tangents]
 
-        def moving(*moved: Array) -> list[Array]:
+        def moving(*moved: Any) -> list[Any]:
             given = iter(moved)
             pairs = zip(primals, moves, strict=True)
             return guarded(*(next(given) if m else x for x, m in pairs))
@@ -152,7 +152,7 @@ def _run_where(
 
     run.defjvp(run_jvp, symbolic_zeros=True)
 
-    def skipped(mask: Array, *operands: Array) -> list[Array]:
+    def skipped(mask: Any, *operands: Any) -> list[Any]:
         return zeros(shapes)
 
     branches = [trace(f, *given) for f in (skipped, guarded if guard_values else run)]
@@ -160,8 +160,8 @@ def _run_where(
 
 
 def _guard(
-    mask: Bool[Array, " batch"], operands: Sequence[Array], batched: Sequence[bool]
-) -> list[Array]:
+    mask: Bool[Array, " batch"], operands: Sequence[Any], batched: Sequence[bool]
+) -> list[Any]:
     """The operands, with a constant copy of a lane of the mask in all other lanes."""
     # Keys stay as they are: draws from any key are as good.
     replaced = [
@@ -181,7 +181,7 @@ def _guard(
 
 
 @custom_vmap
-def _lane_of(mask: Bool[Array, " batch"], operands: list[Array]) -> list[Array]:
+def _lane_of(mask: Bool[Array, " batch"], operands: list[Any]) -> list[Any]:
     """One lane that is in the mask. Under `vmap` still one, for all batches."""
     lane = lax.argmax(mask, 0, jnp.int32)
 
@@ -195,8 +195,8 @@ def _lane_of(mask: Bool[Array, " batch"], operands: list[Array]) -> list[Array]:
 
 @_lane_of.def_vmap
 def _lane_of_batches(
-    axis_size: int, in_batched: Any, mask: Array, operands: list[Array]
-) -> tuple[list[Array], list[bool]]:
+    axis_size: int, in_batched: Any, mask: Any, operands: list[Any]
+) -> tuple[list[Any], list[bool]]:
     mask_batched, operands_batched = in_batched
     if not mask_batched:
         # Any of the batches has the lane in the mask: take the first.
@@ -213,7 +213,7 @@ def _lane_of_batches(
     return lanes, [False] * len(lanes)
 
 
-def _select(masks: Sequence[Bool[Array, " batch"]], choices: Sequence[Array]) -> Array:
+def _select(masks: Sequence[Bool[Array, " batch"]], choices: Sequence[Any]) -> Any:
     """Lane by lane, the choice whose mask is on."""
     shape = (masks[0].shape[0], *choices[0].shape[1:])
     out = jnp.broadcast_to(choices[-1], shape)
@@ -222,7 +222,7 @@ def _select(masks: Sequence[Bool[Array, " batch"]], choices: Sequence[Array]) ->
     return out
 
 
-def _align(mask: Bool[Array, " batch"], x: Array) -> Array:
+def _align(mask: Bool[Array, " batch"], x: Any) -> Any:
     """The mask, spread over the trailing axes of `x`."""
     return lax.broadcast_in_dim(mask, x.shape, (0,))
 

@@ -1,5 +1,6 @@
 """Running one of several functions, chosen by an index."""
 
+import functools as ft
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -19,30 +20,46 @@ from . import derivative as derivative
 from .primitive import bind, trace
 
 
+class Like(NamedTuple):
+    """A branch `fn(shapes, x, state)` that is told what the others return.
+
+    `shapes` is the `y` of the first of them, with a `jax.ShapeDtypeStruct` for each
+    array.
+    """
+
+    fn: Callable[..., Any]
+
+
 def choose(
     function: str,
     names: Sequence[str],
     index: Bool[Array, ""] | Int[Array, ""],
-    branches: Sequence[Callable[..., Any]],
-    *operands: PyTree,
-) -> PyTree:
-    """Runs the branch at `index`, clamped to those there are, on the operands.
+    branches: Sequence[Callable[..., Any] | Like],
+    x: PyTree,
+    state: eqx.nn.State | None = None,
+    *,
+    cure: str = "Make all branches return the same structure, shapes and dtypes.",
+) -> tuple[PyTree, eqx.nn.State | None]:
+    """Runs the branch at `index`, clamped to those there are: `(x, state) -> (y, state)`.
 
     Not batched this is `lax.cond` (boolean index, two branches: false, true) or
     `lax.switch`. Under `vmap` with an index per example, see `batch.py`.
 
-    `function` and `names` say in errors who calls and what the branches are called.
-    Operands may hold leaves that are not arrays; outputs too, if all branches return
-    the same ones.
+    `function` and `names` say in errors who calls and what the branches are called,
+    `cure` what to do when their outputs differ. A branch may be a `Like`. `x` may hold
+    leaves that are not arrays; `y` too, if all branches return the same ones.
     """
-    arrays, static = eqx.partition(operands, eqx.is_array)
+    arrays, static = eqx.partition((x, state), eqx.is_array)
     leaves, structure = jtu.tree_flatten(arrays)
-    traced = [_trace_branch(b, leaves, structure, static) for b in branches]
-    dtypes = _common_dtypes(function, names, traced)
+    traced = _trace_branches(branches, leaves, structure, static)
+    dtypes = _common_dtypes(function, names, traced, cure)
     jaxprs = [_cast_outputs(t.jaxpr, dtypes, leaves) for t in traced]
     constants, jaxprs = _share_constants(jaxprs, leaves)
     outputs = bind(index, [*constants, *leaves], jaxprs)
-    return traced[0].assemble(outputs)
+    # Evaluated outside jit, a constant output comes as a NumPy scalar.
+    return traced[0].assemble(
+        [y if isinstance(y, jax.Array) else jnp.asarray(y) for y in outputs]
+    )
 
 
 class _Traced(NamedTuple):
@@ -54,6 +71,27 @@ class _Traced(NamedTuple):
 
     def assemble(self, leaves: Sequence[Any]) -> PyTree:
         return eqx.combine(jtu.tree_unflatten(self.structure, leaves), self.static)
+
+
+def _trace_branches(
+    branches: Sequence[Callable[..., Any] | Like],
+    leaves: list[Any],
+    structure: Any,
+    static: PyTree,
+) -> list[_Traced]:
+    traced = {
+        i: _trace_branch(branch, leaves, structure, static)
+        for i, branch in enumerate(branches)
+        if not isinstance(branch, Like)
+    }
+    first = next(iter(traced.values()))
+    avals = first.jaxpr.out_avals
+    shapes, _ = first.assemble([jax.ShapeDtypeStruct(a.shape, a.dtype) for a in avals])
+    for i, branch in enumerate(branches):
+        if isinstance(branch, Like):
+            told = ft.partial(branch.fn, shapes)
+            traced[i] = _trace_branch(told, leaves, structure, static)
+    return [traced[i] for i in range(len(branches))]
 
 
 def _trace_branch(
@@ -77,7 +115,7 @@ def _is_number(y: Any) -> bool:
 
 
 def _common_dtypes(
-    function: str, names: Sequence[str], traced: Sequence[_Traced]
+    function: str, names: Sequence[str], traced: Sequence[_Traced], cure: str
 ) -> list[Any]:
     """The dtype of each output leaf; raises if the branches disagree.
 
@@ -99,14 +137,15 @@ def _common_dtypes(
 
     first = shapes(traced[0])
     for name, branch in zip(names[1:], traced[1:], strict=True):
-        lines = differences(first, shapes(branch))
+        other = shapes(branch)
+        lines = differences(first[0], other[0]) or differences(first, other)
         if lines:
             raise StructureError(
                 message(
                     function,
                     f"the outputs of `{names[0]}` and `{name}` differ: "
                     f"{'; '.join(lines)}.",
-                    "Make all branches return the same structure, shapes and dtypes.",
+                    cure,
                 )
             )
     return dtypes
@@ -119,9 +158,10 @@ def _common_dtype(avals: Sequence[Any]) -> Any:
         return None
     (dtype,) = strong
     for aval in avals:
-        kind = {"i": int, "f": float, "c": complex}.get(aval.dtype.kind)
-        if aval.dtype != dtype and (kind is None or jnp.result_type(kind, dtype) != dtype):
-            return None
+        if aval.dtype != dtype:
+            kind = {"i": int, "f": float, "c": complex}.get(aval.dtype.kind)
+            if kind is None or jnp.result_type(kind, dtype) != dtype:
+                return None
     return dtype
 
 

@@ -39,13 +39,48 @@ def bind(
     if owners is None:
         owners = (None,) * len(branches[0].out_avals)
     return choose_p.bind(
-        index, *operands, branches=tuple(branches), owners=tuple(owners)
+        index,
+        *operands,
+        branches=tuple(_as_varying(branches, operands)),
+        owners=tuple(owners),
     )
 
 
 def trace(function: Any, *examples: Any) -> ClosedJaxpr:
     """The jaxpr of a function of arrays, for arguments like the examples."""
     return jax.make_jaxpr(function)(*examples)
+
+
+def _as_varying(
+    branches: Sequence[ClosedJaxpr], operands: Sequence[Any]
+) -> Sequence[ClosedJaxpr]:
+    """Gives the branches the same type inside `shard_map`.
+
+    There an array's type says over which mesh axes it varies; constants such as zeros
+    vary over none, and branches that differ in this are refused by `lax.cond`.
+    """
+    varying = [[_varying_axes(a) for a in b.out_avals] for b in branches]
+    union = [frozenset().union(*column) for column in zip(*varying, strict=True)]
+
+    def cast(branch: ClosedJaxpr) -> ClosedJaxpr:
+        def function(*args: Any) -> list[Any]:
+            outputs = jaxpr_as_fun(branch)(*args)
+            return [
+                y if not axes else lax.pcast(y, tuple(axes), to="varying")
+                for y, axes in zip(outputs, missing, strict=True)
+            ]
+
+        found = [_varying_axes(a) for a in branch.out_avals]
+        missing = [u - f for u, f in zip(union, found, strict=True)]
+        return trace(function, *operands) if any(missing) else branch
+
+    return [cast(branch) for branch in branches]
+
+
+def _varying_axes(aval: Any) -> frozenset[str]:
+    if hasattr(aval, "mat"):
+        return aval.mat.varying
+    return getattr(aval, "vma", frozenset())  # its name before JAX 0.10.2
 
 
 def zeros(examples: Sequence[Any]) -> list[Any]:

@@ -6,50 +6,15 @@ from typing import Any
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Int, PyTree
+from jaxtyping import Array, Int, PyTree
 
 from .._check import check_choice
 from .._choose.choose import choose
 from .._errors import message
 from .._stage import Composite, Scope, as_stage, enter, identity
-from .._tree import tree_text
-from .._types import Segment, StageLike
-
-
-def branch_of(scope: Scope, segment: Segment, stage: Any) -> Any:
-    """A child as a function `(x, state) -> (y, state)` that may be traced by itself.
-
-    Values computed inside cannot leave it, so nothing below is recorded.
-    """
-
-    def run(x: PyTree, state: eqx.nn.State | None) -> Any:
-        return enter(scope.silent(), segment, stage, x, state=state)
-
-    return run
-
-
-def run_predicate(
-    function: str,
-    scope: Scope,
-    segment: Segment,
-    pred: Any,
-    x: PyTree,
-    state: eqx.nn.State | None,
-) -> tuple[Bool[Array, ""], eqx.nn.State | None]:
-    """Calls a predicate and checks that it returned one bool."""
-    value, state = enter(scope.silent(), segment, pred, x, state=state)
-    if isinstance(value, bool | np.bool_):
-        value = jnp.asarray(value)
-    if not eqx.is_array(value) or value.shape != () or value.dtype != jnp.bool_:
-        raise ValueError(
-            message(
-                function,
-                f"`{segment}` returned {tree_text(value)}, not a single bool.",
-                "Compare, or reduce with `jnp.any` or `jnp.all`, so that it returns "
-                "bool[]. For one decision per example wrap the stage in `batched`.",
-            )
-        )
-    return jnp.asarray(value), state
+from .._tree import join_path, tree_text
+from .._types import StageLike
+from .decide import branch_of, run_predicate
 
 
 class Cond(Composite):
@@ -68,7 +33,7 @@ class Cond(Composite):
         pred, state = run_predicate("cond", scope, "pred", self.pred, x, state)
         return choose(
             "cond",
-            ("otherwise", "then"),
+            [join_path(scope.path, name) for name in ("otherwise", "then")],
             pred,
             [
                 branch_of(scope, "otherwise", self.otherwise),
@@ -139,7 +104,7 @@ class Switch(Composite):
         index, state = self._index(x, state, scope)
         return choose(
             "switch",
-            [str(i) for i in range(len(self.stages))],
+            [join_path(scope.path, i) for i in range(len(self.stages))],
             index,
             [branch_of(scope, i, stage) for i, stage in enumerate(self.stages)],
             x,

@@ -34,6 +34,10 @@ class Reduction:
         one = jax.ShapeDtypeStruct((1,), leaf.dtype)
         return leaf.astype(jax.eval_shape(self.over, one).dtype)
 
+    def absent(self, leaf: Any) -> Array:
+        """What stands for a prepared leaf that is not there, given its shape."""
+        return jnp.full(leaf.shape, self.neutral(leaf.dtype), leaf.dtype)
+
     def finish(self, total: Array, count: Any) -> Array:
         """The result, from the fold over `count` prepared leaves."""
         return total / count if self.average else total

@@ -1,0 +1,50 @@
+"""What the conditional combinators share: predicates, and branches traced apart."""
+
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, PyTree
+
+from .._errors import message
+from .._stage import Scope, enter
+from .._tree import join_path, tree_text
+from .._types import Segment
+
+
+def branch_of(scope: Scope, segment: Segment, stage: Any) -> Any:
+    """A child as a function `(x, state) -> (y, state)` that is traced by itself.
+
+    Values computed inside cannot leave it, so nothing below is recorded.
+    """
+
+    def run(x: PyTree, state: eqx.nn.State | None) -> Any:
+        return enter(scope.silent(), segment, stage, x, state=state)
+
+    return run
+
+
+def run_predicate(
+    function: str,
+    scope: Scope,
+    segment: Segment,
+    pred: Any,
+    x: PyTree,
+    state: eqx.nn.State | None,
+) -> tuple[Bool[Array, ""], eqx.nn.State | None]:
+    """Calls a predicate and checks that it returned one bool."""
+    value, state = enter(scope.silent(), segment, pred, x, state=state)
+    if isinstance(value, bool | np.bool_):
+        value = jnp.asarray(value)
+    if not eqx.is_array(value) or value.shape != () or value.dtype != jnp.bool_:
+        path = join_path(scope.path, str(segment))
+        raise ValueError(
+            message(
+                function,
+                f"`{path}` returned {tree_text(value)}, not a single bool.",
+                "Compare, or reduce with `jnp.any` or `jnp.all`, so that it returns "
+                "bool[]. For one decision per example wrap the stage in `batched`.",
+            )
+        )
+    return jnp.asarray(value), state

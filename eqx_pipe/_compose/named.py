@@ -1,0 +1,54 @@
+"""Reading stages given by position or in one mapping, and finding one again."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from .._check import check_name
+from .._errors import message, nearest
+from .._stage import as_stage
+
+Names = tuple[str, ...] | None
+"""The names of stages; `None` where they have positions."""
+
+
+def read_stages(
+    function: str, argument: str, stages: Sequence[Any]
+) -> tuple[Names, tuple[Any, ...]]:
+    """The names, if there are any, and the children.
+
+    `stages` is what a constructor got as `*stages`: stages, or one mapping of them.
+    """
+    mappings = [s for s in stages if isinstance(s, Mapping)]
+    if mappings and len(stages) > 1:
+        raise TypeError(
+            message(
+                function,
+                f"`{argument}` is a mapping of names {list(mappings[0])} together with "
+                f"{len(stages) - 1} more positional arguments.",
+                "Give all by position, or all in one mapping.",
+            )
+        )
+    named = mappings[0] if mappings else None
+    if not (stages if named is None else named):
+        raise ValueError(message(function, f"no {argument}.", "Give at least one."))
+    if named is None:
+        labelled = [(f"{argument}[{i}]", stage) for i, stage in enumerate(stages)]
+        names = None
+    else:
+        for name in named:
+            check_name(function, argument, name)
+        labelled = [(f'{argument}["{name}"]', stage) for name, stage in named.items()]
+        names = tuple(named)
+    return names, tuple(as_stage(function, label, stage) for label, stage in labelled)
+
+
+def stage_at(
+    function: str, names: Names, stages: tuple[Any, ...], item: int | str
+) -> Any:
+    """The stage at a position or of a name."""
+    if not isinstance(item, str):
+        return stages[item]
+    if names is None or item not in names:
+        known = range(len(stages)) if names is None else names
+        raise KeyError(message(function, f"no stage `{item}`.", nearest(item, known)))
+    return stages[names.index(item)]

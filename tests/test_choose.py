@@ -1,0 +1,272 @@
+"""The primitive behind `cond`, `switch` and `gated`, against `lax.switch` and a loop."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+from jax import lax
+
+from eqx_pipe._choose.choose import choose as choose_with_state
+from eqx_pipe._choose.dependence import (
+    depends_on,
+    may_loop_or_call_back,
+    used_inputs,
+)
+
+
+def choose(function, names, index, branches, x):
+    with_state = [lambda x, state, b=b: (b(x), state) for b in branches]
+    return choose_with_state(function, names, index, with_state, x)[0]
+
+
+def safe_log(params, x):
+    """NaN or inf for every lane that does not choose the first branch."""
+    scale, weight = params
+    return choose(
+        "test",
+        ("no", "yes"),
+        jnp.all(x > 0),
+        [lambda x: jnp.tanh(weight @ x), lambda x: scale * jnp.log(x) @ weight],
+        x,
+    )
+
+
+def safe_log_one(params, x):
+    scale, weight = params
+    if bool(jnp.all(x > 0)):
+        return scale * jnp.log(x) @ weight
+    return jnp.tanh(weight @ x)
+
+
+PARAMS = (jnp.float32(1.5), jr.normal(jr.key(0), (3, 3)))
+XS = jnp.abs(jr.normal(jr.key(1), (8, 3))) * jnp.where(
+    jnp.arange(8)[:, None] % 3 == 0, -1.0, 1.0
+)
+XS = XS.at[0, 0].set(0.0)
+
+
+def stacked(fn):
+    results = [fn(PARAMS, x) for x in XS]
+    return jax.tree.map(lambda *a: jnp.stack(a), *results)
+
+
+def close(a, b):
+    for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+        np.testing.assert_allclose(x, y, rtol=2e-5, atol=2e-6)
+
+
+def summed(fn):
+    return lambda params, x: fn(params, x).sum()
+
+
+OVER_X = (None, 0)
+
+
+@pytest.mark.parametrize("wrap", [lambda f: f, eqx.filter_jit], ids=["plain", "jit"])
+class TestAgainstLoop:
+    def test_values(self, wrap):
+        close(wrap(jax.vmap(safe_log, OVER_X))(PARAMS, XS), stacked(safe_log_one))
+
+    def test_vmap_of_grad(self, wrap):
+        grad = jax.grad(summed(safe_log), argnums=(0, 1))
+        expected = stacked(jax.grad(summed(safe_log_one), argnums=(0, 1)))
+        close(wrap(jax.vmap(grad, OVER_X))(PARAMS, XS), expected)
+
+    def test_grad_of_vmap(self, wrap):
+        def loss(params, xs):
+            return jax.vmap(safe_log, OVER_X)(params, xs).sum()
+
+        params, xs = stacked(jax.grad(summed(safe_log_one), argnums=(0, 1)))
+        expected = jax.tree.map(lambda p: p.sum(0), params), xs
+        close(wrap(jax.grad(loss, argnums=(0, 1)))(PARAMS, XS), expected)
+
+    def test_forward_mode(self, wrap):
+        def jvp(fn):
+            return lambda params, x: jax.jvp(fn, (params, x), (params, x))
+
+        close(
+            wrap(jax.vmap(jvp(safe_log), OVER_X))(PARAMS, XS),
+            stacked(jvp(safe_log_one)),
+        )
+
+    def test_second_derivative(self, wrap):
+        expected = stacked(jax.hessian(summed(safe_log_one), argnums=1))
+        hessian = jax.vmap(jax.hessian(summed(safe_log), argnums=1), OVER_X)
+        close(wrap(hessian)(PARAMS, XS), expected)
+
+    def test_grad_between_two_vmaps(self, wrap):
+        def loss(params, xs):
+            return jax.vmap(safe_log, OVER_X)(params, xs).sum()
+
+        grad = jax.vmap(jax.grad(loss, argnums=(0, 1)), OVER_X)
+        params, xs = wrap(grad)(PARAMS, XS.reshape(2, 4, 3))
+        each = stacked(jax.grad(summed(safe_log_one), argnums=(0, 1)))
+        close(xs.reshape(8, 3), each[1])
+        close(jax.tree.map(lambda p: p.sum(0), params),
+              jax.tree.map(lambda p: p.sum(0), each[0]))
+
+    def test_grad_of_two_vmaps_where_one_batch_has_no_lane_open(self, wrap):
+        # the second batch has no positive row at all: its spare lane is the first's
+        xs = jnp.stack([jnp.abs(XS[1:3]), -jnp.abs(XS[1:3])])
+
+        def loss(params, xs):
+            inner = jax.vmap(safe_log, OVER_X)
+            return jax.vmap(inner, OVER_X)(params, xs).sum()
+
+        params, _ = wrap(jax.grad(loss, argnums=(0, 1)))(PARAMS, xs)
+        expected = [
+            jax.grad(summed(safe_log_one))(PARAMS, x) for x in xs.reshape(-1, 3)
+        ]
+        close(params, jax.tree.map(lambda *g: sum(g), *expected))
+
+    def test_checkpoint_and_scan(self, wrap):
+        def loss(params, xs):
+            def body(carry, x):
+                return carry + jax.checkpoint(safe_log)(params, x).sum(), None
+
+            return lax.scan(body, jnp.float32(0), xs)[0]
+
+        params, _ = stacked(jax.grad(summed(safe_log_one), argnums=(0, 1)))
+        expected = jax.tree.map(lambda p: p.sum(0), params)
+        close(wrap(jax.grad(loss))(PARAMS, XS), expected)
+
+
+def test_batched_parameters():
+    scales = jnp.arange(1.0, 9.0)
+    weights = jr.normal(jr.key(3), (8, 3, 3))
+    got = jax.vmap(jax.grad(summed(safe_log)))((scales, weights), XS)
+    for i in range(8):
+        params = (scales[i], weights[i])
+        close(jax.tree.map(lambda g, i=i: g[i], got),
+              jax.grad(summed(safe_log_one))(params, XS[i]))
+
+
+@pytest.mark.parametrize("derivative", [lambda f: f, lambda f: jax.grad(summed(f))],
+                         ids=["value", "grad"])
+def test_not_batched_costs_what_lax_cond_costs(derivative):
+    weights = jr.normal(jr.key(0), (2, 64, 64))
+    x = jnp.ones(64)
+
+    def ours(weights, x):
+        yes, no = lambda x: jnp.tanh(weights[0] @ x), lambda x: weights[1] @ x
+        return choose("test", ("no", "yes"), x[0] > 0, [no, yes], x)
+
+    def stock(weights, x):
+        yes, no = lambda x: jnp.tanh(weights[0] @ x), lambda x: weights[1] @ x
+        return lax.cond(x[0] > 0, yes, no, x)
+
+    a, b = (jax.jit(derivative(f)).lower(weights, x).compile() for f in (ours, stock))
+    cost_a, cost_b = a.cost_analysis(), b.cost_analysis()
+    assert cost_a["flops"] <= cost_b["flops"]
+    assert cost_a["bytes accessed"] <= 1.02 * cost_b["bytes accessed"] + 4096
+    temps = [c.memory_analysis().temp_size_in_bytes for c in (a, b)]
+    assert temps[0] <= 1.02 * temps[1] + 4096
+
+
+def test_parameters_are_not_copied_per_example():
+    weights = jr.normal(jr.key(0), (2, 64, 64))
+    xs = jr.normal(jr.key(1), (32, 64))
+
+    def model(weights, x):
+        branches = [lambda x, i=i: jnp.tanh(weights[i].T @ x) for i in range(2)]
+        return choose("test", ("no", "yes"), x[0] > 0, branches, x)
+
+    def loss(weights, xs):
+        return jax.vmap(model, OVER_X)(weights, xs).sum()
+
+    per_example = jax.vmap(jax.grad(summed(model), argnums=1), OVER_X)
+    for fn in (jax.vmap(model, OVER_X), jax.grad(loss), per_example):
+        compiled = jax.jit(fn).lower(weights, xs).compile()
+        assert compiled.memory_analysis().temp_size_in_bytes < 32 * 64 * 64 * 4
+
+
+def test_a_branch_that_no_example_chose_does_not_run():
+    ran = []
+
+    def noisy(name):
+        return lambda x: jax.pure_callback(
+            lambda x: (ran.append(name), np.asarray(x))[1], x, x,
+            vmap_method="expand_dims",
+        )
+
+    @jax.jit
+    def run(xs):
+        return jax.vmap(
+            lambda x: choose("t", ("no", "yes"), x > 0, [noisy("no"), noisy("yes")], x)
+        )(xs)
+
+    jax.block_until_ready(run(jnp.ones(4)))
+    assert set(ran) == {"yes"}
+    jax.block_until_ready(run(-jnp.ones(4)))
+    assert set(ran) == {"yes", "no"}
+
+
+def test_closed_lanes_neither_prolong_a_loop_nor_raise():
+    def countdown(x):
+        # never ends for a negative x
+        return lax.while_loop(lambda v: v != 0, lambda v: v - 1, x)
+
+    def checked(x):
+        return eqx.error_if(x, x < 0, "negative")
+
+    xs = jnp.array([3, -1, 2, -5])
+    for branch, expected in ((countdown, [0, -1, 0, -5]), (checked, [3, -1, 2, -5])):
+        run = jax.jit(
+            jax.vmap(
+                lambda x, b=branch: choose(
+                    "t", ("no", "yes"), x > 0, [lambda x: x, b], x
+                )
+            )
+        )
+        assert run(xs).tolist() == expected
+
+
+def test_keys_and_other_leaves_pass_through():
+    keys = jr.split(jr.key(0), 4)
+
+    def pick(i, key):
+        branches = [lambda t: t, lambda t: {**t, "k": jr.fold_in(t["k"], 1)}]
+        return choose("t", ("a", "b"), i, branches, {"k": key, "name": "n", "v": i})
+
+    out = pick(jnp.int32(1), keys[0])
+    assert out["name"] == "n"
+    assert (jr.key_data(out["k"]) == jr.key_data(jr.fold_in(keys[0], 1))).all()
+    got = jax.vmap(lambda i, k: pick(i, k)["k"])(jnp.arange(4) % 2, keys)
+    assert (jr.key_data(got[2]) == jr.key_data(keys[2])).all()
+    assert (jr.key_data(got[3]) == jr.key_data(jr.fold_in(keys[3], 1))).all()
+
+
+def test_weak_types_take_the_dtype_of_the_other_branch():
+    x = jnp.bfloat16(2)
+    out = choose("t", ("a", "b"), x > 0, [lambda x: 0.0, lambda x: x * 2], x)
+    assert out.dtype == jnp.bfloat16
+
+
+def test_inside_shard_map():
+    mesh = jax.make_mesh((8,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
+    spec = jax.sharding.PartitionSpec("d")
+
+    def local(xs):
+        return jax.vmap(safe_log, OVER_X)(PARAMS, xs)
+
+    for check in (True, False):
+        run = jax.shard_map(
+            local, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=check
+        )
+        close(jax.jit(run)(XS), stacked(safe_log_one))
+
+
+def test_jaxpr_questions():
+    def fn(a, b, c):
+        return jax.jit(lambda a, b: (a * 2, b + 1))(a, b)
+
+    branch = jax.make_jaxpr(fn)(1.0, 2.0, 3.0)
+    assert depends_on(branch, [True, False, False]) == [True, False]
+    assert used_inputs(branch) == [True, True, False]
+    assert not may_loop_or_call_back(branch)
+    loop = jax.make_jaxpr(
+        jax.jit(lambda x: lax.while_loop(lambda v: v > 0, lambda v: v - 1, x))
+    )(1.0)
+    assert may_loop_or_call_back(loop)
