@@ -40,6 +40,15 @@ stages = {
     "graph": ep.graph(
         {"a": linear(KEY), "b": lambda p, q: p}, {"a": [], "b": ["a", "input"]}, ("b",)
     ),
+    "parallel": ep.parallel({"a": linear(KEY), "b": jnp.sin}, merge="dict"),
+    "merge": ep.parallel(jnp.sin, linear(KEY), merge=ep.chain(lambda ys: ys[0])),
+    "stack": ep.parallel(jnp.sin, linear(KEY), merge=jnp.stack),
+    "weighted": ep.weighted(linear(KEY), jnp.sin),
+    "mixture": ep.weighted(linear(KEY), jnp.sin, weights=eqx.nn.Linear(3, 2, key=KEY)),
+    "gated": ep.gated(linear(KEY), jnp.sin, gates=(jnp.any, jnp.all)),
+    "cond": ep.cond(jnp.any, linear(KEY)),
+    "switch": ep.switch(jnp.argmax, linear(KEY), ep.chain(jnp.sin)),
+    "at": ep.at(("a", 0), linear(KEY)),
     "half": linear(KEY).__class__(3, 2, dtype=jnp.bfloat16, key=KEY),
     "closure": ep.repeat(
         lambda key: (lambda w: lambda x: x * w)(jr.normal(key, (3,))), 2, key=KEY
@@ -117,6 +126,14 @@ def test_settings_of_our_own():
     }
     assert ep.describe(stages["dropout"])["settings"]["p"] == "inf"
     assert ep.describe(stages["half"])["parameters"]["dtypes"] == {"bfloat16": 8}
+
+
+def test_trainable_weights_are_parameters():
+    weighted = ep.describe(stages["weighted"])
+    assert weighted["arrays"] == {"weights": "float32[2]"}
+    assert weighted["parameters"]["count"] == 2 + 12
+    mixture = ep.describe(stages["mixture"])
+    assert [child["path"] for child in mixture["children"]] == ["weights", "0", "1"]
 
 
 def test_state_is_no_parameter():

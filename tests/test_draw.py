@@ -87,6 +87,20 @@ def test_a_graph_shows_its_edges():
     assert arrows == [("n1", p), (p, q), (p, both), (q, both), (both, "n5")]
 
 
+def test_what_decides_and_what_joins():
+    text = str(ep.draw(stages["cond"]))
+    assert '{"pred: any"}' in text and '|"then"|' in text and '|"otherwise"|' in text
+    text = str(ep.draw(stages["switch"]))
+    assert '{"selector: argmax"}' in text and '|"1"|' in text
+    text = str(ep.draw(stages["gated"]))
+    assert '{"gates.0: any"}' in text and text.count('|"open"|') == 2
+    assert '{{"dict"}}' in str(ep.draw(stages["parallel"], jnp.ones(3)))
+    assert '["merge: stack"]' in str(ep.draw(stages["stack"], jnp.ones(3)))
+    text = str(ep.draw(stages["merge"], jnp.ones(3)))
+    assert '{{"tuple"}}' in text and '["merge: chain"]' in text
+    assert '["weights: Linear"]' in str(ep.draw(stages["mixture"], jnp.ones(3)))
+
+
 def test_labels_are_escaped():
     name = 'a"b<c>|`#;&\n[x]{y}'
     text = str(ep.draw(ep.chain(**{name: len}), {name: jnp.ones(2)}))

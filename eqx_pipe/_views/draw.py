@@ -91,7 +91,8 @@ def _branches(
             start = Wire(wire.source, segment)
         ends.append(child(segment, start))
     if merge is None:
-        return Wire(sketch.box(_title(stage), ends, "{{}}"))
+        text = stage.settings().get("merge") or kind
+        return Wire(sketch.box(str(text), ends, "{{}}"))
     if isinstance(merge, Composite):  # which takes the outputs as one tuple
         ends = [Wire(sketch.box("tuple", ends, "{{}}"))]
     return child("merge", *ends)
