@@ -232,7 +232,7 @@ def enter(
     # `State.set` invalidates the old state, so a retry needs a copy made beforehand.
     spare = copy_state(state) if inner.key is None and is_stateful(stage) else state
     try:
-        y, new_state = _call(stage, args, state, inner)
+        y, new_state = call(stage, args, state, inner)
     except Exception as error:
         if inner.key is None and _wants_key(error, stage, args, spare, inner):
             raise MissingKeyError(str(segment)) from error
@@ -249,9 +249,10 @@ def copy_state(state: eqx.nn.State | None) -> eqx.nn.State | None:
     return jtu.tree_unflatten(structure, leaves)
 
 
-def _call(
+def call(
     stage: Any, args: tuple[PyTree, ...], state: eqx.nn.State | None, inner: Scope
 ) -> tuple[PyTree, eqx.nn.State | None]:
+    """Calls a stage by its own convention, with the key of `inner` as it is."""
     if isinstance(stage, Composite):
         return stage.run(*args, state, inner)
     keyword = {"key": inner.key} if _takes_key(stage) else {}
@@ -276,7 +277,7 @@ def _wants_key(
         return False
     retry = Scope(jr.key(0), inner.path)
     try:
-        jax.eval_shape(lambda: _call(stage, args, state, retry)[0])
+        jax.eval_shape(lambda: call(stage, args, state, retry)[0])
     except Exception:
         return False
     return True
@@ -290,7 +291,7 @@ def _takes_key(stage: Any) -> bool:
     return accepts
 
 
-@ft.lru_cache(maxsize=None)
+@ft.cache
 def _type_takes_key(cls: type) -> bool | None:
     parameters = _parameters(cls.__call__)
     if "key" in parameters:

@@ -9,6 +9,7 @@ os.environ["XLA_FLAGS"] = (
 import hypothesis  # noqa: E402
 import jax  # noqa: E402
 import jax.random as jr  # noqa: E402
+import jaxtyping  # noqa: E402
 import pytest  # noqa: E402
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
@@ -31,3 +32,15 @@ def getkey():
     """A function that gives another PRNG key at each call."""
     count = iter(range(10**9))
     return lambda: jr.key(next(count))
+
+
+@pytest.fixture
+def unchecked():
+    """Switches the runtime type checks off, so that our own messages are seen.
+
+    The checks answer a wrong Python type before the library's own checks, which are
+    what users meet, can.
+    """
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, PyTree
 
-from .._errors import message
+from .._errors import locate, message
 from .._stage import Scope, enter
 from .._tree import join_path, tree_text
 from .._types import Segment
@@ -38,13 +38,29 @@ def run_predicate(
     if isinstance(value, bool | np.bool_):
         value = jnp.asarray(value)
     if not eqx.is_array(value) or value.shape != () or value.dtype != jnp.bool_:
-        path = join_path(scope.path, str(segment))
         raise ValueError(
             message(
                 function,
-                f"`{path}` returned {tree_text(value)}, not a single bool.",
+                f"`{join_path(scope.path, segment)}` returned {tree_text(value)}, not "
+                "a single bool.",
                 "Compare, or reduce with `jnp.any` or `jnp.all`, so that it returns "
                 "bool[]. For one decision per example wrap the stage in `batched`.",
             )
         )
     return jnp.asarray(value), state
+
+
+def run_gate(
+    scope: Scope,
+    segment: Segment,
+    gate: Any,
+    x: PyTree,
+    state: eqx.nn.State | None,
+) -> tuple[Bool[Array, ""], eqx.nn.State | None]:
+    """Calls the gate of a stage, which lies below the group `gates`."""
+    try:
+        inner = scope.child("gates")
+        return run_predicate("gated", inner, segment, gate, x, state)
+    except Exception as error:
+        locate(error, "gates")
+        raise

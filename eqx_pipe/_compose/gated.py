@@ -16,7 +16,7 @@ from .._errors import describe_value, message
 from .._stage import Composite, Scope, as_stage, enter
 from .._tree import as_arrays, join_path
 from .._types import Segment, StageLike
-from .decide import branch_of, run_predicate
+from .decide import branch_of, run_gate
 from .merge import (
     REDUCTIONS,
     Reduction,
@@ -63,9 +63,8 @@ class Gated(Composite):
         self, x: PyTree, state: eqx.nn.State | None, scope: Scope
     ) -> tuple[PyTree, eqx.nn.State | None]:
         opens = []
-        inner = scope.child("gates")
         for segment, gate in zip(self.segments, self.gates, strict=True):
-            is_open, state = run_predicate("gated", inner, segment, gate, x, state)
+            is_open, state = run_gate(scope, segment, gate, x, state)
             opens.append(is_open)
         outputs = []
         for segment, stage, is_open in zip(
