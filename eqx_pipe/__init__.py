@@ -6,6 +6,7 @@ from ._compose.batched import batched as batched
 from ._compose.branch import cond as cond
 from ._compose.branch import switch as switch
 from ._compose.chain import chain as chain
+from ._compose.compiled import compiled as compiled
 from ._compose.focus import at as at
 from ._compose.gated import gated as gated
 from ._compose.graph import graph as graph

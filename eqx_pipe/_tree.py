@@ -58,35 +58,39 @@ def tree_text(tree: PyTree) -> str:
     return "{" + ", ".join(shown + more) + "}"
 
 
-def differences(left: PyTree, right: PyTree) -> list[str]:
+def differences(left: PyTree, right: PyTree, free_axis: int | None = None) -> list[str]:
     """What differs between two pytrees in structure, shape or dtype, one line each.
 
-    Values of arrays are not looked at; other leaves must be equal. An empty list
-    means that the trees agree.
+    Values of arrays are not looked at, nor their sizes along `free_axis`; other leaves
+    must be equal. An empty list means that the trees agree.
     """
     left_structure = jtu.tree_structure(left)
     right_structure = jtu.tree_structure(right)
+    left_leaves, right_leaves = leaves_with_names(left), leaves_with_names(right)
     if left_structure != right_structure:
-        left_names = [name for name, _ in leaves_with_names(left)]
-        right_names = [name for name, _ in leaves_with_names(right)]
-        only_left = [n for n in left_names if n not in right_names]
-        only_right = [n for n in right_names if n not in left_names]
-        if only_left or only_right:
-            lines = [f"`.{n}` is only in the first" for n in only_left]
-            return lines + [f"`.{n}` is only in the second" for n in only_right]
-        return [f"structure {left_structure} against {right_structure}"]
+        left_names = [name for name, _ in left_leaves]
+        right_names = [name for name, _ in right_leaves]
+        if "" in left_names + right_names:
+            return [f"{tree_text(left)} against {tree_text(right)}"]
+        only = [n for n in left_names if n not in right_names]
+        others = [n for n in right_names if n not in left_names]
+        lines = [f"`.{n}` is only in the first" for n in only]
+        lines += [f"`.{n}` is only in the second" for n in others]
+        return lines or [f"structure {left_structure} against {right_structure}"]
     lines = []
-    for (name, a), (_, b) in zip(
-        leaves_with_names(left), leaves_with_names(right), strict=True
-    ):
-        a_array = hasattr(a, "shape") and hasattr(a, "dtype")
-        b_array = hasattr(b, "shape") and hasattr(b, "dtype")
-        same = (
-            (a.shape, a.dtype) == (b.shape, b.dtype)
-            if a_array and b_array
-            else not a_array and not b_array and bool(a == b)
-        )
-        if not same:
+    for (name, a), (_, b) in zip(left_leaves, right_leaves, strict=True):
+        if not _same_form(a, b, free_axis):
             place = f"at `.{name}`: " if name else ""
             lines.append(f"{place}{leaf_text(a)} against {leaf_text(b)}")
     return lines
+
+
+def _same_form(a: Any, b: Any, free_axis: int | None) -> bool:
+    a_array = hasattr(a, "shape") and hasattr(a, "dtype")
+    b_array = hasattr(b, "shape") and hasattr(b, "dtype")
+    if not a_array or not b_array:
+        return a_array == b_array and bool(a == b)
+    a_shape, b_shape = list(a.shape), list(b.shape)
+    if free_axis is not None and len(a_shape) == len(b_shape):
+        del a_shape[free_axis], b_shape[free_axis]
+    return a_shape == b_shape and a.dtype == b.dtype

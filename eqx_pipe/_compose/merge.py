@@ -17,7 +17,7 @@ from jaxtyping import Array, PyTree
 
 from .._check import check_callable
 from .._errors import StructureError, describe_value, message, nearest
-from .._tree import as_arrays, is_key_array, leaf_text, leaves_with_names
+from .._tree import as_arrays, differences, is_key_array, leaf_text, leaves_with_names
 
 
 @dataclasses.dataclass(frozen=True)
@@ -192,8 +192,8 @@ def check_agree(
     """
     lines = []
     for path, tree in zip(paths[1:], trees[1:], strict=True):
-        for line in _disagreements(trees[0], tree, free_axis):
-            lines.append(f"\n- `{paths[0]}` against `{path}`{line}")
+        for line in differences(trees[0], tree, free_axis):
+            lines.append(f"\n- `{paths[0]}` and `{path}`: {line}")
     if lines:
         raise StructureError(
             message(
@@ -202,29 +202,6 @@ def check_agree(
                 "Make the stages' outputs agree by a stage after one of them" + cure,
             )
         )
-
-
-def _disagreements(left: PyTree, right: PyTree, free_axis: int | None) -> list[str]:
-    structures = jtu.tree_structure(left), jtu.tree_structure(right)
-    left_leaves, right_leaves = leaves_with_names(left), leaves_with_names(right)
-    if structures[0] != structures[1]:
-        names, others = ([name for name, _ in t] for t in (left_leaves, right_leaves))
-        lines = [f": only the first has `.{n}`" for n in names if n not in others]
-        lines += [f": only the second has `.{n}`" for n in others if n not in names]
-        return lines or [f": structure {structures[0]} against {structures[1]}"]
-    lines = []
-    for (name, a), (_, b) in zip(left_leaves, right_leaves, strict=True):
-        if _form(a, free_axis) != _form(b, free_axis):
-            place = f" at `.{name}`" if name else ""
-            lines.append(f"{place}: {leaf_text(a)} against {leaf_text(b)}")
-    return lines
-
-
-def _form(leaf: Array, free_axis: int | None) -> Any:
-    shape = list(leaf.shape)
-    if free_axis is not None:
-        del shape[free_axis]
-    return leaf.dtype, shape, leaf.ndim
 
 
 def _at(name: str) -> str:
