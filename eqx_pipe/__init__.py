@@ -17,9 +17,17 @@ from ._compose.weighted import weighted as weighted
 from ._errors import MissingKeyError as MissingKeyError
 from ._errors import StructureError as StructureError
 from ._errors import SweepError as SweepError
+from ._spaces.axes import Geomspace as Geomspace
+from ._spaces.axes import Linspace as Linspace
+from ._spaces.axes import Values as Values
+from ._spaces.axis import Axis as Axis
+from ._spaces.space import Space as Space
 from ._stage import Stage as Stage
 from ._stage import identity as identity
 from ._stage import lift as lift
+from ._sweep.result import SweepResult as SweepResult
+from ._sweep.run import sweep as sweep
+from ._sweep.vmapped import vmap_space as vmap_space
 from ._views.describe import describe as describe
 from ._views.draw import draw as draw
 

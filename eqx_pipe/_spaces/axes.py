@@ -98,7 +98,7 @@ class Geomspace(Axis):
         check_length("Geomspace", n)
         check_dim("Geomspace", dim)
         first, last = as_ends("Geomspace", lo, hi)
-        if not isinstance(first, jax.core.Tracer):
+        if isinstance(first, np.ndarray):
             if np.any(first == 0) or np.any(last == 0):
                 _refuse_ends(lo, hi, "an end is zero")
             if np.any(np.signbit(first) != np.signbit(last)):

@@ -24,7 +24,7 @@ BLOCK = 2**16
 
 
 class Lookup(eqx.Module):
-    """The values at `n` positions: `coarse[i]`, or `coarse[i // BLOCK]` with a fine part.
+    """The values at `n` positions: `coarse[i]`, or with a `fine` part joined to it.
 
     The last entry of `coarse` is the value at the last position, exactly.
     """

@@ -1,0 +1,117 @@
+"""Running a jaxpr whose closed-over arrays are handed in from outside."""
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax
+from jax.sharding import NamedSharding, Sharding
+
+from .program import bodies, num_constants, opened, sub_jaxprs
+
+# What places an array on the user's mesh has no meaning on one device of the sweep.
+_PLACEMENTS = {"sharding_constraint", "mesh_cast", "reshard"}
+
+
+def evaluate(jaxpr: Any, constants: Sequence[Any], args: Sequence[Any]) -> list[Any]:
+    """The outputs of a jaxpr, with `constants` in the place of its own arrays.
+
+    They come in the order in which `identify` found them: the jaxpr's own, then those
+    inside of its equations. JAX keeps the arrays that an inner `jit` closes over
+    inside of it, where they would be compiled in, so such equations are taken apart.
+    So are those that remember the user's mesh, which is not that of the sweep.
+    """
+    return _run(jaxpr, iter(constants), args)
+
+
+def _run(closed: Any, constants: Iterator[Any], args: Sequence[Any]) -> list[Any]:
+    jaxpr, own = opened(closed)
+    consts = [next(constants) for _ in own]
+    if not _taken_apart(closed):
+        return jax.core.eval_jaxpr(jaxpr, consts, *args)
+    values = dict(zip(jaxpr.constvars, consts, strict=True))
+    values |= dict(zip(jaxpr.invars, args, strict=True))
+
+    def read(v: Any) -> Any:
+        return v.val if hasattr(v, "val") else values[v]
+
+    for eqn in jaxpr.eqns:
+        inputs = [read(v) for v in eqn.invars]
+        placed = _on_a_mesh(eqn)
+        with contextlib.nullcontext() if placed else eqn.ctx.manager:
+            if placed and eqn.primitive.name in _PLACEMENTS:
+                outputs = inputs
+            elif placed or any(num_constants(body) for body in bodies(eqn)):
+                outputs = _equation(eqn, constants, inputs)
+            else:
+                outputs = _bind(eqn, eqn.params, inputs)
+        values |= dict(zip(eqn.outvars, outputs, strict=True))
+    return [read(v) for v in jaxpr.outvars]
+
+
+def _equation(eqn: Any, constants: Iterator[Any], inputs: list[Any]) -> list[Any]:
+    """An equation with its jaxprs run by `_run`."""
+    runs = []
+    for body in bodies(eqn):
+        # A list, since JAX may trace a body more than once.
+        own = [next(constants) for _ in range(num_constants(body))]
+        runs.append(lambda *a, body=body, own=own: _run(body, iter(own), a))
+    params, name = eqn.params, eqn.primitive.name
+    if name == "scan":
+        split = params["num_consts"], params["num_consts"] + params["num_carry"]
+        closed, init, xs = _split(inputs, *split)
+
+        def step(carry: list[Any], x: list[Any]) -> Any:
+            outputs = runs[0](*closed, *carry, *x)
+            return outputs[: len(init)], outputs[len(init) :]
+
+        keywords = {k: params[k] for k in ("length", "reverse", "unroll")}
+        carry, ys = jax.lax.scan(step, init, xs, **keywords)
+        return [*carry, *ys]
+    if name == "while":
+        split = params["cond_nconsts"], params["cond_nconsts"] + params["body_nconsts"]
+        for_cond, for_body, init = _split(inputs, *split)
+        return jax.lax.while_loop(
+            lambda carry: runs[0](*for_cond, *carry)[0],
+            lambda carry: runs[1](*for_body, *carry),
+            init,
+        )
+    if name == "cond":
+        return list(jax.lax.switch(inputs[0], runs, *inputs[1:]))
+    if runs:
+        return runs[0](*inputs)
+    placeless = {
+        k: None if isinstance(v, Sharding) else v for k, v in eqn.params.items()
+    }
+    return _bind(eqn, placeless, inputs)
+
+
+def _split(values: list[Any], i: int, j: int) -> tuple[list[Any], list[Any], list[Any]]:
+    return values[:i], values[i:j], values[j:]
+
+
+def _bind(eqn: Any, params: dict[str, Any], inputs: list[Any]) -> list[Any]:
+    outputs = eqn.primitive.bind(*inputs, **eqn.primitive.get_bind_params(params))
+    return outputs if eqn.primitive.multiple_results else [outputs]
+
+
+def _taken_apart(closed: Any) -> bool:
+    jaxpr, own = opened(closed)
+    return num_constants(closed) > len(own) or any(map(_on_a_mesh, jaxpr.eqns))
+
+
+def _on_a_mesh(eqn: Any) -> bool:
+    """Whether an equation remembers a mesh, in the type of an array or in itself."""
+    if any(_has_mesh(v.aval) for v in (*eqn.invars, *eqn.outvars)):
+        return True
+    if any(isinstance(v, NamedSharding) for v in eqn.params.values()):
+        return True
+    return any(
+        _on_a_mesh(e) for body in sub_jaxprs(eqn.params) for e in opened(body)[0].eqns
+    )
+
+
+def _has_mesh(aval: Any) -> bool:
+    sharding = getattr(aval, "sharding", None)
+    mesh = getattr(sharding, "mesh", None)
+    return mesh is not None and not mesh.empty

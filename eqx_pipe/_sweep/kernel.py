@@ -1,0 +1,138 @@
+"""The compiled part of a sweep: on every device, a loop of vectorised microbatches.
+
+The host asks for `points` points from some start, `count` microbatches on each device;
+device d computes the microbatches from `d * count` on. All of these are data: with a
+loop of fixed length XLA removes the loop where there is one microbatch, and the same
+point rounds differently. So are the axes' values and the arrays that the function
+closes over. No device waits for another: there is no communication.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+from jaxtyping import Array, Int32, UInt32
+
+from .._spaces.index import advance, advance_by
+from .._types import Key
+from .evaluate import evaluate
+from .trace import as_data
+
+POINTS = "eqx_pipe_points"
+"""The mesh axis over which points are split."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """What of a sweep is compiled in besides the function.
+
+    `lengths` are those of the grid's dims; `capacity` is the most microbatches that
+    one call computes on one device; `strided` says that the points are not neighbours
+    in the grid, `wide` that their indices may pass $2^{32}$.
+    """
+
+    lengths: tuple[int, ...]
+    batch_size: int
+    capacity: int
+    devices: tuple[Any, ...]
+    strided: bool
+    wide: bool
+
+
+def everywhere(layout: Layout) -> NamedSharding:
+    """The placement of the kernel's arguments: a copy on every device.
+
+    The mesh is our own, with one automatic axis, whatever the user's looks like.
+    """
+    devices = np.array(layout.devices)
+    mesh = Mesh(devices, (POINTS,), axis_types=(AxisType.Auto,))
+    return NamedSharding(mesh, P())
+
+
+def control(
+    points: int, count: int, first: int, digits: Sequence[int]
+) -> UInt32[np.ndarray, " control"]:
+    """What a call of the kernel is told, as one array."""
+    parts = [points, count, first % 2**32, first // 2**32 % 2**32, *digits]
+    return np.array(parts, np.uint32)
+
+
+def build(jaxpr: Any, outputs: Sequence[jax.ShapeDtypeStruct], layout: Layout) -> Any:
+    """The function to compile, under `jax.jit`.
+
+    `outputs` are the output leaves as they are stored: a PRNG key cannot be written
+    into a buffer, its data can. The function is called as
+    `kernel(control, strides, arrays, constants, key)`, and gives for each output leaf
+    an array in which device d's points are the d-th block.
+    """
+    batch = layout.batch_size
+
+    def on_device(
+        ctl: UInt32[Array, " control"],
+        strides: UInt32[Array, "bits dims"] | None,
+        arrays: list[Array],
+        constants: list[Array],
+        key: Key | None,
+    ) -> list[Array]:
+        points, count = ctl[0], ctl[1].astype(jnp.int32)
+        device = jax.lax.axis_index(POINTS).astype(jnp.int32)
+        batches = ((points + jnp.uint32(batch - 1)) // jnp.uint32(batch)).astype(
+            jnp.int32
+        )
+        trips = jnp.clip(batches - device * count, 0, count)
+
+        def lane(offset: UInt32[Array, ""]) -> list[Array]:
+            digits = [ctl[4 + k] for k in range(len(layout.lengths))]
+            if layout.strided:
+                digits = advance_by(digits, [offset], strides, layout.lengths)
+            else:
+                digits = advance(digits, offset, layout.lengths)
+            args = [*arrays, *(digit.astype(jnp.int32) for digit in digits)]
+            if key is not None:
+                args.append(_point_key(key, ctl[2], ctl[3], offset, layout.wide))
+            return [as_data(out) for out in evaluate(jaxpr, constants, args)]
+
+        def microbatch(step: Int32[Array, ""], filled: list[Array]) -> list[Array]:
+            at = ((device * count + step) * batch).astype(jnp.uint32)
+            # A tail repeats the last point; the host cuts it off.
+            offsets = jnp.minimum(
+                at + jnp.arange(batch, dtype=jnp.uint32), points - jnp.uint32(1)
+            )
+            return [
+                jax.lax.dynamic_update_slice_in_dim(into, out, step * batch, 0)
+                for into, out in zip(filled, jax.vmap(lane)(offsets), strict=True)
+            ]
+
+        empty = [
+            jnp.zeros((layout.capacity * batch, *leaf.shape), leaf.dtype)
+            for leaf in outputs
+        ]
+        return jax.lax.fori_loop(jnp.int32(0), trips, microbatch, empty)
+
+    # `check_vma` rejects ordinary loops of the user's whose initial carry is constant.
+    # Without it a wrong `out_specs` would go unnoticed: they are ours, and tested.
+    placement = everywhere(layout)
+    mapped = jax.shard_map(
+        on_device,
+        mesh=placement.mesh,
+        in_specs=P(),
+        out_specs=P(POINTS),
+        check_vma=False,
+    )
+    return jax.jit(mapped, in_shardings=placement)
+
+
+def _point_key(key: Key, low: Array, high: Array, offset: Array, wide: bool) -> Key:
+    """The key of the point with the index `high * 2**32 + low + offset`."""
+    index = low + offset
+    point_key = jr.fold_in(key, index)
+    if not wide:
+        return point_key
+    high = high + (index < offset).astype(jnp.uint32)
+    return jnp.where(high > 0, jr.fold_in(point_key, high), point_key)

@@ -1,0 +1,257 @@
+"""What makes two traced functions the same program.
+
+The identity of a jaxpr is a nest of tuples: primitives, their parameters, and
+variables by number. It leaves out what may change from one sweep to the next without
+another compilation: the values of arrays that the function closes over (they are
+handed in as arguments), names, and rules of differentiation, since a sweep does not
+differentiate. Whatever is not understood counts by identity: at worst a program is
+compiled again, but two programs never share an entry.
+"""
+
+import dataclasses
+import functools as ft
+import struct
+import types
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.extend.core
+import numpy as np
+
+# Equations that `evaluate` can take apart, and where their jaxprs are. Arrays that are
+# closed over inside of them are handed in from outside like all others.
+_BODIES = {
+    "jit": ("jaxpr",),
+    "custom_jvp_call": ("call_jaxpr",),
+    "custom_vjp_call": ("call_jaxpr",),
+    "scan": ("jaxpr",),
+    "while": ("cond_jaxpr", "body_jaxpr"),
+    "cond": ("branches",),
+}
+_IGNORED = {
+    "jit": {"name", "ctx_mesh"},
+    "custom_jvp_call": {"jvp_jaxpr_fun"},
+    "custom_vjp_call": {"fwd_jaxpr_thunk", "bwd", "out_trees"},
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """The identity of a jaxpr, and what belongs to this trace of it.
+
+    `constants` are the arrays to hand in, in the order of `evaluate`. `witnesses` are
+    the Python functions in it (callbacks) with their identities at this moment.
+    """
+
+    identity: Any
+    constants: list[Any]
+    witnesses: list[tuple[Any, Any]]
+
+    def without_constants(self) -> "Program":
+        """The same without the arrays, which may be large."""
+        return dataclasses.replace(self, constants=[])
+
+    def still_valid(self) -> bool:
+        """Whether no callback has changed what it closes over since the trace."""
+        return all(_function(f, []) == was for f, was in self.witnesses)
+
+
+def identify(jaxpr: Any) -> Program:
+    """The identity of a closed jaxpr."""
+    constants: list[Any] = []
+    witnesses: list[tuple[Any, Any]] = []
+    return Program(_jaxpr(jaxpr, constants, witnesses), constants, witnesses)
+
+
+def opened(jaxpr: Any) -> tuple[Any, list[Any]]:
+    """A jaxpr and its constants (JAX 0.12 has one class where 0.10 has two)."""
+    return getattr(jaxpr, "jaxpr", jaxpr), list(getattr(jaxpr, "consts", ()))
+
+
+def is_jaxpr(x: Any) -> bool:
+    """Whether `x` is a jaxpr, closed or open."""
+    return isinstance(x, jax.extend.core.Jaxpr | jax.extend.core.ClosedJaxpr)
+
+
+def sub_jaxprs(params: dict[str, Any]) -> Iterator[Any]:
+    """The jaxprs among the parameters of an equation."""
+    for value in params.values():
+        for item in value if isinstance(value, tuple | list) else (value,):
+            if is_jaxpr(item):
+                yield item
+
+
+def bodies(eqn: Any) -> list[Any]:
+    """The jaxprs of an equation that can be taken apart, in a fixed order."""
+    found = []
+    for name in _BODIES.get(eqn.primitive.name, ()):
+        value = eqn.params[name]
+        found += value if isinstance(value, tuple) else [value]
+    return found
+
+
+def num_constants(jaxpr: Any) -> int:
+    """How many arrays a jaxpr closes over, in itself and in what can be taken apart."""
+    inner = (body for eqn in opened(jaxpr)[0].eqns for body in bodies(eqn))
+    return len(opened(jaxpr)[1]) + sum(map(num_constants, inner))
+
+
+def _jaxpr(
+    closed: Any, constants: list[Any] | None, witnesses: list[tuple[Any, Any]]
+) -> Any:
+    """`constants` collects the arrays to hand in; where it is `None` they stay."""
+    jaxpr, consts = opened(closed)
+    numbers: dict[Any, int] = {}
+
+    def atom(v: Any) -> Any:
+        if hasattr(v, "val"):
+            return ("literal", v.aval, _freeze(v.val, witnesses))
+        return numbers.setdefault(v, len(numbers))
+
+    def binder(v: Any) -> Any:
+        return (atom(v), v.aval)
+
+    heads = [binder(v) for v in (*jaxpr.constvars, *jaxpr.invars)]
+    if constants is None:
+        heads += [_freeze(c, witnesses) for c in consts]
+    else:
+        constants += consts
+    equations = []
+    for eqn in jaxpr.eqns:
+        ignored = _IGNORED.get(eqn.primitive.name, ())
+        params = [_jaxpr(body, constants, witnesses) for body in bodies(eqn)]
+        for name, value in sorted(eqn.params.items()):
+            if name in ignored or name in _BODIES.get(eqn.primitive.name, ()):
+                continue
+            if name == "rule" and eqn.primitive.name == "custom_vmap_call":
+                value = getattr(value, "rule", value)
+            params.append((name, _freeze(value, witnesses)))
+        equations.append(
+            (
+                eqn.primitive,
+                tuple(atom(v) for v in eqn.invars),
+                tuple(binder(v) for v in eqn.outvars),
+                tuple(params),
+                _context(eqn.ctx),
+                frozenset(map(str, eqn.effects)),
+            )
+        )
+    return (tuple(heads), tuple(equations), tuple(atom(v) for v in jaxpr.outvars))
+
+
+def _context(ctx: Any) -> Any:
+    return (ctx.compute_type, ctx.threefry_partitionable, str(ctx.xla_metadata))
+
+
+def _freeze(x: Any, witnesses: list[tuple[Any, Any]]) -> Any:
+    """A hashable stand-in for a parameter: equal only where the program is the same."""
+    if x is None or isinstance(x, bool | int | str | bytes | type):
+        return (type(x), x)
+    if isinstance(x, float):  # 0.0 and -0.0 differ; a NaN equals itself
+        return (float, struct.pack("d", x))
+    if isinstance(x, complex):
+        return (complex, struct.pack("dd", x.real, x.imag))
+    if is_jaxpr(x):
+        return _jaxpr(x, None, witnesses)
+    if isinstance(x, tuple | list):
+        return (type(x), tuple(_freeze(item, witnesses) for item in x))
+    if isinstance(x, dict):
+        items = tuple((k, _freeze(v, witnesses)) for k, v in x.items())
+        return (dict, items)
+    if isinstance(x, ft.partial):
+        parts = (x.func, x.args, x.keywords)
+        return (ft.partial, tuple(_freeze(part, witnesses) for part in parts))
+    if isinstance(x, types.FunctionType):
+        identity = _function(x, witnesses)
+        witnesses.append((x, identity))
+        return identity
+    if isinstance(x, types.MethodType):
+        parts = (_freeze(x.__func__, witnesses), _Same(x.__self__))
+        return (types.MethodType, parts)
+    if isinstance(x, jax.Array) or hasattr(x, "__array__"):
+        return _array(x)
+    if dataclasses.is_dataclass(x):
+        fields = [getattr(x, f.name) for f in dataclasses.fields(x)]
+        return (type(x), tuple(_freeze(value, witnesses) for value in fields))
+    return (type(x), _Same(x) if _by_identity(x) else x)
+
+
+def _array(x: Any) -> Any:
+    if isinstance(x, jax.Array):
+        if jax.numpy.issubdtype(x.dtype, jax.dtypes.prng_key):
+            return (str(x.dtype), _array(jax.random.key_data(x)))
+        if not x.is_fully_addressable:
+            return _Same(x)
+    value = np.asarray(x)
+    if value.dtype == object:
+        return _Same(x)
+    weak = bool(getattr(x, "weak_type", False))
+    return (str(value.dtype), value.shape, weak, value.tobytes())
+
+
+def _by_identity(x: Any) -> bool:
+    try:
+        hash(x)
+    except TypeError:
+        return True
+    return type(x).__eq__ is object.__eq__
+
+
+def _function(
+    f: types.FunctionType,
+    witnesses: list[tuple[Any, Any]],
+    outer: tuple[types.FunctionType, ...] = (),
+) -> Any:
+    """A function by its code and by what it closes over, as it is now."""
+    if f in outer:  # it calls itself
+        return _Same(f)
+    # The frames that lead to an `equinox.error_if` are new lists of text each time.
+    aside = {"stack"} if f.__module__ == "equinox._errors" else ()
+    contents = [
+        _content(cell, (*outer, f))
+        for name, cell in zip(f.__code__.co_freevars, f.__closure__ or (), strict=True)
+        if name not in aside
+    ]
+    given = (f.__defaults__, f.__kwdefaults__)
+    return (
+        types.FunctionType,
+        f.__code__,
+        f.__code__.co_filename,
+        id(f.__globals__),
+        tuple(contents),
+        _freeze(given, witnesses),
+    )
+
+
+def _content(cell: Any, outer: tuple[types.FunctionType, ...]) -> Any:
+    try:
+        content = cell.cell_contents
+    except ValueError:  # not assigned yet
+        return _Same(cell)
+    return _captured(content, outer)
+
+
+def _captured(x: Any, outer: tuple[types.FunctionType, ...]) -> Any:
+    if x is None or isinstance(x, str | bytes | bool | int | float | complex | type):
+        return _freeze(x, [])
+    if isinstance(x, types.FunctionType):
+        return _function(x, [], outer)
+    if type(x) is tuple:
+        return tuple(_captured(item, outer) for item in x)
+    # Lists, dicts, arrays, objects: a callback may look at them, or change them, when
+    # it runs, so that another object is another program.
+    return _Same(x)
+
+
+class _Same:
+    """Equal only to a wrapper of the very same object, which it keeps alive."""
+
+    def __init__(self, value: Any):
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and self.value is other.value
+
+    def __hash__(self) -> int:
+        return id(self.value)

@@ -1,0 +1,211 @@
+"""What a sweep gives back."""
+
+import dataclasses
+import operator
+from collections.abc import Iterator
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
+from jaxtyping import Bool, PyTree
+
+from .._check import check_choice
+from .._errors import describe_value, message, nearest
+from .._spaces.space import Space
+from .._tree import leaf_text, leaves_with_names
+
+
+@dataclasses.dataclass(frozen=True)
+class Best:
+    """The best point of a sweep.
+
+    `value` is the number that was compared, `output` everything that the function
+    gave there.
+    """
+
+    index: int
+    point: PyTree
+    value: Any
+    output: PyTree
+
+
+class SweepResult(eqx.Module):
+    """The values of a function at the points of a space.
+
+    `values` is the pytree of outputs with a leading axis over the points, in NumPy
+    arrays. `space` is the space that was swept and `ok` says for each point whether it
+    has a value. `result[i]` is the output at one point, `result[a:b]` a result again;
+    iteration gives one output after the other.
+    """
+
+    values: PyTree
+    space: Space
+    ok: Bool[np.ndarray, " points"]
+    batch_size: int = eqx.field(static=True)
+    num_devices: int = eqx.field(static=True)
+    started: float = eqx.field(static=True)
+    seconds: float = eqx.field(static=True)
+
+    def __len__(self) -> int:
+        return self.space.size
+
+    def __getitem__(self, i: Any) -> Any:
+        if isinstance(i, slice):
+            values = jtu.tree_map(lambda leaf: leaf[i], self.values)
+            new = (values, self.space[i], self.ok[i])
+            return eqx.tree_at(lambda r: (r.values, r.space, r.ok), self, new)
+        try:
+            if isinstance(i, bool):
+                raise TypeError
+            i = operator.index(i)
+        except TypeError:
+            raise TypeError(
+                message(
+                    "SweepResult",
+                    f"the index is {describe_value(i)}.",
+                    "Give an integer or a slice.",
+                )
+            ) from None
+        n = len(self)
+        if not -n <= i < n:
+            raise IndexError(
+                message(
+                    "SweepResult",
+                    f"index {i} is out of range.",
+                    f"The result has {n} points, 0 to {n - 1}.",
+                )
+            )
+        return jtu.tree_map(lambda leaf: leaf[i], self.values)
+
+    def __iter__(self) -> Iterator[PyTree]:
+        return (self[i] for i in range(len(self)))
+
+    def __repr__(self) -> str:
+        dims = ", ".join(f"{name}: {n:,}" for name, n in self.space.dims.items())
+        failed = len(self) - int(np.sum(self.ok))
+        lines = [f"SweepResult({len(self):,} points; {dims})"]
+        named = [(name or "value", x) for name, x in leaves_with_names(self.values)]
+        width = max((len(name) for name, _ in named), default=0)
+        lines += [f"  {name:<{width}}  {leaf_text(leaf)}" for name, leaf in named]
+        lines += [f"  {failed:,} points failed"] if failed else []
+        devices = f"{self.num_devices} device" + "s" * (self.num_devices != 1)
+        lines += [f"  {self.seconds:.3g} s, batch size {self.batch_size}, {devices}"]
+        return "\n".join(lines)
+
+    def grid(self) -> PyTree:
+        """The values with one leading axis for each dim of the space, in order.
+
+        **Shapes:** a leaf `(points, *shape)` of `values` becomes `(*dims, *shape)`. A
+        zipped space and a slice have one dim.
+        """
+        lengths = tuple(self.space.dims.values())
+        return jtu.tree_map(
+            lambda leaf: leaf.reshape(lengths + leaf.shape[1:]), self.values
+        )
+
+    def best(self, by: Any = None, mode: str = "min") -> Best:
+        """The point with the smallest or largest output.
+
+        Points without a value and NaNs never win; ties go to the lowest index.
+
+        **Arguments:**
+
+        - `by`: what is compared: the path of a scalar output (`"loss"`, `"fit.loss"`),
+          or a function from one output to a scalar. Not needed if the output is one
+          scalar.
+        - `mode`: `"min"` or `"max"`.
+
+        **Returns:** an object with `.index`, `.point`, `.value` (the scalar that was
+        compared) and `.output` (the whole output there).
+
+        **Raises:** `ValueError` if `by` does not name a scalar, or if no point has a
+        value that is a number.
+
+        !!! example
+
+            >>> import eqx_pipe as ep
+            >>> best = ep.sweep(lambda x: (x - 2) ** 2, ep.Linspace(0, 4, 9)).best()
+            >>> best.index, best.point.item()
+            (4, 2.0)
+        """
+        check_choice("SweepResult.best", "mode", mode, ("min", "max"))
+        scores = self._scores(by)
+        allowed = self.ok & ~np.isnan(scores)
+        if not np.any(allowed):
+            raise ValueError(
+                message(
+                    "SweepResult.best",
+                    "no point has a value that is a number.",
+                    "Look at `result.values` and `result.ok`.",
+                )
+            )
+        candidates = np.flatnonzero(allowed)
+        pick = np.argmin if mode == "min" else np.argmax
+        i = int(candidates[pick(scores[candidates])])
+        return Best(i, self.space.point(i), scores[i].item(), self[i])
+
+    def _scores(self, by: Any) -> np.ndarray:
+        named = {name or "value": leaf for name, leaf in leaves_with_names(self.values)}
+        if callable(by):
+            shown, scores = "by", _host(jax.vmap(by)(_device(self.values)))
+        elif by is None and len(named) == 1:
+            shown, scores = next((k, _host(v)) for k, v in named.items())
+        elif isinstance(by, str) and by in named:
+            shown, scores = by, _host(named[by])
+        else:
+            wrong = f"`by` is {describe_value(by)}"
+            if by is None:
+                wrong = f"the output has {len(named)} leaves and `by` is not given"
+            raise ValueError(
+                message("SweepResult.best", f"{wrong}.", nearest(by, named))
+            )
+        if scores.shape != (len(self),) or scores.dtype.kind not in "biuf":
+            raise ValueError(
+                message(
+                    "SweepResult.best",
+                    f"`{shown}` is a {scores.dtype}{list(scores.shape[1:])} per point.",
+                    "Compare by a real scalar: the path of one, or a function of the "
+                    "output that gives one.",
+                )
+            )
+        return scores
+
+    def to_xarray(self) -> Any:
+        """The result as an `xarray.Dataset`.
+
+        The dims are those of the space. Axes are coordinates on their dim; those that
+        vary together are coordinates on one dim. A bare output is the variable
+        `value`, other outputs are named by their paths, with `result.` before a name
+        that is also one of the space. Arrays have further dims, named by the variable
+        and a number. PRNG keys are stored as their raw data. The attributes say what
+        made it. Needs `pip install 'eqx_pipe[sweep]'`.
+        """
+        from .label import dataset
+
+        return dataset(self)
+
+    def to_pandas(self) -> Any:
+        """The result as a `pandas.DataFrame` with one row for each point.
+
+        Columns are the axes and the outputs by their paths, with `result.` before the
+        name of an output that is also an axis; arrays have a column for each entry
+        (`w.0`, `w.1`). Needs `pip install 'eqx_pipe[sweep]'`.
+        """
+        from .label import frame
+
+        return frame(self)
+
+
+def _host(x: Any) -> np.ndarray:
+    """As NumPy, in float32 if NumPy itself does not know the dtype (bfloat16)."""
+    is_key = jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
+    array = np.asarray(jax.random.key_data(x) if is_key else x)
+    known = array.dtype.kind in "biufc"
+    return array if known else array.astype(np.float32)
+
+
+def _device(values: PyTree) -> PyTree:
+    return jtu.tree_map(jnp.asarray, values)

@@ -1,0 +1,179 @@
+"""`sweep`: a function at every point of a space."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import jax.tree_util as jtu
+import numpy as np
+from jax.sharding import AbstractMesh
+
+from .._check import check_key
+from .._errors import message
+from .._spaces.space import Space, as_space
+from .._types import Key
+from .batching import choose_batch_size
+from .call import call, check_fn, check_sweep_key
+from .execute import execute
+from .kernel import Layout
+from .plan import check_batch_size, chunk_capacity, mesh_devices
+from .progress import Progress
+from .result import SweepResult
+from .trace import trace
+
+
+def sweep(
+    fn: Callable[..., Any],
+    space: Any,
+    *,
+    key: Any = None,
+    batch_size: Any = "auto",
+    mesh: Any = None,
+    progress: Any = None,
+) -> SweepResult:
+    """Computes a function at every point of a space, on all devices.
+
+    The values are those of
+    `stack([fn(space.point(i), key=fold_in(key, i)) for i in range(space.size)])`,
+    whatever the batch size, the devices and the number of chunks; bit for bit so for
+    one batch size, if the lanes of `fn` do not look at each other. Points are split
+    over devices that do not talk to each other, and vectorised in batches.
+
+    A sweep of the same program (the traced function and the structure, shapes, dtypes
+    and lengths of the space) compiles nothing the second time. The values of axes and
+    of arrays, in `fn` or closed over by it, may change; Python and NumPy scalars are
+    part of the program.
+
+    **Arguments:**
+
+    - `fn`: called as `fn(point)`, or as `fn(point, key=...)` if it has a parameter of
+      that name. A point is the space's pytree with values for axes. The output is
+      any pytree of arrays and numbers.
+    - `space`: a `Space`, or a bare pytree with axes in it, which is their product.
+    - `key`: a PRNG key; point i gets `fold_in(key, i)`, so draws do not depend on how
+      the sweep runs (from $2^{32}$ on, the index is folded in two parts). A function
+      without a parameter `key` does not get one. (Keyword only.)
+    - `batch_size`: how many points are vectorised at once on a device, or `"auto"`:
+      chosen from the function's operations; the result says what was chosen. At most
+      the number of points. (Keyword only.)
+    - `mesh`: a mesh over all of whose axes the points are split; by default all local
+      devices. (Keyword only.)
+    - `progress`: `True` or `False` for a progress bar or none; by default there is one
+      in a terminal or notebook if the work takes more than a second. (Keyword only.)
+
+    **Returns:** a `SweepResult`.
+
+    **Raises:**
+
+    - `MissingKeyError` if `fn` needs a key and there is none.
+    - `TypeError` if an output is not numeric, or if something traced is handed in:
+      under `jit` and `grad` use `vmap_space`.
+    - `ValueError` for a space, key, mesh or batch size that cannot be used.
+    - Whatever `fn` raises while it is traced, with a note.
+
+    Under `jax.disable_jit()` it is the plain loop, so a debugger stops inside `fn`.
+
+    **Laws:** equal to its definition for every batch size and mesh.
+
+    !!! example
+
+        >>> import eqx_pipe as ep
+        >>> space = {"x": ep.Linspace(0, 3, 4), "y": ep.Values([10, 20])}
+        >>> ep.sweep(lambda p: p["x"] * p["y"], space).grid().tolist()
+        [[0.0, 0.0], [10.0, 20.0], [20.0, 40.0], [30.0, 60.0]]
+    """
+    check_fn("sweep", fn)
+    space = as_space("sweep", space)
+    check_key("sweep", key)
+    check_sweep_key("sweep", key)
+    check_batch_size("sweep", batch_size, "auto")
+    devices = mesh_devices("sweep", mesh)
+    _check_host(key)
+    size = space.size
+    _check_size(size)
+    started = time.time()
+    bar = Progress(progress, size)
+    # Outside of the user's own mesh context, which would end up in the program.
+    with jax.sharding.use_abstract_mesh(AbstractMesh((), ())), bar:
+        if jax.config.jax_disable_jit:
+            batch_size = 1
+            values = _loop(fn, space, key, bar)
+        else:
+            traced = trace("sweep", fn, space, key)
+            if batch_size == "auto":
+                batch_size = choose_batch_size(traced.jaxpr, size, len(devices))
+            batch_size = min(int(batch_size), size)
+            layout = Layout(
+                lengths=tuple(space.grid_dims.values()),
+                batch_size=batch_size,
+                capacity=chunk_capacity(size, batch_size, len(devices), traced.outputs),
+                devices=devices,
+                strided=space.window is not None and space.window[1] != 1,
+                wide=size > 2**32,
+            )
+            leaves = execute(traced, space.window or (0, 1, size), key, layout, bar)
+            values = jtu.tree_unflatten(traced.structure, leaves)
+    return SweepResult(
+        values=values,
+        space=space,
+        ok=np.ones(size, bool),
+        batch_size=batch_size,
+        num_devices=len(devices),
+        started=started,
+        seconds=time.time() - started,
+    )
+
+
+def _loop(fn: Callable[..., Any], space: Space, key: Key | None, bar: Progress) -> Any:
+    """The definition of a sweep, as it stands."""
+    outputs = []
+    for i in range(space.size):
+        point_key = None if key is None else index_key(key, i)
+        try:
+            outputs.append(call("sweep", fn, space.point(i), point_key))
+        except Exception as error:
+            error.add_note(f"At point {i} of the space.")
+            raise
+        bar.done(1)
+    return jtu.tree_map(lambda *leaves: _on_host(jnp.stack(leaves)), *outputs)
+
+
+def index_key(key: Key, i: int) -> Key:
+    """The key of the point with the index `i`."""
+    point_key = jr.fold_in(key, np.uint32(i % 2**32))
+    if i < 2**32:
+        return point_key
+    return jr.fold_in(point_key, np.uint32(i // 2**32))
+
+
+def _on_host(leaf: Any) -> Any:
+    is_key = jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+    return leaf if is_key else np.array(leaf)
+
+
+def _check_host(key: Key | None) -> None:
+    if isinstance(key, jax.core.Tracer) or isinstance(
+        jnp.add(np.float32(0), np.float32(0)), jax.core.Tracer
+    ):
+        raise TypeError(
+            message(
+                "sweep",
+                "it was called under a transformation (`jit`, `grad`, `vmap`, ...).",
+                "A sweep runs on the host. Use `eqx_pipe.vmap_space`, which is a pure "
+                "function.",
+            )
+        )
+
+
+def _check_size(size: int) -> None:
+    if size >= 2**63:
+        raise ValueError(
+            message(
+                "sweep",
+                f"the space has {size} points.",
+                "Sweep over a slice of it: `space[a:b]`.",
+            )
+        )

@@ -1,0 +1,93 @@
+"""The function of a point as a jaxpr from positions on the dims to output leaves."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import jax.tree_util as jtu
+import numpy as np
+
+from .._errors import message
+from .._spaces.space import Space
+from .._tree import is_key_array
+from .._types import Key
+from .call import call
+
+
+@dataclasses.dataclass(frozen=True)
+class Traced:
+    """What one trace of the user's function gave.
+
+    `jaxpr` takes `arrays` (the array leaves of the space), one `int32` position for
+    each dim, and the point's key if there is one. Arrays that the function closes
+    over are its constants.
+    """
+
+    jaxpr: Any
+    arrays: list[Any]
+    structure: Any
+    outputs: list[jax.ShapeDtypeStruct]
+    key_kinds: list[Any]
+
+    @property
+    def stored(self) -> list[jax.ShapeDtypeStruct]:
+        """The output leaves as they are kept: PRNG keys as their raw data."""
+        return [
+            leaf if kind is None else jax.eval_shape(jr.key_data, leaf)
+            for leaf, kind in zip(self.outputs, self.key_kinds, strict=True)
+        ]
+
+
+def trace(
+    function: str, fn: Callable[..., Any], space: Space, key: Key | None
+) -> Traced:
+    """Traces `fn` on an abstract point of `space`."""
+    dynamic, static = eqx.partition(space, _is_array)
+    arrays, treedef = jtu.tree_flatten(dynamic)
+
+    kinds: list[Any] = []
+
+    def flat(arrays: list[Any], digits: list[Any], key: Key | None) -> Any:
+        here = eqx.combine(jtu.tree_unflatten(treedef, arrays), static)
+        out = call(function, fn, here.at_digits(digits), key)
+        kinds[:] = [
+            jr.key_impl(leaf) if is_key_array(leaf) else None
+            for leaf in jtu.tree_leaves(out)
+        ]
+        return out
+
+    digits = [jax.ShapeDtypeStruct((), jnp.int32)] * len(space.grid_dims)
+    # Types only: an array made under the user's mesh has that mesh in its type.
+    structs = jtu.tree_map(_struct, (arrays, key))
+    jaxpr, out = jax.make_jaxpr(flat, return_shape=True)(structs[0], digits, structs[1])
+    outputs, structure = jtu.tree_flatten(out)
+    constants = [x for x in (*jaxpr.consts, *arrays, key) if x is not None]
+    if any(isinstance(x, jax.core.Tracer) for x in constants):
+        raise TypeError(
+            message(
+                function,
+                "`fn` or `space` holds traced values.",
+                "A sweep runs on the host. Under `jit`, `grad` or `vmap` use "
+                "`eqx_pipe.vmap_space`, which is a pure function.",
+            )
+        )
+    return Traced(jaxpr, arrays, structure, outputs, kinds)
+
+
+def as_data(leaf: Any) -> Any:
+    """A PRNG key array as its raw data, anything else as it is."""
+    return jax.random.key_data(leaf) if is_key_array(leaf) else leaf
+
+
+def _struct(x: Any) -> jax.ShapeDtypeStruct:
+    weak = bool(getattr(x, "weak_type", False))
+    dtype = jax.dtypes.canonicalize_dtype(x.dtype, allow_extended_dtype=True)
+    return jax.ShapeDtypeStruct(x.shape, dtype, weak_type=weak)
+
+
+def _is_array(x: Any) -> bool:
+    return isinstance(x, jax.Array | np.ndarray)

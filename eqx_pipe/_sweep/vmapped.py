@@ -1,0 +1,168 @@
+"""`vmap_space`: a function at every point of a space, as a pure function."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import jax.tree_util as jtu
+import numpy as np
+from jax.sharding import AxisType, Mesh
+from jax.sharding import PartitionSpec as P
+from jaxtyping import Array, PyTree, UInt32
+
+from .._check import check_key
+from .._errors import message
+from .._spaces.index import advance, advance_by, digits_of, strides
+from .._spaces.space import Space, as_space
+from .._types import Key
+from .batching import even_out
+from .call import call, check_fn, check_sweep_key
+from .kernel import POINTS
+from .plan import check_batch_size, mesh_devices
+
+
+def vmap_space(
+    fn: Callable[..., Any],
+    space: Any,
+    *,
+    key: Any = None,
+    batch_size: Any = None,
+    mesh: Any = None,
+) -> PyTree:
+    """Computes a function at every point of a space, under `jit`, `grad` and `vmap`.
+
+    The same as `sweep`, to rounding, as a pure function: it is differentiable with
+    respect to the axes, to other leaves of the space and to what `fn` closes over.
+
+    **Arguments:**
+
+    - `fn`: called as `fn(point)`, or as `fn(point, key=...)` if it has a parameter of
+      that name. The output is any pytree of arrays and numbers.
+    - `space`: a `Space`, or a bare pytree with axes in it, which is their product.
+    - `key`: a PRNG key; point i gets `fold_in(key, i)`. (Keyword only.)
+    - `batch_size`: how many points are vectorised at once, in a loop; by default all
+      of them. (Keyword only.)
+    - `mesh`: a mesh over all of whose axes the points are split; by default they are
+      not split. (Keyword only.)
+
+    **Returns:** the pytree of outputs with a leading axis over the points.
+
+    **Raises:** as `sweep`.
+
+    **Laws:** equal to `sweep(...).values` for every batch size and mesh.
+
+    !!! example
+
+        >>> import eqx_pipe as ep, jax
+        >>> def total(lo):
+        ...     return ep.vmap_space(lambda x: x**2, ep.Linspace(lo, 1.0, 3)).sum()
+        >>> jax.jit(jax.grad(total))(0.0).item()
+        0.5
+    """
+    check_fn("vmap_space", fn)
+    space = as_space("vmap_space", space)
+    check_key("vmap_space", key)
+    check_sweep_key("vmap_space", key)
+    check_batch_size("vmap_space", batch_size, None)
+    size = space.size
+    if size >= 2**31:
+        raise ValueError(
+            message(
+                "vmap_space",
+                f"the space has {size} points, and all of their values are returned.",
+                "At most 2**31 - 1 fit one array: take a slice, `space[a:b]`.",
+            )
+        )
+    devices = () if mesh is None else mesh_devices("vmap_space", mesh)
+    batch = int(batch_size or size)
+    batch = even_out(min(batch, size), size, max(1, len(devices)))
+    index = _index_blocks(size, batch, max(1, len(devices)))
+    lane = _lane(fn, space, key)
+    if devices:
+        values = _on_devices(lane, index, mesh)
+    else:
+        values = _batches(lane, index)
+    return jtu.tree_map(
+        lambda leaf: leaf.reshape((index.size, *leaf.shape[3:]))[:size], values
+    )
+
+
+def _index_blocks(size: int, batch: int, num_devices: int) -> np.ndarray:
+    """Indices as `(devices, batches, batch)`; what is left over repeats the last."""
+    batches = -(-size // (batch * num_devices))
+    index = np.minimum(np.arange(num_devices * batches * batch), size - 1)
+    return index.astype(np.uint32).reshape(num_devices, batches, batch)
+
+
+def _lane(
+    fn: Callable[..., Any], space: Space, key: Key | None
+) -> Callable[[UInt32[Array, ""]], PyTree]:
+    """The function of a point's index."""
+    lengths = list(space.grid_dims.values())
+    start, step, _ = space.window or (0, 1, 0)
+    first = [np.uint32(digit) for digit in digits_of(start, lengths)]
+    table = None if step == 1 else strides(step, lengths)
+
+    def lane(i: UInt32[Array, ""]) -> PyTree:
+        digits = [jnp.asarray(digit) for digit in first]
+        if table is None:
+            digits = advance(digits, i, lengths)
+        else:
+            digits = advance_by(digits, [i], table, lengths)
+        point = space.at_digits([digit.astype(jnp.int32) for digit in digits])
+        return call(
+            "vmap_space", fn, point, None if key is None else jr.fold_in(key, i)
+        )
+
+    return lane
+
+
+def _batches(lane: Callable[..., PyTree], index: Any) -> PyTree:
+    """`(devices, batches, batch)` indices, one batch after the other."""
+    if index.shape[:2] == (1, 1):
+        return jtu.tree_map(lambda leaf: leaf[None, None], jax.vmap(lane)(index[0, 0]))
+    run = lambda block: jax.lax.map(jax.vmap(lane), block)  # noqa: E731
+    return jtu.tree_map(lambda leaf: leaf[None], run(jnp.asarray(index[0])))
+
+
+def _on_devices(lane: Callable[..., PyTree], index: Any, mesh: Mesh) -> PyTree:
+    """The same, each device with its own row of `index`."""
+    context = jax.sharding.get_abstract_mesh()
+    if context.empty:
+        mesh = Mesh(mesh.devices.reshape(-1), (POINTS,), axis_types=(AxisType.Auto,))
+    elif AxisType.Explicit in context.axis_types:
+        index = jax.sharding.reshard(index, P(mesh.axis_names))
+    split = P(mesh.axis_names)
+    if not context.empty:
+        # JAX's equations remember the mesh under which they were traced, so `lane` has
+        # to be traced inside of the map.
+        values = _shard_map(lambda row: _batches(lane, row), mesh, split, ())(index)
+    else:
+        # What the lane closes over, traced values too, is handed in as an argument, so
+        # that gradients flow back to it.
+        jaxpr, out = jax.make_jaxpr(lane, return_shape=True)(np.uint32(0))
+        structure = jtu.tree_structure(out)
+        closed = getattr(jaxpr, "jaxpr", jaxpr)
+
+        def on_device(row: Array, constants: list[Array]) -> PyTree:
+            def one(i: Array) -> PyTree:
+                leaves = jax.core.eval_jaxpr(closed, constants, i)
+                return jtu.tree_unflatten(structure, leaves)
+
+            return _batches(one, row)
+
+        values = _shard_map(on_device, mesh, split, (P(),))(index, list(jaxpr.consts))
+    if AxisType.Explicit in context.axis_types:
+        # Uneven slices of an array with explicit sharding are not implemented in JAX.
+        values = jtu.tree_map(lambda leaf: jax.sharding.reshard(leaf, P()), values)
+    return values
+
+
+def _shard_map(
+    fn: Callable[..., PyTree], mesh: Mesh, split: P, others: tuple[P, ...]
+) -> Callable[..., PyTree]:
+    return jax.shard_map(
+        fn, mesh=mesh, in_specs=(split, *others), out_specs=split, check_vma=False
+    )
