@@ -68,14 +68,8 @@ def differences(left: PyTree, right: PyTree, free_axis: int | None = None) -> li
     right_structure = jtu.tree_structure(right)
     left_leaves, right_leaves = leaves_with_names(left), leaves_with_names(right)
     if left_structure != right_structure:
-        left_names = [name for name, _ in left_leaves]
-        right_names = [name for name, _ in right_leaves]
-        if "" in left_names + right_names:
-            return [f"{tree_text(left)} against {tree_text(right)}"]
-        only = [n for n in left_names if n not in right_names]
-        others = [n for n in right_names if n not in left_names]
-        lines = [f"`.{n}` is only in the first" for n in only]
-        lines += [f"`.{n}` is only in the second" for n in others]
+        lines = _only(left_leaves, right_leaves, "first")
+        lines += _only(right_leaves, left_leaves, "second")
         return lines or [f"structure {left_structure} against {right_structure}"]
     lines = []
     for (name, a), (_, b) in zip(left_leaves, right_leaves, strict=True):
@@ -83,6 +77,18 @@ def differences(left: PyTree, right: PyTree, free_axis: int | None = None) -> li
             place = f"at `.{name}`: " if name else ""
             lines.append(f"{place}{leaf_text(a)} against {leaf_text(b)}")
     return lines
+
+
+def _only(
+    these: list[tuple[str, Any]], others: list[tuple[str, Any]], which: str
+) -> list[str]:
+    """The leaves that only one tree has; a bare leaf has no name to go by."""
+    known = [name for name, _ in others]
+    return [
+        f"{f'`.{name}`' if name else leaf_text(leaf)} is only in the {which}"
+        for name, leaf in these
+        if name not in known
+    ]
 
 
 def _same_form(a: Any, b: Any, free_axis: int | None) -> bool:
