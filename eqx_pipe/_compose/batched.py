@@ -21,7 +21,7 @@ class Batched(Composite):
     stage: Any
     # `in_axes` taken apart, since a static field must be hashable and a dict is not.
     axes: tuple[int | None, ...] = eqx.field(static=True)
-    axes_structure: jtu.PyTreeDef = eqx.field(static=True)
+    axes_structure: Any = eqx.field(static=True)
     axis_name: Hashable | None = eqx.field(static=True)
 
     @property

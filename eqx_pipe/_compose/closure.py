@@ -6,8 +6,8 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-import jax
 import jax.tree_util as jtu
+from jax.core import Tracer
 
 from .._errors import message
 from .._stage import Stage
@@ -111,4 +111,4 @@ def _held(fn: types.FunctionType, again: Callable[[Any], Any]) -> tuple:
 
 
 def _holds_tracers(tree: Any) -> bool:
-    return any(isinstance(leaf, jax.core.Tracer) for leaf in jtu.tree_leaves(tree))
+    return any(isinstance(leaf, Tracer) for leaf in jtu.tree_leaves(tree))

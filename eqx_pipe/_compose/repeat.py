@@ -40,10 +40,10 @@ class Repeat(Composite):
             return x, state
         stacked, rest = eqx.partition(self.stages, eqx.is_array)
         carry, constant = eqx.partition(as_arrays(x), eqx.is_array)
-        stateful = self.is_stateful()
+        whole = state if self.is_stateful() else None
+        states = None if whole is None else whole.substate(self.stages)
         # Scanned over only where something draws from it: no key, no index.
         index = None if scope.key is None else jnp.arange(self.size)
-        whole = state.substate(self.stages) if stateful else None
         silent = scope.silent()
 
         def body(carry, slices):
@@ -55,9 +55,9 @@ class Repeat(Composite):
             _check_same(scope, given, y)
             return eqx.filter(y, eqx.is_array), part_state
 
-        carry, whole = jax.lax.scan(body, carry, (stacked, whole, index), self.size)
-        if stateful:
-            state = state.update(whole)
+        carry, states = jax.lax.scan(body, carry, (stacked, states, index), self.size)
+        if whole is not None and states is not None:
+            state = whole.update(states)
         return eqx.combine(carry, constant), state
 
     def __len__(self) -> int:
