@@ -24,6 +24,8 @@ warnings.simplefilter("ignore")
 FUNCTIONS = (lambda x: 1.5 * x + 0.1, jnp.tanh, lambda x: x * x)
 CONDITIONS = tuple(lambda x, i=i: x[i, i] > 0 for i in range(3))
 
+WEIGHTS = jnp.array([0.2, 0.3, 0.5])
+
 
 def by_hand():
     def chain(x):
@@ -40,7 +42,7 @@ def by_hand():
 
     def weighted(x):
         a, b, c = (f(x) for f in FUNCTIONS)
-        return 0.2 * a + 0.3 * b + 0.5 * c
+        return WEIGHTS[0] * a + WEIGHTS[1] * b + WEIGHTS[2] * c
 
     def gated(x):
         pairs = zip(FUNCTIONS, CONDITIONS, strict=True)
@@ -54,7 +56,7 @@ def ours():
         ep.chain(*FUNCTIONS),
         ep.parallel(*FUNCTIONS, merge="mean"),
         ep.parallel(*FUNCTIONS, merge="max"),
-        ep.weighted(*FUNCTIONS, weights=jnp.array([0.2, 0.3, 0.5])),
+        ep.weighted(*FUNCTIONS, weights=WEIGHTS),
         ep.gated(*FUNCTIONS, gates=CONDITIONS),
     )
 
