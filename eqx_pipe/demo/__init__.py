@@ -1,1 +1,4 @@
-"""The main job, end to end: `eqx-pipe demo`."""
+"""The main job, end to end on real images: `eqx-pipe demo`."""
+
+from .cli import main as main
+from .model import make_model as make_model

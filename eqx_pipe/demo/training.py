@@ -1,0 +1,79 @@
+"""One training as a pure function of its setting."""
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import optax
+from jaxtyping import Array, Float, Int
+
+import eqx_pipe as ep
+
+from .data import Digits, Images
+from .model import make_model
+
+BATCH_SIZE = 64
+
+
+class Setting(NamedTuple):
+    """What a training depends on. With axes for numbers, it is a space of settings."""
+
+    learning_rate: Any
+    weight_decay: Any
+    seed: Any
+
+
+def loss_and_accuracy(
+    model: ep.Stage, images: Images
+) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    """Mean cross-entropy in nats, and the share of images that are named right."""
+    scores = ep.batched(model)(images.pixels)
+    loss = optax.softmax_cross_entropy_with_integer_labels(scores, images.labels).mean()
+    return loss, jnp.mean(jnp.argmax(scores, axis=-1) == images.labels)
+
+
+def train(
+    setting: Setting, images: Images, num_steps: int
+) -> tuple[ep.Stage, Float[Array, " steps"]]:
+    """A trained pipeline and the loss at each step.
+
+    The seed decides the initial parameters and the batches, so trainings of one seed
+    differ by their setting alone.
+    """
+    init_key, batch_key = jr.split(jr.key(setting.seed))
+    model = make_model(key=init_key)
+    params, static = eqx.partition(model, eqx.is_inexact_array)
+    optimizer = optax.adamw(
+        optax.cosine_decay_schedule(setting.learning_rate, num_steps),
+        weight_decay=setting.weight_decay,
+    )
+
+    def loss(params: Any, chosen: Int[Array, " batch"]) -> Float[Array, ""]:
+        batch = Images(images.pixels[chosen], images.labels[chosen])
+        return loss_and_accuracy(eqx.combine(params, static), batch)[0]
+
+    def step(carry: Any, i: Int[Array, ""]) -> tuple[Any, Float[Array, ""]]:
+        params, state = carry
+        chosen = jr.randint(
+            jr.fold_in(batch_key, i), (BATCH_SIZE,), 0, len(images.labels)
+        )
+        value, gradient = jax.value_and_grad(loss)(params, chosen)
+        updates, state = optimizer.update(gradient, state, params)
+        return (optax.apply_updates(params, updates), state), value
+
+    start = (params, optimizer.init(params))
+    (params, _), losses = jax.lax.scan(step, start, jnp.arange(num_steps))
+    return eqx.combine(params, static), losses
+
+
+def score(setting: Setting, digits: Digits, num_steps: int) -> dict[str, Array]:
+    """What the sweep keeps of a training."""
+    model, losses = train(setting, digits.train, num_steps)
+    loss, accuracy = loss_and_accuracy(model, digits.validation)
+    return {
+        "train_loss": losses[-10:].mean(),
+        "validation_loss": loss,
+        "validation_accuracy": accuracy,
+    }
