@@ -65,14 +65,6 @@ def _batch(
     masks = _masks(index, len(branches))
     results = []
     for mask, branch, out_batched in zip(masks, branches, depends, strict=True):
-        shapes = [
-            (axis_data.size, *a.shape) if b else a.shape
-            for a, b in zip(branch.out_avals, out_batched, strict=True)
-        ]
-        skipped = [
-            jax.ShapeDtypeStruct(shape, a.dtype)
-            for shape, a in zip(shapes, branch.out_avals, strict=True)
-        ]
         results.append(
             _run_where(
                 mask,
@@ -80,7 +72,6 @@ def _batch(
                 operands,
                 batched,
                 used_inputs(branch),
-                skipped,
                 may_loop_or_call_back(branch),
             )
         )
@@ -114,7 +105,6 @@ def _run_where(
     operands: Sequence[Any],
     batched: Sequence[bool],
     used: Sequence[bool],
-    shapes: Sequence[jax.ShapeDtypeStruct],
     guard_values: bool,
 ) -> list[Any]:
     """Runs a batched branch if any lane is in `mask`, else gives zeros.
@@ -152,11 +142,9 @@ def _run_where(
 
     run.defjvp(run_jvp, symbolic_zeros=True)
 
-    def skipped(mask: Any, *operands: Any) -> list[Any]:
-        return zeros(shapes)
-
-    branches = [trace(f, *given) for f in (skipped, guarded if guard_values else run)]
-    return bind(eqxi.unvmap_any(mask), given, branches)
+    taken = trace(guarded if guard_values else run, *given)
+    skipped = trace(lambda *given: zeros(taken.out_avals), *given)
+    return bind(eqxi.unvmap_any(mask), given, [skipped, taken])
 
 
 def _guard(

@@ -49,6 +49,10 @@ def choose(
     `cure` what to do when their outputs differ. A branch may be a `Like`. `x` may hold
     leaves that are not arrays; `y` too, if all branches return the same ones.
     """
+    if jax.config.jax_disable_jit and not isinstance(index, jax.core.Tracer):
+        chosen = branches[min(max(int(index), 0), len(branches) - 1)]
+        if not isinstance(chosen, Like):  # as `lax.cond`, so that a debugger works
+            return chosen(x, state)
     arrays, static = eqx.partition((x, state), eqx.is_array)
     leaves, structure = jtu.tree_flatten(arrays)
     traced = _trace_branches(branches, leaves, structure, static)

@@ -84,12 +84,20 @@ def _varying_axes(aval: Any) -> frozenset[str]:
 
 
 def zeros(examples: Sequence[Any]) -> list[Any]:
-    """Zeros like the examples; one array for all of a shape and dtype."""
-    made: dict[Any, Any] = {}
-    for x in examples:
-        if (x.shape, x.dtype) not in made:
-            made[x.shape, x.dtype] = jnp.zeros(x.shape, x.dtype)
-    return [made[x.shape, x.dtype] for x in examples]
+    """Zeros like the examples; one array for all of a shape, dtype and sharding."""
+    kinds = [(x.shape, x.dtype, _explicit_sharding(x)) for x in examples]
+    made = {
+        (shape, dtype, sharding): lax.full(shape, 0, dtype, sharding=sharding)
+        for shape, dtype, sharding in set(kinds)
+    }
+    return [made[kind] for kind in kinds]
+
+
+def _explicit_sharding(aval: Any) -> Any:
+    """The sharding of an array on a mesh of Explicit axes, where it is part of its type."""
+    sharding = getattr(aval, "sharding", None)
+    mesh = getattr(sharding, "mesh", None)
+    return sharding if mesh is not None and mesh.are_all_axes_explicit else None
 
 
 def _switch(index: Any, *operands: Any, branches: Any, owners: Any) -> list[Any]:
