@@ -17,6 +17,7 @@ from jaxtyping import PyTree
 
 from .._check import check_callable
 from .._compose.closure import Closure
+from .._compose.compiled import Compiled
 from .._compose.repeat import Repeat
 from .._stage import Composite, Lift, is_stateful
 from .._tree import leaf_text, path_name
@@ -48,6 +49,8 @@ def function_name(fn: Any) -> str:
 
 def children_of(stage: Any) -> dict[str, Any]:
     """The stages (of a foreign module, the modules) right below, by path."""
+    if isinstance(stage, Compiled) and isinstance(stage.pipe, Composite):
+        return children_of(stage.pipe)
     if isinstance(stage, Repeat):
         return {"0": jtu.tree_map(_unstacked, stage.stages)}
     if isinstance(stage, Composite):

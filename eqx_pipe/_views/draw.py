@@ -9,6 +9,7 @@ from jaxtyping import PyTree
 
 from .._check import check_callable
 from .._compose.chain import Chain
+from .._compose.compiled import Compiled
 from .._compose.dag import INPUT
 from .._compose.graph import Graph
 from .._errors import message
@@ -45,6 +46,8 @@ def _inside(sketch: Sketch, path: str, stage: Any, wire: Wire) -> Wire:
         below = f"{path}.{segment}" if path else segment
         return _stage(sketch, below, segment, children[segment], wires)
 
+    if isinstance(stage, Compiled):  # whose children are those of the pipeline
+        stage = stage.pipe
     children = children_of(stage)
     if isinstance(stage, Graph):
         return _graph(sketch, stage, child, wire)
