@@ -99,7 +99,7 @@ def lift(fn: StageLike) -> Stage:
 
 
 def as_stage(function: str, argument: str, value: Any) -> Any:
-    """`value` as a child of a composite: modules stay as they are, functions are lifted.
+    """`value` as a child of a composite: modules stay, functions are lifted.
 
     `function` and `argument` say where the value came from, for the error message.
     """

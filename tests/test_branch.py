@@ -108,7 +108,6 @@ def diverging(kind):
     """A pipeline that gives NaN where closed, and its parameters."""
     scale = jnp.float32(2.0)
 
-
     class Log(ep.Stage):
         scale: jax.Array
 
@@ -127,9 +126,7 @@ def diverging(kind):
 
 def by_hand(pipe, x):
     scale = [leaf for leaf in jax.tree.leaves(pipe) if eqx.is_array(leaf)][0]
-    return jnp.where(
-        x > 0, scale * jnp.log(jnp.where(x > 0, x, 1.0)), jnp.tanh(x)
-    )
+    return jnp.where(x > 0, scale * jnp.log(jnp.where(x > 0, x, 1.0)), jnp.tanh(x))
 
 
 @pytest.mark.parametrize("kind", ["cond", "switch", "gated", "nested"])
@@ -325,8 +322,10 @@ def test_not_batched_costs_what_lax_costs(grad):
 
 def test_nests_in_equinox_and_trains():
     model = nn.Sequential(
-        [ep.cond(first_positive, *linears(2)), ep.gated(*linears(2), gates=[
-            first_positive, lambda x: x[0] < 0])]
+        [
+            ep.cond(first_positive, *linears(2)),
+            ep.gated(*linears(2), gates=[first_positive, lambda x: x[0] < 0]),
+        ]
     )
     xs = jr.normal(jr.key(0), (8, 3))
 
@@ -346,23 +345,44 @@ def test_nests_in_equinox_and_trains():
         (lambda: ep.cond(3, jnp.sin), TypeError, "A stage is a callable"),
         (lambda: ep.cond(first_positive, nn.Linear), TypeError, "Make an instance"),
         (lambda: ep.switch(jnp.argmax), ValueError, "Give at least one"),
-        (lambda: ep.switch(jnp.argmax, jnp.sin, bounds="eror"), ValueError,
-         "Did you mean `error`"),
+        (
+            lambda: ep.switch(jnp.argmax, jnp.sin, bounds="eror"),
+            ValueError,
+            "Did you mean `error`",
+        ),
         (lambda: ep.gated(gates=()), ValueError, "Give at least one"),
         (lambda: ep.gated(jnp.sin, gates=()), ValueError, "Give at least one"),
         (lambda: ep.gated(jnp.sin, gates=first_positive), TypeError, "one gate per"),
-        (lambda: ep.gated(jnp.sin, gates=[first_positive] * 2), ValueError,
-         "Give one gate per stage"),
-        (lambda: ep.gated(jnp.sin, gates=[first_positive], merge="summ"), ValueError,
-         "Did you mean `sum`"),
-        (lambda: ep.gated(jnp.sin, gates=[first_positive], closed="zero"), ValueError,
-         "Did you mean `zeros`"),
-        (lambda: ep.gated(jnp.sin, gates=[first_positive], merge="dict"), ValueError,
-         "Give them in a mapping"),
-        (lambda: ep.gated({"a": jnp.sin}, gates={"b": jnp.sin}), ValueError,
-         "a gate for each name"),
-        (lambda: ep.gated({"gates": jnp.sin}, gates={"gates": jnp.sin}), ValueError,
-         "Rename the stage"),
+        (
+            lambda: ep.gated(jnp.sin, gates=[first_positive] * 2),
+            ValueError,
+            "Give one gate per stage",
+        ),
+        (
+            lambda: ep.gated(jnp.sin, gates=[first_positive], merge="summ"),
+            ValueError,
+            "Did you mean `sum`",
+        ),
+        (
+            lambda: ep.gated(jnp.sin, gates=[first_positive], closed="zero"),
+            ValueError,
+            "Did you mean `zeros`",
+        ),
+        (
+            lambda: ep.gated(jnp.sin, gates=[first_positive], merge="dict"),
+            ValueError,
+            "Give them in a mapping",
+        ),
+        (
+            lambda: ep.gated({"a": jnp.sin}, gates={"b": jnp.sin}),
+            ValueError,
+            "a gate for each name",
+        ),
+        (
+            lambda: ep.gated({"gates": jnp.sin}, gates={"gates": jnp.sin}),
+            ValueError,
+            "Rename the stage",
+        ),
         (lambda: ep.gated(jnp.sin, gates={"a": jnp.sin}), ValueError, "Give both"),
     ],
 )
@@ -388,7 +408,7 @@ def test_bad_arguments_when_built(unchecked, make, error, cure):
         (
             ep.gated(jnp.sum, jnp.sin, gates=[lambda x: True] * 2),
             ep.StructureError,
-            "`0` against `1`",
+            "`0` and `1`: float32",
         ),
     ],
 )

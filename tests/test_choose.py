@@ -1,4 +1,4 @@
-"""The primitive behind `cond`, `switch` and `gated`, against `lax.switch` and a loop."""
+"""The primitive behind `cond`, `switch` and `gated`, against a loop."""
 
 import equinox as eqx
 import jax
@@ -104,8 +104,10 @@ class TestAgainstLoop:
         params, xs = wrap(grad)(PARAMS, XS.reshape(2, 4, 3))
         each = stacked(jax.grad(summed(safe_log_one), argnums=(0, 1)))
         close(xs.reshape(8, 3), each[1])
-        close(jax.tree.map(lambda p: p.sum(0), params),
-              jax.tree.map(lambda p: p.sum(0), each[0]))
+        close(
+            jax.tree.map(lambda p: p.sum(0), params),
+            jax.tree.map(lambda p: p.sum(0), each[0]),
+        )
 
     def test_grad_of_two_vmaps_where_one_batch_has_no_lane_open(self, wrap):
         # the second batch has no positive row at all: its spare lane is the first's
@@ -139,12 +141,15 @@ def test_batched_parameters():
     got = jax.vmap(jax.grad(summed(safe_log)))((scales, weights), XS)
     for i in range(8):
         params = (scales[i], weights[i])
-        close(jax.tree.map(lambda g, i=i: g[i], got),
-              jax.grad(summed(safe_log_one))(params, XS[i]))
+        close(
+            jax.tree.map(lambda g, i=i: g[i], got),
+            jax.grad(summed(safe_log_one))(params, XS[i]),
+        )
 
 
-@pytest.mark.parametrize("derivative", [lambda f: f, lambda f: jax.grad(summed(f))],
-                         ids=["value", "grad"])
+@pytest.mark.parametrize(
+    "derivative", [lambda f: f, lambda f: jax.grad(summed(f))], ids=["value", "grad"]
+)
 def test_not_batched_costs_what_lax_cond_costs(derivative):
     weights = jr.normal(jr.key(0), (2, 64, 64))
     x = jnp.ones(64)
@@ -187,7 +192,9 @@ def test_a_branch_that_no_example_chose_does_not_run():
 
     def noisy(name):
         return lambda x: jax.pure_callback(
-            lambda x: (ran.append(name), np.asarray(x))[1], x, x,
+            lambda x: (ran.append(name), np.asarray(x))[1],
+            x,
+            x,
             vmap_method="expand_dims",
         )
 

@@ -43,8 +43,9 @@ def _jvp(primals: Any, tangents: Any, *, branches: Any, owners: Any) -> Any:
     inexact = [jnp.issubdtype(aval.dtype, jnp.inexact) for aval in out_avals]
 
     parts = [_linearize(branch, operands, moves, inexact) for branch in branches]
-    results = bind(index, operands, _with_all_saved(parts, num_out, operands),
-                   (*owners, *it.chain(*([i] * p.num_saved for i, p in enumerate(parts)))))
+    savers = it.chain(*([i] * part.num_saved for i, part in enumerate(parts)))
+    forward = _with_all_saved(parts, num_out, operands)
+    results = bind(index, operands, forward, (*owners, *savers))
     outputs, saved = results[:num_out], results[num_out:]
     moved = iter(_linear_choice(index, operands, saved, moving, parts, owners, inexact))
     out_tangents = [
@@ -69,7 +70,8 @@ def _linearize(
             given = iter(primals)
             full = [next(given) if m else a for a, m in zip(args, moves, strict=True)]
             outputs = jaxpr_as_fun(branch)(*full)
-            return [y for y, keep in zip(outputs, inexact, strict=True) if keep], outputs
+            kept = [y for y, keep in zip(outputs, inexact, strict=True) if keep]
+            return kept, outputs
 
         primals = [a for a, m in zip(args, moves, strict=True) if m]
         _, linear, outputs = jax.linearize(function, *primals, has_aux=True)

@@ -5,9 +5,9 @@ branch per example, closed-over parameters too, and computes each branch on inpu
 it was not meant for. Whether the index is batched is known only when transformations
 are applied (a `vmap` may come after `jit` or `grad`), so this takes a primitive.
 
-Here are its meaning, evaluation and compilation; `derivative.py` and `batch.py` hold the
-rules of differentiation and batching. The pattern is that of JAX's own page on custom
-primitives, "How JAX primitives work".
+Here are its meaning, evaluation and compilation; `derivative.py` and `batch.py` hold
+the rules of differentiation and batching. The pattern is that of JAX's own page on
+custom primitives, "How JAX primitives work".
 """
 
 from collections.abc import Sequence
@@ -94,7 +94,7 @@ def zeros(examples: Sequence[Any]) -> list[Any]:
 
 
 def _explicit_sharding(aval: Any) -> Any:
-    """The sharding of an array on a mesh of Explicit axes, where it is part of its type."""
+    """The sharding of an array, where its mesh makes it part of the array's type."""
     sharding = getattr(aval, "sharding", None)
     mesh = getattr(sharding, "mesh", None)
     return sharding if mesh is not None and mesh.are_all_axes_explicit else None

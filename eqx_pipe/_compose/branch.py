@@ -114,9 +114,7 @@ class Switch(Composite):
     def _index(
         self, x: PyTree, state: eqx.nn.State | None, scope: Scope
     ) -> tuple[Int[Array, ""], eqx.nn.State | None]:
-        value, state = enter(
-            scope.silent(), "selector", self.selector, x, state=state
-        )
+        value, state = enter(scope.silent(), "selector", self.selector, x, state=state)
         if isinstance(value, int | np.integer) and not isinstance(value, bool):
             value = jnp.asarray(value)
         integer = eqx.is_array(value) and jnp.issubdtype(value.dtype, jnp.integer)

@@ -7,26 +7,30 @@ import equinox as eqx
 from jaxtyping import PyTree
 
 from .._check import check_name
-from .._errors import message, nearest
+from .._errors import message
 from .._stage import Composite, Scope, as_stage, enter
-from .._types import StageLike
+from .._types import Segment, StageLike
+from .named import Names, stage_at
 
 
 class Chain(Composite):
     """Stages left to right; see `chain`."""
 
     stages: tuple[Any, ...]
-    names: tuple[str, ...] | None = eqx.field(static=True)
+    names: Names = eqx.field(static=True)
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        """The names of the stages, or their positions."""
+        return tuple(range(len(self.stages))) if self.names is None else self.names
 
     def children(self) -> Mapping[str, Any]:
-        segments = range(len(self.stages)) if self.names is None else self.names
-        return dict(zip(map(str, segments), self.stages, strict=True))
+        return dict(zip(map(str, self.segments), self.stages, strict=True))
 
     def run(
         self, x: PyTree, state: eqx.nn.State | None, scope: Scope
     ) -> tuple[PyTree, eqx.nn.State | None]:
-        segments = range(len(self.stages)) if self.names is None else self.names
-        for segment, stage in zip(segments, self.stages, strict=True):
+        for segment, stage in zip(self.segments, self.stages, strict=True):
             x, state = enter(scope, segment, stage, x, state=state)
         return x, state
 
@@ -41,14 +45,7 @@ class Chain(Composite):
         if isinstance(item, slice):
             names = None if self.names is None else self.names[item]
             return Chain(self.stages[item], names)
-        if isinstance(item, str):
-            if self.names is None or item not in self.names:
-                known = self.names or range(len(self.stages))
-                raise KeyError(
-                    message("chain", f"no stage `{item}`.", nearest(item, known))
-                )
-            return self.stages[self.names.index(item)]
-        return self.stages[item]
+        return stage_at("chain", self.names, self.stages, item)
 
 
 def chain(*stages: StageLike, **named: StageLike) -> Chain:

@@ -87,7 +87,7 @@ class Gated(Composite):
         return y, state
 
     def _ways(self, scope: Scope, segment: Segment, stage: Any) -> tuple[Any, Any, str]:
-        """What runs if a stage is closed, what if it is open, and a cure for misfits."""
+        """What runs if closed, what if open, and what to do if their outputs differ."""
         run = branch_of(scope, segment, stage)
         if self.builtin in REDUCTIONS:
             reduction = REDUCTIONS[self.builtin]
@@ -211,7 +211,7 @@ def gated(
                 "gated",
                 f'`merge="dict"`, and the {len(children)} stages have no names.',
                 "Give them in a mapping, `gated({'a': stage, ...}, gates={'a': gate, "
-                "...})`, or use `merge=\"tuple\"`.",
+                '...})`, or use `merge="tuple"`.',
             )
         )
     _check_free_names(names, builtin)

@@ -6,19 +6,19 @@ from typing import Any
 import equinox as eqx
 from jaxtyping import PyTree
 
-from .._check import check_name
-from .._errors import message, nearest
+from .._errors import message
 from .._stage import Composite, Scope, as_stage, enter
 from .._tree import join_path
 from .._types import Segment, StageLike
 from .merge import check_axis, check_merge, merge_outputs
+from .named import Names, read_stages, stage_at
 
 
 class Parallel(Composite):
     """Stages side by side; see `parallel`."""
 
     stages: tuple[Any, ...]
-    names: tuple[str, ...] | None = eqx.field(static=True)
+    names: Names = eqx.field(static=True)
     merge: Any  # the stage, where a callable was given
     builtin: str | None = eqx.field(static=True)
     axis: int = eqx.field(static=True)
@@ -59,15 +59,7 @@ class Parallel(Composite):
 
     def __getitem__(self, item: int | str) -> Any:
         """The branch at a position or of a name."""
-        if isinstance(item, str):
-            if self.names is None or item not in self.names:
-                raise KeyError(
-                    message(
-                        "parallel", f"no stage `{item}`.", nearest(item, self.segments)
-                    )
-                )
-            return self.stages[self.names.index(item)]
-        return self.stages[item]
+        return stage_at("parallel", self.names, self.stages, item)
 
 
 def parallel(
@@ -124,7 +116,7 @@ def parallel(
     """
     check_axis("parallel", axis)
     check_merge("parallel", merge)
-    names, children = _read_stages(stages)
+    names, children = read_stages("parallel", "stages", stages)
     builtin = merge if isinstance(merge, str) else None
     if builtin == "dict" and names is None:
         raise ValueError(
@@ -150,30 +142,3 @@ def parallel(
         builtin,
         axis.__index__(),
     )
-
-
-def _read_stages(
-    stages: tuple[Any, ...],
-) -> tuple[tuple[str, ...] | None, tuple[Any, ...]]:
-    """The names, if given, and the children."""
-    mappings = [s for s in stages if isinstance(s, Mapping)]
-    if mappings and len(stages) > 1:
-        raise TypeError(
-            message(
-                "parallel",
-                f"a mapping of names {list(mappings[0])} together with "
-                f"{len(stages) - 1} more positional arguments.",
-                "Give all stages by position, or all in one mapping.",
-            )
-        )
-    named = mappings[0] if mappings else None
-    if not (stages if named is None else named):
-        raise ValueError(message("parallel", "no stages.", "Give at least one."))
-    if named is None:
-        labelled = [(f"stages[{i}]", stage) for i, stage in enumerate(stages)]
-    else:
-        for name in named:
-            check_name("parallel", "stages", name)
-        labelled = [(f'stages["{name}"]', stage) for name, stage in named.items()]
-    children = tuple(as_stage("parallel", label, stage) for label, stage in labelled)
-    return (None if named is None else tuple(named)), children
