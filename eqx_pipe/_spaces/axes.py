@@ -46,10 +46,9 @@ class Linspace(Axis):
     def __init__(self, lo: Any, hi: Any, n: Any, *, dim: Any = None):
         check_length("Linspace", n)
         check_dim("Linspace", dim)
-        first, last = as_ends("Linspace", lo, hi)
+        (first, last), (a, b) = as_ends("Linspace", lo, hi)
         self.n = operator.index(n)
         self.dim = dim
-        a, b = _wide(first), _wide(last)
         self.lookup = tabulate(
             lambda xp, t: a * (1 - t) + b * t,
             lambda xp, t: (b - a) * t,
@@ -97,7 +96,7 @@ class Geomspace(Axis):
     def __init__(self, lo: Any, hi: Any, n: Any, *, dim: Any = None):
         check_length("Geomspace", n)
         check_dim("Geomspace", dim)
-        first, last = as_ends("Geomspace", lo, hi)
+        (first, last), (a, b) = as_ends("Geomspace", lo, hi)
         if isinstance(first, np.ndarray):
             if np.any(first == 0) or np.any(last == 0):
                 _refuse_ends(lo, hi, "an end is zero")
@@ -105,7 +104,6 @@ class Geomspace(Axis):
                 _refuse_ends(lo, hi, "the ends have different signs")
         self.n = operator.index(n)
         self.dim = dim
-        a, b = _wide(first), _wide(last)
 
         def whole(xp: Any, t: Any) -> Any:
             log_a, log_b = xp.log10(xp.abs(a)), xp.log10(xp.abs(b))
@@ -165,23 +163,14 @@ class Values(Axis):
         return take(self.values, i)
 
     def __repr__(self) -> str:
-        shown = ["..."]
         if isinstance(self.values, jax.core.Tracer) or is_key_array(self.values):
-            shown = [str(jax.typeof(self.values))]
-        elif self.values.ndim == 1:
-            shown = [f"{x:.6g}" if isinstance(x, float) else str(x)
-                     for x in np.asarray(self.values[:7]).tolist()]  # fmt: skip
-            shown = [*shown[:6], "..."] if len(shown) > 6 else shown
+            text = str(jax.typeof(self.values))
+        elif self.values.ndim > 1:
+            text = f"{self.values.dtype}{list(self.values.shape)}"
         else:
-            shown = [f"{self.values.dtype}{list(self.values.shape)}"]
-        inner = ", ".join(shown)
-        text = f"[{inner}]" if self.values.ndim == 1 and len(self) < 7 else inner
+            shown = [_number_text(x) for x in np.asarray(self.values[:6]).tolist()]
+            text = f"[{', '.join(shown + ['...'] * (len(self) > 6))}]"
         return f"Values({text}{_dim_text(self.dim)})"
-
-
-def _wide(end: Any) -> Any:
-    """An end in float64, unless an end is traced."""
-    return end if isinstance(end, jax.Array) else end.astype(np.float64)
 
 
 def _refuse_ends(lo: Any, hi: Any, what: str) -> None:
@@ -252,6 +241,10 @@ def _refuse_values(kind: type[Exception], wrong: str) -> None:
             "least one, within the range of its dtype (64 bits need `jax_enable_x64`).",
         )
     )
+
+
+def _number_text(x: Any) -> str:
+    return f"{x:.6g}" if isinstance(x, float) else str(x)
 
 
 def _dim_text(dim: str | None) -> str:

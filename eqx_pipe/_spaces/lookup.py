@@ -87,8 +87,12 @@ def tabulate(
     return Lookup(jnp.asarray(coarse), fine)
 
 
-def as_ends(function: str, lo: Any, hi: Any) -> tuple[Any, Any]:
-    """Both ends as arrays of one shape and one inexact dtype, finite."""
+def as_ends(function: str, lo: Any, hi: Any) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
+    """Both ends as arrays of one shape and one inexact dtype, finite.
+
+    And both as precisely as they were given, in float64, unless one is traced: the
+    decimal 0.001 lies between 0.0001 and 1 as decimals, not as float32s.
+    """
     plain = [_number(function, "lo", lo), _number(function, "hi", hi)]
     typed = [x.dtype for x in (lo, hi) if hasattr(x, "dtype")]
     dtype = (
@@ -98,9 +102,11 @@ def as_ends(function: str, lo: Any, hi: Any) -> tuple[Any, Any]:
         dtype = jnp.result_type(float)
     dtype = jax.dtypes.canonicalize_dtype(dtype)
     if any(isinstance(x, jax.core.Tracer) for x in plain):
-        plain = [jnp.asarray(x, dtype) for x in plain]
+        plain = wide = [jnp.asarray(x, dtype) for x in plain]
     else:
-        plain = [np.asarray(x).astype(dtype) for x in plain]
+        wide = [np.asarray(x).astype(np.float64) for x in plain]
+        with np.errstate(over="ignore"):  # an overflow is refused below
+            plain = [np.asarray(x).astype(dtype) for x in plain]
         for name, given, x in zip(("lo", "hi"), (lo, hi), plain, strict=True):
             if not np.all(np.isfinite(x)):
                 raise ValueError(
@@ -118,7 +124,7 @@ def as_ends(function: str, lo: Any, hi: Any) -> tuple[Any, Any]:
                 "Give two numbers, or two arrays of the same shape.",
             )
         )
-    return plain[0], plain[1]
+    return (plain[0], plain[1]), (wide[0], wide[1])
 
 
 def _number(function: str, name: str, x: Any) -> Any:
