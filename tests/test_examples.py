@@ -1,0 +1,85 @@
+"""Every example in the docs and in the package's docstrings, run as it stands."""
+
+import ast
+import doctest
+import re
+from pathlib import Path
+
+import jax
+import pytest
+
+import eqx_pipe
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = Path(eqx_pipe.__file__).parent
+FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+
+
+def docstrings(path):
+    """The docstrings with examples in a source file, as (name, line, text)."""
+    kinds = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+    for node in ast.walk(ast.parse(path.read_text())):
+        text = ast.get_docstring(node, clean=False) if isinstance(node, kinds) else None
+        if text and ">>> " in text:
+            name = getattr(node, "name", "module")
+            yield name, node.body[0].lineno - 1, text
+
+
+def blocks(path):
+    """The fenced blocks with examples in a page, as (name, line, text)."""
+    text = path.read_text()
+    for match in re.finditer(r"^```\w*\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
+        if ">>> " in match[1]:
+            yield path.stem, text[: match.start(1)].count("\n"), match[1]
+
+
+SOURCES = {
+    str(path.relative_to(PACKAGE.parent)): list(docstrings(path))
+    for path in sorted(PACKAGE.rglob("*.py"))
+}
+PAGES = {
+    str(path.relative_to(ROOT)): list(blocks(path))
+    for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+}
+
+
+@pytest.fixture(autouse=True)
+def default_settings():
+    """JAX as its users have it, not as strict as in the other tests."""
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        yield
+
+
+def run(file, name, line, text, variables):
+    """Runs one docstring or block; fails with doctest's own report."""
+    test = doctest.DocTestParser().get_doctest(text, variables, name, file, line)
+    report = []
+    runner = doctest.DocTestRunner(optionflags=FLAGS)
+    runner.run(test, out=report.append, clear_globs=False)
+    if report:
+        pytest.fail("".join(report), pytrace=False)
+    return test.globs
+
+
+@pytest.mark.parametrize("file", [name for name, found in SOURCES.items() if found])
+def test_docstrings(file):
+    for name, line, text in SOURCES[file]:
+        run(file, name, line, text, {})
+
+
+@pytest.mark.parametrize("file", [name for name, found in PAGES.items() if found])
+def test_pages(file):
+    """The blocks of one page follow each other and share their variables."""
+    variables = {}
+    for name, line, text in PAGES[file]:
+        variables = run(file, name, line, text, variables)
+
+
+def test_the_examples_are_found():
+    assert len(PAGES["README.md"]) >= 2
+    assert sum(len(found) for found in SOURCES.values()) >= 20
+
+
+def test_a_wrong_example_fails():
+    with pytest.raises(pytest.fail.Exception, match="Expected:\n    3"):
+        run("page.md", "page", 0, ">>> 1 + 1\n3\n", {})
