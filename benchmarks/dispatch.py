@@ -45,7 +45,7 @@ def main():
     parser.add_argument("--ratios", type=int, default=41)
     args = parser.parse_args()
     print(f"jax {jax.__version__}, {args.ratios} ratios of {NUM_CALLS} calls each")
-    print("layers  jit us  compiled / jit        filter_jit / jit")
+    print("layers  jit us  compiled / jit   filter_jit / jit")
     for num_layers in (8, 32, 64):
         layers = []
         for i in range(num_layers):
@@ -60,7 +60,9 @@ def main():
             median = np.median(found)
             spread = np.median(np.abs(found - median))
             columns.append(f"{median:.3f} +- {spread:.3f}")
-        print(f"{num_layers:6}  {np.median(times) * 1e6:6.1f}  " + "       ".join(columns))
+        print(
+            f"{num_layers:6}  {np.median(times) * 1e6:6.1f}  " + "       ".join(columns)
+        )
 
 
 if __name__ == "__main__":

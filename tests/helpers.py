@@ -1,0 +1,21 @@
+"""What several test files share."""
+
+import equinox as eqx
+import jax.numpy as jnp
+import jax.tree_util as jtu
+
+
+def assert_agree(a, b, *, tolerance=1e-4):
+    """Raises unless two pytrees agree in structure, shapes, dtypes, and in values."""
+    assert jtu.tree_structure(a) == jtu.tree_structure(b)
+    for left, right in zip(jtu.tree_leaves(a), jtu.tree_leaves(b), strict=True):
+        if not eqx.is_array(left):
+            assert left == right
+            continue
+        assert (left.shape, left.dtype) == (right.shape, right.dtype)
+        bound = 0.1 if left.dtype == jnp.bfloat16 else tolerance
+        left, right = (
+            v.astype(jnp.float32) if v.dtype == jnp.bfloat16 else v
+            for v in (left, right)
+        )
+        assert jnp.allclose(left, right, rtol=bound, atol=bound)
