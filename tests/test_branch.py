@@ -131,9 +131,10 @@ def by_hand(pipe, x):
 
 @pytest.mark.parametrize("kind", ["cond", "switch", "gated", "nested"])
 @pytest.mark.parametrize("order", ["plain", "grad(vmap)", "vmap(grad)", "batched"])
-def test_nan_in_a_closed_lane_harms_nothing(kind, order):
+@pytest.mark.parametrize("xs", [(1.0, 0.0, -1.0, 3.0, 0.0), (0.0, -1.0)], ids=len)
+def test_nan_in_a_closed_lane_harms_nothing(kind, order, xs):
     pipe = diverging(kind)
-    xs = jnp.array([1.0, 0.0, -1.0, 3.0, 0.0])
+    xs = jnp.array(xs)
 
     def grads(fn):
         def loss(pipe_x):

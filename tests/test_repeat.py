@@ -76,8 +76,7 @@ def make_noisy(key):
 makers = {
     "linear": make_linear,
     "affine": Affine,
-    "closure": make_closure,
-    "partial": lambda key: ft.partial(jnp.add, jr.normal(key, (SIZE,))),
+    "pytree": lambda key: jax.tree_util.Partial(jnp.add, jr.normal(key, (SIZE,))),
     "function": lambda key: jnp.tanh,
     "nested": lambda key: ep.repeat(make_linear, 2, key=key),
     "mlp": lambda key: eqx.nn.MLP(SIZE, SIZE, 4, 1, key=key),
@@ -125,7 +124,7 @@ def test_gradients_are_those_of_the_loop(n):
         np.testing.assert_allclose(dpipe[i][0].weight, d[0].weight, rtol=1e-5)
 
 
-@given(name=st.sampled_from(sorted(set(makers) - {"closure", "partial"})))
+@given(name=st.sampled_from(sorted(set(makers) - {"pytree"})))
 def test_indexing_gives_the_stage_made_for_that_position(name):
     pipe = ep.repeat(makers[name], 3, key=jr.key(1))
     assert len(pipe) == 3 and len(list(pipe)) == 3
@@ -329,3 +328,23 @@ def test_what_no_key_touches_may_be_anything():
     )
     raw = ep.repeat(make_linear, 2, key=jr.PRNGKey(0))
     assert raw(jnp.ones(SIZE)).shape == (SIZE,)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        make_closure,
+        lambda key: ep.chain(jnp.tanh, make_closure(key)),
+        lambda key: jax.jit(make_closure(key)),
+        lambda key: ft.partial(jnp.add, jr.normal(key, (SIZE,))),
+    ],
+)
+def test_a_function_that_hides_arrays_is_refused(make):
+    with pytest.raises(ValueError, match="Return an `equinox.Module`"):
+        ep.repeat(make, 2, key=jr.key(0))
+
+
+def test_a_function_may_close_over_what_all_stages_share():
+    shared = jnp.arange(SIZE, dtype=jnp.float32)
+    pipe = ep.repeat(lambda key: lambda x: x + shared, 3, key=jr.key(0))
+    np.testing.assert_allclose(pipe(jnp.zeros(SIZE)), 3 * shared)

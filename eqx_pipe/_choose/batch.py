@@ -2,7 +2,8 @@
 
 With one index for the whole batch, one branch runs, as in `lax.switch`. With an index
 per example each branch runs once for the whole batch, its parameters uncopied, if any
-example chose it, and the results are selected lane by lane.
+example chose it, and the results are selected lane by lane. (A branch of elementwise
+operations alone runs in any case: fused into the select, it costs less than to ask.)
 
 A branch may give an inf or NaN in a lane that did not choose it. The select keeps that
 out of the values, but in reverse mode `0 * inf` would reach the gradients of the input
@@ -30,7 +31,12 @@ from jax.extend.core import ClosedJaxpr
 from jax.interpreters import batching
 from jaxtyping import Array, Bool
 
-from .dependence import depends_on, may_loop_or_call_back, used_inputs
+from .dependence import (
+    depends_on,
+    is_elementwise,
+    may_loop_or_call_back,
+    used_inputs,
+)
 from .primitive import bind, choose_p, trace, zeros
 
 
@@ -63,18 +69,10 @@ def _batch(
         return out, [0 if b else None for b in out_batched]
 
     masks = _masks(index, len(branches))
-    results = []
-    for mask, branch, out_batched in zip(masks, branches, depends, strict=True):
-        results.append(
-            _run_where(
-                mask,
-                over_batch(branch, out_batched),
-                operands,
-                batched,
-                used_inputs(branch),
-                may_loop_or_call_back(branch),
-            )
-        )
+    results = [
+        _run_where(mask, branch, over_batch(branch, out_batched), operands, batched)
+        for mask, branch, out_batched in zip(masks, branches, depends, strict=True)
+    ]
     outputs, out_dims = [], []
     for k, owner in enumerate(owners):
         if owner is not None:
@@ -101,30 +99,36 @@ def _masks(index: Array, num_branches: int) -> list[Bool[Array, " batch"]]:
 
 def _run_where(
     mask: Bool[Array, " batch"],
+    branch: ClosedJaxpr,
     function: Any,
     operands: Sequence[Any],
     batched: Sequence[bool],
-    used: Sequence[bool],
-    guard_values: bool,
 ) -> list[Any]:
-    """Runs a batched branch if any lane is in `mask`, else gives zeros.
+    """Runs a branch, `function` over the batch; only lanes in `mask` mean anything.
 
     Operands that the branch does not use are left out, so that no gradients of zero
     are made for them.
     """
+    used = used_inputs(branch)
     given = [mask, *(x for x, u in zip(operands, used, strict=True) if u)]
     given_batched = [b for b, u in zip(batched, used, strict=True) if u]
+    elementwise = is_elementwise(branch)
 
-    def call(operands: Sequence[Any]) -> list[Any]:
+    def plain(mask: Any, *operands: Any) -> list[Any]:
         rest = iter(operands)
         return list(function(*(next(rest) if u else None for u in used)))
 
     def guarded(mask: Any, *operands: Any) -> list[Any]:
-        return call(_guard(mask, operands, given_batched))
+        return plain(mask, *_guard(mask, operands, given_batched))
+
+    if may_loop_or_call_back(branch):
+        return _if_any(guarded, *given)
 
     @jax.custom_jvp
     def run(mask: Any, *operands: Any) -> list[Any]:
-        return call(operands)
+        return (
+            plain(mask, *operands) if elementwise else _if_any(plain, mask, *operands)
+        )
 
     def run_jvp(primals: Any, tangents: Any) -> Any:
         moves = [not isinstance(t, SymbolicZero) for t in tangents]
@@ -132,17 +136,25 @@ def _run_where(
         def moving(*moved: Any) -> list[Any]:
             given = iter(moved)
             pairs = zip(primals, moves, strict=True)
-            return guarded(*(next(given) if m else x for x, m in pairs))
+            full = [next(given) if m else x for x, m in pairs]
+            return guarded(*full) if elementwise else _if_any(guarded, *full)
 
+        moved = [t for t, m in zip(tangents, moves, strict=True) if m]
+        if elementwise:  # with no lane to borrow from, the gradients are cut here
+            is_open = eqxi.unvmap_any(primals[0])
+            moved = [jnp.where(is_open, t, jnp.zeros_like(t)) for t in moved]
         return jax.jvp(
-            moving,
-            [x for x, m in zip(primals, moves, strict=True) if m],
-            [t for t, m in zip(tangents, moves, strict=True) if m],
+            moving, [x for x, m in zip(primals, moves, strict=True) if m], moved
         )
 
     run.defjvp(run_jvp, symbolic_zeros=True)
+    return run(*given)
 
-    taken = trace(guarded if guard_values else run, *given)
+
+def _if_any(function: Any, mask: Any, *operands: Any) -> list[Any]:
+    """`function(mask, *operands)` if any lane is in the mask, else zeros."""
+    given = [mask, *operands]
+    taken = trace(function, *given)
     skipped = trace(lambda *given: zeros(taken.out_avals), *given)
     return bind(eqxi.unvmap_any(mask), given, [skipped, taken])
 

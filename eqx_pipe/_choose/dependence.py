@@ -1,4 +1,4 @@
-"""Questions to a jaxpr: what depends on what, and which primitives occur."""
+"""Questions to a jaxpr: what depends on what, and which operations it holds."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -57,6 +57,27 @@ def used_inputs(branch: ClosedJaxpr) -> list[bool]:
     read = {v for eqn in jaxpr.eqns for v in eqn.invars if not isinstance(v, Literal)}
     read.update(v for v in jaxpr.outvars if not isinstance(v, Literal))
     return [v in read for v in jaxpr.invars]
+
+
+_FUSED = frozenset(
+    """
+    abs acos acosh add add_any and argmax argmin asin asinh atan atan2 atanh
+    bitcast_convert_type broadcast_in_dim cbrt ceil clamp concatenate
+    convert_element_type copy copy_p cos cosh div eq erf erf_inv erfc exp exp2 expand_dims expm1 floor ge gt imag
+    integer_pow iota is_finite le lgamma log log1p logistic lt max min mul ne neg
+    nextafter not or pad pow real reduce_and reduce_max reduce_min reduce_or
+    reduce_precision reduce_prod reduce_sum rem reshape rev round rsqrt select_n
+    shift_left shift_right_arithmetic shift_right_logical sign sin sinh slice sqrt
+    square squeeze stop_gradient sub tan tanh transpose xor
+    """.split()
+)
+
+
+def is_elementwise(branch: ClosedJaxpr) -> bool:
+    """Whether a jaxpr holds only what compilers fuse into the operations around it."""
+    return all(
+        name in _FUSED or name in _CALLS for name in _primitive_names(branch.jaxpr)
+    )
 
 
 def may_loop_or_call_back(branch: ClosedJaxpr) -> bool:

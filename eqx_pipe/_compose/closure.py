@@ -1,114 +1,63 @@
-"""Functions that close over arrays, made into pytrees whose leaves those arrays are."""
+"""Finding arrays that a function closes over while they are being traced."""
 
 import functools as ft
-import inspect
 import types
-from collections.abc import Callable
 from typing import Any
 
 import jax.tree_util as jtu
 from jax.core import Tracer
 
 from .._errors import message
-from .._stage import Stage
-
-_ABSENT = object()
+from .._tree import leaves_with_names
 
 
-class Closure(Stage):
-    """A function together with what it closes over; see `open_closures`.
+def check_no_hidden_arrays(function: str, argument: str, stage: Any) -> None:
+    """Raises a `ValueError` if a function inside a stage closes over traced arrays.
 
-    What holds no arrays is kept in its cell, so that it stays the same object.
+    A function is one leaf of a pytree: arrays made from the key that it closes over
+    would neither be stacked nor survive the tracing in which they were made.
     """
-
-    fn: Callable[..., Any]
-    cells: tuple[Any, ...]
-    defaults: tuple[Any, ...]
-    keyword_defaults: dict[str, Any]
-
-    def __call__(self, *args: Any, key: Any = _ABSENT, **kwargs: Any) -> Any:
-        fn = types.FunctionType(
-            self.fn.__code__,
-            self.fn.__globals__,
-            self.fn.__name__,
-            tuple(_as_cell(held).cell_contents for held in self.defaults),
-            tuple(_as_cell(held) for held in self.cells),
-        )
-        fn.__kwdefaults__ = {
-            name: _as_cell(held).cell_contents
-            for name, held in self.keyword_defaults.items()
-        }
-        if key is not _ABSENT and "key" in inspect.signature(fn).parameters:
-            kwargs["key"] = key
-        return fn(*args, **kwargs)
-
-
-class _Kept:
-    """A cell as one leaf; it can be hashed, which a bare cell cannot."""
-
-    def __init__(self, cell: types.CellType):
-        self.cell = cell
-
-
-def _as_cell(held: Any) -> types.CellType:
-    return held.cell if isinstance(held, _Kept) else types.CellType(held)
-
-
-def open_closures(function: str, argument: str, value: Any) -> Any:
-    """`value`, with the arrays being traced that a function holds brought into view.
-
-    A function made while tracing may hold tracers, which are dead once the tracing is
-    over. Here such a function becomes a `Closure`, a pytree like any other; anything
-    else is returned as it is. `function` and `argument` are for the error message.
-    """
-    return _open(value, lambda wrong: message(function, f"`{argument}` {wrong}", _CURE))
-
-
-_CURE = "Return an `equinox.Module` that has these arrays as fields."
-
-
-def _open(value: Any, complain: Callable[[str], str], seen: frozenset = frozenset()):
-    if not callable(value) or id(value) in seen:
-        return value
-    again = ft.partial(_open_all, complain=complain, seen=seen | {id(value)})
-    if isinstance(value, ft.partial) and not isinstance(value, jtu.Partial):
-        fn, args, kwargs = again((value.func, value.args, value.keywords))
-        if _holds_tracers((fn, args, kwargs)):
-            return jtu.Partial(fn, *args, **kwargs)
-    elif isinstance(value, types.FunctionType):
-        held = _held(value, again)
-        if _holds_tracers(held):
-            return Closure(value, *held)
-    elif isinstance(inner := getattr(value, "__wrapped__", None), types.FunctionType):
-        if _holds_tracers(_held(inner, again)):
+    for path, leaf in leaves_with_names(stage):
+        hidden = _hidden(leaf)
+        if hidden:
+            place = f"`.{path}` of " if path else ""
             raise ValueError(
-                complain(
-                    f"is a `{type(value).__name__}` round a function that closes over "
-                    "arrays made from the key."
+                message(
+                    function,
+                    f"{place}`{argument}` is a function that closes over arrays made "
+                    f"from the key: {', '.join(f'`{name}`' for name in hidden)}.",
+                    "Return an `equinox.Module` that has these arrays as fields.",
                 )
             )
-    return value
 
 
-def _open_all(tree: Any, complain: Callable[[str], str], seen: frozenset) -> Any:
-    return jtu.tree_map(lambda leaf: _open(leaf, complain, seen), tree)
+def _hidden(fn: Any) -> list[str]:
+    """The names under which a function holds traced arrays."""
+    if isinstance(fn, ft.partial):
+        named = [(str(k), v) for k, v in enumerate(fn.args)] + list(fn.keywords.items())
+        return _traced(named) + _hidden(fn.func)
+    fn = getattr(fn, "__wrapped__", fn)
+    if not isinstance(fn, types.FunctionType):
+        return []
+    cells = zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True)
+    held = [(name, cell.cell_contents) for name, cell in cells if _is_filled(cell)]
+    defaults = list((fn.__kwdefaults__ or {}).items())
+    defaults += [(f"default {v!r}", v) for v in fn.__defaults__ or ()]
+    inner = [n for _, v in held if callable(v) and v is not fn for n in _hidden(v)]
+    return _traced(held + defaults) + inner
 
 
-def _held(fn: types.FunctionType, again: Callable[[Any], Any]) -> tuple:
-    """What a function closes over, and its defaults: pytrees, or kept cells."""
-
-    def hold(cell):
-        try:
-            contents = cell.cell_contents
-        except ValueError:  # a cell not yet filled
-            return _Kept(cell)
-        opened = again(contents)
-        return opened if _holds_tracers(opened) else _Kept(cell)
-
-    defaults = tuple(hold(types.CellType(v)) for v in fn.__defaults__ or ())
-    keyword = {k: hold(types.CellType(v)) for k, v in (fn.__kwdefaults__ or {}).items()}
-    return tuple(hold(cell) for cell in fn.__closure__ or ()), defaults, keyword
+def _is_filled(cell: types.CellType) -> bool:
+    try:
+        cell.cell_contents  # noqa: B018
+    except ValueError:
+        return False
+    return True
 
 
-def _holds_tracers(tree: Any) -> bool:
-    return any(isinstance(leaf, Tracer) for leaf in jtu.tree_leaves(tree))
+def _traced(named: list[tuple[str, Any]]) -> list[str]:
+    return [
+        name
+        for name, value in named
+        if any(isinstance(leaf, Tracer) for leaf in jtu.tree_leaves(value))
+    ]

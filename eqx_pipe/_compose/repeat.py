@@ -17,7 +17,7 @@ from .._errors import StructureError, describe_value, message
 from .._stage import Composite, Scope, as_stage, enter
 from .._tree import as_arrays, differences
 from .._types import Key
-from .closure import open_closures
+from .closure import check_no_hidden_arrays
 
 
 class Repeat(Composite):
@@ -133,7 +133,8 @@ def repeat(make_stage: Callable[[Key], Any], n: SupportsIndex, *, key: Key) -> R
 
     - `TypeError` if `make_stage` is not a function of one key, or does not return a
       stage, or `n` is not an integer, or `key` is not a key.
-    - `ValueError` if `n` is negative.
+    - `ValueError` if `n` is negative, or a function in the stage closes over arrays
+      made from the key.
     - `StructureError` (a `ValueError`), when first called, if a stage returns something
       else than it takes; names the leaves.
 
@@ -161,9 +162,8 @@ def repeat(make_stage: Callable[[Key], Any], n: SupportsIndex, *, key: Key) -> R
     _check_maker(make_stage)
 
     def make(key):
-        stage = make_stage(key)
-        stage = open_closures("repeat", "make_stage(key)", stage)
-        stage = as_stage("repeat", "make_stage(key)", stage)
+        stage = as_stage("repeat", "make_stage(key)", make_stage(key))
+        check_no_hidden_arrays("repeat", "make_stage(key)", stage)
         # NumPy's arrays too, which `filter_vmap` would neither stack nor leave alone.
         return jtu.tree_map(
             lambda leaf: jnp.asarray(leaf) if isinstance(leaf, np.ndarray) else leaf,

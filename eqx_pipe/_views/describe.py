@@ -16,7 +16,6 @@ import numpy as np
 from jaxtyping import PyTree
 
 from .._check import check_callable
-from .._compose.closure import Closure
 from .._compose.compiled import Compiled
 from .._compose.repeat import Repeat
 from .._stage import Composite, Lift, is_stateful
@@ -35,12 +34,12 @@ def kind_of(stage: Any) -> str:
 
 def is_function(stage: Any) -> bool:
     """Whether a stage is a plain function, perhaps lifted."""
-    return isinstance(stage, Lift | Closure) or not isinstance(stage, eqx.Module)
+    return isinstance(stage, Lift) or not isinstance(stage, eqx.Module)
 
 
 def function_name(fn: Any) -> str:
     """The name of a plain function without its module, which versions change."""
-    if isinstance(fn, Lift | Closure):
+    if isinstance(fn, Lift):
         return function_name(fn.fn)
     if isinstance(fn, ft.partial):
         return f"partial({function_name(fn.func)})"
