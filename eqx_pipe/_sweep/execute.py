@@ -58,6 +58,13 @@ def execute(
             _collect(outputs, values, done, points, count, layout)
         except jax.errors.JaxRuntimeError as error:
             raise _failed(error, done, points) from error
+        except Exception as error:
+            # What JAX raises inside for `jax_debug_nans`, and `jit` would translate.
+            if type(error).__name__ == "InternalFloatingPointError":
+                raise FloatingPointError(
+                    f"invalid value in the sweep: {error}"
+                ) from None
+            raise
         done += points
         progress.done(points)
     return [

@@ -96,7 +96,13 @@ def build(jaxpr: Any, outputs: Sequence[jax.ShapeDtypeStruct], layout: Layout) -
             args = [*arrays, *(digit.astype(jnp.int32) for digit in digits)]
             if key is not None:
                 args.append(_point_key(key, ctl[2], ctl[3], offset, layout.wide))
-            return [as_data(out) for out in evaluate(jaxpr, constants, args)]
+            # An output that is a constant comes out as a literal.
+            return [
+                jnp.asarray(as_data(out), leaf.dtype)
+                for out, leaf in zip(
+                    evaluate(jaxpr, constants, args), outputs, strict=True
+                )
+            ]
 
         def microbatch(step: Int32[Array, ""], filled: list[Array]) -> list[Array]:
             at = ((device * count + step) * batch).astype(jnp.uint32)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import jax.random as jr
 import jax.tree_util as jtu
 import numpy as np
-from jax.sharding import AbstractMesh
+from jax.sharding import Mesh
 
 from .._check import check_key
 from .._errors import message
@@ -26,7 +26,7 @@ from .trace import trace
 
 
 def sweep(
-    fn: Callable[..., Any],
+    fn: Any,
     space: Any,
     *,
     key: Any = None,
@@ -91,13 +91,11 @@ def sweep(
     check_sweep_key("sweep", key)
     check_batch_size("sweep", batch_size, "auto")
     devices = mesh_devices("sweep", mesh)
-    _check_host(key)
     size = space.size
     _check_size(size)
     started = time.time()
     bar = Progress(progress, size)
-    # Outside of the user's own mesh context, which would end up in the program.
-    with jax.sharding.use_abstract_mesh(AbstractMesh((), ())), bar:
+    with _no_mesh(), bar:
         if jax.config.jax_disable_jit:
             batch_size = 1
             values = _loop(fn, space, key, bar)
@@ -154,10 +152,11 @@ def _on_host(leaf: Any) -> Any:
     return leaf if is_key else np.array(leaf)
 
 
-def _check_host(key: Key | None) -> None:
-    if isinstance(key, jax.core.Tracer) or isinstance(
-        jnp.add(np.float32(0), np.float32(0)), jax.core.Tracer
-    ):
+def _no_mesh() -> Any:
+    """Leaves the user's own mesh context, which would end up in the program."""
+    try:
+        return jax.set_mesh(Mesh(np.empty((), object), ()))
+    except ValueError as error:  # it has to be set outside of all transformations
         raise TypeError(
             message(
                 "sweep",
@@ -165,7 +164,7 @@ def _check_host(key: Key | None) -> None:
                 "A sweep runs on the host. Use `eqx_pipe.vmap_space`, which is a pure "
                 "function.",
             )
-        )
+        ) from error
 
 
 def _check_size(size: int) -> None:

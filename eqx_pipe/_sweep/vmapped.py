@@ -24,7 +24,7 @@ from .plan import check_batch_size, mesh_devices
 
 
 def vmap_space(
-    fn: Callable[..., Any],
+    fn: Any,
     space: Any,
     *,
     key: Any = None,

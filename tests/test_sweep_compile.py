@@ -1,0 +1,231 @@
+"""What is compiled again and what is not; two programs never share an entry."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+
+import eqx_pipe as ep
+
+_compiled = []
+jax.monitoring.register_event_duration_secs_listener(
+    lambda event, seconds, **_: (
+        _compiled.append(event)
+        if event == "/jax/core/compile/backend_compile_duration"
+        else None
+    )
+)
+
+
+def space(lo=0.0):
+    return ep.Space({"b": ep.Linspace(lo, 1, 5), "a": ep.Values([1.0, 2.0])})
+
+
+def count(fn, *args, **kwargs):
+    """How many programs are compiled, and the values."""
+    before = len(_compiled)
+    result = ep.sweep(fn, *args, **kwargs)
+    return len(_compiled) - before, np.asarray(result.values)
+
+
+def closed(array):
+    return lambda p: p["a"] * p["b"] + jnp.sum(array)
+
+
+def inner_jit(array):
+    return lambda p: jax.jit(lambda x: x * array[0])(p["a"])
+
+
+def inside_scan(array):
+    step = jax.jit(lambda c: c * array[1])
+    return lambda p: jax.lax.scan(lambda c, _: (step(c), None), p["a"], None, 3)[0]
+
+
+def inside_while(array):
+    step = jax.jit(lambda c: c + array[1])
+    return lambda p: jax.lax.while_loop(lambda c: c < array[0] * 9, step, p["a"])
+
+
+def inside_cond(array):
+    step = jax.jit(lambda c: c * array[2])
+    return lambda p: jax.lax.cond(p["b"] > 0.5, step, lambda c: c, p["a"])
+
+
+def activated(array):
+    return lambda p: jax.nn.relu(p["a"] - array[0]) + jax.nn.gelu(p["b"])
+
+
+def module(array):
+    layer = eqx.nn.Linear(1, "scalar", key=jr.key(0))
+    layer = eqx.tree_at(lambda m: m.weight, layer, array[:1][None])
+    return lambda p: layer(p["a"][None])
+
+
+def batched_rule(array):
+    @jax.custom_batching.custom_vmap
+    def twice(x):
+        return 2 * x
+
+    del array
+    return lambda p: jax.nn.softplus(p["a"])
+
+
+def checked(array):
+    return lambda p: eqx.error_if(p["a"], p["a"] < 0, "negative") + array[0]
+
+
+def numpy_array(array):
+    array = np.asarray(array)
+    return lambda p: p["a"] * jnp.sum(array)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        closed,
+        inner_jit,
+        inside_scan,
+        inside_while,
+        inside_cond,
+        activated,
+        module,
+        batched_rule,
+        checked,
+        numpy_array,
+    ],
+)
+def test_other_arrays_and_fresh_functions_compile_nothing(make):
+    first, second = jnp.array([1.0, 2.0, 3.0]), jnp.array([1.5, 0.5, 5.0])
+    jax.block_until_ready((first, second))
+    count(make(first), space())
+    other = space(0.25)
+    again, values = count(make(second), other)
+    assert again == 0
+    with jax.disable_jit():
+        expected = ep.sweep(make(second), other).values
+    np.testing.assert_allclose(values, expected, rtol=1e-6)
+
+
+def test_keys_slices_and_the_users_mesh_compile_nothing():
+    def fn(p, key):
+        return p["a"] + jr.normal(key)
+
+    mesh = jax.make_mesh((8,), ("x",), axis_types=(jax.sharding.AxisType.Explicit,))
+    keys, spaces = [jr.key(0), jr.key(1)], [space()[1:4], space()[5:8]]
+    count(fn, spaces[0], key=keys[0])
+    assert count(fn, spaces[1], key=keys[1])[0] == 0
+    with jax.set_mesh(mesh):
+        assert count(fn, spaces[1], key=keys[1], mesh=mesh)[0] == 0
+
+
+def test_the_function_is_traced_once_a_sweep():
+    traces = []
+
+    def fn(p):
+        traces.append(1)
+        return p["a"]
+
+    for expected in (1, 2):
+        ep.sweep(fn, space())
+        assert len(traces) == expected
+
+
+def differ(first, second):
+    """Two functions whose sweeps must not be mixed up."""
+    for fn in (first, second, first):
+        values = np.asarray(ep.sweep(fn, space()).values)
+        with jax.disable_jit():
+            np.testing.assert_allclose(values, ep.sweep(fn, space()).values, rtol=1e-6)
+
+
+def host(scale):
+    def on_host(x):
+        return np.float32(scale) * x
+
+    struct = jax.ShapeDtypeStruct((), jnp.float32)
+    return lambda p: jax.pure_callback(
+        on_host, struct, p["a"], vmap_method="sequential"
+    )
+
+
+def host_state(state):
+    def on_host(x):
+        return np.float32(state["scale"]) * x
+
+    struct = jax.ShapeDtypeStruct((), jnp.float32)
+    return lambda p: jax.pure_callback(
+        on_host, struct, p["a"], vmap_method="sequential"
+    )
+
+
+def with_rule(scale):
+    @jax.custom_batching.custom_vmap
+    def f(x):
+        return x * scale
+
+    @f.def_vmap
+    def _(size, batched, x):
+        return x * scale, batched[0]
+
+    return lambda p: f(p["a"])
+
+
+def test_two_programs_never_share_an_entry():
+    differ(lambda p: p["a"] * 2, lambda p: p["a"] * 3)
+    differ(lambda p: p["a"] * 0.0, lambda p: p["a"] * -0.0)
+    differ(lambda p: p["a"] - p["b"], lambda p: p["b"] - p["a"])
+    differ(
+        lambda p: jax.jit(lambda x: x * np.float32(2))(p["a"]),
+        lambda p: jax.jit(lambda x: x * np.float32(3))(p["a"]),
+    )
+    differ(host(2), host(3))
+    differ(host_state({"scale": 2}), host_state({"scale": 3}))
+    differ(with_rule(2), with_rule(3))
+    differ(
+        lambda p: jax.lax.while_loop(lambda c: c < 5, lambda c: c + 1, p["a"]),
+        lambda p: jax.lax.while_loop(lambda c: c < 6, lambda c: c + 1, p["a"]),
+    )
+    differ(
+        lambda p: jnp.sum(jnp.ones(3)) + p["a"], lambda p: jnp.sum(jnp.ones(4)) + p["a"]
+    )
+
+
+def test_a_callback_sees_what_it_closes_over_now():
+    scale = 2.0
+
+    def make():
+        def on_host(x):
+            return np.float32(scale) * x
+
+        struct = jax.ShapeDtypeStruct((), jnp.float32)
+        return lambda p: jax.pure_callback(
+            on_host, struct, p["a"], vmap_method="sequential"
+        )
+
+    first = ep.sweep(make(), space()).values
+    scale = 3.0
+    second = ep.sweep(make(), space()).values
+    np.testing.assert_allclose(second, first * 1.5)
+    logs = [], []
+    for log in logs:
+
+        def fn(p, log=log):
+            jax.debug.callback(lambda x: log.append(float(x)), p["a"])
+            return p["a"]
+
+        ep.sweep(fn, space(), batch_size=1)
+        jax.effects_barrier()
+    assert len(logs[0]) == len(logs[1]) == 10
+
+
+def test_other_dtypes_and_lengths_are_other_programs():
+    def fn(x):
+        return x * 2
+
+    for values in ([1, 2, 3], [1.0, 2.0, 3.0], [1.0, 2.0], np.ones((3, 2))):
+        got = ep.sweep(fn, ep.Values(values)).values
+        np.testing.assert_allclose(got, 2 * np.asarray(values))
+    with jax.enable_x64(True):
+        assert ep.sweep(fn, ep.Values([2.0**-60])).values.dtype == np.float64
