@@ -50,9 +50,6 @@ stages = {
     "switch": ep.switch(jnp.argmax, linear(KEY), ep.chain(jnp.sin)),
     "at": ep.at(("a", 0), linear(KEY)),
     "half": linear(KEY).__class__(3, 2, dtype=jnp.bfloat16, key=KEY),
-    "closure": ep.repeat(
-        lambda key: (lambda w: lambda x: x * w)(jr.normal(key, (3,))), 2, key=KEY
-    ),
     "inverse": lambda x: 1 / x,
     "spare": eqx.filter_eval_shape(linear, KEY),
 }
