@@ -1,0 +1,120 @@
+"""`outputs`: what every stage put out, by path."""
+
+import equinox as eqx
+import hypothesis as hp
+import hypothesis.strategies as st
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import pytest
+import strategies as strats
+from helpers import assert_agree
+from test_chain import Count, draw
+
+import eqx_pipe as ep
+
+
+def test_every_stage_below_the_root_is_listed():
+    pipe = ep.chain(
+        split=ep.parallel({"a": ep.chain(jnp.sin, jnp.cos), "b": jnp.tanh}),
+        mix=ep.weighted(ep.identity, ep.chain(jnp.exp)),
+        one=ep.at(0, ep.chain(jnp.negative)),
+    )
+    x = jnp.arange(2.0)
+    pipe = ep.chain(pipe[0], pipe[1], lambda y: (y, "text"), pipe[2])
+    found = ep.outputs(pipe, x)
+    assert list(found) == [
+        "0.a.0",
+        "0.a.1",
+        "0.a",
+        "0.b",
+        "0",
+        "1.0",
+        "1.1.0",
+        "1.1",
+        "1",
+        "2",
+        "3.stage.0",
+        "3.stage",
+        "3",
+    ]
+    assert_agree(found["0.a.0"], jnp.sin(x))
+    assert_agree(found["0.a"], jnp.cos(jnp.sin(x)))
+    assert found["2"][1] == "text"
+    assert_agree(found["3"], pipe(x))
+
+
+@hp.given(st.data())
+def test_the_last_output_is_that_of_the_pipeline(data):
+    struct = data.draw(strats.structs())
+    case = data.draw(strats.pipelines(struct, max_depth=2, branches=True))
+    x, key = data.draw(strats.values(struct)), data.draw(strats.keys())
+    pipe = ep.chain(head=case.stage)
+    found = eqx.filter_jit(ep.outputs)(pipe, x, key=key)
+    assert type(found) is dict
+    assert_agree(found["head"], eqx.filter_jit(pipe)(x, key=key))
+
+
+def test_what_runs_inside_a_branch_or_a_loop_is_not_listed():
+    def inner():
+        return ep.chain(jnp.sin, jnp.cos)
+
+    def positive(x):
+        return jnp.sum(x) > 0
+
+    x = jnp.arange(2.0)
+    pipes = {
+        "cond": ep.cond(positive, inner(), inner()),
+        "switch": ep.switch(lambda x: 1, inner(), inner()),
+        "repeat": ep.repeat(lambda key: inner(), 2, key=jr.key(0)),
+        "batched": ep.batched(inner()),
+        "gated": ep.gated(inner(), inner(), gates=(positive, positive)),
+    }
+    for name, pipe in pipes.items():
+        for listed in (ep.outputs, eqx.filter_jit(ep.outputs)):
+            assert list(listed(ep.chain(pipe), x)) == ["0"], name
+
+
+def test_it_works_under_vmap_and_grad():
+    pipe = ep.chain(a=jnp.sin, b=jnp.sum)
+    xs = jnp.ones((3, 2))
+    found = jax.vmap(lambda x: ep.outputs(pipe, x))(xs)
+    assert found["a"].shape == (3, 2) and found["b"].shape == (3,)
+    slope = jax.grad(lambda x: ep.outputs(pipe, x)["a"][0])(xs[0])
+    assert_agree(slope, jnp.array([jnp.cos(1.0), 0.0]))
+
+
+def test_draws_are_those_of_the_call():
+    pipe, key, x = ep.chain(ep.identity, draw), jr.key(0), jnp.zeros(2)
+    assert_agree(ep.outputs(pipe, x, key=key)["1"], pipe(x, key=key))
+    with pytest.raises(ep.MissingKeyError) as caught:
+        ep.outputs(pipe, x)
+    assert caught.value.path == "1"
+
+
+def test_the_state_given_stays_valid():
+    pipe, state = eqx.nn.make_with_state(lambda: ep.chain(Count(), Count()))()
+    x = jnp.zeros(1)
+    for _ in range(2):
+        found = ep.outputs(pipe, x, state)
+        assert_agree(found, {"0": jnp.ones(1), "1": jnp.full(1, 2.0)})
+    assert_agree(ep.outputs(pipe, x, state=state), found)
+    y, _ = pipe(x, state)
+    assert_agree(y, found["1"])
+
+
+def test_a_layer_has_no_stages_inside():
+    assert ep.outputs(eqx.nn.Linear(2, 2, key=jr.key(0)), jnp.ones(2)) == {}
+    assert ep.outputs(ep.chain(), jnp.ones(2)) == {}
+
+
+def test_bad_arguments(unchecked):
+    stateful, _ = eqx.nn.make_with_state(lambda: ep.chain(Count()))()
+    with pytest.raises(TypeError, match="`pipe` is 3"):
+        ep.outputs(3, jnp.ones(2))
+    with pytest.raises(TypeError, match="single PRNG key"):
+        ep.outputs(ep.chain(), jnp.ones(2), key=3)
+    with pytest.raises(ValueError, match="make_with_state"):
+        ep.outputs(stateful, jnp.ones(2))
+    with pytest.raises(TypeError, match="an `equinox.nn.State`"):
+        ep.outputs(ep.chain(), jnp.ones(2), 3)
