@@ -58,8 +58,7 @@ def _equation(eqn: Any, constants: Iterator[Any], inputs: list[Any]) -> list[Any
         runs.append(lambda *a, body=body, own=own: _run(body, iter(own), a))
     params, name = eqn.params, eqn.primitive.name
     if name == "scan":
-        split = params["num_consts"], params["num_consts"] + params["num_carry"]
-        closed, init, xs = _split(inputs, *split)
+        closed, init, xs = _split(inputs, *_scan_counts(params))
 
         def step(carry: list[Any], x: list[Any]) -> Any:
             outputs = runs[0](*closed, *carry, *x)
@@ -69,8 +68,8 @@ def _equation(eqn: Any, constants: Iterator[Any], inputs: list[Any]) -> list[Any
         carry, ys = jax.lax.scan(step, init, xs, **keywords)
         return [*carry, *ys]
     if name == "while":
-        split = params["cond_nconsts"], params["cond_nconsts"] + params["body_nconsts"]
-        for_cond, for_body, init = _split(inputs, *split)
+        counts = params["cond_nconsts"], params["body_nconsts"]
+        for_cond, for_body, init = _split(inputs, *counts)
         return jax.lax.while_loop(
             lambda carry: runs[0](*for_cond, *carry)[0],
             lambda carry: runs[1](*for_body, *carry),
@@ -86,8 +85,19 @@ def _equation(eqn: Any, constants: Iterator[Any], inputs: list[Any]) -> list[Any
     return _bind(eqn, placeless, inputs)
 
 
-def _split(values: list[Any], i: int, j: int) -> tuple[list[Any], list[Any], list[Any]]:
-    return values[:i], values[i:j], values[j:]
+def _scan_counts(params: dict[str, Any]) -> tuple[int, int]:
+    """How many inputs of a scan are constants, and how many are carried."""
+    if "num_consts" in params:
+        return params["num_consts"], params["num_carry"]
+    consts, carry, _ = params["ft_in"].unpack()  # since JAX 0.12
+    return len(consts), len(carry)
+
+
+def _split(
+    values: list[Any], first: int, second: int
+) -> tuple[list[Any], list[Any], list[Any]]:
+    both = first + second
+    return values[:first], values[first:both], values[both:]
 
 
 def _bind(eqn: Any, params: dict[str, Any], inputs: list[Any]) -> list[Any]:

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
@@ -79,11 +80,10 @@ def vmap_space(
     batch = int(batch_size or size)
     batch = even_out(min(batch, size), size, max(1, len(devices)))
     index = _index_blocks(size, batch, max(1, len(devices)))
-    lane = _lane(fn, space, key)
-    if devices:
-        values = _on_devices(lane, index, mesh)
+    if mesh is None:
+        values = _batches(_lane(fn, space, key), index)
     else:
-        values = _batches(lane, index)
+        values = _on_devices(fn, space, key, index, mesh)
     return jtu.tree_map(
         lambda leaf: leaf.reshape((index.size, *leaf.shape[3:]))[:size], values
     )
@@ -127,42 +127,46 @@ def _batches(lane: Callable[..., PyTree], index: Any) -> PyTree:
     return jtu.tree_map(lambda leaf: leaf[None], run(jnp.asarray(index[0])))
 
 
-def _on_devices(lane: Callable[..., PyTree], index: Any, mesh: Mesh) -> PyTree:
+def _on_devices(
+    fn: Callable[..., Any], space: Space, key: Key | None, index: Any, mesh: Mesh
+) -> PyTree:
     """The same, each device with its own row of `index`."""
     context = jax.sharding.get_abstract_mesh()
     if context.empty:
         mesh = Mesh(mesh.devices.reshape(-1), (POINTS,), axis_types=(AxisType.Auto,))
-    elif AxisType.Explicit in context.axis_types:
-        index = jax.sharding.reshard(index, P(mesh.axis_names))
-    split = P(mesh.axis_names)
-    if not context.empty:
-        # JAX's equations remember the mesh under which they were traced, so `lane` has
-        # to be traced inside of the map.
-        values = _shard_map(lambda row: _batches(lane, row), mesh, split, ())(index)
-    else:
-        # What the lane closes over, traced values too, is handed in as an argument, so
-        # that gradients flow back to it.
+        # What the function closes over, traced values too, is handed in as an argument,
+        # so that gradients flow back to it.
+        lane = _lane(fn, space, key)
         jaxpr, out = jax.make_jaxpr(lane, return_shape=True)(np.uint32(0))
         structure = jtu.tree_structure(out)
-        closed = getattr(jaxpr, "jaxpr", jaxpr)
+        closed, given = getattr(jaxpr, "jaxpr", jaxpr), list(jaxpr.consts)
 
-        def on_device(row: Array, constants: list[Array]) -> PyTree:
+        def on_device(row: Array, given: Any) -> PyTree:
             def one(i: Array) -> PyTree:
-                leaves = jax.core.eval_jaxpr(closed, constants, i)
+                leaves = jax.core.eval_jaxpr(closed, given, i)
                 return jtu.tree_unflatten(structure, leaves)
 
             return _batches(one, row)
 
-        values = _shard_map(on_device, mesh, split, (P(),))(index, list(jaxpr.consts))
+    else:
+        # JAX's equations remember the mesh under which they were traced, so the
+        # function has to be traced inside of the map.
+        given, static = eqx.partition((space, key), eqx.is_array)
+        if AxisType.Explicit in context.axis_types:
+            index = jax.sharding.reshard(index, P(mesh.axis_names))
+
+        def on_device(row: Array, given: Any) -> PyTree:
+            return _batches(_lane(fn, *eqx.combine(given, static)), row)
+
+    split = P(mesh.axis_names)
+    values = jax.shard_map(
+        on_device,
+        mesh=mesh,
+        in_specs=(split, P()),
+        out_specs=split,
+        check_vma=False,
+    )(index, given)
     if AxisType.Explicit in context.axis_types:
         # Uneven slices of an array with explicit sharding are not implemented in JAX.
         values = jtu.tree_map(lambda leaf: jax.sharding.reshard(leaf, P()), values)
     return values
-
-
-def _shard_map(
-    fn: Callable[..., PyTree], mesh: Mesh, split: P, others: tuple[P, ...]
-) -> Callable[..., PyTree]:
-    return jax.shard_map(
-        fn, mesh=mesh, in_specs=(split, *others), out_specs=split, check_vma=False
-    )

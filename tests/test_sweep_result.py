@@ -1,0 +1,187 @@
+"""The result of a sweep: indexed, sliced, labelled, searched for the best point."""
+
+import sys
+
+import jax.numpy as jnp
+import jax.random as jr
+import jax.tree_util as jtu
+import numpy as np
+import pytest
+
+import eqx_pipe as ep
+
+SPACE = ep.Space(
+    {
+        "rate": ep.Geomspace(1e-2, 1, 3),
+        "net": {"width": ep.Values([8, 16], dim="size")},
+        "start": ep.Values(np.arange(6.0).reshape(2, 3), dim="size"),
+    }
+)
+
+
+def fn(point):
+    loss = point["rate"] * point["net"]["width"].astype(jnp.float32)
+    return {"loss": loss, "path": point["start"] * 2, "rate": point["rate"] > 0.1}
+
+
+@pytest.fixture(scope="module")
+def result():
+    return ep.sweep(fn, SPACE)
+
+
+def test_it_is_a_sequence_of_outputs(result):
+    outputs = list(result)
+    assert len(result) == len(outputs) == 6
+    for i, output in enumerate(outputs):
+        expected = fn(SPACE.point(i))
+        for got in (output, result[i], result[i - 6]):
+            assert jtu.tree_structure(got) == jtu.tree_structure(expected)
+            np.testing.assert_allclose(got["path"], expected["path"])
+            np.testing.assert_allclose(got["loss"], expected["loss"], rtol=1e-6)
+    assert sum(1 for _ in result for _ in result) == 36
+    with pytest.raises(IndexError, match="6 points, 0 to 5"):
+        result[6]
+    with pytest.raises(TypeError, match="integer or a slice"):
+        result["loss"]
+
+
+def test_slices_are_results(result):
+    part = result[4:0:-2]
+    assert len(part) == 2 and part.space.dims == {"point": 2}
+    for i, j in enumerate((4, 2)):
+        assert part[i]["loss"] == result[j]["loss"]
+        assert part.space[i]["rate"] == SPACE[j]["rate"]
+    assert part.best("loss").point["rate"] == result[2:5:2].best("loss").point["rate"]
+
+
+def test_grid_has_the_dims_in_front(result):
+    grid = result.grid()
+    assert grid["loss"].shape == (3, 2) and grid["path"].shape == (3, 2, 3)
+    assert grid["loss"][2, 1] == result[5]["loss"]
+    assert result[1:].grid()["loss"].shape == (5,)
+
+
+def test_xarray_has_dims_coordinates_and_what_made_it(result):
+    data = result.to_xarray()
+    assert dict(data.sizes) == {"rate": 3, "size": 2, "start.0": 3, "path.0": 3}
+    assert list(data.data_vars) == ["loss", "path", "result.rate"]
+    assert data["loss"].dims == ("rate", "size")
+    assert data["path"].dims == ("rate", "size", "path.0")
+    assert data["net.width"].dims == ("size",)
+    assert data["start"].dims == ("size", "start.0")
+    best = data["loss"].sel(rate=1, size=1)
+    assert best == result[5]["loss"] and best["net.width"] == 16
+    assert data.attrs["batch_size"] == result.batch_size
+    for name in ("space", "devices", "jax", "eqx_pipe", "python", "started", "seconds"):
+        assert isinstance(data.attrs[name], str | int | float)
+
+
+@pytest.mark.parametrize("cut", [slice(None), slice(4, 0, -2)])
+def test_coordinates_are_the_values_of_points_bit_for_bit(cut):
+    space = ep.Space({"a": ep.Linspace(0.1, 0.7, 7), "b": ep.Geomspace(1e-5, 3, 5)})[
+        cut
+    ]
+    result = ep.sweep(lambda p: p, space)
+    data = result.to_xarray().stack(all=list(space.dims))
+    for name in "ab":
+        assert np.array_equal(data[name].values, result.values[name])
+        assert np.array_equal(space.to_pandas()[name], result.values[name])
+        assert np.array_equal([p[name] for p in space], result.values[name])
+
+
+def test_names_that_clash_and_bare_outputs():
+    bare = ep.sweep(lambda x: x * 2, ep.Linspace(0, 1, 3)).to_xarray()
+    assert bare["value"].dims == ("x",) and bare["x"].values.tolist() == [0, 0.5, 1]
+    clash = ep.sweep(lambda p: p["value"], {"value": ep.Values([1, 2])}).to_xarray()
+    assert clash["result.value"].values.tolist() == [1, 2]
+    zipped = ep.Space([ep.Values([1, 2]), ep.Values([3, 4])], "zip")
+    data = ep.sweep(lambda p: {"point": p[0]}, zipped).to_xarray()
+    assert data["result.point"].dims == ("point",)
+    assert data["0"].dims == data["1"].dims == ("point",)
+
+
+def test_keys_and_short_floats_are_stored_in_what_files_know(tmp_path):
+    def draw(key):
+        return {"key": jr.fold_in(key, 1), "half": jnp.bfloat16(1.5), "none": None}
+
+    keys = ep.Values(jr.split(jr.key(0), 3))
+    result = ep.sweep(lambda p: draw(p["k"]), {"k": keys})
+    assert result.values["half"].dtype == jnp.bfloat16
+    assert result.values["key"][1] == jr.fold_in(keys.values[1], 1)
+    data = result.to_xarray()
+    assert data["half"].dtype == np.float32
+    assert np.array_equal(data["key"].values, jr.key_data(result.values["key"]))
+    xarray = pytest.importorskip("xarray")
+    plain = ep.sweep(fn, SPACE).to_xarray()
+    plain.to_zarr(tmp_path / "result.zarr", consolidated=False)
+    back = xarray.open_zarr(tmp_path / "result.zarr", consolidated=False)
+    assert back.identical(plain) and back.attrs == plain.attrs
+
+
+def test_pandas_has_dotted_names(result):
+    frame = result.to_pandas()
+    assert list(frame.columns) == [
+        "rate", "net.width", "start.0", "start.1", "start.2",
+        "loss", "path.0", "path.1", "path.2", "result.rate",
+    ]  # fmt: skip
+    assert len(frame) == 6
+    assert frame["net.width"].tolist() == [8, 16] * 3
+    np.testing.assert_allclose(frame["loss"], result.values["loss"])
+
+
+def test_best_finds_the_extreme_and_never_a_nan():
+    values = ep.Values([3.0, np.nan, 1.0, 5.0, 1.0])
+    result = ep.sweep(lambda x: x, values)
+    best = result.best()
+    assert (best.index, best.value, best.point, best.output) == (2, 1, 1, 1)
+    assert result.best(mode="max").index == 3
+    assert result.best(lambda y: -y).index == 3
+    nested = ep.sweep(lambda x: {"fit": [x, x * 0]}, values)
+    assert nested.best("fit.0").index == 2
+    assert nested.best(lambda out: out["fit"][0]).output["fit"][0] == 1
+    whole = ep.sweep(lambda x: x > 2, ep.Values([1.0, 3.0]))
+    assert whole.best(mode="max").index == 1
+
+
+@pytest.mark.parametrize(
+    ("by", "says"),
+    [
+        (None, "`by` is not given"),
+        ("los", "Did you mean `loss`"),
+        ("path", "real scalar"),
+        (lambda y: y["path"], "real scalar"),
+    ],
+)
+def test_best_says_what_cannot_be_compared(result, by, says):
+    with pytest.raises(ValueError, match=says):
+        result.best(by)
+    with pytest.raises(ValueError, match="`min`"):
+        result.best("loss", mode="mn")
+
+
+def test_best_of_nothing_but_nans_is_an_error():
+    with pytest.raises(ValueError, match="no point"):
+        ep.sweep(lambda x: x * np.nan, ep.Linspace(0, 1, 3)).best()
+
+
+def test_repr_tells_shapes_time_and_batch_size(result):
+    text = repr(result)
+    assert text.startswith("SweepResult(6 points; rate: 3, size: 2)")
+    assert "path  float32[6,3]" in text and "8 devices" in text
+
+
+@pytest.mark.parametrize("module", ["xarray", "pandas"])
+def test_a_missing_library_names_the_extra(result, module, monkeypatch):
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(ImportError, match=r"eqx_pipe\[sweep\]"):
+        getattr(result, f"to_{module}")()
+
+
+def test_progress_counts_every_point_and_changes_nothing(capfd):
+    key = jr.key(0)
+    draw = lambda x, key: x + jr.normal(key)  # noqa: E731
+    quiet = ep.sweep(draw, ep.Linspace(0, 1, 97), key=key, batch_size=2)
+    assert capfd.readouterr().err == ""
+    loud = ep.sweep(draw, ep.Linspace(0, 1, 97), key=key, batch_size=2, progress=True)
+    assert "97/97" in capfd.readouterr().err
+    assert np.array_equal(quiet.values, loud.values)
