@@ -6,7 +6,7 @@ import functools as ft
 import inspect
 import zlib
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
 import jax
@@ -19,8 +19,14 @@ from ._check import check_callable, check_key
 from ._errors import MissingKeyError, locate, message
 from ._types import Key, Segment, StageLike
 
+if TYPE_CHECKING:
+    # Type checkers take `__call__`, which `StatefulLayer` declares, for a field.
+    _Layer = eqx.Module
+else:
+    _Layer = eqx.nn.StatefulLayer
 
-class Stage(eqx.nn.StatefulLayer):
+
+class Stage(_Layer):
     """The abstract base for your own stages.
 
     A stage is any callable with the convention of Equinox's layers:
@@ -190,7 +196,11 @@ class Composite(Stage):
         name = type(self).__name__.lower()
         check_key(name, key)
         check_state(name, self, state)
-        y, new_state = self.run(x, state, Scope(key))
+        try:
+            y, new_state = self.run(x, state, Scope(key))
+        except KeyError as error:
+            check_state_belongs(name, self, state, error)
+            raise
         return y if state is None else (y, new_state)
 
 
@@ -214,6 +224,28 @@ def check_state(function: str, stage: Any, state: Any) -> None:
                 "go in as one tuple or dict. Keys are passed as `key=`.",
             )
         )
+
+
+def check_state_belongs(
+    function: str, stage: Any, state: eqx.nn.State | None, error: KeyError
+) -> None:
+    """Raises if what failed was that the state was made with another pipeline."""
+    indices = jtu.tree_leaves(stage, is_leaf=_is_state_index)
+    for index in filter(_is_state_index, indices):
+        if state is not None and error.args == (index.marker,):
+            raise ValueError(
+                message(
+                    function,
+                    "the state holds nothing for a stateful stage inside (state "
+                    f"`{index.marker}`): it was made with another pipeline.",
+                    "Give the state that `equinox.nn.make_with_state` made together "
+                    "with this pipeline.",
+                )
+            ) from error
+
+
+def _is_state_index(leaf: Any) -> bool:
+    return isinstance(leaf, eqx.nn.StateIndex)
 
 
 def enter(
@@ -254,7 +286,8 @@ def call(
 ) -> tuple[PyTree, eqx.nn.State | None]:
     """Calls a stage by its own convention, with the key of `inner` as it is."""
     if isinstance(stage, Composite):
-        return stage.run(*args, state, inner)
+        (x,) = args
+        return stage.run(x, state, inner)
     keyword = {"key": inner.key} if _takes_key(stage) else {}
     if is_stateful(stage):
         return stage(*args, state, **keyword)

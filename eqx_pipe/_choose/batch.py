@@ -25,6 +25,7 @@ import equinox.internal as eqxi
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.core import eval_jaxpr
 from jax.custom_batching import custom_vmap
 from jax.custom_derivatives import SymbolicZero
 from jax.extend.core import ClosedJaxpr
@@ -54,7 +55,7 @@ def _batch(
 
     def over_batch(branch: ClosedJaxpr, out_batched: Sequence[bool]) -> Any:
         return jax.vmap(
-            ft.partial(jax.core.eval_jaxpr, branch.jaxpr, branch.consts),
+            ft.partial(eval_jaxpr, branch.jaxpr, branch.consts),
             in_axes=in_axes,
             out_axes=[0 if b else None for b in out_batched],
             axis_name=axis_data.name,

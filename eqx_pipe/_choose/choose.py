@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 from jax import lax
+from jax.core import Tracer
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from jaxtyping import Array, Bool, Int, PyTree
 
@@ -49,7 +50,8 @@ def choose(
     `cure` what to do when their outputs differ. A branch may be a `Like`. `x` may hold
     leaves that are not arrays; `y` too, if all branches return the same ones.
     """
-    if jax.config.jax_disable_jit and not isinstance(index, jax.core.Tracer):
+    no_jit = jax.config.jax_disable_jit  # pyright: ignore[reportAttributeAccessIssue]
+    if no_jit and not isinstance(index, Tracer):
         chosen = branches[min(max(int(index), 0), len(branches) - 1)]
         if not isinstance(chosen, Like):  # as `lax.cond`, so that a debugger works
             return chosen(x, state)

@@ -63,12 +63,13 @@ _FUSED = frozenset(
     """
     abs acos acosh add add_any and argmax argmin asin asinh atan atan2 atanh
     bitcast_convert_type broadcast_in_dim cbrt ceil clamp concatenate
-    convert_element_type copy copy_p cos cosh div eq erf erf_inv erfc exp exp2 expand_dims expm1 floor ge gt imag
-    integer_pow iota is_finite le lgamma log log1p logistic lt max min mul ne neg
-    nextafter not or pad pow real reduce_and reduce_max reduce_min reduce_or
-    reduce_precision reduce_prod reduce_sum rem reshape rev round rsqrt select_n
-    shift_left shift_right_arithmetic shift_right_logical sign sin sinh slice sqrt
-    square squeeze stop_gradient sub tan tanh transpose xor
+    convert_element_type copy copy_p cos cosh div eq erf erf_inv erfc exp exp2
+    expand_dims expm1 floor ge gt imag integer_pow iota is_finite le lgamma log
+    log1p logistic lt max min mul ne neg nextafter not or pad pow real reduce_and
+    reduce_max reduce_min reduce_or reduce_precision reduce_prod reduce_sum rem
+    reshape rev round rsqrt select_n shift_left shift_right_arithmetic
+    shift_right_logical sign sin sinh slice sqrt square squeeze stop_gradient sub
+    tan tanh transpose xor
     """.split()
 )
 

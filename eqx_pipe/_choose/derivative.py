@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
+from jax.core import eval_jaxpr
 from jax.extend.core import ClosedJaxpr, Literal, jaxpr_as_fun
 from jax.interpreters import ad
 
@@ -200,7 +201,7 @@ def _backward(
                 next(tangents) if m else None if is_linear else next(values)
                 for m, is_linear in zip(moves, linear, strict=True)
             ]
-            outputs = jax.core.eval_jaxpr(branch.jaxpr, branch.consts, *full)
+            outputs = eval_jaxpr(branch.jaxpr, branch.consts, *full)
             return [y for y, a in zip(outputs, alive, strict=True) if a]
 
         moved = iter(())

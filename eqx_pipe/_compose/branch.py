@@ -115,10 +115,7 @@ class Switch(Composite):
         self, x: PyTree, state: eqx.nn.State | None, scope: Scope
     ) -> tuple[Int[Array, ""], eqx.nn.State | None]:
         value, state = enter(scope.silent(), "selector", self.selector, x, state=state)
-        if isinstance(value, int | np.integer) and not isinstance(value, bool):
-            value = jnp.asarray(value)
-        integer = eqx.is_array(value) and jnp.issubdtype(value.dtype, jnp.integer)
-        if not integer or value.shape != ():
+        if not _is_integer(value):
             raise ValueError(
                 message(
                     "switch",
@@ -149,6 +146,13 @@ class Switch(Composite):
 
     def __getitem__(self, item: int) -> Any:
         return self.stages[item]
+
+
+def _is_integer(value: Any) -> bool:
+    """Whether a value is a single integer, of Python, NumPy or JAX."""
+    if eqx.is_array(value) or isinstance(value, np.ndarray | np.generic):
+        return value.shape == () and jnp.issubdtype(value.dtype, jnp.integer)
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def switch(selector: StageLike, *stages: StageLike, bounds: str = "clamp") -> Switch:

@@ -89,14 +89,15 @@ class Gated(Composite):
     def _ways(self, scope: Scope, segment: Segment, stage: Any) -> tuple[Any, Any, str]:
         """What runs if closed, what if open, and what to do if their outputs differ."""
         run = branch_of(scope, segment, stage)
-        if self.builtin in REDUCTIONS:
-            reduction = REDUCTIONS[self.builtin]
+        merge = self.builtin
+        if merge is not None and merge in REDUCTIONS:
+            reduction = REDUCTIONS[merge]
             path = join_path(scope.path, str(segment))
 
             def prepared(x: PyTree, state: Any) -> Any:
                 y, state = run(x, state)
                 y = as_arrays(y)
-                check_mergeable("gated", self.builtin, self.axis, [path], [y])
+                check_mergeable("gated", merge, self.axis, [path], [y])
                 return jtu.tree_map(reduction.prepare, y), state
 
             def nothing(shapes: Any, x: PyTree, state: Any) -> Any:
