@@ -1,8 +1,8 @@
 """What a sweep costs beyond its computation.
 
 Compares `sweep` with a hand-written `shard_map` program at the same batch size, on a
-large space of a loop (the rate), and on a small warm one (the overhead of one call, next
-to one trace of the function). Run: `python benchmarks/sweep_overhead.py`.
+large space of a loop (the rate), and on a small warm one (the overhead of one call,
+next to one trace of the function). Run: `python benchmarks/sweep_overhead.py`.
 """
 
 import os
