@@ -1,12 +1,13 @@
 """The axes: evenly spaced, evenly spaced in the logarithm, given one by one."""
 
 import operator
-from typing import Any
+from typing import Any, NoReturn
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jaxtyping import Array, Inexact, Int, Shaped
 
 from .._errors import describe_value, message
@@ -163,7 +164,7 @@ class Values(Axis):
         return take(self.values, i)
 
     def __repr__(self) -> str:
-        if isinstance(self.values, jax.core.Tracer) or is_key_array(self.values):
+        if isinstance(self.values, Tracer) or is_key_array(self.values):
             text = str(jax.typeof(self.values))
         elif self.values.ndim > 1:
             text = f"{self.values.dtype}{list(self.values.shape)}"
@@ -232,7 +233,7 @@ def _stack(values: list[Any]) -> Any:
     return array
 
 
-def _refuse_values(kind: type[Exception], wrong: str) -> None:
+def _refuse_values(kind: type[Exception], wrong: str) -> NoReturn:
     raise kind(
         message(
             "Values",
@@ -253,7 +254,7 @@ def _dim_text(dim: str | None) -> str:
 
 def _spaced_text(name: str, lookup: Lookup, n: int, dim: str | None) -> str:
     ends = lookup.coarse[0], lookup.coarse[-1]
-    if isinstance(lookup.coarse, jax.core.Tracer) or ends[0].ndim:
+    if isinstance(lookup.coarse, Tracer) or ends[0].ndim:
         shown = f"{lookup.coarse.dtype}{list(ends[0].shape)}"
     else:
         shown = ", ".join(f"{x.item():.6g}" for x in ends)

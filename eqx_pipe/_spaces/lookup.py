@@ -15,6 +15,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jaxtyping import Array, Inexact, Int
 
 from .._errors import describe_value, message
@@ -101,7 +102,7 @@ def as_ends(function: str, lo: Any, hi: Any) -> tuple[tuple[Any, Any], tuple[Any
     if not typed or not jnp.issubdtype(dtype, jnp.inexact):
         dtype = jnp.result_type(float)
     dtype = jax.dtypes.canonicalize_dtype(dtype)
-    if any(isinstance(x, jax.core.Tracer) for x in plain):
+    if any(isinstance(x, Tracer) for x in plain):
         plain = wide = [jnp.asarray(x, dtype) for x in plain]
     else:
         wide = [np.asarray(x).astype(np.float64) for x in plain]
@@ -128,7 +129,7 @@ def as_ends(function: str, lo: Any, hi: Any) -> tuple[tuple[Any, Any], tuple[Any
 
 
 def _number(function: str, name: str, x: Any) -> Any:
-    if isinstance(x, jax.core.Tracer):
+    if isinstance(x, Tracer):
         dtype = x.dtype
     elif isinstance(x, bool | int | float | np.generic | np.ndarray | jax.Array):
         dtype = jnp.result_type(x)

@@ -8,11 +8,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import jax.random as jr
 import jax.tree_util as jtu
 import numpy as np
+from jax.core import Tracer
 from jaxtyping import Array, Int, PyTree
 
 from .._check import check_choice, check_key
@@ -142,7 +142,7 @@ class Space(eqx.Module):
         **Raises:** `IndexError` if `i` is out of range; `TypeError` if it is not an
         integer.
         """
-        if isinstance(i, jax.core.Tracer):
+        if isinstance(i, Tracer):
             return self.at_digits(self._traced_digits(i))
         i = _as_index(i)
         if not 0 <= i < self.size:
@@ -213,7 +213,7 @@ class Space(eqx.Module):
                 )
             window = (start + step * chosen.start, step * chosen.step, count)
             return _with_window(self, window)
-        if isinstance(i, jax.core.Tracer):
+        if isinstance(i, Tracer):
             return self.point(i)
         i = _as_index(i)
         return self.point(i + self.size if -self.size <= i < 0 else i)

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
+from jax.core import eval_jaxpr
 from jax.sharding import NamedSharding, Sharding
 
 from .program import bodies, num_constants, opened, sub_jaxprs
@@ -28,7 +29,7 @@ def _run(closed: Any, constants: Iterator[Any], args: Sequence[Any]) -> list[Any
     jaxpr, own = opened(closed)
     consts = [next(constants) for _ in own]
     if not _taken_apart(closed):
-        return jax.core.eval_jaxpr(jaxpr, consts, *args)
+        return eval_jaxpr(jaxpr, consts, *args)
     values = dict(zip(jaxpr.constvars, consts, strict=True))
     values |= dict(zip(jaxpr.invars, args, strict=True))
 

@@ -44,7 +44,7 @@ def execute(
     arguments = jax.device_put((traced.arrays, program.constants, key), placement)
     told = control(0, 0, 0, digits_of(start, layout.lengths))
     kernel = _kernel(traced, program, layout, (told, table, *arguments))
-    values = empty_values(size, traced.stored)
+    values: list[Any] = empty_values(size, traced.stored)
     done = 0
     across = layout.batch_size * len(layout.devices)
     while done < size:

@@ -81,7 +81,7 @@ def sweep(
     !!! example
 
         >>> import eqx_pipe as ep
-        >>> space = {"x": ep.Linspace(0, 3, 4), "y": ep.Values([10, 20])}
+        >>> space = {"x": ep.Linspace(0, 3, 4), "y": ep.Values([10.0, 20.0])}
         >>> ep.sweep(lambda p: p["x"] * p["y"], space).grid().tolist()
         [[0.0, 0.0], [10.0, 20.0], [20.0, 40.0], [30.0, 60.0]]
     """
@@ -96,7 +96,7 @@ def sweep(
     started = time.time()
     bar = Progress(progress, size)
     with _no_mesh(), bar:
-        if jax.config.jax_disable_jit:
+        if jax.config.jax_disable_jit:  # pyright: ignore[reportAttributeAccessIssue]
             batch_size = 1
             values = _loop(fn, space, key, bar)
         else:

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import jax.random as jr
 import jax.tree_util as jtu
 import numpy as np
+from jax.core import Tracer
 
 from .._errors import message
 from .._spaces.space import Space
@@ -66,7 +67,7 @@ def trace(
     jaxpr, out = jax.make_jaxpr(flat, return_shape=True)(structs[0], digits, structs[1])
     outputs, structure = jtu.tree_flatten(out)
     constants = [x for x in (*jaxpr.consts, *arrays, key) if x is not None]
-    if any(isinstance(x, jax.core.Tracer) for x in constants):
+    if any(isinstance(x, Tracer) for x in constants):
         raise TypeError(
             message(
                 function,

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import jax.random as jr
 import jax.tree_util as jtu
 import numpy as np
+from jax.core import eval_jaxpr
 from jax.sharding import AxisType, Mesh
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, PyTree, UInt32
@@ -139,11 +140,12 @@ def _on_devices(
         lane = _lane(fn, space, key)
         jaxpr, out = jax.make_jaxpr(lane, return_shape=True)(np.uint32(0))
         structure = jtu.tree_structure(out)
-        closed, given = getattr(jaxpr, "jaxpr", jaxpr), list(jaxpr.consts)
+        closed: Any = getattr(jaxpr, "jaxpr", jaxpr)
+        given = list(jaxpr.consts)
 
         def on_device(row: Array, given: Any) -> PyTree:
             def one(i: Array) -> PyTree:
-                leaves = jax.core.eval_jaxpr(closed, given, i)
+                leaves = eval_jaxpr(closed, given, i)
                 return jtu.tree_unflatten(structure, leaves)
 
             return _batches(one, row)
