@@ -1,5 +1,6 @@
 """A pipeline compiled ahead of time, for loops that call it often."""
 
+import functools as ft
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -8,7 +9,6 @@ import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
-from jax.core import Tracer
 from jaxtyping import PyTree
 
 from .._check import check_callable, check_key
@@ -17,18 +17,23 @@ from .._stage import Composite, Scope, as_stage, call, check_state, is_stateful
 from .._tree import differences, tree_text
 from .._types import Key, StageLike
 
+# `(x, state, key)` to what a call of the stage returns.
+Program = Callable[[PyTree, Any, Any], Any]
+
 
 class Baked:
-    """What `compiled` made: a program, and the very arrays that stand in it.
+    """What `compiled` made: programs, and the very arrays that stand in them.
 
     It is compared by identity, so it can be a static field. It is not copied by pickle:
     a program lives in its process.
     """
 
-    def __init__(self, pipe: Any, structs: tuple[PyTree, PyTree]):
-        self.leaves, self.structure = jtu.tree_flatten(pipe)
+    def __init__(self, leaves: list, structure: Any, structs: tuple[PyTree, PyTree]):
+        self.leaves = leaves
+        self.structure = structure
         self.structs = structs
-        self.program = None
+        # By whether a state is given, and the kind of key, if any.
+        self.programs: dict[tuple[bool, Any], Program] = {}
 
     def holds(self, pipe: Any) -> bool:
         """Whether these are the parameters that were baked in, unchanged."""
@@ -37,25 +42,24 @@ class Baked:
             len(leaves) == len(self.leaves)
             and all(a is b for a, b in zip(leaves, self.leaves, strict=True))
             and structure == self.structure
-            and self.program is not None
         )
 
     def __deepcopy__(self, memo: dict) -> "Baked":
         return self
 
     def __reduce__(self) -> Any:
-        return Baked, (None, (None, None))
+        return Baked, ([None], None, (None, None))
 
 
 class Compiled(Composite):
-    """A pipeline with its compiled program; see `compiled`."""
+    """A pipeline with its compiled programs; see `compiled`."""
 
     pipe: Any
     baked: Baked = eqx.field(static=True, repr=False)
 
-    # The program is found as the attribute `_program`, beside the type of a concrete
-    # array, `_array`. They are no fields: an instance rebuilt by a transformation, or
-    # with other parameters, has neither and finds out in `_general` what it is.
+    # The program that the last call used is kept as the attribute `_program`. It is no
+    # field: an instance rebuilt by a transformation, or with other parameters, has none
+    # and so finds out in `_slow` what it is.
 
     def children(self) -> Mapping[str, Any]:
         """Those of the pipeline, whose place this stage takes."""
@@ -67,61 +71,59 @@ class Compiled(Composite):
     def __call__(
         self, x: PyTree, state: eqx.nn.State | None = None, *, key: Key | None = None
     ) -> Any:
-        failure = None
-        if state is None and key is None:
-            try:
-                # `jax.jit` would take a tracer too, but that is for the plain pipeline.
-                if type(x) is self._array:
-                    return self._program(x)
-            except Exception as error:
-                failure = error
-        y, new_state = self._general(x, state, Scope(key), failure)
-        return y if state is None else (y, new_state)
+        try:
+            return self._program(x, state, key)
+        except Exception as error:
+            failure = error
+        return self._slow(x, state, Scope(key), failure)
 
     def run(
         self, x: PyTree, state: eqx.nn.State | None, scope: Scope
     ) -> tuple[PyTree, eqx.nn.State | None]:
         if scope.record is not None:
             return call(self.pipe, (x,), state, scope)
-        return self._general(x, state, scope, None)
+        try:
+            y = self._program(x, state, scope.key)
+        except Exception as error:
+            y = self._slow(x, state, scope, error)
+        return (y, state) if state is None else y
 
-    def _general(
+    def _slow(
         self,
         x: PyTree,
         state: eqx.nn.State | None,
         scope: Scope,
-        failure: Exception | None,
-    ) -> tuple[PyTree, eqx.nn.State | None]:
-        """A call with anything. `failure` is that of the program, if it ran already."""
+        failure: Exception,
+    ) -> Any:
+        """The call, when the program at hand did not fit it."""
         check_key("compiled", scope.key)
         check_state("compiled", self, state)
-        traced = any(map(_is_tracer, jtu.tree_leaves((x, state, scope.key))))
-        if traced or not self.settle():
-            return call(self.pipe, (x,), state, scope)
+        traced = any(map(_is_tracer, jtu.tree_leaves((self.pipe, x, state, scope.key))))
+        if traced or not self.baked.holds(self.pipe):
+            y, state_out = call(self.pipe, (x,), state, scope)
+            return y if state is None else (y, state_out)
         _check_fits(self.baked.structs, x, state, scope)
-        if isinstance(failure, AttributeError):  # there was no `_program` yet
-            failure = None
-        if failure is not None:
+        last = self.__dict__.get("_program")
+        program = self.prepare(x, state, scope)
+        if program is last:  # the program fits, so it was the run that failed
             raise failure
-        stateful = is_stateful(self.pipe)
-        y = self._program(*_arguments(x, state if stateful else None, scope.key))
-        return y if stateful else (y, state)
+        return program(x, state, scope.key)
 
-    def settle(self) -> bool:
-        """Takes the program as this instance's, if its parameters are those in it."""
-        if "_program" not in self.__dict__:
-            if not self.baked.holds(self.pipe):
-                return False
-            object.__setattr__(self, "_program", self.baked.program)
-            object.__setattr__(self, "_array", type(jnp.zeros(())))
-        return True
+    def prepare(self, x: PyTree, state: eqx.nn.State | None, scope: Scope) -> Program:
+        """Makes the program for such calls the one at hand, compiling it if need be."""
+        kind = (state is None, None if scope.key is None else scope.key.dtype)
+        programs = self.baked.programs
+        if kind not in programs:
+            programs[kind] = _compile(self.pipe, x, state, scope)
+        object.__setattr__(self, "_program", programs[kind])
+        return programs[kind]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"pipe": self.pipe, "baked": self.baked}
+        return {k: v for k, v in self.__dict__.items() if k != "_program"}
 
 
 def _is_tracer(leaf: Any) -> bool:
-    return isinstance(leaf, Tracer)
+    return isinstance(leaf, jax.core.Tracer)
 
 
 def _is_dynamic(leaf: Any) -> bool:
@@ -174,43 +176,46 @@ def _check_fits(
             )
 
 
-def _arguments(x: PyTree, state: Any, key: Any) -> tuple:
-    """Those of the program; it is called in one way only where `x` is all there is."""
-    moving = eqx.filter(x, _is_dynamic)
-    return (moving,) if state is None and key is None else (moving, state, key)
-
-
-def _compile(
-    pipe: Any,
-    structs: tuple[PyTree, PyTree],
-    x: PyTree,
-    state: eqx.nn.State | None,
-    key: Key | None,
-) -> Callable[..., Any]:
-    """The program: a `jax.jit` with its first entry compiled.
-
-    Not the ahead-of-time `jax.stages.Compiled`, which takes longer to call and refuses
-    tracers. Other shapes, which would compile again, are turned away while tracing.
-    """
-    fixed = eqx.filter(x, _is_dynamic, inverse=True)
+def _compile(pipe: Any, x: PyTree, state: eqx.nn.State | None, scope: Scope) -> Program:
+    """The program for inputs like `x`, for this presence of state and key."""
     stateful = is_stateful(pipe)
-    constants = []
+    moving, fixed = eqx.partition(x, _is_dynamic)
+    rest = []
 
-    def program(moving, state=None, key=None):
+    def pure(moving, state, key):
         given = eqx.combine(moving, fixed)
-        _check_fits(structs, given, state, Scope(None))
-        y, state = call(pipe, (given,), state, Scope(key))
-        out = (y, state) if stateful else y
-        arrays, constant = eqx.partition(out, eqx.is_array)
-        constants.append(constant)
+        y, state = call(pipe, (given,), state, Scope(key, scope.path))
+        arrays, constant = eqx.partition((y, state) if stateful else y, eqx.is_array)
+        rest.append(constant)
         return arrays
 
-    program.__name__ = "compiled"
-    jitted = jax.jit(program)
-    jitted.lower(*_arguments(x, state if stateful else None, key)).compile()
-    if jtu.tree_leaves(constants[0]):
-        return lambda *args: eqx.combine(jitted(*args), constants[0])
-    return jitted
+    pure.__name__ = "compiled"
+    held = state if stateful else None
+    program = jax.jit(pure).lower(moving, held, scope.key).compile()
+    if fixed_leaves := jtu.tree_leaves(fixed):
+        program = ft.partial(_past_fixed, program, fixed_leaves)
+    if jtu.tree_leaves(rest[-1]):
+        program = ft.partial(_with_rest, program, rest[-1])
+    if state is not None and not stateful:
+        program = ft.partial(_beside_state, program)
+    return program
+
+
+def _past_fixed(program: Program, fixed: list, x: PyTree, state: Any, key: Any) -> Any:
+    moving, given = eqx.partition(x, _is_dynamic)
+    if jtu.tree_leaves(given) != fixed:
+        raise StructureError("other leaves than in the example; see `_check_fits`")
+    return program(moving, state, key)
+
+
+def _with_rest(program: Program, rest: PyTree, x: PyTree, state: Any, key: Any) -> Any:
+    return eqx.combine(program(x, state, key), rest)
+
+
+def _beside_state(program: Program, x: PyTree, state: Any, key: Any) -> Any:
+    if state is None:
+        raise TypeError("made for calls with a state; see `Compiled.prepare`")
+    return program(x, None, key), state
 
 
 def compiled(
@@ -263,7 +268,8 @@ def compiled(
     check_key("compiled", key)
     stage = as_stage("compiled", "pipe", pipe)
     check_state("compiled", stage, state)
-    if any(map(_is_tracer, jtu.tree_leaves((stage, example, state, key)))):
+    leaves, structure = jtu.tree_flatten(stage)
+    if any(map(_is_tracer, [*leaves, *jtu.tree_leaves((example, state, key))])):
         raise ValueError(
             message(
                 "compiled",
@@ -272,9 +278,7 @@ def compiled(
                 "Make the compiled stage outside; inside, call the pipeline itself.",
             )
         )
-    structs = (_struct(example), _struct(state))
-    baked = Baked(stage, structs)
-    baked.program = _compile(stage, structs, example, state, key)
+    baked = Baked(leaves, structure, (_struct(example), _struct(state)))
     made = Compiled(stage, baked)
-    made.settle()
+    made.prepare(example, state, Scope(key))
     return made
