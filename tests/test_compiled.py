@@ -49,7 +49,7 @@ def test_it_is_traced_once_and_never_called_again():
     fast = ep.compiled(ep.chain(Traced(calls)), jnp.zeros(2))
     assert len(calls) == 1
     for i in range(4):
-        assert_agree(fast(jnp.full(2, float(i))), jnp.full(2, i + 1.0))
+        assert_agree(fast(jnp.full(2, i, jnp.float32)), jnp.full(2, i + 1.0))
     assert len(calls) == 1
 
 

@@ -1,6 +1,5 @@
 """A pipeline compiled ahead of time, for loops that call it often."""
 
-import functools as ft
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -9,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
+from jax.core import Tracer
 from jaxtyping import PyTree
 
 from .._check import check_callable, check_key
@@ -17,23 +17,27 @@ from .._stage import Composite, Scope, as_stage, call, check_state, is_stateful
 from .._tree import differences, tree_text
 from .._types import Key, StageLike
 
-# `(x, state, key)` to what a call of the stage returns.
-Program = Callable[[PyTree, Any, Any], Any]
-
 
 class Baked:
-    """What `compiled` made: programs, and the very arrays that stand in them.
+    """What `compiled` made: a program, and the very arrays that stand in it.
 
     It is compared by identity, so it can be a static field. It is not copied by pickle:
     a program lives in its process.
     """
 
-    def __init__(self, leaves: list, structure: Any, structs: tuple[PyTree, PyTree]):
-        self.leaves = leaves
-        self.structure = structure
-        self.structs = structs
-        # By whether a state is given, and the kind of key, if any.
-        self.programs: dict[tuple[bool, Any], Program] = {}
+    def __init__(self, pipe: Any, x: PyTree, state: Any):
+        self.leaves, self.structure = jtu.tree_flatten(pipe)
+        self.stateful = is_stateful(pipe)
+        self.structs = _struct(x), _struct(state)
+        # The leaves that are no arguments of the program, such as text.
+        self.fixed = jtu.tree_leaves(eqx.filter(x, _is_dynamic, inverse=True))
+        self.program = None
+
+    def arguments(self, x: PyTree, state: Any, key: Any) -> tuple:
+        """Those of the program; called in one way only where `x` is all there is."""
+        state = state if self.stateful else None
+        x = eqx.filter(x, _is_dynamic) if self.fixed else x
+        return (x,) if state is None and key is None else (x, state, key)
 
     def holds(self, pipe: Any) -> bool:
         """Whether these are the parameters that were baked in, unchanged."""
@@ -42,24 +46,25 @@ class Baked:
             len(leaves) == len(self.leaves)
             and all(a is b for a, b in zip(leaves, self.leaves, strict=True))
             and structure == self.structure
+            and self.program is not None
         )
 
     def __deepcopy__(self, memo: dict) -> "Baked":
         return self
 
     def __reduce__(self) -> Any:
-        return Baked, ([None], None, (None, None))
+        return Baked, (None, None, None)
 
 
 class Compiled(Composite):
-    """A pipeline with its compiled programs; see `compiled`."""
+    """A pipeline with its compiled program; see `compiled`."""
 
     pipe: Any
     baked: Baked = eqx.field(static=True, repr=False)
 
-    # The program that the last call used is kept as the attribute `_program`. It is no
-    # field: an instance rebuilt by a transformation, or with other parameters, has none
-    # and so finds out in `_slow` what it is.
+    # The program and the type of a concrete array are found in the attribute `_ready`.
+    # It is no field: an instance rebuilt by a transformation, or with other parameters,
+    # has none and finds out in `settle` what it is.
 
     def children(self) -> Mapping[str, Any]:
         """Those of the pipeline, whose place this stage takes."""
@@ -71,59 +76,71 @@ class Compiled(Composite):
     def __call__(
         self, x: PyTree, state: eqx.nn.State | None = None, *, key: Key | None = None
     ) -> Any:
-        try:
-            return self._program(x, state, key)
-        except Exception as error:
-            failure = error
-        return self._slow(x, state, Scope(key), failure)
+        failure = None
+        if state is None and key is None:
+            try:
+                # A module's own way to look up an attribute takes a microsecond.
+                program, array = object.__getattribute__(self, "_ready")
+                # `jax.jit` would take a tracer too, but that is for the plain pipeline.
+                if type(x) is array:
+                    return program(x)
+            except Exception as error:
+                failure = error
+        y, new_state = self._general(x, state, Scope(key), failure)
+        return y if state is None else (y, new_state)
 
     def run(
         self, x: PyTree, state: eqx.nn.State | None, scope: Scope
     ) -> tuple[PyTree, eqx.nn.State | None]:
         if scope.record is not None:
             return call(self.pipe, (x,), state, scope)
-        try:
-            y = self._program(x, state, scope.key)
-        except Exception as error:
-            y = self._slow(x, state, scope, error)
-        return (y, state) if state is None else y
+        return self._general(x, state, scope, None)
 
-    def _slow(
+    def _general(
         self,
         x: PyTree,
         state: eqx.nn.State | None,
         scope: Scope,
-        failure: Exception,
-    ) -> Any:
-        """The call, when the program at hand did not fit it."""
+        failure: Exception | None,
+    ) -> tuple[PyTree, eqx.nn.State | None]:
+        """A call with anything. `failure` is that of the program, if it ran already."""
         check_key("compiled", scope.key)
+        if state is not None:
+            check_state("compiled", self, state)
+        fresh = "_ready" not in self.__dict__
+        traced = any(map(_is_tracer, jtu.tree_leaves((x, state, scope.key))))
+        if traced or not self.settle():
+            check_state("compiled", self, state)
+            return call(self.pipe, (x,), state, scope)
+        baked = self.baked
+        if baked.fixed:  # the program does not see these
+            _check_fits(baked.structs, x, state, scope)
+        if failure is None or fresh:
+            program, _ = self._ready
+            try:
+                y = program(*baked.arguments(x, state, scope.key))
+                return y if baked.stateful else (y, state)
+            except Exception as error:
+                failure = error
         check_state("compiled", self, state)
-        traced = any(map(_is_tracer, jtu.tree_leaves((self.pipe, x, state, scope.key))))
-        if traced or not self.baked.holds(self.pipe):
-            y, state_out = call(self.pipe, (x,), state, scope)
-            return y if state is None else (y, state_out)
-        _check_fits(self.baked.structs, x, state, scope)
-        last = self.__dict__.get("_program")
-        program = self.prepare(x, state, scope)
-        if program is last:  # the program fits, so it was the run that failed
-            raise failure
-        return program(x, state, scope.key)
+        _check_fits(baked.structs, x, state, scope)
+        raise failure
 
-    def prepare(self, x: PyTree, state: eqx.nn.State | None, scope: Scope) -> Program:
-        """Makes the program for such calls the one at hand, compiling it if need be."""
-        kind = (state is None, None if scope.key is None else scope.key.dtype)
-        programs = self.baked.programs
-        if kind not in programs:
-            programs[kind] = _compile(self.pipe, x, state, scope)
-        object.__setattr__(self, "_program", programs[kind])
-        return programs[kind]
+    def settle(self) -> bool:
+        """Takes the program as this instance's, if its parameters are those in it."""
+        if "_ready" not in self.__dict__:
+            if not self.baked.holds(self.pipe):
+                return False
+            ready = self.baked.program, type(jnp.zeros(()))
+            object.__setattr__(self, "_ready", ready)
+        return True
 
     def __getstate__(self) -> dict[str, Any]:
-        return {k: v for k, v in self.__dict__.items() if k != "_program"}
+        return {"pipe": self.pipe, "baked": self.baked}
 
 
 def _is_tracer(leaf: Any) -> bool:
-    return isinstance(leaf, jax.core.Tracer)
+    return isinstance(leaf, Tracer)
 
 
 def _is_dynamic(leaf: Any) -> bool:
@@ -176,46 +193,32 @@ def _check_fits(
             )
 
 
-def _compile(pipe: Any, x: PyTree, state: eqx.nn.State | None, scope: Scope) -> Program:
-    """The program for inputs like `x`, for this presence of state and key."""
-    stateful = is_stateful(pipe)
-    moving, fixed = eqx.partition(x, _is_dynamic)
-    rest = []
+def _compile(
+    pipe: Any, baked: Baked, x: PyTree, state: Any, key: Key | None
+) -> Callable[..., Any]:
+    """The program: a `jax.jit` with its first entry compiled.
 
-    def pure(moving, state, key):
+    Not the ahead-of-time `jax.stages.Compiled`, which takes longer to call. Other
+    shapes, which would compile again, are turned away while they are traced.
+    """
+    fixed = eqx.filter(x, _is_dynamic, inverse=True)
+    constants = []
+
+    def program(moving, state=None, key=None):
         given = eqx.combine(moving, fixed)
-        y, state = call(pipe, (given,), state, Scope(key, scope.path))
-        arrays, constant = eqx.partition((y, state) if stateful else y, eqx.is_array)
-        rest.append(constant)
+        _check_fits(baked.structs, given, state, Scope(None))
+        y, state = call(pipe, (given,), state, Scope(key))
+        out = (y, state) if baked.stateful else y
+        arrays, constant = eqx.partition(out, eqx.is_array)
+        constants.append(constant)
         return arrays
 
-    pure.__name__ = "compiled"
-    held = state if stateful else None
-    program = jax.jit(pure).lower(moving, held, scope.key).compile()
-    if fixed_leaves := jtu.tree_leaves(fixed):
-        program = ft.partial(_past_fixed, program, fixed_leaves)
-    if jtu.tree_leaves(rest[-1]):
-        program = ft.partial(_with_rest, program, rest[-1])
-    if state is not None and not stateful:
-        program = ft.partial(_beside_state, program)
-    return program
-
-
-def _past_fixed(program: Program, fixed: list, x: PyTree, state: Any, key: Any) -> Any:
-    moving, given = eqx.partition(x, _is_dynamic)
-    if jtu.tree_leaves(given) != fixed:
-        raise StructureError("other leaves than in the example; see `_check_fits`")
-    return program(moving, state, key)
-
-
-def _with_rest(program: Program, rest: PyTree, x: PyTree, state: Any, key: Any) -> Any:
-    return eqx.combine(program(x, state, key), rest)
-
-
-def _beside_state(program: Program, x: PyTree, state: Any, key: Any) -> Any:
-    if state is None:
-        raise TypeError("made for calls with a state; see `Compiled.prepare`")
-    return program(x, None, key), state
+    program.__name__ = "compiled"
+    jitted = jax.jit(program)
+    jitted.lower(*baked.arguments(x, state, key)).compile()
+    if jtu.tree_leaves(constants[0]):
+        return lambda *args: eqx.combine(jitted(*args), constants[0])
+    return jitted
 
 
 def compiled(
@@ -268,8 +271,7 @@ def compiled(
     check_key("compiled", key)
     stage = as_stage("compiled", "pipe", pipe)
     check_state("compiled", stage, state)
-    leaves, structure = jtu.tree_flatten(stage)
-    if any(map(_is_tracer, [*leaves, *jtu.tree_leaves((example, state, key))])):
+    if any(map(_is_tracer, jtu.tree_leaves((stage, example, state, key)))):
         raise ValueError(
             message(
                 "compiled",
@@ -278,7 +280,8 @@ def compiled(
                 "Make the compiled stage outside; inside, call the pipeline itself.",
             )
         )
-    baked = Baked(leaves, structure, (_struct(example), _struct(state)))
+    baked = Baked(stage, example, state)
+    baked.program = _compile(stage, baked, example, state, key)
     made = Compiled(stage, baked)
-    made.prepare(example, state, Scope(key))
+    made.settle()
     return made
