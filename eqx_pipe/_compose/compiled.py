@@ -17,6 +17,9 @@ from .._stage import Composite, Scope, as_stage, call, check_state, is_stateful
 from .._tree import differences, tree_text
 from .._types import Key, StageLike
 
+# A module's own way to look up an attribute takes a microsecond longer.
+_look_up = object.__getattribute__
+
 
 class Baked:
     """What `compiled` made: a program, and the very arrays that stand in it.
@@ -79,8 +82,7 @@ class Compiled(Composite):
         failure = None
         if state is None and key is None:
             try:
-                # A module's own way to look up an attribute takes a microsecond.
-                program, array = object.__getattribute__(self, "_ready")
+                program, array = _look_up(self, "_ready")
                 # `jax.jit` would take a tracer too, but that is for the plain pipeline.
                 if type(x) is array:
                     return program(x)
