@@ -27,6 +27,9 @@ class Axis(eqx.Module):
     - `value`: the value at a position. It is traced and vectorised, so it must be
       made of JAX operations.
 
+    An axis that cannot do without the key says so by a property `needs_key` that is
+    `True`; a space without one is then refused when it is built.
+
     Arrays in its fields may change without compiling a sweep again.
 
     !!! example
@@ -44,6 +47,11 @@ class Axis(eqx.Module):
     """
 
     dim: eqx.AbstractVar[str | None]
+
+    @property
+    def needs_key(self) -> bool:
+        """Whether `value` needs a key: whether the axis draws its values."""
+        return False
 
     @abc.abstractmethod
     def __len__(self) -> int:

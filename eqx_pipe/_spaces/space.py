@@ -22,6 +22,7 @@ from .arrange import arrange
 from .axis import Axis, is_axis
 from .index import BITS, advance_by, digits_of, strides
 from .order import axes_by_path, axis_name, written_order
+from .random import MissingAxisKey
 
 
 class Space(eqx.Module):
@@ -38,13 +39,14 @@ class Space(eqx.Module):
     - `tree`: any pytree with at least one axis in it: a dict, a bare axis, an
       Equinox module in which `equinox.tree_at` put an axis.
     - `mode`: `"product"` or `"zip"`.
-    - `key`: a PRNG key, for axes that draw their values.
+    - `key`: a PRNG key, for axes that draw their values (`Random`).
 
     **Returns:** a space. `len`, iteration and `space[i]` give points; `space[a:b]` is
     a space again, of one dim named `point`.
 
     **Raises:** `ValueError` if there is no axis, if axes of one dim differ in length,
-    or if a name stands for two dims.
+    or if a name stands for two dims; `MissingKeyError` (a `ValueError`) if an axis
+    draws its values and there is no `key`.
 
     !!! example
 
@@ -79,7 +81,12 @@ class Space(eqx.Module):
         self.key = key
         self.order = written_order(tree)
         self.window = None
-        arrange(self.axes(), mode)
+        axes = self.axes()
+        arrange(axes, mode)
+        if key is None:
+            for name, axis in axes.items():
+                if axis.needs_key:
+                    raise MissingAxisKey(name)
 
     # How it is laid out.
 

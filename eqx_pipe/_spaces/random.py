@@ -1,0 +1,98 @@
+"""An axis of random draws."""
+
+import operator
+from typing import Any
+
+import equinox as eqx
+import jax.random as jr
+from jaxtyping import Array, Int
+
+from .._errors import MissingKeyError, describe_value, message
+from .._types import Key
+from .axis import Axis, check_dim, check_length
+
+
+class Random(Axis):
+    r"""Independent random values.
+
+    Value `i` is `sampler(fold_in(axis_key, i), ())`, where `axis_key` is made from the
+    key of the space and the path of the axis. So more values, or more axes, never
+    redraw the others, and a value is the same wherever it is computed.
+
+    **Arguments:**
+
+    - `sampler`: a function `(key, shape) -> Array` such as `jax.random.normal`, or an
+      object with a method `sample(key, sample_shape)` such as a NumPyro distribution.
+      It is called with the shape `()`. Arrays in it may change without compiling a
+      sweep again.
+    - `n`: how many values, at least 1.
+    - `dim`: the dimension's name; axes with the same `dim` vary together. By default
+      the axis's path in the space.
+
+    **Raises:** `TypeError` if `sampler` can neither be called nor sampled; `ValueError`
+    if `n` is not between 1 and $2^{31} - 1$; a `MissingKeyError` (a `ValueError`) from
+    `Space` if the space has no key.
+
+    **Laws:** `Random(sampler, m)` is the beginning of `Random(sampler, n)` for m < n.
+
+    !!! example
+
+        >>> import eqx_pipe as ep, jax
+        >>> tree = {"noise": ep.Random(jax.random.normal, 3)}
+        >>> space = ep.Space(tree, key=jax.random.key(0))
+        >>> [round(point["noise"].item(), 2) for point in space]
+        [0.17, -1.89, 1.18]
+    """
+
+    sampler: Any
+    n: int = eqx.field(static=True)
+    dim: str | None = eqx.field(static=True)
+
+    def __init__(self, sampler: Any, n: Any, dim: Any = None):
+        check_length("Random", n)
+        check_dim("Random", dim)
+        if isinstance(sampler, type) or not (
+            callable(sampler) or hasattr(sampler, "sample")
+        ):
+            raise TypeError(
+                message(
+                    "Random",
+                    f"`sampler` is {describe_value(sampler)}.",
+                    "Give a function of `(key, shape)` such as `jax.random.normal`, "
+                    "or an object with `.sample(key, sample_shape)`.",
+                )
+            )
+        self.sampler = sampler
+        self.n = operator.index(n)
+        self.dim = dim
+
+    @property
+    def needs_key(self) -> bool:
+        return True
+
+    def __len__(self) -> int:
+        return self.n
+
+    def value(self, i: Int[Array, ""], key: Key | None) -> Any:
+        if key is None:
+            raise MissingAxisKey("x")
+        # A distribution may be callable too, and mean something else by it.
+        sample = getattr(self.sampler, "sample", self.sampler)
+        return sample(jr.fold_in(key, i), ())
+
+    def __repr__(self) -> str:
+        name = getattr(self.sampler, "__name__", type(self.sampler).__name__)
+        dim = "" if self.dim is None else f", dim={self.dim!r}"
+        return f"Random({name}, {self.n}{dim})"
+
+
+class MissingAxisKey(MissingKeyError):
+    """The error for an axis that draws its values in a space without a key."""
+
+    def __str__(self) -> str:
+        return message(
+            "Space",
+            f"the axis `{self.path}` draws its values and the space has no key.",
+            "Make the space with one: `Space(tree, key=jax.random.key(0))`. (The `key` "
+            "of `sweep` is for the function alone.)",
+        )
