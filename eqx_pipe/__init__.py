@@ -21,6 +21,8 @@ from ._spaces.axes import Geomspace as Geomspace
 from ._spaces.axes import Linspace as Linspace
 from ._spaces.axes import Values as Values
 from ._spaces.axis import Axis as Axis
+from ._spaces.designs import latin_hypercube as latin_hypercube
+from ._spaces.designs import sobol as sobol
 from ._spaces.mapped import Mapped as Mapped
 from ._spaces.random import Random as Random
 from ._spaces.space import Space as Space

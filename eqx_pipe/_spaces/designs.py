@@ -1,0 +1,208 @@
+"""Joint designs: few points that fill a box of many dimensions evenly."""
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
+from jaxtyping import PyTree
+
+from .._check import check_int
+from .._errors import describe_value, message
+from .._tree import join_path
+from .axes import Values
+from .axis import check_dim, check_length
+from .lookup import as_ends
+
+_SOBOL_MOST = 2**30
+
+
+def sobol(
+    bounds_tree: PyTree, n: Any, *, seed: Any = 0, dim: Any = "sobol"
+) -> PyTree[Values]:
+    """The first `n` points of a scrambled Sobol sequence in a box.
+
+    The points of a longer sequence begin with those of a shorter one. They are spread
+    most evenly where `n` is a power of 2.
+
+    **Arguments:**
+
+    - `bounds_tree`: a pytree whose leaves are pairs `(lo, hi)` of finite real numbers,
+      or of arrays of one shape (each entry then varies by itself). A tuple or list of
+      two numbers or arrays is a pair; every other tuple or list is a node of the tree.
+    - `n`: how many points, at least 1 and at most $2^{30}$.
+    - `seed`: of the scrambling, an integer of at least 0. (Keyword only.)
+    - `dim`: the dim that the axes share. Two designs in one space need two names.
+      (Keyword only.)
+
+    **Returns:** the same pytree with an axis in the place of each pair, floats between
+    `lo` and `hi`. (For whole numbers round them: `Mapped(jnp.round, axis)`.)
+
+    **Units:** those of the bounds, for each pair its own.
+
+    **Raises:** `ValueError` for bounds that are not finite or differ in shape, and a
+    wrong `n` or `seed`; `TypeError` for a leaf that is not a pair.
+
+    !!! example
+
+        >>> import eqx_pipe as ep
+        >>> tree = ep.sobol({"rate": (0.0, 1.0), "depth": (2, 8)}, 16)
+        >>> ep.Space(tree).dims, ep.Space({**tree, "on": ep.Values([0, 1])}).size
+        ({'sobol': 16}, 32)
+
+    ??? cite "Source"
+
+        Sobol (1967), scrambled after Matousek (1998), as in `scipy.stats.qmc.Sobol`.
+    """
+
+    def draw(columns: int, n: int, seed: int) -> np.ndarray:
+        from scipy.stats import qmc
+
+        # A whole power of 2 and cut, since SciPy warns about any other number.
+        sampler: Any = qmc.Sobol(columns, scramble=True, seed=seed)
+        return sampler.random_base2(max(0, (n - 1).bit_length()))[:n]
+
+    check_length("sobol", n)
+    if n > _SOBOL_MOST:
+        raise ValueError(
+            message("sobol", f"`n` is {n}.", "A Sobol sequence has 2**30 points.")
+        )
+    return _design("sobol", draw, bounds_tree, n, seed, dim)
+
+
+def latin_hypercube(
+    bounds_tree: PyTree, n: Any, *, seed: Any = 0, dim: Any = "latin_hypercube"
+) -> PyTree[Values]:
+    """A Latin hypercube of `n` points in a box.
+
+    Cut each side of the box into `n` equal parts: every part has exactly one point.
+
+    **Arguments:**
+
+    - `bounds_tree`: a pytree whose leaves are pairs `(lo, hi)` of finite real numbers,
+      or of arrays of one shape (each entry then varies by itself). A tuple or list of
+      two numbers or arrays is a pair; every other tuple or list is a node of the tree.
+    - `n`: how many points, at least 1.
+    - `seed`: of the draws, an integer of at least 0. (Keyword only.)
+    - `dim`: the dim that the axes share. Two designs in one space need two names.
+      (Keyword only.)
+
+    **Returns:** the same pytree with an axis in the place of each pair, floats between
+    `lo` and `hi`.
+
+    **Units:** those of the bounds, for each pair its own.
+
+    **Raises:** as `sobol`.
+
+    !!! example
+
+        >>> import eqx_pipe as ep
+        >>> space = ep.Space(ep.latin_hypercube({"a": (0, 4), "b": (-1.0, 1.0)}, 4))
+        >>> sorted(int(point["a"]) for point in space)
+        [0, 1, 2, 3]
+
+    ??? cite "Source"
+
+        McKay, Beckman, Conover (1979), as in `scipy.stats.qmc.LatinHypercube`.
+    """
+
+    def draw(columns: int, n: int, seed: int) -> np.ndarray:
+        from scipy.stats import qmc
+
+        sampler: Any = qmc.LatinHypercube(columns, seed=seed)
+        return sampler.random(n)
+
+    check_length("latin_hypercube", n)
+    return _design("latin_hypercube", draw, bounds_tree, n, seed, dim)
+
+
+def _design(
+    function: str,
+    draw: Callable[[int, int, int], np.ndarray],
+    tree: PyTree,
+    n: int,
+    seed: Any,
+    dim: Any,
+) -> PyTree:
+    """A tree of axes from points of the unit cube, a column for each number."""
+    check_int(function, "seed", seed, 0)
+    check_dim(function, dim)
+    bounds = list(_pairs(function, tree, ""))
+    if not bounds:
+        raise ValueError(
+            message(
+                function,
+                "`bounds_tree` has no leaf.",
+                "Give at least one pair: `{'rate': (0.0, 1.0)}`.",
+            )
+        )
+    ends = [as_ends(f"{function}, bounds of `{p or 'x'}`", *b) for p, b in bounds]
+    sizes = [math.prod(np.shape(first)) for (first, _), _ in ends]
+    cube = draw(sum(sizes), int(n), int(seed))
+    parts = np.split(cube, np.cumsum(sizes)[:-1], axis=1)
+    axes = (
+        Values(_scaled(part, *both), dim=dim)
+        for part, both in zip(parts, ends, strict=True)
+    )
+    return _rebuild(tree, axes)
+
+
+def _scaled(part: np.ndarray, ends: tuple[Any, Any], wide: tuple[Any, Any]) -> Any:
+    first, (lo, hi) = ends[0], wide
+    part = part.reshape(len(part), *first.shape)
+    if isinstance(first, jax.Array):
+        part = jnp.asarray(part, first.dtype)
+        return lo * (1 - part) + hi * part
+    # In float64, and rounded once.
+    return jnp.asarray((lo * (1 - part) + hi * part).astype(first.dtype))
+
+
+def _is_pair(node: Any) -> bool:
+    return type(node) in (tuple, list) and len(node) == 2 and all(map(_is_end, node))
+
+
+def _is_end(x: Any) -> bool:
+    return isinstance(x, bool | int | float | complex) or hasattr(x, "dtype")
+
+
+def _pairs(function: str, node: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """The pairs with their paths, in the order in which they were written."""
+    if _is_pair(node):
+        yield path, node
+        return
+    steps = _children(node)[0]
+    if steps is None:
+        raise TypeError(
+            message(
+                function,
+                f"`bounds_tree` has {describe_value(node)} at `{path or '.'}`.",
+                "Its leaves are pairs `(lo, hi)` of numbers, or of arrays of one "
+                "shape. Put what does not vary in the space beside the design.",
+            )
+        )
+    for name, child in steps:
+        yield from _pairs(function, child, join_path(path, name))
+
+
+def _rebuild(node: Any, axes: Iterator[Values]) -> Any:
+    """The tree with the next axis in the place of each pair."""
+    if _is_pair(node):
+        return next(axes)
+    steps, structure = _children(node)
+    children = [_rebuild(child, axes) for _, child in steps or ()]
+    if type(node) is dict:  # its own order, which unflattening would sort
+        return dict(zip(node, children, strict=True))
+    return jtu.tree_unflatten(structure, children)
+
+
+def _children(node: Any) -> tuple[list[tuple[str, Any]] | None, Any]:
+    """The children of a node with their names, `None` for a leaf."""
+    if type(node) is dict:
+        return [(str(key), child) for key, child in node.items()], None
+    found, structure = jtu.tree_flatten_with_path(node, is_leaf=lambda x: x is not node)
+    if len(found) == 1 and not found[0][0]:
+        return None, structure
+    return [(jtu.keystr(p, simple=True, separator="."), x) for p, x in found], structure
