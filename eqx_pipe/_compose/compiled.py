@@ -34,7 +34,7 @@ class Baked:
         self.structs = _struct(x), _struct(state)
         # The leaves that are no arguments of the program, such as text.
         self.fixed = jtu.tree_leaves(eqx.filter(x, _is_dynamic, inverse=True))
-        self.program = None
+        self.program: Any = None
 
     def arguments(self, x: PyTree, state: Any, key: Any) -> tuple:
         """Those of the program; called in one way only where `x` is all there is."""
@@ -118,7 +118,7 @@ class Compiled(Composite):
         if baked.fixed:  # the program does not see these
             _check_fits(baked.structs, x, state, scope)
         if failure is None or fresh:
-            program, _ = self._ready
+            program, _ = self._ready  # pyright: ignore
             try:
                 y = program(*baked.arguments(x, state, scope.key))
                 return y if baked.stateful else (y, state)
