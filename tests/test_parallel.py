@@ -155,7 +155,7 @@ def test_length_iteration_and_indexing():
         (lambda p: p({"a.b": jnp.sin}), ValueError, "without a dot"),
         (lambda p: p({"": jnp.sin}), ValueError, "non-empty"),
         (lambda p: p({"a": 3}), TypeError, r'`stages\["a"\]` is 3'),
-        (lambda p: p([jnp.sin, jnp.cos]), TypeError, "a plain function"),
+        (lambda p: p([jnp.sin, jnp.cos]), TypeError, r"`stages\[0\]`"),
         (lambda p: p(jnp.sin, axis=1.0), TypeError, "Give one integer"),
         (lambda p: p(jnp.sin, axis=True), TypeError, "Give one integer"),
         (lambda p: p(jnp.sin, axis=(0, 1)), TypeError, "Give one integer"),
