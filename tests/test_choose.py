@@ -277,3 +277,104 @@ def test_jaxpr_questions():
         jax.jit(lambda x: lax.while_loop(lambda v: v > 0, lambda v: v - 1, x))
     )(1.0)
     assert may_loop_or_call_back(loop)
+
+
+def member_loss(shared, own, xs):
+    """An ensemble's member with a batch; NaN where `own * x` is not positive."""
+    weight, other = shared
+
+    def one(x):
+        def yes(x):
+            return weight @ jnp.log(own * x)
+
+        return choose("t", ("no", "yes"), own * x[0] > 0, [lambda x: other @ x, yes], x)
+
+    return jax.vmap(one)(xs).sum()
+
+
+@pytest.mark.parametrize("order", ["grad(vmap(vmap))", "vmap(grad(vmap))"])
+@pytest.mark.parametrize("jit", [False, True])
+def test_a_member_in_which_no_example_chose_a_branch(order, jit):
+    shared = (jr.normal(jr.key(0), (3, 3)), jr.normal(jr.key(1), (3, 3)))
+    owns = jnp.array([1.0, 0.0, -2.0, 3.0])
+    xs = jnp.abs(jr.normal(jr.key(2), (4, 2, 3)))
+    xs = xs.at[3].multiply(-1.0)  # the last member has no open lane either
+    each = jax.vmap(member_loss, (None, 0, 0))
+    argnums = (0, 1, 2)
+    if order == "grad(vmap(vmap))":
+        fn = jax.grad(lambda *a: each(*a).sum(), argnums)
+    else:
+        fn = jax.vmap(jax.grad(member_loss, argnums), (None, 0, 0))
+    got = (jax.jit(fn) if jit else fn)(shared, owns, xs)
+    loop = [
+        jax.grad(member_loss, argnums)(shared, o, x)
+        for o, x in zip(owns, xs, strict=True)
+    ]
+    expected = jax.tree.map(lambda *g: jnp.stack(g), *loop)
+    if order == "grad(vmap(vmap))":
+        expected = (jax.tree.map(lambda g: g.sum(0), expected[0]), *expected[1:])
+    assert all(jnp.isfinite(g).all() for g in jax.tree.leaves(got))
+    close(got, expected)
+
+
+def test_gradients_per_example_cost_what_a_select_costs():
+    weights = jr.normal(jr.key(0), (2, 64, 64))
+    xs = jr.normal(jr.key(1), (32, 64))
+
+    def ours(weights, x):
+        branches = [lambda x, i=i: jnp.tanh(weights[i] @ x) for i in range(2)]
+        return choose("t", ("no", "yes"), x[0] > 0, branches, x)
+
+    def hand(weights, x):
+        no, yes = (jnp.tanh(weights[i] @ x) for i in range(2))
+        return jnp.where(x[0] > 0, yes, no)
+
+    def cost(fn):
+        grad = jax.vmap(jax.grad(summed(fn), argnums=(0, 1)), OVER_X)
+        return jax.jit(grad).lower(weights, xs).compile().cost_analysis()["flops"]
+
+    assert cost(ours) <= 1.05 * cost(hand)
+
+
+def test_an_empty_batch():
+    xs = jnp.zeros((0, 3))
+    assert jax.vmap(safe_log, OVER_X)(PARAMS, xs).shape == (0, 3)
+
+    def loss(params, xs):
+        return jax.vmap(safe_log, OVER_X)(params, xs).sum()
+
+    params, gradient = jax.grad(loss, argnums=(0, 1))(PARAMS, xs)
+    assert gradient.shape == (0, 3)
+    assert not any(jnp.any(p) for p in jax.tree.leaves(params))
+    outer = jax.vmap(loss, OVER_X)
+    jax.grad(lambda x: outer(PARAMS, x).sum())(jnp.zeros((0, 2, 3)))
+
+
+@pytest.mark.parametrize("per_example", [False, True])
+def test_collectives_over_the_batch_inside_a_branch(per_example):
+    xs = jr.normal(jr.key(0), (8, 3)) + 1
+
+    def one(x):
+        mean = lax.pmean(x, "b")
+        branches = [
+            lambda x: (x, jnp.zeros(3)),
+            lambda x: (x - mean, lax.pmean(x, "b")),
+        ]
+        pred = (x if per_example else mean)[0] > 0
+        return choose("t", ("no", "yes"), pred, branches, x)
+
+    out_axes = (0, 0 if per_example else None)
+    y, mean = jax.vmap(one, axis_name="b", out_axes=out_axes)(xs)
+    assert mean.shape == ((8, 3) if per_example else (3,))
+    if not per_example:
+        close(y, xs - xs.mean(0, keepdims=True))
+        close(mean, xs.mean(0))
+
+
+def test_the_position_in_the_batch_inside_a_branch():
+    def one(x):
+        branches = [lambda x: x, lambda x: x + lax.axis_index("b")]
+        return choose("t", ("no", "yes"), jnp.array(True), branches, x)
+
+    run = jax.vmap(one, in_axes=None, axis_name="b", axis_size=3, out_axes=0)
+    assert run(jnp.int32(1)).tolist() == [1, 2, 3]

@@ -14,10 +14,13 @@ did, with their gradients stopped: nothing is computed that no example asked for
 costs a masked copy of the batched operands per branch.
 
 A branch with a `while_loop` or a callback is always given such operands: its other
-lanes must neither prolong the loop nor raise.
+lanes must neither prolong the loop nor raise. So is the linear part of a derivative
+whose outputs are larger than its operands, as gradients of parameters per lane are:
+there the tangents of other lanes are set to zero instead of selecting outputs.
 """
 
 import functools as ft
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -26,12 +29,12 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.core import eval_jaxpr
-from jax.custom_batching import custom_vmap
 from jax.custom_derivatives import SymbolicZero
 from jax.extend.core import ClosedJaxpr
 from jax.interpreters import batching
 from jaxtyping import Array, Bool
 
+from .borrow import borrow, lane_in, spread
 from .dependence import (
     depends_on,
     is_elementwise,
@@ -42,7 +45,13 @@ from .primitive import bind, choose_p, trace, zeros
 
 
 def _batch(
-    axis_data: Any, args: Any, dims: Any, *, branches: Any, owners: Any
+    axis_data: Any,
+    args: Any,
+    dims: Any,
+    *,
+    branches: Any,
+    owners: Any,
+    num_linear: int,
 ) -> tuple[list[Any], list[int | None]]:
     args = [
         x if dim is None or dim == 0 else jnp.moveaxis(x, dim, 0)
@@ -50,13 +59,13 @@ def _batch(
     ]
     index, *operands = args
     index_batched, *batched = [dim is not None for dim in dims]
-    depends = [depends_on(branch, batched) for branch in branches]
-    in_axes = [0 if b else None for b in batched]
 
-    def over_batch(branch: ClosedJaxpr, out_batched: Sequence[bool]) -> Any:
+    def over_batch(
+        branch: ClosedJaxpr, batched: Sequence[bool], out_batched: Sequence[bool]
+    ) -> Any:
         return jax.vmap(
             ft.partial(eval_jaxpr, branch.jaxpr, branch.consts),
-            in_axes=in_axes,
+            in_axes=[0 if b else None for b in batched],
             out_axes=[0 if b else None for b in out_batched],
             axis_name=axis_data.name,
             axis_size=axis_data.size,
@@ -64,16 +73,38 @@ def _batch(
         )
 
     if not index_batched:
+        depends = [depends_on(b, batched, axis_data.name) for b in branches]
         out_batched = [any(outputs) for outputs in zip(*depends, strict=True)]
-        vmapped = [trace(over_batch(b, out_batched), *operands) for b in branches]
-        out = bind(index, operands, vmapped, owners)
+        vmapped = [
+            trace(over_batch(b, batched, out_batched), *operands) for b in branches
+        ]
+        out = bind(index, operands, vmapped, owners, num_linear)
         return out, [0 if b else None for b in out_batched]
 
     masks = _masks(index, len(branches))
+    num_known = len(operands) - num_linear
+    if _pays_to_mask_tangents(branches, batched, num_known):
+        batched = batched[:num_known] + [True] * num_linear
+        run = ft.partial(_run_linear_where, num_known=num_known, size=axis_data.size)
+        join = ft.partial(_add, num_known=num_known)
+    else:
+        run, join = _run_where, _select_or_owned
+    depends = [depends_on(branch, batched, axis_data.name) for branch in branches]
     results = [
-        _run_where(mask, branch, over_batch(branch, out_batched), operands, batched)
+        run(mask, branch, over_batch(branch, batched, out_batched), operands, batched)
         for mask, branch, out_batched in zip(masks, branches, depends, strict=True)
     ]
+    return join(masks, branches, results, depends, owners)
+
+
+def _select_or_owned(
+    masks: Sequence[Any],
+    branches: Any,
+    results: Sequence[Any],
+    depends: Sequence[Sequence[bool]],
+    owners: Sequence[int | None],
+) -> tuple[list[Any], list[int | None]]:
+    """Lane by lane the chosen branch's outputs, but for those only one branch has."""
     outputs, out_dims = [], []
     for k, owner in enumerate(owners):
         if owner is not None:
@@ -86,6 +117,45 @@ def _batch(
         outputs.append(_select(masks, choices))
         out_dims.append(0)
     return outputs, out_dims
+
+
+def _add(
+    masks: Sequence[Any],
+    branches: Any,
+    results: Sequence[Any],
+    depends: Sequence[Sequence[bool]],
+    owners: Sequence[int | None],
+    *,
+    num_known: int,
+) -> tuple[list[Any], list[int | None]]:
+    """The sum of linear branches, each of which is zero in lanes of the others."""
+    terms = []
+    for branch, result in zip(branches, results, strict=True):
+        num_linear = len(branch.in_avals) - num_known
+        linear = depends_on(branch, [False] * num_known + [True] * num_linear)
+        terms.append(
+            [y if moves else None for y, moves in zip(result, linear, strict=True)]
+        )
+    outputs: list[Any] = []
+    for k, column in enumerate(zip(*terms, strict=True)):
+        present = [y for y in column if y is not None]
+        outputs.append(ft.reduce(jnp.add, present) if present else results[0][k])
+    dims = [0 if any(column) else None for column in zip(*depends, strict=True)]
+    return outputs, dims
+
+
+def _pays_to_mask_tangents(
+    branches: Sequence[ClosedJaxpr], batched: Sequence[bool], num_known: int
+) -> bool:
+    """Whether the batched operands of a linear choice are smaller than its outputs."""
+    if num_known == len(batched) or all(is_elementwise(b) for b in branches):
+        return False
+    operands = [
+        math.prod(a.shape)
+        for k, (a, b) in enumerate(zip(branches[0].in_avals, batched, strict=True))
+        if b or k >= num_known
+    ]
+    return sum(operands) < sum(math.prod(a.shape) for a in branches[0].out_avals)
 
 
 def _masks(index: Array, num_branches: int) -> list[Bool[Array, " batch"]]:
@@ -160,10 +230,40 @@ def _if_any(function: Any, mask: Any, *operands: Any) -> list[Any]:
     return bind(eqxi.unvmap_any(mask), given, [skipped, taken])
 
 
+def _run_linear_where(
+    mask: Bool[Array, " batch"],
+    branch: ClosedJaxpr,
+    function: Any,
+    operands: Sequence[Any],
+    batched: Sequence[bool],
+    *,
+    num_known: int,
+    size: int,
+) -> list[Any]:
+    """Runs a branch that is linear in its last operands; zero in lanes off the mask."""
+
+    def run(mask: Any, *operands: Any) -> list[Any]:
+        known = _guard(mask, operands[:num_known], batched[:num_known])
+        moving = []
+        for x, aval in zip(
+            operands[num_known:], branch.in_avals[num_known:], strict=True
+        ):
+            x = jnp.broadcast_to(x, (size, *aval.shape))
+            moving.append(lax.select(spread(mask, x), x, jnp.zeros_like(x)))
+        return list(function(*known, *moving))
+
+    return _if_any(run, mask, *operands)
+
+
 def _guard(
     mask: Bool[Array, " batch"], operands: Sequence[Any], batched: Sequence[bool]
 ) -> list[Any]:
-    """The operands, with a constant copy of a lane of the mask in all other lanes."""
+    """The operands, with a constant copy of a lane of the mask in all other lanes.
+
+    What is not batched here may be so further out, see `borrow.py`.
+    """
+    if mask.shape[0] == 0:
+        return list(operands)
     # Keys stay as they are: draws from any key are as good.
     replaced = [
         b and not jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
@@ -172,46 +272,15 @@ def _guard(
     constant = [
         lax.stop_gradient(x) for x, r in zip(operands, replaced, strict=True) if r
     ]
-    spare = iter(_lane_of(mask, constant))
+    spare = iter(lane_in(mask, constant))
     return [
-        lax.select(_align(mask, x), x, jnp.broadcast_to(next(spare), x.shape))
+        lax.select(spread(mask, x), x, jnp.broadcast_to(next(spare), x.shape))
         if r
         else x
-        for x, r in zip(operands, replaced, strict=True)
+        if b
+        else borrow(mask, x)
+        for x, r, b in zip(operands, replaced, batched, strict=True)
     ]
-
-
-@custom_vmap
-def _lane_of(mask: Bool[Array, " batch"], operands: list[Any]) -> list[Any]:
-    """One lane that is in the mask. Under `vmap` still one, for all batches."""
-    lane = lax.argmax(mask, 0, jnp.int32)
-
-    def pick(x: Array) -> Array:
-        start = [lane, *[jnp.int32(0)] * (x.ndim - 1)]
-        shape = (1, *x.shape[1:])
-        return lax.dynamic_slice(x, start, shape, allow_negative_indices=False)
-
-    return [pick(x) for x in operands]
-
-
-@_lane_of.def_vmap
-def _lane_of_batches(
-    axis_size: int, in_batched: Any, mask: Any, operands: list[Any]
-) -> tuple[list[Any], list[bool]]:
-    mask_batched, operands_batched = in_batched
-    if not mask_batched:
-        # Any of the batches has the lane in the mask: take the first.
-        pairs = zip(operands, operands_batched, strict=True)
-        lanes = _lane_of(mask, [x[0] if b else x for x, b in pairs])
-    else:
-        flat = [
-            (x if b else jnp.broadcast_to(x, (axis_size, *x.shape))).reshape(
-                -1, *x.shape[2 if b else 1 :]
-            )
-            for x, b in zip(operands, operands_batched, strict=True)
-        ]
-        lanes = _lane_of(mask.reshape(-1), flat)
-    return lanes, [False] * len(lanes)
 
 
 def _select(masks: Sequence[Bool[Array, " batch"]], choices: Sequence[Any]) -> Any:
@@ -219,13 +288,8 @@ def _select(masks: Sequence[Bool[Array, " batch"]], choices: Sequence[Any]) -> A
     shape = (masks[0].shape[0], *choices[0].shape[1:])
     out = jnp.broadcast_to(choices[-1], shape)
     for mask, choice in zip(masks[:-1], choices[:-1], strict=True):
-        out = lax.select(_align(mask, out), jnp.broadcast_to(choice, shape), out)
+        out = lax.select(spread(mask, out), jnp.broadcast_to(choice, shape), out)
     return out
-
-
-def _align(mask: Bool[Array, " batch"], x: Any) -> Any:
-    """The mask, spread over the trailing axes of `x`."""
-    return lax.broadcast_in_dim(mask, x.shape, (0,))
 
 
 batching.fancy_primitive_batchers[choose_p] = _batch

@@ -5,13 +5,20 @@ from typing import Any
 
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
+from .borrow import borrow_p, cut_p
 from .primitive import choose_p
 
+_SUMS = ("psum", "psum2", "psum_invariant", "pmax", "pmin")
 _CALLS = ("jit", "pjit", "closed_call", "custom_jvp_call", "custom_vjp_call")
 
 
-def depends_on(branch: ClosedJaxpr, inputs: Sequence[bool]) -> list[bool]:
+def depends_on(
+    branch: ClosedJaxpr, inputs: Sequence[bool], axis_name: Any = None
+) -> list[bool]:
     """For each output of a jaxpr, whether it may depend on the marked inputs.
+
+    If these are batched, and the batch has the name `axis_name`, what is summed over
+    the batch by a collective does not depend on the example.
 
     What does not depend on a batched input must not become batched: a transposed weight
     that is saved for the backward pass would be copied per example.
@@ -24,17 +31,41 @@ def depends_on(branch: ClosedJaxpr, inputs: Sequence[bool]) -> list[bool]:
 
     for eqn in jaxpr.eqns:
         operands = [is_marked(v) for v in eqn.invars]
-        if any(operands):
-            outputs = _through(eqn, operands)
+        if any(operands) or _is_position(eqn, axis_name):
+            outputs = _through(eqn, operands, axis_name)
             marked.update(v for v, m in zip(eqn.outvars, outputs, strict=True) if m)
     return [is_marked(v) for v in jaxpr.outvars]
 
 
-def _through(eqn: Any, operands: list[bool]) -> list[bool]:
+def _is_position(eqn: Any, axis_name: Any) -> bool:
+    """Whether an equation asks for the example's position, or may do so inside."""
+    if axis_name is None:
+        return False
+    name = eqn.params.get("axis_name")
+    asks = eqn.primitive.name == "axis_index" and axis_name in _as_tuple(name)
+    return asks or any(
+        _is_position(inner, axis_name)
+        for jaxpr in _inner_jaxprs(eqn)
+        for inner in jaxpr.eqns
+    )
+
+
+def _as_tuple(x: Any) -> tuple[Any, ...]:
+    return x if isinstance(x, tuple) else (x,)
+
+
+def _through(eqn: Any, operands: list[bool], axis_name: Any) -> list[bool]:
     """Looks into what calls or chooses a jaxpr; elsewhere every output depends."""
     everything = [True] * len(eqn.outvars)
+    if eqn.primitive in (borrow_p, cut_p):
+        return [operands[1]]
+    if eqn.primitive.name in _SUMS and axis_name is not None:
+        if axis_name in _as_tuple(eqn.params.get("axes", ())):
+            return [False] * len(eqn.outvars)
     if eqn.primitive is choose_p:
-        depends = [depends_on(b, operands[1:]) for b in eqn.params["branches"]]
+        depends = [
+            depends_on(b, operands[1:], axis_name) for b in eqn.params["branches"]
+        ]
         return [
             operands[0] or any(column) if owner is None else column[owner]
             for owner, column in zip(
@@ -42,12 +73,14 @@ def _through(eqn: Any, operands: list[bool]) -> list[bool]:
             )
         ]
     if eqn.primitive.name == "cond" and not operands[0]:
-        depends = [depends_on(b, operands[1:]) for b in eqn.params["branches"]]
+        depends = [
+            depends_on(b, operands[1:], axis_name) for b in eqn.params["branches"]
+        ]
         return [any(column) for column in zip(*depends, strict=True)]
     if eqn.primitive.name in _CALLS:
         inner = eqn.params.get("jaxpr", eqn.params.get("call_jaxpr"))
         if isinstance(inner, ClosedJaxpr) and len(inner.in_avals) == len(operands):
-            return depends_on(inner, operands)
+            return depends_on(inner, operands, axis_name)
     return everything
 
 
@@ -95,9 +128,14 @@ def may_loop_or_call_back(branch: ClosedJaxpr) -> bool:
 def _primitive_names(jaxpr: Jaxpr) -> Iterator[str]:
     for eqn in jaxpr.eqns:
         yield eqn.primitive.name
-        for value in eqn.params.values():
-            for inner in value if isinstance(value, tuple | list) else (value,):
-                if isinstance(inner, ClosedJaxpr):
-                    yield from _primitive_names(inner.jaxpr)
-                elif isinstance(inner, Jaxpr):
-                    yield from _primitive_names(inner)
+        for inner in _inner_jaxprs(eqn):
+            yield from _primitive_names(inner)
+
+
+def _inner_jaxprs(eqn: Any) -> Iterator[Jaxpr]:
+    for value in eqn.params.values():
+        for inner in value if isinstance(value, tuple | list) else (value,):
+            if isinstance(inner, ClosedJaxpr):
+                yield inner.jaxpr
+            elif isinstance(inner, Jaxpr):
+                yield inner

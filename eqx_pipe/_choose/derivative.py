@@ -35,7 +35,9 @@ class _Linearized(NamedTuple):
     structure: Any
 
 
-def _jvp(primals: Any, tangents: Any, *, branches: Any, owners: Any) -> Any:
+def _jvp(
+    primals: Any, tangents: Any, *, branches: Any, owners: Any, num_linear: int
+) -> Any:
     index, *operands = primals
     moves = [type(t) is not ad.Zero for t in tangents[1:]]
     moving = [t for t, m in zip(tangents[1:], moves, strict=True) if m]
@@ -159,11 +161,16 @@ def _linear_choice(
         for part, start in zip(parts, starts, strict=False)
     ]
     kept_owners = [o for o, keep in zip(owners, inexact, strict=True) if keep]
-    return bind(index, given, branches, kept_owners)
+    return bind(index, given, branches, kept_owners, len(moving))
 
 
 def _transpose(
-    cotangents: Any, index: Any, *operands: Any, branches: Any, owners: Any
+    cotangents: Any,
+    index: Any,
+    *operands: Any,
+    branches: Any,
+    owners: Any,
+    num_linear: int,
 ) -> list[Any]:
     linear = [isinstance(x, ad.UndefinedPrimal) for x in operands]
     known = [x for x, is_linear in zip(operands, linear, strict=True) if not is_linear]
@@ -173,7 +180,7 @@ def _transpose(
     backward = [
         trace(_backward(branch, operands, linear, alive), *given) for branch in branches
     ]
-    results = iter(bind(index, given, backward))
+    results = iter(bind(index, given, backward, num_linear=len(cotangents)))
     return [None, *(next(results) if is_linear else None for is_linear in linear)]
 
 

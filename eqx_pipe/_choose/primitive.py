@@ -29,12 +29,14 @@ def bind(
     operands: Sequence[Any],
     branches: Sequence[ClosedJaxpr],
     owners: Sequence[int | None] | None = None,
+    num_linear: int = 0,
 ) -> list[Any]:
     """Runs the branch at `index`, clamped to the branches there are, on `operands`.
 
     All branches take the operands and agree in what they return. `index` is an integer,
     or a boolean where there are two branches. `owners[k]` is the one branch in which
     output `k` means anything (the others may return what they like there), or `None`.
+    In the last `num_linear` operands, all of them together, the outputs are linear.
     """
     if owners is None:
         owners = (None,) * len(branches[0].out_avals)
@@ -43,6 +45,7 @@ def bind(
         *operands,
         branches=tuple(_as_varying(branches, operands)),
         owners=tuple(owners),
+        num_linear=num_linear,
     )
 
 
@@ -100,7 +103,7 @@ def _explicit_sharding(aval: Any) -> Any:
     return sharding if mesh is not None and mesh.are_all_axes_explicit else None
 
 
-def _switch(index: Any, *operands: Any, branches: Any, owners: Any) -> list[Any]:
+def _switch(index: Any, *operands: Any, branches: Any, **_: Any) -> list[Any]:
     functions = [jaxpr_as_fun(branch) for branch in branches]
     if len(functions) == 1:
         return functions[0](*operands)
@@ -110,13 +113,13 @@ def _switch(index: Any, *operands: Any, branches: Any, owners: Any) -> list[Any]
 
 
 @choose_p.def_impl
-def _evaluate(index: Any, *operands: Any, branches: Any, owners: Any) -> list[Any]:
+def _evaluate(index: Any, *operands: Any, branches: Any, **_: Any) -> list[Any]:
     chosen = int(np.clip(np.asarray(index).astype(np.int64), 0, len(branches) - 1))
     return jaxpr_as_fun(branches[chosen])(*operands)
 
 
 @choose_p.def_effectful_abstract_eval
-def _abstract(index: Any, *operands: Any, branches: Any, owners: Any) -> Any:
+def _abstract(index: Any, *operands: Any, branches: Any, **_: Any) -> Any:
     effects = frozenset().union(*(branch.effects for branch in branches))
     return list(branches[0].out_avals), effects
 

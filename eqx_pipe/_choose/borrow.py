@@ -1,0 +1,146 @@
+"""Operands for those who chose nothing, under one `vmap` more.
+
+A branch runs over a batch for the examples that chose it; the others get the operands
+of one of those. Under a further `vmap` (an ensemble, each member with a batch of its
+own) there may be members in which no example chose the branch. They get the operands
+of a member in which some did: all that differ between members, so that together they
+belong to a choice that was made.
+
+`borrow(mask, x)` is `x`, and under `vmap` in each member without a true in its mask the
+`x` of one that has. The tangent of what is borrowed is zero. What all members share
+stays uncopied.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.custom_batching import custom_vmap
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
+from jaxtyping import Array, Bool
+
+borrow_p = Primitive("eqx_pipe_borrow")
+cut_p = Primitive("eqx_pipe_cut")
+
+
+def borrow(mask: Bool[Array, "*batch"], x: Any) -> Any:
+    """`x`; where the mask is batched and all false, the `x` of a member with a true."""
+    return borrow_p.bind(mask, x)
+
+
+def cut(mask: Bool[Array, "*batch"], x: Any) -> Any:
+    """`x`; where the mask is batched and all false, and `x` is batched too, zeros."""
+    return cut_p.bind(mask, x)
+
+
+def spread(mask: Any, x: Any) -> Any:
+    """The mask over the leading axis of `x`, spread over the others."""
+    return lax.broadcast_in_dim(mask, x.shape, (0,))
+
+
+def _identity(mask: Any, x: Any) -> Any:
+    return x
+
+
+def _batcher(
+    bind: Callable[[Any, Any], Any], replace: Callable[[Any, Any], Any]
+) -> Any:
+    def batch(args: Any, dims: Any) -> Any:
+        (mask, x), (mask_dim, x_dim) = args, dims
+        if mask_dim is None or x_dim is None:
+            return bind(mask, x), x_dim
+        mask, x = jnp.moveaxis(mask, mask_dim, 0), jnp.moveaxis(x, x_dim, 0)
+        if mask.shape[0] == 0:
+            return x, 0
+        is_open = mask.any(tuple(range(1, mask.ndim)))
+        x = lax.select(spread(is_open, x), x, replace(is_open, x))
+        return bind(is_open, x), 0
+
+    return batch
+
+
+def _of_one_open(is_open: Any, x: Any) -> Any:
+    if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+        return x  # draws from any key are as good
+    first = lax.dynamic_index_in_dim(x, jnp.argmax(is_open), keepdims=True)
+    return jnp.broadcast_to(lax.stop_gradient(first), x.shape)
+
+
+def _borrow_jvp(primals: Any, tangents: Any) -> Any:
+    (mask, x), (_, t) = primals, tangents
+    return borrow(mask, x), t if type(t) is ad.Zero else cut(mask, t)
+
+
+def _cut_jvp(primals: Any, tangents: Any) -> Any:
+    (mask, x), (_, t) = primals, tangents
+    return cut(mask, x), t if type(t) is ad.Zero else cut(mask, t)
+
+
+def _cut_transpose(cotangent: Any, mask: Any, x: Any) -> Any:
+    zero = type(cotangent) is ad.Zero
+    return [None, cotangent if zero else cut(mask, cotangent)]
+
+
+for _primitive in (borrow_p, cut_p):
+    _primitive.def_impl(_identity)
+    _primitive.def_abstract_eval(_identity)
+    mlir.register_lowering(
+        _primitive, mlir.lower_fun(_identity, multiple_results=False)
+    )
+ad.primitive_jvps[borrow_p] = _borrow_jvp
+ad.primitive_jvps[cut_p] = _cut_jvp
+ad.primitive_transposes[cut_p] = _cut_transpose
+batching.primitive_batchers[borrow_p] = _batcher(borrow, _of_one_open)
+batching.primitive_batchers[cut_p] = _batcher(cut, lambda _, x: jnp.zeros_like(x))
+
+
+def lane_in(mask: Bool[Array, " batch"], operands: list[Any]) -> list[Any]:
+    """The operands of one lane that is in the mask.
+
+    Under `vmap` for each member one of its own; if it has none, one of a member that
+    has. Not to be differentiated.
+    """
+    return _lanes(_first_lane)(mask, operands)
+
+
+def _first_lane(mask: Any, operands: list[Any]) -> list[Any]:
+    lane = lax.argmax(mask, 0, jnp.int32)
+
+    def pick(x: Any) -> Any:
+        start = [lane, *[jnp.int32(0)] * (x.ndim - 1)]
+        shape = (1, *x.shape[1:])
+        return lax.dynamic_slice(x, start, shape, allow_negative_indices=False)
+
+    return [pick(x) for x in operands]
+
+
+def _lanes(inner: Any) -> Any:
+    """`inner` with the rule for one more level of `vmap`."""
+
+    @custom_vmap
+    def lanes(mask: Any, operands: list[Any]) -> list[Any]:
+        return inner(mask, operands)
+
+    @lanes.def_vmap
+    def rule(axis_size: int, in_batched: Any, mask: Any, operands: list[Any]) -> Any:
+        mask_batched, batched = in_batched
+        in_axes = (0 if mask_batched else None, [0 if b else None for b in batched])
+
+        def outer(mask: Any, operands: list[Any]) -> list[Any]:
+            own = jax.vmap(inner, in_axes, axis_size=axis_size)(mask, operands)
+            if not mask_batched or axis_size == 0:
+                return own
+            is_open = mask.reshape(axis_size, -1).any(1)
+            first = jnp.argmax(is_open)
+            spare = [lax.dynamic_index_in_dim(x, first) for x in own]
+            return [
+                lax.select(spread(is_open, x), x, jnp.broadcast_to(s, x.shape))
+                for x, s in zip(own, spare, strict=True)
+            ]
+
+        return _lanes(outer)(mask, operands), [True] * len(operands)
+
+    return lanes
