@@ -17,6 +17,12 @@ from ._compose.weighted import weighted as weighted
 from ._errors import MissingKeyError as MissingKeyError
 from ._errors import StructureError as StructureError
 from ._errors import SweepError as SweepError
+from ._sharding.constrain import axis_rules as axis_rules
+from ._sharding.constrain import constrain as constrain
+from ._sharding.info import sharding_info as sharding_info
+from ._sharding.place import pad_to as pad_to
+from ._sharding.place import shard as shard
+from ._sharding.rules import AxisRules as AxisRules
 from ._spaces.axes import Geomspace as Geomspace
 from ._spaces.axes import Linspace as Linspace
 from ._spaces.axes import Values as Values
@@ -26,6 +32,7 @@ from ._spaces.designs import sobol as sobol
 from ._spaces.mapped import Mapped as Mapped
 from ._spaces.random import Random as Random
 from ._spaces.space import Space as Space
+from ._spaces.static import Static as Static
 from ._stage import Stage as Stage
 from ._stage import identity as identity
 from ._stage import lift as lift

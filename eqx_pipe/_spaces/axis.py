@@ -53,6 +53,11 @@ class Axis(eqx.Module):
         """Whether `value` needs a key: whether the axis draws its values."""
         return False
 
+    @property
+    def is_static(self) -> bool:
+        """Whether values are Python values, and `value` takes no traced position."""
+        return False
+
     @abc.abstractmethod
     def __len__(self) -> int:
         """The number of values."""

@@ -59,10 +59,8 @@ def sobol(
     """
 
     def draw(columns: int, n: int, seed: int) -> np.ndarray:
-        from scipy.stats import qmc
-
         # A whole power of 2 and cut, since SciPy warns about any other number.
-        sampler: Any = qmc.Sobol(columns, scramble=True, seed=seed)
+        sampler = _qmc().Sobol(columns, scramble=True, seed=seed)
         return sampler.random_base2(max(0, (n - 1).bit_length()))[:n]
 
     check_length("sobol", n)
@@ -110,13 +108,17 @@ def latin_hypercube(
     """
 
     def draw(columns: int, n: int, seed: int) -> np.ndarray:
-        from scipy.stats import qmc
-
-        sampler: Any = qmc.LatinHypercube(columns, seed=seed)
-        return sampler.random(n)
+        return _qmc().LatinHypercube(columns, seed=seed).random(n)
 
     check_length("latin_hypercube", n)
     return _design("latin_hypercube", draw, bounds_tree, n, seed, dim)
+
+
+def _qmc() -> Any:
+    # Imported where it is used: it takes half a second.
+    from scipy.stats import qmc
+
+    return qmc
 
 
 def _design(
@@ -152,12 +154,11 @@ def _design(
 
 def _scaled(part: np.ndarray, ends: tuple[Any, Any], wide: tuple[Any, Any]) -> Any:
     first, (lo, hi) = ends[0], wide
-    part = part.reshape(len(part), *first.shape)
+    share: Any = part.reshape(len(part), *first.shape)
     if isinstance(first, jax.Array):
-        part = jnp.asarray(part, first.dtype)
-        return lo * (1 - part) + hi * part
-    # In float64, and rounded once.
-    return jnp.asarray((lo * (1 - part) + hi * part).astype(first.dtype))
+        share = jnp.asarray(share, first.dtype)
+    # Unless traced, in float64 and rounded once.
+    return jnp.asarray((lo * (1 - share) + hi * share).astype(first.dtype))
 
 
 def _is_pair(node: Any) -> bool:

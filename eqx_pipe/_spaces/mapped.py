@@ -66,12 +66,17 @@ class Mapped(Axis):
     def needs_key(self) -> bool:
         return self.axis.needs_key
 
+    @property
+    def is_static(self) -> bool:
+        return self.axis.is_static
+
     def __len__(self) -> int:
         return len(self.axis)
 
-    def value(self, i: Int[Array, ""], key: Key | None) -> Any:
+    def value(self, i: Int[Array, ""] | int, key: Key | None) -> Any:
         try:
-            return as_arrays(self.fn(self.axis.value(i, key)))
+            value = self.fn(self.axis.value(i, key))
+            return value if self.is_static else as_arrays(value)
         except Exception as error:
             error.add_note("Raised by a `Mapped` axis.")
             raise

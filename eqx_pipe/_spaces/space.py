@@ -23,6 +23,7 @@ from .axis import Axis, is_axis
 from .index import BITS, advance_by, digits_of, strides
 from .order import axes_by_path, axis_name, written_order
 from .random import MissingAxisKey
+from .static import static_index
 
 
 class Space(eqx.Module):
@@ -134,6 +135,11 @@ class Space(eqx.Module):
         """For each axis the place of its dim in `grid_dims`."""
         return arrange(self.axes(), self.mode)[1]
 
+    def static_dims(self) -> tuple[int, ...]:
+        """The places in `grid_dims` of the dims that have `Static` axes."""
+        pairs = zip(self.axes().values(), self.axis_dims(), strict=True)
+        return tuple(sorted({dim for axis, dim in pairs if axis.is_static}))
+
     # Points.
 
     def point(self, i: Any) -> PyTree:
@@ -141,8 +147,9 @@ class Space(eqx.Module):
 
         **Arguments:**
 
-        - `i`: an integer from 0 to `size - 1`, which may be traced. A traced index
-          that is out of range is clamped, as by JAX's own indexing.
+        - `i`: an integer from 0 to `size - 1`, which may be traced if there are no
+          `Static` axes. A traced index that is out of range is clamped, as by JAX's
+          own indexing.
 
         **Returns:** the space's pytree with values in the place of the axes.
 
@@ -150,6 +157,8 @@ class Space(eqx.Module):
         integer.
         """
         if isinstance(i, Tracer):
+            if self.static_dims():
+                raise static_index()
             return self.at_digits(self._traced_digits(i))
         i = _as_index(i)
         if not 0 <= i < self.size:
@@ -162,16 +171,21 @@ class Space(eqx.Module):
             )
         start, step, _ = self.window or (0, 1, 0)
         digits = digits_of(start + step * i, list(self.grid_dims.values()))
-        return self.at_digits([jnp.int32(digit) for digit in digits])
+        return self.at_digits([jnp.int32(digit) for digit in digits], digits)
 
-    def at_digits(self, digits: Sequence[Int[Array, ""]]) -> PyTree:
-        """The point at a position on each dim of `grid_dims`."""
+    def at_digits(
+        self, digits: Sequence[Int[Array, ""]], plain: Sequence[int] = ()
+    ) -> PyTree:
+        """The point at a position on each dim of `grid_dims`.
+
+        `plain` are the positions as Python integers, which `Static` axes need.
+        """
         axes = self.axes()
         dims = arrange(axes, self.mode)[1]
-        values = {
-            name: axis.value(digits[dim], self.axis_key(name))
-            for (name, axis), dim in zip(axes.items(), dims, strict=True)
-        }
+        values = {}
+        for (name, axis), dim in zip(axes.items(), dims, strict=True):
+            position: Any = (plain if axis.is_static else digits)[dim]
+            values[name] = axis.value(position, self.axis_key(name))
         leaves, structure = jtu.tree_flatten_with_path(self.tree, is_leaf=is_axis)
         return jtu.tree_unflatten(
             structure,

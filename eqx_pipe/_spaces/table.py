@@ -9,13 +9,18 @@ import numpy as np
 from .._tree import is_key_array, leaves_with_names
 from .axis import Axis
 from .space import Space
+from .static import static_column
 
 
 def axis_values(axis: Axis, key: Any, positions: np.ndarray) -> dict[str, np.ndarray]:
     """The values of an axis at some positions, leaf by leaf; keys as their raw data.
 
-    An axis of plain arrays has one leaf, named `""`.
+    An axis of plain arrays has one leaf, named `""`; so has an axis of Python values,
+    which are numbers or texts here.
     """
+    if axis.is_static:
+        values = [axis.value(i, key) for i in range(len(axis))]
+        return {"": static_column(values)[positions]}
     values = jax.vmap(lambda i: axis.value(i, key))(jnp.asarray(positions, jnp.int32))
     return {name: as_numpy(leaf) for name, leaf in leaves_with_names(values)}
 

@@ -7,14 +7,12 @@ import threading
 from typing import Any
 
 import jax
-import jax.random as jr
 import numpy as np
 
 from .._errors import SweepError, message
-from .._spaces.index import digits_of, strides
 from .._types import Key
-from .kernel import Layout, build, control, everywhere
-from .plan import empty_values
+from .kernel import Layout, build, everywhere
+from .points import Listed, Neighbours
 from .program import Program, identify
 from .progress import Progress
 from .trace import Traced
@@ -27,37 +25,29 @@ _lock = threading.Lock()
 
 def execute(
     traced: Traced,
-    window: tuple[int, int, int],
+    points: Neighbours | Listed,
     key: Key | None,
     layout: Layout,
     progress: Progress,
-) -> list[Any]:
-    """The output leaves of all points, on the host.
-
-    `window` has the first point's index in the grid, the step to the next, and how
-    many there are.
-    """
-    start, step, size = window
-    table = strides(step, layout.lengths) if layout.strided else None
+    values: list[np.ndarray],
+) -> None:
+    """Computes the output leaves of some points and puts them in their place."""
     program = identify(traced.jaxpr)
     placement = everywhere(layout)
     arguments = jax.device_put((traced.arrays, program.constants, key), placement)
-    told = control(0, 0, 0, digits_of(start, layout.lengths))
-    kernel = _kernel(traced, program, layout, (told, table, *arguments))
-    values: list[Any] = empty_values(size, traced.stored)
+    told = points.told(0, 1, 1, layout)
+    kernel = _kernel(traced, program, layout, (*told, *arguments))
     done = 0
     across = layout.batch_size * len(layout.devices)
-    while done < size:
-        left = -(-(size - done) // across)
+    while done < points.size:
+        left = -(-(points.size - done) // across)
         count = min(layout.capacity, progress.count(left, across))
-        points = min(size - done, count * across)
-        digits = digits_of(start + step * done, layout.lengths)
-        told = control(points, count, done, digits)
+        now = min(points.size - done, count * across)
         try:
-            outputs = kernel(told, table, *arguments)
-            _collect(outputs, values, done, points, count, layout)
+            outputs = kernel(*points.told(done, now, count, layout), *arguments)
+            _collect(outputs, values, points, done, now, count, layout)
         except jax.errors.JaxRuntimeError as error:
-            raise _failed(error, done, points) from error
+            raise _failed(error, done, now) from error
         except Exception as error:
             # What JAX raises inside for `jax_debug_nans`, and `jit` would translate.
             if type(error).__name__ == "InternalFloatingPointError":
@@ -65,12 +55,8 @@ def execute(
                     f"invalid value in the sweep: {error}"
                 ) from None
             raise
-        done += points
-        progress.done(points)
-    return [
-        leaf if kind is None else jr.wrap_key_data(leaf, impl=kind)
-        for leaf, kind in zip(values, traced.key_kinds, strict=True)
-    ]
+        done += now
+        progress.done(now)
 
 
 def _kernel(
@@ -96,22 +82,23 @@ def _kernel(
 def _collect(
     outputs: list[Any],
     values: list[np.ndarray],
-    done: int,
-    points: int,
+    points: Neighbours | Listed,
+    first: int,
+    now: int,
     count: int,
     layout: Layout,
 ) -> None:
     """Copies what one call computed to its place, without the repeated tail."""
     block = layout.capacity * layout.batch_size
-    full = count * layout.batch_size
+    places = [
+        points.places(first, now, count, layout, device)
+        for device in range(len(layout.devices))
+    ]
     for out, into in zip(outputs, values, strict=True):
         for shard in out.addressable_shards:
-            device = (shard.index[0].start or 0) // block
-            first, last = device * full, min((device + 1) * full, points)
-            if first < last:
-                into[done + first : done + last] = np.asarray(shard.data)[
-                    : last - first
-                ]
+            place = places[(shard.index[0].start or 0) // block]
+            rows = place.stop - place.start if isinstance(place, slice) else len(place)
+            into[place] = np.asarray(shard.data)[:rows]
 
 
 def _failed(error: Exception, done: int, points: int) -> SweepError:

@@ -34,7 +34,8 @@ class Layout:
 
     `lengths` are those of the grid's dims; `capacity` is the most microbatches that
     one call computes on one device; `strided` says that the points are not neighbours
-    in the grid, `wide` that their indices may pass $2^{32}$.
+    in the grid, `wide` that their indices may pass $2^{32}$, `listed` that the points
+    are handed in one by one.
     """
 
     lengths: tuple[int, ...]
@@ -43,6 +44,7 @@ class Layout:
     devices: tuple[Any, ...]
     strided: bool
     wide: bool
+    listed: bool = False
 
 
 def everywhere(layout: Layout) -> NamedSharding:
@@ -68,14 +70,15 @@ def build(jaxpr: Any, outputs: Sequence[jax.ShapeDtypeStruct], layout: Layout) -
 
     `outputs` are the output leaves as they are stored: a PRNG key cannot be written
     into a buffer, its data can. The function is called as
-    `kernel(control, strides, arrays, constants, key)`, and gives for each output leaf
-    an array in which device d's points are the d-th block.
+    `kernel(control, table, arrays, constants, key)`, and gives for each output leaf an
+    array in which device d's points are the d-th block. `table` holds the strides, or
+    the points themselves where they are listed.
     """
     batch = layout.batch_size
 
     def on_device(
         ctl: UInt32[Array, " control"],
-        strides: UInt32[Array, "bits dims"] | None,
+        table: UInt32[Array, "rows columns"] | None,
         arrays: list[Array],
         constants: list[Array],
         key: Key | None,
@@ -85,17 +88,25 @@ def build(jaxpr: Any, outputs: Sequence[jax.ShapeDtypeStruct], layout: Layout) -
         batches = ((points + jnp.uint32(batch - 1)) // jnp.uint32(batch)).astype(
             jnp.int32
         )
-        trips = jnp.clip(batches - device * count, 0, count)
+        if layout.listed:  # dealt to the devices batch by batch
+            trips = (batches - device + len(layout.devices) - 1) // len(layout.devices)
+        else:
+            trips = jnp.clip(batches - device * count, 0, count)
 
         def lane(offset: UInt32[Array, ""]) -> list[Array]:
             digits = [ctl[4 + k] for k in range(len(layout.lengths))]
-            if layout.strided:
-                digits = advance_by(digits, [offset], strides, layout.lengths)
+            low, high = ctl[2], ctl[3]
+            if layout.listed:
+                row = jax.lax.dynamic_index_in_dim(table, offset, keepdims=False)
+                *digits, low, high = (row[k] for k in range(len(layout.lengths) + 2))
+                offset = jnp.uint32(0)
+            elif layout.strided:
+                digits = advance_by(digits, [offset], table, layout.lengths)
             else:
                 digits = advance(digits, offset, layout.lengths)
             args = [*arrays, *(digit.astype(jnp.int32) for digit in digits)]
             if key is not None:
-                args.append(_point_key(key, ctl[2], ctl[3], offset, layout.wide))
+                args.append(_point_key(key, low, high, offset, layout.wide))
             # An output that is a constant comes out as a literal.
             return [
                 jnp.asarray(as_data(out), leaf.dtype)
@@ -106,10 +117,10 @@ def build(jaxpr: Any, outputs: Sequence[jax.ShapeDtypeStruct], layout: Layout) -
 
         def microbatch(step: Int32[Array, ""], filled: list[Array]) -> list[Array]:
             at = ((device * count + step) * batch).astype(jnp.uint32)
-            # A tail repeats the last point; the host cuts it off.
-            offsets = jnp.minimum(
-                at + jnp.arange(batch, dtype=jnp.uint32), points - jnp.uint32(1)
-            )
+            offsets = at + jnp.arange(batch, dtype=jnp.uint32)
+            if not layout.listed:
+                # A tail repeats the last point; the host cuts it off.
+                offsets = jnp.minimum(offsets, points - jnp.uint32(1))
             return [
                 jax.lax.dynamic_update_slice_in_dim(into, out, step * batch, 0)
                 for into, out in zip(filled, jax.vmap(lane)(offsets), strict=True)

@@ -88,7 +88,7 @@ def storable(leaf: Any) -> np.ndarray:
     if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
         leaf = jax.random.key_data(leaf)
     array = np.asarray(leaf)
-    if array.dtype.kind in "biufc":
+    if array.dtype.kind in "biufcU":
         return array
     exact = jnp.issubdtype(array.dtype, jnp.integer)
     return array.astype(np.int8 if exact else np.float32)

@@ -15,14 +15,11 @@ from .._check import check_key
 from .._errors import message
 from .._spaces.space import Space, as_space
 from .._types import Key
-from .batching import choose_batch_size
 from .call import call, check_fn, check_sweep_key
-from .execute import execute
-from .kernel import Layout
-from .plan import check_batch_size, chunk_capacity, mesh_devices
+from .parts import sweep_parts
+from .plan import check_batch_size, mesh_devices
 from .progress import Progress
 from .result import SweepResult
-from .trace import trace
 
 
 def sweep(
@@ -100,20 +97,9 @@ def sweep(
             batch_size = 1
             values = _loop(fn, space, key, bar)
         else:
-            traced = trace("sweep", fn, space, key)
-            if batch_size == "auto":
-                batch_size = choose_batch_size(traced.jaxpr, size, len(devices))
-            batch_size = min(int(batch_size), size)
-            layout = Layout(
-                lengths=tuple(space.grid_dims.values()),
-                batch_size=batch_size,
-                capacity=chunk_capacity(size, batch_size, len(devices), traced.outputs),
-                devices=devices,
-                strided=space.window is not None and space.window[1] != 1,
-                wide=size > 2**32,
+            values, batch_size = sweep_parts(
+                fn, space, key, batch_size, devices, None, bar
             )
-            leaves = execute(traced, space.window or (0, 1, size), key, layout, bar)
-            values = jtu.tree_unflatten(traced.structure, leaves)
     return SweepResult(
         values=values,
         space=space,

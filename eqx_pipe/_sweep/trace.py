@@ -1,7 +1,7 @@
 """The function of a point as a jaxpr from positions on the dims to output leaves."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -44,9 +44,16 @@ class Traced:
 
 
 def trace(
-    function: str, fn: Callable[..., Any], space: Space, key: Key | None
+    function: str,
+    fn: Callable[..., Any],
+    space: Space,
+    key: Key | None,
+    plain: Sequence[int] = (),
 ) -> Traced:
-    """Traces `fn` on an abstract point of `space`."""
+    """Traces `fn` on an abstract point of `space`.
+
+    `plain` has a position for each dim, for the values of `Static` axes.
+    """
     dynamic, static = eqx.partition(space, _is_array)
     arrays, treedef = jtu.tree_flatten(dynamic)
 
@@ -54,7 +61,7 @@ def trace(
 
     def flat(arrays: list[Any], digits: list[Any], key: Key | None) -> Any:
         here = eqx.combine(jtu.tree_unflatten(treedef, arrays), static)
-        out = call(function, fn, here.at_digits(digits), key)
+        out = call(function, fn, here.at_digits(digits, plain), key)
         kinds[:] = [
             jr.key_impl(leaf) if is_key_array(leaf) else None
             for leaf in jtu.tree_leaves(out)

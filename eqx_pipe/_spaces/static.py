@@ -1,0 +1,160 @@
+"""An axis of Python values, which a compiled program cannot hold as data."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import equinox as eqx
+import numpy as np
+from jax.core import Tracer
+from jaxtyping import Array, Int
+
+from .._errors import describe_value, message
+from .._types import Key
+from .axis import Axis, check_dim, check_length
+
+
+class Opaque:
+    """Python values that JAX does not look into, not even if they are pytrees."""
+
+    def __init__(self, values: tuple[Any, ...]):
+        self.values = values
+        self._identity = tuple(map(identity, values))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Opaque) and self._identity == other._identity
+
+    def __hash__(self) -> int:
+        return hash(self._identity)
+
+    def __repr__(self) -> str:
+        return f"[{', '.join(map(static_text, self.values))}]"
+
+
+class Static(Axis):
+    """Any Python values: widths of layers, activation functions, solvers, models.
+
+    The function sees the very values given, not arrays. So a sweep compiles a program
+    for every combination of static values by itself, and `point(i)` needs an index
+    that is not traced.
+
+    **Arguments:**
+
+    - `values`: a sequence of at least one value. JAX does not look into them.
+    - `dim`: the dimension's name; axes with the same `dim` vary together. By default
+      the axis's path in the space. (Keyword only.)
+
+    **Raises:** `ValueError` if there are no values; `TypeError` if `values` cannot be
+    iterated over, or is a string.
+
+    !!! example
+
+        >>> import eqx_pipe as ep, jax.numpy as jnp
+        >>> space = {"f": ep.Static([jnp.sin, jnp.cos]), "n": ep.Static([1, 2, 3])}
+        >>> result = ep.sweep(lambda p: p["f"](jnp.zeros(p["n"])).sum(), space)
+        >>> result.grid().tolist()
+        [[0.0, 0.0, 0.0], [1.0, 2.0, 3.0]]
+    """
+
+    choices: Opaque = eqx.field(static=True)
+    dim: str | None = eqx.field(static=True)
+
+    def __init__(self, values: Any, *, dim: Any = None):
+        check_dim("Static", dim)
+        if isinstance(values, str | bytes) or not isinstance(values, Iterable):
+            raise TypeError(
+                message(
+                    "Static",
+                    f"`values` is {describe_value(values)}.",
+                    "Give a list of the values, also if there is only one.",
+                )
+            )
+        values = tuple(values)
+        if not values:
+            raise ValueError(
+                message("Static", "`values` is empty.", "Give at least one value.")
+            )
+        check_length("Static", len(values))
+        self.choices = Opaque(values)
+        self.dim = dim
+
+    @property
+    def is_static(self) -> bool:
+        return True
+
+    def __len__(self) -> int:
+        return len(self.choices.values)
+
+    def value(self, i: Int[Array, ""] | int, key: Key | None) -> Any:
+        if isinstance(i, Tracer):
+            raise static_index()
+        return self.choices.values[int(i)]
+
+    def __repr__(self) -> str:
+        dim = "" if self.dim is None else f", dim={self.dim!r}"
+        return f"Static({self.choices!r}{dim})"
+
+
+def static_index() -> TypeError:
+    """The error for a traced index into a space with static axes."""
+    return TypeError(
+        message(
+            "Space",
+            "the index is traced, and the space has `Static` axes.",
+            "Their values are Python values, which a compiled program cannot choose "
+            "from. Use a plain integer, or `sweep` and `vmap_space`.",
+        )
+    )
+
+
+def identity(value: Any) -> Any:
+    """A hashable stand-in: equal only for values that make the same program."""
+    if value is None or isinstance(value, bool | int | float | complex | str | bytes):
+        return (type(value), repr(value))  # 0.0 and -0.0 differ, NaNs are equal
+    if type(value) is tuple:
+        return (tuple, tuple(map(identity, value)))
+    return _Same(value)
+
+
+class _Same:
+    """Equal only to a wrapper of the very same object, which it keeps alive."""
+
+    def __init__(self, value: Any):
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and self.value is other.value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+
+def static_text(value: Any) -> str:
+    """A value as a short text that is the same in every process."""
+    if isinstance(value, str):
+        return value
+    name = getattr(value, "__name__", None)
+    if isinstance(name, str):
+        return name
+    text = repr(value)
+    if " at 0x" in text or "\n" in text or len(text) > 60:
+        return type(value).__name__
+    return text
+
+
+def static_column(values: list[Any]) -> np.ndarray:
+    """Static values as a column: numbers if all are, otherwise different texts."""
+    if all(isinstance(v, bool | np.bool_) for v in values):
+        return np.array(values, bool)
+    numbers = (int, float, np.integer, np.floating)
+    if all(isinstance(v, numbers) and not isinstance(v, bool) for v in values):
+        column = np.array(values)
+        if column.dtype.kind in "iuf":
+            return column
+    texts = [static_text(v) for v in values]
+    owners: dict[str, set[Any]] = {}
+    for text, value in zip(texts, values, strict=True):
+        owners.setdefault(text, set()).add(identity(value))
+    shared = {text for text, who in owners.items() if len(who) > 1}
+    return np.array(
+        [f"{t} ({i})" if t in shared else t for i, t in enumerate(texts)], np.str_
+    )
