@@ -1,7 +1,7 @@
 """Checks of arguments that are on for every user. Each knows the argument's name."""
 
 import inspect
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import equinox as eqx
@@ -19,6 +19,25 @@ def check_callable(function: str, argument: str, value: Any) -> None:
                 function,
                 f"`{argument}` is the class `{value.__name__}`, not a stage.",
                 f"Make an instance of it first: `{value.__name__}(...)`.",
+            )
+        )
+    if isinstance(value, list | tuple):
+        raise TypeError(
+            message(
+                function,
+                f"`{argument}` is a {type(value).__name__} of {len(value)} things, not "
+                "a stage.",
+                f"If these are the stages, unpack them: `{function}(*stages)`.",
+            )
+        )
+    if isinstance(value, Mapping):
+        unpack = "(**stages)" if function == "chain" else "(*stages.values())"
+        raise TypeError(
+            message(
+                function,
+                f"`{argument}` is a {type(value).__name__} with the keys "
+                f"{list(value)}, not a stage.",
+                f"If these are the stages, unpack them: `{function}{unpack}`.",
             )
         )
     if not callable(value):

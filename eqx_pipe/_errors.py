@@ -62,6 +62,8 @@ def nearest(name: object, known: Iterable[object]) -> str:
 
 def describe_value(value: object, limit: int = 80) -> str:
     """`value (type)`, cut to a readable length."""
+    if hasattr(value, "shape") and hasattr(value, "dtype"):
+        return f"an array {value.dtype}[{','.join(map(str, value.shape))}]"
     text = repr(value)
     if len(text) > limit:
         text = text[: limit - 3] + "..."

@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from ._check import check_callable, check_key
-from ._errors import MissingKeyError, locate, message
+from ._errors import MissingKeyError, describe_value, locate, message
 from ._types import Key, Segment, StageLike
 
 if TYPE_CHECKING:
@@ -56,6 +56,17 @@ class Stage(_Layer):
         """Whether the stage takes and returns an `equinox.nn.State`."""
         return False
 
+    def __hash__(self) -> int:
+        try:
+            return eqx.Module.__hash__(self)
+        except TypeError as error:
+            raise TypeError(
+                f"a `{type(self).__name__}` holds arrays and cannot be hashed, as "
+                "`jax.jit` and `jax.checkpoint` hash their function. Use "
+                "`equinox.filter_jit(pipe)` and `equinox.filter_checkpoint(pipe)`, or "
+                "wrap it: `lambda x: pipe(x)`."
+            ) from error
+
 
 class Identity(Stage):
     """Returns its input."""
@@ -74,23 +85,22 @@ class Lift(Stage):
     fn: Callable[..., Any]
 
     def __call__(self, *args: PyTree, key: Key | None = None) -> Any:
-        if "key" in _parameters(self.fn):
-            return self.fn(*args, key=key)
-        return self.fn(*args)
+        return self.fn(*args, **_key_argument(self.fn, key))
 
 
-def lift(fn: StageLike) -> Stage:
+def lift(fn: StageLike) -> Any:
     """Makes a plain function a stage.
 
-    The key is passed on only to a function that has a parameter named `key`. Plain
-    functions are accepted wherever a stage is, so this is needed only to call one by
-    itself with the convention of a layer.
+    The key is passed on only to a function that has a parameter named `key`, after its
+    inputs; not if a `functools.partial` has given one already, and `None` not in place
+    of a default. Plain functions are accepted wherever a stage is, so this is needed
+    only to call one by itself with the convention of a layer.
 
     **Arguments:**
 
     - `fn`: any callable.
 
-    **Returns:** a stage that calls `fn`; `fn` itself if it is one of ours.
+    **Returns:** a stage that calls `fn`; `fn` itself if it is a layer already.
 
     **Raises:** `TypeError` if `fn` cannot be called, or is a class.
 
@@ -101,7 +111,8 @@ def lift(fn: StageLike) -> Stage:
         -1.0
     """
     check_callable("lift", "fn", fn)
-    return fn if isinstance(fn, Stage) else Lift(fn)
+    is_layer = is_stateful(fn) or isinstance(fn, eqx.Module) and _takes_key(fn)
+    return fn if is_layer else Lift(fn)
 
 
 def as_stage(function: str, argument: str, value: Any) -> Any:
@@ -207,10 +218,13 @@ class Composite(Stage):
 def check_state(function: str, stage: Any, state: Any) -> None:
     """Raises unless `state` is a `State`, or is absent and not needed."""
     if state is None and is_stateful(stage):
+        path = _stateful_path(stage)
         raise ValueError(
             message(
                 function,
-                "a stage inside is stateful, and no state was given.",
+                f"stage `{path}` is stateful, and no state was given."
+                if path
+                else "it is stateful, and no state was given.",
                 "Build the pipeline by `pipe, state = equinox.nn.make_with_state(...)"
                 "(...)` and call `y, state = pipe(x, state)`.",
             )
@@ -219,11 +233,21 @@ def check_state(function: str, stage: Any, state: Any) -> None:
         raise TypeError(
             message(
                 function,
-                f"the second argument, `state`, is a `{type(state).__name__}`.",
+                f"the second argument, `state`, is {describe_value(state)}.",
                 "Give an `equinox.nn.State`. A stage takes one input; several values "
                 "go in as one tuple or dict. Keys are passed as `key=`.",
             )
         )
+
+
+def _stateful_path(stage: Any) -> str:
+    """The path of the first stateful stage that has no stateful child."""
+    if isinstance(stage, Composite):
+        for path, child in stage.children().items():
+            if is_stateful(child):
+                inner = _stateful_path(child)
+                return f"{path}.{inner}" if inner else path
+    return ""
 
 
 def check_state_belongs(
@@ -289,9 +313,17 @@ def call(
         (x,) = args
         return stage.run(x, state, inner)
     keyword = {"key": inner.key} if _takes_key(stage) else {}
-    if is_stateful(stage):
-        return stage(*args, state, **keyword)
-    return stage(*args, **keyword), state
+    if not is_stateful(stage):
+        return stage(*args, **keyword), state
+    result = stage(*args, state, **keyword)
+    pair = isinstance(result, tuple) and len(result) == 2
+    if not pair or not isinstance(result[1], eqx.nn.State):
+        raise TypeError(
+            f"`{type(stage).__name__}` is stateful, and returned "
+            f"{describe_value(result)}, not a pair of output and state. Return `(y, "
+            "state)` from its `__call__(x, state, *, key=None)`."
+        )
+    return result
 
 
 def _wants_key(
@@ -301,19 +333,24 @@ def _wants_key(
     state: eqx.nn.State | None,
     inner: Scope,
 ) -> bool:
-    """Whether a call that failed without a key would have worked with one.
+    """Whether a call failed for want of a key.
 
-    Messages differ from layer to layer, so the call is tried again, abstractly.
+    Messages differ from layer to layer, so the call is tried again abstractly, without
+    a key and with one. What fails only when run, fails for another reason.
     """
     known = isinstance(error, MissingKeyError) or isinstance(stage, Composite)
     if known or not _takes_key(stage):
         return False
-    retry = Scope(jr.key(0), inner.path)
-    try:
-        jax.eval_shape(lambda: call(stage, args, state, retry)[0])
-    except Exception:
-        return False
-    return True
+
+    def works(key: Key | None) -> bool:
+        retry, fresh = Scope(key, inner.path), copy_state(state)
+        try:
+            jax.eval_shape(lambda: call(stage, args, fresh, retry)[0])
+        except Exception:
+            return False
+        return True
+
+    return not works(None) and works(jr.key(0))
 
 
 def _takes_key(stage: Any) -> bool:
@@ -331,6 +368,20 @@ def _type_takes_key(cls: type) -> bool | None:
         return True
     wraps = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     return None if wraps else False
+
+
+def _key_argument(fn: Any, key: Key | None) -> dict[str, Any]:
+    """The key as a keyword argument for a plain function, if it wants one."""
+    names = list(_parameters(fn))
+    if "key" not in names[1:]:  # the first is the input, whatever its name
+        return {}
+    parameter = _parameters(fn)["key"]
+    bound = isinstance(fn, ft.partial) and "key" in fn.keywords
+    if bound or parameter.kind is parameter.POSITIONAL_ONLY:
+        return {}
+    default = parameter.default
+    has_default = default is not parameter.empty and default is not None
+    return {} if key is None and has_default else {"key": key}
 
 
 def _parameters(fn: Any) -> Mapping[str, inspect.Parameter]:

@@ -50,6 +50,8 @@ def leaf_text(leaf: Any) -> str:
 
 def tree_text(tree: PyTree) -> str:
     """A short text of a pytree's structure, shapes and dtypes."""
+    if tree is None:
+        return "None"
     named = leaves_with_names(tree)
     if len(named) == 1 and named[0][0] == "":
         return leaf_text(named[0][1])

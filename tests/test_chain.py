@@ -191,7 +191,7 @@ def test_bad_calls_say_what_to_do(unchecked):
     pipe = ep.chain(jnp.sin)
     with pytest.raises(TypeError, match="not a single PRNG key"):
         pipe(jnp.ones(1), key=3)
-    with pytest.raises(TypeError, match="`state`, is a `int`"):
+    with pytest.raises(TypeError, match="`state`, is 3"):
         pipe(jnp.ones(1), 3)
     norm, _ = eqx.nn.make_with_state(eqx.nn.BatchNorm)(3, axis_name="b", mode="batch")
     with pytest.raises(ValueError, match="make_with_state"):
