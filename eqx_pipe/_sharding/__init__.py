@@ -1,0 +1,1 @@
+"""Where arrays live: logical axes, placement, submeshes, derived shardings."""

@@ -1,0 +1,110 @@
+"""A table of where the arrays of a pytree live."""
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import jax
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+from jaxtyping import PyTree
+
+from .._tree import leaves_with_names
+from .specs import is_placeable
+
+
+class LeafInfo(NamedTuple):
+    """Where one array lives.
+
+    `spec` is its `PartitionSpec`; `None` if the array has none, as on the host or on a
+    single device. `bytes_per_device` is the size of its largest shard, in bytes.
+    """
+
+    path: str
+    shape: tuple[int, ...]
+    dtype: Any
+    spec: P | None
+    bytes_per_device: int
+    devices: int
+
+
+class ShardingInfo(Mapping[str, LeafInfo]):
+    """What `sharding_info` returns: a mapping from path to `LeafInfo`."""
+
+    def __init__(self, rows: dict[str, LeafInfo]):
+        self._rows = rows
+
+    def __getitem__(self, path: str) -> LeafInfo:
+        return self._rows[path]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._rows)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @property
+    def bytes_per_device(self) -> int:
+        """The bytes of all arrays on the device that holds most, at most."""
+        return sum(row.bytes_per_device for row in self._rows.values())
+
+    def __repr__(self) -> str:
+        head = ("path", "shape", "dtype", "spec", "devices", "bytes per device")
+        lines = [head]
+        for row in self._rows.values():
+            spec = "host" if row.devices == 0 else "-" if row.spec is None else row.spec
+            shape = f"({', '.join(map(str, row.shape))})"
+            numbers = str(row.devices), f"{row.bytes_per_device:,}"
+            lines.append((row.path or ".", shape, str(row.dtype), str(spec), *numbers))
+        lines.append(("total", "", "", "", "", f"{self.bytes_per_device:,}"))
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        shown = []
+        for line in lines:
+            cells = zip(line, widths, range(6), strict=True)
+            text = (c.rjust(w) if i > 3 else c.ljust(w) for c, w, i in cells)
+            shown.append("  ".join(text).rstrip())
+        return "\n".join(shown)
+
+
+def sharding_info(tree: PyTree) -> ShardingInfo:
+    """Tells for each array of a pytree how it is split, and what that costs.
+
+    **Arguments:**
+
+    - `tree`: a pytree of arrays, of JAX or NumPy, or `jax.ShapeDtypeStruct`s; other
+        leaves are left out.
+
+    **Returns:** a mapping from each array's path to its `path`, `shape`, `dtype`,
+    `spec`, `bytes_per_device` and number of `devices` (0 on the host). It prints as a
+    table.
+
+    **Units:** `bytes_per_device` is in bytes.
+
+    !!! example
+
+        >>> import eqx_pipe as ep, jax, jax.numpy as jnp
+        >>> from jax.sharding import AxisType, Mesh, PartitionSpec as P
+        >>> mesh = Mesh(jax.devices()[:1], ("data",))
+        >>> ep.sharding_info(ep.shard({"x": jnp.ones((16, 3))}, mesh, P("data")))
+        path   shape    dtype    spec       devices  bytes per device
+        x      (16, 3)  float32  P('data',)       1               192
+        total                                                     192
+    """
+    rows = {
+        name: _row(name, leaf)
+        for name, leaf in leaves_with_names(tree)
+        if is_placeable(leaf)
+    }
+    return ShardingInfo(rows)
+
+
+def _row(name: str, leaf: Any) -> LeafInfo:
+    sharding = None
+    if isinstance(leaf, jax.Array | jax.ShapeDtypeStruct):
+        sharding = getattr(leaf, "sharding", None)
+    spec = sharding.spec if isinstance(sharding, NamedSharding) else None
+    shape = tuple(leaf.shape)
+    part = shape if sharding is None else sharding.shard_shape(shape)
+    size = math.prod(part) * leaf.dtype.itemsize
+    devices = 0 if sharding is None else sharding.num_devices
+    return LeafInfo(name, shape, leaf.dtype, spec, size, devices)

@@ -1,0 +1,84 @@
+"""Meshes: checks, and the one place that knows about kinds of mesh axes.
+
+JAX has automatic axes, where the compiler spreads shardings, and explicit ones, where
+shardings are part of an array's type. Both are accepted: what is computed depends on
+whether the arrays at hand have such types, not on the kind of mesh that was given.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+import equinox as eqx
+import jax
+from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+from jaxtyping import Array
+
+from .._errors import describe_value, message
+
+
+def check_mesh(function: str, mesh: Any, argument: str = "mesh") -> None:
+    """Raises a `TypeError` unless `mesh` is a mesh of devices."""
+    if not isinstance(mesh, Mesh):
+        raise TypeError(
+            message(
+                function,
+                f"`{argument}` is {describe_value(mesh)}.",
+                "Give a `jax.sharding.Mesh`: `jax.make_mesh((4, 2), ('data', "
+                "'model'))`.",
+            )
+        )
+
+
+def names_of(spec: Iterable[Any]) -> list[str]:
+    """The mesh axes that a spec mentions, in order, with repetitions."""
+    names = []
+    for entry in spec:
+        if isinstance(entry, str):
+            names.append(entry)
+        elif isinstance(entry, tuple):
+            names += list(entry)
+    return names
+
+
+def ways(mesh: Mesh, entry: Any) -> int:
+    """Into how many parts one entry of a spec splits an axis."""
+    size = 1
+    for name in names_of([entry]):
+        size *= mesh.shape[name]
+    return size
+
+
+def with_types(mesh: Mesh, kind: AxisType) -> Mesh:
+    """The same devices and names, with axes of one kind."""
+    return Mesh(mesh.devices, mesh.axis_names, axis_types=(kind,) * mesh.devices.ndim)
+
+
+def suited(mesh: Mesh, *leaves: Any) -> Mesh:
+    """`mesh` with the kind of axes that these arrays, and the context, have.
+
+    Explicit axes are part of the arrays' types, and cannot be mixed with others.
+    """
+    meshes = [jax.sharding.get_abstract_mesh()]
+    for leaf in filter(eqx.is_array, leaves):
+        if isinstance(leaf, jax.Array):
+            sharding: Any = getattr(jax.typeof(leaf), "sharding", None)
+            meshes.append(getattr(sharding, "mesh", None))
+    explicit = any(m is not None and AxisType.Explicit in m.axis_types for m in meshes)
+    return with_types(mesh, AxisType.Explicit if explicit else AxisType.Auto)
+
+
+def is_manual() -> bool:
+    """Whether this is traced inside a `shard_map`."""
+    return AxisType.Manual in jax.sharding.get_abstract_mesh().axis_types
+
+
+def lay(x: Array, mesh: Mesh, spec: P) -> Array:
+    """`x` constrained to a spec while tracing, or moved there if not."""
+    mesh = suited(mesh, x)
+    sharding = NamedSharding(mesh, spec)
+    if not isinstance(x, jax.core.Tracer):
+        return jax.device_put(x, sharding)
+    if AxisType.Explicit in mesh.axis_types:
+        return jax.sharding.reshard(x, sharding)
+    return jax.lax.with_sharding_constraint(x, sharding)

@@ -1,0 +1,178 @@
+"""Putting the arrays of a pytree where they should live."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import jax.tree_util as jtu
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
+from jaxtyping import PyTree
+
+from .._errors import message
+from .._tree import is_key_array
+from .mesh import check_mesh, lay, ways
+from .specs import is_global, resolve
+
+
+def shard(tree: PyTree, mesh: Mesh, specs: Any, rules: Any = None) -> PyTree:
+    """Places the arrays of a pytree on a mesh, each split as its spec says.
+
+    Values do not change. Arrays of JAX and NumPy are placed, wherever they are now;
+    everything else (numbers, strings, functions, None) passes untouched. In a run of
+    several processes, host arrays and arrays of one process are taken as that
+    process's part of a global array; where a spec does not split over processes, all
+    bring the same.
+
+    Inside `jit` this is a constraint on the sharding.
+
+    **Arguments:**
+
+    - `tree`: a pytree, a model for instance.
+    - `mesh`: a `jax.sharding.Mesh`.
+    - `specs`: a `PartitionSpec` for each array, `None` meaning a copy on every device.
+        Either a prefix of the tree: a spec that stands for a whole subtree is cut to
+        the rank of each array in it. Or a plain function, `leaf -> spec` or
+        `(path, leaf) -> spec`, asked for every array; paths are like `layers.0.weight`.
+        (A Module is always a tree of specs.) An array without axes is never split.
+    - `rules`: `AxisRules`, or what makes them; the specs then hold logical names, else
+        names of mesh axes.
+
+    **Returns:** the tree with placed arrays.
+
+    **Shapes:** an axis must divide by the mesh axes that split it.
+
+    **Raises:**
+
+    - `ValueError` if anything does not fit: one error for all leaves, with path, size,
+      mesh axis, and the nearest sizes that fit.
+    - `StructureError` (a `ValueError`) if `specs` is not a prefix of `tree`.
+    - `TypeError` if a spec is something else.
+
+    **Laws:** sharding never changes values.
+
+    !!! example
+
+        >>> import eqx_pipe as ep, jax, jax.numpy as jnp
+        >>> from jax.sharding import PartitionSpec as P
+        >>> mesh = jax.make_mesh((len(jax.devices()),), ("data",))
+        >>> batch = {"x": jnp.ones((16, 3)), "y": jnp.ones(16), "name": "train"}
+        >>> placed = ep.shard(batch, mesh, P("data"))
+        >>> placed["x"].sharding.spec, placed["name"]
+        (P('data',), 'train')
+    """
+    check_mesh("shard", mesh)
+    placed, structure = resolve(
+        "shard", tree, mesh, specs, rules, local=_num_processes(mesh) > 1
+    )
+    leaves: list[Any] = [p.leaf for p in placed]
+    wanted = [i for i, p in enumerate(placed) if p.sharding is not None]
+    _refuse_structs(placed)
+    traced = [i for i in wanted if isinstance(leaves[i], jax.core.Tracer)]
+    for i in traced:
+        sharding = placed[i].sharding
+        assert sharding is not None
+        leaves[i] = lay(leaves[i], mesh, sharding.spec)
+    held = [i for i in wanted if i not in set(traced)]
+    moved = _put([leaves[i] for i in held], [placed[i].sharding for i in held])
+    for i, leaf in zip(held, moved, strict=True):
+        leaves[i] = leaf
+    return jtu.tree_unflatten(structure, leaves)
+
+
+def _refuse_structs(placed: list[Any]) -> None:
+    for name, leaf, _ in placed:
+        if isinstance(leaf, jax.ShapeDtypeStruct):
+            raise TypeError(
+                message(
+                    "shard",
+                    f"`{name}` is a `jax.ShapeDtypeStruct`, which has no values.",
+                    "Give arrays; `eqx_pipe.init_sharded` makes a model in its shards.",
+                )
+            )
+
+
+def _num_processes(mesh: Mesh) -> int:
+    """How many processes the mesh spans."""
+    return len({device.process_index for device in mesh.devices.flat})
+
+
+def _put(leaves: list[Any], shardings: list[Any]) -> list[Any]:
+    """All at once, so that transfers overlap."""
+    moved = list(leaves)
+    whole = []
+    for i, (leaf, sharding) in enumerate(zip(leaves, shardings, strict=True)):
+        if sharding.is_fully_addressable or is_global(leaf):
+            whole.append(i)
+        else:
+            data = leaf if is_key_array(leaf) else np.asarray(leaf)
+            moved[i] = jax.make_array_from_process_local_data(sharding, data)
+    done = jax.device_put([leaves[i] for i in whole], [shardings[i] for i in whole])
+    for i, leaf in zip(whole, done, strict=True):
+        moved[i] = leaf
+    return moved
+
+
+def pad_to(
+    tree: PyTree, mesh: Mesh, specs: Any, rules: Any = None
+) -> tuple[PyTree, PyTree]:
+    """Pads arrays so that `shard` can split them, and says what is padding.
+
+    Each axis grows at its end to the next size that divides. The new entries are zero
+    (for PRNG keys, copies of the last one). Nothing is moved: NumPy arrays stay on the
+    host.
+
+    **Arguments:** those of `shard`.
+
+    **Returns:** the padded tree, and a mask: for each array a Bool array of the padded
+    shape, true where the entries are real, and `None` for other leaves. The mean of
+    the real entries is `jnp.mean(padded, where=mask)`.
+
+    **Shapes:** an array `(*a,)` becomes `(*b,)` with each `b` the smallest multiple,
+    at least `a`, of the number of parts; the mask is `(*b,)`.
+
+    **Raises:** as `shard`, except for sizes.
+
+    **Laws:** `padded[:a]` is the array; nothing changes if all sizes fit.
+
+    !!! example
+
+        >>> import eqx_pipe as ep, jax, numpy as np
+        >>> from jax.sharding import PartitionSpec as P
+        >>> mesh = jax.make_mesh((len(jax.devices()),), ("data",))
+        >>> n = len(jax.devices())
+        >>> padded, mask = ep.pad_to(np.ones((n + 1, 3)), mesh, P("data"))
+        >>> padded.shape == (2 * n, 3), int(mask[:, 0].sum()) == n + 1
+        (True, True)
+    """
+    placed, structure = resolve("pad_to", tree, mesh, specs, rules, divide=False)
+    leaves, masks = [], []
+    for _, leaf, sharding in placed:
+        if sharding is None:
+            leaves.append(leaf)
+            masks.append(None)
+            continue
+        widths = _widths(leaf.shape, sharding)
+        leaves.append(_pad(leaf, widths))
+        xp = np if isinstance(leaf, np.ndarray | np.generic) else jnp
+        masks.append(xp.pad(xp.ones(leaf.shape, bool), widths))
+    padded = jtu.tree_unflatten(structure, leaves)
+    return padded, jtu.tree_unflatten(structure, masks)
+
+
+def _widths(shape: tuple[int, ...], sharding: NamedSharding) -> list[tuple[int, int]]:
+    entries = list(sharding.spec) + [None] * (len(shape) - len(sharding.spec))
+    parts = [ways(sharding.mesh, entry) for entry in entries]  # type: ignore
+    return [(0, -size % n) for size, n in zip(shape, parts, strict=True)]
+
+
+def _pad(leaf: Any, widths: list[tuple[int, int]]) -> Any:
+    if not any(after for _, after in widths):
+        return leaf
+    if isinstance(leaf, np.ndarray | np.generic):
+        return np.pad(leaf, widths)
+    if is_key_array(leaf):  # zeros are no key
+        data = jnp.pad(jr.key_data(leaf), [*widths, (0, 0)], mode="edge")
+        return jr.wrap_key_data(data, impl=jr.key_impl(leaf))
+    return jnp.pad(leaf, widths)

@@ -1,0 +1,245 @@
+"""Rules that say which mesh axis a logical axis is split over."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import equinox as eqx
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from .._errors import describe_value, message, nearest
+from .mesh import check_mesh, names_of
+
+Logical = str | tuple[str, ...] | None
+"""The logical name of an array's axis, or names of axes merged into one, or none."""
+
+MeshAxes = str | tuple[str, ...] | None
+"""The mesh axis that a logical axis is split over, or several, or none."""
+
+
+class AxisRules(eqx.Module):
+    """Which mesh axis each logical axis of an array is split over.
+
+    Models and data name the axes of their arrays by what they mean, `"batch"` or
+    `"hidden"`; the rules say once where that lives on the machine. They are pairs of a
+    logical name and a mesh axis, tried in order for each array. A pair is used if the
+    array has that logical axis, nothing was yet found for it, and the mesh axis is
+    still free in this array; else it is skipped. So an earlier pair has the first
+    choice, wherever its axis stands in the array.
+
+    **Arguments:**
+
+    - `pairs`: a mapping from logical names to mesh axes, or pairs of them, or another
+        `AxisRules`. A mesh axis is a name, a tuple of names (split over all of them),
+        or `None` (not split: every device has the whole axis).
+
+    **Raises:**
+
+    - `TypeError` if a pair is not a logical name and a mesh axis.
+
+    **Laws:** in one array no mesh axis is used twice; the spec of a permuted array is
+    the permuted spec.
+
+    !!! example
+
+        >>> import eqx_pipe as ep
+        >>> rules = ep.AxisRules(
+        ...     [("batch", "data"), ("hidden", "model"), ("input", "model"),
+        ...      ("input", None)])
+        >>> rules.spec("hidden", "input"), rules.spec("batch", "input")
+        (P('model', None), P('data', 'model'))
+    """
+
+    pairs: tuple[tuple[str, MeshAxes], ...] = eqx.field(static=True)
+
+    def __init__(self, pairs: Any):
+        self.pairs = _as_pairs(pairs)
+
+    def spec(self, *logical: Logical) -> P:
+        """The `PartitionSpec` of an array whose axes have these logical names.
+
+        **Arguments:**
+
+        - `logical`: one logical name per axis of the array, or `None` for an axis that
+            is not split, or a tuple of names for an axis made of several.
+
+        **Raises:** `ValueError` if there is no pair for a name, if every mesh axis
+        for it is taken by another axis of the array, or if a name is given twice.
+        """
+        spec, problems = self.resolve(logical)
+        if problems:
+            raise ValueError(
+                message(
+                    "AxisRules",
+                    _bullets(problems),
+                    f"`rules.explain{_listed(logical)}` shows what was tried.",
+                )
+            )
+        return spec
+
+    def sharding(self, mesh: Mesh, *logical: Logical) -> NamedSharding:
+        """The `NamedSharding` on `mesh` of an array with these logical axes.
+
+        **Raises:** `ValueError` as `spec` does, or if the mesh lacks an axis.
+        """
+        check_mesh("AxisRules", mesh)
+        spec = self.spec(*logical)
+        for name in names_of(spec):
+            if name not in mesh.shape:
+                raise ValueError(
+                    message(
+                        "AxisRules",
+                        f"the rules split {_listed(logical)} over the mesh axis "
+                        f"`{name}`, which the mesh does not have.",
+                        f"{nearest(name, mesh.axis_names)} Change the rules, or make "
+                        "a mesh with this axis (of size 1 to split nothing).",
+                    )
+                )
+        return NamedSharding(mesh, spec)
+
+    def explain(self, *logical: Logical) -> str:
+        """A text that says, pair by pair, why each logical axis goes where it goes.
+
+        It explains failures too, so it raises nothing.
+        """
+        spec, problems = self.resolve(logical)
+        log = self._assign(tuple(filter(_is_axis, logical)))[1]
+        lines = [f"{_listed(logical)}:"]
+        lines += [f"- {line}" for line in log]
+        lines += [f"- error: {problem}" for problem in problems]
+        lines.append(f"=> {spec}" if not problems else "=> no spec")
+        return "\n".join(lines)
+
+    def resolve(self, logical: tuple[Logical, ...]) -> tuple[P, list[str]]:
+        """The spec, and what is wrong with it: nothing, if the list is empty."""
+        problems = [
+            f"the axis {describe_value(entry)} is not a logical name."
+            for entry in logical
+            if not _is_axis(entry)
+        ]
+        if problems:
+            return P(), problems
+        found, log = self._assign(logical)
+        names = _flat(logical)
+        problems = [
+            f"the logical axis `{name}` is given {names.count(name)} times in one "
+            f"array, {_listed(logical)}. Name one of these axes otherwise, or None to "
+            "keep it whole."
+            for name in dict.fromkeys(names)
+            if names.count(name) > 1
+        ]
+        known = list(dict.fromkeys(name for name, _ in self.pairs))
+        for name in dict.fromkeys(names):
+            if name not in known:
+                hint = nearest(name, known)
+                problems.append(
+                    f"there is no rule for `{name}`. {hint} Add the pair `({name!r}, "
+                    "None)` to keep such axes whole on every device."
+                )
+            elif name not in found:
+                tried = [line for line in log if line.startswith(f"`{name}`")]
+                problems.append(
+                    f"no pair is left for `{name}`: {'; '.join(tried)}. Add the pair "
+                    f"`({name!r}, None)` after them to let this axis stay whole."
+                )
+        if problems:
+            return P(), problems
+        return P(*(_entry(entry, found) for entry in logical)), []
+
+    def _assign(
+        self, logical: tuple[Logical, ...]
+    ) -> tuple[dict[str, tuple[str, ...]], list[str]]:
+        """The mesh axes found for each name, and what became of each pair."""
+        names = _flat(logical)
+        found: dict[str, tuple[str, ...]] = {}
+        owner: dict[str, str] = {}
+        log = []
+        for name, axes in self.pairs:
+            if name not in names:
+                continue
+            wanted = _as_tuple(axes)
+            taken = [axis for axis in wanted if axis in owner]
+            if name in found:
+                log.append(f"`{name}` -> {axes!r}: not needed, already decided")
+            elif taken:
+                by = f"`{taken[0]}` is taken by `{owner[taken[0]]}`"
+                log.append(f"`{name}` -> {axes!r}: skipped, {by}")
+            else:
+                found[name] = wanted
+                owner.update(dict.fromkeys(wanted, name))
+                log.append(f"`{name}` -> {axes!r}: used")
+        return found, log
+
+
+def as_rules(function: str, rules: Any) -> AxisRules | None:
+    """`rules` as `AxisRules`; mappings and pairs are accepted wherever rules are."""
+    if rules is None or isinstance(rules, AxisRules):
+        return rules
+    try:
+        return AxisRules(rules)
+    except TypeError as error:
+        raise TypeError(str(error).replace("AxisRules", function, 1)) from None
+
+
+def _as_pairs(given: Any) -> tuple[tuple[str, MeshAxes], ...]:
+    if isinstance(given, AxisRules):
+        return given.pairs
+    items = given.items() if isinstance(given, Mapping) else given
+    if isinstance(items, str) or not isinstance(items, Iterable):
+        raise TypeError(
+            message(
+                "AxisRules",
+                f"`pairs` is {describe_value(given)}.",
+                "Give a mapping from logical names to mesh axes, or pairs: "
+                '`[("batch", "data"), ("hidden", None)]`.',
+            )
+        )
+    pairs = []
+    for i, pair in enumerate(items):
+        good = isinstance(pair, tuple | list) and len(pair) == 2
+        axes = pair[1] if good else None
+        axes = tuple(axes) if isinstance(axes, list) else axes
+        if not good or not isinstance(pair[0], str) or not _is_axis(axes):
+            raise TypeError(
+                message(
+                    "AxisRules",
+                    f"`pairs[{i}]` is {describe_value(pair)}.",
+                    "A pair is a logical name and a mesh axis: its name, a tuple of "
+                    "names, or None for no splitting.",
+                )
+            )
+        pairs.append((pair[0], axes))
+    return tuple(pairs)
+
+
+def _is_axis(entry: Any) -> bool:
+    if isinstance(entry, tuple):
+        return all(isinstance(name, str) for name in entry)
+    return entry is None or isinstance(entry, str)
+
+
+def _as_tuple(axes: MeshAxes) -> tuple[str, ...]:
+    if axes is None:
+        return ()
+    return (axes,) if isinstance(axes, str) else axes
+
+
+def _flat(logical: tuple[Logical, ...]) -> list[str]:
+    return [name for entry in logical for name in _as_tuple(entry)]
+
+
+def _entry(entry: Logical, found: dict[str, tuple[str, ...]]) -> MeshAxes:
+    axes = tuple(axis for name in _as_tuple(entry) for axis in found[name])
+    if len(axes) < 2:
+        return axes[0] if axes else None
+    return axes
+
+
+def _listed(logical: tuple[Logical, ...]) -> str:
+    return f"({', '.join(map(repr, logical))})"
+
+
+def _bullets(problems: list[str]) -> str:
+    if len(problems) == 1:
+        return problems[0]
+    return "".join(f"\n- {problem}" for problem in problems) + "\n"

@@ -1,0 +1,131 @@
+"""constrain under axis_rules: by logical names, part of jit's cache key."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType
+from jax.sharding import PartitionSpec as P
+
+import eqx_pipe as ep
+
+KINDS = (AxisType.Auto, AxisType.Explicit)
+ONE = {"a": "data", "b": "model"}
+TWO = {"a": ("data", "model"), "b": None}
+
+
+@pytest.fixture(params=KINDS, ids=str)
+def mesh(request):
+    return jax.make_mesh((4, 2), ("data", "model"), axis_types=(request.param,) * 2)
+
+
+@pytest.fixture(params=["host", "placed"])
+def x(request, mesh):
+    x = jnp.arange(32.0).reshape(8, 4)
+    return ep.shard(x, mesh, P("data")) if request.param == "placed" else x
+
+
+def spec(array):
+    """The spec without trailing Nones, which JAX adds or not."""
+    entries = list(array.sharding.spec)
+    while entries and entries[-1] is None:
+        entries.pop()
+    return P(*entries)
+
+
+@pytest.mark.parametrize("rules, wanted", [(ONE, P("data", "model")), (TWO, None)])
+def test_values_stay_and_shardings_are_as_said(mesh, x, rules, wanted):
+    wanted = wanted or P(("data", "model"))
+    f = jax.jit(lambda x: ep.constrain(2 * x, "a", "b"))
+    with ep.axis_rules(rules, mesh):
+        assert spec(f(x)) == wanted and spec(ep.constrain(x, "a", "b")) == wanted
+        assert np.array_equal(f(x), 2 * x)
+
+
+def test_through_grad_and_vmap(mesh, x):
+    def loss(x):
+        return jnp.sum(ep.constrain(2 * x, "a", "b") ** 2)
+
+    with ep.axis_rules(ONE, mesh):
+        assert np.allclose(jax.jit(jax.grad(loss))(x), 8 * x)
+        rows = jax.jit(jax.vmap(lambda row: ep.constrain(2 * row, "b")))
+        assert np.allclose(rows(x), 2 * x)
+        grads = jax.jit(jax.vmap(jax.grad(lambda r: jnp.sum(ep.constrain(r, "b") ** 2))))
+        assert np.allclose(grads(x), 2 * np.asarray(x))
+
+
+def test_under_the_users_own_mesh(mesh, x):
+    def loss(x):
+        return jnp.sum(ep.constrain(2 * x, "a", "b") ** 2)
+
+    with ep.axis_rules(ONE, mesh), jax.set_mesh(mesh):
+        assert np.allclose(jax.jit(jax.grad(loss))(x), 8 * x)
+
+
+def test_other_rules_are_another_program_and_the_same_are_not():
+    kind = (AxisType.Auto,) * 2
+    mesh = jax.make_mesh((4, 2), ("data", "model"), axis_types=kind)
+    x = jnp.ones((8, 4))
+    traces = []
+
+    @jax.jit
+    def f(x):
+        traces.append(1)
+        return ep.constrain(x, "a", "b") + 1
+
+    assert f(x).sharding.num_devices == 1 and len(traces) == 1
+    for _ in range(2):
+        with ep.axis_rules(ONE, mesh) as rules:
+            assert rules == ep.AxisRules(ONE)
+            assert spec(f(x)) == P("data", "model")
+            with ep.axis_rules(ep.AxisRules(TWO), mesh):
+                assert spec(f(x)) == P(("data", "model"))
+            assert spec(f(x)) == P("data", "model")
+        assert f(x).sharding.num_devices == 1
+    assert len(traces) == 3
+
+
+def test_deep_in_a_model_and_inside_shard_map(mesh, getkey):
+    layer = eqx.nn.Linear(4, 8, key=getkey())
+    pipe = ep.chain(layer, lambda x: ep.constrain(x, "b"), jnp.tanh)
+    x = jnp.ones((8, 4))
+    plain = jax.vmap(lambda x: pipe(x))(x)
+    with ep.axis_rules(ONE, mesh):
+        assert np.allclose(
+            eqx.filter_jit(jax.vmap(lambda x: pipe(x)))(x), plain, atol=1e-6
+        )
+        local = jax.shard_map(
+            jax.vmap(lambda x: ep.constrain(x, "b")),
+            mesh=jax.make_mesh((8,), ("z",), axis_types=(AxisType.Auto,)),
+            in_specs=P("z"),
+            out_specs=P("z"),
+        )
+        assert np.array_equal(jax.jit(local)(x), x)
+
+
+def test_pytrees(mesh):
+    with ep.axis_rules(ONE, mesh):
+        tree = {"x": jnp.ones((8, 4)), "s": "text", "n": 3, "none": None}
+        out = ep.constrain(tree, "a", None)
+        assert out["s"] == "text" and out["n"] == 3 and spec(out["x"]) == P("data")
+
+
+def test_errors(mesh, unchecked):
+    x = jnp.ones((7, 4))
+    with ep.axis_rules(ONE | {"c": "nope"}, mesh):
+        with pytest.raises(ValueError, match="(?s)size 7.*size 4.*4 or 8.*pad_to"):
+            jax.jit(lambda x: ep.constrain(x, "a", "b"))(x)
+        with pytest.raises(ValueError, match="(?s)has 2 axes, but 1 names.*Give one"):
+            ep.constrain(x, "a")
+        with pytest.raises(ValueError, match="no rule for `d`"):
+            ep.constrain(x, "a", "d")
+        with pytest.raises(ValueError, match="the mesh has no axis `nope`"):
+            ep.constrain(x, "c", None)
+    for wrong in (None, 3):
+        with pytest.raises(TypeError, match="axis_rules"):
+            with ep.axis_rules(wrong, mesh):
+                pass
+    with pytest.raises(TypeError, match="jax.make_mesh"):
+        with ep.axis_rules(ONE, 3):
+            pass

@@ -1,0 +1,106 @@
+"""Rules: which mesh axis a logical axis is split over."""
+
+import hypothesis.strategies as st
+import jax
+import pytest
+from hypothesis import given
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+import eqx_pipe as ep
+
+PAIRS = [
+    ("batch", "data"),
+    ("hidden", "model"),
+    ("input", "model"),
+    ("input", None),
+    ("tokens", ("data", "model")),
+    ("tokens", None),
+]
+RULES = ep.AxisRules(PAIRS)
+NAMES = ("batch", "hidden", "input", "tokens")
+
+
+def mesh():
+    kind = (jax.sharding.AxisType.Auto,) * 2
+    return jax.make_mesh((4, 2), ("data", "model"), axis_types=kind)
+
+
+@given(st.lists(st.sampled_from(NAMES), unique=True), st.randoms())
+def test_no_mesh_axis_is_used_twice_and_order_does_not_matter(names, random):
+    spec = RULES.spec(*names)
+    flat = [a for e in spec for a in (e if isinstance(e, tuple) else (e,)) if a]
+    assert len(set(flat)) == len(flat)
+    found = dict(zip(names, spec, strict=True))
+    random.shuffle(names)
+    assert dict(zip(names, RULES.spec(*names), strict=True)) == found
+
+
+@pytest.mark.parametrize(
+    "logical, spec",
+    [
+        ((), P()),
+        (("batch",), P("data")),
+        (("batch", None, "hidden"), P("data", None, "model")),
+        (("hidden", "input"), P("model", None)),
+        (("input", "hidden"), P(None, "model")),
+        (("tokens",), P(("data", "model"))),
+        (("tokens", "batch"), P(None, "data")),
+        ((("batch", "hidden"), "input"), P(("data", "model"), None)),
+    ],
+)
+def test_pairs_are_tried_in_order(logical, spec):
+    assert RULES.spec(*logical) == spec
+
+
+def test_rules_are_values():
+    same = ep.AxisRules({"a": "x", "b": ("x", "y"), "c": None})
+    assert same == ep.AxisRules([("a", "x"), ["b", ["x", "y"]], ("c", None)])
+    assert same == ep.AxisRules(same)
+    assert hash(same) == hash(ep.AxisRules(same))
+    assert same != ep.AxisRules({"a": "x"})
+    assert not jax.tree.leaves(same)
+
+
+def test_sharding():
+    sharding = RULES.sharding(mesh(), "batch", "hidden")
+    assert sharding == NamedSharding(mesh(), P("data", "model"))
+    with pytest.raises(ValueError, match="Known names: `data`, `model`. Change"):
+        ep.AxisRules({"a": "dat"}).sharding(mesh(), "a")
+
+
+def test_explain():
+    text = RULES.explain("input", "hidden")
+    assert "`hidden` -> 'model': used" in text
+    assert "`input` -> 'model': skipped, `model` is taken by `hidden`" in text
+    assert "`input` -> None: used" in text
+    assert text.endswith(f"=> {P(None, 'model')}")
+    assert "no pair is left" in ep.AxisRules({"a": "x", "b": "x"}).explain("a", "b")
+    assert "there is no rule for `c`" in RULES.explain("c")
+
+
+def test_nothing_left_is_an_error_that_names_the_cure():
+    rules = ep.AxisRules({"a": "x", "b": "x"})
+    with pytest.raises(ValueError, match=r"taken by `a`. Add the pair `\('b', None\)"):
+        rules.spec("b", "a")
+    assert ep.AxisRules([("a", "x"), ("b", "x"), ("b", None)]).spec("b", "a") == P(
+        None, "x"
+    )
+
+
+def test_a_name_twice_and_an_unknown_name_are_errors():
+    with pytest.raises(ValueError, match="`batch` is given 2 times.*Name one of"):
+        RULES.spec("batch", "batch")
+    with pytest.raises(ValueError, match="no rule for `bach`. Did you mean `batch`?"):
+        RULES.spec("bach")
+
+
+def test_wrong_types(unchecked):
+    with pytest.raises(ValueError, match="3 .int. is not a logical name"):
+        RULES.spec(3)
+    assert "is not a logical name" in RULES.explain(3, "batch")
+    for wrong in (3, "batch", [("a",)], [("a", 3)], [(1, "x")], ["ab"], None):
+        with pytest.raises(TypeError, match="AxisRules.*pair"):
+            ep.AxisRules(wrong)
+    with pytest.raises(TypeError, match="jax.make_mesh"):
+        RULES.sharding(3, "batch")
