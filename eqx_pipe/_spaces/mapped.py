@@ -2,8 +2,6 @@
 
 from typing import Any
 
-from jaxtyping import Array, Int
-
 from .._errors import describe_value, message
 from .._tree import as_arrays
 from .._types import Key
@@ -73,7 +71,7 @@ class Mapped(Axis):
     def __len__(self) -> int:
         return len(self.axis)
 
-    def value(self, i: Int[Array, ""] | int, key: Key | None) -> Any:
+    def value(self, i: Any, key: Key | None) -> Any:
         try:
             value = self.fn(self.axis.value(i, key))
             return value if self.is_static else as_arrays(value)

@@ -19,7 +19,8 @@ def axis_values(axis: Axis, key: Any, positions: np.ndarray) -> dict[str, np.nda
     which are numbers or texts here.
     """
     if axis.is_static:
-        values = [axis.value(i, key) for i in range(len(axis))]
+        static: Any = axis
+        values = [static.value(i, key) for i in range(len(axis))]
         return {"": static_column(values)[positions]}
     values = jax.vmap(lambda i: axis.value(i, key))(jnp.asarray(positions, jnp.int32))
     return {name: as_numpy(leaf) for name, leaf in leaves_with_names(values)}

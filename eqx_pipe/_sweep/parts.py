@@ -55,9 +55,10 @@ def sweep_parts(
         points: Neighbours | Listed
         points = Listed(space, part) if listed else Neighbours(*_window(space))
         execute(each, points, key, layout, bar, values)
+    leaves: list[Any] = values
     leaves = [
         leaf if kind is None else jr.wrap_key_data(leaf, impl=kind)
-        for leaf, kind in zip(values, traced[0].key_kinds, strict=True)
+        for leaf, kind in zip(leaves, traced[0].key_kinds, strict=True)
     ]
     return jtu.tree_unflatten(traced[0].structure, leaves), batch_size
 

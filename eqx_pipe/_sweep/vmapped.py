@@ -1,6 +1,6 @@
 """`vmap_space`: a function at every point of a space, as a pure function."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -23,6 +23,7 @@ from .batching import even_out
 from .call import call, check_fn, check_sweep_key
 from .kernel import POINTS
 from .plan import check_batch_size, mesh_devices
+from .select import Part, check_agree, parts_of
 
 
 def vmap_space(
@@ -78,27 +79,56 @@ def vmap_space(
             )
         )
     devices = () if mesh is None else mesh_devices("vmap_space", mesh)
-    batch = int(batch_size or size)
-    batch = even_out(min(batch, size), size, max(1, len(devices)))
-    index = _index_blocks(size, batch, max(1, len(devices)))
+    parts = parts_of(space)
+    if len(parts) == 1:
+        index = np.arange(size)
+        return _part(fn, space, key, parts[0], index, batch_size, devices, mesh)
+    values, order = [], []
+    structs = []
+    for part in parts:
+        lane = _lane(fn, space, key, part.plain)
+        structs.append(jax.eval_shape(lane, np.uint32(0)))
+    check_agree("vmap_space", parts, structs)
+    for part in parts:
+        index = part.indices(0, part.size)
+        order.append(index)
+        values.append(_part(fn, space, key, part, index, batch_size, devices, mesh))
+    back = np.argsort(np.concatenate(order))
+    return jtu.tree_map(lambda *leaves: jnp.concatenate(leaves)[back], *values)
+
+
+def _part(
+    fn: Callable[..., Any],
+    space: Space,
+    key: Key | None,
+    part: Part,
+    index: np.ndarray,
+    batch_size: Any,
+    devices: tuple[Any, ...],
+    mesh: Any,
+) -> PyTree:
+    """The values at the points of a part, in the order of `index`."""
+    size, count = len(index), max(1, len(devices))
+    batch = even_out(min(int(batch_size or size), size), size, count)
+    blocks = _index_blocks(index, batch, count)
     if mesh is None:
-        values = _batches(_lane(fn, space, key), index)
+        values = _batches(_lane(fn, space, key, part.plain), blocks)
     else:
-        values = _on_devices(fn, space, key, index, mesh)
+        values = _on_devices(fn, space, key, part.plain, blocks, mesh)
     return jtu.tree_map(
-        lambda leaf: leaf.reshape((index.size, *leaf.shape[3:]))[:size], values
+        lambda leaf: leaf.reshape((blocks.size, *leaf.shape[3:]))[:size], values
     )
 
 
-def _index_blocks(size: int, batch: int, num_devices: int) -> np.ndarray:
+def _index_blocks(index: np.ndarray, batch: int, num_devices: int) -> np.ndarray:
     """Indices as `(devices, batches, batch)`; what is left over repeats the last."""
-    batches = -(-size // (batch * num_devices))
-    index = np.minimum(np.arange(num_devices * batches * batch), size - 1)
-    return index.astype(np.uint32).reshape(num_devices, batches, batch)
+    batches = -(-len(index) // (batch * num_devices))
+    number = np.minimum(np.arange(num_devices * batches * batch), len(index) - 1)
+    return index[number].astype(np.uint32).reshape(num_devices, batches, batch)
 
 
 def _lane(
-    fn: Callable[..., Any], space: Space, key: Key | None
+    fn: Callable[..., Any], space: Space, key: Key | None, plain: Sequence[int]
 ) -> Callable[[UInt32[Array, ""]], PyTree]:
     """The function of a point's index."""
     lengths = list(space.grid_dims.values())
@@ -112,7 +142,8 @@ def _lane(
             digits = advance(digits, i, lengths)
         else:
             digits = advance_by(digits, [i], table, lengths)
-        point = space.at_digits([digit.astype(jnp.int32) for digit in digits])
+        positions = [digit.astype(jnp.int32) for digit in digits]
+        point = space.at_digits(positions, plain)
         return call(
             "vmap_space", fn, point, None if key is None else jr.fold_in(key, i)
         )
@@ -129,7 +160,12 @@ def _batches(lane: Callable[..., PyTree], index: Any) -> PyTree:
 
 
 def _on_devices(
-    fn: Callable[..., Any], space: Space, key: Key | None, index: Any, mesh: Mesh
+    fn: Callable[..., Any],
+    space: Space,
+    key: Key | None,
+    plain: Sequence[int],
+    index: Any,
+    mesh: Mesh,
 ) -> PyTree:
     """The same, each device with its own row of `index`."""
     context = jax.sharding.get_abstract_mesh()
@@ -137,7 +173,7 @@ def _on_devices(
         mesh = Mesh(mesh.devices.reshape(-1), (POINTS,), axis_types=(AxisType.Auto,))
         # What the function closes over, traced values too, is handed in as an argument,
         # so that gradients flow back to it.
-        lane = _lane(fn, space, key)
+        lane = _lane(fn, space, key, plain)
         jaxpr, out = jax.make_jaxpr(lane, return_shape=True)(np.uint32(0))
         structure = jtu.tree_structure(out)
         closed: Any = getattr(jaxpr, "jaxpr", jaxpr)
@@ -158,7 +194,9 @@ def _on_devices(
             index = jax.sharding.reshard(index, P(mesh.axis_names))
 
         def on_device(row: Array, given: Any) -> PyTree:
-            return _batches(_lane(fn, *eqx.combine(given, static)), row)
+            here, point_key = eqx.combine(given, static)
+            lane = _lane(fn, here, point_key, plain)
+            return _batches(lane, row)
 
     split = P(mesh.axis_names)
     values = jax.shard_map(
