@@ -4,6 +4,7 @@ import collections
 import contextlib
 import re
 import threading
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -36,42 +37,52 @@ def execute(
     placement = everywhere(layout)
     arguments = jax.device_put((traced.arrays, program.constants, key), placement)
     told = points.told(0, 1, 1, layout)
-    kernel = _kernel(traced, program, layout, (*told, *arguments))
+
+    def make() -> Any:
+        kernel = build(traced.jaxpr, traced.stored, layout)
+        return kernel.lower(*told, *arguments).compile()
+
+    kernel = compiled_once([program], layout, make)
     done = 0
     across = layout.batch_size * len(layout.devices)
     while done < points.size:
         left = -(-(points.size - done) // across)
         count = min(layout.capacity, progress.count(left, across))
         now = min(points.size - done, count * across)
-        try:
+        with failures(done, now):
             outputs = kernel(*points.told(done, now, count, layout), *arguments)
             _collect(outputs, values, points, done, now, count, layout)
-        except jax.errors.JaxRuntimeError as error:
-            raise _failed(error, done, now) from error
-        except Exception as error:
-            # What JAX raises inside for `jax_debug_nans`, and `jit` would translate.
-            if type(error).__name__ == "InternalFloatingPointError":
-                raise FloatingPointError(
-                    f"invalid value in the sweep: {error}"
-                ) from None
-            raise
         done += now
         progress.done(now)
 
 
-def _kernel(
-    traced: Traced, program: Program, layout: Layout, arguments: tuple[Any, ...]
+@contextlib.contextmanager
+def failures(done: int, points: int) -> Iterator[None]:
+    """Says at which points a call of a kernel failed."""
+    try:
+        yield
+    except jax.errors.JaxRuntimeError as error:
+        raise _failed(error, done, points) from error
+    except Exception as error:
+        # What JAX raises inside for `jax_debug_nans`, and `jit` would translate.
+        if type(error).__name__ == "InternalFloatingPointError":
+            raise FloatingPointError(f"invalid value in the sweep: {error}") from None
+        raise
+
+
+def compiled_once(
+    programs: Sequence[Program], layout: Any, make: Callable[[], Any]
 ) -> Any:
-    """The compiled kernel of a program, made unless there is one already."""
-    place = (program.identity, layout)
+    """What `make` compiles from some programs, unless it is there already."""
+    place = (tuple(program.identity for program in programs), layout)
     with _lock:
         entry = _kernels.get(place)
-        if entry is not None and entry[0].still_valid():
+        if entry is not None and all(program.still_valid() for program in entry[0]):
             _kernels.move_to_end(place)
             return entry[1]
-    made = build(traced.jaxpr, traced.stored, layout).lower(*arguments).compile()
-    # Kept without its arrays, which may be large and are handed in anew each time.
-    kept = program.without_constants()
+    made = make()
+    # Kept without their arrays, which may be large and are handed in anew each time.
+    kept = tuple(program.without_constants() for program in programs)
     with _lock:
         _kernels[place] = (kept, made)
         while len(_kernels) > _KEPT:

@@ -8,7 +8,7 @@ closes over. No device waits for another: there is no communication.
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -93,26 +93,13 @@ def build(jaxpr: Any, outputs: Sequence[jax.ShapeDtypeStruct], layout: Layout) -
         else:
             trips = jnp.clip(batches - device * count, 0, count)
 
+        at_offset = point_function(jaxpr, layout, ctl, table, arrays, constants, key)
+
         def lane(offset: UInt32[Array, ""]) -> list[Array]:
-            digits = [ctl[4 + k] for k in range(len(layout.lengths))]
-            low, high = ctl[2], ctl[3]
-            if layout.listed:
-                row = jax.lax.dynamic_index_in_dim(table, offset, keepdims=False)
-                *digits, low, high = (row[k] for k in range(len(layout.lengths) + 2))
-                offset = jnp.uint32(0)
-            elif layout.strided:
-                digits = advance_by(digits, [offset], table, layout.lengths)
-            else:
-                digits = advance(digits, offset, layout.lengths)
-            args = [*arrays, *(digit.astype(jnp.int32) for digit in digits)]
-            if key is not None:
-                args.append(_point_key(key, low, high, offset, layout.wide))
             # An output that is a constant comes out as a literal.
             return [
                 jnp.asarray(as_data(out), leaf.dtype)
-                for out, leaf in zip(
-                    evaluate(jaxpr, constants, args), outputs, strict=True
-                )
+                for out, leaf in zip(at_offset(offset), outputs, strict=True)
             ]
 
         def microbatch(step: Int32[Array, ""], filled: list[Array]) -> list[Array]:
@@ -143,6 +130,37 @@ def build(jaxpr: Any, outputs: Sequence[jax.ShapeDtypeStruct], layout: Layout) -
         check_vma=False,
     )
     return jax.jit(mapped, in_shardings=placement)
+
+
+def point_function(
+    jaxpr: Any,
+    layout: Layout,
+    ctl: UInt32[Array, " control"],
+    table: UInt32[Array, "rows columns"] | None,
+    arrays: list[Array],
+    constants: list[Array],
+    key: Key | None,
+) -> Callable[[UInt32[Array, ""]], list[Any]]:
+    """The output leaves as a function of a point's offset in a call of a kernel."""
+
+    def at_offset(offset: UInt32[Array, ""]) -> list[Any]:
+        digits = [ctl[4 + k] for k in range(len(layout.lengths))]
+        low, high = ctl[2], ctl[3]
+        if layout.listed:
+            assert table is not None
+            row = jax.lax.dynamic_index_in_dim(table, offset, keepdims=False)
+            *digits, low, high = (row[k] for k in range(len(layout.lengths) + 2))
+            offset = jnp.uint32(0)
+        elif layout.strided:
+            digits = advance_by(digits, [offset], table, layout.lengths)
+        else:
+            digits = advance(digits, offset, layout.lengths)
+        args = [*arrays, *(digit.astype(jnp.int32) for digit in digits)]
+        if key is not None:
+            args.append(_point_key(key, low, high, offset, layout.wide))
+        return evaluate(jaxpr, constants, args)
+
+    return at_offset
 
 
 def _point_key(key: Key, low: Array, high: Array, offset: Array, wide: bool) -> Key:
