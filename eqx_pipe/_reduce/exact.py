@@ -1,0 +1,126 @@
+"""Sums that do not lose digits, on devices with 32-bit numbers.
+
+A sum is a pair of arrays: of an integer the low and the high word of its 64 bits, of a
+float what the plain sum is and what its roundings lost (Knuth's two-sum). Pairs are
+merged element by element; zeros are the empty sum.
+"""
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
+from jaxtyping import Array, Bool, PyTree
+
+Pair: TypeAlias = tuple[Array, Array]
+
+_ROWS = 8
+
+
+def is_exact(dtype: Any) -> bool:
+    """Whether numbers of this dtype are summed as integers."""
+    return jnp.issubdtype(dtype, jnp.integer) or dtype == jnp.bool_
+
+
+def wide_float(dtype: Any) -> Any:
+    """The dtype in which numbers of `dtype` are accumulated as floats."""
+    if is_exact(dtype):
+        return jnp.result_type(float)
+    return dtype if jnp.dtype(dtype).itemsize >= 4 else jnp.dtype(jnp.float32)
+
+
+def zero(shape: tuple[int, ...], dtype: Any) -> Pair:
+    """The empty sum of numbers of the given shape and dtype."""
+    kind = jnp.uint32 if is_exact(dtype) else wide_float(dtype)
+    return jnp.zeros(shape, kind), jnp.zeros(shape, kind)
+
+
+def lift(values: Array) -> Pair:
+    """Each number as a sum of one."""
+    if not is_exact(values.dtype):
+        values = values.astype(wide_float(values.dtype))
+        return values, jnp.zeros_like(values)
+    if values.dtype.itemsize == 8:
+        low = (values & values.dtype.type(0xFFFFFFFF)).astype(jnp.uint32)
+        return low, (values >> values.dtype.type(32)).astype(jnp.uint32)
+    signed = jnp.issubdtype(values.dtype, jnp.signedinteger)
+    low = values.astype(jnp.int32 if signed else jnp.uint32)
+    # The sign fills the high word.
+    high = low >> 31 if signed else jnp.zeros_like(low)
+    return low.astype(jnp.uint32), high.astype(jnp.uint32)
+
+
+def add(a: Pair, b: Pair) -> Pair:
+    """The sum of two sums."""
+    total = a[0] + b[0]
+    if total.dtype == jnp.uint32:
+        return total, a[1] + b[1] + (total < a[0]).astype(jnp.uint32)
+    part = total - a[0]
+    lost = (a[0] - (total - part)) + (b[0] - part)
+    # An infinite sum has lost nothing; without this it would become NaN.
+    lost = jnp.where(jnp.isfinite(total), lost, jnp.zeros_like(lost))
+    return total, a[1] + b[1] + lost
+
+
+def total(values: Array, ok: Bool[Array, " points"]) -> Pair:
+    """The sum over the leading axis, of those that are `ok`."""
+    shape = ok.shape + (1,) * (values.ndim - 1)
+    kept = jnp.where(ok.reshape(shape), values, jnp.zeros_like(values))
+    return fold(add, lift(kept))
+
+
+def fold(merge: Callable[[Any, Any], Any], states: PyTree) -> PyTree:
+    """Merges along the leading axis, in any order; zeros must be the identity.
+
+    Rows of the same length are merged element by element, a few at a time, so that
+    each round is one vectorised loop.
+    """
+    n = jtu.tree_leaves(states)[0].shape[0]
+    while n > 1:
+        rows = min(_ROWS, n)
+        n = -(-n // rows)
+
+        def split(leaf: Array, rows: int = rows, n: int = n) -> Array:
+            short = [(0, rows * n - leaf.shape[0])] + [(0, 0)] * (leaf.ndim - 1)
+            return jnp.pad(leaf, short).reshape((rows, n, *leaf.shape[1:]))
+
+        split_up = jtu.tree_map(split, states)
+        states = jtu.tree_map(lambda leaf: leaf[0], split_up)
+        for r in range(1, rows):
+            states = merge(states, jtu.tree_map(lambda leaf, r=r: leaf[r], split_up))
+    return jtu.tree_map(lambda leaf: leaf[0], states)
+
+
+def count(ok: Bool[Array, " points"]) -> Pair:
+    """How many are `ok`, as a sum."""
+    # Below 2**32 in one batch, so that one word is enough.
+    number = jnp.sum(ok.astype(jnp.uint32), dtype=jnp.uint32)
+    return number, jnp.zeros_like(number)
+
+
+def as_float(number: Pair, dtype: Any) -> Array:
+    """A count as a float, to rounding."""
+    real = jnp.finfo(dtype).dtype
+    low, high = (word.astype(real) for word in number)
+    return high * real.type(2**32) + low
+
+
+def on_host(number: Pair, dtype: Any) -> np.ndarray:
+    """A sum of numbers of the given dtype, in 64 bits."""
+    first, second = (np.asarray(jax.device_get(x)) for x in number)
+    if is_exact(dtype):
+        word = (second.astype(np.uint64) << np.uint64(32)) | first.astype(np.uint64)
+        return word if jnp.issubdtype(dtype, jnp.unsignedinteger) else _signed(word)
+    kind = complex if jnp.issubdtype(dtype, jnp.complexfloating) else float
+    return first.astype(kind) + second.astype(kind)
+
+
+def _signed(word: np.ndarray) -> np.ndarray:
+    return np.asarray(word).view(np.int64)
+
+
+def whole(number: Pair) -> int:
+    """A single count as a Python integer."""
+    return int(on_host(number, jnp.uint32))

@@ -1,0 +1,146 @@
+"""`Histogram`: how many points fall into each bin."""
+
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float64, Int64, PyTree
+
+from .._check import check_int
+from .._errors import describe_value, message
+from . import exact
+from .base import Reduction, choose, scalar
+
+
+class Counts(eqx.Module):
+    """What `Histogram` finds: counts for each bin, and the edges of the bins.
+
+    `below` and `above` are the counts of the points outside. NaNs count nowhere.
+    """
+
+    counts: Int64[np.ndarray, " bins"]
+    edges: Float64[np.ndarray, " edges"]
+    below: int
+    above: int
+
+
+class Histogram(Reduction):
+    """Counts the points whose scalar lies between the edges of bins.
+
+    A bin holds its left edge and not its right one, but for the last bin, which holds
+    both, as in `numpy.histogram`.
+
+    **Arguments:**
+
+    - `bins`: the edges, increasing; or the number of equal bins over `range`.
+    - `range`: the outermost edges, if `bins` is a number. (Keyword only.)
+    - `by`: what is counted: the path of a scalar output, or a function of the output
+      that gives a real scalar. Not needed if the output is one scalar.
+
+    **Returns:** (as the sweep's `.values`) an object with `.counts`, `.edges`, and the
+    numbers of points `.below` and `.above` all bins.
+
+    !!! example
+
+        >>> import eqx_pipe as ep
+        >>> space = ep.Linspace(0, 3, 4)
+        >>> ep.sweep(lambda x: x, space, reduce=ep.Histogram([0, 2, 3])).values.counts
+        array([2, 2])
+    """
+
+    edges: tuple[float, ...] = eqx.field(static=True)
+    by: Any
+
+    def __init__(self, bins: Any, by: Any = None, *, range: Any = None):
+        self.edges = tuple(_edges(bins, range).tolist())
+        self.by = by
+
+    def init(self, struct: PyTree) -> exact.Pair:
+        scalar("Histogram", self.by, struct)
+        return exact.zero((len(self.edges) + 2,), jnp.uint32)
+
+    def absorb(
+        self, state: exact.Pair, values: PyTree, ok: Bool[Array, " points"]
+    ) -> exact.Pair:
+        score = choose("Histogram", self.by, values)
+        score = score.astype(jnp.int32) if score.dtype == jnp.bool_ else score
+        lefts, last = _exact_edges(np.array(self.edges), score.dtype)
+        bins = len(self.edges) - 1
+        place = jnp.searchsorted(lefts, score, side="right", method="scan_unrolled")
+        # One below, the bins, one above, and one for what counts nowhere.
+        place = jnp.where((place == bins + 1) & (score <= last), bins, place)
+        counted = ok & (score == score)
+        place = jnp.where(counted, place, bins + 2)
+        low = jnp.zeros(bins + 3, jnp.uint32).at[place].add(jnp.uint32(1))
+        return exact.add(state, (low, jnp.zeros_like(low)))
+
+    def merge(self, first: exact.Pair, second: exact.Pair) -> exact.Pair:
+        return exact.add(first, second)
+
+    def finish(self, state: exact.Pair) -> Counts:
+        counts = exact.on_host(state, jnp.int32)
+        edges = np.array(self.edges)
+        return Counts(counts[1:-2], edges, int(counts[0]), int(counts[-2]))
+
+
+def _edges(bins: Any, range: Any) -> np.ndarray:
+    if range is not None:
+        check_int("Histogram", "bins", bins, 1)
+        low, high = range
+        edges = np.linspace(low, high, int(bins) + 1)
+    else:
+        edges = _as_edges(bins)
+    wrong = np.flatnonzero(~(edges[1:] > edges[:-1]))
+    if wrong.size or not np.all(np.isfinite(edges)):
+        i = int(wrong[0]) if wrong.size else 0
+        raise ValueError(
+            message(
+                "Histogram",
+                f"`bins` are not increasing finite numbers: bins[{i}] is "
+                f"{edges[i]:g}, bins[{i + 1}] is {edges[i + 1]:g}.",
+                "Give the edges of the bins from the lowest to the highest, each once.",
+            )
+        )
+    return edges
+
+
+def _as_edges(bins: Any) -> np.ndarray:
+    try:
+        edges = np.asarray(bins, np.float64)
+    except (TypeError, ValueError):
+        edges = np.zeros(())
+    if edges.ndim != 1 or edges.size < 2:
+        raise ValueError(
+            message(
+                "Histogram",
+                f"`bins` is {describe_value(bins)}.",
+                "Give at least two edges, `Histogram([0.0, 0.5, 1.0])`, or a number of "
+                "bins and their range, `Histogram(10, range=(0, 1))`: in a running "
+                "reduction nobody knows yet how far the values reach.",
+            )
+        )
+    return edges
+
+
+def _exact_edges(edges: np.ndarray, dtype: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Left edges and the last right one, in the dtype of the values.
+
+    The left ones are rounded up and the last one down: then a number of this dtype
+    falls into the same bin as if it were compared with the edges in float64.
+    """
+    if jnp.issubdtype(dtype, jnp.integer):
+        limits = jnp.iinfo(dtype)
+        # Python integers, since the limits of 64 bits are no floats.
+        lefts = [int(e) for e in np.ceil(edges)]
+        last = min(max(int(np.floor(edges[-1])), limits.min), limits.max)
+        # No number reaches an edge beyond the limit: it is left out.
+        lefts = [max(e, int(limits.min)) for e in lefts if e <= limits.max]
+        return np.array(lefts, dtype), np.array(last, dtype)
+    with np.errstate(over="ignore"):
+        rounded = edges.astype(dtype)
+    up, down = (np.array(x, dtype) for x in (np.inf, -np.inf))
+    wide = rounded.astype(np.float64)
+    lefts = np.where(wide < edges, np.nextafter(rounded, up), rounded)
+    last = np.where(wide > edges, np.nextafter(rounded, down), rounded)[-1]
+    return lefts, np.asarray(last)

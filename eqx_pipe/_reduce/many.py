@@ -1,0 +1,96 @@
+"""A pytree of reducers as one."""
+
+import inspect
+from typing import Any
+
+import equinox as eqx
+import jax.tree_util as jtu
+import numpy as np
+from jaxtyping import Array, Bool, PyTree
+
+from .._errors import describe_value, message
+from .._tree import path_name
+from .base import Reduction
+from .reducer import Reducer, begin
+
+
+class Many(eqx.Module):
+    """Reducers that all receive the whole output; a state is a list of theirs."""
+
+    reducers: list[Any]
+    structure: Any = eqx.field(static=True)
+
+    def init(self, struct: PyTree) -> list[Any]:
+        """The state of no points."""
+        return [
+            begin(r, struct) if isinstance(r, Reducer) else r.init(struct)
+            for r in self.reducers
+        ]
+
+    def absorb(
+        self, state: list[Any], values: PyTree, ok: Bool[Array, " points"]
+    ) -> list[Any]:
+        """The state after a batch: outputs with a leading axis, and which count."""
+        both = zip(self.reducers, state, strict=True)
+        return [r.absorb(s, values, ok) for r, s in both]
+
+    def merge(self, first: list[Any], second: list[Any]) -> list[Any]:
+        """The state of the points of both."""
+        three = zip(self.reducers, first, second, strict=True)
+        return [r.merge(a, b) for r, a, b in three]
+
+    def finish(self, state: list[Any]) -> PyTree:
+        """The results, in the place of the reducers."""
+        both = zip(self.reducers, state, strict=True)
+        results = [jtu.tree_map(_on_host, r.finish(s)) for r, s in both]
+        return jtu.tree_unflatten(self.structure, results)
+
+    @property
+    def stops(self) -> bool:
+        """Whether any of the reducers may ask to stop."""
+        return any(getattr(r, "stop", None) is not None for r in self.reducers)
+
+    def stop(self, state: list[Any]) -> bool:
+        """Whether any of the reducers asks to stop now."""
+        both = zip(self.reducers, state, strict=True)
+        asked = [(getattr(r, "stop", None), s) for r, s in both]
+        return any(bool(stop(s)) for stop, s in asked if stop is not None)
+
+
+def as_many(function: str, reduce: Any) -> Many:
+    """A reducer or a pytree of them, after a check."""
+    leaves, structure = jtu.tree_flatten_with_path(reduce, is_leaf=is_reducer)
+    for path, leaf in leaves:
+        if is_reducer(leaf):
+            continue
+        name = path_name(path)
+        place = f"`reduce` has at `.{name}`" if name else "`reduce` is"
+        cure = "Give a reducer such as `Mean()`, `ArgMin(by='loss')`, your own "
+        cure += "`Reducer(init, update, merge, finish)`, or a pytree of reducers."
+        if inspect.isclass(leaf) and issubclass(leaf, Reduction | Reducer):
+            cure = f"Make an instance of it: `{leaf.__name__}(...)`."
+        raise TypeError(
+            message(function, f"{place} {describe_value(leaf)}, no reducer.", cure)
+        )
+    if not leaves:
+        raise TypeError(
+            message(
+                function,
+                f"`reduce` is {describe_value(reduce)}, without any reducer in it.",
+                "Give one such as `Mean()`, or None to keep all values.",
+            )
+        )
+    return Many([leaf for _, leaf in leaves], structure)
+
+
+def is_reducer(x: Any) -> bool:
+    """Whether `x` is a reducer."""
+    return isinstance(x, Reduction | Reducer)
+
+
+def _on_host(leaf: Any) -> Any:
+    """Arrays in NumPy, but for PRNG keys; anything else as it is."""
+    is_array = eqx.is_array(leaf) and not isinstance(leaf, np.ndarray)
+    if not is_array or not isinstance(getattr(leaf, "dtype", None), np.dtype):
+        return leaf
+    return np.asarray(leaf)[()]

@@ -1,0 +1,235 @@
+"""`Sum`, `Mean`, `Var`: leaf by leaf, without losing digits."""
+
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
+from jaxtyping import Array, Bool, PyTree
+
+from . import exact
+from .base import Reduction, numbers, pick_all, picked
+
+
+class Sums(eqx.Module):
+    """How many points there were, and the sum of each leaf."""
+
+    count: exact.Pair
+    sums: list[exact.Pair]
+    like: PyTree = eqx.field(static=True)
+
+
+class Sum(Reduction):
+    """The sum of each output leaf.
+
+    Sums of floats are compensated for rounding; those of integers and bools are exact,
+    and come in 64 bits.
+
+    **Arguments:**
+
+    - `by`: what to reduce: the path of an output or a function of it. By default all.
+
+    !!! example
+
+        >>> import eqx_pipe as ep
+        >>> ep.sweep(lambda x: x, ep.Values([1, 2, 3]), reduce=ep.Sum()).values.item()
+        6
+    """
+
+    by: Any = None
+
+    def init(self, struct: PyTree) -> Sums:
+        return _empty("Sum", self.by, struct)
+
+    def absorb(self, state: Sums, values: PyTree, ok: Bool[Array, " points"]) -> Sums:
+        return _taken_in("Sum", self.by, state, values, ok)
+
+    def merge(self, first: Sums, second: Sums) -> Sums:
+        return _joined(first, second)
+
+    def finish(self, state: Sums) -> PyTree:
+        leaves, structure = jtu.tree_flatten(state.like.value)
+        results = []
+        for pair, leaf in zip(state.sums, leaves, strict=True):
+            value = exact.on_host(pair, leaf.dtype)
+            floating = not exact.is_exact(leaf.dtype)
+            results.append((value.astype(leaf.dtype) if floating else value)[()])
+        return jtu.tree_unflatten(structure, results)
+
+
+class Mean(Reduction):
+    """The mean of each output leaf; integers and bools become float.
+
+    **Arguments:**
+
+    - `by`: what to reduce: the path of an output or a function of it. By default all.
+
+    !!! example
+
+        >>> import eqx_pipe as ep
+        >>> ep.sweep(lambda x: x, ep.Linspace(0, 3, 4), reduce=ep.Mean()).values.item()
+        1.5
+    """
+
+    by: Any = None
+
+    def init(self, struct: PyTree) -> Sums:
+        return _empty("Mean", self.by, struct)
+
+    def absorb(self, state: Sums, values: PyTree, ok: Bool[Array, " points"]) -> Sums:
+        return _taken_in("Mean", self.by, state, values, ok)
+
+    def merge(self, first: Sums, second: Sums) -> Sums:
+        return _joined(first, second)
+
+    def finish(self, state: Sums) -> PyTree:
+        n = exact.whole(state.count)
+        leaves, structure = jtu.tree_flatten(state.like.value)
+        results = []
+        for pair, leaf in zip(state.sums, leaves, strict=True):
+            value = exact.on_host(pair, leaf.dtype) / (n or np.nan)
+            results.append(np.asarray(value).astype(_float(leaf.dtype))[()])
+        return jtu.tree_unflatten(structure, results)
+
+
+class Spread(eqx.Module):
+    """Of each leaf the mean and the sum of squared deviations from it."""
+
+    count: exact.Pair
+    means: list[exact.Pair]
+    squares: list[exact.Pair]
+    like: PyTree = eqx.field(static=True)
+
+
+class Var(Reduction):
+    r"""The variance of each output leaf; integers and bools become float.
+
+    **Arguments:**
+
+    - `by`: what to reduce: the path of an output or a function of it. By default all.
+    - `ddof`: the sum of squares is divided by `n - ddof`, as in NumPy.
+
+    !!! example
+
+        >>> import eqx_pipe as ep
+        >>> ep.sweep(lambda x: x, ep.Linspace(0, 3, 4), reduce=ep.Var()).values.item()
+        1.25
+
+    ??? cite "Source"
+
+        Batches are joined by the formula of T. F. Chan, G. H. Golub, R. J. LeVeque
+        (1979); means and sums of squares are compensated sums.
+    """
+
+    by: Any = None
+    ddof: int = eqx.field(static=True, default=0)
+
+    def init(self, struct: PyTree) -> Spread:
+        leaves = numbers("Var", self.by, struct, ordered=False)
+        wide = [(leaf.shape, exact.wide_float(leaf.dtype)) for leaf in leaves]
+        means = [exact.zero(*w) for w in wide]
+        squares = [exact.zero(shape, jnp.finfo(dtype).dtype) for shape, dtype in wide]
+        count = exact.zero((), jnp.uint32)
+        return Spread(count, means, squares, _Like("Var", self.by, struct))
+
+    def absorb(
+        self, state: Spread, values: PyTree, ok: Bool[Array, " points"]
+    ) -> Spread:
+        count = exact.count(ok)
+        means, squares = [], []
+        for leaf in jtu.tree_leaves(pick_all("Var", self.by, values)):
+            mean, square = _spread(leaf, ok, count)
+            means.append(mean)
+            squares.append(square)
+        return self.merge(state, Spread(count, means, squares, state.like))
+
+    def merge(self, first: Spread, second: Spread) -> Spread:
+        count = exact.add(first.count, second.count)
+        means, squares = [], []
+        for a, b, p, q in zip(
+            first.means, second.means, first.squares, second.squares, strict=True
+        ):
+            dtype = a[0].dtype
+            left = exact.as_float(first.count, dtype)
+            share = exact.as_float(second.count, dtype)
+            share = share / jnp.maximum(left + share, 1)
+            step = (b[0] - a[0]) + (b[1] - a[1])
+            moved = exact.add(a, exact.lift(step * share.astype(dtype)))
+            # The mean of nothing is no place to start from.
+            means.append(
+                tuple(jnp.where(left == 0, y, x) for x, y in zip(moved, b, strict=True))
+            )
+            between = exact.lift(_square(step) * left * share)
+            squares.append(exact.add(exact.add(p, q), between))
+        return Spread(count, means, squares, first.like)
+
+    def finish(self, state: Spread) -> PyTree:
+        n = exact.whole(state.count) - self.ddof
+        leaves, structure = jtu.tree_flatten(state.like.value)
+        results = []
+        for pair, leaf in zip(state.squares, leaves, strict=True):
+            value = exact.on_host(pair, jnp.float32) / (n if n > 0 else np.nan)
+            real = jnp.finfo(_float(leaf.dtype)).dtype
+            results.append(np.asarray(value).astype(real)[()])
+        return jtu.tree_unflatten(structure, results)
+
+
+def _spread(
+    leaf: Array, ok: Bool[Array, " points"], count: exact.Pair
+) -> tuple[exact.Pair, exact.Pair]:
+    """The mean of a batch and its sum of squared deviations."""
+    leaf = leaf.astype(exact.wide_float(leaf.dtype))
+    n = jnp.maximum(exact.as_float(count, leaf.dtype), 1).astype(leaf.dtype)
+    kept = ok.reshape(ok.shape + (1,) * (leaf.ndim - 1))
+    zeros = jnp.zeros_like(leaf)
+    # Any number near the mean will do; what it misses is added below.
+    near = jnp.sum(jnp.where(kept, leaf, zeros), axis=0) / n
+    away = jnp.where(kept, leaf - near[None], zeros)
+    missed = jnp.add(*exact.total(away, ok)) / n
+    square = exact.total(_square(away), ok)
+    return (near, missed), exact.add(square, exact.lift(-_square(missed) * n.real))
+
+
+def _square(x: Array) -> Array:
+    return jnp.square(x.real) + jnp.square(x.imag) if jnp.iscomplexobj(x) else x * x
+
+
+class _Like:
+    """The shapes and dtypes of what is reduced; equal if these are."""
+
+    def __init__(self, function: str, by: Any, struct: PyTree):
+        self.value = picked(function, by, struct)
+        leaves, structure = jtu.tree_flatten(self.value)
+        self._key = (structure, tuple((leaf.shape, leaf.dtype) for leaf in leaves))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Like) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+
+def _float(dtype: Any) -> Any:
+    """The dtype of a mean of numbers of the given dtype, as `jnp.mean` has it."""
+    return jnp.result_type(float) if exact.is_exact(dtype) else dtype
+
+
+def _empty(function: str, by: Any, struct: PyTree) -> Sums:
+    leaves = numbers(function, by, struct, ordered=False)
+    sums = [exact.zero(leaf.shape, leaf.dtype) for leaf in leaves]
+    return Sums(exact.zero((), jnp.uint32), sums, _Like(function, by, struct))
+
+
+def _taken_in(
+    function: str, by: Any, state: Sums, values: PyTree, ok: Bool[Array, " points"]
+) -> Sums:
+    leaves = jtu.tree_leaves(pick_all(function, by, values))
+    batch = [exact.total(jnp.asarray(leaf), ok) for leaf in leaves]
+    return _joined(state, Sums(exact.count(ok), batch, state.like))
+
+
+def _joined(first: Sums, second: Sums) -> Sums:
+    pairs = zip(first.sums, second.sums, strict=True)
+    count = exact.add(first.count, second.count)
+    return Sums(count, [exact.add(a, b) for a, b in pairs], first.like)

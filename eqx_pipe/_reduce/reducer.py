@@ -1,0 +1,153 @@
+"""`Reducer`: a running reduction made of the user's own functions."""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+from jaxtyping import Array, Bool, PyTree
+
+from .._check import check_callable
+from .._errors import StructureError, message
+from .._tree import differences
+from .base import pick_all, picked
+
+
+class Reducer(eqx.Module):
+    """A running reduction made of your own functions.
+
+    Points are taken in by blocks: `update` is called for each point of a block in the
+    order of their indices (vectorised over several stretches of it), and the states of
+    neighbours are merged in order.
+
+    **Arguments:**
+
+    - `init`: `init(struct) -> state`, the state of no points; `struct` is the pytree of
+      one output's shapes and dtypes.
+    - `update`: `update(state, value) -> state`, the state after one more point. The
+      shapes and dtypes of a state stay as they are.
+    - `merge`: `merge(first, second) -> state`, for points that follow one another. It
+      is associative, and `init`'s state is its identity.
+    - `finish`: `finish(state) -> result`, on the host.
+    - `stop`: `stop(state) -> bool`, asked on the host after each block with the state
+      of all points so far; true ends the sweep, and the result's `.points` says after
+      how many points.
+    - `by`: what `init` and `update` see of an output: the path of one leaf, or a
+      function of it. By default everything. (Keyword only.)
+
+    **Raises:** `StructureError` if `update` or `merge` changes the form of the state.
+
+    !!! example
+
+        >>> import eqx_pipe as ep, jax.numpy as jnp
+        >>> last = ep.Reducer(
+        ...     init=lambda s: (jnp.array(False), jnp.zeros(s.shape, s.dtype)),
+        ...     update=lambda state, value: (jnp.array(True), value),
+        ...     merge=lambda a, b: (a[0] | b[0], jnp.where(b[0], b[1], a[1])),
+        ...     finish=lambda state: state[1])
+        >>> ep.sweep(lambda x: x, ep.Linspace(0, 2, 5), reduce=last).values.item()
+        2.0
+    """
+
+    init: Callable[..., Any]
+    update: Callable[..., Any]
+    merge: Callable[..., Any]
+    finish: Callable[..., Any]
+    stop: Callable[..., Any] | None = None
+    by: Any = eqx.field(default=None, kw_only=True)
+
+    def __check_init__(self):
+        for name in ("init", "update", "merge", "finish", "stop"):
+            if name != "stop" or self.stop is not None:
+                check_callable("Reducer", name, getattr(self, name))
+
+    def absorb(
+        self, state: PyTree, values: PyTree, ok: Bool[Array, " points"]
+    ) -> PyTree:
+        """The state after a batch of points, of which only those `ok` count.
+
+        Stretches of the batch side by side, then merged in order.
+        """
+        values = pick_all("Reducer", self.by, values)
+        n = ok.shape[0]
+        # About as many stretches as each has points, so that both loops are short.
+        lanes = 2 ** (max(n.bit_length() - 1, 0) // 2)
+        steps = -(-n // lanes)
+
+        def cut(leaf: Array) -> Array:
+            left_over = lanes * steps - n
+            padding = jnp.repeat(leaf[-1:], left_over, axis=0)
+            whole = jnp.concatenate([leaf, padding])
+            return whole.reshape((lanes, steps, *leaf.shape[1:])).swapaxes(0, 1)
+
+        counts = jnp.concatenate([ok, jnp.zeros(lanes * steps - n, bool)])
+        counts = counts.reshape(lanes, steps).T
+        start = self.start(jtu.tree_map(lambda leaf: struct_of(leaf[0]), values))
+        starts = jtu.tree_map(lambda x: jnp.stack([x] * lanes), start)
+
+        def one(state: PyTree, value: PyTree, ok: Bool[Array, ""]) -> PyTree:
+            new = _like(self.update(state, value), state)
+            return jtu.tree_map(lambda a, b: jnp.where(ok, a, b), new, state)
+
+        def step(states: PyTree, x: Any) -> Any:
+            return jax.vmap(one)(states, *x), None
+
+        states, _ = jax.lax.scan(step, starts, (jtu.tree_map(cut, values), counts))
+
+        def join(state: PyTree, later: PyTree) -> Any:
+            return _like(self.merge(state, later), state), None
+
+        return jax.lax.scan(join, state, states)[0]
+
+    def start(self, struct: PyTree) -> PyTree:
+        """`init`'s state as arrays of the dtypes that `update` gives."""
+        first = jtu.tree_map(jnp.asarray, self.init(struct))
+        values = jtu.tree_map(lambda s: jax.ShapeDtypeStruct(s.shape, s.dtype), struct)
+        for _ in range(2):
+            new = jax.eval_shape(_arrays(self.update), first, values)
+            if jtu.tree_structure(new) == jtu.tree_structure(first):
+                first = jtu.tree_map(_strong, first, new)
+        _check("update", first, new)
+        _check("merge", first, jax.eval_shape(_arrays(self.merge), first, first))
+        return first
+
+
+def begin(reducer: Reducer, struct: PyTree) -> PyTree:
+    """The state of no points, for outputs of the given structure."""
+    return reducer.start(picked("Reducer", reducer.by, struct))
+
+
+def struct_of(leaf: Array) -> jax.ShapeDtypeStruct:
+    """The shape and dtype of an array."""
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
+
+
+def _arrays(fn: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *args: jtu.tree_map(jnp.asarray, fn(*args))
+
+
+def _strong(leaf: Array, new: Any) -> Array:
+    """A Python number takes the dtype of what it turns into."""
+    if leaf.weak_type and leaf.shape == new.shape:
+        return jax.lax.convert_element_type(leaf, new.dtype)
+    return leaf
+
+
+def _like(new: PyTree, state: PyTree) -> PyTree:
+    return jtu.tree_map(lambda a, b: jnp.asarray(a, b.dtype), new, state)
+
+
+def _check(name: str, state: PyTree, new: PyTree) -> None:
+    lines = differences(state, new)
+    if lines:
+        raise StructureError(
+            message(
+                "Reducer",
+                f"`init` gives one form of state and `{name}` another: "
+                f"{'; '.join(lines)}.",
+                "A state keeps its structure, shapes and dtypes. Change `init`, or "
+                f"cast in `{name}`.",
+            )
+        )

@@ -1,0 +1,108 @@
+"""`TopK`: the best few points."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, PyTree, UInt32
+
+from .._check import check_choice, check_int
+from . import exact
+from .base import Reduction, choose, scalar
+from .extremes import Extreme, is_number
+
+
+class Places(eqx.Module):
+    """How many points there were, and the best of them, the first `found` of `k`."""
+
+    seen: exact.Pair
+    found: Bool[Array, " k"]
+    index: tuple[UInt32[Array, " k"], UInt32[Array, " k"]]
+    value: Array
+
+
+class TopK(Reduction):
+    """The points with the largest (or smallest) scalars, and these scalars.
+
+    Ties go to the lowest index, NaNs never win.
+
+    **Arguments:**
+
+    - `k`: how many, at least 1.
+    - `by`: what is compared: the path of a scalar output, or a function of the output
+      that gives a real scalar. Not needed if the output is one scalar.
+    - `mode`: `"max"` or `"min"`.
+
+    **Returns:** (as the sweep's `.values`) an object with `.index` and `.value`, arrays
+    with the best first, shorter than `k` if there are not that many points.
+
+    !!! example
+
+        >>> import eqx_pipe as ep
+        >>> space = ep.Values([3.0, 1.0, 4.0, 1.0])
+        >>> top = ep.sweep(lambda x: x, space, reduce=ep.TopK(3)).values
+        >>> top.index.tolist(), top.value.tolist()
+        ([2, 0, 1], [4.0, 3.0, 1.0])
+    """
+
+    k: int = eqx.field(static=True)
+    by: Any = None
+    mode: str = eqx.field(static=True, default="max")
+
+    def __check_init__(self):
+        check_int("TopK", "k", self.k, 1)
+        check_choice("TopK", "mode", self.mode, ("max", "min"))
+
+    def init(self, struct: PyTree) -> Places:
+        dtype = scalar("TopK", self.by, struct).dtype
+        words = jnp.zeros(self.k, jnp.uint32)
+        found, value = jnp.zeros(self.k, bool), jnp.zeros(self.k, dtype)
+        return Places(exact.zero((), jnp.uint32), found, (words, words), value)
+
+    def absorb(
+        self, state: Places, values: PyTree, ok: Bool[Array, " points"]
+    ) -> Places:
+        score = choose("TopK", self.by, values)
+        candidate = ok & is_number(score)
+        positions = jnp.arange(ok.size, dtype=jnp.uint32)
+        seen = (jnp.full((), ok.size, jnp.uint32), jnp.zeros((), jnp.uint32))
+        batch = Places(seen, candidate, (positions, jnp.zeros_like(positions)), score)
+        # Sorting is dear, and soon few batches have anything to add.
+        last = state.value[-1]
+        better = score > last if self.mode == "max" else score < last
+        worth = jnp.any(candidate & better) | ~state.found[-1]
+        skipped = eqx.tree_at(lambda s: s.seen, state, exact.add(state.seen, seen))
+        return jax.lax.cond(worth, lambda: self.merge(state, batch), lambda: skipped)
+
+    def merge(self, first: Places, second: Places) -> Places:
+        # The later points come second, so that a stable sort keeps ties in order.
+        value = jnp.concatenate([first.value, second.value])
+        found = jnp.concatenate([first.found, second.found])
+        moved = exact.add(second.index, first.seen)
+        low, high = (
+            jnp.concatenate([a, b]) for a, b in zip(first.index, moved, strict=True)
+        )
+        _, _, found, low, high, value = jax.lax.sort(
+            (~found, self._rank(value), found, low, high, value), num_keys=2
+        )
+        return Places(
+            exact.add(first.seen, second.seen),
+            found[: self.k],
+            (low[: self.k], high[: self.k]),
+            value[: self.k],
+        )
+
+    def _rank(self, value: Array) -> Array:
+        """What sorts the best first."""
+        value = value.astype(jnp.int32) if value.dtype == jnp.bool_ else value
+        if self.mode == "min":
+            return value
+        # The complement turns integers round without overflow.
+        return ~value if jnp.issubdtype(value.dtype, jnp.integer) else -value
+
+    def finish(self, state: Places) -> Extreme:
+        found = np.asarray(state.found)
+        index = exact.on_host(state.index, jnp.int32)
+        return Extreme(index[found], np.asarray(state.value)[found])
