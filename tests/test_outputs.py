@@ -68,7 +68,6 @@ def test_what_runs_inside_a_branch_or_a_loop_is_not_listed():
         "switch": ep.switch(lambda x: 1, inner(), inner()),
         "repeat": ep.repeat(lambda key: inner(), 2, key=jr.key(0)),
         "batched": ep.batched(inner()),
-        "gated": ep.gated(inner(), inner(), gates=(positive, positive)),
     }
     for name, pipe in pipes.items():
         for listed in (ep.outputs, eqx.filter_jit(ep.outputs)):

@@ -86,6 +86,12 @@ class Batched(Composite):
             if stateful and _works(lambda: every(spare, 0)):
                 raise ValueError(_state_message(scope)) from error
             raise
+        except NameError as error:
+            if self.axis_name is None and "axis name" in str(error):
+                error.add_note(
+                    'Give the batch a name: `batched(..., axis_name="batch")`.'
+                )
+            raise
         y = eqx.combine(arrays, constants[-1])
         return y, shared if stateful else state
 

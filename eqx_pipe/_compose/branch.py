@@ -15,6 +15,7 @@ from .._stage import Composite, Scope, as_stage, enter, identity
 from .._tree import join_path, tree_text
 from .._types import StageLike
 from .decide import branch_of, run_predicate
+from .named import stage_at
 
 
 class Cond(Composite):
@@ -125,14 +126,17 @@ class Switch(Composite):
                     "`cond`. For one choice per example wrap the stage in `batched`.",
                 )
             )
-        index = jnp.asarray(value)
         last = len(self.stages) - 1
+        if isinstance(value, int) and self.bounds == "clamp":
+            value = min(max(value, 0), last)  # it may not fit an array's integers
+        index = jnp.asarray(value)
         if self.bounds == "error":
             index = eqx.error_if(
                 index,
                 (index < 0) | (index > last),
-                f"`eqx_pipe.switch`: `selector` returned an index outside 0..{last}. "
-                "Return one within, or clamp it with `bounds='clamp'`.",
+                f"`eqx_pipe.switch`: `{join_path(scope.path, 'selector')}` returned an "
+                f"index outside 0..{last}. Return one within, or clamp it with "
+                "`bounds='clamp'`.",
             )
         if jnp.iinfo(index.dtype).max > jnp.iinfo(jnp.int32).max:
             index = jnp.clip(index, 0, last)  # before the cast, which would wrap
@@ -145,7 +149,7 @@ class Switch(Composite):
         return iter(self.stages)
 
     def __getitem__(self, item: int) -> Any:
-        return self.stages[item]
+        return stage_at("switch", None, self.stages, item)
 
 
 def _is_integer(value: Any) -> bool:

@@ -109,7 +109,23 @@ def read_sink(
                 "Give the name of a node, a tuple of names, or a dict `{key: name}`.",
             )
         )
+    if not wanted:
+        raise ValueError(
+            message(
+                "graph",
+                f"`sink` is {describe_value(sink)}: nothing would come out.",
+                nearest(None, names),
+            )
+        )
     for name in (wanted,) if isinstance(wanted, str) else wanted:
+        if wanted == INPUT:
+            raise ValueError(
+                message(
+                    "graph",
+                    '`sink` is "input": the graph would return its input.',
+                    nearest(None, names),
+                )
+            )
         if name != INPUT and name not in names:
             raise ValueError(
                 message(

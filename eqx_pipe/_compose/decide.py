@@ -60,7 +60,10 @@ def run_gate(
     """Calls the gate of a stage, which lies below the group `gates`."""
     try:
         inner = scope.child("gates")
-        return run_predicate("gated", inner, segment, gate, x, state)
+        is_open, state = run_predicate("gated", inner, segment, gate, x, state)
     except Exception as error:
         locate(error, "gates")
         raise
+    if scope.record is not None:
+        scope.record[join_path(inner.path, segment)] = is_open
+    return is_open, state

@@ -71,10 +71,12 @@ class Gated(Composite):
             self.segments, self.stages, opens, strict=True
         ):
             closed, branch, cure = self._ways(scope, segment, stage)
-            ways = (self.closed, join_path(scope.path, str(segment)))
+            ways = (f'closed="{self.closed}"', join_path(scope.path, segment))
             y, state = choose(
                 "gated", ways, is_open, [closed, branch], x, state, cure=cure
             )
+            if scope.record is not None:
+                scope.record[join_path(scope.path, segment)] = y
             outputs.append(y)
         if self.builtin is None:
             return enter(scope, "merge", self.merge, tuple(outputs), state=state)

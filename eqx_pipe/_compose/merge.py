@@ -6,6 +6,7 @@ stacking first would hold all outputs at once.
 
 import dataclasses
 import functools as ft
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -82,6 +83,24 @@ def check_merge(function: str, merge: Any) -> None:
             )
         return
     check_callable(function, "merge", merge)
+    try:
+        signature = inspect.signature(merge)
+    except (TypeError, ValueError):  # some builtins have no signature
+        return
+    try:
+        keyword = {"key": None} if "key" in list(signature.parameters)[1:] else {}
+        signature.bind((), **keyword)
+        if getattr(merge, "nin", 1) > 1:  # a ufunc, whose signature does not tell
+            raise TypeError(f"it takes {merge.nin} arrays")
+    except TypeError as error:
+        raise TypeError(
+            message(
+                function,
+                f"`merge` cannot be called with one argument ({error}).",
+                "It gets one tuple with the outputs of all stages: `lambda outputs: "
+                "outputs[0] + outputs[1]`.",
+            )
+        ) from None
 
 
 def check_axis(function: str, axis: Any) -> None:

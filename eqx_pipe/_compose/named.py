@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .._check import check_name
-from .._errors import message, nearest
+from .._errors import describe_value, message, nearest
 from .._stage import as_stage
 
 Names = tuple[str, ...] | None
@@ -47,8 +47,29 @@ def stage_at(
 ) -> Any:
     """The stage at a position or of a name."""
     if not isinstance(item, str):
-        return stages[item]
+        return _stage_at_position(function, stages, item)
     if names is None or item not in names:
         known = range(len(stages)) if names is None else names
         raise KeyError(message(function, f"no stage `{item}`.", nearest(item, known)))
     return stages[names.index(item)]
+
+
+def _stage_at_position(function: str, stages: tuple[Any, ...], item: Any) -> Any:
+    if isinstance(item, bool) or not hasattr(item, "__index__"):
+        raise TypeError(
+            message(
+                function,
+                f"the index is {describe_value(item)}.",
+                "Give an integer, or a name if the stages have names.",
+            )
+        )
+    size = len(stages)
+    if not -size <= item.__index__() < size:
+        raise IndexError(
+            message(
+                function,
+                f"no stage {item} among {size}.",
+                f"Give an integer from {-size} to {size - 1}.",
+            )
+        )
+    return stages[item]

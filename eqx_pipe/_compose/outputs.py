@@ -20,7 +20,9 @@ def outputs(
     """Runs a pipeline and collects the output of every stage in it.
 
     Composites inside count as stages too. What stands inside a `cond`, `switch`,
-    `gated`, `repeat` or `batched` is not listed, only its own output.
+    `repeat` or `batched` is not listed, only its own output. Of a `gated` its gates
+    are, and what each stage gives to the merge, also if it is closed; but not what
+    stands inside of these.
 
     **Arguments:**
 

@@ -120,8 +120,9 @@ def repeat(make_stage: Callable[[Key], Any], n: SupportsIndex, *, key: Key) -> R
 
     **Arguments:**
 
-    - `make_stage`: a function of one key that returns a stage. A stage must return the
-        structure, shapes and dtypes that it takes.
+    - `make_stage`: a function of one key, by position or as the keyword `key`, that
+        returns a stage. A stage must return the structure, shapes and dtypes that it
+        takes.
     - `n`: how many, at least 0.
     - `key`: a PRNG key for the parameters. (Keyword only.)
 
@@ -159,10 +160,11 @@ def repeat(make_stage: Callable[[Key], Any], n: SupportsIndex, *, key: Key) -> R
                 "Give the key from which the stages are made: `key=jax.random.key(0)`.",
             )
         )
-    _check_maker(make_stage)
+    by_keyword = _takes_keyword(make_stage)
 
     def make(key):
-        stage = as_stage("repeat", "make_stage(key)", make_stage(key))
+        made = make_stage(key=key) if by_keyword else make_stage(key)
+        stage = as_stage("repeat", "make_stage(key)", made)
         check_no_hidden_arrays("repeat", "make_stage(key)", stage)
         # NumPy's arrays too, which `filter_vmap` would neither stack nor leave alone.
         return jtu.tree_map(
@@ -175,7 +177,8 @@ def repeat(make_stage: Callable[[Key], Any], n: SupportsIndex, *, key: Key) -> R
     return Repeat(eqx.filter_vmap(make)(keys), size)
 
 
-def _check_maker(make_stage: Any) -> None:
+def _takes_keyword(make_stage: Any) -> bool:
+    """Whether the maker takes its key as a keyword; raises if it takes no key."""
     layer = isinstance(make_stage, eqx.Module) and not hasattr(
         make_stage,
         "__wrapped__",  # `filter_jit(make)` is a module too
@@ -192,14 +195,18 @@ def _check_maker(make_stage: Any) -> None:
     try:
         signature = inspect.signature(make_stage)
     except (TypeError, ValueError):  # some builtins have no signature
-        return
+        return False
+    key = signature.parameters.get("key")
+    if key is not None and key.kind is key.KEYWORD_ONLY:  # `partial(Layer, 3, 3)`
+        return True
     try:
         signature.bind(None)
     except TypeError as error:
         raise TypeError(
             message(
                 "repeat",
-                f"`make_stage` cannot be called with one key by position ({error}).",
+                f"`make_stage` cannot be called with one key ({error}).",
                 "Wrap it: `lambda key: Layer(..., key=key)`.",
             )
         ) from None
+    return False

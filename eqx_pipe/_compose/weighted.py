@@ -22,6 +22,7 @@ from .._tree import (
 )
 from .._types import StageLike
 from .merge import REDUCTIONS, check_agree
+from .named import stage_at
 
 _NORMALIZE = {
     "none": lambda weights: weights,
@@ -87,7 +88,7 @@ class Weighted(Composite):
 
     def __getitem__(self, item: int) -> Any:
         """The stage at a position."""
-        return self.stages[item]
+        return stage_at("weighted", None, self.stages, item)
 
 
 def _as_inexact(path: str, y: PyTree) -> PyTree:
