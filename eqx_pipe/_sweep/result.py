@@ -39,6 +39,10 @@ class SweepResult(eqx.Module):
     arrays. `space` is the space that was swept and `ok` says for each point whether it
     has a value. `result[i]` is the output at one point, `result[a:b]` a result again;
     iteration gives one output after the other.
+
+    With `reduce=`, `values` is the reduction, `points` says of how many points (fewer
+    than the space has if a reducer stopped the sweep), and what asks for the value at
+    one point is refused.
     """
 
     values: PyTree
@@ -48,11 +52,13 @@ class SweepResult(eqx.Module):
     num_devices: int = eqx.field(static=True)
     started: float = eqx.field(static=True)
     seconds: float = eqx.field(static=True)
+    points: int | None = eqx.field(static=True, default=None)
 
     def __len__(self) -> int:
         return self.space.size
 
     def __getitem__(self, i: Any) -> Any:
+        self._check_all_values("result[i]")
         if isinstance(i, slice):
             values = jtu.tree_map(lambda leaf: leaf[i], self.values)
             new = (values, self.space[i], self.ok[i])
@@ -81,12 +87,17 @@ class SweepResult(eqx.Module):
         return jtu.tree_map(lambda leaf: leaf[i], self.values)
 
     def __iter__(self) -> Iterator[PyTree]:
+        self._check_all_values("iteration")
         return (self[i] for i in range(len(self)))
 
     def __repr__(self) -> str:
         dims = ", ".join(f"{name}: {n:,}" for name, n in self.space.dims.items())
-        failed = len(self) - int(np.sum(self.ok))
+        reduced = self.points is not None
+        failed = 0 if reduced else len(self) - int(np.sum(self.ok))
         lines = [f"SweepResult({len(self):,} points; {dims})"]
+        if self.points is not None:
+            early = self.points < len(self)
+            lines += [f"  reduced over {self.points:,} points" + ", stopped" * early]
         named = [(name or "value", x) for name, x in leaves_with_names(self.values)]
         width = max((len(name) for name, _ in named), default=0)
         lines += [f"  {name:<{width}}  {leaf_text(leaf)}" for name, leaf in named]
@@ -95,12 +106,25 @@ class SweepResult(eqx.Module):
         lines += [f"  {self.seconds:.3g} s, batch size {self.batch_size}, {devices}"]
         return "\n".join(lines)
 
+    def _check_all_values(self, asked: str) -> None:
+        if self.points is not None:
+            raise TypeError(
+                message(
+                    "SweepResult",
+                    f"`{asked}` needs the values at all points, and this sweep has "
+                    "reduced them.",
+                    "The reduction is `result.values`; sweep without `reduce=`, or "
+                    "over a part of the space, to keep the values.",
+                )
+            )
+
     def grid(self) -> PyTree:
         """The values with one leading axis for each dim of the space, in order.
 
         **Shapes:** a leaf `(points, *shape)` of `values` becomes `(*dims, *shape)`. A
         zipped space and a slice have one dim.
         """
+        self._check_all_values("grid")
         lengths = tuple(self.space.dims.values())
         return jtu.tree_map(
             lambda leaf: leaf.reshape(lengths + leaf.shape[1:]), self.values
@@ -131,6 +155,7 @@ class SweepResult(eqx.Module):
             >>> best.index, best.point.item()
             (4, 2.0)
         """
+        self._check_all_values("best")
         check_choice("SweepResult.best", "mode", mode, ("min", "max"))
         scores = self._scores(by)
         allowed = self.ok & ~np.isnan(scores)
@@ -185,6 +210,7 @@ class SweepResult(eqx.Module):
         """
         from .label import dataset
 
+        self._check_all_values("to_xarray")
         return dataset(self)
 
     def to_pandas(self) -> Any:
@@ -196,6 +222,7 @@ class SweepResult(eqx.Module):
         """
         from .label import frame
 
+        self._check_all_values("to_pandas")
         return frame(self)
 
 

@@ -19,6 +19,7 @@ from .call import call, check_fn, check_sweep_key
 from .parts import sweep_parts
 from .plan import check_batch_size, mesh_devices
 from .progress import Progress
+from .reduced import sweep_reduced
 from .result import SweepResult
 
 
@@ -29,6 +30,7 @@ def sweep(
     key: Any = None,
     batch_size: Any = "auto",
     mesh: Any = None,
+    reduce: Any = None,
     progress: Any = None,
 ) -> SweepResult:
     """Computes a function at every point of a space, on all devices.
@@ -58,6 +60,9 @@ def sweep(
       the number of points. (Keyword only.)
     - `mesh`: a mesh over all of whose axes the points are split; by default all local
       devices. (Keyword only.)
+    - `reduce`: a reducer (`Mean()`, `ArgMin(by="loss")`, ...) or a pytree of them. The
+      values are reduced as they are computed, in memory that does not grow with the
+      number of points, and `.values` is then the reduction. (Keyword only.)
     - `progress`: `True` or `False` for a progress bar or none; by default there is one
       in a terminal or notebook if the work takes more than a second. (Keyword only.)
 
@@ -73,7 +78,8 @@ def sweep(
 
     Under `jax.disable_jit()` it is the plain loop, so a debugger stops inside `fn`.
 
-    **Laws:** equal to its definition for every batch size and mesh.
+    **Laws:** equal to its definition for every batch size and mesh; a reduction is that
+    of the values, bit for bit the same on any devices for one batch size.
 
     !!! example
 
@@ -91,6 +97,11 @@ def sweep(
     size = space.size
     _check_size(size)
     started = time.time()
+    if reduce is not None:
+        outputs = _outputs(fn, space, key)
+        with _no_mesh(), Progress(progress, size) as bar:
+            work = (fn, space, key, batch_size, devices, outputs, bar)
+            return sweep_reduced(reduce, *work)
     bar = Progress(progress, size)
     with _no_mesh(), bar:
         if jax.config.jax_disable_jit:  # pyright: ignore[reportAttributeAccessIssue]
@@ -113,16 +124,25 @@ def sweep(
 
 def _loop(fn: Callable[..., Any], space: Space, key: Key | None, bar: Progress) -> Any:
     """The definition of a sweep, as it stands."""
-    outputs = []
+    outputs, at = [], _outputs(fn, space, key)
     for i in range(space.size):
+        outputs.append(at(i))
+        bar.done(1)
+    return jtu.tree_map(lambda *leaves: _on_host(jnp.stack(leaves)), *outputs)
+
+
+def _outputs(
+    fn: Callable[..., Any], space: Space, key: Key | None
+) -> Callable[[int], Any]:
+    def at(i: int) -> Any:
         point_key = None if key is None else index_key(key, i)
         try:
-            outputs.append(call("sweep", fn, space.point(i), point_key))
+            return call("sweep", fn, space.point(i), point_key)
         except Exception as error:
             error.add_note(f"At point {i} of the space.")
             raise
-        bar.done(1)
-    return jtu.tree_map(lambda *leaves: _on_host(jnp.stack(leaves)), *outputs)
+
+    return at
 
 
 def index_key(key: Key, i: int) -> Key:

@@ -1,0 +1,225 @@
+"""The compiled part of a sweep that is reduced: states of blocks instead of values.
+
+A block is a fixed run of points, a number of microbatches that depends on the number
+of points and the batch size only. Each device computes whole blocks, each from the
+state of no points, so that which device it was does not show. The states are merged
+by a second program, block after block.
+"""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
+from jax.sharding import PartitionSpec as P
+from jaxtyping import Array, Bool, Int32, PyTree, UInt32
+
+from .._reduce.many import Many
+from .._types import Key
+from .evaluate import evaluate
+from .kernel import POINTS, Layout, everywhere, point_function
+from .plan import CHUNK_BYTES
+from .trace import Traced
+
+_BLOCKS = 256
+_BLOCK_POINTS = 2**20
+_CALL_BLOCKS = 64
+_CALL_POINTS = 2**30
+
+
+@dataclasses.dataclass(frozen=True)
+class Reducing:
+    """Reducers as jaxprs, on flat states.
+
+    `absorb` takes the leaves of a state, those of a batch of outputs, and which of
+    them count; `merge` takes the leaves of two states. `init` are the leaves of the
+    state of no points.
+    """
+
+    absorb: Any
+    merge: Any
+    init: list[Array]
+    structure: Any
+
+    @property
+    def state_bytes(self) -> int:
+        """The size of one state."""
+        sizes = [getattr(leaf.dtype, "itemsize", 8) for leaf in self.init]
+        shapes = [math.prod(leaf.shape) for leaf in self.init]
+        return sum(a * b for a, b in zip(sizes, shapes, strict=True))
+
+
+def trace_reducers(reducers: Many, traced: Traced, batch_size: int) -> Reducing:
+    """The jaxprs of some reducers for the outputs of a function."""
+    struct = jtu.tree_unflatten(traced.structure, traced.outputs)
+    init, structure = jtu.tree_flatten(reducers.init(struct))
+    init = [_without_weak_type(leaf) for leaf in init]
+
+    def absorb(
+        state: list[Array], values: list[Array], ok: Bool[Array, " points"]
+    ) -> list[Array]:
+        state = jtu.tree_unflatten(structure, state)
+        outputs = jtu.tree_unflatten(traced.structure, values)
+        return jtu.tree_leaves(reducers.absorb(state, outputs, ok))
+
+    def merge(first: list[Array], second: list[Array]) -> list[Array]:
+        states = (jtu.tree_unflatten(structure, x) for x in (first, second))
+        return jtu.tree_leaves(reducers.merge(*states))
+
+    states = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in init]
+    values = [
+        jax.ShapeDtypeStruct((batch_size, *leaf.shape), leaf.dtype)
+        for leaf in traced.outputs
+    ]
+    ok = jax.ShapeDtypeStruct((batch_size,), bool)
+    return Reducing(
+        absorb=jax.make_jaxpr(absorb)(states, values, ok),
+        merge=jax.make_jaxpr(merge)(states, states),
+        init=init,
+        structure=structure,
+    )
+
+
+def block_batches(size: int, batch_size: int) -> int:
+    """How many microbatches make a block: the same on any devices.
+
+    A few hundred blocks are a fair share for every device; a block is never so long
+    that a sweep could not stop soon.
+    """
+    batches = -(-size // batch_size)
+    return max(1, min(batches // _BLOCKS, _BLOCK_POINTS // batch_size))
+
+
+def call_blocks(size: int, block_points: int, num_devices: int, bytes_: int) -> int:
+    """The most blocks that one call computes on each device."""
+    needed = -(-size // (block_points * num_devices))
+    room = CHUNK_BYTES // (max(1, bytes_) * num_devices)
+    # Offsets within a call are 32-bit integers.
+    fits = _CALL_POINTS // (block_points * num_devices)
+    return max(1, min(needed, room, fits, _CALL_BLOCKS))
+
+
+def build_blocks(traced: Traced, reducing: Reducing, layout: Layout) -> Any:
+    """The function that computes blocks, under `jax.jit`.
+
+    It is called as `blocks(control, batches, table, arrays, constants, key, init,
+    reducer_constants)`, where `batches` is how many make a block, and gives for each
+    leaf of a state an array in which the states of device d are the d-th part.
+    """
+    batch = layout.batch_size
+
+    def on_device(
+        ctl: UInt32[Array, " control"],
+        batches: Int32[Array, ""],
+        table: UInt32[Array, "rows columns"] | None,
+        arrays: list[Array],
+        constants: list[Array],
+        key: Key | None,
+        init: list[Array],
+        reducer_constants: list[Array],
+    ) -> list[Array]:
+        points, count = ctl[0], ctl[1].astype(jnp.int32)
+        device = jax.lax.axis_index(POINTS).astype(jnp.int32)
+        in_all = (points.astype(jnp.int32) + (batch - 1)) // batch
+        at_offset = point_function(
+            traced.jaxpr, layout, ctl, table, arrays, constants, key
+        )
+
+        def lane(offset: UInt32[Array, ""]) -> list[Any]:
+            # An output that is a constant comes out as a literal.
+            return [
+                jnp.asarray(out, None if kind is not None else leaf.dtype)
+                for out, leaf, kind in zip(
+                    at_offset(offset), traced.outputs, traced.key_kinds, strict=True
+                )
+            ]
+
+        def block(number: Int32[Array, ""], filled: list[Array]) -> list[Array]:
+            first = (device * count + number) * batches
+
+            def microbatch(step: Int32[Array, ""], state: list[Array]) -> list[Array]:
+                at = (step * batch).astype(jnp.uint32)
+                offsets = at + jnp.arange(batch, dtype=jnp.uint32)
+                # A tail repeats the last point, and the reducers are told.
+                ok = offsets < points
+                values = jax.vmap(lane)(jnp.minimum(offsets, points - jnp.uint32(1)))
+                return evaluate(
+                    reducing.absorb, reducer_constants, [*state, *values, ok]
+                )
+
+            last = jnp.minimum(first + batches, in_all)
+            state = jax.lax.fori_loop(first, last, microbatch, init)
+            return [
+                jax.lax.dynamic_update_index_in_dim(into, leaf, number, 0)
+                for into, leaf in zip(filled, state, strict=True)
+            ]
+
+        blocks = (in_all + batches - 1) // batches
+        trips = jnp.clip(blocks - device * count, 0, count)
+        empty = [jnp.stack([leaf] * layout.capacity) for leaf in init]
+        return jax.lax.fori_loop(jnp.int32(0), trips, block, empty)
+
+    placement = everywhere(layout)
+    mapped = jax.shard_map(
+        on_device,
+        mesh=placement.mesh,
+        in_specs=P(),
+        out_specs=P(POINTS),
+        check_vma=False,
+    )
+    return jax.jit(mapped, in_shardings=placement)
+
+
+def build_merge(reducing: Reducing) -> Any:
+    """`merge(state, states, rows, first, last, constants)`: the state after a stretch.
+
+    The states of some blocks, `states[rows[i]]` for `first <= i < last`, are merged to
+    `state` one after the other.
+    """
+
+    def merge(
+        state: list[Array],
+        states: list[Array],
+        rows: Int32[Array, " blocks"],
+        first: Int32[Array, ""],
+        last: Int32[Array, ""],
+        constants: list[Array],
+    ) -> list[Array]:
+        def one(i: Int32[Array, ""], state: list[Array]) -> list[Array]:
+            later = [
+                jax.lax.dynamic_index_in_dim(leaf, rows[i], keepdims=False)
+                for leaf in states
+            ]
+            return evaluate(reducing.merge, constants, [*state, *later])
+
+        return jax.lax.fori_loop(first, last, one, state)
+
+    return jax.jit(merge)
+
+
+def block_rows(
+    blocks: int, count: int, capacity: int, num_devices: int
+) -> Int32[np.ndarray, " blocks"]:
+    """Where the state of each block of a call lies among those of all devices."""
+    number = np.arange(capacity * num_devices)
+    device = np.minimum(number // max(count, 1), num_devices - 1)
+    rows = device * capacity + (number - device * count) % capacity
+    assert blocks <= len(rows)
+    return rows.astype(np.int32)
+
+
+def arguments_of(told: PyTree, *rest: Any) -> Sequence[Any]:
+    """The arguments of the function that computes blocks, in their order."""
+    ctl, table, batches = told
+    return (ctl, np.int32(batches), table, *rest)
+
+
+def _without_weak_type(leaf: Any) -> Array:
+    leaf = jnp.asarray(leaf)
+    return (
+        leaf if not leaf.weak_type else jax.lax.convert_element_type(leaf, leaf.dtype)
+    )
