@@ -51,7 +51,9 @@ def test_through_grad_and_vmap(mesh, x):
         assert np.allclose(jax.jit(jax.grad(loss))(x), 8 * x)
         rows = jax.jit(jax.vmap(lambda row: ep.constrain(2 * row, "b")))
         assert np.allclose(rows(x), 2 * x)
-        grads = jax.jit(jax.vmap(jax.grad(lambda r: jnp.sum(ep.constrain(r, "b") ** 2))))
+        grads = jax.jit(
+            jax.vmap(jax.grad(lambda r: jnp.sum(ep.constrain(r, "b") ** 2)))
+        )
         assert np.allclose(grads(x), 2 * np.asarray(x))
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import jax.tree_util as jtu
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
@@ -12,7 +13,7 @@ from jaxtyping import PyTree
 
 from .._errors import message
 from .._tree import leaf_text, leaves_with_names
-from .mesh import check_mesh, is_manual, lay
+from .mesh import check_mesh, is_manual, lay, suited
 from .rules import AxisRules, Logical, as_rules
 from .specs import is_placeable, misfits
 
@@ -112,9 +113,13 @@ def constrain(x: PyTree, *logical: Logical) -> PyTree:
                 "whole; or make sizes fit with `eqx_pipe.pad_to`.",
             )
         )
-    return jtu.tree_map(
-        lambda leaf: lay(leaf, mesh, spec) if is_placeable(leaf) else leaf, x
-    )
+
+    def lay_out(leaf: Any) -> Any:
+        if not is_placeable(leaf):
+            return leaf
+        return lay(jnp.asarray(leaf), suited(mesh, leaf), spec)
+
+    return jtu.tree_map(lay_out, x)
 
 
 def _misfits(leaf: Any, spec: P, mesh: Mesh) -> list[str]:

@@ -12,6 +12,8 @@ from jaxtyping import PyTree
 from .._tree import leaves_with_names
 from .specs import is_placeable
 
+HEAD = ("path", "shape", "dtype", "spec", "devices", "bytes per device")
+
 
 class LeafInfo(NamedTuple):
     """Where one array lives.
@@ -49,8 +51,15 @@ class ShardingInfo(Mapping[str, LeafInfo]):
         return sum(row.bytes_per_device for row in self._rows.values())
 
     def __repr__(self) -> str:
-        head = ("path", "shape", "dtype", "spec", "devices", "bytes per device")
-        lines = [head]
+        head: tuple[str, ...] = (
+            "path",
+            "shape",
+            "dtype",
+            "spec",
+            "devices",
+            "bytes per device",
+        )
+        lines: list[tuple[str, ...]] = [head]
         for row in self._rows.values():
             spec = "host" if row.devices == 0 else "-" if row.spec is None else row.spec
             shape = f"({', '.join(map(str, row.shape))})"

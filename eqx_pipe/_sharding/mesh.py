@@ -8,8 +8,8 @@ whether the arrays at hand have such types, not on the kind of mesh that was giv
 from collections.abc import Iterable
 from typing import Any
 
-import equinox as eqx
 import jax
+from jax.core import Tracer
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array
@@ -59,13 +59,15 @@ def suited(mesh: Mesh, *leaves: Any) -> Mesh:
 
     Explicit axes are part of the arrays' types, and cannot be mixed with others.
     """
-    meshes = [jax.sharding.get_abstract_mesh()]
-    for leaf in filter(eqx.is_array, leaves):
-        if isinstance(leaf, jax.Array):
-            sharding: Any = getattr(jax.typeof(leaf), "sharding", None)
-            meshes.append(getattr(sharding, "mesh", None))
-    explicit = any(m is not None and AxisType.Explicit in m.axis_types for m in meshes)
+    meshes: list[Any] = [jax.sharding.get_abstract_mesh()]
+    meshes += [_own_mesh(leaf) for leaf in leaves if isinstance(leaf, jax.Array)]
+    explicit = any(AxisType.Explicit in m.axis_types for m in meshes)
     return with_types(mesh, AxisType.Explicit if explicit else AxisType.Auto)
+
+
+def _own_mesh(x: Array) -> Any:
+    """The mesh that stands in the type of `x`, an empty one if there is none."""
+    return jax.typeof(x).sharding.mesh
 
 
 def is_manual() -> bool:
@@ -74,11 +76,17 @@ def is_manual() -> bool:
 
 
 def lay(x: Array, mesh: Mesh, spec: P) -> Array:
-    """`x` constrained to a spec while tracing, or moved there if not."""
-    mesh = suited(mesh, x)
+    """`x` constrained to a spec while tracing, or moved there if not.
+
+    The kind of the mesh's axes must be that of the arrays: see `suited`.
+    """
     sharding = NamedSharding(mesh, spec)
-    if not isinstance(x, jax.core.Tracer):
+    if not isinstance(x, Tracer):
         return jax.device_put(x, sharding)
     if AxisType.Explicit in mesh.axis_types:
+        if not names_of(spec) and not _own_mesh(x).axis_names:
+            # It is whole on every device as it stands. A `reshard` would change its
+            # type, and then its cotangent would not have the type of the argument.
+            return x
         return jax.sharding.reshard(x, sharding)
     return jax.lax.with_sharding_constraint(x, sharding)

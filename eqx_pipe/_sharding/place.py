@@ -7,12 +7,13 @@ import jax.numpy as jnp
 import jax.random as jr
 import jax.tree_util as jtu
 import numpy as np
+from jax.core import Tracer
 from jax.sharding import Mesh, NamedSharding
 from jaxtyping import PyTree
 
 from .._errors import message
 from .._tree import is_key_array
-from .mesh import check_mesh, lay, ways
+from .mesh import check_mesh, lay, suited, ways
 from .specs import is_global, resolve
 
 
@@ -69,11 +70,11 @@ def shard(tree: PyTree, mesh: Mesh, specs: Any, rules: Any = None) -> PyTree:
     leaves: list[Any] = [p.leaf for p in placed]
     wanted = [i for i, p in enumerate(placed) if p.sharding is not None]
     _refuse_structs(placed)
-    traced = [i for i in wanted if isinstance(leaves[i], jax.core.Tracer)]
+    traced = [i for i in wanted if isinstance(leaves[i], Tracer)]
     for i in traced:
         sharding = placed[i].sharding
         assert sharding is not None
-        leaves[i] = lay(leaves[i], mesh, sharding.spec)
+        leaves[i] = lay(leaves[i], suited(mesh, leaves[i]), sharding.spec)
     held = [i for i in wanted if i not in set(traced)]
     moved = _put([leaves[i] for i in held], [placed[i].sharding for i in held])
     for i, leaf in zip(held, moved, strict=True):

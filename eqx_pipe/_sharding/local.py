@@ -1,0 +1,171 @@
+"""A stage that runs on every device's own part: `shard_map` for modules."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import jax.tree_util as jtu
+from jax.sharding import AxisType, Mesh
+from jax.sharding import PartitionSpec as P
+from jaxtyping import PyTree
+
+from .._check import check_choice
+from .._errors import describe_value, message
+from .._stage import Composite, Scope, as_stage, enter
+from .._tree import as_arrays
+from .._types import Key, StageLike
+from .mesh import check_mesh, lay, names_of, suited
+from .place import shard
+from .specs import is_spec_leaf, resolve
+
+
+class Sharded(Composite):
+    """A stage under `shard_map`; see `sharded`."""
+
+    stage: Any
+    # Not static: specs are leaves of their own, and a dict of them has no hash.
+    in_specs: Any
+    out_specs: Any
+    mesh: Mesh = eqx.field(static=True)
+    check_vma: bool = eqx.field(static=True)
+
+    def children(self) -> Mapping[str, Any]:
+        return {"stage": self.stage}
+
+    def settings(self) -> dict[str, Any]:
+        return {"mesh": {str(k): v for k, v in self.mesh.shape.items()}}
+
+    def run(
+        self, x: PyTree, state: eqx.nn.State | None, scope: Scope
+    ) -> tuple[PyTree, eqx.nn.State | None]:
+        placed, structure = resolve("sharded", as_arrays(x), self.mesh, self.in_specs)
+        leaves = [p.leaf for p in placed]
+        specs = [None if p.sharding is None else p.sharding.spec for p in placed]
+        axes = [name for spec in specs if spec is not None for name in names_of(spec)]
+        params, static = eqx.partition(self.stage, eqx.is_array)
+        whole = [leaf for leaf in (params, state) if leaf is not None]
+        mesh = suited(self.mesh, *jtu.tree_leaves(whole), *leaves)
+        silent = scope.silent()
+        others: list[Any] = []
+
+        def everywhere(tree):
+            return jtu.tree_map(
+                lambda leaf: lay(leaf, mesh, P()) if eqx.is_array(leaf) else leaf, tree
+            )
+
+        def on_device(params, arrays, state, key):
+            filled = iter(arrays)
+            mine = [
+                next(filled) if spec is not None else leaf
+                for leaf, spec in zip(leaves, specs, strict=True)
+            ]
+            scope = Scope(_local_key(key, self.mesh, axes), silent.path)
+            y, state = enter(
+                scope,
+                "stage",
+                eqx.combine(params, static),
+                jtu.tree_unflatten(structure, mine),
+                state=state,
+            )
+            arrays, rest = eqx.partition(as_arrays(y), eqx.is_array)
+            others[:] = [rest]
+            return arrays, state
+
+        arrays = [
+            lay(jnp.asarray(leaf), mesh, spec)
+            for leaf, spec in zip(leaves, specs, strict=True)
+            if spec is not None
+        ]
+        mapped = jax.shard_map(
+            on_device,
+            mesh=mesh,
+            in_specs=(P(), [s for s in specs if s is not None], P(), P()),
+            out_specs=(_filled(self.out_specs), P()),
+            check_vma=self.check_vma,
+        )
+        given = everywhere(params), arrays, everywhere(state), everywhere(scope.key)
+        y, state = mapped(*given)
+        return eqx.combine(y, others[0]), state
+
+
+def _filled(specs: Any) -> Any:
+    """None as the spec of what is whole on every device."""
+    return jtu.tree_map(lambda s: P() if s is None else s, specs, is_leaf=is_spec_leaf)
+
+
+def _local_key(key: Key | None, mesh: Mesh, axes: list[str]) -> Key | None:
+    """The key of a part: devices that hold the same part draw the same."""
+    split = [name for name in mesh.axis_names if name in axes]
+    if key is None or not split:
+        return key
+    return jr.fold_in(key, jax.lax.axis_index(tuple(split)))
+
+
+def sharded(
+    stage: StageLike,
+    mesh: Mesh,
+    in_specs: Any,
+    out_specs: Any,
+    *,
+    check_vma: bool = True,
+) -> Sharded:
+    """Runs a stage on every device of a mesh, each on its own part of the input.
+
+    It is `jax.shard_map` for stages: inside, arrays have the sizes of one device's
+    part, and collectives such as `jax.lax.psum` know the mesh axes by name. The
+    stage may be a Module with any leaves; every device has its parameters whole, and
+    its state, which must come out the same on all. Each part draws from a key of its
+    own, the key folded with the part's position.
+
+    **Arguments:**
+
+    - `stage`: the stage.
+    - `mesh`: a `jax.sharding.Mesh`. If its axes are explicit, the stage's parameters
+        are placed on it at once; for gradients of the input, place the input, too.
+    - `in_specs`: how the input is split, by names of mesh axes, as in
+        `eqx_pipe.shard`. Numbers, strings and None pass untouched.
+    - `out_specs`: how the parts of the output are put together, a prefix of it. An
+        axis that is not named says that all devices along it give the same.
+    - `check_vma`: whether JAX checks that this is so. It refuses loops that begin with
+        a constant, and `equinox.error_if`; switched off, a wrong `out_specs` gives
+        wrong results without a word. (Keyword only.)
+
+    **Returns:** a stage of whole arrays.
+
+    **Raises:**
+
+    - `ValueError`, when called, if sizes do not divide; names all of them.
+    - `TypeError` if something is not a stage or no mesh.
+
+    **Laws:** a stage that treats each row alone gives what it gives on the whole.
+
+    !!! example
+
+        >>> import eqx_pipe as ep, jax, jax.numpy as jnp
+        >>> from jax.sharding import PartitionSpec as P
+        >>> mesh = jax.make_mesh((len(jax.devices()),), ("data",))
+        >>> total = lambda x: jax.lax.psum(jnp.sum(x), "data")
+        >>> ep.sharded(total, mesh, P("data"), P())(jnp.ones(16)).item()
+        16.0
+    """
+    check_mesh("sharded", mesh)
+    child = as_stage("sharded", "stage", stage)
+    for leaf in jtu.tree_leaves(out_specs, is_leaf=is_spec_leaf):
+        if not is_spec_leaf(leaf):
+            raise TypeError(
+                message(
+                    "sharded",
+                    f"`out_specs` holds {describe_value(leaf)}.",
+                    "Give `jax.sharding.PartitionSpec`s, or None for what is the same "
+                    "on every device.",
+                )
+            )
+        for name in names_of(leaf or P()):
+            check_choice("sharded", "out_specs", name, map(str, mesh.axis_names))
+    if AxisType.Explicit in mesh.axis_types:
+        # Where types name a mesh, those of the parameters must, too, for gradients.
+        child = shard(child, mesh, None)
+    return Sharded(child, in_specs, out_specs, mesh, check_vma)

@@ -1,0 +1,193 @@
+"""A function of a batch as the sum over parts of the batch."""
+
+import functools as ft
+from collections.abc import Callable
+from typing import Any, SupportsIndex
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+from jaxtyping import Array, PyTree
+
+from .._check import check_callable, check_choice, check_int
+from .._errors import StructureError, message
+from .._tree import as_arrays, differences, leaf_text, leaves_with_names
+
+
+def microbatch(
+    fun: Callable[..., PyTree],
+    *,
+    size: SupportsIndex,
+    axis: int = 0,
+    argnum: int = 0,
+    reduce: str = "sum",
+) -> Callable[..., PyTree]:
+    """Computes a function of a batch part by part, and adds up what comes out.
+
+    One part is in memory at a time, so a gradient of a large batch fits where its
+    activations would not: `microbatch(jax.value_and_grad(loss), size=8, argnum=1)`.
+    The parts are slices of `size` in order, under one `jax.lax.scan`; if `size` does
+    not divide the batch, a shorter one comes last. Sums of half-precision numbers are
+    kept in float32.
+
+    **Arguments:**
+
+    - `fun`: a function whose output is a sum (or mean) over the batch.
+    - `size`: how many entries of the batch a part has, at least 1. (Keyword only.)
+    - `axis`: the axis of the batch in each array. (Keyword only.)
+    - `argnum`: which positional argument is the batch. Of it, arrays are sliced;
+        scalars and other leaves are given to each part. (Keyword only.)
+    - `reduce`: `"sum"`, or `"mean"` for the mean over the batch. (Keyword only.)
+
+    **Returns:** a function with the arguments of `fun`. Leaves of the output that are
+    no arrays are those of the first part.
+
+    **Shapes:** all arrays of the batch agree in size along `axis`.
+
+    **Raises:**
+
+    - `ValueError` if arrays of the batch disagree in size, or an output cannot be
+      summed.
+    - `StructureError` (a `ValueError`) if the output's shape depends on the size of
+      the part, as it does for one output per example.
+
+    **Laws:** it is `fun`, for every size, if `fun` is a sum (or mean) over the batch.
+
+    !!! example
+
+        >>> import eqx_pipe as ep, jax.numpy as jnp
+        >>> total = ep.microbatch(lambda x: jnp.sum(x**2), size=3)
+        >>> total(jnp.arange(8.0)).item()
+        140.0
+    """
+    check_callable("microbatch", "fun", fun)
+    check_int("microbatch", "size", size, 1)
+    for name, value in (("axis", axis), ("argnum", argnum)):
+        check_int("microbatch", name, value, -(2**31))
+    check_choice("microbatch", "reduce", reduce, ("sum", "mean"))
+    step, mean = size.__index__(), reduce == "mean"
+
+    @ft.wraps(fun)
+    def in_parts(*args, **kwargs):
+        where = _position(args, argnum)
+        batch = as_arrays(args[where])
+        total = _length(batch, axis, where)
+
+        def part(start: Any, size: int) -> PyTree:
+            def cut(leaf: Any) -> Any:
+                if not _is_split(leaf):
+                    return leaf
+                return jax.lax.dynamic_slice_in_dim(leaf, start, size, axis)
+
+            piece = jtu.tree_map(cut, batch)
+            return as_arrays(fun(*args[:where], piece, *args[where + 1 :], **kwargs))
+
+        count, rest = divmod(total, step)
+        if count + (rest > 0) <= 1:
+            return part(0, total)
+        struct = eqx.filter_eval_shape(lambda: part(0, step))
+        arrays, static = eqx.partition(struct, _is_struct)
+        _check_numbers(arrays, reduce)
+
+        def add(sums: PyTree, start: Any, size: int) -> PyTree:
+            out = eqx.filter(part(start, size), eqx.is_array)
+            _check_same(arrays, out)
+            weight = size / total if mean else None
+            return jtu.tree_map(lambda s, a: s + _wide(a, weight), sums, out)
+
+        sums = jtu.tree_map(
+            lambda a: jnp.zeros(a.shape, _wide_dtype(a.dtype, mean)), arrays
+        )
+        starts = jnp.arange(count) * step
+        sums, _ = jax.lax.scan(lambda s, i: (add(s, i, step), None), sums, starts)
+        if rest:
+            sums = add(sums, count * step, rest)
+        sums = jtu.tree_map(lambda s, a: _narrow(s, a.dtype), sums, arrays)
+        return eqx.combine(sums, static)
+
+    return in_parts
+
+
+def _position(args: tuple[Any, ...], argnum: int) -> int:
+    if not -len(args) <= argnum < len(args):
+        raise TypeError(
+            message(
+                "microbatch",
+                f"there are {len(args)} positional arguments, and `argnum` is "
+                f"{argnum}.",
+                "Give the batch by position, or another `argnum`.",
+            )
+        )
+    return argnum % len(args)
+
+
+def _is_split(leaf: Any) -> bool:
+    return eqx.is_array(leaf) and leaf.ndim > 0
+
+
+def _is_struct(leaf: Any) -> bool:
+    return isinstance(leaf, jax.ShapeDtypeStruct)
+
+
+def _length(batch: PyTree, axis: int, argnum: int) -> int:
+    """The common size of the batch's arrays."""
+    sizes = {}
+    for name, leaf in leaves_with_names(batch):
+        if _is_split(leaf):
+            fits = -leaf.ndim <= axis < leaf.ndim
+            sizes[name] = leaf.shape[axis] if fits else leaf_text(leaf)
+    if len(set(sizes.values())) == 1 and not isinstance([*sizes.values()][0], str):
+        return [*sizes.values()][0]
+    listed = "".join(f"\n- `{name}`: {size}" for name, size in sizes.items())
+    raise ValueError(
+        message(
+            "microbatch",
+            f"the arrays of argument {argnum} have no common size along axis {axis}"
+            + (f":{listed}\n" if sizes else "; there are none."),
+            "Give arrays of one batch size; bind what is no batch with a lambda.",
+        )
+    )
+
+
+def _check_numbers(arrays: PyTree, reduce: str) -> None:
+    for name, leaf in leaves_with_names(arrays):
+        if not jnp.issubdtype(leaf.dtype, jnp.number):
+            place = f"`{name}` of the output" if name else "the output"
+            raise ValueError(
+                message(
+                    "microbatch",
+                    f"{place} is {leaf_text(leaf)}, of which there is no {reduce}.",
+                    "Return numbers; count with `.astype(int)`.",
+                )
+            )
+
+
+def _check_same(struct: PyTree, out: PyTree) -> None:
+    lines = differences(struct, out)
+    if lines:
+        listed = "".join(f"\n- {line}" for line in lines)
+        raise StructureError(
+            message(
+                "microbatch",
+                "the output depends on the size of the part; first that of a full "
+                f"part, then that of the last:{listed}\n",
+                "Return a sum or mean over the batch, not one value per example.",
+            )
+        )
+
+
+def _wide_dtype(dtype: Any, mean: bool) -> Any:
+    """Where sums are kept: half precision is too short for them."""
+    if jnp.issubdtype(dtype, jnp.integer):
+        return jnp.result_type(float) if mean else dtype
+    return jnp.dtype(jnp.float32) if jnp.finfo(dtype).bits < 32 else dtype
+
+
+def _wide(a: Array, weight: float | None) -> Array:
+    a = a.astype(_wide_dtype(a.dtype, weight is not None))
+    return a if weight is None else a * weight
+
+
+def _narrow(a: Array, dtype: Any) -> Array:
+    return a if jnp.issubdtype(dtype, jnp.integer) else a.astype(dtype)
