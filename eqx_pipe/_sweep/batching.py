@@ -14,17 +14,20 @@ _BYTES = 8 * 1024 * 1024
 _LEAST = 8
 
 
-def choose_batch_size(jaxpr: Any, size: int, num_devices: int) -> int:
+def choose_batch_size(
+    jaxpr: Any, size: int, num_devices: int, alike: bool = False
+) -> int:
     """The batch size for `size` points of a function on `num_devices` devices.
 
-    Lanes of a `while` loop wait for the slowest, so there they are few; those of a
-    `scan` should keep their state in the cache; without a loop the more the better,
-    as long as the largest intermediate stays in the cache. (Measured on CPU.)
+    Lanes of a `while` loop wait for the slowest, so there they are few, unless their
+    costs are `alike`; those of a `scan` should keep their state in the cache; without a
+    loop the more the better, as long as the largest intermediate stays in the cache.
+    (Measured on CPU.)
     """
     per_lane = max(1, _largest(jaxpr))
     loops = _loops(jaxpr)
     if "while" in loops:
-        best, room = _WITH_WHILE, _LOOP_BYTES
+        best, room = _WITH_SCAN if alike else _WITH_WHILE, _LOOP_BYTES
     elif "scan" in loops:
         best, room = _WITH_SCAN, _LOOP_BYTES
     else:

@@ -12,6 +12,7 @@ import numpy as np
 
 from .._errors import SweepError, message
 from .._types import Key
+from .failure import Failures, quiet
 from .kernel import Layout, build, everywhere
 from .points import Listed, Neighbours
 from .program import Program, identify
@@ -31,6 +32,7 @@ def execute(
     layout: Layout,
     progress: Progress,
     values: list[np.ndarray],
+    caught: Failures,
 ) -> None:
     """Computes the output leaves of some points and puts them in their place."""
     program = identify(traced.jaxpr)
@@ -43,17 +45,39 @@ def execute(
         return kernel.lower(*told, *arguments).compile()
 
     kernel = compiled_once([program], layout, make)
-    done = 0
     across = layout.batch_size * len(layout.devices)
-    while done < points.size:
-        left = -(-(points.size - done) // across)
-        count = min(layout.capacity, progress.count(left, across))
-        now = min(points.size - done, count * across)
-        with failures(done, now):
-            outputs = kernel(*points.told(done, now, count, layout), *arguments)
-            _collect(outputs, values, points, done, now, count, layout)
-        done += now
-        progress.done(now)
+
+    def compute(first: int, now: int) -> Exception | None:
+        count = -(-now // across)
+        try:
+            outputs = kernel(*points.told(first, now, count, layout), *arguments)
+            _collect(outputs, values, points, first, now, count, layout)
+        except jax.errors.JaxRuntimeError as error:
+            # JAX would complain about it again when Python exits, unless something
+            # else has run on the device since: no points at all.
+            nothing, table = points.told(first, 1, 1, layout)
+            nothing[0] = 0
+            kernel(nothing, table, *arguments)
+            return error
+        except Exception as error:
+            # What JAX raises inside for `jax_debug_nans`, and `jit` would translate.
+            if type(error).__name__ != "InternalFloatingPointError":
+                raise
+            if caught.isolated:
+                return error
+            raise FloatingPointError(f"invalid value in the sweep: {error}") from None
+        return None
+
+    done = 0
+    with quiet():
+        while done < points.size:
+            left = -(-(points.size - done) // across)
+            count = min(layout.capacity, progress.count(left, across))
+            now = min(points.size - done, count * across)
+            if compute(done, now) is not None:
+                caught.found(compute, points.indices, done, now, values)
+            done += now
+            progress.done(now)
 
 
 @contextlib.contextmanager

@@ -30,6 +30,10 @@ def dataset(result: SweepResult) -> Any:
         ) from error
     dims = result.space.dims
     coordinates = coordinate_variables(result.space)
+    # 0 is for points that a store does not have yet.
+    status = np.where(result.ok, 1, 2).astype(np.int8).reshape(tuple(dims.values()))
+    name = "status" if "status" not in {*dims, *coordinates} else "sweep.status"
+    coordinates[name] = (tuple(dims), status)
     taken = {*dims, *coordinates}
     variables = {}
     for name, leaf in output_columns(result.values, taken).items():

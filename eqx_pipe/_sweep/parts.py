@@ -18,6 +18,7 @@ from .._spaces.space import Space
 from .._types import Key
 from .batching import choose_batch_size
 from .execute import execute
+from .failure import Failures
 from .kernel import Layout
 from .plan import chunk_capacity, empty_values
 from .points import Listed, Neighbours
@@ -34,6 +35,7 @@ def sweep_parts(
     devices: tuple[Any, ...],
     costs: Float[np.ndarray, " points"] | None,
     bar: Progress,
+    failures: Failures,
 ) -> tuple[PyTree, int]:
     """The values at all points of a space, and the batch size."""
     parts = parts_of(space)
@@ -44,7 +46,9 @@ def sweep_parts(
     check_agree("sweep", parts, outputs)
     if batch_size == "auto":
         batch_size = min(
-            choose_batch_size(each.jaxpr, part.size, len(devices))
+            choose_batch_size(
+                each.jaxpr, part.size, len(devices), alike=costs is not None
+            )
             for each, part in zip(traced, parts, strict=True)
         )
     batch_size = min(int(batch_size), max(part.size for part in parts))
@@ -54,7 +58,7 @@ def sweep_parts(
         layout = _layout(space, part, each, batch_size, devices, listed)
         points: Neighbours | Listed
         points = Listed(space, part) if listed else Neighbours(*_window(space))
-        execute(each, points, key, layout, bar, values)
+        execute(each, points, key, layout, bar, values, failures)
     leaves: list[Any] = values
     leaves = [
         leaf if kind is None else jr.wrap_key_data(leaf, impl=kind)

@@ -11,11 +11,13 @@ import jax.tree_util as jtu
 import numpy as np
 from jax.sharding import Mesh
 
-from .._check import check_key
+from .._check import check_choice, check_key
 from .._errors import message
 from .._spaces.space import Space, as_space
 from .._types import Key
 from .call import call, check_fn, check_sweep_key
+from .costs import costs_of
+from .failure import Failures, nothing_like
 from .parts import sweep_parts
 from .plan import check_batch_size, mesh_devices
 from .progress import Progress
@@ -30,7 +32,9 @@ def sweep(
     key: Any = None,
     batch_size: Any = "auto",
     mesh: Any = None,
+    order_by: Any = None,
     reduce: Any = None,
+    on_error: Any = "raise",
     progress: Any = None,
 ) -> SweepResult:
     """Computes a function at every point of a space, on all devices.
@@ -60,6 +64,14 @@ def sweep(
       the number of points. (Keyword only.)
     - `mesh`: a mesh over all of whose axes the points are split; by default all local
       devices. (Keyword only.)
+    - `order_by`: what a point costs, roughly: a function from a point to a number, or
+      an array with a number for each point. Points of like cost then share a batch, so
+      that few lanes wait for a slower one; results come back in place. It changes
+      nothing where values are reduced, which happens in order. (Keyword only.)
+    - `on_error`: `"raise"`, or `"isolate"`: points at which `fn` raises (by
+      `equinox.error_if`) are found and marked in `.ok`, and the others computed as if
+      they were not there. Where there is no result inexact leaves hold NaN, others 0.
+      (Keyword only.)
     - `reduce`: a reducer (`Mean()`, `ArgMin(by="loss")`, ...) or a pytree of them. The
       values are reduced as they are computed, in memory that does not grow with the
       number of points, and `.values` is then the reduction. (Keyword only.)
@@ -74,6 +86,9 @@ def sweep(
     - `TypeError` if an output is not numeric, or if something traced is handed in:
       under `jit` and `grad` use `vmap_space`.
     - `ValueError` for a space, key, mesh or batch size that cannot be used.
+    - `StructureError` (a `ValueError`) if outputs differ in structure, shape or dtype
+      between values of `Static` axes; before anything is computed.
+    - `SweepError` if `fn` raises while it runs; `.indices` has the first point found.
     - Whatever `fn` raises while it is traced, with a note.
 
     Under `jax.disable_jit()` it is the plain loop, so a debugger stops inside `fn`.
@@ -93,7 +108,16 @@ def sweep(
     check_key("sweep", key)
     check_sweep_key("sweep", key)
     check_batch_size("sweep", batch_size, "auto")
+    check_choice("sweep", "on_error", on_error, ("raise", "isolate"))
     devices = mesh_devices("sweep", mesh)
+    if reducers is not None and on_error == "isolate":
+        raise NotImplementedError(
+            message(
+                "sweep",
+                '`on_error="isolate"` does not work together with `reduce=` yet.',
+                "Leave one of them out.",
+            )
+        )
     size = space.size
     _check_size(size)
     started = time.time()
@@ -101,20 +125,28 @@ def sweep(
         outputs = _outputs(fn, space, key)
         with _no_mesh(), Progress(progress, size) as bar:
             work = (fn, space, key, batch_size, devices, outputs, bar)
-            return sweep_reduced(reduce, *work)
+            return sweep_reduced(reduce, *work, order_by, on_error)
+    failures = Failures(on_error == "isolate", np.ones(size, bool))
+    costs = None
+    if order_by is not None and reducers is None:
+        costs = costs_of(
+            order_by,
+            size,
+            lambda cost: sweep(cost, space, mesh=mesh, progress=False).values,
+        )
     bar = Progress(progress, size)
     with _no_mesh(), bar:
         if jax.config.jax_disable_jit:  # pyright: ignore[reportAttributeAccessIssue]
             batch_size = 1
-            values = _loop(fn, space, key, bar)
+            values = _loop(fn, space, key, bar, failures)
         else:
             values, batch_size = sweep_parts(
-                fn, space, key, batch_size, devices, None, bar
+                fn, space, key, batch_size, devices, costs, bar, failures
             )
     return SweepResult(
         values=values,
         space=space,
-        ok=np.ones(size, bool),
+        ok=failures.ok,
         batch_size=batch_size,
         num_devices=len(devices),
         started=started,
@@ -122,13 +154,26 @@ def sweep(
     )
 
 
-def _loop(fn: Callable[..., Any], space: Space, key: Key | None, bar: Progress) -> Any:
+def _loop(
+    fn: Callable[..., Any],
+    space: Space,
+    key: Key | None,
+    bar: Progress,
+    failures: Failures,
+) -> Any:
     """The definition of a sweep, as it stands."""
-    outputs, at = [], _outputs(fn, space, key)
+    outputs, at = {}, _outputs(fn, space, key)
     for i in range(space.size):
-        outputs.append(at(i))
+        try:
+            outputs[i] = at(i)
+        except Exception:
+            if not failures.isolated or (i == space.size - 1 and not outputs):
+                raise
+            failures.ok[i] = False
         bar.done(1)
-    return jtu.tree_map(lambda *leaves: _on_host(jnp.stack(leaves)), *outputs)
+    nothing = jtu.tree_map(nothing_like, next(iter(outputs.values())))
+    rows = [outputs.get(i, nothing) for i in range(space.size)]
+    return jtu.tree_map(lambda *leaves: _on_host(jnp.stack(leaves)), *rows)
 
 
 def _outputs(

@@ -1,0 +1,38 @@
+"""What the points of a sweep cost, as the user says."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax.tree_util as jtu
+import numpy as np
+from jaxtyping import Float
+
+from .._errors import describe_value, message
+
+
+def costs_of(
+    order_by: Any, size: int, evaluate: Callable[[Any], Any]
+) -> Float[np.ndarray, " points"]:
+    """The cost of each point; `evaluate` gives the values of a function of a point."""
+    if callable(order_by):
+        what, found = "gives", evaluate(order_by)
+    else:
+        what, found = "is", order_by
+    if isinstance(found, list) and len(found) == size:
+        found = np.asarray(found)
+    form = describe_value(found)
+    leaves = jtu.tree_leaves(found)
+    if len(leaves) == 1 and hasattr(found, "shape"):
+        given = np.asarray(leaves[0])
+        form = f"{given.dtype}{list(given.shape)}"
+        number = given.dtype.kind in "biuf" or str(given.dtype) == "bfloat16"
+        if number and given.shape == (size,):
+            return given.astype(np.float64)
+    raise ValueError(
+        message(
+            "sweep",
+            f"`order_by` {what} {form} for {size} points.",
+            "Give a function from a point to one real number, or an array with one "
+            "number for each point.",
+        )
+    )

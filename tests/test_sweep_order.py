@@ -1,0 +1,197 @@
+"""Sweeps in another order, and points that fail: what is in place stays there."""
+
+import logging
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import eqx_pipe as ep
+from eqx_pipe._sweep import plan
+
+
+def make_mesh(n):
+    return jax.make_mesh((n,), ("x",), devices=jax.devices()[:n])
+
+
+def make_space(which):
+    tree = {"a": ep.Linspace(0, 1, 5), "b": ep.Values([1.0, 2.0, 3.0])}
+    return [
+        lambda: ep.Space(tree),
+        lambda: ep.Space(tree)[13:1:-2],
+        lambda: ep.Space({**tree, "a": ep.Static([0.5, 1.0, 0.5])}, "zip"),
+    ][which]()
+
+
+def noisy(point, key):
+    return point["a"] + point["b"] * jr.uniform(key, (2,)), jr.fold_in(key, 1)
+
+
+def same(a, b):
+    assert np.array_equal(a.values[0], b.values[0])
+    keys = (jr.key_data(a.values[1]), jr.key_data(b.values[1]))
+    assert np.array_equal(*keys)
+
+
+SPACES = st.integers(0, 2)
+
+
+@given(SPACES, st.integers(0, 99), st.sampled_from([1, 2, 4]), st.sampled_from([1, 2]))
+def test_the_order_does_not_show(which, seed, batch_size, num_devices):
+    space, key = make_space(which), jr.key(0)
+    settings = {"key": key, "batch_size": batch_size}
+    costs = np.random.default_rng(seed).permutation(space.size)
+    plain = ep.sweep(noisy, space, **settings)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plan, "CHUNK_BYTES", 100)
+        mesh = make_mesh(num_devices)
+        same(ep.sweep(noisy, space, order_by=costs, mesh=mesh, **settings), plain)
+
+
+def test_points_of_like_cost_share_a_batch():
+    batches = []
+
+    def fn(point):
+        lane = jax.pure_callback(
+            lambda x: batches.append(np.sort(x).tolist()) or np.float32(x),
+            jax.ShapeDtypeStruct((), jnp.float32),
+            point,
+            vmap_method="broadcast_all",
+        )
+        return lane
+
+    values = np.float32([5, 1, 4, 2, 6, 3])
+    for cost in (lambda x: -x, -values, list(-values), jnp.asarray(-values)):
+        batches.clear()
+        result = ep.sweep(
+            fn, ep.Values(values), order_by=cost, batch_size=2, mesh=make_mesh(1)
+        )
+        assert result.values.tolist() == values.tolist()
+        assert batches == [[5, 6], [3, 4], [1, 2]]
+
+
+@pytest.mark.parametrize(
+    ("order_by", "says"),
+    [
+        (np.ones(3), "for 5 points"),
+        ([1, 2], "for 5 points"),
+        (3.0, "one real number"),
+        (lambda x: (x, x), "gives"),
+        (lambda x: jnp.stack([x, x]), r"\[5, 2\]"),
+        (lambda x: jax.lax.complex(x, x), "complex64"),
+    ],
+)
+def test_costs_that_are_none_are_an_error(order_by, says):
+    with pytest.raises(ValueError, match=says):
+        ep.sweep(jnp.sin, ep.Linspace(0, 1, 5), order_by=order_by)
+
+
+def fails(bad):
+    def fn(point, key):
+        wrong = jnp.any(jnp.stack([point == b for b in bad])) if bad else False
+        x = eqx.error_if(point, wrong, "this one")
+        return {"x": x + jr.uniform(key), "n": jnp.int32(7), "key": key}
+
+    return fn
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@given(
+    st.sets(st.integers(0, 12)),
+    st.sampled_from([1, 4]),
+    st.sampled_from([1, 2]),
+    st.booleans(),
+)
+def test_failing_points_are_marked_and_the_rest_survives(bad, batch, devices, ordered):
+    n = 13
+    space, key = ep.Values(np.arange(float(n), dtype=np.float32)), jr.key(0)
+    good = np.array([i not in bad for i in range(n)])
+    settings = {"key": key, "batch_size": batch, "mesh": make_mesh(devices)}
+    if ordered:
+        settings["order_by"] = np.arange(n) % 3
+    clean = ep.sweep(fails([]), space, key=key, batch_size=batch).values
+    result = ep.sweep(fails(bad), space, on_error="isolate", **settings)
+    assert np.array_equal(result.ok, good)
+    np.testing.assert_allclose(result.values["x"][good], clean["x"][good], rtol=1e-6)
+    assert np.isnan(result.values["x"][~good]).all()
+    assert np.array_equal(result.values["n"], np.where(good, 7, 0))
+    assert np.array_equal(
+        jr.key_data(result.values["key"])[good], jr.key_data(clean["key"])[good]
+    )
+    assert result.to_xarray()["status"].values.tolist() == (2 - good).tolist()
+    if bad:
+        with pytest.raises(ep.SweepError, match="this one.*isolate") as caught:
+            ep.sweep(fails(bad), space, **settings)
+        assert set(caught.value.indices) <= bad and len(caught.value.indices) == 1
+        assert ordered or caught.value.indices == (min(bad),)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_isolating_compiles_nothing_and_logs_nothing(caplog):
+    events = []
+    jax.monitoring.register_event_duration_secs_listener(
+        lambda event, _, **__: events.append(event)
+    )
+    space = ep.Values(np.arange(64, dtype=np.float32))
+    threshold = jnp.float32(100)
+    fn = lambda x: eqx.error_if(x, x > threshold, "large")  # noqa: E731
+    assert ep.sweep(fn, space).ok.all()
+    before = sum("backend_compile" in e for e in events)
+    with caplog.at_level(logging.ERROR):
+        result = ep.sweep(fn, ep.Values(np.arange(64.0, 128)), on_error="isolate")
+    assert sum("backend_compile" in e for e in events) == before
+    assert result.ok.sum() == 37 and result.best(mode="max").value == 100
+    assert not caplog.records
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_static_combinations_fail_by_themselves():
+    space = ep.Space({"x": ep.Values([1.0, 2.0]), "n": ep.Static([1, 2, 3])})
+
+    def fn(point):
+        return eqx.error_if(point["x"], point["x"] * point["n"] > 3, "large")
+
+    result = ep.sweep(fn, space, on_error="isolate")
+    assert result.grid().shape == (2, 3)
+    assert result.ok.tolist() == [True, True, True, True, False, False]
+    with pytest.raises(ep.SweepError) as caught:
+        ep.sweep(fn, space)
+    assert caught.value.indices == (4,)
+
+
+def test_the_plain_loop_isolates_too():
+    def fn(x):
+        if x > 0.4 and x < 0.6:
+            raise ValueError("mine")
+        return {"x": x, "n": 3}
+
+    with jax.disable_jit():
+        result = ep.sweep(fn, ep.Linspace(0, 1, 3), on_error="isolate")
+        with pytest.raises(ValueError, match="mine"):
+            ep.sweep(fn, ep.Values([0.5, 0.5]), on_error="isolate")
+    assert result.ok.tolist() == [True, False, True]
+    assert np.isnan(result.values["x"][1]) and result.values["n"].tolist() == [3, 0, 3]
+
+
+def test_nans_found_by_debug_nans_are_failures():
+    with jax.debug_nans(True):
+        result = ep.sweep(jnp.log, ep.Values([-1.0, 1, 2]), on_error="isolate")
+    assert result.ok.tolist() == [False, True, True]
+
+
+def test_on_error_is_checked():
+    with pytest.raises(ValueError, match="Did you mean `isolate`"):
+        ep.sweep(jnp.sin, ep.Linspace(0, 1, 3), on_error="isolated")
+
+
+def test_an_axis_called_status_keeps_its_name():
+    data = ep.sweep(lambda p: {"status": 0.0}, {"status": ep.Values([1, 2])})
+    names = data.to_xarray()
+    assert names["status"].values.tolist() == [1, 2]
+    assert names["sweep.status"].values.tolist() == [1, 1]
+    assert "result.status" in names
