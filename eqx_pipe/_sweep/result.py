@@ -206,8 +206,8 @@ class SweepResult(eqx.Module):
         `value`, other outputs are named by their paths, with `result.` before a name
         that is also one of the space. The coordinate `status` says for each point
         whether it has a value (1) or failed (2). Arrays have further dims, named by the
-        variable and a number. PRNG keys are stored as their raw data. The attributes say what
-        made it. Needs `pip install 'eqx_pipe[sweep]'`.
+        variable and a number. PRNG keys are stored as their raw data. The attributes
+        say what made it. Needs `pip install 'eqx_pipe[sweep]'`.
         """
         from .label import dataset
 
