@@ -46,7 +46,6 @@ def sweep_reduced(
     devices: tuple[Any, ...],
     outputs: Callable[[int], PyTree],
     bar: Progress,
-    order_by: Any = None,
     on_error: str = "raise",
 ) -> SweepResult:
     """The result of a sweep that is reduced.
@@ -55,7 +54,7 @@ def sweep_reduced(
     """
     started = time.time()
     reducers = as_many("sweep", reduce)
-    _check_plain(space, order_by, on_error)
+    _check_plain(space, on_error)
     if jax.config.jax_disable_jit:  # pyright: ignore[reportAttributeAccessIssue]
         batch_size = 1
         values, points = _in_turn(outputs, space.size, reducers, bar)
@@ -206,15 +205,12 @@ def _in_turn(
     return reducers.finish(state), size
 
 
-def _check_plain(space: Space, order_by: Any, on_error: str) -> None:
+def _check_plain(space: Space, on_error: str) -> None:
     """Raises for what does not go together with reducers yet."""
     wrong, cure = None, ""
     if len(space.static_dims()) > 0:
         wrong = "the space has `Static` axes"
         cure = "Sweep over each of their values by itself."
-    elif order_by is not None:
-        wrong = "`order_by` is given"
-        cure = "Leave it out: points are reduced in the order of the space."
     elif on_error != "raise":
         wrong = f'`on_error="{on_error}"` is given'
         cure = "Leave it out, or keep the values and reduce those that are `.ok`."

@@ -110,14 +110,6 @@ def sweep(
     check_batch_size("sweep", batch_size, "auto")
     check_choice("sweep", "on_error", on_error, ("raise", "isolate"))
     devices = mesh_devices("sweep", mesh)
-    if reducers is not None and on_error == "isolate":
-        raise NotImplementedError(
-            message(
-                "sweep",
-                '`on_error="isolate"` does not work together with `reduce=` yet.',
-                "Leave one of them out.",
-            )
-        )
     size = space.size
     _check_size(size)
     started = time.time()
@@ -125,10 +117,10 @@ def sweep(
         outputs = _outputs(fn, space, key)
         with _no_mesh(), Progress(progress, size) as bar:
             work = (fn, space, key, batch_size, devices, outputs, bar)
-            return sweep_reduced(reduce, *work, order_by, on_error)
+            return sweep_reduced(reduce, *work, on_error)
     failures = Failures(on_error == "isolate", np.ones(size, bool))
     costs = None
-    if order_by is not None and reducers is None:
+    if order_by is not None:
         costs = costs_of(
             order_by,
             size,
