@@ -1,0 +1,326 @@
+"""The stages of a `repeat` spread over devices: GPipe inside one program.
+
+Device d holds the layers d n/D to (d+1) n/D - 1. At tick t it applies them to
+microbatch t - d and hands the result to device d+1; after M + D - 1 ticks the last
+device has all M outputs. Before its first and after its last microbatch a device is
+idle: it does not run its layers, which neither costs time nor makes NaN out of
+whatever stands in for the input.
+"""
+
+from collections.abc import Mapping
+from typing import Any, SupportsIndex
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import jax.tree_util as jtu
+from jax.sharding import AxisType, Mesh
+from jax.sharding import PartitionSpec as P
+from jaxtyping import Array, PyTree
+
+from ._check import check_choice, check_int
+from ._compose.repeat import Repeat
+from ._errors import StructureError, describe_value, message
+from ._sharding.mesh import check_mesh, lay, suited
+from ._sharding.place import shard
+from ._stage import Composite, Scope, enter, is_stateful
+from ._tree import as_arrays, differences, is_key_array, leaf_text, leaves_with_names
+from ._types import Key
+
+
+class Pipelined(Composite):
+    """The stages of a `repeat` over a mesh axis; see `pipelined`."""
+
+    stages: Any
+    size: int = eqx.field(static=True)
+    mesh: Mesh = eqx.field(static=True)
+    axis: Any = eqx.field(static=True)
+    microbatches: int = eqx.field(static=True)
+
+    def children(self) -> Mapping[str, Any]:
+        """The stages stacked into one, as in a `repeat`."""
+        return {"0": self.stages}
+
+    def settings(self) -> dict[str, Any]:
+        return {
+            "n": self.size,
+            "axis_name": str(self.axis),
+            "devices": self.mesh.shape[self.axis],
+            "microbatches": self.microbatches,
+        }
+
+    def __len__(self) -> int:
+        return self.size
+
+    def run(
+        self, x: PyTree, state: eqx.nn.State | None, scope: Scope
+    ) -> tuple[PyTree, eqx.nn.State | None]:
+        x = as_arrays(x)
+        _check_batch(eqx.filter(x, eqx.is_array), self.microbatches)
+        return _program(self, x, scope.key, scope.path), state
+
+
+@eqx.filter_jit
+def _program(pipe: Pipelined, x: PyTree, key: Key | None, path: str) -> PyTree:
+    """The whole schedule: one program, also where the user did not ask for one."""
+    devices, count, axis = pipe.mesh.shape[pipe.axis], pipe.microbatches, pipe.axis
+    carry, constant = eqx.partition(x, eqx.is_array)
+    stacked, static = eqx.partition(pipe.stages, eqx.is_array)
+    mesh = suited(pipe.mesh, *jtu.tree_leaves((stacked, carry)))
+    local = pipe.size // devices
+
+    def layers_on(layers: PyTree, x: PyTree, key: Key | None, first: Any) -> PyTree:
+        """The layers of one device, applied to one microbatch."""
+
+        def body(x, slices):
+            part, i = slices
+            stage, given = eqx.combine(part, static), eqx.combine(x, constant)
+            y, _ = enter(Scope(key, path), 0, stage, given, state=None, index=i)
+            y = as_arrays(y)
+            _check_same(path, given, y)
+            return eqx.filter(y, eqx.is_array), None
+
+        return jax.lax.scan(body, x, (layers, first + jnp.arange(local)))[0]
+
+    def on_device(layers: PyTree, parts: PyTree, key: Key | None) -> PyTree:
+        device = jax.lax.axis_index(axis)
+        forward = [(d, d + 1) for d in range(devices - 1)]
+
+        def tick(carried, t):
+            received, outputs = carried
+            number = t - device
+            active = (number >= 0) & (number < count)
+            at = jnp.clip(number, 0, count - 1)
+            given = _select(device == 0, _take(parts, at), received)
+            own = None if key is None else jr.fold_in(key, at)
+            y = jax.lax.cond(
+                active,
+                lambda given: layers_on(layers, given, own, device * local),
+                _idle,
+                given,
+            )
+            outputs = _put(outputs, _select(active, y, _take(outputs, at)), at)
+            sent = jtu.tree_map(lambda v: jax.lax.ppermute(v, axis, forward), y)
+            return (sent, outputs), None
+
+        begin = _idle(_take(parts, 0)), _idle(parts)
+        (_, outputs), _ = jax.lax.scan(tick, begin, jnp.arange(count + devices - 1))
+        # Each device's outputs on an axis of their own; those of the last one count.
+        return jtu.tree_map(lambda o: o[None], outputs)
+
+    # `check_vma` refuses loops whose carry begins as a constant, of which users'
+    # layers are full; the specs are ours, and right.
+    mapped = jax.shard_map(
+        on_device,
+        mesh=mesh,
+        in_specs=(P(axis), P(), P()),
+        out_specs=P(axis),
+        check_vma=False,
+    )
+
+    def split(leaf: Array) -> Array:
+        return lay(leaf, mesh, P()).reshape(count, -1, *leaf.shape[1:])
+
+    def join(stacked: Array, leaf: Array) -> Array:
+        if AxisType.Explicit in mesh.axis_types:  # which slice no axis that is split
+            stacked = lay(stacked, mesh, P())
+        return stacked[-1].reshape(leaf.shape)
+
+    layers = jtu.tree_map(lambda leaf: lay(leaf, mesh, P(axis)), stacked)
+    key = None if key is None else lay(key, mesh, P())
+    out = mapped(layers, jtu.tree_map(split, carry), key)
+    return eqx.combine(jtu.tree_map(join, out, carry), constant)
+
+
+def idle_value(x: Array) -> Array:
+    """What stands where no microbatch is. Any value would do; a test puts NaN."""
+    return jnp.zeros_like(x)
+
+
+def _idle(tree: PyTree) -> PyTree:
+    return jtu.tree_map(lambda a: a if is_key_array(a) else idle_value(a), tree)
+
+
+def _take(tree: PyTree, i: Any) -> PyTree:
+    return jtu.tree_map(
+        lambda leaf: jax.lax.dynamic_index_in_dim(leaf, i, 0, keepdims=False), tree
+    )
+
+
+def _put(tree: PyTree, part: PyTree, i: Any) -> PyTree:
+    return jtu.tree_map(
+        lambda leaf, v: jax.lax.dynamic_update_index_in_dim(leaf, v, i, 0), tree, part
+    )
+
+
+def _select(which: Any, left: PyTree, right: PyTree) -> PyTree:
+    return jtu.tree_map(lambda a, b: jax.lax.select_n(which, b, a), left, right)
+
+
+def _check_same(path: str, given: PyTree, y: PyTree) -> None:
+    lines = differences(given, y)
+    if lines:
+        place = f" at `{path}`" if path else ""
+        listed = "".join(f"\n- {line}" for line in lines)
+        raise StructureError(
+            message(
+                "pipelined",
+                f"the stage{place} gives something else than it takes; first what it "
+                f"takes, then what it gives, for one microbatch:{listed}\n",
+                "Each stage is fed by the one before, so return the structure, shapes "
+                "and dtypes of the input.",
+            )
+        )
+
+
+def _check_batch(carry: PyTree, count: int) -> None:
+    """Raises unless every array has the same leading size, a multiple of `count`."""
+    named = leaves_with_names(carry)
+    sizes = {n: a.shape[0] if a.ndim else leaf_text(a) for n, a in named}
+    listed = "".join(f"\n- `{name or 'input'}`: {s}" for name, s in sizes.items())
+    found = list(dict.fromkeys(sizes.values()))
+    if len(found) != 1 or isinstance(found[0], str):
+        raise ValueError(
+            message(
+                "pipelined",
+                f"the input's arrays have no common leading size:{listed}\n",
+                "The leading axis of every array is split into microbatches; what is "
+                "the same for all belongs into the stages.",
+            )
+        )
+    size = found[0]
+    if size % count or not size:
+        fits = _nearest(count, [m for m in range(1, size + 1) if size % m == 0])
+        sizes_fit = _around(size, count)
+        raise ValueError(
+            message(
+                "pipelined",
+                f"a batch of {size} does not split into {count} microbatches.",
+                f"The nearest batch sizes that do: {sizes_fit}; for a batch of {size} "
+                f"the nearest `microbatches`: {fits}.",
+            )
+        )
+
+
+def _around(size: int, step: int) -> str:
+    """The multiples of `step` next to `size`."""
+    below, above = size // step * step, -(-max(size, 1) // step) * step
+    return f"{below} or {above}" if below else f"{above}"
+
+
+def _nearest(wanted: int, allowed: list[int]) -> str:
+    below = [a for a in allowed if a <= wanted][-1:]
+    above = [a for a in allowed if a > wanted][:1]
+    return " or ".join(map(str, below + above)) or "none"
+
+
+def pipelined(
+    stack: Repeat,
+    mesh: Mesh,
+    microbatches: SupportsIndex,
+    *,
+    axis_name: str | None = None,
+) -> Pipelined:
+    """Spreads the stages of a `repeat` over the devices of a mesh axis.
+
+    Each of the axis's D devices holds n / D neighbouring stages. The batch is split
+    into microbatches, which pass from device to device, so that the devices work on
+    different microbatches at the same time (GPipe). It is one program, the gradient
+    too. It takes M + D - 1 ticks for M microbatches, so the devices are busy for
+    M / (M + D - 1) of the time; an idle device does not run its stages. Where the mesh
+    has other axes, the devices along them do the same work.
+
+    Microbatch m draws as `stack(part, key=fold_in(key, m))` does.
+
+    **Arguments:**
+
+    - `stack`: what `eqx_pipe.repeat` gives. Its stages take a batch, and treat its
+        entries alike. No stage holds state.
+    - `mesh`: a `jax.sharding.Mesh`. The parameters are placed on it at once.
+    - `microbatches`: into how many the leading axis of the input is split.
+    - `axis_name`: the mesh axis; needed if the mesh has several. (Keyword only.)
+
+    **Returns:** a stage that takes the batch that `stack` takes.
+
+    **Shapes:** every array of the input has the same leading size, a multiple of
+    `microbatches`; n is a multiple of D.
+
+    **Raises:**
+
+    - `ValueError` if sizes do not fit (says which would), if the axis is unknown, or
+      if a stage is stateful.
+    - `StructureError` (a `ValueError`), when called, if a stage returns something else
+      than it takes.
+    - `TypeError` if `stack` is no `repeat`.
+
+    **Laws:** it is `stack`, in values and gradients, if the stages treat every entry
+    of the batch alone.
+
+    !!! example
+
+        >>> import equinox as eqx, eqx_pipe as ep, jax, jax.numpy as jnp
+        >>> make = lambda key: ep.batched(eqx.nn.Linear(3, 3, key=key))
+        >>> stack = ep.repeat(make, 8, key=jax.random.key(0))
+        >>> mesh = jax.make_mesh((len(jax.devices()),), ("stages",))
+        >>> pipe, x = ep.pipelined(stack, mesh, 4), jnp.ones((16, 3))
+        >>> jnp.allclose(pipe(x), stack(x), atol=1e-5).item()
+        True
+
+    ??? cite "Source"
+
+        Huang et al., *GPipe: Efficient Training of Giant Neural Networks using
+        Pipeline Parallelism*, 2019, arXiv 1811.06965. Activations are kept, not
+        computed again: put `jax.checkpoint` into the stages for that.
+    """
+    if not isinstance(stack, Repeat):
+        raise TypeError(
+            message(
+                "pipelined",
+                f"`stack` is {describe_value(stack)}.",
+                "Give what `eqx_pipe.repeat(make_stage, n, key=key)` returns.",
+            )
+        )
+    check_mesh("pipelined", mesh)
+    check_int("pipelined", "microbatches", microbatches, 1)
+    axis = _axis(mesh, axis_name)
+    if is_stateful(stack):
+        raise ValueError(
+            message(
+                "pipelined",
+                "a stage of `stack` is stateful; its state would see one microbatch "
+                "after the other.",
+                "Use layers without state, `equinox.nn.GroupNorm` for instance.",
+            )
+        )
+    n, devices = len(stack), mesh.shape[axis]
+    if n % devices or n == 0:
+        fits = _nearest(devices, [d for d in range(1, n + 1) if n % d == 0])
+        raise ValueError(
+            message(
+                "pipelined",
+                f"{n} stages do not spread over the {devices} devices of the mesh axis "
+                f"`{axis}`.",
+                f"The nearest numbers of stages that do: {_around(n, devices)}; for "
+                f"{n} stages the nearest numbers of devices: {fits}.",
+            )
+        )
+    stages = shard(stack.stages, mesh, lambda leaf: P(axis))
+    return Pipelined(stages, n, mesh, axis, microbatches.__index__())
+
+
+def _axis(mesh: Mesh, axis_name: Any) -> Any:
+    if axis_name is None and len(mesh.axis_names) != 1:
+        raise ValueError(
+            message(
+                "pipelined",
+                f"the mesh has {len(mesh.axis_names)} axes, {dict(mesh.shape)}, and no "
+                "`axis_name` was given.",
+                "Name the one that the stages are spread over: "
+                f"`axis_name={str(mesh.axis_names[0])!r}`.",
+            )
+        )
+    if axis_name is None:
+        return mesh.axis_names[0]
+    check_choice("pipelined", "axis_name", axis_name, map(str, mesh.axis_names))
+    return axis_name

@@ -1,0 +1,173 @@
+"""pipelined: the stages of a repeat over devices are the stages in sequence."""
+
+import collections
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import jax.tree_util as jtu
+import numpy as np
+import pytest
+from jax.sharding import AxisType
+from jax.sharding import PartitionSpec as P
+
+import eqx_pipe as ep
+from eqx_pipe import _pipelined
+
+
+class Block(eqx.Module):
+    """A residual layer with normalisation, for which a zero input is no good."""
+
+    linear: eqx.nn.Linear
+    name: str = "block"
+    act: object = jnp.tanh
+
+    def __call__(self, x, *, key=None):
+        y = jax.vmap(self.linear)(x)
+        y = y / jnp.linalg.norm(y, axis=-1, keepdims=True)  # NaN at zero
+        return x + self.act(y)
+
+
+def block(key):
+    linear = eqx.nn.Linear(4, 4, use_bias=False, key=key)
+    return Block(linear)
+
+
+def make(devices, kind=AxisType.Auto):
+    return jax.make_mesh((devices,), ("stages",), axis_types=(kind,))
+
+
+def loss(pipe, x):
+    return jnp.sum(pipe(x) ** 2)
+
+
+def assert_sequential(stack, pipe, x, given=None):
+    value, grads = eqx.filter_value_and_grad(loss)(stack, x)
+    run = eqx.filter_jit(eqx.filter_value_and_grad(loss))
+    got, got_grads = run(pipe, x if given is None else given)
+    assert np.allclose(got, value, rtol=1e-5)
+    pairs = zip(*map(jtu.tree_leaves, (grads.stages, got_grads.stages)), strict=True)
+    for a, b in pairs:
+        assert np.allclose(a, b, rtol=1e-4, atol=1e-5)
+
+
+CASES = [(1, 2, 4), (2, 4, 1), (4, 8, 4), (8, 8, 2), (2, 6, 32), (4, 4, 16)]
+
+
+@pytest.mark.parametrize("devices, n, count", CASES)
+def test_it_is_the_sequence(devices, n, count, getkey, monkeypatch):
+    """And what stands in for the missing microbatches does not matter."""
+    monkeypatch.setattr(_pipelined, "idle_value", lambda a: jnp.full_like(a, jnp.nan))
+    stack = ep.repeat(block, n, key=getkey())
+    x = jr.normal(getkey(), (32, 4))
+    assert_sequential(stack, ep.pipelined(stack, make(devices), count), x)
+
+
+@pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit], ids=str)
+def test_two_axes_and_both_kinds(kind, getkey):
+    mesh = jax.make_mesh((2, 4), ("data", "stages"), axis_types=(kind,) * 2)
+    stack = ep.repeat(block, 4, key=getkey())
+    x = jr.normal(getkey(), (8, 4))
+    pipe = ep.pipelined(stack, mesh, 4, axis_name="stages")
+    assert_sequential(stack, pipe, x, ep.shard(x, mesh, P("data")))
+    assert np.allclose(pipe(x), stack(x), atol=1e-5)  # outside jit, unplaced
+    assert pipe.stages.linear.weight.sharding.spec == P("stages")
+    assert ep.sharding_info(pipe)["stages.linear.weight"].bytes_per_device == 64
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_each_device_runs_its_layers_once_per_microbatch(count, getkey):
+    calls = collections.Counter()
+
+    class Counted(eqx.Module):
+        weight: jax.Array
+
+        def __call__(self, x, *, key=None):
+            jax.debug.callback(
+                lambda w: calls.update([round(float(w), 3)]), self.weight
+            )
+            return x * self.weight
+
+    stack = ep.repeat(lambda k: Counted(jr.uniform(k)), 8, key=getkey())
+    pipe = ep.pipelined(stack, make(4), count)
+    eqx.filter_grad(loss)(pipe, jnp.ones((6, 2)))
+    jax.effects_barrier()
+    weights = [round(float(w), 3) for w in stack.stages.weight]
+    assert calls == collections.Counter(dict.fromkeys(weights, count))
+
+
+def test_keys_belong_to_microbatch_and_stage(getkey):
+    def noisy(key):
+        return lambda x, *, key: x + jr.normal(key, x.shape)
+
+    stack = ep.repeat(noisy, 4, key=getkey())
+    pipe, x, key = ep.pipelined(stack, make(2), 4), jnp.zeros((8, 3)), getkey()
+    parts = [stack(x[:2], key=jr.fold_in(key, m)) for m in range(4)]
+    assert np.allclose(pipe(x, key=key), jnp.concatenate(parts), atol=1e-5)
+    with pytest.raises(ep.MissingKeyError) as error:
+        pipe(x)
+    assert error.value.path == "0"
+
+
+def test_trees_vmap_and_describe(getkey):
+    def swap(key):
+        scale = jr.uniform(key)
+        return Swap(scale)
+
+    stack = ep.repeat(swap, 4, key=getkey())
+    pipe = ep.pipelined(stack, make(2), 2)
+    x = {"a": jnp.arange(4.0), "b": jnp.ones((4, 2)), "n": None, "s": "text"}
+    got, want = pipe(x), stack(x)
+    assert got["s"] == "text" and len(pipe) == 4
+    assert all(np.allclose(got[n], want[n]) for n in "ab")
+    many = jnp.arange(24.0).reshape(3, 4, 2)
+    stack = ep.repeat(lambda k: eqx.nn.Lambda(jnp.sin), 4, key=getkey())
+    pipe = ep.pipelined(stack, make(4), 2)
+    assert np.allclose(jax.vmap(lambda x: pipe(x))(many), stack(many), atol=1e-5)
+    assert "pipelined" in str(ep.describe(pipe)).lower()
+
+
+class Swap(eqx.Module):
+    scale: jax.Array
+
+    def __call__(self, x, *, key=None):
+        return x | {"a": x["a"] * self.scale + x["b"][:, 0], "b": x["b"] + 1}
+
+
+def test_what_does_not_fit_is_refused_with_the_sizes_that_would(getkey, unchecked):
+    stack = ep.repeat(block, 6, key=getkey())
+    with pytest.raises(ValueError, match="6 stages.*4 devices.*4 or 8;.*: 3 or 6"):
+        ep.pipelined(stack, make(4), 2)
+    with pytest.raises(ValueError, match="6 stages.*8 devices.*that do: 8;.*: 6"):
+        ep.pipelined(stack, make(8), 2)
+    pipe = ep.pipelined(stack, make(2), 4)
+    with pytest.raises(ValueError, match="batch of 6.*4 microb.*4 or 8;.*: 3 or 6"):
+        pipe(jnp.ones((6, 4)))
+    with pytest.raises(ValueError, match="batch of 3 .*that do: 4; .*: 3"):
+        pipe(jnp.ones((3, 4)))
+    with pytest.raises(ValueError, match="(?s)`a`: 4\n- `b`: 8.*belongs into"):
+        pipe({"a": jnp.ones(4), "b": jnp.ones(8)})
+    with pytest.raises(ValueError, match="(?s)float32.*belongs into the stages"):
+        pipe(jnp.ones(()))
+
+
+def test_errors(getkey, unchecked):
+    stack = ep.repeat(block, 4, key=getkey())
+    both = jax.make_mesh((2, 4), ("a", "b"), axis_types=(AxisType.Auto,) * 2)
+    with pytest.raises(ValueError, match="the mesh has 2 axes.*axis_name='a'"):
+        ep.pipelined(stack, both, 2)
+    with pytest.raises(ValueError, match="Known names: `a`, `b`"):
+        ep.pipelined(stack, both, 2, axis_name="c")
+    with pytest.raises(TypeError, match="`stack` is .*eqx_pipe.repeat"):
+        ep.pipelined(ep.chain(), both, 2)
+    with pytest.raises(TypeError, match="jax.make_mesh"):
+        ep.pipelined(stack, 3, 2)
+    with pytest.raises(ValueError, match="at least 1"):
+        ep.pipelined(stack, make(2), 0)
+    norm = ep.repeat(lambda k: eqx.nn.BatchNorm(4, "b", mode="batch"), 2, key=getkey())
+    with pytest.raises(ValueError, match="stateful.*GroupNorm"):
+        ep.pipelined(norm, make(2), 2)
+    bad = ep.repeat(lambda k: eqx.nn.Lambda(lambda x: x[:1]), 2, key=getkey())
+    with pytest.raises(ep.StructureError, match="(?s)2,4.*1,4.*return the structure"):
+        ep.pipelined(bad, make(2), 2)(jnp.ones((4, 4)))
