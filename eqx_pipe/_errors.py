@@ -5,6 +5,7 @@ A message has three parts: what was wrong and where, what came, what to do.
 
 import difflib
 from collections.abc import Iterable
+from typing import Any
 
 _NOTE = "In eqx_pipe stage "
 
@@ -60,7 +61,7 @@ def nearest(name: object, known: Iterable[object]) -> str:
     return f"{hint}Known names: {listed}."
 
 
-def describe_value(value: object, limit: int = 80) -> str:
+def describe_value(value: Any, limit: int = 80) -> str:
     """`value (type)`, cut to a readable length."""
     if hasattr(value, "shape") and hasattr(value, "dtype"):
         return f"an array {value.dtype}[{','.join(map(str, value.shape))}]"

@@ -262,13 +262,13 @@ def _better(first: Place, second: Place, wins: Bool[Array, ""]) -> Place:
     """The later one if it `wins` and has anything to show."""
     later = second.found & (wins | ~first.found)
     moved = exact.add(second.index, first.seen)
-    index = tuple(
+    low, high = (
         jnp.where(later, b, a) for a, b in zip(first.index, moved, strict=True)
     )
     return Place(
         exact.add(first.seen, second.seen),
         first.found | second.found,
-        index,
+        (low, high),
         jnp.where(later, second.value, first.value),
     )
 

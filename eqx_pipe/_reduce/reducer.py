@@ -9,9 +9,8 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, Bool, PyTree
 
-from .._check import check_callable
-from .._errors import StructureError, message
-from .._tree import differences
+from .._errors import StructureError, describe_value, message
+from .._tree import differences, is_key_array
 from .base import pick_all, picked
 
 
@@ -60,8 +59,15 @@ class Reducer(eqx.Module):
 
     def __check_init__(self):
         for name in ("init", "update", "merge", "finish", "stop"):
-            if name != "stop" or self.stop is not None:
-                check_callable("Reducer", name, getattr(self, name))
+            value = getattr(self, name)
+            if not callable(value) and not (name == "stop" and value is None):
+                raise TypeError(
+                    message(
+                        "Reducer",
+                        f"`{name}` is {describe_value(value)}, which cannot be called.",
+                        "Give functions: `Reducer(init, update, merge, finish)`.",
+                    )
+                )
 
     def absorb(
         self, state: PyTree, values: PyTree, ok: Bool[Array, " points"]
@@ -105,6 +111,7 @@ class Reducer(eqx.Module):
         """`init`'s state as arrays of the dtypes that `update` gives."""
         first = jtu.tree_map(jnp.asarray, self.init(struct))
         values = jtu.tree_map(lambda s: jax.ShapeDtypeStruct(s.shape, s.dtype), struct)
+        new: Any = None
         for _ in range(2):
             new = jax.eval_shape(_arrays(self.update), first, values)
             if jtu.tree_structure(new) == jtu.tree_structure(first):
@@ -130,13 +137,16 @@ def _arrays(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 def _strong(leaf: Array, new: Any) -> Array:
     """A Python number takes the dtype of what it turns into."""
-    if leaf.weak_type and leaf.shape == new.shape:
+    if getattr(leaf, "weak_type", False) and leaf.shape == new.shape:
         return jax.lax.convert_element_type(leaf, new.dtype)
     return leaf
 
 
 def _like(new: PyTree, state: PyTree) -> PyTree:
-    return jtu.tree_map(lambda a, b: jnp.asarray(a, b.dtype), new, state)
+    def one(a: Any, b: Any) -> Any:
+        return a if is_key_array(a) else jnp.asarray(a, b.dtype)
+
+    return jtu.tree_map(one, new, state)
 
 
 def _check(name: str, state: PyTree, new: PyTree) -> None:
