@@ -112,7 +112,7 @@ def lift(fn: StageLike) -> Any:
     """
     check_callable("lift", "fn", fn)
     is_layer = is_stateful(fn) or isinstance(fn, eqx.Module) and _takes_key(fn)
-    return fn if is_layer else Lift(fn)
+    return fn if is_layer else Lift(fn)  # pyright: ignore
 
 
 def as_stage(function: str, argument: str, value: Any) -> Any:

@@ -163,7 +163,7 @@ def repeat(make_stage: Callable[[Key], Any], n: SupportsIndex, *, key: Key) -> R
     by_keyword = _takes_keyword(make_stage)
 
     def make(key):
-        made = make_stage(key=key) if by_keyword else make_stage(key)
+        made = make_stage(key=key) if by_keyword else make_stage(key)  # pyright: ignore
         stage = as_stage("repeat", "make_stage(key)", made)
         check_no_hidden_arrays("repeat", "make_stage(key)", stage)
         # NumPy's arrays too, which `filter_vmap` would neither stack nor leave alone.
