@@ -336,3 +336,9 @@ _two = ep.Values([1, 2])
 def test_what_cannot_be_a_space_says_so_when_built(make, error, says):
     with pytest.raises(error, match=says):
         make()
+
+
+@pytest.mark.parametrize(("lo", "hi", "n"), [(-1, 2, 4), (-3, 3, 7), (0, 1, 11)])
+def test_a_linspace_has_the_values_of_numpy(lo, hi, n):
+    values = ep.Space(ep.Linspace(lo, hi, n)).to_pandas()["x"].to_numpy()
+    np.testing.assert_array_equal(values, np.linspace(lo, hi, n).astype(np.float32))

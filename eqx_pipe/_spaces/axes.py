@@ -51,7 +51,7 @@ class Linspace(Axis):
         self.n = operator.index(n)
         self.dim = dim
         self.lookup = tabulate(
-            lambda xp, t: a * (1 - t) + b * t,
+            lambda xp, t: a + (b - a) * t,  # as `numpy.linspace`: (-1, 2, 4) hits 0
             lambda xp, t: (b - a) * t,
             first,
             last,
