@@ -79,6 +79,7 @@ def picked(function: str, by: Any, struct: PyTree) -> PyTree:
 
 def pick_all(function: str, by: Any, values: PyTree) -> PyTree:
     """What `by` picks from each of a batch of outputs."""
+    values = jtu.tree_map(jnp.asarray, values)
     if not callable(by):
         return pick(function, by, values)
     return jax.vmap(lambda one: jtu.tree_map(jnp.asarray, by(one)))(values)

@@ -112,13 +112,10 @@ def on_host(number: Pair, dtype: Any) -> np.ndarray:
     first, second = (np.asarray(jax.device_get(x)) for x in number)
     if is_exact(dtype):
         word = (second.astype(np.uint64) << np.uint64(32)) | first.astype(np.uint64)
-        return word if jnp.issubdtype(dtype, jnp.unsignedinteger) else _signed(word)
+        unsigned = jnp.issubdtype(dtype, jnp.unsignedinteger)
+        return np.asarray(word).view(np.uint64 if unsigned else np.int64)
     kind = complex if jnp.issubdtype(dtype, jnp.complexfloating) else float
-    return first.astype(kind) + second.astype(kind)
-
-
-def _signed(word: np.ndarray) -> np.ndarray:
-    return np.asarray(word).view(np.int64)
+    return np.asarray(first.astype(kind) + second.astype(kind))
 
 
 def whole(number: Pair) -> int:

@@ -220,6 +220,6 @@ def arguments_of(told: PyTree, *rest: Any) -> Sequence[Any]:
 
 def _without_weak_type(leaf: Any) -> Array:
     leaf = jnp.asarray(leaf)
-    return (
-        leaf if not leaf.weak_type else jax.lax.convert_element_type(leaf, leaf.dtype)
-    )
+    if not getattr(leaf, "weak_type", False):  # keys have no such thing
+        return leaf
+    return jax.lax.convert_element_type(leaf, leaf.dtype)

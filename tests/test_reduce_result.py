@@ -1,0 +1,131 @@
+"""What a reduced sweep refuses, says, and compiles."""
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+
+import eqx_pipe as ep
+
+SPACE = ep.Linspace(0, 1, 20)
+
+
+def fn(x):
+    return {
+        "loss": x,
+        "fit": {"z": jax.lax.complex(x, x), "v": jnp.ones(3)},
+        "key": jr.key(0),
+    }
+
+
+@pytest.mark.parametrize(
+    ("make", "kind", "text"),
+    [
+        (lambda: ep.Mean, TypeError, r"class 'eqx_pipe.*Mean\(\.\.\.\)"),
+        (lambda: {"a": 3}, TypeError, r"at `\.a` 3 \(int\).*Mean\(\)"),
+        (lambda: "mean", TypeError, "'mean' .*no reducer"),
+        (lambda: {}, TypeError, "without any reducer"),
+        (lambda: ep.Mean("los"), ValueError, "Mean.*Did you mean `loss`"),
+        (lambda: ep.ArgMin(), ValueError, "one real scalar.*Known names: `fit.v`"),
+        (lambda: ep.ArgMax("fit.v"), ValueError, r"float32\[3\].*one real scalar"),
+        (lambda: ep.TopK(2, "key"), TypeError, "TopK.*no arithmetic"),
+        (lambda: ep.ArgMin("fit.z"), TypeError, "complex64.*no order.*`by="),
+        (lambda: ep.Min(), TypeError, r"at `\.fit\.z`.*no order"),
+        (lambda: ep.Sum(), TypeError, r"at `\.key`.*no arithmetic"),
+        (lambda: ep.Mean(by=3), TypeError, "`by` is 3"),
+    ],
+)
+def test_wrong_reducers(make, kind, text):
+    with pytest.raises(kind, match=text):
+        ep.sweep(fn, SPACE, reduce=make())
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda: ep.TopK(0), "`k` is 0.*at least 1"),
+        (lambda: ep.TopK(1, mode="top"), "mode.*Known names: `max`, `min`"),
+        (lambda: ep.Histogram([0, 2, 2]), r"bins\[1\] is 2, bins\[2\] is 2"),
+        (lambda: ep.Histogram([0, np.nan]), "not increasing finite"),
+        (lambda: ep.Histogram(10), "range="),
+    ],
+)
+def test_wrong_settings(make, text):
+    with pytest.raises(ValueError, match=text):
+        make()
+
+
+def test_a_state_keeps_its_form():
+    grows = ep.Reducer(
+        lambda s: jnp.zeros(1),
+        lambda state, x: jnp.concatenate([state, x[None]]),
+        lambda a, b: a,
+        lambda state: state,
+    )
+    with pytest.raises(ep.StructureError, match=r"float32\[1\] against float32\[2\]"):
+        ep.sweep(lambda x: x, SPACE, reduce=grows)
+
+
+def test_not_everything_goes_together():
+    with pytest.raises(ValueError, match="Static.*not possible yet"):
+        ep.sweep(lambda x: x, ep.Static([1, 2]), reduce=ep.Mean())
+
+
+def test_what_needs_all_values_is_refused():
+    result = ep.sweep(fn, SPACE, reduce={"mean": ep.Mean("loss")})
+    for ask in (
+        lambda: result[0],
+        lambda: result[:3],
+        lambda: list(result),
+        lambda: result.grid(),
+        lambda: result.best("loss"),
+        lambda: result.to_xarray(),
+        lambda: result.to_pandas(),
+    ):
+        with pytest.raises(TypeError, match="reduced them.*without `reduce=`"):
+            ask()
+    assert "reduced over 20 points" in repr(result)
+    assert "mean  float32[]" in repr(result)
+    assert result.ok.shape == (20,) and result.ok.all()
+
+
+def test_a_second_sweep_compiles_nothing(caplog):
+    def run(shift, edge):
+        offset = jnp.full((2,), shift)
+        own = ep.Reducer(
+            lambda s: 0.0,
+            lambda state, x: state + x + offset[0],
+            lambda a, b: a + b,
+            lambda state: state,
+            by=lambda out: out * edge,
+        )
+        reduce = {"own": own, "var": ep.Var(), "top": ep.TopK(2)}
+        return ep.sweep(lambda x: x + offset.sum(), SPACE, reduce=reduce, batch_size=4)
+
+    first = run(1.0, 2.0)
+    with jax.log_compiles():
+        second = run(2.0, 2.0)
+    assert not [r for r in caplog.records if "Finished XLA compil" in r.message]
+    assert first.values["own"] != second.values["own"]
+    assert run(1.0, 3.0).values["own"] != first.values["own"]
+
+
+def test_there_is_no_communication():
+    from eqx_pipe._reduce.many import as_many
+    from eqx_pipe._sweep import reduced_kernel as rk
+    from eqx_pipe._sweep.kernel import Layout, control
+    from eqx_pipe._sweep.program import identify
+    from eqx_pipe._sweep.trace import trace
+
+    traced = trace("sweep", jnp.sin, ep.Space(SPACE), None)
+    reducing = rk.trace_reducers(as_many("t", [ep.Var(), ep.TopK(3)]), traced, 2)
+    layout = Layout((20,), 2, 4, tuple(jax.devices()), False, False)
+    consts = [identify(j).constants for j in (traced.jaxpr, reducing.absorb)]
+    told = control(20, 2, 0, [0]), None, 1
+    args = rk.arguments_of(
+        told, traced.arrays, consts[0], None, reducing.init, consts[1]
+    )
+    text = rk.build_blocks(traced, reducing, layout).lower(*args).compile().as_text()
+    for name in ("all-reduce", "all-gather", "all-to-all", "collective-permute"):
+        assert name not in text
