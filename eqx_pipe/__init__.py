@@ -1,5 +1,6 @@
 """Composition and sweeps as pure functions over immutable Equinox modules."""
 
+import typing as _typing
 from importlib.metadata import version as _version
 
 from ._compose.batched import batched as batched
@@ -17,43 +18,29 @@ from ._compose.weighted import weighted as weighted
 from ._errors import MissingKeyError as MissingKeyError
 from ._errors import StructureError as StructureError
 from ._errors import SweepError as SweepError
-from ._reduce.extremes import ArgMax as ArgMax
-from ._reduce.extremes import ArgMin as ArgMin
-from ._reduce.extremes import Max as Max
-from ._reduce.extremes import Min as Min
-from ._reduce.histogram import Histogram as Histogram
-from ._reduce.moments import Mean as Mean
-from ._reduce.moments import Sum as Sum
-from ._reduce.moments import Var as Var
-from ._reduce.reducer import Reducer as Reducer
-from ._reduce.topk import TopK as TopK
-from ._pipelined import pipelined as pipelined
-from ._sharding.constrain import axis_rules as axis_rules
-from ._sharding.constrain import constrain as constrain
-from ._sharding.info import sharding_info as sharding_info
-from ._sharding.init import init_sharded as init_sharded
-from ._sharding.local import sharded as sharded
-from ._sharding.microbatch import microbatch as microbatch
-from ._sharding.place import pad_to as pad_to
-from ._sharding.place import shard as shard
-from ._sharding.rules import AxisRules as AxisRules
-from ._spaces.axes import Geomspace as Geomspace
-from ._spaces.axes import Linspace as Linspace
-from ._spaces.axes import Values as Values
-from ._spaces.axis import Axis as Axis
-from ._spaces.designs import latin_hypercube as latin_hypercube
-from ._spaces.designs import sobol as sobol
-from ._spaces.mapped import Mapped as Mapped
-from ._spaces.random import Random as Random
-from ._spaces.space import Space as Space
-from ._spaces.static import Static as Static
 from ._stage import Stage as Stage
 from ._stage import identity as identity
 from ._stage import lift as lift
-from ._sweep.result import SweepResult as SweepResult
-from ._sweep.run import sweep as sweep
-from ._sweep.vmapped import vmap_space as vmap_space
-from ._views.describe import describe as describe
-from ._views.draw import draw as draw
 
 __version__ = _version("eqx_pipe")
+
+if _typing.TYPE_CHECKING:
+    from ._later import *  # noqa: F403
+else:
+
+    def __getattr__(name: str) -> _typing.Any:
+        """Sweeps, sharding and pictures: loaded together when first asked for."""
+        if not name.startswith("_"):
+            from . import _later
+
+            public = {k: v for k, v in vars(_later).items() if not k.startswith("_")}
+            globals().update(public)
+            if name in public:
+                return public[name]
+        raise AttributeError(f"module `eqx_pipe` has no attribute `{name}`")
+
+
+def __dir__() -> list[str]:
+    from . import _later
+
+    return sorted({*globals(), *(k for k in vars(_later) if not k.startswith("_"))})

@@ -79,24 +79,29 @@ def test_importing_loads_no_further_library_at_all():
     assert foreign <= {"eqx_pipe", "jax", "equinox"}
 
 
-def test_every_public_name_is_exported_plainly():
-    """`__init__.py` holds `from ._x import a as a` and the version, nothing else."""
-    first, *body = ast.parse((PACKAGE / "__init__.py").read_text()).body
-    assert isinstance(first, ast.Expr)  # the docstring
-    for node in body:
-        if isinstance(node, ast.Assign):
-            assert ast.unparse(node.targets[0]) == "__version__"
-            continue
-        assert isinstance(node, ast.ImportFrom)
-        for name in node.names:
-            assert name.asname in (name.name, "_version"), ast.unparse(node)
+def exports(name):
+    """The imports of a file of the package that re-exports names."""
+    tree = ast.parse((PACKAGE / name).read_text())
+    nodes = [node for node in tree.body if isinstance(node, ast.ImportFrom)]
+    return [alias for node in nodes for alias in node.names]
+
+
+def test_public_names_are_exported_plainly():
+    """As `from ._x import a as a`, so that type checkers see them as public."""
+    for alias in [*exports("__init__.py"), *exports("_later.py")]:
+        assert alias.asname in (alias.name, f"_{alias.name}"), alias.name
 
 
 def test_public_names_have_docstrings():
-    tree = ast.parse((PACKAGE / "__init__.py").read_text())
-    imports = [node for node in tree.body if isinstance(node, ast.ImportFrom)]
-    names = {n.asname for node in imports for n in node.names} - {"_version"}
-    assert not [name for name in names if not getattr(ep, name).__doc__]
+    names = {a.asname for a in [*exports("__init__.py"), *exports("_later.py")]}
+    public = [name for name in names if not name.startswith("_")]
+    assert set(public) <= set(dir(ep))
+    assert not [name for name in public if not getattr(ep, name).__doc__]
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="no attribute `sweeep`"):
+        ep.sweeep  # noqa: B018
 
 
 @pytest.mark.parametrize(

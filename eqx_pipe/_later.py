@@ -1,0 +1,41 @@
+"""The public names that load when one of them is first used.
+
+Making these modules takes about as long as importing Equinox's own, which those who
+only compose stages need not wait for. `__init__.py` looks names up here.
+"""
+
+from ._pipelined import pipelined as pipelined
+from ._reduce.extremes import ArgMax as ArgMax
+from ._reduce.extremes import ArgMin as ArgMin
+from ._reduce.extremes import Max as Max
+from ._reduce.extremes import Min as Min
+from ._reduce.histogram import Histogram as Histogram
+from ._reduce.moments import Mean as Mean
+from ._reduce.moments import Sum as Sum
+from ._reduce.moments import Var as Var
+from ._reduce.reducer import Reducer as Reducer
+from ._reduce.topk import TopK as TopK
+from ._sharding.constrain import axis_rules as axis_rules
+from ._sharding.constrain import constrain as constrain
+from ._sharding.info import sharding_info as sharding_info
+from ._sharding.init import init_sharded as init_sharded
+from ._sharding.local import sharded as sharded
+from ._sharding.microbatch import microbatch as microbatch
+from ._sharding.place import pad_to as pad_to
+from ._sharding.place import shard as shard
+from ._sharding.rules import AxisRules as AxisRules
+from ._spaces.axes import Geomspace as Geomspace
+from ._spaces.axes import Linspace as Linspace
+from ._spaces.axes import Values as Values
+from ._spaces.axis import Axis as Axis
+from ._spaces.designs import latin_hypercube as latin_hypercube
+from ._spaces.designs import sobol as sobol
+from ._spaces.mapped import Mapped as Mapped
+from ._spaces.random import Random as Random
+from ._spaces.space import Space as Space
+from ._spaces.static import Static as Static
+from ._sweep.result import SweepResult as SweepResult
+from ._sweep.run import sweep as sweep
+from ._sweep.vmapped import vmap_space as vmap_space
+from ._views.describe import describe as describe
+from ._views.draw import draw as draw
