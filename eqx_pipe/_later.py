@@ -21,9 +21,11 @@ from ._sharding.info import sharding_info as sharding_info
 from ._sharding.init import init_sharded as init_sharded
 from ._sharding.local import sharded as sharded
 from ._sharding.microbatch import microbatch as microbatch
+from ._sharding.parallelize import parallelize as parallelize
 from ._sharding.place import pad_to as pad_to
 from ._sharding.place import shard as shard
 from ._sharding.rules import AxisRules as AxisRules
+from ._sharding.submesh import on as on
 from ._spaces.axes import Geomspace as Geomspace
 from ._spaces.axes import Linspace as Linspace
 from ._spaces.axes import Values as Values

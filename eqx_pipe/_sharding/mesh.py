@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import jax
+import numpy as np
 from jax.core import Tracer
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -75,15 +76,24 @@ def is_manual() -> bool:
     return AxisType.Manual in jax.sharding.get_abstract_mesh().axis_types
 
 
+def is_staged() -> bool:
+    """Whether this is traced for a compiled program: inside `jit` or `scan`.
+
+    `grad` and `vmap` alone compute as they go.
+    """
+    return isinstance(jax.lax.add(np.float32(0), np.float32(0)), Tracer)
+
+
 def lay(x: Array, mesh: Mesh, spec: P) -> Array:
     """`x` constrained to a spec while tracing, or moved there if not.
 
     The kind of the mesh's axes must be that of the arrays: see `suited`.
     """
     sharding = NamedSharding(mesh, spec)
-    if not isinstance(x, Tracer):
+    explicit = AxisType.Explicit in mesh.axis_types
+    if not isinstance(x, Tracer) or not (explicit or is_staged()):
         return jax.device_put(x, sharding)
-    if AxisType.Explicit in mesh.axis_types:
+    if explicit:
         if not names_of(spec) and not _own_mesh(x).axis_names:
             # It is whole on every device as it stands. A `reshard` would change its
             # type, and then its cotangent would not have the type of the argument.

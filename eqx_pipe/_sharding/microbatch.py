@@ -13,6 +13,7 @@ from jaxtyping import Array, PyTree
 from .._check import check_callable, check_choice, check_int
 from .._errors import StructureError, message
 from .._tree import as_arrays, differences, leaf_text, leaves_with_names
+from .mesh import is_staged
 
 
 def microbatch(
@@ -86,7 +87,14 @@ def microbatch(
         count, rest = divmod(total, step)
         if count + (rest > 0) <= 1:
             return part(0, total)
-        struct = eqx.filter_eval_shape(lambda: part(0, step))
+        try:
+            struct = eqx.filter_eval_shape(lambda: part(0, step))
+        except ValueError as error:
+            if is_staged() or not getattr(error, "submesh", False):
+                raise
+            # A stage of `on` cannot stand in a compiled loop. In a plain one, all
+            # calls are dispatched before the first has to be finished.
+            return _plain_loop(part, total, step, mean)
         arrays, static = eqx.partition(struct, _is_struct)
         _check_numbers(arrays, reduce)
 
@@ -107,6 +115,25 @@ def microbatch(
         return eqx.combine(sums, static)
 
     return in_parts
+
+
+def _plain_loop(
+    part: Callable[[Any, int], PyTree], total: int, step: int, mean: bool
+) -> PyTree:
+    sums, first, static = None, None, None
+    for start in range(0, total, step):
+        size = min(step, total - start)
+        arrays, other = eqx.partition(part(start, size), eqx.is_array)
+        weight = size / total if mean else None
+        if sums is None:
+            _check_numbers(arrays, "mean" if mean else "sum")
+            first, static = arrays, other
+            sums = jtu.tree_map(lambda a, w=weight: _wide(a, w), arrays)
+        else:
+            _check_same(first, arrays)
+            sums = jtu.tree_map(lambda s, a, w=weight: s + _wide(a, w), sums, arrays)
+    sums = jtu.tree_map(lambda s, a: _narrow(s, a.dtype), sums, first)
+    return eqx.combine(sums, static)
 
 
 def _position(args: tuple[Any, ...], argnum: int) -> int:

@@ -1,0 +1,143 @@
+"""A stage with a set of devices of its own."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.tree_util as jtu
+from jax.core import Tracer
+from jax.sharding import AxisType, Mesh
+from jaxtyping import PyTree
+
+from .._errors import message
+from .._stage import Composite, Scope, as_stage, enter
+from .._types import StageLike
+from .mesh import check_mesh, is_staged, with_types
+from .place import shard
+
+
+class On(Composite):
+    """A stage on a submesh; see `on`."""
+
+    stage: Any
+    # Not static: specs are leaves of their own, and a dict of them has no hash.
+    specs: Any
+    mesh: Mesh = eqx.field(static=True)
+
+    def children(self) -> Mapping[str, Any]:
+        return {"stage": self.stage}
+
+    def settings(self) -> dict[str, Any]:
+        return {"mesh": {str(k): v for k, v in self.mesh.shape.items()}}
+
+    def run(
+        self, x: PyTree, state: eqx.nn.State | None, scope: Scope
+    ) -> tuple[PyTree, eqx.nn.State | None]:
+        if is_staged():
+            error = ValueError(
+                message(
+                    "on",
+                    "it was called inside `jit` (or `scan`, or another function that "
+                    "is compiled): one program cannot span several sets of devices.",
+                    "Call it outside; each stage on a submesh is compiled by itself. "
+                    "`grad`, `vmap` and `eqx_pipe.microbatch` may stand outside it. To "
+                    "spread layers inside one program use `eqx_pipe.pipelined`.",
+                )
+            )
+            error.submesh = True  # type: ignore[attr-defined]
+            raise error
+        x = shard(x, self.mesh, self.specs)
+        state, key = shard((state, scope.key), self.mesh, None)
+        stage = _settled(self.stage, self.mesh)
+        return _call(stage, x, state, key, scope.path)
+
+
+class _Rest(eqx.Module):
+    """What of a pytree is no array: part of its structure, so that it passes `jit`."""
+
+    leaves: tuple[Any, ...] = eqx.field(static=True)
+    structure: Any = eqx.field(static=True)
+
+    @staticmethod
+    def of(tree: PyTree) -> Any:
+        leaves, structure = jtu.tree_flatten(tree)
+        return _Rest(tuple(leaves), structure)
+
+    def tree(self) -> PyTree:
+        return jtu.tree_unflatten(self.structure, self.leaves)
+
+
+def _call(*args: Any) -> Any:
+    # Not `equinox.filter_jit`: it waits for the result, and no submeshes would overlap.
+    dynamic, static = eqx.partition(args, eqx.is_array)
+    out, rest = _jitted(dynamic, _Rest.of(static))
+    return eqx.combine(out, rest.tree())
+
+
+@jax.jit
+def _jitted(dynamic: PyTree, rest: _Rest) -> tuple[PyTree, _Rest]:
+    stage, x, state, key, path = eqx.combine(dynamic, rest.tree())
+    out = enter(Scope(key, path), "stage", stage, x, state=state)
+    dynamic, static = eqx.partition(out, eqx.is_array)
+    return dynamic, _Rest.of(static)
+
+
+def _settled(stage: Any, mesh: Mesh) -> Any:
+    """The stage with its arrays on the mesh; those that are there stay as they are."""
+    devices = set(mesh.devices.flat)
+
+    def settle(leaf: Any) -> Any:
+        if isinstance(leaf, Tracer) or not eqx.is_array(leaf):
+            return leaf
+        there = leaf.committed and leaf.sharding.device_set == devices
+        return leaf if there else shard(leaf, mesh, None)
+
+    return jtu.tree_map(settle, stage)
+
+
+def on(mesh: Mesh, stage: StageLike, *, specs: Any = None) -> On:
+    """Gives a stage devices of its own.
+
+    The stage's parameters live on `mesh`, and it runs there, compiled by itself. Its
+    input, state and key are moved to the mesh wherever they were, so stages on
+    different devices can follow each other in any pipeline. It can be differentiated:
+    the gradients live where the parameters live.
+
+    Calls return before the result is there. So while one submesh works on one
+    microbatch, the next one works on the one before: loop over microbatches, by hand or
+    with `microbatch`, and wait only at the end.
+
+    **Arguments:**
+
+    - `mesh`: a `jax.sharding.Mesh` of some of the devices.
+    - `stage`: the stage. Arrays of it that are on the mesh already (by `shard`) stay as
+        they are; others are copied to each device.
+    - `specs`: how the input is split over the mesh, as in `shard`; by default each
+        device has it whole. (Keyword only.)
+
+    **Returns:** a stage. It must be called outside `jit`.
+
+    **Raises:**
+
+    - `ValueError` if called inside `jit`, or if the input does not fit `specs`.
+    - `TypeError` if something is not a stage or no mesh.
+
+    **Laws:** it is `stage`, in values and gradients.
+
+    !!! example
+
+        >>> import eqx_pipe as ep, jax, jax.numpy as jnp
+        >>> from jax.sharding import Mesh
+        >>> first = Mesh(jax.devices()[:1], ("x",))
+        >>> last = Mesh(jax.devices()[-1:], ("x",))
+        >>> pipe = ep.chain(ep.on(first, jnp.sin), ep.on(last, jnp.sum))
+        >>> y = pipe(jnp.arange(3.0))
+        >>> round(y.item(), 3), y.devices() == set(last.devices.flat)
+        (1.751, True)
+    """
+    check_mesh("on", mesh)
+    child = as_stage("on", "stage", stage)
+    # Arrays pass from mesh to mesh, so no type may say where one lives.
+    mesh = with_types(mesh, AxisType.Auto)
+    return On(_settled(child, mesh), specs, mesh)

@@ -1,0 +1,142 @@
+"""on: stages with devices of their own compute what they compute anywhere."""
+
+import threading
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import jax.tree_util as jtu
+import numpy as np
+import optax
+import pytest
+from jax.sharding import AxisType, Mesh
+from jax.sharding import PartitionSpec as P
+
+import eqx_pipe as ep
+
+
+def submeshes(n, kind=AxisType.Auto):
+    devices = np.array(jax.devices()).reshape(n, -1)
+    return [Mesh(part, ("x",), axis_types=(kind,)) for part in devices]
+
+
+def layers(n, key):
+    return [
+        ep.batched(eqx.nn.MLP(4, 4, 8, 1, key=jr.fold_in(key, i))) for i in range(n)
+    ]
+
+
+def loss(pipe, x):
+    return jnp.mean(pipe(x) ** 2)
+
+
+def assert_close(a, b):
+    for left, right in zip(*map(jtu.tree_leaves, (a, b)), strict=True):
+        assert np.allclose(left, right, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit], ids=str)
+@pytest.mark.parametrize("n", [2, 4])
+def test_values_and_gradients_over_submeshes(n, kind, getkey):
+    meshes, parts, x = (
+        submeshes(n, kind),
+        layers(n, getkey()),
+        jr.normal(getkey(), (8, 4)),
+    )
+    plain = ep.chain(*parts)
+    spread = ep.chain(*map(ep.on, meshes, parts))
+    value, grads = eqx.filter_value_and_grad(loss)(plain, x)
+    got, got_grads = eqx.filter_value_and_grad(loss)(spread, x)
+    assert_close((got, jtu.tree_leaves(got_grads)), (value, jtu.tree_leaves(grads)))
+    assert_close(spread(x), plain(x))
+    for mesh, part, grad in zip(meshes, spread, got_grads, strict=True):
+        arrays = jtu.tree_leaves(eqx.filter((part.stage, grad.stage), eqx.is_array))
+        assert {d for a in arrays for d in a.devices()} == set(mesh.devices.flat)
+    _, grads = ep.microbatch(
+        eqx.filter_value_and_grad(loss), size=3, argnum=1, reduce="mean"
+    )(spread, x)
+    assert_close(jtu.tree_leaves(grads), jtu.tree_leaves(got_grads))
+
+
+def test_it_trains_with_optax(getkey):
+    parts, x = layers(2, getkey()), jr.normal(getkey(), (8, 4))
+    optim = optax.sgd(1e-1, momentum=0.9)
+
+    def train(pipe):
+        state, losses = optim.init(eqx.filter(pipe, eqx.is_array)), []
+        for _ in range(3):
+            value, grads = eqx.filter_value_and_grad(loss)(pipe, x)
+            updates, state = optim.update(grads, state)
+            pipe = eqx.apply_updates(pipe, updates)
+            losses.append(float(value))
+        return losses
+
+    spread = ep.chain(*map(ep.on, submeshes(2), parts))
+    assert np.allclose(train(spread), train(ep.chain(*parts)), rtol=1e-4)
+
+
+def test_calls_return_before_they_have_finished():
+    """So one submesh can be given work while another is busy: here the last one only
+    goes on when all calls have been made."""
+    dispatched, seen = threading.Event(), []
+
+    def wait(x):
+        seen.append(dispatched.wait(20))
+        return np.asarray(x)
+
+    def last(x):
+        return jax.pure_callback(wait, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
+
+    one, two = (Mesh(jax.devices()[2 * i : 2 * i + 2], ("x",)) for i in (0, 1))
+    pipe = ep.chain(ep.on(one, lambda x: x + 1), ep.on(two, last))
+    results = [pipe(np.float32(i)) for i in range(2)]
+    dispatched.set()
+    assert [float(r) for r in results] == [1.0, 2.0]
+    assert seen and all(seen)
+
+
+def test_specs_state_keys_and_other_leaves(getkey):
+    one, two = submeshes(2)
+    x = {"x": jnp.ones((8, 4)), "s": "text", "none": None}
+    split = ep.on(one, lambda t: t | {"x": t["x"] + 1}, specs=P("x"))
+    y = split(x)
+    assert y["s"] == "text" and y["x"].sharding.spec[0] == "x"
+    assert ep.on(two, ep.identity)(y)["x"].devices() == set(two.devices.flat)
+    noise = ep.chain(lambda x: x, ep.on(two, lambda x, key: x + jr.normal(key)))
+    plain = ep.chain(lambda x: x, ep.chain(stage=lambda x, key: x + jr.normal(key)))
+    assert_close(noise(1.0, key=jr.key(0)), plain(1.0, key=jr.key(0)))
+    with pytest.raises(ep.MissingKeyError) as error:
+        ep.on(two, eqx.nn.Dropout())(jnp.ones(3))
+    assert error.value.path == "stage"
+    norm = ep.batched(eqx.nn.BatchNorm(4, "b", mode="batch"), axis_name="b")
+    norm, state = eqx.nn.make_with_state(lambda: norm)()
+    want, want_state = norm(jnp.ones((8, 4)), state)
+    got, got_state = ep.on(two, norm)(jnp.ones((8, 4)), state)
+    assert_close((got, got_state), (want, want_state))
+
+
+def test_parameters_that_are_on_the_mesh_stay_split(getkey):
+    one, _ = submeshes(2)
+    linear = ep.shard(eqx.nn.Linear(4, 8, key=getkey()), one, P("x"))
+    stage = ep.on(one, linear)
+    assert stage.stage.weight.sharding.spec == P("x")
+    assert_close(stage(jnp.ones(4)), np.asarray(linear(jnp.ones(4))))
+    rows = jax.vmap(lambda x: stage(x))(jnp.ones((3, 4)))
+    assert rows.shape == (3, 8)
+
+
+def test_inside_jit_it_says_what_to_do(getkey, unchecked):
+    one, two = submeshes(2)
+    pipe = ep.chain(ep.on(one, jnp.sin), ep.on(two, jnp.cos))
+    with pytest.raises(ValueError, match="eqx_pipe.on.*inside `jit`.*eqx_pipe.pipel"):
+        eqx.filter_jit(pipe)(jnp.ones(3))
+    total = ep.microbatch(lambda x: jnp.sum(pipe(x)), size=1)
+    with pytest.raises(ValueError, match="eqx_pipe.on.*inside `jit`"):
+        jax.jit(total)(jnp.ones(3))
+    with pytest.raises(ValueError, match="(?s)eqx_pipe.shard.*size 3.*4"):
+        ep.on(one, jnp.sin, specs=P("x"))(jnp.ones(3))
+    with pytest.raises(TypeError, match="jax.make_mesh"):
+        ep.on(3, jnp.sin)
+    with pytest.raises(TypeError, match="cannot be called"):
+        ep.on(one, 3)

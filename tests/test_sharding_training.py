@@ -1,0 +1,82 @@
+"""A transformer block trained on data x model devices loses what it loses on one."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import optax
+from jax.sharding import AxisType
+from jax.sharding import PartitionSpec as P
+
+import eqx_pipe as ep
+
+RULES = ep.AxisRules({"batch": "data", "hidden": "model"})
+
+
+class Block(eqx.Module):
+    attention: eqx.nn.MultiheadAttention
+    up: eqx.nn.Linear
+    down: eqx.nn.Linear
+    norm: eqx.nn.LayerNorm
+
+    def __init__(self, size, key):
+        one, two, three = jr.split(key, 3)
+        self.attention = eqx.nn.MultiheadAttention(2, size, key=one)
+        self.up = eqx.nn.Linear(size, 4 * size, key=two)
+        self.down = eqx.nn.Linear(4 * size, size, key=three)
+        self.norm = eqx.nn.LayerNorm(size)
+
+    def __call__(self, x):
+        h = jax.vmap(self.norm)(x)
+        x = x + self.attention(h, h, h)
+        hidden = ep.constrain(jax.nn.gelu(jax.vmap(self.up)(x)), None, "hidden")
+        return x + jax.vmap(self.down)(hidden)
+
+
+def spec(path, leaf):
+    if path in ("up.weight", "up.bias"):
+        return P("hidden")
+    return P(None, "hidden") if path == "down.weight" else None
+
+
+def batches():
+    for _ in range(4):
+        x = jr.normal(jr.key(1), (8, 5, 8))
+        yield {"x": x, "y": jnp.roll(x, 1, axis=1)}
+
+
+def train(model, place):
+    optim = optax.sgd(1e-1)
+    state = optim.init(eqx.filter(model, eqx.is_array))
+
+    def loss(model, batch):
+        return jnp.mean((jax.vmap(model)(batch["x"]) - batch["y"]) ** 2)
+
+    @eqx.filter_jit
+    def step(model, state, batch):
+        value, grads = eqx.filter_value_and_grad(loss)(model, batch)
+        updates, state = optim.update(grads, state)
+        return eqx.apply_updates(model, updates), state, value
+
+    losses = []
+    for batch in batches():
+        model, state, value = step(model, state, place(batch))
+        losses.append(float(value))
+    return model, losses
+
+
+def test_losses_are_those_of_one_device():
+    def make(key):
+        return Block(8, key)
+
+    kinds = (AxisType.Auto,) * 2
+    mesh = jax.make_mesh((4, 2), ("data", "model"), axis_types=kinds)
+    one, want = train(make(jr.key(0)), lambda batch: batch)
+    model = ep.init_sharded(make, jr.key(0), mesh, spec, RULES)
+    with ep.axis_rules(RULES, mesh):
+        many, got = train(model, lambda b: ep.shard(b, mesh, P("batch"), RULES))
+    assert np.allclose(got, want, rtol=1e-4) and want[-1] < want[0]
+    info = ep.sharding_info(many)
+    assert info["up.weight"].bytes_per_device == one.up.weight.nbytes // 2
+    assert np.allclose(many.up.weight, one.up.weight, atol=1e-3)
