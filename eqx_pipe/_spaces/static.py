@@ -112,17 +112,17 @@ def identity(value: Any) -> Any:
         return (type(value), repr(value))  # 0.0 and -0.0 differ, NaNs are equal
     if type(value) is tuple:
         return (tuple, tuple(map(identity, value)))
-    return _Same(value)
+    return Same(value)
 
 
-class _Same:
+class Same:
     """Equal only to a wrapper of the very same object, which it keeps alive."""
 
     def __init__(self, value: Any):
         self.value = value
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and self.value is other.value
+        return isinstance(other, Same) and self.value is other.value
 
     def __hash__(self) -> int:
         return id(self.value)

@@ -131,7 +131,10 @@ def _reason(error: Exception) -> str:
 def quiet() -> Iterator[None]:
     """JAX logs a traceback for every callback that raises; here they are expected."""
     logger = logging.getLogger(_CALLBACKS)
-    keep = lambda record: "callback failed" not in record.getMessage()  # noqa: E731
+
+    def keep(record: logging.LogRecord) -> bool:
+        return "callback failed" not in record.getMessage()
+
     logger.addFilter(keep)
     try:
         yield

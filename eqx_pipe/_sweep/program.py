@@ -19,6 +19,8 @@ import jax
 import jax.extend.core
 import numpy as np
 
+from .._spaces.static import Same
+
 # Equations that `evaluate` can take apart, and where their jaxprs are. Arrays that are
 # closed over inside of them are handed in from outside like all others.
 _BODIES = {
@@ -167,14 +169,14 @@ def _freeze(x: Any, witnesses: list[tuple[Any, Any]]) -> Any:
         witnesses.append((x, identity))
         return identity
     if isinstance(x, types.MethodType):
-        parts = (_freeze(x.__func__, witnesses), _Same(x.__self__))
+        parts = (_freeze(x.__func__, witnesses), Same(x.__self__))
         return (types.MethodType, parts)
     if isinstance(x, jax.Array) or hasattr(x, "__array__"):
         return _array(x)
     if dataclasses.is_dataclass(x):
         fields = [getattr(x, f.name) for f in dataclasses.fields(x)]
         return (type(x), tuple(_freeze(value, witnesses) for value in fields))
-    return (type(x), _Same(x) if _by_identity(x) else x)
+    return (type(x), Same(x) if _by_identity(x) else x)
 
 
 def _array(x: Any) -> Any:
@@ -182,10 +184,10 @@ def _array(x: Any) -> Any:
         if jax.numpy.issubdtype(x.dtype, jax.dtypes.prng_key):
             return (str(x.dtype), _array(jax.random.key_data(x)))
         if not x.is_fully_addressable:
-            return _Same(x)
+            return Same(x)
     value = np.asarray(x)
     if value.dtype == object:
-        return _Same(x)
+        return Same(x)
     weak = bool(getattr(x, "weak_type", False))
     return (str(value.dtype), value.shape, weak, value.tobytes())
 
@@ -205,7 +207,7 @@ def _function(
 ) -> Any:
     """A function by its code and by what it closes over, as it is now."""
     if f in outer:  # it calls itself
-        return _Same(f)
+        return Same(f)
     # The frames that lead to an `equinox.error_if` are new lists of text each time.
     aside = {"stack"} if f.__module__ == "equinox._errors" else ()
     contents = [
@@ -228,7 +230,7 @@ def _content(cell: Any, outer: tuple[types.FunctionType, ...]) -> Any:
     try:
         content = cell.cell_contents
     except ValueError:  # not assigned yet
-        return _Same(cell)
+        return Same(cell)
     return _captured(content, outer)
 
 
@@ -241,17 +243,4 @@ def _captured(x: Any, outer: tuple[types.FunctionType, ...]) -> Any:
         return tuple(_captured(item, outer) for item in x)
     # Lists, dicts, arrays, objects: a callback may look at them, or change them, when
     # it runs, so that another object is another program.
-    return _Same(x)
-
-
-class _Same:
-    """Equal only to a wrapper of the very same object, which it keeps alive."""
-
-    def __init__(self, value: Any):
-        self.value = value
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and self.value is other.value
-
-    def __hash__(self) -> int:
-        return id(self.value)
+    return Same(x)

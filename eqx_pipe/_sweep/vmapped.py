@@ -155,8 +155,8 @@ def _batches(lane: Callable[..., PyTree], index: Any) -> PyTree:
     """`(devices, batches, batch)` indices, one batch after the other."""
     if index.shape[:2] == (1, 1):
         return jtu.tree_map(lambda leaf: leaf[None, None], jax.vmap(lane)(index[0, 0]))
-    run = lambda block: jax.lax.map(jax.vmap(lane), block)  # noqa: E731
-    return jtu.tree_map(lambda leaf: leaf[None], run(jnp.asarray(index[0])))
+    values = jax.lax.map(jax.vmap(lane), jnp.asarray(index[0]))
+    return jtu.tree_map(lambda leaf: leaf[None], values)
 
 
 def _on_devices(
