@@ -11,7 +11,6 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import pytest
-from jax import lax
 
 import eqx_pipe as ep
 
@@ -249,76 +248,6 @@ def state_of(state):
     """A copy, since a state may be used once."""
     leaves, structure = jax.tree.flatten(state)
     return jax.tree.unflatten(structure, leaves)
-
-
-def nest(depth, seed=0, size=32):
-    if depth == 0:
-        return nn.Linear(size, size, key=jr.key(seed))
-    return ep.cond(
-        lambda x: x[depth] > 0,
-        nest(depth - 1, 2 * seed, size),
-        nest(depth - 1, 2 * seed + 1, size),
-    )
-
-
-def select(pipe, x):
-    if isinstance(pipe, nn.Linear):
-        return pipe(x)
-    then, otherwise = select(pipe.then, x), select(pipe.otherwise, x)
-    return jnp.where(pipe.pred(x), then, otherwise)
-
-
-@pytest.mark.parametrize("depth", [1, 2, 4])
-def test_batched_costs_what_a_select_costs(depth):
-    pipe = nest(depth)
-    arrays, static = eqx.partition(pipe, eqx.is_array)
-    xs = jr.normal(jr.key(1), (64, 32))
-
-    def lower(fn):
-        run = jax.jit(lambda a, xs: jax.vmap(fn, (None, 0))(eqx.combine(a, static), xs))
-        return run.lower(arrays, xs)
-
-    ours, hand = lower(lambda pipe, x: pipe(x)), lower(select)
-    close(ours.compile()(arrays, xs), hand.compile()(arrays, xs))
-    flops = [low.compile().cost_analysis()["flops"] for low in (ours, hand)]
-    assert flops[0] <= 1.05 * flops[1]
-    assert len(ours.as_text()) <= 3 * len(hand.as_text())
-
-
-@pytest.mark.parametrize("grad", [False, True])
-def test_not_batched_costs_what_lax_costs(grad):
-    stages = linears(2, 64)
-    arrays, static = eqx.partition(stages, eqx.is_array)
-    x = jnp.ones(64)
-
-    def ours(stages, x):
-        return ep.cond(first_positive, *stages)(x)
-
-    def switched(stages, x):
-        return ep.switch(lambda x: jnp.argmax(x), *stages)(x)
-
-    def stock(stages, x):
-        return lax.cond(x[0] > 0, lambda x: stages[0](x), lambda x: stages[1](x), x)
-
-    def stock_switch(stages, x):
-        branches = [lambda x, s=s: s(x) for s in stages]
-        return lax.switch(jnp.argmax(x), branches, x)
-
-    def cost(fn):
-        def run(arrays, x):
-            return fn(eqx.combine(arrays, static), x)
-
-        fn_ = jax.grad(lambda a, x: run(a, x).sum()) if grad else run
-        compiled = jax.jit(fn_).lower(arrays, x).compile()
-        cost = compiled.cost_analysis()
-        temps = compiled.memory_analysis().temp_size_in_bytes
-        return cost["flops"], cost["bytes accessed"], temps
-
-    for a, b in ((ours, stock), (switched, stock_switch)):
-        (flops, size, temps), (flops_, size_, temps_) = cost(a), cost(b)
-        assert flops <= flops_
-        assert size <= 1.02 * size_ + 4096
-        assert temps <= 1.02 * temps_ + 4096
 
 
 def test_nests_in_equinox_and_trains():
