@@ -8,7 +8,8 @@ import jax.random as jr
 import jax.tree_util as jtu
 import numpy as np
 from jax.core import Tracer
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
 from jaxtyping import PyTree
 
 from .._errors import message
@@ -23,8 +24,8 @@ def shard(tree: PyTree, mesh: Mesh, specs: Any, rules: Any = None) -> PyTree:
     Values do not change. Arrays of JAX and NumPy are placed, wherever they are now;
     everything else (numbers, strings, functions, None) passes untouched. In a run of
     several processes, host arrays and arrays of one process are taken as that
-    process's part of a global array; where a spec does not split over processes, all
-    bring the same.
+    process's part of a global array, all parts of one shape; where a spec does not
+    split over processes, all bring the same.
 
     Inside `jit` this is a constraint on the sharding.
 
@@ -149,12 +150,14 @@ def pad_to(
     """
     placed, structure = resolve("pad_to", tree, mesh, specs, rules, divide=False)
     leaves, masks = [], []
+    several = _num_processes(mesh) > 1
     for _, leaf, sharding in placed:
         if sharding is None:
             leaves.append(leaf)
             masks.append(None)
             continue
-        widths = _widths(leaf.shape, sharding)
+        over = mesh.local_mesh if several and not is_global(leaf) else mesh
+        widths = _widths(leaf.shape, over, sharding.spec)
         leaves.append(_pad(leaf, widths))
         xp = np if isinstance(leaf, np.ndarray | np.generic) else jnp
         masks.append(xp.pad(xp.ones(leaf.shape, bool), widths))
@@ -162,9 +165,9 @@ def pad_to(
     return padded, jtu.tree_unflatten(structure, masks)
 
 
-def _widths(shape: tuple[int, ...], sharding: NamedSharding) -> list[tuple[int, int]]:
-    entries = list(sharding.spec) + [None] * (len(shape) - len(sharding.spec))
-    parts = [ways(sharding.mesh, entry) for entry in entries]  # type: ignore
+def _widths(shape: tuple[int, ...], mesh: Mesh, spec: P) -> list[tuple[int, int]]:
+    entries = list(spec) + [None] * (len(shape) - len(spec))
+    parts = [ways(mesh, entry) for entry in entries]
     return [(0, -size % n) for size, n in zip(shape, parts, strict=True)]
 
 

@@ -107,8 +107,9 @@ def misfits(
         )
     if problems or not divide:
         return problems
-    whole = not local or is_global(leaf)
-    return _misfit_sizes(leaf.shape, spec, mesh if whole else mesh.local_mesh)
+    if local and not is_global(leaf):
+        return _misfit_sizes(leaf.shape, spec, mesh.local_mesh, " in this process")
+    return _misfit_sizes(leaf.shape, spec, mesh)
 
 
 def is_global(leaf: Any) -> bool:
@@ -116,7 +117,9 @@ def is_global(leaf: Any) -> bool:
     return isinstance(leaf, jax.Array) and not leaf.is_fully_addressable
 
 
-def _misfit_sizes(shape: tuple[int, ...], spec: P, mesh: Mesh) -> list[str]:
+def _misfit_sizes(
+    shape: tuple[int, ...], spec: P, mesh: Mesh, where: str = ""
+) -> list[str]:
     """One line for each axis whose size does not divide, with the nearest that do."""
     lines = []
     for axis, (size, entry) in enumerate(zip(shape, spec, strict=False)):
@@ -127,7 +130,7 @@ def _misfit_sizes(shape: tuple[int, ...], spec: P, mesh: Mesh) -> list[str]:
             fits = f"{lower} or {upper}" if lower else f"{upper}"
             lines.append(
                 f"axis {axis} has size {size}, which does not divide over the mesh "
-                f"axis {over} of size {parts}; the nearest that fits: {fits}."
+                f"axis {over} of size {parts}{where}; the nearest that fits: {fits}."
             )
     return lines
 

@@ -1,0 +1,45 @@
+"""Runs one script in several processes that form one JAX run, on two CPU devices each."""
+
+import os
+import pathlib
+import socket
+import subprocess
+import sys
+import textwrap
+
+_START = """
+import sys
+import jax
+jax.config.update("jax_num_cpu_devices", 2)
+jax.config.update("jax_cpu_collectives_implementation", "gloo")
+rank, size, port = map(int, sys.argv[1:])
+jax.distributed.initialize(f"127.0.0.1:{port}", size, rank)
+"""
+
+
+def run_processes(script, size=2):
+    """Runs `script`, which finds its `rank`, and raises unless all copies succeed."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    code = _START + textwrap.dedent(script)
+    root = pathlib.Path(__file__).parent.parent
+    env = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"}
+    env["PYTHONPATH"] = os.pathsep.join([str(root), env.get("PYTHONPATH", "")])
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-c", code, str(rank), str(size), str(port)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=env,
+        )
+        for rank in range(size)
+    ]
+    try:
+        said = [process.communicate(timeout=120)[0] for process in started]
+    finally:
+        for process in started:
+            process.kill()
+    for process, text in zip(started, said, strict=True):
+        assert process.returncode == 0, text
