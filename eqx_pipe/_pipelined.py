@@ -22,7 +22,7 @@ from jaxtyping import Array, PyTree
 from ._check import check_choice, check_int
 from ._compose.repeat import Repeat
 from ._errors import StructureError, describe_value, message
-from ._sharding.mesh import check_mesh, lay, suited
+from ._sharding.mesh import check_context, check_mesh, lay, suited, with_types
 from ._sharding.place import shard
 from ._stage import Composite, Scope, enter, is_stateful
 from ._tree import as_arrays, differences, is_key_array, leaf_text, leaves_with_names
@@ -56,6 +56,7 @@ class Pipelined(Composite):
     def run(
         self, x: PyTree, state: eqx.nn.State | None, scope: Scope
     ) -> tuple[PyTree, eqx.nn.State | None]:
+        check_context("pipelined", self.mesh)
         x = as_arrays(x)
         _check_batch(eqx.filter(x, eqx.is_array), self.microbatches)
         return _program(self, x, scope.key, scope.path), state
@@ -305,7 +306,10 @@ def pipelined(
                 f"{n} stages the nearest numbers of devices: {fits}.",
             )
         )
-    stages = shard(stack.stages, mesh, lambda leaf: P(axis))
+    # Automatic axes, as `grad` outside `jit` needs: explicit ones are in the types of
+    # everything that is computed from them.
+    auto = with_types(mesh, AxisType.Auto)
+    stages = shard(stack.stages, auto, lambda leaf: P(axis))
     return Pipelined(stages, n, mesh, axis, microbatches.__index__())
 
 

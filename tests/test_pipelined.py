@@ -76,6 +76,23 @@ def test_two_axes_and_both_kinds(kind, getkey):
     assert ep.sharding_info(pipe)["stages.linear.weight"].bytes_per_device == 64
 
 
+@pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit], ids=str)
+def test_gradients_outside_jit_and_mesh_contexts(kind, getkey, unchecked):
+    mesh = jax.make_mesh((4,), ("stages",), axis_types=(kind,))
+    stack, x = ep.repeat(block, 4, key=getkey()), jr.normal(getkey(), (8, 4))
+    want = eqx.filter_grad(loss)(stack, x)
+    pipe = ep.pipelined(stack, mesh, 4)
+    outside = eqx.filter_grad(loss)(pipe, x)
+    with jax.set_mesh(mesh):
+        inside = eqx.filter_grad(loss)(ep.pipelined(stack, mesh, 4), x)
+    for got in (outside, inside):
+        for a, b in zip(*map(jtu.tree_leaves, (got, want)), strict=True):
+            assert np.allclose(a, b, atol=1e-5)
+    with jax.set_mesh(jax.make_mesh((8,), ("data",), axis_types=(kind,))):
+        with pytest.raises(ValueError, match="(?s)'data': 8.*outside of that context"):
+            pipe(x)
+
+
 @pytest.mark.parametrize("count", [1, 3])
 def test_each_device_runs_its_layers_once_per_microbatch(count, getkey):
     calls = collections.Counter()

@@ -66,6 +66,18 @@ def test_params_and_batches_come_sharded_and_values_stay(kind, order, getkey):
     assert np.allclose(fun(init(key), get_batch(3)), want, rtol=1e-5)
 
 
+@pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit], ids=str)
+def test_under_the_users_own_mesh(kind, getkey):
+    batch, key = get_batch(0), getkey()
+    with jax.set_mesh(make(kind)):
+        fun, sharded_init = ep.parallelize(
+            loss, init_params=init, initial_batch=batch, mesh=make(kind), rules=RULES
+        )
+        params = sharded_init(key)
+        assert spec(params["a"]) == (None, "model")
+        assert np.allclose(fun(params, batch), loss(init(key), batch), rtol=1e-5)
+
+
 def step(params, batch):
     arrays, other = eqx.partition(params, eqx.is_inexact_array)
     value, grads = jax.value_and_grad(lambda a: loss(eqx.combine(a, other), batch))(

@@ -140,3 +140,10 @@ def test_inside_jit_it_says_what_to_do(getkey, unchecked):
         ep.on(3, jnp.sin)
     with pytest.raises(TypeError, match="cannot be called"):
         ep.on(one, 3)
+
+
+def test_under_another_mesh_it_says_so(unchecked):
+    pipe = ep.on(submeshes(2)[0], jnp.sin)
+    with jax.set_mesh(jax.make_mesh((8,), ("data",))):
+        with pytest.raises(ValueError, match="(?s)'data': 8.*outside of that context"):
+            pipe(jnp.ones(4))

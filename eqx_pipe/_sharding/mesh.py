@@ -71,6 +71,21 @@ def _own_mesh(x: Array) -> Any:
     return jax.typeof(x).sharding.mesh
 
 
+def check_context(function: str, mesh: Mesh) -> None:
+    """Raises a `ValueError` inside a `jax.set_mesh` of another mesh than `mesh`."""
+    context = jax.sharding.get_abstract_mesh()
+    if not context.empty and dict(context.shape) != dict(mesh.shape):
+        raise ValueError(
+            message(
+                function,
+                f"it runs on the mesh {dict(mesh.shape)}, and was called under "
+                f"`jax.set_mesh` with the mesh {dict(context.shape)}.",
+                "Call it outside of that context, or set the mesh that it was built "
+                "with.",
+            )
+        )
+
+
 def is_manual() -> bool:
     """Whether this is traced inside a `shard_map`."""
     return AxisType.Manual in jax.sharding.get_abstract_mesh().axis_types

@@ -13,7 +13,7 @@ from jaxtyping import PyTree
 from .._errors import message
 from .._stage import Composite, Scope, as_stage, enter
 from .._types import StageLike
-from .mesh import check_mesh, is_staged, with_types
+from .mesh import check_context, check_mesh, is_staged, with_types
 from .place import shard
 
 
@@ -47,6 +47,7 @@ class On(Composite):
             )
             error.submesh = True  # type: ignore[attr-defined]
             raise error
+        check_context("on", self.mesh)
         x = shard(x, self.mesh, self.specs)
         state, key = shard((state, scope.key), self.mesh, None)
         stage = _settled(self.stage, self.mesh)
