@@ -1,4 +1,4 @@
-"""Runs one script in several processes that form one JAX run, on two CPU devices each."""
+"""Runs a script in several processes of one JAX run, each with two CPU devices."""
 
 import os
 import pathlib
