@@ -12,6 +12,23 @@ from .space import Space
 from .static import static_column
 
 
+def axis_structs(axis: Axis, key: Any) -> Any:
+    """The shapes and dtypes of one value of an axis whose values are arrays."""
+    position = jax.ShapeDtypeStruct((), jnp.int32)
+    return jax.eval_shape(lambda i: axis.value(i, key), position)
+
+
+def axis_columns(space: Space) -> list[str]:
+    """The names of the columns of a space, without computing them."""
+    names = []
+    for name, axis in space.axes().items():
+        structs = "" if axis.is_static else axis_structs(axis, space.axis_key(name))
+        names += [
+            f"{name}.{leaf}" if leaf else name for leaf, _ in leaves_with_names(structs)
+        ]
+    return names
+
+
 def axis_values(axis: Axis, key: Any, positions: np.ndarray) -> dict[str, np.ndarray]:
     """The values of an axis at some positions, leaf by leaf; keys as their raw data.
 

@@ -129,3 +129,10 @@ def check_sweep_key(function: str, key: Any) -> None:
                 "Use `jax.random.key(seed, impl='threefry2x32')`.",
             )
         )
+
+
+def fn_name(fn: Any) -> str:
+    """A function's name, or that of its class, for people to read."""
+    while hasattr(fn, "func"):  # a `functools.partial`
+        fn = fn.func
+    return str(getattr(fn, "__qualname__", None) or type(fn).__name__)

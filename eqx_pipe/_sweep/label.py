@@ -7,11 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
+import jax.tree_util as jtu
 import numpy as np
 
 from .._spaces.space import Space
-from .._spaces.table import axis_values, flat_columns, import_pandas, point_columns
+from .._spaces.table import (
+    axis_columns,
+    axis_values,
+    flat_columns,
+    import_pandas,
+    point_columns,
+)
 from .._tree import leaves_with_names
+from .form import FORM, form_of
 
 if TYPE_CHECKING:
     from .result import SweepResult
@@ -29,14 +37,13 @@ def dataset(result: SweepResult) -> Any:
             "`pip install 'eqx_pipe[sweep]'`."
         ) from error
     dims = result.space.dims
+    names, status = variable_names(result.values, result.space)
     coordinates = coordinate_variables(result.space)
-    # 0 is for points that a store does not have yet.
-    status = np.where(result.ok, 1, 2).astype(np.int8).reshape(tuple(dims.values()))
-    name = "status" if "status" not in {*dims, *coordinates} else "sweep.status"
-    coordinates[name] = (tuple(dims), status)
-    taken = {*dims, *coordinates}
+    at = result.status.reshape(tuple(dims.values()))
+    coordinates[status] = (tuple(dims), at)
     variables = {}
-    for name, leaf in output_columns(result.values, taken).items():
+    for name, leaf in zip(names, jtu.tree_leaves(result.values), strict=True):
+        leaf = storable(leaf)
         value = leaf.reshape((*dims.values(), *leaf.shape[1:]))
         variables[name] = ((*dims, *inner_dims(name, leaf.ndim - 1)), value)
     return xarray.Dataset(variables, coordinates, attributes(result))
@@ -48,9 +55,10 @@ def frame(result: SweepResult) -> Any:
     columns: dict[str, np.ndarray] = {}
     for name, value in point_columns(result.space).items():
         columns |= flat_columns(name, storable(value))
-    outputs = output_columns(result.values, {*columns, *result.space.axes()})
-    for name, value in outputs.items():
-        columns |= flat_columns(name, value)
+    taken = {*columns, *result.space.axes()}
+    names = free_names(result.values, taken)
+    for name, leaf in zip(names, jtu.tree_leaves(result.values), strict=True):
+        columns |= flat_columns(name, storable(leaf))
     return pandas.DataFrame(columns)
 
 
@@ -68,18 +76,28 @@ def coordinate_variables(space: Space) -> dict[str, tuple[Any, np.ndarray]]:
             for leaf, value in values.items():
                 columns[f"{name}.{leaf}" if leaf else name] = (names[dim], value)
     return {
-        name: ((dim, *inner_dims(name, value.ndim - 1)), storable(value))
+        name: ((dim, *inner_dims(name, value.ndim - 1)), _text(storable(value)))
         for name, (dim, value) in columns.items()
     }
 
 
-def output_columns(values: Any, taken: set[str]) -> dict[str, np.ndarray]:
-    """The output leaves by name, none of them in `taken`."""
-    columns = {}
-    for path, leaf in leaves_with_names(values):
+def variable_names(outputs: Any, space: Space) -> tuple[list[str], str]:
+    """The names of the output leaves in order, and that of the points' status."""
+    taken = {*space.dims, *axis_columns(space)}
+    status = "status" if "status" not in taken else "sweep.status"
+    return free_names(outputs, {*taken, status}), status
+
+
+def free_names(outputs: Any, taken: set[str]) -> list[str]:
+    """The names of the output leaves in order, none of them in `taken`."""
+    names = []
+    for path, _ in leaves_with_names(outputs):
         name = path or "value"
-        columns[f"result.{name}" if name in taken else name] = storable(leaf)
-    return columns
+        while name in taken:
+            name = f"result.{name}"
+        names.append(name)
+        taken = {*taken, name}
+    return names
 
 
 def inner_dims(name: str, count: int) -> tuple[str, ...]:
@@ -92,25 +110,46 @@ def storable(leaf: Any) -> np.ndarray:
     if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
         leaf = jax.random.key_data(leaf)
     array = np.asarray(leaf)
-    if array.dtype.kind in "biufcU":
+    if array.dtype.kind in "biufcU" and array.dtype != np.float16:
         return array
     exact = jnp.issubdtype(array.dtype, jnp.integer)
     return array.astype(np.int8 if exact else np.float32)
 
 
+def _text(array: np.ndarray) -> np.ndarray:
+    """Zarr 3 has no settled format for texts of a fixed length."""
+    return array.astype(object) if array.dtype.kind == "U" else array
+
+
 def attributes(result: SweepResult) -> dict[str, Any]:
     """What made a result, as plain text and numbers."""
-    made = datetime.datetime.fromtimestamp(result.started, datetime.UTC)
+    names, status = variable_names(result.values, result.space)
     return {
+        "function": result.function,
         "space": repr(result.space),
         "mode": result.space.mode,
         "points": result.space.size,
         "batch_size": result.batch_size,
         "devices": result.num_devices,
-        "platform": jax.default_backend(),
-        "started": made.isoformat(timespec="seconds"),
+        "started": _date(result.started),
         "seconds": round(result.seconds, 6),
+        **versions(),
+        **dict(result.made),
+        FORM: form_of(result.values, names, status, result.space),
+    }
+
+
+def versions() -> dict[str, str]:
+    """What a sweep runs on."""
+    return {
+        "platform": jax.default_backend(),
         "eqx_pipe": importlib.metadata.version("eqx_pipe"),
         "jax": jax.__version__,
+        "equinox": importlib.metadata.version("equinox"),
         "python": platform.python_version(),
     }
+
+
+def _date(seconds: float) -> str:
+    moment = datetime.datetime.fromtimestamp(seconds, datetime.UTC)
+    return moment.isoformat(timespec="seconds")

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
-from jaxtyping import Bool, PyTree
+from jaxtyping import Bool, Int8, PyTree
 
 from .._check import check_choice
 from .._errors import describe_value, message, nearest
@@ -30,6 +30,9 @@ class Best:
     point: PyTree
     value: Any
     output: PyTree
+
+
+_OF_THE_SPACE = ("space", "mode", "points")
 
 
 class SweepResult(eqx.Module):
@@ -53,6 +56,17 @@ class SweepResult(eqx.Module):
     started: float = eqx.field(static=True)
     seconds: float = eqx.field(static=True)
     points: int | None = eqx.field(static=True, default=None)
+    function: str = eqx.field(static=True, default="")
+    missing: Bool[np.ndarray, " points"] | None = None
+    made: tuple[tuple[str, Any], ...] = eqx.field(static=True, default=())
+
+    @property
+    def status(self) -> Int8[np.ndarray, " points"]:
+        """For each point: 0 not computed yet, 1 there is a value, 2 it failed."""
+        status = np.where(self.ok, 1, 2).astype(np.int8)
+        if self.missing is not None:
+            status[self.missing] = 0
+        return status
 
     def __len__(self) -> int:
         return self.space.size
@@ -61,8 +75,16 @@ class SweepResult(eqx.Module):
         self._check_all_values("result[i]")
         if isinstance(i, slice):
             values = jtu.tree_map(lambda leaf: leaf[i], self.values)
-            new = (values, self.space[i], self.ok[i])
-            return eqx.tree_at(lambda r: (r.values, r.space, r.ok), self, new)
+            missing = None if self.missing is None else self.missing[i]
+            made = tuple(pair for pair in self.made if pair[0] not in _OF_THE_SPACE)
+            return dataclasses.replace(
+                self,
+                values=values,
+                space=self.space[i],
+                ok=self.ok[i],
+                missing=missing,
+                made=made,
+            )
         try:
             if isinstance(i, bool):
                 raise TypeError
@@ -93,7 +115,8 @@ class SweepResult(eqx.Module):
     def __repr__(self) -> str:
         dims = ", ".join(f"{name}: {n:,}" for name, n in self.space.dims.items())
         reduced = self.points is not None
-        failed = 0 if reduced else len(self) - int(np.sum(self.ok))
+        missing = 0 if self.missing is None else int(np.sum(self.missing))
+        failed = 0 if reduced else len(self) - int(np.sum(self.ok)) - missing
         lines = [f"SweepResult({len(self):,} points; {dims})"]
         if self.points is not None:
             early = self.points < len(self)
@@ -102,6 +125,7 @@ class SweepResult(eqx.Module):
         width = max((len(name) for name, _ in named), default=0)
         lines += [f"  {name:<{width}}  {leaf_text(leaf)}" for name, leaf in named]
         lines += [f"  {failed:,} points failed"] if failed else []
+        lines += [f"  {missing:,} points missing"] if missing else []
         devices = f"{self.num_devices} device" + "s" * (self.num_devices != 1)
         lines += [f"  {self.seconds:.3g} s, batch size {self.batch_size}, {devices}"]
         return "\n".join(lines)
@@ -225,6 +249,36 @@ class SweepResult(eqx.Module):
 
         self._check_all_values("to_pandas")
         return frame(self)
+
+    def save(self, path: Any, *, overwrite: bool = False) -> None:
+        """Writes the result to a file, which `load_result` and xarray open.
+
+        What is written is `to_xarray()`. It appears at `path` when it is complete: a
+        save that fails leaves there what was there before.
+
+        **Arguments:**
+
+        - `path`: where to; a path that ends in `.zarr` makes a Zarr folder (format 3),
+          one in `.nc` a NetCDF file.
+        - `overwrite`: whether a result that is there already may be replaced. (Keyword
+          only.)
+
+        **Raises:** `FileExistsError` if there is something at `path`; `ValueError` for
+        another suffix. Needs `pip install 'eqx_pipe[sweep]'`.
+
+        !!! example
+
+            >>> import eqx_pipe as ep, tempfile
+            >>> result = ep.sweep(lambda x: x**2, ep.Linspace(0, 3, 4))
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     result.save(f"{folder}/squares.nc")
+            ...     ep.load_result(f"{folder}/squares.nc").best(mode="max").index
+            3
+        """
+        from .saved import save
+
+        self._check_all_values("save")
+        save(self, path, overwrite)
 
 
 def _host(x: Any) -> np.ndarray:

@@ -15,7 +15,7 @@ from .._check import check_choice, check_key
 from .._errors import message
 from .._spaces.space import Space, as_space
 from .._types import Key
-from .call import call, check_fn, check_sweep_key
+from .call import call, check_fn, check_sweep_key, fn_name
 from .costs import costs_of
 from .failure import Failures, nothing_like
 from .parts import sweep_parts
@@ -143,6 +143,7 @@ def sweep(
         num_devices=len(devices),
         started=started,
         seconds=time.time() - started,
+        function=fn_name(fn),
     )
 
 
