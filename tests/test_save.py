@@ -101,15 +101,11 @@ def test_what_is_loaded_is_what_was_saved(names, how, suffix, tmp_path_factory):
         same(one, texts)
     assert np.array_equal(back.ok, result.ok) and back.ok.dtype == bool
     assert back.to_xarray().identical(result.to_xarray())
-    again = ep.sweep(everything, back.space, batch_size=1)
-    same(again.values, result.values)
 
 
 def test_other_containers_come_back_as_dicts_by_path(tmp_path):
     model = Model(ep.Linspace(0, 1, 2), jnp.arange(2), "m")
-    space = ep.Space(
-        {"m": model, "big": np.zeros(1000), "f": jnp.tanh, "s": np.array(["a"])}
-    )
+    space = ep.Space({"m": model, "big": np.zeros(1000), "f": jnp.tanh})
 
     def fn(point):
         pair = Pair(point["m"].weight, point["m"].weight * 2)
@@ -123,7 +119,7 @@ def test_other_containers_come_back_as_dicts_by_path(tmp_path):
     point = back.space.point(1)
     assert point["m"]["weight"] == 1 and point["m"]["bias"].tolist() == [0, 1]
     assert point["big"] == jax.ShapeDtypeStruct((1000,), np.float64)
-    assert "tanh" in point["f"] and "'a'" in point["s"]
+    assert "tanh" in point["f"]
     assert list(back.space.axes()) == ["m.weight"]
 
 
