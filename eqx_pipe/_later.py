@@ -36,6 +36,7 @@ from ._spaces.mapped import Mapped as Mapped
 from ._spaces.random import Random as Random
 from ._spaces.space import Space as Space
 from ._spaces.static import Static as Static
+from ._sweep.cores import use_cpu_devices as use_cpu_devices
 from ._sweep.result import SweepResult as SweepResult
 from ._sweep.run import sweep as sweep
 from ._sweep.saved import load_result as load_result

@@ -16,6 +16,7 @@ from .._errors import message
 from .._spaces.space import Space, as_space
 from .._types import Key
 from .call import call, check_fn, check_sweep_key, fn_name
+from .cores import say_if_cores_idle
 from .costs import costs_of
 from .failure import Failures, nothing_like
 from .parts import sweep_parts
@@ -110,6 +111,7 @@ def sweep(
     check_batch_size("sweep", batch_size, "auto")
     check_choice("sweep", "on_error", on_error, ("raise", "isolate"))
     devices = mesh_devices("sweep", mesh)
+    say_if_cores_idle(devices, mesh)
     size = space.size
     _check_size(size)
     started = time.time()

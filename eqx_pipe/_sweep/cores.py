@@ -1,0 +1,89 @@
+"""All cores of a CPU: a JAX device for each, and a hint for those who use one."""
+
+import logging
+import os
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+
+from .._check import check_int
+from .._errors import message
+
+_log = logging.getLogger("eqx_pipe")
+_lock = threading.Lock()
+_said: list[str] = []
+
+
+def use_cpu_devices(n: Any = None) -> None:
+    """Gives JAX a CPU device for every core, so that sweeps use all of them.
+
+    JAX has one CPU device unless it is told otherwise, and a sweep on it leaves most of
+    the machine idle. Call this at the top of a program, before JAX computes anything.
+    Calling it again with the same number does nothing.
+
+    **Arguments:**
+
+    - `n`: how many devices; by default the number of cores that this process may use.
+
+    **Raises:** `RuntimeError` if JAX has started already with another number of CPU
+    devices; `ValueError` or `TypeError` unless `n` is an integer of at least 1.
+
+    !!! example
+
+        >>> import eqx_pipe as ep, jax
+        >>> ep.use_cpu_devices(8)
+        >>> len(jax.devices("cpu"))
+        8
+    """
+    if n is None:
+        n = num_cores()
+    check_int("use_cpu_devices", "n", n, 1)
+    n = int(n)
+    try:
+        # Not asked before whether JAX has started, since that would start it.
+        jax.config.update("jax_num_cpu_devices", n)
+    except RuntimeError as error:
+        there = jax.local_device_count("cpu")
+        if there != n:
+            raise RuntimeError(
+                message(
+                    "use_cpu_devices",
+                    f"JAX has started already, with {there} CPU "
+                    f"device{'s' * (there != 1)}, and {n} are asked for.",
+                    "Call it at the top of the program, right after the imports and "
+                    "before anything that makes an array or asks for devices; in a "
+                    "notebook restart the kernel and run it in the first cell.",
+                )
+            ) from error
+
+
+def num_cores() -> int:
+    """How many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def say_if_cores_idle(devices: Sequence[Any], mesh: Any) -> None:
+    """Says once per process that a sweep uses one core where there are more.
+
+    Not by a warning, since nothing is wrong and suites that turn warnings into errors
+    would fail; by the logger `eqx_pipe`, which Python shows unless told otherwise.
+    Who gives a mesh, or has several processes, has chosen.
+    """
+    lone = len(devices) == 1 and devices[0].platform == "cpu"
+    if mesh is not None or not lone or jax.process_count() > 1:
+        return
+    cores = num_cores()
+    with _lock:
+        if cores == 1 or _said:
+            return
+        _said.append("idle")
+    _log.warning(
+        "eqx_pipe.sweep: this sweep runs on one CPU device, and this process may use "
+        "%d cores. To use them all, call `eqx_pipe.use_cpu_devices()` at the top of "
+        "the program, before JAX computes anything. (Said once.)",
+        cores,
+    )

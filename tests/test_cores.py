@@ -1,0 +1,90 @@
+"""One device for every core: what is set, refused and said, in fresh processes."""
+
+import os
+import subprocess
+import sys
+
+import jax
+import pytest
+
+import eqx_pipe as ep
+
+
+def run(code):
+    """What a fresh process without this suite's devices prints."""
+    env = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"}
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code],
+        capture_output=True,
+        text=True,
+        env={**env, "JAX_PLATFORMS": "cpu"},
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout, done.stderr
+
+
+def test_every_core_is_a_device_and_a_late_call_says_what_to_do():
+    code = """
+import os
+os.sched_getaffinity = lambda pid: set(range(5))  # on whatever machine this runs
+import eqx_pipe as ep, jax
+ep.use_cpu_devices()
+ep.use_cpu_devices(3)  # JAX has not started: the last call counts
+ep.use_cpu_devices()
+print(len(jax.devices()))
+ep.use_cpu_devices(5)
+ep.use_cpu_devices()
+try:
+    ep.use_cpu_devices(2)
+except RuntimeError as error:
+    print(error)
+result = ep.sweep(lambda x: x**2, ep.Linspace(0, 1, 7))
+print(result.num_devices)
+"""
+    out, err = run(code)
+    first, error, last = out.splitlines()
+    assert (first, last) == ("5", "5")
+    assert "already, with 5 CPU devices, and 2 are asked for" in error
+    assert "top of the program" in error and "restart the kernel" in error
+    assert "use_cpu_devices" not in err  # five devices: nothing is idle
+
+
+def test_idle_cores_are_named_once():
+    code = """
+import os
+os.sched_getaffinity = lambda pid: set(range(4))
+import eqx_pipe as ep, jax
+mesh = jax.make_mesh((1,), ("x",))
+ep.sweep(lambda x: x, ep.Linspace(0, 1, 3), mesh=mesh)  # chosen: nothing is said
+print("", flush=True)
+import sys; sys.stderr.write("MESH")
+ep.sweep(lambda x: x, ep.Linspace(0, 1, 3))
+sys.stderr.write("FIRST")
+ep.sweep(lambda x: x + 1, ep.Linspace(0, 1, 3))
+"""
+    before, _, rest = run(code)[1].partition("MESH")
+    assert before == ""
+    first, _, second = rest.partition("FIRST")
+    assert "4 cores" in first and "`eqx_pipe.use_cpu_devices()`" in first
+    assert first.count("\n") == 1 and second == ""
+
+
+def test_one_core_says_nothing_and_the_logger_can_be_silenced():
+    code = """
+import os, logging
+os.sched_getaffinity = lambda pid: {0}
+import eqx_pipe as ep
+ep.sweep(lambda x: x, ep.Linspace(0, 1, 3))
+os.sched_getaffinity = lambda pid: {0, 1}
+logging.getLogger("eqx_pipe").setLevel(logging.ERROR)
+ep.sweep(lambda x: x, ep.Linspace(0, 1, 3))
+"""
+    assert run(code) == ("", "")
+
+
+def test_a_wrong_number_of_devices():
+    with pytest.raises(ValueError, match="`n` is 0.*at least 1"):
+        ep.use_cpu_devices(0)
+    with pytest.raises(TypeError, match="`n` is 'all'.*integer"):
+        ep.use_cpu_devices("all")
+    ep.use_cpu_devices(len(jax.devices()))
