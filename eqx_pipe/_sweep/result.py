@@ -14,6 +14,7 @@ from jaxtyping import Bool, Int8, PyTree
 
 from .._check import check_choice
 from .._errors import describe_value, message, nearest
+from .._spaces.axes import Geomspace
 from .._spaces.space import Space
 from .._tree import leaf_text, leaves_with_names
 
@@ -249,6 +250,59 @@ class SweepResult(eqx.Module):
 
         self._check_all_values("to_pandas")
         return frame(self)
+
+    def plot(
+        self,
+        variable: Any = None,
+        *,
+        sel: Any = None,
+        dims: Any = None,
+        ax: Any = None,
+    ) -> Any:
+        """Draws one output over the space, with matplotlib.
+
+        One dim gives a line; two give a heat map, the first dim along x; three give a
+        heat map for each position on the third. Where several axes share the only dim
+        (zipped spaces, joint designs, slices) it is a line for each point across
+        parallel axes, coloured by the value. Axes that are evenly spaced in the
+        logarithm have a logarithmic scale. Points that failed, or have no value yet,
+        are gaps.
+
+        **Arguments:**
+
+        - `variable`: the output's name in `to_xarray()`, its path; not needed if there
+          is only one.
+        - `sel`: what to look at of the other dims, as a dict from a dim, or a
+          coordinate on it, to a value (the nearest is taken and shown in the title);
+          or to a position on a dim without values, such as those of arrays. (Keyword
+          only.)
+        - `dims`: which dims to draw, along x, along y, and one panel each; by default
+          all that `sel` leaves, in the order of the space. The dims of an array
+          (`path.0`) are drawn when they are named here. (Keyword only.)
+        - `ax`: the matplotlib `Axes` to draw into; by default a new figure. (Keyword
+          only.)
+
+        **Returns:** the `Axes`; for three dims an array of them. The figure is
+        `ax.figure`.
+
+        **Raises:** `ValueError` if there are more than three dims, or arrays, and
+        nothing is selected. Needs `pip install 'eqx_pipe[sweep]'`.
+
+        !!! example
+
+            >>> import eqx_pipe as ep, matplotlib
+            >>> matplotlib.use("agg")  # as on a machine without a screen
+            >>> space = {"a": ep.Geomspace(0.01, 1, 5), "b": ep.Linspace(0, 1, 3)}
+            >>> ax = ep.sweep(lambda p: p["a"] * p["b"], space).plot(sel={"b": 0.5})
+            >>> ax.get_xscale(), ax.get_title()
+            ('log', 'b = 0.5')
+        """
+        from .._plots.draw import draw
+
+        self._check_all_values("plot")
+        axes = self.space.axes().items()
+        log = frozenset(name for name, axis in axes if isinstance(axis, Geomspace))
+        return draw("SweepResult.plot", self.to_xarray(), variable, sel, dims, ax, log)
 
     def save(self, path: Any, *, overwrite: bool = False) -> None:
         """Writes the result to a file, which `load_result` and xarray open.
