@@ -25,59 +25,79 @@ _kernels: collections.OrderedDict[Any, Any] = collections.OrderedDict()
 _lock = threading.Lock()
 
 
-def execute(
-    traced: Traced,
-    points: Neighbours | Listed,
-    key: Key | None,
-    layout: Layout,
-    progress: Progress,
-    values: list[np.ndarray],
-    caught: Failures,
-) -> None:
-    """Computes the output leaves of some points and puts them in their place."""
-    program = identify(traced.jaxpr)
-    placement = everywhere(layout)
-    arguments = jax.device_put((traced.arrays, program.constants, key), placement)
-    told = points.told(0, 1, 1, layout)
+class Runner:
+    """The program of one part of a sweep with its arguments on the devices."""
 
-    def make() -> Any:
-        kernel = build(traced.jaxpr, traced.stored, layout)
-        return kernel.lower(*told, *arguments).compile()
+    def __init__(
+        self,
+        traced: Traced,
+        points: Neighbours | Listed,
+        key: Key | None,
+        layout: Layout,
+    ):
+        program = identify(traced.jaxpr)
+        arguments = (traced.arrays, program.constants, key)
+        self._arguments = jax.device_put(arguments, everywhere(layout))
+        self._layout = layout
 
-    kernel = compiled_once([program], layout, make)
-    across = layout.batch_size * len(layout.devices)
+        def make() -> Any:
+            kernel = build(traced.jaxpr, traced.stored, layout)
+            told = points.told(0, 1, 1, layout)
+            return kernel.lower(*told, *self._arguments).compile()
 
-    def compute(first: int, now: int) -> Exception | None:
-        count = -(-now // across)
-        try:
-            outputs = kernel(*points.told(first, now, count, layout), *arguments)
-            _collect(outputs, values, points, first, now, count, layout)
-        except jax.errors.JaxRuntimeError as error:
-            # JAX would complain about it again when Python exits, unless something
-            # else has run on the device since: no points at all.
-            nothing, table = points.told(first, 1, 1, layout)
-            nothing[0] = 0
-            kernel(nothing, table, *arguments)
-            return error
-        except Exception as error:
-            # What JAX raises inside for `jax_debug_nans`, and `jit` would translate.
-            if type(error).__name__ != "InternalFloatingPointError":
-                raise
-            if caught.isolated:
+        self._kernel = compiled_once([program], layout, make)
+
+    def run(
+        self,
+        points: Neighbours | Listed,
+        span: tuple[int, int],
+        base: int,
+        progress: Progress,
+        values: list[np.ndarray],
+        caught: Failures,
+    ) -> None:
+        """Computes the points of a span and puts their outputs in their place.
+
+        The first row of `values` is that of the point `base` of the space.
+        """
+        layout, kernel = self._layout, self._kernel
+        across = layout.batch_size * len(layout.devices)
+
+        def compute(first: int, now: int) -> Exception | None:
+            count = -(-now // across)
+            told = points.told(first, now, count, layout)
+            try:
+                outputs = kernel(*told, *self._arguments)
+                _collect(outputs, values, points, base, first, now, count, layout)
+            except jax.errors.JaxRuntimeError as error:
+                # JAX would complain about it again when Python exits, unless something
+                # else has run on the device since: no points at all.
+                nothing, table = points.told(first, 1, 1, layout)
+                nothing[0] = 0
+                kernel(nothing, table, *self._arguments)
                 return error
-            raise FloatingPointError(f"invalid value in the sweep: {error}") from None
-        return None
+            except Exception as error:
+                # What JAX raises for `jax_debug_nans`, and `jit` would translate.
+                if type(error).__name__ != "InternalFloatingPointError":
+                    raise
+                if caught.isolated:
+                    return error
+                raise FloatingPointError(
+                    f"invalid value in the sweep: {error}"
+                ) from None
+            return None
 
-    done = 0
-    with quiet():
-        while done < points.size:
-            left = -(-(points.size - done) // across)
-            count = min(layout.capacity, progress.count(left, across))
-            now = min(points.size - done, count * across)
-            if compute(done, now) is not None:
-                caught.found(compute, points.indices, done, now, values)
-            done += now
-            progress.done(now)
+        done, end = span
+        with quiet():
+            while done < end:
+                left = -(-(end - done) // across)
+                count = min(layout.capacity, progress.count(left, across))
+                now = min(end - done, count * across)
+                if compute(done, now) is not None:
+                    caught.found(compute, points.indices, base, done, now, values)
+                    progress.failed(caught.count)
+                done += now
+                progress.done(now)
 
 
 @contextlib.contextmanager
@@ -118,6 +138,7 @@ def _collect(
     outputs: list[Any],
     values: list[np.ndarray],
     points: Neighbours | Listed,
+    base: int,
     first: int,
     now: int,
     count: int,
@@ -132,8 +153,12 @@ def _collect(
     for out, into in zip(outputs, values, strict=True):
         for shard in out.addressable_shards:
             place = places[(shard.index[0].start or 0) // block]
-            rows = place.stop - place.start if isinstance(place, slice) else len(place)
-            into[place] = np.asarray(shard.data)[:rows]
+            data = np.asarray(shard.data)
+            if isinstance(place, slice):
+                rows = place.stop - place.start
+                into[place.start - base : place.stop - base] = data[:rows]
+            else:
+                into[place - base] = data[: len(place)]
 
 
 def _failed(error: Exception, done: int, points: int) -> SweepError:

@@ -30,10 +30,16 @@ class Failures:
     isolated: bool
     ok: Bool[np.ndarray, " points"]
 
+    @property
+    def count(self) -> int:
+        """How many points have failed so far."""
+        return int(np.sum(~self.ok))
+
     def found(
         self,
         compute: Callable[[int, int], Exception | None],
         index: Callable[[int, int], np.ndarray],
+        base: int,
         first: int,
         points: int,
         values: Sequence[np.ndarray],
@@ -41,7 +47,8 @@ class Failures:
         """Deals with the failure of `points` points from `first` on.
 
         `compute(first, points)` computes some of them and gives the error or `None`;
-        `index(first, last)` are their indices in the space.
+        `index(first, last)` are their indices in the space, of which `base` is the one
+        that `ok` and `values` begin with.
 
         Raises a `SweepError` that names the first point that fails, unless failing
         points are isolated.
@@ -49,7 +56,7 @@ class Failures:
         lone = search(compute, first, points, only_first=not self.isolated)
         if self.isolated:
             for at, _ in lone:
-                place = index(at, at + 1)
+                place = index(at, at + 1) - base
                 self.ok[place] = False
                 for leaf in values:
                     leaf[place] = (

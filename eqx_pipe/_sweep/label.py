@@ -18,6 +18,7 @@ from .._spaces.table import (
     import_pandas,
     point_columns,
 )
+from .._store.lazy import Stored, stored_in
 from .._tree import leaves_with_names
 from .form import FORM, form_of
 
@@ -36,6 +37,9 @@ def dataset(result: SweepResult) -> Any:
             "`eqx_pipe.SweepResult.to_xarray` needs xarray. Install it by "
             "`pip install 'eqx_pipe[sweep]'`."
         ) from error
+    store = stored_in(jtu.tree_leaves(result.values))
+    if store is not None:
+        return xarray.open_zarr(store.path)
     dims = result.space.dims
     names, status = variable_names(result.values, result.space)
     coordinates = coordinate_variables(result.space)
@@ -107,6 +111,7 @@ def inner_dims(name: str, count: int) -> tuple[str, ...]:
 
 def storable(leaf: Any) -> np.ndarray:
     """An array of a dtype that xarray, NetCDF and pandas know."""
+    leaf = leaf[...] if isinstance(leaf, Stored) else leaf
     if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
         leaf = jax.random.key_data(leaf)
     array = np.asarray(leaf)

@@ -1,10 +1,13 @@
-"""The parts of a sweep, one after the other: traced, compared, and only then computed.
+"""A sweep, traced and ready to be computed: all at once, or one stretch at a time.
 
 Most sweeps have one part. Those with `Static` axes have one for each combination of
-their values.
+their values; all of them are traced and compared before anything is computed.
 """
 
-from collections.abc import Callable, Sequence
+import dataclasses
+import math
+import threading
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -12,84 +15,163 @@ import jax.numpy as jnp
 import jax.random as jr
 import jax.tree_util as jtu
 import numpy as np
-from jaxtyping import Float, PyTree
+from jaxtyping import Bool, Float, PyTree
 
 from .._spaces.space import Space
 from .._types import Key
 from .batching import choose_batch_size
-from .execute import execute
+from .execute import Runner
 from .failure import Failures
 from .kernel import Layout
 from .plan import chunk_capacity, empty_values
 from .points import Listed, Neighbours
 from .progress import Progress
-from .select import Part, check_agree, parts_of
+from .select import Part, check_agree, groups_of, part_numbers, parts_of
 from .trace import Traced, trace
 
 
-def sweep_parts(
+@dataclasses.dataclass
+class Job:
+    """A sweep that is ready to be computed.
+
+    `costs` says that points will come with costs, `stretch` how many points will be
+    asked for at once at most.
+    """
+
+    space: Space
+    key: Key | None
+    parts: list[Part]
+    traced: list[Traced]
+    batch_size: int
+    devices: tuple[Any, ...]
+    costs: bool
+    stretch: int
+
+    def __post_init__(self) -> None:
+        self._groups = groups_of(self.space)
+        self._runners: dict[int, Runner] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def across(self) -> int:
+        """How many points are computed at once, if every part is to fill its lanes."""
+        one = self.batch_size * len(self.devices)
+        lengths = list(self.space.dims.values())
+        statics = self.space.static_dims() if self.space.window is None else ()
+        behind = math.prod(lengths[max(statics, default=-1) + 1 :])
+        if len(self.parts) == 1 or (statics and behind >= one):
+            return one
+        sizes = (min(part.size, self.batch_size) for part in self.parts)
+        return sum(sizes) * len(self.devices)
+
+    @property
+    def point_bytes(self) -> int:
+        """The size of the output at one point."""
+        sizes = [math.prod(s.shape) * s.dtype.itemsize for s in self.traced[0].stored]
+        return max(1, sum(sizes))
+
+    def compute(
+        self,
+        first: int,
+        last: int,
+        costs: Float[np.ndarray, " points"] | None,
+        bar: Progress,
+        isolated: bool,
+    ) -> tuple[list[np.ndarray], Bool[np.ndarray, " points"]]:
+        """The output leaves at the points of a stretch, and which have not failed.
+
+        `costs` are those of these points.
+        """
+        values = empty_values(last - first, self.traced[0].stored)
+        failures = Failures(isolated, np.ones(last - first, bool))
+        for k, points, span in self._points(first, last, costs):
+            runner = self._runner(k, points)
+            runner.run(points, span, first, bar, values, failures)
+        return values, failures.ok
+
+    def unflatten(self, leaves: list[Any]) -> PyTree:
+        """The output as the function gives it, with keys from their raw data."""
+        wrapped = [
+            leaf if kind is None else jr.wrap_key_data(leaf, impl=kind)
+            for leaf, kind in zip(leaves, self.traced[0].key_kinds, strict=True)
+        ]
+        return jtu.tree_unflatten(self.traced[0].structure, wrapped)
+
+    def _points(self, first: int, last: int, costs: Any) -> Any:
+        """For each part its points in a stretch, and which of them."""
+        if not self._listed:
+            window = self.space.window or (0, 1, self.space.size)
+            yield 0, Neighbours(*window), (first, last)
+            return
+        whole = last - first == self.space.size
+        number = None
+        if not whole:
+            index = np.arange(first, last, dtype=np.int64)
+            number = part_numbers(self.space, self._groups, index)
+        for k, part in enumerate(self.parts):
+            if number is not None:
+                listed = first + np.flatnonzero(number == part.number)
+                part = dataclasses.replace(part, listed=listed)
+            if costs is not None:
+                part = part.sorted_by(costs, first)
+            if part.size:
+                yield k, Listed(self.space, part), (0, part.size)
+
+    @property
+    def _listed(self) -> bool:
+        return self.costs or len(self._groups) > 0
+
+    def _runner(self, k: int, points: Neighbours | Listed) -> Runner:
+        with self._lock:
+            if k not in self._runners:
+                layout = self._layout(self.parts[k], self.traced[k])
+                self._runners[k] = Runner(self.traced[k], points, self.key, layout)
+            return self._runners[k]
+
+    def _layout(self, part: Part, traced: Traced) -> Layout:
+        space = self.space
+        lengths = tuple(space.grid_dims.values())
+        # A listed point takes memory itself.
+        row = jax.ShapeDtypeStruct((len(lengths) + 2,), jnp.uint32)
+        held = [*traced.outputs, *([row] if self._listed else [])]
+        batch_size, num_devices = min(self.batch_size, part.size), len(self.devices)
+        most = min(part.size, self.stretch)
+        return Layout(
+            lengths=lengths,
+            batch_size=batch_size,
+            capacity=chunk_capacity(most, batch_size, num_devices, held),
+            devices=self.devices,
+            strided=not self._listed
+            and space.window is not None
+            and space.window[1] != 1,
+            wide=space.size > 2**32,
+            listed=self._listed,
+        )
+
+
+def prepare(
     fn: Callable[..., Any],
     space: Space,
     key: Key | None,
     batch_size: Any,
     devices: tuple[Any, ...],
-    costs: Float[np.ndarray, " points"] | None,
-    bar: Progress,
-    failures: Failures,
-) -> tuple[PyTree, int]:
-    """The values at all points of a space, and the batch size."""
+    costs: bool,
+    shares: int = 1,
+) -> Job:
+    """Traces a function on a space, for each combination of static values.
+
+    An automatic batch size is chosen for one of `shares` processes.
+    """
     parts = parts_of(space)
-    if costs is not None:
-        parts = [part.sorted_by(costs) for part in parts]
     traced = [trace("sweep", fn, space, key, part.plain) for part in parts]
     outputs = [jtu.tree_unflatten(each.structure, each.outputs) for each in traced]
     check_agree("sweep", parts, outputs)
     if batch_size == "auto":
         batch_size = min(
             choose_batch_size(
-                each.jaxpr, part.size, len(devices), alike=costs is not None
+                each.jaxpr, -(-part.size // shares), len(devices), alike=costs
             )
             for each, part in zip(traced, parts, strict=True)
         )
     batch_size = min(int(batch_size), max(part.size for part in parts))
-    values = empty_values(space.size, traced[0].stored)
-    listed = costs is not None or len(space.static_dims()) > 0
-    for part, each in zip(parts, traced, strict=True):
-        layout = _layout(space, part, each, batch_size, devices, listed)
-        points: Neighbours | Listed
-        points = Listed(space, part) if listed else Neighbours(*_window(space))
-        execute(each, points, key, layout, bar, values, failures)
-    leaves: list[Any] = values
-    leaves = [
-        leaf if kind is None else jr.wrap_key_data(leaf, impl=kind)
-        for leaf, kind in zip(leaves, traced[0].key_kinds, strict=True)
-    ]
-    return jtu.tree_unflatten(traced[0].structure, leaves), batch_size
-
-
-def _layout(
-    space: Space,
-    part: Part,
-    traced: Traced,
-    batch_size: int,
-    devices: Sequence[Any],
-    listed: bool,
-) -> Layout:
-    lengths = tuple(space.grid_dims.values())
-    # A listed point takes memory itself.
-    row = jax.ShapeDtypeStruct((len(lengths) + 2,), jnp.uint32)
-    held = [*traced.outputs, *([row] if listed else [])]
-    batch_size = min(batch_size, part.size)
-    return Layout(
-        lengths=lengths,
-        batch_size=batch_size,
-        capacity=chunk_capacity(part.size, batch_size, len(devices), held),
-        devices=tuple(devices),
-        strided=not listed and space.window is not None and space.window[1] != 1,
-        wide=space.size > 2**32,
-        listed=listed,
-    )
-
-
-def _window(space: Space) -> tuple[int, int, int]:
-    return space.window or (0, 1, space.size)
+    return Job(space, key, parts, traced, batch_size, devices, costs, space.size)

@@ -14,10 +14,11 @@ class Progress:
     """A bar over the points, and the pace at which it should move.
 
     `shown=None` shows it in a terminal or a notebook, and only once the work has taken
-    a second.
+    a second. `before` points were finished by an earlier run: they count as done, but
+    not for the rate.
     """
 
-    def __init__(self, shown: Any, size: int):
+    def __init__(self, shown: Any, size: int, before: int = 0):
         if shown is not None and not isinstance(shown, bool):
             raise TypeError(
                 message(
@@ -42,7 +43,13 @@ class Progress:
                 except (ImportError, TqdmWarning):
                     pass
             delay = 0 if shown else 1
-            self._bar = tqdm(total=size, desc="sweep", unit=" points", delay=delay)
+            self._bar = tqdm(
+                total=size,
+                initial=before,
+                desc="sweep",
+                unit=" points",
+                delay=delay,
+            )
 
     def count(self, batches: int, batch_points: int) -> int:
         """How many of the `batches` left on each device to do before coming back."""
@@ -59,6 +66,11 @@ class Progress:
             self._pace = points / max(now - self._last, 1e-6)
             self._last = now
             self._bar.update(points)
+
+    def failed(self, points: int) -> None:
+        """Says that `points` points in all have failed so far."""
+        if self._bar is not None and points:
+            self._bar.set_postfix(failed=points, refresh=False)
 
     def __enter__(self) -> "Progress":
         return self

@@ -9,17 +9,18 @@ import jax.numpy as jnp
 import jax.random as jr
 import jax.tree_util as jtu
 import numpy as np
-from jax.sharding import Mesh
 
 from .._check import check_choice, check_key
 from .._errors import message
 from .._spaces.space import Space, as_space
 from .._types import Key
 from .call import call, check_fn, check_sweep_key, fn_name
+from .context import no_mesh
 from .cores import say_if_cores_idle
 from .costs import costs_of
+from .elsewhere import check_elsewhere, sweep_elsewhere
 from .failure import Failures, nothing_like
-from .parts import sweep_parts
+from .parts import prepare
 from .plan import check_batch_size, mesh_devices
 from .progress import Progress
 from .reduced import sweep_reduced
@@ -35,6 +36,10 @@ def sweep(
     mesh: Any = None,
     order_by: Any = None,
     reduce: Any = None,
+    store: Any = None,
+    part: Any = None,
+    executor: Any = None,
+    resume: Any = None,
     on_error: Any = "raise",
     progress: Any = None,
 ) -> SweepResult:
@@ -76,6 +81,18 @@ def sweep(
     - `reduce`: a reducer (`Mean()`, `ArgMin(by="loss")`, ...) or a pytree of them. The
       values are reduced as they are computed, in memory that does not grow with the
       number of points, and `.values` is then the reduction. (Keyword only.)
+    - `store`: the path of a folder that the values are written to, chunk by chunk as
+      they are computed; `xarray.open_zarr` reads it at any time. The same call goes on
+      where a sweep was stopped. `.values` is then read from there when it is asked
+      for. Needs `pip install 'eqx_pipe[sweep]'`. (Keyword only.)
+    - `part`: `(rank, size)`: this process computes its share, one of `size`, of the
+      chunks of a store that several processes fill together. The result is the store
+      as it stands; `.ok` is `False` where a value is missing. (Keyword only.)
+    - `executor`: computes the chunks elsewhere: anything with `submit(fn, *args)` that
+      returns something with `.result()`. Each worker uses all of its own devices.
+      Needs `pip install 'eqx_pipe[distributed]'`. (Keyword only.)
+    - `resume`: `"force"` goes on with a store also if `fn` is not the function that it
+      was begun with. (Keyword only.)
     - `progress`: `True` or `False` for a progress bar or none; by default there is one
       in a terminal or notebook if the work takes more than a second. (Keyword only.)
 
@@ -89,13 +106,19 @@ def sweep(
     - `ValueError` for a space, key, mesh or batch size that cannot be used.
     - `StructureError` (a `ValueError`) if outputs differ in structure, shape or dtype
       between values of `Static` axes; before anything is computed.
+      Also for a store of another space, key or function.
     - `SweepError` if `fn` raises while it runs; `.indices` has the first point found.
+      If the disk is full, a worker dies again and again, or another process fills the
+      same store; what is finished is kept.
     - Whatever `fn` raises while it is traced, with a note.
 
     Under `jax.disable_jit()` it is the plain loop, so a debugger stops inside `fn`.
 
-    **Laws:** equal to its definition for every batch size and mesh; a reduction is that
-    of the values, bit for bit the same on any devices for one batch size.
+    After Ctrl-C a sweep with a store finishes the chunk in flight first.
+
+    **Laws:** equal to its definition for every batch size, mesh, executor, part and
+    restart; a reduction is that of the values, bit for bit the same on any devices for
+    one batch size.
 
     !!! example
 
@@ -114,13 +137,14 @@ def sweep(
     say_if_cores_idle(devices, mesh)
     size = space.size
     _check_size(size)
+    isolated = on_error == "isolate"
+    away = check_elsewhere(store, part, executor, resume, reduce, mesh)
     started = time.time()
     if reduce is not None:
         outputs = _outputs(fn, space, key)
-        with _no_mesh(), Progress(progress, size) as bar:
+        with no_mesh(), Progress(progress, size) as bar:
             work = (fn, space, key, batch_size, devices, outputs, bar)
             return sweep_reduced(reduce, *work, on_error)
-    failures = Failures(on_error == "isolate", np.ones(size, bool))
     costs = None
     if order_by is not None:
         costs = costs_of(
@@ -128,19 +152,25 @@ def sweep(
             size,
             lambda cost: sweep(cost, space, mesh=mesh, progress=False).values,
         )
-    bar = Progress(progress, size)
-    with _no_mesh(), bar:
-        if jax.config.jax_disable_jit:  # pyright: ignore[reportAttributeAccessIssue]
-            batch_size = 1
-            values = _loop(fn, space, key, bar, failures)
-        else:
-            values, batch_size = sweep_parts(
-                fn, space, key, batch_size, devices, costs, bar, failures
-            )
+    with no_mesh():
+        if away is not None:
+            work = (fn, space, key, batch_size, devices, costs, isolated)
+            return sweep_elsewhere(away, *work, lambda *n: Progress(progress, *n))
+        with Progress(progress, size) as bar:
+            if jax.config.jax_disable_jit:  # pyright: ignore[reportAttributeAccessIssue]
+                failures = Failures(isolated, np.ones(size, bool))
+                batch_size, ok = 1, failures.ok
+                values = _loop(fn, space, key, bar, failures)
+            else:
+                alike = costs is not None
+                job = prepare(fn, space, key, batch_size, devices, alike)
+                batch_size = job.batch_size
+                leaves, ok = job.compute(0, size, costs, bar, isolated)
+                values = job.unflatten(leaves)
     return SweepResult(
         values=values,
         space=space,
-        ok=failures.ok,
+        ok=ok,
         batch_size=batch_size,
         num_devices=len(devices),
         started=started,
@@ -196,21 +226,6 @@ def index_key(key: Key, i: int) -> Key:
 def _on_host(leaf: Any) -> Any:
     is_key = jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
     return leaf if is_key else np.array(leaf)
-
-
-def _no_mesh() -> Any:
-    """Leaves the user's own mesh context, which would end up in the program."""
-    try:
-        return jax.set_mesh(Mesh(np.empty((), object), ()))
-    except ValueError as error:  # it has to be set outside of all transformations
-        raise TypeError(
-            message(
-                "sweep",
-                "it was called under a transformation (`jit`, `grad`, `vmap`, ...).",
-                "A sweep runs on the host. Use `eqx_pipe.vmap_space`, which is a pure "
-                "function.",
-            )
-        ) from error
 
 
 def _check_size(size: int) -> None:

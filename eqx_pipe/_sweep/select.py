@@ -23,7 +23,8 @@ from .._tree import differences
 class Part:
     """Points that share their static values.
 
-    `plain` has for each dim a position with these values, `text` says what they are.
+    `plain` has for each dim a position with these values, `text` says what they are;
+    `number` counts the combinations of static values, also those without a point.
     The points are `listed`, or the product of the positions `allowed` on each dim
     (`None` for all of them).
     """
@@ -33,6 +34,7 @@ class Part:
     lengths: tuple[int, ...]
     allowed: tuple[np.ndarray | None, ...]
     listed: Int64[np.ndarray, " points"] | None = None
+    number: int = 0
 
     @property
     def size(self) -> int:
@@ -55,18 +57,20 @@ class Part:
             stride *= n
         return index
 
-    def sorted_by(self, costs: Float[np.ndarray, " points"]) -> "Part":
-        """The same points, the cheapest first."""
+    def sorted_by(self, costs: Float[np.ndarray, " points"], base: int = 0) -> "Part":
+        """The same points, the cheapest first; `costs` begins with the point `base`."""
         index = self.indices(0, self.size)
-        order = np.argsort(costs[index], kind="stable")
+        order = np.argsort(costs[index - base], kind="stable")
         return dataclasses.replace(self, listed=index[order])
 
 
 def parts_of(space: Space) -> list[Part]:
     """The parts of a space: one, or one for each combination of static values."""
     lengths = tuple(space.grid_dims.values())
-    groups = {dim: _groups(space, dim) for dim in space.static_dims()}
-    window = None if space.window is None else _members(space, groups)
+    groups = groups_of(space)
+    window = None
+    if space.window is not None:
+        window = part_numbers(space, groups, np.arange(space.size, dtype=np.int64))
     parts = []
     for number, chosen in enumerate(it.product(*groups.values())):
         at = dict(zip(groups, chosen, strict=True))
@@ -84,9 +88,15 @@ def parts_of(space: Space) -> list[Part]:
                 lengths=lengths,
                 allowed=tuple(at.get(dim) for dim in range(len(lengths))),
                 listed=listed,
+                number=number,
             )
         )
     return parts
+
+
+def groups_of(space: Space) -> dict[int, list[np.ndarray]]:
+    """For each dim with static axes its positions, those with equal values together."""
+    return {dim: _groups(space, dim) for dim in space.static_dims()}
 
 
 def _groups(space: Space, dim: int) -> list[np.ndarray]:
@@ -99,13 +109,15 @@ def _groups(space: Space, dim: int) -> list[np.ndarray]:
     return [np.array(positions, np.int64) for positions in found.values()]
 
 
-def _members(
-    space: Space, groups: Mapping[int, Sequence[np.ndarray]]
+def part_numbers(
+    space: Space,
+    groups: Mapping[int, Sequence[np.ndarray]],
+    index: Int64[np.ndarray, " points"],
 ) -> Int64[np.ndarray, " points"]:
-    """For each point of a slice the number of its part."""
-    flat = grid_indices(space, np.arange(space.size, dtype=np.int64))
+    """The number of the part that each of some points belongs to."""
+    flat = grid_indices(space, index)
     lengths = list(space.grid_dims.values())
-    number = np.zeros(space.size, np.int64)
+    number = np.zeros(len(index), np.int64)
     for dim, members in groups.items():
         which = np.zeros(lengths[dim], np.int64)
         for k, positions in enumerate(members):

@@ -1,0 +1,133 @@
+"""How a new store is made: all at once, so that nobody ever sees half of it."""
+
+import contextlib
+import dataclasses
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .chunks import Chunks
+
+FORMAT = 1
+"""The version of what is written here."""
+
+RECORD = "eqx_pipe_store"
+"""The attribute that says what a store is for, as JSON text."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Variable:
+    """An array with a leading axis for each dim of the grid, or the status."""
+
+    name: str
+    dtype: np.dtype
+    inner: tuple[int, ...] = ()
+    inner_dims: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """All that is known of a store before there is any value.
+
+    `record` says what the store is for and must be JSON; `status` is the name of the
+    array that says which points are there.
+    """
+
+    dims: tuple[str, ...]
+    chunks: Chunks
+    coordinates: Mapping[str, Any]
+    variables: Sequence[Variable]
+    status: str
+    attributes: Mapping[str, Any]
+    record: Mapping[str, Any]
+
+
+def create(path: Path, plan: Plan) -> None:
+    """Makes a store at `path`, unless another process has made one meanwhile."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.parent / f".{path.name}.{uuid.uuid4().hex}.partial"
+    try:
+        _write(aside, plan)
+        with contextlib.suppress(FileExistsError, OSError):
+            # Onto a folder with something in it this fails: the other's store stands.
+            os.rename(aside, path)
+            return
+        if not any(path.iterdir()):  # an empty folder, on Windows
+            path.rmdir()
+            os.rename(aside, path)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def _write(path: Path, plan: Plan) -> None:
+    import zarr
+
+    _write_coordinates(path, plan)
+    group = zarr.open_group(str(path), mode="r+", use_consolidated=False)
+    for variable in plan.variables:
+        _array(group, plan, variable)
+    _array(group, plan, Variable(plan.status, np.dtype(np.int8)))
+    marked = str(group.attrs.get("coordinates", "")).split()
+    group.attrs["coordinates"] = " ".join([*marked, plan.status])
+    record = {
+        "format": FORMAT,
+        "split": plan.chunks.split,
+        "count": plan.chunks.count,
+        "lengths": plan.chunks.lengths,
+        "variables": [variable.name for variable in plan.variables],
+        "status": plan.status,
+        **plan.record,
+    }
+    group.attrs[RECORD] = json.dumps(record)
+    with quiet():
+        zarr.consolidate_metadata(str(path))
+
+
+def _write_coordinates(path: Path, plan: Plan) -> None:
+    # By xarray, which knows how to write texts and which coordinates to mark as such.
+    import xarray
+
+    coordinates = {
+        name: (dims, value.astype(object) if value.dtype.kind == "U" else value)
+        for name, (dims, value) in plan.coordinates.items()
+    }
+    dataset = xarray.Dataset(coords=coordinates, attrs=dict(plan.attributes))
+    with quiet():
+        dataset.to_zarr(path, zarr_format=3, consolidated=False)
+
+
+def _array(group: Any, plan: Plan, variable: Variable) -> None:
+    from zarr.codecs import Crc32cCodec, ZstdCodec
+
+    is_status = variable.name == plan.status
+    fill = 0 if is_status or variable.dtype.kind in "biu" else np.nan
+    group.create_array(
+        variable.name,
+        shape=(*plan.chunks.lengths, *variable.inner),
+        chunks=(*plan.chunks.shape, *(max(1, n) for n in variable.inner)),
+        dtype=variable.dtype,
+        fill_value=variable.dtype.type(fill),
+        dimension_names=(*plan.dims, *variable.inner_dims),
+        # The checksum tells a chunk that was cut off or damaged.
+        compressors=[ZstdCodec(level=1), Crc32cCodec()],
+        # Otherwise chunks of nothing but zeros or NaNs would look as if they were
+        # not there.
+        config={"write_empty_chunks": True},
+    )
+
+
+@contextlib.contextmanager
+def quiet() -> Any:
+    """Without Zarr's warnings of what its own version 3 leaves open."""
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", module=r"(zarr|xarray)\.")
+        warnings.filterwarnings("ignore", message=".*Zarr format 3 specification.*")
+        yield
