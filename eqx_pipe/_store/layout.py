@@ -116,9 +116,6 @@ def _array(group: Any, plan: Plan, variable: Variable) -> None:
         dimension_names=(*plan.dims, *variable.inner_dims),
         # The checksum tells a chunk that was cut off or damaged.
         compressors=[ZstdCodec(level=1), Crc32cCodec()],
-        # Otherwise chunks of nothing but zeros or NaNs would look as if they were
-        # not there.
-        config={"write_empty_chunks": True},
     )
 
 

@@ -127,8 +127,13 @@ def open_store(function: str, path: Path) -> Store:
             )
         )
     chunks = Chunks(tuple(record["lengths"]), record["split"], record["count"])
-    arrays = [group[name] for name in record["variables"]]
-    return Store(path, chunks, record, arrays, group[record["status"]])
+    import zarr
+
+    # Zarr keeps this setting with the open array, not with the stored one. Without it
+    # a chunk of nothing but zeros would not be written, and look as if it were missing.
+    with zarr.config.set({"array.write_empty_chunks": True}):
+        arrays = [group[name] for name in record["variables"]]
+        return Store(path, chunks, record, arrays, group[record["status"]])
 
 
 def is_vacant(path: Path) -> bool:

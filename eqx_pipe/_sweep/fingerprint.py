@@ -147,8 +147,8 @@ def _changes(
             text = f"`fn`: it gives {was['outputs']} in the store, now {is_['outputs']}"
             return [text], True
     if was["constants"] != is_["constants"]:
-        differing = [*set(is_["constants"]) ^ set(was["constants"])]
-        shown = ", ".join(sorted(text.split("#")[0] for text in differing)[:4])
+        differing = set(is_["constants"]) ^ set(was["constants"])
+        shown = ", ".join(sorted({text.split("#")[0] for text in differing})[:4])
         return [f"`fn`: arrays that it closes over have other values ({shown})"], True
     before, after = was["operations"], is_["operations"]
     names = sorted({*before, *after})

@@ -1,0 +1,418 @@
+"""A stored sweep is the sweep, read or resumed; a store of another is refused."""
+
+import json
+import sys
+import tempfile
+import warnings
+from pathlib import Path
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import jax.tree_util as jtu
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from stores import (
+    FUNCTIONS,
+    KEY,
+    SPACES,
+    WEIGHT,
+    one_device,
+    plain,
+    same,
+    same_dataset,
+    some_space,
+    stored,
+)
+
+import eqx_pipe as ep
+from eqx_pipe._store.chunks import cut
+
+xarray = pytest.importorskip("xarray")
+pytest.importorskip("zarr")
+
+
+@given(
+    st.lists(st.integers(1, 40), min_size=1, max_size=4),
+    st.integers(1, 100),
+    st.integers(1, 1000),
+    st.integers(1, 5),
+)
+def test_chunks_cover_the_grid_each_a_stretch_and_a_box(lengths, across, most, parts):
+    chunks = cut(lengths, across, most, parts)
+    size = int(np.prod(lengths))
+    seen = np.zeros(size, int)
+    grid = np.arange(size).reshape(lengths)
+    for number in range(len(chunks)):
+        first, last = chunks.span(number)
+        assert 0 < last - first <= chunks.points
+        assert np.array_equal(grid[chunks.box(number)].ravel(), np.arange(first, last))
+        assert chunks.holds(first) == chunks.holds(last - 1) == number
+        seen[first:last] += 1
+    assert np.all(seen == 1)
+    assert len(chunks) >= min(parts, size)
+
+
+def test_chunks_are_few_and_full():
+    for lengths in [
+        (1000, 1000),
+        (100_000, 3),
+        (10**6,),
+        (7, 100_003),
+        (2, 2, 9, 5000),
+    ]:
+        chunks = cut(lengths, 256, 10**7)
+        assert 128 <= len(chunks) <= 512
+        rounds = -(-chunks.points // 256) * len(chunks)
+        assert rounds * 256 <= 1.1 * np.prod(lengths)
+    # What is computed at once decides, and what fits in memory.
+    assert len(cut((1000,), 400, 10**7)) <= 3
+    assert cut((10**6, 10), 100, 200).points <= 400
+
+
+@settings(max_examples=max(6, settings().max_examples // 2))
+@given(st.sampled_from(FUNCTIONS), st.integers(0, SPACES - 1), st.sampled_from([1, 3]))
+def test_a_stored_sweep_is_the_sweep(fn, which, batch_size):
+    space = some_space(which)
+    asked = {"key": KEY, "batch_size": batch_size, "mesh": one_device()}
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "deeper" / "runs.zarr"
+        result = ep.sweep(fn, space, store=path, **asked)
+        memory = ep.sweep(fn, space, **asked)
+        same(result.values, memory.values)
+        assert result.ok.all() and len(result) == space.size
+        assert result.batch_size == memory.batch_size
+        same_dataset(result.to_xarray(), memory.to_xarray())
+        same_dataset(xarray.open_zarr(path), memory.to_xarray())
+        assert "seconds" not in result.to_xarray().attrs
+        assert result.to_xarray().attrs["batch_size"] == result.batch_size
+        grids = result.grid(), memory.grid()
+        same(*(jtu.tree_map(lambda x: x[...], grid) for grid in grids))
+        same(result[-1], memory[-1])
+        same(result[space.size // 2 :].values, memory[space.size // 2 :].values)
+
+
+@settings(max_examples=max(6, settings().max_examples // 2))
+@given(
+    st.sampled_from(FUNCTIONS),
+    st.integers(0, SPACES - 1),
+    st.randoms(use_true_random=False),
+)
+def test_a_resumed_sweep_is_an_uninterrupted_one(fn, which, random):
+    space = some_space(which)
+    asked = {"key": KEY, "mesh": one_device()}
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "runs.zarr"
+        whole = ep.sweep(fn, space, store=path, batch_size=2, **asked)
+        expected = jtu.tree_map(lambda x: x[:], whole.values)
+        store = stored(path)
+        lost = [n for n in range(len(store.chunks)) if random.random() < 0.5]
+        for number in lost:
+            files = list(store._files(number))
+            for file in random.sample(files, random.randint(1, len(files))):
+                file.unlink()
+            (files[0].parent / "0.0123.partial").write_bytes(b"left behind")
+        before = {n: store.written(n) for n in set(range(len(store.chunks))) - {*lost}}
+        # The batch size comes from the store.
+        again = ep.sweep(fn, space, store=path, **asked)
+        same(again.values, expected)
+        assert again.batch_size == whole.batch_size
+        assert all(store.written(n) == when for n, when in before.items())
+        same_dataset(again.to_xarray(), ep.sweep(fn, space, **asked).to_xarray())
+
+
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory):
+    """A store, the sweep that made it, and a copy of what is in it."""
+    path = tmp_path_factory.mktemp("store") / "runs.zarr"
+    ep.sweep(plain, some_space(0), key=KEY, store=path, batch_size=4)
+    return path
+
+
+def contents(path):
+    return {p: p.read_bytes() for p in sorted(path.rglob("*")) if p.is_file()}
+
+
+def other(**changes):
+    tree = {"b": ep.Linspace(0, 1, 5), "a": ep.Values([1.0, 2.0, 3.0])}
+    return ep.Space({**tree, **changes})
+
+
+def shifted(p):
+    return jtu.tree_map(lambda x: x + 1 if x.dtype == jnp.float32 else x, plain(p))
+
+
+DOUBLE = 2 * WEIGHT
+
+
+def reweighted(p):
+    total = sum(jnp.sum(jnp.sin(x)) for x in jtu.tree_leaves(p) if hasattr(x, "dtype"))
+    return {"y": jnp.stack([total, total / 3]) @ DOUBLE, "n": {"k": total > 0}}
+
+
+@pytest.mark.parametrize(
+    ("fn", "space", "key", "says"),
+    [
+        (plain, other(b=ep.Linspace(0, 2, 5)), KEY, r"axis b: .*0, 1, 5.* now .*0, 2"),
+        (plain, other(a=ep.Values([1.0, 2, 4])), KEY, r"axis a: .*\[1, 2, 4\]"),
+        (plain, other(b=ep.Linspace(0, 1, 6)), KEY, r"dims: b: 5, a: 3 .* b: 6"),
+        (plain, other(c=1.5), KEY, r"leaf c: None in the store, now 1.5"),
+        (plain, other()[2:], KEY, r"slice: None in the store, now \(2, 1, 13\)"),
+        (plain, some_space(0), jr.key(4), r"`key`: threefry2x32 \[0, 3\] .* \[0, 4\]"),
+        (plain, some_space(0), None, r"`key`: .* now no key"),
+        (shifted, some_space(0), KEY, r"another program \(`add` .* times, now"),
+        (reweighted, some_space(0), KEY, r"other values \(float32\[2,3\]\)"),
+        (lambda p: plain(p)["y"], some_space(0), KEY, r"it gives .*now float32\[3\]"),
+    ],
+)
+def test_a_store_of_another_sweep_is_refused(begun, fn, space, key, says):
+    was = contents(begun)
+    with pytest.raises(ValueError, match=says) as caught:
+        ep.sweep(fn, space, key=key, store=begun)
+    assert "another path" in str(caught.value)
+    assert contents(begun) == was
+
+
+def test_force_skips_the_check_of_the_function_alone(begun, tmp_path):
+    result = ep.sweep(shifted, some_space(0), key=KEY, store=begun, resume="force")
+    same(result.values, ep.sweep(plain, some_space(0), key=KEY, batch_size=4).values)
+    with pytest.raises(ValueError, match="`key`"):
+        ep.sweep(shifted, some_space(0), key=jr.key(4), store=begun, resume="force")
+    with pytest.raises(ValueError, match="resume=.force."):
+        ep.sweep(shifted, some_space(0), key=KEY, store=begun)
+
+
+def test_a_fresh_lambda_is_the_same_function(begun):
+    scale = jnp.asarray(np.asarray(WEIGHT))
+    path = begun.parent / "lambda.zarr"
+    space = ep.Linspace(0, 1, 4)
+    ep.sweep(lambda x: x * scale, space, store=path)
+    again = jnp.array(WEIGHT)
+    ep.sweep(lambda y: y * again, space, store=path)
+    other = jnp.array(-WEIGHT)
+    with pytest.raises(ValueError, match="other values"):
+        ep.sweep(lambda y: y * other, space, store=path)
+
+
+def test_another_batch_size_is_refused(begun):
+    with pytest.raises(ValueError, match="begun with 4.*Leave it out"):
+        ep.sweep(plain, some_space(0), key=KEY, store=begun, batch_size=3)
+    ep.sweep(plain, some_space(0), key=KEY, store=begun, batch_size=4)
+
+
+def edit(path, change):
+    """Changes the record of a store."""
+    file = path / "zarr.json"
+    meta = json.loads(file.read_text())
+    record = json.loads(meta["attributes"]["eqx_pipe_store"])
+    change(record)
+    meta["attributes"]["eqx_pipe_store"] = json.dumps(record)
+    file.write_text(json.dumps(meta))
+
+
+def test_another_jax_warns_and_goes_on_and_another_format_does_not(tmp_path):
+    path, space = tmp_path / "runs.zarr", ep.Linspace(0, 1, 3)
+    fn = lambda x: jnp.sin(x) * WEIGHT  # noqa: E731
+    ep.sweep(fn, space, store=path)
+    edit(path, lambda record: record.update(jax="0.0.1"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ep.sweep(fn, space, store=path)  # the same text
+    edit(path, lambda record: record["function"].update(text="other"))
+    with pytest.warns(UserWarning, match="begun with jax 0.0.1"):
+        ep.sweep(fn, space, store=path)
+    with pytest.raises(ValueError, match="other values"):
+        ep.sweep(lambda x: jnp.sin(x) * DOUBLE, space, store=path)
+    edit(path, lambda record: record.update(format=77))
+    with pytest.raises(ValueError, match="has the format 77.*the version that made it"):
+        ep.sweep(fn, space, store=path)
+
+
+@pytest.mark.parametrize("what", ["file", "folder", "group"])
+def test_a_path_that_holds_something_else_is_refused_untouched(tmp_path, what):
+    path = tmp_path / "mine"
+    if what == "file":
+        path.write_text("precious")
+    elif what == "folder":
+        path.mkdir()
+        (path / "thesis.tex").write_text("precious")
+    else:
+        xarray.Dataset({"a": ("x", [1, 2])}).to_zarr(path, consolidated=False)
+    was = contents(tmp_path)
+    with pytest.raises(ValueError, match="is left as it is. Give a path"):
+        ep.sweep(jnp.sin, ep.Linspace(0, 1, 3), store=path)
+    assert contents(tmp_path) == was
+
+
+def test_an_empty_folder_is_nothing(tmp_path):
+    result = ep.sweep(jnp.sin, ep.Linspace(0, 1, 3), store=str(tmp_path))
+    assert result.to_xarray()["value"].shape == (3,)
+    assert not list(tmp_path.parent.glob("*.partial"))
+
+
+def test_values_are_read_when_asked_for(tmp_path):
+    space = ep.Space({"a": ep.Linspace(0, 1, 4), "b": ep.Linspace(1, 2, 6)})
+    asked = {"batch_size": 2, "mesh": one_device()}
+    fn = lambda p: p["a"] * jnp.arange(3.0) + p["b"]  # noqa: E731
+    leaf = ep.sweep(fn, space, store=tmp_path / "r.zarr", **asked).values
+    expected = ep.sweep(fn, space, **asked).values
+    assert (leaf.shape, leaf.dtype, leaf.ndim, len(leaf)) == ((24, 3), "float32", 2, 24)
+    assert (leaf.size, leaf.nbytes) == (72, 288) and "float32[24,3]" in repr(leaf)
+    for index in [
+        3, -1, np.int64(5), slice(None), slice(2, 9), slice(20, 3, -4), slice(5, 5),
+        slice(None, None, 7), ..., (5, 1), (slice(3, 8), slice(1, None)), (..., 0),
+        [3, 1, 20], np.array([[-1, 0]]), np.arange(24) % 5 == 0, None, (slice(9), [0]),
+    ]:  # fmt: skip
+        got, wanted = leaf[index], expected[index]
+        assert got.dtype == wanted.dtype and np.array_equal(got, wanted), index
+    assert np.array_equal(np.stack(list(leaf)), expected)
+    assert np.array_equal(jnp.asarray(leaf), expected)
+    grid, wanted = leaf.reshape((4, 6, 3)), expected.reshape(4, 6, 3)
+    for index in [1, (2, 3), (slice(1, 3), 5, 0), (..., 1), slice(3, 0, -2), [0, 2]]:
+        assert np.array_equal(grid[index], wanted[index]), index
+    assert np.array_equal(leaf.reshape(72), expected.reshape(72))
+    for wrong in (24, -25, [0, 24], np.ones(23, bool)):
+        with pytest.raises(IndexError, match="24"):
+            leaf[wrong]
+
+
+def test_a_stored_result_is_searched_and_tabled(tmp_path):
+    space = some_space(0)
+    result = ep.sweep(plain, space, store=tmp_path / "r.zarr")
+    memory = ep.sweep(plain, space)
+    by = lambda out: out["y"][0]  # noqa: E731
+    assert result.best(by).index == memory.best(by).index
+    assert result.best("n.k").value == memory.best("n.k").value
+    assert result.to_pandas().equals(memory.to_pandas())
+    assert len(list(result)) == len(list(result[3:])) + 3
+    assert "float32[15,3]" in repr(result)
+
+
+def test_points_that_fail_are_stored_as_failed(tmp_path):
+    def fn(p):
+        return eqx.error_if(p, p > 2.5, "too large"), jnp.int32(1)
+
+    space, path = ep.Linspace(0, 3, 13), tmp_path / "runs.zarr"
+    asked = {"batch_size": 2, "mesh": one_device()}
+    with pytest.raises(ep.SweepError, match="at point 11") as caught:
+        ep.sweep(fn, space, store=path, **asked)
+    assert caught.value.indices == (11,)
+    assert "10 of 13 points are finished and kept" in caught.value.__notes__[-1]
+    half = xarray.open_zarr(path).load()
+    assert half["status"].values.tolist() == [1] * 10 + [0] * 3
+    assert np.isnan(half["0"].values[10:]).all()
+    result = ep.sweep(fn, space, store=path, on_error="isolate", **asked)
+    memory = ep.sweep(fn, space, on_error="isolate", **asked)
+    same(result.values, memory.values)
+    assert np.array_equal(result.ok, memory.ok) and not result.ok[11:].any()
+    same_dataset(result.to_xarray(), memory.to_xarray())
+    assert result.to_xarray()["status"].values.tolist() == [1] * 11 + [2] * 2
+
+
+def test_order_by_changes_nothing_in_a_store(tmp_path):
+    space = some_space(3)
+    asked = {"batch_size": 2, "mesh": one_device()}
+    costs = np.cos(np.arange(space.size))
+    result = ep.sweep(plain, space, store=tmp_path / "r.zarr", order_by=costs, **asked)
+    same(result.values, ep.sweep(plain, space, **asked).values)
+
+
+def damage(path, name, how):
+    file = sorted(p for p in (path / name / "c").rglob("*") if p.is_file())[1]
+    data = file.read_bytes()
+    if how == "cut":
+        file.write_bytes(data[: len(data) // 2])
+    elif how == "empty":
+        file.write_bytes(b"")
+    elif how == "flipped":
+        file.write_bytes(bytes([data[0] ^ 1]) + data[1:])
+    else:
+        file.unlink()
+    return file
+
+
+@pytest.mark.parametrize("how", ["cut", "empty", "flipped"])
+@pytest.mark.parametrize("name", ["value", "status"])
+def test_a_damaged_chunk_is_never_read(tmp_path, how, name):
+    space, path = ep.Linspace(0, 1, 9), tmp_path / "runs.zarr"
+    asked = {"batch_size": 2, "mesh": one_device(), "store": path}
+    whole = ep.sweep(jnp.sin, space, **asked)
+    expected = whole.values[:]
+    file = damage(path, name, how)
+    # Nothing is missing by the looks of it: it is found when it is read, ...
+    with pytest.raises(OSError, match=f"{file.name}.* cannot be read.*Delete it"):
+        ep.sweep(jnp.sin, space, **asked).values[:]
+    file.unlink()
+    assert np.array_equal(ep.sweep(jnp.sin, space, **asked).values, expected)
+    # ... and when a sweep goes on, which computes it again.
+    damage(path, name, how)
+    (path / "status" / "c" / "3").unlink()
+    assert np.array_equal(ep.sweep(jnp.sin, space, **asked).values, expected)
+
+
+def test_a_lost_chunk_is_not_read_as_nothing(tmp_path):
+    space, path = ep.Linspace(0, 1, 9), tmp_path / "runs.zarr"
+    asked = {"batch_size": 2, "mesh": one_device(), "store": path}
+    whole = ep.sweep(jnp.sin, space, **asked)
+    damage(path, "value", "lost")
+    with pytest.raises(OSError, match="is not there"):
+        whole.values[:]
+    again = ep.sweep(jnp.sin, space, **asked)
+    assert np.array_equal(again.values, ep.sweep(jnp.sin, space, batch_size=2).values)
+
+
+def test_names_that_files_cannot_have(tmp_path):
+    with pytest.raises(ValueError, match="`a/b`.*Rename"):
+        ep.sweep(
+            lambda p: p["a/b"], {"a/b": ep.Linspace(0, 1, 3)}, store=tmp_path / "r"
+        )
+    two = lambda x: {"a.b": x, "a": {"b": x}}  # noqa: E731
+    with pytest.raises(ValueError, match="the same path"):
+        ep.sweep(two, ep.Linspace(0, 1, 3), store=tmp_path / "r")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    ("asked", "kind", "says"),
+    [
+        ({"store": 3}, TypeError, "Give the path of a folder"),
+        ({"store": "s3://bucket/runs.zarr"}, ValueError, "a folder on a disk"),
+        ({"store": ""}, ValueError, "a folder on a disk"),
+        ({"resume": "force"}, ValueError, "without `store`"),
+        ({"store": "x", "resume": "yes"}, ValueError, "`force`"),
+        ({"store": "x", "reduce": ep.Mean()}, ValueError, "without `store`"),
+    ],
+)
+def test_wrong_arguments(asked, kind, says, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(kind, match=says):
+        ep.sweep(jnp.sin, ep.Linspace(0, 1, 3), **asked)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_store_under_disable_jit_is_refused(tmp_path):
+    with jax.disable_jit(), pytest.raises(ValueError, match="out to debug"):
+        ep.sweep(jnp.sin, ep.Linspace(0, 1, 3), store=tmp_path / "r")
+
+
+@pytest.mark.parametrize("module", ["xarray", "zarr"])
+def test_a_missing_library_names_the_extra(module, monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(ImportError, match=r"eqx_pipe\[sweep\]"):
+        ep.sweep(jnp.sin, ep.Linspace(0, 1, 3), store=tmp_path / "r")
+
+
+def test_progress_counts_what_was_there(tmp_path, capfd):
+    space, path = ep.Linspace(0, 1, 20), tmp_path / "runs.zarr"
+    asked = {"batch_size": 2, "mesh": one_device(), "store": path}
+    ep.sweep(jnp.sin, space, **asked)
+    store = stored(path)
+    for number in range(5):
+        store.discard(number)
+    ep.sweep(jnp.sin, space, progress=True, **asked)
+    bars = [line for line in capfd.readouterr().err.split("\r") if "20" in line]
+    assert "10/20" in bars[0] and "20/20" in bars[-1] and "points/s" in bars[-1]
