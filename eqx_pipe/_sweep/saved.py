@@ -118,7 +118,8 @@ def result_from(data: Any) -> SweepResult:
         batch_size=int(attrs["batch_size"]),
         num_devices=int(attrs["devices"]),
         started=datetime.datetime.fromisoformat(attrs["started"]).timestamp(),
-        seconds=float(attrs["seconds"]),
+        # A store does not know how long it will take.
+        seconds=float(attrs.get("seconds", "nan")),
         function=attrs.get("function", ""),
         missing=(status == 0) if np.any(status == 0) else None,
         made=tuple((k, v) for k, v in attrs.items() if k not in _OWN),

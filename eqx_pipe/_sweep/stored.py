@@ -15,10 +15,10 @@ from .._store.layout import Plan, Variable, create
 from .._store.lazy import Stored
 from .._store.lock import Taken, lock
 from .._store.store import FAILED, LOCKS, MISSING, OK, Store, is_vacant, open_store
+from .call import fn_name
 from .chunked import Source, gather
 from .fingerprint import check_same, fingerprint
 from .interrupt import Interrupt
-from .call import fn_name
 from .label import attributes, coordinate_variables, inner_dims, variable_names
 from .label import storable as as_stored
 from .parts import Job
