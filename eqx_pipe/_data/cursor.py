@@ -1,0 +1,225 @@
+"""Where a loader stands: a small pytree."""
+
+import dataclasses
+import json
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+from jax.core import Tracer
+from jaxtyping import Array, UInt32
+
+from .._check import check_key
+from .._errors import describe_value, message
+from .._types import Key
+
+_FORMAT = 1
+_Numbers = Array | np.ndarray
+
+
+class Cursor(eqx.Module):
+    """A place in the data: an epoch, and how many of its records were given.
+
+    Together with the key it decides everything that a `Loader` gives from there on,
+    whatever the batch size and the number of hosts. It is made by `Loader.init`, and
+    moved by `Loader.next`, `scan` and `epoch`.
+
+    It holds only a few integers, in arrays: save it with a model by
+    `equinox.tree_serialise_leaves`, or as text by `to_json`. What it was made for (how
+    many records, of what form, shuffled or not) goes along, so that a loader refuses
+    the cursor of another.
+
+    !!! example
+
+        >>> import eqx_pipe as ep, jax, jax.numpy as jnp
+        >>> loader = ep.Loader(ep.ArraySource(jnp.arange(10)), batch_size=4)
+        >>> batch, cursor = loader.next(loader.init(jax.random.key(0)))
+        >>> cursor.position, ep.Cursor.from_json(cursor.to_json()).position
+        (4, 4)
+    """
+
+    words: UInt32[_Numbers, " words"]
+    epoch: UInt32[_Numbers, ""]
+    record: UInt32[_Numbers, "2"]
+    made_for: UInt32[_Numbers, "3"]
+    kind: str = eqx.field(static=True)
+
+    @property
+    def key(self) -> Key:
+        """The PRNG key from which everything is drawn."""
+        return jr.wrap_key_data(jnp.asarray(self.words), impl=self.kind)
+
+    @property
+    def position(self) -> int:
+        """How many records of the epoch were given."""
+        check_concrete("Cursor.position", self)
+        low, high = np.asarray(self.record).tolist()
+        return low + 2**32 * high
+
+    def next_epoch(self) -> "Cursor":
+        """The beginning of the epoch that follows."""
+        epoch = self.epoch + np.uint32(1)
+        epoch = epoch if isinstance(epoch, jax.Array) else np.asarray(epoch)
+        return dataclasses.replace(self, epoch=epoch, record=split(0))
+
+    def to_json(self) -> str:
+        """The cursor as text."""
+        check_concrete("Cursor.to_json", self)
+        size, high, form = np.asarray(self.made_for).tolist()
+        return json.dumps(
+            {
+                "eqx_pipe.Cursor": _FORMAT,
+                "key": np.asarray(self.words).tolist(),
+                "kind": self.kind,
+                "epoch": int(self.epoch),
+                "position": self.position,
+                "records": size + 2**32 * high,
+                "form": form,
+            }
+        )
+
+    @staticmethod
+    def from_json(text: str, like: "Cursor | None" = None) -> "Cursor":
+        """The cursor of a text that `to_json` made.
+
+        **Arguments:**
+
+        - `text`: the text.
+        - `like`: a cursor of the same run, such as `loader.init(key)`. If given, a text
+            of another key or another source is refused.
+
+        **Raises:** `ValueError` if the text is none of a cursor, or not of this run.
+        """
+        try:
+            found = json.loads(text)
+            if found["eqx_pipe.Cursor"] != _FORMAT:
+                raise KeyError(found["eqx_pipe.Cursor"])
+            cursor = Cursor(
+                words=np.asarray(found["key"], np.uint32),
+                epoch=np.asarray(found["epoch"], np.uint32),
+                record=split(found["position"]),
+                made_for=np.concatenate(
+                    [split(found["records"]), np.asarray([found["form"]], np.uint32)]
+                ),
+                kind=str(found["kind"]),
+            )
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            raise ValueError(
+                message(
+                    "Cursor.from_json",
+                    f"`text` is {describe_value(text)}, which is no cursor.",
+                    "Give what `to_json` returned.",
+                )
+            ) from error
+        if like is not None:
+            _check_alike(cursor, like)
+        return cursor
+
+
+def start(key: Any, size: int, form: int) -> Cursor:
+    """The cursor at the beginning of the first epoch."""
+    if key is None:
+        raise TypeError(
+            message("Loader.init", "no key.", "Give one: `jax.random.key(0)`.")
+        )
+    check_key("Loader.init", key)
+    typed = jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
+    if not typed:
+        key = jr.wrap_key_data(jnp.asarray(key))
+    kind = str(jr.key_impl(key))
+    if "rbg" in kind:
+        raise ValueError(
+            message(
+                "Loader.init",
+                f"`key` is of the kind `{kind}`, whose draws under `vmap` differ from "
+                "those of a single record.",
+                "Use `jax.random.key(seed, impl='threefry2x32')`.",
+            )
+        )
+    words = jr.key_data(key)
+    return Cursor(
+        # In NumPy where possible: whoever looks at a cursor need not wait for a device.
+        words=words if isinstance(words, Tracer) else np.asarray(words),
+        epoch=np.asarray(0, np.uint32),
+        record=split(0),
+        made_for=np.concatenate([split(size), np.asarray([form], np.uint32)]),
+        kind=kind,
+    )
+
+
+def split(number: int) -> UInt32[np.ndarray, "2"]:
+    """A number below 2^64 as its lower and upper half."""
+    return np.asarray([number % 2**32, number // 2**32], np.uint32)
+
+
+def is_concrete(cursor: Cursor) -> bool:
+    """Whether the place of a cursor has values, and is not traced."""
+    return not any(isinstance(x, Tracer) for x in (cursor.epoch, cursor.record))
+
+
+def check_concrete(function: str, cursor: Cursor) -> None:
+    """Raises a `TypeError` if the place of the cursor is traced."""
+    if not is_concrete(cursor):
+        raise TypeError(
+            message(
+                function,
+                "the cursor is traced, and its place is asked for.",
+                "Call it outside of `jit` and `vmap`; inside, use `next` or `scan` of "
+                "a loader whose source is on the device.",
+            )
+        )
+
+
+def check_cursor(function: str, cursor: Any, size: int, form: int) -> None:
+    """Raises unless the cursor was made for such a source, as far as can be told."""
+    if not isinstance(cursor, Cursor):
+        raise TypeError(
+            message(
+                function,
+                f"`cursor` is {describe_value(cursor)}.",
+                "Give a `Cursor`: `loader.init(jax.random.key(0))` makes the first.",
+            )
+        )
+    made_for = cursor.made_for
+    if not isinstance(made_for, Tracer):
+        low, high, other_form = np.asarray(made_for).tolist()
+        other = low + 2**32 * high
+        if other != size or other_form != form:
+            wrong = f"{other} records, and this source has {size}"
+            if other == size:
+                wrong = "records of another form, or another order (`shuffle`)"
+            raise ValueError(
+                message(
+                    function,
+                    f"the cursor is one of another source: it was made for {wrong}.",
+                    "Continue with the source and `shuffle` that it was made for, or "
+                    "begin anew with `loader.init(key)`.",
+                )
+            )
+    if is_concrete(cursor) and cursor.position > size:
+        raise ValueError(
+            message(
+                function,
+                f"the cursor stands at record {cursor.position} of {size}.",
+                "Take cursors from `loader.init`, `next`, `scan` and `epoch` only.",
+            )
+        )
+
+
+def _check_alike(cursor: Cursor, like: Cursor) -> None:
+    check_concrete("Cursor.from_json", like)
+    same_key = np.array_equal(np.asarray(cursor.words), np.asarray(like.words))
+    if not same_key or cursor.kind != like.kind:
+        raise ValueError(
+            message(
+                "Cursor.from_json",
+                "the text is the cursor of another key than that of `like`.",
+                "Give the key that the run began with, or leave `like` out to go on "
+                "with the one in the text.",
+            )
+        )
+    low, high, form = np.asarray(like.made_for).tolist()
+    check_cursor("Cursor.from_json", cursor, low + 2**32 * high, form)

@@ -1,0 +1,195 @@
+"""The batches of an epoch, one by one."""
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.random as jr
+import numpy as np
+from jaxtyping import PyTree
+
+from .cursor import Cursor, split
+from .draw import Place, draw
+from .prepare import Numbers, constrained, halves, prepare, settled, wide
+from .programs import arrays_of, program
+from .read_ahead import ReadAhead
+from .shuffle import permute_on_host
+from .spread import everywhere, own_rows, spread
+
+_BLOCK = 8192
+"""About how many places of the order the host computes at once."""
+
+
+class Epoch(Iterator[Any]):
+    """The batches that are left of an epoch; `cursor` is the place behind the last."""
+
+    def __init__(self, loader: Any, cursor: Cursor):
+        self._loader = loader
+        self._from = cursor
+        self._position = cursor.position
+        self._end = batches_end(loader, self._position)
+
+    @property
+    def cursor(self) -> Cursor:
+        """The place to resume from: behind the batch that was given last."""
+        return dataclasses.replace(self._from, record=split(self._position))
+
+    def __len__(self) -> int:
+        """How many batches are left."""
+        return -(-(self._end - self._position) // self._loader.batch_size)
+
+    def _count(self) -> int:
+        """The size of the next batch; 0 when there is none."""
+        return min(self._loader.batch_size, self._end - self._position)
+
+
+def batches_end(loader: Any, position: int) -> int:
+    """Where in the epoch the last batch ends that begins at or behind `position`."""
+    size = len(loader.source)
+    if loader.drop_remainder:
+        return position + (size - position) // loader.batch_size * loader.batch_size
+    return size
+
+
+class DeviceEpoch(Epoch):
+    """From a source on the device: one call of a compiled program for each batch."""
+
+    def __init__(self, loader: Any, cursor: Cursor):
+        super().__init__(loader, cursor)
+        self._arrays = arrays_of(loader)
+        place = (cursor.words, cursor.epoch, np.uint32(self._position))
+        self._words, self._epoch, self._start = jax.device_put(
+            everywhere(tuple(map(np.asarray, place)), loader.sharding)
+        )
+        self._size = -1
+        self._run: Any = None
+
+    def __next__(self) -> PyTree:
+        count = self._count()
+        if count != self._size:
+            if count == 0:
+                raise StopIteration
+            options = self._from.kind, count
+            self._run, self._size = program(self._loader, _stretch, *options), count
+        batch, self._start = self._run(
+            self._arrays, self._words, self._epoch, self._start
+        )
+        self._position += count
+        if self._loader.sharding is not None:
+            batch = settled(batch, self._loader.sharding)
+        return batch
+
+
+def _stretch(
+    loader: Any, kind: str, count: int, words: Any, epoch: Any, start: Any
+) -> Any:
+    key = jr.wrap_key_data(words, impl=kind)
+    batch, place = draw(loader, words, key, Place(epoch, start), count, inside=True)
+    return batch, place.start
+
+
+class HostEpoch(Epoch):
+    """From a host source: records are read ahead by threads."""
+
+    def __init__(self, loader: Any, cursor: Cursor):
+        super().__init__(loader, cursor)
+        self._ahead = ReadAhead(
+            _Reader(loader, cursor),
+            _pieces(loader, cursor, self._position, self._end),
+            loader.source.threads,
+        )
+
+    def __next__(self) -> PyTree:
+        batch, count = next(self._ahead)
+        batch = finish(self._loader, self._from, *batch)
+        self._position += count
+        return batch
+
+    def close(self) -> None:
+        """Ends the threads that read ahead; dropping the iterator does the same."""
+        self._ahead.close()
+
+
+class _Reader:
+    """Reads the records of one batch and begins their way to the device."""
+
+    def __init__(self, loader: Any, cursor: Cursor):
+        self._source, self._sharding = loader.source, loader.sharding
+
+    def __call__(self, piece: tuple[Any, Any, int]) -> Any:
+        indices, epoch, offset = piece
+        return read(self._source, self._sharding, indices, epoch, offset), len(indices)
+
+
+def read(
+    source: Any, sharding: Any, indices: Any, epoch: Any, offset: int
+) -> tuple[Numbers, PyTree]:
+    """The numbers and records of a batch, on the device."""
+    count = len(indices)
+    rows = own_rows(sharding, count)
+    records = source.read(np.asarray(indices)[rows].tolist())
+    low, high = halves(indices)
+    first, first_high = halves(offset)
+    big = wide(len(source))
+    numbers = Numbers(
+        epoch, low, high if big else None, first, first_high if big else None
+    )
+    return everywhere(numbers, sharding), spread(records, sharding, count, rows)
+
+
+def finish(loader: Any, cursor: Cursor, numbers: Numbers, records: PyTree) -> PyTree:
+    """The batch of some records, through the pipelines of the loader."""
+    stages = stages_of(loader)
+    run = program(stages, _prepare, cursor.kind)
+    words = everywhere(cursor.words, loader.sharding)
+    batch = run(arrays_of(stages), words, numbers, records)
+    return settled(batch, loader.sharding)
+
+
+class _Stages(eqx.Module):
+    """What of a loader is in a program that is given the records."""
+
+    pipe: Any
+    batch_pipe: Any
+    sharding: Any = eqx.field(static=True)
+
+
+def stages_of(loader: Any) -> _Stages:
+    """One and the same for a loader, so that programs are found again."""
+    found = loader.__dict__.get("_stages")
+    if found is None:
+        found = _Stages(loader.pipe, loader.batch_pipe, loader.sharding)
+        loader.__dict__["_stages"] = found
+    return found
+
+
+def _prepare(
+    stages: _Stages, kind: str, words: Any, numbers: Numbers, records: PyTree
+) -> PyTree:
+    key = jr.wrap_key_data(words, impl=kind)
+    batch = prepare(stages.pipe, stages.batch_pipe, key, numbers, records)
+    return constrained(batch, stages.sharding)
+
+
+def _pieces(loader: Any, cursor: Cursor, first: int, end: int) -> Iterator[Any]:
+    """For each batch: the numbers of its records, its epoch, and where it begins."""
+    size, batch = len(loader.source), loader.batch_size
+    epoch = np.asarray(cursor.epoch, np.uint32)
+    block = max(1, _BLOCK // batch) * batch
+    for start in range(first, end, block):
+        stop = min(end, start + block)
+        indices = ordered(loader, cursor, int(epoch), start, stop, size)
+        for at in range(start, stop, batch):
+            yield indices[at - start : at - start + batch], epoch, at
+
+
+def ordered(
+    loader: Any, cursor: Cursor, epoch: int, start: int, stop: int, size: int
+) -> Any:
+    """The numbers of the records at the places from `start` to `stop` of an epoch."""
+    positions = np.arange(start, stop, dtype=np.uint64)
+    if not loader.shuffle:
+        return positions
+    return permute_on_host(np.asarray(cursor.words), epoch, positions, size)

@@ -1,0 +1,352 @@
+"""`Loader`: from a source to batches."""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import numpy as np
+from jax.core import Tracer
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+from jaxtyping import PyTree
+
+from .._check import check_callable, check_int
+from .._errors import describe_value, message
+from .._sharding.mesh import ways
+from .._sharding.place import shard
+from .._stage import as_stage, identity, is_stateful
+from .._types import StageLike
+from . import scan as scanning
+from .cursor import Cursor, check_concrete, check_cursor, start
+from .epoch import DeviceEpoch, Epoch, HostEpoch, batches_end
+from .prepare import automatic
+from .source import DeviceSource, Source, as_source, form_of
+from .step import next_batch
+
+
+class Loader(eqx.Module):
+    """Batches of records, in an order and with draws that a cursor decides.
+
+    A loader is a value, like a pipeline: it holds no place. `init` makes the first
+    `Cursor`, and `next`, `epoch` and `scan` go on from one.
+
+    In an epoch every record comes exactly once. Its order, with `shuffle`, is another
+    permutation in each epoch, computed where it is needed and never stored. What `pipe`
+    draws for a record depends on the key, the epoch, and the record's number in the
+    source: not on the batch size, the order, the number of hosts, or on where the run
+    was resumed.
+
+    **Arguments:**
+
+    - `source`: an `ArraySource`, `mixture` or `windows` on the device; or a host
+        source, which is anything with `__len__` and `__getitem__` (a NumPy array or
+        memory map, a Grain `MapDataset`, a Hugging Face dataset, a list of records).
+    - `pipe`: a stage from one record to another. It runs on the device, under `vmap`,
+        for host sources too.
+    - `batch_pipe`: a stage from batch to batch, after `pipe`. What it draws depends on
+        the key, the epoch, and the place in the epoch of the batch's first record.
+        (Keyword only, as all that follow.)
+    - `batch_size`: the number of records in a batch.
+    - `shuffle`: whether each epoch has an order of its own, or that of the source.
+    - `drop_remainder`: whether the records behind the last full batch are left out.
+    - `sharding`: a `jax.sharding.NamedSharding` for batches. In a run of several
+        processes each reads only the records of its own devices. A spec is cut to the
+        rank of each array.
+
+    **Returns:** a loader. `len(loader)` is the number of batches of an epoch.
+
+    **Raises:**
+
+    - `TypeError` if something is no source or no stage.
+    - `ValueError` if the source is empty; the batch size is below 1, is larger than the
+      source with `drop_remainder`, or does not divide by the devices that split it; or
+      a stage is stateful.
+
+    **Laws:** the records of an epoch are those of the source; `scan` gives what a loop
+    of `next` gives; a resumed run gives what an uninterrupted one gives.
+
+    !!! example
+
+        >>> import eqx_pipe as ep, jax, jax.numpy as jnp
+        >>> source = ep.ArraySource({"x": jnp.arange(10.0), "y": jnp.arange(10)})
+        >>> loader = ep.Loader(source, ep.at("x", jnp.sqrt), batch_size=4)
+        >>> cursor = loader.init(jax.random.key(0))
+        >>> [batch["y"].shape for batch in loader.epoch(cursor)]
+        [(4,), (4,), (2,)]
+    """
+
+    source: Source
+    pipe: Any
+    batch_pipe: Any
+    batch_size: int = eqx.field(static=True)
+    shuffle: bool = eqx.field(static=True)
+    drop_remainder: bool = eqx.field(static=True)
+    sharding: NamedSharding | None = eqx.field(static=True)
+    form: int = eqx.field(static=True)
+
+    def __init__(
+        self,
+        source: Any,
+        pipe: StageLike = identity,
+        *,
+        batch_pipe: StageLike = identity,
+        batch_size: Any,
+        shuffle: Any = True,
+        drop_remainder: Any = False,
+        sharding: Any = None,
+    ):
+        source = as_source("Loader", "source", source)
+        check_int("Loader", "batch_size", batch_size, 1)
+        _check_switch("shuffle", shuffle)
+        _check_switch("drop_remainder", drop_remainder)
+        self.pipe = _as_stateless("pipe", pipe)
+        self.batch_pipe = _as_stateless("batch_pipe", batch_pipe)
+        self.batch_size = batch_size.__index__()
+        self.shuffle, self.drop_remainder = bool(shuffle), bool(drop_remainder)
+        _check_size(len(source), self.batch_size, self.drop_remainder)
+        self.sharding = _check_sharding(sharding, self.batch_size)
+        self.source = _placed(source, self.sharding)
+        self.form = form_of((source.struct(), self.shuffle))
+
+    def init(self, key: Any) -> Cursor:
+        """The cursor at the beginning of the first epoch.
+
+        **Arguments:**
+
+        - `key`: a PRNG key. It decides the order of every epoch and all draws.
+
+        **Returns:** a cursor.
+        """
+        return start(key, len(self.source), self.form)
+
+    def next(self, cursor: Any) -> tuple[PyTree, Cursor]:
+        """The next batch, always a full one, and the cursor behind it.
+
+        A batch runs over into the next epoch; with `drop_remainder` it begins there
+        instead, and the rest of the epoch is skipped. For a source on the device this
+        is a pure function: `equinox.filter_jit(loader.next)`.
+
+        **Arguments:**
+
+        - `cursor`: where to go on.
+
+        **Returns:** the batch and the next cursor.
+
+        **Raises:**
+
+        - `ValueError` if the cursor was made for another source.
+        - `TypeError` if it is traced and the source is on the host.
+        """
+        check_cursor("Loader.next", cursor, len(self.source), self.form)
+        return next_batch(self, cursor)
+
+    def epoch(self, cursor: Any) -> Epoch:
+        """Iterates over the batches that are left of the cursor's epoch.
+
+        The last batch is short if records do not divide; with `drop_remainder` there
+        is no such batch. The iterator's `.cursor` is the place to resume from. When it
+        is through, `iterator.cursor.next_epoch()` is where the next epoch begins.
+
+        Records of a host source are read ahead in threads, a few batches at most.
+        They end with the iterator, also when it is dropped.
+
+        **Arguments:**
+
+        - `cursor`: where to begin; for the whole epoch, the one of `init` or
+            `next_epoch`.
+
+        **Returns:** an iterator over batches, with `.cursor`.
+
+        **Raises:** as `next`; `ValueError` if the short last batch could not be
+        sharded.
+        """
+        check_cursor("Loader.epoch", cursor, len(self.source), self.form)
+        check_concrete("Loader.epoch", cursor)
+        _check_last(self, cursor.position)
+        on_device = isinstance(self.source, DeviceSource)
+        return DeviceEpoch(self, cursor) if on_device else HostEpoch(self, cursor)
+
+    def __len__(self) -> int:
+        """The number of batches of an epoch."""
+        whole, rest = divmod(len(self.source), self.batch_size)
+        return whole + (rest > 0 and not self.drop_remainder)
+
+    def scan(
+        self,
+        step: Callable[..., Any],
+        carry: PyTree,
+        cursor: Any,
+        length: Any = None,
+    ) -> tuple[PyTree, PyTree, Cursor]:
+        """Many batches, and what is done with them, as one compiled program.
+
+        It equals this loop, up to rounding, and gives the same records and draws:
+
+        ```python
+        outputs = []
+        for _ in range(length):
+            batch, cursor = loader.next(cursor)
+            carry, output = step(carry, batch)
+            outputs.append(output)
+        return carry, stack(outputs), cursor
+        ```
+
+        Outside of `jit` the program is compiled once for each `step`; define the
+        function once, not anew for each epoch. Gradients flow through it, to the
+        parameters of `pipe` too.
+
+        **Arguments:**
+
+        - `step`: `step(carry, batch) -> (carry, output)`.
+        - `carry`: any pytree. It may hold models and optimiser states as they are;
+            leaves that are no arrays stay what they are.
+        - `cursor`: where to begin.
+        - `length`: the number of batches, by default the full batches of an epoch.
+
+        **Returns:** the last carry, the outputs stacked along a leading axis, and the
+        cursor behind the last batch.
+
+        **Raises:**
+
+        - `StructureError` (a `ValueError`) if `step` changes the form of the carry.
+        - `TypeError` if the source is on the host.
+        - `ValueError` if the cursor was made for another source.
+
+        !!! example
+
+            >>> import eqx_pipe as ep, jax, jax.numpy as jnp
+            >>> loader = ep.Loader(ep.ArraySource(jnp.arange(6.0)), batch_size=2)
+            >>> step = lambda total, batch: (total + batch.sum(), batch.mean())
+            >>> cursor = loader.init(jax.random.key(0))
+            >>> total, means, cursor = loader.scan(step, 0.0, cursor)
+            >>> total.item(), means.shape
+            (15.0, (3,))
+        """
+        check_callable("Loader.scan", "step", step)
+        check_cursor("Loader.scan", cursor, len(self.source), self.form)
+        length = len(self.source) // self.batch_size if length is None else length
+        check_int("Loader.scan", "length", length, 0)
+        if not isinstance(self.source, DeviceSource):
+            raise TypeError(
+                message(
+                    "Loader.scan",
+                    "the source is on the host, which a compiled program cannot read.",
+                    "Iterate over `epoch`, or put the data on the device: "
+                    "`ArraySource(arrays)`.",
+                )
+            )
+        return scanning.scan(self, step, carry, cursor, length.__index__())
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {k: v for k, v in self.__dict__.items() if not k.startswith("_")}
+
+    def __hash__(self) -> int:
+        raise TypeError(
+            "a `Loader` holds arrays and cannot be hashed, as `jax.jit` hashes its "
+            "function. Use `equinox.filter_jit(loader.next)`."
+        )
+
+
+def _as_stateless(argument: str, stage: Any) -> Any:
+    stage = as_stage("Loader", argument, stage)
+    if is_stateful(stage):
+        raise ValueError(
+            message(
+                "Loader",
+                f"`{argument}` is stateful, and a loader keeps no state.",
+                "Call the stage in the training step, which can carry its state.",
+            )
+        )
+    return stage
+
+
+def _check_switch(argument: str, value: Any) -> None:
+    if not isinstance(value, bool | np.bool_):
+        raise TypeError(
+            message(
+                "Loader",
+                f"`{argument}` is {describe_value(value)}.",
+                "Give True or False.",
+            )
+        )
+
+
+def _check_size(size: int, batch_size: int, drop_remainder: bool) -> None:
+    if size == 0:
+        raise ValueError(
+            message("Loader", "`source` is empty.", "Give one with records.")
+        )
+    if drop_remainder and batch_size > size:
+        raise ValueError(
+            message(
+                "Loader",
+                f"`batch_size` is {batch_size}, and the source has {size} records: "
+                "with `drop_remainder` no batch would be left.",
+                f"Give at most {size}, or `drop_remainder=False`.",
+            )
+        )
+
+
+def _check_sharding(sharding: Any, batch_size: int) -> NamedSharding | None:
+    if sharding is None:
+        return None
+    if not isinstance(sharding, NamedSharding):
+        raise TypeError(
+            message(
+                "Loader",
+                f"`sharding` is {describe_value(sharding)}.",
+                "Give a `jax.sharding.NamedSharding(mesh, PartitionSpec('data'))`.",
+            )
+        )
+    parts = _parts(sharding)
+    if batch_size % parts:
+        below, above = batch_size // parts * parts, -(-batch_size // parts) * parts
+        sizes = f"{above}" if below == 0 else f"{below} or {above}"
+        raise ValueError(
+            message(
+                "Loader",
+                f"`batch_size` is {batch_size}, which {sharding.spec} splits into "
+                f"{parts} parts.",
+                f"Give a batch size that divides by {parts}, such as {sizes}.",
+            )
+        )
+    return sharding
+
+
+def _parts(sharding: NamedSharding) -> int:
+    entry = sharding.spec[0] if len(sharding.spec) else None
+    return ways(sharding.mesh, entry)  # type: ignore
+
+
+def _check_last(loader: Loader, position: int) -> None:
+    if loader.sharding is None:
+        return
+    left = (batches_end(loader, position) - position) % loader.batch_size
+    parts = _parts(loader.sharding)
+    if left % parts:
+        raise ValueError(
+            message(
+                "Loader.epoch",
+                f"the last batch has {left} records, which {loader.sharding.spec} "
+                f"splits into {parts} parts.",
+                "Give `drop_remainder=True`, use `next` (it gives full batches only), "
+                "or choose another batch size.",
+            )
+        )
+
+
+def _placed(source: Source, sharding: NamedSharding | None) -> Source:
+    """A device source on all devices of the mesh, so that no batch moves it again."""
+    if sharding is None or not isinstance(source, DeviceSource):
+        return source
+    devices = sharding.device_set
+    arrays = [x for x in jax.tree_util.tree_leaves(source) if eqx.is_array(x)]
+    there = all(isinstance(x, jax.Array) and _on(x, devices) for x in arrays)
+    return source if there else shard(source, automatic(sharding), P())
+
+
+def _on(x: jax.Array, devices: Any) -> bool:
+    if isinstance(x, Tracer):
+        return True
+    return isinstance(x.sharding, NamedSharding) and x.sharding.device_set == devices

@@ -1,0 +1,228 @@
+"""Several sources as one, each with its share."""
+
+import functools as ft
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
+from jaxtyping import Array, Int, PyTree, UInt32
+
+from .._check import check_choice
+from .._errors import StructureError, describe_value, message
+from .._tree import differences, is_key_array
+from .host import HostSource, OnHost
+from .source import MOST_ON_DEVICE, DeviceSource, as_source
+
+_LONGEST = 1024
+
+Shares = tuple[int, ...]
+"""How often each source stands in a pattern, which is repeated."""
+
+
+class Mixture(DeviceSource):
+    """Sources on the device as one; see `mixture`."""
+
+    sources: tuple[DeviceSource, ...]
+    shares: Shares = eqx.field(static=True)
+    size: int = eqx.field(static=True)
+
+    def __len__(self) -> int:
+        return self.size
+
+    def take(self, indices: UInt32[Array, " n"]) -> PyTree:
+        period = np.uint32(sum(self.shares))
+        which, rank = (jnp.asarray(x) for x in pattern(self.shares))
+        slot = (indices % period).astype(np.int32)
+        chosen, shares = which[slot], jnp.asarray(self.shares, np.uint32)
+        inner = indices // period * shares[chosen] + rank[slot].astype(np.uint32)
+        result = None
+        for k, source in enumerate(self.sources):
+            mine = chosen == k
+            at = jnp.where(mine, inner % np.uint32(len(source)), np.uint32(0))
+            records = source.take(at)
+            result = records if result is None else _select(mine, records, result)
+        return result
+
+
+class HostMixture:
+    """Sources of which some are on the host as one; see `mixture`."""
+
+    def __init__(self, sources: Sequence[HostSource], shares: Shares, size: int):
+        self.sources, self.shares, self.size = tuple(sources), shares, size
+        self.thread_safe = all(source.threads > 1 for source in self.sources)
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, index: int) -> PyTree:
+        return self.__getitems__([index])[0]
+
+    def __getitems__(self, indices: Sequence[int]) -> list[PyTree]:
+        period = sum(self.shares)
+        which, rank = pattern(self.shares)
+        found: list[Any] = [None] * len(indices)
+        slots = [int(i) % period for i in indices]
+        for k, source in enumerate(self.sources):
+            mine = [at for at, slot in enumerate(slots) if which[slot] == k]
+            inner = [
+                (int(indices[at]) // period * self.shares[k] + int(rank[slots[at]]))
+                % len(source)
+                for at in mine
+            ]
+            if mine:
+                records = source.read(inner)
+                for row, at in enumerate(mine):
+                    found[at] = jtu.tree_map(lambda leaf, r=row: leaf[r], records)
+        return found
+
+
+def mixture(
+    sources: Sequence[Any], weights: Any = None, *, until: str = "first"
+) -> Any:
+    """Mixes sources in fixed proportions.
+
+    The sources take turns by a pattern that spreads each as evenly as its weight
+    allows, and each gives its records in order, so that record `i` of the mixture is
+    found at once. Shuffled by a `Loader`, the mixture is in random order.
+
+    **Arguments:**
+
+    - `sources`: two or more sources whose records agree in structure, shapes and
+        dtypes. If all are on the device, so is the mixture.
+    - `weights`: one positive number for each source; only their ratios matter. Shares
+        that are no multiples of a 1,024th (or a simpler fraction) are rounded to such.
+        By default all are equal.
+    - `until`: where the mixture ends: `"first"`, before the first source would have to
+        repeat itself; `"last"`, when every record of every source has come, those of
+        shorter sources several times. (Keyword only.)
+
+    **Returns:** a source, for `Loader` and for further `mixture` and `windows`.
+
+    **Raises:**
+
+    - `StructureError` (a `ValueError`) if records differ in form.
+    - `ValueError` if there is not one positive weight for each source.
+
+    !!! example
+
+        >>> import eqx_pipe as ep, jax.numpy as jnp
+        >>> a, b = ep.ArraySource(jnp.arange(6)), ep.ArraySource(10 + jnp.arange(6))
+        >>> both = ep.mixture([a, b], weights=[2, 1])
+        >>> [both[i].item() for i in range(len(both))]
+        [0, 10, 1, 2, 11, 3, 4, 12, 5]
+    """
+    if not isinstance(sources, Sequence) or isinstance(sources, str) or not sources:
+        raise TypeError(
+            message(
+                "mixture",
+                f"`sources` is {describe_value(sources)}.",
+                "Give a list of sources.",
+            )
+        )
+    check_choice("mixture", "until", until, ("first", "last"))
+    known = [as_source("mixture", f"sources[{i}]", s) for i, s in enumerate(sources)]
+    _check_forms(known)
+    shares = shares_of(_check_weights(weights, len(known)))
+    size = _size([len(source) for source in known], shares, until)
+    on_device = all(isinstance(source, DeviceSource) for source in known)
+    if on_device and size <= MOST_ON_DEVICE:
+        return Mixture(tuple(known), shares, size)  # type: ignore
+    return HostMixture([on_host(source) for source in known], shares, size)
+
+
+def on_host(source: Any) -> HostSource:
+    """A source, wherever it is, as one that the host reads."""
+    return source if isinstance(source, HostSource) else HostSource(OnHost(source))
+
+
+@ft.cache
+def pattern(shares: Shares) -> tuple[Int[np.ndarray, " n"], Int[np.ndarray, " n"]]:
+    """For each slot: which source it is for, and how many slots that had before."""
+    given, which, rank = [0] * len(shares), [], []
+    for slot in range(sum(shares)):
+        # The one that is furthest behind what is due to it.
+        behind = [s * (slot + 1) - sum(shares) * g for s, g in zip(shares, given)]  # noqa: B905
+        k = behind.index(max(behind))
+        which.append(k)
+        rank.append(given[k])
+        given[k] += 1
+    return np.asarray(which, np.int32), np.asarray(rank, np.int32)
+
+
+def shares_of(weights: list[float]) -> Shares:
+    """Whole numbers in the ratio of some weights, as small as they can be."""
+    total = math.fsum(weights)
+    exact = [w / total for w in weights]
+    for period in range(len(weights), _LONGEST + 1):
+        rounded = [round(e * period) for e in exact]
+        off = max(abs(r - e * period) for r, e in zip(rounded, exact, strict=True))
+        if sum(rounded) == period and min(rounded) > 0 and off < 1e-6:
+            return tuple(rounded)
+    shares = [max(1, math.floor(e * _LONGEST)) for e in exact]
+    while sum(shares) < _LONGEST:
+        behind = [e * _LONGEST - s for e, s in zip(exact, shares, strict=True)]
+        shares[behind.index(max(behind))] += 1
+    return tuple(shares)
+
+
+def _size(sizes: list[int], shares: Shares, until: str) -> int:
+    """How many records the mixture has."""
+    which, _ = pattern(shares)
+    period = sum(shares)
+
+    def slot_of(k: int, number: int) -> int:
+        """The place in the mixture of a source's record of some number."""
+        slots = np.flatnonzero(which == k)
+        return number // shares[k] * period + int(slots[number % shares[k]])
+
+    if until == "first":
+        return min(slot_of(k, size) for k, size in enumerate(sizes))
+    return max(slot_of(k, size - 1) + 1 for k, size in enumerate(sizes))
+
+
+def _check_weights(weights: Any, count: int) -> list[float]:
+    if weights is None:
+        return [1.0] * count
+    numbers = np.asarray(weights, np.float64)
+    if numbers.shape != (count,) or not (np.isfinite(numbers) & (numbers > 0)).all():
+        raise ValueError(
+            message(
+                "mixture",
+                f"`weights` is {describe_value(weights)}, for {count} sources.",
+                "Give one positive number for each source; leave out a source that "
+                "has no share.",
+            )
+        )
+    return numbers.tolist()
+
+
+def _check_forms(sources: list[Any]) -> None:
+    for i, source in enumerate(sources):
+        if len(source) == 0:
+            raise ValueError(
+                message("mixture", f"`sources[{i}]` is empty.", "Leave it out.")
+            )
+        lines = differences(sources[0].struct(), source.struct())
+        if lines:
+            raise StructureError(
+                message(
+                    "mixture",
+                    f"the records of `sources[0]` and `sources[{i}]` differ: "
+                    f"{'; '.join(lines)}.",
+                    "Bring them into one form first.",
+                )
+            )
+
+
+def _select(mine: Array, yes: PyTree, no: PyTree) -> PyTree:
+    def one(a: Array, b: Array) -> Array:
+        if is_key_array(a):
+            return jax.vmap(jnp.where)(mine, a, b)
+        return jnp.where(mine.reshape(-1, *(1,) * (a.ndim - 1)), a, b)
+
+    return jtu.tree_map(one, yes, no)

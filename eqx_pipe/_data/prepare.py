@@ -1,0 +1,140 @@
+"""From records to a batch: the two pipelines of a loader, each with its keys."""
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.random as jr
+import jax.tree_util as jtu
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+from jaxtyping import Array, PyTree, UInt32
+
+from .._errors import StructureError, message
+from .._sharding.mesh import with_types
+from .._sharding.place import shard
+from .._stage import Identity, Scope, enter, fold
+from .._tree import as_arrays, leaf_text, leaves_with_names
+from .._types import Key
+
+
+class Numbers(NamedTuple):
+    """Which records are in a batch.
+
+    `epoch` is one for all or one for each. `record` is their number in the source (its
+    lower half, and `high` its upper where there are more than 2^32), and `offset` and
+    `offset_high` the place of the first one in its epoch.
+    """
+
+    epoch: UInt32[Array, "..."]
+    record: UInt32[Array, " n"]
+    high: UInt32[Array, " n"] | None
+    offset: UInt32[Array, ""]
+    offset_high: UInt32[Array, ""] | None
+
+
+def prepare(
+    pipe: Any, batch_pipe: Any, key: Key, numbers: Numbers, records: PyTree
+) -> PyTree:
+    """The batch made of some records."""
+    if not isinstance(pipe, Identity):
+        records = _each(pipe, _named(key, "pipe"), numbers, records)
+    if isinstance(batch_pipe, Identity):
+        return records
+    epoch = numbers.epoch if numbers.epoch.ndim == 0 else numbers.epoch[0]
+    own = jr.fold_in(_named(key, "batch_pipe"), epoch)
+    if numbers.offset_high is not None:
+        own = jr.fold_in(own, numbers.offset_high)
+    batch, _ = enter(
+        Scope(own),
+        "batch_pipe",
+        batch_pipe,
+        records,
+        state=None,
+        index=numbers.offset,
+    )
+    return _only_arrays("batch_pipe", batch)
+
+
+def _named(key: Key, name: str) -> Key:
+    named = fold(key, name)
+    assert named is not None
+    return named
+
+
+def _each(pipe: Any, key: Any, numbers: Numbers, records: PyTree) -> PyTree:
+    """Every record through `pipe`, each with a key of its own."""
+    shared = jr.fold_in(key, numbers.epoch) if numbers.epoch.ndim == 0 else None
+
+    def one(record: PyTree, index: Any, high: Any, epoch: Any) -> PyTree:
+        own = shared if shared is not None else jr.fold_in(key, epoch)
+        if high is not None:
+            own = jr.fold_in(own, high)
+        y, _ = enter(Scope(own), "pipe", pipe, record, state=None, index=index)
+        return _only_arrays("pipe", y)
+
+    axes = (
+        0,
+        0,
+        None if numbers.high is None else 0,
+        None if shared is not None else 0,
+    )
+    given = records, numbers.record, numbers.high, numbers.epoch
+    return jax.vmap(one, in_axes=axes)(*given)
+
+
+def _only_arrays(argument: str, y: PyTree) -> PyTree:
+    y = as_arrays(y)
+    for name, leaf in leaves_with_names(y):
+        if not eqx.is_array(leaf):
+            place = f" at `.{name}`" if name else ""
+            raise StructureError(
+                message(
+                    "Loader",
+                    f"the output of `{argument}`{place} is {leaf_text(leaf)}.",
+                    "A batch holds arrays and numbers only. Leave the rest out.",
+                )
+            )
+    return y
+
+
+def automatic(sharding: NamedSharding) -> Mesh:
+    """The mesh of a sharding with automatic axes, as our programs use it."""
+    assert isinstance(sharding.mesh, Mesh)
+    return with_types(sharding.mesh, AxisType.Auto)
+
+
+def cut(sharding: NamedSharding, ndim: int) -> P:
+    """The spec for a leaf that may have fewer axes than the sharding has entries."""
+    return P(*tuple(sharding.spec)[:ndim])
+
+
+def constrained(batch: PyTree, sharding: NamedSharding | None) -> PyTree:
+    """A batch inside a program, laid out as the loader's sharding says."""
+    if sharding is None:
+        return batch
+    mesh = automatic(sharding)
+    return jtu.tree_map(lambda leaf: shard(leaf, mesh, cut(sharding, leaf.ndim)), batch)
+
+
+def settled(batch: PyTree, sharding: NamedSharding | None) -> PyTree:
+    """A computed batch on the loader's very mesh, which may have explicit axes."""
+    if sharding is None or sharding.mesh == automatic(sharding):
+        return batch
+    placed = jtu.tree_map(
+        lambda leaf: NamedSharding(sharding.mesh, cut(sharding, leaf.ndim)), batch
+    )
+    return jax.device_put(batch, placed)
+
+
+def wide(size: int) -> bool:
+    """Whether the number of a record may need more than 32 bits."""
+    return size > 2**32
+
+
+def halves(numbers: Any) -> tuple[Any, Any]:
+    """The lower and upper half of some unsigned 64-bit numbers."""
+    numbers = np.asarray(numbers, np.uint64)
+    low = (numbers & np.uint64(0xFFFFFFFF)).astype(np.uint32)
+    return low, (numbers >> np.uint64(32)).astype(np.uint32)

@@ -1,0 +1,145 @@
+"""The order of an epoch: a permutation of 0 ... n - 1 that is computed where needed.
+
+The same code runs on the host in NumPy and on the device in JAX and gives the same
+bits. Nothing is stored: the image of one number is as cheap as any other.
+
+Up to `_RANKED` numbers are ranked by a hash. More are laid out in a rectangle of `rows`
+by `columns`, hardly larger than `n`, whose coordinates are turned by turns: each of
+eight times a coordinate is moved by an amount that depends on the other (a Feistel
+network, so it can be undone). A number that lands outside of 0 ... n - 1 goes through
+it again, until it is inside.
+"""
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, UInt32
+
+_TURNS = 8
+_RANKED = 32
+_GOLDEN = 0x9E3779B9  # 2^32 over the golden ratio: steps that spread evenly
+
+
+def mix(x: Any) -> Any:
+    """A bijection of 32-bit numbers that changes half of the bits on average."""
+    x = (x ^ (x >> np.uint32(16))) * np.uint32(0x7FEB352D)
+    x = (x ^ (x >> np.uint32(15))) * np.uint32(0x846CA68B)
+    return x ^ (x >> np.uint32(16))
+
+
+def turn_keys(words: Any, epoch: Any, xp: Any) -> Any:
+    """One number for each turn, of shape `(turns, *epoch.shape)`.
+
+    `words` are those of a PRNG key.
+    """
+    epoch = xp.asarray(epoch, np.uint32)
+    # Two hashes of everything, so that 64 bits decide the order.
+    seeds = np.asarray([0x243F6A88, 0x85A308D3], np.uint32)
+    seeds = xp.asarray(seeds).reshape(2, *(1,) * epoch.ndim)
+    for i in range(words.shape[0]):
+        seeds = mix(seeds ^ words[i]) + np.uint32(_GOLDEN)
+    seeds = mix(seeds ^ epoch[None]) + np.uint32(_GOLDEN)
+    numbers = np.arange(_TURNS // 2, dtype=np.uint32).reshape(-1, 1, *(1,) * epoch.ndim)
+    keys = mix(seeds[None] ^ xp.asarray(numbers * np.uint32(_GOLDEN)))
+    return keys.reshape(_TURNS, *epoch.shape)
+
+
+def rectangle(size: int) -> tuple[int, int]:
+    """Rows and columns of a rectangle of at least `size` places, close to a square."""
+    rows = math.isqrt(size - 1) + 1
+    return rows, -(-size // rows)
+
+
+def permute_on_host(words: Any, epoch: int, positions: Any, size: int) -> Any:
+    """What stands at some positions of an epoch's order, as unsigned 64-bit integers.
+
+    `size` may be anything up to 2^62.
+    """
+    words = np.asarray(words, np.uint32)
+    keys = turn_keys(words, np.full(1, epoch, np.uint32), np)
+    x = np.asarray(positions, np.uint64)
+    if size <= _RANKED:
+        return _ranks(keys, x.astype(np.uint32), size, np).astype(np.uint64)
+    rows, columns = rectangle(size)
+
+    def amount(other: Any, key: Any, modulus: int) -> Any:
+        hashed = mix(other.astype(np.uint32) ^ key).astype(np.uint64)
+        return (hashed * np.uint64(modulus)) >> np.uint64(32)
+
+    def once(x: Any) -> Any:
+        row, column = x // np.uint64(columns), x % np.uint64(columns)
+        for i in range(0, _TURNS, 2):
+            row = _turned(row, amount(column, keys[i], rows), np.uint64(rows), np)
+            column = _turned(
+                column, amount(row, keys[i + 1], columns), np.uint64(columns), np
+            )
+        return row * np.uint64(columns) + column
+
+    x = once(x)
+    while (outside := x >= size).any():
+        x[outside] = once(x[outside])
+    return x
+
+
+def permute(
+    words: UInt32[Array, " words"],
+    epoch: UInt32[Array, "..."],
+    positions: UInt32[Array, " n"],
+    size: int,
+) -> UInt32[Array, " n"]:
+    """What stands at some positions of an epoch's order, for a `size` below 2^31.
+
+    `epoch` is one for all positions or one for each.
+    """
+    keys = turn_keys(words, epoch, jnp)
+    if size <= _RANKED:
+        return _ranks(keys, positions, size, jnp)
+    rows, columns = rectangle(size)
+
+    def amount(other: Any, key: Any, modulus: int) -> Any:
+        # The upper half of a 64-bit product; it fits, as a modulus is below 2^16.
+        hashed, m = mix(other ^ key), np.uint32(modulus)
+        low = ((hashed & np.uint32(0xFFFF)) * m) >> np.uint32(16)
+        return ((hashed >> np.uint32(16)) * m + low) >> np.uint32(16)
+
+    def once(x: Any) -> Any:
+        row, column = x // np.uint32(columns), x % np.uint32(columns)
+        for i in range(0, _TURNS, 2):
+            row = _turned(row, amount(column, keys[i], rows), np.uint32(rows), jnp)
+            column = _turned(
+                column, amount(row, keys[i + 1], columns), np.uint32(columns), jnp
+            )
+        return row * np.uint32(columns) + column
+
+    if rows * columns == size:
+        return once(positions)
+
+    # Written so that the turns stand in the program once, not twice.
+    def again(state: Any) -> Any:
+        x, inside = state
+        x = jnp.where(inside, x, once(x))
+        return x, x < np.uint32(size)
+
+    start = positions, jnp.zeros(positions.shape, bool)
+    return jax.lax.while_loop(lambda state: ~jnp.all(state[1]), again, start)[0]
+
+
+def _turned(coordinate: Any, amount: Any, modulus: Any, xp: Any) -> Any:
+    moved = coordinate + amount
+    return xp.where(moved >= modulus, moved - modulus, moved)
+
+
+def _ranks(keys: Any, positions: Any, size: int, xp: Any) -> Any:
+    """The rank of each position's hash among all `size` of them. No two are equal."""
+    keys = keys.reshape(_TURNS, 1, -1)
+
+    def hashed(x: Any) -> Any:
+        for i in range(_TURNS // 2):
+            x = mix(x ^ keys[i])
+        return x
+
+    everyone = hashed(xp.arange(size, dtype=np.uint32)[:, None])
+    return (everyone < hashed(positions[None])).sum(axis=0).astype(np.uint32)

@@ -1,0 +1,197 @@
+"""Sources that live on the device, and what is accepted as a source at all."""
+
+import abc
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
+from jaxtyping import Array, PyTree, UInt32
+
+from .._errors import StructureError, describe_value, message
+from .._tree import as_arrays, leaf_text, leaves_with_names
+from .host import HostSource
+
+MOST_ON_DEVICE = 2**31 - 1
+
+
+class DeviceSource(eqx.Module):
+    """The abstract base of sources whose records a compiled program can read."""
+
+    @abc.abstractmethod
+    def __len__(self) -> int:
+        """The number of records."""
+
+    @abc.abstractmethod
+    def take(self, indices: UInt32[Array, " n"]) -> PyTree:
+        """The records of some indices, stacked along a leading axis.
+
+        Indices are not checked.
+        """
+
+    def stretch(self, start: UInt32[Array, ""], count: int) -> PyTree:
+        """`count` records one after the other."""
+        return self.take(start + jnp.arange(count, dtype=np.uint32))
+
+    def struct(self) -> PyTree:
+        """The shapes and dtypes of one record."""
+        one = jax.eval_shape(self.take, jax.ShapeDtypeStruct((1,), np.uint32))
+        return jtu.tree_map(lambda s: jax.ShapeDtypeStruct(s.shape[1:], s.dtype), one)
+
+    def __getitem__(self, index: Any) -> PyTree:
+        """One record; a negative index counts from the end."""
+        i = index.__index__()
+        if not -len(self) <= i < len(self):
+            raise IndexError(f"record {i} of a source of {len(self)} records")
+        one = self.take(jnp.asarray([i % len(self)], np.uint32))
+        return jtu.tree_map(lambda leaf: leaf[0], one)
+
+
+class ArraySource(DeviceSource):
+    """Arrays on the device as a source of records.
+
+    Record `i` is what stands at index `i` of the leading axis of every array. NumPy
+    arrays are moved to the device once, when the source is made; arrays that are
+    there already, also sharded ones, stay where they are.
+
+    **Arguments:**
+
+    - `tree`: a pytree of arrays with a common leading axis.
+
+    **Shapes:** leaves `(records, *a)`; a record has `(*a,)`.
+
+    **Raises:**
+
+    - `StructureError` (a `ValueError`) if leading axes differ, or a leaf has none;
+      names all leaves.
+    - `TypeError` if a leaf is no array.
+
+    !!! example
+
+        >>> import eqx_pipe as ep, jax.numpy as jnp
+        >>> source = ep.ArraySource({"x": jnp.ones((5, 3)), "y": jnp.arange(5)})
+        >>> len(source), source[2]["y"].item()
+        (5, 2)
+    """
+
+    tree: PyTree
+
+    def __init__(self, tree: PyTree):
+        leaves = leaves_with_names(tree)
+        _check_leaves(leaves)
+        sizes = {leaf.shape[0] for _, leaf in leaves}
+        if len(sizes) > 1:
+            lines = [
+                f"\n- `{name or 'tree'}`: {leaf_text(leaf)}" for name, leaf in leaves
+            ]
+            raise StructureError(
+                message(
+                    "ArraySource",
+                    f"the leading axes differ:{''.join(lines)}\n",
+                    "The leading axis of every array counts the records. Cut or "
+                    "transpose those that do not fit.",
+                )
+            )
+        if max(sizes) > MOST_ON_DEVICE:
+            raise ValueError(
+                message(
+                    "ArraySource",
+                    f"{max(sizes)} records, and there can be 2^31 - 1 on a device.",
+                    "Give the NumPy array or memory map itself as a host source.",
+                )
+            )
+        self.tree = as_arrays(tree)
+
+    def __len__(self) -> int:
+        return jtu.tree_leaves(self.tree)[0].shape[0]
+
+    def take(self, indices: UInt32[Array, " n"]) -> PyTree:
+        at = indices.astype(np.int32)
+
+        def one(leaf: Array) -> Array:
+            return leaf.at[at].get(mode="promise_in_bounds")
+
+        return jtu.tree_map(one, self.tree)
+
+    def stretch(self, start: UInt32[Array, ""], count: int) -> PyTree:
+        first = start.astype(np.int32)
+        return jtu.tree_map(
+            lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, first, count), self.tree
+        )
+
+    def struct(self) -> PyTree:
+        return jtu.tree_map(
+            lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), self.tree
+        )
+
+
+def _check_leaves(leaves: list[tuple[str, Any]]) -> None:
+    if not leaves:
+        raise StructureError(
+            message(
+                "ArraySource",
+                "`tree` holds no arrays.",
+                "Give arrays whose leading axis counts the records.",
+            )
+        )
+    for name, leaf in leaves:
+        place = f"`{name}`" if name else "`tree`"
+        text = isinstance(leaf, np.ndarray | np.generic) and leaf.dtype.kind in "OSUMm"
+        if not eqx.is_array(leaf) or text:
+            if eqx.is_array_like(leaf):
+                what = StructureError
+                cure = "Repeat it for each record, or add it to records in `pipe`."
+            else:
+                what = TypeError
+                cure = "Give arrays only; text can be encoded as integers beforehand."
+            wrong = f"{place} is {describe_value(leaf)}, no array with records."
+            raise what(message("ArraySource", wrong, cure))
+        if leaf.ndim == 0:
+            raise StructureError(
+                message(
+                    "ArraySource",
+                    f"{place} is {leaf_text(leaf)}, a scalar without a leading axis.",
+                    "Repeat it for each record, or add it to records in `pipe`.",
+                )
+            )
+
+
+Source = DeviceSource | HostSource
+
+
+def as_source(function: str, argument: str, source: Any) -> Source:
+    """A source, after a check that it is one."""
+    if isinstance(source, DeviceSource | HostSource):
+        return source
+    if isinstance(source, jax.Array):
+        return ArraySource(source)
+    wrong = f"`{argument}` is {describe_value(source)}."
+    if isinstance(source, Mapping | tuple):
+        cure = "Wrap a pytree of arrays: `ArraySource(tree)`. A list of records is a "
+        raise TypeError(message(function, wrong, cure + "source as it stands."))
+    if not hasattr(source, "__getitem__"):
+        wrong = f"`{argument}` is {describe_value(source)}, without `__getitem__`."
+    elif not hasattr(source, "__len__"):
+        wrong = f"`{argument}` is {describe_value(source)}, without `__len__`."
+    else:
+        return HostSource(source)
+    raise TypeError(
+        message(
+            function,
+            wrong,
+            "Give `ArraySource(tree)`, or anything with `__len__` and `__getitem__`: a "
+            "NumPy array or memory map, a Grain `MapDataset`, a Hugging Face dataset, "
+            "a list of records. A stream cannot be sought: keep its records, or read "
+            "them by number.",
+        )
+    )
+
+
+def form_of(struct: PyTree) -> int:
+    """A number for the structure, shapes and dtypes of a record."""
+    named = [(name, leaf_text(leaf)) for name, leaf in leaves_with_names(struct)]
+    return zlib.crc32(repr(named).encode())

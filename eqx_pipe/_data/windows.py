@@ -1,0 +1,95 @@
+"""Stretches of a source as records."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
+from jaxtyping import Array, PyTree, UInt32
+
+from .._check import check_int
+from .._errors import message
+from .host import HostSource
+from .source import DeviceSource, as_source
+
+
+class Windows(DeviceSource):
+    """Stretches of a source on the device; see `windows`."""
+
+    source: DeviceSource
+    width: int = eqx.field(static=True)
+    stride: int = eqx.field(static=True)
+
+    def __len__(self) -> int:
+        return (len(self.source) - self.width) // self.stride + 1
+
+    def take(self, indices: UInt32[Array, " n"]) -> PyTree:
+        first = indices * np.uint32(self.stride)
+        at = first[:, None] + jnp.arange(self.width, dtype=np.uint32)[None]
+        records = self.source.take(at.reshape(-1))
+        return jtu.tree_map(
+            lambda leaf: leaf.reshape(-1, self.width, *leaf.shape[1:]), records
+        )
+
+
+class HostWindows:
+    """Stretches of a host source; see `windows`."""
+
+    def __init__(self, source: HostSource, width: int, stride: int):
+        self.source, self.width, self.stride = source, width, stride
+        self.thread_safe = source.threads > 1
+
+    def __len__(self) -> int:
+        return (len(self.source) - self.width) // self.stride + 1
+
+    def __getitem__(self, index: int) -> PyTree:
+        first = int(index) * self.stride
+        return self.source.read(range(first, first + self.width))
+
+    def __getitems__(self, indices: Sequence[int]) -> list[PyTree]:
+        return [self[i] for i in indices]
+
+
+def windows(source: Any, size: Any, stride: Any = 1) -> Any:
+    """Cuts a source into stretches of equal length, each of them one record.
+
+    Record `i` holds the records `i * stride` to `i * stride + size - 1` of the source,
+    stacked along a leading axis; they may overlap. Records at the end that fill no
+    window are left out. Nothing is copied beforehand.
+
+    **Arguments:**
+
+    - `source`: a source, of a long text's tokens for instance.
+    - `size`: how many records a window holds.
+    - `stride`: how far one window begins behind another.
+
+    **Returns:** a source, for `Loader` and for further `mixture` and `windows`.
+
+    **Shapes:** leaves `(*a,)` of a record become `(size, *a)`.
+
+    **Raises:** `ValueError` if the source is shorter than a window.
+
+    !!! example
+
+        >>> import eqx_pipe as ep, jax.numpy as jnp
+        >>> text = ep.windows(ep.ArraySource(jnp.arange(8)), size=4, stride=2)
+        >>> len(text), text[1].tolist()
+        (3, [2, 3, 4, 5])
+    """
+    known = as_source("windows", "source", source)
+    check_int("windows", "size", size, 1)
+    check_int("windows", "stride", stride, 1)
+    size, stride = size.__index__(), stride.__index__()
+    if len(known) < size:
+        raise ValueError(
+            message(
+                "windows",
+                f"`size` is {size}, and the source has {len(known)} records.",
+                "Give a smaller size or a longer source.",
+            )
+        )
+    if isinstance(known, DeviceSource):
+        return Windows(known, size, stride)
+    return HostWindows(known, size, stride)

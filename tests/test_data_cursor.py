@@ -1,0 +1,161 @@
+"""`Cursor`: saving, resuming, and telling that it is another one's."""
+
+import json
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+
+import eqx_pipe as ep
+
+KEY = jr.key(1)
+
+
+def make(size=10, **options):
+    options = {"batch_size": 3, **options}
+    return ep.Loader(ep.ArraySource(jnp.arange(size, dtype=jnp.int32)), **options)
+
+
+def moved(loader, steps=5):
+    cursor = loader.init(KEY)
+    for _ in range(steps):
+        _, cursor = loader.next(cursor)
+    return cursor
+
+
+def test_where_it_stands():
+    cursor = moved(make())
+    assert (int(cursor.epoch), cursor.position) == (1, 5)
+    after = cursor.next_epoch()
+    assert (int(after.epoch), after.position) == (2, 0)
+    assert (jr.key_data(after.key) == jr.key_data(KEY)).all()
+
+
+@pytest.mark.parametrize("how", ["json", "leaves", "leaves into a fresh one"])
+def test_it_goes_through_a_file(how, tmp_path):
+    loader = make()
+    cursor = moved(loader)
+    if how == "json":
+        text = cursor.to_json()
+        assert len(text) < 300 and json.loads(text)["position"] == 5
+        back = ep.Cursor.from_json(text, like=loader.init(KEY))
+    else:
+        path = tmp_path / "cursor"
+        eqx.tree_serialise_leaves(path, cursor)
+        like = cursor if how == "leaves" else make().init(jr.key(99))
+        back = eqx.tree_deserialise_leaves(path, like)
+    assert back.to_json() == cursor.to_json()
+    assert (loader.next(back)[0] == loader.next(cursor)[0]).all()
+
+
+def test_places_beyond_32_bits_are_kept():
+    class Huge:
+        def __len__(self):
+            return 2**40
+
+        def __getitem__(self, i):
+            return np.asarray([i % 2**16, i // 2**16 % 2**16, i // 2**32], np.int32)
+
+    def whole(record):
+        return record
+
+    def bits(record, *, key):
+        return {"record": record, "bits": jr.bits(key)}
+
+    loader = ep.Loader(Huge(), bits, batch_size=4)
+    text = json.loads(loader.init(KEY).to_json())
+    text["position"] = 2**33 + 5
+    cursor = ep.Cursor.from_json(json.dumps(text))
+    assert cursor.position == 2**33 + 5
+    batch, after = loader.next(cursor)
+    assert after.position == 2**33 + 9
+    low, high = np.asarray(cursor.record)
+    assert (low, high) == (5, 2)
+    one = ep.Loader(Huge(), bits, batch_size=1).next(cursor)[0]
+    assert (one["record"][0] == batch["record"][0]).all()
+    assert one["bits"][0] == batch["bits"][0]
+    assert len(set(batch["bits"].tolist())) == 4
+
+
+def test_it_is_a_pytree_of_arrays():
+    cursor = moved(make())
+    leaves = jax.tree.leaves(cursor)
+    assert all(eqx.is_array(leaf) for leaf in leaves)
+    assert sum(leaf.size for leaf in leaves) < 20
+
+
+@pytest.mark.parametrize(
+    "other", [make(11), make(shuffle=False)], ids=["size", "order"]
+)
+def test_a_cursor_of_another_source_is_refused(other):
+    cursor = make().init(KEY)
+    for call in (other.next, other.epoch, lambda c: other.scan(max, 0, c)):
+        with pytest.raises(ValueError, match="one of another source.*begin anew"):
+            call(cursor)
+
+
+def test_a_cursor_of_records_of_another_form_is_refused():
+    cursor = make().init(KEY)
+    other = ep.Loader(ep.ArraySource(jnp.zeros((10, 2))), batch_size=3)
+    with pytest.raises(ValueError, match="another form"):
+        other.next(cursor)
+
+
+def test_a_text_of_another_key_or_source_is_refused():
+    text = make().init(KEY).to_json()
+    with pytest.raises(ValueError, match="another key than that of `like`"):
+        ep.Cursor.from_json(text, like=make().init(jr.key(2)))
+    with pytest.raises(ValueError, match="another source"):
+        ep.Cursor.from_json(text, like=make(11).init(KEY))
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{}", "[]", '{"eqx_pipe.Cursor": 99}', "nonsense"]
+)
+def test_a_text_that_is_no_cursor(text):
+    with pytest.raises(ValueError, match="Give what `to_json` returned"):
+        ep.Cursor.from_json(text)
+
+
+def test_a_place_behind_the_end_is_refused():
+    text = json.loads(make().init(KEY).to_json())
+    text["position"] = 11
+    with pytest.raises(ValueError, match="stands at record 11 of 10"):
+        make().next(ep.Cursor.from_json(json.dumps(text)))
+
+
+def test_a_traced_cursor_where_a_value_is_needed():
+    host = ep.Loader(list(range(10)), batch_size=3)
+
+    @eqx.filter_jit
+    def run(call, cursor):
+        return call(cursor)
+
+    cursor = jax.tree.map(jnp.asarray, make().init(KEY))
+    for call in (make().epoch, lambda c: c.position, lambda c: c.to_json()):
+        with pytest.raises(
+            TypeError, match="the cursor is traced.*use `next` or `scan`"
+        ):
+            run(call, cursor)
+    cursor = jax.tree.map(jnp.asarray, host.init(KEY))
+    with pytest.raises(TypeError, match="the cursor is traced"):
+        run(host.next, cursor)
+
+
+def test_bad_keys():
+    with pytest.raises(TypeError, match=r"jax.random.key\(0\)"):
+        make().init(None)
+    with pytest.raises(TypeError, match="not a single PRNG key"):
+        make().init(jr.split(KEY, 3))
+    with pytest.raises(TypeError, match="not a single PRNG key"):
+        make().init(3)
+    with pytest.raises(ValueError, match="threefry2x32"):
+        make().init(jr.key(0, impl="rbg"))
+
+
+def test_jit_of_a_loader_says_what_to_use():
+    with pytest.raises(TypeError, match="filter_jit"):
+        jax.jit(make().next)(make().init(KEY))

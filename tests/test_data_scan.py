@@ -1,0 +1,260 @@
+"""`Loader.scan`: a loop over batches as one program."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import optax
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import eqx_pipe as ep
+
+KEY = jr.key(3)
+
+
+def source(size=12):
+    x = jnp.arange(2.0 * size).reshape(size, 2) / size
+    return ep.ArraySource({"x": x, "i": jnp.arange(size, dtype=jnp.int32)})
+
+
+def noisy(record, *, key):
+    bits = jr.bits(key)
+    noise = (bits >> 8).astype(jnp.float32) / 2**24
+    return {"x": record["x"] + noise, "i": record["i"], "key": bits}
+
+
+def total(carry, batch):
+    return carry + batch["x"].sum(), {"i": batch["i"], "key": batch["key"]}
+
+
+def check_scan(shuffle, drop, lead, traced):
+    """Bit for bit in records and keys, values to rounding, across epochs."""
+    loader = ep.Loader(
+        source(), noisy, batch_size=5, shuffle=shuffle, drop_remainder=drop
+    )
+    cursor = loader.init(KEY)
+    for _ in range(lead):
+        _, cursor = loader.next(cursor)
+    scan = eqx.filter_jit(ep.Loader.scan) if traced else ep.Loader.scan
+    carry, outputs, after = scan(loader, total, jnp.zeros(()), cursor, length=4)
+    expected, found = jnp.zeros(()), []
+    for _ in range(4):
+        batch, cursor = loader.next(cursor)
+        expected, output = total(expected, batch)
+        found.append(output)
+    found = jax.tree.map(lambda *leaves: jnp.stack(leaves), *found)
+    assert jnp.allclose(carry, expected)
+    assert (outputs["i"] == found["i"]).all() and (outputs["key"] == found["key"]).all()
+    assert after.to_json() == cursor.to_json()
+
+
+@given(shuffle=st.booleans(), drop=st.booleans(), lead=st.integers(0, 2))
+def test_scan_is_the_loop(shuffle, drop, lead):
+    check_scan(shuffle, drop, lead, traced=False)
+
+
+def test_scan_of_a_traced_cursor_is_the_loop():
+    check_scan(shuffle=True, drop=False, lead=1, traced=True)
+
+
+def test_by_default_it_takes_the_full_batches_of_an_epoch():
+    loader = ep.Loader(source(13), noisy, batch_size=4)
+    _, outputs, cursor = loader.scan(total, jnp.zeros(()), loader.init(KEY))
+    assert outputs["i"].shape == (3, 4) and cursor.position == 12
+    (last,) = loader.epoch(cursor)
+    records = [*outputs["i"].ravel().tolist(), *last["i"].tolist()]
+    assert sorted(records) == list(range(13))
+
+
+def test_a_scan_of_nothing():
+    loader = ep.Loader(source(), noisy, batch_size=4)
+    cursor = loader.init(KEY)
+    carry, outputs, after = loader.scan(total, jnp.ones(()), cursor, length=0)
+    assert carry == 1 and outputs["i"].shape == (0, 4)
+    assert after.to_json() == cursor.to_json()
+
+
+class Net(eqx.Module):
+    """A model with leaves that are no arrays: a function, and a dropout's rate."""
+
+    layer: eqx.nn.Linear
+    dropout: eqx.nn.Dropout
+    activation: object
+
+    def __init__(self, key):
+        self.layer = eqx.nn.Linear(2, 1, key=key)
+        self.dropout = eqx.nn.Dropout(0.25)
+        self.activation = jnp.tanh
+
+    def __call__(self, x, *, key):
+        return self.activation(self.dropout(self.layer(x), key=key))[0]
+
+
+optimizer = optax.adam(1e-2)
+
+
+@pytest.fixture
+def not_strict():
+    """Optax mixes dtypes."""
+    with jax.numpy_dtype_promotion("standard"):
+        yield
+
+
+def train_step(carry, batch):
+    """As one writes it without a thought to what is an array."""
+    model, state, best = carry
+
+    def loss(model):
+        keys = jax.vmap(jr.key)(batch["key"])
+        return jnp.mean(jax.vmap(lambda x, k: model(x, key=k))(batch["x"], keys) ** 2)
+
+    value, slope = eqx.filter_value_and_grad(loss)(model)
+    updates, state = optimizer.update(slope, state, eqx.filter(model, eqx.is_array))
+    return (eqx.apply_updates(model, updates), state, jnp.minimum(best, value)), value
+
+
+def start():
+    model = Net(KEY)
+    # `inf` is a Python number, and becomes an array in the step.
+    return model, optimizer.init(eqx.filter(model, eqx.is_array)), float("inf")
+
+
+def test_a_model_and_an_optimizer_state_as_the_carry(not_strict):
+    loader = ep.Loader(source(), noisy, batch_size=4)
+    carry, losses, _ = loader.scan(train_step, start(), loader.init(KEY))
+    cursor, expected = loader.init(KEY), start()
+    for loss in losses:
+        batch, cursor = loader.next(cursor)
+        expected, value = train_step(expected, batch)
+        assert jnp.allclose(loss, value, atol=1e-6)
+    model, state, best = carry
+    assert jnp.allclose(model.layer.weight, expected[0].layer.weight, atol=1e-6)
+    assert model.dropout.p == 0.25 and model.activation is jnp.tanh
+    assert jnp.allclose(best, losses.min()) and isinstance(best, jax.Array)
+
+
+def test_a_resumed_training_is_an_uninterrupted_one(tmp_path, not_strict):
+    loader = ep.Loader(source(), noisy, batch_size=4)
+    whole, losses, _ = loader.scan(train_step, start(), loader.init(KEY), length=5)
+    carry, first, cursor = loader.scan(train_step, start(), loader.init(KEY), length=2)
+    path = tmp_path / "checkpoint.eqx"
+    eqx.tree_serialise_leaves(path, (carry, cursor))
+    like = (*start()[:2], jnp.zeros(())), loader.init(KEY)
+    carry, cursor = eqx.tree_deserialise_leaves(path, like)
+    carry, second, _ = loader.scan(train_step, carry, cursor, length=3)
+    assert jnp.array_equal(jnp.concatenate([first, second]), losses)
+    assert jnp.array_equal(carry[0].layer.weight, whole[0].layer.weight)
+
+
+def test_gradients_flow_through_scan_to_pipe():
+    def loss(scale):
+        pipe = ep.at("x", lambda x: x * scale)
+        loader = ep.Loader(source(), pipe, batch_size=4)
+        step = lambda sum_, batch: (sum_ + batch["x"].sum(), None)  # noqa: E731
+        return loader.scan(step, 0.0, loader.init(KEY))[0]
+
+    expected = source().tree["x"].sum()
+    assert jnp.allclose(jax.grad(loss)(2.0), expected)
+    assert jnp.allclose(jax.jit(jax.grad(loss))(2.0), expected)
+
+    module = ep.Loader(
+        source(), ep.at("x", ep.weighted(jnp.sin, jnp.cos)), batch_size=4
+    )
+
+    def of_module(loader):
+        step = lambda sum_, batch: (sum_ + batch["x"].sum(), None)  # noqa: E731
+        return loader.scan(step, 0.0, loader.init(KEY))[0]
+
+    slope = eqx.filter_grad(of_module)(module).pipe.stage.weights
+    x = source().tree["x"]
+    assert jnp.allclose(slope, jnp.stack([jnp.sin(x).sum(), jnp.cos(x).sum()]), 1e-4)
+
+
+def test_scan_under_vmap_over_keys():
+    loader = ep.Loader(source(), noisy, batch_size=4)
+
+    def run(key):
+        return loader.scan(total, jnp.zeros(()), loader.init(key))[1]["i"]
+
+    keys = jr.split(KEY, 3)
+    together = jax.jit(jax.vmap(run))(keys)
+    assert all((run(k) == i).all() for k, i in zip(keys, together, strict=True))
+
+
+def test_one_program_for_every_epoch():
+    steps = []
+
+    def step(carry, batch):
+        steps.append(1)
+        return carry + batch["i"].sum(), None
+
+    loader = ep.Loader(source(), batch_size=4)
+    cursor, carry = loader.init(KEY), jnp.asarray(0, jnp.int32)
+    for _ in range(4):
+        carry, _, cursor = loader.scan(step, carry, cursor)
+        cursor = cursor.next_epoch()
+    traces = len(steps)
+    assert traces <= 2 and carry == 4 * 66
+    other = ep.Loader(source(), batch_size=4)  # other arrays, the same program
+    other.scan(step, carry, other.init(jr.key(9)))
+    assert len(steps) == traces
+
+
+def costs(function, *args):
+    compiled = eqx.filter_jit(function).lower(*args).compile()
+    found = getattr(compiled, "compiled", compiled).cost_analysis()
+    return np.asarray([found["flops"], found["bytes accessed"]])
+
+
+def test_in_order_it_costs_what_the_loop_by_hand_costs():
+    """A few operations on the place in the epoch are all that may come on top."""
+    x, w = jnp.ones((64, 128)), jnp.zeros((128, 10))
+
+    def step(w, batch):
+        slope = jax.grad(lambda w: jnp.mean((batch @ w) ** 2))(w)
+        return w - 0.1 * slope, None
+
+    def by_hand(x, w):
+        def body(w, start):
+            return step(w, jax.lax.dynamic_slice_in_dim(x, start, 16))
+
+        return jax.lax.scan(body, w, jnp.arange(4) * 16)[0]
+
+    loader = ep.Loader(ep.ArraySource(x), batch_size=16, shuffle=False)
+
+    def ours(loader, w):
+        return loader.scan(step, w, loader.init(jr.key(0)))[0]
+
+    assert jnp.allclose(ours(loader, w), by_hand(x, w))
+    flops, moved = costs(ours, loader, w) / costs(by_hand, x, w)
+    assert flops < 1.01 and moved < 1.01
+
+
+# Bad input.
+
+
+def test_a_step_that_changes_the_carry():
+    loader = ep.Loader(source(), batch_size=4)
+    cursor = loader.init(KEY)
+    with pytest.raises(ep.StructureError, match=r"float32\[2\].*(?s:.)*keeps its"):
+        loader.scan(lambda c, b: (jnp.zeros(2), None), jnp.zeros(3), cursor)
+    with pytest.raises(ep.StructureError, match="only in the second"):
+        loader.scan(lambda c, b: ((c, c), None), jnp.zeros(3), cursor)
+    with pytest.raises(TypeError, match=r"\(carry, output\)"):
+        loader.scan(lambda c, b: c, jnp.zeros(3), cursor)
+
+
+def test_bad_lengths():
+    loader = ep.Loader(source(), batch_size=4)
+    for length in (-1, 2.5):
+        with pytest.raises((ValueError, TypeError), match="integer of at least 0"):
+            loader.scan(total, 0.0, loader.init(KEY), length)
+
+
+def test_a_host_source_cannot_be_scanned():
+    loader = ep.Loader(np.zeros((5, 2), np.float32), batch_size=2)
+    with pytest.raises(TypeError, match=r"ArraySource\(arrays\)"):
+        loader.scan(total, 0.0, loader.init(KEY))

@@ -1,0 +1,112 @@
+"""The order of an epoch: a permutation, the same on host and device, and a fair one."""
+
+import itertools as it
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from eqx_pipe._data.shuffle import permute, permute_on_host
+
+WORDS = np.asarray([5, 9], np.uint32)
+
+
+def on_device(size, epoch, words=WORDS):
+    positions = jnp.arange(size, dtype=jnp.uint32)
+    order = jax.jit(lambda e, p: permute(jnp.asarray(words), e, p, size))
+    return np.asarray(order(jnp.asarray(epoch, jnp.uint32), positions))
+
+
+def epochs(size, number):
+    """The orders of many epochs at once, as rows."""
+    epoch = jnp.repeat(jnp.arange(number, dtype=jnp.uint32), size)
+    positions = jnp.tile(jnp.arange(size, dtype=jnp.uint32), number)
+    order = jax.jit(lambda e, p: permute(jnp.asarray(WORDS), e, p, size))
+    return np.asarray(order(epoch, positions)).reshape(number, size)
+
+
+@given(
+    size=st.integers(1, 5000),
+    epoch=st.integers(0, 2**32 - 1),
+    words=st.lists(st.integers(0, 2**32 - 1), min_size=2, max_size=2),
+)
+def test_it_is_a_permutation(size, epoch, words):
+    order = permute_on_host(words, epoch, np.arange(size), size)
+    assert sorted(order.tolist()) == list(range(size))
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 32, 33, 34, 49, 1000, 65_536, 100_003])
+def test_host_and_device_agree_bit_for_bit(size):
+    for epoch in (0, 2**32 - 1):
+        host = permute_on_host(WORDS, epoch, np.arange(size), size)
+        assert np.array_equal(host, on_device(size, epoch))
+    assert np.array_equal(np.sort(host), np.arange(size))
+
+
+@given(
+    size=st.sampled_from([2**31 - 1, 2**31 + 1, 2**33 + 5, 2**40, 2**61 + 3]),
+    data=st.data(),
+)
+def test_no_two_places_of_a_large_source_give_the_same(size, data):
+    first = data.draw(st.integers(0, size - 1000))
+    order = permute_on_host(WORDS, 3, np.arange(first, first + 1000), size)
+    assert len(set(order.tolist())) == 1000
+    assert 0 <= order.min() and order.max() < size
+    # Neighbours are spread over the whole source.
+    assert order.max() - order.min() > size // 2
+
+
+def test_any_place_can_be_asked_alone():
+    whole = permute_on_host(WORDS, 2, np.arange(1000), 1000)
+    for place in (0, 123, 999):
+        assert permute_on_host(WORDS, 2, [place], 1000)[0] == whole[place]
+
+
+def test_a_large_size_on_the_device_agrees_with_the_host():
+    size, places = 2**31 - 1, np.asarray([0, 1, 2**30, 2**31 - 2])
+    device = jax.jit(lambda p: permute(jnp.asarray(WORDS), jnp.uint32(7), p, size))
+    host = permute_on_host(WORDS, 7, places, size)
+    assert np.array_equal(host, device(jnp.asarray(places, jnp.uint32)))
+
+
+def test_epochs_and_keys_have_orders_of_their_own():
+    orders = {tuple(on_device(100, e, w)) for e in (0, 1) for w in (WORDS, WORDS[::-1])}
+    assert len(orders) == 4
+
+
+def chi_squared(counts):
+    """How far counts are from equal, in standard deviations of the chi-squared law."""
+    expected = counts.mean()
+    freedom = counts.size - 1
+    return ((counts - expected) ** 2 / expected).sum(), freedom
+
+
+@pytest.mark.parametrize("size", [2, 3, 4, 5])
+def test_every_order_of_few_records_is_as_likely(size):
+    orders = epochs(size, 12_000)
+    code = {p: i for i, p in enumerate(it.permutations(range(size)))}
+    seen = np.bincount([code[tuple(o)] for o in orders.tolist()], minlength=len(code))
+    assert (seen > 0).all() and len(seen) == math.factorial(size)
+    value, freedom = chi_squared(seen)
+    assert value < freedom + 4.5 * math.sqrt(2 * freedom)
+
+
+@pytest.mark.parametrize("size", [7, 32, 33, 34, 49, 97])
+def test_every_record_is_as_likely_at_every_place(size):
+    orders = epochs(size, 8_000)
+    counts = np.zeros((size, size))
+    np.add.at(counts, (np.tile(np.arange(size), len(orders)), orders.ravel()), 1)
+    # Rows and columns have fixed sums.
+    value, freedom = chi_squared(counts)[0] * (size - 1) / size, (size - 1) ** 2
+    assert value < freedom + 4.5 * math.sqrt(2 * freedom)
+    # Neither does one epoch tell about the next, nor a place about its neighbour.
+    for pairs in ((orders[:-1, 0], orders[1:, 0]), (orders[:, 0], orders[:, 1])):
+        steps = (pairs[1].astype(int) - pairs[0]) % size
+        counts = np.bincount(steps, minlength=size)
+        counts = counts if counts[0] else counts[1:]
+        value, freedom = chi_squared(counts)
+        assert value < freedom + 5 * math.sqrt(2 * freedom)
