@@ -21,6 +21,7 @@ from ._reduce.moments import Sum as Sum
 from ._reduce.moments import Var as Var
 from ._reduce.reducer import Reducer as Reducer
 from ._reduce.topk import TopK as TopK
+from ._refill.refill import refill as refill
 from ._sharding.constrain import axis_rules as axis_rules
 from ._sharding.constrain import constrain as constrain
 from ._sharding.info import sharding_info as sharding_info

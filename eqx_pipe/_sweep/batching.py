@@ -7,6 +7,7 @@ import numpy as np
 from .program import opened, sub_jaxprs
 
 _WITH_WHILE = 32
+_REFILLED = 16_384
 _WITH_SCAN = 128
 _WITHOUT_LOOP = 16_384
 _LOOP_BYTES = 512 * 1024
@@ -26,7 +27,9 @@ def choose_batch_size(
     """
     per_lane = max(1, _largest(jaxpr))
     loops = _loops(jaxpr)
-    if "while" in loops:
+    if "eqx_pipe_refill" in loops:  # a lane that is done takes another point
+        best, room = _REFILLED, _BYTES
+    elif "while" in loops:
         best, room = _WITH_SCAN if alike else _WITH_WHILE, _LOOP_BYTES
     elif "scan" in loops:
         best, room = _WITH_SCAN, _LOOP_BYTES
@@ -48,7 +51,7 @@ def _loops(jaxpr: Any) -> set[str]:
         found.add(eqn.primitive.name)
         for inner in sub_jaxprs(eqn.params):
             found |= _loops(inner)
-    return found & {"while", "scan"}
+    return found & {"while", "scan", "eqx_pipe_refill"}
 
 
 def _largest(jaxpr: Any) -> int:

@@ -8,6 +8,7 @@ import jax
 from jax.core import eval_jaxpr
 from jax.sharding import NamedSharding, Sharding
 
+from .._refill.loop import loop
 from .program import bodies, num_constants, opened, sub_jaxprs
 
 # What places an array on the user's mesh has no meaning on one device of the sweep.
@@ -76,6 +77,9 @@ def _equation(eqn: Any, constants: Iterator[Any], inputs: list[Any]) -> list[Any
             lambda carry: runs[1](*for_body, *carry),
             init,
         )
+    if name == "eqx_pipe_refill":
+        own, init, _ = _split(inputs, params["num_consts"], len(eqn.outvars))
+        return loop(runs[0], runs[1], own, init, params["size"], params["spread"])
     if name == "cond":
         return list(jax.lax.switch(inputs[0], runs, *inputs[1:]))
     if runs:

@@ -30,6 +30,7 @@ _BODIES = {
     "scan": ("jaxpr",),
     "while": ("cond_jaxpr", "body_jaxpr"),
     "cond": ("branches",),
+    "eqx_pipe_refill": ("cond", "body"),
 }
 _IGNORED = {
     "jit": {"name", "ctx_mesh"},

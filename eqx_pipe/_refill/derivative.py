@@ -1,0 +1,137 @@
+"""How a loop is differentiated: in forward mode, as `lax.while_loop` is.
+
+The derivative is a loop with the tangents in its carry, which is refilled like any
+other. Reverse mode would have to keep every step, and their number is not known.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.extend.core import ClosedJaxpr
+from jax.interpreters import ad
+from jax.interpreters import partial_eval as pe
+
+from .._choose.dependence import depends_on
+from .._choose.primitive import zeros
+from .._errors import message
+from .batch import carry_depends
+from .loop import Spread, as_function, loop, refill_p
+
+
+def _jvp(
+    primals: Any,
+    tangents: Any,
+    *,
+    cond: ClosedJaxpr,
+    body: ClosedJaxpr,
+    num_consts: int,
+    size: int | None,
+    spread: tuple[Spread, ...],
+) -> tuple[list[Any], list[Any]]:
+    inexact = [jnp.issubdtype(x.dtype, jnp.inexact) for x in primals]
+    moving = [
+        type(t) is not ad.Zero and i for t, i in zip(tangents, inexact, strict=True)
+    ]
+    depends = carry_depends(body, moving[:num_consts], moving[num_consts:])
+    moves = [d and i for d, i in zip(depends, inexact[num_consts:], strict=True)]
+    moving[num_consts:] = moves
+    num, extra = len(primals), sum(moving[:num_consts])
+
+    def split(args: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+        """The primals, and the tangents of those that move."""
+        consts, rest = list(args[:num_consts]), args[num_consts + extra :]
+        middle = list(args[num_consts : num_consts + extra])
+        num_carry = num - num_consts
+        return [*consts, *rest[:num_carry]], [*middle, *rest[num_carry:]]
+
+    def test(*args: Any) -> Any:
+        return as_function(cond)(*split(args)[0])
+
+    def step(*args: Any) -> list[Any]:
+        values, moved = split(args)
+
+        def of_moving(*given: Any) -> list[Any]:
+            left = iter(given)
+            pairs = zip(values, moving, strict=True)
+            return as_function(body)(*(next(left) if m else x for x, m in pairs))
+
+        at = [x for x, m in zip(values, moving, strict=True) if m]
+        carry, slopes = jax.jvp(of_moving, at, moved)
+        return [*carry, *(s for s, m in zip(slopes, moves, strict=True) if m)]
+
+    given = [
+        ad.instantiate_zeros(t) for t, m in zip(tangents, moving, strict=True) if m
+    ]
+    of_consts = zip(spread, moving[:num_consts], strict=True)
+    results = loop(
+        test,
+        step,
+        [*primals[:num_consts], *given[:extra]],
+        [*primals[num_consts:], *given[extra:]],
+        size,
+        [*spread, *(s for s, m in of_consts if m)],
+    )
+    outputs = results[: num - num_consts]
+    slopes = iter(results[num - num_consts :])
+    return outputs, [
+        next(slopes) if m else ad.Zero(jax.typeof(y).to_tangent_aval())
+        for y, m in zip(outputs, moves, strict=True)
+    ]
+
+
+def _partial_eval(trace: Any, *tracers: Any, **params: Any) -> list[Any]:
+    """What is known is computed by a loop of its own; the rest is the whole loop.
+
+    So the values are known while their tangents wait for theirs (`jax.linearize`).
+    """
+    cond, body, num_consts = params["cond"], params["body"], params["num_consts"]
+    unknown = [not t.pval.is_known() for t in tracers]
+    consts = unknown[:num_consts]
+    carry = carry_depends(body, consts, unknown[num_consts:])
+    hidden = [*consts, *carry]
+    missing = [x for x, u in zip(body.in_avals, hidden, strict=True) if u]
+    is_key = [jnp.issubdtype(x.dtype, jax.dtypes.prng_key) for x in missing]
+    whole = trace.default_process_primitive
+    if all(carry) or not any(unknown) or any(is_key) or depends_on(cond, hidden)[0]:
+        return whole(refill_p, tracers, params)
+
+    def of_known(jaxpr: ClosedJaxpr) -> Callable[..., list[Any]]:
+        def function(*args: Any) -> list[Any]:
+            known, nothing = iter(args), iter(zeros(missing))
+            return as_function(jaxpr)(
+                *(next(nothing) if u else next(known) for u in hidden)
+            )
+
+        return function
+
+    def step(*args: Any) -> list[Any]:
+        carried = of_known(body)(*args)
+        return [x for x, u in zip(carried, carry, strict=True) if not u]
+
+    values = [t.pval.get_known() for t, u in zip(tracers, hidden, strict=True) if not u]
+    shown = len(consts) - sum(consts)
+    kept = [s for s, u in zip(params["spread"], consts, strict=True) if not u]
+    known = iter(
+        loop(of_known(cond), step, values[:shown], values[shown:], params["size"], kept)
+    )
+    rest = whole(refill_p, tracers, params)
+    return [t if u else next(known) for t, u in zip(rest, carry, strict=True)]
+
+
+def _transpose(*_: Any, **__: Any) -> Any:
+    raise ValueError(
+        message(
+            "refill",
+            "it was differentiated in reverse mode (`jax.grad`, `jax.vjp`), and how "
+            "many steps there are to go back over is not known.",
+            "Use forward mode (`jax.jvp`, `jax.jacfwd`), or a `jax.lax.scan` with a "
+            "largest number of steps.",
+        )
+    )
+
+
+ad.primitive_jvps[refill_p] = _jvp
+ad.primitive_transposes[refill_p] = _transpose
+pe.custom_partial_eval_rules[refill_p] = _partial_eval

@@ -1,0 +1,188 @@
+"""`refill`: a loop whose finished lanes get new points."""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
+from jax import lax
+from jaxtyping import PyTree
+
+from .._errors import StructureError, describe_value, message
+from .._tree import as_arrays, differences
+
+# Their rules make the loop what it is.
+from . import batch as _batch  # noqa: F401
+from . import derivative as _derivative  # noqa: F401
+from .loop import loop
+
+
+def refill(init: Any, cond: Any, body: Any, out: Any) -> Callable[[PyTree], PyTree]:
+    """A function of a point with a loop that does not hold up other points.
+
+    Alone it is a `while_loop`:
+
+    ```
+    carry = init(point)
+    while cond(point, carry):
+        carry = body(point, carry)
+    return out(point, carry)
+    ```
+
+    Under `jax.vmap` that loop would go on in every lane until the slowest point of the
+    batch is finished. Here a lane whose point is finished takes the next point of the
+    batch, so points may take as many steps as they need, in any order. It pays for
+    batches of thousands, which `sweep` gives it with `batch_size="auto"`.
+
+    **Arguments:**
+
+    - `init`: called as `init(point)`, gives the first carry: any pytree.
+    - `cond`: called as `cond(point, carry)`, says whether there is another step: one
+      boolean.
+    - `body`: called as `body(point, carry)`, gives the next carry, of the same
+      structure, shapes and dtypes.
+    - `out`: called as `out(point, carry)` with the last carry, gives the output.
+
+    **Returns:** a function `point -> output`. It may be the whole function of a sweep
+    or a part of one. A point is any pytree: one that needs randomness takes
+    `(point, key)`. It is differentiable in forward mode, as a `while_loop` is.
+
+    **Raises:**
+
+    - `TypeError` if one of the four cannot be called.
+    - `StructureError` (a `ValueError`), when called, if `body` gives another structure,
+      shape or dtype than `init`; `ValueError` if `cond` does not give one boolean.
+
+    `init` and `out` run for the whole batch at once, and the carries of the whole batch
+    are held. A body that uses the batch's axis by name (`jax.lax.psum`) cannot be
+    refilled and runs as a `while_loop`.
+
+    **Laws:** equal to the loop above, lane by lane, under any `vmap`s, and bit for bit
+    so if the lanes of the four functions do not look at each other.
+
+    !!! example
+
+        >>> import eqx_pipe as ep, jax.numpy as jnp
+        >>> steps = ep.refill(
+        ...     init=lambda n: (n, 0),
+        ...     cond=lambda _, carry: carry[0] > 1,
+        ...     body=lambda _, carry: (
+        ...         jnp.where(carry[0] % 2, 3 * carry[0] + 1, carry[0] // 2),
+        ...         carry[1] + 1,
+        ...     ),
+        ...     out=lambda _, carry: carry[1],
+        ... )
+        >>> ep.sweep(steps, ep.Values([1, 7, 27, 97])).values.tolist()
+        [0, 16, 111, 118]
+    """
+    for name, given in (("init", init), ("cond", cond), ("body", body), ("out", out)):
+        if not callable(given):
+            raise TypeError(
+                message(
+                    "refill",
+                    f"`{name}` is {describe_value(given)}, which cannot be called.",
+                    "Give four functions: `refill(init, cond, body, out)`.",
+                )
+            )
+
+    def refilled(point: PyTree) -> PyTree:
+        first = as_arrays(init(point))
+        return out(point, _run(cond, body, point, first))
+
+    return refilled
+
+
+def _run(cond: Any, body: Any, point: PyTree, first: PyTree) -> PyTree:
+    """The last carry."""
+    arrays, others = eqx.partition(first, eqx.is_array)
+    carry, structure = jtu.tree_flatten(arrays)
+    given, fixed = eqx.partition(point, _is_array)
+    values, point_structure = jtu.tree_flatten(given)
+
+    def whole(args: Any) -> tuple[PyTree, PyTree]:
+        point = jtu.tree_unflatten(point_structure, args[: len(values)])
+        carry = jtu.tree_unflatten(structure, args[len(values) :])
+        return eqx.combine(point, fixed), eqx.combine(carry, others)
+
+    def test(*args: Any) -> Any:
+        return [_as_boolean(cond(*whole(args)))]
+
+    def step(*args: Any) -> list[Any]:
+        return jtu.tree_leaves(eqx.filter(as_arrays(body(*whole(args))), eqx.is_array))
+
+    if jax.config.jax_disable_jit:  # pyright: ignore[reportAttributeAccessIssue]
+        # The plain Python loop, so that a debugger stops inside.
+        last = lax.while_loop(
+            lambda carry: test(*values, *carry)[0],
+            lambda carry: step(*values, *carry),
+            carry,
+        )
+    else:
+        values = [jnp.asarray(x) for x in values]
+        carry = _strong(lambda c: body(*whole([*values, *c])), carry, arrays, others)
+        last = loop(test, step, values, carry)
+    return eqx.combine(jtu.tree_unflatten(structure, last), others)
+
+
+def _strong(
+    body: Callable[[list[Any]], PyTree],
+    carry: list[Any],
+    arrays: PyTree,
+    others: PyTree,
+) -> list[Any]:
+    """The first carry in the dtypes of the next: `0` may turn out to be a float."""
+    first, shapes = eqx.combine(arrays, others), None
+    for _ in range(2):
+        shapes = eqx.filter_eval_shape(lambda c: as_arrays(body(c)), carry)
+        after = jtu.tree_leaves(eqx.filter(shapes, _is_struct))
+        if len(after) != len(carry):
+            break
+        carry = [_promoted(x, y) for x, y in zip(carry, after, strict=True)]
+    now = jtu.tree_unflatten(jtu.tree_structure(arrays), carry)
+    if differences(eqx.combine(now, others), shapes):
+        found = "; ".join(differences(first, shapes))
+        for place, name in (("first", "init"), ("second", "body")):
+            found = found.replace(f"in the {place}", f"in that of `{name}`")
+        raise StructureError(
+            message(
+                "refill",
+                f"`init` and `body` give different carries: {found}.",
+                "Let `body` return what `init` starts with: the same structure, shapes "
+                "and dtypes (`jnp.float32(0)` instead of `0`, say).",
+            )
+        )
+    return carry
+
+
+def _promoted(x: Any, after: Any) -> Any:
+    if not getattr(x, "weak_type", False) or x.shape != after.shape:
+        return x
+    if jnp.issubdtype(after.dtype, jax.dtypes.prng_key):
+        return x
+    return lax.convert_element_type(x, jnp.result_type(x, after))
+
+
+def _as_boolean(found: Any) -> Any:
+    if isinstance(found, bool | np.bool_):
+        return jnp.asarray(found)
+    if getattr(found, "shape", None) == () and found.dtype == jnp.bool_:
+        return found
+    raise ValueError(
+        message(
+            "refill",
+            f"`cond` gave {describe_value(found)}.",
+            "Return one boolean that says whether to go on, such as `carry < limit`; "
+            "join several by `jnp.any` or `jnp.all`.",
+        )
+    )
+
+
+def _is_array(x: Any) -> bool:
+    return isinstance(x, jax.Array | np.ndarray)
+
+
+def _is_struct(x: Any) -> bool:
+    return isinstance(x, jax.ShapeDtypeStruct)
