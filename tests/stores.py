@@ -1,5 +1,7 @@
 """Sweeps that the tests of stores, parts and executors share."""
 
+import time
+
 import jax
 import jax.numpy as jnp
 import jax.random as jr
@@ -35,6 +37,24 @@ def bare(p):
 def typed(p):
     """A function of other containers and of leaves of unusual sizes and dtypes."""
     return [jnp.int8(3), (jnp.zeros((0, 2)), None), plain(p)["y"][:, None] > 0]
+
+
+def _wait(x):
+    time.sleep(0.01)
+    return x
+
+
+def slow(p):
+    """Takes a hundredth of a second for each batch."""
+    x = jax.pure_callback(_wait, p["x"], p["x"], vmap_method="expand_dims")
+    return jnp.sin(x) * WEIGHT, p["n"]
+
+
+SLOW = ep.Space({"n": ep.Values([1, 2, 3, 4]), "x": ep.Linspace(0, 1, 60)})
+
+
+def run_slow(path, **asked):
+    return ep.sweep(slow, SLOW, key=KEY, store=path, batch_size=4, **asked)
 
 
 FUNCTIONS = [plain, noise, bare, typed]

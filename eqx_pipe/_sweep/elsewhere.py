@@ -92,14 +92,14 @@ def sweep_elsewhere(
 ) -> SweepResult:
     """The result of a sweep that has a store or an executor."""
     started = time.time()
-    shares = 1 if away.part is None else away.part[1]
+    processes = shares = 1 if away.part is None else away.part[1]
     if away.executor is not None:
         # What devices a worker has is not known: one for a guess.
         devices, shares = devices[:1], shares * workers(away.executor)
     job = prepare(fn, space, key, batch_size, devices, costs is not None, shares)
     if away.path is None:
-        return _in_memory(away, fn, job, shares, costs, isolated, bar, started)
-    store = opened(away.path, job, fn, batch_size, shares, away.resume)
+        return _in_memory(away, fn, job, costs, isolated, bar, started)
+    store = opened(away.path, job, fn, batch_size, processes, away.resume)
     kept = store.record["batch_size"]
     job = dataclasses.replace(job, batch_size=kept, stretch=store.chunks.points)
 
@@ -118,7 +118,6 @@ def _in_memory(
     away: Away,
     fn: Callable[..., Any],
     job: Job,
-    shares: int,
     costs: Float[np.ndarray, " points"] | None,
     isolated: bool,
     bar: Callable[..., Progress],
@@ -127,7 +126,7 @@ def _in_memory(
     """All values of a sweep by an executor."""
     size = job.space.size
     most = max(1, CHUNK_BYTES // job.point_bytes)
-    chunks = cut((size,), job.across, most, shares)
+    chunks = cut((size,), job.across, most)
     job = dataclasses.replace(job, stretch=chunks.points)
     values = empty_values(size, job.traced[0].stored)
     ok = np.ones(size, bool)

@@ -15,8 +15,9 @@ class Interrupt:
     main thread only.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, said: str = _SAID) -> None:
         self.asked = False
+        self._said = said
         self._installed = False
 
     def __enter__(self) -> "Interrupt":
@@ -32,7 +33,7 @@ class Interrupt:
     def _note(self, *_: Any) -> None:
         self.asked = True
         self._restore()
-        sys.stderr.write(_SAID)
+        sys.stderr.write(self._said)
 
     def _restore(self) -> None:
         if self._installed:

@@ -96,7 +96,8 @@ def work(
         fn, space, key, batch_size, sorted_, stretch, isolated, set_ = (
             cloudpickle.loads(packed)
         )
-        with under(set_):
+        # Ctrl-C comes to the processes of a pool too: the chunk is finished there.
+        with Interrupt(said=""), under(set_):
             if job is None:
                 job = _prepared(name, fn, space, key, batch_size, sorted_, stretch)
             quiet = Progress(False, last - first)
@@ -140,15 +141,23 @@ def elsewhere(
                     launch(waiting.popleft())
                     if not flying[-1].is_done():
                         continue
+                trouble: Exception | None = None
                 for it in _finished(flying, wait=not waiting or len(flying) >= most):
                     flying.remove(it)
-                    values, ok = it.result(chunks)
+                    try:
+                        values, ok = it.result(chunks)
+                    except Exception as error:
+                        # What else is finished is kept first.
+                        trouble = trouble or error
+                        continue
                     if values is None:
                         if not stop.asked:
                             waiting.append(it)
                         continue
                     bar.done(len(ok))
                     yield it.number, values, ok
+                if trouble is not None:
+                    raise trouble
         finally:
             for it in flying:
                 it.cancelled()

@@ -1,0 +1,230 @@
+"""Chunks computed elsewhere: the same values, and an end to workers that die."""
+
+import concurrent.futures as cf
+import multiprocessing
+import os
+import signal
+import sys
+import tempfile
+import threading
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from stores import (
+    FUNCTIONS,
+    KEY,
+    SPACES,
+    one_device,
+    plain,
+    same,
+    same_dataset,
+    some_space,
+    stored,
+)
+
+import eqx_pipe as ep
+from eqx_pipe._sweep import remote
+
+pytest.importorskip("cloudpickle")
+pytest.importorskip("xarray")
+pytest.importorskip("zarr")
+
+
+class Promise:
+    """What a plain executor returns: a result, and no more."""
+
+    def __init__(self, outcome):
+        self.outcome = outcome
+
+    def result(self):
+        value = self.outcome()
+        if isinstance(value, BaseException):
+            raise value
+        return value
+
+
+class Asked(Promise):
+    """With `done` and `cancel`, as in Dask and submitit."""
+
+    def done(self):
+        return True
+
+    def cancel(self):
+        return False
+
+
+class Plain:
+    """An executor that does the work when the result is asked for."""
+
+    def __init__(self, promise=Promise, fails=None):
+        self.promise, self.fails = promise, fails or {}
+        self.calls, self.open, self.most = [], 0, 0
+
+    def submit(self, fn, *args):
+        first = args[1]
+        self.calls.append(first)
+        self.open += 1
+        self.most = max(self.most, self.open)
+
+        def outcome():
+            self.open -= 1
+            if self.calls.count(first) <= self.fails.get(first, 0):
+                return RuntimeError("the node went away")
+            return fn(*args)
+
+        return self.promise(outcome)
+
+
+@pytest.fixture(scope="module")
+def threads():
+    with cf.ThreadPoolExecutor(3) as pool:
+        yield pool
+
+
+def spawned(workers=1):
+    return cf.ProcessPoolExecutor(
+        workers, mp_context=multiprocessing.get_context("spawn")
+    )
+
+
+@settings(max_examples=max(6, settings().max_examples // 2))
+@given(
+    st.sampled_from(FUNCTIONS),
+    st.integers(0, SPACES - 1),
+    st.sampled_from(["threads", "result", "done"]),
+    st.booleans(),
+)
+def test_an_executor_changes_nothing(threads, fn, which, kind, keep):
+    executor = {"result": Plain(), "done": Plain(Asked), "threads": threads}[kind]
+    space, asked = some_space(which), {"key": KEY, "batch_size": 2}
+    here = ep.sweep(fn, space, mesh=one_device(), **asked)
+    with tempfile.TemporaryDirectory() as folder:
+        store = f"{folder}/runs.zarr" if keep else None
+        there = ep.sweep(fn, space, executor=executor, store=store, **asked)
+        same(there.values, here.values)
+        assert there.ok.all() and there.batch_size == here.batch_size
+        if keep:
+            same_dataset(there.to_xarray(), here.to_xarray())
+
+
+def test_costs_and_an_automatic_batch_size(threads):
+    space = some_space(3)
+    costs = np.arange(space.size)[::-1] % 3
+    result = ep.sweep(plain, space, executor=threads, order_by=costs)
+    asked = {"batch_size": result.batch_size, "mesh": one_device()}
+    same(result.values, ep.sweep(plain, space, **asked).values)
+
+
+def fails_above(p):
+    return eqx.error_if(p, p > 2.5, "too large") * 2
+
+
+@pytest.mark.parametrize("executor", [Plain(), Plain(Asked)])
+def test_what_the_function_raises_is_not_tried_again(executor):
+    space = ep.Linspace(0, 3, 13)
+    with pytest.raises(ep.SweepError, match="at point 11") as caught:
+        ep.sweep(fails_above, space, executor=executor, batch_size=2)
+    assert caught.value.indices == (11,)
+    assert len(set(executor.calls)) == len(executor.calls)
+    isolated = {"batch_size": 2, "on_error": "isolate"}
+    there = ep.sweep(fails_above, space, executor=executor, **isolated)
+    here = ep.sweep(fails_above, space, **isolated)
+    assert np.array_equal(there.ok, here.ok) and there.ok.sum() == 11
+    same(there.values, here.values)
+
+
+@pytest.mark.parametrize("promise", [Promise, Asked])
+def test_a_chunk_is_tried_three_times(tmp_path, promise):
+    space, asked = ep.Linspace(0, 1, 10), {"batch_size": 2}
+    twice = Plain(promise, {4: 2})
+    result = ep.sweep(jnp.sin, space, executor=twice, **asked)
+    same(result.values, ep.sweep(jnp.sin, space, mesh=one_device(), **asked).values)
+    assert twice.calls.count(4) == 3 and len(twice.calls) == 7
+    ever, path = Plain(promise, {4: 99}), tmp_path / "runs.zarr"
+    with pytest.raises(ep.SweepError, match="3 times at the points 4 to 5") as caught:
+        ep.sweep(jnp.sin, space, executor=ever, store=path, **asked)
+    assert "the node went away" in str(caught.value)
+    assert "8 of 10 points are finished" in caught.value.__notes__[-1]
+    assert ever.calls.count(4) == 3
+    mended = Plain(promise)
+    again = ep.sweep(jnp.sin, space, executor=mended, store=path)
+    assert mended.calls == [4]
+    same(again.values, result.values)
+
+
+def test_chunks_in_flight_are_bounded(monkeypatch):
+    monkeypatch.setattr(remote, "_IN_FLIGHT", 3)
+    executor = Plain()
+    ep.sweep(jnp.sin, ep.Linspace(0, 1, 30), executor=executor, batch_size=1)
+    assert executor.most == 3 and len(executor.calls) == 30
+
+
+def kills(p, marker):
+    """Kills the worker that computes a point, as long as a file is there."""
+
+    def callback(x):
+        child = multiprocessing.parent_process() is not None
+        if child and float(x) == 7 and os.path.exists(marker):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return x
+
+    return jax.pure_callback(callback, p, p, vmap_method="sequential") * 2
+
+
+def test_a_process_pool_and_a_worker_that_is_killed(tmp_path):
+    """One scenario, since a process takes seconds to start."""
+    marker, path = tmp_path / "marker", tmp_path / "runs.zarr"
+    marker.touch()
+    space, asked = ep.Values(np.arange(12.0, dtype=np.float32)), {"batch_size": 2}
+    fn = lambda p: kills(p, str(marker))  # noqa: E731
+    with spawned() as pool:
+        with pytest.raises(ep.SweepError, match="takes no more work.*new executor"):
+            ep.sweep(fn, space, executor=pool, store=path, **asked)
+    done = [n for n in range(6) if stored(path).is_done(n)]
+    assert done == [0, 1, 2]
+    marker.unlink()
+    with spawned() as pool:
+        result = ep.sweep(fn, space, executor=pool, store=path)
+        assert result.ok.all()
+        same(result.values, np.arange(0, 24, 2, dtype=np.float32))
+        # The same worker, for more: keys, static axes, failures, what it raises.
+        key = {"key": KEY, "batch_size": 2}
+        for fn, which in [(FUNCTIONS[1], 0), (FUNCTIONS[0], 3)]:
+            there = ep.sweep(fn, some_space(which), executor=pool, **key)
+            here = ep.sweep(fn, some_space(which), mesh=one_device(), **key)
+            same(there.values, here.values)
+        with pytest.raises(ep.SweepError, match="at point 11") as caught:
+            ep.sweep(fails_above, ep.Linspace(0, 3, 13), executor=pool, **asked)
+        assert caught.value.indices == (11,)
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    ("asked", "kind", "says"),
+    [
+        ({"executor": 3}, TypeError, r"submit\(fn, \*args\)"),
+        ({"executor": Plain}, TypeError, r"submit\(fn, \*args\)"),
+        ({"executor": Plain(), "reduce": ep.Mean()}, ValueError, "without `executor`"),
+        ({"executor": Plain(), "mesh": one_device()}, ValueError, "own devices"),
+        ({"executor": Plain(), "part": (0, 2)}, ValueError, "`part`.*without `store`"),
+    ],
+)
+def test_wrong_arguments(asked, kind, says):
+    with pytest.raises(kind, match=says):
+        ep.sweep(jnp.sin, ep.Linspace(0, 1, 3), **asked)
+
+
+def test_what_cannot_travel_is_said_before_anything_runs(monkeypatch):
+    lock, executor = threading.Lock(), Plain()
+    fn = lambda x: x if lock else x  # noqa: E731
+    with pytest.raises(TypeError, match="cannot be sent to a worker.*inside of `fn`"):
+        ep.sweep(fn, ep.Linspace(0, 1, 3), executor=executor)
+    assert not executor.calls
+    monkeypatch.setitem(sys.modules, "cloudpickle", None)
+    with pytest.raises(ImportError, match=r"eqx_pipe\[distributed\]"):
+        ep.sweep(jnp.sin, ep.Linspace(0, 1, 3), executor=executor)
