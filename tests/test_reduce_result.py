@@ -67,11 +67,6 @@ def test_a_state_keeps_its_form():
         ep.sweep(lambda x: x, SPACE, reduce=grows)
 
 
-def test_not_everything_goes_together():
-    with pytest.raises(ValueError, match="Static.*not possible yet"):
-        ep.sweep(lambda x: x, ep.Static([1, 2]), reduce=ep.Mean())
-
-
 def test_what_needs_all_values_is_refused():
     result = ep.sweep(fn, SPACE, reduce={"mean": ep.Mean("loss")})
     for ask in (

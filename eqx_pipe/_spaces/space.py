@@ -257,6 +257,11 @@ class Space(eqx.Module):
         lines += [f"  {name:<{width}}  {axis!r}" for name, axis in axes.items()]
         return "\n".join(lines)
 
+    def _repr_html_(self) -> str:
+        from .html import shown, space_html
+
+        return shown(space_html, self)
+
     def to_pandas(self) -> Any:
         """All points as a `pandas.DataFrame`, one row each.
 

@@ -1,16 +1,13 @@
 """The host's side of a running sweep: kept programs, and the loop of chunks."""
 
 import collections
-import contextlib
-import re
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
-from .._errors import SweepError, message
 from .._types import Key
 from .failure import Failures, quiet
 from .kernel import Layout, build, everywhere
@@ -20,7 +17,6 @@ from .progress import Progress
 from .trace import Traced
 
 _KEPT = 128
-_RAISED = re.compile(r"[\w.]*(Error|Exception)\w*: ")
 _kernels: collections.OrderedDict[Any, Any] = collections.OrderedDict()
 _lock = threading.Lock()
 
@@ -100,20 +96,6 @@ class Runner:
                 progress.done(now)
 
 
-@contextlib.contextmanager
-def failures(done: int, points: int) -> Iterator[None]:
-    """Says at which points a call of a kernel failed."""
-    try:
-        yield
-    except jax.errors.JaxRuntimeError as error:
-        raise _failed(error, done, points) from error
-    except Exception as error:
-        # What JAX raises inside for `jax_debug_nans`, and `jit` would translate.
-        if type(error).__name__ == "InternalFloatingPointError":
-            raise FloatingPointError(f"invalid value in the sweep: {error}") from None
-        raise
-
-
 def compiled_once(
     programs: Sequence[Program], layout: Any, make: Callable[[], Any]
 ) -> Any:
@@ -159,18 +141,3 @@ def _collect(
                 into[place.start - base : place.stop - base] = data[:rows]
             else:
                 into[place - base] = data[: len(place)]
-
-
-def _failed(error: Exception, done: int, points: int) -> SweepError:
-    # Devices that failed too would otherwise say so when Python exits.
-    with contextlib.suppress(Exception):
-        jax.effects_barrier()
-    reasons = [line for line in str(error).splitlines() if _RAISED.match(line)]
-    reason = reasons[-1] if reasons else str(error).splitlines()[0]
-    return SweepError(
-        message(
-            "sweep",
-            f"`fn` failed at one of the points {done} to {done + points - 1}: {reason}",
-            "Call `fn(space.point(i))` on these points to find it.",
-        )
-    )

@@ -13,6 +13,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import jax.random as jr
 import jax.tree_util as jtu
 import numpy as np
 from jax.sharding import PartitionSpec as P
@@ -199,6 +200,49 @@ def build_merge(reducing: Reducing) -> Any:
         return jax.lax.fori_loop(first, last, one, state)
 
     return jax.jit(merge)
+
+
+def build_absorb(reducing: Reducing, kinds: Sequence[Any], batch: int) -> Any:
+    """`absorb(state, values, ok, batches, first, last, init, constants, merging)`.
+
+    The state after some blocks whose values are there: those from `first` to `last`, of
+    `batches` microbatches each, each taken in from the state of no points, and merged
+    one after the other. `kinds` are those of PRNG keys, whose values are raw data.
+    """
+
+    def absorb(
+        state: list[Array],
+        values: list[Array],
+        ok: Bool[Array, " points"],
+        batches: Int32[Array, ""],
+        first: Int32[Array, ""],
+        last: Int32[Array, ""],
+        init: list[Array],
+        constants: list[Array],
+        merging: list[Array],
+    ) -> list[Array]:
+        def microbatch(step: Int32[Array, ""], state: list[Array]) -> list[Array]:
+            rows = [
+                jax.lax.dynamic_slice_in_dim(leaf, step * batch, batch)
+                for leaf in (*values, ok)
+            ]
+            outputs = [
+                leaf if kind is None else jr.wrap_key_data(leaf, impl=kind)
+                for leaf, kind in zip(rows[:-1], kinds, strict=True)
+            ]
+            args = [*state, *outputs, rows[-1]]
+            return evaluate(reducing.absorb, constants, args)
+
+        def block(number: Int32[Array, ""], state: list[Array]) -> list[Array]:
+            most = np.int32(ok.shape[0] // batch)
+            begin = number * batches
+            end = jnp.minimum(begin + batches, most)
+            later = jax.lax.fori_loop(begin, end, microbatch, init)
+            return evaluate(reducing.merge, merging, [*state, *later])
+
+        return jax.lax.fori_loop(first, last, block, state)
+
+    return jax.jit(absorb)
 
 
 def block_rows(

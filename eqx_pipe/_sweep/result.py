@@ -15,8 +15,10 @@ from jaxtyping import Bool, Int8, PyTree
 from .._check import check_choice
 from .._errors import describe_value, message, nearest
 from .._spaces.axes import Geomspace
+from .._spaces.html import shown
 from .._spaces.space import Space
-from .._tree import leaf_text, leaves_with_names
+from .._tree import leaves_with_names
+from .view import page, text
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,22 +116,10 @@ class SweepResult(eqx.Module):
         return (self[i] for i in range(len(self)))
 
     def __repr__(self) -> str:
-        dims = ", ".join(f"{name}: {n:,}" for name, n in self.space.dims.items())
-        reduced = self.points is not None
-        missing = 0 if self.missing is None else int(np.sum(self.missing))
-        failed = 0 if reduced else len(self) - int(np.sum(self.ok)) - missing
-        lines = [f"SweepResult({len(self):,} points; {dims})"]
-        if self.points is not None:
-            early = self.points < len(self)
-            lines += [f"  reduced over {self.points:,} points" + ", stopped" * early]
-        named = [(name or "value", x) for name, x in leaves_with_names(self.values)]
-        width = max((len(name) for name, _ in named), default=0)
-        lines += [f"  {name:<{width}}  {leaf_text(leaf)}" for name, leaf in named]
-        lines += [f"  {failed:,} points failed"] if failed else []
-        lines += [f"  {missing:,} points missing"] if missing else []
-        devices = f"{self.num_devices} device" + "s" * (self.num_devices != 1)
-        lines += [f"  {self.seconds:.3g} s, batch size {self.batch_size}, {devices}"]
-        return "\n".join(lines)
+        return text(self)
+
+    def _repr_html_(self) -> str:
+        return shown(page, self)
 
     def _check_all_values(self, asked: str) -> None:
         if self.points is not None:

@@ -1,0 +1,116 @@
+"""What is shown of spaces and results, as text and in notebooks."""
+
+import equinox as eqx
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+
+import eqx_pipe as ep
+
+
+def outputs(point):
+    x = jnp.float32((point[1] if isinstance(point, list) else point)["x"])
+    return {"<loss>": x, "k": jr.key(0), "z": jnp.bfloat16(1), "p": jnp.arange(3)}
+
+
+SPACES = {
+    "product": ep.Space({"x": ep.Linspace(0, 1, 3), "s": ep.Static(["<a>", "b"])}),
+    "zip": ep.Space(
+        {"x": ep.Values([1, 2]), "k": ep.Values(jr.split(jr.key(0)))}, "zip"
+    ),
+    "slice": ep.Space({"x": ep.Linspace(0, 1, 30)})[5:2:-1],
+    "bare": {"x": ep.Random(jr.normal, 3)},
+}
+
+
+@pytest.mark.parametrize("name", sorted(SPACES))
+def test_every_result_and_space_is_shown(name):
+    space = SPACES[name]
+    space = space if name != "bare" else ep.Space(space, key=jr.key(1))
+    result = ep.sweep(outputs, space)
+    for thing in (space, result, result[:1]):
+        page = thing._repr_html_()
+        assert "cannot be shown" not in page and "<table>" in page
+        assert "points" in page and "points" in repr(thing)
+    page = result._repr_html_()
+    assert "&lt;loss&gt;" in page and "<loss>" not in page and "<a>" not in page
+    low, high = result.values["<loss>"].min(), result.values["<loss>"].max()
+    assert f"{low:.6g} to {high:.6g}" in page
+
+
+@pytest.mark.parametrize(
+    "reduce",
+    [
+        ep.Mean("<loss>"),
+        {"a": ep.ArgMin("<loss>"), "h": ep.Histogram([0, 1], "<loss>")},
+        ep.TopK(2, "<loss>"),
+        ep.Reducer(
+            lambda s: 0, lambda s, x: s + 1, lambda a, b: a + b, lambda s: "text"
+        ),
+    ],
+)
+def test_reduced_results_are_shown(reduce):
+    result = ep.sweep(outputs, {"x": ep.Linspace(1, 2, 9)}, reduce=reduce)
+    assert "reduced over 9 points" in repr(result)
+    assert "reduced over 9 points" in result._repr_html_()
+    assert "cannot be shown" not in result._repr_html_()
+    if isinstance(reduce, ep.Mean):
+        assert "1.5" in repr(result)
+
+
+def test_failures_are_shown():
+    def fn(x):
+        return eqx.error_if(x, x > 2, "large")
+
+    result = ep.sweep(fn, ep.Linspace(0, 9, 10), on_error="isolate")
+    for shown in (repr(result), result._repr_html_()):
+        assert "7 points failed: 3, 4, 5, 6, 7, ..." in shown
+
+
+def test_a_space_of_any_size_is_shown_at_once():
+    space = ep.Space({str(i): ep.Linspace(0, 1, 2**31 - 1) for i in range(9)})
+    assert f"{(2**31 - 1) ** 9:,} points" in repr(space)
+    assert f"{(2**31 - 1) ** 9:,} points" in space._repr_html_()
+    assert "sliced" in space[:5]._repr_html_()
+
+
+def test_a_view_never_raises():
+    class Odd(ep.Axis):
+        dim: str | None = None
+
+        def __len__(self):
+            return 2
+
+        def value(self, i, key):
+            return i
+
+        def __repr__(self):
+            raise RuntimeError("no repr")
+
+    space = ep.Space({"x": Odd()})
+    assert "cannot be shown" in space._repr_html_()
+    assert "cannot be shown" in ep.sweep(lambda p: p, space)._repr_html_()
+
+
+def test_attributes_say_what_made_it():
+    result = ep.sweep(outputs, SPACES["product"], batch_size=2)
+    made = result.to_xarray().attrs
+    assert made["function"] == "outputs" and made["batch_size"] == 2
+    assert made["devices"] == 8 and made["platform"] == "cpu"
+    assert "Linspace(0, 1, 3)" in made["space"]
+    for name in ("jax", "equinox", "eqx_pipe", "python", "started"):
+        assert isinstance(made[name], str) and made[name]
+    assert all(isinstance(v, str | int | float) for v in made.values())
+
+
+def test_xarray_plots_without_another_line():
+    matplotlib = pytest.importorskip("matplotlib")
+    matplotlib.use("agg")
+    plt = pytest.importorskip("matplotlib.pyplot")
+    space = {"x": ep.Linspace(0, 1, 3), "y": ep.Linspace(0, 1, 4)}
+    data = ep.sweep(lambda p: p["x"] + p["y"], space).to_xarray()
+    mesh = data["value"].plot()
+    assert np.array_equal(mesh.get_array(), data["value"].values)
+    data["value"].sel(y=0).plot()
+    plt.close("all")
