@@ -7,6 +7,7 @@ idle: it does not run its layers, which neither costs time nor makes NaN out of
 whatever stands in for the input.
 """
 
+import warnings
 from collections.abc import Mapping
 from typing import Any, SupportsIndex
 
@@ -128,6 +129,8 @@ def _program(pipe: Pipelined, x: PyTree, key: Key | None, path: str) -> PyTree:
             stacked = lay(stacked, mesh, P())
         return stacked[-1].reshape(leaf.shape)
 
+    first = jtu.tree_map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), stacked)
+    _check_takes_batches(eqx.combine(first, static), x, count, key, path)
     layers = jtu.tree_map(lambda leaf: lay(leaf, mesh, P(axis)), stacked)
     key = None if key is None else lay(key, mesh, P())
     out = mapped(layers, jtu.tree_map(split, carry), key)
@@ -157,6 +160,40 @@ def _put(tree: PyTree, part: PyTree, i: Any) -> PyTree:
 
 def _select(which: Any, left: PyTree, right: PyTree) -> PyTree:
     return jtu.tree_map(lambda a, b: jax.lax.select_n(which, b, a), left, right)
+
+
+def _check_takes_batches(
+    stage: Any, x: PyTree, count: int, key: Key | None, path: str
+) -> None:
+    """Warns of a stage that takes a microbatch for one example.
+
+    `Linear(4, 4)` does so with four rows of four. With one more row it would fail.
+    """
+
+    def works(more: int) -> bool:
+        def rows(leaf: Any) -> Any:
+            if not eqx.is_array(leaf):
+                return leaf
+            shape = (leaf.shape[0] // count + more, *leaf.shape[1:])
+            return jax.ShapeDtypeStruct(shape, leaf.dtype)
+
+        def run(stage: Any, x: PyTree) -> PyTree:
+            y, _ = enter(Scope(key, path), 0, stage, x, state=None, index=0)
+            return eqx.filter(as_arrays(y), eqx.is_array)
+
+        try:
+            eqx.filter_eval_shape(run, stage, jtu.tree_map(rows, x))
+        except Exception:
+            return False
+        return True
+
+    if works(0) and not works(1):
+        warnings.warn(
+            "`eqx_pipe.pipelined`: the stages take this microbatch, but none with one "
+            "row more. If they are meant for one example, wrap them in "
+            "`eqx_pipe.batched`: they would mix up the rows.",
+            stacklevel=2,
+        )
 
 
 def _check_same(path: str, given: PyTree, y: PyTree) -> None:
@@ -254,6 +291,8 @@ def pipelined(
     - `StructureError` (a `ValueError`), when called, if a stage returns something else
       than it takes.
     - `TypeError` if `stack` is no `repeat`.
+
+    Warns if the stages look as if they were made for one example.
 
     **Laws:** it is `stack`, in values and gradients, if the stages treat every entry
     of the batch alone.

@@ -188,3 +188,9 @@ def test_errors(getkey, unchecked):
     bad = ep.repeat(lambda k: eqx.nn.Lambda(lambda x: x[:1]), 2, key=getkey())
     with pytest.raises(ep.StructureError, match="(?s)2,4.*1,4.*return the structure"):
         ep.pipelined(bad, make(2), 2)(jnp.ones((4, 4)))
+
+
+def test_stages_for_one_example_are_warned_of(getkey):
+    stack = ep.repeat(lambda key: eqx.nn.Linear(4, 4, False, key=key), 4, key=getkey())
+    with pytest.warns(UserWarning, match="wrap them in `eqx_pipe.batched`"):
+        ep.pipelined(stack, make(4), 2)(jnp.ones((8, 4)))

@@ -9,6 +9,8 @@ import jax.tree_util as jtu
 import numpy as np
 import pytest
 from hypothesis import given
+from jax.sharding import AxisType
+from jax.sharding import PartitionSpec as P
 
 import eqx_pipe as ep
 
@@ -98,3 +100,21 @@ def test_errors(unchecked):
         ep.microbatch(jnp.sum, size=2, reduce="max")
     with pytest.raises(TypeError, match="cannot be called"):
         ep.microbatch(3, size=2)
+
+
+def test_one_value_per_example_is_refused_whatever_the_size():
+    for size in (1, 2, 3, 4):
+        with pytest.raises(ValueError, match="Return a sum or mean"):
+            ep.microbatch(jax.vmap(jnp.sin), size=size)(jnp.ones(8))
+    # An output that only happens to have that size is a sum.
+    assert np.array_equal(
+        ep.microbatch(lambda x: x.sum(0), size=4)(jnp.ones((8, 4))), np.full(4, 8.0)
+    )
+
+
+@pytest.mark.parametrize("size", [3, 4, 5])
+def test_a_batch_that_is_split_by_type(size):
+    mesh = jax.make_mesh((4,), ("data",), axis_types=(AxisType.Explicit,))
+    x = ep.shard(jnp.arange(16.0).reshape(8, 2), mesh, P("data"))
+    total = ep.microbatch(lambda v: jnp.sum(v**2), size=size)
+    assert total(x) == jax.jit(total)(x) == jnp.sum(jnp.arange(16.0) ** 2)

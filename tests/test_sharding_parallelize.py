@@ -226,3 +226,41 @@ def test_errors(getkey, unchecked):
         sharded_init(getkey())
     get(1, 2)
     assert spec(sharded_init(getkey())["a"]) == (None, "model")
+
+
+def test_the_mesh_is_that_of_the_rules_around_or_of_a_constraint(getkey):
+    params, batch, key = init(getkey()), get_batch(0), getkey()
+    with ep.axis_rules(RULES, make()):
+        fun, sharded_init = ep.parallelize(loss, init_params=init, initial_batch=batch)
+    assert spec(sharded_init(key)["a"]) == (None, "model")
+    assert np.allclose(fun(params, batch), loss(params, batch), rtol=1e-5)
+
+    def constrained(w, x):
+        there = jax.sharding.NamedSharding(make(), P("data", "model"))
+        return jax.lax.with_sharding_constraint(x @ w, there).sum()
+
+    _, sharded_init = ep.parallelize(
+        constrained,
+        init_params=lambda key: jr.normal(key, (4, 8)),
+        initial_batch=jnp.ones((16, 4)),
+    )
+    assert spec(sharded_init(key)) == (None, "model")
+
+
+def test_a_constraint_that_does_not_divide_is_left_out(getkey):
+    def fun(w, x):
+        rows = jax.sharding.NamedSharding(make(), P("data"))
+        columns = jax.sharding.NamedSharding(make(), P(None, "model"))
+        w = jax.lax.with_sharding_constraint(w, columns)
+        return jnp.sum(jax.lax.with_sharding_constraint(x, rows) @ w)
+
+    x = jnp.ones((10, 4))
+    run, sharded_init = ep.parallelize(
+        fun,
+        init_params=lambda key: jr.normal(key, (4, 8)),
+        initial_batch=x,
+        mesh=make(),
+    )
+    w = sharded_init(getkey())
+    assert spec(w) == (None, "model")
+    assert np.allclose(run(w, x), jnp.sum(x @ np.asarray(w)), rtol=1e-5)

@@ -204,3 +204,57 @@ def test_sharding_info():
     assert lines[3].startswith("y.z") and lines[3].endswith("32")
     assert ep.sharding_info(x)[""].spec is None
     assert "host" in lines[1]
+
+
+def test_specs_that_are_no_prefix_say_where(mesh):
+    tree = {"x": jnp.ones(8), "q": {"y": [jnp.ones((300, 300))] * 3}}
+    cases = {
+        "have 0 at `q.y` where the tree has 0, 1, 2": {
+            "x": None,
+            "q": {"y": [P("data")]},
+        },
+        "have z at `q` where the tree has y": {"x": None, "q": {"z": P("data")}},
+        "a `list` at `q` where the tree has a `dict`": {"x": None, "q": [None]},
+        r"did you mean `P\('data', None\)`": {"x": ("data", None), "q": None},
+    }
+    for words, specs in cases.items():
+        with pytest.raises(ValueError, match=words) as caught:
+            ep.shard(tree, mesh, specs)
+        assert len(str(caught.value)) < 500
+
+
+def test_only_sizes_are_mended_by_padding(mesh):
+    for specs in (P("dta"), P(None, None, "data")):
+        with pytest.raises(ValueError) as caught:
+            ep.shard(jnp.ones((8, 4)), mesh, specs)
+        assert "pad_to" not in str(caught.value)
+
+
+def test_padding_leaves_scalars_alone(mesh):
+    tree = {"x": np.ones((7, 3)), "step": jnp.array(3), "n": np.int32(2)}
+    padded, mask = ep.pad_to(tree, mesh, P("data"))
+    assert padded["step"] is tree["step"] and padded["n"] == 2
+    assert mask["step"] and mask["n"] and mask["x"].sum() == 21
+
+
+def test_under_vmap_outside_jit_the_spec_is_that_of_one_example():
+    x = jnp.arange(14.0).reshape(7, 2)
+    got = jax.vmap(lambda z: ep.shard(2 * z, make(), P("model")))(x)
+    assert np.array_equal(got, 2 * x) and got.sharding.spec == P(None, "model")
+    elsewhere = jax.device_put(jnp.arange(8.0), jax.devices()[3])
+    grads = jax.grad(lambda z: jnp.sum(ep.shard(z, make(), P("data")) ** 2))(elsewhere)
+    assert np.array_equal(grads, 2 * elsewhere)
+
+
+def test_info_while_tracing():
+    seen = []
+
+    def look(x):
+        seen.append(str(ep.sharding_info(x)))
+        return x
+
+    jax.jit(look)(jnp.ones(8))
+    jax.jit(look)(ep.shard(jnp.ones(8), make(AxisType.Explicit), P("data")))
+    assert "unknown" in seen[0] and "P('data',)" in seen[1]
+    assert "unknown" in str(ep.sharding_info(jax.ShapeDtypeStruct((3,), jnp.float32)))
+    assert "host" in str(ep.sharding_info(np.ones(3)))

@@ -104,3 +104,8 @@ def test_wrong_types(unchecked):
             ep.AxisRules(wrong)
     with pytest.raises(TypeError, match="jax.make_mesh"):
         RULES.sharding(3, "batch")
+
+
+def test_a_mesh_axis_stands_once_in_a_tuple():
+    with pytest.raises(ValueError, match="twice.*name it once"):
+        ep.AxisRules({"a": ("data", "data")})

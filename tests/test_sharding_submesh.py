@@ -134,7 +134,7 @@ def test_inside_jit_it_says_what_to_do(getkey, unchecked):
     total = ep.microbatch(lambda x: jnp.sum(pipe(x)), size=1)
     with pytest.raises(ValueError, match="eqx_pipe.on.*inside `jit`"):
         jax.jit(total)(jnp.ones(3))
-    with pytest.raises(ValueError, match="(?s)eqx_pipe.shard.*size 3.*4"):
+    with pytest.raises(ValueError, match="(?s)eqx_pipe.on.*size 3.*4"):
         ep.on(one, jnp.sin, specs=P("x"))(jnp.ones(3))
     with pytest.raises(TypeError, match="jax.make_mesh"):
         ep.on(3, jnp.sin)
@@ -147,3 +147,24 @@ def test_under_another_mesh_it_says_so(unchecked):
     with jax.set_mesh(jax.make_mesh((8,), ("data",))):
         with pytest.raises(ValueError, match="(?s)'data': 8.*outside of that context"):
             pipe(jnp.ones(4))
+
+
+def test_outputs_on_different_devices_are_merged_on_one_of_them(unchecked):
+    first, last = submeshes(2)
+    sine, cosine = ep.on(first, jnp.sin), ep.on(last, jnp.cos)
+    for pipe in (ep.parallel(sine, cosine), ep.weighted(sine, cosine)):
+        with pytest.raises(ValueError, match="different devices.*eqx_pipe.on"):
+            pipe(jnp.ones(4))
+    x = jnp.arange(4.0)
+    home = ep.chain(cosine, ep.on(first, ep.identity))
+    assert np.allclose(ep.weighted(sine, home)(x), (jnp.sin(x) + jnp.cos(x)) / 2)
+    merged = ep.parallel(sine, cosine, merge=ep.on(last, lambda y: y[0] + y[1]))
+    assert np.allclose(merged(x), jnp.sin(x) + jnp.cos(x))
+
+
+def test_errors_and_vmap_are_those_of_on(unchecked):
+    stage = ep.on(submeshes(2)[0], jnp.sin, specs=P("x"))
+    with pytest.raises(ValueError, match="`eqx_pipe.on`"):
+        stage(jnp.ones(7))
+    x = jnp.ones((3, 16))
+    assert np.allclose(jax.vmap(stage)(x), jnp.sin(x))

@@ -4,10 +4,11 @@ A built-in merge acts leaf by leaf. Reductions are accumulated pairwise (`a + b 
 stacking first would hold all outputs at once.
 """
 
+import contextlib
 import dataclasses
 import functools as ft
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -144,6 +145,25 @@ def merge_outputs(
         return reduction.finish(total, len(leaves))
 
     return jtu.tree_map(fold, *trees)
+
+
+@contextlib.contextmanager
+def one_place(function: str) -> Iterator[None]:
+    """Says in words that outputs which are to become one live on different devices."""
+    try:
+        yield
+    except ValueError as error:
+        if "incompatible devices" not in str(error):
+            raise
+        raise ValueError(
+            message(
+                function,
+                "the outputs of its stages live on different devices.",
+                "End each of them on the same submesh, by `eqx_pipe.chain(stage, "
+                "eqx_pipe.on(mesh, eqx_pipe.identity))`, or merge there: "
+                '`merge=eqx_pipe.on(mesh, ...)` or `merge="tuple"`.',
+            )
+        ) from error
 
 
 def check_mergeable(

@@ -10,7 +10,7 @@ from .._errors import message
 from .._stage import Composite, Scope, as_stage, enter
 from .._tree import join_path
 from .._types import Segment, StageLike
-from .merge import check_axis, check_merge, merge_outputs
+from .merge import check_axis, check_merge, merge_outputs, one_place
 from .named import Names, read_stages, stage_at
 
 
@@ -48,7 +48,10 @@ class Parallel(Composite):
             return enter(scope, "merge", self.merge, tuple(outputs), state=state)
         names = [str(segment) for segment in self.segments]
         paths = [join_path(scope.path, name) for name in names]
-        y = merge_outputs("parallel", self.builtin, self.axis, names, paths, outputs)
+        with one_place("parallel"):
+            y = merge_outputs(
+                "parallel", self.builtin, self.axis, names, paths, outputs
+            )
         return y, state
 
     def __len__(self) -> int:

@@ -21,7 +21,7 @@ from .._tree import (
     tree_text,
 )
 from .._types import StageLike
-from .merge import REDUCTIONS, check_agree
+from .merge import REDUCTIONS, check_agree, one_place
 from .named import stage_at
 
 _NORMALIZE = {
@@ -63,7 +63,8 @@ class Weighted(Composite):
             term = jtu.tree_map(
                 lambda leaf, w=weights[i]: w.astype(leaf.dtype) * leaf, y
             )
-            total = term if total is None else jtu.tree_map(jnp.add, total, term)
+            with one_place("weighted"):
+                total = term if total is None else jtu.tree_map(jnp.add, total, term)
         return total, state
 
     def _checked(self, weights: Any, scope: Scope) -> Float[Array, " stages"]:

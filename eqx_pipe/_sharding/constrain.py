@@ -63,6 +63,11 @@ def axis_rules(rules: Any, mesh: Mesh) -> Iterator[AxisRules]:
         yield known
 
 
+def current_rules() -> tuple[AxisRules, Mesh] | None:
+    """The rules and mesh of the `axis_rules` around, if there are any."""
+    return _RULES.value
+
+
 def constrain(x: PyTree, *logical: Logical) -> PyTree:
     """Says how an array inside a program is split, by logical names.
 

@@ -1,5 +1,6 @@
 """The shardings of a function's inputs, from the constraints inside it."""
 
+import itertools as it
 import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -95,10 +96,10 @@ def derive(fun: Callable[..., PyTree], struct: PyTree, mesh: Mesh) -> Program:
     text = str(traced.jaxpr)
     found: list[Any]
     if any(name in text for name in _ANNOTATIONS):
-        compiled = traced.lower().compile()
-        derived = compiled.input_shardings[0][1:]
+        compiled, derived = _compiled(traced, flat, arrays, mesh)
         found = [_even(d, a, whole) for d, a in zip(derived, arrays, strict=True)]
         same = all(a is b for a, b in zip(derived, found, strict=True))
+        same = same and compiled is not None
     else:
         warnings.warn(
             "`eqx_pipe.parallelize`: nothing inside `fun` says how an array is split, "
@@ -114,6 +115,54 @@ def derive(fun: Callable[..., PyTree], struct: PyTree, mesh: Mesh) -> Program:
     shardings = [next(each) if array else None for array in is_array]
     start = jax.device_put(np.zeros((), np.float32), whole)
     return Program(compiled, shardings, structure, other, start)
+
+
+def mesh_inside(fun: Callable[..., PyTree], struct: PyTree) -> Mesh | None:
+    """The mesh of the first constraint inside `fun(params, batch)` that has one."""
+    dynamic, static = eqx.partition(struct, is_placeable)
+
+    def arrays(dynamic):
+        return eqx.filter(fun(*eqx.combine(dynamic, static)), eqx.is_array)
+
+    return _first_mesh(jax.make_jaxpr(arrays)(dynamic))
+
+
+def _first_mesh(jaxpr: Any) -> Mesh | None:
+    for eqn in getattr(jaxpr, "jaxpr", jaxpr).eqns:
+        for value in eqn.params.values():
+            for item in value if isinstance(value, tuple | list) else (value,):
+                mesh = item if isinstance(item, Mesh) else getattr(item, "mesh", None)
+                if not isinstance(mesh, Mesh) and hasattr(item, "eqns"):
+                    mesh = _first_mesh(item)
+                if isinstance(mesh, Mesh):
+                    return mesh
+    return None
+
+
+def _compiled(traced: Any, flat: Any, arrays: list[Any], mesh: Mesh) -> Any:
+    """The compiled program, if it can be used as it is, and the inputs' shardings."""
+    try:
+        compiled = traced.lower().compile()
+        return compiled, compiled.input_shardings[0][1:]
+    except ValueError:
+        # The compiler may split an axis in fewer parts than the mesh's axis has, which
+        # JAX cannot put into words. Without an input on the mesh it does not try.
+        anchor = jax.ShapeDtypeStruct((), jnp.float32)
+        compiled = jax.jit(flat, keep_unused=True).lower(anchor, *arrays).compile()
+        derived = compiled.input_shardings[0][1:]
+        pairs = zip(derived, arrays, strict=True)
+        return None, [_in_words(sharding, leaf.ndim, mesh) for sharding, leaf in pairs]
+
+
+def _in_words(sharding: Any, rank: int, mesh: Mesh) -> NamedSharding:
+    """A sharding in terms of the mesh, a copy everywhere if there is no such one."""
+    for places in it.product((None, *range(rank)), repeat=len(mesh.axis_names)):
+        pairs = list(zip(mesh.axis_names, places, strict=True))
+        entries = [tuple(n for n, at in pairs if at == axis) for axis in range(rank)]
+        candidate = NamedSharding(mesh, P(*(e or None for e in entries)))
+        if sharding.is_equivalent_to(candidate, rank):
+            return candidate
+    return NamedSharding(mesh, P())
 
 
 def _even(sharding: Any, leaf: Any, whole: NamedSharding) -> Any:

@@ -5,7 +5,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import jax
-from jax.sharding import NamedSharding
+import numpy as np
+from jax.core import Tracer
+from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import PyTree
 
@@ -20,6 +22,7 @@ class LeafInfo(NamedTuple):
 
     `spec` is its `PartitionSpec`; `None` if the array has none, as on the host or on a
     single device. `bytes_per_device` is the size of its largest shard, in bytes.
+    `where` is "unknown" for what has no place: shapes, and arrays while tracing.
     """
 
     path: str
@@ -28,6 +31,7 @@ class LeafInfo(NamedTuple):
     spec: P | None
     bytes_per_device: int
     devices: int
+    where: str = ""
 
 
 class ShardingInfo(Mapping[str, LeafInfo]):
@@ -51,17 +55,10 @@ class ShardingInfo(Mapping[str, LeafInfo]):
         return sum(row.bytes_per_device for row in self._rows.values())
 
     def __repr__(self) -> str:
-        head: tuple[str, ...] = (
-            "path",
-            "shape",
-            "dtype",
-            "spec",
-            "devices",
-            "bytes per device",
-        )
-        lines: list[tuple[str, ...]] = [head]
+        lines: list[tuple[str, ...]] = [HEAD]
         for row in self._rows.values():
-            spec = "host" if row.devices == 0 else "-" if row.spec is None else row.spec
+            spec = "-" if row.spec is None else row.spec
+            spec = (row.where or "host") if row.devices == 0 else spec
             shape = f"({', '.join(map(str, row.shape))})"
             numbers = str(row.devices), f"{row.bytes_per_device:,}"
             lines.append((row.path or ".", shape, str(row.dtype), str(spec), *numbers))
@@ -108,12 +105,27 @@ def sharding_info(tree: PyTree) -> ShardingInfo:
 
 
 def _row(name: str, leaf: Any) -> LeafInfo:
-    sharding = None
-    if isinstance(leaf, jax.Array | jax.ShapeDtypeStruct):
-        sharding = getattr(leaf, "sharding", None)
+    sharding, where = _sharding(leaf)
     spec = sharding.spec if isinstance(sharding, NamedSharding) else None
     shape = tuple(leaf.shape)
     part = shape if sharding is None else sharding.shard_shape(shape)
     size = math.prod(part) * leaf.dtype.itemsize
-    devices = 0 if sharding is None else sharding.num_devices
-    return LeafInfo(name, shape, leaf.dtype, spec, size, devices)
+    devices = 0
+    if isinstance(sharding, NamedSharding):
+        devices = sharding.mesh.size  # also where the mesh is known by its shape alone
+    elif sharding is not None:
+        devices = sharding.num_devices
+    return LeafInfo(name, shape, leaf.dtype, spec, size, devices, where)
+
+
+def _sharding(leaf: Any) -> tuple[Any, str]:
+    """The sharding of an array if it has one, and what to say if not."""
+    if isinstance(leaf, np.ndarray | np.generic):
+        return None, "host"
+    if isinstance(leaf, Tracer):
+        # Known from the type on explicit axes; else the compiler decides it later.
+        sharding = jax.typeof(leaf).sharding
+        known = AxisType.Explicit in sharding.mesh.axis_types
+        return (sharding, "") if known else (None, "unknown")
+    sharding = getattr(leaf, "sharding", None)
+    return sharding, "unknown" if sharding is None else ""

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import jax.random as jr
 import jax.tree_util as jtu
 import numpy as np
+from jax.core import Tracer
 from jax.sharding import Mesh
 from jaxtyping import PyTree
 
@@ -16,6 +17,7 @@ from .._check import check_key
 from .._errors import describe_value, message
 from .._tree import is_key_array
 from .._types import Key
+from .place import place
 from .specs import resolve
 
 
@@ -38,7 +40,8 @@ def init_sharded(
     - `key`: a PRNG key.
     - `mesh`, `specs`, `rules`: as in `shard`.
 
-    **Returns:** the model, placed.
+    **Returns:** the model, placed. Inside `jit` or `vmap` it is a constraint, and whole
+    arrays may be held; outside, `init` may itself be a `vmap` over split keys.
 
     **Raises:**
 
@@ -59,6 +62,8 @@ def init_sharded(
         P('model',)
     """
     _check(init, key)
+    if isinstance(key, Tracer):
+        return place("init_sharded", init(key), mesh, specs, rules)
     compiled, static = compile_init(init, key, mesh, specs, rules)
     return eqx.combine(compiled(key), static)
 

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import jax.tree_util as jtu
+import numpy as np
 from jax.sharding import AxisType, Mesh
 from jax.sharding import PartitionSpec as P
 from jaxtyping import PyTree
@@ -15,11 +16,10 @@ from jaxtyping import PyTree
 from .._check import check_choice
 from .._errors import describe_value, message
 from .._stage import Composite, Scope, as_stage, enter
-from .._tree import as_arrays
 from .._types import Key, StageLike
 from .mesh import check_mesh, lay, names_of, suited
 from .place import shard
-from .specs import is_spec_leaf, resolve
+from .specs import is_spec_leaf, output_specs, resolve
 
 
 class Sharded(Composite):
@@ -41,59 +41,82 @@ class Sharded(Composite):
     def run(
         self, x: PyTree, state: eqx.nn.State | None, scope: Scope
     ) -> tuple[PyTree, eqx.nn.State | None]:
-        placed, structure = resolve("sharded", as_arrays(x), self.mesh, self.in_specs)
+        placed, structure = resolve("sharded", x, self.mesh, self.in_specs)
         leaves = [p.leaf for p in placed]
-        specs = [None if p.sharding is None else p.sharding.spec for p in placed]
-        axes = [name for spec in specs if spec is not None for name in names_of(spec)]
-        params, static = eqx.partition(self.stage, eqx.is_array)
-        whole = [leaf for leaf in (params, state) if leaf is not None]
-        mesh = suited(self.mesh, *jtu.tree_leaves(whole), *leaves)
-        silent = scope.silent()
-        others: list[Any] = []
-
-        def everywhere(tree):
-            return jtu.tree_map(
-                lambda leaf: lay(leaf, mesh, P()) if eqx.is_array(leaf) else leaf, tree
-            )
-
-        def on_device(params, arrays, state, key):
-            filled = iter(arrays)
-            mine = [
-                next(filled) if spec is not None else leaf
-                for leaf, spec in zip(leaves, specs, strict=True)
-            ]
-            scope = Scope(_local_key(key, self.mesh, axes), silent.path)
-            y, state = enter(
-                scope,
-                "stage",
-                eqx.combine(params, static),
-                jtu.tree_unflatten(structure, mine),
-                state=state,
-            )
-            arrays, rest = eqx.partition(as_arrays(y), eqx.is_array)
-            others[:] = [rest]
-            return arrays, state
-
-        arrays = [
-            lay(jnp.asarray(leaf), mesh, spec)
+        specs = tuple(None if p.sharding is None else p.sharding.spec for p in placed)
+        arrays, static = eqx.partition((self.stage, state, scope.key), eqx.is_array)
+        mesh = suited(self.mesh, *jtu.tree_leaves(arrays), *leaves)
+        # Placed here: inside of the program nothing can come from other devices.
+        arrays = jtu.tree_map(lambda leaf: lay(leaf, mesh, P()), arrays)
+        leaves = [
+            leaf if spec is None else lay(jnp.asarray(leaf), mesh, spec)
             for leaf, spec in zip(leaves, specs, strict=True)
-            if spec is not None
         ]
-        mapped = jax.shard_map(
+        given = eqx.combine(arrays, static)
+        return _program(
+            given,
+            leaves,
+            specs,
+            structure,
+            self.out_specs,
+            mesh,
+            self.check_vma,
+            scope.path,
+        )
+
+
+@eqx.filter_jit
+def _program(
+    given: Any,
+    leaves: list[Any],
+    specs: tuple[P | None, ...],
+    structure: Any,
+    out_specs: Any,
+    mesh: Mesh,
+    check_vma: bool,
+    path: str,
+) -> tuple[PyTree, eqx.nn.State | None]:
+    """The stage under `shard_map`, compiled once also where the user did not ask."""
+    stage, state, key = given
+    params, static = eqx.partition(stage, eqx.is_array)
+    axes = [name for spec in specs if spec is not None for name in names_of(spec)]
+    others: list[Any] = []
+
+    def on_device(params, arrays, state, key):
+        filled = iter(arrays)
+        mine = [
+            next(filled) if spec is not None else leaf
+            for leaf, spec in zip(leaves, specs, strict=True)
+        ]
+        scope = Scope(_local_key(key, mesh, axes), path)
+        stage, x = eqx.combine(params, static), jtu.tree_unflatten(structure, mine)
+        y, state = enter(scope, "stage", stage, x, state=state)
+        arrays, rest = eqx.partition(_as_jax(y), eqx.is_array)
+        others[:] = [rest]
+        return arrays, state
+
+    def mapped(outputs: Any, check: bool) -> Any:
+        return jax.shard_map(
             on_device,
             mesh=mesh,
             in_specs=(P(), [s for s in specs if s is not None], P(), P()),
-            out_specs=(_filled(self.out_specs), P()),
-            check_vma=self.check_vma,
+            out_specs=(outputs, P()),
+            check_vma=check,
         )
-        given = everywhere(params), arrays, everywhere(state), everywhere(scope.key)
-        y, state = mapped(*given)
-        return eqx.combine(y, others[0]), state
+
+    arrays = [leaf for leaf, s in zip(leaves, specs, strict=True) if s is not None]
+    inputs = params, arrays, state, key
+    # What the stage gives on one device, to fit the specs to it.
+    struct, _ = jax.eval_shape(mapped(P(), False), *inputs)
+    y, state = mapped(output_specs(struct, out_specs), check_vma)(*inputs)
+    return eqx.combine(y, others[0]), state
 
 
-def _filled(specs: Any) -> Any:
-    """None as the spec of what is whole on every device."""
-    return jtu.tree_map(lambda s: P() if s is None else s, specs, is_leaf=is_spec_leaf)
+def _as_jax(tree: PyTree) -> PyTree:
+    """NumPy arrays as arrays of JAX; numbers stay what they are."""
+    return jtu.tree_map(
+        lambda leaf: jnp.asarray(leaf) if isinstance(leaf, np.ndarray) else leaf, tree
+    )
 
 
 def _local_key(key: Key | None, mesh: Mesh, axes: list[str]) -> Key | None:
@@ -124,11 +147,14 @@ def sharded(
 
     - `stage`: the stage.
     - `mesh`: a `jax.sharding.Mesh`. If its axes are explicit, the stage's parameters
-        are placed on it at once; for gradients of the input, place the input, too.
+        are placed on it at once; for gradients place the input, too, and take them
+        under `jit` or `jax.set_mesh`.
     - `in_specs`: how the input is split, by names of mesh axes, as in
         `eqx_pipe.shard`. Numbers, strings and None pass untouched.
-    - `out_specs`: how the parts of the output are put together, a prefix of it. An
-        axis that is not named says that all devices along it give the same.
+    - `out_specs`: how the parts of the output are put together, a prefix of it; a spec
+        for several arrays is cut to the rank of each. An axis that is not named says
+        that all devices along it give the same. Numbers and other leaves pass as they
+        are.
     - `check_vma`: whether JAX checks that this is so. It refuses loops that begin with
         a constant, and `equinox.error_if`; switched off, a wrong `out_specs` gives
         wrong results without a word. (Keyword only.)
@@ -137,7 +163,9 @@ def sharded(
 
     **Raises:**
 
-    - `ValueError`, when called, if sizes do not divide; names all of them.
+    - `ValueError`, when called, if sizes do not divide, or an output has fewer axes
+      than its spec has entries; names all of them.
+    - `StructureError` (a `ValueError`), when called, if specs are no prefix.
     - `TypeError` if something is not a stage or no mesh.
 
     **Laws:** a stage that treats each row alone gives what it gives on the whole.

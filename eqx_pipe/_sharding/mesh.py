@@ -5,6 +5,7 @@ shardings are part of an array's type. Both are accepted: what is computed depen
 whether the arrays at hand have such types, not on the kind of mesh that was given.
 """
 
+import functools as ft
 from collections.abc import Iterable
 from typing import Any
 
@@ -99,6 +100,11 @@ def is_staged() -> bool:
     return isinstance(jax.lax.add(np.float32(0), np.float32(0)), Tracer)
 
 
+@ft.partial(jax.jit, static_argnums=1)
+def _constrained(x: Array, sharding: NamedSharding) -> Array:
+    return jax.lax.with_sharding_constraint(x, sharding)
+
+
 def lay(x: Array, mesh: Mesh, spec: P) -> Array:
     """`x` constrained to a spec while tracing, or moved there if not.
 
@@ -106,8 +112,15 @@ def lay(x: Array, mesh: Mesh, spec: P) -> Array:
     """
     sharding = NamedSharding(mesh, spec)
     explicit = AxisType.Explicit in mesh.axis_types
-    if not isinstance(x, Tracer) or not (explicit or is_staged()):
+    if not isinstance(x, Tracer):
         return jax.device_put(x, sharding)
+    if not (explicit or is_staged()):
+        # `device_put` would take the spec's first axis for that of an outer `vmap`;
+        # it is used only to bring whole arrays to the mesh.
+        try:
+            return _constrained(x, sharding)
+        except ValueError:  # it lives on other devices
+            return _constrained(jax.device_put(x, NamedSharding(mesh, P())), sharding)
     if explicit:
         if not names_of(spec) and not _own_mesh(x).axis_names:
             # It is whole on every device as it stands. A `reshard` would change its

@@ -1,6 +1,7 @@
 """A function of a batch as the sum over parts of the batch."""
 
 import functools as ft
+import math
 from collections.abc import Callable
 from typing import Any, SupportsIndex
 
@@ -8,12 +9,15 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
+from jax.core import Tracer
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, PyTree
 
 from .._check import check_callable, check_choice, check_int
 from .._errors import StructureError, message
 from .._tree import as_arrays, differences, leaf_text, leaves_with_names
-from .mesh import is_staged
+from .mesh import is_staged, names_of
 
 
 def microbatch(
@@ -41,8 +45,9 @@ def microbatch(
         scalars and other leaves are given to each part. (Keyword only.)
     - `reduce`: `"sum"`, or `"mean"` for the mean over the batch. (Keyword only.)
 
-    **Returns:** a function with the arguments of `fun`. Leaves of the output that are
-    no arrays are those of the first part.
+    **Returns:** a function with the arguments of `fun`. Numbers in the output count as
+    arrays; other leaves are those of the first part. It is traced at each call: put it
+    under `jit`.
 
     **Shapes:** all arrays of the batch agree in size along `axis`.
 
@@ -74,6 +79,7 @@ def microbatch(
         where = _position(args, argnum)
         batch = as_arrays(args[where])
         total = _length(batch, axis, where)
+        batch = jtu.tree_map(lambda leaf: _sliceable(leaf, axis, step, total), batch)
 
         def part(start: Any, size: int) -> PyTree:
             def cut(leaf: Any) -> Any:
@@ -97,6 +103,8 @@ def microbatch(
             return _plain_loop(part, total, step, mean)
         arrays, static = eqx.partition(struct, _is_struct)
         _check_numbers(arrays, reduce)
+        if not rest and any(step in leaf.shape for leaf in jtu.tree_leaves(arrays)):
+            _check_size_free(arrays, part, step)
 
         def add(sums: PyTree, start: Any, size: int) -> PyTree:
             out = eqx.filter(part(start, size), eqx.is_array)
@@ -198,10 +206,45 @@ def _check_same(struct: PyTree, out: PyTree) -> None:
             message(
                 "microbatch",
                 "the output depends on the size of the part; first that of a full "
-                f"part, then that of the last:{listed}\n",
+                f"part, then that of another:{listed}\n",
                 "Return a sum or mean over the batch, not one value per example.",
             )
         )
+
+
+def _check_size_free(arrays: PyTree, part: Callable[..., PyTree], step: int) -> None:
+    """Raises if parts of another size give another shape: one value per example.
+
+    With a shorter part at the end this shows anyway.
+    """
+    try:
+        other = eqx.filter_eval_shape(lambda: part(0, step - 1 if step > 1 else 2))
+    except Exception:  # the function wants this very size
+        return
+    _check_same(arrays, eqx.filter(other, _is_struct))
+
+
+def _sliceable(leaf: Any, axis: int, step: int, total: int) -> Any:
+    """An array whose type says that it is split so that slices would not fit, whole.
+
+    JAX refuses a slice of an axis that is split, by explicit axes of a mesh, into parts
+    that do not divide the slice.
+    """
+    if not _is_split(leaf):
+        return leaf
+    # An array knows its devices, a traced one only the mesh's shape.
+    traced = isinstance(leaf, Tracer)
+    sharding = jax.typeof(leaf).sharding if traced else leaf.sharding
+    if not isinstance(sharding, NamedSharding):
+        return leaf
+    if AxisType.Explicit not in sharding.mesh.axis_types:
+        return leaf
+    entries = list(sharding.spec) + [None] * (leaf.ndim - len(sharding.spec))
+    parts = math.prod(sharding.mesh.shape[name] for name in names_of([entries[axis]]))
+    if step % parts == 0 and total % step % parts == 0:
+        return leaf
+    entries[axis] = None
+    return jax.sharding.reshard(leaf, NamedSharding(sharding.mesh, P(*entries)))
 
 
 def _wide_dtype(dtype: Any, mean: bool) -> Any:

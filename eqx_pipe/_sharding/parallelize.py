@@ -18,8 +18,8 @@ from jaxtyping import PyTree
 from .._check import check_callable
 from .._errors import message
 from .._tree import is_key_array
-from .constrain import axis_rules
-from .derive import Program, derive, identity_of, struct_of
+from .constrain import axis_rules, current_rules
+from .derive import Program, derive, identity_of, mesh_inside, struct_of
 from .mesh import check_mesh, names_of, with_types
 from .rules import AxisRules, as_rules
 
@@ -30,7 +30,7 @@ class _Plan:
     It is a cache: everything in it can be computed again.
     """
 
-    def __init__(self, fun: Any, mesh: Mesh, rules: AxisRules | None):
+    def __init__(self, fun: Any, mesh: Mesh | None, rules: AxisRules | None):
         self.mesh, self.rules = mesh, rules
         self.params: PyTree | None = None
         self.batch: PyTree | None = None
@@ -44,13 +44,15 @@ class _Plan:
         self.jitted = eqx.filter_jit(under_rules)
 
     def context(self) -> Any:
-        if self.rules is None:
+        if self.rules is None or self.mesh is None:
             return contextlib.nullcontext()
         return axis_rules(self.rules, self.mesh)
 
     def program(self, params: PyTree, batch: PyTree) -> Program:
         struct = struct_of((params, batch))
         known = identity_of(struct)
+        if self.mesh is None:
+            self.mesh = _mesh(mesh_inside(self.fun, struct), None, None)
         if known not in self.programs:
             self.programs[known] = derive(self.fun, struct, self.mesh)
         return self.programs[known]
@@ -210,8 +212,9 @@ def parallelize(
     - `get_input_batch`: makes a batch, of any arguments, on the host as a rule. Give
         this or `initial_batch`. (Keyword only.)
     - `initial_batch`: a batch, for its shapes. (Keyword only.)
-    - `mesh`: a `jax.sharding.Mesh`; by default one of all `devices`, along the first
-        mesh axis of the rules. (Keyword only.)
+    - `mesh`: a `jax.sharding.Mesh`; by default that of the `axis_rules` around, or of
+        the first constraint in `fun`, or one of all `devices`, along the first mesh
+        axis of the rules. (Keyword only.)
     - `devices`: which devices, where no mesh is given. (Keyword only.)
     - `rules`: `AxisRules`, or what makes them, for the `constrain`s in `fun`; by
         default those of the `axis_rules` around. (Keyword only.)
@@ -263,7 +266,13 @@ def parallelize(
             )
         )
     known = as_rules("parallelize", rules)
-    plan = _Plan(fun, _mesh(mesh, devices, known), known)
+    around = current_rules()
+    if around is not None and known is None:
+        # Kept: what is returned may be called outside of the block.
+        known, given = around
+        mesh = given if mesh is None and devices is None else mesh
+    found = None if mesh is devices is known is None else _mesh(mesh, devices, known)
+    plan = _Plan(fun, found, known)
 
     def guess_params() -> None:
         if plan.params is None and init_params is not None:

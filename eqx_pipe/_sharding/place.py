@@ -64,13 +64,20 @@ def shard(tree: PyTree, mesh: Mesh, specs: Any, rules: Any = None) -> PyTree:
         >>> placed["x"].sharding.spec, placed["name"]
         (P('data',), 'train')
     """
-    check_mesh("shard", mesh)
+    return place("shard", tree, mesh, specs, rules)
+
+
+def place(
+    function: str, tree: PyTree, mesh: Mesh, specs: Any, rules: Any = None
+) -> PyTree:
+    """`shard` as a part of `function`, which errors name."""
+    check_mesh(function, mesh)
     placed, structure = resolve(
-        "shard", tree, mesh, specs, rules, local=_num_processes(mesh) > 1
+        function, tree, mesh, specs, rules, local=_num_processes(mesh) > 1
     )
     leaves: list[Any] = [p.leaf for p in placed]
     wanted = [i for i, p in enumerate(placed) if p.sharding is not None]
-    _refuse_structs(placed)
+    _refuse_structs(function, placed)
     traced = [i for i in wanted if isinstance(leaves[i], Tracer)]
     for i in traced:
         sharding = placed[i].sharding
@@ -83,12 +90,12 @@ def shard(tree: PyTree, mesh: Mesh, specs: Any, rules: Any = None) -> PyTree:
     return jtu.tree_unflatten(structure, leaves)
 
 
-def _refuse_structs(placed: list[Any]) -> None:
+def _refuse_structs(function: str, placed: list[Any]) -> None:
     for name, leaf, _ in placed:
         if isinstance(leaf, jax.ShapeDtypeStruct):
             raise TypeError(
                 message(
-                    "shard",
+                    function,
                     f"`{name}` is a `jax.ShapeDtypeStruct`, which has no values.",
                     "Give arrays; `eqx_pipe.init_sharded` makes a model in its shards.",
                 )
@@ -160,7 +167,8 @@ def pad_to(
         widths = _widths(leaf.shape, over, sharding.spec)
         leaves.append(_pad(leaf, widths))
         xp = np if isinstance(leaf, np.ndarray | np.generic) else jnp
-        masks.append(xp.pad(xp.ones(leaf.shape, bool), widths))
+        real = xp.ones(leaf.shape, bool)
+        masks.append(xp.pad(real, widths) if widths else real)
     padded = jtu.tree_unflatten(structure, leaves)
     return padded, jtu.tree_unflatten(structure, masks)
 

@@ -36,6 +36,7 @@ class AxisRules(eqx.Module):
     **Raises:**
 
     - `TypeError` if a pair is not a logical name and a mesh axis.
+    - `ValueError` if a tuple names a mesh axis twice.
 
     **Laws:** in one array no mesh axis is used twice; the spec of a permuted array is
     the permuted spec.
@@ -177,8 +178,8 @@ def as_rules(function: str, rules: Any) -> AxisRules | None:
         return rules
     try:
         return AxisRules(rules)
-    except TypeError as error:
-        raise TypeError(str(error).replace("AxisRules", function, 1)) from None
+    except (TypeError, ValueError) as error:
+        raise type(error)(str(error).replace("AxisRules", function, 1)) from None
 
 
 def _as_pairs(given: Any) -> tuple[tuple[str, MeshAxes], ...]:
@@ -206,6 +207,15 @@ def _as_pairs(given: Any) -> tuple[tuple[str, MeshAxes], ...]:
                     f"`pairs[{i}]` is {describe_value(pair)}.",
                     "A pair is a logical name and a mesh axis: its name, a tuple of "
                     "names, or None for no splitting.",
+                )
+            )
+        if isinstance(axes, tuple) and len(set(axes)) < len(axes):
+            raise ValueError(
+                message(
+                    "AxisRules",
+                    f"`pairs[{i}]` is {describe_value(pair)}, which has a mesh axis "
+                    "twice.",
+                    "An axis of the mesh can split one axis of an array: name it once.",
                 )
             )
         pairs.append((pair[0], axes))

@@ -51,13 +51,17 @@ def resolve(
     check_mesh(function, mesh)
     known = as_rules(function, rules)
     named, structure = _pair(function, tree, specs)
-    placed, problems = [], []
+    placed, problems, sizes_fit = [], [], True
     for name, leaf, spec, exact in named:
         if not is_placeable(leaf):
             placed.append(Placed(name, leaf, None))
             continue
         spec, found = _mesh_spec(leaf, spec, exact, known)
-        found = found or misfits(leaf, spec, mesh, divide=divide, local=local)
+        if not found:
+            found = misfits(leaf, spec, mesh, divide=False)
+        if not found and divide:
+            found = misfits(leaf, spec, mesh, local=local)
+            sizes_fit = sizes_fit and not found
         problems += [f"`{name}`: {p}" if name else p for p in found]
         sharding = None if found else NamedSharding(mesh, spec)
         placed.append(Placed(name, leaf, sharding))
@@ -68,7 +72,9 @@ def resolve(
             message(
                 function,
                 f"these specs do not fit the arrays and the mesh {sizes}:{listed}\n",
-                "Change the specs or the sizes; `eqx_pipe.pad_to` pads arrays to "
+                "Change the specs."
+                if sizes_fit
+                else "Change the specs or the sizes; `eqx_pipe.pad_to` pads arrays to "
                 "sizes that fit.",
             )
         )
@@ -135,6 +141,30 @@ def _misfit_sizes(
     return lines
 
 
+def output_specs(struct: PyTree, specs: Any) -> PyTree:
+    """One spec for each array of the output of `sharded`."""
+    named, structure = _pair("sharded", struct, specs)
+    found, problems = [], []
+    for name, leaf, spec, exact in named:
+        spec = spec if exact else P(*tuple(spec)[: leaf.ndim])
+        if len(spec) > leaf.ndim:
+            place = f"`{name}` of the output" if name else "the output"
+            problems.append(
+                f"\n- {place}: {spec} has {len(spec)} entries, but {leaf_text(leaf)} "
+                f"has {leaf.ndim} axes."
+            )
+        found.append(spec)
+    if problems:
+        raise ValueError(
+            message(
+                "sharded",
+                f"`out_specs` does not fit the stage's output:{''.join(problems)}\n",
+                "Give at most one entry for each axis.",
+            )
+        )
+    return jtu.tree_unflatten(structure, found)
+
+
 def is_spec_leaf(spec: Any) -> bool:
     """Whether a node in a tree of specs is a leaf: a spec, or None."""
     return spec is None or isinstance(spec, P)
@@ -156,12 +186,12 @@ def _pair(
         raise StructureError(
             message(
                 function,
-                f"`specs` is not a prefix of the tree ({error}).",
+                f"`specs` is not a prefix of the tree: {_mismatch(specs, tree, ())}.",
                 "Give a spec for every part of the tree, in the same containers: one "
                 "`PartitionSpec` (or None) stands for all arrays below it. A function "
                 "`(path, leaf) -> spec` fits every tree.",
             )
-        ) from None
+        ) from error
     named = []
     for (spec_path, spec), part in zip(spec_leaves, parts, strict=True):
         below = jtu.tree_flatten_with_path(part)[0]
@@ -174,6 +204,38 @@ def _pair(
             name = join_path(prefix, path_name(path)) if path else prefix
             named.append((name, leaf, own, exact))
     return named, structure
+
+
+def _mismatch(specs: PyTree, tree: PyTree, path: tuple[Any, ...]) -> str:
+    """Where, first, a tree of specs has something else than the tree."""
+    place = f" at `{path_name(path)}`" if path else ""
+    if isinstance(specs, tuple) and all(isinstance(n, str | None) for n in specs):
+        names = ", ".join(map(repr, specs))
+        return f"the specs have a tuple of names{place}; did you mean `P({names})`?"
+    mine, theirs = _children(specs), _children(tree)
+    if type(specs) is not type(tree) or (mine is None) != (theirs is None):
+        here, there = type(specs).__name__, type(tree).__name__
+        return f"the specs have a `{here}`{place} where the tree has a `{there}`"
+    mine, theirs = mine or {}, theirs or {}
+    if list(mine) != list(theirs):
+        here, there = (
+            ", ".join(map(path_name, c)) or "nothing" for c in (mine, theirs)
+        )
+        return f"the specs have {here}{place} where the tree has {there}"
+    for key, below in mine.items():
+        if not is_spec_leaf(below):
+            found = _mismatch(below, theirs[key], (*path, *key))
+            if found:
+                return found
+    return "" if path else "its static fields differ"
+
+
+def _children(tree: PyTree) -> dict[Any, Any] | None:
+    """The parts of a container by their paths; `None` of a leaf."""
+    if jtu.all_leaves([tree]):
+        return None
+    inner = jtu.tree_flatten_with_path(tree, is_leaf=lambda node: node is not tree)
+    return dict(inner[0])
 
 
 def _suffix(path: tuple[Any, ...]) -> str:

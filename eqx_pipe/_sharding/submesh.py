@@ -14,7 +14,7 @@ from .._errors import message
 from .._stage import Composite, Scope, as_stage, enter
 from .._types import StageLike
 from .mesh import check_context, check_mesh, is_staged, with_types
-from .place import shard
+from .place import place, shard
 
 
 class On(Composite):
@@ -48,7 +48,7 @@ class On(Composite):
             error.submesh = True  # type: ignore[attr-defined]
             raise error
         check_context("on", self.mesh)
-        x = shard(x, self.mesh, self.specs)
+        x = place("on", x, self.mesh, self.specs)
         state, key = shard((state, scope.key), self.mesh, None)
         stage = _settled(self.stage, self.mesh)
         return _call(stage, x, state, key, scope.path)
