@@ -1,0 +1,111 @@
+"""What goes wrong elsewhere when spaces are explored, and must not go wrong here."""
+
+import functools as ft
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import eqx_pipe as ep
+
+
+@pytest.mark.parametrize("n", [1, 7, 9, 17])
+def test_no_point_is_invented_whatever_the_number_of_devices(n):
+    """No tail of NaNs or zeros; the extremes are those of real points."""
+    line = ep.Linspace(1, n, n)
+    result = ep.sweep(lambda x: {"down": -x, "i": x.astype(jnp.int32)}, line)
+    assert len(result) == len(list(result)) == len(result.to_pandas()) == n
+    assert int(np.argmax(result.values["down"])) == 0
+    assert int(np.argmin(result.values["i"])) == 0
+    assert result.values["i"].tolist() == list(range(1, n + 1))
+    assert result.best("down", "max").index == 0
+    reduce = {"top": ep.ArgMax("down"), "low": ep.ArgMin("i")}
+    reduced = ep.sweep(
+        lambda x: {"down": -x, "i": x.astype(jnp.int32)}, line, reduce=reduce
+    )
+    assert reduced.values["top"].index == reduced.values["low"].index == 0
+
+
+def test_what_changed_since_the_last_sweep_is_seen():
+    settings = {"scale": jnp.float32(1)}
+    space = {"x": ep.Linspace(0, 1, 3)}
+
+    def fn(point):
+        return point["x"] * settings["scale"] + point.get("shift", 0.0)
+
+    first = ep.sweep(fn, space).values.tolist()
+    settings["scale"] = jnp.float32(2)
+    second = ep.sweep(fn, space).values.tolist()
+    space["shift"] = 1.0
+    third = ep.sweep(fn, space).values.tolist()
+    assert (first, second, third) == ([0, 0.5, 1], [0, 1, 2], [1, 2, 3])
+
+
+def test_more_arguments_come_by_name_and_none_is_swallowed():
+    def simulate(state, duration, *, rate=1.0):
+        return state["gain"] * duration * rate
+
+    space = {"gain": ep.Linspace(0, 1, 3)}
+    given = ft.partial(simulate, duration=10.0, rate=2.0)
+    assert ep.sweep(given, space).values.tolist() == [0, 10, 20]
+    with pytest.raises(TypeError, match="duration"):
+        ep.sweep(simulate, space)
+    with pytest.raises(TypeError, match="positional"):
+        ep.sweep(simulate, space, 10.0)
+
+
+def test_names_keep_the_order_in_which_they_were_written():
+    space = ep.Space({"z": ep.Values([1, 2]), "a": ep.Values([1, 2, 3])})
+    result = ep.sweep(lambda p: p["z"] * 10 + p["a"], space)
+    assert result.grid().tolist() == [[11, 12, 13], [21, 22, 23]]
+    assert result.to_xarray()["value"].dims == ("z", "a")
+    assert list(result.to_pandas().columns) == ["z", "a", "value"]
+
+
+def test_two_loops_over_one_space_or_result_do_not_disturb_each_other():
+    space = ep.Space({"x": ep.Values([0, 1, 2])})
+    pairs = [(int(p["x"]), int(q["x"])) for p in space for q in space]
+    assert pairs == [(i, j) for i in range(3) for j in range(3)]
+    again = iter(space)
+    assert int(next(again)["x"]) == 0 and len(list(space)) == 3
+
+
+def test_arrays_and_groups_stand_in_a_product():
+    space = {
+        "w": ep.Values(np.arange(6.0).reshape(2, 3)),
+        "low": ep.Values([0.0, 1.0], dim="range"),
+        "high": ep.Values([1.0, 5.0], dim="range"),
+    }
+    frame = ep.sweep(lambda p: p["w"].sum() + p["high"], space).to_pandas()
+    assert list(frame.columns) == ["w.0", "w.1", "w.2", "low", "high", "value"]
+    assert frame["value"].tolist() == [4, 8, 13, 17]
+
+
+def test_unequal_lengths_are_refused_not_cut():
+    tree = {"a": ep.Linspace(0, 1, 3), "b": ep.Linspace(0, 1, 4)}
+    with pytest.raises(ValueError, match="`a` has 3, `b` has 4"):
+        ep.Space(tree, "zip")
+
+
+def test_one_result_of_many_is_taken_from_what_is_there():
+    """No program runs for `result[i]`, and no grid is made for `space[i]`."""
+    result = ep.sweep(lambda x: {"y": x, "z": x * 2}, ep.Linspace(0, 1, 100))
+    assert isinstance(result[3]["y"], np.generic)
+    long = ep.Space({str(k): ep.Linspace(0, 1, 1000) for k in range(20)})
+    assert long[10**50]["0"] == 0 and len(long[-3:]) == 3
+
+
+def test_best_and_grid_with_failed_points_and_with_none_left():
+    def fn(x):
+        return eqx.error_if(x, x < 3, "small")
+
+    result = ep.sweep(fn, ep.Linspace(0, 4, 5), on_error="isolate")
+    assert result.best().index == 3 and result.best(mode="max").index == 4
+    assert np.isnan(result.grid()[:3]).all()
+    whole = ep.sweep(
+        lambda x: fn(x).astype(jnp.int32), ep.Linspace(0, 4, 5), on_error="isolate"
+    )
+    assert whole.best().value == 3  # not the 0 that stands for a failure
+    with pytest.raises(ValueError, match="no point has a value"):
+        whole[:3].best()
