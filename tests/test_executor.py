@@ -7,6 +7,7 @@ import signal
 import sys
 import tempfile
 import threading
+import warnings
 
 import equinox as eqx
 import jax
@@ -201,6 +202,26 @@ def test_a_process_pool_and_a_worker_that_is_killed(tmp_path):
         with pytest.raises(ep.SweepError, match="at point 11") as caught:
             ep.sweep(fails_above, ep.Linspace(0, 3, 13), executor=pool, **asked)
         assert caught.value.indices == (11,)
+        with pytest.raises(ep.SweepError, match="another program.*the same versions"):
+            ep.sweep(elsewhere_other, ep.Linspace(0, 1, 4), executor=pool)
+
+
+def elsewhere_other(p):
+    """A function that is another one in another process."""
+    return p * (2 if multiprocessing.parent_process() is None else 3)
+
+
+def test_dask(tmp_path):
+    distributed = pytest.importorskip("distributed")
+    # Workers in this process: those of their own take a quarter of a minute.
+    options = {"processes": False, "dashboard_address": None, "n_workers": 2}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with distributed.Client(**options, threads_per_worker=1) as client:
+            executor = client.get_executor()
+            asked = {"key": KEY, "batch_size": 2}
+            there = ep.sweep(FUNCTIONS[1], some_space(0), executor=executor, **asked)
+    same(there.values, ep.sweep(FUNCTIONS[1], some_space(0), **asked).values)
 
 
 @pytest.mark.usefixtures("unchecked")

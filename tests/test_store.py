@@ -210,6 +210,25 @@ def test_another_batch_size_is_refused(begun):
     ep.sweep(plain, some_space(0), key=KEY, store=begun, batch_size=4)
 
 
+def test_a_copy_is_read_as_what_it_is(tmp_path):
+    space, asked = some_space(0), {"batch_size": 1, "mesh": one_device()}
+    result = ep.sweep(plain, space, store=tmp_path / "r.zarr", **asked)
+    assert "eqx_pipe_store" not in result.to_xarray().attrs
+    result.save(tmp_path / "saved.zarr")
+    data = xarray.open_zarr(tmp_path / "r.zarr").load()
+    for variable in data.variables.values():
+        variable.encoding.clear()
+    data.to_zarr(tmp_path / "copy.zarr", consolidated=False)
+    for name in ("r", "saved", "copy"):
+        loaded = ep.load_result(tmp_path / f"{name}.zarr")
+        same(loaded.values, result.values)
+        same_dataset(loaded.to_xarray(), result.to_xarray())
+    with pytest.raises(ValueError, match="cut into other chunks.*cp -r"):
+        ep.sweep(plain, space, store=tmp_path / "copy.zarr", **asked)
+    with pytest.raises(ValueError, match="was not made by a sweep"):
+        ep.sweep(plain, space, store=tmp_path / "saved.zarr", **asked)
+
+
 def edit(path, change):
     """Changes the record of a store."""
     file = path / "zarr.json"

@@ -132,8 +132,19 @@ def open_store(function: str, path: Path) -> Store:
     # Zarr keeps this setting with the open array, not with the stored one. Without it
     # a chunk of nothing but zeros would not be written, and look as if it were missing.
     with zarr.config.set({"array.write_empty_chunks": True}):
-        arrays = [group[name] for name in record["variables"]]
-        return Store(path, chunks, record, arrays, group[record["status"]])
+        arrays: list[Any] = [group[name] for name in record["variables"]]
+        status: Any = group[record["status"]]
+    shape = chunks.shape
+    if any(array.chunks[: len(shape)] != shape for array in (status, *arrays)):
+        raise ValueError(
+            message(
+                function,
+                f"`{path}` is a copy of a store that was cut into other chunks.",
+                "Copy a store as a folder (`cp -r`) to go on with the copy; xarray and "
+                "`load_result` read this one.",
+            )
+        )
+    return Store(path, chunks, record, arrays, status)
 
 
 def is_vacant(path: Path) -> bool:
@@ -204,6 +215,6 @@ def _group(path: Path) -> Any:
         return None
     try:
         with quiet():
-            return zarr.open_group(str(path), mode="r+", use_consolidated=True)
+            return zarr.open_group(str(path), mode="r+", use_consolidated=None)
     except Exception:  # what Zarr raises differs from version to version
         return None

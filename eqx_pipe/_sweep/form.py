@@ -78,9 +78,17 @@ def parse(function: str, text: Any) -> dict[str, Any]:
     return form
 
 
-def outputs_from(form: dict[str, Any], read: Read) -> PyTree:
-    """The outputs, from the arrays with a leading axis over the points."""
-    return _read(form["outputs"], lambda node: as_kind(read(node["array"]), node))
+def outputs_from(form: dict[str, Any], read: Callable[[str, Any, Any], Any]) -> PyTree:
+    """The outputs, with a leading axis over the points.
+
+    `read(name, dtype, kind)` gives an array in a dtype, as PRNG keys if there is a
+    `kind`.
+    """
+
+    def leaf(node: dict[str, Any]) -> Any:
+        return read(node["array"], jnp.dtype(node["dtype"]), node.get("key"))
+
+    return _read(form["outputs"], leaf)
 
 
 def space_from(form: dict[str, Any], read: Read) -> Space:

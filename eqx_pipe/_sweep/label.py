@@ -18,6 +18,7 @@ from .._spaces.table import (
     import_pandas,
     point_columns,
 )
+from .._store.layout import RECORD
 from .._store.lazy import Stored, stored_in
 from .._tree import leaves_with_names
 from .form import FORM, form_of
@@ -39,7 +40,10 @@ def dataset(result: SweepResult) -> Any:
         ) from error
     store = stored_in(jtu.tree_leaves(result.values))
     if store is not None:
-        return xarray.open_zarr(store.path)
+        data = xarray.open_zarr(store.path)
+        # A copy of the data would not be a store.
+        del data.attrs[RECORD]
+        return data
     dims = result.space.dims
     names, status = variable_names(result.values, result.space)
     coordinates = coordinate_variables(result.space)

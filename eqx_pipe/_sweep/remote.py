@@ -26,6 +26,7 @@ from .._types import Key
 from .canonical import digest
 from .chunked import Chunk, Source
 from .context import settings, under
+from .fingerprint import fingerprint
 from .interrupt import Interrupt
 from .parts import Job, prepare
 from .progress import Progress
@@ -60,6 +61,21 @@ def workers(executor: Any) -> int:
     return known if isinstance(known, int) and known > 0 else _GUESSED_WORKERS
 
 
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """A sweep as it travels to a worker; `program` is what is traced from it here."""
+
+    fn: Callable[..., Any]
+    space: Space
+    key: Key | None
+    batch_size: int
+    costs: bool
+    stretch: int
+    isolated: bool
+    settings: dict[str, Any]
+    program: tuple[str, str]
+
+
 def pack(fn: Callable[..., Any], job: Job, isolated: bool) -> bytes:
     """A sweep for a worker, as bytes."""
     try:
@@ -69,9 +85,19 @@ def pack(fn: Callable[..., Any], job: Job, isolated: bool) -> bytes:
             "`eqx_pipe.sweep` needs cloudpickle for `executor`. Install it by "
             "`pip install 'eqx_pipe[distributed]'`."
         ) from error
-    what = (fn, job.space, job.key, job.batch_size, job.costs, job.stretch, isolated)
+    task = Task(
+        fn=fn,
+        space=job.space,
+        key=job.key,
+        batch_size=job.batch_size,
+        costs=job.costs,
+        stretch=job.stretch,
+        isolated=isolated,
+        settings=settings(),
+        program=_program(job),
+    )
     try:
-        return cloudpickle.dumps((*what, settings()))
+        return cloudpickle.dumps(task)
     except Exception as error:
         raise TypeError(
             message(
@@ -93,15 +119,12 @@ def work(
     with _lock:
         job = _jobs.get(name)
     try:
-        fn, space, key, batch_size, sorted_, stretch, isolated, set_ = (
-            cloudpickle.loads(packed)
-        )
+        task = cloudpickle.loads(packed)
         # Ctrl-C comes to the processes of a pool too: the chunk is finished there.
-        with Interrupt(said=""), under(set_):
-            if job is None:
-                job = _prepared(name, fn, space, key, batch_size, sorted_, stretch)
+        with Interrupt(said=""), under(task.settings):
+            job = job or _prepared(name, task)
             quiet = Progress(False, last - first)
-            values, ok = job.compute(first, last, costs, quiet, isolated)
+            values, ok = job.compute(first, last, costs, quiet, task.isolated)
     except Exception as error:
         return None, None, _portable(error)
     return values, ok, None
@@ -213,18 +236,20 @@ def _finished(flying: Sequence[_Try], wait: bool) -> list[_Try]:
         pause = min(2 * pause, 0.02)
 
 
-def _prepared(
-    name: str,
-    fn: Callable[..., Any],
-    space: Space,
-    key: Key | None,
-    batch_size: int,
-    costs: bool,
-    stretch: int,
-) -> Job:
+def _prepared(name: str, task: Task) -> Job:
     devices = tuple(jax.local_devices())
-    job = prepare(fn, space, key, batch_size, devices, costs)
-    job = dataclasses.replace(job, stretch=stretch)
+    job = prepare(task.fn, task.space, task.key, task.batch_size, devices, task.costs)
+    job = dataclasses.replace(job, stretch=task.stretch)
+    if _program(job) != task.program:
+        raise SweepError(
+            message(
+                "sweep",
+                f"a worker traces another program from `fn` (jax {jax.__version__} "
+                f"there, {task.program[1]} here).",
+                "Give the workers the same versions of JAX, and of the modules that "
+                "`fn` uses.",
+            )
+        )
     with _lock:
         # Threads may come here together: all of them use one.
         job = _jobs.setdefault(name, job)
@@ -232,6 +257,12 @@ def _prepared(
         while len(_jobs) > _KEPT:
             _jobs.popitem(last=False)
     return job
+
+
+def _program(job: Job) -> tuple[str, str]:
+    """What tells the program of a sweep, and the version of JAX."""
+    found = fingerprint(job.space, job.key, job.parts, job.traced)["function"]
+    return digest(f"{found['text']} {found['constants']}"), jax.__version__
 
 
 def _portable(error: Exception) -> Exception:

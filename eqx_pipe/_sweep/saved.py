@@ -14,10 +14,13 @@ from typing import Any
 import numpy as np
 
 from .._errors import describe_value, message
-from .form import FORM, outputs_from, parse, space_from
+from .._store.layout import RECORD
+from .._store.lazy import Stored
+from .._store.store import Store, open_store
+from .form import FORM, as_kind, outputs_from, parse, space_from
 from .result import SweepResult
 
-_OWN = (FORM, "batch_size", "devices", "seconds", "started", "function")
+_OWN = (FORM, RECORD, "batch_size", "devices", "seconds", "started", "function")
 
 
 def save(result: SweepResult, path: Any, overwrite: bool) -> None:
@@ -51,8 +54,8 @@ def load_result(path: Any) -> SweepResult:
     """The result that was saved, or the one in the store of a sweep.
 
     It reads what `SweepResult.save` wrote, and a store that `sweep(store=)` fills, also
-    while it is being filled: points that it does not have yet are not `.ok`. Nothing
-    in the file is run.
+    while it is being filled: points that it does not have yet are not `.ok`, and values
+    are read from it when they are asked for. Nothing in the file is run.
 
     What comes back is equal to what was saved, with these differences. In `.values`
     dicts, lists and tuples are what they were; other containers (dataclasses, modules,
@@ -91,11 +94,16 @@ def load_result(path: Any) -> SweepResult:
             )
         )
     with _opened(path) as data:
-        return result_from(data)
+        store = None
+        if RECORD in data.attrs and path.is_dir():
+            # A copy of a store, cut into other chunks, is read as any other file.
+            with contextlib.suppress(ValueError):
+                store = open_store("load_result", path)
+        return result_from(data, store)
 
 
-def result_from(data: Any) -> SweepResult:
-    """The result in an open dataset that has a form."""
+def result_from(data: Any, store: Store | None = None) -> SweepResult:
+    """The result in an open dataset that has a form; values of a `store` stay there."""
     form = parse("load_result", data.attrs.get(FORM))
     attrs = {name: _plain(value) for name, value in data.attrs.items()}
     dims = data[form["status"]].dims
@@ -110,9 +118,16 @@ def result_from(data: Any) -> SweepResult:
         value = data[name].transpose(*dims, *inner).values
         return value.reshape((size, *value.shape[len(dims) :]))
 
+    def leaf(name: str, dtype: Any, kind: str | None) -> Any:
+        if store is not None:
+            return Stored(store, store.record["variables"].index(name), dtype, kind)
+        return as_kind(
+            points(name), {"dtype": dtype, **({"key": kind} if kind else {})}
+        )
+
     status = points(form["status"])
     return SweepResult(
-        values=outputs_from(form, points),
+        values=outputs_from(form, leaf),
         space=space_from(form, column),
         ok=status == 1,
         batch_size=int(attrs["batch_size"]),
