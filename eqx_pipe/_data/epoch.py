@@ -59,10 +59,11 @@ class DeviceEpoch(Epoch):
     def __init__(self, loader: Any, cursor: Cursor):
         super().__init__(loader, cursor)
         self._arrays = arrays_of(loader)
-        place = (cursor.words, cursor.epoch, np.uint32(self._position))
-        self._words, self._epoch, self._start = jax.device_put(
-            everywhere(tuple(map(np.asarray, place)), loader.sharding)
-        )
+        numbers = (cursor.words, cursor.epoch, np.uint32(self._position))
+        place = everywhere(tuple(map(np.asarray, numbers)), loader.sharding)
+        # Once for all batches; each call gives the next one its start.
+        place = jax.device_put(place) if loader.sharding is None else place
+        self._words, self._epoch, self._start = place
         self._size = -1
         self._run: Any = None
 

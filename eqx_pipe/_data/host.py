@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import PyTree
@@ -233,7 +234,7 @@ class OnHost:
         return self.__getitems__([index])[0]
 
     def __getitems__(self, indices: Sequence[int]) -> list[PyTree]:
-        taken = jax.device_get(self.source.take(np.asarray(indices, np.uint32)))
+        taken = jax.device_get(self.source.take(jnp.asarray(indices, np.uint32)))
         return [
             jtu.tree_map(lambda leaf, r=r: leaf[r], taken) for r in range(len(indices))
         ]

@@ -12,8 +12,7 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, PyTree, UInt32
 
 from .._errors import StructureError, message
-from .._sharding.mesh import with_types
-from .._sharding.place import shard
+from .._sharding.mesh import lay, suited, with_types
 from .._stage import Identity, Scope, enter, fold
 from .._tree import as_arrays, leaf_text, leaves_with_names
 from .._types import Key
@@ -115,7 +114,11 @@ def constrained(batch: PyTree, sharding: NamedSharding | None) -> PyTree:
     if sharding is None:
         return batch
     mesh = automatic(sharding)
-    return jtu.tree_map(lambda leaf: shard(leaf, mesh, cut(sharding, leaf.ndim)), batch)
+
+    def one(leaf: Array) -> Array:
+        return lay(leaf, suited(mesh, leaf), cut(sharding, leaf.ndim))
+
+    return jtu.tree_map(one, batch)
 
 
 def settled(batch: PyTree, sharding: NamedSharding | None) -> PyTree:

@@ -27,6 +27,7 @@ class ReadAhead:
         self._waiting: deque[cf.Future[Any]] = deque()
         # Threads know the pool, not the iterator, so that it can be dropped.
         self.close = weakref.finalize(self, _end, self._pool)
+        self._fill()
 
     def __iter__(self) -> "ReadAhead":
         return self

@@ -1,0 +1,146 @@
+"""Loaders that give sharded batches, also in a run of several processes."""
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+from processes import run_processes
+
+import eqx_pipe as ep
+
+KEY = jr.key(2)
+
+
+def tree(size=24):
+    return {"x": np.arange(2.0 * size, dtype=np.float32).reshape(size, 2)}
+
+
+def records(size=24):
+    return [{"x": x} for x in tree(size)["x"]]
+
+
+def noisy(record, *, key):
+    return {"x": record["x"], "bits": jr.bits(key)}
+
+
+def meshes():
+    return [
+        jax.make_mesh((4, 2), ("data", "model"), axis_types=(kind,) * 2)
+        for kind in (AxisType.Auto, AxisType.Explicit)
+    ]
+
+
+@pytest.mark.parametrize("mesh", meshes(), ids=["automatic", "explicit"])
+@pytest.mark.parametrize("kind", ["device", "host"])
+def test_batches_come_sharded_and_with_the_same_values(kind, mesh):
+    source = ep.ArraySource(tree()) if kind == "device" else records()
+    sharding = NamedSharding(mesh, P("data", "model"))
+    plain = ep.Loader(ep.ArraySource(tree()), noisy, batch_size=8)
+    loader = ep.Loader(source, noisy, batch_size=8, sharding=sharding)
+    cursor = loader.init(KEY)
+    both = zip(loader.epoch(cursor), plain.epoch(plain.init(KEY)), strict=True)
+    for batch, expected in both:
+        assert batch["x"].sharding == sharding
+        assert batch["bits"].sharding == NamedSharding(mesh, P("data"))
+        assert (np.asarray(batch["x"]) == expected["x"]).all()
+        assert (np.asarray(batch["bits"]) == expected["bits"]).all()
+    batch, _ = loader.next(cursor)
+    assert batch["x"].sharding == sharding
+
+
+def test_the_source_is_moved_to_the_mesh_once():
+    sharding = NamedSharding(meshes()[0], P("data"))
+    loader = ep.Loader(ep.ArraySource(tree()), batch_size=8, sharding=sharding)
+    x = loader.source.tree["x"]
+    assert x.sharding.device_set == sharding.device_set
+    again = ep.Loader(loader.source, batch_size=8, sharding=sharding)
+    assert again.source.tree["x"] is x
+    split = ep.ArraySource(jax.device_put(tree(), sharding))
+    kept = ep.Loader(split, batch_size=8, sharding=sharding)
+    assert kept.source.tree["x"].sharding.spec == P("data")
+    a, b = (next(x.epoch(x.init(KEY)))["x"] for x in (loader, kept))
+    assert (a == b).all()
+
+
+def test_scan_over_sharded_batches():
+    sharding = NamedSharding(meshes()[0], P("data"))
+    loader = ep.Loader(ep.ArraySource(tree()), batch_size=8, sharding=sharding)
+    step = lambda total, batch: (total + batch["x"].sum(), None)  # noqa: E731
+    total, _, _ = loader.scan(step, 0.0, loader.init(KEY))
+    assert jnp.allclose(total, tree()["x"].sum())
+
+
+def test_sizes_that_do_not_divide():
+    sharding = NamedSharding(meshes()[0], P("data"))
+    with pytest.raises(ValueError, match="divides by 4, such as 4 or 8"):
+        ep.Loader(records(), batch_size=6, sharding=sharding)
+    loader = ep.Loader(records(22), batch_size=8, sharding=sharding)
+    with pytest.raises(ValueError, match="last batch has 6 .*`drop_remainder=True`"):
+        loader.epoch(loader.init(KEY))
+    assert loader.next(loader.init(KEY))[0]["x"].shape == (8, 2)
+
+
+def test_what_is_no_sharding(unchecked):
+    with pytest.raises(TypeError, match="NamedSharding"):
+        ep.Loader(records(), batch_size=4, sharding=P("data"))
+
+
+SCRIPT = """
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+from jax.experimental.multihost_utils import process_allgather
+from jax.sharding import NamedSharding, PartitionSpec as P
+import eqx_pipe as ep
+
+
+class Source:
+    def __init__(self):
+        self.read = []
+
+    def __len__(self):
+        return 24
+
+    def __getitem__(self, i):
+        self.read.append(i)
+        return {"x": np.full(2, i, np.float32)}
+
+
+def noisy(record, *, key):
+    return {"x": record["x"], "bits": jr.bits(key)}
+
+
+source = Source()
+mesh = jax.make_mesh((4,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+sharding = NamedSharding(mesh, P("data"))
+loader = ep.Loader(source, noisy, batch_size=8, sharding=sharding)
+alone = ep.Loader([{"x": np.full(2, i, np.float32)} for i in range(24)], noisy,
+                  batch_size=4)
+expected = list(alone.epoch(alone.init(jr.key(0))))
+source.read.clear()
+iterator = loader.epoch(loader.init(jr.key(0)))
+for i, batch in enumerate(iterator):
+    assert batch["x"].shape == (8, 2) and batch["x"].sharding == sharding
+    found = process_allgather(batch, tiled=True)
+    for name in ("x", "bits"):
+        want = np.concatenate([expected[2 * i][name], expected[2 * i + 1][name]])
+        assert np.array_equal(found[name], want), name
+# Each process has read its own half only, the first or the last four of each batch.
+order = np.concatenate([e["x"][:, 0] for e in expected]).astype(int).reshape(3, 2, 4)
+assert sorted(source.read) == sorted(order[:, rank].ravel().tolist()), source.read
+batch, cursor = loader.next(iterator.cursor)
+assert batch["x"].shape == (8, 2) and cursor.position == 8
+
+device = ep.Loader(ep.ArraySource({"x": np.arange(24, dtype=np.float32)}),
+                   batch_size=8, sharding=sharding)
+batches = device.epoch(device.init(jr.key(0)))
+found = [process_allgather(b["x"], tiled=True) for b in batches]
+assert sorted(np.concatenate(found).tolist()) == list(range(24))
+"""
+
+
+def test_two_processes_read_their_own_records():
+    run_processes(SCRIPT)
