@@ -3,11 +3,10 @@
 from typing import Any, NamedTuple
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import jax.random as jr
 import optax
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
 import eqx_pipe as ep
 
@@ -42,30 +41,28 @@ def train(
     The seed decides the initial parameters and the batches, so trainings of one seed
     differ by their setting alone.
     """
-    init_key, batch_key = jr.split(jr.key(setting.seed))
+    init_key, data_key = jr.split(jr.key(setting.seed))
     model = make_model(key=init_key)
-    params, static = eqx.partition(model, eqx.is_inexact_array)
+    loader = ep.Loader(ep.ArraySource(images), batch_size=BATCH_SIZE)
     optimizer = optax.adamw(
         optax.cosine_decay_schedule(setting.learning_rate, num_steps),
         weight_decay=setting.weight_decay,
     )
 
-    def loss(params: Any, chosen: Int[Array, " batch"]) -> Float[Array, ""]:
-        batch = Images(images.pixels[chosen], images.labels[chosen])
-        return loss_and_accuracy(eqx.combine(params, static), batch)[0]
+    def loss(model: Any, batch: Images) -> Float[Array, ""]:
+        return loss_and_accuracy(model, batch)[0]
 
-    def step(carry: Any, i: Int[Array, ""]) -> tuple[Any, Float[Array, ""]]:
-        params, state = carry
-        chosen = jr.randint(
-            jr.fold_in(batch_key, i), (BATCH_SIZE,), 0, len(images.labels)
-        )
-        value, gradient = jax.value_and_grad(loss)(params, chosen)
+    def step(carry: Any, batch: Images) -> tuple[Any, Float[Array, ""]]:
+        model, state = carry
+        value, gradient = eqx.filter_value_and_grad(loss)(model, batch)
+        params = eqx.filter(model, eqx.is_inexact_array)
         updates, state = optimizer.update(gradient, state, params)
-        return (optax.apply_updates(params, updates), state), value
+        return (eqx.apply_updates(model, updates), state), value
 
-    start = (params, optimizer.init(params))
-    (params, _), losses = jax.lax.scan(step, start, jnp.arange(num_steps))
-    return eqx.combine(params, static), losses
+    start = (model, optimizer.init(eqx.filter(model, eqx.is_inexact_array)))
+    cursor = loader.init(data_key)
+    (model, _), losses, _ = loader.scan(step, start, cursor, length=num_steps)
+    return model, losses
 
 
 def score(setting: Setting, digits: Digits, num_steps: int) -> dict[str, Array]:
