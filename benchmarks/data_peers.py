@@ -107,8 +107,9 @@ def different(make, batch_size):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--pairs", type=int, default=7)
-    parser.add_argument("--sides", nargs="*", default=["datarax", "ours", "host"])
+    parser.add_argument("--sides", nargs="*", default=["datarax", "ours", "grain"])
     parser.add_argument("--shuffled", choices=["yes", "no", "both"], default="both")
+    parser.add_argument("--batches", nargs="*", type=int, default=[32, 256])
     args = parser.parse_args()
     sides = {"ours": ours, "datarax": in_datarax, "Grain": in_grain}
     sides["ours, host"] = ours_on_host
@@ -116,7 +117,7 @@ def main():
     print(f"jax {jax.__version__}, grain {grain.__version__}, {args.pairs} pairs")
     orders = {"yes": [True], "no": [False], "both": [False, True]}[args.shuffled]
     for shuffle in orders:
-        for batch_size in (32, 256):
+        for batch_size in args.batches:
             bare = by_hand(arrays, batch_size, shuffle)
             runs = {}
             for name, make in sides.items():
