@@ -40,6 +40,8 @@ for kind in (AxisType.Auto, AxisType.Explicit):
     keys = ep.shard(jr.split(jr.key(rank), 2), mesh, P("data"))
     assert keys.shape == (4,) and jnp.issubdtype(keys.dtype, jax.dtypes.prng_key)
 
+    inside = jax.jit(lambda x: ep.shard(2 * x, mesh, P("data")))(placed["x"])
+    assert inside.shape == (8, 2)
     total = jax.jit(lambda x, w: jnp.sum(x @ w))(placed["x"], placed["w"])
     assert float(total) == 3 * np.vstack(parts).sum()
 

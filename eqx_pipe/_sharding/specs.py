@@ -8,6 +8,7 @@ import equinox as eqx
 import jax
 import jax.tree_util as jtu
 import numpy as np
+from jax.core import Tracer
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import PyTree
@@ -120,6 +121,8 @@ def misfits(
 
 def is_global(leaf: Any) -> bool:
     """Whether an array is spread over several processes already."""
+    if isinstance(leaf, Tracer):  # inside `jit` an array is whole
+        return True
     return isinstance(leaf, jax.Array) and not leaf.is_fully_addressable
 
 
