@@ -3,8 +3,9 @@
 65,536 points whose loops take 1 to 1,000 steps, 150 on average, in random order. Next
 to `vmap` over all points on one device, and to one batch per device: the sweep of the
 plain `while_loop`, with `order_by` (a cost guess that is off by up to 30 %), and of
-`refill`. Run: `python benchmarks/sweep_divergence.py [diffrax]`; with `CLOCK=cpu` in the
-environment it counts processor time, which other work on the machine disturbs less.
+`refill`. Run: `python benchmarks/sweep_divergence.py [diffrax]`; with `CLOCK=cpu` in
+the environment it counts processor time, which other work on the machine disturbs
+less.
 """
 
 import os

@@ -26,7 +26,7 @@ _MOST_LANES = 512
 _LEAST_LANES = 64
 _POINTS_PER_LANE = 32
 _LANE_BYTES = 128 * 1024
-_STEPS = 4
+_STEPS = 8
 _IDLE = 4  # one in so many lanes
 
 

@@ -6,13 +6,16 @@ import numpy as np
 
 from .program import opened, sub_jaxprs
 
-_WITH_WHILE = 32
+_WITH_WHILE = 64
+_WITH_SCAN = 1024
 _REFILLED = 16_384
-_WITH_SCAN = 128
 _WITHOUT_LOOP = 16_384
+_STEP_BYTES = 16 * 1024
 _LOOP_BYTES = 512 * 1024
-_BYTES = 8 * 1024 * 1024
+_BYTES = 2 * 1024 * 1024
+_REFILL_BYTES = 8 * 1024 * 1024
 _LEAST = 8
+_LOOPS = {"while", "scan", "eqx_pipe_refill"}
 
 
 def choose_batch_size(
@@ -21,21 +24,22 @@ def choose_batch_size(
     """The batch size for `size` points of a function on `num_devices` devices.
 
     Lanes of a `while` loop wait for the slowest, so there they are few, unless their
-    costs are `alike`; those of a `scan` should keep their state in the cache; without a
-    loop the more the better, as long as the largest intermediate stays in the cache.
-    (Measured on CPU.)
+    costs are `alike` or the loop is refilled. What one step of a loop makes should stay
+    in the nearest cache, and what surrounds the loop in the next; without a loop the
+    more the better, as long as the largest intermediate stays in the cache. (Measured
+    on CPU.)
     """
-    per_lane = max(1, _largest(jaxpr))
+    largest, in_loop = _largest(jaxpr), _largest(jaxpr, only_loops=True)
     loops = _loops(jaxpr)
     if "eqx_pipe_refill" in loops:  # a lane that is done takes another point
-        best, room = _REFILLED, _BYTES
-    elif "while" in loops:
-        best, room = _WITH_SCAN if alike else _WITH_WHILE, _LOOP_BYTES
-    elif "scan" in loops:
-        best, room = _WITH_SCAN, _LOOP_BYTES
+        best = min(_REFILLED, _REFILL_BYTES // largest)
+    elif loops:
+        waits = "while" in loops and not alike
+        best = _WITH_WHILE if waits else _WITH_SCAN
+        best = min(best, _STEP_BYTES // in_loop, _LOOP_BYTES // largest)
     else:
-        best, room = _WITHOUT_LOOP, _BYTES
-    return even_out(max(_LEAST, min(best, room // per_lane)), size, num_devices)
+        best = min(_WITHOUT_LOOP, _BYTES // largest)
+    return even_out(max(_LEAST, best), size, num_devices)
 
 
 def even_out(batch_size: int, size: int, num_devices: int) -> int:
@@ -46,22 +50,30 @@ def even_out(batch_size: int, size: int, num_devices: int) -> int:
 
 
 def _loops(jaxpr: Any) -> set[str]:
+    """The kinds of loops of one point, seen from outside."""
     found = set()
     for eqn in opened(jaxpr)[0].eqns:
         found.add(eqn.primitive.name)
+        if eqn.primitive.name == "eqx_pipe_refill":
+            continue  # a loop in its body waits for a few lanes, not for the batch
         for inner in sub_jaxprs(eqn.params):
             found |= _loops(inner)
-    return found & {"while", "scan", "eqx_pipe_refill"}
+    return found & _LOOPS
 
 
-def _largest(jaxpr: Any) -> int:
-    """The bytes of the largest value that one lane computes."""
-    largest = 0
+def _largest(jaxpr: Any, only_loops: bool = False) -> int:
+    """The bytes of the largest value that one lane computes, at least 1."""
+    largest = 1
     for eqn in opened(jaxpr)[0].eqns:
-        for out in eqn.outvars:
-            shape = getattr(out.aval, "shape", ())
-            itemsize = getattr(getattr(out.aval, "dtype", None), "itemsize", 4)
-            largest = max(largest, int(np.prod(shape, dtype=object)) * itemsize)
+        if not only_loops:
+            largest = max([largest, *map(_nbytes, eqn.outvars)])
+        is_loop = eqn.primitive.name in _LOOPS
         for inner in sub_jaxprs(eqn.params):
-            largest = max(largest, _largest(inner))
+            largest = max(largest, _largest(inner, only_loops and not is_loop))
     return largest
+
+
+def _nbytes(variable: Any) -> int:
+    shape = getattr(variable.aval, "shape", ())
+    itemsize = getattr(getattr(variable.aval, "dtype", None), "itemsize", 4)
+    return int(np.prod(shape, dtype=object)) * itemsize

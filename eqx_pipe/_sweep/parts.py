@@ -5,6 +5,7 @@ their values; all of them are traced and compared before anything is computed.
 """
 
 import dataclasses
+import functools
 import math
 import threading
 from collections.abc import Callable
@@ -22,9 +23,11 @@ from .._types import Key
 from .batching import choose_batch_size
 from .execute import Runner
 from .failure import Failures
-from .kernel import Layout
-from .plan import chunk_capacity, empty_values
+from .kernel import Layout, build
+from .memory import compiled_bytes, fitting, free_bytes
+from .plan import CHUNK_BYTES, chunk_capacity, empty_values
 from .points import Listed, Neighbours
+from .program import identify
 from .progress import Progress
 from .select import Part, check_agree, groups_of, part_numbers, parts_of
 from .trace import Traced, trace
@@ -128,6 +131,21 @@ class Job:
                 self._runners[k] = Runner(self.traced[k], points, self.key, layout)
             return self._runners[k]
 
+    def program_bytes(self, k: int, batch_size: int) -> int | None:
+        """What the program of a part takes on a device, with no more than one batch."""
+        part, traced = self.parts[k], self.traced[k]
+        layout = dataclasses.replace(
+            self._layout(part, traced), batch_size=batch_size, capacity=1
+        )
+        points: Neighbours | Listed = Neighbours(0, 1, 1)
+        if self._listed:
+            points = Listed(self.space, part)
+        told = points.told(0, 1, 1, layout)
+        arguments = (traced.arrays, identify(traced.jaxpr).constants, self.key)
+        structs = jax.eval_shape(lambda *x: x, *arguments)
+        kernel = build(traced.jaxpr, traced.stored, layout)
+        return compiled_bytes(kernel.lower(*told, *structs).compile())
+
     def _layout(self, part: Part, traced: Traced) -> Layout:
         space = self.space
         lengths = tuple(space.grid_dims.values())
@@ -166,7 +184,8 @@ def prepare(
     traced = [trace("sweep", fn, space, key, part.plain) for part in parts]
     outputs = [jtu.tree_unflatten(each.structure, each.outputs) for each in traced]
     check_agree("sweep", parts, outputs)
-    if batch_size == "auto":
+    auto = batch_size == "auto"
+    if auto:
         batch_size = min(
             choose_batch_size(
                 each.jaxpr, -(-part.size // shares), len(devices), alike=costs
@@ -174,4 +193,11 @@ def prepare(
             for each, part in zip(traced, parts, strict=True)
         )
     batch_size = min(int(batch_size), max(part.size for part in parts))
-    return Job(space, key, parts, traced, batch_size, devices, costs, space.size)
+    job = Job(space, key, parts, traced, batch_size, devices, costs, space.size)
+    free = free_bytes(devices) if auto else None
+    if free is not None:
+        free -= CHUNK_BYTES // len(devices)
+        for k in range(len(parts)):
+            needs = functools.partial(job.program_bytes, k)
+            job.batch_size = fitting(job.batch_size, needs, free)
+    return job

@@ -1,0 +1,156 @@
+"""`batch_size="auto"`: what the rule reads in a function, and what bounds it."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import eqx_pipe as ep
+from eqx_pipe._sweep import memory, parts
+
+
+def chosen(fn, n=10**6, devices=1, **settings):
+    """The batch size for a function of a number, without running it."""
+    mesh = jax.make_mesh((devices,), ("x",), devices=jax.devices()[:devices])
+    space = ep.Space(ep.Linspace(0, 1, n))
+    given = (None, "auto", tuple(mesh.devices.flat))
+    return parts.prepare(fn, space, *given, **{"costs": False, **settings}).batch_size
+
+
+def scan(x):
+    return jax.lax.scan(lambda c, _: (jnp.sin(c), None), x, None, 100)[0]
+
+
+def loop(x):
+    return jax.lax.while_loop(lambda c: c < 3, lambda c: c + 0.1, x)
+
+
+refilled = ep.refill(
+    lambda x: x, lambda x, c: c < 3, lambda x, c: c + 0.1, lambda x, c: c
+)
+
+
+def test_each_kind_of_loop_has_its_size():
+    sizes = [chosen(fn) for fn in (loop, scan, refilled)]
+    assert sizes == sorted(set(sizes))
+    assert sizes[0] <= 64 and 64 <= sizes[1] <= 1024 and sizes[2] >= 4096
+    assert chosen(jnp.sin) >= 4096
+    assert chosen(loop, costs=True) == sizes[1]
+
+
+@jax.custom_batching.custom_vmap
+def own_rule(x):
+    return loop(x)
+
+
+@own_rule.def_vmap
+def _(axis_size, in_batched, x):
+    return jax.vmap(loop)(x), in_batched[0]
+
+
+@pytest.mark.parametrize(
+    "hide",
+    [
+        jax.jit,
+        lambda fn: lambda x: jax.lax.cond(x > 0.5, fn, lambda x: x, x),
+        lambda fn: lambda x: jax.lax.scan(lambda c, _: (fn(c), None), x, None, 3)[0],
+        lambda fn: jax.checkpoint(fn),
+        lambda fn: lambda x: jax.jvp(fn, (x,), (x,))[1],
+        lambda fn: lambda x: jax.vmap(fn)(x + jnp.zeros(2)),
+    ],
+)
+def test_loops_are_seen_wherever_they_are(hide):
+    assert chosen(hide(loop)) == chosen(loop)
+    assert chosen(hide(refilled)) == chosen(refilled)
+
+
+def test_a_loop_behind_a_rule_of_its_own_is_seen():
+    assert chosen(own_rule) == chosen(loop)
+
+
+def test_a_loop_in_the_body_of_a_refilled_one_is_not_a_reason_to_wait():
+    fn = ep.refill(
+        lambda x: x,
+        lambda x, c: c < 3,
+        lambda x, c: c + loop(c) * 0 + 0.1,
+        lambda x, c: c,
+    )
+    assert chosen(fn) == chosen(refilled)
+
+
+def test_large_intermediates_make_it_small():
+    small, large = (
+        chosen(lambda x, n=n: jnp.sort(jnp.cos(x * jnp.arange(float(n)))).sum())
+        for n in (10, 10**5)
+    )
+    assert large < 64 < small
+
+
+def test_what_a_step_makes_counts_and_what_is_scanned_over_less():
+    def over(n):
+        def fn(x):
+            rows = x * jnp.ones((100, n))
+            return jax.lax.scan(lambda c, r: (jnp.sin(c) + r[0], None), x, rows)[0]
+
+        return fn
+
+    def state(n):
+        step = lambda c, _: (jnp.sort(jnp.sin(c)), None)  # noqa: E731
+        return lambda x: jax.lax.scan(step, x * jnp.ones(n), None, 9)[0].sum()
+
+    assert chosen(over(8)) > 8 * chosen(state(512))
+
+
+@pytest.mark.parametrize("n", [1, 7, 1000, 10**6])
+@pytest.mark.parametrize("devices", [1, 8])
+def test_it_is_bounded_by_the_points_and_leaves_short_tails(n, devices):
+    size = chosen(scan, n, devices)
+    per_device = -(-n // devices)
+    assert 1 <= size <= per_device
+    batches = -(-per_device // size)
+    assert batches * size - per_device < batches
+
+
+def test_the_choice_is_in_the_result():
+    result = ep.sweep(scan, ep.Linspace(0, 1, 30))
+    assert result.batch_size == chosen(scan, 30, len(jax.devices()))
+
+
+def test_memory_bounds_it_without_running(monkeypatch):
+    def wide(x):
+        # Sorting is not fused away: the whole row is held for each lane.
+        return jnp.sort(jnp.sin(x * jnp.arange(1000.0)))[::100]
+
+    free = chosen(wide)
+    lane, plan_bytes = 4 * 1000, parts.CHUNK_BYTES
+    for room in (50 * lane, 20 * lane):
+        monkeypatch.setattr(parts, "free_bytes", lambda _, r=room: plan_bytes + r)
+        bounded = chosen(wide)
+        assert 1 <= bounded < free
+        assert bounded * lane <= room
+    values = ep.sweep(wide, ep.Linspace(0, 1, 100), batch_size="auto").values
+    monkeypatch.setattr(parts, "free_bytes", lambda _: 0)
+    assert chosen(wide) == 1
+    again = ep.sweep(wide, ep.Linspace(0, 1, 100))  # at least 8 points on a device
+    assert again.batch_size == 1
+    np.testing.assert_allclose(again.values, values, rtol=1e-5, atol=1e-6)
+
+
+def test_the_probe_is_a_straight_line():
+    needs = lambda b: 1000 + 10 * b  # noqa: E731
+    assert memory.fitting(10**6, needs, 10**5) == (8 * 10**4 - 1000) // 10
+    assert memory.fitting(50, needs, 10**5) == 50
+    assert memory.fitting(10**6, needs, 10) == 1
+    assert memory.fitting(10**6, lambda b: None, 10) == 10**6
+    assert memory.fitting(4, needs, 0) == 4
+
+
+def test_devices_that_do_not_say_set_no_limit():
+    class Device:
+        def __init__(self, stats):
+            self.memory_stats = lambda: stats
+
+    known = Device({"bytes_limit": 100, "bytes_in_use": 30})
+    assert memory.free_bytes([Device(None), Device({})]) is None
+    assert memory.free_bytes([known, Device({"bytes_limit": 90})]) == 70
+    assert memory.free_bytes(jax.devices()) is None
