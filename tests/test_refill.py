@@ -370,14 +370,18 @@ def test_what_cannot_be_called_is_an_error(name):
 @pytest.mark.parametrize(
     ("after", "says"),
     [
-        (lambda c: {"i": c["i"]}, "`.x`.*only in that of `init`.*same structure"),
+        (
+            lambda c: {"i": c["i"], "name": "a"},
+            "`.x`.*only in that of `init`.*same structure",
+        ),
         (lambda c: {**c, "x": c["i"]}, r"at `.x`: float32\[\] against int32\[\]"),
         (lambda c: {**c, "x": jnp.ones(2)}, r"float32\[2\]"),
+        (lambda c: {**c, "name": "b"}, "at `.name`: 'a'"),
     ],
 )
 def test_a_body_of_another_form_is_an_error(after, says):
     fn = ep.refill(
-        lambda x: {"i": jnp.int32(0), "x": x},
+        lambda x: {"i": jnp.int32(0), "x": x, "name": "a"},
         lambda x, c: c["i"] < 3,
         lambda x, c: after(c),
         lambda x, c: c,

@@ -88,7 +88,7 @@ def _axis_names(jaxpr: Any) -> set[Any]:
 
 
 def _repeated(x: Any, size: int) -> Any:
-    return jnp.broadcast_to(x, (size, *x.shape))
+    return jnp.broadcast_to(x, (size, *jnp.shape(x)))
 
 
 def _flat(x: Any, size: int | None) -> Any:

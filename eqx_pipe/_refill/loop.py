@@ -45,31 +45,37 @@ def loop(
     spread = tuple([None] * len(consts) if spread is None else spread)
     lanes = [of_one(x, s is not None) for x, s in zip(consts, spread, strict=True)]
     examples = [*lanes, *(of_one(x, size is not None) for x in init)]
-    functions, closed = [], []
-    for function in (cond, body):
-        traced = jax.make_jaxpr(function)(*examples)
-        functions.append((getattr(traced, "jaxpr", traced), len(closed)))
-        closed += traced.consts
-    taken = len(closed)
-
-    def opened(jaxpr: Any, start: int) -> ClosedJaxpr:
-        """The jaxpr with what it closes over as its first arguments."""
-        own = slice(start, start + len(jaxpr.constvars))
-        return jax.make_jaxpr(lambda *a: eval_jaxpr(jaxpr, a[own], *a[taken:]))(
-            *map(struct, closed), *examples
-        )
-
-    cond_jaxpr, body_jaxpr = (opened(*each) for each in functions)
+    traced = [jax.make_jaxpr(function)(*examples) for function in (cond, body)]
+    closed = [x for each in traced for x in each.consts]
+    if closed:
+        traced = _opened(traced, closed, examples)
     return refill_p.bind(
         *closed,
         *consts,
         *init,
-        cond=cond_jaxpr,
-        body=body_jaxpr,
-        num_consts=taken + len(consts),
+        cond=traced[0],
+        body=traced[1],
+        num_consts=len(closed) + len(consts),
         size=size,
-        spread=(None,) * taken + spread,
+        spread=(None,) * len(closed) + spread,
     )
+
+
+def _opened(
+    traced: Sequence[ClosedJaxpr], closed: Sequence[Any], examples: Sequence[Any]
+) -> list[ClosedJaxpr]:
+    """Jaxprs with all that they close over as their first arguments."""
+    found, start, taken = [], 0, len(closed)
+    for each in traced:
+        own = slice(start, start + len(each.consts))
+        start = own.stop
+
+        def function(*args: Any, each: Any = each, own: slice = own) -> list[Any]:
+            inner: Any = getattr(each, "jaxpr", each)
+            return eval_jaxpr(inner, args[own], *args[taken:])
+
+        found.append(jax.make_jaxpr(function)(*map(struct, closed), *examples))
+    return found
 
 
 def struct(x: Any) -> jax.ShapeDtypeStruct:

@@ -134,27 +134,34 @@ def _strong(
     others: PyTree,
 ) -> list[Any]:
     """The first carry in the dtypes of the next: `0` may turn out to be a float."""
-    first, shapes = eqx.combine(arrays, others), None
-    for _ in range(2):
-        shapes = eqx.filter_eval_shape(lambda c: as_arrays(body(c)), carry)
-        after = jtu.tree_leaves(eqx.filter(shapes, _is_struct))
-        if len(after) != len(carry):
+    first, after, shapes = eqx.combine(arrays, others), [], []
+
+    def next_carry(carry: list[Any]) -> list[Any]:
+        after[:] = eqx.partition(as_arrays(body(carry)), eqx.is_array)
+        return jtu.tree_leaves(after[0])
+
+    for _ in range(3):
+        shapes = jax.eval_shape(next_carry, carry)
+        if jtu.tree_structure(after) != jtu.tree_structure([arrays, others]):
             break
-        carry = [_promoted(x, y) for x, y in zip(carry, after, strict=True)]
-    now = jtu.tree_unflatten(jtu.tree_structure(arrays), carry)
-    if differences(eqx.combine(now, others), shapes):
-        found = "; ".join(differences(first, shapes))
-        for place, name in (("first", "init"), ("second", "body")):
-            found = found.replace(f"in the {place}", f"in that of `{name}`")
-        raise StructureError(
-            message(
-                "refill",
-                f"`init` and `body` give different carries: {found}.",
-                "Let `body` return what `init` starts with: the same structure, shapes "
-                "and dtypes (`jnp.float32(0)` instead of `0`, say).",
-            )
+        pairs = list(zip(carry, shapes, strict=True))
+        same = all(x.shape == y.shape and x.dtype == y.dtype for x, y in pairs)
+        if same and not differences(others, after[1]):
+            # Weakly typed ones as arrays of their own dtype.
+            return [_promoted(x, y) for x, y in pairs]
+        carry = [_promoted(x, y) for x, y in pairs]
+    structs = jtu.tree_unflatten(jtu.tree_structure(after[0]), shapes)
+    found = "; ".join(differences(first, eqx.combine(structs, after[1])))
+    for place, name in (("first", "init"), ("second", "body")):
+        found = found.replace(f"in the {place}", f"in that of `{name}`")
+    raise StructureError(
+        message(
+            "refill",
+            f"`init` and `body` give different carries: {found}.",
+            "Let `body` return what `init` starts with: the same structure, shapes "
+            "and dtypes (`jnp.float32(0)` instead of `0`, say).",
         )
-    return carry
+    )
 
 
 def _promoted(x: Any, after: Any) -> Any:
@@ -182,7 +189,3 @@ def _as_boolean(found: Any) -> Any:
 
 def _is_array(x: Any) -> bool:
     return isinstance(x, jax.Array | np.ndarray)
-
-
-def _is_struct(x: Any) -> bool:
-    return isinstance(x, jax.ShapeDtypeStruct)
