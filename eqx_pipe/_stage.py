@@ -290,7 +290,7 @@ def enter(
     try:
         y, new_state = call(stage, args, state, inner)
     except Exception as error:
-        if inner.key is None and _wants_key(error, stage, args, spare, inner):
+        if inner.key is None and wants_key(error, stage, args, spare, inner):
             raise MissingKeyError(str(segment)) from error
         locate(error, str(segment))
         raise
@@ -326,7 +326,7 @@ def call(
     return result
 
 
-def _wants_key(
+def wants_key(
     error: Exception,
     stage: Any,
     args: tuple[PyTree, ...],

@@ -1,0 +1,64 @@
+"""Laws to check, and strategies to draw from, in your own test suite.
+
+`import eqx_pipe.testing as ept`. The laws need nothing else; the strategies need
+hypothesis: `pip install 'eqx_pipe[testing]'`.
+"""
+
+import typing as _typing
+
+from ._laws.axis import check_axis as check_axis
+from ._laws.axis import check_space as check_space
+from ._laws.grad import check_grad as check_grad
+from ._laws.jit import check_jit as check_jit
+from ._laws.key import check_key as check_key
+from ._laws.parallelize import check_parallelize as check_parallelize
+from ._laws.pure import check_pure as check_pure
+from ._laws.reducer import check_reducer as check_reducer
+from ._laws.serialise import check_serialise as check_serialise
+from ._laws.sharding import check_sharding as check_sharding
+from ._laws.stage import check_stage as check_stage
+from ._laws.struct import check_struct as check_struct
+from ._laws.sweep import check_sweep as check_sweep
+from ._laws.vmap import check_vmap as check_vmap
+
+if _typing.TYPE_CHECKING:
+    from ._lazy import *  # noqa: F403
+else:
+
+    def __getattr__(name: str) -> _typing.Any:
+        """The strategies: loaded together, with hypothesis, when first asked for."""
+        if name in _NEED_HYPOTHESIS:
+            try:
+                import hypothesis  # noqa: F401
+            except ImportError as error:
+                raise ImportError(
+                    f"`eqx_pipe.testing.{name}` needs hypothesis. Install it by "
+                    "`pip install 'eqx_pipe[testing]'`."
+                ) from error
+            from . import _lazy
+
+            return getattr(_lazy, name)
+        raise AttributeError(f"module `eqx_pipe.testing` has no attribute `{name}`")
+
+
+_NEED_HYPOTHESIS = (
+    "arguments",
+    "arrays",
+    "axes",
+    "batches",
+    "from_jaxtyping",
+    "given_typed",
+    "graphs",
+    "keys",
+    "meshes",
+    "pipelines",
+    "register_stage",
+    "spaces",
+    "stages",
+    "structs",
+    "unregister_stage",
+)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_NEED_HYPOTHESIS})

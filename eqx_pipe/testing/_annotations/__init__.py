@@ -1,0 +1,1 @@
+"""Values that satisfy jaxtyping annotations."""

@@ -1,0 +1,113 @@
+"""Arrays of a dtype that a jaxtyping annotation allows."""
+
+import re
+from typing import Any
+
+import hypothesis.strategies as st
+import jax
+import numpy as np
+
+from .._strategies.arrays import arrays
+from .._strategies.validate import invalid
+from .dims import Binding, parse
+
+_USUAL = ("float32", "bfloat16", "int32", "uint8", "bool", "complex64", "prng_key")
+_MORE = ("float16", "int8", "int16", "uint16", "uint32", "int4", "uint4", "int2")
+_MORE += ("uint2", "float8_e4m3fn", "float8_e5m2", "float8_e4m3b11fnuz")
+_MORE += ("float8_e4m3fnuz", "float8_e5m2fnuz", "float4_e2m1fn")
+_WIDE = ("float64", "int64", "uint64", "complex128")
+
+
+def array_for(annotation: Any, binding: Binding, elements: Any) -> Any:
+    """An array that satisfies an annotation such as `Float[Array, "n"]`."""
+    kind = annotation.array_type
+    dtype = _dtype_for(annotation, binding)
+    shape = binding.shape(parse(annotation.dim_str))
+    key = dtype == "prng_key"
+    struct = jax.ShapeDtypeStruct(shape, jax.random.key(0).dtype if key else dtype)
+    if kind is jax.ShapeDtypeStruct:
+        return struct
+    if _is_numpy(kind) and not key:
+        wide = dtype in _WIDE and not jax.config.jax_enable_x64  # type: ignore
+        near = np.dtype(str(np.dtype(dtype)).replace("64", "32")) if wide else dtype
+        if dtype == "complex128" and wide:
+            near = np.dtype(np.complex64)
+        drawn = binding.draw(
+            arrays(jax.ShapeDtypeStruct(shape, near), elements=elements)
+        )
+        return np.asarray(drawn).astype(dtype)
+    if kind is Any or (isinstance(kind, type) and issubclass(jax.Array, kind)):
+        return binding.draw(arrays(struct, elements=elements))
+    raise invalid(
+        "from_jaxtyping",
+        f"`{annotation.__name__}` asks for arrays of the type {kind}.",
+        "JAX and NumPy arrays can be made; give others by a strategy of their own.",
+    )
+
+
+def _dtype_for(annotation: Any, binding: Binding) -> str:
+    """A dtype; annotations that allow the same ones get the same in one call."""
+    allowed = annotation.dtypes
+    group = (allowed, _is_numpy(annotation.array_type))
+    try:
+        known = binding.dtypes.get(group)
+    except TypeError:  # a list cannot be a key
+        group = (str(allowed), group[1])
+        known = binding.dtypes.get(group)
+    if known is None:
+        known = binding.draw(st.sampled_from(_choices(annotation)))
+        binding.dtypes[group] = known
+    return known
+
+
+def _choices(annotation: Any) -> list[str]:
+    wide = list(_WIDE)
+    if not _is_numpy(annotation.array_type):
+        wide = wide if jax.config.jax_enable_x64 else []  # type: ignore
+    # Rare dtypes only where nothing usual is allowed.
+    for names in (_USUAL, (*wide, *_MORE)):
+        found = [name for name in names if _allows(annotation.dtypes, name)]
+        if found:
+            keys = found == ["prng_key"]
+            return found if keys else [name for name in found if name != "prng_key"]
+    missing = [name for name in _WIDE if _allows(annotation.dtypes, name)]
+    cure = "Give the argument by a strategy of its own."
+    if missing:
+        cure = 'Set `jax.config.update("jax_enable_x64", True)` for 64 bits.'
+    raise invalid(
+        "from_jaxtyping",
+        f"`{annotation.__name__}` allows no dtype that is known here.",
+        cure,
+    )
+
+
+def _allows(dtypes: Any, name: str) -> bool:
+    if not isinstance(dtypes, tuple | list):
+        return name != "prng_key"  # `Shaped`: any dtype
+    for pattern in dtypes:
+        if isinstance(pattern, re.Pattern):
+            if pattern.match(name):
+                return True
+        elif pattern == name:
+            return True
+    return False
+
+
+def _is_numpy(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, np.ndarray)
+
+
+def scalar_of(kind: type, elements: Any) -> st.SearchStrategy:
+    """A Python number."""
+    if kind is bool:
+        return st.booleans()
+    if kind is int:
+        return st.integers(-8, 8)
+    eighths = st.integers(-32, 32).map(lambda i: i / 8)
+    reals = eighths if elements is None else elements.map(float)
+    return reals if kind is float else st.builds(complex, eighths, eighths)
+
+
+def is_array_annotation(annotation: Any) -> bool:
+    """Whether an annotation is one of jaxtyping's, of a single array."""
+    return all(hasattr(annotation, n) for n in ("dim_str", "dtypes", "array_type"))

@@ -1,0 +1,1 @@
+"""The laws that stages, axes, spaces, reducers and sweeps keep."""

@@ -1,0 +1,206 @@
+"""The law that randomness comes from the key, and all of it."""
+
+import contextlib
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import jax.tree_util as jtu
+from jaxtyping import Array, PyTree
+
+from ..._check import check_key as check_one_key
+from ..._errors import message
+from ..._stage import as_stage
+from ..._tree import is_key_array
+from ..._types import Key
+from .compare import Finding, Tolerance, raised, same_bits
+from .report import broken, check, stage_text
+from .trial import Trial, evaluate
+
+RULE = "the same key gives the same draws, and another key gives others."
+
+_NUM_KEYS = 32
+
+
+def law(trial: Trial, tolerance: Tolerance) -> Finding | None:
+    """What `check_key` finds."""
+    if trial.key is None or not _draws(trial):
+        return None
+    ways = ("the second time", "the first time with the same key")
+    found = same_bits(trial.again(), trial.plain, ways) or _reuse(trial)
+    if found:
+        return found
+    for x in (trial.x, *(_random_like(trial.x, seed) for seed in (101, 102, 103))):
+        # Dropout of zeros is zeros, whatever the key; so other numbers have a chance.
+        with contextlib.suppress(_Other):
+            if _vary(trial.on(x), trial.x is x):
+                return None
+    what = f"of {_NUM_KEYS} keys all give the same output, though the stage draws"
+    return Finding("same", "", what)
+
+
+class _Other(Exception):
+    """Another input than the caller's lies outside of what the stage takes."""
+
+
+def _vary(trial: Trial, own: bool) -> bool:
+    """Whether two of some keys give different outputs."""
+    keys = jr.split(trial.key, _NUM_KEYS)  # type: ignore
+
+    def one(key: Key) -> list[Array]:
+        out = evaluate(trial.stage, trial.x, trial.state, key)
+        return [_raw(leaf) for leaf in jtu.tree_leaves(out) if eqx.is_array(leaf)]
+
+    try:
+        outs = eqx.filter_jit(lambda keys: jax.lax.map(one, keys))(keys)
+    except Exception:
+        try:
+            each = [one(key) for key in keys]
+        except Exception as error:
+            if own:
+                raise
+            raise _Other from error
+        outs = [jnp.stack(leaves) for leaves in zip(*each, strict=True)]
+    return any(not bool(jnp.all(_same(leaf, leaf[:1]))) for leaf in outs)
+
+
+def _same(a: Array, b: Array) -> Array:
+    return (a == b) | ((a != a) & (b != b))
+
+
+def _raw(leaf: Any) -> Array:
+    return jr.key_data(leaf) if is_key_array(leaf) else jnp.asarray(leaf)
+
+
+def _random_like(x: PyTree, seed: int) -> PyTree:
+    def one(leaf: Any) -> Any:
+        if not eqx.is_inexact_array(leaf):
+            return leaf
+        return jr.normal(jr.key(seed), leaf.shape, jnp.float32).astype(leaf.dtype)
+
+    return jtu.tree_map(one, x)
+
+
+def _draws(trial: Trial) -> bool:
+    """Whether random numbers are drawn, whatever the input."""
+    try:
+        jaxpr = _traced(trial, trial.key).jaxpr
+    except Exception:
+        return True
+    # Whoever looks into a new-style key has a generator of his own.
+    drawn = {"random_bits", "random_gamma", "rng_bit_generator"}
+    return _uses(jaxpr, drawn | ({"random_unwrap"} if is_new(trial.key) else set()))
+
+
+_BRANCHES = {"cond", "eqx_pipe_choose"}
+
+
+def _uses(jaxpr: Any, names: set[str]) -> bool:
+    """Whether an operation is one of these; branches, which may not run, left out.
+
+    A key that is only split or folded is not drawn from.
+    """
+    for eqn in jaxpr.eqns:
+        if eqn.primitive.name in names:
+            return True
+        if eqn.primitive.name not in _BRANCHES:
+            if any(_uses(inner, names) for inner in _inner(eqn)):
+                return True
+    return False
+
+
+def _inner(eqn: Any) -> list[Any]:
+    """The programs that an operation holds."""
+    values = jtu.tree_leaves(list(eqn.params.values()), is_leaf=_has_eqns)
+    programs = [getattr(value, "jaxpr", value) for value in values]
+    return [program for program in programs if hasattr(program, "eqns")]
+
+
+def is_new(key: Key | None) -> bool:
+    """Whether a key is of the new style."""
+    return key is not None and is_key_array(key)
+
+
+def _traced(trial: Trial, key: Key | None) -> Any:
+    run = eqx.filter_make_jaxpr(evaluate)
+    return run(trial.stage, trial.x, trial.state, key)[0]
+
+
+def _reuse(trial: Trial) -> Finding | None:
+    """Whether one key is used for two draws, as JAX's own check finds it."""
+    if trial.key is None or not is_new(trial.key):
+        return None
+    with contextlib.suppress(Exception):
+        # JAX takes a key that goes into an operation it does not know as used up.
+        if _keys_go_astray(_traced(trial, trial.key).jaxpr):
+            return None
+    # A fresh copy: the checker marks a key as used for good.
+    key = jr.wrap_key_data(jr.key_data(trial.key), impl=jr.key_impl(trial.key))
+    try:
+        with jax.debug_key_reuse(True):
+            _traced(trial, key)
+    except jax.errors.KeyReuseError as error:
+        return raised(error, "tracing under `jax.debug_key_reuse`")
+    except Exception:
+        return None
+    return None
+
+
+_FOLLOWED = {"jit", "pjit", "scan", "while", "cond", "random_bits", "random_split"}
+_FOLLOWED |= {"random_fold_in", "random_unwrap", "random_clone", "slice", "squeeze"}
+_FOLLOWED |= {"reshape", "broadcast_in_dim", "dynamic_slice", "copy", "copy_p"}
+
+
+def _keys_go_astray(jaxpr: Any) -> bool:
+    """Whether a key goes into an operation that JAX's check does not look into."""
+    for eqn in jaxpr.eqns:
+        takes = any(_is_key(v) for v in eqn.invars)
+        if takes and eqn.primitive.name not in _FOLLOWED:
+            return True
+        if any(_keys_go_astray(inner) for inner in _inner(eqn)):
+            return True
+    return False
+
+
+def _is_key(variable: Any) -> bool:
+    dtype = getattr(variable.aval, "dtype", None)
+    return dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key)
+
+
+def _has_eqns(value: Any) -> bool:
+    return hasattr(value, "eqns") or hasattr(value, "jaxpr")
+
+
+def check_key(
+    stage: Any,
+    x: PyTree,
+    state: Any = None,
+    *,
+    key: Any,
+    rtol: Any = None,
+    atol: Any = None,
+) -> None:
+    """Checks that a stage draws from its key, and from nothing else.
+
+    The same key gives the same bits; no key is used for two draws; and at least two of
+    32 keys give different outputs. (`check_stage` asks the last only of a stage that
+    draws random numbers.)
+
+    **Arguments:** those of `check_stage`; a `key` is needed.
+
+    **Raises:** `AssertionError` if the law is broken.
+    """
+    __tracebackhide__ = True
+    if key is None:
+        raise ValueError(
+            message(
+                "testing.check_key", "`key` is None.", "Give `key=jax.random.key(0)`."
+            )
+        )
+    check_one_key("testing.check_key", key)
+    check("key", law, RULE, stage, x, state, key, rtol, atol)
+    if not _draws(Trial(as_stage("testing.check_key", "stage", stage), x, state, key)):
+        nothing = Finding("same", "", "the stage draws no random numbers at all")
+        raise broken("check_key", RULE, stage_text(stage), nothing)

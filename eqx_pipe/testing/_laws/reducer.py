@@ -1,0 +1,145 @@
+"""The laws of running reductions."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+from jaxtyping import PyTree
+
+from ..._errors import describe_value, message
+from ..._reduce.many import as_many
+from ..._reduce.reducer import struct_of
+from ..._tree import as_arrays
+from .compare import Finding, Tolerance, compare, raised, tolerance_of
+from .report import broken
+
+
+def check_reducer(
+    reducer: Any, values: Any, *, rtol: Any = None, atol: Any = None
+) -> None:
+    """Checks that a reducer may be split, joined and compiled as a sweep does it.
+
+    Merging is associative; the state of no points is its identity on both sides; the
+    points of a batch taken in one by one, at once, or in parts give the same result;
+    points that are not `ok` do not count; it is the same under `jit`. What `finish`
+    gives is compared.
+
+    **Arguments:**
+
+    - `reducer`: a reducer such as `Mean()`, your own `Reducer(...)`, or a pytree of
+      them.
+    - `values`: outputs of a few points: a pytree of arrays with a leading axis over at
+      least three points.
+    - `rtol`, `atol`: as in `check_stage`. (Keyword only.)
+
+    **Raises:** `AssertionError` if a law is broken.
+
+    !!! example
+
+        >>> import eqx_pipe as ep, eqx_pipe.testing as ept, jax.numpy as jnp
+        >>> ept.check_reducer(ep.Var(), jnp.array([1.0, 5.0, 2.0, 2.0]))
+    """
+    __tracebackhide__ = True
+    function = "testing.check_reducer"
+    tolerance = tolerance_of(function, rtol, atol)
+    many = as_many(function, reducer)
+    values = as_arrays(values)
+    sizes = {leaf.shape[0] if leaf.ndim else 0 for leaf in jtu.tree_leaves(values)}
+    if len(sizes) != 1 or min(sizes) < 3:
+        raise ValueError(
+            message(
+                function,
+                f"`values` is {describe_value(values)}, with leading axes {sizes}.",
+                "Give outputs of at least three points, stacked along a leading axis.",
+            )
+        )
+    trial = _Reducing(many, values, min(sizes), tolerance)
+    for rule, law in (
+        ("taking points in one by one is taking them in at once.", trial.one_by_one),
+        ("merging is associative.", trial.associative),
+        ("the state of no points is the identity of merging.", trial.identity),
+        ("merged states of parts are the state of the whole.", trial.parts),
+        ("points that failed do not count.", trial.failed),
+        ("compiling changes nothing.", trial.compiled),
+    ):
+        try:
+            finding = law()
+        except Exception as error:
+            finding = raised(error, "the reducer")
+        if finding is not None:
+            name = type(reducer).__name__
+            raise broken("check_reducer", f"of a reducer: {rule}", name, finding)
+
+
+class _Reducing:
+    """A reducer with values of some points, cut in three stretches."""
+
+    def __init__(self, many: Any, values: PyTree, n: int, tolerance: Tolerance):
+        self.many, self.values, self.n, self.tolerance = many, values, n, tolerance
+        first = jtu.tree_map(lambda leaf: struct_of(leaf[0]), values)
+        self.empty = many.init(first)
+        self.cuts = (0, max(1, n // 3), max(2, 2 * n // 3), n)
+
+    def state(self, start: int, stop: int, ok: Any = None) -> Any:
+        """The state of the points from `start` to `stop`."""
+        part = jtu.tree_map(lambda leaf: leaf[start:stop], self.values)
+        ok = jnp.ones(stop - start, bool) if ok is None else ok[start:stop]
+        return self.many.absorb(self.empty, part, ok)
+
+    def same(self, got: Any, wanted: Any, ways: tuple[str, str]) -> Finding | None:
+        """What differs between the results of two states."""
+        got, wanted = (as_arrays(self.many.finish(s)) for s in (got, wanted))
+        return compare(got, wanted, self.tolerance, ways)
+
+    def thirds(self) -> list[Any]:
+        """The states of three stretches that follow one another."""
+        pairs = zip(self.cuts[:-1], self.cuts[1:], strict=True)
+        return [self.state(a, b) for a, b in pairs]
+
+    def one_by_one(self) -> Finding | None:
+        state = self.empty
+        for i in range(self.n):
+            part = jtu.tree_map(lambda leaf, i=i: leaf[i : i + 1], self.values)
+            state = self.many.absorb(state, part, jnp.ones(1, bool))
+        return self.same(state, self.state(0, self.n), ("one by one", "at once"))
+
+    def associative(self) -> Finding | None:
+        a, b, c = self.thirds()
+        merge = self.many.merge
+        left, right = merge(merge(a, b), c), merge(a, merge(b, c))
+        return self.same(left, right, ("(a b) c", "a (b c)"))
+
+    def identity(self) -> Finding | None:
+        whole = self.state(0, self.n)
+        before = self.many.merge(self.empty, whole)
+        after = self.many.merge(whole, self.empty)
+        found = self.same(before, whole, ("with no points before", "alone"))
+        return found or self.same(after, whole, ("with no points behind", "alone"))
+
+    def parts(self) -> Finding | None:
+        a, b, c = self.thirds()
+        joined = self.many.merge(self.many.merge(a, b), c)
+        return self.same(joined, self.state(0, self.n), ("in parts", "as a whole"))
+
+    def failed(self) -> Finding | None:
+        ok = jnp.arange(self.n) < self.n - 1
+        got = self.state(0, self.n, ok)
+        wanted = self.state(0, self.n - 1)
+        return self.same(got, wanted, ("with a failed point", "without it"))
+
+    def compiled(self) -> Finding | None:
+        @eqx.filter_jit
+        def run(values: PyTree) -> Any:
+            return self.many.absorb(self.empty, values, jnp.ones(self.n, bool))
+
+        def merged(a: Any, b: Any) -> Any:
+            return self.many.merge(a, b)
+
+        a, b, _ = self.thirds()
+        found = self.same(
+            run(self.values), self.state(0, self.n), ("under jit", "plain")
+        )
+        both = jax.jit(merged)(a, b)
+        return found or self.same(both, merged(a, b), ("merged under jit", "plain"))

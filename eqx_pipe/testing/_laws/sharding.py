@@ -1,0 +1,115 @@
+"""The law that where numbers live does not change them."""
+
+import dataclasses
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+from jaxtyping import PyTree
+
+from ..._errors import describe_value, message
+from ..._stage import as_stage
+from .compare import Finding, Tolerance, compare, raised
+from .report import check
+from .trial import Trial, evaluate
+from .vmap import examples, over_batch
+
+RULE = "an input spread over devices gives what the same input on one device gives."
+
+
+def law(
+    trial: Trial,
+    tolerance: Tolerance,
+    mesh: Mesh | None = None,
+    unsharded: Any = None,
+) -> Finding | None:
+    """What `check_sharding` finds."""
+    mesh = _all_devices() if mesh is None else mesh
+    ways = (f"on {mesh.size} devices", "on one")
+    whole = dataclasses.replace(trial, stage=unsharded)
+    plain = trial.plain if unsharded is None else whole.plain
+    batch = examples(trial, mesh.size) if unsharded is None else None
+    xs, keys, wanted = (None, None, None) if batch is None else batch
+
+    @eqx.filter_jit  # in one program, which compiles faster than two
+    def run(stage: Any, x: PyTree, xs: PyTree, keys: Any) -> Any:
+        whole = evaluate(stage, x, trial.state, trial.key)
+        each = None if batch is None else over_batch(stage, xs, trial.state, keys)
+        return whole, each
+
+    x, xs = _spread((trial.x, xs), mesh)
+    try:
+        got, got_batch = run(trial.stage, x, xs, keys)
+    except Exception as error:
+        return raised(error, f"a jitted call {ways[0]}")
+    found = compare(got, plain, tolerance, ways)
+    if found or batch is None:
+        return found
+    return compare(got_batch, wanted, tolerance, (f"in a batch {ways[0]}", ways[1]))
+
+
+def _all_devices() -> Mesh:
+    return Mesh(np.array(jax.local_devices()), ("devices",))
+
+
+def _spread(x: PyTree, mesh: Mesh) -> PyTree:
+    """Each array over all devices along its first axis that divides, else copied."""
+
+    def place(leaf: Any) -> Any:
+        if not eqx.is_array(leaf):
+            return leaf
+        spec = [None] * leaf.ndim
+        for axis, size in enumerate(leaf.shape):
+            if size and size % mesh.size == 0:
+                spec[axis] = tuple(mesh.axis_names)  # type: ignore
+                break
+        return jax.device_put(jnp.asarray(leaf), NamedSharding(mesh, P(*spec)))
+
+    return jtu.tree_map(place, x)
+
+
+def check_sharding(
+    stage: Any,
+    x: PyTree,
+    state: Any = None,
+    *,
+    key: Any = None,
+    rtol: Any = None,
+    atol: Any = None,
+    mesh: Any = None,
+    unsharded: Any = None,
+) -> None:
+    """Checks that a stage gives the same for an input spread over devices.
+
+    Each array of `x` is split along its first axis that divides by the number of
+    devices; and a batch is split with an example for each. To have several devices on
+    a CPU, set `jax.config.update("jax_num_cpu_devices", 8)` before JAX is first used.
+
+    **Arguments:** those of `check_stage`, and
+
+    - `mesh`: a `jax.sharding.Mesh`; by default one over all local devices. (Keyword
+        only.)
+    - `unsharded`: for a stage made by `eqx_pipe.sharded` or another that computes in
+        parts: a stage that computes the same on the whole. (Keyword only.)
+
+    **Raises:** `AssertionError` if the law is broken.
+    """
+    __tracebackhide__ = True
+    function = "testing.check_sharding"
+    if mesh is not None and not isinstance(mesh, Mesh):
+        raise TypeError(
+            message(
+                function,
+                f"`mesh` is {describe_value(mesh)}.",
+                "Give a `jax.sharding.Mesh`, such as `jax.make_mesh((8,), ('data',))`.",
+            )
+        )
+    if unsharded is not None:
+        unsharded = as_stage(function, "unsharded", unsharded)
+    options = {"mesh": mesh, "unsharded": unsharded}
+    check("sharding", law, RULE, stage, x, state, key, rtol, atol, **options)

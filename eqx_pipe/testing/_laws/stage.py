@@ -1,0 +1,102 @@
+"""All laws of a stage at once."""
+
+from typing import Any
+
+from jaxtyping import PyTree
+
+from ..._errors import describe_value, message, nearest
+from . import grad, jit, key, pure, serialise, sharding, struct, vmap
+from .compare import tolerance_of
+from .report import try_law
+from .trial import trial_of
+
+LAWS = {
+    "pure": pure,
+    "struct": struct,
+    "jit": jit,
+    "vmap": vmap,
+    "key": key,
+    "grad": grad,
+    "serialise": serialise,
+    "sharding": sharding,
+}
+"""The laws by name, in the order in which they are tried."""
+
+
+def check_stage(
+    stage: Any,
+    x: PyTree,
+    state: Any = None,
+    *,
+    key: Any = None,
+    skip: Any = (),
+    rtol: Any = None,
+    atol: Any = None,
+) -> None:
+    """Checks that a stage keeps every law of stages.
+
+    The laws are `pure`, `struct`, `jit`, `vmap`, `key`, `grad`, `serialise` and
+    `sharding`; each has a function of its own, `check_pure` and so on. The first that
+    is broken is reported: which law, the path of the stage inside a pipeline, the
+    leaf, by how much, and the smallest input found that breaks it. Inputs are the
+    caller's; draw them by a strategy to search for one that breaks a law.
+
+    **Arguments:**
+
+    - `stage`: a stage: a layer, a pipeline or a plain function.
+    - `x`: an input.
+    - `state`: an `equinox.nn.State`, needed if the stage is stateful.
+    - `key`: a PRNG key, needed if the stage is random. (Keyword only.)
+    - `skip`: names of laws to leave out. (Keyword only.)
+    - `rtol`, `atol`: how far apart numbers may be: `atol` and `rtol` times the largest
+        in the array. By default what suits the dtype. (Keyword only.)
+
+    **Raises:**
+
+    - `AssertionError` if a law is broken.
+    - `ValueError` for an unknown name in `skip`.
+    - What the stage itself raises on `x`.
+
+    !!! example
+
+        >>> import eqx_pipe as ep, eqx_pipe.testing as ept, jax, jax.numpy as jnp
+        >>> pipe = ep.chain(jnp.sin, ep.parallel(jnp.tanh, jnp.square))
+        >>> ept.check_stage(pipe, jnp.arange(3.0))
+        >>> ept.check_stage(ep.chain(jnp.sin, jnp.linalg.norm), jnp.zeros(2))
+        Traceback (most recent call last):
+            ...
+        AssertionError: `eqx_pipe.testing.check_grad`: the law `grad` is broken: ...
+          stage: `1` (norm)
+          leaf: `x`
+          difference: 1 of 1 elements are finite and have derivatives that are not ...
+          smallest input found: zeros float32[1]
+          If this is meant, leave the law out: `check_stage(..., skip=('grad',))`.
+    """
+    __tracebackhide__ = True
+    skipped = _skipped(skip)
+    tolerance = tolerance_of("testing.check_stage", rtol, atol)
+    trial = trial_of("testing.check_stage", stage, x, state, key)
+    for name, module in LAWS.items():
+        if name not in skipped:
+            try_law(name, module.law, module.RULE, trial, tolerance)
+
+
+def _skipped(skip: Any) -> set[str]:
+    if isinstance(skip, str) or not isinstance(skip, tuple | list | set | frozenset):
+        raise TypeError(
+            message(
+                "testing.check_stage",
+                f"`skip` is {describe_value(skip)}.",
+                "Give a tuple of names of laws: `skip=('grad',)`.",
+            )
+        )
+    for name in skip:
+        if name not in LAWS:
+            raise ValueError(
+                message(
+                    "testing.check_stage",
+                    f"`skip` has {describe_value(name)}, which is no law.",
+                    nearest(name, LAWS),
+                )
+            )
+    return set(skip)

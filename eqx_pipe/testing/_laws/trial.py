@@ -1,0 +1,143 @@
+"""A stage with the input, state and key on which a law is tried."""
+
+import contextlib
+import dataclasses
+import functools as ft
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.random as jr
+import jax.tree_util as jtu
+import numpy as np
+from jaxtyping import PyTree
+
+from ..._check import check_key
+from ..._errors import MissingKeyError
+from ..._stage import (
+    Scope,
+    as_stage,
+    call,
+    check_state,
+    copy_state,
+    wants_key,
+)
+from ..._tree import is_key_array
+from ..._types import Key
+
+
+@dataclasses.dataclass(frozen=True)
+class Trial:
+    """A stage and what it is called with.
+
+    Plain calls are the dear part, since a loop or a branch compiles again each time, so
+    those that several laws need are made once.
+    """
+
+    stage: Any
+    x: PyTree
+    state: eqx.nn.State | None = None
+    key: Key | None = None
+
+    def again(self) -> PyTree:
+        """What another plain call gives."""
+        return evaluate(self.stage, self.x, self.state, self.key)
+
+    @ft.cached_property
+    def plain(self) -> PyTree:
+        """What a plain call gives."""
+        return self.again()
+
+    @ft.cached_property
+    def examples(self) -> list[tuple[PyTree, Key | None, PyTree]]:
+        """Inputs like `x` that the stage takes, keys for them, and plain outputs."""
+        keys = fold_all(self.key, 3)
+        found = [(self.x, self.key, self.plain)]
+        for x, key in zip(variants(self.x), keys, strict=False):
+            # Another input may lie outside of what the stage takes.
+            with contextlib.suppress(Exception):
+                found.append((x, key, evaluate(self.stage, x, self.state, key)))
+        return found
+
+    def on(self, x: PyTree) -> "Trial":
+        """The same stage on another input."""
+        return dataclasses.replace(self, x=x)
+
+
+class Packed(eqx.Module):
+    """A stage of several inputs as a stage of one tuple."""
+
+    stage: Any
+
+    def __call__(self, x: PyTree, *, key: Key | None = None) -> PyTree:
+        return call(self.stage, tuple(x), None, Scope(key))[0]
+
+
+def evaluate(
+    stage: Any, x: PyTree, state: eqx.nn.State | None, key: Key | None
+) -> dict[str, PyTree]:
+    """The output, and the new state if there is one; the old state stays valid."""
+    y, new = call(stage, (x,), copy_state(state), Scope(key))
+    return {"output": y} if state is None else {"output": y, "state": new}
+
+
+def trial_of(function: str, stage: Any, x: PyTree, state: Any, key: Any) -> Trial:
+    """The arguments of a law, after a check and a first plain call.
+
+    What a stage raises on the caller's own input is raised as it is: then there is no
+    law to check.
+    """
+    __tracebackhide__ = True
+    child = as_stage(function, "stage", stage)
+    check_key(function, key)
+    check_state(function, child, state)
+    trial = Trial(child, x, state, key)
+    try:
+        trial.plain  # noqa: B018
+    except Exception as error:
+        if key is None and wants_key(error, child, (x,), state, Scope(None)):
+            raise MissingKeyError("stage") from error
+        error.add_note(f"In the plain call that `eqx_pipe.{function}` makes first.")
+        raise
+    return trial
+
+
+def arrays_of(tree: PyTree) -> tuple[PyTree, PyTree]:
+    """The arrays of a pytree, and the rest; NumPy arrays count as arrays."""
+    return eqx.partition(tree, eqx.is_array)
+
+
+def variants(x: PyTree) -> list[PyTree]:
+    """A few inputs like `x`: the same numbers elsewhere, and smaller ones.
+
+    They are made from `x`, so that they have a chance to lie in the domain of a stage
+    that takes only some numbers.
+    """
+
+    def rolled(leaf: Any) -> Any:
+        array = _movable(leaf)
+        return leaf if array is None else np.roll(array.ravel(), 1).reshape(array.shape)
+
+    def halved(leaf: Any) -> Any:
+        if not eqx.is_inexact_array(leaf):
+            return leaf
+        return (np.asarray(leaf) * np.asarray(0.5, leaf.dtype)).astype(leaf.dtype)
+
+    moved = jtu.tree_map(rolled, x)
+    return [_like(v, x) for v in (moved, jtu.tree_map(halved, moved))]
+
+
+def _movable(leaf: Any) -> np.ndarray | None:
+    return np.asarray(leaf) if eqx.is_array(leaf) and not is_key_array(leaf) else None
+
+
+def _like(tree: PyTree, x: PyTree) -> PyTree:
+    def one(new: Any, old: Any) -> Any:
+        return jax.numpy.asarray(new) if isinstance(old, jax.Array) else new
+
+    return jtu.tree_map(one, tree, x)
+
+
+def fold_all(key: Key | None, n: int) -> list[Key | None]:
+    """A key for each of several examples."""
+    return [None if key is None else jr.fold_in(key, i) for i in range(n)]

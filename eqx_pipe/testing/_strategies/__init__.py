@@ -1,0 +1,1 @@
+"""Hypothesis strategies for pytrees, stages, spaces and meshes."""

@@ -1,0 +1,129 @@
+"""Strategies for axes and spaces."""
+
+from typing import Any
+
+import hypothesis.strategies as st
+import jax.random as jr
+import numpy as np
+
+from ..._spaces.axes import Geomspace, Linspace, Values
+from ..._spaces.designs import sobol
+from ..._spaces.mapped import Mapped
+from ..._spaces.random import Random
+from ..._spaces.space import Space
+from ..._spaces.static import Static
+from .validate import check_bool, check_int, composite
+
+_NAMES = ("a", "b", "c")
+
+
+@composite
+def axes(
+    draw: Any, *, max_size: Any = 4, random: Any = True, static: Any = False
+) -> Any:
+    """An axis of any kind.
+
+    **Arguments:**
+
+    - `max_size`: the largest number of values. (Keyword only.)
+    - `random`: whether axes that need a key (`Random`) are among them. (Keyword only.)
+    - `static`: whether `Static` axes are among them. (Keyword only.)
+
+    **Returns:** a strategy. It shrinks to one value, zero.
+
+    !!! example
+
+        >>> import eqx_pipe.testing as ept, hypothesis
+        >>> @hypothesis.given(ept.axes())
+        ... def test_length(axis):
+        ...     assert 1 <= len(axis) <= 4
+        >>> test_length()
+    """
+    check_int("axes", "max_size", max_size, 1)
+    check_bool("axes", "random", random)
+    check_bool("axes", "static", static)
+    size = draw(st.integers(1, max_size))
+    return draw(_axis(size, random, static, None))
+
+
+def _axis(size: int, random: bool, static: bool, dim: str | None) -> Any:
+    numbers = st.integers(-8, 8).map(lambda i: i / 4)
+
+    @composite
+    def make(draw: Any) -> Any:
+        kinds = ["values", "linspace", "geomspace", "arrays", "mapped"]
+        kinds += ["random"] * random + ["static"] * static
+        kind = draw(st.sampled_from(kinds))
+        if kind == "values":
+            given = draw(st.lists(numbers, min_size=size, max_size=size))
+            return Values(np.asarray(given, np.float32), dim=dim)
+        if kind == "arrays":
+            return Values(np.arange(2 * size, dtype=np.int32).reshape(size, 2), dim=dim)
+        if kind == "random":
+            return Random(jr.normal, size, dim=dim)
+        if kind == "static":
+            return Static([f"choice {i}" for i in range(size)], dim=dim)
+        if kind == "geomspace":
+            return Geomspace(1.0, draw(st.sampled_from([10.0, 0.5])), size, dim=dim)
+        line = Linspace(draw(numbers), draw(numbers), size, dim=dim)
+        return Mapped(_square, line) if kind == "mapped" else line
+
+    return make()
+
+
+def _square(value: Any) -> Any:
+    return value * value
+
+
+@composite
+def spaces(
+    draw: Any,
+    *,
+    max_axes: Any = 3,
+    max_size: Any = 3,
+    random: Any = True,
+    static: Any = False,
+) -> Any:
+    """A `Space`: products and zips, shared dims, joint designs, slices.
+
+    **Arguments:**
+
+    - `max_axes`: the largest number of axes. (Keyword only.)
+    - `max_size`: the largest number of values of an axis. (Keyword only.)
+    - `random`: whether there are `Random` axes; the space has a key if so. (Keyword
+      only.)
+    - `static`: whether there are `Static` axes. (Keyword only.)
+
+    **Returns:** a strategy. It shrinks to one axis with one value.
+
+    !!! example
+
+        >>> import eqx_pipe.testing as ept, hypothesis
+        >>> @hypothesis.given(ept.spaces(max_axes=2))
+        ... def test_size(space):
+        ...     assert 1 <= space.size <= 9
+        >>> test_size()
+    """
+    check_int("spaces", "max_axes", max_axes, 1)
+    check_int("spaces", "max_size", max_size, 1)
+    check_bool("spaces", "random", random)
+    check_bool("spaces", "static", static)
+    count = draw(st.integers(1, min(max_axes, len(_NAMES))))
+    mode = draw(st.sampled_from(["product", "zip"]))
+    size = draw(st.integers(1, max_size))
+    shared = mode == "product" and count > 1 and draw(st.booleans())
+    tree: dict[str, Any] = {}
+    for i, name in enumerate(_NAMES[:count]):
+        dim = "both" if shared and i < 2 else None
+        alike = mode == "zip" or dim
+        length = size if alike else draw(st.integers(1, max_size))
+        tree[name] = draw(_axis(length, random, static, dim))
+    if draw(st.booleans()):
+        tree["fixed"] = "text"
+    if count < max_axes and mode == "product" and draw(st.booleans()):
+        tree["design"] = sobol({"u": (0.0, 1.0), "v": (-1.0, 1.0)}, max_size)
+    key = jr.key(draw(st.integers(0, 3))) if random else None
+    space = Space(tree, mode=mode, key=key)
+    if space.size > 1 and draw(st.booleans()):
+        return space[draw(st.integers(0, space.size - 1)) :]
+    return space

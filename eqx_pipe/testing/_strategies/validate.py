@@ -1,0 +1,101 @@
+"""Checks of the arguments of strategies, made when one is drawn from."""
+
+import functools as ft
+import random
+from collections.abc import Callable
+from typing import Any
+
+import hypothesis.strategies as st
+import jax.tree_util as jtu
+import numpy as np
+from hypothesis.errors import InvalidArgument
+from jaxtyping import PyTree
+
+from ..._check import check_int as check_plain_int
+from ..._errors import describe_value, message
+from ..._tree import leaves_with_names
+
+
+def invalid(function: str, wrong: str, cure: str) -> InvalidArgument:
+    """The error for an argument that a strategy cannot do with."""
+    return InvalidArgument(message(f"testing.{function}", wrong, cure))
+
+
+def check_strategy(function: str, argument: str, value: Any) -> None:
+    """Raises unless `value` is a strategy, or `None` for the default."""
+    if value is None or isinstance(value, st.SearchStrategy):
+        return
+    raise invalid(
+        function,
+        f"`{argument}` is {describe_value(value)}, not a strategy.",
+        f"For one fixed value give `{argument}=hypothesis.strategies.just(...)`.",
+    )
+
+
+def check_struct(function: str, struct: Any) -> None:
+    """Raises unless every leaf of `struct` has a shape and a dtype."""
+    named = leaves_with_names(struct)
+    for name, leaf in named:
+        if not hasattr(leaf, "shape") or not hasattr(leaf, "dtype"):
+            place = f"`struct` has at `.{name}`" if name else "`struct` is"
+            raise invalid(
+                function,
+                f"{place} {describe_value(leaf)}.",
+                "Give a pytree of `jax.ShapeDtypeStruct(shape, dtype)`, or of arrays "
+                "of these shapes and dtypes.",
+            )
+    if not named:
+        raise invalid(
+            function,
+            f"`struct` is {describe_value(struct)}, with no array in it.",
+            "Give a pytree of `jax.ShapeDtypeStruct(shape, dtype)`.",
+        )
+
+
+def check_int(function: str, argument: str, value: Any, minimum: int) -> None:
+    """Raises unless `value` is an integer of at least `minimum`."""
+    try:
+        check_plain_int(f"testing.{function}", argument, value, minimum)
+    except (TypeError, ValueError) as error:
+        raise InvalidArgument(str(error)) from None
+
+
+def check_bool(function: str, argument: str, value: Any) -> None:
+    """Raises unless `value` is True or False."""
+    if not isinstance(value, bool):
+        wrong = f"`{argument}` is {describe_value(value)}."
+        raise invalid(function, wrong, "Give True or False.")
+
+
+def structs_of(tree: PyTree) -> PyTree:
+    """Shapes and dtypes, whether given as such or by an example."""
+    import jax
+
+    return jtu.tree_map(lambda v: jax.ShapeDtypeStruct(v.shape, v.dtype), tree)
+
+
+def composite(fn: Callable[..., Any]) -> Callable[..., st.SearchStrategy]:
+    """`hypothesis.strategies.composite` for strategies that build our own modules.
+
+    Under jaxtyping's hook with beartype, building draws from Python's own generator of
+    random numbers, and hypothesis refuses a strategy that leaves a trace there.
+    """
+
+    @ft.wraps(fn)
+    def traceless(draw: Any, *args: Any, **kwargs: Any) -> Any:
+        before = random.getstate()
+        try:
+            return fn(draw, *args, **kwargs)
+        finally:
+            random.setstate(before)
+
+    return st.composite(traceless)
+
+
+def is_dtype(value: Any) -> bool:
+    """Whether NumPy knows `value` as a dtype."""
+    try:
+        np.dtype(value)
+    except TypeError:
+        return False
+    return True

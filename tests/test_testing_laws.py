@@ -1,0 +1,139 @@
+"""The laws of `eqx_pipe.testing` on generated pipelines, and on Equinox's layers."""
+
+import equinox as eqx
+import hypothesis as hp
+import hypothesis.strategies as st
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import pytest
+
+import eqx_pipe as ep
+import eqx_pipe.testing as ept
+
+KEY = jr.key(0)
+
+
+def normal(*shape):
+    return jr.normal(jr.key(1), shape)
+
+
+@hp.given(st.data())
+def test_every_nesting_keeps_every_law(data):
+    struct = data.draw(ept.structs(), label="struct")
+    pipe = data.draw(ept.pipelines(struct, max_depth=4), label="pipe")
+    x, key = data.draw(ept.arrays(struct), label="x"), data.draw(ept.keys())
+    ept.check_stage(pipe, x, key=key)
+
+
+@hp.given(st.data())
+def test_every_graph_keeps_every_law(data):
+    struct = data.draw(ept.structs(), label="struct")
+    graph = data.draw(ept.graphs(struct), label="graph")
+    ept.check_stage(graph, data.draw(ept.arrays(struct)), key=data.draw(ept.keys()))
+
+
+@pytest.mark.parametrize(
+    ("build", "x"),
+    [
+        (lambda nn: nn.Linear(3, 4, key=KEY), normal(3)),
+        (lambda nn: nn.Linear("scalar", "scalar", key=KEY), normal()),
+        (lambda nn: nn.Identity(), normal(3)),
+        (lambda nn: nn.Conv1d(2, 3, 3, key=KEY), normal(2, 8)),
+        (lambda nn: nn.Conv2d(2, 3, 3, key=KEY), normal(2, 6, 6)),
+        (lambda nn: nn.Conv3d(1, 1, 2, key=KEY), normal(1, 3, 3, 3)),
+        (lambda nn: nn.ConvTranspose1d(2, 3, 3, key=KEY), normal(2, 8)),
+        (lambda nn: nn.ConvTranspose2d(2, 3, 3, key=KEY), normal(2, 6, 6)),
+        (lambda nn: nn.ConvTranspose3d(1, 1, 2, key=KEY), normal(1, 3, 3, 3)),
+        (lambda nn: nn.Dropout(0.5), normal(5)),
+        (lambda nn: nn.Dropout(0.5), jnp.zeros(5)),
+        (lambda nn: nn.Dropout(0.5, inference=True), normal(5)),
+        (lambda nn: nn.Embedding(5, 3, key=KEY), jnp.array(2)),
+        (lambda nn: nn.LayerNorm(4), normal(4)),
+        (lambda nn: nn.LayerNorm(4), jnp.zeros(4)),
+        (lambda nn: nn.RMSNorm(4), jnp.zeros(4)),
+        (lambda nn: nn.GroupNorm(2, 4), normal(4, 3)),
+        (lambda nn: nn.MLP(2, 3, 4, 2, key=KEY), normal(2)),
+        (lambda nn: nn.PReLU(), normal(4)),
+        (lambda nn: nn.PReLU(), jnp.zeros(4)),
+        (lambda nn: nn.AvgPool1d(2), normal(2, 6)),
+        (lambda nn: nn.AvgPool2d(2), normal(2, 6, 6)),
+        (lambda nn: nn.AvgPool3d(2), normal(1, 4, 4, 4)),
+        (lambda nn: nn.MaxPool1d(2), normal(2, 6)),
+        (lambda nn: nn.MaxPool2d(2), normal(2, 6, 6)),
+        (lambda nn: nn.MaxPool3d(2), normal(1, 4, 4, 4)),
+        (lambda nn: nn.AdaptiveAvgPool1d(2), normal(2, 6)),
+        (lambda nn: nn.AdaptiveAvgPool2d(2), normal(2, 4, 4)),
+        (lambda nn: nn.AdaptiveAvgPool3d(1), normal(1, 2, 2, 2)),
+        (lambda nn: nn.AdaptiveMaxPool1d(2), normal(2, 6)),
+        (lambda nn: nn.AdaptiveMaxPool2d(2), normal(2, 4, 4)),
+        (lambda nn: nn.AdaptiveMaxPool3d(1), normal(1, 2, 2, 2)),
+        (lambda nn: nn.Lambda(jnp.tanh), normal(3)),
+        (lambda nn: nn.RotaryPositionalEmbedding(4), normal(5, 4)),
+        (lambda nn: nn.WeightNorm(nn.Linear(3, 4, key=KEY)), normal(3)),
+        (
+            lambda nn: nn.Sequential([nn.Linear(3, 3, key=KEY), nn.Dropout(0.1)]),
+            normal(3),
+        ),
+    ],
+)
+def test_layers_of_equinox_raise_no_false_alarm(build, x):
+    layer = build(eqx.nn)
+    try:
+        eqx.filter_eval_shape(layer, x)
+    except RuntimeError:  # dropout wants a key
+        pass
+    else:
+        ept.check_stage(layer, x)
+    ept.check_stage(layer, x, key=jr.key(7))
+
+
+@pytest.mark.parametrize("mode", ["batch", "ema"])
+def test_batch_norm_raises_no_false_alarm(mode):
+    def make():
+        norm = eqx.nn.BatchNorm(3, axis_name="batch", mode=mode)
+        return ep.batched(norm, axis_name="batch")
+
+    ept.check_stage(*_with_input(make, normal(4, 3)))
+
+
+def test_spectral_norm_raises_no_false_alarm():
+    def make():
+        return eqx.nn.SpectralNorm(eqx.nn.Linear(3, 4, key=KEY), "weight", key=KEY)
+
+    ept.check_stage(*_with_input(make, normal(3)))
+
+
+def _with_input(make, x):
+    layer, state = eqx.nn.make_with_state(make)()
+    return layer, x, state
+
+
+class Attention(ep.Stage):
+    """Self-attention: a layer of several inputs, wrapped for one."""
+
+    layer: eqx.nn.MultiheadAttention
+
+    def __call__(self, x, *, key=None):
+        return self.layer(x, x, x, key=key)
+
+
+def test_attention_raises_no_false_alarm():
+    layer = eqx.nn.MultiheadAttention(2, 4, dropout_p=0.5, key=KEY)
+    ept.check_stage(Attention(layer), normal(3, 4), key=KEY)
+
+
+class Recurrent(ep.Stage):
+    """A cell under a scan."""
+
+    cell: eqx.nn.GRUCell
+
+    def __call__(self, xs, *, key=None):
+        def step(h, x):
+            return self.cell(x, h), None
+
+        return jax.lax.scan(step, jnp.zeros(self.cell.hidden_size), xs)[0]
+
+
+def test_a_scan_raises_no_false_alarm():
+    ept.check_stage(Recurrent(eqx.nn.GRUCell(2, 3, key=KEY)), normal(4, 2))
