@@ -1,9 +1,9 @@
 """What hypothesis calls when it is imported: `eqx_pipe`'s types become known to it.
 
-This file lies outside of the package, and imports neither it nor JAX: loading hypothesis
-stays cheap, and jaxtyping's pytest option, which must come before the first import of
-what it checks, works. The package looks for this module when it is imported, and offers
-its types then.
+This file lies outside of the package and imports neither it nor JAX. So loading
+hypothesis stays cheap, and jaxtyping's pytest option works, which must come before the
+first import of what it checks. The package looks for this module when it is imported,
+and offers its types then.
 """
 
 import sys

@@ -195,7 +195,7 @@ def _unlike_differences(
             for v, t in zip(problem.inputs, problem.tangents, strict=True)
         ]
 
-    ends = [problem.fn([jnp.asarray(v) for v in moved(sign)]) for sign in (1, -1)]
+    ends = [problem.fn([jnp.asarray(v) for v in moved(sign)]) for sign in (1.0, -1.0)]
     for name, t, high, low in zip(problem.out_names, forward, *ends, strict=True):
         numeric = (as_numpy(high) - as_numpy(low)) / (2 * step)
         apart = np.abs(numeric - as_numpy(t))

@@ -4,23 +4,21 @@ from typing import Any
 
 import equinox as eqx
 import jax
-import jax.tree_util as jtu
-import numpy as np
 from jaxtyping import PyTree
 
 from .compare import Finding, Tolerance, raised, same_bits
 from .report import check
-from .trial import Trial, evaluate
+from .trial import Trial, evaluate, snapshot
 
 RULE = "a stage depends on its arguments alone, and changes none of them."
 
 
 def law(trial: Trial, tolerance: Tolerance) -> Finding | None:
     """What `check_pure` finds."""
-    before = _snapshot((trial.stage, trial.x))
-    given = _snapshot(trial.x)  # a copy, so that writing into it harms nobody
+    before = snapshot((trial.stage, trial.x))
+    given = snapshot(trial.x)  # a copy, so that writing into it harms nobody
     fresh = trial.on(given)
-    first = _snapshot(fresh.again())
+    first = snapshot(fresh.again())
     written = _changes(before, (trial.stage, given))
     if written:
         return written
@@ -33,15 +31,6 @@ def law(trial: Trial, tolerance: Tolerance) -> Finding | None:
         ways = ("after calls on other inputs", "before them")
         found = same_bits(fresh.again(), first, ways)
     return found or _changes(before, (trial.stage, given)) or _leak(trial)
-
-
-def _snapshot(tree: PyTree) -> PyTree:
-    """A copy that later writes into arrays or containers do not reach."""
-
-    def copy(leaf: Any) -> Any:
-        return leaf.copy() if isinstance(leaf, np.ndarray) else leaf
-
-    return jtu.tree_map(copy, tree)
 
 
 def _changes(before: PyTree, after: PyTree) -> Finding | None:

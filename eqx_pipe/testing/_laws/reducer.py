@@ -9,8 +9,9 @@ import jax.tree_util as jtu
 from jaxtyping import PyTree
 
 from ..._errors import describe_value, message
+from ..._reduce.base import pick
 from ..._reduce.many import as_many
-from ..._reduce.reducer import struct_of
+from ..._reduce.reducer import Reducer, struct_of
 from ..._tree import as_arrays
 from .compare import Finding, Tolerance, compare, raised, tolerance_of
 from .report import broken
@@ -55,7 +56,13 @@ def check_reducer(
                 "Give outputs of at least three points, stacked along a leading axis.",
             )
         )
-    trial = _Reducing(many, values, min(sizes), tolerance)
+    name = type(reducer).__name__
+    try:
+        trial = _Reducing(many, values, min(sizes), tolerance)
+    except Exception as error:
+        rule = "of a reducer: it has a state for no points."
+        finding = raised(error, "the reducer")
+        raise broken("check_reducer", rule, name, finding) from error
     for rule, law in (
         ("taking points in one by one is taking them in at once.", trial.one_by_one),
         ("merging is associative.", trial.associative),
@@ -69,7 +76,6 @@ def check_reducer(
         except Exception as error:
             finding = raised(error, "the reducer")
         if finding is not None:
-            name = type(reducer).__name__
             raise broken("check_reducer", f"of a reducer: {rule}", name, finding)
 
 
@@ -99,11 +105,14 @@ class _Reducing:
         return [self.state(a, b) for a, b in pairs]
 
     def one_by_one(self) -> Finding | None:
-        state = self.empty
+        states = list(self.empty)
         for i in range(self.n):
-            part = jtu.tree_map(lambda leaf, i=i: leaf[i : i + 1], self.values)
-            state = self.many.absorb(state, part, jnp.ones(1, bool))
-        return self.same(state, self.state(0, self.n), ("one by one", "at once"))
+            value = jtu.tree_map(lambda leaf, i=i: leaf[i], self.values)
+            for j, r in enumerate(self.many.reducers):
+                own = isinstance(r, Reducer)
+                given = pick("testing.check_reducer", r.by, value) if own else value
+                states[j] = r.update(states[j], given)
+        return self.same(states, self.state(0, self.n), ("one by one", "at once"))
 
     def associative(self) -> Finding | None:
         a, b, c = self.thirds()

@@ -45,8 +45,8 @@ class Trial:
 
     @ft.cached_property
     def plain(self) -> PyTree:
-        """What a plain call gives."""
-        return self.again()
+        """What a plain call gives; on a copy, should the stage write into its input."""
+        return snapshot(evaluate(self.stage, snapshot(self.x), self.state, self.key))
 
     @ft.cached_property
     def examples(self) -> list[tuple[PyTree, Key | None, PyTree]]:
@@ -102,9 +102,13 @@ def trial_of(function: str, stage: Any, x: PyTree, state: Any, key: Any) -> Tria
     return trial
 
 
-def arrays_of(tree: PyTree) -> tuple[PyTree, PyTree]:
-    """The arrays of a pytree, and the rest; NumPy arrays count as arrays."""
-    return eqx.partition(tree, eqx.is_array)
+def snapshot(tree: PyTree) -> PyTree:
+    """A copy that later writes into arrays or containers do not reach."""
+
+    def copy(leaf: Any) -> Any:
+        return leaf.copy() if isinstance(leaf, np.ndarray) else leaf
+
+    return jtu.tree_map(copy, tree)
 
 
 def variants(x: PyTree) -> list[PyTree]:
