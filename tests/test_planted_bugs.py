@@ -469,3 +469,43 @@ def test_the_broken_stage_inside_a_pipeline_is_named():
 def test_the_suite_is_large_enough():
     planted = [*STAGES, *SHARDED, *AXES, *REDUCERS, *SWEPT]
     assert len(planted) >= 40
+
+
+class Forgetful:
+    """A source that gives another record the second time."""
+
+    def __init__(self):
+        self.calls = 0
+
+    def __len__(self):
+        return 6
+
+    def __getitem__(self, i):
+        self.calls += 1
+        return np.float32(self.calls)
+
+
+class HostSource:
+    """A source with two equal records."""
+
+    def __len__(self):
+        return 6
+
+    def __getitem__(self, i):
+        return np.float32(min(i, 4))
+
+
+def test_a_source_that_changes_is_caught():
+    with pytest.raises(AssertionError, match="check_loader.*same batch"):
+        ept.check_loader(ep.Loader(Forgetful(), batch_size=2))
+
+
+def test_sound_loaders_are_not():
+    ept.check_loader(ep.Loader(HostSource(), batch_size=2))
+
+    def noisy(x, *, key):
+        return x + jr.normal(key, x.shape)
+
+    source = ep.ArraySource(jnp.arange(7.0))
+    for options in ({}, {"drop_remainder": True}, {"shuffle": False}):
+        ept.check_loader(ep.Loader(source, noisy, batch_size=3, **options))

@@ -18,6 +18,11 @@ def normal(*shape):
     return jr.normal(jr.key(1), shape)
 
 
+# Each example compiles some twenty programs.
+few = hp.settings(max_examples=-(-hp.settings().max_examples // 4))
+
+
+@few
 @hp.given(st.data())
 def test_every_nesting_keeps_every_law(data):
     struct = data.draw(ept.structs(), label="struct")
@@ -26,6 +31,7 @@ def test_every_nesting_keeps_every_law(data):
     ept.check_stage(pipe, x, key=key)
 
 
+@few
 @hp.given(st.data())
 def test_every_graph_keeps_every_law(data):
     struct = data.draw(ept.structs(), label="struct")

@@ -11,6 +11,7 @@ from ._laws.axis import check_space as check_space
 from ._laws.grad import check_grad as check_grad
 from ._laws.jit import check_jit as check_jit
 from ._laws.key import check_key as check_key
+from ._laws.loader import check_loader as check_loader
 from ._laws.parallelize import check_parallelize as check_parallelize
 from ._laws.pure import check_pure as check_pure
 from ._laws.reducer import check_reducer as check_reducer

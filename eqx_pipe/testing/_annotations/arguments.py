@@ -257,8 +257,8 @@ def _check_together(returned: Any, value: Any, hints: dict, known: dict) -> None
     """
     names = [name for name in known if hints[name] is not inspect.Parameter.empty]
     places = ", ".join(names)
-    scope: dict[str, Any] = {"value": value}
-    exec(f"def fn({places}):\n    return value\n", scope)
+    scope: dict[str, Any] = {"returned_": value}  # no argument has this name
+    exec(f"def fn({places}):\n    return returned_\n", scope)
     fn = scope["fn"]
     fn.__annotations__ = {**{n: hints[n] for n in names}, "return": returned}
     conf = beartype.BeartypeConf(strategy=beartype.BeartypeStrategy.On)

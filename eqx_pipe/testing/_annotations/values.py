@@ -40,6 +40,9 @@ def value_for(annotation: Any, binding: Binding, elements: Any) -> Any:
     if annotation in (jax.Array, np.ndarray):
         drawn = binding.draw(arrays(elements=elements))
         return drawn if annotation is jax.Array else np.asarray(drawn)
+    if annotation in (np.number, np.generic, np.bool_):
+        kind = np.bool_ if annotation is np.bool_ else np.float32
+        return kind(binding.draw(scalar_of(float, elements)))
     if annotation is jax.sharding.Mesh:
         return binding.draw(meshes())
     made = _special(annotation, binding, elements)

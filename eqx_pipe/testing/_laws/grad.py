@@ -48,32 +48,52 @@ def law(trial: Trial, tolerance: Tolerance, numerical: bool = False) -> Finding 
 
 @dataclasses.dataclass(frozen=True)
 class _Problem:
-    """Inexact inputs (parameters and input) to the inexact outputs, with directions."""
+    """Inexact inputs (parameters and input) to the inexact outputs, with directions.
 
-    fn: Callable[[list[Any]], list[Any]]
+    `rest` is all else that a call needs.
+    """
+
+    rest: tuple[Any, ...]
     names: list[str]
     inputs: list[Any]
     out_names: list[str]
     tangents: list[Any]
     cotangents: list[Any]
 
+    def fn(self, inputs: list[Any]) -> list[Any]:
+        """The inexact outputs."""
+        return _call(inputs, self.rest)
+
+
+def _call(inputs: list[Any], rest: tuple[Any, ...]) -> list[Any]:
+    structure, fixed, state, key = rest
+    both = eqx.combine(jtu.tree_unflatten(structure, inputs), fixed)
+    return [v for _, v in _inexact(evaluate(both["stage"], both["x"], state, key))]
+
+
+# Compiled once for all inputs of a stage.
+
+
+@eqx.filter_jit
+def _jvp(inputs: list[Any], tangents: list[Any], rest: tuple[Any, ...]) -> list[Any]:
+    return jax.jvp(lambda v: _call(v, rest), (inputs,), (tangents,))[1]
+
+
+@eqx.filter_jit
+def _vjp(inputs: list[Any], cotangents: list[Any], rest: tuple[Any, ...]) -> list[Any]:
+    return jax.vjp(lambda v: _call(v, rest), inputs)[1](cotangents)[0]
+
 
 def _problem(trial: Trial) -> _Problem | None:
     given = {"stage": trial.stage, "x": trial.x}
     moving, fixed = eqx.partition(given, eqx.is_inexact_array)
     leaves, structure = jtu.tree_flatten(moving)
-
-    def fn(leaves: list[Any]) -> list[Any]:
-        both = eqx.combine(jtu.tree_unflatten(structure, leaves), fixed)
-        out = evaluate(both["stage"], both["x"], trial.state, trial.key)
-        return [v for _, v in _inexact(out)]
-
     outputs = _inexact(trial.plain)
     if not leaves or not outputs:
         return None
     rng = np.random.default_rng(0)
     return _Problem(
-        fn,
+        (structure, fixed, trial.state, trial.key),
         [name for name, _ in leaves_with_names(moving)],
         [jnp.asarray(leaf) for leaf in leaves],
         [name for name, _ in outputs],
@@ -94,13 +114,11 @@ def _direction(rng: np.random.Generator, leaf: Any) -> Any:
 
 
 def _forward(problem: _Problem) -> list[Any]:
-    run = jax.jit(lambda x, t: jax.jvp(problem.fn, (x,), (t,))[1])
-    return run(problem.inputs, problem.tangents)
+    return _jvp(problem.inputs, problem.tangents, problem.rest)
 
 
 def _backward(problem: _Problem) -> list[Any]:
-    run = jax.jit(lambda x, ct: jax.vjp(problem.fn, x)[1](ct)[0])
-    return run(problem.inputs, problem.cotangents)
+    return _vjp(problem.inputs, problem.cotangents, problem.rest)
 
 
 def _try(run: Callable[[], list[Any]]) -> tuple[list[Any] | None, Exception | None]:

@@ -49,21 +49,28 @@ def _vary(trial: Trial, own: bool) -> bool:
     """Whether two of some keys give different outputs."""
     keys = jr.split(trial.key, _NUM_KEYS)  # type: ignore
 
-    def one(key: Key) -> list[Array]:
-        out = evaluate(trial.stage, trial.x, trial.state, key)
-        return [_raw(leaf) for leaf in jtu.tree_leaves(out) if eqx.is_array(leaf)]
-
     try:
-        outs = eqx.filter_jit(lambda keys: jax.lax.map(one, keys))(keys)
+        outs = _over_keys(trial.stage, trial.x, trial.state, keys)
     except Exception:
+        given = trial.stage, trial.x, trial.state
         try:
-            each = [one(key) for key in keys]
+            each = [_outputs(*given, key) for key in keys]
         except Exception as error:
             if own:
                 raise
             raise _Other from error
         outs = [jnp.stack(leaves) for leaves in zip(*each, strict=True)]
     return any(not bool(jnp.all(_same(leaf, leaf[:1]))) for leaf in outs)
+
+
+def _outputs(stage: Any, x: PyTree, state: Any, key: Key) -> list[Array]:
+    out = evaluate(stage, x, state, key)
+    return [_raw(leaf) for leaf in jtu.tree_leaves(out) if eqx.is_array(leaf)]
+
+
+@eqx.filter_jit
+def _over_keys(stage: Any, x: PyTree, state: Any, keys: Key) -> list[Array]:
+    return jax.lax.map(lambda key: _outputs(stage, x, state, key), keys)
 
 
 def _same(a: Array, b: Array) -> Array:

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools as ft
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -55,8 +56,9 @@ def try_law(
     if finding is None:
         return
     path, inner, finding = locate(bound, trial, finding)
-    with contextlib.suppress(Exception):
-        inner, finding = shrink(bound, inner, finding)
+    if not _hypothesis_shrinks():
+        with contextlib.suppress(Exception):
+            inner, finding = shrink(bound, inner, finding)
     lines = [
         f"`eqx_pipe.testing.check_{name}`: the law `{name}` is broken: {rule}",
         f"  stage: {f'`{path}` ' if path else ''}({stage_text(inner.stage)})",
@@ -66,6 +68,12 @@ def try_law(
         f"  If this is meant, leave the law out: `check_stage(..., skip=({name!r},))`.",
     ]
     raise AssertionError("\n".join(lines))
+
+
+def _hypothesis_shrinks() -> bool:
+    """Whether hypothesis runs the test, which itself looks for a smaller input."""
+    hypothesis = sys.modules.get("hypothesis")
+    return hypothesis is not None and hypothesis.currently_in_test_context()
 
 
 def broken(function: str, rule: str, where: str, finding: Finding) -> AssertionError:

@@ -34,23 +34,27 @@ def law(
     whole = dataclasses.replace(trial, stage=unsharded)
     plain = trial.plain if unsharded is None else whole.plain
     batch = examples(trial, mesh.size) if unsharded is None else None
-    xs, keys, wanted = (None, None, None) if batch is None else batch
-
-    @eqx.filter_jit  # in one program, which compiles faster than two
-    def run(stage: Any, x: PyTree, xs: PyTree, keys: Any) -> Any:
-        whole = evaluate(stage, x, trial.state, trial.key)
-        each = None if batch is None else over_batch(stage, xs, trial.state, keys)
-        return whole, each
+    if batch is None or not jtu.tree_leaves(batch[:2]):
+        batch = (None, None, None)
+    xs, keys, wanted = batch
 
     x, xs = _spread((trial.x, xs), mesh)
     try:
-        got, got_batch = run(trial.stage, x, xs, keys)
+        got, got_batch = _run(trial.stage, x, trial.state, trial.key, xs, keys)
     except Exception as error:
         return raised(error, f"a jitted call {ways[0]}")
     found = compare(got, plain, tolerance, ways)
-    if found or batch is None:
+    if found or got_batch is None:
         return found
     return compare(got_batch, wanted, tolerance, (f"in a batch {ways[0]}", ways[1]))
+
+
+@eqx.filter_jit  # in one program, which compiles faster than two
+def _run(stage: Any, x: PyTree, state: Any, key: Any, xs: PyTree, keys: Any) -> Any:
+    whole = evaluate(stage, x, state, key)
+    if not jtu.tree_leaves((xs, keys)):
+        return whole, None
+    return whole, over_batch(stage, xs, state, keys)
 
 
 def _all_devices() -> Mesh:

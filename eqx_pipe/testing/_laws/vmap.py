@@ -23,7 +23,7 @@ def law(trial: Trial, tolerance: Tolerance) -> Finding | None:
         return None
     xs, keys, wanted = found
     try:
-        got = eqx.filter_jit(over_batch)(trial.stage, xs, trial.state, keys)
+        got = _COMPILED(trial.stage, xs, trial.state, keys)
     except Exception as error:
         return raised(error, "`jax.vmap`")
     return compare(got, wanted, tolerance, ("under vmap", "in the loop"))
@@ -56,6 +56,9 @@ def over_batch(stage: Any, xs: PyTree, state: Any, keys: Any) -> PyTree:
         return one(arrays, None, state)
     out = jax.vmap(one)(arrays, keys, stack([state] * sizes[0]))
     return eqx.combine(out, others[0])
+
+
+_COMPILED = eqx.filter_jit(over_batch)
 
 
 def stack(trees: Sequence[PyTree]) -> PyTree:

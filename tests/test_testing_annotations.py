@@ -1,0 +1,236 @@
+"""`from_jaxtyping`, `arguments`, `given_typed`: jaxtyping's language, drawn from."""
+
+import dataclasses
+import enum
+from typing import Any, Literal, NamedTuple
+
+import beartype
+import equinox as eqx
+import hypothesis as hp
+import hypothesis.strategies as st
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis.errors import InvalidArgument
+from jaxtyping import (
+    Array,
+    ArrayLike,
+    BFloat16,
+    Bool,
+    Complex,
+    Float,
+    Float32,
+    Inexact,
+    Int,
+    Integer,
+    Key,
+    Num,
+    PRNGKeyArray,
+    PyTree,
+    Real,
+    Scalar,
+    Shaped,
+    UInt8,
+    jaxtyped,
+)
+
+import eqx_pipe.testing as ept
+
+
+class Pair(NamedTuple):
+    first: Float[Array, " n"]
+    second: Float[Array, " n"]
+
+
+@dataclasses.dataclass
+class Record:
+    image: Float[Array, "h w"]
+    label: Int[Array, ""]
+
+
+class Model(eqx.Module):
+    weights: Float[Array, "out in"]
+    bias: Float[Array, " out"]
+    name: str = eqx.field(static=True, default="model")
+
+
+class Color(enum.Enum):
+    RED = 1
+    BLUE = 2
+
+
+def holds(value, annotation):
+    """Whether jaxtyping itself accepts a value."""
+
+    def fn(value):
+        pass
+
+    fn.__annotations__ = {"value": annotation}
+    try:
+        jaxtyped(fn, typechecker=beartype.beartype)(value)
+    except TypeError:
+        return False
+    return True
+
+
+ANNOTATIONS = [
+    Float[Array, ""],
+    Float[Array, " n"],
+    Float32[Array, "3 n"],
+    Float[Array, "rows=3 cols=4"],
+    Float[Array, "n n"],
+    Float[Array, "n n+1"],
+    Float[Array, "n 2*n"],
+    Float[Array, "n m n-1"],
+    Float[Array, "*batch n"],
+    Float[Array, "n ..."],
+    Float[Array, "_ n _"],
+    Float[Array, "#n n"],
+    Float[Array, "_named"],
+    BFloat16[Array, " n"],
+    Bool[Array, " n"],
+    Int[Array, " n"],
+    Integer[Array, " n"],
+    UInt8[Array, " n"],
+    Complex[Array, " n"],
+    Inexact[Array, " n"],
+    Num[Array, " n"],
+    Real[Array, " n"],
+    Shaped[Array, " n"],
+    Key[Array, " n"],
+    Float[np.ndarray, " n"],
+    Float[Float[Array, " n"], " m"],
+    Float[ArrayLike, "..."],
+    PRNGKeyArray,
+    Scalar,
+    Float[Array, " n"] | None,
+    int | str,
+    bool | float | complex,
+    Literal["a", "b"],
+    Color,
+    tuple[Float[Array, " n"], Int[Array, " n"]],
+    tuple[int, ...],
+    list[Float[Array, " n"]],
+    dict[str, Float[Array, " n"]],
+    Pair,
+    Record,
+    Model,
+    PyTree,
+    PyTree[Float[Array, " n"]],
+    PyTree[Float[Array, " n"], "T"],
+    PyTree[Float[Array, " ?n"], "T"],
+    PyTree[int],
+    Array,
+    Any,
+]
+
+
+@pytest.mark.parametrize("annotation", ANNOTATIONS, ids=str)
+def test_values_satisfy_their_annotation(annotation):
+    @hp.settings(max_examples=5)
+    @hp.given(ept.from_jaxtyping(annotation))
+    def check(value):
+        assert holds(value, annotation)
+        if annotation is Record:
+            assert value.image.ndim == 2
+        if annotation is Model:
+            assert value.weights.shape[0] == value.bias.shape[0]
+
+    check()
+
+
+def several(
+    x: Float[Array, "*batch n"],
+    y: Float[Array, "*#batch n+1"],
+    same: PyTree[Float[Array, " ?k"], "T"],
+    like: PyTree[Float[Array, " ?k"], "T"],
+    inner: PyTree[int, "S"],
+    both: PyTree[int, "S T"],
+    size: int,
+    by_value: Float[Array, " {abs(size)+1}"],
+    key: PRNGKeyArray,
+    default=3,
+):
+    return None
+
+
+@hp.given(ept.arguments(several))
+def test_names_are_bound_alike_in_all_arguments(given):
+    assert "default" not in given
+    x, y = given["x"], given["y"]
+    assert y.shape[-1] == x.shape[-1] + 1
+    assert jnp.broadcast_shapes(x.shape[:-1], y.shape[:-1]) == x.shape[:-1]
+    shapes = [jax.tree.map(jnp.shape, given[name]) for name in ("same", "like")]
+    assert shapes[0] == shapes[1]
+    assert given["by_value"].shape == (abs(given["size"]) + 1,)
+    jaxtyped(several, typechecker=beartype.beartype)(**given)
+
+
+def scale(x: Float[Array, "b n"], by: Float[Array, " n"]) -> Float[Array, "b n"]:
+    return x * by[None]
+
+
+@hp.given(ept.arguments(scale, by=st.just(jnp.ones(5)), elements=st.integers(0, 1)))
+def test_overrides_bind_names(given):
+    assert given["x"].shape[1] == 5
+    assert bool(jnp.all((given["x"] == 0) | (given["x"] == 1)))
+
+
+def test_a_typed_function_is_a_property_test():
+    ept.given_typed(scale)()
+
+    @ept.given_typed(x=st.just(jnp.ones((2, 3))))
+    def test(x: Float[Array, "b n"], by: Float[Array, " n"]) -> Float[Array, "b n"]:
+        assert x.shape == (2, 3)
+        return x * by[None]
+
+    test()
+
+
+def test_a_wrong_return_is_found():
+    def wrong(x: Float[Array, " n"]) -> Float[Array, " n+1"]:
+        return x
+
+    with pytest.raises(AssertionError, match=r"`wrong` returned float32\[1\] for `x`"):
+        ept.given_typed(wrong)()
+
+
+def unsatisfiable(a: Float[Array, " n"], b: Float[Array, "n-40"]):
+    return a
+
+
+def no_annotation(x):
+    return x
+
+
+def draw(strategy):
+    @hp.settings(max_examples=1, database=None)
+    @hp.given(strategy)
+    def run(value):
+        pass
+
+    run()
+
+
+@pytest.mark.parametrize(
+    ("strategy", "match"),
+    [
+        (lambda: ept.arguments(unsatisfiable), "no sizes were found"),
+        (lambda: ept.arguments(no_annotation), "`x` of `fn` has no annotation"),
+        (lambda: ept.arguments(scale, z=st.none()), "no argument `z`"),
+        (lambda: ept.arguments(scale, x=3), "not a strategy"),
+        (lambda: ept.arguments(scale, x=st.just(jnp.ones(3))), "rules out"),
+        (lambda: ept.arguments(3), "cannot be called"),
+        (lambda: ept.arguments(abs), "by position|cannot be read"),
+        (lambda: ept.from_jaxtyping(Float[Array, " n/0"]), "cannot be computed"),
+        (
+            lambda: ept.from_jaxtyping(Int[Array, " n"], elements=st.just(0.5)),
+            "does not fit int32",
+        ),
+        (lambda: ept.from_jaxtyping(Float[Array, ""], elements=1), "not a strategy"),
+    ],
+)
+def test_what_cannot_be_met_says_why(strategy, match):
+    with pytest.raises(InvalidArgument, match=match):
+        draw(strategy())
