@@ -15,7 +15,7 @@ from ..._errors import describe_value, nearest
 from ..._tree import tree_text
 from .._strategies.validate import check_strategy, composite, invalid
 from .dims import Binding, attempts, parse
-from .dtypes import is_array_annotation
+from .dtypes import bind_dtype, is_array_annotation
 from .values import value_for
 
 
@@ -164,6 +164,7 @@ def _bind(binding: Binding, annotation: Any, value: Any, place: str) -> None:
     """Binds names to what a given value has."""
     if is_array_annotation(annotation) and hasattr(value, "shape"):
         binding.match(parse(annotation.dim_str), tuple(value.shape), place)
+        bind_dtype(annotation, binding, value.dtype)
     elif isinstance(annotation, type) and issubclass(annotation, PyTree):
         name = getattr(annotation, "structure", None)
         if name and name.isidentifier():

@@ -47,17 +47,23 @@ def array_for(annotation: Any, binding: Binding, elements: Any) -> Any:
 
 def _dtype_for(annotation: Any, binding: Binding) -> str:
     """A dtype; annotations that allow the same ones get the same in one call."""
-    allowed = annotation.dtypes
-    group = (allowed, _is_numpy(annotation.array_type))
-    try:
-        known = binding.dtypes.get(group)
-    except TypeError:  # a list cannot be a key
-        group = (str(allowed), group[1])
-        known = binding.dtypes.get(group)
+    group = _group(annotation)
+    known = binding.dtypes.get(group)
     if known is None:
         known = binding.draw(st.sampled_from(_choices(annotation)))
         binding.dtypes[group] = known
     return known
+
+
+def _group(annotation: Any) -> tuple[str, bool]:
+    return str(annotation.dtypes), _is_numpy(annotation.array_type)
+
+
+def bind_dtype(annotation: Any, binding: Binding, dtype: Any) -> None:
+    """Makes other arrays of an annotation's dtypes have that of a given one."""
+    name = "prng_key" if jax.numpy.issubdtype(dtype, jax.dtypes.prng_key) else dtype
+    if _allows(annotation.dtypes, str(name)):
+        binding.dtypes.setdefault(_group(annotation), str(name))
 
 
 def _choices(annotation: Any) -> list[str]:
