@@ -407,7 +407,6 @@ def test_names_that_files_cannot_have(tmp_path):
         ({"store": ""}, ValueError, "a folder on a disk"),
         ({"resume": "force"}, ValueError, "without `store`"),
         ({"store": "x", "resume": "yes"}, ValueError, "`force`"),
-        ({"store": "x", "reduce": ep.Mean()}, ValueError, "without `store`"),
     ],
 )
 def test_wrong_arguments(asked, kind, says, tmp_path, monkeypatch):

@@ -1,26 +1,59 @@
 """The loop over the chunks of a sweep, wherever they are computed and kept."""
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Bool, Float
 
 from .._store.chunks import Chunks
-from .interrupt import Interrupt
-from .parts import Job
 from .progress import Progress
+
+
+@runtime_checkable
+class Work(Protocol):
+    """What is computed: rows, each of a point or of a block of points."""
+
+    @property
+    def row_bytes(self) -> int:
+        """The size of a row."""
+        ...
+
+    def count(self, first: int, last: int) -> int:
+        """How many points some rows stand for."""
+        ...
+
+    def failures(self, values: list[np.ndarray], ok: Any) -> int:
+        """How many points have failed in some rows."""
+        ...
+
+    def compute(
+        self, first: int, last: int, costs: Any, bar: Progress, isolated: bool
+    ) -> tuple[list[np.ndarray], Bool[np.ndarray, " rows"]]:
+        """Some rows, and in which of them no point failed."""
+        ...
+
+
+@runtime_checkable
+class Asked(Protocol):
+    """Whether to begin no more chunks."""
+
+    @property
+    def asked(self) -> bool:
+        """Whether somebody has asked for that."""
+        ...
+
 
 Chunk = tuple[int, list[np.ndarray], Bool[np.ndarray, " points"]]
 """The number of a chunk, its output leaves, and which points have not failed."""
 
 
-Source = Callable[[Sequence[int], Interrupt], Iterator[Chunk]]
+Source = Callable[[Sequence[int], Asked], Iterator[Chunk]]
 """Computes chunks by number; gives each when it is finished, in any order."""
 
 
 def here(
-    job: Job,
+    work: Work,
     chunks: Chunks,
     costs: Float[np.ndarray, " points"] | None,
     bar: Progress,
@@ -28,13 +61,13 @@ def here(
 ) -> Source:
     """Chunks that are computed in this process, one after the other."""
 
-    def source(todo: Sequence[int], stop: Interrupt) -> Iterator[Chunk]:
+    def source(todo: Sequence[int], stop: Asked) -> Iterator[Chunk]:
         for number in todo:
             if stop.asked:
                 return
             span = chunks.span(number)
             own = None if costs is None else costs[slice(*span)]
-            yield number, *job.compute(*span, own, bar, isolated)
+            yield number, *work.compute(*span, own, bar, isolated)
 
     return source
 
@@ -43,7 +76,7 @@ def gather(
     source: Source,
     todo: Sequence[int],
     keep: Callable[[int, list[np.ndarray], Any], None],
-    stop: Interrupt,
+    stop: Asked,
 ) -> None:
     """Computes chunks and hands each to `keep`; after Ctrl-C no more than are begun."""
     kept = 0

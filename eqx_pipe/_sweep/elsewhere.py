@@ -1,6 +1,7 @@
 """Sweeps that are kept in a store, computed by an executor, or both."""
 
 import dataclasses
+import functools as ft
 import operator
 import time
 from collections.abc import Callable
@@ -19,13 +20,14 @@ from .._store.store import as_path, check_zarr
 from .._types import Key
 from .call import fn_name
 from .chunked import Source, gather, here
+from .fingerprint import fingerprint
 from .interrupt import Interrupt
 from .parts import Job, prepare
 from .plan import CHUNK_BYTES, empty_values
 from .progress import Progress
 from .remote import check_executor, elsewhere, pack, workers
 from .result import SweepResult
-from .stored import fill, opened, result_of
+from .stored import fill, opened, plan_of, result_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,7 +41,7 @@ class Away:
 
 
 def check_elsewhere(
-    store: Any, part: Any, executor: Any, resume: Any, reduce: Any, mesh: Any
+    store: Any, part: Any, executor: Any, resume: Any, mesh: Any
 ) -> Away | None:
     """The arguments for a store and an executor after a check, if there are any."""
     if resume is not None:
@@ -59,11 +61,6 @@ def check_elsewhere(
     if path is None and executor is None:
         return None
     named = "store" if path is not None else "executor"
-    if reduce is not None:
-        _refuse(
-            f"`{named}` together with `reduce`, which is not possible yet.",
-            f"Reduce without `{named}`, or keep the values and reduce them after.",
-        )
     if executor is not None and mesh is not None:
         _refuse(
             "`mesh` together with `executor`.",
@@ -99,7 +96,9 @@ def sweep_elsewhere(
     job = prepare(fn, space, key, batch_size, devices, costs is not None, shares)
     if away.path is None:
         return _in_memory(away, fn, job, costs, isolated, bar, started)
-    store = opened(away.path, job, fn, batch_size, processes, away.resume)
+    print_ = fingerprint(job.space, job.key, job.parts, job.traced)
+    plan = ft.partial(plan_of, job, processes, name=fn_name(fn))
+    store = opened(away.path, print_, plan, job.batch_size, batch_size, away.resume)
     kept = store.record["batch_size"]
     job = dataclasses.replace(job, batch_size=kept, stretch=store.chunks.points)
 
@@ -110,7 +109,7 @@ def sweep_elsewhere(
         return elsewhere(away.executor, packed, job, store.chunks, costs, bar)
 
     share, named = away.part or (0, 1), away.part is not None
-    fill(store, source, share, named, bar, job.point_bytes)
+    fill(store, source, share, named, bar, job)
     return result_of(store, job, fn, started)
 
 

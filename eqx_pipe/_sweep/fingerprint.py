@@ -42,11 +42,14 @@ def check_same(
     lines = _differing(stored["space"], now["space"])
     if stored["key"] != now["key"]:
         lines.append(f"`key`: {stored['key']} in the store, now {now['key']}")
+    reducers, sure = _reducing(stored, now)
+    if reducers and (sure or stored["jax"] == now["jax"]):
+        lines.append(reducers)
     forced = resume == "force"
     function, certain = _changes(stored, now)
     if function and certain and not forced:
         lines += function
-    elif function and not lines and not forced:
+    elif (function or reducers) and not lines and not forced:
         warnings.warn(
             message(
                 "sweep",
@@ -130,6 +133,23 @@ def _differing(stored: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
             else:
                 lines.append(f"{what}: {was} in the store, now {is_}")
     return lines
+
+
+def _reducing(stored: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str, bool]:
+    """What differs in the reducers, and whether that is certain."""
+    was, is_ = stored.get("reduce"), now.get("reduce")
+    if was == is_:
+        return "", True
+    if was is None or is_ is None:
+        kept = "values" if was is None else f"the reduction {was['reducers']}"
+        wanted = "no reduction" if is_ is None else is_["reducers"]
+        return f"`reduce`: {kept} in the store, now {wanted}", True
+    for name in ("reducers", "states"):
+        if was[name] != is_[name]:
+            text = f"{was[name]} in the store, now {is_[name]}"
+            return f"`reduce`, {name}: {text}", True
+    text = f"the same kinds of reducers ({was['reducers']}) with other settings"
+    return f"`reduce`: {text} or functions", False
 
 
 def _changes(

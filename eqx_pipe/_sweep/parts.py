@@ -73,6 +73,19 @@ class Job:
         sizes = [math.prod(s.shape) * s.dtype.itemsize for s in self.traced[0].stored]
         return max(1, sum(sizes))
 
+    @property
+    def row_bytes(self) -> int:
+        """The size of one row of what `compute` gives, which is that of a point."""
+        return self.point_bytes
+
+    def count(self, first: int, last: int) -> int:
+        """How many points some rows stand for."""
+        return last - first
+
+    def failures(self, values: list[np.ndarray], ok: Any) -> int:
+        """How many points have failed in some rows."""
+        return int(np.sum(~ok))
+
     def compute(
         self,
         first: int,

@@ -17,7 +17,8 @@ from .call import fn_name
 from .parts import prepare
 from .progress import Progress
 from .reduced_kernel import block_batches
-from .reduced_run import Reduced, run_blocks, run_values
+from .reduced_run import Reduced, run
+from .reduced_states import Blocks
 from .result import SweepResult
 
 
@@ -45,9 +46,7 @@ def sweep_reduced(
     else:
         job = prepare(fn, space, key, batch_size, devices, costs=False)
         batch_size = job.batch_size
-        # Neighbours in the index are of several programs where there are static values.
-        run = run_values if space.static_dims() else run_blocks
-        done = run(job, reducers, bar, isolated)
+        done = run(Blocks(job, reducers), bar, isolated)
     ok = np.broadcast_to(np.True_, (done.points,))  # takes no memory
     if len(done.failed):
         ok = np.ones(done.points, bool)

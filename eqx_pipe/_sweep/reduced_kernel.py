@@ -202,24 +202,23 @@ def build_merge(reducing: Reducing) -> Any:
     return jax.jit(merge)
 
 
-def build_absorb(reducing: Reducing, kinds: Sequence[Any], batch: int) -> Any:
-    """`absorb(state, values, ok, batches, first, last, init, constants, merging)`.
+def build_states(
+    reducing: Reducing, kinds: Sequence[Any], batch: int, capacity: int
+) -> Any:
+    """`states(values, ok, batches, count, init, constants)`: the states of blocks.
 
-    The state after some blocks whose values are there: those from `first` to `last`, of
-    `batches` microbatches each, each taken in from the state of no points, and merged
-    one after the other. `kinds` are those of PRNG keys, whose values are raw data.
+    The values of `count` blocks of `batches` microbatches each are there, and each
+    block is taken in from the state of no points. `kinds` are those of PRNG keys, whose
+    values are raw data.
     """
 
-    def absorb(
-        state: list[Array],
+    def states(
         values: list[Array],
         ok: Bool[Array, " points"],
         batches: Int32[Array, ""],
-        first: Int32[Array, ""],
-        last: Int32[Array, ""],
+        count: Int32[Array, ""],
         init: list[Array],
         constants: list[Array],
-        merging: list[Array],
     ) -> list[Array]:
         def microbatch(step: Int32[Array, ""], state: list[Array]) -> list[Array]:
             rows = [
@@ -233,16 +232,41 @@ def build_absorb(reducing: Reducing, kinds: Sequence[Any], batch: int) -> Any:
             args = [*state, *outputs, rows[-1]]
             return evaluate(reducing.absorb, constants, args)
 
-        def block(number: Int32[Array, ""], state: list[Array]) -> list[Array]:
+        def block(number: Int32[Array, ""], filled: list[Array]) -> list[Array]:
             most = np.int32(ok.shape[0] // batch)
             begin = number * batches
             end = jnp.minimum(begin + batches, most)
-            later = jax.lax.fori_loop(begin, end, microbatch, init)
-            return evaluate(reducing.merge, merging, [*state, *later])
+            state = jax.lax.fori_loop(begin, end, microbatch, init)
+            return [
+                jax.lax.dynamic_update_index_in_dim(into, leaf, number, 0)
+                for into, leaf in zip(filled, state, strict=True)
+            ]
 
-        return jax.lax.fori_loop(first, last, block, state)
+        empty = [jnp.stack([leaf] * capacity) for leaf in init]
+        return jax.lax.fori_loop(np.int32(0), count, block, empty)
 
-    return jax.jit(absorb)
+    return jax.jit(states)
+
+
+def build_gap(reducing: Reducing, traced: Traced, batch: int) -> Any:
+    """`gap(init, batches, constants)`: the state of a block of points left out."""
+
+    def nothing(leaf: jax.ShapeDtypeStruct, kind: Any) -> Array:
+        zeros = jnp.zeros((batch, *leaf.shape), leaf.dtype)
+        return zeros if kind is None else jr.wrap_key_data(zeros, impl=kind)
+
+    def gap(
+        init: list[Array], batches: Int32[Array, ""], constants: list[Array]
+    ) -> list[Array]:
+        values = map(nothing, traced.stored, traced.key_kinds)
+        given = [*values, jnp.zeros(batch, bool)]
+
+        def microbatch(step: Int32[Array, ""], state: list[Array]) -> list[Array]:
+            return evaluate(reducing.absorb, constants, [*state, *given])
+
+        return jax.lax.fori_loop(np.int32(0), batches, microbatch, init)
+
+    return jax.jit(gap)
 
 
 def block_rows(

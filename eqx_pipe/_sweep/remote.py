@@ -20,16 +20,19 @@ import numpy as np
 from jaxtyping import Float
 
 from .._errors import SweepError, describe_value, message
+from .._reduce.many import as_many
 from .._spaces.space import Space
 from .._store.chunks import Chunks
 from .._types import Key
 from .canonical import digest
-from .chunked import Chunk, Source
+from .chunked import Asked, Chunk, Source, Work
 from .context import settings, under
 from .fingerprint import fingerprint
 from .interrupt import Interrupt
 from .parts import Job, prepare
 from .progress import Progress
+from .reduced_rows import BlockRows
+from .reduced_states import Blocks
 
 _TRIES = 3
 _IN_FLIGHT_BYTES = 2**30
@@ -37,7 +40,7 @@ _IN_FLIGHT = 1024
 _KEPT = 4
 _GUESSED_WORKERS = 8
 
-_jobs: collections.OrderedDict[str, Job] = collections.OrderedDict()
+_jobs: collections.OrderedDict[str, Work] = collections.OrderedDict()
 _lock = threading.Lock()
 
 
@@ -72,11 +75,12 @@ class Task:
     costs: bool
     stretch: int
     isolated: bool
+    reduce: Any
     settings: dict[str, Any]
     program: tuple[str, str]
 
 
-def pack(fn: Callable[..., Any], job: Job, isolated: bool) -> bytes:
+def pack(fn: Callable[..., Any], job: Job, isolated: bool, reduce: Any = None) -> bytes:
     """A sweep for a worker, as bytes."""
     try:
         import cloudpickle
@@ -93,6 +97,7 @@ def pack(fn: Callable[..., Any], job: Job, isolated: bool) -> bytes:
         costs=job.costs,
         stretch=job.stretch,
         isolated=isolated,
+        reduce=reduce,
         settings=settings(),
         program=_program(job),
     )
@@ -133,17 +138,17 @@ def work(
 def elsewhere(
     executor: Any,
     packed: bytes,
-    job: Job,
+    rows: Work,
     chunks: Chunks,
     costs: Float[np.ndarray, " points"] | None,
     bar: Progress,
 ) -> Source:
     """Chunks that the workers of an executor compute."""
 
-    def source(todo: Sequence[int], stop: Interrupt) -> Iterator[Chunk]:
+    def source(todo: Sequence[int], stop: Asked) -> Iterator[Chunk]:
         waiting = collections.deque(_Try(number) for number in todo)
         flying: list[_Try] = []
-        room = job.point_bytes * chunks.points + len(packed)
+        room = rows.row_bytes * chunks.points + len(packed)
         most = max(2, min(_IN_FLIGHT, _IN_FLIGHT_BYTES // room))
 
         def launch(it: _Try) -> None:
@@ -168,7 +173,7 @@ def elsewhere(
                 for it in _finished(flying, wait=not waiting or len(flying) >= most):
                     flying.remove(it)
                     try:
-                        values, ok = it.result(chunks)
+                        values, ok = it.result(rows, chunks)
                     except Exception as error:
                         # What else is finished is kept first.
                         trouble = trouble or error
@@ -177,7 +182,7 @@ def elsewhere(
                         if not stop.asked:
                             waiting.append(it)
                         continue
-                    bar.done(len(ok))
+                    bar.done(rows.count(*chunks.span(it.number)))
                     yield it.number, values, ok
                 if trouble is not None:
                     raise trouble
@@ -207,7 +212,7 @@ class _Try:
             return bool(self.future.cancel())
         return False
 
-    def result(self, chunks: Chunks) -> tuple[Any, Any]:
+    def result(self, rows: Work, chunks: Chunks) -> tuple[Any, Any]:
         """Values and which are ok; no values if it is worth another try."""
         try:
             values, ok, error = self.future.result()
@@ -217,10 +222,18 @@ class _Try:
             # What the function raised comes as a value: here a worker has died.
             if self.tries < _TRIES and not isinstance(error, KeyboardInterrupt):
                 return None, None
-            raise _killing(*chunks.span(self.number), self.tries, error) from error
+            points = _points(rows, chunks, self.number)
+            raise _killing(*points, self.tries, error) from error
         if error is not None:
             raise error
         return values, ok
+
+
+def _points(rows: Work, chunks: Chunks, number: int) -> tuple[int, int]:
+    """The points of a chunk, the first and the one behind the last."""
+    first, last = chunks.span(number)
+    start = rows.count(0, first)
+    return start, start + rows.count(first, last)
 
 
 def _finished(flying: Sequence[_Try], wait: bool) -> list[_Try]:
@@ -236,7 +249,7 @@ def _finished(flying: Sequence[_Try], wait: bool) -> list[_Try]:
         pause = min(2 * pause, 0.02)
 
 
-def _prepared(name: str, task: Task) -> Job:
+def _prepared(name: str, task: Task) -> Work:
     devices = tuple(jax.local_devices())
     job = prepare(task.fn, task.space, task.key, task.batch_size, devices, task.costs)
     job = dataclasses.replace(job, stretch=task.stretch)
@@ -250,13 +263,16 @@ def _prepared(name: str, task: Task) -> Job:
                 "`fn` uses.",
             )
         )
+    rows: Work = job
+    if task.reduce is not None:
+        rows = BlockRows(Blocks(job, as_many("sweep", task.reduce)))
     with _lock:
         # Threads may come here together: all of them use one.
-        job = _jobs.setdefault(name, job)
+        rows = _jobs.setdefault(name, rows)
         _jobs.move_to_end(name)
         while len(_jobs) > _KEPT:
             _jobs.popitem(last=False)
-    return job
+    return rows
 
 
 def _program(job: Job) -> tuple[str, str]:

@@ -47,8 +47,9 @@ class SweepResult(eqx.Module):
     iteration gives one output after the other.
 
     With `reduce=`, `values` is the reduction, `points` says of how many points (fewer
-    than the space has if a reducer stopped the sweep), and what asks for the value at
-    one point is refused.
+    than the space has if a reducer stopped the sweep, or if a store has not all of
+    them; failed points count), and what asks for the value at one point is refused.
+    `ok` and `missing` end where the sweep was stopped.
     """
 
     values: PyTree

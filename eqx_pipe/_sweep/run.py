@@ -24,6 +24,7 @@ from .parts import prepare
 from .plan import check_batch_size, mesh_devices
 from .progress import Progress
 from .reduced import sweep_reduced
+from .reduced_kept import reduce_elsewhere
 from .result import SweepResult
 
 
@@ -80,7 +81,10 @@ def sweep(
       (Keyword only.)
     - `reduce`: a reducer (`Mean()`, `ArgMin(by="loss")`, ...) or a pytree of them. The
       values are reduced as they are computed, in memory that does not grow with the
-      number of points, and `.values` is then the reduction. (Keyword only.)
+      number of points, and `.values` is then the reduction. A `store` keeps the state
+      of every block of points instead of values; all states that are there are merged
+      in order for the result, and points that are missing are left out. (Keyword
+      only.)
     - `store`: the path of a folder that the values are written to, chunk by chunk as
       they are computed; `xarray.open_zarr` reads it at any time. The same call goes on
       where a sweep was stopped. `.values` is then read from there when it is asked
@@ -117,8 +121,8 @@ def sweep(
     After Ctrl-C a sweep with a store finishes the chunk in flight first.
 
     **Laws:** equal to its definition for every batch size, mesh, executor, part and
-    restart; a reduction is that of the values, bit for bit the same on any devices for
-    one batch size.
+    restart; a reduction is that of the values, bit for bit the same on any devices,
+    in parts, by an executor and after a restart for one batch size.
 
     !!! example
 
@@ -138,8 +142,12 @@ def sweep(
     size = space.size
     _check_size(size)
     isolated = on_error == "isolate"
-    away = check_elsewhere(store, part, executor, resume, reduce, mesh)
+    away = check_elsewhere(store, part, executor, resume, mesh)
     started = time.time()
+    if reduce is not None and away is not None:
+        with no_mesh():
+            work = (reduce, fn, space, key, batch_size, devices, isolated)
+            return reduce_elsewhere(away, *work, lambda *n: Progress(progress, *n))
     if reduce is not None:
         outputs = _outputs(fn, space, key)
         with no_mesh(), Progress(progress, size) as bar:

@@ -3,6 +3,7 @@
 import contextlib
 import datetime
 import importlib.util
+import json
 import os
 import shutil
 import uuid
@@ -94,6 +95,7 @@ def load_result(path: Any) -> SweepResult:
             )
         )
     with _opened(path) as data:
+        _check_no_reduction(path, data.attrs)
         store = None
         if RECORD in data.attrs and path.is_dir():
             # A copy of a store, cut into other chunks, is read as any other file.
@@ -139,6 +141,18 @@ def result_from(data: Any, store: Store | None = None) -> SweepResult:
         missing=(status == 0) if np.any(status == 0) else None,
         made=tuple((k, v) for k, v in attrs.items() if k not in _OWN),
     )
+
+
+def _check_no_reduction(path: Path, attributes: Any) -> None:
+    if RECORD in attributes and "reduce" in json.loads(attributes[RECORD]):
+        raise ValueError(
+            message(
+                "load_result",
+                f"the store {str(path)!r} keeps the states of a reduction.",
+                "Call the same sweep with the same `reduce` and `store`: what is there "
+                "is not computed again. `xarray.open_zarr` shows the states.",
+            )
+        )
 
 
 def _plain(value: Any) -> Any:

@@ -16,8 +16,8 @@ from .._store.lazy import Stored
 from .._store.lock import Taken, lock
 from .._store.store import FAILED, LOCKS, MISSING, OK, Store, is_vacant, open_store
 from .call import fn_name
-from .chunked import Source, gather
-from .fingerprint import check_same, fingerprint
+from .chunked import Source, Work, gather
+from .fingerprint import check_same
 from .interrupt import Interrupt
 from .label import attributes, coordinate_variables, inner_dims, variable_names
 from .label import storable as as_stored
@@ -31,21 +31,26 @@ _LOOK_AGAIN = 256 * 1024 * 1024
 
 
 def opened(
-    path: Path, job: Job, fn: Callable[..., Any], given: Any, shares: int, resume: str
+    path: Path,
+    print_: dict[str, Any],
+    plan: Callable[[dict[str, Any]], Plan],
+    batch_size: int,
+    given: Any,
+    resume: str,
 ) -> Store:
     """The store of a sweep at `path`, made if there is nothing.
 
-    `given` is the batch size that the user asked for.
+    `print_` says what the sweep is, and `plan` is called with it; `given` is the batch
+    size that the user asked for, and `batch_size` what came of it.
     """
-    print_ = fingerprint(job.space, job.key, job.parts, job.traced)
-    plan = _plan(job, shares, print_, fn_name(fn))
     if is_vacant(path):
+        layout = plan(print_)
         with continuing(path, "be made"):
-            create(path, plan)
+            create(path, layout)
     store = open_store("sweep", path)
     check_same(path, store.record, print_, resume)
     kept = store.record["batch_size"]
-    if given != "auto" and job.batch_size != kept:
+    if given != "auto" and batch_size != kept:
         raise ValueError(
             message(
                 "sweep",
@@ -64,7 +69,7 @@ def fill(
     share: tuple[int, int],
     named: bool,
     bar: Callable[[int, int], Progress],
-    point_bytes: int,
+    work: Work,
 ) -> None:
     """Computes what the store lacks of one share of its chunks.
 
@@ -75,25 +80,25 @@ def fill(
     if not _lacking(store, mine):
         return
     with _locked(store, share, named):
-        _look_again(store, mine, point_bytes)
+        _look_again(store, mine, work.row_bytes)
         todo = _lacking(store, mine)
-        size = _points(store.chunks, mine)
+        size = _points(work, store.chunks, mine)
         failed = 0
-        with bar(size, size - _points(store.chunks, todo)) as shown:
+        with bar(size, size - _points(work, store.chunks, todo)) as shown:
 
             def keep(number: int, values: list[np.ndarray], ok: Any) -> None:
                 nonlocal failed
                 status = np.where(ok, OK, FAILED).astype(np.int8)
                 with continuing(store.path, "take a chunk"):
                     store.commit(number, list(map(as_stored, values)), status)
-                failed += int(np.sum(~ok))
+                failed += work.failures(values, ok)
                 shown.failed(failed)
 
             try:
                 with Interrupt() as stop:
                     gather(source(shown), todo, keep, stop)
             except BaseException as error:
-                there = size - _points(store.chunks, _lacking(store, mine))
+                there = size - _points(work, store.chunks, _lacking(store, mine))
                 error.add_note(
                     f"{there:,} of {size:,} points are finished and kept in "
                     f"`{store.path}`. The same call goes on from there."
@@ -153,12 +158,12 @@ def continuing(path: Path, what: str) -> Iterator[None]:
         ) from error
 
 
-def _plan(job: Job, shares: int, record: dict[str, Any], name: str) -> Plan:
+def plan_of(job: Job, shares: int, record: dict[str, Any], name: str) -> Plan:
     space, traced = job.space, job.traced[0]
     outputs = jtu.tree_unflatten(traced.structure, traced.outputs)
     dims, coordinates = space.dims, coordinate_variables(space)
     names, status = variable_names(outputs, space)
-    _check_names([*dims, *coordinates, *names])
+    check_names([*dims, *coordinates, *names])
     variables = []
     for name_, leaf in zip(names, traced.stored, strict=True):
         kept = as_stored(np.empty((0, *leaf.shape), leaf.dtype))
@@ -194,7 +199,7 @@ def _made(job: Job, name: str) -> dict[str, Any]:
     return {k: v for k, v in attributes(result).items() if k != "seconds"}
 
 
-def _check_names(names: Sequence[str]) -> None:
+def check_names(names: Sequence[str]) -> None:
     wrong = [name for name in names if "/" in name or name.strip(".") == ""]
     if wrong:
         raise ValueError(
@@ -207,16 +212,15 @@ def _check_names(names: Sequence[str]) -> None:
         )
 
 
-def _points(chunks: Chunks, numbers: Sequence[int]) -> int:
-    spans = map(chunks.span, numbers)
-    return sum(last - first for first, last in spans)
+def _points(work: Work, chunks: Chunks, numbers: Sequence[int]) -> int:
+    return sum(work.count(*chunks.span(number)) for number in numbers)
 
 
 def _lacking(store: Store, mine: Sequence[int]) -> list[int]:
     return [number for number in mine if not store.is_done(number)]
 
 
-def _look_again(store: Store, mine: Sequence[int], point_bytes: int) -> None:
+def _look_again(store: Store, mine: Sequence[int], row_bytes: int) -> None:
     """Removes chunks that cannot be read, among those written last.
 
     A kill leaves none, but if the power fails the system may have kept the name of a
@@ -227,7 +231,7 @@ def _look_again(store: Store, mine: Sequence[int], point_bytes: int) -> None:
     for number in sorted(done, key=store.written, reverse=True):
         if not store.is_sound(number):
             store.discard(number)
-        room -= point_bytes * store.chunks.points
+        room -= row_bytes * store.chunks.points
         if room < 0:
             break
 

@@ -48,7 +48,7 @@ def page(result: SweepResult) -> str:
 def _reduced(result: SweepResult) -> list[str]:
     if result.points is None:
         return []
-    early = ", stopped" if result.points < result.space.size else ""
+    early = ", stopped" if len(result.ok) < result.space.size else ""
     return [f"  reduced over {result.points:,} points{early}"]
 
 

@@ -1,0 +1,300 @@
+"""Reductions that outlive a kill, are shared by processes, or computed by workers.
+
+The state of every block is kept, and merged when the result is asked for: in the order
+of the index and one after the other, as if the sweep had never been interrupted.
+"""
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax.tree_util as jtu
+import numpy as np
+
+from .._reduce.many import Many, as_many
+from .._spaces.space import Space
+from .._store.chunks import Chunks, cut
+from .._store.layout import Plan, Variable
+from .._store.store import MISSING, Store
+from .._tree import tree_text
+from .._types import Key
+from .call import fn_name
+from .canonical import Writer, digest
+from .chunked import Asked, Source, gather, here
+from .fingerprint import fingerprint
+from .interrupt import Interrupt
+from .label import inner_dims, versions
+from .label import storable as as_stored
+from .parts import Job, prepare
+from .plan import CHUNK_BYTES
+from .progress import Progress
+from .reduced_kernel import trace_reducers
+from .reduced_rows import BlockRows
+from .reduced_run import Fold
+from .reduced_states import Blocks
+from .remote import elsewhere, pack, workers
+from .result import SweepResult
+from .stored import check_names, fill, opened
+
+Bar = Callable[..., Progress]
+
+
+def reduce_elsewhere(
+    away: Any,
+    reduce: Any,
+    fn: Callable[..., Any],
+    space: Space,
+    key: Key | None,
+    batch_size: Any,
+    devices: tuple[Any, ...],
+    isolated: bool,
+    bar: Bar,
+) -> SweepResult:
+    """The result of a reduced sweep that has a store or an executor."""
+    started = time.time()
+    reducers = as_many("sweep", reduce)
+    processes = shares = 1 if away.part is None else away.part[1]
+    if away.executor is not None:
+        # What devices a worker has is not known: one for a guess.
+        devices, shares = devices[:1], shares * workers(away.executor)
+    job = prepare(fn, space, key, batch_size, devices, False, shares)
+    if away.path is None:
+        fold = _in_memory(away.executor, fn, job, reduce, reducers, isolated, bar)
+        return _result(fold, [], job, fn, started)
+
+    def plan(print_: dict[str, Any]) -> Plan:
+        return _plan(BlockRows(Blocks(job, reducers)), processes, print_, fn_name(fn))
+
+    print_ = fingerprint(job.space, job.key, job.parts, job.traced)
+    print_["reduce"] = _identity(reducers, job)
+    store = opened(away.path, print_, plan, job.batch_size, batch_size, away.resume)
+    job = dataclasses.replace(job, batch_size=store.record["batch_size"])
+    rows = BlockRows(Blocks(job, reducers))
+    prefix = _Stored(rows, store)
+
+    def source(shown: Progress) -> Source:
+        if away.executor is None:
+            inner = here(rows, store.chunks, None, shown, isolated)
+        else:
+            packed = pack(fn, job, isolated, reduce)
+            inner = elsewhere(away.executor, packed, rows, store.chunks, None, shown)
+        return _until_stopped(inner, prefix)
+
+    prefix.advance()
+    if not prefix.stopped:
+        share, named = away.part or (0, 1), away.part is not None
+        fill(store, source, share, named, bar, rows)
+    fold, gaps = _Stored(rows, store).all()
+    return _result(fold, gaps, job, fn, started)
+
+
+class _Stored:
+    """The reduction of what is in a store."""
+
+    def __init__(self, rows: BlockRows, store: Store):
+        self.rows, self.store = rows, store
+        self.fold = Fold(rows.blocks)
+        self._next = 0
+
+    @property
+    def stopped(self) -> bool:
+        """Whether a reducer asked to stop."""
+        return self.fold.stopped
+
+    def advance(self) -> None:
+        """Merges the chunks that are finished up to the first one that is not.
+
+        Only where it may stop the sweep.
+        """
+        if not self.rows.blocks.reducers.stops:
+            return
+        chunks = self.store.chunks
+        while self._next < len(chunks) and not self.stopped:
+            if not (self.store.is_done(self._next) and self._take()):
+                return
+
+    def all(self) -> tuple[Fold, list[tuple[int, int]]]:
+        """Merges all that there is; and the blocks that are missing, from and to."""
+        gaps, most = [], self.store.chunks.points
+        while self._next < len(self.store.chunks) and not self.stopped:
+            if not self._take():
+                first, last = self.store.chunks.span(self._next)
+                gaps.append((first, last))
+                self.fold.take(self.rows.gap(first, last - first, most))
+                self._next += 1
+        return self.fold, gaps
+
+    def _take(self) -> bool:
+        """Merges the next chunk; whether it is there."""
+        number, store = self._next, self.store
+        if (store.read_status(number) == MISSING).any():
+            return False
+        names = range(len(store.arrays))
+        values = [store.read(number, variable) for variable in names]
+        first, _ = store.chunks.span(number)
+        self.fold.take(self.rows.piece(first, values, store.chunks.points))
+        self._next += 1
+        return True
+
+
+class _InTurn:
+    """The reduction of rows that come in any order."""
+
+    def __init__(self, rows: BlockRows, chunks: Chunks):
+        self.rows, self.chunks = rows, chunks
+        self.fold = Fold(rows.blocks)
+        self.waiting: dict[int, list[np.ndarray]] = {}
+        self._next = 0
+
+    @property
+    def stopped(self) -> bool:
+        """Whether a reducer asked to stop."""
+        return self.fold.stopped
+
+    def advance(self) -> None:
+        """Merges the chunks that have come up to the first one that has not."""
+        while self._next in self.waiting and not self.stopped:
+            first, _ = self.chunks.span(self._next)
+            values = self.waiting.pop(self._next)
+            self.fold.take(self.rows.piece(first, values, self.chunks.points))
+            self._next += 1
+
+
+@dataclasses.dataclass(frozen=True)
+class _Either:
+    """Asked to stop by Ctrl-C, or by a reducer."""
+
+    stop: Asked
+    fold: Any
+
+    @property
+    def asked(self) -> bool:
+        return self.stop.asked or self.fold.stopped
+
+
+def _until_stopped(inner: Source, fold: Any) -> Source:
+    """Chunks, until those at the beginning say that no more are needed."""
+
+    def source(todo: Sequence[int], stop: Asked) -> Iterator[Any]:
+        for chunk in inner(todo, _Either(stop, fold)):
+            yield chunk
+            # By now it has been kept.
+            fold.advance()
+            if fold.stopped:
+                return
+
+    return source
+
+
+def _in_memory(
+    executor: Any,
+    fn: Callable[..., Any],
+    job: Job,
+    reduce: Any,
+    reducers: Many,
+    isolated: bool,
+    bar: Bar,
+) -> Fold:
+    """The reduction by an executor."""
+    rows = BlockRows(Blocks(job, reducers))
+    chunks = _chunks(rows, 1)
+    fold = _InTurn(rows, chunks)
+    failed = 0
+    with bar(job.space.size) as shown:
+
+        def keep(number: int, values: list[np.ndarray], ok: Any) -> None:
+            nonlocal failed
+            fold.waiting[number] = values
+            failed += rows.failures(values, ok)
+            shown.failed(failed)
+
+        packed = pack(fn, job, isolated, reduce)
+        inner = elsewhere(executor, packed, rows, chunks, None, shown)
+        gather(_until_stopped(inner, fold), range(len(chunks)), keep, Interrupt())
+    return fold.fold
+
+
+def _chunks(rows: BlockRows, shares: int) -> Chunks:
+    """Which blocks are computed and kept together."""
+    across = len(rows.blocks.job.devices)
+    most = max(1, CHUNK_BYTES // rows.row_bytes)
+    return cut((len(rows.blocks),), across, most, shares)
+
+
+def _result(
+    fold: Fold,
+    gaps: list[tuple[int, int]],
+    job: Job,
+    fn: Callable[..., Any],
+    started: float,
+) -> SweepResult:
+    done = fold.finish()
+    ok, missing = np.broadcast_to(np.True_, (done.points,)), None
+    if len(done.failed) or gaps:
+        ok = np.ones(done.points, bool)
+        ok[done.failed] = False
+    if gaps:
+        missing = np.zeros(done.points, bool)
+        for first, last in gaps:
+            missing[slice(*fold.blocks.span(first, last - first))] = True
+        ok[missing] = False
+    return SweepResult(
+        values=done.values,
+        space=job.space,
+        ok=ok,
+        batch_size=job.batch_size,
+        num_devices=len(job.devices),
+        started=started,
+        seconds=time.time() - started,
+        points=done.points - (0 if missing is None else int(missing.sum())),
+        function=fn_name(fn),
+        missing=missing,
+    )
+
+
+def _identity(reducers: Many, job: Job) -> dict[str, Any]:
+    """What tells reducers: what they do to a state, whatever the batch size."""
+    reducing = trace_reducers(reducers, job.traced[0], 2)
+    writer = Writer()
+    texts = [writer.program(reducing.absorb), writer.program(reducing.merge)]
+    texts += [*writer.constants, *map(writer.value, reducing.init)]
+    names = jtu.tree_unflatten(
+        reducers.structure, [type(r).__name__ for r in reducers.reducers]
+    )
+    states = jtu.tree_unflatten(reducing.structure, reducing.init)
+    return {
+        "reducers": str(names),
+        "states": tree_text(states),
+        "text": digest("\n".join(texts)),
+    }
+
+
+def _plan(rows: BlockRows, shares: int, record: dict[str, Any], name: str) -> Plan:
+    blocks = rows.blocks
+    first = np.arange(len(blocks), dtype=np.int64) * blocks.points
+    variables = []
+    for name_, leaf in rows.variables:
+        dtype = as_stored(np.empty((0,), leaf.dtype)).dtype
+        dims = inner_dims(name_, len(leaf.shape))
+        variables.append(Variable(name_, dtype, leaf.shape, dims))
+    check_names([variable.name for variable in variables])
+    space, job = blocks.job.space, blocks.job
+    return Plan(
+        dims=("block",),
+        chunks=_chunks(rows, shares),
+        coordinates={"first_point": (("block",), first)},
+        variables=variables,
+        status="status",
+        attributes={
+            "function": name,
+            "reduce": record["reduce"]["reducers"],
+            "space": repr(space),
+            "points": space.size,
+            "batch_size": job.batch_size,
+            "block_points": blocks.points,
+            "devices": len(job.devices),
+            **versions(),
+        },
+        record={**record, "batch_size": job.batch_size},
+    )
