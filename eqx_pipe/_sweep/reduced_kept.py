@@ -6,7 +6,7 @@ of the index and one after the other, as if the sweep had never been interrupted
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax.tree_util as jtu
@@ -16,12 +16,11 @@ from .._reduce.many import Many, as_many
 from .._spaces.space import Space
 from .._store.chunks import Chunks, cut
 from .._store.layout import Plan, Variable
-from .._store.store import MISSING, Store
 from .._tree import tree_text
 from .._types import Key
 from .call import fn_name
 from .canonical import Writer, digest
-from .chunked import Asked, Source, gather, here
+from .chunked import Source, gather, here
 from .fingerprint import fingerprint
 from .interrupt import Interrupt
 from .label import inner_dims, versions
@@ -29,6 +28,7 @@ from .label import storable as as_stored
 from .parts import Job, prepare
 from .plan import CHUNK_BYTES
 from .progress import Progress
+from .reduced_fold import InStore, InTurn, until_stopped
 from .reduced_kernel import trace_reducers
 from .reduced_rows import BlockRows
 from .reduced_run import Fold
@@ -71,7 +71,7 @@ def reduce_elsewhere(
     store = opened(away.path, print_, plan, job.batch_size, batch_size, away.resume)
     job = dataclasses.replace(job, batch_size=store.record["batch_size"])
     rows = BlockRows(Blocks(job, reducers))
-    prefix = _Stored(rows, store)
+    prefix = InStore(rows, store)
 
     def source(shown: Progress) -> Source:
         if away.executor is None:
@@ -79,112 +79,14 @@ def reduce_elsewhere(
         else:
             packed = pack(fn, job, isolated, reduce)
             inner = elsewhere(away.executor, packed, rows, store.chunks, None, shown)
-        return _until_stopped(inner, prefix)
+        return until_stopped(inner, prefix)
 
     prefix.advance()
     if not prefix.stopped:
         share, named = away.part or (0, 1), away.part is not None
         fill(store, source, share, named, bar, rows)
-    fold, gaps = _Stored(rows, store).all()
+    fold, gaps = InStore(rows, store).all()
     return _result(fold, gaps, job, fn, started)
-
-
-class _Stored:
-    """The reduction of what is in a store."""
-
-    def __init__(self, rows: BlockRows, store: Store):
-        self.rows, self.store = rows, store
-        self.fold = Fold(rows.blocks)
-        self._next = 0
-
-    @property
-    def stopped(self) -> bool:
-        """Whether a reducer asked to stop."""
-        return self.fold.stopped
-
-    def advance(self) -> None:
-        """Merges the chunks that are finished up to the first one that is not.
-
-        Only where it may stop the sweep.
-        """
-        if not self.rows.blocks.reducers.stops:
-            return
-        chunks = self.store.chunks
-        while self._next < len(chunks) and not self.stopped:
-            if not (self.store.is_done(self._next) and self._take()):
-                return
-
-    def all(self) -> tuple[Fold, list[tuple[int, int]]]:
-        """Merges all that there is; and the blocks that are missing, from and to."""
-        gaps, most = [], self.store.chunks.points
-        while self._next < len(self.store.chunks) and not self.stopped:
-            if not self._take():
-                first, last = self.store.chunks.span(self._next)
-                gaps.append((first, last))
-                self.fold.take(self.rows.gap(first, last - first, most))
-                self._next += 1
-        return self.fold, gaps
-
-    def _take(self) -> bool:
-        """Merges the next chunk; whether it is there."""
-        number, store = self._next, self.store
-        if (store.read_status(number) == MISSING).any():
-            return False
-        names = range(len(store.arrays))
-        values = [store.read(number, variable) for variable in names]
-        first, _ = store.chunks.span(number)
-        self.fold.take(self.rows.piece(first, values, store.chunks.points))
-        self._next += 1
-        return True
-
-
-class _InTurn:
-    """The reduction of rows that come in any order."""
-
-    def __init__(self, rows: BlockRows, chunks: Chunks):
-        self.rows, self.chunks = rows, chunks
-        self.fold = Fold(rows.blocks)
-        self.waiting: dict[int, list[np.ndarray]] = {}
-        self._next = 0
-
-    @property
-    def stopped(self) -> bool:
-        """Whether a reducer asked to stop."""
-        return self.fold.stopped
-
-    def advance(self) -> None:
-        """Merges the chunks that have come up to the first one that has not."""
-        while self._next in self.waiting and not self.stopped:
-            first, _ = self.chunks.span(self._next)
-            values = self.waiting.pop(self._next)
-            self.fold.take(self.rows.piece(first, values, self.chunks.points))
-            self._next += 1
-
-
-@dataclasses.dataclass(frozen=True)
-class _Either:
-    """Asked to stop by Ctrl-C, or by a reducer."""
-
-    stop: Asked
-    fold: Any
-
-    @property
-    def asked(self) -> bool:
-        return self.stop.asked or self.fold.stopped
-
-
-def _until_stopped(inner: Source, fold: Any) -> Source:
-    """Chunks, until those at the beginning say that no more are needed."""
-
-    def source(todo: Sequence[int], stop: Asked) -> Iterator[Any]:
-        for chunk in inner(todo, _Either(stop, fold)):
-            yield chunk
-            # By now it has been kept.
-            fold.advance()
-            if fold.stopped:
-                return
-
-    return source
 
 
 def _in_memory(
@@ -199,7 +101,7 @@ def _in_memory(
     """The reduction by an executor."""
     rows = BlockRows(Blocks(job, reducers))
     chunks = _chunks(rows, 1)
-    fold = _InTurn(rows, chunks)
+    fold = InTurn(rows, chunks)
     failed = 0
     with bar(job.space.size) as shown:
 
@@ -211,7 +113,7 @@ def _in_memory(
 
         packed = pack(fn, job, isolated, reduce)
         inner = elsewhere(executor, packed, rows, chunks, None, shown)
-        gather(_until_stopped(inner, fold), range(len(chunks)), keep, Interrupt())
+        gather(until_stopped(inner, fold), range(len(chunks)), keep, Interrupt())
     return fold.fold
 
 
