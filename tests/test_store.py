@@ -73,7 +73,7 @@ def test_chunks_are_few_and_full():
     assert cut((10**6, 10), 100, 200).points <= 400
 
 
-@settings(max_examples=max(6, settings().max_examples // 2))
+@settings(max_examples=max(4, settings().max_examples // 5))
 @given(st.sampled_from(FUNCTIONS), st.integers(0, SPACES - 1), st.sampled_from([1, 3]))
 def test_a_stored_sweep_is_the_sweep(fn, which, batch_size):
     space = some_space(which)
@@ -102,7 +102,7 @@ def test_a_stored_sweep_is_the_sweep(fn, which, batch_size):
         same(result[space.size // 2 :].values, memory[space.size // 2 :].values)
 
 
-@settings(max_examples=max(6, settings().max_examples // 2))
+@settings(max_examples=max(4, settings().max_examples // 5))
 @given(
     st.sampled_from(FUNCTIONS),
     st.integers(0, SPACES - 1),
