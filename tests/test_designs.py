@@ -55,7 +55,7 @@ def test_a_latin_hypercube_has_one_point_in_every_part(n, seed):
 
 def test_what_is_a_pair_and_what_a_node():
     design = ep.sobol(((0, 1), (2, 3)), 4)
-    assert [type(axis) for axis in design] == [ep.Values, ep.Values]
+    assert [type(axis) for axis in design] == [type(design[0])] * 2
     assert isinstance(ep.sobol((0, 1), 4), ep.Values)
     assert isinstance(ep.sobol([0, 1], 4), ep.Values)
     assert [len(x) for x in ep.sobol([[0, 1], (1, 2), [2, 3]], 4)] == [4, 4, 4]
@@ -118,4 +118,15 @@ def test_designs_are_pytrees_of_axes():
     leaves = jtu.tree_leaves(
         ep.sobol(TREE, 4), is_leaf=lambda x: isinstance(x, ep.Axis)
     )
-    assert all(isinstance(axis, ep.Values) for axis in leaves)
+    assert all(isinstance(axis, ep.Axis) for axis in leaves)
+
+
+def test_two_designs_are_two_dims():
+    one, two = ep.sobol({"a": (0, 1)}, 8), ep.sobol({"b": (0, 1)}, 8)
+    for tree in ({"p": one, "q": two}, {"p": one, "q": one}):
+        with pytest.raises(ValueError, match="two joint designs.*one design of all"):
+            ep.Space(tree)
+    other = ep.sobol({"b": (0, 1)}, 4, dim="other")
+    assert ep.Space({"p": one, "q": other}).dims == {"sobol": 8, "other": 4}
+    # What is no design may vary with one.
+    assert ep.Space({"p": one, "seed": ep.Values(range(8), dim="sobol")}).size == 8

@@ -249,3 +249,30 @@ def test_what_cannot_travel_is_said_before_anything_runs(monkeypatch):
     monkeypatch.setitem(sys.modules, "cloudpickle", None)
     with pytest.raises(ImportError, match=r"eqx_pipe\[distributed\]"):
         ep.sweep(jnp.sin, ep.Linspace(0, 1, 3), executor=executor)
+
+
+class Here:
+    """Submits to this very process."""
+
+    def submit(self, fn, *args):
+        return type("Result", (), {"result": lambda self: fn(*args)})()
+
+
+def test_jitted_functions_among_static_values_travel():
+    space = {"f": ep.Static([jnp.tanh, jnp.sin]), "x": ep.Linspace(-1, 1, 3)}
+
+    def fn(point):
+        return point["f"](point["x"])
+
+    away = ep.sweep(fn, space, executor=Here())
+    assert np.array_equal(away.values, ep.sweep(fn, space).values)
+
+
+def test_workers_made_by_fork_are_refused():
+    import multiprocessing
+    from concurrent.futures import ProcessPoolExecutor
+
+    context = multiprocessing.get_context("fork")
+    with ProcessPoolExecutor(1, mp_context=context) as pool:
+        with pytest.raises(ValueError, match=r"`fork`.*get_context\('spawn'\)"):
+            ep.sweep(lambda x: x, ep.Linspace(0, 1, 3), executor=pool)

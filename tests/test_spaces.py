@@ -342,3 +342,16 @@ def test_what_cannot_be_a_space_says_so_when_built(make, error, says):
 def test_a_linspace_has_the_values_of_numpy(lo, hi, n):
     values = ep.Space(ep.Linspace(lo, hi, n)).to_pandas()["x"].to_numpy()
     np.testing.assert_array_equal(values, np.linspace(lo, hi, n).astype(np.float32))
+
+
+def test_sizes_that_len_cannot_say():
+    wide = ep.Linspace(0, 1, 2**31 - 1)
+    space = ep.Space({"a": wide, "b": wide, "c": ep.Values(range(5))})
+    with pytest.raises(OverflowError, match="Use `space.size`"):
+        len(space)
+
+
+def test_numbers_too_large_for_the_dtype():
+    with pytest.raises(ValueError, match="too large for float32.*within the range"):
+        ep.Values([1.0, 1e40])
+    assert np.isinf(ep.Space(ep.Values([np.inf]))[0])

@@ -229,3 +229,13 @@ def test_other_dtypes_and_lengths_are_other_programs():
         np.testing.assert_allclose(got, 2 * np.asarray(values))
     with jax.enable_x64(True):
         assert ep.sweep(fn, ep.Values([2.0**-60])).values.dtype == np.float64
+
+
+def test_an_array_closed_over_and_the_same_array_in_the_space_are_two_programs():
+    array = jnp.arange(3.0)
+    xs = ep.Linspace(0, 1, 8)
+    closed = ep.sweep(lambda p: p["x"] * array, {"x": xs})
+    given = ep.sweep(lambda p: p["x"] * p["w"], {"x": xs, "w": array})
+    bare = ep.sweep(lambda x: x * array, xs)
+    assert np.array_equal(closed.values, given.values)
+    assert np.array_equal(closed.values, bare.values)

@@ -43,6 +43,7 @@ def arrange(
         _check_name(name, axis, dim, axes)
         members.setdefault(dim, []).append(name)
     for dim, names in members.items():
+        _check_design(dim, {name: axes[name] for name in names})
         _check_equal(
             {name: lengths[name] for name in names},
             f"Axes of the dim `{dim}`",
@@ -88,6 +89,31 @@ def _check_name(name: str, axis: Axis, dim: str, axes: Mapping[str, Axis]) -> No
                 "or rename the dim.",
             )
         )
+
+
+def _check_design(dim: str, axes: Mapping[str, Axis]) -> None:
+    """Raises if two joint designs have one dim: points of one would be tied to those
+    of the other, and their common default name makes that likely.
+    """
+    first: dict[str, str] = {}
+    seen: set[tuple[str, str]] = set()
+    for name, axis in axes.items():
+        if axis.design is None:
+            continue
+        first.setdefault(axis.design[0], name)
+        if axis.design in seen or len(first) > 1:
+            other = next(iter(first.values()))
+            raise ValueError(
+                message(
+                    "Space",
+                    f"`{other}` and `{name}` are of two joint designs, and both have "
+                    f"the dim `{dim}`.",
+                    "Make one design of all bounds, so that together they fill the "
+                    'box; or give one a name of its own, `dim="..."`, for the product '
+                    "of both.",
+                )
+            )
+        seen.add(axis.design)
 
 
 def _check_equal(lengths: Mapping[str, int], who: str, cure: str) -> None:

@@ -204,7 +204,8 @@ def _as_values(values: Any) -> Array:
     if isinstance(values, jax.Array):
         return values
     try:
-        array = jnp.asarray(values)
+        with np.errstate(over="ignore"):
+            array = jnp.asarray(values)
     except (TypeError, OverflowError, ValueError) as error:
         _refuse_values(
             TypeError, f"`values` holds what JAX has no dtype for ({error})."
@@ -213,6 +214,10 @@ def _as_values(values: Any) -> Array:
         np.asarray(array), np.asarray(values)
     ):
         _refuse_values(ValueError, f"an integer does not fit {array.dtype}.")
+    if jnp.issubdtype(array.dtype, jnp.inexact) and np.any(
+        np.isinf(np.asarray(array)) & ~np.isinf(np.asarray(values))
+    ):
+        _refuse_values(ValueError, f"a number is too large for {array.dtype}.")
     return array
 
 

@@ -54,6 +54,11 @@ class Axis(eqx.Module):
         return False
 
     @property
+    def design(self) -> tuple[str, str] | None:
+        """The joint design that the axis is a part of, and which part."""
+        return None
+
+    @property
     def is_static(self) -> bool:
         """Whether values are Python values, and `value` takes no traced position."""
         return False

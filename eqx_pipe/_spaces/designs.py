@@ -4,25 +4,47 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
-from jaxtyping import PyTree
+from jaxtyping import Array, Int, PyTree, Shaped
 
 from .._check import check_int
 from .._errors import describe_value, message
 from .._tree import join_path
-from .axes import Values
-from .axis import check_dim, check_length
-from .lookup import as_ends
+from .._types import Key
+from .axis import Axis, check_dim, check_length
+from .lookup import as_ends, take
 
 _SOBOL_MOST = 2**30
 
 
+class Column(Axis):
+    """One axis of a joint design, its `place`: the design and the path in it."""
+
+    values: Shaped[Array, "n ..."]
+    dim: str | None = eqx.field(static=True)
+    place: tuple[str, str] = eqx.field(static=True)
+
+    @property
+    def design(self) -> tuple[str, str]:
+        return self.place
+
+    def __len__(self) -> int:
+        return self.values.shape[0]
+
+    def value(self, i: Int[Array, ""], key: Key | None) -> Shaped[Array, "..."]:
+        return take(self.values, i)
+
+    def __repr__(self) -> str:
+        return f"{self.place[0].split('(')[0]}({len(self)}, dim={self.dim!r})"
+
+
 def sobol(
     bounds_tree: PyTree, n: Any, *, seed: Any = 0, dim: Any = "sobol"
-) -> PyTree[Values]:
+) -> PyTree[Axis]:
     """The first `n` points of a scrambled Sobol sequence in a box.
 
     The points of a longer sequence begin with those of a shorter one. They are spread
@@ -73,7 +95,7 @@ def sobol(
 
 def latin_hypercube(
     bounds_tree: PyTree, n: Any, *, seed: Any = 0, dim: Any = "latin_hypercube"
-) -> PyTree[Values]:
+) -> PyTree[Axis]:
     """A Latin hypercube of `n` points in a box.
 
     Cut each side of the box into `n` equal parts: every part has exactly one point.
@@ -145,9 +167,11 @@ def _design(
     sizes = [math.prod(np.shape(first)) for (first, _), _ in ends]
     cube = draw(sum(sizes), int(n), int(seed))
     parts = np.split(cube, np.cumsum(sizes)[:-1], axis=1)
+    paths = [path for path, _ in bounds]
+    design = f"{function}({', '.join(paths)}; n={n}, seed={seed})"
     axes = (
-        Values(_scaled(part, *both), dim=dim)
-        for part, both in zip(parts, ends, strict=True)
+        Column(_scaled(part, *both), dim, (design, path))
+        for path, part, both in zip(paths, parts, ends, strict=True)
     )
     return _rebuild(tree, axes)
 
@@ -188,7 +212,7 @@ def _pairs(function: str, node: Any, path: str) -> Iterator[tuple[str, Any]]:
         yield from _pairs(function, child, join_path(path, name))
 
 
-def _rebuild(node: Any, axes: Iterator[Values]) -> Any:
+def _rebuild(node: Any, axes: Iterator[Axis]) -> Any:
     """The tree with the next axis in the place of each pair."""
     if _is_pair(node):
         return next(axes)

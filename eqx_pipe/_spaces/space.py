@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import operator
+import sys
 import zlib
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -129,6 +130,10 @@ class Space(eqx.Module):
         return self.grid_size if self.window is None else self.window[2]
 
     def __len__(self) -> int:
+        if self.size > sys.maxsize:  # more than Python lets `len` say
+            raise OverflowError(
+                message("Space", f"it has {self.size} points.", "Use `space.size`.")
+            )
         return self.size
 
     def axis_dims(self) -> tuple[int, ...]:

@@ -12,13 +12,14 @@ import numpy as np
 from .store import Store
 
 
-class Stored:
+class Stored(np.lib.mixins.NDArrayOperatorsMixin):
     """One variable of a store as an array that is read when it is indexed.
 
     It has a `shape` and a `dtype`; `[i]`, slices, lists of indices and masks give
-    arrays, as does `numpy.asarray`. The leading axis counts the points, or with
-    `grid=True` the leading axes are the dims of the grid. `kind` is that of PRNG keys,
-    which are stored as their raw data.
+    arrays, as do `numpy.asarray` and `jax.numpy.asarray`. Operators, methods of arrays
+    and functions of NumPy read all of it; functions of JAX want `leaf[:]`. The leading
+    axis counts the points, or with `grid=True` the leading axes are the dims of the
+    grid. `kind` is that of PRNG keys, which are stored as their raw data.
     """
 
     def __init__(
@@ -69,6 +70,19 @@ class Stored:
             )
         whole = self[...]
         return whole if dtype is None else whole.astype(dtype)
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kw: Any) -> Any:
+        given = [x[...] if isinstance(x, Stored) else x for x in inputs]
+        return getattr(ufunc, method)(*given, **kw)
+
+    def __jax_array__(self) -> jax.Array:
+        return jnp.asarray(self[...])
+
+    def __getattr__(self, name: str) -> Any:
+        # What arrays have besides: `mean`, `max`, `T`, `astype`.
+        if name.startswith("_") or not hasattr(np.ndarray, name):
+            raise AttributeError(f"`Stored` has no attribute `{name}`.")
+        return getattr(self[...], name)
 
     def reshape(self, *shape: Any) -> Any:
         """With the dims of the grid in front it stays unread, else it is an array."""

@@ -75,6 +75,23 @@ class Store:
         with decoding(self._file(self.status, number)):
             return np.asarray(self.status[self.chunks.box(number)]).reshape(-1)
 
+    def statuses(self) -> np.ndarray:
+        """The status of every point."""
+        try:
+            return np.asarray(self.status[...]).reshape(-1)
+        except Exception:  # read again, to say which file it is
+            return np.concatenate(
+                [self.read_status(i) for i in range(len(self.chunks))]
+            )
+
+    def knows(self, number: int) -> bool:
+        """Whether the status of a chunk can be read."""
+        try:
+            self.read_status(number)
+        except OSError:
+            return False
+        return True
+
     def is_sound(self, number: int) -> bool:
         """Whether all files of a chunk can be read; reads them."""
         try:
@@ -173,7 +190,7 @@ def as_path(function: str, store: Any) -> Path:
                 "finished store to where it shall be.",
             )
         )
-    return Path(store).absolute()
+    return Path(store).expanduser().absolute()
 
 
 def check_zarr(function: str) -> None:

@@ -54,12 +54,27 @@ def _key_parameter(fn: Callable[..., Any]) -> inspect.Parameter | None:
         return None
 
 
+class MissingSweepKey(MissingKeyError):
+    """The error for a function of points that draws, in a sweep without a key."""
+
+    def __init__(self, function: str):
+        super().__init__("fn")
+        self.function = function
+
+    def __str__(self) -> str:
+        return message(
+            self.function,
+            "`fn` needs a PRNG key, and no `key` was given.",
+            f"Call `eqx_pipe.{self.function}(..., key=jax.random.key(0))`: each point "
+            "gets a key of its own.",
+        )
+
+    def __reduce__(self) -> Any:
+        return type(self), (self.function,)
+
+
 def _missing(function: str) -> MissingKeyError:
-    error = MissingKeyError("fn")
-    error.add_note(
-        f"Give the key to `eqx_pipe.{function}(..., key=jax.random.key(0))`."
-    )
-    return error
+    return MissingSweepKey(function)
 
 
 def _works_with_key(fn: Callable[..., Any], point: PyTree) -> bool:

@@ -46,8 +46,11 @@ def check_same(
     if reducers and (sure or stored["jax"] == now["jax"]):
         lines.append(reducers)
     forced = resume == "force"
+    # What a store has room for is no matter of trust.
+    form = _form(stored["function"], now["function"])
+    lines += form
     function, certain = _changes(stored, now)
-    if function and certain and not forced:
+    if function and certain and not forced and not form:
         lines += function
     elif (function or reducers) and not lines and not forced:
         warnings.warn(
@@ -62,7 +65,7 @@ def check_same(
             stacklevel=2,
         )
     if lines:
-        only = bool(function) and lines == function
+        only = bool(function) and lines == function and not form
         cure = "Give another path, or the sweep that made it."
         if only:
             cure += ' If you know that the values are the same, `resume="force"` goes '
@@ -152,6 +155,13 @@ def _reducing(stored: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str, b
     return f"`reduce`: {text} or functions", False
 
 
+def _form(was: Mapping[str, Any], is_: Mapping[str, Any]) -> list[str]:
+    """What differs in the structure, shapes and dtypes of the output."""
+    if all(was[name] == is_[name] for name in ("outputs", "structure")):
+        return []
+    return [f"`fn`: it gives {was['outputs']} in the store, now {is_['outputs']}"]
+
+
 def _changes(
     stored: Mapping[str, Any], now: Mapping[str, Any]
 ) -> tuple[list[str], bool]:
@@ -162,10 +172,9 @@ def _changes(
     was, is_ = stored["function"], now["function"]
     if was == is_:
         return [], True
-    for name in ("outputs", "structure"):
-        if was[name] != is_[name]:
-            text = f"`fn`: it gives {was['outputs']} in the store, now {is_['outputs']}"
-            return [text], True
+    form = _form(was, is_)
+    if form:
+        return form, True
     if was["constants"] != is_["constants"]:
         differing = set(is_["constants"]) ^ set(was["constants"])
         shown = ", ".join(sorted({text.split("#")[0] for text in differing})[:4])

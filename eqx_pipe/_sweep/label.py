@@ -3,6 +3,7 @@
 import datetime
 import importlib.metadata
 import platform
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -10,6 +11,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 
+from .._errors import message
 from .._spaces.space import Space
 from .._spaces.table import (
     axis_columns,
@@ -162,3 +164,17 @@ def versions() -> dict[str, str]:
 def _date(seconds: float) -> str:
     moment = datetime.datetime.fromtimestamp(seconds, datetime.UTC)
     return moment.isoformat(timespec="seconds")
+
+
+def check_names(function: str, names: Iterable[str]) -> None:
+    """Raises a `ValueError` for what cannot be the name of an array in a file."""
+    wrong = [name for name in names if "/" in name or name.strip(".") == ""]
+    if wrong:
+        raise ValueError(
+            message(
+                function,
+                f"`{wrong[0]}` cannot be the name of an array in a file.",
+                "Rename the axis or the output: such names have no slash and are not "
+                "made of dots alone.",
+            )
+        )

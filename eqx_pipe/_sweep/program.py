@@ -140,7 +140,13 @@ def _jaxpr(
                 frozenset(map(str, eqn.effects)),
             )
         )
-    return (tuple(heads), tuple(equations), tuple(atom(v) for v in jaxpr.outvars))
+    # How many of the heads are closed over: they are handed in by another way.
+    return (
+        len(jaxpr.constvars),
+        tuple(heads),
+        tuple(equations),
+        tuple(atom(v) for v in jaxpr.outvars),
+    )
 
 
 def _context(ctx: Any) -> Any:

@@ -25,6 +25,7 @@ from .fingerprint import fingerprint
 from .interrupt import Interrupt
 from .label import inner_dims, versions
 from .label import storable as as_stored
+from .label import check_names
 from .parts import Job, prepare
 from .plan import CHUNK_BYTES
 from .progress import Progress
@@ -35,7 +36,7 @@ from .reduced_run import Fold
 from .reduced_states import Blocks
 from .remote import elsewhere, pack, workers
 from .result import SweepResult
-from .stored import check_names, fill, opened
+from .stored import fill, opened
 
 Bar = Callable[..., Progress]
 
@@ -180,7 +181,7 @@ def _plan(rows: BlockRows, shares: int, record: dict[str, Any], name: str) -> Pl
         dtype = as_stored(np.empty((0,), leaf.dtype)).dtype
         dims = inner_dims(name_, len(leaf.shape))
         variables.append(Variable(name_, dtype, leaf.shape, dims))
-    check_names([variable.name for variable in variables])
+    check_names("sweep", [variable.name for variable in variables])
     space, job = blocks.job.space, blocks.job
     return Plan(
         dims=("block",),

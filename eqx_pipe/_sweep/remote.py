@@ -24,10 +24,9 @@ from .._reduce.many import as_many
 from .._spaces.space import Space
 from .._store.chunks import Chunks
 from .._types import Key
-from .canonical import digest
+from .canonical import Writer, digest
 from .chunked import Asked, Chunk, Source, Work
 from .context import settings, under
-from .fingerprint import fingerprint
 from .interrupt import Interrupt
 from .parts import Job, prepare
 from .progress import Progress
@@ -54,6 +53,22 @@ def check_executor(executor: Any) -> None:
                 "Give something with a method `submit(fn, *args)`: a "
                 "`concurrent.futures.ProcessPoolExecutor(mp_context=multiprocessing."
                 "get_context('spawn'))`, or Dask's `client.get_executor()`.",
+            )
+        )
+    _check_not_forked(executor)
+
+
+def _check_not_forked(executor: Any) -> None:
+    # Of the standard library's pools, which say so before anything is submitted.
+    context = getattr(executor, "_mp_context", None)
+    method = getattr(context, "get_start_method", None)
+    if callable(method) and method() == "fork":
+        raise ValueError(
+            message(
+                "sweep",
+                "`executor` makes its workers by `fork`, and a forked JAX hangs.",
+                "Give `ProcessPoolExecutor(mp_context=multiprocessing.get_context("
+                "'spawn'))`, under `if __name__ == '__main__':` in a script.",
             )
         )
 
@@ -277,8 +292,10 @@ def _prepared(name: str, task: Task) -> Work:
 
 def _program(job: Job) -> tuple[str, str]:
     """What tells the program of a sweep, and the version of JAX."""
-    found = fingerprint(job.space, job.key, job.parts, job.traced)["function"]
-    return digest(f"{found['text']} {found['constants']}"), jax.__version__
+    # The programs alone: a callable among static values may lose its name on its way.
+    writer = Writer()
+    texts = [writer.program(traced.jaxpr) for traced in job.traced]
+    return digest("\n".join([*texts, *writer.constants])), jax.__version__
 
 
 def _portable(error: Exception) -> Exception:

@@ -17,6 +17,7 @@ from .._errors import describe_value, message, nearest
 from .._spaces.axes import Geomspace
 from .._spaces.html import shown
 from .._spaces.space import Space
+from .._store.lazy import stored_in
 from .._tree import leaves_with_names
 from .view import page, text
 
@@ -34,6 +35,9 @@ class Best:
     value: Any
     output: PyTree
 
+
+_READ_BYTES = 64 * 1024 * 1024
+"""How much of a store is held at once where all of it is looked at."""
 
 _OF_THE_SPACE = ("space", "mode", "points")
 
@@ -188,10 +192,23 @@ class SweepResult(eqx.Module):
         i = int(candidates[pick(scores[candidates])])
         return Best(i, self.space.point(i), scores[i].item(), self[i])
 
+    def _slices(self) -> list[slice]:
+        """All points, or neighbours few enough to be read from a store at once."""
+        if stored_in(jtu.tree_leaves(self.values)) is None:
+            return [slice(None)]
+        row = sum(leaf.nbytes for leaf in jtu.tree_leaves(self.values)) // len(self)
+        step = max(1, _READ_BYTES // max(1, row))
+        return [slice(i, i + step) for i in range(0, len(self), step)]
+
+    def _compared(self, by: Any, part: slice) -> np.ndarray:
+        values = jtu.tree_map(lambda leaf: jnp.asarray(leaf[part]), self.values)
+        return _host(jax.vmap(by)(values))
+
     def _scores(self, by: Any) -> np.ndarray:
         named = {name or "value": leaf for name, leaf in leaves_with_names(self.values)}
         if callable(by):
-            shown, scores = "by", _host(jax.vmap(by)(_device(self.values)))
+            parts = [self._compared(by, part) for part in self._slices()]
+            shown, scores = "by", np.concatenate(parts)
         elif by is None and len(named) == 1:
             shown, scores = next((k, _host(v)) for k, v in named.items())
         elif isinstance(by, str) and by in named:
@@ -332,7 +349,3 @@ def _host(x: Any) -> np.ndarray:
     array = np.asarray(jax.random.key_data(x) if is_key else x)
     known = array.dtype.kind in "biufc"
     return array if known else array.astype(np.float32)
-
-
-def _device(values: PyTree) -> PyTree:
-    return jtu.tree_map(jnp.asarray, values)

@@ -19,6 +19,7 @@ from .._store.layout import RECORD
 from .._store.lazy import Stored
 from .._store.store import Store, open_store
 from .form import FORM, as_kind, outputs_from, parse, space_from
+from .label import check_names
 from .result import SweepResult
 
 _OWN = (FORM, RECORD, "batch_size", "devices", "seconds", "started", "function")
@@ -39,6 +40,7 @@ def save(result: SweepResult, path: Any, overwrite: bool) -> None:
     if os.path.lexists(path):
         _check_replaceable(path, overwrite)
     data = result.to_xarray()
+    check_names("SweepResult.save", map(str, data.variables))
     beside = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.partial")
     try:
         if kind == ".zarr":
@@ -127,7 +129,7 @@ def result_from(data: Any, store: Store | None = None) -> SweepResult:
             points(name), {"dtype": dtype, **({"key": kind} if kind else {})}
         )
 
-    status = points(form["status"])
+    status = points(form["status"]) if store is None else store.statuses()
     return SweepResult(
         values=outputs_from(form, leaf),
         space=space_from(form, column),

@@ -19,7 +19,13 @@ from .call import fn_name
 from .chunked import Source, Work, gather
 from .fingerprint import check_same
 from .interrupt import Interrupt
-from .label import attributes, coordinate_variables, inner_dims, variable_names
+from .label import (
+    attributes,
+    check_names,
+    coordinate_variables,
+    inner_dims,
+    variable_names,
+)
 from .label import storable as as_stored
 from .parts import Job
 from .plan import CHUNK_BYTES
@@ -77,9 +83,11 @@ def fill(
     how many of them are there already; `named` says that the user asked for a share.
     """
     mine = range(share[0], len(store.chunks), share[1])
-    if not _lacking(store, mine):
+    if not _lacking(store, mine) and not _unknown(store, mine):
         return
     with _locked(store, share, named):
+        for number in _unknown(store, mine):
+            store.discard(number)
         _look_again(store, mine, work.row_bytes)
         todo = _lacking(store, mine)
         size = _points(work, store.chunks, mine)
@@ -131,11 +139,7 @@ def result_of(store: Store, job: Job, fn: Callable[..., Any], started: float) ->
 
 def stored_ok(store: Store) -> tuple[Any, Any]:
     """Which points of a store have a value, and which are missing, if any."""
-    try:
-        status = np.asarray(store.status[...]).reshape(-1)
-    except Exception:  # read again, to say which file it is
-        numbers = range(len(store.chunks))
-        status = np.concatenate([store.read_status(number) for number in numbers])
+    status = store.statuses()
     ok, missing = status == OK, status == MISSING
     # All of them, in no memory.
     ok = np.broadcast_to(np.True_, ok.shape) if ok.all() else ok
@@ -163,7 +167,7 @@ def plan_of(job: Job, shares: int, record: dict[str, Any], name: str) -> Plan:
     outputs = jtu.tree_unflatten(traced.structure, traced.outputs)
     dims, coordinates = space.dims, coordinate_variables(space)
     names, status = variable_names(outputs, space)
-    check_names([*dims, *coordinates, *names])
+    check_names("sweep", [*dims, *coordinates, *names])
     variables = []
     for name_, leaf in zip(names, traced.stored, strict=True):
         kept = as_stored(np.empty((0, *leaf.shape), leaf.dtype))
@@ -199,25 +203,22 @@ def _made(job: Job, name: str) -> dict[str, Any]:
     return {k: v for k, v in attributes(result).items() if k != "seconds"}
 
 
-def check_names(names: Sequence[str]) -> None:
-    wrong = [name for name in names if "/" in name or name.strip(".") == ""]
-    if wrong:
-        raise ValueError(
-            message(
-                "sweep",
-                f"`{wrong[0]}` cannot be the name of an array in a store.",
-                "Rename the axis or the output: names of files have no slash and are "
-                "not made of dots alone.",
-            )
-        )
-
-
 def _points(work: Work, chunks: Chunks, numbers: Sequence[int]) -> int:
     return sum(work.count(*chunks.span(number)) for number in numbers)
 
 
 def _lacking(store: Store, mine: Sequence[int]) -> list[int]:
     return [number for number in mine if not store.is_done(number)]
+
+
+def _unknown(store: Store, mine: Sequence[int]) -> list[int]:
+    """Finished chunks whose status cannot be read: nobody knows what they are."""
+    try:
+        store.statuses()
+    except OSError:
+        done = [number for number in mine if store.is_done(number)]
+        return [number for number in done if not store.knows(number)]
+    return []
 
 
 def _look_again(store: Store, mine: Sequence[int], row_bytes: int) -> None:

@@ -1,0 +1,83 @@
+"""Values that are read from a store, used as arrays; and stores that are damaged."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import eqx_pipe as ep
+
+pytest.importorskip("xarray")
+pytest.importorskip("zarr")
+
+SPACE = ep.Linspace(0, 1, 16)
+
+
+def double(x):
+    return 2 * x
+
+
+def filled(path, **options):
+    return ep.sweep(double, SPACE, store=path, batch_size=2, **options)
+
+
+def test_stored_values_do_what_arrays_do(tmp_path):
+    stored = filled(tmp_path / "runs.zarr").values
+    plain = ep.sweep(double, SPACE).values
+    assert type(stored) is not np.ndarray
+    assert np.array_equal(stored == plain[3], plain == plain[3])
+    assert np.array_equal(stored > 1, plain > 1)
+    assert np.array_equal(1 - stored**2, 1 - plain**2)
+    assert np.array_equal(np.sqrt(stored), np.sqrt(plain))
+    assert np.array_equal(stored + stored, plain + plain)
+    assert stored.mean() == np.mean(stored) == plain.mean() == jnp.mean(stored[:])
+    assert stored.max() == plain.max() and stored.astype(int).dtype == int
+    assert isinstance(jnp.asarray(stored), jax.Array)
+    with pytest.raises(AttributeError, match="no attribute `mode`"):
+        stored.mode  # noqa: B018
+
+
+def test_best_by_a_function_reads_a_part_at_a_time(tmp_path, monkeypatch):
+    from eqx_pipe._sweep import result as module
+
+    monkeypatch.setattr(module, "_READ_BYTES", 20)
+    assert filled(tmp_path / "runs.zarr").best(lambda y: -y).index == 15
+
+
+def test_forcing_trusts_the_function_not_its_form(tmp_path):
+    path = tmp_path / "runs.zarr"
+    filled(path, part=(0, 2))
+    others = (
+        lambda x: {"loss": 2 * x},
+        lambda x: x.astype(jnp.int32),
+        lambda x: jnp.stack([x, -x]),
+    )
+    for other in others:
+        with pytest.raises(ValueError, match="`fn`: it gives float32.* in the store"):
+            ep.sweep(other, SPACE, store=path, resume="force")
+    assert ep.sweep(lambda x: x + x, SPACE, store=path, resume="force").ok.all()
+
+
+def test_a_status_that_cannot_be_read_is_computed_again(tmp_path):
+    path = tmp_path / "runs.zarr"
+    whole = np.asarray(filled(path).values)
+    file = next((path / "status" / "c").iterdir())
+    file.write_bytes(file.read_bytes()[:-2])
+    with pytest.raises(OSError, match=f"{file}.*Delete it"):
+        ep.load_result(path)
+    again = filled(path)
+    assert again.ok.all() and np.array_equal(again.values, whole)
+    assert ep.load_result(path).ok.all()
+
+
+def test_the_home_folder_is_known(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    filled("~/runs.zarr")
+    assert (tmp_path / "runs.zarr").is_dir()
+
+
+def test_names_that_no_file_can_have(tmp_path):
+    result = ep.sweep(lambda x: {"a": x, "a/b": x}, SPACE)
+    with pytest.raises(ValueError, match="`a/b` cannot be.*Rename"):
+        result.save(tmp_path / "runs.zarr")
+    assert not list(tmp_path.iterdir())
