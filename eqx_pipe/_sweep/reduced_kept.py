@@ -23,9 +23,8 @@ from .canonical import Writer, digest
 from .chunked import Source, gather, here
 from .fingerprint import fingerprint
 from .interrupt import Interrupt
-from .label import inner_dims, versions
+from .label import check_names, inner_dims, versions
 from .label import storable as as_stored
-from .label import check_names
 from .parts import Job, prepare
 from .plan import CHUNK_BYTES
 from .progress import Progress
