@@ -370,8 +370,10 @@ def test_a_damaged_chunk_is_never_read(tmp_path, how, name):
     file = damage(path, name, how)
     # Nothing is missing by the looks of it: it is found when it is read, ...
     with pytest.raises(OSError, match=f"{file.name}.* cannot be read.*Delete it"):
-        ep.sweep(jnp.sin, space, **asked).values[:]
-    file.unlink()
+        ep.load_result(path).values[:]
+    if name == "value":
+        file.unlink()
+    # (a sweep looks at every status, so it finds this one by itself)
     assert np.array_equal(ep.sweep(jnp.sin, space, **asked).values, expected)
     # ... and when a sweep goes on, which computes it again.
     damage(path, name, how)
