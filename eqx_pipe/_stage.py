@@ -314,7 +314,11 @@ def call(
         return stage.run(x, state, inner)
     keyword = {"key": inner.key} if _takes_key(stage) else {}
     if not is_stateful(stage):
-        return stage(*args, **keyword), state
+        try:
+            return stage(*args, **keyword), state
+        except TypeError as error:
+            _say_if_not_layer(stage, error)
+            raise
     result = stage(*args, state, **keyword)
     pair = isinstance(result, tuple) and len(result) == 2
     if not pair or not isinstance(result[1], eqx.nn.State):
@@ -324,6 +328,19 @@ def call(
             "state)` from its `__call__(x, state, *, key=None)`."
         )
     return result
+
+
+def _say_if_not_layer(stage: Any, error: Exception) -> None:
+    """A note on `error` if `stage` holds state and its type does not say so."""
+    if isinstance(stage, eqx.nn.StatefulLayer) or not isinstance(stage, eqx.Module):
+        return
+    if any(map(_is_state_index, jtu.tree_leaves(stage, is_leaf=_is_state_index))):
+        name = type(stage).__name__
+        error.add_note(
+            f"`{name}` holds an `equinox.nn.StateIndex`, and is given no state: derive "
+            "it from `equinox.nn.StatefulLayer`, so that it is called as a stage with "
+            "state."
+        )
 
 
 def wants_key(

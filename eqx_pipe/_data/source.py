@@ -45,8 +45,12 @@ class DeviceSource(eqx.Module):
     def __getitem__(self, index: Any) -> PyTree:
         """One record; a negative index counts from the end."""
         i = index.__index__()
-        if not -len(self) <= i < len(self):
-            raise IndexError(f"record {i} of a source of {len(self)} records")
+        size = len(self)
+        if not -size <= i < size:
+            raise IndexError(
+                f"record {i} of a source of {size} records. Give an integer from "
+                f"{-size} to {size - 1}."
+            )
         one = self.take(jnp.asarray([i % len(self)], np.uint32))
         return jtu.tree_map(lambda leaf: leaf[0], one)
 

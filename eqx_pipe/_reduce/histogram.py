@@ -87,8 +87,7 @@ class Histogram(Reduction):
 def _edges(bins: Any, range: Any) -> np.ndarray:
     if range is not None:
         check_int("Histogram", "bins", bins, 1)
-        low, high = range
-        edges = np.linspace(low, high, int(bins) + 1)
+        edges = np.linspace(*_as_ends(range), int(bins) + 1)
     else:
         edges = _as_edges(bins)
     wrong = np.flatnonzero(~(edges[1:] > edges[:-1]))
@@ -103,6 +102,20 @@ def _edges(bins: Any, range: Any) -> np.ndarray:
             )
         )
     return edges
+
+
+def _as_ends(range: Any) -> tuple[float, float]:
+    try:
+        low, high = map(float, range)
+    except (TypeError, ValueError):
+        raise TypeError(
+            message(
+                "Histogram",
+                f"`range` is {describe_value(range)}.",
+                "Give the lowest and the highest edge: `range=(0, 1)`.",
+            )
+        ) from None
+    return low, high
 
 
 def _as_edges(bins: Any) -> np.ndarray:

@@ -61,7 +61,7 @@ def _length(name: str, axis: Axis) -> int:
             message(
                 "Space",
                 f"the axis `{name}` has {n} values.",
-                "An axis has at least one and at most 2**31 - 1.",
+                "Give it at least one and at most 2**31 - 1.",
             )
         )
     return n

@@ -88,7 +88,11 @@ def sobol(
     check_length("sobol", n)
     if n > _SOBOL_MOST:
         raise ValueError(
-            message("sobol", f"`n` is {n}.", "A Sobol sequence has 2**30 points.")
+            message(
+                "sobol",
+                f"`n` is {n}, and a Sobol sequence has 2**30 points.",
+                "Give at most so many, or use `latin_hypercube`.",
+            )
         )
     return _design("sobol", draw, bounds_tree, n, seed, dim)
 
@@ -163,7 +167,10 @@ def _design(
                 "Give at least one pair: `{'rate': (0.0, 1.0)}`.",
             )
         )
-    ends = [as_ends(f"{function}, bounds of `{p or 'x'}`", *b) for p, b in bounds]
+    ends = [
+        as_ends(function, *b, place=f"in the bounds of `{p or 'x'}`, ")
+        for p, b in bounds
+    ]
     sizes = [math.prod(np.shape(first)) for (first, _), _ in ends]
     cube = draw(sum(sizes), int(n), int(seed))
     parts = np.split(cube, np.cumsum(sizes)[:-1], axis=1)

@@ -88,13 +88,19 @@ def tabulate(
     return Lookup(jnp.asarray(coarse), fine)
 
 
-def as_ends(function: str, lo: Any, hi: Any) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
+def as_ends(
+    function: str, lo: Any, hi: Any, place: str = ""
+) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
     """Both ends as arrays of one shape and one inexact dtype, finite.
 
     And both as precisely as they were given, in float64, unless one is traced: the
-    decimal 0.001 lies between 0.0001 and 1 as decimals, not as float32s.
+    decimal 0.001 lies between 0.0001 and 1 as decimals, not as float32s. `place` says
+    in messages where the ends stand.
     """
-    plain = [_number(function, "lo", lo), _number(function, "hi", hi)]
+    plain = [
+        _number(function, f"{place}`lo`", lo),
+        _number(function, f"{place}`hi`", hi),
+    ]
     typed = [x.dtype for x in (lo, hi) if hasattr(x, "dtype")]
     dtype = (
         np.dtype(np.float32) if not typed else jnp.promote_types(typed[0], typed[-1])
@@ -113,7 +119,8 @@ def as_ends(function: str, lo: Any, hi: Any) -> tuple[tuple[Any, Any], tuple[Any
                 raise ValueError(
                     message(
                         function,
-                        f"`{name}` is {describe_value(given)}, not finite in {dtype}.",
+                        f"{place}`{name}` is {describe_value(given)}, not finite in "
+                        f"{dtype}.",
                         "Give finite ends.",
                     )
                 )
@@ -121,7 +128,8 @@ def as_ends(function: str, lo: Any, hi: Any) -> tuple[tuple[Any, Any], tuple[Any
         raise ValueError(
             message(
                 function,
-                f"`lo` has the shape {plain[0].shape} and `hi` {plain[1].shape}.",
+                f"{place}`lo` has the shape {plain[0].shape} and `hi` "
+                f"{plain[1].shape}.",
                 "Give two numbers, or two arrays of the same shape.",
             )
         )
@@ -141,7 +149,7 @@ def _number(function: str, name: str, x: Any) -> Any:
         raise TypeError(
             message(
                 function,
-                f"`{name}` is {describe_value(x)}.",
+                f"{name} is {describe_value(x)}.",
                 "Give a real number or an array of them; for values of another kind "
                 "use `Values`.",
             )

@@ -171,7 +171,7 @@ class Space(eqx.Module):
                 message(
                     "Space",
                     f"index {i} is out of range.",
-                    f"The space has {self.size} points, 0 to {self.size - 1}.",
+                    f"Give one of the {self.size} points, 0 to {self.size - 1}.",
                 )
             )
         start, step, _ = self.window or (0, 1, 0)
@@ -234,7 +234,7 @@ class Space(eqx.Module):
                     message(
                         "Space",
                         f"the slice {_slice_text(i)} of {self.size} points is empty.",
-                        "A space has at least one point.",
+                        "Choose at least one point.",
                     )
                 )
             window = (start + step * chosen.start, step * chosen.step, count)
