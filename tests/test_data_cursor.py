@@ -1,5 +1,6 @@
 """`Cursor`: saving, resuming, and telling that it is another one's."""
 
+import dataclasses
 import json
 
 import equinox as eqx
@@ -121,10 +122,10 @@ def test_a_text_that_is_no_cursor(text):
 
 
 def test_a_place_behind_the_end_is_refused():
-    text = json.loads(make().init(KEY).to_json())
-    text["position"] = 11
+    eleven = np.asarray([11, 0], np.uint32)
+    cursor = dataclasses.replace(make().init(KEY), record=eleven)
     with pytest.raises(ValueError, match="stands at record 11 of 10"):
-        make().next(ep.Cursor.from_json(json.dumps(text)))
+        make().next(cursor)
 
 
 def test_a_traced_cursor_where_a_value_is_needed():
@@ -159,3 +160,35 @@ def test_bad_keys():
 def test_jit_of_a_loader_says_what_to_use():
     with pytest.raises(TypeError, match="filter_jit"):
         jax.jit(make().next)(make().init(KEY))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("position", 1.5),
+        ("position", 11),
+        ("position", -1),
+        ("epoch", "1"),
+        ("epoch", True),
+        ("kind", "unheard"),
+        ("kind", 3),
+        ("key", [1, 2, 3]),
+        ("key", 5),
+        ("key", [1, -2]),
+    ],
+)
+def test_a_text_with_something_wrong_in_it(name, value):
+    loader = ep.Loader(ep.ArraySource(np.arange(10)), batch_size=4)
+    text = json.loads(loader.init(KEY).to_json())
+    text[name] = value
+    with pytest.raises(ValueError, match=f"whose `.*{name}.*`to_json`"):
+        ep.Cursor.from_json(json.dumps(text))
+
+
+def test_a_cursor_is_shown_by_its_place():
+    loader = ep.Loader(ep.ArraySource(np.arange(10)), batch_size=4)
+    _, cursor = loader.next(loader.init(KEY).next_epoch())
+    assert repr(cursor) == "Cursor(epoch=1, position=4)"
+    seen = []
+    jax.jit(lambda c: seen.append(repr(c)))(cursor)
+    assert seen == ["Cursor(epoch=traced, position=traced)"]

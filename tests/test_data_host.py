@@ -318,3 +318,88 @@ def test_a_source_that_fails_at_its_first_record():
     with pytest.raises(OSError) as error:
         ep.Loader(Slow(fails_at=0), batch_size=1)
     assert "record 0" in error.value.__notes__[0]
+
+
+class Ends(Slow):
+    """A source that takes `StopIteration` for a way to say that it is through."""
+
+    def __getitem__(self, i):
+        if i >= 5:
+            raise StopIteration
+        return np.float32(i)
+
+
+class EndsMany(Ends):
+    def __getitems__(self, indices):
+        return [self[i] for i in indices]
+
+
+@pytest.mark.parametrize("kind", [Ends, EndsMany])
+def test_a_source_that_ends_too_soon(kind):
+    loader = ep.Loader(kind(12), batch_size=4, shuffle=False)
+    iterator = loader.epoch(loader.init(KEY))
+    next(iterator)
+    with pytest.raises(RuntimeError, match="`StopIteration`.*smaller length") as error:
+        list(iterator)
+    text = "".join([str(error.value), *getattr(error.value, "__notes__", [])])
+    assert "record 5" in text
+    with pytest.raises(RuntimeError, match="`StopIteration`"):
+        loader.next(iterator.cursor)
+    with pytest.raises(RuntimeError, match="`StopIteration`"):
+        ep.reduce_loader(loader, loader.init(KEY), ep.Mean())
+    wait_for_threads()
+
+
+def test_the_dtype_is_that_of_record_0_in_every_batch():
+    records = [np.int64(0)] * 4 + [np.float64(4.75)] * 4
+    loader = ep.Loader(records, batch_size=4, shuffle=False)
+    iterator = loader.epoch(loader.init(KEY))
+    next(iterator)
+    with pytest.raises(ep.StructureError, match=r"record 4 .*float64\[\].*int32"):
+        next(iterator)
+    same = [np.int64(1), np.int32(2), 3]
+    loader = ep.Loader(same, batch_size=3, shuffle=False)
+    assert loader.next(loader.init(KEY))[0].tolist() == [1, 2, 3]
+
+
+def test_floats_that_overflow():
+    loader = ep.Loader([1.0, np.inf, 1e300], batch_size=3, shuffle=False)
+    with pytest.raises(ValueError, match="do not fit into float32") as error:
+        loader.next(loader.init(KEY))
+    assert "record 2" in error.value.__notes__[0]
+
+
+@pytest.mark.parametrize("format", [None, "numpy"])
+def test_a_hugging_face_column_with_gaps(format):
+    datasets = pytest.importorskip("datasets")
+    data = datasets.Dataset.from_dict({"i": [1, 2, None, 4]}).with_format(format)
+    loader = ep.Loader(data, batch_size=4, shuffle=False)
+    with pytest.raises(ep.StructureError, match="record 2 .*another form"):
+        loader.next(loader.init(KEY))
+
+
+@pytest.mark.parametrize(
+    ("found", "what", "wrong"),
+    [
+        (lambda n: [np.float32(0)] * (n - 1), ValueError, "3 records, and 4 were"),
+        (lambda n: {"x": np.zeros(n)}, TypeError, "returned a dict"),
+    ],
+)
+def test_a_source_that_gives_another_number_of_records(found, what, wrong):
+    class Many(Slow):
+        def __getitems__(self, indices):
+            return found(len(indices))
+
+    loader = ep.Loader(Many(), batch_size=4)
+    with pytest.raises(what, match=f"{wrong}.*one record for each"):
+        loader.next(loader.init(KEY))
+
+
+def test_a_table_of_columns_is_told_how_to_be_a_source():
+    pandas = pytest.importorskip("pandas")
+    table = pandas.DataFrame({"x": np.zeros(3, np.float32)})
+    with pytest.raises(KeyError) as error:
+        ep.Loader(table, batch_size=2)
+    assert any("ArraySource({name:" in note for note in error.value.__notes__)
+    source = ep.ArraySource({name: table[name].to_numpy() for name in table})
+    assert len(source) == 3

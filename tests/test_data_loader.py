@@ -337,3 +337,16 @@ def test_bad_cursors():
     for call in (loader.next, loader.epoch, lambda c: loader.scan(max, 0, c)):
         with pytest.raises(TypeError, match="loader.init"):
             call(KEY)
+
+
+@pytest.mark.parametrize("kind", ["device", "host"])
+def test_a_batch_pipe_that_fails_for_the_short_last_batch_says_so(kind):
+    data = np.arange(10, dtype=np.float32)
+    source = ep.ArraySource(data) if kind == "device" else data
+    pieces = lambda batch: batch.reshape(2, 2)  # noqa: E731
+    loader = ep.Loader(source, batch_pipe=pieces, batch_size=4)
+    iterator = loader.epoch(loader.init(jr.key(0)))
+    next(iterator), next(iterator)
+    with pytest.raises(TypeError) as error:
+        next(iterator)
+    assert any("of 2 records instead of 4" in note for note in error.value.__notes__)

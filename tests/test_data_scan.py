@@ -191,16 +191,43 @@ def test_one_program_for_every_epoch():
         steps.append(1)
         return carry + batch["i"].sum(), None
 
+    for size in (12, 13):  # so that batches run over into the next epoch, too
+        steps.clear()
+        loader = ep.Loader(source(size), batch_size=4)
+        cursor, carry = loader.init(KEY), jnp.asarray(0, jnp.int32)
+        for _ in range(4):
+            carry, _, cursor = loader.scan(step, carry, cursor)
+        _, _, cursor = loader.scan(step, carry, cursor.next_epoch())
+        assert len(steps) == 1
+        assert size == 13 or carry == 4 * 66
     loader = ep.Loader(source(), batch_size=4)
-    cursor, carry = loader.init(KEY), jnp.asarray(0, jnp.int32)
-    for _ in range(4):
-        carry, _, cursor = loader.scan(step, carry, cursor)
-        cursor = cursor.next_epoch()
+    loader.scan(step, carry, loader.init(KEY))
     traces = len(steps)
-    assert traces <= 2 and carry == 4 * 66
     other = ep.Loader(source(), batch_size=4)  # other arrays, the same program
     other.scan(step, carry, other.init(jr.key(9)))
     assert len(steps) == traces
+
+
+def test_python_numbers_in_the_carry_are_arrays_if_the_step_changes_them():
+    traces = []
+
+    def step(carry, batch):
+        traces.append(1)
+        count, total, rate = carry
+        return (count + 1, total + batch["x"].sum(), rate), None
+
+    loader = ep.Loader(source(), batch_size=4)
+    carry, cursor = (0, 0.0, 0.5), loader.init(KEY)
+    for _ in range(3):
+        carry, _, cursor = loader.scan(step, carry, cursor)
+    assert carry[0] == 9 and carry[0].dtype == jnp.int32
+    assert jnp.allclose(carry[1], 3 * source().tree["x"].sum())
+    assert carry[2] == 0.5 and isinstance(carry[2], float)
+    assert len(traces) == 2  # once to see which numbers change
+    for start in (1, 2):
+        carry, _, _ = loader.scan(step, (start, 0.0, 0.5), loader.init(KEY))
+        assert carry[0] == start + 3
+    assert len(traces) == 2
 
 
 def costs(function, *args):

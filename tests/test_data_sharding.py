@@ -78,9 +78,38 @@ def test_sizes_that_do_not_divide():
     with pytest.raises(ValueError, match="divides by 4, such as 4 or 8"):
         ep.Loader(records(), batch_size=6, sharding=sharding)
     loader = ep.Loader(records(22), batch_size=8, sharding=sharding)
-    with pytest.raises(ValueError, match="last batch has 6 .*`drop_remainder=True`"):
-        loader.epoch(loader.init(KEY))
     assert loader.next(loader.init(KEY))[0]["x"].shape == (8, 2)
+
+
+@pytest.mark.parametrize("mesh", meshes(), ids=["automatic", "explicit"])
+@pytest.mark.parametrize("kind", ["device", "host"])
+def test_a_short_last_batch_that_does_not_divide(kind, mesh):
+    source = ep.ArraySource(tree(22)) if kind == "device" else records(22)
+    sharding = NamedSharding(mesh, P("data", "model"))
+    loader = ep.Loader(source, noisy, batch_size=8, sharding=sharding)
+    plain = ep.Loader(source, noisy, batch_size=8)
+    *_, last = loader.epoch(loader.init(KEY))
+    *_, expected = plain.epoch(plain.init(KEY))
+    assert last["x"].shape == (6, 2)
+    assert last["x"].sharding == NamedSharding(mesh, P(None, "model"))
+    assert (np.asarray(last["x"]) == expected["x"]).all()
+    assert (np.asarray(last["bits"]) == expected["bits"]).all()
+    reducers = {"sum": ep.Sum(), "mean": ep.Mean()}
+    xs = ep.Loader(source, lambda r: r["x"], batch_size=8, sharding=sharding)
+    found = ep.reduce_loader(xs, xs.init(KEY), reducers)
+    assert np.allclose(found["sum"], tree(22)["x"].sum(0))
+    assert np.allclose(found["mean"], tree(22)["x"].mean(0))
+
+
+@pytest.mark.parametrize("kind", ["device", "host"])
+def test_a_mesh_of_one_device(kind):
+    mesh = jax.make_mesh((1,), ("data",), axis_types=(AxisType.Auto,))
+    sharding = NamedSharding(mesh, P("data"))
+    source = ep.ArraySource(tree()) if kind == "device" else records()
+    loader = ep.Loader(source, batch_size=8, sharding=sharding)
+    cursor = loader.init(KEY)
+    for batch in (next(loader.epoch(cursor)), loader.next(cursor)[0]):
+        assert batch["x"].sharding.spec == P("data")
 
 
 def test_what_is_no_sharding(unchecked):

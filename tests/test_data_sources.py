@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import eqx_pipe as ep
+from eqx_pipe._data import statistics
 from eqx_pipe._data.mixture import shares_of
 
 KEY = jr.key(4)
@@ -108,6 +109,29 @@ def test_an_index_from_the_end_and_beyond():
     assert [int(x) for x in source] == [0, 1, 2, 3, 4]
 
 
+@pytest.mark.parametrize("kind", ["device", "host"])
+def test_an_index_of_windows_and_mixtures(kind):
+    cut = ep.windows(numbered(7, kind), 3, 2)
+    assert cut[-1].tolist() == cut[2].tolist() == [4, 5, 6]
+    assert len(list(cut)) == 3
+    mixed = ep.mixture([numbered(3, kind), numbered(3, kind)])
+    assert mixed[-1] == 2 and len(list(mixed)) == 6
+    for source in (cut, mixed):
+        for beyond in (7, -8):
+            with pytest.raises(IndexError, match=f"record {beyond} of a source"):
+                source[beyond]
+        with pytest.raises(TypeError, match="by its number"):
+            source[0:2]
+
+
+def test_numbers_that_do_not_fit_on_the_device():
+    with pytest.raises(ValueError, match="do not fit into int32"):
+        ep.ArraySource(np.array([2**40 + 7]))
+    with pytest.raises(ValueError, match="do not fit into float32"):
+        ep.ArraySource({"x": np.array([1e300])})
+    assert ep.ArraySource(np.array([2**31 - 1]))[0] == 2**31 - 1
+
+
 @given(st.lists(st.floats(0.01, 1), min_size=1, max_size=5))
 def test_shares_are_close_to_the_weights(weights):
     shares = shares_of(weights)
@@ -197,6 +221,26 @@ def test_the_batch_size_does_not_change_statistics():
         loader = ep.Loader(ep.ArraySource(data()), batch_size=batch_size)
         found.append(ep.reduce_loader(loader, loader.init(KEY), ep.Mean()))
     assert np.allclose(*found, rtol=1e-7)
+
+
+def test_statistics_of_another_epoch_compile_nothing(monkeypatch):
+    traces, absorb = [], statistics._absorb
+
+    def counted(*arguments):
+        traces.append(1)
+        return absorb(*arguments)
+
+    monkeypatch.setattr(statistics, "_absorb", counted)
+    loader = ep.Loader(ep.ArraySource(data()), batch_size=5)
+    cursor, by, found = loader.init(KEY), lambda x: x[0], []
+    for _ in range(3):
+        reducers = {"top": ep.TopK(2, by=by), "mean": ep.Mean()}
+        found.append(ep.reduce_loader(loader, cursor, reducers)["mean"])
+        cursor = cursor.next_epoch()
+    assert len(traces) == 2  # for full batches, and for the short one
+    assert np.allclose(found, data().mean(0))
+    ep.reduce_loader(loader, loader.init(KEY), {"top": ep.TopK(3, by=by)})
+    assert len(traces) == 4
 
 
 def test_only_the_rest_of_an_epoch_counts():

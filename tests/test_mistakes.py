@@ -1095,12 +1095,10 @@ LOADER = [
         "divides by 4, such as 4 or 8",
     ),
     (
-        "a last batch",
-        lambda: (lambda x: x.epoch(x.init(key())))(
-            load(batch_size=4, sharding=NamedSharding(mesh(), P("data")))
-        ),
-        ValueError,
-        "or choose another batch size",
+        "another dtype",
+        lambda: first_batch([1, 2.5]),
+        ep.StructureError,
+        "agree in structure, shapes and dtypes",
     ),
     ("texts", lambda: load(["a", "b"]), TypeError, "encode them as integers"),
     ("a text in it", lambda: load([{"name": "a"}]), TypeError, "`.name`.*Leave text"),

@@ -47,6 +47,11 @@ class Cursor(eqx.Module):
     made_for: UInt32[_Numbers, "3"]
     kind: str = eqx.field(static=True)
 
+    def __repr__(self) -> str:
+        if not is_concrete(self):
+            return "Cursor(epoch=traced, position=traced)"
+        return f"Cursor(epoch={int(self.epoch)}, position={self.position})"
+
     @property
     def key(self) -> Key:
         """The PRNG key from which everything is drawn."""
@@ -97,26 +102,51 @@ class Cursor(eqx.Module):
             found = json.loads(text)
             if found["eqx_pipe.Cursor"] != _FORMAT:
                 raise KeyError(found["eqx_pipe.Cursor"])
+            records = _whole(found, "records", 2**64)
+            form = np.asarray([_whole(found, "form", 2**32)], np.uint32)
             cursor = Cursor(
-                words=np.asarray(found["key"], np.uint32),
-                epoch=np.asarray(found["epoch"], np.uint32),
-                record=split(found["position"]),
-                made_for=np.concatenate(
-                    [split(found["records"]), np.asarray([found["form"]], np.uint32)]
-                ),
-                kind=str(found["kind"]),
+                words=_words(found),
+                epoch=np.asarray(_whole(found, "epoch", 2**32), np.uint32),
+                record=split(_whole(found, "position", records + 1)),
+                made_for=np.concatenate([split(records), form]),
+                kind=found["kind"],
             )
         except (KeyError, TypeError, ValueError, OverflowError) as error:
+            why = error if type(error) is ValueError else "which is no cursor"
             raise ValueError(
                 message(
                     "Cursor.from_json",
-                    f"`text` is {describe_value(text)}, which is no cursor.",
+                    f"`text` is {describe_value(text)}, {why}.",
                     "Give what `to_json` returned.",
                 )
             ) from error
         if like is not None:
             _check_alike(cursor, like)
         return cursor
+
+
+def _whole(found: Any, name: str, below: int) -> int:
+    """An integer of the text, after a check."""
+    value = found[name]
+    if type(value) is not int or not 0 <= value < below:
+        raise ValueError(f"whose `{name}` is {value!r}, no integer of 0 to {below - 1}")
+    return value
+
+
+def _words(found: Any) -> UInt32[np.ndarray, " words"]:
+    """The key of the text, after a check that there is such a kind of keys."""
+    key, kind = found["key"], found["kind"]
+    words = None
+    try:
+        numbered = {f"key[{i}]": word for i, word in enumerate(key)}
+        all_words = [_whole(numbered, name, 2**32) for name in numbered]
+        jr.wrap_key_data(jnp.asarray(all_words, np.uint32), impl=kind)
+        words = np.asarray(all_words, np.uint32)
+    except (TypeError, ValueError):
+        pass
+    if words is None or not isinstance(kind, str) or "rbg" in kind:
+        raise ValueError(f"whose `key` of the kind {kind!r} is {key!r}, which is none")
+    return words
 
 
 def start(key: Any, size: int, form: int) -> Cursor:

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Array, PyTree, UInt32
 
 from .._types import Key
-from .prepare import Numbers, constrained, prepare
+from .prepare import Numbers, constrained, for_count, prepare
 from .shuffle import permute
 
 
@@ -20,15 +20,22 @@ class Place(NamedTuple):
 
 
 def draw(
-    loader: Any, words: Any, key: Key, place: Place, count: int, inside: bool
+    loader: Any,
+    words: Any,
+    key: Key,
+    place: Place,
+    count: int,
+    inside: bool,
+    whole: bool = False,
 ) -> tuple[PyTree, Place]:
     """The next `count` records as a batch, and the place behind them.
 
-    `inside` says that the epoch has so many records left. Else the batch runs over
-    into the next epoch, or begins with it if remainders are dropped.
+    `inside` says that the epoch has so many records left, and `whole` that it has so
+    many or none. Else the batch runs over into the next epoch, or begins with it if
+    remainders are dropped.
     """
     size = len(loader.source)
-    if not inside and loader.drop_remainder:
+    if not inside and (loader.drop_remainder or whole):
         over = place.start > np.uint32(size - count)
         place = Place(
             place.epoch + over.astype(np.uint32),
@@ -46,7 +53,7 @@ def draw(
         positions = offsets % np.uint32(size)
         after = Place(epoch[-1], positions[-1] + np.uint32(1))
     if loader.shuffle:
-        index = permute(words, epoch, positions, size)
+        index = _permuted(words, epoch, positions, size)
         # Else the permutation is computed again for every element of the gather.
         index = jax.lax.optimization_barrier(index)
         records = loader.source.take(index)
@@ -56,7 +63,18 @@ def draw(
     offset = positions[0]
     numbers = Numbers(epoch, index, None, offset, None)
     batch = prepare(loader.pipe, loader.batch_pipe, key, numbers, records)
-    return constrained(batch, loader.sharding), after
+    return constrained(batch, for_count(loader.sharding, count)), after
+
+
+def _permuted(words: Any, epoch: Any, positions: Any, size: int) -> Any:
+    if epoch.ndim == 0 or len(epoch) > size:
+        return permute(words, epoch, positions, size)
+    # Hardly any batch runs over, and one order is found much faster than many.
+    return jax.lax.cond(
+        epoch[0] == epoch[-1],
+        lambda: permute(words, epoch[0], positions, size),
+        lambda: permute(words, epoch, positions, size),
+    )
 
 
 def _counted(count: int) -> UInt32[Array, " count"]:

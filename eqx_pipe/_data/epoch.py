@@ -1,5 +1,6 @@
 """The batches of an epoch, one by one."""
 
+import contextlib
 import dataclasses
 from collections.abc import Iterator
 from typing import Any
@@ -10,9 +11,18 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import PyTree
 
+from .._stage import Identity
 from .cursor import Cursor, split
 from .draw import Place, draw
-from .prepare import Numbers, constrained, halves, prepare, settled, wide
+from .prepare import (
+    Numbers,
+    constrained,
+    for_count,
+    halves,
+    prepare,
+    settled,
+    wide,
+)
 from .programs import arrays_of, program
 from .read_ahead import ReadAhead
 from .shuffle import permute_on_host
@@ -53,6 +63,21 @@ def batches_end(loader: Any, position: int) -> int:
     return size
 
 
+@contextlib.contextmanager
+def _noting_a_short_batch(loader: Any, count: int) -> Iterator[None]:
+    """Says with an error of `batch_pipe` that it came for the short last batch."""
+    try:
+        yield
+    except Exception as error:
+        if count < loader.batch_size and not isinstance(loader.batch_pipe, Identity):
+            error.add_note(
+                f"In eqx_pipe.Loader: `batch_pipe` was given the short last batch, of "
+                f"{count} records instead of {loader.batch_size}; with "
+                "`drop_remainder=True` there is none."
+            )
+        raise
+
+
 class DeviceEpoch(Epoch):
     """From a source on the device: one call of a compiled program for each batch."""
 
@@ -74,13 +99,12 @@ class DeviceEpoch(Epoch):
                 raise StopIteration
             options = self._from.kind, count
             self._run, self._size = program(self._loader, _stretch, *options), count
-        batch, self._start = self._run(
-            self._arrays, self._words, self._epoch, self._start
-        )
+        with _noting_a_short_batch(self._loader, count):
+            batch, self._start = self._run(
+                self._arrays, self._words, self._epoch, self._start
+            )
         self._position += count
-        if self._loader.sharding is not None:
-            batch = settled(batch, self._loader.sharding)
-        return batch
+        return settled(batch, for_count(self._loader.sharding, count))
 
 
 def _stretch(
@@ -104,7 +128,8 @@ class HostEpoch(Epoch):
 
     def __next__(self) -> PyTree:
         batch, count = next(self._ahead)
-        batch = finish(self._loader, self._from, *batch)
+        with _noting_a_short_batch(self._loader, count):
+            batch = finish(self._loader, self._from, *batch)
         self._position += count
         return batch
 
@@ -129,6 +154,7 @@ def read(
 ) -> tuple[Numbers, PyTree]:
     """The numbers and records of a batch, on the device."""
     count = len(indices)
+    sharding = for_count(sharding, count)
     rows = own_rows(sharding, count)
     records = source.read(np.asarray(indices)[rows].tolist())
     low, high = halves(indices)
@@ -146,7 +172,7 @@ def finish(loader: Any, cursor: Cursor, numbers: Numbers, records: PyTree) -> Py
     run = program(stages, _prepare, cursor.kind)
     words = everywhere(cursor.words, loader.sharding)
     batch = run(arrays_of(stages), words, numbers, records)
-    return settled(batch, loader.sharding)
+    return settled(batch, for_count(loader.sharding, len(numbers.record)))
 
 
 class _Stages(eqx.Module):
@@ -171,7 +197,7 @@ def _prepare(
 ) -> PyTree:
     key = jr.wrap_key_data(words, impl=kind)
     batch = prepare(stages.pipe, stages.batch_pipe, key, numbers, records)
-    return constrained(batch, stages.sharding)
+    return constrained(batch, for_count(stages.sharding, len(numbers.record)))
 
 
 def _pieces(loader: Any, cursor: Cursor, first: int, end: int) -> Iterator[Any]:

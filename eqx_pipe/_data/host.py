@@ -2,7 +2,7 @@
 
 import contextlib
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -37,13 +37,24 @@ class HostSource:
     def struct(self) -> PyTree:
         """The shapes and dtypes of one record, those of record 0."""
         if self._struct is None:
-            record = self._record(0)
+            record = self._first()
             leaves, structure = jtu.tree_flatten_with_path(record)
             if not leaves:
                 raise _unusable(0, record, "holds no arrays")
             structs = [_leaf_struct(path_name(path), leaf) for path, leaf in leaves]
             self._struct = jtu.tree_unflatten(structure, structs)
         return self._struct
+
+    def _first(self) -> PyTree:
+        try:
+            return self._record(0)
+        except KeyError as error:
+            error.add_note(
+                "A source is asked for records by their number, from 0. A table of "
+                "named columns, such as a data frame, is one as "
+                "`ArraySource({name: table[name].to_numpy() for name in table})`."
+            )
+            raise
 
     def read(self, indices: Sequence[int]) -> PyTree:
         """Some records, stacked along a leading axis, as NumPy arrays of their own."""
@@ -54,6 +65,8 @@ class HostSource:
             except Exception as error:
                 if not getattr(error, "_names_record", False):
                     self._blame(indices, error)
+                if isinstance(error, StopIteration):
+                    raise _stopped(error, "it was asked for several") from error
                 raise
 
     def _read(self, indices: list[int]) -> PyTree:
@@ -64,8 +77,10 @@ class HostSource:
             # Columns of records that differ in shape are arrays of objects or lists.
             if self._fits(columns, len(indices)):
                 return jtu.tree_map(_narrowed, columns, self.struct())
-        if hasattr(self.source, "__getitems__"):
-            records = list(self.source.__getitems__(indices))
+            # One by one, since a gap makes the whole column floats.
+            records = [self._record(i) for i in indices]
+        elif hasattr(self.source, "__getitems__"):
+            records = _listed(self.source.__getitems__(indices), len(indices))
         else:
             records = [self._record(i) for i in indices]
         return self._stacked(indices, records)
@@ -83,7 +98,7 @@ class HostSource:
         structs, structure = jtu.tree_flatten(self.struct())
         leaves, other = jtu.tree_flatten(columns)
         return structure == other and all(
-            leaf.shape == (n, *s.shape) and leaf.dtype.kind not in "OSUMm"
+            leaf.shape == (n, *s.shape) and _dtype(leaf) == s.dtype
             for leaf, s in zip(leaves, structs, strict=True)
         )
 
@@ -97,7 +112,7 @@ class HostSource:
         for at, s in enumerate(structs):
             leaves = [np.asarray(row[at]) for row in rows]  # type: ignore
             for i, leaf in enumerate(leaves):
-                if leaf.shape != s.shape or leaf.dtype != leaves[0].dtype:
+                if leaf.shape != s.shape or _dtype(leaf) != s.dtype:
                     raise _misfit(indices[i], records[i], self.struct())
             stacked.append(_narrowed(np.stack(leaves), s))
         return jtu.tree_unflatten(structure, stacked)
@@ -105,6 +120,9 @@ class HostSource:
     def _record(self, i: int) -> PyTree:
         try:
             return self.source[i]
+        except StopIteration as error:
+            # It would end the iteration over the batches without a word.
+            raise _stopped(error, f"it was asked for record {i}") from error
         except Exception as error:
             _name_record(error, i)
             raise
@@ -131,17 +149,77 @@ def _name_record(error: Exception, i: int) -> None:
         error._names_record = True  # type: ignore
 
 
+def _stopped(error: Exception, when: str) -> RuntimeError:
+    stopped = RuntimeError(
+        message(
+            "Loader",
+            f"the source raised `StopIteration` when {when}.",
+            "`__getitem__` gives every record below `len(source)`; a source that ends "
+            "sooner has a smaller length.",
+        )
+    )
+    for note in getattr(error, "__notes__", []):
+        stopped.add_note(note)
+    stopped._names_record = True  # type: ignore
+    return stopped
+
+
+def _listed(found: Any, count: int) -> list[PyTree]:
+    """The records that a source gave at once, after a check that they are so many."""
+    cure = "It returns a list with one record for each of the indices, in their order."
+    if isinstance(found, Mapping):
+        wrong = f"returned a {type(found).__name__} with {len(found)} entries, "
+        wrong += f"where {count} records were asked for."
+        raise TypeError(message("Loader", f"`__getitems__` {wrong}", cure))
+    records = list(found)
+    if len(records) != count:
+        wrong = f"returned {len(records)} records, and {count} were asked for."
+        raise ValueError(message("Loader", f"`__getitems__` {wrong}", cure))
+    return records
+
+
+def index_of(index: Any, size: int) -> int:
+    """The number of a record that `source[index]` asks for, counted from 0."""
+    if not hasattr(index, "__index__"):
+        raise TypeError(
+            f"a source gives one record by its number, and was asked for {index!r}. "
+            "`Loader` makes batches of them."
+        )
+    i = index.__index__()
+    if not -size <= i < size:
+        raise IndexError(
+            f"record {i} of a source of {size} records. Give an integer from {-size} "
+            f"to {size - 1}."
+        )
+    return i % size
+
+
+def _dtype(leaf: Any) -> Any:
+    """The dtype that JAX gives an array; None for text and other objects."""
+    if leaf.dtype.kind in "OSUMm":
+        return None
+    return jax.dtypes.canonicalize_dtype(leaf.dtype)
+
+
 def _narrowed(stacked: Any, struct: Any) -> Any:
-    """An array in the dtype that JAX gives it, unless that would change integers."""
-    if stacked.dtype == struct.dtype:
-        return stacked
-    narrow = stacked.astype(struct.dtype)
-    if stacked.dtype.kind in "iu" and not np.array_equal(narrow, stacked):
+    return narrowed("Loader", stacked, struct.dtype)
+
+
+def narrowed(function: str, array: Any, dtype: Any) -> Any:
+    """A NumPy array in the dtype that JAX gives it, unless numbers do not fit."""
+    if array.dtype == dtype:
+        return array
+    with np.errstate(over="ignore"):
+        narrow = array.astype(dtype)
+    if array.dtype.kind in "iu":
+        fits = np.array_equal(narrow, array)
+    else:
+        fits = np.array_equal(np.isfinite(narrow), np.isfinite(array))
+    if not fits:
         raise ValueError(
             message(
-                "Loader",
-                f"the source holds {stacked.dtype} numbers that do not fit into "
-                f"{struct.dtype}.",
+                function,
+                f"the source holds {array.dtype} numbers that do not fit into {dtype}.",
                 "Switch `jax_enable_x64` on, or let the source give smaller numbers.",
             )
         )
@@ -177,8 +255,7 @@ def _misfit(i: int, record: PyTree, struct: PyTree) -> StructureError:
     lines = []
     if structure == jtu.tree_structure(struct):
         for (path, leaf), s in zip(leaves, wanted, strict=True):
-            shape, dtype = np.shape(leaf), np.asarray(leaf).dtype
-            if (shape, jax.dtypes.canonicalize_dtype(dtype)) != (s.shape, s.dtype):
+            if (np.shape(leaf), _dtype(np.asarray(leaf))) != (s.shape, s.dtype):
                 name = path_name(path)
                 place = f"at `.{name}`: " if name else ""
                 text = leaf_text(np.asarray(leaf))

@@ -13,14 +13,13 @@ from jaxtyping import PyTree
 
 from .._check import check_callable, check_int
 from .._errors import describe_value, message
-from .._sharding.mesh import ways
 from .._sharding.place import shard
 from .._stage import as_stage, identity, is_stateful
 from .._types import StageLike
 from . import scan as scanning
 from .cursor import Cursor, check_concrete, check_cursor, start
-from .epoch import DeviceEpoch, Epoch, HostEpoch, batches_end
-from .prepare import automatic
+from .epoch import DeviceEpoch, Epoch, HostEpoch
+from .prepare import automatic, parts
 from .source import DeviceSource, Source, as_source, form_of
 from .step import next_batch
 
@@ -145,7 +144,9 @@ class Loader(eqx.Module):
         """Iterates over the batches that are left of the cursor's epoch.
 
         The last batch is short if records do not divide; with `drop_remainder` there
-        is no such batch. The iterator's `.cursor` is the place to resume from. When it
+        is no such batch. With `sharding`, one that does not divide is not split along
+        its leading axis: every device that would split it holds all of it. The
+        iterator's `.cursor` is the place to resume from. When it
         is through, `iterator.cursor.next_epoch()` is where the next epoch begins.
 
         Records of a host source are read ahead in threads, a few batches at most.
@@ -158,12 +159,10 @@ class Loader(eqx.Module):
 
         **Returns:** an iterator over batches, with `.cursor`.
 
-        **Raises:** as `next`; `ValueError` if the short last batch could not be
-        sharded.
+        **Raises:** as `next`.
         """
         check_cursor("Loader.epoch", cursor, len(self.source), self.form)
         check_concrete("Loader.epoch", cursor)
-        _check_last(self, cursor.position)
         on_device = isinstance(self.source, DeviceSource)
         return DeviceEpoch(self, cursor) if on_device else HostEpoch(self, cursor)
 
@@ -299,41 +298,19 @@ def _check_sharding(sharding: Any, batch_size: int) -> NamedSharding | None:
                 "Give a `jax.sharding.NamedSharding(mesh, PartitionSpec('data'))`.",
             )
         )
-    parts = _parts(sharding)
-    if batch_size % parts:
-        below, above = batch_size // parts * parts, -(-batch_size // parts) * parts
+    ways = parts(sharding)
+    if batch_size % ways:
+        below, above = batch_size // ways * ways, -(-batch_size // ways) * ways
         sizes = f"{above}" if below == 0 else f"{below} or {above}"
         raise ValueError(
             message(
                 "Loader",
                 f"`batch_size` is {batch_size}, which {sharding.spec} splits into "
-                f"{parts} parts.",
-                f"Give a batch size that divides by {parts}, such as {sizes}.",
+                f"{ways} parts.",
+                f"Give a batch size that divides by {ways}, such as {sizes}.",
             )
         )
     return sharding
-
-
-def _parts(sharding: NamedSharding) -> int:
-    entry = sharding.spec[0] if len(sharding.spec) else None
-    return ways(sharding.mesh, entry)  # type: ignore
-
-
-def _check_last(loader: Loader, position: int) -> None:
-    if loader.sharding is None:
-        return
-    left = (batches_end(loader, position) - position) % loader.batch_size
-    parts = _parts(loader.sharding)
-    if left % parts:
-        raise ValueError(
-            message(
-                "Loader.epoch",
-                f"the last batch has {left} records, which {loader.sharding.spec} "
-                f"splits into {parts} parts.",
-                "Give `drop_remainder=True`, use `next` (it gives full batches only), "
-                "or choose another batch size.",
-            )
-        )
 
 
 def _placed(source: Source, sharding: NamedSharding | None) -> Source:

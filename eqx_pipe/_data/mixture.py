@@ -15,7 +15,7 @@ from jaxtyping import Array, Int, PyTree, UInt32
 from .._check import check_choice
 from .._errors import StructureError, describe_value, message
 from .._tree import differences, is_key_array
-from .host import HostSource, OnHost
+from .host import HostSource, OnHost, index_of
 from .source import MOST_ON_DEVICE, DeviceSource, as_source
 
 _LONGEST = 1024
@@ -59,8 +59,8 @@ class HostMixture:
     def __len__(self) -> int:
         return self.size
 
-    def __getitem__(self, index: int) -> PyTree:
-        return self.__getitems__([index])[0]
+    def __getitem__(self, index: Any) -> PyTree:
+        return self.__getitems__([index_of(index, len(self))])[0]
 
     def __getitems__(self, indices: Sequence[int]) -> list[PyTree]:
         period = sum(self.shares)

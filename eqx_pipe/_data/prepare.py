@@ -7,12 +7,13 @@ import jax
 import jax.random as jr
 import jax.tree_util as jtu
 import numpy as np
+from jax.core import Tracer
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, PyTree, UInt32
 
 from .._errors import StructureError, message
-from .._sharding.mesh import lay, suited, with_types
+from .._sharding.mesh import lay, suited, ways, with_types
 from .._stage import Identity, Scope, enter, fold
 from .._tree import as_arrays, leaf_text, leaves_with_names
 from .._types import Key
@@ -104,6 +105,22 @@ def automatic(sharding: NamedSharding) -> Mesh:
     return with_types(sharding.mesh, AxisType.Auto)
 
 
+def parts(sharding: NamedSharding) -> int:
+    """Into how many parts a sharding splits the leading axis of a batch."""
+    entry = sharding.spec[0] if len(sharding.spec) else None
+    return ways(automatic(sharding), entry)
+
+
+def for_count(sharding: NamedSharding | None, count: int) -> NamedSharding | None:
+    """The sharding of a batch of `count` records.
+
+    A short last batch that does not divide is not split along the leading axis.
+    """
+    if sharding is None or count % parts(sharding) == 0:
+        return sharding
+    return NamedSharding(sharding.mesh, P(None, *tuple(sharding.spec)[1:]))
+
+
 def cut(sharding: NamedSharding, ndim: int) -> P:
     """The spec for a leaf that may have fewer axes than the sharding has entries."""
     return P(*tuple(sharding.spec)[:ndim])
@@ -122,13 +139,39 @@ def constrained(batch: PyTree, sharding: NamedSharding | None) -> PyTree:
 
 
 def settled(batch: PyTree, sharding: NamedSharding | None) -> PyTree:
-    """A computed batch on the loader's very mesh, which may have explicit axes."""
-    if sharding is None or sharding.mesh == automatic(sharding):
+    """A computed batch in the very sharding that the loader was given.
+
+    Its mesh may have explicit axes, and programs name that of a single device by
+    another spec.
+    """
+    if sharding is None:
         return batch
-    placed = jtu.tree_map(
-        lambda leaf: NamedSharding(sharding.mesh, cut(sharding, leaf.ndim)), batch
-    )
-    return jax.device_put(batch, placed)
+
+    def one(leaf: Array) -> Array:
+        placed = NamedSharding(sharding.mesh, cut(sharding, leaf.ndim))
+        if isinstance(leaf, Tracer):  # of a gradient: its sharding is not known
+            explicit = AxisType.Explicit in placed.mesh.axis_types
+            return jax.device_put(leaf, placed) if explicit else leaf
+        return leaf if leaf.sharding == placed else jax.device_put(leaf, placed)
+
+    return jtu.tree_map(one, batch)
+
+
+def relaxed(tree: PyTree) -> PyTree:
+    """Arrays of explicit meshes on the same meshes with automatic axes."""
+
+    def one(leaf: Any) -> Any:
+        own = leaf.sharding if isinstance(leaf, jax.Array) else None
+        if not isinstance(own, NamedSharding):
+            return leaf
+        mesh = automatic(own)
+        return (
+            leaf
+            if own.mesh == mesh
+            else jax.device_put(leaf, NamedSharding(mesh, own.spec))
+        )
+
+    return jtu.tree_map(one, tree)
 
 
 def wide(size: int) -> bool:

@@ -17,12 +17,14 @@ from .._tree import as_arrays, differences
 from .cursor import Cursor, is_concrete
 from .draw import Place, draw
 
+_KEPT = 64
+
 
 class _Numbers(Exception):
-    """Some Python numbers of the carry became arrays in the step."""
+    """Some Python numbers of the carry changed in the step, to these dtypes."""
 
     def __init__(self, leaves: list[Any]):
-        super().__init__("numbers became arrays")
+        super().__init__("numbers changed")
         self.leaves = leaves
 
 
@@ -30,35 +32,46 @@ def scan(
     loader: Any, step: Callable[..., Any], carry: PyTree, cursor: Cursor, length: int
 ) -> tuple[PyTree, PyTree, Cursor]:
     """The carry and outputs of `length` steps, and the place behind them."""
-    # A program for an epoch that holds all of them need not look out for its end.
-    inside = is_concrete(cursor) and (
-        cursor.position + length * loader.batch_size <= len(loader.source)
+    # Where no batch runs over into the next epoch, the program need not look out for
+    # it. It must not depend on the place in any other way: the next call shall find it.
+    whole = is_concrete(cursor) and (
+        len(loader.source) % loader.batch_size == 0
+        and cursor.position % loader.batch_size == 0
     )
-    run = _scan if is_staged() else _compiled
-    return run(loader, step, carry, cursor, length, inside)
+    run = _scanned if is_staged() else _compiled
+    known, key = _known_numbers(loader, step, carry)
+    while True:
+        given = carry if known is None else _with_arrays(carry, known)
+        try:
+            return run(loader, step, given, cursor, length, whole)
+        except _Numbers as found:
+            # A loss that starts as `0.0`, for instance. Numbers that a step leaves
+            # alone, such as the rate of a `Dropout`, stay what they are.
+            old = known or [None] * len(found.leaves)
+            known = [a if b is None else b for a, b in zip(old, found.leaves)]  # noqa: B905
+            if key is not None:
+                kept = loader.__dict__.setdefault("_numbers", {})
+                if len(kept) >= _KEPT:
+                    kept.clear()
+                kept[key] = known
 
 
-def _scan(
-    loader: Any,
-    step: Callable[..., Any],
-    carry: PyTree,
-    cursor: Cursor,
-    length: int,
-    inside: bool,
-) -> tuple[PyTree, PyTree, Cursor]:
+def _known_numbers(loader: Any, step: Any, carry: PyTree) -> tuple[Any, Any]:
+    """Which numbers of such a carry are arrays, if it was met, and how to find it."""
+    leaves, structure = jtu.tree_flatten(carry)
+    kinds = tuple(type(leaf) if _is_number(leaf) else None for leaf in leaves)
+    key = step, structure, kinds, bool(jax.config.jax_enable_x64)  # type: ignore
     try:
-        return _scanned(loader, step, carry, cursor, length, inside)
-    except _Numbers as found:
-        # A loss that starts as `0.0`, for instance. Numbers that a step leaves alone,
-        # such as the rate of a `Dropout`, stay what they are.
-        leaves, structure = jtu.tree_flatten(carry)
-        pairs = zip(leaves, found.leaves, strict=True)
-        leaves = [a if s is None else jnp.asarray(a, s.dtype) for a, s in pairs]
-        carry = jtu.tree_unflatten(structure, leaves)
-        return _scanned(loader, step, carry, cursor, length, inside)
+        return loader.__dict__.get("_numbers", {}).get(key), key
+    except TypeError:  # a step or a field that has no hash
+        return None, None
 
 
-_compiled = eqx.filter_jit(_scan)
+def _with_arrays(carry: PyTree, dtypes: list[Any]) -> PyTree:
+    leaves, structure = jtu.tree_flatten(carry)
+    pairs = zip(leaves, dtypes, strict=True)
+    leaves = [a if dtype is None else jnp.asarray(a, dtype) for a, dtype in pairs]
+    return jtu.tree_unflatten(structure, leaves)
 
 
 def _scanned(
@@ -67,7 +80,7 @@ def _scanned(
     carry: PyTree,
     cursor: Cursor,
     length: int,
-    inside: bool,
+    whole: bool,
 ) -> tuple[PyTree, PyTree, Cursor]:
     words = jnp.asarray(cursor.words)
     key = jax.random.wrap_key_data(words, impl=cursor.kind)
@@ -77,7 +90,8 @@ def _scanned(
 
     def body(state: Any, _: None) -> Any:
         arrays, place = state
-        batch, place = draw(loader, words, key, place, loader.batch_size, inside)
+        count = loader.batch_size
+        batch, place = draw(loader, words, key, place, count, False, whole)
         before = eqx.combine(arrays, rest)
         pair = step(before, batch)
         if not isinstance(pair, tuple) or len(pair) != 2:
@@ -102,15 +116,15 @@ def _scanned(
     return eqx.combine(arrays, rest), eqx.combine(outputs, constants[-1]), after
 
 
+_compiled = eqx.filter_jit(_scanned)
+
+
 def _check_carry(before: PyTree, after: PyTree) -> None:
     if jtu.tree_structure(before) == jtu.tree_structure(after):
         pairs = list(zip(jtu.tree_leaves(before), jtu.tree_leaves(after), strict=True))
-        became = [
-            b if isinstance(a, bool | int | float | complex) and _is_array(b) else None
-            for a, b in pairs
-        ]
-        if any(b is not None for b in became):
-            raise _Numbers([None if b is None else _Struct(b.dtype) for b in became])
+        became = [_dtype_of_counter(a, b) for a, b in pairs]
+        if any(dtype is not None for dtype in became):
+            raise _Numbers(became)
         weak = [getattr(a, "weak_type", False) for a, _ in pairs]
         if any(weak):
             after = jtu.tree_unflatten(
@@ -134,10 +148,20 @@ def _check_carry(before: PyTree, after: PyTree) -> None:
         )
 
 
-@dataclasses.dataclass(frozen=True)
-class _Struct:
-    dtype: Any
+def _dtype_of_counter(before: Any, after: Any) -> Any:
+    """The dtype of what began as a Python number and is changed by the step, or None.
+
+    It may have become an array, or another number: `count + 1`.
+    """
+    if not _is_number(before):
+        return None
+    if eqx.is_array(after) or isinstance(after, np.generic):
+        return after.dtype
+    same = type(before) is type(after) and (before == after or before != before)
+    return None if same or not _is_number(after) else jnp.asarray(after).dtype
 
 
-def _is_array(leaf: Any) -> bool:
-    return eqx.is_array(leaf) or isinstance(leaf, np.generic)
+def _is_number(leaf: Any) -> bool:
+    return isinstance(leaf, bool | int | float | complex) and not isinstance(
+        leaf, np.generic
+    )

@@ -14,7 +14,7 @@ from jaxtyping import Array, PyTree, UInt32
 
 from .._errors import StructureError, describe_value, message
 from .._tree import as_arrays, leaf_text, leaves_with_names
-from .host import HostSource
+from .host import HostSource, index_of, narrowed
 
 MOST_ON_DEVICE = 2**31 - 1
 
@@ -44,14 +44,7 @@ class DeviceSource(eqx.Module):
 
     def __getitem__(self, index: Any) -> PyTree:
         """One record; a negative index counts from the end."""
-        i = index.__index__()
-        size = len(self)
-        if not -size <= i < size:
-            raise IndexError(
-                f"record {i} of a source of {size} records. Give an integer from "
-                f"{-size} to {size - 1}."
-            )
-        one = self.take(jnp.asarray([i % len(self)], np.uint32))
+        one = self.take(jnp.asarray([index_of(index, len(self))], np.uint32))
         return jtu.tree_map(lambda leaf: leaf[0], one)
 
 
@@ -73,6 +66,7 @@ class ArraySource(DeviceSource):
     - `StructureError` (a `ValueError`) if leading axes differ, or a leaf has none;
       names all leaves.
     - `TypeError` if a leaf is no array.
+    - `ValueError` if 64-bit numbers do not fit into the 32 bits that JAX gives them.
 
     !!! example
 
@@ -108,7 +102,7 @@ class ArraySource(DeviceSource):
                     "Give the NumPy array or memory map itself as a host source.",
                 )
             )
-        self.tree = as_arrays(tree)
+        self.tree = as_arrays(jtu.tree_map(_fitting, tree))
 
     def __len__(self) -> int:
         return jtu.tree_leaves(self.tree)[0].shape[0]
@@ -131,6 +125,14 @@ class ArraySource(DeviceSource):
         return jtu.tree_map(
             lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), self.tree
         )
+
+
+def _fitting(leaf: Any) -> Any:
+    """A NumPy array in JAX's dtype; JAX itself would wrap large numbers."""
+    if not isinstance(leaf, np.ndarray):
+        return leaf
+    dtype = jax.dtypes.canonicalize_dtype(leaf.dtype)
+    return narrowed("ArraySource", leaf, dtype)
 
 
 def _check_leaves(leaves: list[tuple[str, Any]]) -> None:

@@ -11,6 +11,8 @@ from .._errors import StructureError, describe_value, message
 from .._reduce.many import Many, as_many
 from .._tree import leaf_text, leaves_with_names
 from .loader import Loader
+from .prepare import relaxed
+from .programs import arrays_of, program
 
 
 def reduce_loader(loader: Any, cursor: Any, reducers: Any) -> PyTree:
@@ -56,12 +58,12 @@ def reduce_loader(loader: Any, cursor: Any, reducers: Any) -> PyTree:
         )
     many = as_many("reduce_loader", reducers)
     state: Any = None
-    absorb = jax.jit(_absorb, static_argnums=0)
-    own = _Own(many)
+    absorb, arrays = program(many, _absorb), arrays_of(many)
     for batch in loader.epoch(cursor):
+        batch = relaxed(batch)
         if state is None:
             state = many.init(_struct(batch))
-        state = absorb(own, state, batch)
+        state = absorb(arrays, state, batch)
         if many.stops and many.stop(state):
             break
     if state is None:
@@ -75,16 +77,9 @@ def reduce_loader(loader: Any, cursor: Any, reducers: Any) -> PyTree:
     return many.finish(state)
 
 
-class _Own:
-    """Reducers as a static argument: compared by identity."""
-
-    def __init__(self, many: Many):
-        self.many = many
-
-
-def _absorb(own: _Own, state: Any, batch: PyTree) -> Any:
+def _absorb(many: Many, state: Any, batch: PyTree) -> Any:
     count = jtu.tree_leaves(batch)[0].shape[0]
-    return own.many.absorb(state, batch, jnp.ones(count, bool))
+    return many.absorb(state, batch, jnp.ones(count, bool))
 
 
 def _struct(batch: PyTree) -> PyTree:

@@ -11,7 +11,7 @@ from jaxtyping import Array, PyTree, UInt32
 
 from .._check import check_int
 from .._errors import message
-from .host import HostSource
+from .host import HostSource, index_of
 from .source import DeviceSource, as_source
 
 
@@ -44,8 +44,8 @@ class HostWindows:
     def __len__(self) -> int:
         return (len(self.source) - self.width) // self.stride + 1
 
-    def __getitem__(self, index: int) -> PyTree:
-        first = int(index) * self.stride
+    def __getitem__(self, index: Any) -> PyTree:
+        first = index_of(index, len(self)) * self.stride
         return self.source.read(range(first, first + self.width))
 
     def __getitems__(self, indices: Sequence[int]) -> list[PyTree]:
