@@ -112,6 +112,45 @@ def test_a_mesh_of_one_device(kind):
         assert batch["x"].sharding.spec == P("data")
 
 
+@pytest.mark.parametrize("kind", ["device", "host"])
+@pytest.mark.parametrize("early", [True, False])
+def test_loaders_under_the_users_explicit_mesh(kind, early):
+    mesh = meshes()[1]
+    sharding = NamedSharding(mesh, P("data"))
+
+    def build():
+        source = ep.ArraySource(tree(22)) if kind == "device" else records(22)
+        pipe = lambda record: record["x"]  # noqa: E731
+        return ep.Loader(source, pipe, batch_size=8, sharding=sharding)
+
+    loader = build() if early else None
+    weight = jax.device_put(jnp.ones(()), NamedSharding(mesh, P()))
+    with jax.set_mesh(mesh):
+        loader = loader or build()
+        cursor = loader.init(KEY)
+        first, *_ = batches = list(loader.epoch(cursor))
+        assert first.sharding == sharding
+        assert (first * weight).sharding.is_equivalent_to(sharding, 2)
+        assert np.allclose(sum(np.asarray(b).sum(0) for b in batches), total(22))
+        assert (loader.next(cursor)[0] == first).all()
+        found = ep.reduce_loader(loader, cursor, ep.Sum())
+        assert np.allclose(found, total(22))
+        if kind == "device":
+            step = lambda w, b: (w + b.sum(), None)  # noqa: E731
+            carry, _, _ = loader.scan(step, weight, cursor)
+            assert jnp.allclose(carry, 1 + batches[0].sum() + batches[1].sum())
+            jitted = jax.jit(lambda cursor: loader.next(cursor)[0])(cursor)
+            assert (np.asarray(jitted) == np.asarray(first)).all()
+    if kind == "device":  # and outside of it
+        plain, _, _ = loader.scan(step, jnp.zeros(()), cursor)
+        typed, _, _ = loader.scan(step, weight, cursor)
+        assert jnp.allclose(np.asarray(plain) + 1, np.asarray(typed))
+
+
+def total(size):
+    return tree(size)["x"].sum(0)
+
+
 def test_what_is_no_sharding(unchecked):
     with pytest.raises(TypeError, match="NamedSharding"):
         ep.Loader(records(), batch_size=4, sharding=P("data"))

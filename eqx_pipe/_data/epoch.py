@@ -11,6 +11,7 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import PyTree
 
+from .._sharding.mesh import no_context
 from .._stage import Identity
 from .cursor import Cursor, split
 from .draw import Place, draw
@@ -78,6 +79,11 @@ def _noting_a_short_batch(loader: Any, count: int) -> Iterator[None]:
         raise
 
 
+def outside(loader: Any) -> Any:
+    """Out of the user's mesh, if the loader brings its own."""
+    return contextlib.nullcontext() if loader.sharding is None else no_context()
+
+
 class DeviceEpoch(Epoch):
     """From a source on the device: one call of a compiled program for each batch."""
 
@@ -99,12 +105,14 @@ class DeviceEpoch(Epoch):
                 raise StopIteration
             options = self._from.kind, count
             self._run, self._size = program(self._loader, _stretch, *options), count
-        with _noting_a_short_batch(self._loader, count):
+        loader = self._loader
+        with outside(loader), _noting_a_short_batch(loader, count):
             batch, self._start = self._run(
                 self._arrays, self._words, self._epoch, self._start
             )
+            batch = settled(batch, for_count(loader.sharding, count))
         self._position += count
-        return settled(batch, for_count(self._loader.sharding, count))
+        return batch
 
 
 def _stretch(
@@ -128,8 +136,9 @@ class HostEpoch(Epoch):
 
     def __next__(self) -> PyTree:
         batch, count = next(self._ahead)
-        with _noting_a_short_batch(self._loader, count):
-            batch = finish(self._loader, self._from, *batch)
+        loader = self._loader
+        with outside(loader), _noting_a_short_batch(loader, count):
+            batch = finish(loader, self._from, *batch)
         self._position += count
         return batch
 

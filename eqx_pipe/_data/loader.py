@@ -13,13 +13,14 @@ from jaxtyping import PyTree
 
 from .._check import check_callable, check_int
 from .._errors import describe_value, message
+from .._sharding.mesh import no_context
 from .._sharding.place import shard
 from .._stage import as_stage, identity, is_stateful
 from .._types import StageLike
 from . import scan as scanning
 from .cursor import Cursor, check_concrete, check_cursor, start
-from .epoch import DeviceEpoch, Epoch, HostEpoch
-from .prepare import automatic, parts
+from .epoch import DeviceEpoch, Epoch, HostEpoch, outside
+from .prepare import automatic, kind_of, parts, typed
 from .source import DeviceSource, Source, as_source, form_of
 from .step import next_batch
 
@@ -138,7 +139,8 @@ class Loader(eqx.Module):
         - `TypeError` if it is traced and the source is on the host.
         """
         check_cursor("Loader.next", cursor, len(self.source), self.form)
-        return next_batch(self, cursor)
+        with outside(self):
+            return next_batch(self, cursor)
 
     def epoch(self, cursor: Any) -> Epoch:
         """Iterates over the batches that are left of the cursor's epoch.
@@ -164,7 +166,8 @@ class Loader(eqx.Module):
         check_cursor("Loader.epoch", cursor, len(self.source), self.form)
         check_concrete("Loader.epoch", cursor)
         on_device = isinstance(self.source, DeviceSource)
-        return DeviceEpoch(self, cursor) if on_device else HostEpoch(self, cursor)
+        with outside(self):
+            return DeviceEpoch(self, cursor) if on_device else HostEpoch(self, cursor)
 
     def __len__(self) -> int:
         """The number of batches of an epoch."""
@@ -320,7 +323,10 @@ def _placed(source: Source, sharding: NamedSharding | None) -> Source:
     devices = sharding.device_set
     arrays = [x for x in jax.tree_util.tree_leaves(source) if eqx.is_array(x)]
     there = all(isinstance(x, jax.Array) and _on(x, devices) for x in arrays)
-    return source if there else shard(source, automatic(sharding), P())
+    with no_context():
+        source = source if there else shard(source, automatic(sharding), P())
+        # Explicit axes stand in the types of arrays: those of the user's mesh.
+        return typed(source, kind_of(sharding.mesh))
 
 
 def _on(x: jax.Array, devices: Any) -> bool:

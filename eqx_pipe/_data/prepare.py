@@ -159,17 +159,26 @@ def settled(batch: PyTree, sharding: NamedSharding | None) -> PyTree:
 
 def relaxed(tree: PyTree) -> PyTree:
     """Arrays of explicit meshes on the same meshes with automatic axes."""
+    return typed(tree, AxisType.Auto)
+
+
+def kind_of(mesh: Any) -> AxisType:
+    """Explicit if any of the axes are."""
+    explicit = AxisType.Explicit in mesh.axis_types
+    return AxisType.Explicit if explicit else AxisType.Auto
+
+
+def typed(tree: PyTree, kind: AxisType) -> PyTree:
+    """The arrays that lie on meshes, on the same meshes with axes of one kind."""
 
     def one(leaf: Any) -> Any:
-        own = leaf.sharding if isinstance(leaf, jax.Array) else None
-        if not isinstance(own, NamedSharding):
+        if not isinstance(leaf, jax.Array) or isinstance(leaf, Tracer):
             return leaf
-        mesh = automatic(own)
-        return (
-            leaf
-            if own.mesh == mesh
-            else jax.device_put(leaf, NamedSharding(mesh, own.spec))
-        )
+        own = leaf.sharding
+        if not isinstance(own, NamedSharding) or kind_of(own.mesh) == kind:
+            return leaf
+        mesh = with_types(own.mesh, kind)  # type: ignore
+        return jax.device_put(leaf, NamedSharding(mesh, own.spec))
 
     return jtu.tree_map(one, tree)
 

@@ -14,8 +14,11 @@ import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 from jax.core import Tracer
+from jax.sharding import AxisType
 
+from .._sharding.mesh import is_staged
 from .._spaces.static import identity
+from .prepare import kind_of, relaxed
 
 _KEPT = 64
 
@@ -41,8 +44,18 @@ def program(loader: Any, function: Callable[..., Any], *options: Any) -> Any:
 def arrays_of(loader: Any) -> list[Any]:
     """The arrays of a loader, on the device, as its programs take them."""
     found = loader.__dict__.get("_arrays")
+    sharded = getattr(loader, "sharding", None) is not None
+    if found is not None and not sharded:
+        return found
+    leaves = jtu.tree_leaves(eqx.filter(loader, eqx.is_array))
+    if sharded and is_staged():
+        # Part of a program of the user, with axes of his kind.
+        if kind_of(jax.sharding.get_abstract_mesh()) == AxisType.Explicit:
+            return [jnp.asarray(leaf) for leaf in leaves]
     if found is None:
-        leaves = jtu.tree_leaves(eqx.filter(loader, eqx.is_array))
+        with jax.ensure_compile_time_eval():
+            # Programs of ours have automatic axes.
+            leaves = relaxed(leaves) if sharded else leaves
         found = [jnp.asarray(leaf) for leaf in leaves]
         if not any(isinstance(leaf, Tracer) for leaf in found):
             loader.__dict__["_arrays"] = found

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
+from jax.sharding import AxisType
 from jaxtyping import PyTree
 
 from .._errors import StructureError, describe_value, message
@@ -16,6 +17,7 @@ from .._sharding.mesh import is_staged
 from .._tree import as_arrays, differences
 from .cursor import Cursor, is_concrete
 from .draw import Place, draw
+from .prepare import kind_of, relaxed
 
 _KEPT = 64
 
@@ -39,7 +41,10 @@ def scan(
         and cursor.position % loader.batch_size == 0
     )
     run = _scanned if is_staged() else _compiled
-    known, key = _known_numbers(loader, step, carry)
+    own = loader
+    if loader.sharding is not None and not _is_explicit(carry):
+        loader = relaxed(loader)
+    known, key = _known_numbers(own, step, carry)
     while True:
         given = carry if known is None else _with_arrays(carry, known)
         try:
@@ -50,10 +55,18 @@ def scan(
             old = known or [None] * len(found.leaves)
             known = [a if b is None else b for a, b in zip(old, found.leaves)]  # noqa: B905
             if key is not None:
-                kept = loader.__dict__.setdefault("_numbers", {})
+                kept = own.__dict__.setdefault("_numbers", {})
                 if len(kept) >= _KEPT:
                     kept.clear()
                 kept[key] = known
+
+
+def _is_explicit(carry: PyTree) -> bool:
+    """Whether the program has explicit axes, by its context or what it is given."""
+    meshes: list[Any] = [jax.sharding.get_abstract_mesh()]
+    arrays = [x for x in jtu.tree_leaves(carry) if isinstance(x, jax.Array)]
+    meshes += [jax.typeof(x).sharding.mesh for x in arrays]
+    return any(kind_of(mesh) == AxisType.Explicit for mesh in meshes)
 
 
 def _known_numbers(loader: Any, step: Any, carry: PyTree) -> tuple[Any, Any]:

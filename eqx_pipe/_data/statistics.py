@@ -9,6 +9,7 @@ from jaxtyping import PyTree
 
 from .._errors import StructureError, describe_value, message
 from .._reduce.many import Many, as_many
+from .._sharding.mesh import no_context
 from .._tree import leaf_text, leaves_with_names
 from .loader import Loader
 from .prepare import relaxed
@@ -57,6 +58,11 @@ def reduce_loader(loader: Any, cursor: Any, reducers: Any) -> PyTree:
             )
         )
     many = as_many("reduce_loader", reducers)
+    with no_context():
+        return _reduced(loader, cursor, many)
+
+
+def _reduced(loader: Loader, cursor: Any, many: Many) -> PyTree:
     state: Any = None
     absorb, arrays = program(many, _absorb), arrays_of(many)
     for batch in loader.epoch(cursor):

@@ -5,6 +5,7 @@ shardings are part of an array's type. Both are accepted: what is computed depen
 whether the arrays at hand have such types, not on the kind of mesh that was given.
 """
 
+import contextlib
 import functools as ft
 from collections.abc import Iterable
 from typing import Any
@@ -85,6 +86,19 @@ def check_context(function: str, mesh: Mesh) -> None:
                 "with.",
             )
         )
+
+
+def no_context() -> Any:
+    """Leaves the user's `jax.set_mesh` for work on the host and programs of our own.
+
+    A compiled program that is traced around it keeps its context.
+    """
+    if jax.sharding.get_abstract_mesh().empty or is_staged():
+        return contextlib.nullcontext()
+    try:
+        return jax.set_mesh(Mesh(np.empty((), object), ()))
+    except ValueError:  # under `grad` or `vmap`
+        return contextlib.nullcontext()
 
 
 def is_manual() -> bool:
