@@ -214,10 +214,13 @@ def _as_values(values: Any) -> Array:
         np.asarray(array), np.asarray(values)
     ):
         _refuse_values(ValueError, f"an integer does not fit {array.dtype}.")
-    if jnp.issubdtype(array.dtype, jnp.inexact) and np.any(
-        np.isinf(np.asarray(array)) & ~np.isinf(np.asarray(values))
-    ):
-        _refuse_values(ValueError, f"a number is too large for {array.dtype}.")
+    if jnp.issubdtype(array.dtype, jnp.inexact):
+        # By NumPy: under `jit` the array is traced.
+        given = np.asarray(values)
+        with np.errstate(over="ignore"):
+            fitted = given.astype(array.dtype)
+        if np.any(np.isinf(fitted) & ~np.isinf(given)):
+            _refuse_values(ValueError, f"a number is too large for {array.dtype}.")
     return array
 
 
