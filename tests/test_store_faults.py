@@ -23,7 +23,10 @@ pytest.importorskip("zarr")
 THOROUGH = os.environ.get("HYPOTHESIS_PROFILE") == "thorough"
 ROOT = Path(__file__).parents[1]
 CHILD = """
+import signal
 import sys
+# The children of a shell's background job ignore Ctrl-C.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 import jax
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
