@@ -1,5 +1,6 @@
 """Sweeps that the tests of stores, parts and executors share."""
 
+import os
 import time
 
 import jax
@@ -10,6 +11,9 @@ import numpy as np
 
 import eqx_pipe as ep
 from eqx_pipe._store.store import open_store
+
+SECONDS = "EQX_PIPE_TESTS_SECONDS_A_BATCH"
+"""How long `slow` takes for a batch: a hundredth of a second unless this says more."""
 
 KEY = jr.key(3)
 WEIGHT = jnp.linspace(-1, 1, 6).reshape(2, 3)
@@ -40,12 +44,12 @@ def typed(p):
 
 
 def _wait(x):
-    time.sleep(0.01)
+    time.sleep(float(os.environ.get(SECONDS, "0.01")))
     return x
 
 
 def slow(p):
-    """Takes a hundredth of a second for each batch."""
+    """Takes some time for each batch."""
     x = jax.pure_callback(_wait, p["x"], p["x"], vmap_method="expand_dims")
     return jnp.sin(x) * WEIGHT, p["n"]
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import jax.random as jr
 import numpy as np
 import pytest
-from stores import one_device, run_slow, same, stored
+from stores import SECONDS, one_device, run_slow, same, stored
 
 import eqx_pipe as ep
 
@@ -44,6 +44,8 @@ def start(path):
         "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}",
         "XLA_FLAGS": "",
         "JAX_PLATFORMS": "cpu",
+        # So long that a child is not finished before it is killed.
+        SECONDS: "0.1",
     }
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     command = [sys.executable, "-W", "ignore", "-c", CHILD, str(path)]
