@@ -146,7 +146,8 @@ def pattern(shares: Shares) -> tuple[Int[np.ndarray, " n"], Int[np.ndarray, " n"
     given, which, rank = [0] * len(shares), [], []
     for slot in range(sum(shares)):
         # The one that is furthest behind what is due to it.
-        behind = [s * (slot + 1) - sum(shares) * g for s, g in zip(shares, given)]  # noqa: B905
+        due = zip(shares, given, strict=True)
+        behind = [s * (slot + 1) - sum(shares) * g for s, g in due]
         k = behind.index(max(behind))
         which.append(k)
         rank.append(given[k])

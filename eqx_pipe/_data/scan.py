@@ -53,7 +53,8 @@ def scan(
             # A loss that starts as `0.0`, for instance. Numbers that a step leaves
             # alone, such as the rate of a `Dropout`, stay what they are.
             old = known or [None] * len(found.leaves)
-            known = [a if b is None else b for a, b in zip(old, found.leaves)]  # noqa: B905
+            pairs = zip(old, found.leaves, strict=True)
+            known = [a if b is None else b for a, b in pairs]
             if key is not None:
                 kept = own.__dict__.setdefault("_numbers", {})
                 if len(kept) >= _KEPT:
