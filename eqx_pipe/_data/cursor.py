@@ -37,12 +37,14 @@ class Cursor(eqx.Module):
         >>> import eqx_pipe as ep, jax, jax.numpy as jnp
         >>> loader = ep.Loader(ep.ArraySource(jnp.arange(10)), batch_size=4)
         >>> batch, cursor = loader.next(loader.init(jax.random.key(0)))
-        >>> cursor.position, ep.Cursor.from_json(cursor.to_json()).position
-        (4, 4)
+        >>> cursor.epoch, cursor.position
+        (0, 4)
+        >>> ep.Cursor.from_json(cursor.to_json())
+        Cursor(epoch=0, position=4)
     """
 
     words: UInt32[_Numbers, " words"]
-    epoch: UInt32[_Numbers, ""]
+    epochs: UInt32[_Numbers, ""]
     record: UInt32[_Numbers, "2"]
     made_for: UInt32[_Numbers, "3"]
     kind: str = eqx.field(static=True)
@@ -50,12 +52,18 @@ class Cursor(eqx.Module):
     def __repr__(self) -> str:
         if not is_concrete(self):
             return "Cursor(epoch=traced, position=traced)"
-        return f"Cursor(epoch={int(self.epoch)}, position={self.position})"
+        return f"Cursor(epoch={self.epoch}, position={self.position})"
 
     @property
     def key(self) -> Key:
         """The PRNG key from which everything is drawn."""
         return jr.wrap_key_data(jnp.asarray(self.words), impl=self.kind)
+
+    @property
+    def epoch(self) -> int:
+        """The number of the epoch, from 0; inside `jit`, look at `epochs` instead."""
+        check_concrete("Cursor.epoch", self)
+        return int(self.epochs)
 
     @property
     def position(self) -> int:
@@ -66,9 +74,9 @@ class Cursor(eqx.Module):
 
     def next_epoch(self) -> "Cursor":
         """The beginning of the epoch that follows."""
-        epoch = self.epoch + np.uint32(1)
-        epoch = epoch if isinstance(epoch, jax.Array) else np.asarray(epoch)
-        return dataclasses.replace(self, epoch=epoch, record=split(0))
+        epochs = self.epochs + np.uint32(1)
+        epochs = epochs if isinstance(epochs, jax.Array) else np.asarray(epochs)
+        return dataclasses.replace(self, epochs=epochs, record=split(0))
 
     def to_json(self) -> str:
         """The cursor as text."""
@@ -79,7 +87,7 @@ class Cursor(eqx.Module):
                 "eqx_pipe.Cursor": _FORMAT,
                 "key": np.asarray(self.words).tolist(),
                 "kind": self.kind,
-                "epoch": int(self.epoch),
+                "epoch": self.epoch,
                 "position": self.position,
                 "records": size + 2**32 * high,
                 "form": form,
@@ -106,7 +114,7 @@ class Cursor(eqx.Module):
             form = np.asarray([_whole(found, "form", 2**32)], np.uint32)
             cursor = Cursor(
                 words=_words(found),
-                epoch=np.asarray(_whole(found, "epoch", 2**32), np.uint32),
+                epochs=np.asarray(_whole(found, "epoch", 2**32), np.uint32),
                 record=split(_whole(found, "position", records + 1)),
                 made_for=np.concatenate([split(records), form]),
                 kind=found["kind"],
@@ -173,7 +181,7 @@ def start(key: Any, size: int, form: int) -> Cursor:
     return Cursor(
         # In NumPy where possible: whoever looks at a cursor need not wait for a device.
         words=words if isinstance(words, Tracer) else np.asarray(words),
-        epoch=np.asarray(0, np.uint32),
+        epochs=np.asarray(0, np.uint32),
         record=split(0),
         made_for=np.concatenate([split(size), np.asarray([form], np.uint32)]),
         kind=kind,
@@ -187,7 +195,7 @@ def split(number: int) -> UInt32[np.ndarray, "2"]:
 
 def is_concrete(cursor: Cursor) -> bool:
     """Whether the place of a cursor has values, and is not traced."""
-    return not any(isinstance(x, Tracer) for x in (cursor.epoch, cursor.record))
+    return not any(isinstance(x, Tracer) for x in (cursor.epochs, cursor.record))
 
 
 def check_concrete(function: str, cursor: Cursor) -> None:

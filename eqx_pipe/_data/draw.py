@@ -4,12 +4,16 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array, PyTree, UInt32
 
 from .._types import Key
 from .prepare import Numbers, constrained, for_count, prepare
 from .shuffle import permute
+
+_SMALL = 8
+"""Batches of up to this part of a source may have twice their records set aside."""
 
 
 class Place(NamedTuple):
@@ -27,6 +31,7 @@ def draw(
     count: int,
     inside: bool,
     whole: bool = False,
+    seam: PyTree = None,
 ) -> tuple[PyTree, Place]:
     """The next `count` records as a batch, and the place behind them.
 
@@ -49,19 +54,23 @@ def draw(
         # Offsets stay below 2^32: there are less than 2^31 records, and a batch of
         # 2^31 would fit no device.
         offsets = place.start + _counted(count)
-        epoch = place.epoch + offsets // np.uint32(size)
-        positions = offsets % np.uint32(size)
+        n = np.uint32(size)
+        over = offsets // n if count > size else (offsets >= n).astype(np.uint32)
+        epoch, positions = place.epoch + over, offsets - over * n
         after = Place(epoch[-1], positions[-1] + np.uint32(1))
     if loader.shuffle:
         index = _permuted(words, epoch, positions, size)
         # Else the permutation is computed again for every element of the gather.
         index = jax.lax.optimization_barrier(index)
         records = loader.source.take(index)
+    elif inside:
+        index, records = positions, loader.source.stretch(place.start, count)
     else:
         index = positions
-        records = _in_order(loader.source, place, index, count, size, inside)
+        records = _running_over(loader.source, place.start, index, size, seam)
     offset = positions[0]
-    numbers = Numbers(epoch, index, None, offset, None)
+    ends = None if inside or count > size else epoch[np.asarray([0, -1])]
+    numbers = Numbers(epoch, index, None, offset, None, ends)
     batch = prepare(loader.pipe, loader.batch_pipe, key, numbers, records)
     return constrained(batch, for_count(loader.sharding, count)), after
 
@@ -81,15 +90,31 @@ def _counted(count: int) -> UInt32[Array, " count"]:
     return jnp.arange(count, dtype=np.uint32)
 
 
-def _in_order(
-    source: Any, place: Place, index: Any, count: int, size: int, inside: bool
-) -> PyTree:
-    if inside:
-        return source.stretch(place.start, count)
+def seam_of(loader: Any, count: int, whole: bool) -> PyTree:
+    """The last records and then the first, if batches run over from those to these."""
+    size = len(loader.source)
+    if loader.shuffle or loader.drop_remainder or whole or count > size // _SMALL:
+        return None
+    starts = (jnp.asarray(at, np.uint32) for at in (size - count, 0))
+    pair = [loader.source.stretch(start, count) for start in starts]
+    return jtu.tree_map(lambda *leaves: jnp.concatenate(leaves), *pair)
+
+
+def _running_over(source: Any, start: Any, index: Any, size: int, seam: PyTree) -> Any:
+    """A stretch of records, of which the first ones may follow on the last."""
+    count = len(index)
     if count > size:
         return source.take(index)
-    return jax.lax.cond(
-        place.start <= np.uint32(size - count),
-        lambda: source.stretch(place.start, count),
-        lambda: source.take(index),
-    )
+    last = np.uint32(size - count)
+    if seam is None:
+        inside = lambda: source.stretch(start, count)  # noqa: E731
+        return jax.lax.cond(start <= last, inside, lambda: source.take(index))
+    # A conditional would have to write the batch down before anything is done with it.
+    over = start > last
+    at = jnp.where(over, start - last, np.uint32(0)).astype(np.int32)
+
+    def one(inside: Array, seam: Array) -> Array:
+        across = jax.lax.dynamic_slice_in_dim(seam, at, count)
+        return jax.lax.select_n(over, inside, across)
+
+    return jtu.tree_map(one, source.stretch(start, count), seam)

@@ -2,7 +2,8 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator
+import functools as ft
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -38,6 +39,8 @@ class Epoch(Iterator[Any]):
 
     def __init__(self, loader: Any, cursor: Cursor):
         self._loader = loader
+        # Fields of a Module are slow to look up, for every batch.
+        self._batch_size, self._sharding = loader.batch_size, loader.sharding
         self._from = cursor
         self._position = cursor.position
         self._end = batches_end(loader, self._position)
@@ -49,11 +52,11 @@ class Epoch(Iterator[Any]):
 
     def __len__(self) -> int:
         """How many batches are left."""
-        return -(-(self._end - self._position) // self._loader.batch_size)
+        return -(-(self._end - self._position) // self._batch_size)
 
     def _count(self) -> int:
         """The size of the next batch; 0 when there is none."""
-        return min(self._loader.batch_size, self._end - self._position)
+        return min(self._batch_size, self._end - self._position)
 
 
 def batches_end(loader: Any, position: int) -> int:
@@ -64,19 +67,14 @@ def batches_end(loader: Any, position: int) -> int:
     return size
 
 
-@contextlib.contextmanager
-def _noting_a_short_batch(loader: Any, count: int) -> Iterator[None]:
+def _note_a_short_batch(error: Exception, loader: Any, count: int) -> None:
     """Says with an error of `batch_pipe` that it came for the short last batch."""
-    try:
-        yield
-    except Exception as error:
-        if count < loader.batch_size and not isinstance(loader.batch_pipe, Identity):
-            error.add_note(
-                f"In eqx_pipe.Loader: `batch_pipe` was given the short last batch, of "
-                f"{count} records instead of {loader.batch_size}; with "
-                "`drop_remainder=True` there is none."
-            )
-        raise
+    if count < loader.batch_size and not isinstance(loader.batch_pipe, Identity):
+        error.add_note(
+            f"In eqx_pipe.Loader: `batch_pipe` was given the short last batch, of "
+            f"{count} records instead of {loader.batch_size}; with "
+            "`drop_remainder=True` there is none."
+        )
 
 
 def outside(loader: Any) -> Any:
@@ -90,7 +88,7 @@ class DeviceEpoch(Epoch):
     def __init__(self, loader: Any, cursor: Cursor):
         super().__init__(loader, cursor)
         self._arrays = arrays_of(loader)
-        numbers = (cursor.words, cursor.epoch, np.uint32(self._position))
+        numbers = (cursor.words, cursor.epochs, np.uint32(self._position))
         place = everywhere(tuple(map(np.asarray, numbers)), loader.sharding)
         # Once for all batches; each call gives the next one its start.
         place = jax.device_put(place) if loader.sharding is None else place
@@ -105,14 +103,22 @@ class DeviceEpoch(Epoch):
                 raise StopIteration
             options = self._from.kind, count
             self._run, self._size = program(self._loader, _stretch, *options), count
-        loader = self._loader
-        with outside(loader), _noting_a_short_batch(loader, count):
-            batch, self._start = self._run(
-                self._arrays, self._words, self._epoch, self._start
-            )
-            batch = settled(batch, for_count(loader.sharding, count))
+        try:
+            batch = self._next(count)
+        except Exception as error:
+            _note_a_short_batch(error, self._loader, count)
+            raise
         self._position += count
         return batch
+
+    def _next(self, count: int) -> PyTree:
+        given = self._arrays, self._words, self._epoch, self._start
+        if self._sharding is None:
+            batch, self._start = self._run(*given)
+            return batch
+        with no_context():
+            batch, self._start = self._run(*given)
+            return settled(batch, for_count(self._sharding, count))
 
 
 def _stretch(
@@ -130,15 +136,18 @@ class HostEpoch(Epoch):
         super().__init__(loader, cursor)
         self._ahead = ReadAhead(
             _Reader(loader, cursor),
-            _pieces(loader, cursor, self._position, self._end),
+            _Pieces(loader, cursor, self._position, self._end),
             loader.source.threads,
         )
 
     def __next__(self) -> PyTree:
-        batch, count = next(self._ahead)
-        loader = self._loader
-        with outside(loader), _noting_a_short_batch(loader, count):
-            batch = finish(loader, self._from, *batch)
+        records, count = next(self._ahead)
+        try:
+            with outside(self._loader):
+                batch = finish(self._loader, self._from, *records)
+        except Exception as error:
+            _note_a_short_batch(error, self._loader, count)
+            raise
         self._position += count
         return batch
 
@@ -209,23 +218,38 @@ def _prepare(
     return constrained(batch, for_count(stages.sharding, len(numbers.record)))
 
 
-def _pieces(loader: Any, cursor: Cursor, first: int, end: int) -> Iterator[Any]:
+class _Pieces(Sequence[Any]):
     """For each batch: the numbers of its records, its epoch, and where it begins."""
-    size, batch = len(loader.source), loader.batch_size
-    epoch = np.asarray(cursor.epoch, np.uint32)
-    block = max(1, _BLOCK // batch) * batch
-    for start in range(first, end, block):
-        stop = min(end, start + block)
-        indices = ordered(loader, cursor, int(epoch), start, stop, size)
-        for at in range(start, stop, batch):
-            yield indices[at - start : at - start + batch], epoch, at
+
+    def __init__(self, loader: Any, cursor: Cursor, first: int, end: int):
+        self._ends = first, end
+        self._size = loader.batch_size
+        self._epoch = np.asarray(cursor.epochs, np.uint32)
+        self._block = max(1, _BLOCK // self._size) * self._size
+        # Several threads may want the same block, or one and its neighbour.
+        self._order = ft.lru_cache(2)(ft.partial(ordered, loader, cursor))
+
+    def __len__(self) -> int:
+        first, end = self._ends
+        return -(-(end - first) // self._size)
+
+    def __getitem__(self, index: Any) -> tuple[Any, Any, int]:
+        first, end = self._ends
+        at = index * self._size
+        if not 0 <= at < end - first:
+            raise IndexError(index)
+        start = first + at // self._block * self._block
+        stop = min(end, start + self._block)
+        indices = self._order(int(self._epoch), start, stop)
+        at = first + at - start
+        return indices[at : at + self._size], self._epoch, start + at
 
 
-def ordered(
-    loader: Any, cursor: Cursor, epoch: int, start: int, stop: int, size: int
-) -> Any:
+def ordered(loader: Any, cursor: Cursor, epoch: int, start: int, stop: int) -> Any:
     """The numbers of the records at the places from `start` to `stop` of an epoch."""
     positions = np.arange(start, stop, dtype=np.uint64)
     if not loader.shuffle:
         return positions
-    return permute_on_host(np.asarray(cursor.words), epoch, positions, size)
+    return permute_on_host(
+        np.asarray(cursor.words), epoch, positions, len(loader.source)
+    )

@@ -2,17 +2,25 @@
 
 import contextlib
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import PyTree
 
-from .._errors import StructureError, describe_value, message
-from .._tree import is_key_array, leaf_text, path_name
+from .._check import is_integer
+from .._errors import StructureError, message
+from .fit import dtype_of, leaves_like, misfit, narrowed, struct_of
+from .kinds import (
+    Gaps,
+    has_columns,
+    is_plain,
+    is_thread_safe,
+    listed,
+    many_of,
+)
 
 _THREADS = 4
 
@@ -25,24 +33,23 @@ class HostSource:
     """
 
     def __init__(self, source: Any):
-        self.source = _as_numpy_dataset(source)
+        self.source = source.with_format("numpy") if is_plain(source) else source
         self.size = len(source)
-        self.threads = _THREADS if _is_thread_safe(self.source) else 1
+        self.threads = _THREADS if is_thread_safe(self.source) else 1
         self._lock = threading.Lock() if self.threads == 1 else contextlib.nullcontext()
         self._struct: Any = None
+        self._gaps: Gaps | None = None
 
     def __len__(self) -> int:
         return self.size
 
+    def __repr__(self) -> str:
+        return f"<{type(self.source).__name__} of {self.size} records>"
+
     def struct(self) -> PyTree:
         """The shapes and dtypes of one record, those of record 0."""
         if self._struct is None:
-            record = self._first()
-            leaves, structure = jtu.tree_flatten_with_path(record)
-            if not leaves:
-                raise _unusable(0, record, "holds no arrays")
-            structs = [_leaf_struct(path_name(path), leaf) for path, leaf in leaves]
-            self._struct = jtu.tree_unflatten(structure, structs)
+            self._struct = struct_of(self._first())
         return self._struct
 
     def _first(self) -> PyTree:
@@ -63,7 +70,7 @@ class HostSource:
             try:
                 return self._read(indices)
             except Exception as error:
-                if not getattr(error, "_names_record", False):
+                if not _is_named(error):
                     self._blame(indices, error)
                 if isinstance(error, StopIteration):
                     raise _stopped(error, "it was asked for several") from error
@@ -72,15 +79,16 @@ class HostSource:
     def _read(self, indices: list[int]) -> PyTree:
         if isinstance(self.source, np.ndarray):
             return self._rows(indices)
-        if _has_columns(self.source):
+        if has_columns(self.source):
+            self._check_gaps(indices)
             columns = jtu.tree_map(np.asarray, dict(self.source[indices]))
             # Columns of records that differ in shape are arrays of objects or lists.
             if self._fits(columns, len(indices)):
                 return jtu.tree_map(_narrowed, columns, self.struct())
-            # One by one, since a gap makes the whole column floats.
+            # One by one, to find the record that does not fit.
             records = [self._record(i) for i in indices]
-        elif hasattr(self.source, "__getitems__"):
-            records = _listed(self.source.__getitems__(indices), len(indices))
+        elif (many := many_of(self.source)) is not None:
+            records = listed(many(indices), len(indices))
         else:
             records = [self._record(i) for i in indices]
         return self._stacked(indices, records)
@@ -98,24 +106,41 @@ class HostSource:
         structs, structure = jtu.tree_flatten(self.struct())
         leaves, other = jtu.tree_flatten(columns)
         return structure == other and all(
-            leaf.shape == (n, *s.shape) and _dtype(leaf) == s.dtype
+            leaf.shape == (n, *s.shape) and dtype_of(leaf) == s.dtype
             for leaf, s in zip(leaves, structs, strict=True)
         )
 
     def _stacked(self, indices: list[int], records: list[PyTree]) -> PyTree:
         structs, structure = jtu.tree_flatten(self.struct())
-        rows = [structure_leaves(r, structure) for r in records]
-        if None in rows:
-            i = rows.index(None)
-            raise _misfit(indices[i], records[i], self.struct())
-        stacked = []
-        for at, s in enumerate(structs):
-            leaves = [np.asarray(row[at]) for row in rows]  # type: ignore
-            for i, leaf in enumerate(leaves):
-                if leaf.shape != s.shape or _dtype(leaf) != s.dtype:
-                    raise _misfit(indices[i], records[i], self.struct())
-            stacked.append(_narrowed(np.stack(leaves), s))
-        return jtu.tree_unflatten(structure, stacked)
+        rows = []
+        for i, record in zip(indices, records, strict=True):
+            row = leaves_like(record, structure)
+            row = None if row is None else [np.asarray(leaf) for leaf in row]
+            if row is None or not all(map(_is_like, row, structs)):
+                error = misfit(i, record, self.struct())
+                _name_record(error, i)
+                raise error
+            rows.append(row)
+        columns = [np.stack(leaves) for leaves in zip(*rows, strict=True)]
+        return jtu.tree_unflatten(structure, list(map(_narrowed, columns, structs)))
+
+    def _check_gaps(self, indices: list[int]) -> None:
+        if self._gaps is None:
+            self._gaps = Gaps(self.source)
+        found = self._gaps.find(indices)
+        if found is not None:
+            i, name = found
+            error = StructureError(
+                message(
+                    "Loader",
+                    f"record {i} of the source has a gap: a number of its column "
+                    f"`{name}` is missing.",
+                    "Leave such records out, or fill them, with NaN where that is "
+                    "meant: `dataset.filter(...)` or `dataset.map(...)`.",
+                )
+            )
+            _name_record(error, i)
+            raise error
 
     def _record(self, i: int) -> PyTree:
         try:
@@ -137,16 +162,25 @@ class HostSource:
                 return
 
 
-def structure_leaves(record: PyTree, structure: Any) -> list[Any] | None:
-    """The leaves of a record, or None if it has another structure."""
-    leaves, own = jtu.tree_flatten(record)
-    return leaves if own == structure else None
+def _is_like(leaf: np.ndarray, struct: jax.ShapeDtypeStruct) -> bool:
+    return leaf.shape == struct.shape and dtype_of(leaf) == struct.dtype
+
+
+def _narrowed(stacked: Any, struct: Any) -> Any:
+    return narrowed("Loader", stacked, struct.dtype)
+
+
+class _Note(str):
+    """A note of ours on an exception, which says at which record it came."""
 
 
 def _name_record(error: Exception, i: int) -> None:
-    error.add_note(f"In eqx_pipe.Loader: the source failed at record {i}.")
-    with contextlib.suppress(Exception):
-        error._names_record = True  # type: ignore
+    if not _is_named(error):
+        error.add_note(_Note(f"In eqx_pipe.Loader: the source failed at record {i}."))
+
+
+def _is_named(error: Exception) -> bool:
+    return any(isinstance(n, _Note) for n in getattr(error, "__notes__", []))
 
 
 def _stopped(error: Exception, when: str) -> RuntimeError:
@@ -160,27 +194,12 @@ def _stopped(error: Exception, when: str) -> RuntimeError:
     )
     for note in getattr(error, "__notes__", []):
         stopped.add_note(note)
-    stopped._names_record = True  # type: ignore
     return stopped
-
-
-def _listed(found: Any, count: int) -> list[PyTree]:
-    """The records that a source gave at once, after a check that they are so many."""
-    cure = "It returns a list with one record for each of the indices, in their order."
-    if isinstance(found, Mapping):
-        wrong = f"returned a {type(found).__name__} with {len(found)} entries, "
-        wrong += f"where {count} records were asked for."
-        raise TypeError(message("Loader", f"`__getitems__` {wrong}", cure))
-    records = list(found)
-    if len(records) != count:
-        wrong = f"returned {len(records)} records, and {count} were asked for."
-        raise ValueError(message("Loader", f"`__getitems__` {wrong}", cure))
-    return records
 
 
 def index_of(index: Any, size: int) -> int:
     """The number of a record that `source[index]` asks for, counted from 0."""
-    if not hasattr(index, "__index__"):
+    if not is_integer(index):
         raise TypeError(
             f"a source gives one record by its number, and was asked for {index!r}. "
             "`Loader` makes batches of them."
@@ -192,126 +211,3 @@ def index_of(index: Any, size: int) -> int:
             f"to {size - 1}."
         )
     return i % size
-
-
-def _dtype(leaf: Any) -> Any:
-    """The dtype that JAX gives an array; None for text and other objects."""
-    if leaf.dtype.kind in "OSUMm":
-        return None
-    return jax.dtypes.canonicalize_dtype(leaf.dtype)
-
-
-def _narrowed(stacked: Any, struct: Any) -> Any:
-    return narrowed("Loader", stacked, struct.dtype)
-
-
-def narrowed(function: str, array: Any, dtype: Any) -> Any:
-    """A NumPy array in the dtype that JAX gives it, unless numbers do not fit."""
-    if array.dtype == dtype:
-        return array
-    with np.errstate(over="ignore"):
-        narrow = array.astype(dtype)
-    if array.dtype.kind in "iu":
-        fits = np.array_equal(narrow, array)
-    else:
-        fits = np.array_equal(np.isfinite(narrow), np.isfinite(array))
-    if not fits:
-        raise ValueError(
-            message(
-                function,
-                f"the source holds {array.dtype} numbers that do not fit into {dtype}.",
-                "Switch `jax_enable_x64` on, or let the source give smaller numbers.",
-            )
-        )
-    return narrow
-
-
-def _leaf_struct(name: str, leaf: Any) -> jax.ShapeDtypeStruct:
-    array = None if is_key_array(leaf) else np.asarray(leaf)
-    if array is None or array.dtype.kind not in "biufcV":
-        raise _unusable(0, leaf, "is no array of numbers", name)
-    if array.dtype.kind == "V" and array.dtype.names is not None:
-        raise _unusable(0, leaf, "is a structured array", name)
-    dtype = jax.dtypes.canonicalize_dtype(array.dtype)
-    return jax.ShapeDtypeStruct(array.shape, dtype)
-
-
-def _unusable(i: int, leaf: Any, why: str, name: str = "") -> TypeError:
-    place = f" at `.{name}`" if name else ""
-    shown = leaf_text(leaf) if hasattr(leaf, "dtype") else describe_value(leaf)
-    return TypeError(
-        message(
-            "Loader",
-            f"record {i} of the source{place} is {shown}, which {why}.",
-            "A record is a pytree of numbers and arrays. Leave text and the like out, "
-            "or encode them as integers.",
-        )
-    )
-
-
-def _misfit(i: int, record: PyTree, struct: PyTree) -> StructureError:
-    leaves, structure = jtu.tree_flatten_with_path(record)
-    wanted = jtu.tree_leaves(struct)
-    lines = []
-    if structure == jtu.tree_structure(struct):
-        for (path, leaf), s in zip(leaves, wanted, strict=True):
-            if (np.shape(leaf), _dtype(np.asarray(leaf))) != (s.shape, s.dtype):
-                name = path_name(path)
-                place = f"at `.{name}`: " if name else ""
-                text = leaf_text(np.asarray(leaf))
-                lines.append(f"{place}{text} against {leaf_text(s)}")
-    shown = "; ".join(lines) or f"{structure} against {jtu.tree_structure(struct)}"
-    error = StructureError(
-        message(
-            "Loader",
-            f"record {i} of the source has another form than record 0: {shown}.",
-            "All records agree in structure, shapes and dtypes. Pad or cut them in "
-            "the source.",
-        )
-    )
-    error._names_record = True  # type: ignore
-    return error
-
-
-def _has_columns(source: Any) -> bool:
-    """Whether it is a Hugging Face dataset, which reads many records at once."""
-    return hasattr(source, "column_names") and hasattr(source, "with_format")
-
-
-def _as_numpy_dataset(source: Any) -> Any:
-    """A Hugging Face dataset of Python values gives NumPy arrays instead."""
-    if _has_columns(source) and getattr(source, "format", {}).get("type", "") is None:
-        return source.with_format("numpy")
-    return source
-
-
-def _is_thread_safe(source: Any) -> bool:
-    ours = getattr(source, "thread_safe", None)
-    if isinstance(ours, bool):
-        return ours
-    is_grain = any(
-        base.__name__ == "MapDataset" and base.__module__.startswith("grain.")
-        for base in type(source).__mro__
-    )
-    return isinstance(source, np.ndarray) or is_grain
-
-
-class OnHost:
-    """A source on the device, as the host reads it."""
-
-    thread_safe = True
-
-    def __init__(self, source: Any):
-        self.source = source
-
-    def __len__(self) -> int:
-        return len(self.source)
-
-    def __getitem__(self, index: int) -> PyTree:
-        return self.__getitems__([index])[0]
-
-    def __getitems__(self, indices: Sequence[int]) -> list[PyTree]:
-        taken = jax.device_get(self.source.take(jnp.asarray(indices, np.uint32)))
-        return [
-            jtu.tree_map(lambda leaf, r=r: leaf[r], taken) for r in range(len(indices))
-        ]

@@ -4,23 +4,23 @@ from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
-import jax
-import numpy as np
-from jax.core import Tracer
 from jax.sharding import NamedSharding
-from jax.sharding import PartitionSpec as P
 from jaxtyping import PyTree
 
 from .._check import check_callable, check_int
-from .._errors import describe_value, message
-from .._sharding.mesh import no_context
-from .._sharding.place import shard
-from .._stage import as_stage, identity, is_stateful
+from .._errors import message
+from .._stage import identity
 from .._types import StageLike
 from . import scan as scanning
+from .arguments import (
+    as_stateless,
+    check_sharding,
+    check_size,
+    check_switch,
+    placed,
+)
 from .cursor import Cursor, check_concrete, check_cursor, start
 from .epoch import DeviceEpoch, Epoch, HostEpoch, outside
-from .prepare import automatic, kind_of, parts, typed
 from .source import DeviceSource, Source, as_source, form_of
 from .step import next_batch
 
@@ -83,7 +83,7 @@ class Loader(eqx.Module):
     shuffle: bool = eqx.field(static=True)
     drop_remainder: bool = eqx.field(static=True)
     sharding: NamedSharding | None = eqx.field(static=True)
-    form: int = eqx.field(static=True)
+    form: int = eqx.field(static=True, repr=False)
 
     def __init__(
         self,
@@ -98,15 +98,15 @@ class Loader(eqx.Module):
     ):
         source = as_source("Loader", "source", source)
         check_int("Loader", "batch_size", batch_size, 1)
-        _check_switch("shuffle", shuffle)
-        _check_switch("drop_remainder", drop_remainder)
-        self.pipe = _as_stateless("pipe", pipe)
-        self.batch_pipe = _as_stateless("batch_pipe", batch_pipe)
+        check_switch("shuffle", shuffle)
+        check_switch("drop_remainder", drop_remainder)
+        self.pipe = as_stateless("pipe", pipe)
+        self.batch_pipe = as_stateless("batch_pipe", batch_pipe)
         self.batch_size = batch_size.__index__()
         self.shuffle, self.drop_remainder = bool(shuffle), bool(drop_remainder)
-        _check_size(len(source), self.batch_size, self.drop_remainder)
-        self.sharding = _check_sharding(sharding, self.batch_size)
-        self.source = _placed(source, self.sharding)
+        check_size(len(source), self.batch_size, self.drop_remainder)
+        self.sharding = check_sharding(sharding, self.batch_size)
+        self.source = placed(source, self.sharding)
         self.form = form_of((source.struct(), self.shuffle))
 
     def init(self, key: Any) -> Cursor:
@@ -173,6 +173,15 @@ class Loader(eqx.Module):
         """The number of batches of an epoch."""
         whole, rest = divmod(len(self.source), self.batch_size)
         return whole + (rest > 0 and not self.drop_remainder)
+
+    def __iter__(self) -> Any:
+        raise TypeError(
+            message(
+                "Loader",
+                "it cannot be iterated by itself: it does not remember where it is.",
+                "Write `for batch in loader.epoch(loader.init(key))`.",
+            )
+        )
 
     def scan(
         self,
@@ -248,88 +257,3 @@ class Loader(eqx.Module):
             "a `Loader` holds arrays and cannot be hashed, as `jax.jit` hashes its "
             "function. Use `equinox.filter_jit(loader.next)`."
         )
-
-
-def _as_stateless(argument: str, stage: Any) -> Any:
-    stage = as_stage("Loader", argument, stage)
-    if is_stateful(stage):
-        raise ValueError(
-            message(
-                "Loader",
-                f"`{argument}` is stateful, and a loader keeps no state.",
-                "Call the stage in the training step, which can carry its state.",
-            )
-        )
-    return stage
-
-
-def _check_switch(argument: str, value: Any) -> None:
-    if not isinstance(value, bool | np.bool_):
-        raise TypeError(
-            message(
-                "Loader",
-                f"`{argument}` is {describe_value(value)}.",
-                "Give True or False.",
-            )
-        )
-
-
-def _check_size(size: int, batch_size: int, drop_remainder: bool) -> None:
-    if size == 0:
-        raise ValueError(
-            message("Loader", "`source` is empty.", "Give one with records.")
-        )
-    if drop_remainder and batch_size > size:
-        raise ValueError(
-            message(
-                "Loader",
-                f"`batch_size` is {batch_size}, and the source has {size} records: "
-                "with `drop_remainder` no batch would be left.",
-                f"Give at most {size}, or `drop_remainder=False`.",
-            )
-        )
-
-
-def _check_sharding(sharding: Any, batch_size: int) -> NamedSharding | None:
-    if sharding is None:
-        return None
-    if not isinstance(sharding, NamedSharding):
-        raise TypeError(
-            message(
-                "Loader",
-                f"`sharding` is {describe_value(sharding)}.",
-                "Give a `jax.sharding.NamedSharding(mesh, PartitionSpec('data'))`.",
-            )
-        )
-    ways = parts(sharding)
-    if batch_size % ways:
-        below, above = batch_size // ways * ways, -(-batch_size // ways) * ways
-        sizes = f"{above}" if below == 0 else f"{below} or {above}"
-        raise ValueError(
-            message(
-                "Loader",
-                f"`batch_size` is {batch_size}, which {sharding.spec} splits into "
-                f"{ways} parts.",
-                f"Give a batch size that divides by {ways}, such as {sizes}.",
-            )
-        )
-    return sharding
-
-
-def _placed(source: Source, sharding: NamedSharding | None) -> Source:
-    """A device source on all devices of the mesh, so that no batch moves it again."""
-    if sharding is None or not isinstance(source, DeviceSource):
-        return source
-    devices = sharding.device_set
-    arrays = [x for x in jax.tree_util.tree_leaves(source) if eqx.is_array(x)]
-    there = all(isinstance(x, jax.Array) and _on(x, devices) for x in arrays)
-    with no_context():
-        source = source if there else shard(source, automatic(sharding), P())
-        # Explicit axes stand in the types of arrays: those of the user's mesh.
-        return typed(source, kind_of(sharding.mesh))
-
-
-def _on(x: jax.Array, devices: Any) -> bool:
-    if isinstance(x, Tracer):
-        return True
-    return isinstance(x.sharding, NamedSharding) and x.sharding.device_set == devices

@@ -15,7 +15,7 @@ from jaxtyping import Array, Int, PyTree, UInt32
 from .._check import check_choice
 from .._errors import StructureError, describe_value, message
 from .._tree import differences, is_key_array
-from .host import HostSource, OnHost, index_of
+from .host import HostSource, index_of
 from .source import MOST_ON_DEVICE, DeviceSource, as_source
 
 _LONGEST = 1024
@@ -129,15 +129,36 @@ def mixture(
     _check_forms(known)
     shares = shares_of(_check_weights(weights, len(known)))
     size = _size([len(source) for source in known], shares, until)
-    on_device = all(isinstance(source, DeviceSource) for source in known)
-    if on_device and size <= MOST_ON_DEVICE:
-        return Mixture(tuple(known), shares, size)  # type: ignore
+    here = tuple(source for source in known if isinstance(source, DeviceSource))
+    if len(here) == len(known) and size <= MOST_ON_DEVICE:
+        return Mixture(here, shares, size)
     return HostMixture([on_host(source) for source in known], shares, size)
+
+
+class _OnHost:
+    """A source on the device, as the host reads it."""
+
+    thread_safe = True
+
+    def __init__(self, source: Any):
+        self.source = source
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def __getitem__(self, index: int) -> PyTree:
+        return self.__getitems__([index])[0]
+
+    def __getitems__(self, indices: Sequence[int]) -> list[PyTree]:
+        taken = jax.device_get(self.source.take(jnp.asarray(indices, np.uint32)))
+        return [
+            jtu.tree_map(lambda leaf, r=r: leaf[r], taken) for r in range(len(indices))
+        ]
 
 
 def on_host(source: Any) -> HostSource:
     """A source, wherever it is, as one that the host reads."""
-    return source if isinstance(source, HostSource) else HostSource(OnHost(source))
+    return source if isinstance(source, HostSource) else HostSource(_OnHost(source))
 
 
 @ft.cache

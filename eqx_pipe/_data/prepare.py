@@ -1,9 +1,11 @@
 """From records to a batch: the two pipelines of a loader, each with its keys."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import jax.random as jr
 import jax.tree_util as jtu
 import numpy as np
@@ -24,7 +26,8 @@ class Numbers(NamedTuple):
 
     `epoch` is one for all or one for each. `record` is their number in the source (its
     lower half, and `high` its upper where there are more than 2^32), and `offset` and
-    `offset_high` the place of the first one in its epoch.
+    `offset_high` the place of the first one in its epoch. `ends` are the first and the
+    last epoch, where there are no others.
     """
 
     epoch: UInt32[Array, "..."]
@@ -32,6 +35,7 @@ class Numbers(NamedTuple):
     high: UInt32[Array, " n"] | None
     offset: UInt32[Array, ""]
     offset_high: UInt32[Array, ""] | None
+    ends: UInt32[Array, "2"] | None = None
 
 
 def prepare(
@@ -65,10 +69,10 @@ def _named(key: Key, name: str) -> Key:
 
 def _each(pipe: Any, key: Any, numbers: Numbers, records: PyTree) -> PyTree:
     """Every record through `pipe`, each with a key of its own."""
-    shared = jr.fold_in(key, numbers.epoch) if numbers.epoch.ndim == 0 else None
+    of_epoch = _keys_of_epochs(key, numbers)
 
     def one(record: PyTree, index: Any, high: Any, epoch: Any) -> PyTree:
-        own = shared if shared is not None else jr.fold_in(key, epoch)
+        own = of_epoch(epoch)
         if high is not None:
             own = jr.fold_in(own, high)
         y, _ = enter(Scope(own), "pipe", pipe, record, state=None, index=index)
@@ -78,10 +82,22 @@ def _each(pipe: Any, key: Any, numbers: Numbers, records: PyTree) -> PyTree:
         0,
         0,
         None if numbers.high is None else 0,
-        None if shared is not None else 0,
+        None if numbers.epoch.ndim == 0 else 0,
     )
     given = records, numbers.record, numbers.high, numbers.epoch
     return jax.vmap(one, in_axes=axes)(*given)
+
+
+def _keys_of_epochs(key: Any, numbers: Numbers) -> Callable[[Any], Any]:
+    """The key of an epoch, drawn for each record only where that cannot be helped."""
+    if numbers.epoch.ndim == 0:
+        shared = jr.fold_in(key, numbers.epoch)
+        return lambda epoch: shared
+    ends = numbers.ends
+    if ends is None:
+        return lambda epoch: jr.fold_in(key, epoch)
+    first, last = jr.fold_in(key, ends[0]), jr.fold_in(key, ends[1])
+    return lambda epoch: jnp.where(epoch == ends[0], first, last)
 
 
 def _only_arrays(argument: str, y: PyTree) -> PyTree:
@@ -159,25 +175,29 @@ def settled(batch: PyTree, sharding: NamedSharding | None) -> PyTree:
 
 def relaxed(tree: PyTree) -> PyTree:
     """Arrays of explicit meshes on the same meshes with automatic axes."""
-    return typed(tree, AxisType.Auto)
+    return typed(tree, None)
 
 
-def kind_of(mesh: Any) -> AxisType:
-    """Explicit if any of the axes are."""
-    explicit = AxisType.Explicit in mesh.axis_types
-    return AxisType.Explicit if explicit else AxisType.Auto
+def is_explicit(mesh: Any) -> bool:
+    """Whether any of its axes are explicit."""
+    return AxisType.Explicit in mesh.axis_types
 
 
-def typed(tree: PyTree, kind: AxisType) -> PyTree:
-    """The arrays that lie on meshes, on the same meshes with axes of one kind."""
+def typed(tree: PyTree, like: Any) -> PyTree:
+    """Arrays that lie on meshes, with the kinds of axes of `like`; None: automatic."""
+    types = None if like is None else like.axis_types
 
     def one(leaf: Any) -> Any:
         if not isinstance(leaf, jax.Array) or isinstance(leaf, Tracer):
             return leaf
         own = leaf.sharding
-        if not isinstance(own, NamedSharding) or kind_of(own.mesh) == kind:
+        if not isinstance(own, NamedSharding):
             return leaf
-        mesh = with_types(own.mesh, kind)  # type: ignore
+        wanted = types or (AxisType.Auto,) * len(own.mesh.axis_names)
+        if own.mesh.axis_types == wanted or len(wanted) != len(own.mesh.axis_names):
+            return leaf
+        assert isinstance(own.mesh, Mesh)  # an array at hand lies on devices
+        mesh = Mesh(own.mesh.devices, own.mesh.axis_names, axis_types=wanted)
         return jax.device_put(leaf, NamedSharding(mesh, own.spec))
 
     return jtu.tree_map(one, tree)

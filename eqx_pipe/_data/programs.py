@@ -14,11 +14,10 @@ import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 from jax.core import Tracer
-from jax.sharding import AxisType
 
 from .._sharding.mesh import is_staged
 from .._spaces.static import identity
-from .prepare import kind_of, relaxed
+from .prepare import is_explicit, relaxed
 
 _KEPT = 64
 
@@ -50,7 +49,7 @@ def arrays_of(loader: Any) -> list[Any]:
     leaves = jtu.tree_leaves(eqx.filter(loader, eqx.is_array))
     if sharded and is_staged():
         # Part of a program of the user, with axes of his kind.
-        if kind_of(jax.sharding.get_abstract_mesh()) == AxisType.Explicit:
+        if is_explicit(jax.sharding.get_abstract_mesh()):
             return [jnp.asarray(leaf) for leaf in leaves]
     if found is None:
         with jax.ensure_compile_time_eval():

@@ -9,15 +9,14 @@ import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
-from jax.sharding import AxisType
 from jaxtyping import PyTree
 
 from .._errors import StructureError, describe_value, message
 from .._sharding.mesh import is_staged
 from .._tree import as_arrays, differences
 from .cursor import Cursor, is_concrete
-from .draw import Place, draw
-from .prepare import kind_of, relaxed
+from .draw import Place, draw, seam_of
+from .prepare import is_explicit, relaxed
 
 _KEPT = 64
 
@@ -67,14 +66,14 @@ def _is_explicit(carry: PyTree) -> bool:
     meshes: list[Any] = [jax.sharding.get_abstract_mesh()]
     arrays = [x for x in jtu.tree_leaves(carry) if isinstance(x, jax.Array)]
     meshes += [jax.typeof(x).sharding.mesh for x in arrays]
-    return any(kind_of(mesh) == AxisType.Explicit for mesh in meshes)
+    return any(map(is_explicit, meshes))
 
 
 def _known_numbers(loader: Any, step: Any, carry: PyTree) -> tuple[Any, Any]:
     """Which numbers of such a carry are arrays, if it was met, and how to find it."""
     leaves, structure = jtu.tree_flatten(carry)
     kinds = tuple(type(leaf) if _is_number(leaf) else None for leaf in leaves)
-    key = step, structure, kinds, bool(jax.config.jax_enable_x64)  # type: ignore
+    key = step, structure, kinds, jnp.result_type(float).name
     try:
         return loader.__dict__.get("_numbers", {}).get(key), key
     except TypeError:  # a step or a field that has no hash
@@ -98,14 +97,15 @@ def _scanned(
 ) -> tuple[PyTree, PyTree, Cursor]:
     words = jnp.asarray(cursor.words)
     key = jax.random.wrap_key_data(words, impl=cursor.kind)
-    place = Place(jnp.asarray(cursor.epoch), jnp.asarray(cursor.record)[0])
+    place = Place(jnp.asarray(cursor.epochs), jnp.asarray(cursor.record)[0])
     arrays, rest = eqx.partition(carry, eqx.is_array)
     constants: list[Any] = []
+    count = loader.batch_size
+    seam = seam_of(loader, count, whole)
 
     def body(state: Any, _: None) -> Any:
         arrays, place = state
-        count = loader.batch_size
-        batch, place = draw(loader, words, key, place, count, False, whole)
+        batch, place = draw(loader, words, key, place, count, False, whole, seam)
         before = eqx.combine(arrays, rest)
         pair = step(before, batch)
         if not isinstance(pair, tuple) or len(pair) != 2:
@@ -126,7 +126,7 @@ def _scanned(
 
     (arrays, place), outputs = jax.lax.scan(body, (arrays, place), None, length)
     record = jnp.stack([place.start, jnp.zeros_like(place.start)])
-    after = dataclasses.replace(cursor, epoch=place.epoch, record=record)
+    after = dataclasses.replace(cursor, epochs=place.epoch, record=record)
     return eqx.combine(arrays, rest), eqx.combine(outputs, constants[-1]), after
 
 

@@ -14,7 +14,9 @@ from jaxtyping import Array, PyTree, UInt32
 
 from .._errors import StructureError, describe_value, message
 from .._tree import as_arrays, leaf_text, leaves_with_names
-from .host import HostSource, index_of, narrowed
+from .fit import narrowed
+from .host import HostSource, index_of
+from .kinds import has_columns
 
 MOST_ON_DEVICE = 2**31 - 1
 
@@ -175,26 +177,26 @@ def as_source(function: str, argument: str, source: Any) -> Source:
         return source
     if isinstance(source, jax.Array):
         return ArraySource(source)
-    wrong = f"`{argument}` is {describe_value(source)}."
-    if isinstance(source, Mapping | tuple):
-        cure = "Wrap a pytree of arrays: `ArraySource(tree)`. A list of records is a "
-        raise TypeError(message(function, wrong, cure + "source as it stands."))
-    if not hasattr(source, "__getitem__"):
-        wrong = f"`{argument}` is {describe_value(source)}, without `__getitem__`."
-    elif not hasattr(source, "__len__"):
-        wrong = f"`{argument}` is {describe_value(source)}, without `__len__`."
-    else:
+    lacks = next((a for a in ("getitem", "len") if not hasattr(source, f"__{a}__")), "")
+    if not (lacks or isinstance(source, Mapping | tuple)):
         return HostSource(source)
-    raise TypeError(
-        message(
-            function,
-            wrong,
-            "Give `ArraySource(tree)`, or anything with `__len__` and `__getitem__`: a "
-            "NumPy array or memory map, a Grain `MapDataset`, a Hugging Face dataset, "
-            "a list of records. A stream cannot be sought: keep its records, or read "
-            "them by number.",
-        )
+    # Not before it is sure to be shown: this may take long.
+    wrong = f"`{argument}` is {describe_value(source)}"
+    cure = (
+        "Give `ArraySource(tree)`, or anything with `__len__` and `__getitem__`: a "
+        "NumPy array or memory map, a Grain `MapDataset`, a Hugging Face dataset, a "
+        "list of records. A stream cannot be sought: keep its records, or read them by "
+        "number."
     )
+    if lacks:
+        wrong += f", without `__{lacks}__`"
+    elif isinstance(source, Mapping) and any(map(has_columns, source.values())):
+        names = " or ".join(f"[{name!r}]" for name in source)
+        cure = f"Choose one of its parts: {names}."
+    else:
+        cure = "Wrap a pytree of arrays: `ArraySource(tree)`. A list of records is a "
+        cure += "source as it stands."
+    raise TypeError(message(function, wrong + ".", cure))
 
 
 def form_of(struct: PyTree) -> int:

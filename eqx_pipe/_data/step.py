@@ -22,11 +22,11 @@ def next_batch(loader: Any, cursor: Cursor) -> tuple[PyTree, Cursor]:
     if not isinstance(loader.source, DeviceSource):
         return _from_host(loader, cursor)
     run = program(loader, _next, cursor.kind)
-    place = (cursor.words, cursor.epoch, cursor.record)
+    place = (cursor.words, cursor.epochs, cursor.record)
     batch, epoch, record = run(arrays_of(loader), *place)
     if not is_staged():
         batch = settled(batch, loader.sharding)
-    return batch, dataclasses.replace(cursor, epoch=epoch, record=record)
+    return batch, dataclasses.replace(cursor, epochs=epoch, record=record)
 
 
 def _next(loader: Any, kind: str, words: Any, epoch: Any, record: Any) -> Any:
@@ -40,7 +40,7 @@ def _next(loader: Any, kind: str, words: Any, epoch: Any, record: Any) -> Any:
 def _from_host(loader: Any, cursor: Cursor) -> tuple[PyTree, Cursor]:
     check_concrete("Loader.next", cursor)
     size, count = len(loader.source), loader.batch_size
-    epoch, start = int(cursor.epoch), cursor.position
+    epoch, start = cursor.epoch, cursor.position
     if loader.drop_remainder and start + count > size:
         epoch, start = epoch + 1, 0
     first, epochs, indices, left = (epoch, start), [], [], count
@@ -49,7 +49,7 @@ def _from_host(loader: Any, cursor: Cursor) -> tuple[PyTree, Cursor]:
             epoch, start = epoch + 1, 0
             first = (epoch, start) if left == count else first
         stop = min(size, start + left)
-        indices.append(ordered(loader, cursor, epoch, start, stop, size))
+        indices.append(ordered(loader, cursor, epoch, start, stop))
         epochs += [epoch] * (stop - start)
         left, start = left - (stop - start), stop
     one = epochs[0] == epochs[-1]
@@ -58,6 +58,6 @@ def _from_host(loader: Any, cursor: Cursor) -> tuple[PyTree, Cursor]:
         loader.source, loader.sharding, np.concatenate(indices), numbers, first[1]
     )
     after = dataclasses.replace(
-        cursor, epoch=np.asarray(epoch, np.uint32), record=split(start)
+        cursor, epochs=np.asarray(epoch, np.uint32), record=split(start)
     )
     return finish(loader, cursor, *batch), after
