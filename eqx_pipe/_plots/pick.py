@@ -169,7 +169,8 @@ def _refuse(function: str, array: Any, what: str, dim: Any) -> None:
     raise ValueError(
         message(
             function,
-            f"{what} ({sizes}), and a picture has at most three dims.",
+            f"{what} ({sizes}); a picture shows one number for each place on at most "
+            "three dims.",
             f"Select a value first, `sel={{{name or str(dim)!r}: {quoted}}}`, or say "
             f"what to draw: `dims=({', '.join(some)})` with a value in `sel` for each "
             "other dim.",

@@ -14,7 +14,7 @@ from .._errors import describe_value, message
 from .._tree import is_key_array
 from .._types import Key
 from .axis import Axis, check_dim, check_length
-from .lookup import Lookup, as_ends, tabulate, take
+from .lookup import Lookup, as_ends, look_up, tabulate, take
 
 
 class Linspace(Axis):
@@ -62,7 +62,7 @@ class Linspace(Axis):
         return self.n
 
     def value(self, i: Int[Array, ""], key: Key | None) -> Inexact[Array, "..."]:
-        return self.lookup.at(i, self.n, jnp.add)
+        return look_up(self.lookup, i, self.n, jnp.add)
 
     def __repr__(self) -> str:
         return _spaced_text("Linspace", self.lookup, self.n, self.dim)
@@ -119,7 +119,7 @@ class Geomspace(Axis):
         return self.n
 
     def value(self, i: Int[Array, ""], key: Key | None) -> Inexact[Array, "..."]:
-        return self.lookup.at(i, self.n, jnp.multiply)
+        return look_up(self.lookup, i, self.n, jnp.multiply)
 
     def __repr__(self) -> str:
         return _spaced_text("Geomspace", self.lookup, self.n, self.dim)

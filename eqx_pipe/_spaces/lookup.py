@@ -33,25 +33,27 @@ class Lookup(eqx.Module):
     coarse: Inexact[Array, "coarse *shape"]
     fine: Inexact[Array, "fine *shape"] | None
 
-    def at(
-        self, i: Int[Array, ""], n: int, join: Callable[[Any, Any], Any]
-    ) -> Inexact[Array, "..."]:
-        """The value at position `i` of `n`."""
-        if self.fine is None:
-            return take(self.coarse, i)
-        last = i == n - 1
-        block = jnp.where(last, self.coarse.shape[0] - 1, i // BLOCK)
-        value = join(
-            take(self.coarse, block), take(self.fine, jnp.where(last, 0, i % BLOCK))
-        )
-        # A select stands between our arithmetic and the reader's, so that XLA cannot
-        # contract the two into one rounding.
-        return jnp.where(last, take(self.coarse, block), value)
+
+def look_up(
+    lookup: Lookup, i: Int[Array, ""], n: int, join: Callable[[Any, Any], Any]
+) -> Inexact[Array, "..."]:
+    """The value at position `i` of `n`."""
+    coarse, fine = lookup.coarse, lookup.fine
+    if fine is None:
+        return take(coarse, i)
+    last = i == n - 1
+    block = jnp.where(last, coarse.shape[0] - 1, i // BLOCK)
+    value = join(take(coarse, block), take(fine, jnp.where(last, 0, i % BLOCK)))
+    # A select stands between our arithmetic and the reader's, so that XLA cannot
+    # contract the two into one rounding.
+    return jnp.where(last, take(coarse, block), value)
 
 
 def take(table: Array, i: Int[Array, ""]) -> Array:
     """`table[i]` for a position within bounds."""
-    return jax.lax.dynamic_index_in_dim(table, i, keepdims=False)
+    return jax.lax.dynamic_index_in_dim(
+        table, i, keepdims=False, allow_negative_indices=False
+    )
 
 
 def tabulate(

@@ -73,7 +73,7 @@ class Mapped(Axis):
 
     def value(self, i: Any, key: Key | None) -> Any:
         try:
-            value = self.fn(self.axis.value(i, key))
+            value = self.fn(type(self.axis).value(self.axis, i, key))
             return value if self.is_static else as_arrays(value)
         except Exception as error:
             error.add_note("Raised by a `Mapped` axis.")

@@ -1,28 +1,23 @@
 """The space: a pytree with axes in it, as a pure function from index to point."""
 
 import dataclasses
-import math
 import operator
 import sys
-import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
-import jax.random as jr
-import jax.tree_util as jtu
-import numpy as np
 from jax.core import Tracer
-from jaxtyping import Array, Int, PyTree
+from jaxtyping import Array, PyTree
 
 from .._check import check_choice, check_key
 from .._errors import describe_value, message
 from .._types import Key
-from .arrange import arrange
-from .axis import Axis, is_axis
+from .axis import Axis
+from .geometry import Geometry, axis_key, geometry_of
 from .index import BITS, advance_by, digits_of, strides
-from .order import axes_by_path, axis_name, written_order
+from .order import axes_by_path, written_order
 from .random import MissingAxisKey
 from .static import static_index
 
@@ -83,46 +78,37 @@ class Space(eqx.Module):
         self.key = key
         self.order = written_order(tree)
         self.window = None
-        axes = self.axes()
-        arrange(axes, mode)
+        geometry = geometry_of(tree, self.order, mode, None)
         if key is None:
-            for name, axis in axes.items():
+            for name, axis in geometry.axes.items():
                 if axis.needs_key:
                     raise MissingAxisKey(name)
 
     # How it is laid out.
 
+    @property
+    def geometry(self) -> Geometry:
+        """The axes, the dims and the number of points, worked out anew each time."""
+        return geometry_of(self.tree, self.order, self.mode, self.window)
+
     def axes(self) -> dict[str, Axis]:
         """The axes by name, in the order in which they were written."""
-        found = list(axes_by_path(self.tree).items())
-        names = [axis_name(found[place][0]) for place in self.order]
-        if len(set(names)) < len(names):
-            twice = sorted({name for name in names if names.count(name) > 1})
-            raise ValueError(
-                message(
-                    "Space",
-                    f"two axes have the path `{twice[0]}`.",
-                    "Rename one of the dict keys (a dot in a key looks like nesting).",
-                )
-            )
-        return {
-            name: found[place][1] for name, place in zip(names, self.order, strict=True)
-        }
+        return dict(self.geometry.axes)
 
     @property
     def grid_dims(self) -> dict[str, int]:
         """The dims of the whole grid, also of a slice of it."""
-        return arrange(self.axes(), self.mode)[0]
+        return self.geometry.grid_dims
 
     @property
     def dims(self) -> dict[str, int]:
         """The length of each dim by its name; the first varies slowest."""
-        return {"point": self.size} if self.window is not None else self.grid_dims
+        return self.geometry.dims
 
     @property
     def grid_size(self) -> int:
         """The number of points of the whole grid."""
-        return math.prod(self.grid_dims.values())
+        return self.geometry.grid_size
 
     @property
     def size(self) -> int:
@@ -130,20 +116,20 @@ class Space(eqx.Module):
         return self.grid_size if self.window is None else self.window[2]
 
     def __len__(self) -> int:
-        if self.size > sys.maxsize:  # more than Python lets `len` say
+        size = self.size
+        if size > sys.maxsize:  # more than Python lets `len` say
             raise OverflowError(
-                message("Space", f"it has {self.size} points.", "Use `space.size`.")
+                message("Space", f"it has {size} points.", "Use `space.size`.")
             )
-        return self.size
+        return size
 
     def axis_dims(self) -> tuple[int, ...]:
         """For each axis the place of its dim in `grid_dims`."""
-        return arrange(self.axes(), self.mode)[1]
+        return self.geometry.axis_dims
 
     def static_dims(self) -> tuple[int, ...]:
         """The places in `grid_dims` of the dims that have `Static` axes."""
-        pairs = zip(self.axes().values(), self.axis_dims(), strict=True)
-        return tuple(sorted({dim for axis, dim in pairs if axis.is_static}))
+        return self.geometry.static_dims
 
     # Points.
 
@@ -161,68 +147,30 @@ class Space(eqx.Module):
         **Raises:** `IndexError` if `i` is out of range; `TypeError` if it is not an
         integer.
         """
+        geometry = self.geometry
         if isinstance(i, Tracer):
-            if self.static_dims():
+            if geometry.static_dims:
                 raise static_index()
-            return self.at_digits(self._traced_digits(i))
+            digits = _traced_digits(geometry, i)
+            return geometry.point(geometry.leaves, self.key, digits)
         i = _as_index(i)
-        if not 0 <= i < self.size:
+        if not 0 <= i < geometry.size:
             raise IndexError(
                 message(
                     "Space",
                     f"index {i} is out of range.",
-                    f"Give one of the {self.size} points, 0 to {self.size - 1}.",
+                    f"Give one of the {geometry.size} points, 0 to "
+                    f"{geometry.size - 1}.",
                 )
             )
-        start, step, _ = self.window or (0, 1, 0)
-        digits = digits_of(start + step * i, list(self.grid_dims.values()))
-        return self.at_digits([jnp.int32(digit) for digit in digits], digits)
-
-    def at_digits(
-        self, digits: Sequence[Int[Array, ""]], plain: Sequence[int] = ()
-    ) -> PyTree:
-        """The point at a position on each dim of `grid_dims`.
-
-        `plain` are the positions as Python integers, which `Static` axes need.
-        """
-        axes = self.axes()
-        dims = arrange(axes, self.mode)[1]
-        values = {}
-        for (name, axis), dim in zip(axes.items(), dims, strict=True):
-            position: Any = (plain if axis.is_static else digits)[dim]
-            values[name] = axis.value(position, self.axis_key(name))
-        leaves, structure = jtu.tree_flatten_with_path(self.tree, is_leaf=is_axis)
-        return jtu.tree_unflatten(
-            structure,
-            [values[axis_name(p)] if is_axis(leaf) else leaf for p, leaf in leaves],
-        )
+        start, step, _ = geometry.window or (0, 1, 0)
+        plain = digits_of(start + step * i, geometry.lengths)
+        digits = [jnp.int32(digit) for digit in plain]
+        return geometry.point(geometry.leaves, self.key, digits, plain)
 
     def axis_key(self, name: str) -> Key | None:
         """The key of the axis called `name`, which does not depend on other axes."""
-        if self.key is None:
-            return None
-        return jr.fold_in(self.key, np.uint32(zlib.crc32(name.encode())))
-
-    def _traced_digits(self, i: Any) -> list[Array]:
-        if i.shape != () or not jnp.issubdtype(i.dtype, jnp.integer):
-            raise TypeError(
-                message(
-                    "Space",
-                    f"the index is a traced {i.dtype}{list(i.shape)}.",
-                    "Give a scalar integer; for many points at once use `jax.vmap`.",
-                )
-            )
-        lengths = list(self.grid_dims.values())
-        start, step, _ = self.window or (0, 1, 0)
-        most = min(self.size - 1, int(jnp.iinfo(i.dtype).max))
-        i = jnp.clip(i, jnp.asarray(0, i.dtype), jnp.asarray(most, i.dtype))
-        wide = i.dtype.itemsize > 4
-        low = i.astype(jnp.uint32)
-        parts = [low, (i >> 32).astype(jnp.uint32)] if wide else [low]
-        table = strides(step, lengths, BITS * len(parts))
-        first = [jnp.uint32(digit) for digit in digits_of(start, lengths)]
-        digits = advance_by(first, parts, table, lengths)
-        return [digit.astype(jnp.int32) for digit in digits]
+        return axis_key(self.key, name)
 
     def __getitem__(self, i: Any) -> Any:
         if isinstance(i, slice):
@@ -242,7 +190,10 @@ class Space(eqx.Module):
         if isinstance(i, Tracer):
             return self.point(i)
         i = _as_index(i)
-        return self.point(i + self.size if -self.size <= i < 0 else i)
+        if i < 0:
+            size = self.size
+            i = i + size if -size <= i else i
+        return self.point(i)
 
     def __iter__(self) -> Iterator[PyTree]:
         return (self.point(i) for i in range(self.size))
@@ -254,10 +205,11 @@ class Space(eqx.Module):
 
     def __repr__(self) -> str:
         how = "zip" if self.mode == "zip" else "product"
-        part = "" if self.window is None else f", sliced from {self.grid_dims}"
-        dims = ", ".join(f"{name}: {n:,}" for name, n in self.dims.items())
-        lines = [f"Space({how}, {self.size:,} points; {dims}{part})"]
-        axes = self.axes()
+        geometry = self.geometry
+        part = "" if self.window is None else f", sliced from {geometry.grid_dims}"
+        dims = ", ".join(f"{name}: {n:,}" for name, n in geometry.dims.items())
+        lines = [f"Space({how}, {geometry.size:,} points; {dims}{part})"]
+        axes = geometry.axes
         width = max(len(name) for name in axes)
         lines += [f"  {name:<{width}}  {axis!r}" for name, axis in axes.items()]
         return "\n".join(lines)
@@ -298,6 +250,28 @@ def range_length(chosen: range) -> int:
     if chosen.step > 0:
         return max(0, -((chosen.start - chosen.stop) // chosen.step))
     return max(0, -((chosen.stop - chosen.start) // -chosen.step))
+
+
+def _traced_digits(geometry: Geometry, i: Any) -> list[Array]:
+    if i.shape != () or not jnp.issubdtype(i.dtype, jnp.integer):
+        raise TypeError(
+            message(
+                "Space",
+                f"the index is a traced {i.dtype}{list(i.shape)}.",
+                "Give a scalar integer; for many points at once use `jax.vmap`.",
+            )
+        )
+    lengths = geometry.lengths
+    start, step, _ = geometry.window or (0, 1, 0)
+    most = min(geometry.size - 1, int(jnp.iinfo(i.dtype).max))
+    i = jnp.clip(i, jnp.asarray(0, i.dtype), jnp.asarray(most, i.dtype))
+    wide = i.dtype.itemsize > 4
+    low = i.astype(jnp.uint32)
+    parts = [low, (i >> 32).astype(jnp.uint32)] if wide else [low]
+    table = strides(step, lengths, BITS * len(parts))
+    first = [jnp.uint32(digit) for digit in digits_of(start, lengths)]
+    digits = advance_by(first, parts, table, lengths)
+    return [digit.astype(jnp.int32) for digit in digits]
 
 
 def _with_window(space: Space, window: tuple[int, int, int]) -> Space:

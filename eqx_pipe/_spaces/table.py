@@ -10,26 +10,31 @@ from .._tree import is_key_array, leaves_with_names
 from .axis import Axis
 from .space import Space
 from .static import static_column
+from .value import value_of
 
 
-def axis_structs(axis: Axis, key: Any) -> Any:
+def axis_structs(name: str, axis: Axis, key: Any) -> Any:
     """The shapes and dtypes of one value of an axis whose values are arrays."""
     position = jax.ShapeDtypeStruct((), jnp.int32)
-    return jax.eval_shape(lambda i: axis.value(i, key), position)
+    return jax.eval_shape(lambda i: value_of(name, axis, i, key), position)
 
 
 def axis_columns(space: Space) -> list[str]:
     """The names of the columns of a space, without computing them."""
     names = []
     for name, axis in space.axes().items():
-        structs = "" if axis.is_static else axis_structs(axis, space.axis_key(name))
+        structs = ""
+        if not axis.is_static:
+            structs = axis_structs(name, axis, space.axis_key(name))
         names += [
             f"{name}.{leaf}" if leaf else name for leaf, _ in leaves_with_names(structs)
         ]
     return names
 
 
-def axis_values(axis: Axis, key: Any, positions: np.ndarray) -> dict[str, np.ndarray]:
+def axis_values(
+    name: str, axis: Axis, key: Any, positions: np.ndarray
+) -> dict[str, np.ndarray]:
     """The values of an axis at some positions, leaf by leaf; keys as their raw data.
 
     An axis of plain arrays has one leaf, named `""`; so has an axis of Python values,
@@ -39,8 +44,9 @@ def axis_values(axis: Axis, key: Any, positions: np.ndarray) -> dict[str, np.nda
         static: Any = axis
         values = [static.value(i, key) for i in range(len(axis))]
         return {"": static_column(values)[positions]}
-    values = jax.vmap(lambda i: axis.value(i, key))(jnp.asarray(positions, jnp.int32))
-    return {name: as_numpy(leaf) for name, leaf in leaves_with_names(values)}
+    at = jnp.asarray(positions, jnp.int32)
+    values = jax.vmap(lambda i: value_of(name, axis, i, key))(at)
+    return {leaf: as_numpy(value) for leaf, value in leaves_with_names(values)}
 
 
 def positions_of(space: Space) -> dict[str, np.ndarray]:
@@ -69,7 +75,7 @@ def point_columns(space: Space) -> dict[str, np.ndarray]:
         space.axes().items(), positions_of(space).values(), strict=True
     ):
         distinct, back = np.unique(position, return_inverse=True)
-        values = axis_values(axis, space.axis_key(name), distinct)
+        values = axis_values(name, axis, space.axis_key(name), distinct)
         for leaf, value in values.items():
             columns[f"{name}.{leaf}" if leaf else name] = value[back]
     return columns

@@ -101,9 +101,8 @@ def cut(lengths: Sequence[int], across: int, most: int, parts: int = 1) -> Chunk
         if parts > 1:
             high = max(low, min(high, aim // inner))
         step = max(1, (high - low) // 256)
-        options += [
-            Chunks(lengths, split, min(n, c)) for c in range(low, high + 1, step)
-        ]
+        found = [Chunks(lengths, split, min(n, c)) for c in range(low, high + 1, step)]
+        options += [option for option in found if len(option) >= min(parts, size)]
     # As near to the aim as can be among those that waste no lanes.
     return min(
         options,

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .._errors import message
 from .store import Store
 
 
@@ -113,7 +114,13 @@ class Stored(np.lib.mixins.NDArrayOperatorsMixin):
         """The values at some points, in any order."""
         n = self.shape[0]
         if index.dtype == bool and index.shape != (n,):
-            raise IndexError(f"a mask {list(index.shape)} does not fit {n} points")
+            raise IndexError(
+                message(
+                    "SweepResult",
+                    f"a mask {list(index.shape)} for {n} values in a store.",
+                    "Give a mask with one bool for each point, such as `result.ok`.",
+                )
+            )
         index = np.flatnonzero(index) if index.dtype == bool else index
         flat = np.array([_within(int(i), n) for i in index.reshape(-1)], np.int64)
         found = np.empty((len(flat), *self._inner), self._raw)
@@ -169,5 +176,12 @@ def _is_int(x: Any) -> bool:
 
 def _within(i: int, n: int) -> int:
     if not -n <= i < n:
-        raise IndexError(f"index {i} is out of range for {n} values")
+        raise IndexError(
+            message(
+                "SweepResult",
+                f"index {i} is out of range for {n} values in a store.",
+                f"Give one from 0 to {n - 1}, or from {-n} to -1 to count from the "
+                "end.",
+            )
+        )
     return i % n

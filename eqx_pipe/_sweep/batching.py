@@ -1,53 +1,58 @@
 """How many points to vectorise: a rule that reads the function's jaxpr."""
 
-from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
+from .reading import Reading, read
 
-from .program import opened, sub_jaxprs
-
-_WITH_WHILE = 64
-_WITH_SCAN = 1024
-_REFILLED = 16_384
-_WITHOUT_LOOP = 16_384
+_COSTLY_WAIT = 16
+_WAIT = 512
+_MOST = 1024
+_MORE = 4  # times as many, where random numbers are drawn
+_REFILLED = _ELSEWHERE = 16_384
 _STEP_BYTES = 16 * 1024
-_LOOP_BYTES = 512 * 1024
 _BYTES = 2 * 1024 * 1024
-_REFILL_BYTES = 8 * 1024 * 1024
+_LOOP_BYTES = _REFILL_BYTES = 8 * 1024 * 1024
 _LEAST = 8
-_WHOLE = 8
-_DRAWS = {"random_bits", "threefry2x32"}
-_DRAW = 8  # a draw makes that much more on the way
-_LOOPS = {"while", "scan", "eqx_pipe_refill"}
+_WHOLE = 8  # the lanes of a register
 
 
 def choose_batch_size(
-    jaxpr: Any, size: int, num_devices: int, alike: bool = False
+    jaxpr: Any,
+    size: int,
+    num_devices: int,
+    alike: bool = False,
+    num_same: int = 0,
+    on_cpu: bool = True,
 ) -> int:
     """The batch size for `size` points of a function on `num_devices` devices.
 
-    Lanes of a `while` loop wait for the slowest, so there they are few, unless their
-    costs are `alike` or the loop is refilled. What one step of a loop makes should stay
-    in the nearest cache, and what surrounds the loop in the next; without a loop the
-    more the better, as long as the largest intermediate stays in the cache. (Measured
-    on CPU.)
+    The first `num_same` inputs of the function are the same for all points. Some
+    numbers hold if costs of points are not `alike`: a loop then goes on until its last
+    lane has finished, so the fewer the better, unless it takes many to make up for what
+    a step costs whatever the number. That was measured on CPUs; other devices work on
+    thousands of lanes at the same time, and get that many as long as they fit.
     """
-    largest, in_loop = _largest(jaxpr), _largest_of_a_step(jaxpr)
-    loops = _loops(jaxpr)
-    if "eqx_pipe_refill" in loops:  # a lane that is done takes another point
-        best = min(_REFILLED, _REFILL_BYTES // largest)
-    elif loops:
-        waits = "while" in loops and not alike
-        best = _WITH_WHILE if waits else _WITH_SCAN
-        best = min(best, _STEP_BYTES // in_loop, _LOOP_BYTES // largest)
-    else:
-        best = min(_WITHOUT_LOOP, _BYTES // largest)
-    best = even_out(max(_LEAST, best), size, num_devices)
-    if best < 8 * _WHOLE:
-        return best
+    best = _best(read(jaxpr, num_same), alike) if on_cpu else _ELSEWHERE
+    best = max(_LEAST, best) // _WHOLE * _WHOLE
+    best = even_out(best, size, num_devices)
     # Loops over an odd number of lanes compile to code up to three times slower.
     return min(-(-best // _WHOLE) * _WHOLE, -(-size // num_devices))
+
+
+def _best(reading: Reading, alike: bool) -> int:
+    """What one step makes should stay in the nearest cache, all of it in the last."""
+    if reading.refilled:  # a lane that is done takes another point
+        return min(_REFILLED, _REFILL_BYTES // reading.largest)
+    if not reading.loops:
+        return min(_MOST, _BYTES // reading.largest)
+    # Random bits are rounds of small programs, each of which costs to begin.
+    more = _MORE if reading.draws else 1
+    caches = more * _STEP_BYTES // reading.of_a_step, _LOOP_BYTES // reading.largest
+    if not reading.waits or alike:
+        return min(more * _MOST, *caches)
+    # A step of single numbers is one piece of compiled code, which costs little to
+    # begin: if it has functions like `sin`, lanes that wait cost more than they gain.
+    return min(_COSTLY_WAIT if reading.scalar and reading.costly else _WAIT, *caches)
 
 
 def even_out(batch_size: int, size: int, num_devices: int) -> int:
@@ -55,51 +60,3 @@ def even_out(batch_size: int, size: int, num_devices: int) -> int:
     per_device = -(-size // num_devices)
     batches = -(-per_device // batch_size)
     return -(-per_device // batches)
-
-
-def _loops(jaxpr: Any) -> set[str]:
-    """The kinds of loops of one point, seen from outside."""
-    found = set()
-    for eqn in opened(jaxpr)[0].eqns:
-        found.add(eqn.primitive.name)
-        if eqn.primitive.name == "eqx_pipe_refill":
-            continue  # a loop in its body waits for a few lanes, not for the batch
-        for inner in sub_jaxprs(eqn.params):
-            found |= _loops(inner)
-    return found & _LOOPS
-
-
-def _largest(jaxpr: Any) -> int:
-    """The bytes of the largest value that one lane computes, at least 1."""
-    return max([1, *(_nbytes(v) for eqn in _equations(jaxpr) for v in eqn.outvars)])
-
-
-def _largest_of_a_step(jaxpr: Any) -> int:
-    """The same of what is inside of loops, where draws count for what they hide."""
-    return max(
-        [
-            1,
-            *(
-                _nbytes(v) * (_DRAW if eqn.primitive.name in _DRAWS else 1)
-                for loop in _equations(jaxpr)
-                if loop.primitive.name in _LOOPS
-                for body in sub_jaxprs(loop.params)
-                for eqn in _equations(body)
-                for v in eqn.outvars
-            ),
-        ]
-    )
-
-
-def _equations(jaxpr: Any) -> Iterator[Any]:
-    """All equations of a jaxpr, those inside of others too."""
-    for eqn in opened(jaxpr)[0].eqns:
-        yield eqn
-        for inner in sub_jaxprs(eqn.params):
-            yield from _equations(inner)
-
-
-def _nbytes(variable: Any) -> int:
-    shape = getattr(variable.aval, "shape", ())
-    itemsize = getattr(getattr(variable.aval, "dtype", None), "itemsize", 4)
-    return int(np.prod(shape, dtype=object)) * itemsize

@@ -88,11 +88,11 @@ def _works_with_key(fn: Callable[..., Any], point: PyTree) -> bool:
 
 def _checked(function: str, out: PyTree) -> PyTree:
     """The output with arrays for numbers; a `TypeError` for anything else."""
-    leaves, structure = jtu.tree_flatten_with_path(out)
-    arrays = []
-    for path, leaf in leaves:
-        array = _as_array(leaf)
+    leaves, structure = jtu.tree_flatten(out)
+    arrays = [_as_array(leaf) for leaf in leaves]
+    for k, array in enumerate(arrays):
         if array is None:
+            path, leaf = jtu.tree_flatten_with_path(out)[0][k]
             place = f" at `.{path_name(path)}`" if path else ""
             raise TypeError(
                 message(
@@ -102,13 +102,14 @@ def _checked(function: str, out: PyTree) -> PyTree:
                     "or return a number that stands for them.",
                 )
             )
-        arrays.append(array)
     return jtu.tree_unflatten(structure, arrays)
 
 
 def _as_array(leaf: Any) -> Any:
+    if isinstance(leaf, jax.Array):
+        return leaf
     number = isinstance(leaf, bool | int | float | complex | np.ndarray | np.generic)
-    if not number and not isinstance(leaf, jax.Array):
+    if not number:
         if not hasattr(leaf, "__jax_array__"):
             return None
     try:

@@ -123,7 +123,7 @@ def _in_memory(
     started: float,
 ) -> SweepResult:
     """All values of a sweep by an executor."""
-    size = job.space.size
+    size = job.geometry.size
     most = max(1, CHUNK_BYTES // job.point_bytes)
     chunks = cut((size,), job.across, most)
     job = dataclasses.replace(job, stretch=chunks.points)

@@ -60,7 +60,7 @@ def _equation(eqn: Any, constants: Iterator[Any], inputs: list[Any]) -> list[Any
         runs.append(lambda *a, body=body, own=own: _run(body, iter(own), a))
     params, name = eqn.params, eqn.primitive.name
     if name == "scan":
-        closed, init, xs = _split(inputs, *_scan_counts(params))
+        closed, init, xs = _split(inputs, *scan_counts(params))
 
         def step(carry: list[Any], x: list[Any]) -> Any:
             outputs = runs[0](*closed, *carry, *x)
@@ -90,7 +90,7 @@ def _equation(eqn: Any, constants: Iterator[Any], inputs: list[Any]) -> list[Any
     return _bind(eqn, placeless, inputs)
 
 
-def _scan_counts(params: dict[str, Any]) -> tuple[int, int]:
+def scan_counts(params: dict[str, Any]) -> tuple[int, int]:
     """How many inputs of a scan are constants, and how many are carried."""
     if "num_consts" in params:
         return params["num_consts"], params["num_carry"]

@@ -11,9 +11,11 @@ import numpy as np
 from .._types import Key
 from .failure import Failures, quiet
 from .kernel import Layout, build, everywhere
+from .placed import put
 from .points import Listed, Neighbours
 from .program import Program, identify
 from .progress import Progress
+from .special import as_special, check_special
 from .trace import Traced
 
 _KEPT = 128
@@ -33,7 +35,7 @@ class Runner:
     ):
         program = identify(traced.jaxpr)
         arguments = (traced.arrays, program.constants, key)
-        self._arguments = jax.device_put(arguments, everywhere(layout))
+        self._arguments = put(arguments, everywhere(layout))
         self._layout = layout
 
         def make() -> Any:
@@ -64,6 +66,7 @@ class Runner:
             told = points.told(first, now, count, layout)
             try:
                 outputs = kernel(*told, *self._arguments)
+                check_special(outputs)
                 _collect(outputs, values, points, base, first, now, count, layout)
             except jax.errors.JaxRuntimeError as error:
                 # JAX would complain about it again when Python exits, unless something
@@ -73,14 +76,7 @@ class Runner:
                 kernel(nothing, table, *self._arguments)
                 return error
             except Exception as error:
-                # What JAX raises for `jax_debug_nans`, and `jit` would translate.
-                if type(error).__name__ != "InternalFloatingPointError":
-                    raise
-                if caught.isolated:
-                    return error
-                raise FloatingPointError(
-                    f"invalid value in the sweep: {error}"
-                ) from None
+                return as_special(error)
             return None
 
         done, end = span

@@ -23,17 +23,29 @@ _RAISED = re.compile(r"[\w.]*(Error|Exception)\w*: ")
 _CALLBACKS = "jax._src.callback"
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass
 class Failures:
     """What a sweep does about points that fail: `ok` marks them if `isolated`."""
 
     isolated: bool
-    ok: Bool[np.ndarray, " points"]
+    points: int
+    count: int = 0
+    """How many points have failed so far."""
+    _marks: Bool[np.ndarray, " points"] | None = None
 
     @property
-    def count(self) -> int:
-        """How many points have failed so far."""
-        return int(np.sum(~self.ok))
+    def ok(self) -> Bool[np.ndarray, " points"]:
+        """Which points have not failed; it takes no memory as long as none has."""
+        if self._marks is None:
+            return np.broadcast_to(np.True_, (self.points,))
+        return self._marks
+
+    def mark(self, place: Any) -> None:
+        """Notes that the point at an index, or an array of one, has failed."""
+        if self._marks is None:
+            self._marks = np.ones(self.points, bool)
+        self.count += int(np.sum(self._marks[place]))
+        self._marks[place] = False
 
     def found(
         self,
@@ -50,14 +62,14 @@ class Failures:
         `index(first, last)` are their indices in the space, of which `base` is the one
         that `ok` and `values` begin with.
 
-        Raises a `SweepError` that names the first point that fails, unless failing
-        points are isolated.
+        Raises a `SweepError` that names the first point that fails, or a
+        `FloatingPointError` under `jax_debug_nans`, unless failing points are isolated.
         """
         lone = search(compute, first, points, only_first=not self.isolated)
         if self.isolated:
             for at, _ in lone:
                 place = index(at, at + 1) - base
-                self.ok[place] = False
+                self.mark(place)
                 for leaf in values:
                     leaf[place] = (
                         np.nan if jnp.issubdtype(leaf.dtype, np.inexact) else 0
@@ -74,6 +86,15 @@ class Failures:
             )
         at, error = lone[0]
         i = int(index(at, at + 1)[0])
+        if isinstance(error, FloatingPointError):
+            raise FloatingPointError(
+                message(
+                    "sweep",
+                    f"the output at point {i} is {error}, and JAX is set to refuse "
+                    "that (`jax_debug_nans` or `jax_debug_infs`).",
+                    f"Call `fn(space.point({i}))`, which stops where it arises.",
+                )
+            )
         raise SweepError(
             message(
                 "sweep",

@@ -131,7 +131,7 @@ def _axis(axis: Axis, path: Any, space: Space) -> Any:
     name = axis_name(path)
     if axis.is_static:
         return {"static": name, "dim": axis.dim}
-    structs = axis_structs(axis, space.axis_key(name))
+    structs = axis_structs(name, axis, space.axis_key(name))
     several = jtu.tree_structure(structs) != jtu.tree_structure(0)
 
     def part(leaf: Any, path: Any) -> Any:

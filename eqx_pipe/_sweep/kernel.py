@@ -8,6 +8,7 @@ closes over. No device waits for another: there is no communication.
 """
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -45,6 +46,20 @@ class Layout:
     strided: bool
     wide: bool
     listed: bool = False
+
+
+def is_narrow(layout: Layout) -> bool:
+    """Whether 32 bits are enough for the index of any point of the grid."""
+    return math.prod(layout.lengths) <= 2**32
+
+
+def row_width(layout: Layout) -> int:
+    """How many numbers a listed point has.
+
+    Its index in the grid and that in the space; or, where 32 bits are not enough, the
+    positions on the grid's dims and the index in the space in two parts.
+    """
+    return 2 if is_narrow(layout) else len(layout.lengths) + 2
 
 
 def everywhere(layout: Layout) -> NamedSharding:
@@ -88,8 +103,8 @@ def build(jaxpr: Any, outputs: Sequence[jax.ShapeDtypeStruct], layout: Layout) -
         batches = ((points + jnp.uint32(batch - 1)) // jnp.uint32(batch)).astype(
             jnp.int32
         )
-        if layout.listed:  # dealt to the devices batch by batch
-            trips = (batches - device + len(layout.devices) - 1) // len(layout.devices)
+        if layout.listed:
+            trips = _dealt_to(device, batches, len(layout.devices))
         else:
             trips = jnp.clip(batches - device * count, 0, count)
 
@@ -119,6 +134,14 @@ def build(jaxpr: Any, outputs: Sequence[jax.ShapeDtypeStruct], layout: Layout) -
         ]
         return jax.lax.fori_loop(jnp.int32(0), trips, microbatch, empty)
 
+    return on_each(on_device, layout)
+
+
+def on_each(on_device: Callable[..., list[Array]], layout: Layout) -> Any:
+    """A function that every device runs by itself, under `jax.jit`.
+
+    All get the same arguments, and what they give is put together in their order.
+    """
     # `check_vma` rejects ordinary loops of the user's whose initial carry is constant.
     # Without it a wrong `out_specs` would go unnoticed: they are ours, and tested.
     placement = everywhere(layout)
@@ -130,6 +153,15 @@ def build(jaxpr: Any, outputs: Sequence[jax.ShapeDtypeStruct], layout: Layout) -
         check_vma=False,
     )
     return jax.jit(mapped, in_shardings=placement)
+
+
+def _dealt_to(
+    device: Int32[Array, ""], batches: Int32[Array, ""], num_devices: int
+) -> Int32[Array, ""]:
+    """How many batches a device gets when they are dealt to and fro."""
+    rounds, left_over = batches // num_devices, batches % num_devices
+    turn = jnp.where(rounds % 2 == 0, device, num_devices - 1 - device)
+    return rounds + (turn < left_over).astype(jnp.int32)
 
 
 def point_function(
@@ -149,7 +181,13 @@ def point_function(
         if layout.listed:
             assert table is not None
             row = jax.lax.dynamic_index_in_dim(table, offset, keepdims=False)
-            *digits, low, high = (row[k] for k in range(len(layout.lengths) + 2))
+            numbers = [row[k] for k in range(row_width(layout))]
+            if is_narrow(layout):
+                flat, low, high = *numbers, jnp.uint32(0)
+                zeros = [jnp.uint32(0)] * len(layout.lengths)
+                digits = advance(zeros, flat, layout.lengths)
+            else:
+                *digits, low, high = numbers
             offset = jnp.uint32(0)
         elif layout.strided:
             digits = advance_by(digits, [offset], table, layout.lengths)

@@ -82,7 +82,8 @@ def coordinate_variables(space: Space) -> dict[str, tuple[Any, np.ndarray]]:
         for (name, axis), dim in zip(
             space.axes().items(), space.axis_dims(), strict=True
         ):
-            values = axis_values(axis, space.axis_key(name), np.arange(len(axis)))
+            key, positions = space.axis_key(name), np.arange(len(axis))
+            values = axis_values(name, axis, key, positions)
             for leaf, value in values.items():
                 columns[f"{name}.{leaf}" if leaf else name] = (names[dim], value)
     return {

@@ -18,6 +18,7 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Bool, Float, PyTree
 
+from .._spaces.geometry import Geometry
 from .._spaces.space import Space
 from .._types import Key
 from .batching import choose_batch_size
@@ -42,6 +43,7 @@ class Job:
     """
 
     space: Space
+    geometry: Geometry
     key: Key | None
     parts: list[Part]
     traced: list[Traced]
@@ -51,7 +53,7 @@ class Job:
     stretch: int
 
     def __post_init__(self) -> None:
-        self._groups = groups_of(self.space)
+        self._groups = groups_of(self.geometry)
         self._runners: dict[int, Runner] = {}
         self._lock = threading.Lock()
 
@@ -59,8 +61,9 @@ class Job:
     def across(self) -> int:
         """How many points are computed at once, if every part is to fill its lanes."""
         one = self.batch_size * len(self.devices)
-        lengths = list(self.space.dims.values())
-        statics = self.space.static_dims() if self.space.window is None else ()
+        geometry = self.geometry
+        lengths = list(geometry.dims.values())
+        statics = geometry.static_dims if geometry.window is None else ()
         behind = math.prod(lengths[max(statics, default=-1) + 1 :])
         if len(self.parts) == 1 or (statics and behind >= one):
             return one
@@ -99,7 +102,7 @@ class Job:
         `costs` are those of these points.
         """
         values = empty_values(last - first, self.traced[0].stored)
-        failures = Failures(isolated, np.ones(last - first, bool))
+        failures = Failures(isolated, last - first)
         for k, points, span in self._points(first, last, costs):
             runner = self._runner(k, points)
             runner.run(points, span, first, bar, values, failures)
@@ -116,14 +119,14 @@ class Job:
     def _points(self, first: int, last: int, costs: Any) -> Any:
         """For each part its points in a stretch, and which of them."""
         if not self._listed:
-            window = self.space.window or (0, 1, self.space.size)
+            window = self.geometry.window or (0, 1, self.geometry.size)
             yield 0, Neighbours(*window), (first, last)
             return
-        whole = last - first == self.space.size
+        whole = last - first == self.geometry.size
         number = None
         if not whole:
             index = np.arange(first, last, dtype=np.int64)
-            number = part_numbers(self.space, self._groups, index)
+            number = part_numbers(self.geometry, self._groups, index)
         for k, part in enumerate(self.parts):
             if number is not None:
                 listed = first + np.flatnonzero(number == part.number)
@@ -131,7 +134,7 @@ class Job:
             if costs is not None:
                 part = part.sorted_by(costs, first)
             if part.size:
-                yield k, Listed(self.space, part), (0, part.size)
+                yield k, Listed(self.geometry, part), (0, part.size)
 
     @property
     def _listed(self) -> bool:
@@ -152,7 +155,7 @@ class Job:
         )
         points: Neighbours | Listed = Neighbours(0, 1, 1)
         if self._listed:
-            points = Listed(self.space, part)
+            points = Listed(self.geometry, part)
         told = points.told(0, 1, 1, layout)
         arguments = (traced.arrays, identify(traced.jaxpr).constants, self.key)
         structs = jax.eval_shape(lambda *x: x, *arguments)
@@ -160,8 +163,8 @@ class Job:
         return compiled_bytes(kernel.lower(*told, *structs).compile())
 
     def _layout(self, part: Part, traced: Traced) -> Layout:
-        space = self.space
-        lengths = tuple(space.grid_dims.values())
+        geometry = self.geometry
+        lengths = geometry.lengths
         # A listed point takes memory itself.
         row = jax.ShapeDtypeStruct((len(lengths) + 2,), jnp.uint32)
         held = [*traced.outputs, *([row] if self._listed else [])]
@@ -173,9 +176,9 @@ class Job:
             capacity=chunk_capacity(most, batch_size, num_devices, held),
             devices=self.devices,
             strided=not self._listed
-            and space.window is not None
-            and space.window[1] != 1,
-            wide=space.size > 2**32,
+            and geometry.window is not None
+            and geometry.window[1] != 1,
+            wide=geometry.size > 2**32,
             listed=self._listed,
         )
 
@@ -193,20 +196,36 @@ def prepare(
 
     An automatic batch size is chosen for one of `shares` processes.
     """
-    parts = parts_of(space)
-    traced = [trace("sweep", fn, space, key, part.plain) for part in parts]
+    geometry = space.geometry
+    parts = parts_of(geometry)
+    traced = [trace("sweep", fn, space, key, part.plain, geometry) for part in parts]
     outputs = [jtu.tree_unflatten(each.structure, each.outputs) for each in traced]
     check_agree("sweep", parts, outputs)
     auto = batch_size == "auto"
     if auto:
         batch_size = min(
             choose_batch_size(
-                each.jaxpr, -(-part.size // shares), len(devices), alike=costs
+                each.jaxpr,
+                -(-part.size // shares),
+                len(devices),
+                alike=costs,
+                num_same=len(each.arrays),
+                on_cpu=devices[0].platform == "cpu",
             )
             for each, part in zip(traced, parts, strict=True)
         )
     batch_size = min(int(batch_size), max(part.size for part in parts))
-    job = Job(space, key, parts, traced, batch_size, devices, costs, space.size)
+    job = Job(
+        space=space,
+        geometry=geometry,
+        key=key,
+        parts=parts,
+        traced=traced,
+        batch_size=batch_size,
+        devices=devices,
+        costs=costs,
+        stretch=geometry.size,
+    )
     free = free_bytes(devices) if auto else None
     if free is not None:
         free -= CHUNK_BYTES // len(devices)

@@ -12,7 +12,10 @@ from .._check import check_int
 from .._errors import describe_value, message, nearest
 
 CHUNK_BYTES = 64 * 1024 * 1024
-"""About how much output one call of the kernel holds, over all devices."""
+"""About how much output one call of the kernel holds, over all devices.
+
+A point counts for at least a byte, so offsets within a call are below 2^31.
+"""
 
 
 def mesh_devices(function: str, mesh: Any) -> tuple[Any, ...]:
@@ -69,9 +72,7 @@ def chunk_capacity(
     )
     batch_bytes = max(1, point_bytes) * batch_size * num_devices
     needed = -(-size // (batch_size * num_devices))
-    # Offsets within a call are 32-bit integers.
-    fits = (2**31 - 1) // (batch_size * num_devices)
-    return max(1, min(needed, fits, CHUNK_BYTES // batch_bytes))
+    return max(1, min(needed, CHUNK_BYTES // batch_bytes))
 
 
 def empty_values(size: int, outputs: Sequence[Any]) -> list[np.ndarray]:

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from .._spaces.geometry import Geometry
 from .._spaces.index import digits_of, strides
-from .._spaces.space import Space
-from .kernel import Layout, control
+from .kernel import Layout, control, is_narrow, row_width
 from .select import Part, grid_indices
 
 
@@ -48,7 +48,7 @@ class Neighbours:
 class Listed:
     """The points of a part of a space."""
 
-    space: Space
+    geometry: Geometry
     part: Part
 
     @property
@@ -62,14 +62,17 @@ class Listed:
         table = np.zeros((rows * len(layout.devices), row_width(layout)), np.uint32)
         for device in range(len(layout.devices)):
             index = self._dealt(first, points, layout, device)
-            flat = grid_indices(self.space, index)
+            flat = grid_indices(self.geometry, index)
             at = device * count * layout.batch_size
             into = table[at : at + len(index)]
+            if is_narrow(layout):
+                into[:, 0], into[:, 1] = flat, index
+                continue
+            into[:, -2] = (index % 2**32).astype(np.uint32)
+            into[:, -1] = (index // 2**32).astype(np.uint32)
             for k in reversed(range(len(layout.lengths))):
                 into[:, k] = (flat % layout.lengths[k]).astype(np.uint32)
                 flat = flat // layout.lengths[k]
-            into[:, -2] = (index % 2**32).astype(np.uint32)
-            into[:, -1] = (index // 2**32).astype(np.uint32)
         return control(points, count, 0, [0] * len(layout.lengths)), table
 
     def places(
@@ -85,13 +88,17 @@ class Listed:
     def _dealt(
         self, first: int, points: int, layout: Layout, device: int
     ) -> np.ndarray:
-        """The points of one device: every so manieth batch."""
-        batches = -(-points // layout.batch_size)
-        number = np.arange(batches * layout.batch_size).reshape(batches, -1)
-        number = np.minimum(number[device :: len(layout.devices)], points - 1)
-        return self.part.indices(first, first + points)[number.reshape(-1)]
+        """The points of one device.
 
-
-def row_width(layout: Layout) -> int:
-    """How many numbers a listed point has: its positions, its index in two parts."""
-    return len(layout.lengths) + 2
+        Batches are dealt to the devices to and fro, so that where each costs more than
+        the one before, no device always gets the dearer one.
+        """
+        batch_size, num_devices = layout.batch_size, len(layout.devices)
+        index = self.part.indices(first, first + points)
+        batches = -(-points // batch_size)
+        if over := batches * batch_size - points:
+            index = np.concatenate([index, np.repeat(index[-1:], over)])
+        rounds = np.arange(-(-batches // num_devices))
+        turn = np.where(rounds % 2 == 0, device, num_devices - 1 - device)
+        mine = rounds * num_devices + turn
+        return index.reshape(batches, batch_size)[mine[mine < batches]].reshape(-1)

@@ -39,6 +39,12 @@ _IGNORED = {
 }
 
 
+# As tuples made once: a union of types is made anew wherever it is written.
+_JAXPRS = (jax.extend.core.Jaxpr, jax.extend.core.ClosedJaxpr)
+_PLAIN = (bool, int, str, bytes, type)
+_NO_EFFECTS: frozenset[str] = frozenset()
+
+
 @dataclasses.dataclass(frozen=True)
 class Program:
     """The identity of a jaxpr, and what belongs to this trace of it.
@@ -74,7 +80,7 @@ def opened(jaxpr: Any) -> tuple[Any, list[Any]]:
 
 def is_jaxpr(x: Any) -> bool:
     """Whether `x` is a jaxpr, closed or open."""
-    return isinstance(x, jax.extend.core.Jaxpr | jax.extend.core.ClosedJaxpr)
+    return isinstance(x, _JAXPRS)
 
 
 def sub_jaxprs(params: dict[str, Any]) -> Iterator[Any]:
@@ -137,7 +143,7 @@ def _jaxpr(
                 tuple(binder(v) for v in eqn.outvars),
                 tuple(params),
                 _context(eqn.ctx),
-                frozenset(map(str, eqn.effects)),
+                frozenset(map(str, eqn.effects)) if eqn.effects else _NO_EFFECTS,
             )
         )
     # How many of the heads are closed over: they are handed in by another way.
@@ -149,13 +155,18 @@ def _jaxpr(
     )
 
 
+def freeze(x: Any) -> Any:
+    """A hashable stand-in for a value: equal only for those that do the same."""
+    return _freeze(x, [])
+
+
 def _context(ctx: Any) -> Any:
     return (ctx.compute_type, ctx.threefry_partitionable, str(ctx.xla_metadata))
 
 
 def _freeze(x: Any, witnesses: list[tuple[Any, Any]]) -> Any:
     """A hashable stand-in for a parameter: equal only where the program is the same."""
-    if x is None or isinstance(x, bool | int | str | bytes | type):
+    if x is None or isinstance(x, _PLAIN):
         return (type(x), x)
     if isinstance(x, float):  # 0.0 and -0.0 differ; a NaN equals itself
         return (float, struct.pack("d", x))

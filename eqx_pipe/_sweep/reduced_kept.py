@@ -29,10 +29,10 @@ from .parts import Job, prepare
 from .plan import CHUNK_BYTES
 from .progress import Progress
 from .reduced_fold import InStore, InTurn, until_stopped
-from .reduced_kernel import trace_reducers
 from .reduced_rows import BlockRows
 from .reduced_run import Fold
 from .reduced_states import Blocks
+from .reduced_trace import trace_reducers
 from .remote import elsewhere, pack, workers
 from .result import SweepResult
 from .stored import fill, opened
@@ -103,7 +103,7 @@ def _in_memory(
     chunks = _chunks(rows, 1)
     fold = InTurn(rows, chunks)
     failed = 0
-    with bar(job.space.size) as shown:
+    with bar(job.geometry.size) as shown:
 
         def keep(number: int, values: list[np.ndarray], ok: Any) -> None:
             nonlocal failed
@@ -159,7 +159,11 @@ def _identity(reducers: Many, job: Job) -> dict[str, Any]:
     """What tells reducers: what they do to a state, whatever the batch size."""
     reducing = trace_reducers(reducers, job.traced[0], 2)
     writer = Writer()
-    texts = [writer.program(reducing.absorb), writer.program(reducing.merge)]
+    texts = [
+        writer.program(jaxpr)
+        for one in reducing.each
+        for jaxpr in (one.absorb, one.merge)
+    ]
     texts += [*writer.constants, *map(writer.value, reducing.init)]
     names = jtu.tree_unflatten(
         reducers.structure, [type(r).__name__ for r in reducers.reducers]

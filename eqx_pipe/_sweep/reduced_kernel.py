@@ -6,83 +6,25 @@ state of no points, so that which device it was does not show. The states are me
 by a second program, block after block.
 """
 
-import dataclasses
-import math
 from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import jax.random as jr
-import jax.tree_util as jtu
 import numpy as np
-from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Bool, Int32, PyTree, UInt32
 
-from .._reduce.many import Many
 from .._types import Key
-from .evaluate import evaluate
-from .kernel import POINTS, Layout, everywhere, point_function
+from .kernel import POINTS, Layout, on_each, point_function
 from .plan import CHUNK_BYTES
+from .reduced_trace import Reducing
 from .trace import Traced
 
 _BLOCKS = 256
 _BLOCK_POINTS = 2**20
 _CALL_BLOCKS = 64
 _CALL_POINTS = 2**30
-
-
-@dataclasses.dataclass(frozen=True)
-class Reducing:
-    """Reducers as jaxprs, on flat states.
-
-    `absorb` takes the leaves of a state, those of a batch of outputs, and which of
-    them count; `merge` takes the leaves of two states. `init` are the leaves of the
-    state of no points.
-    """
-
-    absorb: Any
-    merge: Any
-    init: list[Array]
-    structure: Any
-
-    @property
-    def state_bytes(self) -> int:
-        """The size of one state."""
-        sizes = [getattr(leaf.dtype, "itemsize", 8) for leaf in self.init]
-        shapes = [math.prod(leaf.shape) for leaf in self.init]
-        return sum(a * b for a, b in zip(sizes, shapes, strict=True))
-
-
-def trace_reducers(reducers: Many, traced: Traced, batch_size: int) -> Reducing:
-    """The jaxprs of some reducers for the outputs of a function."""
-    struct = jtu.tree_unflatten(traced.structure, traced.outputs)
-    init, structure = jtu.tree_flatten(reducers.init(struct))
-    init = [_without_weak_type(leaf) for leaf in init]
-
-    def absorb(
-        state: list[Array], values: list[Array], ok: Bool[Array, " points"]
-    ) -> list[Array]:
-        state = jtu.tree_unflatten(structure, state)
-        outputs = jtu.tree_unflatten(traced.structure, values)
-        return jtu.tree_leaves(reducers.absorb(state, outputs, ok))
-
-    def merge(first: list[Array], second: list[Array]) -> list[Array]:
-        states = (jtu.tree_unflatten(structure, x) for x in (first, second))
-        return jtu.tree_leaves(reducers.merge(*states))
-
-    states = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in init]
-    values = [
-        jax.ShapeDtypeStruct((batch_size, *leaf.shape), leaf.dtype)
-        for leaf in traced.outputs
-    ]
-    ok = jax.ShapeDtypeStruct((batch_size,), bool)
-    return Reducing(
-        absorb=jax.make_jaxpr(absorb)(states, values, ok),
-        merge=jax.make_jaxpr(merge)(states, states),
-        init=init,
-        structure=structure,
-    )
 
 
 def block_batches(size: int, batch_size: int) -> int:
@@ -121,7 +63,7 @@ def build_blocks(traced: Traced, reducing: Reducing, layout: Layout) -> Any:
         constants: list[Array],
         key: Key | None,
         init: list[Array],
-        reducer_constants: list[Array],
+        reducer_constants: list[list[Array]],
     ) -> list[Array]:
         points, count = ctl[0], ctl[1].astype(jnp.int32)
         device = jax.lax.axis_index(POINTS).astype(jnp.int32)
@@ -148,9 +90,7 @@ def build_blocks(traced: Traced, reducing: Reducing, layout: Layout) -> Any:
                 # A tail repeats the last point, and the reducers are told.
                 ok = offsets < points
                 values = jax.vmap(lane)(jnp.minimum(offsets, points - jnp.uint32(1)))
-                return evaluate(
-                    reducing.absorb, reducer_constants, [*state, *values, ok]
-                )
+                return reducing.absorb(reducer_constants, state, values, ok)
 
             last = jnp.minimum(first + batches, in_all)
             state = jax.lax.fori_loop(first, last, microbatch, init)
@@ -164,15 +104,7 @@ def build_blocks(traced: Traced, reducing: Reducing, layout: Layout) -> Any:
         empty = [jnp.stack([leaf] * layout.capacity) for leaf in init]
         return jax.lax.fori_loop(jnp.int32(0), trips, block, empty)
 
-    placement = everywhere(layout)
-    mapped = jax.shard_map(
-        on_device,
-        mesh=placement.mesh,
-        in_specs=P(),
-        out_specs=P(POINTS),
-        check_vma=False,
-    )
-    return jax.jit(mapped, in_shardings=placement)
+    return on_each(on_device, layout)
 
 
 def build_merge(reducing: Reducing) -> Any:
@@ -188,14 +120,14 @@ def build_merge(reducing: Reducing) -> Any:
         rows: Int32[Array, " blocks"],
         first: Int32[Array, ""],
         last: Int32[Array, ""],
-        constants: list[Array],
+        constants: list[list[Array]],
     ) -> list[Array]:
         def one(i: Int32[Array, ""], state: list[Array]) -> list[Array]:
             later = [
                 jax.lax.dynamic_index_in_dim(leaf, rows[i], keepdims=False)
                 for leaf in states
             ]
-            return evaluate(reducing.merge, constants, [*state, *later])
+            return reducing.merge(constants, state, later)
 
         return jax.lax.fori_loop(first, last, one, state)
 
@@ -218,7 +150,7 @@ def build_states(
         batches: Int32[Array, ""],
         count: Int32[Array, ""],
         init: list[Array],
-        constants: list[Array],
+        constants: list[list[Array]],
     ) -> list[Array]:
         def microbatch(step: Int32[Array, ""], state: list[Array]) -> list[Array]:
             rows = [
@@ -229,8 +161,7 @@ def build_states(
                 leaf if kind is None else jr.wrap_key_data(leaf, impl=kind)
                 for leaf, kind in zip(rows[:-1], kinds, strict=True)
             ]
-            args = [*state, *outputs, rows[-1]]
-            return evaluate(reducing.absorb, constants, args)
+            return reducing.absorb(constants, state, outputs, rows[-1])
 
         def block(number: Int32[Array, ""], filled: list[Array]) -> list[Array]:
             most = np.int32(ok.shape[0] // batch)
@@ -256,13 +187,13 @@ def build_gap(reducing: Reducing, traced: Traced, batch: int) -> Any:
         return zeros if kind is None else jr.wrap_key_data(zeros, impl=kind)
 
     def gap(
-        init: list[Array], batches: Int32[Array, ""], constants: list[Array]
+        init: list[Array], batches: Int32[Array, ""], constants: list[list[Array]]
     ) -> list[Array]:
-        values = map(nothing, traced.stored, traced.key_kinds)
-        given = [*values, jnp.zeros(batch, bool)]
+        values = [*map(nothing, traced.stored, traced.key_kinds)]
+        none = jnp.zeros(batch, bool)
 
         def microbatch(step: Int32[Array, ""], state: list[Array]) -> list[Array]:
-            return evaluate(reducing.absorb, constants, [*state, *given])
+            return reducing.absorb(constants, state, values, none)
 
         return jax.lax.fori_loop(np.int32(0), batches, microbatch, init)
 
@@ -284,10 +215,3 @@ def arguments_of(told: PyTree, *rest: Any) -> Sequence[Any]:
     """The arguments of the function that computes blocks, in their order."""
     ctl, table, batches = told
     return (ctl, np.int32(batches), table, *rest)
-
-
-def _without_weak_type(leaf: Any) -> Array:
-    leaf = jnp.asarray(leaf)
-    if not getattr(leaf, "weak_type", False):  # keys have no such thing
-        return leaf
-    return jax.lax.convert_element_type(leaf, leaf.dtype)

@@ -13,7 +13,6 @@ import numpy as np
 from jaxtyping import Bool
 
 from .._tree import is_key_array, leaves_with_names
-from .program import identify
 from .progress import Progress
 from .reduced_kernel import build_gap
 from .reduced_states import Blocks, Piece
@@ -98,9 +97,8 @@ class BlockRows:
         if gap is None:
             blocks, traced = self.blocks, self.blocks.job.traced[0]
             build = build_gap(blocks.reducing, traced, blocks.job.batch_size)
-            constants = identify(blocks.reducing.absorb).constants
-            state = build(blocks.reducing.init, np.int32(blocks.batches), constants)
-            self._gap = gap = jax.device_put(state, blocks.home)
+            init, constants, _ = blocks.reducing.placed(blocks.home)
+            self._gap = gap = build(init, np.int32(blocks.batches), constants)
         states = [jnp.stack([leaf] * most) for leaf in gap]
         rows = np.arange(most, dtype=np.int32)
         return Piece(first, count, states, rows, np.zeros(0, np.int64))

@@ -10,7 +10,6 @@ import numpy as np
 from jaxtyping import Int64, PyTree
 
 from .execute import compiled_once
-from .program import identify
 from .progress import Progress
 from .reduced_kernel import build_merge
 from .reduced_states import Blocks, Piece
@@ -34,10 +33,7 @@ class Fold:
     def __init__(self, blocks: Blocks):
         self.blocks, self.taken, self.stopped = blocks, 0, False
         self.failed: list[np.ndarray] = []
-        self.state: list[Any] = jax.device_put(blocks.reducing.init, blocks.home)
-        merge = identify(blocks.reducing.merge)
-        self._program = merge
-        self._constants = jax.device_put(merge.constants, blocks.home)
+        self.state, _, self._constants = blocks.reducing.placed(blocks.home)
 
     @property
     def points(self) -> int:
@@ -75,7 +71,7 @@ class Fold:
         stacked = [jax.ShapeDtypeStruct((total, *s.shape), s.dtype) for s in self.state]
         given = (self.state, stacked, piece.rows, np.int32(0), np.int32(0))
         return compiled_once(
-            [self._program],
+            self.blocks.reducing.merging,
             ("merge", total, self.blocks.job.devices[0]),
             lambda: (
                 build_merge(self.blocks.reducing)

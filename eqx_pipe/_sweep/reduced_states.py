@@ -6,6 +6,7 @@ the block as an ordinary sweep computes them, taken in by a second program.
 """
 
 import dataclasses
+import math
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -16,10 +17,12 @@ from jaxtyping import Array, Int32, Int64
 
 from .._reduce.many import Many
 from .._spaces.index import digits_of, strides
+from .._tree import is_key_array
 from .execute import compiled_once
 from .failure import Failures, quiet
 from .kernel import Layout, control, everywhere
 from .parts import Job
+from .placed import put
 from .plan import CHUNK_BYTES
 from .program import identify
 from .progress import Progress
@@ -30,10 +33,12 @@ from .reduced_kernel import (
     build_blocks,
     build_states,
     call_blocks,
-    trace_reducers,
 )
+from .reduced_trace import trace_reducers
+from .special import as_special, check_special
 
 _MOST_BLOCKS = 64
+_HOST_BYTES = 2**16
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +51,7 @@ class Piece:
 
     first: int
     count: int
-    states: list[Array]
+    states: list[Any]
     rows: Int32[np.ndarray, " rows"]
     failed: Int64[np.ndarray, " failed"]
 
@@ -60,7 +65,7 @@ class Blocks:
 
     def __init__(self, job: Job, reducers: Many):
         self.job, self.reducers = job, reducers
-        self.size = job.space.size
+        self.size = job.geometry.size
         self.batches = block_batches(self.size, job.batch_size)
         self.points = job.batch_size * self.batches
         self.reducing = trace_reducers(reducers, job.traced[0], job.batch_size)
@@ -103,7 +108,7 @@ class Blocks:
     @property
     def _in_order(self) -> bool:
         # Neighbours in the index are of several programs where there are static values.
-        return not self.job.space.static_dims()
+        return not self.job.geometry.static_dims
 
     def _halved(self, block: int, count: int, isolated: bool) -> Iterator[Piece]:
         """Computes blocks, halving them until those that fail are alone."""
@@ -134,26 +139,21 @@ class _ByPoints:
         self.blocks = blocks
         job, reducing = blocks.job, blocks.reducing
         traced, devices = job.traced[0], job.devices
-        window = job.space.window
+        window = job.geometry.window
         self.layout = layout = Layout(
-            lengths=tuple(job.space.grid_dims.values()),
+            lengths=job.geometry.lengths,
             batch_size=job.batch_size,
             capacity=blocks.most // len(devices),
             devices=devices,
             strided=window is not None and window[1] != 1,
             wide=blocks.size > 2**32,
         )
-        program, absorb = identify(traced.jaxpr), identify(reducing.absorb)
-        given = (
-            traced.arrays,
-            program.constants,
-            job.key,
-            reducing.init,
-            absorb.constants,
-        )
-        self._given = given = jax.device_put(given, everywhere(layout))
+        program, place = identify(traced.jaxpr), everywhere(layout)
+        given = put((traced.arrays, program.constants, job.key), place)
+        init, constants, _ = reducing.placed(place)
+        self._given = given = (*given, init, constants)
         self._compute = compiled_once(
-            [program, absorb],
+            [program, *reducing.absorbing],
             ("blocks", layout),
             lambda: (
                 build_blocks(traced, reducing, layout)
@@ -174,11 +174,9 @@ class _ByPoints:
 
         def compute(at: int, points: int) -> Exception | None:
             found = self._states(at, at + points)
-            if isinstance(found, FloatingPointError):
-                raise found
             return found if isinstance(found, Exception) else None
 
-        none = Failures(False, np.ones(0, bool))
+        none = Failures(False, 0)
         none.found(compute, np.arange, 0, first, last - first, [])
 
     def _states(self, first: int, last: int) -> Exception | tuple[list[Any], Any]:
@@ -189,7 +187,8 @@ class _ByPoints:
         told = self._told(first, last - first, count)
         try:
             states = self._compute(*arguments_of(told, *self._given))
-            states = jax.block_until_ready(jax.device_put(states, blocks.home))
+            check_special(states, infs=False)
+            states = _gathered(states, blocks.home)
         except jax.errors.JaxRuntimeError as error:
             # JAX would complain about it again when Python exits, unless something
             # else has run on the device since: no points at all.
@@ -197,18 +196,30 @@ class _ByPoints:
             jax.block_until_ready(self._compute(*arguments_of(nothing, *self._given)))
             return error
         except Exception as error:
-            # What JAX raises for `jax_debug_nans`, and `jit` would translate.
-            if type(error).__name__ != "InternalFloatingPointError":
-                raise
-            return FloatingPointError(f"invalid value in the sweep: {error}")
+            return as_special(error)
         return states, block_rows(number, count, layout.capacity, len(layout.devices))
 
     def _told(self, first: int, points: int, count: int) -> Any:
-        start, step, _ = self.blocks.job.space.window or (0, 1, 0)
+        start, step, _ = self.blocks.job.geometry.window or (0, 1, 0)
         layout = self.layout
         digits = digits_of(start + step * first, layout.lengths)
         table = strides(step, layout.lengths) if layout.strided else None
         return control(points, count, first, digits), table, self.blocks.batches
+
+
+def _gathered(states: list[Array], home: Any) -> list[Any]:
+    """States from all devices where they are merged, once they are computed."""
+    bytes_ = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in states)
+    if bytes_ > _HOST_BYTES or any(is_key_array(leaf) for leaf in states):
+        return jax.block_until_ready(jax.device_put(states, home))
+    # By way of the host, which takes less time as long as they are small.
+    gathered = []
+    for leaf in states:
+        shards = sorted(
+            leaf.addressable_shards, key=lambda shard: shard.index[0].start or 0
+        )
+        gathered.append(np.concatenate([np.asarray(shard.data) for shard in shards]))
+    return gathered
 
 
 class _ByValues:
@@ -219,8 +230,7 @@ class _ByValues:
         reducing, self._rows = blocks.reducing, most * blocks.points
         self.job = job = dataclasses.replace(blocks.job, stretch=self._rows)
         traced = job.traced[0]
-        absorb = identify(reducing.absorb)
-        self._given = jax.device_put((reducing.init, absorb.constants), blocks.home)
+        self._given = reducing.placed(blocks.home)[:2]
         kinds, batch = tuple(traced.key_kinds), job.batch_size
         values = [
             jax.ShapeDtypeStruct((self._rows, *leaf.shape), leaf.dtype)
@@ -229,7 +239,7 @@ class _ByValues:
         ok = jax.ShapeDtypeStruct((self._rows,), bool)
         numbers = [np.int32(0)] * 2
         self._absorb = compiled_once(
-            [absorb],
+            reducing.absorbing,
             ("absorb", most, self._rows, batch, *map(str, kinds), job.devices[0]),
             lambda: (
                 build_states(reducing, kinds, batch, most)

@@ -166,9 +166,10 @@ def sweep(
             return sweep_elsewhere(away, *work, lambda *n: Progress(progress, *n))
         with Progress(progress, size) as bar:
             if jax.config.jax_disable_jit:  # pyright: ignore[reportAttributeAccessIssue]
-                failures = Failures(isolated, np.ones(size, bool))
-                batch_size, ok = 1, failures.ok
+                failures = Failures(isolated, size)
+                batch_size = 1
                 values = _loop(fn, space, key, bar, failures)
+                ok = failures.ok
             else:
                 alike = costs is not None
                 job = prepare(fn, space, key, batch_size, devices, alike)
@@ -202,7 +203,7 @@ def _loop(
         except Exception:
             if not failures.isolated or (i == space.size - 1 and not outputs):
                 raise
-            failures.ok[i] = False
+            failures.mark(i)
         bar.done(1)
     nothing = jtu.tree_map(nothing_like, next(iter(outputs.values())))
     rows = [outputs.get(i, nothing) for i in range(space.size)]

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from .._errors import describe_value, message
+from .._errors import describe_value, message, nearest
 from .._store.layout import RECORD
 from .._store.lazy import Stored
 from .._store.store import Store, open_store
@@ -51,6 +51,21 @@ def save(result: SweepResult, path: Any, overwrite: bool) -> None:
         _put(beside, path)
     finally:
         _remove(beside)
+
+
+def _where_else(path: Path) -> str:
+    """What may have been meant by a path at which there is nothing."""
+    folder = path.parent
+    if not folder.is_dir():
+        return f"There is no folder {str(folder.absolute())!r} either: check the path."
+    results = [p.name for p in folder.iterdir() if p.suffix in (".zarr", ".nc")]
+    if not results:
+        return (
+            "That folder holds no `.zarr` or `.nc`. Give the path that "
+            "`SweepResult.save` or `sweep(..., store=)` was given; relative paths "
+            "start from where Python runs."
+        )
+    return nearest(path.name, sorted(results)[:20])
 
 
 def load_result(path: Any) -> SweepResult:
@@ -93,7 +108,9 @@ def load_result(path: Any) -> SweepResult:
     if not os.path.lexists(path):
         raise FileNotFoundError(
             message(
-                "load_result", f"there is nothing at {str(path)!r}.", "Look for it."
+                "load_result",
+                f"there is nothing at {str(path.absolute())!r}.",
+                _where_else(path),
             )
         )
     with _opened(path) as data:

@@ -1,10 +1,10 @@
 """The function of a point as a jaxpr from positions on the dims to output leaves."""
 
 import dataclasses
+import functools as ft
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
@@ -13,6 +13,7 @@ import numpy as np
 from jax.core import Tracer
 
 from .._errors import message
+from .._spaces.geometry import Geometry
 from .._spaces.space import Space
 from .._tree import is_key_array
 from .._types import Key
@@ -34,7 +35,7 @@ class Traced:
     outputs: list[jax.ShapeDtypeStruct]
     key_kinds: list[Any]
 
-    @property
+    @ft.cached_property
     def stored(self) -> list[jax.ShapeDtypeStruct]:
         """The output leaves as they are kept: PRNG keys as their raw data."""
         return [
@@ -49,26 +50,34 @@ def trace(
     space: Space,
     key: Key | None,
     plain: Sequence[int] = (),
+    geometry: Geometry | None = None,
 ) -> Traced:
     """Traces `fn` on an abstract point of `space`.
 
-    `plain` has a position for each dim, for the values of `Static` axes.
+    `plain` has a position for each dim, for the values of `Static` axes; `geometry` is
+    that of the space, if it is known already.
     """
-    dynamic, static = eqx.partition(space, _is_array)
-    arrays, treedef = jtu.tree_flatten(dynamic)
+    geometry = space.geometry if geometry is None else geometry
+    leaves, treedef = jtu.tree_flatten((geometry.leaves, space.key))
+    traced = [_is_array(leaf) for leaf in leaves]
+    arrays = [leaf for leaf, is_traced in zip(leaves, traced, strict=True) if is_traced]
 
     kinds: list[Any] = []
 
     def flat(arrays: list[Any], digits: list[Any], key: Key | None) -> Any:
-        here = eqx.combine(jtu.tree_unflatten(treedef, arrays), static)
-        out = call(function, fn, here.at_digits(digits, plain), key)
+        given = iter(arrays)
+        pairs = zip(leaves, traced, strict=True)
+        here = [next(given) if is_traced else leaf for leaf, is_traced in pairs]
+        space_leaves, space_key = jtu.tree_unflatten(treedef, here)
+        point = geometry.point(space_leaves, space_key, digits, plain)
+        out = call(function, fn, point, key)
         kinds[:] = [
             jr.key_impl(leaf) if is_key_array(leaf) else None
             for leaf in jtu.tree_leaves(out)
         ]
         return out
 
-    digits = [jax.ShapeDtypeStruct((), jnp.int32)] * len(space.grid_dims)
+    digits = [jax.ShapeDtypeStruct((), jnp.int32)] * len(geometry.lengths)
     # Types only: an array made under the user's mesh has that mesh in its type.
     structs = jtu.tree_map(_struct, (arrays, key))
     jaxpr, out = jax.make_jaxpr(flat, return_shape=True)(structs[0], digits, structs[1])

@@ -79,7 +79,7 @@ def vmap_space(
             )
         )
     devices = () if mesh is None else mesh_devices("vmap_space", mesh)
-    parts = parts_of(space)
+    parts = parts_of(space.geometry)
     if len(parts) == 1:
         index = np.arange(size)
         return _part(fn, space, key, parts[0], index, batch_size, devices, mesh)
@@ -131,8 +131,9 @@ def _lane(
     fn: Callable[..., Any], space: Space, key: Key | None, plain: Sequence[int]
 ) -> Callable[[UInt32[Array, ""]], PyTree]:
     """The function of a point's index."""
-    lengths = list(space.grid_dims.values())
-    start, step, _ = space.window or (0, 1, 0)
+    geometry = space.geometry
+    lengths = geometry.lengths
+    start, step, _ = geometry.window or (0, 1, 0)
     first = [np.uint32(digit) for digit in digits_of(start, lengths)]
     table = None if step == 1 else strides(step, lengths)
 
@@ -143,7 +144,7 @@ def _lane(
         else:
             digits = advance_by(digits, [i], table, lengths)
         positions = [digit.astype(jnp.int32) for digit in digits]
-        point = space.at_digits(positions, plain)
+        point = geometry.point(geometry.leaves, space.key, positions, plain)
         return call(
             "vmap_space", fn, point, None if key is None else jr.fold_in(key, i)
         )

@@ -1,0 +1,60 @@
+"""How a space asks an axis for a value, and what it says if that goes wrong."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import jax.tree_util as jtu
+
+from .._errors import MissingKeyError, describe_value, message
+from .._tree import path_name
+from .._types import Key
+from .axis import Axis
+from .random import MissingAxisKey
+
+
+def value_of(name: str, axis: Axis, i: Any, key: Key | None) -> Any:
+    """The value of the axis called `name` at position `i`."""
+    # By the class: a method of a module is a module itself, made each time it is asked.
+    value_at = type(axis).value
+    try:
+        value = value_at(axis, i, key)
+    except MissingKeyError:
+        raise
+    except Exception as error:
+        if key is None and _works_with_key(axis, i):
+            raise MissingAxisKey(name) from error
+        raise
+    if not isinstance(value, jax.Array) and not axis.is_static:
+        _check_arrays(name, value)
+    return value
+
+
+def _works_with_key(axis: Axis, i: Any) -> bool:
+    """Whether an axis that failed without a key works with one; tried abstractly."""
+
+    def tried() -> Any:
+        return jtu.tree_map(jnp.asarray, type(axis).value(axis, i, jr.key(0)))
+
+    try:
+        jax.eval_shape(tried)
+    except Exception:
+        return False
+    return True
+
+
+def _check_arrays(name: str, value: Any) -> None:
+    for path, leaf in jtu.tree_flatten_with_path(value)[0]:
+        if eqx.is_array_like(leaf):
+            continue
+        place = f" at `.{path_name(path)}`" if path else ""
+        raise TypeError(
+            message(
+                "Space",
+                f"the axis `{name}` gives {describe_value(leaf)}{place}.",
+                "The values of an axis are arrays, numbers or pytrees of them. For "
+                "functions, texts and other Python values use `Static`, or map one.",
+            )
+        )
