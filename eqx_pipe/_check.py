@@ -1,6 +1,7 @@
 """Checks of arguments that are on for every user. Each knows the argument's name."""
 
 import inspect
+import operator
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -66,7 +67,7 @@ def check_name(function: str, argument: str, name: Any) -> None:
 
 def check_int(function: str, argument: str, value: Any, minimum: int) -> None:
     """Raises unless `value` is an integer of at least `minimum`."""
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
+    if not is_integer(value):
         raise TypeError(
             message(
                 function,
@@ -74,7 +75,7 @@ def check_int(function: str, argument: str, value: Any, minimum: int) -> None:
                 f"Give an integer of at least {minimum}.",
             )
         )
-    if value.__index__() < minimum:
+    if operator.index(value) < minimum:
         raise ValueError(
             message(
                 function,
@@ -82,6 +83,15 @@ def check_int(function: str, argument: str, value: Any, minimum: int) -> None:
                 f"Give an integer of at least {minimum}.",
             )
         )
+
+
+def is_integer(value: Any) -> bool:
+    """Whether `value` is an integer: of Python, of NumPy, or an array of one."""
+    try:
+        operator.index(value)  # arrays have `__index__`, of whatever dtype and shape
+    except TypeError:
+        return False
+    return not isinstance(value, bool)
 
 
 def check_choice(

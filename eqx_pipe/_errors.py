@@ -65,7 +65,9 @@ def describe_value(value: Any, limit: int = 80) -> str:
     """`value (type)`, cut to a readable length."""
     if hasattr(value, "shape") and hasattr(value, "dtype"):
         return f"an array {value.dtype}[{','.join(map(str, value.shape))}]"
-    text = repr(value)
+    many = isinstance(value, list | tuple) and len(value) > limit
+    # A list of a million records takes long to write down; no more would be shown.
+    text = repr(value[:limit] if many else value)
     if len(text) > limit:
         text = text[: limit - 3] + "..."
     return f"{text} ({type(value).__name__})"

@@ -17,7 +17,7 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array, PyTree
 
-from .._check import check_callable
+from .._check import check_callable, is_integer
 from .._errors import StructureError, describe_value, message, nearest
 from .._tree import as_arrays, differences, is_key_array, leaf_text, leaves_with_names
 
@@ -106,7 +106,7 @@ def check_merge(function: str, merge: Any) -> None:
 
 def check_axis(function: str, axis: Any) -> None:
     """Raises a `TypeError` unless `axis` is an integer."""
-    if isinstance(axis, bool) or not hasattr(axis, "__index__"):
+    if not is_integer(axis):
         raise TypeError(
             message(
                 function,

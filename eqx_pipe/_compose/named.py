@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .._check import check_name
+from .._check import check_name, is_integer
 from .._errors import describe_value, message, nearest
 from .._stage import as_stage
 
@@ -42,9 +42,7 @@ def read_stages(
     return names, tuple(as_stage(function, label, stage) for label, stage in labelled)
 
 
-def stage_at(
-    function: str, names: Names, stages: tuple[Any, ...], item: int | str
-) -> Any:
+def stage_at(function: str, names: Names, stages: tuple[Any, ...], item: Any) -> Any:
     """The stage at a position or of a name."""
     if not isinstance(item, str):
         return _stage_at_position(function, stages, item)
@@ -55,7 +53,7 @@ def stage_at(
 
 
 def _stage_at_position(function: str, stages: tuple[Any, ...], item: Any) -> Any:
-    if isinstance(item, bool) or not hasattr(item, "__index__"):
+    if not is_integer(item):
         raise TypeError(
             message(
                 function,

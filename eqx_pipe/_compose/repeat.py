@@ -12,7 +12,7 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import PyTree
 
-from .._check import check_int, check_key
+from .._check import check_int, check_key, is_integer
 from .._errors import StructureError, describe_value, message
 from .._stage import Composite, Scope, as_stage, enter
 from .._tree import as_arrays, differences
@@ -68,7 +68,7 @@ class Repeat(Composite):
 
         If it is stateful, its state is that slice of `state.substate(pipe)`.
         """
-        if isinstance(item, bool) or not hasattr(item, "__index__"):
+        if not is_integer(item):
             raise TypeError(
                 message(
                     "repeat",

@@ -64,7 +64,10 @@ def suited(mesh: Mesh, *leaves: Any) -> Mesh:
     """
     meshes: list[Any] = [jax.sharding.get_abstract_mesh()]
     meshes += [_own_mesh(leaf) for leaf in leaves if isinstance(leaf, jax.Array)]
-    explicit = any(AxisType.Explicit in m.axis_types for m in meshes)
+    explicit = [m for m in meshes if AxisType.Explicit in m.axis_types]
+    for found in explicit:
+        if found.axis_names == mesh.axis_names:  # of both kinds, perhaps
+            return Mesh(mesh.devices, mesh.axis_names, axis_types=found.axis_types)
     return with_types(mesh, AxisType.Explicit if explicit else AxisType.Auto)
 
 
@@ -140,5 +143,20 @@ def lay(x: Array, mesh: Mesh, spec: P) -> Array:
             # It is whole on every device as it stands. A `reshard` would change its
             # type, and then its cotangent would not have the type of the argument.
             return x
-        return jax.sharding.reshard(x, sharding)
+        x = jax.sharding.reshard(x, _part(sharding, AxisType.Explicit))
+        if AxisType.Auto not in mesh.axis_types:
+            return x
+        sharding = _part(sharding, AxisType.Auto)
     return jax.lax.with_sharding_constraint(x, sharding)
+
+
+def _part(sharding: NamedSharding, kind: AxisType) -> NamedSharding:
+    """What a sharding says of axes of one kind: each has a function of its own."""
+    mesh = sharding.mesh
+    kinds = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
+
+    def one(entry: Any) -> Any:
+        names = [name for name in names_of([entry]) if kinds[name] == kind]
+        return tuple(names) if isinstance(entry, tuple) else next(iter(names), None)
+
+    return NamedSharding(mesh, P(*map(one, sharding.spec)))

@@ -1,5 +1,7 @@
 """Arguments that satisfy a function's annotations, and tests made of them."""
 
+import contextlib
+import dataclasses
 import functools as ft
 import inspect
 import typing
@@ -9,6 +11,7 @@ from typing import Any
 import beartype
 import hypothesis as hp
 import jax.tree_util as jtu
+from hypothesis.errors import InvalidArgument
 from jaxtyping import PyTree, TypeCheckError, jaxtyped
 
 from ..._errors import describe_value, nearest
@@ -63,7 +66,8 @@ def arguments(draw: Any, fn: Any, *, elements: Any = None, **overrides: Any) -> 
 
     **Arguments:**
 
-    - `fn`: a function, a method, or a callable module.
+    - `fn`: a function, a method, or a callable module, whose annotated fields bind
+        names of axes, too.
     - `elements`: as in `from_jaxtyping`. (Keyword only.)
     - `overrides`: strategies for single arguments, by their names. Names of axes are
       bound to what these give. (Keyword only.)
@@ -96,6 +100,7 @@ def arguments(draw: Any, fn: Any, *, elements: Any = None, **overrides: Any) -> 
     around = {} if self is None else {"self": self}
 
     def make(binding: Binding) -> dict[str, Any]:
+        _bind_fields(binding, self)
         for name, value in given.items():
             _bind(binding, hints.get(name), value, f"`{name}`")
         values = dict(given)
@@ -171,6 +176,20 @@ def _bind(binding: Binding, annotation: Any, value: Any, place: str) -> None:
             binding.structures[name] = jtu.tree_structure(value)
         for leaf in jtu.tree_leaves(value):
             _bind(binding, getattr(annotation, "leaftype", None), leaf, place)
+
+
+def _bind_fields(binding: Binding, module: Any) -> None:
+    """Binds names of axes to what the annotated fields of a module have.
+
+    jaxtyping does not tie fields to arguments, so where they disagree nothing is wrong.
+    """
+    if not dataclasses.is_dataclass(module):
+        return
+    hints = typing.get_type_hints(type(module), include_extras=True)
+    for field in dataclasses.fields(module):
+        with contextlib.suppress(InvalidArgument):
+            value = getattr(module, field.name, None)
+            _bind(binding, hints.get(field.name), value, f"`self.{field.name}`")
 
 
 def given_typed(fn: Any = None, *, elements: Any = None, **overrides: Any) -> Any:

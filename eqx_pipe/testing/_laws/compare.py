@@ -129,7 +129,9 @@ def _gap(a: Any, b: Any, tolerance: Tolerance, ways: tuple[str, str]) -> str | N
         allowed = 0.0
     else:
         finite = np.abs(right[np.isfinite(right)])
-        allowed = tolerance.allowed(a.dtype, float(finite.max()) if finite.size else 0)
+        allowed = tolerance.allowed(
+            a.dtype, float(finite.max()) if finite.size else 0.0
+        )
         same = (left == right) | (np.isnan(left) & np.isnan(right))
         with np.errstate(invalid="ignore", over="ignore"):
             apart = np.where(same, 0.0, np.abs(left - right))

@@ -219,7 +219,8 @@ def _unlike_differences(
         apart = np.abs(numeric - as_numpy(t))
         scale = float(np.max(np.abs(as_numpy(high)), initial=1.0))
         size = float(np.max(np.abs(as_numpy(t)), initial=0.0))
-        usual = 20 * step * (scale + size)
+        # The error goes with the square of the step, the rounding with what is left.
+        usual = 20 * step * min(1.0, 10 * step) * (scale + size)
         given = tolerance.rtol is not None or tolerance.atol is not None
         allowed = tolerance.allowed(t.dtype, size) if given else usual
         if not np.all(apart <= allowed):

@@ -8,13 +8,15 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh
 
-from .validate import check_int, composite
+from .validate import check_bool, check_int, composite
 
 _NAMES = ("data", "model")
 
 
 @composite
-def meshes(draw: Any, *, max_devices: Any = None, max_axes: Any = 2) -> Any:
+def meshes(
+    draw: Any, *, max_devices: Any = None, max_axes: Any = 2, explicit: Any = True
+) -> Any:
     """A `jax.sharding.Mesh` over some of the local devices.
 
     To have several devices on a CPU, set `jax.config.update("jax_num_cpu_devices", 8)`
@@ -25,8 +27,10 @@ def meshes(draw: Any, *, max_devices: Any = None, max_axes: Any = 2) -> Any:
     - `max_devices`: the largest number of devices; by default all. (Keyword only.)
     - `max_axes`: 1 for one axis, `data`; 2 for `model`, too. (Keyword only.)
 
-    **Returns:** a strategy. Its axes are automatic or explicit. It shrinks to one
-    device.
+    - `explicit`: whether meshes with explicit axes are among those with automatic
+        ones. On them JAX asks each operation for a sharding. (Keyword only.)
+
+    **Returns:** a strategy. It shrinks to one device, automatic.
 
     !!! example
 
@@ -41,6 +45,7 @@ def meshes(draw: Any, *, max_devices: Any = None, max_axes: Any = 2) -> Any:
         max_devices = len(devices)
     check_int("meshes", "max_devices", max_devices, 1)
     check_int("meshes", "max_axes", max_axes, 1)
+    check_bool("meshes", "explicit", explicit)
     most = min(max_devices, len(devices))
     sizes = [2**i for i in range(most.bit_length()) if 2**i <= most]
     shapes = [(n,) for n in sizes]
@@ -48,6 +53,7 @@ def meshes(draw: Any, *, max_devices: Any = None, max_axes: Any = 2) -> Any:
         pairs = [(a, b) for a in sizes for b in sizes]
         shapes += [pair for pair in pairs if math.prod(pair) <= most]
     shape = draw(st.sampled_from(shapes))
-    kind = draw(st.sampled_from([AxisType.Auto, AxisType.Explicit]))
+    kinds = [AxisType.Auto] + [AxisType.Explicit] * explicit
+    kind = draw(st.sampled_from(kinds))
     chosen = np.array(devices[: math.prod(shape)]).reshape(shape)
     return Mesh(chosen, _NAMES[: len(shape)], axis_types=(kind,) * len(shape))

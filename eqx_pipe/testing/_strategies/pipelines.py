@@ -312,7 +312,10 @@ def _twice(x: PyTree) -> PyTree:
 
 def positive(x: PyTree) -> Bool[Array, ""]:
     """A predicate: whether the first number of the input is above a threshold."""
-    return jnp.real(jtu.tree_leaves(x)[0]).ravel()[0] > _THRESHOLD
+    first = jnp.real(jtu.tree_leaves(x)[0]).ravel()[0]
+    if not jnp.issubdtype(first.dtype, jnp.inexact):
+        first = first.astype(jnp.float32)  # for strict promotion of dtypes
+    return first > _THRESHOLD
 
 
 def always(x: PyTree) -> bool:

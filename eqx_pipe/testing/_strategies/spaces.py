@@ -54,8 +54,10 @@ def _axis(size: int, random: bool, static: bool, dim: str | None) -> Any:
         kinds = ["values", "linspace", "geomspace", "arrays", "mapped"]
         kinds += ["random"] * random + ["static"] * static
         kind = draw(st.sampled_from(kinds))
+        # The same draws for every kind: so the first kind is what it shrinks to.
+        given = draw(st.lists(numbers, min_size=size, max_size=size))
+        lo, hi = given[0], given[-1]
         if kind == "values":
-            given = draw(st.lists(numbers, min_size=size, max_size=size))
             return Values(np.asarray(given, np.float32), dim=dim)
         if kind == "arrays":
             return Values(np.arange(2 * size, dtype=np.int32).reshape(size, 2), dim=dim)
@@ -64,8 +66,8 @@ def _axis(size: int, random: bool, static: bool, dim: str | None) -> Any:
         if kind == "static":
             return Static([f"choice {i}" for i in range(size)], dim=dim)
         if kind == "geomspace":
-            return Geomspace(1.0, draw(st.sampled_from([10.0, 0.5])), size, dim=dim)
-        line = Linspace(draw(numbers), draw(numbers), size, dim=dim)
+            return Geomspace(1.0, 10.0 if lo >= 0 else 0.5, size, dim=dim)
+        line = Linspace(lo, hi, size, dim=dim)
         return Mapped(_square, line) if kind == "mapped" else line
 
     return make()
@@ -111,16 +113,18 @@ def spaces(
     count = draw(st.integers(1, min(max_axes, len(_NAMES))))
     mode = draw(st.sampled_from(["product", "zip"]))
     size = draw(st.integers(1, max_size))
-    shared = mode == "product" and count > 1 and draw(st.booleans())
+    # The same draws for both modes: so the first is what it shrinks to.
+    shared = draw(st.booleans()) and mode == "product" and count > 1
+    has_design = draw(st.booleans()) and mode == "product" and count < max_axes
     tree: dict[str, Any] = {}
     for i, name in enumerate(_NAMES[:count]):
         dim = "both" if shared and i < 2 else None
-        alike = mode == "zip" or dim
-        length = size if alike else draw(st.integers(1, max_size))
+        length = draw(st.integers(1, max_size))
+        length = size if mode == "zip" or dim else length
         tree[name] = draw(_axis(length, random, static, dim))
     if draw(st.booleans()):
         tree["fixed"] = "text"
-    if count < max_axes and mode == "product" and draw(st.booleans()):
+    if has_design:
         tree["design"] = sobol({"u": (0.0, 1.0), "v": (-1.0, 1.0)}, max_size)
     key = jr.key(draw(st.integers(0, 3))) if random else None
     space = Space(tree, mode=mode, key=key)
