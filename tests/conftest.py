@@ -1,6 +1,10 @@
 """Settings that hold for every test: devices, strictness, hypothesis profiles."""
 
+import contextlib
+import ctypes
+import gc
 import os
+import re
 
 os.environ["XLA_FLAGS"] = (
     os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
@@ -23,8 +27,47 @@ hypothesis.settings.register_profile("dev", max_examples=8, **_common)
 hypothesis.settings.register_profile(
     "ci", max_examples=8, derandomize=True, print_blob=True, **_common
 )
-hypothesis.settings.register_profile("thorough", max_examples=400, **_common)
-hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+# Some 15,000 examples in all; tests with few inputs to draw from end earlier.
+hypothesis.settings.register_profile("thorough", max_examples=250, **_common)
+PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "ci")
+THOROUGH = PROFILE == "thorough"
+hypothesis.settings.load_profile(PROFILE)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_makereport(item, call):
+    """Notes with a test how many examples hypothesis tried."""
+    text = getattr(item, "hypothesis_statistics", None)
+    if call.when == "call" and text is not None:
+        tried = re.findall(r"(\d+) passing(?: examples)?, (\d+) failing", text)
+        count = sum(int(number) for pair in tried for number in pair)
+        item.user_properties.append(("examples", count))
+
+
+def pytest_terminal_summary(terminalreporter):
+    """The number of examples in all; workers of pytest-xdist send theirs along."""
+    counts = [
+        value
+        for reports in terminalreporter.stats.values()
+        for report in reports
+        if getattr(report, "when", None) == "call"
+        for name, value in report.user_properties
+        if name == "examples"
+    ]
+    if counts:
+        terminalreporter.write_line(
+            f"hypothesis: {sum(counts)} examples in {len(counts)} tests"
+        )
+
+
+@pytest.fixture(autouse=THOROUGH)
+def released():
+    """Gives back what hundreds of compiled programs take, some GB a test."""
+    yield
+    jax.clear_caches()
+    gc.collect()
+    with contextlib.suppress(OSError, AttributeError):  # not glibc
+        ctypes.CDLL("libc.so.6").malloc_trim(0)
 
 
 @pytest.fixture

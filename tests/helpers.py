@@ -1,8 +1,13 @@
 """What several test files share."""
 
 import equinox as eqx
+import hypothesis
 import jax.numpy as jnp
 import jax.tree_util as jtu
+import numpy as np
+
+few = hypothesis.settings(max_examples=-(-hypothesis.settings().max_examples // 4))
+"""For tests of which each example compiles some twenty programs."""
 
 
 def assert_agree(a, b, *, tolerance=1e-4):
@@ -19,3 +24,11 @@ def assert_agree(a, b, *, tolerance=1e-4):
             for v in (left, right)
         )
         assert jnp.allclose(left, right, rtol=bound, atol=bound)
+
+
+def numbers(struct, seed=0):
+    """Normal numbers of the shapes and dtypes of a struct; the same for a seed."""
+    rng = np.random.default_rng(seed)
+    return jtu.tree_map(
+        lambda v: jnp.asarray(rng.normal(size=v.shape), v.dtype), struct
+    )

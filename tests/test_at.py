@@ -11,11 +11,12 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import pytest
-import strategies as strats
-from helpers import assert_agree
+from by_hand import child_key
+from helpers import assert_agree, numbers
 from test_chain import Count, draw
 
 import eqx_pipe as ep
+import eqx_pipe.testing as ept
 
 
 class Pair(NamedTuple):
@@ -40,6 +41,12 @@ class Record(eqx.Module):
     first: Any
     second: Any
     name: str = eqx.field(static=True, default="fixed")
+
+
+RECORD = {
+    "image": jax.ShapeDtypeStruct((2, 3), jnp.float32),
+    "meta": (jax.ShapeDtypeStruct((4,), jnp.float32),),
+}
 
 
 def double(x):
@@ -91,11 +98,8 @@ def test_the_laws_of_a_lens(where, x, get):
 
 @hp.given(st.data())
 def test_the_laws_hold_for_generated_stages(data):
-    x = data.draw(strats.values(strats.RECORD))
-    f, g = (
-        data.draw(strats.stages(strats.RECORD["image"], random=False)).stage
-        for _ in range(2)
-    )
+    x = data.draw(ept.arrays(RECORD))
+    f, g = (data.draw(ept.stages(RECORD["image"], random=False)) for _ in range(2))
     apart = ep.chain(ep.at("image", f), ep.at("image", g))
     assert_agree(apart(x), ep.at("image", ep.chain(f, g))(x))
     swapped = ep.chain(ep.at("image", f), ep.at(("meta", 0), jnp.sin))
@@ -120,7 +124,7 @@ def test_a_part_may_be_none_or_become_a_tree():
 
 def test_it_works_under_transformations():
     pipe = ep.at(("meta", 0), eqx.nn.Linear(4, 4, key=jr.key(0)))
-    x = strats.make_value(strats.RECORD, 2)
+    x = numbers(RECORD, 2)
     assert_agree(eqx.filter_jit(pipe)(x), pipe(x))
     batch = jax.tree.map(lambda v: jnp.stack([v, v]), x)
     assert_agree(jax.tree.map(lambda v: v[1], jax.vmap(pipe)(batch)), pipe(x))
@@ -131,7 +135,7 @@ def test_it_works_under_transformations():
 def test_the_child_is_called_stage():
     x, key = {"a": jnp.zeros(2)}, jr.key(0)
     pipe = ep.at("a", draw)
-    expected = draw(x["a"], key=strats.child_key(key, "stage"))
+    expected = draw(x["a"], key=child_key(key, "stage"))
     assert_agree(pipe(x, key=key)["a"], expected)
     assert list(ep.outputs(ep.chain(pipe), x, key=key)) == ["0.stage", "0"]
     with pytest.raises(ep.MissingKeyError) as caught:

@@ -2,11 +2,16 @@
 
 import jax
 import jax.numpy as jnp
+import jax.random as jr
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import eqx_pipe as ep
 from eqx_pipe._sweep import memory, parts
+from eqx_pipe._sweep.batching import choose_batch_size, even_out
+from eqx_pipe._sweep.plan import chunk_capacity
 
 
 def chosen(fn, n=10**6, devices=1, **settings):
@@ -33,9 +38,77 @@ refilled = ep.refill(
 def test_each_kind_of_loop_has_its_size():
     sizes = [chosen(fn) for fn in (loop, scan, refilled)]
     assert sizes == sorted(set(sizes))
-    assert sizes[0] <= 64 and 64 <= sizes[1] <= 1024 and sizes[2] >= 4096
-    assert chosen(jnp.sin) >= 4096
+    assert sizes[0] <= 512 < sizes[1] <= 1024 and sizes[2] >= 4096
+    assert chosen(jnp.sin) >= 512
     assert chosen(loop, costs=True) == sizes[1]
+
+
+def test_loops_that_draw_have_larger_batches():
+    def noisy(draw):
+        def fn(x):
+            step = lambda c, key: (c + draw(key, c), None)  # noqa: E731
+            return jax.lax.scan(step, x, jr.split(jr.key(0), 10))[0]
+
+        return fn
+
+    often = chosen(noisy(lambda key, c: jr.normal(jr.fold_in(key, c.astype(int)))))
+    assert often > chosen(noisy(lambda key, c: c))
+    # Draws that are the same for all points are made once for a batch.
+    assert chosen(noisy(lambda key, c: c * jr.normal(key))) == chosen(scan)
+    before = lambda x: scan(x * jr.normal(jr.fold_in(jr.key(0), x.astype(int))))  # noqa: E731
+    assert chosen(before) == chosen(scan)
+
+
+def test_lanes_that_wait_at_dear_steps_are_few():
+    def until(step, start=1.0):
+        return lambda x: jax.lax.while_loop(
+            lambda c: jnp.max(c) < 3, step, x + start * jnp.ones(np.shape(start))
+        )
+
+    cheap, dear = (
+        chosen(until(lambda c: c + 0.1)),
+        chosen(until(lambda c: c + jnp.exp(c))),
+    )
+    assert dear < cheap
+    # What takes several pieces of code costs something to begin.
+    assert chosen(until(lambda c: c + jnp.exp(c), np.ones(3))) == cheap
+
+
+def test_only_loops_that_end_by_the_point_wait():
+    def until(end, x):
+        return jax.lax.while_loop(
+            lambda c: c[0] < end, lambda c: (c[0] + 1, c[1] * x), (0, x)
+        )
+
+    bound = jnp.int32(7)
+    assert chosen(lambda x: until(bound, x)[1]) == chosen(scan)
+    assert chosen(lambda x: until((9 * x).astype(int), x)[1]) == chosen(loop)
+    # The counter is the same for all, until it depends on what is not.
+    grows = lambda x: jax.lax.while_loop(  # noqa: E731
+        lambda c: c[0] < 9,
+        lambda c: (c[0] + (c[1] > 0.5).astype(int), c[1] * 1.1),
+        (0, x),
+    )
+    assert chosen(lambda x: grows(x)[1]) == chosen(loop)
+
+
+def test_what_is_the_same_for_all_points_does_not_count():
+    weights = jnp.ones((100, 100))
+
+    def over(matrix):
+        def fn(x):
+            step = lambda c, _: (jnp.tanh(jnp.sin(matrix(x)).T @ c), None)  # noqa: E731
+            return jax.lax.scan(step, x * jnp.ones(100), None, 9)[0].sum()
+
+        return fn
+
+    assert chosen(over(lambda x: weights)) > chosen(over(lambda x: weights * x)) == 8
+    space = ep.Space({"x": ep.Linspace(0, 1, 10**4), "w": weights})
+    given = (None, "auto", tuple(jax.devices()[:1]))
+    job = parts.prepare(
+        lambda p: over(lambda x: p["w"])(p["x"]), space, *given, costs=False
+    )
+    assert job.batch_size > 8
 
 
 @jax.custom_batching.custom_vmap
@@ -86,6 +159,37 @@ def test_large_intermediates_make_it_small():
     assert large < 64 < small
 
 
+def test_a_few_lanes_there_are_however_large_they_be():
+    for fn in (loop, scan, jnp.sin):
+        wide = lambda x, fn=fn: fn(jnp.sort(x * jnp.ones(10**6))[0])  # noqa: E731
+        assert chosen(wide) == chosen(wide, 10**6, 8) == 8
+        assert chosen(wide, 5) == 5
+
+
+@given(st.integers(1, 50), st.integers(1, 300), st.integers(1, 5))
+def test_tails_are_as_short_as_can_be(batch_size, size, devices):
+    even = even_out(batch_size, size, devices)
+    per_device = -(-size // devices)
+    batches = -(-per_device // batch_size)
+    assert 1 <= even <= batch_size
+    assert (even - 1) * batches < per_device <= even * batches
+
+
+@pytest.mark.parametrize(
+    ("size", "batch_size", "devices", "shapes", "capacity"),
+    [
+        (100, 4, 2, [()], 13),
+        (96, 4, 2, [()], 12),
+        (10**9, 4, 2, [(2**8,), (2**8, 3)], 2**26 // (2**12 * 8)),
+        (10**9, 4, 2, [], 2**26 // 8),
+        (10**9, 4, 2, [(2**25,)], 1),
+    ],
+)
+def test_what_one_call_computes(size, batch_size, devices, shapes, capacity):
+    outputs = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
+    assert chunk_capacity(size, batch_size, devices, outputs) == capacity
+
+
 def test_what_a_step_makes_counts_and_what_is_scanned_over_less():
     def over(n):
         def fn(x):
@@ -115,6 +219,14 @@ def test_it_is_bounded_by_the_points_and_leaves_short_tails(n, devices):
 def test_the_choice_is_in_the_result():
     result = ep.sweep(scan, ep.Linspace(0, 1, 30))
     assert result.batch_size == chosen(scan, 30, len(jax.devices()))
+
+
+def test_other_devices_than_cpus_take_as_many_as_they_hold():
+    jaxpr = jax.make_jaxpr(scan)(1.0)
+    size = 10**6
+    assert choose_batch_size(jaxpr, size, 1, on_cpu=False) > choose_batch_size(
+        jaxpr, size, 1
+    )
 
 
 def test_memory_bounds_it_without_running(monkeypatch):

@@ -1,5 +1,7 @@
 """`chain`: left to right, and the laws that every composite inherits from it."""
 
+import inspect
+
 import equinox as eqx
 import hypothesis as hp
 import hypothesis.strategies as st
@@ -8,81 +10,49 @@ import jax.numpy as jnp
 import jax.random as jr
 import jax.tree_util as jtu
 import pytest
-import strategies as strats
-from helpers import assert_agree
+from by_hand import by_hand, child_key
+from helpers import assert_agree, numbers
 
 import eqx_pipe as ep
+import eqx_pipe.testing as ept
+
+VECTOR = jax.ShapeDtypeStruct((4,), jnp.float32)
 
 
 @hp.given(st.data())
 def test_the_empty_chain_is_the_identity(data):
-    struct = data.draw(strats.structs())
-    x = data.draw(strats.values(struct))
+    struct = data.draw(ept.structs())
+    x = data.draw(ept.arrays(struct))
     assert_agree(ep.chain()(x), x)
-    stage = data.draw(strats.stages(struct, random=False)).stage
+    stage = data.draw(ept.stages(struct, random=False))
     for pipe in (ep.chain(stage), ep.chain(ep.chain(), stage, ep.identity)):
         assert_agree(pipe(x), ep.lift(stage)(x))
 
 
 @hp.given(st.data())
 def test_chaining_is_associative(data):
-    struct = data.draw(strats.structs())
-    x = data.draw(strats.values(struct))
-    few = strats.stages(struct, random=False)
-    f, g, h = (data.draw(few).stage for _ in range(3))
+    struct = data.draw(ept.structs())
+    x = data.draw(ept.arrays(struct))
+    few = ept.stages(struct, random=False)
+    f, g, h = (data.draw(few) for _ in range(3))
     flat = ep.chain(f, g, h)(x)
     assert_agree(ep.chain(f, ep.chain(g, h))(x), flat)
     assert_agree(ep.chain(ep.chain(f, g), h)(x), flat)
 
 
 @hp.given(st.data())
-def test_jit_and_vmap_agree_with_plain_calls(data):
-    struct = data.draw(strats.structs())
-    case = data.draw(strats.pipelines(struct, max_depth=2, branches=True))
-    pipe, key = ep.chain(case.stage), data.draw(strats.keys())
-    xs = [strats.make_value(struct, seed) for seed in (1, 4)]
-    plain = [pipe(x, key=key) for x in xs]
-    assert_agree(eqx.filter_jit(pipe)(xs[0], key=key), plain[0])
-    batch = jtu.tree_map(lambda *leaves: jnp.stack(leaves), *xs)
-    stacked = jtu.tree_map(lambda *leaves: jnp.stack(leaves), *plain)
-    assert_agree(jax.vmap(lambda x: pipe(x, key=key))(batch), stacked)
-
-
-@hp.given(st.data())
 def test_gradients_agree_with_those_of_the_maths(data):
-    case = data.draw(strats.pipelines(strats.VECTOR, max_depth=2, branches=True))
-    pipe, key = ep.chain(case.stage), data.draw(strats.keys())
-    x = strats.make_value(strats.VECTOR, 3)
+    inner = data.draw(ept.pipelines(VECTOR, max_depth=2))
+    pipe, key = ep.chain(inner), data.draw(ept.keys())
+    x = numbers(VECTOR, 3)
 
     def loss(both, call):
         return jnp.sum(call(*both) ** 2)
 
-    inner = strats.child_key(key, 0)
     grad = eqx.filter_jit(eqx.filter_grad(loss))
     ours = grad((pipe, x), lambda pipe, x: pipe(x, key=key))
-    theirs = grad((pipe, x), lambda pipe, x: case.by_hand(pipe[0], x, inner))
+    theirs = grad((pipe, x), lambda pipe, x: by_hand(pipe, x, key))
     assert_agree(ours, theirs, tolerance=1e-3)
-
-
-@hp.given(data=st.data())
-def test_a_pipeline_survives_flattening_saving_and_inference(data, tmp_path_factory):
-    struct = data.draw(strats.structs())
-    case = data.draw(strats.pipelines(struct, max_depth=2))
-    pipe, key = ep.chain(case.stage), jr.key(1)
-    x = strats.make_value(struct, 2)
-
-    @eqx.filter_jit
-    def call(pipe):
-        return pipe(x, key=key)
-
-    y = call(pipe)
-    leaves, structure = jtu.tree_flatten(pipe)
-    assert_agree(call(jtu.tree_unflatten(structure, leaves)), y)
-    path = tmp_path_factory.mktemp("saved") / "pipe.eqx"
-    eqx.tree_serialise_leaves(path, pipe)
-    empty = jtu.tree_map(lambda v: v * 0 if eqx.is_inexact_array(v) else v, pipe)
-    assert_agree(call(eqx.tree_deserialise_leaves(path, empty)), y)
-    call(eqx.nn.inference_mode(pipe))
 
 
 def draw(x, *, key):
@@ -92,22 +62,22 @@ def draw(x, *, key):
 def test_children_draw_by_position_or_by_name():
     key, x = jr.key(3), jnp.zeros(2)
     by_position = ep.chain(ep.identity, draw)(x, key=key)
-    assert_agree(by_position, draw(x, key=strats.child_key(key, 1)))
+    assert_agree(by_position, draw(x, key=child_key(key, 1)))
     by_name = ep.chain(a=ep.identity, noise=draw)(x, key=key)
-    assert_agree(by_name, draw(x, key=strats.child_key(key, "noise")))
+    assert_agree(by_name, draw(x, key=child_key(key, "noise")))
     deep = ep.chain(out=ep.chain(ep.identity, draw))(x, key=key)
-    inner = strats.child_key(strats.child_key(key, "out"), 1)
+    inner = child_key(child_key(key, "out"), 1)
     assert_agree(deep, draw(x, key=inner))
 
 
 @hp.given(st.data())
 def test_a_stage_at_the_end_changes_no_earlier_draw(data):
-    struct = data.draw(strats.structs())
-    cases = [data.draw(strats.stages(struct)) for _ in range(2)]
-    x, key = strats.make_value(struct, 2), data.draw(strats.keys())
-    stages = [case.stage for case in cases]
+    struct = data.draw(ept.structs())
+    stages = [data.draw(ept.stages(struct)) for _ in range(2)]
+    x, key = numbers(struct, 2), data.draw(ept.keys())
     before = ep.outputs(ep.chain(*stages), x, key=key)
-    after = ep.outputs(ep.chain(*stages, strats.add_noise), x, key=key)
+    last = data.draw(ept.stages(struct))
+    after = ep.outputs(ep.chain(*stages, last), x, key=key)
     assert_agree({path: after[path] for path in before}, before)
 
 
@@ -153,13 +123,18 @@ def test_length_iteration_indexing_and_slices():
     assert pipe[1:]["c"] is pipe["c"] and len(pipe[:0]) == 0
     with pytest.raises(KeyError, match="Did you mean `a`"):
         pipe["aa"]
-    with pytest.raises(IndexError):
-        pipe[3]
+    assert pipe[-3] is pipe["a"]
+    for i in (3, -4):
+        with pytest.raises(IndexError, match=f"no stage {i} among 3. .* -3 to 2"):
+            pipe[i]
+    for wrong in (True, 1.0, jnp.ones(2), jnp.ones(())):
+        with pytest.raises(TypeError, match="Give an integer, or a name"):
+            inspect.unwrap(type(pipe).__getitem__)(pipe, wrong)
 
 
 def test_a_slice_of_a_random_chain_by_position_draws_by_its_own_positions():
     pipe, key, x = ep.chain(ep.identity, draw), jr.key(0), jnp.zeros(2)
-    assert_agree(pipe[1:](x, key=key), draw(x, key=strats.child_key(key, 0)))
+    assert_agree(pipe[1:](x, key=key), draw(x, key=child_key(key, 0)))
 
 
 @pytest.mark.parametrize(

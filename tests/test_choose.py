@@ -9,11 +9,6 @@ import pytest
 from jax import lax
 
 from eqx_pipe._choose.choose import choose as choose_with_state
-from eqx_pipe._choose.dependence import (
-    depends_on,
-    may_loop_or_call_back,
-    used_inputs,
-)
 
 
 def choose(function, names, index, branches, x):
@@ -265,20 +260,6 @@ def test_inside_shard_map():
         close(jax.jit(run)(XS), stacked(safe_log_one))
 
 
-def test_jaxpr_questions():
-    def fn(a, b, c):
-        return jax.jit(lambda a, b: (a * 2, b + 1))(a, b)
-
-    branch = jax.make_jaxpr(fn)(1.0, 2.0, 3.0)
-    assert depends_on(branch, [True, False, False]) == [True, False]
-    assert used_inputs(branch) == [True, True, False]
-    assert not may_loop_or_call_back(branch)
-    loop = jax.make_jaxpr(
-        jax.jit(lambda x: lax.while_loop(lambda v: v > 0, lambda v: v - 1, x))
-    )(1.0)
-    assert may_loop_or_call_back(loop)
-
-
 def member_loss(shared, own, xs):
     """An ensemble's member with a batch; NaN where `own * x` is not positive."""
     weight, other = shared
@@ -315,6 +296,26 @@ def test_a_member_in_which_no_example_chose_a_branch(order, jit):
         expected = (jax.tree.map(lambda g: g.sum(0), expected[0]), *expected[1:])
     assert all(jnp.isfinite(g).all() for g in jax.tree.leaves(got))
     close(got, expected)
+
+
+def test_what_is_borrowed_from_another_member_has_no_gradient():
+    """That member's own may be infinite, and times zero it would be NaN."""
+    weight, xs = jnp.ones((2, 2)), jnp.ones((2, 2))
+    owns = jnp.array([0.0, 4.0])
+    chosen = jnp.array([[True, False], [False, False]])
+
+    def member(own, chosen):
+        def one(chosen, x):
+            root = lambda x: (weight @ x).sum() * own**0.5  # noqa: E731
+            branches = [lambda x: own * x.sum(), root]
+            return choose("t", ("no", "yes"), chosen, branches, x)
+
+        return jax.vmap(one)(chosen, xs).sum()
+
+    each = jax.vmap(member)
+    backward = jax.grad(lambda owns: each(owns, chosen).sum())(owns)
+    _, forward = jax.jvp(lambda owns: each(owns, chosen), (owns,), (jnp.ones(2),))
+    assert backward.tolist() == forward.tolist() == [jnp.inf, 4]
 
 
 def test_gradients_per_example_cost_what_a_select_costs():

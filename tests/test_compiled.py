@@ -11,11 +11,12 @@ import jax.numpy as jnp
 import jax.random as jr
 import jax.tree_util as jtu
 import pytest
-import strategies as strats
-from helpers import assert_agree
+from by_hand import child_key
+from helpers import assert_agree, numbers
 from test_chain import Count, draw
 
 import eqx_pipe as ep
+import eqx_pipe.testing as ept
 
 
 def make_pipe():
@@ -34,11 +35,11 @@ class Traced(eqx.Module):
 
 @hp.given(st.data())
 def test_it_computes_what_the_pipeline_computes(data):
-    struct = data.draw(strats.structs())
-    case = data.draw(strats.pipelines(struct, max_depth=2, branches=True))
-    x, key = data.draw(strats.values(struct)), data.draw(strats.keys())
-    pipe = ep.chain(case.stage)
-    fast = ep.compiled(pipe, strats.make_value(struct, 0), key=key)
+    struct = data.draw(ept.structs())
+    inner = data.draw(ept.pipelines(struct, max_depth=2))
+    x, key = data.draw(ept.arrays(struct)), data.draw(ept.keys())
+    pipe = ep.chain(inner)
+    fast = ep.compiled(pipe, numbers(struct, 0), key=key)
     expected = eqx.filter_jit(pipe)(x, key=key)
     for _ in range(2):
         assert_agree(fast(x, key=key), expected)
@@ -125,7 +126,7 @@ def test_draws_are_those_of_the_pipeline():
     for key in (jr.key(1), jr.key(2)):
         assert_agree(fast(x, key=key), pipe(x, key=key))
         outer = ep.chain(fast)
-        assert_agree(outer(x, key=key), pipe(x, key=strats.child_key(key, 0)))
+        assert_agree(outer(x, key=key), pipe(x, key=child_key(key, 0)))
     raw = jr.PRNGKey(0)
     assert_agree(fast(x, key=raw), pipe(x, key=raw))
     with pytest.raises(ep.MissingKeyError) as caught:

@@ -1,5 +1,7 @@
 """`Loader.scan`: a loop over batches as one program."""
 
+import functools as ft
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -30,18 +32,19 @@ def total(carry, batch):
     return carry + batch["x"].sum(), {"i": batch["i"], "key": batch["key"]}
 
 
-def check_scan(shuffle, drop, lead, traced):
+def check_scan(shuffle, drop, lead, traced, size=12):
     """Bit for bit in records and keys, values to rounding, across epochs."""
     loader = ep.Loader(
-        source(), noisy, batch_size=5, shuffle=shuffle, drop_remainder=drop
+        source(size), noisy, batch_size=5, shuffle=shuffle, drop_remainder=drop
     )
     cursor = loader.init(KEY)
     for _ in range(lead):
         _, cursor = loader.next(cursor)
     scan = eqx.filter_jit(ep.Loader.scan) if traced else ep.Loader.scan
-    carry, outputs, after = scan(loader, total, jnp.zeros(()), cursor, length=4)
+    length = 4 if size == 12 else 2 * size // 5 + 1
+    carry, outputs, after = scan(loader, total, jnp.zeros(()), cursor, length=length)
     expected, found = jnp.zeros(()), []
-    for _ in range(4):
+    for _ in range(length):
         batch, cursor = loader.next(cursor)
         expected, output = total(expected, batch)
         found.append(output)
@@ -54,6 +57,11 @@ def check_scan(shuffle, drop, lead, traced):
 @given(shuffle=st.booleans(), drop=st.booleans(), lead=st.integers(0, 2))
 def test_scan_is_the_loop(shuffle, drop, lead):
     check_scan(shuffle, drop, lead, traced=False)
+
+
+@pytest.mark.parametrize(("shuffle", "traced"), [(0, 0), (0, 1), (1, 0)])
+def test_scan_of_small_batches_that_run_over_is_the_loop(shuffle, traced):
+    check_scan(bool(shuffle), drop=False, lead=1, traced=bool(traced), size=42)
 
 
 def test_scan_of_a_traced_cursor_is_the_loop():
@@ -236,9 +244,9 @@ def costs(function, *args):
     return np.asarray([found["flops"], found["bytes accessed"]])
 
 
-def test_in_order_it_costs_what_the_loop_by_hand_costs():
-    """A few operations on the place in the epoch are all that may come on top."""
-    x, w = jnp.ones((64, 128)), jnp.zeros((128, 10))
+def epochs_by(batch_of, size, **options):
+    """An epoch in batches of 16, by a loader and by hand."""
+    x, w = jnp.ones((size, 128)), jnp.zeros((128, 10))
 
     def step(w, batch):
         slope = jax.grad(lambda w: jnp.mean((batch @ w) ** 2))(w)
@@ -246,18 +254,34 @@ def test_in_order_it_costs_what_the_loop_by_hand_costs():
 
     def by_hand(x, w):
         def body(w, start):
-            return step(w, jax.lax.dynamic_slice_in_dim(x, start, 16))
+            return step(w, batch_of(x, start))
 
-        return jax.lax.scan(body, w, jnp.arange(4) * 16)[0]
+        return jax.lax.scan(body, w, jnp.arange(size // 16) * 16)[0]
 
-    loader = ep.Loader(ep.ArraySource(x), batch_size=16, shuffle=False)
+    loader = ep.Loader(ep.ArraySource(x), batch_size=16, shuffle=False, **options)
 
     def ours(loader, w):
         return loader.scan(step, w, loader.init(jr.key(0)))[0]
 
     assert jnp.allclose(ours(loader, w), by_hand(x, w))
-    flops, moved = costs(ours, loader, w) / costs(by_hand, x, w)
+    return costs(ours, loader, w) / costs(by_hand, x, w)
+
+
+@pytest.mark.parametrize("size, drop", [(64, False), (64, True), (70, True)])
+def test_in_order_it_costs_what_the_loop_by_hand_costs(size, drop):
+    """A few operations on the place in the epoch are all that may come on top."""
+    slices = ft.partial(jax.lax.dynamic_slice_in_dim, slice_size=16)
+    flops, moved = epochs_by(slices, size, drop_remainder=drop)
     assert flops < 1.01 and moved < 1.01
+
+
+def test_running_over_costs_no_more_than_a_gather_by_hand():
+    """Nor more than a slice that is read twice, once from where epochs meet."""
+    gathers = lambda x, start: x[(start + jnp.arange(16)) % len(x)]  # noqa: E731
+    flops, moved = epochs_by(gathers, 1000)
+    assert flops < 1.05 and moved < 1
+    slices = ft.partial(jax.lax.dynamic_slice_in_dim, slice_size=16)
+    assert (epochs_by(slices, 1000) < (1.05, 2)).all()
 
 
 # Bad input.

@@ -27,13 +27,19 @@ def noisy(record, *, key):
 
 
 def meshes():
+    auto, explicit = AxisType.Auto, AxisType.Explicit
     return [
-        jax.make_mesh((4, 2), ("data", "model"), axis_types=(kind,) * 2)
-        for kind in (AxisType.Auto, AxisType.Explicit)
+        jax.make_mesh((4, 2), ("data", "model"), axis_types=kinds)
+        for kinds in ((auto, auto), (explicit, explicit), (explicit, auto))
     ]
 
 
-@pytest.mark.parametrize("mesh", meshes(), ids=["automatic", "explicit"])
+each_mesh = pytest.mark.parametrize(
+    "mesh", meshes(), ids=["automatic", "explicit", "mixed"]
+)
+
+
+@each_mesh
 @pytest.mark.parametrize("kind", ["device", "host"])
 def test_batches_come_sharded_and_with_the_same_values(kind, mesh):
     source = ep.ArraySource(tree()) if kind == "device" else records()
@@ -65,8 +71,10 @@ def test_the_source_is_moved_to_the_mesh_once():
     assert (a == b).all()
 
 
-def test_scan_over_sharded_batches():
-    sharding = NamedSharding(meshes()[0], P("data"))
+@each_mesh
+@pytest.mark.parametrize("axis", ["data", "model"])
+def test_scan_over_sharded_batches(mesh, axis):
+    sharding = NamedSharding(mesh, P(axis))
     loader = ep.Loader(ep.ArraySource(tree()), batch_size=8, sharding=sharding)
     step = lambda total, batch: (total + batch["x"].sum(), None)  # noqa: E731
     total, _, _ = loader.scan(step, 0.0, loader.init(KEY))
@@ -81,7 +89,7 @@ def test_sizes_that_do_not_divide():
     assert loader.next(loader.init(KEY))[0]["x"].shape == (8, 2)
 
 
-@pytest.mark.parametrize("mesh", meshes(), ids=["automatic", "explicit"])
+@each_mesh
 @pytest.mark.parametrize("kind", ["device", "host"])
 def test_a_short_last_batch_that_does_not_divide(kind, mesh):
     source = ep.ArraySource(tree(22)) if kind == "device" else records(22)
@@ -114,8 +122,8 @@ def test_a_mesh_of_one_device(kind):
 
 @pytest.mark.parametrize("kind", ["device", "host"])
 @pytest.mark.parametrize("early", [True, False])
-def test_loaders_under_the_users_explicit_mesh(kind, early):
-    mesh = meshes()[1]
+@pytest.mark.parametrize("mesh", meshes()[1:], ids=["explicit", "mixed"])
+def test_loaders_under_the_users_explicit_mesh(kind, early, mesh):
     sharding = NamedSharding(mesh, P("data"))
 
     def build():
@@ -212,3 +220,103 @@ assert sorted(np.concatenate(found).tolist()) == list(range(24))
 
 def test_two_processes_read_their_own_records():
     run_processes(SCRIPT)
+
+
+TASK = """
+import json, pathlib
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+from jax.experimental.multihost_utils import process_allgather
+from jax.sharding import NamedSharding, PartitionSpec as P
+import eqx_pipe as ep
+
+SIZE = 90
+
+
+def noisy(record, *, key):
+    return {"i": record, "bits": jr.bits(key)}
+
+
+def run(batch_size, kind, sharding=None):
+    numbers = np.arange(SIZE, dtype=np.int32)
+    source = numbers if kind == "host" else ep.ArraySource(numbers)
+    return ep.Loader(source, noisy, batch_size=batch_size, sharding=sharding)
+
+
+def bits_of(batches):
+    found = {}
+    for batch in batches:
+        batch = {name: whole(x) for name, x in batch.items()}
+        for i, bits in zip(batch["i"].tolist(), batch["bits"].tolist(), strict=True):
+            assert i not in found
+            found[i] = bits
+    return list(found.items())
+
+
+def whole(x):
+    return np.asarray(process_allgather(x, tiled=True)) if jax.process_count() > 1 \
+        else np.asarray(x)
+
+
+def part(loader, cursor, number):
+    iterator = loader.epoch(cursor)
+    found = bits_of(next(iterator) for _ in range(number))
+    return found, iterator.cursor
+
+
+def rest(loader, cursor):
+    iterator = loader.epoch(cursor)
+    return bits_of(iterator), iterator.cursor
+
+
+def several():
+    mesh = jax.make_mesh((4,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+    return NamedSharding(mesh, P("data"))
+
+
+here = pathlib.Path(PLACE)
+"""
+
+ALONE_FIRST = """
+for kind in ("host", "device"):
+    loader = run(7, kind)
+    cursor = loader.init(jr.key(3))
+    everything, _ = rest(loader, cursor)
+    second, _ = rest(loader, cursor.next_epoch())
+    begun, cursor = part(loader, cursor, 3)
+    saved = {"all": everything, "second": second, "begun": begun}
+    (here / f"{kind}.json").write_text(json.dumps({**saved, "at": cursor.to_json()}))
+"""
+
+THEN_TWO = """
+for kind in ("host", "device"):
+    saved = json.loads((here / f"{kind}.json").read_text())
+    loader = run(8, kind, several())
+    cursor = ep.Cursor.from_json(saved["at"], like=loader.init(jr.key(3)))
+    assert cursor.position == 21
+    found, end = rest(loader, cursor)
+    assert saved["begun"] + [list(pair) for pair in found] == saved["all"]
+    # And on, so that one process may take over in the middle of the next epoch.
+    begun, cursor = part(loader, end.next_epoch(), 4)
+    assert (cursor.epoch, cursor.position) == (1, 32)
+    if rank == 0:
+        saved = {**saved, "begun": begun, "at": cursor.to_json()}
+        (here / f"{kind}.json").write_text(json.dumps(saved))
+"""
+
+AND_ALONE_AGAIN = """
+for kind in ("host", "device"):
+    saved = json.loads((here / f"{kind}.json").read_text())
+    loader = run(5, kind)
+    cursor = ep.Cursor.from_json(saved["at"], like=loader.init(jr.key(3)))
+    found, _ = rest(loader, cursor)
+    assert saved["begun"] + [list(pair) for pair in found] == saved["second"]
+"""
+
+
+def test_a_run_of_one_process_is_continued_by_two_and_again_by_one(tmp_path):
+    """By batches of 7, 8 and 5; every record once, with the draws of one run."""
+    task = TASK.replace("PLACE", repr(str(tmp_path)))
+    for script, size in ((ALONE_FIRST, 1), (THEN_TWO, 2), (AND_ALONE_AGAIN, 1)):
+        run_processes(task + script, size)

@@ -78,6 +78,21 @@ def test_epochs_and_keys_have_orders_of_their_own():
     assert len(orders) == 4
 
 
+@pytest.mark.parametrize(
+    "size, places, order",
+    [
+        (6, [0, 1, 2, 3, 4, 5], [2, 4, 5, 3, 1, 0]),
+        (32, [0, 1, 31], [12, 30, 5]),
+        (33, [0, 1, 32], [21, 4, 8]),
+        (1000, [0, 1, 999], [637, 279, 860]),
+        (2**40, [0, 1, 2**40 - 1], [99398693724, 92868482555, 890774817244]),
+    ],
+)
+def test_an_order_stays_what_it_was(size, places, order):
+    """Cursors are kept in files: another order would resume at other records."""
+    assert permute_on_host(WORDS, 3, places, size).tolist() == order
+
+
 def chi_squared(counts):
     """How far counts are from equal, in standard deviations of the chi-squared law."""
     expected = counts.mean()

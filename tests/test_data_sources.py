@@ -120,8 +120,9 @@ def test_an_index_of_windows_and_mixtures(kind):
         for beyond in (7, -8):
             with pytest.raises(IndexError, match=f"record {beyond} of a source"):
                 source[beyond]
-        with pytest.raises(TypeError, match="by its number"):
-            source[0:2]
+        for wrong in (slice(0, 2), np.arange(2), 1.0):
+            with pytest.raises(TypeError, match="by its number"):
+                source[wrong]
 
 
 def test_numbers_that_do_not_fit_on_the_device():

@@ -9,10 +9,10 @@ import jax.random as jr
 import jax.tree_util as jtu
 import numpy as np
 import pytest
-import strategies as strats
 from helpers import assert_agree
 
 import eqx_pipe as ep
+import eqx_pipe.testing as ept
 from eqx_pipe._compose.merge import MERGES, REDUCTIONS
 
 DTYPES = ("bool", "int8", "uint8", "int32", "bfloat16", "float16", "float32")
@@ -46,9 +46,11 @@ def test_a_neutral_element_changes_nothing(merge, dtype):
 
 @hp.given(st.data())
 def test_merges_act_leaf_by_leaf(data):
-    struct = data.draw(strats.structs())
-    ys = [data.draw(strats.values(struct)) for _ in range(3)]
-    merge = data.draw(st.sampled_from(["concat", "stack", *REDUCTIONS]))
+    struct = data.draw(ept.structs())
+    ys = [data.draw(ept.arrays(struct)) for _ in range(3)]
+    merges = ["stack", *REDUCTIONS]
+    merges += ["concat"] * all(v.ndim for v in jtu.tree_leaves(ys))
+    merge = data.draw(st.sampled_from(merges))
     got = ep.parallel(*constants(*ys), merge=merge, axis=0)(None)
     over = {"concat": jnp.concatenate, "stack": jnp.stack}.get(merge)
     for path, leaf in jtu.tree_leaves_with_path(got):
@@ -62,8 +64,8 @@ def test_merges_act_leaf_by_leaf(data):
 
 @hp.given(st.data())
 def test_reductions_do_not_depend_on_the_order(data):
-    struct = data.draw(strats.structs())
-    ys = [data.draw(strats.values(struct)) for _ in range(3)]
+    struct = data.draw(ept.structs())
+    ys = [data.draw(ept.arrays(struct)) for _ in range(3)]
     merge = data.draw(st.sampled_from(list(REDUCTIONS)))
     order = data.draw(st.permutations(range(3)))
     shuffled = [ys[i] for i in order]

@@ -100,6 +100,18 @@ class Endless:
         return i
 
 
+class Noise(ep.Axis):
+    """An axis that draws its values, and does not say so by `needs_key`."""
+
+    dim: str | None = None
+
+    def __len__(self):
+        return 2
+
+    def value(self, i, key):
+        return jr.normal(jr.fold_in(key, i))
+
+
 class Empty(ep.Axis):
     dim: None = None
 
@@ -413,6 +425,12 @@ BRANCH = [
     ("summ", lambda: ep.gated(sin, gates=[cos], merge="summ"), ValueError, "`sum`"),
     ("zero", lambda: ep.gated(sin, gates=[cos], closed="zero"), ValueError, "`zeros`"),
     ("dict", lambda: ep.gated(sin, gates=[cos], merge="dict"), ValueError, "mapping"),
+    (
+        "a key out of a branch",
+        lambda: ep.gated(lambda x: key(), gates=[jnp.all], merge="mean")(ones(3) > 0),
+        TypeError,
+        "Keep it out of the stages",
+    ),
     ("b", lambda: ep.gated({"a": sin}, gates={"b": sin}), ValueError, "for each name"),
     ("mixed", lambda: ep.gated(sin, gates={"a": sin}), ValueError, "both by position"),
     (
@@ -621,6 +639,7 @@ COMPILED = [
 ]
 
 SPACE = [
+    ("up", lambda: ep.Space(ep.Linspace(0, 1, 9))[2:4:-1], ValueError, "at least one"),
     ("no axis", lambda: ep.Space({"a": 1}), ValueError, "in the place of a leaf"),
     ("a space", lambda: ep.Space(ep.Space(ep.Values([1]))), TypeError, "its `.tree`"),
     ("zap", lambda: ep.Space(ep.Values([1]), "zap"), ValueError, "mean `zip`"),
@@ -722,6 +741,30 @@ AXES = [
     ("Random 2.0", lambda: ep.Random(jr.normal, 2.0), TypeError, "Give an integer"),
     ("Mapped", lambda: ep.Mapped(ep.Values([1]), sin), TypeError, "function comes fi"),
     ("Mapped to 3", lambda: ep.Mapped(sin, 3), TypeError, "Give a `Linspace`"),
+    (
+        "an own axis that draws",
+        lambda: ep.Space({"a": Noise()})[0],
+        ep.MissingKeyError,
+        "`a` draws its values.*Make the space with one",
+    ),
+    (
+        "an own axis that draws, in a sweep",
+        lambda: ep.sweep(sin, Noise()),
+        ep.MissingKeyError,
+        "Make the space with one",
+    ),
+    (
+        "Mapped to a function",
+        lambda: ep.Space({"a": ep.Mapped(lambda x: {"f": sin}, ep.Values([1]))})[0],
+        TypeError,
+        "`a` gives .* at `.f`.*use `Static`",
+    ),
+    (
+        "Mapped to text, in a sweep",
+        lambda: ep.sweep(lambda p: 1, ep.Mapped(lambda x: "relu", ep.Values([1]))),
+        TypeError,
+        "use `Static`, or map one",
+    ),
     ("sobol of 3", lambda: ep.sobol({"a": 3}, 4), TypeError, "leaves are pairs"),
     ("sobol of nothing", lambda: ep.sobol({}, 4), ValueError, "'rate': \\(0.0, 1.0\\)"),
     ("sobol of inf", lambda: ep.sobol((0, np.inf), 4), ValueError, "Give finite ends"),
@@ -1081,6 +1124,7 @@ LOADER = [
     ("shuffle", lambda: load(shuffle="yes"), TypeError, "Give True or False"),
     ("drop", lambda: load(drop_remainder=1), TypeError, "Give True or False"),
     ("empty", lambda: load(np.zeros((0, 3))), ValueError, "Give one with records"),
+    ("for batch in loader", lambda: list(load()), TypeError, r"in loader\.epoch\("),
     ("no length", lambda: load(Endless()), TypeError, "anything with `__len__`"),
     ("a stream", lambda: load(iter([1])), TypeError, "read them by number"),
     ("a dict", lambda: load({"a": ones(3)}), TypeError, r"`ArraySource\(tree\)`"),

@@ -7,11 +7,11 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import pytest
-import strategies as strats
 from helpers import assert_agree
 from test_chain import Count, draw
 
 import eqx_pipe as ep
+import eqx_pipe.testing as ept
 
 
 def test_every_stage_below_the_root_is_listed():
@@ -46,10 +46,10 @@ def test_every_stage_below_the_root_is_listed():
 
 @hp.given(st.data())
 def test_the_last_output_is_that_of_the_pipeline(data):
-    struct = data.draw(strats.structs())
-    case = data.draw(strats.pipelines(struct, max_depth=2, branches=True))
-    x, key = data.draw(strats.values(struct)), data.draw(strats.keys())
-    pipe = ep.chain(head=case.stage)
+    struct = data.draw(ept.structs())
+    inner = data.draw(ept.pipelines(struct, max_depth=2))
+    x, key = data.draw(ept.arrays(struct)), data.draw(ept.keys())
+    pipe = ep.chain(head=inner)
     found = eqx.filter_jit(ep.outputs)(pipe, x, key=key)
     assert type(found) is dict
     assert_agree(found["head"], eqx.filter_jit(pipe)(x, key=key))

@@ -7,28 +7,31 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import pytest
-import strategies as strats
+from by_hand import child_key
 from helpers import assert_agree
 from test_chain import Count, draw
 
 import eqx_pipe as ep
+import eqx_pipe.testing as ept
 
 
 @hp.given(st.data())
 def test_a_projection_of_the_tuple_is_the_part(data):
-    struct = data.draw(strats.structs())
-    stages = [data.draw(strats.stages(struct, random=False)).stage for _ in range(3)]
-    x, i = data.draw(strats.values(struct)), data.draw(st.integers(0, 2))
+    struct = data.draw(ept.structs())
+    stages = [data.draw(ept.stages(struct, random=False)) for _ in range(3)]
+    x, i = data.draw(ept.arrays(struct)), data.draw(st.integers(0, 2))
     pipe = ep.chain(ep.parallel(*stages, merge="tuple"), lambda ys: ys[i])
     assert_agree(pipe(x), ep.lift(stages[i])(x))
 
 
 @hp.given(st.data())
 def test_one_stage_is_itself(data):
-    struct = data.draw(strats.structs())
-    stage = data.draw(strats.stages(struct, random=False)).stage
-    x = data.draw(strats.values(struct))
-    merge = data.draw(st.sampled_from(["concat", "sum", "mean", "max", "min", "prod"]))
+    struct = data.draw(ept.structs())
+    stage = data.draw(ept.stages(struct, random=False))
+    x = data.draw(ept.arrays(struct))
+    merges = ["sum", "mean", "max", "min", "prod"]
+    merges += ["concat"] * all(v.ndim for v in jax.tree.leaves(x))
+    merge = data.draw(st.sampled_from(merges))
     assert_agree(ep.parallel(stage, merge=merge)(x), ep.lift(stage)(x))
 
 
@@ -64,13 +67,13 @@ def test_a_merge_may_be_a_function_or_have_parameters():
 def test_each_branch_draws_for_itself():
     key, x = jr.key(0), jnp.zeros(3)
     by_position = ep.parallel(draw, draw, merge="tuple")(x, key=key)
-    expected = [draw(x, key=strats.child_key(key, i)) for i in range(2)]
+    expected = [draw(x, key=child_key(key, i)) for i in range(2)]
     assert_agree(by_position, tuple(expected))
     longer = ep.parallel(draw, draw, draw, merge="tuple")(x, key=key)
     assert_agree(longer[:2], by_position)
     names = ("left", "right")
     by_name = ep.parallel({n: draw for n in names}, merge="dict")(x, key=key)
-    assert_agree(by_name, {n: draw(x, key=strats.child_key(key, n)) for n in names})
+    assert_agree(by_name, {n: draw(x, key=child_key(key, n)) for n in names})
     swapped = ep.parallel({n: draw for n in names[::-1]}, merge="dict")(x, key=key)
     assert_agree(swapped, by_name)
 
@@ -78,7 +81,7 @@ def test_each_branch_draws_for_itself():
         return draw(ys[0], key=key)
 
     merged = ep.parallel(jnp.sin, merge=merge)(x, key=key)
-    assert_agree(merged, draw(x, key=strats.child_key(key, "merge")))
+    assert_agree(merged, draw(x, key=child_key(key, "merge")))
 
 
 def test_no_branch_loses_its_state_or_gives_it_away():
@@ -159,6 +162,7 @@ def test_length_iteration_and_indexing():
         (lambda p: p(jnp.sin, axis=1.0), TypeError, "Give one integer"),
         (lambda p: p(jnp.sin, axis=True), TypeError, "Give one integer"),
         (lambda p: p(jnp.sin, axis=(0, 1)), TypeError, "Give one integer"),
+        (lambda p: p(jnp.sin, axis=jnp.zeros(2)), TypeError, "Give one integer"),
         (lambda p: p({"merge": jnp.sin}, merge=sum), ValueError, "Rename the stage"),
     ],
 )

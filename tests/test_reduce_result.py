@@ -111,16 +111,16 @@ def test_there_is_no_communication():
     from eqx_pipe._sweep import reduced_kernel as rk
     from eqx_pipe._sweep.kernel import Layout, control
     from eqx_pipe._sweep.program import identify
+    from eqx_pipe._sweep.reduced_trace import trace_reducers
     from eqx_pipe._sweep.trace import trace
 
     traced = trace("sweep", jnp.sin, ep.Space(SPACE), None)
-    reducing = rk.trace_reducers(as_many("t", [ep.Var(), ep.TopK(3)]), traced, 2)
+    reducing = trace_reducers(as_many("t", [ep.Var(), ep.TopK(3)]), traced, 2)
     layout = Layout((20,), 2, 4, tuple(jax.devices()), False, False)
-    consts = [identify(j).constants for j in (traced.jaxpr, reducing.absorb)]
+    constants = identify(traced.jaxpr).constants
+    own = [program.constants for program in reducing.absorbing]
     told = control(20, 2, 0, [0]), None, 1
-    args = rk.arguments_of(
-        told, traced.arrays, consts[0], None, reducing.init, consts[1]
-    )
+    args = rk.arguments_of(told, traced.arrays, constants, None, reducing.init, own)
     text = rk.build_blocks(traced, reducing, layout).lower(*args).compile().as_text()
     for name in ("all-reduce", "all-gather", "all-to-all", "collective-permute"):
         assert name not in text

@@ -221,8 +221,13 @@ def test_what_cannot_be_saved_or_loaded(tmp_path, unchecked):
         result.save(3)
     with pytest.raises(TypeError, match="reduced them"):
         ep.sweep(square, ep.Linspace(0, 3, 4), reduce=ep.Mean()).save("r.nc")
-    with pytest.raises(FileNotFoundError, match="nothing at"):
+    with pytest.raises(FileNotFoundError, match="nothing at.*holds no `.zarr` or"):
         ep.load_result(tmp_path / "none.zarr")
+    with pytest.raises(FileNotFoundError, match="no folder .*lost.* check the path"):
+        ep.load_result(tmp_path / "lost" / "none.zarr")
+    (tmp_path / "grid_1.zarr").mkdir()
+    with pytest.raises(FileNotFoundError, match="Did you mean `grid_1.zarr`"):
+        ep.load_result(tmp_path / "grid1.zarr")
     (tmp_path / "empty").mkdir()
     (tmp_path / "text.nc").write_text("hello")
     for name in ("empty", "text.nc"):

@@ -154,6 +154,16 @@ def test_dims_come_in_the_order_written():
     assert list(space[1:].grid_dims) == ["b", "a.z", "a.c"]
 
 
+def test_a_dict_that_jax_does_not_look_into_is_a_leaf():
+    class Opaque(dict):
+        pass
+
+    options = Opaque(b=1, a=2)
+    space = ep.Space({"z": ep.Values([1, 2]), "options": options, "empty": {}})
+    assert dict(space.dims) == {"z": 2}
+    assert space[1]["options"] is options and space[1]["empty"] == {}
+
+
 def test_axes_that_share_a_dim_vary_together():
     tree = {
         "a": ep.Linspace(0, 1, 3, dim="g"),
@@ -321,13 +331,14 @@ _two = ep.Values([1, 2])
         (lambda: ep.Linspace(0, 1, 2, dim=""), ValueError, "non-empty"),
         (lambda: ep.Linspace(0, 1, 2, dim=3), TypeError, "non-empty"),
         (lambda: ep.Geomspace(0, 1, 3), ValueError, "zero"),
+        (lambda: ep.Geomspace(1, 0, 3), ValueError, "zero"),
         (lambda: ep.Geomspace(-1, 1, 3), ValueError, "different signs"),
         (lambda: ep.Values([]), ValueError, "empty"),
         (lambda: ep.Values(np.zeros((0, 3))), ValueError, "empty"),
         (lambda: ep.Values(3.0), TypeError, "sequence"),
         (lambda: ep.Values(jnp.ones(())), TypeError, "one value"),
         (lambda: ep.Values("abc"), TypeError, "sequence"),
-        (lambda: ep.Values(["a", "b"]), TypeError, "numbers"),
+        (lambda: ep.Values(["a", "b"]), TypeError, r"holds 'a' \(str\).*numbers"),
         (lambda: ep.Values([None]), TypeError, "numbers"),
         (lambda: ep.Values([[1], [1, 2]]), ValueError, r"`values\[1\]` has the shape"),
         (lambda: ep.Values([2**40]), ValueError, "int32"),

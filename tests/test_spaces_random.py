@@ -84,6 +84,27 @@ def test_a_long_random_axis_takes_no_memory():
     assert space[0]["r"] == short[0]["r"] and np.isfinite(space[-1]["r"])
 
 
+@pytest.mark.parametrize(
+    "axis",
+    [
+        ep.Linspace(0, 1, 3),
+        ep.Geomspace(1, 2, 3),
+        ep.Values([1.0, 2.0, 3.0]),
+        ep.Random(jr.normal, 3),
+        ep.Static([1, 2, 3]),
+        ep.Mapped(jnp.sin, ep.Linspace(0, 1, 3)),
+        ep.sobol({"a": (0.0, 1.0)}, 4)["a"],
+    ],
+    ids=lambda axis: type(axis).__name__,
+)
+def test_lengths_and_names_are_no_leaves(axis):
+    # A tree_map over a space, as an optimizer or a cast does, leaves them alone.
+    leaves = jax.tree.leaves(axis)
+    assert not any(isinstance(leaf, int | str) for leaf in leaves)
+    doubled = jax.tree.map(lambda x: 2 * x if eqx.is_array(x) else x, axis)
+    assert len(doubled) == len(axis) and doubled.dim == axis.dim
+
+
 def test_no_key_is_an_error_that_says_where():
     for tree in ({"a": ep.Random(jr.normal, 2)}, [ep.Mapped(abs, ep.Random(pair, 2))]):
         with pytest.raises(ep.MissingKeyError, match=r"`(a|0)`.*Space\(tree, key="):

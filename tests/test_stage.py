@@ -12,7 +12,7 @@ import jax.random as jr
 import jax.tree_util as jtu
 import numpy as np
 import pytest
-import strategies as strats
+from by_hand import child_key
 from helpers import assert_agree
 
 import eqx_pipe as ep
@@ -68,6 +68,23 @@ def test_lift_passes_the_key_to_those_who_ask():
     assert ep.lift(lambda x, *, key=None: key)(1.0) is None
     assert ep.lift(lambda x, **kw: kw)(1.0, key=key) == {}
     assert ep.lift(ft.partial(lambda a, x, key: (a, key), 1))(2.0, key=key) == (1, key)
+
+
+def test_lift_leaves_a_key_alone_that_is_no_parameter_for_it():
+    """The first parameter is the input; one that has a value already keeps it."""
+    key, other = jr.key(0), jr.key(1)
+    assert ep.lift(lambda key: key)(1.0, key=key) == 1.0
+    assert ep.lift(lambda x, *, key="default": key)(1.0) == "default"
+    assert ep.lift(lambda x, *, key="default": key)(1.0, key=key) is key
+    assert ep.lift(ft.partial(lambda x, key: key, key=other))(1.0, key=key) is other
+    assert ep.lift(lambda x, key, /: key)(1.0, 2.0, key=key) == 2.0
+
+
+@pytest.mark.parametrize("wrap", [eqx.filter_jit, eqx.filter_checkpoint])
+def test_a_wrapped_layer_gets_its_key(wrap):
+    layer, x, key = eqx.nn.Dropout(0.5), jnp.ones(8), jr.key(0)
+    expected = layer(x, key=child_key(key, 0))
+    assert_agree(ep.chain(wrap(layer))(x, key=key), expected)
 
 
 def test_lift_leaves_stages_alone(unchecked):
@@ -212,7 +229,7 @@ def test_no_key_is_used_twice():
 def test_both_kinds_of_key_are_taken(make):
     pipe = ep.chain(eqx.nn.Dropout(0.5))
     x, key = jnp.ones(8), make(0)
-    expected = eqx.nn.Dropout(0.5)(x, key=strats.child_key(key, 0))
+    expected = eqx.nn.Dropout(0.5)(x, key=child_key(key, 0))
     assert_agree(pipe(x, key=key), expected)
     assert_agree(eqx.filter_jit(pipe)(x, key=key), expected)
 
@@ -237,6 +254,8 @@ def test_another_failure_without_a_key_is_not_blamed_on_the_key():
 
     with pytest.raises(ZeroDivisionError):
         ep.chain(broken)(jnp.ones(2))
+    with pytest.raises(KeyError, match="lost"):
+        ep.chain(lambda x: {}["lost"])(jnp.ones(2))
 
 
 def test_pipelines_work_inside_and_under_transformations():

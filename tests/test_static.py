@@ -164,6 +164,11 @@ def test_labels_are_numbers_or_texts():
     assert cut.to_pandas()["f"].tolist() == ["<lambda> (1)"]
 
 
+def test_repr_says_what_is_in_it():
+    assert repr(ep.Static([jnp.tanh, "a", 3])) == "Static([tanh, a, 3])"
+    assert repr(ep.Static([None], dim="g")) == "Static([None], dim='g')"
+
+
 def test_a_debugger_gets_the_values_too():
     with jax.disable_jit():
         values = ep.sweep(lambda p: p * 2, ep.Static([1, 2])).values

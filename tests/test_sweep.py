@@ -217,8 +217,18 @@ def test_debug_nans_finds_only_real_ones():
     with jax.debug_nans(True):
         result = ep.sweep(lambda x: 1 / x, ep.Linspace(1, 2, 5), batch_size=4)
         assert result.values[0] == 1
-        with pytest.raises(FloatingPointError):
-            ep.sweep(lambda x: jnp.log(x), ep.Linspace(-1, 2, 5))
+        ep.sweep(jnp.log, ep.Linspace(1, 2, 9))
+        # The same program: JAX looks at its first outputs only, the sweep at all.
+        for k in (5, 0):
+            values = np.ones(9, np.float32)
+            values[k] = -1
+            with pytest.raises(FloatingPointError, match=rf"point {k} .*space.point"):
+                ep.sweep(jnp.log, ep.Values(values))
+            with pytest.raises(FloatingPointError, match=f"point {k} "):
+                ep.sweep(jnp.log, ep.Values(values), reduce=ep.Mean())
+    with jax.debug_infs(True):
+        with pytest.raises(FloatingPointError, match="point 0 is inf"):
+            ep.sweep(jnp.log, ep.Linspace(0, 2, 9))
 
 
 def test_a_module_is_a_function_and_a_space():

@@ -1,5 +1,6 @@
 """Sweeps in another order, and points that fail: what is in place stays there."""
 
+import itertools as it
 import logging
 
 import equinox as eqx
@@ -13,6 +14,9 @@ from hypothesis import strategies as st
 
 import eqx_pipe as ep
 from eqx_pipe._sweep import plan
+from eqx_pipe._sweep.kernel import Layout, _dealt_to
+from eqx_pipe._sweep.points import Listed
+from eqx_pipe._sweep.select import _order, parts_of
 
 
 def make_mesh(n):
@@ -195,3 +199,57 @@ def test_an_axis_called_status_keeps_its_name():
     assert names["status"].values.tolist() == [1, 2]
     assert names["sweep.status"].values.tolist() == [1, 1]
     assert "result.status" in names
+
+
+def test_a_slice_of_a_huge_space_is_not_listed():
+    space = ep.Space([ep.Linspace(0, 1, 2**20), ep.Linspace(0, 1, 2**20)])[5::2]
+    (part,) = parts_of(space.geometry)
+    assert part.listed is None and part.size == space.size == 2**39 - 2
+    assert part.indices(2**38, 2**38 + 3).tolist() == [2**38 + i for i in range(3)]
+
+
+@given(st.integers(1, 3), st.integers(1, 40))
+def test_batches_are_dealt_to_and_fro(num_devices, points):
+    geometry = ep.Space(ep.Linspace(0, 1, 40)).geometry
+    (part,) = parts_of(geometry)
+    layout = Layout((40,), 4, 10, tuple(jax.devices()[:num_devices]), False, False)
+    listed, batches = Listed(geometry, part), -(-points // 4)
+    dealt = [listed._dealt(0, points, layout, d) for d in range(num_devices)]
+    assert set(np.concatenate(dealt).tolist()) == set(range(points))
+    for device, index in enumerate(dealt):
+        own = jnp.int32(device), jnp.int32(batches), num_devices
+        assert len(index) == 4 * int(_dealt_to(*own))
+        firsts = index[::4] // 4
+        turns = device, num_devices - 1 - device
+        expected = [r * num_devices + turns[r % 2] for r in range(len(firsts))]
+        assert firsts.tolist() == expected
+
+
+@given(st.integers(0, 99))
+def test_costs_are_put_in_order(seed):
+    """Numbers that are close, beside others of any size, may be taken for alike."""
+    rng = np.random.default_rng(seed)
+    exact = np.concatenate([rng.normal(size=20) * 10.0 ** rng.integers(-50, 50, 20),
+                            [0.0, -0.0, np.inf, -np.inf, 1.0, 1.0]])  # fmt: skip
+    with np.errstate(over="ignore"):
+        costs = exact.astype(np.float32)
+    order = _order(exact)
+    assert sorted(order.tolist()) == list(range(len(exact)))
+    pairs = list(it.pairwise(costs[order].tolist()))
+    assert all(a <= b or 0 < a - b < abs(a) / 64 + 1e-38 for a, b in pairs)
+    assert order.tolist().index(24) < order.tolist().index(25)  # ties in order
+
+
+@given(st.integers(0, 99), st.sampled_from([(-100, 100), (0, 500), (1, 5000)]))
+def test_whole_numbers_are_put_in_order_exactly(seed, ends):
+    costs = np.random.default_rng(seed).integers(*ends, 50).astype(np.float64)
+    assert np.array_equal(_order(costs), np.argsort(costs, kind="stable"))
+
+
+def test_no_costs_and_equal_costs_keep_their_order():
+    assert _order(np.zeros(0)).tolist() == []
+    assert _order(np.full(5, 7.0)).tolist() == [0, 1, 2, 3, 4]
+
+
+def test_costs_that_are_nan_come_last():
+    assert _order(np.asarray([np.nan, 3.0, np.inf, -1.0])).tolist() == [3, 1, 2, 0]

@@ -127,17 +127,15 @@ ANNOTATIONS = [
 
 
 @pytest.mark.parametrize("annotation", ANNOTATIONS, ids=str)
-def test_values_satisfy_their_annotation(annotation):
-    @hp.settings(max_examples=5)
-    @hp.given(ept.from_jaxtyping(annotation))
-    def check(value):
-        assert holds(value, annotation)
-        if annotation is Record:
-            assert value.image.ndim == 2
-        if annotation is Model:
-            assert value.weights.shape[0] == value.bias.shape[0]
-
-    check()
+@hp.settings(max_examples=max(5, hp.settings().max_examples // 4))
+@hp.given(data=st.data())
+def test_values_satisfy_their_annotation(annotation, data):
+    value = data.draw(ept.from_jaxtyping(annotation))
+    assert holds(value, annotation)
+    if annotation is Record:
+        assert value.image.ndim == 2
+    if annotation is Model:
+        assert value.weights.shape[0] == value.bias.shape[0]
 
 
 def several(
@@ -165,6 +163,41 @@ def test_names_are_bound_alike_in_all_arguments(given):
     assert shapes[0] == shapes[1]
     assert given["by_value"].shape == (abs(given["size"]) + 1,)
     jaxtyped(several, typechecker=beartype.beartype)(**given)
+
+
+class Gate(eqx.Module):
+    """A user's layer."""
+
+    weights: Float[Array, "d d"]
+    bias: Float[Array, " d"]
+
+    def __call__(self, x: Float[Array, "*batch d"]) -> Float[Array, "*batch d"]:
+        gate = jax.nn.sigmoid(x @ self.weights) + jnp.mean(self.bias)
+        return gate * x
+
+
+@hp.given(st.data())
+def test_fields_of_a_module_bind_names_of_its_arguments(data):
+    gate = data.draw(ept.from_jaxtyping(Gate))
+    for call in (gate, gate.__call__):
+        x = data.draw(ept.arguments(call))["x"]
+        assert (x.shape[-1], x.dtype) == (len(gate.bias), gate.bias.dtype)
+
+
+def test_a_module_is_a_property_test():
+    ept.given_typed(Gate(jnp.eye(5), jnp.ones(5)))()
+
+
+def test_fields_that_disagree_with_an_argument_are_let_be():
+    class Maps(eqx.Module):
+        first: Float[Array, " n"]
+        second: Float[Array, " n"]
+
+        def __call__(self, x: Float[Array, " n"]):
+            return x
+
+    maps = eqx.tree_at(lambda m: m.second, Maps(jnp.ones(2), jnp.ones(2)), jnp.ones(3))
+    draw(ept.arguments(maps))
 
 
 def scale(x: Float[Array, "b n"], by: Float[Array, " n"]) -> Float[Array, "b n"]:

@@ -1,8 +1,6 @@
-"""The laws of `eqx_pipe.testing` on generated pipelines, and on Equinox's layers."""
+"""The laws of `eqx_pipe.testing` raise no false alarm on Equinox's own layers."""
 
 import equinox as eqx
-import hypothesis as hp
-import hypothesis.strategies as st
 import jax
 import jax.numpy as jnp
 import jax.random as jr
@@ -16,27 +14,6 @@ KEY = jr.key(0)
 
 def normal(*shape):
     return jr.normal(jr.key(1), shape)
-
-
-# Each example compiles some twenty programs.
-few = hp.settings(max_examples=-(-hp.settings().max_examples // 4))
-
-
-@few
-@hp.given(st.data())
-def test_every_nesting_keeps_every_law(data):
-    struct = data.draw(ept.structs(), label="struct")
-    pipe = data.draw(ept.pipelines(struct, max_depth=4), label="pipe")
-    x, key = data.draw(ept.arrays(struct), label="x"), data.draw(ept.keys())
-    ept.check_stage(pipe, x, key=key)
-
-
-@few
-@hp.given(st.data())
-def test_every_graph_keeps_every_law(data):
-    struct = data.draw(ept.structs(), label="struct")
-    graph = data.draw(ept.graphs(struct), label="graph")
-    ept.check_stage(graph, data.draw(ept.arrays(struct)), key=data.draw(ept.keys()))
 
 
 @pytest.mark.parametrize(

@@ -8,18 +8,19 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import pytest
-import strategies as strats
+from by_hand import child_key
 from helpers import assert_agree
 from test_chain import Count, draw
 
 import eqx_pipe as ep
+import eqx_pipe.testing as ept
 
 
 @hp.given(st.data())
 def test_one_hot_weights_give_the_stage(data):
-    struct = data.draw(strats.structs())
-    stages = [data.draw(strats.stages(struct, random=False)).stage for _ in range(3)]
-    x, i = data.draw(strats.values(struct)), data.draw(st.integers(0, 2))
+    struct = data.draw(ept.structs())
+    stages = [data.draw(ept.stages(struct, random=False)) for _ in range(3)]
+    x, i = data.draw(ept.arrays(struct)), data.draw(st.integers(0, 2))
     normalize = data.draw(st.sampled_from(["none", "sum"]))
     pipe = ep.weighted(*stages, weights=jnp.eye(3)[i], normalize=normalize)
     assert_agree(pipe(x), ep.lift(stages[i])(x))
@@ -27,9 +28,9 @@ def test_one_hot_weights_give_the_stage(data):
 
 @hp.given(st.data())
 def test_the_sum_is_free_of_order_and_linear_in_the_weights(data):
-    struct = data.draw(strats.structs())
-    stages = [data.draw(strats.stages(struct, random=False)).stage for _ in range(3)]
-    x, order = data.draw(strats.values(struct)), data.draw(st.permutations(range(3)))
+    struct = data.draw(ept.structs())
+    stages = [data.draw(ept.stages(struct, random=False)) for _ in range(3)]
+    x, order = data.draw(ept.arrays(struct)), data.draw(st.permutations(range(3)))
     w = jnp.array([0.5, -1.0, 2.0])
     y = ep.weighted(*stages, weights=w)(x)
     shuffled = [stages[i] for i in order]
@@ -83,8 +84,8 @@ def test_the_gate_draws_by_its_name():
 
     pipe, key = ep.weighted(draw, weights=gate), jr.key(0)
     x = jnp.zeros(2)
-    weight = gate(x, strats.child_key(key, "weights"))
-    assert_agree(pipe(x, key=key), weight * draw(x, key=strats.child_key(key, 0)))
+    weight = gate(x, child_key(key, "weights"))
+    assert_agree(pipe(x, key=key), weight * draw(x, key=child_key(key, 0)))
 
 
 @pytest.mark.parametrize("given", [[1, 3], (1.0, 3.0), np.array([1.0, 3.0]), [1.0, 3]])

@@ -8,10 +8,13 @@ import jax.numpy as jnp
 import jax.random as jr
 import jax.tree_util as jtu
 import pytest
-import strategies as strats
-from helpers import assert_agree
+from by_hand import by_hand
+from helpers import numbers
 
 import eqx_pipe as ep
+import eqx_pipe.testing as ept
+
+WIDE = jax.ShapeDtypeStruct((64,), jnp.float32)
 
 
 def _forward(call):
@@ -36,71 +39,75 @@ def _costs(fn, pipe, x, key):
     return analysis.get("flops", 0.0), analysis.get("bytes accessed", 0.0), memory
 
 
-def _check_cost(case, x, key):
+def _check_cost(pipe, x, key):
     def composed(pipe, x, key):
         return pipe(x, key=key)
 
-    key = key if case.random else None
-    pipe = case.stage if isinstance(case.stage, eqx.Module) else ep.lift(case.stage)
+    pipe = ep.lift(pipe)
     for direction in (_forward, _backward):
         ours = _costs(direction(composed), pipe, x, key)
-        theirs = _costs(direction(case.by_hand), pipe, x, key)
+        theirs = _costs(direction(by_hand), pipe, x, key)
         assert ours[0] <= theirs[0], (direction.__name__, "flops", ours, theirs)
         for name, a, b in zip(("bytes", "temp"), ours[1:], theirs[1:], strict=True):
             assert a <= 1.02 * b + 4096, (direction.__name__, name, ours, theirs)
 
 
-WIDE = jax.ShapeDtypeStruct((64,), jnp.float32)
-LINEAR = [strats._linear(WIDE, seed) for seed in range(3)]
-NOISY = strats._dropout(WIDE, 0)
+def _linear(seed):
+    return eqx.nn.Linear(64, 64, key=jr.key(seed))
+
+
+A, B, C = LINEAR = [_linear(seed) for seed in range(3)]
+
+
+def _gate(x):
+    return jnp.arange(1.0, 4.0) + jax.nn.sigmoid(x[0])
+
+
+def _join(ys):
+    return ys[0] * ys[1] * ys[2]
+
 
 COMBINATORS = {
-    "chain": strats.in_chain(*LINEAR),
-    "named chain": strats.in_chain(*LINEAR[:2], names=("a", "b")),
-    "random chain": strats.in_chain(LINEAR[0], NOISY, LINEAR[1]),
+    "chain": ep.chain(A, B, C),
+    "named chain": ep.chain(a=A, b=B),
+    "random chain": ep.chain(A, eqx.nn.Dropout(0.5), B),
     **{
-        f"parallel {merge}": strats.in_parallel(*LINEAR, merge=merge)
-        for merge in [*strats._FOLDS, "tuple", "stack", "concat", "own"]
+        f"parallel {merge}": ep.parallel(A, B, C, merge=merge)
+        for merge in ["sum", "mean", "prod", "max", "min", "tuple", "stack", "concat"]
     },
-    "parallel dict": strats.in_parallel(*LINEAR, merge="dict", names=("c", "a", "b")),
+    "parallel own": ep.parallel(A, B, C, merge=_join),
+    "parallel dict": ep.parallel({"c": A, "a": B, "b": C}, merge="dict"),
     **{
-        f"weighted {normalize} {gate}": strats.in_weighted(
-            *LINEAR, normalize=normalize, gate=gate
+        f"weighted {normalize} {bool(gate)}": ep.weighted(
+            A, B, C, weights=gate or jnp.linspace(0.2, 1.0, 3), normalize=normalize
         )
         for normalize in ("none", "sum", "softmax")
-        for gate in (False, True)
+        for gate in (None, _gate)
     },
-    "at": strats.focused(LINEAR[0], (), lambda x: x, lambda x, y: y),
-    "repeat": strats.repeated(WIDE, 3, random=False),
-    "batched": strats.over_batch(LINEAR[0]),
-    "graph": strats.in_diamond(*LINEAR),
+    "at": ep.at((), A),
+    "at a function": ep.chain(lambda x: {"a": x, "b": x}, ep.at(lambda x: x["a"], A)),
+    "repeat": ep.repeat(lambda key: eqx.nn.Linear(64, 64, key=key), 3, key=jr.key(0)),
+    "batched": ep.chain(lambda x: jnp.stack([x, 2 * x]), ep.batched(A)),
+    "graph": ep.graph(
+        {"first": A, "left": B, "right": C, "add": jnp.add},
+        {"first": [], "left": ["first"], "right": ["first"], "add": ["left", "right"]},
+        "add",
+    ),
 }
 
 
 @pytest.mark.parametrize("name", COMBINATORS)
 def test_each_combinator_costs_what_its_maths_costs(name, getkey):
-    case, x = COMBINATORS[name], strats.make_value(WIDE, 2)
-    _check_cost(case, x, getkey())
+    key = getkey() if name == "random chain" else None
+    _check_cost(COMBINATORS[name], numbers(WIDE), key)
 
 
 @hp.given(st.data())
 def test_nestings_cost_what_their_maths_costs(data):
-    struct = data.draw(strats.structs())
-    case = data.draw(strats.pipelines(struct, max_depth=2))
-    _check_cost(case, strats.make_value(struct, 2), jr.key(0))
-
-
-@hp.given(st.data())
-def test_nestings_compute_what_their_maths_computes(data):
-    struct = data.draw(strats.structs())
-    case = data.draw(strats.pipelines(struct, max_depth=3, branches=True))
-    x, key = data.draw(strats.values(struct)), data.draw(strats.keys())
-    pipe = ep.chain(case.stage)
-    inner = strats.child_key(key, 0)
-    assert_agree(
-        eqx.filter_jit(pipe)(x, key=key),
-        eqx.filter_jit(case.by_hand)(pipe[0], x, inner),
-    )
+    struct = data.draw(ept.structs())
+    random = data.draw(st.booleans())
+    pipe = data.draw(ept.pipelines(struct, max_depth=2, branches=False, random=random))
+    _check_cost(pipe, numbers(struct), jr.key(0) if random else None)
 
 
 def _count(jaxpr):

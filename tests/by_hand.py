@@ -1,0 +1,212 @@
+"""What each combinator means, written as the loop that one would write by hand.
+
+`by_hand(pipe, x, key)` walks any pipeline, one drawn by `eqx_pipe.testing` too, and
+reads its parameters, so that both programs can be differentiated by them. It is the
+meaning that the library is tested against, and of no use to anyone who does not doubt
+the library; so it lives here, and not in the public kit.
+"""
+
+import functools as ft
+import inspect
+import operator
+import zlib
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import jax.tree_util as jtu
+import numpy as np
+
+
+def child_key(key, segment):
+    """A child's key as the design defines it, without the library's help."""
+    if key is None:
+        return None
+    if isinstance(segment, str):
+        segment = np.uint32(zlib.crc32(segment.encode()))
+    return jr.fold_in(key, segment)
+
+
+def by_hand(stage, x, key=None):
+    """What a pipeline gives, computed without the library."""
+    rule = _RULES.get(type(stage).__name__)
+    if rule is not None:
+        return rule(stage, x, key)
+    fn = getattr(stage, "fn", stage)  # a function, where one was lifted
+    takes_key = "key" in inspect.signature(fn).parameters
+    return fn(x, key=key) if takes_key else fn(x)
+
+
+def _child(stage, segment, x, key):
+    return by_hand(stage, x, child_key(key, segment))
+
+
+def _each(stage, x, key):
+    segments = getattr(stage, "names", None) or range(len(stage.stages))
+    return [
+        _child(child, segment, x, key)
+        for segment, child in zip(segments, stage.stages, strict=True)
+    ]
+
+
+def leafwise(fn):
+    """A function of some arrays as one of as many pytrees."""
+    return lambda trees: jtu.tree_map(lambda *leaves: fn(leaves), *trees)
+
+
+FOLDS = {
+    "sum": leafwise(lambda leaves: ft.reduce(operator.add, leaves)),
+    "mean": leafwise(lambda leaves: ft.reduce(operator.add, leaves) / len(leaves)),
+    "prod": leafwise(lambda leaves: ft.reduce(operator.mul, leaves)),
+    "max": leafwise(lambda leaves: ft.reduce(jnp.maximum, leaves)),
+    "min": leafwise(lambda leaves: ft.reduce(jnp.minimum, leaves)),
+}
+
+
+def _merged(stage, ys, key):
+    if stage.builtin is None:
+        return _child(stage.merge, "merge", tuple(ys), key)
+    joins = {
+        "tuple": tuple,
+        "dict": lambda ys: dict(zip(stage.names, ys, strict=True)),
+        "stack": leafwise(lambda leaves: jnp.stack(leaves, stage.axis)),
+        "concat": leafwise(lambda leaves: jnp.concatenate(leaves, stage.axis)),
+    }
+    return (FOLDS | joins)[stage.builtin](ys)
+
+
+def _chain(stage, x, key):
+    for segment, child in zip(stage.segments, stage.stages, strict=True):
+        x = _child(child, segment, x, key)
+    return x
+
+
+def _parallel(stage, x, key):
+    return _merged(stage, _each(stage, x, key), key)
+
+
+def _weighted(stage, x, key):
+    weights = _child(stage.weights, "weights", x, key) if stage.gated else stage.weights
+    weights = {
+        "none": lambda w: w,
+        "sum": lambda w: w / w.sum(),
+        "softmax": jax.nn.softmax,
+    }[stage.normalize](weights)
+    total = None
+    for i, y in enumerate(_each(stage, x, key)):
+        term = jtu.tree_map(lambda v, w=weights[i]: w.astype(v.dtype) * v, y)
+        total = term if total is None else jtu.tree_map(operator.add, total, term)
+    return total
+
+
+def _gated(stage, x, key):
+    opens = [by_hand(gate, x) for gate in stage.gates]
+    ys = _each(stage, x, key)
+    if stage.builtin not in FOLDS:
+        instead = (lambda v: v) if stage.closed == "input" else jnp.zeros_like
+        like = [x if stage.closed == "input" else y for y in ys]
+        ys = [
+            jtu.tree_map(lambda a, b, o=o: jnp.where(o, a, instead(b)), y, other)
+            for o, y, other in zip(opens, ys, like, strict=True)
+        ]
+        return _merged(stage, ys, key)
+    absent = {"prod": 1.0, "max": -jnp.inf, "min": jnp.inf}.get(stage.builtin, 0.0)
+    count = sum(jnp.asarray(o, jnp.int32) for o in opens)
+
+    def fold(*leaves):
+        kept = [
+            jnp.where(o, v, jnp.asarray(absent, v.dtype))
+            for o, v in zip(opens, leaves, strict=True)
+        ]
+        whole = FOLDS["sum" if stage.builtin == "mean" else stage.builtin](kept)
+        if stage.builtin == "mean":
+            whole = whole / jnp.maximum(count, 1).astype(whole.dtype)
+        return jnp.where(count == 0, jnp.zeros_like(whole), whole)
+
+    return jtu.tree_map(fold, *ys)
+
+
+def _cond(stage, x, key):
+    return jax.lax.cond(
+        _child(stage.pred, "pred", x, key),
+        lambda x: _child(stage.then, "then", x, key),
+        lambda x: _child(stage.otherwise, "otherwise", x, key),
+        x,
+    )
+
+
+def _switch(stage, x, key):
+    index = _child(stage.selector, "selector", x, key)
+    index = jnp.clip(index, 0, len(stage.stages) - 1)
+    ys = _each(stage, x, key)
+    return jtu.tree_map(lambda *leaves: jax.lax.select_n(index, *leaves), *ys)
+
+
+def _at(stage, x, key):
+    if stage.path is None:
+        part = _child(stage.stage, "stage", stage.select(x), key)
+        return eqx.tree_at(stage.select, x, part)
+    return _put(x, stage.path, lambda part: _child(stage.stage, "stage", part, key))
+
+
+def _put(x, path, change):
+    """`x`, a tree of dicts and tuples, with the part at `path` changed."""
+    if not path:
+        return change(x)
+    first, *rest = path
+    part = _put(x[first], rest, change)
+    if isinstance(x, dict):
+        return {**x, first: part}
+    return type(x)([*x[:first], part, *x[first + 1 :]])
+
+
+def _repeat(stage, x, key):
+    arrays, rest = eqx.partition(stage.stages, eqx.is_array)
+
+    def body(x, slices):
+        arrays, i = slices
+        return _child(eqx.combine(arrays, rest), i, x, key), None
+
+    return jax.lax.scan(body, x, (arrays, jnp.arange(stage.size)))[0]
+
+
+def _batched(stage, x, key):
+    size = jtu.tree_leaves(x)[0].shape[0]
+    if key is None:
+        return jax.vmap(lambda v: by_hand(stage.stage, v))(x)
+    return jax.vmap(lambda v, i: _child(stage.stage, i, v, key))(x, jnp.arange(size))
+
+
+def _graph(stage, x, key):
+    values = {"input": x}
+    for name, child, before in zip(
+        stage.names, stage.stages, stage.predecessors, strict=True
+    ):
+        own = child_key(key, name)
+        if len(before) == 1:
+            values[name] = by_hand(child, values[before[0]], own)
+            continue
+        fn = getattr(child, "fn", child)
+        takes_key = "key" in inspect.signature(fn).parameters
+        given = {"key": own} if takes_key else {}
+        values[name] = fn(*(values[name] for name in before), **given)
+    if isinstance(stage.sink, str):
+        return values[stage.sink]
+    found = tuple(values[name] for name in stage.sink)
+    keys = stage.sink_keys
+    return found if keys is None else dict(zip(keys, found, strict=True))
+
+
+_RULES = {
+    "Chain": _chain,
+    "Parallel": _parallel,
+    "Weighted": _weighted,
+    "Gated": _gated,
+    "Cond": _cond,
+    "Switch": _switch,
+    "At": _at,
+    "Repeat": _repeat,
+    "Batched": _batched,
+    "Graph": _graph,
+}

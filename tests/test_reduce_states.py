@@ -1,0 +1,158 @@
+"""Reducers asked directly, without a sweep: every dtype, its limits, and no points."""
+
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
+import pytest
+
+import eqx_pipe as ep
+from eqx_pipe._reduce.many import as_many
+
+# Each with its limits, a tie, and (last) a value that is not counted.
+NUMBERS = {
+    "bool": [True, False, True, False, True, True],
+    "int8": [3, -128, 127, 3, -128, 99],
+    "uint8": [3, 0, 255, 3, 0, 99],
+    "int32": [3, -(2**31), 2**31 - 1, 3, -(2**31), 99],
+    "uint32": [3, 0, 2**32 - 1, 3, 2**32 - 1, 99],
+    "float32": [3.5, -np.inf, np.inf, 3.5, -2.25, 99],
+    "bfloat16": [3.5, -1.25, 7.0, 3.5, -1.25, 99],
+}
+OK = np.array([True, True, True, True, True, False])
+EDGES = {"bool": [0, 1, 2], "uint8": [-1, 3, 256, 300], "uint32": [0.5, 3, 2**33]}
+
+both = pytest.mark.parametrize("dtype", NUMBERS)
+
+
+def reduced(reducer, values, ok):
+    """The result of a batch in two halves, the second absorbed by itself and merged."""
+    struct = jax.ShapeDtypeStruct(values.shape[1:], values.dtype)
+    half = len(values) // 2
+
+    @jax.jit
+    def run(values, ok):
+        none = reducer.init(struct)
+        first, second = (
+            reducer.absorb(none, v, o)
+            for v, o in ((values[:half], ok[:half]), (values[half:], ok[half:]))
+        )
+        return reducer.merge(first, second)
+
+    return reducer.finish(run(values, jnp.asarray(ok)))
+
+
+@both
+def test_of_every_dtype(dtype):
+    values = jnp.asarray(np.asarray(NUMBERS[dtype]).astype(jnp.dtype(dtype)))
+    kept = np.asarray(values)[OK].astype(object if dtype != "bool" else bool)
+    wide = kept.astype(np.float64)
+    low, high = int(np.argmin(wide)), int(np.argmax(wide))
+    edges = EDGES.get(dtype, [-1000, -1.25, 3, 4, 127])
+    reducers = {
+        "min": ep.Min(),
+        "max": ep.Max(),
+        "argmin": ep.ArgMin(),
+        "argmax": ep.ArgMax(),
+        "top": ep.TopK(3),
+        "low": ep.TopK(7, mode="min"),
+        "counts": ep.Histogram(edges),
+        "sum": ep.Sum(),
+        "mean": ep.Mean(),
+    }
+    got = {name: reduced(one, values, OK) for name, one in reducers.items()}
+    assert (got["min"], got["max"]) == (kept[low], kept[high])
+    assert got["min"].dtype == got["max"].dtype == got["argmin"].value.dtype == dtype
+    assert (got["argmin"].index, got["argmin"].value) == (low, kept[low])
+    assert (got["argmax"].index, got["argmax"].value) == (high, kept[high])
+    for name, key in (("top", -wide), ("low", wide)):
+        order = np.argsort(key, kind="stable")[: reducers[name].k]
+        assert got[name].index.tolist() == order.tolist()
+        assert got[name].value.astype(float).tolist() == wide[order].tolist()
+    counts = got["counts"]
+    assert counts.counts.tolist() == np.histogram(wide, edges)[0].tolist()
+    assert counts.below == np.sum(wide < edges[0])
+    assert counts.above == np.sum(wide > edges[-1])
+    if dtype != "float32":  # an infinite sum
+        assert float(got["sum"]) == wide.sum()
+        assert got["mean"].dtype == (dtype if dtype == "bfloat16" else "float32")
+        np.testing.assert_allclose(float(got["mean"]), wide.mean(), rtol=1e-2)
+
+
+@both
+def test_of_no_points(dtype):
+    """Neither of none at all nor of some that failed is there anything to show."""
+    nothing = np.nan if dtype in ("float32", "bfloat16") else 0
+    values = jnp.asarray(np.asarray(NUMBERS[dtype]).astype(jnp.dtype(dtype)))
+    for ok in (np.zeros(6, bool), np.zeros(0, bool)):
+        for reducer in (ep.Min(), ep.Max(), ep.ArgMin(), ep.ArgMax()):
+            got = reduced(reducer, values[: len(ok)], ok) if len(ok) else None
+            if got is None:
+                struct = jax.ShapeDtypeStruct((), values.dtype)
+                got = reducer.finish(reducer.init(struct))
+            if isinstance(reducer, ep.ArgMin | ep.ArgMax):
+                assert got.index is None
+                got = got.value
+            assert got.dtype == dtype
+            np.testing.assert_equal(got.astype(float), float(nothing))
+    top = reduced(ep.TopK(2), values, np.zeros(6, bool))
+    assert top.index.shape == top.value.shape == (0,)
+    assert np.isnan(reduced(ep.Mean(), values, np.zeros(6, bool)).astype(float))
+    assert np.isnan(reduced(ep.Var(), values, np.zeros(6, bool)).astype(float))
+
+
+def test_complex_numbers_have_a_sum_a_mean_and_a_real_variance():
+    values = jnp.asarray([1 + 2j, 3 - 1j, -2 + 0.5j, 0.25j, 7, 99j], jnp.complex64)
+    kept = np.asarray(values)[:5].astype(complex)
+    total, mean, var = (
+        reduced(r, values, OK) for r in (ep.Sum(), ep.Mean(), ep.Var(ddof=1))
+    )
+    np.testing.assert_allclose(total, kept.sum(), rtol=1e-6)
+    np.testing.assert_allclose(mean, kept.mean(), rtol=1e-6)
+    np.testing.assert_allclose(var, kept.var(ddof=1), rtol=1e-6)
+    assert (mean.dtype, var.dtype) == ("complex64", "float32")
+
+
+@pytest.mark.parametrize("ddof", [5, 6])
+def test_too_few_points_for_a_variance_give_nan(ddof):
+    assert np.isnan(reduced(ep.Var(ddof=ddof), jnp.arange(6.0), OK))
+
+
+def test_a_reducer_of_ones_own_sees_the_points_in_order():
+    """Of every number of points, since a batch is cut into stretches."""
+
+    def digits(n):
+        return ep.Reducer(
+            init=lambda s: (0, 1),
+            update=lambda state, x: (state[0] * 3 + x, state[1] * 3),
+            merge=lambda a, b: (a[0] * b[1] + b[0], a[1] * b[1]),
+            finish=lambda state: int(state[0]),
+        )
+
+    for n in range(1, 11):
+        values = np.arange(n) % 3
+        ok = np.arange(n) != 3
+        expected = int("0" + "".join(map(str, values[ok])), 3)
+        reducer = digits(n)
+        state = reducer.start(jax.ShapeDtypeStruct((), jnp.int32))
+        state = reducer.absorb(state, jnp.asarray(values, jnp.int32), jnp.asarray(ok))
+        assert reducer.finish(jtu.tree_map(np.asarray, state)) == expected
+
+
+def test_what_is_reduced_is_named_by_keyword():
+    functions = [lambda *_: 0] * 4
+    assert ep.Reducer(*functions, by="a").by == "a"
+    with pytest.raises(TypeError, match="positional"):
+        ep.Reducer(*functions, None, "a")
+
+
+def test_only_reducers_that_may_stop_are_asked():
+    asks = ep.Reducer(
+        init=lambda struct: jnp.int32(0),
+        update=lambda state, value: state + 1,
+        merge=lambda a, b: a + b,
+        finish=lambda state: state,
+        stop=lambda state: state > 3,
+    )
+    assert as_many("sweep", {"a": ep.Mean(), "b": ep.TopK(2)}).stops is False
+    assert as_many("sweep", {"a": ep.Mean(), "b": asks}).stops is True

@@ -1,0 +1,277 @@
+"""The strategies: what they shrink to and draw, and how hypothesis finds them."""
+
+import subprocess
+import sys
+from importlib.metadata import entry_points
+
+import equinox as eqx
+import hypothesis as hp
+import hypothesis.strategies as st
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import jax.tree_util as jtu
+import numpy as np
+import pytest
+from hypothesis.errors import NoSuchExample
+from jax.sharding import AxisType
+from jaxtyping import Array, Float, PyTree
+
+import eqx_pipe as ep
+import eqx_pipe.testing as ept
+
+VECTOR = jax.ShapeDtypeStruct((4,), jnp.float32)
+RECORD = {"a": VECTOR, "b": (jax.ShapeDtypeStruct((2, 3), jnp.int32),)}
+
+
+def simplest(strategy, condition=lambda value: True, examples=300):
+    """What hypothesis shrinks a strategy to."""
+    settings = hp.settings(
+        max_examples=examples, database=None, derandomize=True, deadline=None
+    )
+    return hp.find(strategy, condition, settings=settings)
+
+
+def are_zeros(tree):
+    return all(not np.asarray(leaf).any() for leaf in jtu.tree_leaves(tree))
+
+
+def stages_in(pipe):
+    """All stages of a pipeline, itself included."""
+    nodes = [pipe]
+    if hasattr(pipe, "children"):
+        for child in pipe.children().values():
+            nodes += stages_in(child)
+    return nodes
+
+
+# Shrinking.
+
+
+def test_arrays_shrink_to_zeros():
+    assert simplest(ept.arrays()).shape == (1,) and are_zeros(simplest(ept.arrays()))
+    assert are_zeros(simplest(ept.arrays(RECORD)))
+    assert simplest(ept.batches(RECORD))["b"][0].shape == (1, 2, 3)
+    assert are_zeros(simplest(ept.batches(RECORD)))
+
+
+def test_an_array_shrinks_to_the_one_number_that_matters():
+    found = simplest(ept.arrays(VECTOR), lambda x: bool((x > 1).any()))
+    assert np.sort(np.asarray(found)).tolist() == [0, 0, 0, 1.125]
+
+
+def test_keys_and_structs_shrink_to_the_first():
+    assert are_zeros(jr.key_data(simplest(ept.keys())))
+    assert simplest(ept.structs()).shape == (1,)
+
+
+def test_pipelines_shrink_to_one_stage():
+    assert simplest(ept.stages(VECTOR)) is ep.identity
+    assert simplest(ept.pipelines(VECTOR, max_depth=4)) is ep.identity
+    graph = simplest(ept.graphs(VECTOR))
+    assert len(graph) == 1 and graph[graph.names[0]] is ep.identity
+
+
+def test_a_pipeline_shrinks_to_the_stage_that_matters():
+    def has_dropout(pipe):
+        return any(isinstance(stage, eqx.nn.Dropout) for stage in stages_in(pipe))
+
+    found = simplest(ept.pipelines(VECTOR, max_depth=3), has_dropout)
+    assert isinstance(found, eqx.nn.Dropout)
+
+
+def test_spaces_shrink_to_one_point():
+    axis = simplest(ept.axes())
+    assert len(axis) == 1 and are_zeros(axis.value(jnp.int32(0), None))
+    space = simplest(ept.spaces())
+    assert space.size == 1 and list(space.dims) == ["a"]
+    assert are_zeros(space.point(0))
+
+
+def test_meshes_shrink_to_one_device():
+    mesh = simplest(ept.meshes())
+    assert mesh.size == 1 and mesh.axis_types == (AxisType.Auto,)
+
+
+def test_values_of_annotations_shrink_to_size_one():
+    assert simplest(ept.from_jaxtyping(Float[Array, "n m"])).shape == (1, 1)
+    assert are_zeros(simplest(ept.from_jaxtyping(PyTree[Float[Array, " n"]])))
+    assert simplest(ept.from_jaxtyping(Float[Array, " n"] | None)) is None
+
+
+# What is drawn.
+
+
+@pytest.mark.parametrize("name", ["Parallel", "Gated"])
+def test_pipelines_hold_the_combinator(name):
+    assert simplest(ept.pipelines(VECTOR), lambda p: type(p).__name__ == name)
+
+
+def test_pipelines_are_as_deep_as_asked_for_and_no_deeper():
+    def depth(pipe):
+        if not hasattr(pipe, "children"):
+            return 0
+        return 1 + max(map(depth, pipe.children().values()), default=0)
+
+    # Some combinators stand in a chain with a function behind them.
+    assert depth(simplest(ept.pipelines(VECTOR, max_depth=3), lambda p: depth(p) > 2))
+    with pytest.raises(NoSuchExample):
+        simplest(ept.pipelines(VECTOR, max_depth=0), lambda p: depth(p) > 0, 30)
+
+
+def test_what_is_left_out_is_not_drawn():
+    def draws(pipe):
+        plain = {"add_noise"}
+        names = (getattr(getattr(s, "fn", s), "__name__", "") for s in stages_in(pipe))
+        return any(isinstance(s, eqx.nn.Dropout) for s in stages_in(pipe)) or bool(
+            plain & {*names}
+        )
+
+    def branches(pipe):
+        names = {type(stage).__name__ for stage in stages_in(pipe)}
+        return bool(names & {"Cond", "Switch", "Gated"})
+
+    with pytest.raises(NoSuchExample):
+        simplest(ept.pipelines(VECTOR, random=False), draws, 60)
+    with pytest.raises(NoSuchExample):
+        simplest(ept.pipelines(VECTOR, branches=False), branches, 60)
+    explicit = ept.meshes(explicit=False).map(lambda mesh: mesh.axis_types)
+    with pytest.raises(NoSuchExample):
+        simplest(explicit, lambda types: AxisType.Explicit in types)
+
+
+class Own(ep.Stage):
+    """A user's stage."""
+
+    factor: Float[Array, ""]
+
+    def __call__(self, x, *, key=None):
+        return jtu.tree_map(lambda v: v * self.factor.astype(v.dtype), x)
+
+
+class Noisy(Own):
+    """A user's stage that draws."""
+
+
+def has(kind):
+    return lambda pipe: any(type(stage) is kind for stage in stages_in(pipe))
+
+
+def test_a_registered_stage_occurs_in_pipelines():
+    def own(struct):
+        return st.floats(0.5, 2, width=32).map(lambda f: Own(jnp.float32(f)))
+
+    pipelines = ept.pipelines(RECORD, max_depth=2)
+    ept.register_stage(own)
+    try:
+        found = simplest(pipelines, has(Own))
+        assert type(found) is Own
+        deep = simplest(pipelines, lambda p: type(p) is not Own and has(Own)(p))
+        assert len(stages_in(deep)) <= 4
+    finally:
+        ept.unregister_stage(own)
+    with pytest.raises(NoSuchExample):
+        simplest(pipelines, has(Own), 30)
+
+
+def test_a_registered_stage_that_draws_is_left_out_with_the_random_ones():
+    @ept.register_stage(random=True)
+    def noisy(struct):
+        one = isinstance(struct, jax.ShapeDtypeStruct)
+        return st.just(Noisy(jnp.float32(1))) if one else None
+
+    try:
+        assert simplest(ept.stages(VECTOR), has(Noisy))
+        for strategy in (ept.stages(VECTOR, random=False), ept.stages(RECORD)):
+            with pytest.raises(NoSuchExample):
+                simplest(strategy, has(Noisy), 30)
+    finally:
+        ept.unregister_stage(noisy)
+
+
+# Bad arguments. `test_mistakes.py` has more of them.
+
+
+@pytest.mark.parametrize(
+    ("make", "match"),
+    [
+        (lambda: ept.arrays("f4"), "testing.arrays.*`struct` is .*ShapeDtypeStruct"),
+        (lambda: ept.arrays({"a": 3.0}), "`struct` has at `.a` 3.0"),
+        (lambda: ept.batches(VECTOR, max_size=2.5), "testing.batches.*`max_size`"),
+        (lambda: ept.batches(VECTOR, elements=0), "`elements` is 0.*just"),
+        (lambda: ept.stages(3), "testing.stages.*`struct`"),
+        (lambda: ept.pipelines(VECTOR, branches=None), "`branches` is None"),
+        (lambda: ept.pipelines(VECTOR, random=0), "`random` is 0.*True or False"),
+        (lambda: ept.graphs(VECTOR, max_nodes="3"), "testing.graphs.*`max_nodes`"),
+        (lambda: ept.axes(static=1), "testing.axes.*`static` is 1"),
+        (lambda: ept.spaces(max_size=0), "testing.spaces.*`max_size` is 0"),
+        (lambda: ept.meshes(max_axes=0), "testing.meshes.*`max_axes` is 0"),
+        (lambda: ept.meshes(explicit="no"), "`explicit` is 'no'.*True or False"),
+        (lambda: ept.from_jaxtyping(Float[Array, ""], elements=1), "`elements` is 1"),
+    ],
+)
+def test_a_bad_argument_is_named_with_its_value_and_a_cure(make, match):
+    with pytest.raises(hp.errors.InvalidArgument, match=f"(?s){match}"):
+        simplest(make())
+
+
+def test_a_stage_maker_that_returns_no_strategy_is_named():
+    ept.register_stage(wrong := lambda struct: 3)
+    try:
+        with pytest.raises(hp.errors.InvalidArgument, match="Return a strategy of sta"):
+            simplest(ept.stages(VECTOR))
+    finally:
+        ept.unregister_stage(wrong)
+
+
+# How hypothesis and the package find each other, in a Python of their own.
+
+installed = pytest.mark.skipif(
+    "eqx_pipe" not in {e.name for e in entry_points(group="hypothesis")},
+    reason="the package was installed before it had its entry point: install it again",
+)
+
+
+def in_python(code):
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    return run.stdout.split()
+
+
+@installed
+def test_hypothesis_alone_imports_neither_jax_nor_the_package():
+    code = """
+import sys, hypothesis.strategies as st
+st.integers().validate()
+print("_eqx_pipe_hypothesis" in sys.modules, "jax" in sys.modules)
+print("eqx_pipe" in sys.modules, "equinox" in sys.modules)
+"""
+    assert in_python(code) == ["True", "False", "False", "False"]
+
+
+@installed
+@pytest.mark.parametrize("order", ["hypothesis, eqx_pipe", "eqx_pipe, hypothesis"])
+def test_types_are_known_in_whatever_order_one_imports(order):
+    code = f"""
+import {order}
+import eqx_pipe as ep, hypothesis as hp, hypothesis.strategies as st
+settings = hp.settings(max_examples=1, database=None, deadline=None)
+for kind in (ep.Stage, ep.Axis, ep.Space, ep.Linspace):
+    print(isinstance(hp.find(st.from_type(kind), lambda v: True, settings=settings),
+                     (kind, ep.Stage)))
+"""
+    assert in_python(code) == ["True"] * 4
+
+
+def test_laws_work_without_hypothesis_and_strategies_say_what_to_install():
+    code = """
+import sys
+sys.modules["hypothesis"] = None
+import eqx_pipe.testing as ept, jax.numpy as jnp
+ept.check_jit(jnp.sin, jnp.ones(2))
+try:
+    ept.pipelines
+except ImportError as error:
+    print("testing.pipelines" in str(error), "eqx_pipe[testing]" in str(error))
+"""
+    assert in_python(code) == ["True", "True"]
