@@ -2,10 +2,10 @@
 
 65,536 points whose loops take 1 to 1,000 steps, 150 on average, in random order. Next
 to `vmap` over all points on one device, and to one batch per device: the sweep of the
-plain `while_loop`, with `order_by` (a cost guess that is off by up to 30 %), and of
-`refill`. Run: `python benchmarks/sweep_divergence.py [diffrax]`; with `CLOCK=cpu` in
-the environment it counts processor time, which other work on the machine disturbs
-less.
+plain `while_loop`, with `order_by` (the number of steps, or a guess that is off by up
+to 30 %), and of `refill`. Run: `python benchmarks/sweep_divergence.py [diffrax | model
+...]`; with `CLOCK=cpu` in the environment it counts processor time, which other work on
+the machine disturbs less, and `ROUNDS` is how often each side runs.
 """
 
 import os
@@ -28,11 +28,16 @@ from jax.sharding import PartitionSpec as P
 import eqx_pipe as ep
 
 clock = time.process_time if os.environ.get("CLOCK") == "cpu" else time.perf_counter
+ROUNDS = int(os.environ.get("ROUNDS", "21"))
 N = 65_536
 
 
 def logistic(p, x):
     return 3.7 * x * (1 - x)
+
+
+def sine(p, x):
+    return x + 0.01 * jnp.sin(x)
 
 
 def sines(p, x):
@@ -57,6 +62,7 @@ def rossler(p, x):
 
 
 MODELS = {
+    "sine": (sine, lambda p: p["x"]),
     "logistic": (logistic, lambda p: p["x"]),
     "sines": (sines, lambda p: p["x"]),
     "rossler": (rossler, lambda p: p["x"] * jnp.ones(3)),
@@ -103,7 +109,7 @@ def one_batch(fn, points, devices):
     return lambda: np.asarray(run(points))
 
 
-def compare(sides, rounds=7):
+def compare(sides, rounds=ROUNDS):
     """The median time of each side, interleaved, and the deviation of the ratio."""
     for side in sides.values():
         side()
@@ -125,7 +131,7 @@ def compare(sides, rounds=7):
         )
 
 
-def loops():
+def loops(names):
     rng = np.random.default_rng(0)
     trips = rng.exponential(152, 2 * N).astype(np.int32)
     trips = trips[(trips >= 1) & (trips <= 1000)][:N]
@@ -134,7 +140,8 @@ def loops():
     points = {"n": jnp.asarray(trips), "x": jnp.asarray(x)}
     space = ep.Space({k: ep.Values(v) for k, v in points.items()}, "zip")
     print(f"{N:,} points of 1 to {trips.max()} steps, {trips.mean():.0f} on average")
-    for name, model in MODELS.items():
+    for name in names or MODELS:
+        model = MODELS[name]
         four = parts(*model)
         fn, refilled = plain(*four), ep.refill(*four)
         for d in sorted({1, len(jax.devices())}):
@@ -144,10 +151,13 @@ def loops():
             refill = f"sweep, refill (batches of {size})"
             compare(
                 {
-                    "by hand, one batch per device": one_batch(fn, points, d),
                     "by hand, one batch on one device": one_batch(fn, points, 1),
+                    "by hand, one batch per device": one_batch(fn, points, d),
                     "sweep": functools.partial(each, fn),
-                    "sweep, order_by": functools.partial(each, fn, order_by=guess),
+                    "sweep, order_by": functools.partial(each, fn, order_by=trips),
+                    "sweep, order_by a guess": functools.partial(
+                        each, fn, order_by=guess
+                    ),
                     refill: functools.partial(each, refilled),
                 }
             )
@@ -174,7 +184,7 @@ def adaptive():
             saveat=diffrax.SaveAt(t1=True),
         ).ys[0]
 
-    n = 4096
+    n = 16_384
     rng = np.random.default_rng(0)
     mu = np.float32(rng.permutation(np.geomspace(0.1, 100, n)))
     y = np.float32(rng.uniform(0.5, 2, n))
@@ -189,4 +199,4 @@ def adaptive():
 
 
 if __name__ == "__main__":
-    adaptive() if sys.argv[1:] == ["diffrax"] else loops()
+    adaptive() if sys.argv[1:] == ["diffrax"] else loops(sys.argv[1:])
