@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from .chunks import Chunks
+from .quiet import quiet
 
 FORMAT = 1
 """The version of what is written here."""
@@ -117,14 +118,3 @@ def _array(group: Any, plan: Plan, variable: Variable) -> None:
         # The checksum tells a chunk that was cut off or damaged.
         compressors=[ZstdCodec(level=1), Crc32cCodec()],
     )
-
-
-@contextlib.contextmanager
-def quiet() -> Any:
-    """Without Zarr's warnings of what its own version 3 leaves open."""
-    import warnings
-
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", module=r"(zarr|xarray)\.")
-        warnings.filterwarnings("ignore", message=".*Zarr format 3 specification.*")
-        yield

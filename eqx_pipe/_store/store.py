@@ -16,7 +16,8 @@ import numpy as np
 
 from .._errors import describe_value, message
 from .chunks import Chunks
-from .layout import FORMAT, RECORD, quiet
+from .layout import FORMAT, RECORD
+from .quiet import quiet
 
 LOCKS = ".locks"
 """The folder in a store for the locks of processes that fill it."""

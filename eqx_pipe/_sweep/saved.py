@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import uuid
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ import numpy as np
 from .._errors import describe_value, message, nearest
 from .._store.layout import RECORD
 from .._store.lazy import Stored
+from .._store.quiet import quiet
 from .._store.store import Store, open_store
 from .form import FORM, as_kind, outputs_from, parse, space_from
 from .label import check_names
@@ -44,7 +44,7 @@ def save(result: SweepResult, path: Any, overwrite: bool) -> None:
     beside = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.partial")
     try:
         if kind == ".zarr":
-            with _quiet_zarr():
+            with quiet():
                 data.to_zarr(beside, mode="w-", zarr_format=3, consolidated=True)
         else:
             data.to_netcdf(beside, **_netcdf_options(data))
@@ -188,8 +188,7 @@ def _opened(path: Path) -> Iterator[Any]:
     else:
         options |= _netcdf_options()
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", RuntimeWarning)  # no consolidated metadata
+        with quiet():
             data = xarray.open_dataset(path, **options)
     except Exception as error:
         raise ValueError(
@@ -262,14 +261,6 @@ def _remove(path: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
     else:
         path.unlink(missing_ok=True)
-
-
-@contextlib.contextmanager
-def _quiet_zarr() -> Iterator[None]:
-    """Zarr warns that consolidated metadata, which xarray wants, may change."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Consolidated metadata")
-        yield
 
 
 def _netcdf_options(data: Any = None) -> dict[str, Any]:
