@@ -18,23 +18,25 @@ def _warn() -> None:
 
 def test_in_threads_that_come_and_go_together():
     before, errors = list(warnings.filters), []
-    start = threading.Barrier(4)
+    first_is_in = threading.Event()
 
-    def one(pause: float) -> None:
-        start.wait()
+    def first() -> None:
+        with quiet():
+            first_is_in.set()
+            time.sleep(0.1)  # time for the second to come in, if it may
+
+    def second() -> None:
+        first_is_in.wait()
         try:
-            for _ in range(10):
-                with quiet():
-                    time.sleep(pause)
-                    _warn()
+            with quiet():
+                one.join()
+                _warn()
         except UserWarning as error:
             errors.append(error)
 
-    threads = [threading.Thread(target=one, args=(i / 1000,)) for i in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    one, two = threading.Thread(target=first), threading.Thread(target=second)
+    one.start(), two.start()
+    two.join()
     assert not errors and list(warnings.filters) == before
 
 
