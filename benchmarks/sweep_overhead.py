@@ -2,7 +2,8 @@
 
 Compares `sweep` with a hand-written `shard_map` program at the same batch size, on a
 large space (the rate), for a closed form, a scan and a `while` loop; and looks at small
-warm sweeps (the overhead of one call, next to one trace of the function). Run:
+warm sweeps: one call, less one trace of the function and the same computation as a
+program written by hand, interleaved. Run:
 `python benchmarks/sweep_overhead.py [rate | small] [model ...]`;
 `SIDE=4096` in the environment makes the large space 16 times as large.
 """
@@ -74,10 +75,6 @@ def spent(fn):
     return time.perf_counter() - start
 
 
-def median(fn, repeats):
-    return statistics.median(spent(fn) for _ in range(repeats))
-
-
 def by_hand(model, k, c, batch):
     """The grid of `k` and `c`, decoded on the devices, `batch` points at once."""
     mesh = jax.make_mesh((jax.device_count(),), ("i",), axis_types=(AxisType.Auto,))
@@ -124,6 +121,42 @@ def rate(names):
         )
 
 
+EDGES = np.linspace(0, 10, 6)
+
+
+def product_of(p):
+    return p["k"] * p["c"]
+
+
+def noisy_of(p, key):
+    return product_of(p) + jr.normal(key)
+
+
+def mean_of(x):
+    return x.mean()
+
+
+def five_of(x):
+    at = jnp.argmin(x)
+    bins = jnp.histogram(x, EDGES)[0]
+    return x.mean(), x.var(ddof=1), (at, x[at]), jax.lax.top_k(x, 3), bins
+
+
+def hand_written(space, key, reduced):
+    """What a small sweep computes as one warm program on one device."""
+    points = [space.point(i) for i in range(space.size)]
+    stacked = jax.tree.map(lambda *x: jnp.stack(x), *points)
+
+    @jax.jit
+    def run(points, key):
+        if key is None:
+            return reduced(jax.vmap(product_of)(points))
+        keys = jax.vmap(lambda i: jr.fold_in(key, i))(jnp.arange(space.size))
+        return reduced(jax.vmap(noisy_of)(points, keys))
+
+    return lambda: jax.device_get(run(stacked, key))
+
+
 def small():
     """Twelve points, warm, each time with a new lambda."""
     space = ep.Space({"k": ep.Linspace(1, 9, 3), "c": ep.Linspace(0, 1, 4)})
@@ -133,43 +166,43 @@ def small():
         "var": ep.Var(),
         "least": ep.ArgMin(),
         "top": ep.TopK(3),
-        "bins": ep.Histogram(np.linspace(0, 10, 6)),
+        "bins": ep.Histogram(EDGES),
     }
 
     def product(**options):
-        return lambda: ep.sweep(lambda p: p["k"] * p["c"], space, **options)
+        return lambda: ep.sweep(lambda p: product_of(p), space, **options)
 
     def noisy(**options):
-        def run():
-            fn = lambda p, key: p["k"] * p["c"] + jr.normal(key)  # noqa: E731
-            return ep.sweep(fn, space, key=key, **options)
+        return lambda: ep.sweep(
+            lambda p, key: noisy_of(p, key), space, key=key, **options
+        )
 
-        return run
-
+    same = lambda x: x  # noqa: E731
     cases = {
-        "plain": product(),
-        "key": noisy(),
-        "order_by": product(order_by=np.arange(12.0)),
-        "reduce, Mean": product(reduce=ep.Mean()),
-        "reduce, Mean, key": noisy(reduce=ep.Mean()),
-        "reduce, five": product(reduce=five),
+        "plain": (product(), same),
+        "key": (noisy(), same),
+        "order_by": (product(order_by=np.arange(12.0)), same),
+        "reduce, Mean": (product(reduce=ep.Mean()), mean_of),
+        "reduce, Mean, key": (noisy(reduce=ep.Mean()), mean_of),
+        "reduce, five": (product(reduce=five), five_of),
     }
     struct = jax.eval_shape(space.point, 0)
     keys = jax.eval_shape(lambda: key)
     traces = {
-        False: lambda: jax.make_jaxpr(lambda p: p["k"] * p["c"])(struct),
-        True: lambda: jax.make_jaxpr(lambda p, key: p["k"] * p["c"] + jr.normal(key))(
-            struct, keys
-        ),
+        False: lambda: jax.make_jaxpr(lambda p: product_of(p))(struct),
+        True: lambda: jax.make_jaxpr(lambda p, key: noisy_of(p, key))(struct, keys),
     }
-    print(f"{space.size} points, warm{'':10s} sweep  one trace  our own")
-    for name, run in cases.items():
-        run()
-        trace = median(traces["key" in name], 300)
-        total = median(run, 300)
-        own = total - trace
+    print(f"{space.size} points, warm{'':11s}sweep one trace   by hand    the rest")
+    for name, (run, reduced) in cases.items():
+        draws = "key" in name
+        sides = run, traces[draws], hand_written(space, key if draws else None, reduced)
+        for side in sides:
+            side()
+        rows = [[spent(side) * 1e3 for side in sides] for _ in range(300)]
+        total, trace, hand = np.median(rows, axis=0)
+        rest = np.median([row[0] - row[1] - row[2] for row in rows])
         print(
-            f"{name:20s}{total * 1e3:9.2f} ms{trace * 1e3:8.2f} ms{own * 1e3:6.2f} ms",
+            f"{name:20s}{total:9.2f} ms{trace:7.2f} ms{hand:7.2f} ms{rest:9.2f} ms",
             flush=True,
         )
 

@@ -42,7 +42,7 @@ class Many(eqx.Module):
     def finish(self, state: list[Any]) -> PyTree:
         """The results, in the place of the reducers."""
         both = zip(self.reducers, state, strict=True)
-        results = [jtu.tree_map(_on_host, r.finish(s)) for r, s in both]
+        results = [jtu.tree_map(_on_host, _finished(r, s)) for r, s in both]
         return jtu.tree_unflatten(self.structure, results)
 
     @property
@@ -86,6 +86,14 @@ def as_many(function: str, reduce: Any) -> Many:
 def is_reducer(x: Any) -> bool:
     """Whether `x` is a reducer."""
     return isinstance(x, Reduction | Reducer)
+
+
+def _finished(reducer: Any, state: PyTree) -> PyTree:
+    if isinstance(reducer, Reducer):
+        return reducer.finish(state)
+    # By way of the class: a method that is read from a module is a module made anew,
+    # which takes longer than most reducers take to finish.
+    return type(reducer).finish(reducer, state)
 
 
 def _on_host(leaf: Any) -> Any:

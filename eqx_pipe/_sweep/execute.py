@@ -10,7 +10,7 @@ import numpy as np
 
 from .._types import Key
 from .failure import Failures, quiet
-from .kernel import Layout, build, everywhere
+from .kernel import Layout, build, by_device, everywhere
 from .placed import put
 from .points import Listed, Neighbours
 from .program import Program, identify
@@ -123,15 +123,13 @@ def _collect(
     layout: Layout,
 ) -> None:
     """Copies what one call computed to its place, without the repeated tail."""
-    block = layout.capacity * layout.batch_size
     places = [
         points.places(first, now, count, layout, device)
         for device in range(len(layout.devices))
     ]
     for out, into in zip(outputs, values, strict=True):
-        for shard in out.addressable_shards:
-            place = places[(shard.index[0].start or 0) // block]
-            data = np.asarray(shard.data)
+        for place, shard in zip(places, by_device(out), strict=True):
+            data = np.asarray(shard)
             if isinstance(place, slice):
                 rows = place.stop - place.start
                 into[place.start - base : place.stop - base] = data[:rows]

@@ -155,6 +155,12 @@ def on_each(on_device: Callable[..., list[Array]], layout: Layout) -> Any:
     return jax.jit(mapped, in_shardings=placement)
 
 
+def by_device(out: Array) -> list[Array]:
+    """What each device gave of an output of `on_each`, in the order of the devices."""
+    # `.addressable_shards` works out places that are known here.
+    return [out.addressable_data(k) for k in range(out.sharding.num_devices)]
+
+
 def _dealt_to(
     device: Int32[Array, ""], batches: Int32[Array, ""], num_devices: int
 ) -> Int32[Array, ""]:

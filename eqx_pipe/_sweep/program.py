@@ -45,6 +45,23 @@ _PLAIN = (bool, int, str, bytes, type)
 _NO_EFFECTS: frozenset[str] = frozenset()
 
 
+class Identity:
+    """A nest of tuples as one value, whose hash is worked out once."""
+
+    __slots__ = ("_hash", "_parts")
+
+    def __init__(self, parts: Any):
+        self._parts, self._hash = parts, hash(parts)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Identity):
+            return NotImplemented
+        return self._hash == other._hash and self._parts == other._parts
+
+
 @dataclasses.dataclass(frozen=True)
 class Program:
     """The identity of a jaxpr, and what belongs to this trace of it.
@@ -53,7 +70,7 @@ class Program:
     the Python functions in it (callbacks) with their identities at this moment.
     """
 
-    identity: Any
+    identity: Identity
     constants: list[Any]
     witnesses: list[tuple[Any, Any]]
 
@@ -70,7 +87,8 @@ def identify(jaxpr: Any) -> Program:
     """The identity of a closed jaxpr."""
     constants: list[Any] = []
     witnesses: list[tuple[Any, Any]] = []
-    return Program(_jaxpr(jaxpr, constants, witnesses), constants, witnesses)
+    parts = _jaxpr(jaxpr, constants, witnesses)
+    return Program(Identity(parts), constants, witnesses)
 
 
 def opened(jaxpr: Any) -> tuple[Any, list[Any]]:

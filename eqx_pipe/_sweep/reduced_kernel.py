@@ -6,6 +6,7 @@ state of no points, so that which device it was does not show. The states are me
 by a second program, block after block.
 """
 
+import functools as ft
 from collections.abc import Sequence
 from typing import Any
 
@@ -200,6 +201,7 @@ def build_gap(reducing: Reducing, traced: Traced, batch: int) -> Any:
     return jax.jit(gap)
 
 
+@ft.lru_cache(maxsize=64)
 def block_rows(
     blocks: int, count: int, capacity: int, num_devices: int
 ) -> Int32[np.ndarray, " blocks"]:
@@ -208,7 +210,9 @@ def block_rows(
     device = np.minimum(number // max(count, 1), num_devices - 1)
     rows = device * capacity + (number - device * count) % capacity
     assert blocks <= len(rows)
-    return rows.astype(np.int32)
+    rows = rows.astype(np.int32)
+    rows.flags.writeable = False
+    return rows
 
 
 def arguments_of(told: PyTree, *rest: Any) -> Sequence[Any]:

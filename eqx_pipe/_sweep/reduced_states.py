@@ -20,7 +20,7 @@ from .._spaces.index import digits_of, strides
 from .._tree import is_key_array
 from .execute import compiled_once
 from .failure import Failures, quiet
-from .kernel import Layout, control, everywhere
+from .kernel import Layout, by_device, control, everywhere
 from .parts import Job
 from .placed import put
 from .plan import CHUNK_BYTES
@@ -213,13 +213,7 @@ def _gathered(states: list[Array], home: Any) -> list[Any]:
     if bytes_ > _HOST_BYTES or any(is_key_array(leaf) for leaf in states):
         return jax.block_until_ready(jax.device_put(states, home))
     # By way of the host, which takes less time as long as they are small.
-    gathered = []
-    for leaf in states:
-        shards = sorted(
-            leaf.addressable_shards, key=lambda shard: shard.index[0].start or 0
-        )
-        gathered.append(np.concatenate([np.asarray(shard.data) for shard in shards]))
-    return gathered
+    return [np.concatenate([np.asarray(x) for x in by_device(leaf)]) for leaf in states]
 
 
 class _ByValues:

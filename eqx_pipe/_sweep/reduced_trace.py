@@ -23,7 +23,7 @@ from .._reduce.base import Reduction
 from .._reduce.many import Many
 from .._reduce.reducer import Reducer, begin
 from .evaluate import evaluate
-from .program import Program, freeze, identify
+from .program import Identity, Program, freeze, identify
 from .trace import Traced
 
 _KEPT = 128
@@ -169,7 +169,7 @@ def _identity(reducer: Any) -> Any:
     return freeze(reducer)
 
 
-def _form(traced: Traced, batch_size: int) -> Any:
+def _form(traced: Traced, batch_size: int) -> Identity | None:
     """What else a trace depends on: the outputs, and the settings of JAX."""
     leaves = tuple(
         (leaf.shape, leaf.dtype, bool(getattr(leaf, "weak_type", False)))
@@ -181,10 +181,9 @@ def _form(traced: Traced, batch_size: int) -> Any:
     # one again as long as they are the same.
     form = (structure, leaves, batch_size, _nothing.trace().jaxpr)
     try:
-        hash(form)
+        return Identity(form)
     except TypeError:  # a node of the output has a field that cannot be hashed
         return None
-    return form
 
 
 @jax.jit
