@@ -49,6 +49,39 @@ print(result.num_devices)
     assert "use_cpu_devices" not in err  # five devices: nothing is idle
 
 
+def test_matrices_in_large_batches_do_not_stand_still():
+    code = """
+import os, signal
+import eqx_pipe as ep, jax.numpy as jnp
+ep.use_cpu_devices(os.cpu_count())
+print(int(os.environ["NPROC"]) >= 2 * os.cpu_count())
+signal.alarm(300)  # all threads would wait for ever
+def fn(a):
+    matrix = jnp.eye(24) * (2 + a) + jnp.cos(jnp.arange(576.0)).reshape(24, 24) / 10
+    factor = jnp.linalg.cholesky(matrix @ matrix.T)
+    return jnp.linalg.det(factor) + jnp.linalg.inv(matrix)[0, 0]
+for size in (512, 2048):
+    for _ in range(3):
+        result = ep.sweep(fn, ep.Linspace(0, 1, 4096), batch_size=size)
+print(bool(jnp.isfinite(result.values).all()))
+"""
+    assert run(code)[0].split() == ["True", "True"]
+
+
+def test_a_larger_pool_of_threads_stays():
+    code = """
+import os
+os.environ["NPROC"] = "1000"
+import eqx_pipe as ep
+ep.use_cpu_devices(3)
+print(os.environ["NPROC"])
+os.environ["NPROC"] = "many"
+ep.use_cpu_devices(3)
+print(int(os.environ["NPROC"]) >= 6)
+"""
+    assert run(code)[0].split() == ["1000", "True"]
+
+
 def test_idle_cores_are_named_once():
     code = """
 import os

@@ -15,6 +15,9 @@ _log = logging.getLogger("eqx_pipe")
 _lock = threading.Lock()
 _said: list[str] = []
 
+_THREADS = 2
+"""How many threads there are for each device, so that one can wait for another."""
+
 
 def use_cpu_devices(n: Any = None) -> None:
     """Gives JAX a CPU device for every core, so that sweeps use all of them.
@@ -22,6 +25,12 @@ def use_cpu_devices(n: Any = None) -> None:
     JAX has one CPU device unless it is told otherwise, and a sweep on it leaves most of
     the machine idle. Call this at the top of a program, before JAX computes anything.
     Calling it again with the same number does nothing.
+
+    It sets the environment variable `NPROC` too, to at least two for each device: the
+    size of the pool of threads that all CPU devices of a process share, by default one
+    for each core. On large batches of matrices `jax.numpy.linalg` (`solve`, `cholesky`,
+    `inv`, `qr`) waits in one thread for another; if every thread waits, the program
+    stands still.
 
     **Arguments:**
 
@@ -57,6 +66,10 @@ def use_cpu_devices(n: Any = None) -> None:
                     "notebook restart the kernel and run it in the first cell.",
                 )
             ) from error
+        return
+    given = os.environ.get("NPROC", "")
+    given = int(given) if given.isdecimal() else 0
+    os.environ["NPROC"] = str(max(given, _THREADS * n, num_cores()))
 
 
 def num_cores() -> int:
