@@ -15,8 +15,8 @@ _log = logging.getLogger("eqx_pipe")
 _lock = threading.Lock()
 _said: list[str] = []
 
-_THREADS = 2
-"""How many threads there are for each device, so that one can wait for another."""
+_THREADS = 8
+"""How many threads there are for each device. With 2, JAX 0.10.1 still stood still."""
 
 
 def use_cpu_devices(n: Any = None) -> None:
@@ -26,11 +26,12 @@ def use_cpu_devices(n: Any = None) -> None:
     the machine idle. Call this at the top of a program, before JAX computes anything.
     Calling it again with the same number does nothing.
 
-    It sets the environment variable `NPROC` too, to at least two for each device: the
+    It sets the environment variable `NPROC` too, to at least eight for each device: the
     size of the pool of threads that all CPU devices of a process share, by default one
     for each core. On large batches of matrices `jax.numpy.linalg` (`solve`, `cholesky`,
     `inv`, `qr`) waits in one thread for another; if every thread waits, the program
-    stands still.
+    stands still for ever. A function with very many such calls side by side may need a
+    larger `NPROC`, which is kept.
 
     **Arguments:**
 
