@@ -22,11 +22,11 @@ from jaxtyping import Array, Bool, Int32
 
 from .._choose.dependence import may_loop_or_call_back
 
-_MOST_LANES = 512
+_MOST_LANES = 1024
 _LEAST_LANES = 64
 _POINTS_PER_LANE = 32
 _LANE_BYTES = 128 * 1024
-_STEPS = 8
+_STEPS = 16
 _IDLE = 4  # one in so many lanes
 
 
@@ -115,27 +115,29 @@ class _Lanes:
         busy = jnp.sum(point < self.size, dtype=jnp.int32)
         few = jnp.where(following < self.size, busy - max(1, lanes // _IDLE), 0)
 
-        def one(_: Any, now: Any) -> Any:
+        def some(_: Any, now: Any) -> Any:
+            # Tested first: what follows in a step reads `alive` and none writes it, so
+            # XLA makes no copy. A lane that ends with the last step is found later.
             carry, alive = now
-            given = (own, carry)
-            if self.guarded:
-                spare = jnp.argmax(alive)
-                given = jax.tree.map(
-                    lambda x: _select(
-                        alive, [x], [jnp.broadcast_to(x[spare], x.shape)]
-                    )[0],
-                    given,
-                )
+            alive = alive & self.test(own, carry)[0]
+            return _select(alive, self.step(own, carry), carry), alive
+
+        def guarded(now: Any) -> Any:
+            carry, alive = now
+            spare = jnp.argmax(alive)
+            given = jax.tree.map(
+                lambda x: _select(alive, [x], [jnp.broadcast_to(x[spare], x.shape)])[0],
+                (own, carry),
+            )
             carry = _select(alive, self.step(*given), carry)
             return carry, alive & self.test(own, carry)[0]
 
-        def some(now: Any) -> Any:
-            now = one(0, now) if self.guarded else lax.fori_loop(0, _STEPS, one, now)
-            return now
+        def steps(now: Any) -> Any:
+            return guarded(now) if self.guarded else lax.fori_loop(0, _STEPS, some, now)
 
         return lax.while_loop(
             lambda now: jnp.sum(now[1], dtype=jnp.int32) > jnp.maximum(few, 0),
-            some,
+            steps,
             (carry, alive),
         )
 

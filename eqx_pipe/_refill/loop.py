@@ -32,7 +32,7 @@ Spread = tuple[int, int] | None
 
 def loop(
     cond: Callable[..., Any],
-    body: Callable[..., Sequence[Any]],
+    body: Callable[..., Sequence[Any]] | ClosedJaxpr,
     consts: Sequence[Any],
     init: Sequence[Any],
     size: int | None = None,
@@ -40,12 +40,16 @@ def loop(
 ) -> list[Any]:
     """Runs `carry = body(*consts, *carry)` from `init` on, as long as `cond` holds.
 
-    `cond` and `body` are functions for a single point that may close over arrays.
+    `cond` and `body` are functions for a single point that may close over arrays;
+    `body` may be traced already.
     """
     spread = tuple([None] * len(consts) if spread is None else spread)
     lanes = [of_one(x, s is not None) for x, s in zip(consts, spread, strict=True)]
     examples = [*lanes, *(of_one(x, size is not None) for x in init)]
-    traced = [jax.make_jaxpr(function)(*examples) for function in (cond, body)]
+    traced = [
+        f if isinstance(f, ClosedJaxpr) else jax.make_jaxpr(f)(*examples)
+        for f in (cond, body)
+    ]
     closed = [x for each in traced for x in each.consts]
     if closed:
         traced = _opened(traced, closed, examples)

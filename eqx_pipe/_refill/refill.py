@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 from jax import lax
+from jax.extend.core import ClosedJaxpr
 from jaxtyping import PyTree
 
 from .._errors import StructureError, describe_value, message
@@ -17,7 +18,7 @@ from .._tree import as_arrays, differences
 # Their rules make the loop what it is.
 from . import batch as _batch  # noqa: F401
 from . import derivative as _derivative  # noqa: F401
-from .loop import loop
+from .loop import loop, struct
 
 
 def refill(init: Any, cond: Any, body: Any, out: Any) -> Callable[[PyTree], PyTree]:
@@ -110,45 +111,53 @@ def _run(cond: Any, body: Any, point: PyTree, first: PyTree) -> PyTree:
     def test(*args: Any) -> Any:
         return [_as_boolean(cond(*whole(args)))]
 
-    def step(*args: Any) -> list[Any]:
-        return jtu.tree_leaves(eqx.filter(as_arrays(body(*whole(args))), eqx.is_array))
+    def following(*args: Any) -> PyTree:
+        return as_arrays(body(*whole(args)))
 
     if jax.config.jax_disable_jit:  # pyright: ignore[reportAttributeAccessIssue]
         # The plain Python loop, so that a debugger stops inside.
         last = lax.while_loop(
             lambda carry: test(*values, *carry)[0],
-            lambda carry: step(*values, *carry),
+            lambda carry: jtu.tree_leaves(
+                eqx.filter(following(*values, *carry), eqx.is_array)
+            ),
             carry,
         )
     else:
         values = [jnp.asarray(x) for x in values]
-        carry = _strong(lambda c: body(*whole([*values, *c])), carry, arrays, others)
+        carry, step = _strong(following, values, carry, first)
         last = loop(test, step, values, carry)
     return eqx.combine(jtu.tree_unflatten(structure, last), others)
 
 
 def _strong(
-    body: Callable[[list[Any]], PyTree],
-    carry: list[Any],
-    arrays: PyTree,
-    others: PyTree,
-) -> list[Any]:
-    """The first carry in the dtypes of the next: `0` may turn out to be a float."""
-    first, after, shapes = eqx.combine(arrays, others), [], []
+    following: Callable[..., PyTree], values: list[Any], carry: list[Any], first: PyTree
+) -> tuple[list[Any], ClosedJaxpr]:
+    """The first carry in the dtypes of the next, and how that is computed.
 
-    def next_carry(carry: list[Any]) -> list[Any]:
-        after[:] = eqx.partition(as_arrays(body(carry)), eqx.is_array)
+    `0` may turn out to be a float. `following` takes `values` and the carry.
+    """
+    arrays, others = eqx.partition(first, eqx.is_array)
+    after, shapes = [], []
+
+    def step(*args: Any) -> list[Any]:
+        after[:] = eqx.partition(following(*args), eqx.is_array)
         return jtu.tree_leaves(after[0])
 
     for _ in range(3):
-        shapes = jax.eval_shape(next_carry, carry)
+        given = map(struct, (*values, *carry))
+        traced, shapes = jax.make_jaxpr(step, return_shape=True)(*given)
         if jtu.tree_structure(after) != jtu.tree_structure([arrays, others]):
             break
         pairs = list(zip(carry, shapes, strict=True))
         same = all(x.shape == y.shape and x.dtype == y.dtype for x, y in pairs)
         if same and not differences(others, after[1]):
-            # Weakly typed ones as arrays of their own dtype.
-            return [_promoted(x, y) for x, y in pairs]
+            strong = [_promoted(x, y) for x, y in pairs]
+            if all(x is y for x, y in zip(strong, carry, strict=True)):
+                return carry, traced
+            # Weakly typed ones, as arrays of their own dtype.
+            given = map(struct, (*values, *strong))
+            return strong, jax.make_jaxpr(step)(*given)
         carry = [_promoted(x, y) for x, y in pairs]
     structs = jtu.tree_unflatten(jtu.tree_structure(after[0]), shapes)
     found = "; ".join(differences(first, eqx.combine(structs, after[1])))

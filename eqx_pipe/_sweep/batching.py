@@ -8,7 +8,8 @@ _COSTLY_WAIT = 16
 _WAIT = 512
 _MOST = 1024
 _MORE = 4  # times as many, where random numbers are drawn
-_REFILLED = _ELSEWHERE = 16_384
+_REFILLED = 32_768
+_ELSEWHERE = 16_384
 _STEP_BYTES = 16 * 1024
 _BYTES = 2 * 1024 * 1024
 _LOOP_BYTES = _REFILL_BYTES = 8 * 1024 * 1024
