@@ -12,6 +12,7 @@ import eqx_pipe as ep
 from eqx_pipe._sweep import memory, parts
 from eqx_pipe._sweep.batching import choose_batch_size, even_out
 from eqx_pipe._sweep.plan import chunk_capacity
+from eqx_pipe._sweep.reading import read
 
 
 def chosen(fn, n=10**6, devices=1, **settings):
@@ -222,11 +223,9 @@ def test_the_choice_is_in_the_result():
 
 
 def test_other_devices_than_cpus_take_as_many_as_they_hold():
-    jaxpr = jax.make_jaxpr(scan)(1.0)
-    size = 10**6
-    assert choose_batch_size(jaxpr, size, 1, on_cpu=False) > choose_batch_size(
-        jaxpr, size, 1
-    )
+    found = read(jax.make_jaxpr(scan)(1.0), 0)
+    sizes = [choose_batch_size(found, 10**6, 1, on_cpu=cpu) for cpu in (True, False)]
+    assert sizes[0] < sizes[1]
 
 
 def test_memory_bounds_it_without_running(monkeypatch):

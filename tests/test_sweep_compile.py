@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import eqx_pipe as ep
+from eqx_pipe._sweep import program, trace
 
 _compiled = []
 jax.monitoring.register_event_duration_secs_listener(
@@ -135,6 +136,33 @@ def test_the_function_is_traced_once_a_sweep():
         assert len(traces) == expected
 
 
+def test_a_jitted_function_is_traced_and_looked_at_once(monkeypatch):
+    traces, looks = [], []
+    look = program._jaxpr
+
+    @jax.jit
+    def fn(p):
+        traces.append(1)
+        return jnp.sin(p["a"]) * jnp.cos(p["b"])
+
+    first = ep.sweep(fn, space()).values
+    monkeypatch.setattr(program, "_jaxpr", lambda *args: looks.append(1) or look(*args))
+    again, second = count(fn, space())
+    assert (again, len(traces)) == (0, 1)
+    assert len(looks) == 1  # what finds the point; not what is in `fn`
+    np.testing.assert_array_equal(first, second)
+
+
+def test_what_was_read_in_a_function_is_kept(monkeypatch):
+    reads, read = [], trace.read
+    monkeypatch.setattr(trace, "read", lambda *args: reads.append(1) or read(*args))
+    sizes = {
+        ep.sweep(lambda p: jnp.tan(p["a"] - p["b"]), space()).batch_size
+        for _ in range(3)
+    }
+    assert len(reads) == len(sizes) == 1
+
+
 def differ(first, second):
     """Two functions whose sweeps must not be mixed up."""
     for fn in (first, second, first):
@@ -184,6 +212,7 @@ def test_two_programs_never_share_an_entry():
         lambda p: jax.jit(lambda x: x * np.float32(3))(p["a"]),
     )
     differ(host(2), host(3))
+    differ(jax.jit(host(2)), jax.jit(host(3)))
     differ(host_state({"scale": 2}), host_state({"scale": 3}))
     differ(with_rule(2), with_rule(3))
     differ(
@@ -209,8 +238,12 @@ def test_a_callback_sees_what_it_closes_over_now():
 
     first = ep.sweep(make(), space()).values
     scale = 3.0
+    jitted = jax.jit(make())
     second = ep.sweep(make(), space()).values
     np.testing.assert_allclose(second, first * 1.5)
+    for scale in (3.0, 4.0):
+        third = ep.sweep(jitted, space()).values
+        np.testing.assert_allclose(third, first * scale / 2)
     logs = [], []
     for log in logs:
 

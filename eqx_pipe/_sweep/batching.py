@@ -1,8 +1,6 @@
 """How many points to vectorise: a rule that reads the function's jaxpr."""
 
-from typing import Any
-
-from .reading import Reading, read
+from .reading import Reading
 
 _COSTLY_WAIT = 16
 _WAIT = 512
@@ -18,22 +16,20 @@ _WHOLE = 8  # the lanes of a register
 
 
 def choose_batch_size(
-    jaxpr: Any,
+    reading: Reading,
     size: int,
     num_devices: int,
     alike: bool = False,
-    num_same: int = 0,
     on_cpu: bool = True,
 ) -> int:
     """The batch size for `size` points of a function on `num_devices` devices.
 
-    The first `num_same` inputs of the function are the same for all points. Some
-    numbers hold if costs of points are not `alike`: a loop then goes on until its last
-    lane has finished, so the fewer the better, unless it takes many to make up for what
-    a step costs whatever the number. That was measured on CPUs; other devices work on
-    thousands of lanes at the same time, and get that many as long as they fit.
+    Some numbers hold if costs of points are not `alike`: a loop then goes on until its
+    last lane has finished, so the fewer the better, unless it takes many to make up for
+    what a step costs whatever the number. That was measured on CPUs; other devices work
+    on thousands of lanes at the same time, and get that many as long as they fit.
     """
-    best = _best(read(jaxpr, num_same), alike) if on_cpu else _ELSEWHERE
+    best = _best(reading, alike) if on_cpu else _ELSEWHERE
     best = max(_LEAST, best) // _WHOLE * _WHOLE
     best = even_out(best, size, num_devices)
     # Loops over an odd number of lanes compile to code up to three times slower.

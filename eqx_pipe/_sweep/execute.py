@@ -1,7 +1,5 @@
 """The host's side of a running sweep: kept programs, and the loop of chunks."""
 
-import collections
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,17 +8,16 @@ import numpy as np
 
 from .._types import Key
 from .failure import Failures, quiet
+from .kept import Kept
 from .kernel import Layout, build, by_device, everywhere
 from .placed import put
 from .points import Listed, Neighbours
-from .program import Program, identify
+from .program import Program
 from .progress import Progress
 from .special import as_special, check_special
 from .trace import Traced
 
-_KEPT = 128
-_kernels: collections.OrderedDict[Any, Any] = collections.OrderedDict()
-_lock = threading.Lock()
+_kernels = Kept(128)
 
 
 class Runner:
@@ -33,7 +30,7 @@ class Runner:
         key: Key | None,
         layout: Layout,
     ):
-        program = identify(traced.jaxpr)
+        program = traced.program
         arguments = (traced.arrays, program.constants, key)
         self._arguments = put(arguments, everywhere(layout))
         self._layout = layout
@@ -97,18 +94,13 @@ def compiled_once(
 ) -> Any:
     """What `make` compiles from some programs, unless it is there already."""
     place = (tuple(program.identity for program in programs), layout)
-    with _lock:
-        entry = _kernels.get(place)
-        if entry is not None and all(program.still_valid() for program in entry[0]):
-            _kernels.move_to_end(place)
-            return entry[1]
+    entry = _kernels.get(place)
+    if entry is not None and all(program.still_valid() for program in entry[0]):
+        return entry[1]
     made = make()
     # Kept without their arrays, which may be large and are handed in anew each time.
     kept = tuple(program.without_constants() for program in programs)
-    with _lock:
-        _kernels[place] = (kept, made)
-        while len(_kernels) > _KEPT:
-            _kernels.popitem(last=False)
+    _kernels.put(place, (kept, made))
     return made
 
 

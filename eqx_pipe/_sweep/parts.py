@@ -28,7 +28,6 @@ from .kernel import Layout, build
 from .memory import compiled_bytes, fitting, free_bytes
 from .plan import CHUNK_BYTES, chunk_capacity, empty_values
 from .points import Listed, Neighbours
-from .program import identify
 from .progress import Progress
 from .select import Part, check_agree, groups_of, part_numbers, parts_of
 from .trace import Traced, trace
@@ -157,7 +156,7 @@ class Job:
         if self._listed:
             points = Listed(self.geometry, part)
         told = points.told(0, 1, 1, layout)
-        arguments = (traced.arrays, identify(traced.jaxpr).constants, self.key)
+        arguments = (traced.arrays, traced.program.constants, self.key)
         structs = jax.eval_shape(lambda *x: x, *arguments)
         kernel = build(traced.jaxpr, traced.stored, layout)
         return compiled_bytes(kernel.lower(*told, *structs).compile())
@@ -205,11 +204,10 @@ def prepare(
     if auto:
         batch_size = min(
             choose_batch_size(
-                each.jaxpr,
+                each.reading,
                 -(-part.size // shares),
                 len(devices),
                 alike=costs,
-                num_same=len(each.arrays),
                 on_cpu=devices[0].platform == "cpu",
             )
             for each, part in zip(traced, parts, strict=True)

@@ -12,6 +12,7 @@ import dataclasses
 import functools as ft
 import struct
 import types
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -43,6 +44,9 @@ _IGNORED = {
 _JAXPRS = (jax.extend.core.Jaxpr, jax.extend.core.ClosedJaxpr)
 _PLAIN = (bool, int, str, bytes, type)
 _NO_EFFECTS: frozenset[str] = frozenset()
+
+
+_jitted: "weakref.WeakKeyDictionary[Any, Any]" = weakref.WeakKeyDictionary()
 
 
 class Identity:
@@ -147,7 +151,7 @@ def _jaxpr(
     equations = []
     for eqn in jaxpr.eqns:
         ignored = _IGNORED.get(eqn.primitive.name, ())
-        params = [_jaxpr(body, constants, witnesses) for body in bodies(eqn)]
+        params = [_body(eqn, body, constants, witnesses) for body in bodies(eqn)]
         for name, value in sorted(eqn.params.items()):
             if name in ignored or name in _BODIES.get(eqn.primitive.name, ()):
                 continue
@@ -171,6 +175,31 @@ def _jaxpr(
         tuple(equations),
         tuple(atom(v) for v in jaxpr.outvars),
     )
+
+
+def _body(
+    eqn: Any,
+    closed: Any,
+    constants: list[Any] | None,
+    witnesses: list[tuple[Any, Any]],
+) -> Any:
+    """The identity of a jaxpr in an equation: that of a jitted function is kept.
+
+    JAX traces one once and gives the same jaxpr ever after. One with callbacks is
+    looked at again, since what they close over may change.
+    """
+    if eqn.primitive.name != "jit" or constants is None:
+        return _jaxpr(closed, constants, witnesses)
+    known = _jitted.get(closed)
+    if known is None:
+        own: list[Any] = []
+        seen: list[tuple[Any, Any]] = []
+        known = Identity(_jaxpr(closed, own, seen)), own
+        if not seen:
+            _jitted[closed] = known
+        witnesses += seen
+    constants += known[1]
+    return known[0]
 
 
 def freeze(x: Any) -> Any:

@@ -24,7 +24,6 @@ from .kernel import Layout, by_device, control, everywhere
 from .parts import Job
 from .placed import put
 from .plan import CHUNK_BYTES
-from .program import identify
 from .progress import Progress
 from .reduced_kernel import (
     arguments_of,
@@ -148,7 +147,7 @@ class _ByPoints:
             strided=window is not None and window[1] != 1,
             wide=blocks.size > 2**32,
         )
-        program, place = identify(traced.jaxpr), everywhere(layout)
+        program, place = traced.program, everywhere(layout)
         given = put((traced.arrays, program.constants, job.key), place)
         init, constants, _ = reducing.placed(place)
         self._given = given = (*given, init, constants)

@@ -18,6 +18,11 @@ from .._spaces.space import Space
 from .._tree import is_key_array
 from .._types import Key
 from .call import call
+from .kept import Kept
+from .program import Program, identify
+from .reading import Reading, read
+
+_readings = Kept(1024)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,6 +39,21 @@ class Traced:
     structure: Any
     outputs: list[jax.ShapeDtypeStruct]
     key_kinds: list[Any]
+
+    @ft.cached_property
+    def program(self) -> Program:
+        """What identifies the jaxpr, and its constants."""
+        return identify(self.jaxpr)
+
+    @property
+    def reading(self) -> Reading:
+        """What was read in the jaxpr, once for all that are the same."""
+        place = (self.program.identity, len(self.arrays))
+        reading = _readings.get(place)
+        if reading is None:
+            reading = read(self.jaxpr, len(self.arrays))
+            _readings.put(place, reading)
+        return reading
 
     @ft.cached_property
     def stored(self) -> list[jax.ShapeDtypeStruct]:
