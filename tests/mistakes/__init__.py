@@ -1,0 +1,44 @@
+"""Users' mistakes, one a row: a name, what is done wrong, the error, its cure's words.
+
+A row belongs to the room that answers; the key of `ROOMS` and its name make the id of
+its tests. Each mistake is found when something is built or traced, so nothing here is
+compiled. Those answers that depend on much else (files, other processes, failures while
+a sweep runs) are tested where that is built.
+"""
+
+from . import (
+    branch,
+    compose,
+    data,
+    reduce,
+    sharding,
+    spaces,
+    sweep,
+    testing,
+    views,
+    wrap,
+)
+
+ROOMS = {
+    "chain": compose.CHAIN,
+    "parallel": compose.PARALLEL,
+    "weighted": compose.WEIGHTED,
+    "branch": branch.BRANCH,
+    "graph": compose.GRAPH,
+    "at": wrap.FOCUS,
+    "batched": wrap.BATCHED,
+    "repeat": wrap.REPEAT,
+    "compiled": wrap.COMPILED,
+    "space": spaces.SPACE,
+    "axes": spaces.AXES,
+    "sweep": sweep.SWEEP,
+    "reduce": reduce.REDUCE,
+    "rules": sharding.RULES,
+    "sharding": sharding.SHARDING,
+    "microbatch": sharding.MICROBATCH,
+    "loader": data.LOADER,
+    "sources": data.SOURCES,
+    "laws": testing.LAWS,
+    "strategies": testing.STRATEGIES,
+    "views": views.VIEWS,
+}

@@ -1,0 +1,236 @@
+"""Stages put together: `chain`, `parallel`, `weighted`, `graph`."""
+
+import functools as ft
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+from equinox import nn
+from jax.numpy import cos, sin
+
+import eqx_pipe as ep
+
+from .common import Counter, key, linear, ones, stateful
+
+
+def give(*values):
+    """One stage for each value, which gives it whatever comes in."""
+    return tuple(ft.partial(lambda value, x: value, value) for value in values)
+
+
+class Forgetful(Counter):
+    """A stateful stage that does not return its state."""
+
+    def __call__(self, x, state, *, key=None):
+        return x
+
+
+class Raw(eqx.Module):
+    """Has state, and does not say so by its type."""
+
+    index: nn.StateIndex
+
+    def __init__(self):
+        self.index = nn.StateIndex(jnp.zeros(()))
+
+    def __call__(self, x, state, *, key=None):
+        return x, state
+
+
+CHAIN = [
+    ("a number", lambda: ep.chain(3), TypeError, "A stage is a callable"),
+    ("a class", lambda: ep.chain(nn.Linear), TypeError, r"first: `Linear\(\.\.\.\)`"),
+    ("a list", lambda: ep.chain([sin, cos]), TypeError, r"unpack .*chain\(\*stages\)"),
+    ("a dict", lambda: ep.chain({"a": sin}), TypeError, r"`chain\(\*\*stages\)`"),
+    ("both", lambda: ep.chain(sin, a=cos), TypeError, "or all by name"),
+    ("a dot", lambda: ep.chain(**{"a.b": cos}), ValueError, "without a dot.*Rename"),
+    ("no name", lambda: ep.chain(**{"": cos}), ValueError, "non-empty string"),
+    ("key 3", lambda: ep.chain(sin)(ones(1), key=3), TypeError, r"jax.random.key\(s"),
+    (
+        "keys",
+        lambda: ep.chain(sin)(ones(1), key=jr.split(key())),
+        TypeError,
+        "for a batch of keys use `jax.vmap`",
+    ),
+    (
+        "no key",
+        lambda: ep.chain(a=nn.Dropout(0.5))(ones(3)),
+        ep.MissingKeyError,
+        r"`a` .*`key=jax.random.key\(0\)`.*inference_mode",
+    ),
+    (
+        "a second input",
+        lambda: ep.chain(sin)(ones(1), ones(1)),
+        TypeError,
+        "several values go in as one tuple or dict",
+    ),
+    (
+        "no state",
+        lambda: ep.chain(norm=stateful()[0])(ones(3)),
+        ValueError,
+        r"`norm` is stateful.*make_with_state.*y, state = pipe\(x, state\)",
+    ),
+    (
+        "another state",
+        lambda: ep.chain(Counter())(ones(3), stateful()[1]),
+        ValueError,
+        "made together with this pipeline",
+    ),
+    (
+        "a state lost",
+        lambda: (lambda p, s: p(ones(3), s))(
+            *nn.make_with_state(lambda: ep.chain(Forgetful()))()
+        ),
+        TypeError,
+        r"Return `\(y, state\)`",
+    ),
+    (
+        "no stateful layer",
+        lambda: ep.chain(Raw())(ones(3)),
+        TypeError,
+        "derive it from `equinox.nn.StatefulLayer`",
+    ),
+    ("hash", lambda: hash(ep.chain(linear(key()))), TypeError, "equinox.filter_jit"),
+    ("a wrong name", lambda: ep.chain(abc=sin)["abd"], KeyError, "Did you mean `abc`"),
+    ("far away", lambda: ep.chain(sin)[3], IndexError, "an integer from -1 to 0"),
+    ("half", lambda: ep.chain(sin)[0.5], TypeError, "an integer, or a name if"),
+    ("lift 3", lambda: ep.lift(3), TypeError, "A stage is a callable"),
+    ("lift a class", lambda: ep.lift(nn.MLP), TypeError, "Make an instance of it"),
+]
+
+PARALLEL = [
+    ("nothing", lambda: ep.parallel(), ValueError, "Give at least one"),
+    ("an empty dict", lambda: ep.parallel({}), ValueError, "Give at least one"),
+    ("merge concta", lambda: ep.parallel(sin, merge="concta"), ValueError, "`concat`"),
+    ("merge 3", lambda: ep.parallel(sin, merge=3), TypeError, "A stage is a callable"),
+    ("a class", lambda: ep.parallel(sin, merge=nn.Linear), TypeError, "an instance"),
+    ("jnp.add", lambda: ep.parallel(sin, merge=jnp.add), TypeError, "gets one tuple"),
+    ("no names", lambda: ep.parallel(sin, merge="dict"), ValueError, "in one mapping"),
+    ("a dict and", lambda: ep.parallel({"a": sin}, sin), TypeError, "in one mapping"),
+    ("name 1", lambda: ep.parallel({1: sin}), ValueError, "non-empty string"),
+    ("stage 3", lambda: ep.parallel({"a": 3}), TypeError, "A stage is a callable"),
+    ("a list", lambda: ep.parallel([sin]), TypeError, r"`parallel\(\*stages\)`"),
+    ("axis 1.0", lambda: ep.parallel(sin, axis=1.0), TypeError, "Give one integer"),
+    ("two axes", lambda: ep.parallel(sin, axis=(0, 1)), TypeError, "Give one integer"),
+    ("merge", lambda: ep.parallel({"merge": sin}, merge=sum), ValueError, "Rename the"),
+    (
+        "outputs that disagree",
+        lambda: ep.parallel(*give(ones(2), ones(3)), merge="sum")(1.0),
+        ep.StructureError,
+        "agree by a stage after one of them",
+    ),
+    (
+        "text",
+        lambda: ep.parallel(*give("a", "b"), merge="sum")(1.0),
+        TypeError,
+        'by `eqx_pipe.at`, or use `merge="tuple"`',
+    ),
+    (
+        "an axis too many",
+        lambda: ep.parallel(*give(ones(2), ones(2)), merge="stack", axis=3)(1.0),
+        ValueError,
+        "Give `axis` from -2 to 1",
+    ),
+    (
+        "scalars",
+        lambda: ep.parallel(*give(ones(), ones()), merge="concat")(1.0),
+        ValueError,
+        'use `merge="stack"`',
+    ),
+    (
+        "two places",
+        lambda: ep.parallel(
+            *give(*(jax.device_put(ones(2), d) for d in jax.devices()[:2])),
+            merge="sum",
+        )(1.0),
+        ValueError,
+        "End each of them on the same submesh",
+    ),
+]
+
+WEIGHTED = [
+    ("nothing", lambda: ep.weighted(), ValueError, "Give at least one"),
+    ("stage 3", lambda: ep.weighted(3), TypeError, "A stage is a callable"),
+    ("two", lambda: ep.weighted(sin, weights=[1.0, 2.0]), ValueError, r"shape \(1,\)"),
+    ("one", lambda: ep.weighted(sin, weights=1.0), ValueError, "number per stage"),
+    ("text", lambda: ep.weighted(sin, weights="no"), TypeError, "or a stage that"),
+    (
+        "a dict",
+        lambda: ep.weighted(sin, weights={"a": 1}),
+        TypeError,
+        "Give one number per",
+    ),
+    ("complex", lambda: ep.weighted(sin, weights=[1j]), TypeError, "Give real numbers"),
+    ("a key", lambda: ep.weighted(sin, weights=key()), TypeError, "one number per"),
+    ("softmx", lambda: ep.weighted(sin, normalize="softmx"), ValueError, "`softmax`"),
+    ("None", lambda: ep.weighted(sin, normalize=None), ValueError, "Known names"),
+    (
+        "a gate for each example",
+        lambda: ep.weighted(sin, cos, weights=lambda x: ones(3))(ones(3)),
+        ep.StructureError,
+        r"float32\[2\]. For weights per example wrap the stage in `batched`",
+    ),
+    (
+        "text in, text out",
+        lambda: ep.weighted(ep.identity)({"a": "dog"}),
+        TypeError,
+        "to the other parts only, by `eqx_pipe.at`",
+    ),
+]
+
+GRAPH = [
+    ("pairs", lambda: ep.graph([("a", sin)], {}, "a"), TypeError, "Give a dict from"),
+    ("nothing", lambda: ep.graph({}, {}, "a"), ValueError, "Give at least one node"),
+    ("input", lambda: ep.graph({"input": sin}, {}, "input"), ValueError, "Rename it"),
+    ("a dot", lambda: ep.graph({"a.b": sin}, {}, "a.b"), ValueError, "without a dot"),
+    ("a class", lambda: ep.graph({"a": nn.MLP}, {"a": []}, "a"), TypeError, "instance"),
+    ("edge pairs", lambda: ep.graph({"a": sin}, [], "a"), TypeError, "predecessors"),
+    ("no edges", lambda: ep.graph({"a": sin}, {}, "a"), ValueError, '{"a": .*graph.s'),
+    (
+        "edges of no node",
+        lambda: ep.graph({"abc": sin}, {"abc": [], "abd": []}, "abc"),
+        ValueError,
+        "Did you mean `abc`",
+    ),
+    (
+        "None",
+        lambda: ep.graph({"a": sin}, {"a": None}, "a"),
+        TypeError,
+        "list of names",
+    ),
+    (
+        "from nowhere",
+        lambda: ep.graph({"a": sin}, {"a": ["inptu"]}, "a"),
+        ValueError,
+        "Did you mean `input`",
+    ),
+    ("sink 3", lambda: ep.graph({"a": sin}, {"a": []}, 3), TypeError, "name of a node"),
+    ("no sink", lambda: ep.graph({"a": sin}, {"a": []}, ()), ValueError, "names: `a`"),
+    ("sink input", lambda: ep.graph({"a": sin}, {"a": []}, "input"), ValueError, "`a`"),
+    ("sink b", lambda: ep.graph({"a": sin}, {"a": []}, "b"), ValueError, "names: `a`"),
+    (
+        "a cycle",
+        lambda: ep.graph({"a": sin, "b": cos}, {"a": ["b"], "b": ["a"]}, "a"),
+        ValueError,
+        "a -> b -> a. Take one of these arrows away.*`repeat`",
+    ),
+    (
+        "a dead node",
+        lambda: ep.graph({"a": sin, "b": cos}, {"a": [], "b": []}, "a"),
+        ValueError,
+        "connect them, or add them to `sink`",
+    ),
+    (
+        "two for one",
+        lambda: ep.graph({"a": sin}, {"a": ["input"] * 2}, "a"),
+        ValueError,
+        "join several values in a node before it",
+    ),
+    (
+        "a wrong item",
+        lambda: ep.graph({"a": sin}, {"a": []}, "a")["b"],
+        KeyError,
+        "`a`",
+    ),
+]

@@ -1,0 +1,197 @@
+"""Axes and spaces."""
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+from jax import ShapeDtypeStruct as Struct
+from jax.numpy import sin
+
+import eqx_pipe as ep
+
+from .common import key, ones
+
+
+class Gamma:
+    def sample(self, key, shape):
+        return jr.gamma(key, 1.0, shape)
+
+
+class Noise(ep.Axis):
+    """An axis that draws its values, and does not say so by `needs_key`."""
+
+    dim: str | None = None
+
+    def __len__(self):
+        return 2
+
+    def value(self, i, key):
+        return jr.normal(jr.fold_in(key, i))
+
+
+class Empty(ep.Axis):
+    dim: None = None
+
+    def __len__(self):
+        return 0
+
+    def value(self, i, key):
+        return i
+
+
+SPACE = [
+    ("up", lambda: ep.Space(ep.Linspace(0, 1, 9))[2:4:-1], ValueError, "at least one"),
+    ("no axis", lambda: ep.Space({"a": 1}), ValueError, "in the place of a leaf"),
+    ("a space", lambda: ep.Space(ep.Space(ep.Values([1]))), TypeError, "its `.tree`"),
+    ("zap", lambda: ep.Space(ep.Values([1]), "zap"), ValueError, "mean `zip`"),
+    ("key 3", lambda: ep.Space(ep.Values([1]), key=3), TypeError, "jax.random.key"),
+    ("point", lambda: ep.Space({"point": ep.Values([1])}), ValueError, "Rename it"),
+    (
+        "lengths",
+        lambda: ep.Space({"a": ep.Values([1]), "b": ep.Values([1, 2])}, "zip"),
+        ValueError,
+        "`a` has 1, `b` has 2. Give",
+    ),
+    (
+        "two of one path",
+        lambda: ep.Space({"a.b": ep.Values([1]), "a": {"b": ep.Values([1])}}),
+        ValueError,
+        "Rename one of the dict keys",
+    ),
+    (
+        "dim point",
+        lambda: ep.Space(ep.Values([1], dim="point")),
+        ValueError,
+        "Rename the dim",
+    ),
+    (
+        "a dim that is a path",
+        lambda: ep.Space({"a": ep.Values([1]), "b": ep.Values([1], dim="a")}),
+        ValueError,
+        "`dim='a'` too if they shall vary together, or rename",
+    ),
+    (
+        "a shared dim",
+        lambda: ep.Space(
+            {"a": ep.Values([1], dim="g"), "b": ep.Values([1, 2], dim="g")}
+        ),
+        ValueError,
+        "`a` has 1, `b` has 2. Give",
+    ),
+    ("empty", lambda: ep.Space({"a": Empty()}), ValueError, "Give it at least one"),
+    (
+        "2 of 2",
+        lambda: ep.Space(ep.Values([1, 2]))[2],
+        IndexError,
+        "of the 2 points, 0",
+    ),
+    ("-1", lambda: ep.Space(ep.Values([1])).point(-1), IndexError, "Give one of the"),
+    ("['a']", lambda: ep.Space(ep.Values([1]))["a"], TypeError, "integer or a slice"),
+    ("[True]", lambda: ep.Space(ep.Values([1]))[True], TypeError, "integer or a slice"),
+    ("[5:]", lambda: ep.Space(ep.Values([1]))[5:], ValueError, "Choose at least one"),
+    (
+        "a traced float",
+        lambda: jax.eval_shape(ep.Space(ep.Values([1])).point, ones()),
+        TypeError,
+        "Give a scalar integer; for many points at once use `jax.vmap`",
+    ),
+    (
+        "a traced index",
+        lambda: jax.eval_shape(
+            ep.Space(ep.Static([1])).point, Struct((), jnp.dtype("int32"))
+        ),
+        TypeError,
+        "Use a plain integer, or `sweep` and `vmap_space`",
+    ),
+    (
+        "no key",
+        lambda: ep.Space({"a": ep.Random(jr.normal, 2)}),
+        ep.MissingKeyError,
+        r"`a` .*Space\(tree, key=jax.random.key\(0\)\)",
+    ),
+]
+
+AXES = [
+    ("nan", lambda: ep.Linspace(0, np.nan, 3), ValueError, "Give finite ends"),
+    ("too large", lambda: ep.Linspace(0, 1e60, 3), ValueError, "Give finite ends"),
+    ("n 0", lambda: ep.Linspace(0, 1, 0), ValueError, "integer of at least 1"),
+    ("n 2.0", lambda: ep.Linspace(0, 1, 2.0), TypeError, "integer of at least 1"),
+    ("n 2**31", lambda: ep.Linspace(0, 1, 2**31), ValueError, "a coarse one and a fi"),
+    ("text", lambda: ep.Linspace("a", 1, 2), TypeError, "another kind use `Values`"),
+    ("complex", lambda: ep.Linspace(0, 1j, 2), TypeError, "Give a real number"),
+    ("shapes", lambda: ep.Linspace(np.ones(2), 1, 2), ValueError, "of the same shape"),
+    ("dim ''", lambda: ep.Linspace(0, 1, 2, dim=""), ValueError, "non-empty name"),
+    ("dim 3", lambda: ep.Linspace(0, 1, 2, dim=3), TypeError, "or leave it out"),
+    ("zero", lambda: ep.Geomspace(0, 1, 3), ValueError, "use `Linspace`, or `Values`"),
+    ("signs", lambda: ep.Geomspace(-1, 1, 3), ValueError, "two ends of the same sign"),
+    ("no values", lambda: ep.Values([]), ValueError, "Give a sequence .*at least one"),
+    ("no rows", lambda: ep.Values(np.zeros((0, 3))), ValueError, "at least one"),
+    ("one value", lambda: ep.Values(3.0), TypeError, "Give a sequence of numbers"),
+    ("a scalar", lambda: ep.Values(ones()), TypeError, "Give a sequence of numbers"),
+    ("a text", lambda: ep.Values("abc"), TypeError, "Give a sequence of numbers"),
+    ("texts", lambda: ep.Values(["a", "b"]), TypeError, "of numbers, of PRNG keys"),
+    ("None in it", lambda: ep.Values([None]), TypeError, "of numbers, of PRNG keys"),
+    ("ragged", lambda: ep.Values([[1], [1, 2]]), ValueError, "arrays of one shape"),
+    ("2**40", lambda: ep.Values([2**40]), ValueError, "64 bits need `jax_enable_x64`"),
+    ("Static of none", lambda: ep.Static([]), ValueError, "Give at least one value"),
+    ("Static of text", lambda: ep.Static("relu"), TypeError, "also if there is only"),
+    ("Static of 3", lambda: ep.Static(3), TypeError, "Give a list of the values"),
+    ("Static dim", lambda: ep.Static([1], dim=""), ValueError, "non-empty name"),
+    ("Random of 3", lambda: ep.Random(3, 2), TypeError, "such as `jax.random.normal`"),
+    ("Random of a class", lambda: ep.Random(Gamma, 2), TypeError, "or an object with"),
+    ("Random 2.0", lambda: ep.Random(jr.normal, 2.0), TypeError, "Give an integer"),
+    ("Mapped", lambda: ep.Mapped(ep.Values([1]), sin), TypeError, "function comes fi"),
+    ("Mapped to 3", lambda: ep.Mapped(sin, 3), TypeError, "Give a `Linspace`"),
+    (
+        "an own axis that draws",
+        lambda: ep.Space({"a": Noise()})[0],
+        ep.MissingKeyError,
+        "`a` draws its values.*Make the space with one",
+    ),
+    (
+        "an own axis that draws, in a sweep",
+        lambda: ep.sweep(sin, Noise()),
+        ep.MissingKeyError,
+        "Make the space with one",
+    ),
+    (
+        "Mapped to a function",
+        lambda: ep.Space({"a": ep.Mapped(lambda x: {"f": sin}, ep.Values([1]))})[0],
+        TypeError,
+        "`a` gives .* at `.f`.*use `Static`",
+    ),
+    (
+        "Mapped to text, in a sweep",
+        lambda: ep.sweep(lambda p: 1, ep.Mapped(lambda x: "relu", ep.Values([1]))),
+        TypeError,
+        "use `Static`, or map one",
+    ),
+    ("sobol of 3", lambda: ep.sobol({"a": 3}, 4), TypeError, "leaves are pairs"),
+    ("sobol of nothing", lambda: ep.sobol({}, 4), ValueError, "'rate': \\(0.0, 1.0\\)"),
+    ("sobol of inf", lambda: ep.sobol((0, np.inf), 4), ValueError, "Give finite ends"),
+    ("sobol 0", lambda: ep.sobol((0, 1), 0), ValueError, "integer of at least 1"),
+    (
+        "sobol 2**30 + 1",
+        lambda: ep.sobol((0, 1), 2**30 + 1),
+        ValueError,
+        "Give at most",
+    ),
+    (
+        "a key as seed",
+        lambda: ep.latin_hypercube((0, 1), 2, seed=key()),
+        TypeError,
+        "integer of at least 0",
+    ),
+    (
+        "seed -1",
+        lambda: ep.latin_hypercube((0, 1), 2, seed=-1),
+        ValueError,
+        "integer of at least 0",
+    ),
+    (
+        "bounds of two shapes",
+        lambda: ep.latin_hypercube({"a": (np.zeros(2), 1)}, 2),
+        ValueError,
+        "two arrays of the same shape",
+    ),
+]

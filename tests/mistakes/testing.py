@@ -1,0 +1,134 @@
+"""The property-test kit: laws and strategies."""
+
+import hypothesis as hp
+import hypothesis.strategies as st
+import jax.random as jr
+import numpy as np
+from hypothesis.errors import InvalidArgument
+from jax import ShapeDtypeStruct as Struct
+from jax.numpy import sin
+from jaxtyping import Array, Float, Int
+
+import eqx_pipe as ep
+import eqx_pipe.testing as ept
+
+from .common import key, ones
+
+
+def example(strategy):
+    @hp.settings(max_examples=1, database=None)
+    @hp.given(strategy)
+    def run(value):
+        pass
+
+    run()
+
+
+def unannotated(x):
+    return x
+
+
+def annotated(x: Float[Array, " n"]) -> Float[Array, " n"]:
+    return x
+
+
+def positional(x: Float[Array, " n"], /):
+    return x
+
+
+def unsatisfiable(x: Float[Array, " n"], y: Float[Array, " n-9"]):
+    return x
+
+
+LAWS = [
+    ("axis 3", lambda: ept.check_axis(3), TypeError, "Give an `Axis`"),
+    (
+        "a random axis",
+        lambda: ept.check_axis(ep.Random(jr.normal, 2)),
+        ValueError,
+        "key=jax.random.key",
+    ),
+    ("space 3", lambda: ept.check_space(3), ValueError, "Put a `Linspace`"),
+    ("loader 3", lambda: ept.check_loader(3, key=key()), TypeError, "Give a `Loader"),
+    ("one value", lambda: ept.check_reducer(ep.Mean(), ones()), ValueError, "three po"),
+    ("reducer 3", lambda: ept.check_reducer(3, ones(5)), TypeError, "or a pytree of"),
+    (
+        "stage 3",
+        lambda: ept.check_stage(3, ones(2)),
+        TypeError,
+        "A stage is a callable",
+    ),
+    (
+        "skip",
+        lambda: ept.check_stage(sin, ones(2), skip="grad"),
+        TypeError,
+        "a tuple of",
+    ),
+    (
+        "no law",
+        lambda: ept.check_stage(sin, ones(2), skip=("gard",)),
+        ValueError,
+        "grad",
+    ),
+    ("rtol -1", lambda: ept.check_jit(sin, ones(2), rtol=-1), ValueError, "at least 0"),
+    ("rtol", lambda: ept.check_jit(sin, ones(2), rtol="a"), TypeError, "None for what"),
+    ("no key", lambda: ept.check_key(sin, ones(2), key=None), ValueError, "random.key"),
+    (
+        "yes",
+        lambda: ept.check_grad(sin, ones(2), numerical=1),
+        TypeError,
+        "True or Fal",
+    ),
+    ("mesh", lambda: ept.check_sharding(sin, ones(8), mesh=3), TypeError, "jax.make_m"),
+    (
+        "fn 3",
+        lambda: ept.check_sweep(3, ep.Values([1])),
+        TypeError,
+        "first argument is",
+    ),
+]
+
+_STRATEGIES = [
+    ("arrays", lambda: ept.arrays(3), "a pytree of `jax.ShapeDtypeStruct"),
+    ("no array", lambda: ept.arrays({}), "a pytree of `jax.ShapeDtypeStruct"),
+    ("elements", lambda: ept.arrays(Struct((), "f4"), elements=1), "strategies.just"),
+    (
+        "elements that do not fit",
+        lambda: ept.arrays(Struct((1,), "int32"), elements=st.just(0.5)),
+        "lie in the range of the dtype",
+    ),
+    ("batches", lambda: ept.batches(Struct((), "f4"), max_size=0), "at least 1"),
+    ("stages", lambda: ept.stages(Struct((), "f4"), random=1), "True or False"),
+    ("depth", lambda: ept.pipelines(Struct((), "f4"), max_depth=-1), "at least 0"),
+    ("leaves", lambda: ept.pipelines(Struct((), "f4"), leaves=sin), "strategies.just"),
+    ("graphs", lambda: ept.graphs(Struct((), "f4"), max_nodes=0), "at least 1"),
+    ("axes", lambda: ept.axes(max_size=0), "at least 1"),
+    ("spaces", lambda: ept.spaces(max_axes="2"), "integer of at least 1"),
+    ("meshes", lambda: ept.meshes(max_devices=0), "at least 1"),
+    ("fn 3", lambda: ept.arguments(3), "Give a function with annotations"),
+    ("bare", lambda: ept.arguments(unannotated), "Annotate it, or give it by a strat"),
+    ("z", lambda: ept.arguments(annotated, z=st.none()), "Known names: `x`"),
+    ("x 3", lambda: ept.arguments(annotated, x=3), "strategies.just"),
+    ("x None", lambda: ept.arguments(annotated, x=None), r"strategies.none\(\)"),
+    ("only by position", lambda: ept.arguments(positional), "takes it by name"),
+    ("no sizes", lambda: ept.arguments(unsatisfiable), "Change the annotation, or"),
+    (
+        "a wrong rank",
+        lambda: ept.arguments(annotated, x=st.just(np.ones((2, 2), np.float32))),
+        "whose values satisfy the annotation",
+    ),
+    ("n/0", lambda: ept.from_jaxtyping(Float[Array, " n/0"]), "Its names are axes"),
+    (
+        "halves",
+        lambda: ept.from_jaxtyping(Int[Array, " n"], elements=st.just(0.5)),
+        "lie in the range of the dtype",
+    ),
+    ("register 3", lambda: ept.register_stage(3), "Give a function from a struct"),
+    ("unregister", lambda: ept.unregister_stage(sin), "was given to `register_stage`"),
+]
+
+# Strategies answer when they are drawn from, and always with the same error.
+STRATEGIES = [
+    (name, lambda make=make: example(make()), InvalidArgument, cure)
+    for name, make, cure in _STRATEGIES
+]

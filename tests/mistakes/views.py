@@ -1,0 +1,61 @@
+"""What people look at: descriptions, drawings, results of sweeps."""
+
+import jax
+import numpy as np
+from equinox import nn
+
+import eqx_pipe as ep
+
+from .common import Counter, ones, record
+
+
+def swept(fn=record):
+    """The result of a sweep, by the plain loop, which compiles nothing."""
+    with jax.disable_jit():
+        return ep.sweep(lambda p: fn(p["x"]), {"x": ep.Linspace(0, 1, 3)})
+
+
+VIEWS = [
+    ("describe 3", lambda: ep.describe(3), TypeError, "A stage is a callable"),
+    ("describe a class", lambda: ep.describe(nn.MLP), TypeError, "Make an instance"),
+    ("draw 3", lambda: ep.draw(3), TypeError, "A stage is a callable"),
+    (
+        "draw without state",
+        lambda: ep.draw(nn.make_with_state(lambda: ep.chain(Counter()))()[0], ones(2)),
+        ValueError,
+        r"Call `draw\(pipe, x, state=state\)`",
+    ),
+    ("point 9", lambda: swept()[9], IndexError, "3 points, 0 to 2"),
+    ("point 'a'", lambda: swept()["a"], TypeError, "Give an integer or a slice"),
+    ("best of two", lambda: swept().best(), ValueError, "Known names: `at`, `loss`"),
+    ("best by los", lambda: swept().best("los"), ValueError, "Did you mean `loss`"),
+    ("best array", lambda: swept().best("at"), ValueError, "Compare by a real scalar"),
+    (
+        "best of nan",
+        lambda: swept(lambda x: x * np.float32("nan")).best(),
+        ValueError,
+        "Look at `result.values` and `result.ok`",
+    ),
+    ("plot of two", lambda: swept().plot(), ValueError, "Known names: `at`, `loss`"),
+    (
+        "sel",
+        lambda: swept().plot("loss", sel=["x"]),
+        TypeError,
+        "Give a dict from names",
+    ),
+    ("sel z", lambda: swept().plot("loss", sel={"z": 1}), ValueError, "names: `x`"),
+    (
+        "dims",
+        lambda: swept().plot("loss", dims=("x", "x")),
+        ValueError,
+        "different dims",
+    ),
+    ("ax", lambda: swept().plot("loss", ax=3), TypeError, "plt.subplots"),
+    (
+        "pkl",
+        lambda: swept().save("r.pkl"),
+        ValueError,
+        r"ends in `\.zarr` or in `\.nc`",
+    ),
+    ("a path", lambda: swept().save(3), TypeError, "as a text or a `pathlib.Path`"),
+]

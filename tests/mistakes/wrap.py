@@ -1,0 +1,159 @@
+"""One stage in another: `at`, `batched`, `repeat`, `compiled`, `outputs`, `refill`."""
+
+import functools as ft
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+from equinox import nn
+from jax.numpy import sin
+
+import eqx_pipe as ep
+
+from .common import Counter, block, key, linear, ones, stack, stateful
+
+
+def steps(**changes):
+    given = {
+        "init": lambda x: x,
+        "cond": lambda x, c: c < 3,
+        "body": lambda x, c: c + 1,
+        "out": lambda x, c: c,
+    } | changes
+    return ep.refill(*given.values())
+
+
+FOCUS = [
+    ("None", lambda: ep.at(None, sin), TypeError, "lambda x: x.image"),
+    ("a list", lambda: ep.at(["a"], sin), TypeError, "a tuple of them read as a path"),
+    ("stage 3", lambda: ep.at("a", 3), TypeError, "A stage is a callable"),
+    ("imag", lambda: ep.at("imag", sin)({"image": 1}), ep.StructureError, "n `image`"),
+    ("2", lambda: ep.at(2, sin)((1, 2)), ep.StructureError, "Known names: `0`, `1`"),
+    (
+        "a path too long",
+        lambda: ep.at(("a", "b"), sin)({"a": ones(2)}),
+        ep.StructureError,
+        "`.a` of the input.*Known names: none",
+    ),
+    (
+        "a function that fails",
+        lambda: ep.at(lambda x: x["c"], sin)({"a": 1}),
+        ep.StructureError,
+        "return one part of it unchanged",
+    ),
+    (
+        "two parts",
+        lambda: ep.at(lambda x: (x["a"], x["b"]), sin)({"a": 1, "b": 2}),
+        ep.StructureError,
+        "put one `at` after another",
+    ),
+]
+
+BATCHED = [
+    ("stage 3", lambda: ep.batched(3), TypeError, "A stage is a callable"),
+    ("text", lambda: ep.batched(sin, in_axes="0"), TypeError, "`None`, or a pytree"),
+    ("True", lambda: ep.batched(sin, in_axes=True), TypeError, "Give an integer"),
+    ("nothing", lambda: ep.batched(sin, in_axes=None), ValueError, "Give the axis"),
+    ("a list", lambda: ep.batched(sin, axis_name=["a"]), TypeError, '="batch"'),
+    ("a scalar", lambda: ep.batched(sin)(1.0), ep.StructureError, "same number of exa"),
+    (
+        "two sizes",
+        lambda: ep.batched(sin)({"a": ones(2), "b": ones(3)}),
+        ep.StructureError,
+        "`None` in `in_axes` for what all examples share",
+    ),
+    (
+        "other axes",
+        lambda: ep.batched(sin, in_axes={"a": 0})((ones(2),)),
+        ep.StructureError,
+        "same containers as the input",
+    ),
+    (
+        "a state for each example",
+        lambda: (lambda p, s: p(jnp.arange(3.0), s))(
+            *nn.make_with_state(lambda: ep.batched(Counter()))()
+        ),
+        ValueError,
+        "by a collective over `axis_name`",
+    ),
+]
+
+REPEAT = [
+    ("3", lambda: ep.repeat(3, 2, key=key()), TypeError, "makes one stage from a key"),
+    (
+        "a stage",
+        lambda: ep.repeat(linear(key()), 2, key=key()),
+        TypeError,
+        "lambda key",
+    ),
+    ("no argument", lambda: ep.repeat(lambda: sin, 2, key=key()), TypeError, "Wrap it"),
+    ("a class", lambda: stack(2, lambda key: nn.MLP), TypeError, "Make an instance"),
+    ("None made", lambda: stack(2, lambda key: None), TypeError, "A stage is a call"),
+    ("2.0", lambda: ep.repeat(block, 2.0, key=key()), TypeError, "integer of at least"),
+    ("-1", lambda: ep.repeat(block, -1, key=key()), ValueError, "of at least 0"),
+    ("no key", lambda: ep.repeat(block, 2, key=None), TypeError, "key=jax.random.key"),
+    ("keys", lambda: ep.repeat(block, 2, key=jr.split(key())), TypeError, "`jax.vmap`"),
+    ("by name", lambda: stack(2)["a"], TypeError, "found by position: give an int"),
+    ("far away", lambda: stack(2)[5], IndexError, "Give an integer from -2 to 1"),
+    (
+        "another shape",
+        lambda: stack(2, lambda key: lambda x: x[:1])(ones(3)),
+        ep.StructureError,
+        "for stages that differ use `chain`",
+    ),
+    (
+        "a closure",
+        lambda: stack(2, lambda k: ft.partial(jnp.add, jr.normal(k, (3,)))),
+        ValueError,
+        "Return an `equinox.Module` that has these arrays as fields",
+    ),
+]
+
+COMPILED = [
+    ("stage 3", lambda: ep.compiled(3, ones(3)), TypeError, "A stage is a callable"),
+    ("key 3", lambda: ep.compiled(sin, ones(3), key=3), TypeError, "jax.random.key"),
+    ("state 3", lambda: ep.compiled(sin, ones(3), 3), TypeError, "equinox.nn.State"),
+    (
+        "inside jit",
+        lambda: jax.eval_shape(lambda x: ep.compiled(sin, x)(x), ones(3)),
+        ValueError,
+        "Make the compiled stage outside; inside, call the pipeline itself",
+    ),
+    (
+        "another input",
+        lambda: ep.compiled(ep.identity, ones(3))(ones(4)),
+        ep.StructureError,
+        "Make another with `compiled` for this input",
+    ),
+    (
+        "outputs of 3",
+        lambda: ep.outputs(3, ones(2)),
+        TypeError,
+        "A stage is a callable",
+    ),
+    (
+        "outputs without state",
+        lambda: ep.outputs(ep.chain(stateful()[0]), ones(3)),
+        ValueError,
+        "make_with_state",
+    ),
+    ("init 3", lambda: steps(init=3), TypeError, r"refill\(init, cond, body, out\)"),
+    (
+        "a carry that changes",
+        lambda: steps(body=lambda x, c: ones(2))(jnp.float32(1)),
+        ep.StructureError,
+        "Let `body` return what `init` starts with",
+    ),
+    (
+        "no boolean",
+        lambda: steps(cond=lambda x, c: c)(jnp.float32(1)),
+        ValueError,
+        "join several by `jnp.any`",
+    ),
+    (
+        "reverse mode",
+        lambda: jax.grad(steps())(jnp.float32(1)),
+        ValueError,
+        "Use forward mode",
+    ),
+]
