@@ -1,6 +1,5 @@
 """A stage that runs on every device's own part: `shard_map` for modules."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import equinox as eqx
@@ -15,14 +14,15 @@ from jaxtyping import PyTree
 
 from .._check import check_choice
 from .._errors import describe_value, message
-from .._stage import Composite, Scope, as_stage, enter
+from .._stage import Scope, as_stage, enter
 from .._types import Key, StageLike
+from .base import OnMesh
 from .mesh import check_mesh, lay, names_of, suited
 from .place import shard
 from .specs import is_spec_leaf, output_specs, resolve
 
 
-class Sharded(Composite):
+class Sharded(OnMesh):
     """A stage under `shard_map`; see `sharded`."""
 
     stage: Any
@@ -31,12 +31,6 @@ class Sharded(Composite):
     out_specs: Any
     mesh: Mesh = eqx.field(static=True)
     check_vma: bool = eqx.field(static=True)
-
-    def children(self) -> Mapping[str, Any]:
-        return {"stage": self.stage}
-
-    def settings(self) -> dict[str, Any]:
-        return {"mesh": {str(k): v for k, v in self.mesh.shape.items()}}
 
     def run(
         self, x: PyTree, state: eqx.nn.State | None, scope: Scope

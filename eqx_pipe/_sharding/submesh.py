@@ -1,6 +1,5 @@
 """A stage with a set of devices of its own."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import equinox as eqx
@@ -11,25 +10,20 @@ from jax.sharding import AxisType, Mesh
 from jaxtyping import PyTree
 
 from .._errors import message
-from .._stage import Composite, Scope, as_stage, enter
+from .._stage import Scope, as_stage, enter
 from .._types import StageLike
+from .base import OnMesh
 from .mesh import check_context, check_mesh, is_staged, with_types
 from .place import place, shard
 
 
-class On(Composite):
+class On(OnMesh):
     """A stage on a submesh; see `on`."""
 
     stage: Any
     # Not static: specs are leaves of their own, and a dict of them has no hash.
     specs: Any
     mesh: Mesh = eqx.field(static=True)
-
-    def children(self) -> Mapping[str, Any]:
-        return {"stage": self.stage}
-
-    def settings(self) -> dict[str, Any]:
-        return {"mesh": {str(k): v for k, v in self.mesh.shape.items()}}
 
     def run(
         self, x: PyTree, state: eqx.nn.State | None, scope: Scope
