@@ -18,6 +18,7 @@ from .._check import check_callable, check_choice, check_int
 from .._errors import StructureError, message
 from .._tree import as_arrays, differences, leaf_text, leaves_with_names
 from .mesh import is_staged, names_of
+from .submesh import SubmeshError
 
 
 def microbatch(
@@ -95,8 +96,8 @@ def microbatch(
             return part(0, total)
         try:
             struct = eqx.filter_eval_shape(lambda: part(0, step))
-        except ValueError as error:
-            if is_staged() or not getattr(error, "submesh", False):
+        except SubmeshError:
+            if is_staged():
                 raise
             # A stage of `on` cannot stand in a compiled loop. In a plain one, all
             # calls are dispatched before the first has to be finished.

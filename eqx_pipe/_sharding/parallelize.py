@@ -4,7 +4,7 @@ import contextlib
 import functools as ft
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol, cast, runtime_checkable
 
 import equinox as eqx
 import jax
@@ -65,7 +65,16 @@ class _Plan:
         return jtu.tree_unflatten(program.structure, program.shardings)[which]
 
 
-def _parallel(plan: _Plan, fun: Any) -> Callable[[PyTree, PyTree], PyTree]:
+@runtime_checkable
+class _Parallel(Protocol):
+    """A function on all devices, which knows the programs that it runs."""
+
+    compiled: Callable[[PyTree, PyTree], Any]
+
+    def __call__(self, params: PyTree, batch: PyTree) -> PyTree: ...
+
+
+def _parallel(plan: _Plan, fun: Any) -> _Parallel:
     @ft.wraps(fun)
     def parallel(params, batch):
         leaves = jtu.tree_leaves((params, batch))
@@ -73,8 +82,10 @@ def _parallel(plan: _Plan, fun: Any) -> Callable[[PyTree, PyTree], PyTree]:
             return plan.jitted(params, batch)
         return plan.program(params, batch)((params, batch))
 
-    parallel.compiled = lambda p, b: plan.program(p, b).compiled  # type: ignore
-    return parallel
+    # Not an object of a class: a function stays one, and keeps its own attributes.
+    made = cast(_Parallel, parallel)
+    made.compiled = lambda params, batch: plan.program(params, batch).compiled
+    return made
 
 
 def _sharded_init(plan: _Plan, init: Any, guess: Callable[[], None]) -> Any:

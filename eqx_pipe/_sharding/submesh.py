@@ -17,6 +17,10 @@ from .mesh import check_context, check_mesh, is_staged, with_types
 from .place import place, shard
 
 
+class SubmeshError(ValueError):
+    """A stage of `on` was called inside a compiled program."""
+
+
 class On(OnMesh):
     """A stage on a submesh; see `on`."""
 
@@ -29,7 +33,7 @@ class On(OnMesh):
         self, x: PyTree, state: eqx.nn.State | None, scope: Scope
     ) -> tuple[PyTree, eqx.nn.State | None]:
         if is_staged():
-            error = ValueError(
+            raise SubmeshError(
                 message(
                     "on",
                     "it was called inside `jit` (or `scan`, or another function that "
@@ -39,8 +43,6 @@ class On(OnMesh):
                     "spread layers inside one program use `eqx_pipe.pipelined`.",
                 )
             )
-            error.submesh = True  # type: ignore[attr-defined]
-            raise error
         check_context("on", self.mesh)
         x = place("on", x, self.mesh, self.specs)
         state, key = shard((state, scope.key), self.mesh, None)
