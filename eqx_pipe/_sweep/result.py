@@ -6,35 +6,18 @@ from collections.abc import Iterator
 from typing import Any
 
 import equinox as eqx
-import jax
-import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Bool, Int8, PyTree
 
 from .._check import check_choice
-from .._errors import describe_value, message, nearest
+from .._errors import describe_value, message
 from .._spaces.axes import Geomspace
 from .._spaces.html import shown
 from .._spaces.space import Space
 from .._store.lazy import stored_in
-from .._tree import leaves_with_names
+from .best import Best, best
 from .view import page, text
-
-
-@dataclasses.dataclass(frozen=True)
-class Best:
-    """The best point of a sweep.
-
-    `value` is the number that was compared, `output` everything that the function
-    gave there.
-    """
-
-    index: int
-    point: PyTree
-    value: Any
-    output: PyTree
-
 
 _READ_BYTES = 64 * 1024 * 1024
 """How much of a store is held at once where all of it is looked at."""
@@ -177,20 +160,7 @@ class SweepResult(eqx.Module):
         """
         self._check_all_values("best")
         check_choice("SweepResult.best", "mode", mode, ("min", "max"))
-        scores = self._scores(by)
-        allowed = self.ok & ~np.isnan(scores)
-        if not np.any(allowed):
-            raise ValueError(
-                message(
-                    "SweepResult.best",
-                    "no point has a value that is a number.",
-                    "Look at `result.values` and `result.ok`.",
-                )
-            )
-        candidates = np.flatnonzero(allowed)
-        pick = np.argmin if mode == "min" else np.argmax
-        i = int(candidates[pick(scores[candidates])])
-        return Best(i, self.space.point(i), scores[i].item(), self[i])
+        return best(self, by, mode, self._slices())
 
     def _slices(self) -> list[slice]:
         """All points, or neighbours few enough to be read from a store at once."""
@@ -199,37 +169,6 @@ class SweepResult(eqx.Module):
         row = sum(leaf.nbytes for leaf in jtu.tree_leaves(self.values)) // len(self)
         step = max(1, _READ_BYTES // max(1, row))
         return [slice(i, i + step) for i in range(0, len(self), step)]
-
-    def _compared(self, by: Any, part: slice) -> np.ndarray:
-        values = jtu.tree_map(lambda leaf: jnp.asarray(leaf[part]), self.values)
-        return _host(jax.vmap(by)(values))
-
-    def _scores(self, by: Any) -> np.ndarray:
-        named = {name or "value": leaf for name, leaf in leaves_with_names(self.values)}
-        if callable(by):
-            parts = [self._compared(by, part) for part in self._slices()]
-            shown, scores = "by", np.concatenate(parts)
-        elif by is None and len(named) == 1:
-            shown, scores = next((k, _host(v)) for k, v in named.items())
-        elif isinstance(by, str) and by in named:
-            shown, scores = by, _host(named[by])
-        else:
-            wrong = f"`by` is {describe_value(by)}"
-            if by is None:
-                wrong = f"the output has {len(named)} leaves and `by` is not given"
-            raise ValueError(
-                message("SweepResult.best", f"{wrong}.", nearest(by, named))
-            )
-        if scores.shape != (len(self),) or scores.dtype.kind not in "biuf":
-            raise ValueError(
-                message(
-                    "SweepResult.best",
-                    f"`{shown}` is a {scores.dtype}{list(scores.shape[1:])} per point.",
-                    "Compare by a real scalar: the path of one, or a function of the "
-                    "output that gives one.",
-                )
-            )
-        return scores
 
     def to_xarray(self) -> Any:
         """The result as an `xarray.Dataset`.
@@ -341,11 +280,3 @@ class SweepResult(eqx.Module):
 
         self._check_all_values("save")
         save(self, path, overwrite)
-
-
-def _host(x: Any) -> np.ndarray:
-    """As NumPy, in float32 if NumPy itself does not know the dtype (bfloat16)."""
-    is_key = jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
-    array = np.asarray(jax.random.key_data(x) if is_key else x)
-    known = array.dtype.kind in "biufc"
-    return array if known else array.astype(np.float32)
