@@ -21,19 +21,25 @@ def choose_batch_size(
     num_devices: int,
     alike: bool = False,
     on_cpu: bool = True,
+    may_wait: bool = False,
 ) -> int:
     """The batch size for `size` points of a function on `num_devices` devices.
 
     Some numbers hold if costs of points are not `alike`: a loop then goes on until its
     last lane has finished, so the fewer the better, unless it takes many to make up for
     what a step costs whatever the number. That was measured on CPUs; other devices work
-    on thousands of lanes at the same time, and get that many as long as they fit.
+    on thousands of lanes at the same time, and get that many as long as they fit. Where
+    linear algebra `may_wait` for ever, a batch is small enough that it does not.
     """
     best = _best(reading, alike) if on_cpu else _ELSEWHERE
     best = max(_LEAST, best) // _WHOLE * _WHOLE
     best = even_out(best, size, num_devices)
     # Loops over an odd number of lanes compile to code up to three times slower.
-    return min(-(-best // _WHOLE) * _WHOLE, -(-size // num_devices))
+    best = min(-(-best // _WHOLE) * _WHOLE, -(-size // num_devices))
+    if may_wait and reading.whole is not None and reading.whole < best:
+        best = max(1, reading.whole)
+        best = best // _WHOLE * _WHOLE or best
+    return best
 
 
 def _best(reading: Reading, alike: bool) -> int:

@@ -15,7 +15,7 @@ _log = logging.getLogger("eqx_pipe")
 _lock = threading.Lock()
 _said: list[str] = []
 
-_THREADS = 8
+THREADS = 8
 """How many threads there are for each device. With 2, JAX 0.10.1 still stood still."""
 
 
@@ -29,9 +29,9 @@ def use_cpu_devices(n: Any = None) -> None:
     It sets the environment variable `NPROC` too, to at least eight for each device: the
     size of the pool of threads that all CPU devices of a process share, by default one
     for each core. On large batches of matrices `jax.numpy.linalg` (`solve`, `cholesky`,
-    `inv`, `qr`) waits in one thread for another; if every thread waits, the program
-    stands still for ever. A function with very many such calls side by side may need a
-    larger `NPROC`, which is kept.
+    `inv`, `qr`) of JAX 0.10.0 to 0.11.0 waits in one thread for another; if every
+    thread waits, the program stands still for ever. A function with very many such
+    calls side by side may need a larger `NPROC`, which is kept.
 
     **Arguments:**
 
@@ -70,7 +70,7 @@ def use_cpu_devices(n: Any = None) -> None:
         return
     given = os.environ.get("NPROC", "")
     given = int(given) if given.isdecimal() else 0
-    os.environ["NPROC"] = str(max(given, _THREADS * n, num_cores()))
+    os.environ["NPROC"] = str(max(given, THREADS * n, num_cores()))
 
 
 def num_cores() -> int:

@@ -25,6 +25,7 @@ from .batching import choose_batch_size
 from .execute import Runner
 from .failure import Failures
 from .kernel import Layout, build
+from .lapack import may_wait, say_if_it_may_stand_still
 from .memory import compiled_bytes, fitting, free_bytes
 from .plan import CHUNK_BYTES, chunk_capacity, empty_values
 from .points import Listed, Neighbours
@@ -209,10 +210,13 @@ def prepare(
                 len(devices),
                 alike=costs,
                 on_cpu=devices[0].platform == "cpu",
+                may_wait=may_wait(devices),
             )
             for each, part in zip(traced, parts, strict=True)
         )
     batch_size = min(int(batch_size), max(part.size for part in parts))
+    for each in traced:
+        say_if_it_may_stand_still(batch_size, each.reading.whole, devices)
     job = Job(
         space=space,
         geometry=geometry,

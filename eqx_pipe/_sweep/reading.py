@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .evaluate import scan_counts
+from .lapack import most_whole
 from .program import opened, sub_jaxprs
 
 _COSTLY = frozenset(
@@ -28,14 +29,18 @@ class Reading:
     """What one point makes.
 
     `largest` is the size in bytes of the largest value, `of_a_step` of the largest in
-    a loop. Of loops: whether there are any, whether random numbers are drawn in one
-    (`draws`), whether one is refilled, and whether the end of one depends on the point
-    (`waits`); then whether such a loop works on single numbers only, and whether it has
-    functions like `sin`, which take longer than all that is around them.
+    a loop. `whole` is for how many points at most no linear algebra is split over
+    threads (`lapack.py`), `None` if there is none.
+
+    Of loops: whether there are any, whether random numbers are drawn in one (`draws`),
+    whether one is refilled, and whether the end of one depends on the point (`waits`);
+    then whether such a loop works on single numbers only, and whether it has functions
+    like `sin`, which take longer than all that is around them.
     """
 
     largest: int = 1
     of_a_step: int = 1
+    whole: int | None = None
     loops: bool = False
     draws: bool = False
     refilled: bool = False
@@ -86,6 +91,9 @@ def _visit(
 def _note(eqn: Any, outputs: list[Any], reading: Reading, inside: _Inside) -> None:
     """Adds what an equation makes."""
     name = eqn.primitive.name
+    whole = most_whole(eqn)
+    if whole is not None:
+        reading.whole = min(whole, whole if reading.whole is None else reading.whole)
     largest = max((_nbytes(v) for v in outputs), default=1)
     reading.largest = max(reading.largest, largest)
     if inside.loop:

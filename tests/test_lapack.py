@@ -1,0 +1,130 @@
+"""Linear algebra in large batches, which some versions of JAX never finish."""
+
+import os
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import eqx_pipe as ep
+from eqx_pipe._sweep import lapack
+from eqx_pipe._sweep.batching import choose_batch_size
+from eqx_pipe._sweep.reading import read
+
+SQUARE = jnp.eye(16)
+WORTH = 200_000  # operations
+
+
+def whole(fn, point=1.0):
+    return read(jax.make_jaxpr(fn)(point), 0).whole
+
+
+def test_for_how_many_points_it_stays_whole():
+    assert whole(lambda a: a * SQUARE) is None
+    # 16^3 operations each; the right-hand side of `solve` is a single vector.
+    for name in ("inv", "det", "cholesky"):
+        fn = getattr(jnp.linalg, name)
+        assert whole(lambda a, fn=fn: jnp.sum(fn(a * SQUARE))) == WORTH // 16**3
+    # Several matrices in a point, complex ones, dearer routines: fewer points.
+    stack = jnp.stack([SQUARE] * 4)
+    assert whole(lambda a: jnp.linalg.cholesky(a * stack)) == (WORTH - 1) // (4 * 16**3)
+    assert whole(lambda a: jnp.linalg.cholesky((a * SQUARE).astype(jnp.complex64))) == (
+        WORTH - 1
+    ) // (3 * 16**3)
+    assert whole(lambda a: jnp.linalg.svd(a * SQUARE)[1]) == (WORTH - 1) // (10 * 16**3)
+    solve = jax.lax.linalg.tridiagonal_solve
+    band, right = jnp.ones(100), jnp.ones((100, 1))
+    assert whole(lambda a: solve(band, a * band, band, right)) == (WORTH - 1) // 500
+    # One large matrix is never split; several are, whatever the batch.
+    assert whole(lambda a: jnp.linalg.cholesky(a * jnp.eye(99))) == 1
+    assert whole(lambda a: jnp.linalg.cholesky(a * jnp.ones((2, 99, 99)))) == 0
+
+
+def test_it_is_found_wherever_it_stands():
+    inside = lambda a: jnp.linalg.solve(a * SQUARE, SQUARE[0])  # noqa: E731
+    expected = whole(inside)
+    for fn in (
+        jax.jit(inside),
+        lambda a: jax.lax.cond(a > 0, inside, lambda a: SQUARE[0], a),
+        lambda a: jax.lax.scan(lambda c, _: (c + inside(c)[0], 0), a, None, 3)[0],
+        lambda a: jax.lax.while_loop(lambda c: c < 3, lambda c: c + inside(c)[0], a),
+    ):
+        assert whole(fn) == expected == WORTH // 16**3
+    # What is the same for all points is computed once.
+    assert whole(lambda a: a * jnp.linalg.inv(SQUARE)) is None
+
+
+@pytest.mark.parametrize(
+    ("version", "threads", "devices", "expected"),
+    [
+        ("0.10.2", 2, 2, True),
+        ("0.10.0", 15, 2, True),
+        ("0.11.0", 2, 1, True),
+        ("0.10.2", 16, 2, False),  # as `use_cpu_devices` gives them
+        ("0.10.2", 1, 1, False),  # one thread splits nothing
+        ("0.9.2", 2, 2, False),
+        ("0.11.1", 2, 2, False),
+        ("0.12.0.1", 2, 2, False),
+    ],
+)
+def test_when_it_may_wait(monkeypatch, version, threads, devices, expected):
+    monkeypatch.setattr(lapack, "_jaxlib", version)
+    monkeypatch.setenv("NPROC", str(threads))
+    assert lapack.may_wait(jax.devices("cpu")[:devices]) is expected
+
+
+def test_the_batch_is_then_small_enough():
+    found = read(jax.make_jaxpr(lambda a: jnp.linalg.inv(a * SQUARE))(1.0), 0)
+    free, bound = (
+        choose_batch_size(found, 10**6, 2, may_wait=w) for w in (False, True)
+    )
+    assert free > bound == WORTH // 16**3
+    large = read(jax.make_jaxpr(lambda a: jnp.linalg.inv(a * jnp.eye(99)))(1.0), 0)
+    assert choose_batch_size(large, 10**6, 2, may_wait=True) == 1
+    none = read(jax.make_jaxpr(jnp.sin)(1.0), 0)
+    free, bound = (choose_batch_size(none, 10**6, 2, may_wait=w) for w in (False, True))
+    assert free == bound
+
+
+def test_a_larger_batch_is_warned_of_once(monkeypatch, caplog):
+    monkeypatch.setattr(lapack, "_jaxlib", "0.10.2")
+    monkeypatch.setattr(lapack, "_said", [])
+    monkeypatch.setenv("NPROC", "2")
+    fn = lambda a: jnp.linalg.cholesky(a * SQUARE)  # noqa: E731
+    space = ep.Linspace(1, 2, 60)
+    with caplog.at_level("WARNING", "eqx_pipe"):
+        ep.sweep(fn, space, batch_size=48)
+        assert not caplog.records
+        mesh = jax.make_mesh((1,), ("x",))
+        for _ in range(2):
+            ep.sweep(fn, space, batch_size=49, mesh=mesh)
+    (record,) = caplog.records
+    text = record.getMessage()
+    assert "0.10.2, batches of 49 points of linear algebra on 1 CPU device may" in text
+    assert "`eqx_pipe.use_cpu_devices()`" in text and "NPROC to at least 8" in text
+    assert "`batch_size` of at most 48" in text
+
+
+def test_on_as_many_devices_as_threads_no_sweep_stands_still():
+    code = """
+import os
+os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={os.cpu_count()}"
+import eqx_pipe as ep, jax.numpy as jnp
+eye, space = jnp.eye(16), ep.Linspace(1, 2, 2048)
+for _ in range(5):
+    for fn in (jnp.linalg.inv, jnp.linalg.cholesky, jnp.linalg.det):
+        values = ep.sweep(lambda a: jnp.sum(fn(a * eye)), space).values
+        assert jnp.isfinite(values).all()
+print("done")
+"""
+    env = {k: v for k, v in os.environ.items() if k not in ("XLA_FLAGS", "NPROC")}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={**env, "JAX_PLATFORMS": "cpu"},
+    )
+    assert done.stdout == "done\n", done.stderr
