@@ -2,10 +2,12 @@
 
 65,536 points whose loops take 1 to 1,000 steps, 150 on average, in random order. Next
 to `vmap` over all points on one device, and to one batch per device: the sweep of the
-plain `while_loop`, with `order_by` (the number of steps, or a guess that is off by up
-to 30 %), and of `refill`. Run: `python benchmarks/sweep_divergence.py [diffrax | model
-...]`; with `CLOCK=cpu` in the environment it counts processor time, which other work on
-the machine disturbs less, and `ROUNDS` is how often each side runs.
+plain `while_loop`, with `order_by` (the number of steps, or guesses that are off by up
+to 10 and 30 %), and of `refill`; then those of the same functions under `jax.jit`,
+which need not be traced again (nor need the two by hand). Run: `python
+benchmarks/sweep_divergence.py [diffrax | model ...]`; with `CLOCK=cpu` in the
+environment it counts processor time, which other work on the machine disturbs less, and
+`ROUNDS` is how often each side runs.
 """
 
 import os
@@ -136,7 +138,11 @@ def loops(names):
     trips = rng.exponential(152, 2 * N).astype(np.int32)
     trips = trips[(trips >= 1) & (trips <= 1000)][:N]
     x = rng.uniform(0.1, 0.9, N).astype(np.float32)
-    guess = trips * rng.uniform(0.7, 1.3, N)
+    costs = {
+        "order_by": trips,
+        "order_by within 10 %": trips * rng.uniform(0.9, 1.1, N),
+        "order_by within 30 %": trips * rng.uniform(0.7, 1.3, N),
+    }
     points = {"n": jnp.asarray(trips), "x": jnp.asarray(x)}
     space = ep.Space({k: ep.Values(v) for k, v in points.items()}, "zip")
     print(f"{N:,} points of 1 to {trips.max()} steps, {trips.mean():.0f} on average")
@@ -148,19 +154,20 @@ def loops(names):
             print(f"{name}, {d} device{'s' * (d > 1)}")
             each = functools.partial(ep.sweep, space=space, mesh=mesh(d))
             size = each(refilled).batch_size
-            refill = f"sweep, refill (batches of {size})"
-            compare(
-                {
-                    "by hand, one batch on one device": one_batch(fn, points, 1),
-                    "by hand, one batch per device": one_batch(fn, points, d),
-                    "sweep": functools.partial(each, fn),
-                    "sweep, order_by": functools.partial(each, fn, order_by=trips),
-                    "sweep, order_by a guess": functools.partial(
-                        each, fn, order_by=guess
-                    ),
-                    refill: functools.partial(each, refilled),
-                }
-            )
+            sides = {
+                "by hand, one batch on one device": one_batch(fn, points, 1),
+                "by hand, one batch per device": one_batch(fn, points, d),
+                "sweep": functools.partial(each, fn),
+            }
+            for prefix, wrap in (("sweep", lambda f: f), ("jitted", jax.jit)):
+                own, other = wrap(fn), wrap(refilled)
+                for label, cost in costs.items():
+                    sides[f"{prefix}, {label}"] = functools.partial(
+                        each, own, order_by=cost
+                    )
+                label = f"{prefix}, refill (batches of {size})"
+                sides[label] = functools.partial(each, other)
+            compare(sides)
 
 
 def adaptive():

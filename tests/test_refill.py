@@ -77,6 +77,39 @@ def test_every_point_has_the_bits_of_its_own_loop(size, seed, fewest):
     equal(refilled, jax.jit(jax.vmap(reference(*STEPS)))(given))
 
 
+def test_fewer_lanes_where_a_step_is_costly():
+    cheap, dear = (
+        jax.make_jaxpr(f)(1.0) for f in (lambda c: c * c, jax.jit(lambda c: jnp.sin(c)))
+    )
+    assert [lanes.is_costly(body) for body in (cheap, dear)] == [False, True]
+    for size in (1, 60, 5_000, 10**6):
+        few, many = (lanes.num_lanes(size, 8, costly) for costly in (True, False))
+        assert 1 <= few <= many <= size
+    assert few < many
+    assert lanes.num_lanes(10**6, 2**30, False) == lanes._LEAST_LANES
+
+
+def test_the_body_is_traced_once_if_its_types_are_those_of_init():
+    traces = []
+
+    def body(point, carry):
+        traces.append(1)
+        return carry[0] + 1, carry[1] * point
+
+    def run(zero):
+        traces.clear()
+        one = jnp.float32(1)
+        loop = ep.refill(
+            lambda p: (zero, one), lambda p, c: c[0] < 3, body, lambda p, c: c
+        )
+        first, second = loop(jnp.float32(2))
+        assert (int(first), float(second), first.weak_type) == (3, 8.0, False)
+        return len(traces)
+
+    assert run(jnp.int32(0)) == 1
+    assert run(0) == 2  # once more, with an array for the Python number
+
+
 def test_alone_it_is_the_loop():
     for n in (0, 5):
         point = {"n": jnp.int32(n), "x": jnp.float32(0.3)}

@@ -110,7 +110,7 @@ _FUSED = frozenset(
 def is_elementwise(branch: ClosedJaxpr) -> bool:
     """Whether a jaxpr holds only what compilers fuse into the operations around it."""
     return all(
-        name in _FUSED or name in _CALLS for name in _primitive_names(branch.jaxpr)
+        name in _FUSED or name in _CALLS for name in primitive_names(branch.jaxpr)
     )
 
 
@@ -121,15 +121,16 @@ def may_loop_or_call_back(branch: ClosedJaxpr) -> bool:
     raises (`equinox.error_if`).
     """
     return any(
-        name == "while" or "callback" in name for name in _primitive_names(branch.jaxpr)
+        name == "while" or "callback" in name for name in primitive_names(branch.jaxpr)
     )
 
 
-def _primitive_names(jaxpr: Jaxpr) -> Iterator[str]:
+def primitive_names(jaxpr: Jaxpr) -> Iterator[str]:
+    """The names of all primitives in a jaxpr, however deep."""
     for eqn in jaxpr.eqns:
         yield eqn.primitive.name
         for inner in _inner_jaxprs(eqn):
-            yield from _primitive_names(inner)
+            yield from primitive_names(inner)
 
 
 def _inner_jaxprs(eqn: Any) -> Iterator[Jaxpr]:

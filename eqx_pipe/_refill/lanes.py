@@ -1,13 +1,13 @@
 """Many loops of different length in few lanes.
 
-A lane runs the loop of one point. When a quarter of the lanes have finished, their
-results are put in place and they get the next points. Each point takes the steps that
-it takes alone, so its value is the same.
+A lane runs the loop of one point. When a quarter of the lanes have finished (an eighth,
+if steps are costly), their results are put in place and they get the next points. Each
+point takes the steps that it takes alone, so its value is the same.
 
 How many lanes, how many steps between looks at them, and when to stop were chosen
-together on CPU, for trip counts from 1 to 1000: more lanes use wide instructions
-better, fewer leave less idle at the end; bodies of two operations and of a hundred
-agreed.
+together on CPU, for trip counts from 1 to 1000: a step costs something however many
+lanes there are, but fewer leave less idle, which counts where a step has functions like
+`sin`.
 """
 
 from collections.abc import Sequence
@@ -21,13 +21,16 @@ from jax.extend.core import ClosedJaxpr
 from jaxtyping import Array, Bool, Int32
 
 from .._choose.dependence import may_loop_or_call_back
+from .costly import is_costly
 
 _MOST_LANES = 1024
+_MOST_COSTLY_LANES = 512
 _LEAST_LANES = 64
 _POINTS_PER_LANE = 32
 _LANE_BYTES = 128 * 1024
 _STEPS = 16
 _IDLE = 4  # one in so many lanes
+_COSTLY_IDLE = 8
 
 
 def run_in_lanes(
@@ -42,10 +45,11 @@ def run_in_lanes(
     return _Lanes(cond, body, consts, size, spread).run(list(init))
 
 
-def num_lanes(size: int, carry_bytes: int) -> int:
+def num_lanes(size: int, carry_bytes: int, costly: bool) -> int:
     """How many of `size` points to run at a time."""
     room = _LANE_BYTES // max(1, carry_bytes)
-    wanted = min(_MOST_LANES, room, size // _POINTS_PER_LANE)
+    most = _MOST_COSTLY_LANES if costly else _MOST_LANES
+    wanted = min(most, room, size // _POINTS_PER_LANE)
     return min(size, max(_LEAST_LANES, wanted))
 
 
@@ -59,6 +63,7 @@ class _Lanes:
         self.test, self.step = self._over_lanes(cond), self._over_lanes(body)
         # What may raise, or loop, must not see a point after its end.
         self.guarded = may_loop_or_call_back(body)
+        self.costly = is_costly(body) or is_costly(cond)
 
     def _over_lanes(self, jaxpr: Any) -> Any:
         inner, closed = getattr(jaxpr, "jaxpr", jaxpr), jaxpr.consts
@@ -73,7 +78,7 @@ class _Lanes:
     def run(self, results: list[Any]) -> list[Any]:
         """The final carries. `results` hold the first ones, until a point has ended."""
         carry_bytes = sum(x.nbytes // self.size for x in map(_data, results))
-        lanes = num_lanes(self.size, carry_bytes)
+        lanes = num_lanes(self.size, carry_bytes, self.costly)
         point = jnp.arange(lanes, dtype=jnp.int32)
         own, carry = self._load(point), _take(results, point)
         alive = self.test(own, carry)[0]
@@ -113,7 +118,8 @@ class _Lanes:
         """Steps until enough lanes have ended: all of them if no point is left."""
         lanes = len(point)
         busy = jnp.sum(point < self.size, dtype=jnp.int32)
-        few = jnp.where(following < self.size, busy - max(1, lanes // _IDLE), 0)
+        ended = max(1, lanes // (_COSTLY_IDLE if self.costly else _IDLE))
+        few = jnp.where(following < self.size, busy - ended, 0)
 
         def some(_: Any, now: Any) -> Any:
             # Tested first: what follows in a step reads `alive` and none writes it, so

@@ -10,16 +10,11 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from .._refill.costly import COSTLY
 from .evaluate import scan_counts
 from .lapack import most_whole
 from .program import opened, sub_jaxprs
 
-_COSTLY = frozenset(
-    """
-    acos acosh asin asinh atan atan2 atanh cbrt cos cosh digamma erf erf_inv erfc exp
-    exp2 expm1 lgamma log log1p logistic pow sin sinh tan tanh
-    """.split()
-)
 _DRAWS = frozenset(("random_bits", "random_fold_in", "random_split", "threefry2x32"))
 _REFILL = "eqx_pipe_refill"
 
@@ -102,7 +97,7 @@ def _note(eqn: Any, outputs: list[Any], reading: Reading, inside: _Inside) -> No
     if inside.waiting:
         single = all(not getattr(v.aval, "shape", ()) for v in outputs)
         reading.scalar &= single and name not in ("scan", "while")
-        reading.costly |= name in _COSTLY
+        reading.costly |= name in COSTLY
 
 
 def _through(
