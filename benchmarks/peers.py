@@ -65,6 +65,11 @@ def ours(case, batch_size):
     return lambda: ep.sweep(case.fn, space, batch_size=batch_size).values
 
 
+def ours_jitted(case, batch_size):
+    """As `ours`, with a function that need not be traced again."""
+    return ours(case._replace(fn=jax.jit(case.fn)), batch_size)
+
+
 def by_shard_map(case, batch_size):
     """Every device maps over its share of the grid, a batch at a time."""
     devices = jax.devices()
@@ -175,6 +180,7 @@ SIDES: dict[str, tuple[Callable[..., Any], Callable[[Case, Any], list[Any]]]] = 
     "sweep": (ours, lambda case, chosen: ["auto"]),
     "tvboptim, best": (by_tvboptim, settings),
     "sweep, same": (ours, lambda case, chosen: [chosen["tvboptim, best"]]),
+    "sweep, jitted": (ours_jitted, lambda case, chosen: [chosen["tvboptim, best"]]),
     "shard_map, best": (by_shard_map, settings),
     "lax.map": (by_lax_map, lambda case, chosen: [chosen["shard_map, best"]]),
     "joblib": (

@@ -2,13 +2,14 @@
 
 First tvboptim and `shard_map` get their best batch size, found by trying; `lax.map` and
 joblib get the one of `shard_map`; `sweep` and "tvboptim, default" run as they come, and
-"sweep, same" with the size that is best for tvboptim. Then all run in turn, and every
-one is compared with what each of ours took in the same round; sides that are much
-slower take part in a few rounds only. Peak memory is that of a process that does
-nothing else. Run: `python benchmarks/sweep_peers.py [case ...]`, with
-`pip install 'eqx_pipe[bench]'`. In the environment `DEVICES=1` changes their number,
-`SIZES=8,64,all` the batch sizes that are tried, `BEST=1` leaves out all but `sweep` and
-the sides at their best, and `MEMORY=1` adds the peak memory.
+"sweep, same" with the size that is best for tvboptim; so does "sweep, jitted", with the
+function under `jax.jit`, as all others have it. Then all run in turn, and every one is
+compared with what each of ours took in the same round; sides that are much slower take
+part in a few rounds only. Peak memory is that of a process that does nothing else. Run:
+`python benchmarks/sweep_peers.py [case ...]`, with `pip install 'eqx_pipe[bench]'`. In
+the environment `DEVICES=1` changes their number, `SIZES=8,64,all` the batch sizes that
+are tried, `BEST=1` leaves out all but ours and the sides at their best (then `FEWER=8`
+takes an eighth of the points), and `MEMORY=1` adds the peak memory.
 """
 
 import os
@@ -31,7 +32,7 @@ from peer_cases import CASES
 from peers import SIDES
 
 ROUNDS = 21
-OURS = "sweep", "sweep, same"
+OURS = "sweep", "sweep, same", "sweep, jitted"
 SLOW = 1.5
 """A side slower than ours by more than that takes part in a few rounds only."""
 compilations = [0]
@@ -115,8 +116,17 @@ def one(name, side, setting):
     print(own / 1024)
 
 
+def fewer(case, times):
+    """A case with the first axis so many times shorter."""
+    first = next(iter(case.axes))
+    lo, hi, n = case.axes[first]
+    return case._replace(axes={**case.axes, first: (lo, hi, n // times)})
+
+
 def compare(name):
     case = CASES[name]()
+    if os.environ.get("BEST"):
+        case = fewer(case, int(os.environ.get("FEWER", 1)))
     size = case.size()
     print(f"{name}: {case_doc(name)} {size:,} points", flush=True)
     reference = [np.asarray(v) for v in jax.tree.leaves(SIDES["vmap"][0](case, None)())]
