@@ -18,7 +18,7 @@ from .._check import check_callable, check_choice, check_int
 from .._errors import StructureError, message
 from .._tree import as_arrays, differences, leaf_text, leaves_with_names
 from .mesh import is_staged, names_of
-from .submesh import SubmeshError
+from .submesh import INSIDE
 
 
 def microbatch(
@@ -96,8 +96,8 @@ def microbatch(
             return part(0, total)
         try:
             struct = eqx.filter_eval_shape(lambda: part(0, step))
-        except SubmeshError:
-            if is_staged():
+        except ValueError as error:
+            if is_staged() or INSIDE not in vars(error):
                 raise
             # A stage of `on` cannot stand in a compiled loop. In a plain one, all
             # calls are dispatched before the first has to be finished.

@@ -16,9 +16,8 @@ from .base import OnMesh
 from .mesh import check_context, check_mesh, is_staged, with_types
 from .place import place, shard
 
-
-class SubmeshError(ValueError):
-    """A stage of `on` was called inside a compiled program."""
+INSIDE = "inside_a_program"
+"""The mark of the error for a stage of `on` that was called in a compiled program."""
 
 
 class On(OnMesh):
@@ -33,7 +32,7 @@ class On(OnMesh):
         self, x: PyTree, state: eqx.nn.State | None, scope: Scope
     ) -> tuple[PyTree, eqx.nn.State | None]:
         if is_staged():
-            raise SubmeshError(
+            error = ValueError(
                 message(
                     "on",
                     "it was called inside `jit` (or `scan`, or another function that "
@@ -43,6 +42,8 @@ class On(OnMesh):
                     "spread layers inside one program use `eqx_pipe.pipelined`.",
                 )
             )
+            vars(error)[INSIDE] = True
+            raise error
         check_context("on", self.mesh)
         x = place("on", x, self.mesh, self.specs)
         state, key = shard((state, scope.key), self.mesh, None)
