@@ -7,7 +7,8 @@ to 10 and 30 %), and of `refill`; then those of the same functions under `jax.ji
 which need not be traced again (nor need the two by hand). Run: `python
 benchmarks/sweep_divergence.py [diffrax | model ...]`; with `CLOCK=cpu` in the
 environment it counts processor time, which other work on the machine disturbs less, and
-`ROUNDS` is how often each side runs.
+`ROUNDS` is how often each side runs; `ORDER=ascending` or `descending` has the points
+in that order instead.
 """
 
 import os
@@ -31,6 +32,7 @@ import eqx_pipe as ep
 
 clock = time.process_time if os.environ.get("CLOCK") == "cpu" else time.perf_counter
 ROUNDS = int(os.environ.get("ROUNDS", "21"))
+ORDER = os.environ.get("ORDER", "random")
 N = 65_536
 
 
@@ -137,6 +139,8 @@ def loops(names):
     rng = np.random.default_rng(0)
     trips = rng.exponential(152, 2 * N).astype(np.int32)
     trips = trips[(trips >= 1) & (trips <= 1000)][:N]
+    if ORDER != "random":
+        trips = np.sort(trips)[:: {"ascending": 1, "descending": -1}[ORDER]].copy()
     x = rng.uniform(0.1, 0.9, N).astype(np.float32)
     costs = {
         "order_by": trips,
@@ -145,7 +149,8 @@ def loops(names):
     }
     points = {"n": jnp.asarray(trips), "x": jnp.asarray(x)}
     space = ep.Space({k: ep.Values(v) for k, v in points.items()}, "zip")
-    print(f"{N:,} points of 1 to {trips.max()} steps, {trips.mean():.0f} on average")
+    print(f"{N:,} points of 1 to {trips.max()} steps, {trips.mean():.0f} on average,")
+    print(f"in {ORDER} order")
     for name in names or MODELS:
         model = MODELS[name]
         four = parts(*model)
