@@ -8,26 +8,18 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import pytest
+from compilations import compiled
 
 import eqx_pipe as ep
 
 KEY = jr.key(4)
 SIZE = 1000
 
-_compiled = []
-jax.monitoring.register_event_duration_secs_listener(
-    lambda event, seconds, **kwargs: (
-        _compiled.append(event)
-        if event == "/jax/core/compile/backend_compile_duration"
-        else None
-    )
-)
-
 
 @contextlib.contextmanager
 def nothing_again(monkeypatch):
     """Nothing is compiled, and no more is moved to the device than a few numbers."""
-    moved, put, before = [], jax.device_put, len(_compiled)
+    moved, put, before = [], jax.device_put, len(compiled)
 
     def counting(tree, *args, **kwargs):
         leaves = jax.tree.leaves(tree)
@@ -37,7 +29,7 @@ def nothing_again(monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(jax, "device_put", counting)
         yield
-    assert len(_compiled) == before
+    assert len(compiled) == before
     assert sum(moved) < 200
 
 
@@ -108,9 +100,9 @@ def test_the_arrays_of_a_source_are_the_ones_that_are_read():
 def test_a_second_epoch_of_a_host_source_compiles_nothing(monkeypatch):
     loader = ep.Loader(data()["x"], lambda x: x + 1, batch_size=48)
     cursor = run_epoch(loader, loader.init(KEY))
-    other, before = loader.init(jr.key(6)), len(_compiled)
+    other, before = loader.init(jr.key(6)), len(compiled)
     run_epoch(loader, cursor), run_epoch(loader, other)
-    assert len(_compiled) == before
+    assert len(compiled) == before
 
 
 def bytes_of_scan(drop, shuffle=False):

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import pytest
 
 import eqx_pipe as ep
-from eqx_pipe._sweep import lapack
+from eqx_pipe._sweep import lapack, say
 from eqx_pipe._sweep.batching import choose_batch_size
 from eqx_pipe._sweep.reading import read
 
@@ -90,7 +90,7 @@ def test_the_batch_is_then_small_enough():
 
 def test_a_larger_batch_is_warned_of_once(monkeypatch, caplog):
     monkeypatch.setattr(lapack, "_jaxlib", "0.10.2")
-    monkeypatch.setattr(lapack, "_said", [])
+    monkeypatch.setattr(say, "_said", {"idle cores"})
     monkeypatch.setenv("NPROC", "2")
     fn = lambda a: jnp.linalg.cholesky(a * SQUARE)  # noqa: E731
     space = ep.Linspace(1, 2, 60)

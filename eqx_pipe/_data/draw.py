@@ -107,8 +107,11 @@ def _running_over(source: Any, start: Any, index: Any, size: int, seam: PyTree) 
         return source.take(index)
     last = np.uint32(size - count)
     if seam is None:
-        inside = lambda: source.stretch(start, count)  # noqa: E731
-        return jax.lax.cond(start <= last, inside, lambda: source.take(index))
+        return jax.lax.cond(
+            start <= last,
+            lambda: source.stretch(start, count),
+            lambda: source.take(index),
+        )
     # A conditional would have to write the batch down before anything is done with it.
     over = start > last
     at = jnp.where(over, start - last, np.uint32(0)).astype(np.int32)

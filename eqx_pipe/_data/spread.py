@@ -1,6 +1,5 @@
 """Host arrays as one batch on the devices, each process giving its own rows."""
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -58,7 +57,10 @@ def everywhere(value: Any, sharding: NamedSharding | None) -> Any:
 
     def one(leaf: Any) -> Any:
         host = np.asarray(leaf)
-        fetch: Callable[..., Any] = lambda index: host[index]  # noqa: E731
+
+        def fetch(index: Any) -> np.ndarray:
+            return host[index]
+
         return jax.make_array_from_callback(host.shape, placed, fetch)
 
     return jtu.tree_map(one, value)

@@ -1,8 +1,6 @@
 """All cores of a CPU: a JAX device for each, and a hint for those who use one."""
 
-import logging
 import os
-import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,10 +8,7 @@ import jax
 
 from .._check import check_int
 from .._errors import message
-
-_log = logging.getLogger("eqx_pipe")
-_lock = threading.Lock()
-_said: list[str] = []
+from .say import say_once
 
 THREADS = 8
 """How many threads there are for each device. With 2, JAX 0.10.1 still stood still."""
@@ -83,21 +78,18 @@ def num_cores() -> int:
 def say_if_cores_idle(devices: Sequence[Any], mesh: Any) -> None:
     """Says once per process that a sweep uses one core where there are more.
 
-    Not by a warning, since nothing is wrong and suites that turn warnings into errors
-    would fail; by the logger `eqx_pipe`, which Python shows unless told otherwise.
     Who gives a mesh, or has several processes, has chosen.
     """
     lone = len(devices) == 1 and devices[0].platform == "cpu"
     if mesh is not None or not lone or jax.process_count() > 1:
         return
     cores = num_cores()
-    with _lock:
-        if cores == 1 or _said:
-            return
-        _said.append("idle")
-    _log.warning(
+    if cores == 1:
+        return
+    say_once(
+        "idle cores",
         "eqx_pipe.sweep: this sweep runs on one CPU device, and this process may use "
         "%d cores. To use them all, call `eqx_pipe.use_cpu_devices()` at the top of "
-        "the program, before JAX computes anything. (Said once.)",
+        "the program, before JAX computes anything.",
         cores,
     )

@@ -7,20 +7,15 @@ stands still (`ParallelBatchMap` in `jaxlib/cpu/lapack_kernels.cc`, until jax-ml
 commit 8599924). Only batches that are worth it are split: smaller ones are safe.
 """
 
-import logging
 import math
 import os
-import threading
 from collections.abc import Sequence
 from typing import Any
 
 from jaxlib.version import __version__ as _jaxlib
 
 from .cores import THREADS, num_cores
-
-_log = logging.getLogger("eqx_pipe")
-_lock = threading.Lock()
-_said: list[str] = []
+from .say import say_once
 
 _WORTH = 200_000
 """A batch of fewer operations than this is not split."""
@@ -90,16 +85,13 @@ def say_if_it_may_stand_still(
     """Says once per process that a sweep may wait for ever, and what to do."""
     if whole is None or batch_size <= whole or not may_wait(devices):
         return
-    with _lock:
-        if _said:
-            return
-        _said.append("lapack")
     smaller = f"use a `batch_size` of at most {whole}" if whole else "use JAX 0.11.1"
-    _log.warning(
+    say_once(
+        "linear algebra",
         "eqx_pipe.sweep: with jaxlib %s, batches of %d points of linear algebra on %d "
         "CPU device%s may stand still for ever. Call `eqx_pipe.use_cpu_devices()` at "
         "the top of the program, before JAX computes anything, or set the environment "
-        "variable NPROC to at least %d, or %s. (Said once.)",
+        "variable NPROC to at least %d, or %s.",
         _jaxlib,
         batch_size,
         len(devices),

@@ -6,11 +6,9 @@ with functions of the user's in them are traced for every sweep: what such a fun
 does may have changed.
 """
 
-import collections
 import dataclasses
 import functools as ft
 import math
-import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,13 +21,12 @@ from .._reduce.base import Reduction
 from .._reduce.many import Many
 from .._reduce.reducer import Reducer, begin
 from .evaluate import evaluate
+from .kept import Kept
 from .program import Identity, Program, freeze, identify
 from .trace import Traced
 
-_KEPT = 128
 _KEPT_BYTES = 2**20
-_kept: "collections.OrderedDict[Any, OneReducing]" = collections.OrderedDict()
-_lock = threading.Lock()
+_kept = Kept(128)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,16 +145,12 @@ def _one(reducer: Any, traced: Traced, batch_size: int, form: Any) -> OneReducin
     identity = None if form is None else _identity(reducer)
     if identity is None:
         return _trace(reducer, traced, batch_size)
-    with _lock:
-        if (identity, form) in _kept:
-            _kept.move_to_end((identity, form))
-            return _kept[identity, form]
+    known = _kept.get((identity, form))
+    if known is not None:
+        return known
     made = _trace(reducer, traced, batch_size)
     if made.state_bytes <= _KEPT_BYTES:
-        with _lock:
-            _kept[identity, form] = made
-            while len(_kept) > _KEPT:
-                _kept.popitem(last=False)
+        _kept.put((identity, form), made)
     return made
 
 
