@@ -188,7 +188,7 @@ def test_large_indices_have_the_keys_of_the_definition():
     kernel = build(traced.jaxpr, traced.stored, layout)
     program = identify(traced.jaxpr)
     given = jax.device_put((traced.arrays, program.constants, key), everywhere(layout))
-    a, b, draws = kernel(control(4, 1, first, digits), None, *given)
+    a, b, draws = kernel(control(4, first, digits), None, *given)
     for i in range(4):
         point = space.point(first + i)
         assert (a[i], b[i]) == tuple(point)

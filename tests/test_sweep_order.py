@@ -14,8 +14,6 @@ from hypothesis import strategies as st
 
 import eqx_pipe as ep
 from eqx_pipe._sweep import plan
-from eqx_pipe._sweep.kernel import Layout, _dealt_to
-from eqx_pipe._sweep.points import Listed
 from eqx_pipe._sweep.select import _order, parts_of
 
 
@@ -206,23 +204,6 @@ def test_a_slice_of_a_huge_space_is_not_listed():
     (part,) = parts_of(space.geometry)
     assert part.listed is None and part.size == space.size == 2**39 - 2
     assert part.indices(2**38, 2**38 + 3).tolist() == [2**38 + i for i in range(3)]
-
-
-@given(st.integers(1, 3), st.integers(1, 40))
-def test_batches_are_dealt_to_and_fro(num_devices, points):
-    geometry = ep.Space(ep.Linspace(0, 1, 40)).geometry
-    (part,) = parts_of(geometry)
-    layout = Layout((40,), 4, 10, tuple(jax.devices()[:num_devices]), False, False)
-    listed, batches = Listed(geometry, part), -(-points // 4)
-    dealt = [listed._dealt(0, points, layout, d) for d in range(num_devices)]
-    assert set(np.concatenate(dealt).tolist()) == set(range(points))
-    for device, index in enumerate(dealt):
-        own = jnp.int32(device), jnp.int32(batches), num_devices
-        assert len(index) == 4 * int(_dealt_to(*own))
-        firsts = index[::4] // 4
-        turns = device, num_devices - 1 - device
-        expected = [r * num_devices + turns[r % 2] for r in range(len(firsts))]
-        assert firsts.tolist() == expected
 
 
 @given(st.integers(0, 99))

@@ -7,6 +7,7 @@ import jax
 import numpy as np
 
 from .._types import Key
+from .dealing import Deal
 from .failure import Failures, quiet
 from .kept import Kept
 from .kernel import Layout, build, by_device, everywhere
@@ -37,7 +38,7 @@ class Runner:
 
         def make() -> Any:
             kernel = build(traced.jaxpr, traced.stored, layout)
-            told = points.told(0, 1, 1, layout)
+            told = points.told(0, 1, layout)
             return kernel.lower(*told, *self._arguments).compile()
 
         self._kernel = compiled_once([program], layout, make)
@@ -59,16 +60,16 @@ class Runner:
         across = layout.batch_size * len(layout.devices)
 
         def compute(first: int, now: int) -> Exception | None:
-            count = -(-now // across)
-            told = points.told(first, now, count, layout)
+            told = points.told(first, now, layout)
             try:
                 outputs = kernel(*told, *self._arguments)
                 check_special(outputs)
-                _collect(outputs, values, points, base, first, now, count, layout)
+                places = points.places(first, first + now)
+                _collect(outputs, values, places, base, layout.deal)
             except jax.errors.JaxRuntimeError as error:
                 # JAX would complain about it again when Python exits, unless something
                 # else has run on the device since: no points at all.
-                nothing, table = points.told(first, 1, 1, layout)
+                nothing, table = points.told(first, 1, layout)
                 nothing[0] = 0
                 kernel(nothing, table, *self._arguments)
                 return error
@@ -107,23 +108,18 @@ def compiled_once(
 def _collect(
     outputs: list[Any],
     values: list[np.ndarray],
-    points: Neighbours | Listed,
+    places: slice | np.ndarray,
     base: int,
-    first: int,
-    now: int,
-    count: int,
-    layout: Layout,
+    deal: Deal,
 ) -> None:
-    """Copies what one call computed to its place, without the repeated tail."""
-    places = [
-        points.places(first, now, count, layout, device)
-        for device in range(len(layout.devices))
-    ]
+    """Copies what one call computed to its places, without the repeated tails."""
     for out, into in zip(outputs, values, strict=True):
-        for place, shard in zip(places, by_device(out), strict=True):
+        for device, shard in enumerate(by_device(out)):
             data = np.asarray(shard)
-            if isinstance(place, slice):
-                rows = place.stop - place.start
-                into[place.start - base : place.stop - base] = data[:rows]
+            if isinstance(places, slice):
+                rows = into[places.start - base : places.stop - base]
+                for place, own in deal.stretches(rows, data, device):
+                    place[...] = own
             else:
-                into[place - base] = data[: len(place)]
+                for place, own in deal.stretches(places - base, data, device):
+                    into[place] = own

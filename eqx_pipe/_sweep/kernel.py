@@ -1,10 +1,10 @@
 """The compiled part of a sweep: on every device, a loop of vectorised microbatches.
 
-The host asks for `points` points from some start, `count` microbatches on each device;
-device d computes the microbatches from `d * count` on. All of these are data: with a
-loop of fixed length XLA removes the loop where there is one microbatch, and the same
-point rounds differently. So are the axes' values and the arrays that the function
-closes over. No device waits for another: there is no communication.
+The host asks for `points` points from some start, and each device computes those that
+it is dealt. Both numbers are data: with a loop of fixed length XLA removes the loop
+where there is one microbatch, and the same point rounds differently. So are the axes'
+values and the arrays that the function closes over. No device waits for another: there
+is no communication.
 """
 
 import dataclasses
@@ -22,6 +22,7 @@ from jaxtyping import Array, Int32, UInt32
 
 from .._spaces.index import advance, advance_by
 from .._types import Key
+from .dealing import Deal
 from .evaluate import evaluate
 from .trace import as_data
 
@@ -36,7 +37,7 @@ class Layout:
     `lengths` are those of the grid's dims; `capacity` is the most microbatches that
     one call computes on one device; `strided` says that the points are not neighbours
     in the grid, `wide` that their indices may pass $2^{32}$, `listed` that the points
-    are handed in one by one.
+    are handed in one by one, `singly` that they are dealt one by one.
     """
 
     lengths: tuple[int, ...]
@@ -46,6 +47,12 @@ class Layout:
     strided: bool
     wide: bool
     listed: bool = False
+    singly: bool = False
+
+    @property
+    def deal(self) -> Deal:
+        """Which device gets which points of a call."""
+        return Deal(self.batch_size, len(self.devices), self.singly)
 
 
 def is_narrow(layout: Layout) -> bool:
@@ -73,10 +80,10 @@ def everywhere(layout: Layout) -> NamedSharding:
 
 
 def control(
-    points: int, count: int, first: int, digits: Sequence[int]
+    points: int, first: int, digits: Sequence[int]
 ) -> UInt32[np.ndarray, " control"]:
     """What a call of the kernel is told, as one array."""
-    parts = [points, count, first % 2**32, first // 2**32 % 2**32, *digits]
+    parts = [points, first % 2**32, first // 2**32 % 2**32, *digits]
     return np.array(parts, np.uint32)
 
 
@@ -89,7 +96,7 @@ def build(jaxpr: Any, outputs: Sequence[jax.ShapeDtypeStruct], layout: Layout) -
     array in which device d's points are the d-th block. `table` holds the strides, or
     the points themselves where they are listed.
     """
-    batch = layout.batch_size
+    batch, deal = layout.batch_size, layout.deal
 
     def on_device(
         ctl: UInt32[Array, " control"],
@@ -98,16 +105,8 @@ def build(jaxpr: Any, outputs: Sequence[jax.ShapeDtypeStruct], layout: Layout) -
         constants: list[Array],
         key: Key | None,
     ) -> list[Array]:
-        points, count = ctl[0], ctl[1].astype(jnp.int32)
+        points = ctl[0].astype(jnp.int32)
         device = jax.lax.axis_index(POINTS).astype(jnp.int32)
-        batches = ((points + jnp.uint32(batch - 1)) // jnp.uint32(batch)).astype(
-            jnp.int32
-        )
-        if layout.listed:
-            trips = _dealt_to(device, batches, len(layout.devices))
-        else:
-            trips = jnp.clip(batches - device * count, 0, count)
-
         at_offset = point_function(jaxpr, layout, ctl, table, arrays, constants, key)
 
         def lane(offset: UInt32[Array, ""]) -> list[Array]:
@@ -118,11 +117,11 @@ def build(jaxpr: Any, outputs: Sequence[jax.ShapeDtypeStruct], layout: Layout) -
             ]
 
         def microbatch(step: Int32[Array, ""], filled: list[Array]) -> list[Array]:
-            at = ((device * count + step) * batch).astype(jnp.uint32)
-            offsets = at + jnp.arange(batch, dtype=jnp.uint32)
-            if not layout.listed:
-                # A tail repeats the last point; the host cuts it off.
-                offsets = jnp.minimum(offsets, points - jnp.uint32(1))
+            offsets = deal.first(device, step) + deal.step * jnp.arange(
+                batch, dtype=jnp.int32
+            )
+            # A tail repeats the last point; the host cuts it off.
+            offsets = jnp.minimum(offsets, points - 1).astype(jnp.uint32)
             return [
                 jax.lax.dynamic_update_slice_in_dim(into, out, step * batch, 0)
                 for into, out in zip(filled, jax.vmap(lane)(offsets), strict=True)
@@ -132,7 +131,8 @@ def build(jaxpr: Any, outputs: Sequence[jax.ShapeDtypeStruct], layout: Layout) -
             jnp.zeros((layout.capacity * batch, *leaf.shape), leaf.dtype)
             for leaf in outputs
         ]
-        return jax.lax.fori_loop(jnp.int32(0), trips, microbatch, empty)
+        turns = deal.turns(device, points)
+        return jax.lax.fori_loop(jnp.int32(0), turns, microbatch, empty)
 
     return on_each(on_device, layout)
 
@@ -161,15 +161,6 @@ def by_device(out: Array) -> list[Array]:
     return [out.addressable_data(k) for k in range(out.sharding.num_devices)]
 
 
-def _dealt_to(
-    device: Int32[Array, ""], batches: Int32[Array, ""], num_devices: int
-) -> Int32[Array, ""]:
-    """How many batches a device gets when they are dealt to and fro."""
-    rounds, left_over = batches // num_devices, batches % num_devices
-    turn = jnp.where(rounds % 2 == 0, device, num_devices - 1 - device)
-    return rounds + (turn < left_over).astype(jnp.int32)
-
-
 def point_function(
     jaxpr: Any,
     layout: Layout,
@@ -182,8 +173,8 @@ def point_function(
     """The output leaves as a function of a point's offset in a call of a kernel."""
 
     def at_offset(offset: UInt32[Array, ""]) -> list[Any]:
-        digits = [ctl[4 + k] for k in range(len(layout.lengths))]
-        low, high = ctl[2], ctl[3]
+        digits = [ctl[3 + k] for k in range(len(layout.lengths))]
+        low, high = ctl[1], ctl[2]
         if layout.listed:
             assert table is not None
             row = jax.lax.dynamic_index_in_dim(table, offset, keepdims=False)

@@ -156,7 +156,7 @@ class Job:
         points: Neighbours | Listed = Neighbours(0, 1, 1)
         if self._listed:
             points = Listed(self.geometry, part)
-        told = points.told(0, 1, 1, layout)
+        told = points.told(0, 1, layout)
         arguments = (traced.arrays, traced.program.constants, self.key)
         structs = jax.eval_shape(lambda *x: x, *arguments)
         kernel = build(traced.jaxpr, traced.stored, layout)
@@ -180,6 +180,7 @@ class Job:
             and geometry.window[1] != 1,
             wide=geometry.size > 2**32,
             listed=self._listed,
+            singly=traced.reading.refilled,
         )
 
 

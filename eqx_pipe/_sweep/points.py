@@ -1,14 +1,14 @@
 """In what order a kernel gets the points of a part, and where their outputs go.
 
 Neighbours in the grid are counted off on the device. Others are listed, a row for each
-point, dealt to the devices batch by batch: so points that were sorted by their cost
-are a fair share for every device.
+point.
 """
 
 import dataclasses
 from typing import Any
 
 import numpy as np
+from jaxtyping import Int64
 
 from .._spaces.geometry import Geometry
 from .._spaces.index import digits_of, strides
@@ -24,20 +24,15 @@ class Neighbours:
     step: int
     size: int
 
-    def told(self, first: int, points: int, count: int, layout: Layout) -> Any:
+    def told(self, first: int, points: int, layout: Layout) -> Any:
         """What the kernel is told to compute `points` points from `first` on."""
         digits = digits_of(self.start + self.step * first, layout.lengths)
         table = strides(self.step, layout.lengths) if layout.strided else None
-        return control(points, count, first, digits), table
+        return control(points, first, digits), table
 
-    def places(
-        self, first: int, points: int, count: int, layout: Layout, device: int
-    ) -> Any:
-        """Where in the values the outputs of a device go."""
-        full = count * layout.batch_size
-        return slice(
-            first + min(device * full, points), first + min((device + 1) * full, points)
-        )
+    def places(self, first: int, last: int) -> slice | Int64[np.ndarray, " points"]:
+        """Where in the values of all points the outputs of some go."""
+        return slice(first, last)
 
     def indices(self, first: int, last: int) -> np.ndarray:
         """The indices in the space of some points."""
@@ -56,49 +51,27 @@ class Listed:
         """How many points there are."""
         return self.part.size
 
-    def told(self, first: int, points: int, count: int, layout: Layout) -> Any:
+    def told(self, first: int, points: int, layout: Layout) -> Any:
         """As for neighbours, with a row of numbers for each point."""
-        rows = layout.capacity * layout.batch_size
-        table = np.zeros((rows * len(layout.devices), row_width(layout)), np.uint32)
-        for device in range(len(layout.devices)):
-            index = self._dealt(first, points, layout, device)
-            flat = grid_indices(self.geometry, index)
-            at = device * count * layout.batch_size
-            into = table[at : at + len(index)]
-            if is_narrow(layout):
-                into[:, 0], into[:, 1] = flat, index
-                continue
+        index = self.indices(first, first + points)
+        flat = grid_indices(self.geometry, index)
+        rows = layout.capacity * layout.batch_size * len(layout.devices)
+        table = np.zeros((rows, row_width(layout)), np.uint32)
+        into = table[:points]
+        if is_narrow(layout):
+            into[:, 0], into[:, 1] = flat, index
+        else:
             into[:, -2] = (index % 2**32).astype(np.uint32)
             into[:, -1] = (index // 2**32).astype(np.uint32)
             for k in reversed(range(len(layout.lengths))):
                 into[:, k] = (flat % layout.lengths[k]).astype(np.uint32)
                 flat = flat // layout.lengths[k]
-        return control(points, count, 0, [0] * len(layout.lengths)), table
+        return control(points, 0, [0] * len(layout.lengths)), table
 
-    def places(
-        self, first: int, points: int, count: int, layout: Layout, device: int
-    ) -> Any:
-        """As for neighbours; a tail that repeats a point writes its value again."""
-        return self._dealt(first, points, layout, device)
+    def places(self, first: int, last: int) -> slice | Int64[np.ndarray, " points"]:
+        """As for neighbours."""
+        return self.indices(first, last)
 
     def indices(self, first: int, last: int) -> np.ndarray:
         """The indices in the space of some points."""
         return self.part.indices(first, last)
-
-    def _dealt(
-        self, first: int, points: int, layout: Layout, device: int
-    ) -> np.ndarray:
-        """The points of one device.
-
-        Batches are dealt to the devices to and fro, so that where each costs more than
-        the one before, no device always gets the dearer one.
-        """
-        batch_size, num_devices = layout.batch_size, len(layout.devices)
-        index = self.part.indices(first, first + points)
-        batches = -(-points // batch_size)
-        if over := batches * batch_size - points:
-            index = np.concatenate([index, np.repeat(index[-1:], over)])
-        rounds = np.arange(-(-batches // num_devices))
-        turn = np.where(rounds % 2 == 0, device, num_devices - 1 - device)
-        mine = rounds * num_devices + turn
-        return index.reshape(batches, batch_size)[mine[mine < batches]].reshape(-1)

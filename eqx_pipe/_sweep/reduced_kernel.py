@@ -17,6 +17,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Int32, PyTree, UInt32
 
 from .._types import Key
+from .dealing import Deal
 from .kernel import POINTS, Layout, on_each, point_function
 from .plan import CHUNK_BYTES
 from .reduced_trace import Reducing
@@ -54,7 +55,7 @@ def build_blocks(traced: Traced, reducing: Reducing, layout: Layout) -> Any:
     reducer_constants)`, where `batches` is how many make a block, and gives for each
     leaf of a state an array in which the states of device d are the d-th part.
     """
-    batch = layout.batch_size
+    batch, deal = layout.batch_size, _blocks_to(len(layout.devices))
 
     def on_device(
         ctl: UInt32[Array, " control"],
@@ -66,7 +67,7 @@ def build_blocks(traced: Traced, reducing: Reducing, layout: Layout) -> Any:
         init: list[Array],
         reducer_constants: list[list[Array]],
     ) -> list[Array]:
-        points, count = ctl[0], ctl[1].astype(jnp.int32)
+        points = ctl[0]
         device = jax.lax.axis_index(POINTS).astype(jnp.int32)
         in_all = (points.astype(jnp.int32) + (batch - 1)) // batch
         at_offset = point_function(
@@ -82,8 +83,8 @@ def build_blocks(traced: Traced, reducing: Reducing, layout: Layout) -> Any:
                 )
             ]
 
-        def block(number: Int32[Array, ""], filled: list[Array]) -> list[Array]:
-            first = (device * count + number) * batches
+        def block(turn: Int32[Array, ""], filled: list[Array]) -> list[Array]:
+            first = deal.first(device, turn) * batches
 
             def microbatch(step: Int32[Array, ""], state: list[Array]) -> list[Array]:
                 at = (step * batch).astype(jnp.uint32)
@@ -96,14 +97,13 @@ def build_blocks(traced: Traced, reducing: Reducing, layout: Layout) -> Any:
             last = jnp.minimum(first + batches, in_all)
             state = jax.lax.fori_loop(first, last, microbatch, init)
             return [
-                jax.lax.dynamic_update_index_in_dim(into, leaf, number, 0)
+                jax.lax.dynamic_update_index_in_dim(into, leaf, turn, 0)
                 for into, leaf in zip(filled, state, strict=True)
             ]
 
-        blocks = (in_all + batches - 1) // batches
-        trips = jnp.clip(blocks - device * count, 0, count)
+        turns = deal.turns(device, (in_all + batches - 1) // batches)
         empty = [jnp.stack([leaf] * layout.capacity) for leaf in init]
-        return jax.lax.fori_loop(jnp.int32(0), trips, block, empty)
+        return jax.lax.fori_loop(jnp.int32(0), turns, block, empty)
 
     return on_each(on_device, layout)
 
@@ -201,16 +201,20 @@ def build_gap(reducing: Reducing, traced: Traced, batch: int) -> Any:
     return jax.jit(gap)
 
 
+def _blocks_to(num_devices: int) -> Deal:
+    """The dealing of blocks, each as a batch of points is dealt."""
+    return Deal(1, num_devices)
+
+
 @ft.lru_cache(maxsize=64)
 def block_rows(
-    blocks: int, count: int, capacity: int, num_devices: int
+    blocks: int, capacity: int, num_devices: int
 ) -> Int32[np.ndarray, " blocks"]:
     """Where the state of each block of a call lies among those of all devices."""
-    number = np.arange(capacity * num_devices)
-    device = np.minimum(number // max(count, 1), num_devices - 1)
-    rows = device * capacity + (number - device * count) % capacity
-    assert blocks <= len(rows)
-    rows = rows.astype(np.int32)
+    turn, place = np.divmod(np.arange(blocks), num_devices)
+    device = _blocks_to(num_devices).place(place, turn)
+    rows = np.zeros(capacity * num_devices, np.int32)
+    rows[:blocks] = device * capacity + turn
     rows.flags.writeable = False
     return rows
 

@@ -156,7 +156,7 @@ class _ByPoints:
             ("blocks", layout),
             lambda: (
                 build_blocks(traced, reducing, layout)
-                .lower(*arguments_of(self._told(0, 1, 1), *given))
+                .lower(*arguments_of(self._told(0, 1), *given))
                 .compile()
             ),
         )
@@ -182,8 +182,7 @@ class _ByPoints:
         """The states of the blocks from one point to another, and their rows."""
         layout, blocks = self.layout, self.blocks
         number = -(-(last - first) // blocks.points)
-        count = -(-number // len(layout.devices))
-        told = self._told(first, last - first, count)
+        told = self._told(first, last - first)
         try:
             states = self._compute(*arguments_of(told, *self._given))
             check_special(states, infs=False)
@@ -191,19 +190,19 @@ class _ByPoints:
         except jax.errors.JaxRuntimeError as error:
             # JAX would complain about it again when Python exits, unless something
             # else has run on the device since: no points at all.
-            nothing = self._told(first, 0, 1)
+            nothing = self._told(first, 0)
             jax.block_until_ready(self._compute(*arguments_of(nothing, *self._given)))
             return error
         except Exception as error:
             return as_special(error)
-        return states, block_rows(number, count, layout.capacity, len(layout.devices))
+        return states, block_rows(number, layout.capacity, len(layout.devices))
 
-    def _told(self, first: int, points: int, count: int) -> Any:
+    def _told(self, first: int, points: int) -> Any:
         start, step, _ = self.blocks.job.geometry.window or (0, 1, 0)
         layout = self.layout
         digits = digits_of(start + step * first, layout.lengths)
         table = strides(step, layout.lengths) if layout.strided else None
-        return control(points, count, first, digits), table, self.blocks.batches
+        return control(points, first, digits), table, self.blocks.batches
 
 
 def _gathered(states: list[Array], home: Any) -> list[Any]:
