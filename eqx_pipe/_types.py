@@ -1,9 +1,18 @@
 """Names for the annotations that the package shares."""
 
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+import jax.extend.core
 from jaxtyping import PRNGKeyArray
+
+if TYPE_CHECKING:
+
+    class ClosedJaxpr(Any):
+        """Typed differently from one version of JAX to the next."""
+else:
+    # JAX 0.12 has one class for both, and keeps the second name for now.
+    ClosedJaxpr = getattr(jax.extend.core, "ClosedJaxpr", jax.extend.core.Jaxpr)
 
 Key: TypeAlias = PRNGKeyArray
 """A PRNG key, new-style (`jax.random.key`) or raw (`jax.random.PRNGKey`)."""

@@ -30,10 +30,10 @@ import jax.numpy as jnp
 from jax import lax
 from jax.core import eval_jaxpr
 from jax.custom_derivatives import SymbolicZero
-from jax.extend.core import ClosedJaxpr
 from jax.interpreters import batching
 from jaxtyping import Array, Bool
 
+from .._types import ClosedJaxpr
 from .borrow import borrow, lane_in, spread
 from .dependence import (
     depends_on,

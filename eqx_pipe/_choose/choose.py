@@ -11,11 +11,12 @@ import jax.tree_util as jtu
 import numpy as np
 from jax import lax
 from jax.core import Tracer
-from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
+from jax.extend.core import jaxpr_as_fun
 from jaxtyping import Array, Bool, Int, PyTree
 
 from .._errors import StructureError, message
 from .._tree import differences
+from .._types import ClosedJaxpr
 from . import batch as batch  # registers its rules
 from . import derivative as derivative
 from .primitive import bind, trace

@@ -3,8 +3,9 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
+from jax.extend.core import Jaxpr, Literal
 
+from .._types import ClosedJaxpr
 from .borrow import borrow_p, cut_p
 from .primitive import choose_p
 

@@ -14,9 +14,10 @@ import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 from jax.core import eval_jaxpr
-from jax.extend.core import ClosedJaxpr, Literal, jaxpr_as_fun
+from jax.extend.core import Literal, jaxpr_as_fun
 from jax.interpreters import ad
 
+from .._types import ClosedJaxpr
 from .dependence import used_inputs
 from .primitive import bind, choose_p, trace, zeros
 

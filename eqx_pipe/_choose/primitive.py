@@ -17,8 +17,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.extend.core import ClosedJaxpr, Primitive, jaxpr_as_fun
+from jax.extend.core import Primitive, jaxpr_as_fun
 from jax.interpreters import mlir
+
+from .._types import ClosedJaxpr
 
 choose_p = Primitive("eqx_pipe_choose")
 choose_p.multiple_results = True
@@ -51,7 +53,8 @@ def bind(
 
 def trace(function: Any, *examples: Any) -> ClosedJaxpr:
     """The jaxpr of a function of arrays, for arguments like the examples."""
-    return jax.make_jaxpr(function)(*examples)
+    make: Any = jax.make_jaxpr(function)
+    return make(*examples)
 
 
 def _as_varying(

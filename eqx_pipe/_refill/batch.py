@@ -9,10 +9,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import ClosedJaxpr
 from jax.interpreters import batching
 
 from .._choose.dependence import depends_on
+from .._types import ClosedJaxpr
 from .loop import Spread, as_function, loop, refill_p, run_alone
 
 

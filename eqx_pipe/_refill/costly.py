@@ -1,8 +1,7 @@
 """Which steps of a loop take long on single numbers."""
 
-from jax.extend.core import ClosedJaxpr
-
 from .._choose.dependence import primitive_names
+from .._types import ClosedJaxpr
 
 COSTLY = frozenset(
     """

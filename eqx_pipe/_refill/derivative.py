@@ -9,13 +9,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import ClosedJaxpr
 from jax.interpreters import ad
 from jax.interpreters import partial_eval as pe
 
 from .._choose.dependence import depends_on
 from .._choose.primitive import zeros
 from .._errors import message
+from .._types import ClosedJaxpr
 from .batch import carry_depends
 from .loop import Spread, as_function, loop, refill_p
 

@@ -17,10 +17,10 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.core import eval_jaxpr
-from jax.extend.core import ClosedJaxpr
 from jaxtyping import Array, Bool, Int32
 
 from .._choose.dependence import may_loop_or_call_back
+from .._types import ClosedJaxpr
 from .costly import is_costly
 
 _MOST_LANES = 1024

@@ -19,9 +19,10 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.core import eval_jaxpr
-from jax.extend.core import ClosedJaxpr, Primitive
+from jax.extend.core import Primitive
 from jax.interpreters import mlir
 
+from .._types import ClosedJaxpr
 from .lanes import run_in_lanes
 
 refill_p = Primitive("eqx_pipe_refill")

@@ -9,11 +9,11 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 from jax import lax
-from jax.extend.core import ClosedJaxpr
 from jaxtyping import PyTree
 
 from .._errors import StructureError, describe_value, message
 from .._tree import as_arrays, differences
+from .._types import ClosedJaxpr
 
 # Their rules make the loop what it is.
 from . import batch as _batch  # noqa: F401
@@ -144,9 +144,9 @@ def _strong(
         after[:] = eqx.partition(following(*args), eqx.is_array)
         return jtu.tree_leaves(after[0])
 
+    make: Any = jax.make_jaxpr(step, return_shape=True)
     for _ in range(3):
-        given = map(struct, (*values, *carry))
-        traced, shapes = jax.make_jaxpr(step, return_shape=True)(*given)
+        traced, shapes = make(*map(struct, (*values, *carry)))
         if jtu.tree_structure(after) != jtu.tree_structure([arrays, others]):
             break
         pairs = list(zip(carry, shapes, strict=True))
@@ -156,8 +156,7 @@ def _strong(
             if all(x is y for x, y in zip(strong, carry, strict=True)):
                 return carry, traced
             # Weakly typed ones, as arrays of their own dtype.
-            given = map(struct, (*values, *strong))
-            return strong, jax.make_jaxpr(step)(*given)
+            return strong, make(*map(struct, (*values, *strong)))[0]
         carry = [_promoted(x, y) for x, y in pairs]
     structs = jtu.tree_unflatten(jtu.tree_structure(after[0]), shapes)
     found = "; ".join(differences(first, eqx.combine(structs, after[1])))

@@ -21,6 +21,7 @@ import jax.extend.core
 import numpy as np
 
 from .._spaces.static import Same
+from .._types import ClosedJaxpr
 
 # Equations that `evaluate` can take apart, and where their jaxprs are. Arrays that are
 # closed over inside of them are handed in from outside like all others.
@@ -41,7 +42,7 @@ _IGNORED = {
 
 
 # As tuples made once: a union of types is made anew wherever it is written.
-_JAXPRS = (jax.extend.core.Jaxpr, jax.extend.core.ClosedJaxpr)
+_JAXPRS = (jax.extend.core.Jaxpr, ClosedJaxpr)
 _PLAIN = (bool, int, str, bytes, type)
 _NO_EFFECTS: frozenset[str] = frozenset()
 
