@@ -1,25 +1,41 @@
-"""Which device gets which points: each one once, and no device the dearer half."""
+"""Which device gets which points: each once, and none the dearer half."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+import eqx_pipe as ep
 from eqx_pipe._sweep.dealing import Deal
+from eqx_pipe._sweep.kernel import Layout
+from eqx_pipe._sweep.parts import prepare
 from eqx_pipe._sweep.reduced_kernel import block_rows
 
-deals = st.builds(Deal, st.integers(1, 5), st.integers(1, 4), st.booleans())
+any_deal = given(
+    how=st.sampled_from(["runs", "batches", "points"]),
+    batch=st.integers(1, 5),
+    devices=st.integers(1, 4),
+    points=st.integers(1, 70),
+)
+
+
+def dealt(how, batch, devices, points):
+    return Layout((100,), batch, 1, (None,) * devices, False, False, False, how).deal(
+        points
+    )
 
 
 def computed(deal, device, points):
-    """What a kernel computes on a device: the points of all rounds, in order."""
-    turns = np.arange(int(deal.turns(device, points)))[:, None]
-    within = deal.step * np.arange(deal.batch_size)
-    return np.minimum(deal.first(device, turns) + within, points - 1).reshape(-1)
+    """What a kernel computes on a device: the points of all its batches, in order."""
+    numbers = np.arange(int(deal.count(device, points)))[:, None]
+    within = deal.stride * np.arange(deal.batch_size)
+    return np.minimum(deal.start(device, numbers) + within, points - 1).reshape(-1)
 
 
-@given(deals, st.integers(1, 70))
-def test_every_point_comes_to_its_place(deal, points):
+@any_deal
+def test_every_point_comes_to_its_place(how, batch, devices, points):
+    deal = dealt(how, batch, devices, points)
     rows = np.full((points, 2), -1)
     for device in range(deal.num_devices):
         given = computed(deal, device, points)[:, None] * [1, 10]
@@ -29,29 +45,55 @@ def test_every_point_comes_to_its_place(deal, points):
     assert rows.tolist() == [[i, 10 * i] for i in range(points)]
 
 
-@given(deals, st.integers(0, 70))
-def test_no_device_has_more_than_a_batch_more(deal, points):
-    shares = [int(deal.turns(d, points)) for d in range(deal.num_devices)]
-    assert max(shares) - min(shares) <= 1
-    traced = [deal.turns(jnp.int32(d), jnp.int32(points)) for d in range(len(shares))]
-    assert [int(turns) for turns in traced] == shares
+@any_deal
+def test_no_device_has_more_than_its_share(how, batch, devices, points):
+    deal = dealt(how, batch, devices, points)
+    shares = [int(deal.count(d, points)) for d in range(deal.num_devices)]
+    assert max(shares) == -(-points // (deal.batch_size * deal.num_devices))
+    assert sum(shares) <= -(-points // deal.batch_size) + deal.num_devices - 1
+    none = [int(deal.count(d, 0)) for d in range(deal.num_devices)]
+    assert none == [0] * deal.num_devices
 
 
 @given(st.integers(1, 5), st.integers(1, 4), st.integers(1, 6), st.booleans())
 def test_devices_have_as_much_to_do_where_costs_rise(batch, devices, rounds, singly):
     points = 2 * rounds * batch * devices
-    deal = Deal(batch, devices, singly)
+    deal = Deal(batch, devices, singly=singly)
     loads = [computed(deal, device, points).sum() for device in range(devices)]
-    # Dealt to and fro there is no difference; point by point one point in each batch.
+    # Dealt to and fro there is no difference; point by point one point in each lane.
     allowed = 2 * rounds * batch * (devices - 1) if singly else 0
     assert max(loads) - min(loads) <= allowed
 
 
-def test_batches_are_of_neighbours_unless_points_are_dealt_singly():
+def test_what_is_dealt():
     assert computed(Deal(2, 3), 0, 12).tolist() == [0, 1, 10, 11]
     assert computed(Deal(2, 3), 2, 12).tolist() == [4, 5, 6, 7]
+    assert computed(Deal(2, 3, run=2), 2, 12).tolist() == [8, 9, 10, 11]
+    assert computed(Deal(2, 3, run=2), 1, 7).tolist() == [4, 5, 6, 6]
     assert computed(Deal(2, 3, singly=True), 2, 12).tolist() == [2, 5, 8, 11]
     assert computed(Deal(2, 3, singly=True), 1, 8).tolist() == [1, 4, 7, 7]
+
+
+def test_points_that_may_take_longer_are_dealt():
+    def loop(p):
+        return jax.lax.while_loop(lambda n: n < p, lambda n: n + 1, 0)
+
+    refilled = ep.refill(lambda p: 0, lambda p, n: n < p, lambda p, n: n + 1, last)
+    space = ep.Values(np.arange(12))
+    for fn, costs, how in [
+        (jnp.sin, False, "runs"),
+        (jnp.sin, True, "batches"),
+        (loop, False, "batches"),
+        (refilled, False, "points"),
+        (refilled, True, "points"),
+    ]:
+        args = fn, ep.Space(space), None, 2, tuple(jax.devices()[:2]), costs
+        job = prepare(*args)
+        assert job._layout(job.parts[0], job.traced[0]).dealt == how
+
+
+def last(point, carry):
+    return carry
 
 
 @given(st.integers(1, 40), st.integers(1, 4))

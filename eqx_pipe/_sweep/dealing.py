@@ -1,51 +1,60 @@
 """Which device computes which points of a call of a kernel.
 
-In each round every device gets one batch, in one round from the first device to the
-last, in the next the other way: where cost rises or falls along the points, no device
-always gets the dearer batch, let alone the dearer half. Where a loop refills its lanes
-a device has but a few large batches, and the points are dealt one by one instead.
+Where points may take longer than others, each device gets one batch in each round, in
+one round from the first device to the last, in the next the other way: if cost rises or
+falls along the points, no device always gets the dearer batch, let alone the dearer
+half. Where a loop refills its lanes a device has but a few large batches, and points
+are dealt one by one. Else all batches of a device are neighbours, and their outputs
+are copied in one piece.
 """
 
 import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Int32
 
 
 @dataclasses.dataclass(frozen=True)
 class Deal:
-    """The dealing of points in batches to devices; `singly` is point by point.
+    """The dealing of points to devices, `run` batches at a time or point by point.
 
-    The numbers of devices, rounds and points may be arrays of NumPy or JAX.
+    Numbers of batches, devices and points may be arrays of NumPy, or traced.
     """
 
     batch_size: int
     num_devices: int
+    run: Any = 1
     singly: bool = False
 
     @property
-    def step(self) -> int:
+    def stride(self) -> int:
         """How far apart the points of a batch are."""
         return self.num_devices if self.singly else 1
 
-    def first(self, device: Any, turn: Any) -> Any:
-        """The first point of the batch of a device in some round."""
-        each, others = self.batch_size, self.num_devices
-        if self.singly:
-            return turn * (each * others) + device
-        return (turn * others + self.place(device, turn)) * each
-
     def place(self, device: Any, turn: Any) -> Any:
-        """The place of a device's batch in a round, or the device of that place."""
+        """The place of a device in a round, or the device of that place."""
         return device + turn % 2 * (self.num_devices - 1 - 2 * device)
 
-    def turns(self, device: Any, points: Any) -> Any:
-        """In how many rounds a device gets a batch; the last may not be a full one."""
-        span = self.batch_size * self.num_devices
-        whole = points // span
-        # One more if its batch of the last round begins before the end.
-        return whole + (points - self.first(device, whole) + span - 1) // span
+    def start(self, device: Any, number: Any) -> Any:
+        """The first point of a device's batch with some number."""
+        if self.singly:
+            return number * (self.batch_size * self.num_devices) + device
+        turn, within = number // self.run, number % self.run
+        place = turn * self.num_devices + self.place(device, turn)
+        return (place * self.run + within) * self.batch_size
+
+    def count(self, device: Any, points: Any) -> Int32[Array, ""]:
+        """How many batches a device gets; the last may not be a full one."""
+        run = 1 if self.singly else self.run
+        turns = points // (run * self.batch_size * self.num_devices)
+        left = points - self.start(device, turns * run)
+        more = (left + self.stride * self.batch_size - 1) // (
+            self.stride * self.batch_size
+        )
+        return (turns * run + jnp.clip(more, 0, run)).astype(jnp.int32)
 
     def stretches(
         self, rows: np.ndarray, given: np.ndarray, device: int
@@ -55,19 +64,19 @@ class Deal:
         `rows` has one row for each point, in order, `given` one for each point of the
         device, batch after batch.
         """
-        each, others = self.batch_size, self.num_devices
+        each, others = self.batch_size * self.run, self.num_devices
         if others == 1:
             yield rows, given[: len(rows)]
             return
-        whole = len(rows) // (each * others)
+        turns = len(rows) // (each * others)
         order = (each, others) if self.singly else (others, each)
-        rounds = rows[: whole * each * others].reshape(whole, *order, *rows.shape[1:])
-        mine = given[: whole * each].reshape(whole, each, *given.shape[1:])
+        rounds = rows[: turns * each * others].reshape(turns, *order, *rows.shape[1:])
+        mine = given[: turns * each].reshape(turns, each, *given.shape[1:])
         if self.singly:
             yield rounds[:, :, device], mine
         else:
-            for turn in (0, 1):
-                yield rounds[turn::2, self.place(device, turn)], mine[turn::2]
-        first = self.first(device, whole)
-        last = rows[first : first + each * self.step : self.step]
-        yield last, given[whole * each : whole * each + len(last)]
+            for odd in (0, 1):
+                yield rounds[odd::2, self.place(device, odd)], mine[odd::2]
+        first = self.start(device, turns * self.run)
+        last = rows[first : first + each * self.stride : self.stride]
+        yield last, given[turns * each : turns * each + len(last)]

@@ -65,7 +65,7 @@ class Runner:
                 outputs = kernel(*told, *self._arguments)
                 check_special(outputs)
                 places = points.places(first, first + now)
-                _collect(outputs, values, places, base, layout.deal)
+                _collect(outputs, values, places, base, layout.deal(now))
             except jax.errors.JaxRuntimeError as error:
                 # JAX would complain about it again when Python exits, unless something
                 # else has run on the device since: no points at all.

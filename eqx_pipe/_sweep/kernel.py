@@ -10,7 +10,7 @@ is no communication.
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -37,7 +37,7 @@ class Layout:
     `lengths` are those of the grid's dims; `capacity` is the most microbatches that
     one call computes on one device; `strided` says that the points are not neighbours
     in the grid, `wide` that their indices may pass $2^{32}$, `listed` that the points
-    are handed in one by one, `singly` that they are dealt one by one.
+    are handed in one by one. Devices are dealt runs of batches, batches, or points.
     """
 
     lengths: tuple[int, ...]
@@ -47,12 +47,13 @@ class Layout:
     strided: bool
     wide: bool
     listed: bool = False
-    singly: bool = False
+    dealt: Literal["runs", "batches", "points"] = "batches"
 
-    @property
-    def deal(self) -> Deal:
-        """Which device gets which points of a call."""
-        return Deal(self.batch_size, len(self.devices), self.singly)
+    def deal(self, points: Any) -> Deal:
+        """Which device gets which of some points, whose number may be traced."""
+        across = self.batch_size * len(self.devices)
+        run = (points + (across - 1)) // across if self.dealt == "runs" else 1
+        return Deal(self.batch_size, len(self.devices), run, self.dealt == "points")
 
 
 def is_narrow(layout: Layout) -> bool:
@@ -96,7 +97,7 @@ def build(jaxpr: Any, outputs: Sequence[jax.ShapeDtypeStruct], layout: Layout) -
     array in which device d's points are the d-th block. `table` holds the strides, or
     the points themselves where they are listed.
     """
-    batch, deal = layout.batch_size, layout.deal
+    batch = layout.batch_size
 
     def on_device(
         ctl: UInt32[Array, " control"],
@@ -107,6 +108,7 @@ def build(jaxpr: Any, outputs: Sequence[jax.ShapeDtypeStruct], layout: Layout) -
     ) -> list[Array]:
         points = ctl[0].astype(jnp.int32)
         device = jax.lax.axis_index(POINTS).astype(jnp.int32)
+        deal = layout.deal(jnp.maximum(points, 1))  # a run of none is of no length
         at_offset = point_function(jaxpr, layout, ctl, table, arrays, constants, key)
 
         def lane(offset: UInt32[Array, ""]) -> list[Array]:
@@ -117,9 +119,8 @@ def build(jaxpr: Any, outputs: Sequence[jax.ShapeDtypeStruct], layout: Layout) -
             ]
 
         def microbatch(step: Int32[Array, ""], filled: list[Array]) -> list[Array]:
-            offsets = deal.first(device, step) + deal.step * jnp.arange(
-                batch, dtype=jnp.int32
-            )
+            lanes = deal.stride * jnp.arange(batch, dtype=jnp.int32)
+            offsets = deal.start(device, step) + lanes
             # A tail repeats the last point; the host cuts it off.
             offsets = jnp.minimum(offsets, points - 1).astype(jnp.uint32)
             return [
@@ -131,8 +132,8 @@ def build(jaxpr: Any, outputs: Sequence[jax.ShapeDtypeStruct], layout: Layout) -
             jnp.zeros((layout.capacity * batch, *leaf.shape), leaf.dtype)
             for leaf in outputs
         ]
-        turns = deal.turns(device, points)
-        return jax.lax.fori_loop(jnp.int32(0), turns, microbatch, empty)
+        trips = deal.count(device, points)
+        return jax.lax.fori_loop(jnp.int32(0), trips, microbatch, empty)
 
     return on_each(on_device, layout)
 

@@ -170,6 +170,10 @@ class Job:
         held = [*traced.outputs, *([row] if self._listed else [])]
         batch_size, num_devices = min(self.batch_size, part.size), len(self.devices)
         most = min(part.size, self.stretch)
+        uneven = traced.reading.waits or self._listed
+        dealt = "batches" if uneven else "runs"
+        if traced.reading.refilled:
+            dealt = "points"
         return Layout(
             lengths=lengths,
             batch_size=batch_size,
@@ -180,7 +184,7 @@ class Job:
             and geometry.window[1] != 1,
             wide=geometry.size > 2**32,
             listed=self._listed,
-            singly=traced.reading.refilled,
+            dealt=dealt,
         )
 
 

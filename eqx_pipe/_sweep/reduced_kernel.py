@@ -84,7 +84,7 @@ def build_blocks(traced: Traced, reducing: Reducing, layout: Layout) -> Any:
             ]
 
         def block(turn: Int32[Array, ""], filled: list[Array]) -> list[Array]:
-            first = deal.first(device, turn) * batches
+            first = deal.start(device, turn) * batches
 
             def microbatch(step: Int32[Array, ""], state: list[Array]) -> list[Array]:
                 at = (step * batch).astype(jnp.uint32)
@@ -101,7 +101,7 @@ def build_blocks(traced: Traced, reducing: Reducing, layout: Layout) -> Any:
                 for into, leaf in zip(filled, state, strict=True)
             ]
 
-        turns = deal.turns(device, (in_all + batches - 1) // batches)
+        turns = deal.count(device, (in_all + batches - 1) // batches)
         empty = [jnp.stack([leaf] * layout.capacity) for leaf in init]
         return jax.lax.fori_loop(jnp.int32(0), turns, block, empty)
 
