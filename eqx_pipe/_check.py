@@ -8,6 +8,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import jax.random as jr
 
 from ._errors import describe_value, message, nearest
 
@@ -127,3 +128,22 @@ def check_key(function: str, key: Any) -> None:
             "`jax.vmap`.",
         )
     )
+
+
+def check_draws(function: str, subject: str, keys: Any) -> None:
+    """Raises unless draws from one or more keys are the same alone and under `vmap`.
+
+    `subject` begins the message: who has the keys, and that it has them.
+    """
+    typed = jnp.issubdtype(keys.dtype, jax.dtypes.prng_key)
+    raw = "rbg" if keys.shape[-1:] == (4,) else ""  # four words; other kinds have two
+    kind = str(jr.key_impl(keys)) if typed else raw
+    if "rbg" in kind:
+        raise ValueError(
+            message(
+                function,
+                f"{subject} of the kind `{kind}`, whose draws under `vmap` differ from "
+                "those of a single point.",
+                "Use `jax.random.key(seed, impl='threefry2x32')`.",
+            )
+        )

@@ -48,8 +48,12 @@ class SweepError(RuntimeError):
 
 
 def message(function: str, wrong: str, cure: str) -> str:
-    """One error message: the public function, what was wrong, what to do."""
-    return f"`eqx_pipe.{function}`: {wrong} {cure}"
+    """One error message: the public function, what was wrong, what to do.
+
+    What was wrong may be a list, which ends with the end of a line.
+    """
+    space = "" if wrong.endswith("\n") else " "
+    return f"`eqx_pipe.{function}`: {wrong}{space}{cure}"
 
 
 def nearest(name: object, known: Iterable[object]) -> str:

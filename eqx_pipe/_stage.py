@@ -3,7 +3,6 @@
 import abc
 import dataclasses
 import functools as ft
-import inspect
 import zlib
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -17,6 +16,7 @@ from jaxtyping import PyTree
 
 from ._check import check_callable, check_key
 from ._errors import MissingKeyError, describe_value, locate, message
+from ._signature import parameters
 from ._types import Key, Segment, StageLike
 
 if TYPE_CHECKING:
@@ -374,35 +374,28 @@ def _takes_key(stage: Any) -> bool:
     """Whether a module accepts `key=`. Modules without it are called without."""
     accepts = _type_takes_key(type(stage))
     if accepts is None:  # a wrapper such as `filter_jit(f)`, which knows its `f`
-        return "key" in _parameters(stage)
+        return "key" in parameters(stage)
     return accepts
 
 
 @ft.cache
 def _type_takes_key(cls: type) -> bool | None:
-    parameters = _parameters(cls.__call__)
-    if "key" in parameters:
+    known = parameters(cls.__call__)
+    if "key" in known:
         return True
-    wraps = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    wraps = any(p.kind is p.VAR_KEYWORD for p in known.values())
     return None if wraps else False
 
 
 def _key_argument(fn: Any, key: Key | None) -> dict[str, Any]:
     """The key as a keyword argument for a plain function, if it wants one."""
-    names = list(_parameters(fn))
+    names = list(parameters(fn))
     if "key" not in names[1:]:  # the first is the input, whatever its name
         return {}
-    parameter = _parameters(fn)["key"]
+    parameter = parameters(fn)["key"]
     bound = isinstance(fn, ft.partial) and "key" in fn.keywords
     if bound or parameter.kind is parameter.POSITIONAL_ONLY:
         return {}
     default = parameter.default
     has_default = default is not parameter.empty and default is not None
     return {} if key is None and has_default else {"key": key}
-
-
-def _parameters(fn: Any) -> Mapping[str, inspect.Parameter]:
-    try:
-        return inspect.signature(fn).parameters
-    except (TypeError, ValueError):  # some builtins have no signature
-        return {}

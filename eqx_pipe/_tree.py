@@ -30,12 +30,20 @@ def is_key_array(x: Any) -> bool:
     return eqx.is_array(x) and jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
 
 
+def can_be_traced(x: Any) -> bool:
+    """Whether `x` is an array for JAX: NumPy holds text, dates and objects too."""
+    if isinstance(x, np.ndarray):
+        return x.dtype.kind not in "OSUMmT"
+    return isinstance(x, jax.Array)
+
+
 def as_arrays(tree: PyTree) -> PyTree:
     """`tree` with numbers and NumPy arrays as JAX arrays; other leaves untouched."""
 
     def convert(leaf):
-        # NumPy holds text, dates and objects too, which are no arrays for JAX.
-        text = isinstance(leaf, np.ndarray | np.generic) and leaf.dtype.kind in "OSUMm"
+        text = isinstance(leaf, np.ndarray | np.generic) and not can_be_traced(
+            np.asarray(leaf)
+        )
         return jnp.asarray(leaf) if eqx.is_array_like(leaf) and not text else leaf
 
     return jtu.tree_map(convert, tree)

@@ -244,6 +244,53 @@ def test_only_the_branch_taken_updates_its_state(make):
         assert [int(c) for c in jax.tree.leaves(other)] == [1, 1]
 
 
+def norm():
+    return nn.BatchNorm(3, axis_name="batch", mode="batch")
+
+
+def positive(x):
+    return x[0] > 0
+
+
+def choosing(key):
+    return [
+        ep.cond(positive, nn.Linear(3, 3, key=key)),
+        ep.switch(lambda x: jnp.int32(x[0] > 0), ep.identity, jnp.sin),
+        ep.gated(nn.Linear(3, 3, key=key), gates=(positive,)),
+        ep.cond(positive, ep.cond(positive, jnp.sin), jnp.cos),
+    ]
+
+
+@pytest.mark.parametrize("which", range(4))
+@pytest.mark.parametrize("inference", [False, True])
+def test_state_beside_a_choice_per_example_stays_one(which, inference):
+    x, key = jr.normal(jr.key(1), (8, 3)), jr.key(0)
+    choice = choosing(key)[which]
+    one, state = nn.make_with_state(norm)()
+
+    def over_batch(layer, x):
+        mapped = jax.vmap(layer, (0, None), (0, None), axis_name="batch")
+        return mapped(x, state_of(state))
+
+    one = nn.inference_mode(one, inference)
+    normed, after = over_batch(one, x)
+    chosen = jax.vmap(choice)
+    if inference:
+        choice = nn.inference_mode(choice)
+    for pipe, expected in (
+        (ep.chain(one, choice), chosen(normed)),
+        (ep.chain(choice, one), over_batch(one, chosen(x))[0]),
+        (
+            ep.cond(ep.chain(one, positive), jnp.sin, jnp.cos),
+            jnp.where(normed[:, :1] > 0, jnp.sin(x), jnp.cos(x)),
+        ),
+    ):
+        y, new = over_batch(pipe, x)
+        np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-6)
+        leaves = zip(jax.tree.leaves(new), jax.tree.leaves(after), strict=True)
+        assert all(a.shape == b.shape for a, b in leaves)
+
+
 def state_of(state):
     """A copy, since a state may be used once."""
     leaves, structure = jax.tree.flatten(state)

@@ -29,6 +29,7 @@ from stores import (
 )
 
 import eqx_pipe as ep
+from eqx_pipe._store.store import Store
 from eqx_pipe._sweep import remote
 
 pytest.importorskip("cloudpickle")
@@ -163,6 +164,61 @@ def test_chunks_in_flight_are_bounded(monkeypatch):
     executor = Plain()
     ep.sweep(jnp.sin, ep.Linspace(0, 1, 30), executor=executor, batch_size=1)
     assert executor.most == 3 and len(executor.calls) == 30
+
+
+def test_ctrl_c_ends_where_everything_can_be_cancelled(tmp_path):
+    """As by Dask, whose futures say that they have not begun until they are done."""
+
+    class Pending:
+        def __init__(self):
+            self.futures = []
+
+        def submit(self, fn, *args):
+            self.futures.append(cf.Future())
+            if len(self.futures) == 3:
+                os.kill(os.getpid(), signal.SIGINT)
+            return self.futures[-1]
+
+    executor = Pending()
+    with pytest.raises(KeyboardInterrupt):
+        ep.sweep(
+            jnp.sin,
+            ep.Linspace(0, 1, 8),
+            executor=executor,
+            store=tmp_path / "runs.zarr",
+            batch_size=1,
+        )
+    assert all(future.cancelled() for future in executor.futures)
+
+
+def test_a_chunk_that_another_process_finished_is_left_alone(tmp_path, monkeypatch):
+    """Parts of different sizes overlap, and nobody takes away what is finished."""
+    asked = {"space": ep.Linspace(0, 1, 8), "store": tmp_path / "runs.zarr"}
+    taken = []
+
+    class Overtaken:
+        def submit(self, fn, *args):
+            future = cf.Future()
+            future.set_result(fn(*args))
+            if not taken:
+                ep.sweep(jnp.sin, part=(0, 1), **asked)
+                monkeypatch.setattr(Store, "discard", lambda _, n: taken.append(n))
+                taken.append("begun")
+            return future
+
+    ep.sweep(jnp.sin, part=(0, 2), executor=Overtaken(), batch_size=1, **asked)
+    assert taken == ["begun"] and ep.load_result(asked["store"]).ok.all()
+
+
+def test_settings_travel(threads):
+    space = ep.Linspace(0, 1, 3)
+    for debug, fn in (
+        (jax.debug_nans, lambda x: 0 * jnp.log(x)),
+        (jax.debug_infs, jnp.log),
+    ):
+        for where in ({}, {"executor": threads}):
+            with debug(True), pytest.raises(FloatingPointError):
+                ep.sweep(fn, space, **where)
 
 
 def kills(p, marker):

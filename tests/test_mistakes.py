@@ -78,7 +78,7 @@ def test_the_message_names_the_function_and_ends_with_a_cure(mistake):
     found = re.match(r"`eqx_pipe\.([\w.]+)`: ", text)
     assert found, text
     ft.reduce(getattr, found[1].split("."), ep)  # it exists
-    _, *cure = re.split(r"[.?]\s|\n (?=[A-Z])", text[found.end() :], maxsplit=1)
+    _, *cure = re.split(r"[.?]\s|\n(?=[A-Z])", text[found.end() :], maxsplit=1)
     assert cure and re.search(r"[.)]$", cure[0]), text
 
 

@@ -191,6 +191,22 @@ def nan_gradient(x):
 nan_gradient.defvjp(lambda x: (x, None), lambda _, ct: (ct * jnp.nan,))
 
 
+@jax.custom_vjp
+def half_a_gradient(x):
+    return x**2
+
+
+half_a_gradient.defvjp(lambda x: (x**2, x), lambda x, ct: (ct * x,))
+
+
+@jax.custom_vjp
+def right_gradient(x):
+    return x**2
+
+
+right_gradient.defvjp(lambda x: (x**2, x), lambda x, ct: (2 * ct * x,))
+
+
 def _transposed_wrongly(x):
     def transpose(_, ct):
         return 2.0 * ct
@@ -314,6 +330,77 @@ def test_a_wrong_derivative_is_caught_by_differences(stage):
     ept.check_grad(stage, X)
     with pytest.raises(AssertionError, match="central difference"):
         ept.check_grad(stage, X, numerical=True)
+
+
+def test_a_wrong_custom_vjp_is_caught_by_differences():
+    linear = eqx.nn.Linear(3, 2, key=KEY)
+    ept.check_grad(half_a_gradient, X)
+    with pytest.raises(AssertionError, match="central difference"):
+        ept.check_grad(half_a_gradient, X, numerical=True)
+    with pytest.raises(AssertionError, match="central difference"):
+        wrong = ep.chain(linear, half_a_gradient)
+        ept.check_grad(wrong, X, numerical=True, rtol=1e-2)
+    ept.check_grad(right_gradient, 100 * X, numerical=True)
+    ept.check_grad(ep.chain(linear, right_gradient), X, numerical=True)
+
+
+def never_opens(x):
+    return x.min() > 1000
+
+
+SHUT = ep.gated(jnp.sin, gates=(never_opens,))
+
+
+def chosen_for_good(x, *, key):
+    noise = jr.normal(key, x.shape)
+    return x + jax.lax.cond(jnp.array(False), lambda v: v, jnp.zeros_like, noise)
+
+
+def times_a_difference(x, *, key):
+    return x + (x - x) * jr.normal(key, x.shape)
+
+
+@pytest.mark.parametrize(
+    "stage",
+    [
+        constant_key,
+        draws_for_nothing,
+        ignores_most_of_its_key,
+        chosen_for_good,
+        times_a_difference,
+    ],
+)
+def test_an_ignored_key_is_caught_beside_a_closed_gate(stage):
+    with pytest.raises(AssertionError, match=rf"`1` \({stage.__name__}\)"):
+        ept.check_key(ep.chain(SHUT, stage), X, key=KEY)
+    with pytest.raises(AssertionError, match=rf"`0` \({stage.__name__}\)"):
+        ept.check_key(ep.chain(stage, SHUT), X, key=KEY)
+
+
+def test_an_ignored_key_is_caught_in_a_scan_with_a_closed_gate():
+    deep = ep.repeat(lambda key: ep.chain(SHUT, draws_for_nothing), 2, key=KEY)
+    with pytest.raises(AssertionError, match="all give the same output"):
+        ept.check_key(deep, X, key=KEY)
+
+
+def first_is_positive(x):
+    return x[0] > 0
+
+
+def test_a_draw_in_a_branch_not_taken_is_told_from_no_draw():
+    draws = ep.chain(jnp.sin, ep.cond(first_is_positive, eqx.nn.Dropout(0.5)))
+    with pytest.raises(AssertionError) as caught:
+        ept.check_key(draws, -X, key=KEY)
+    text = str(caught.value)
+    assert "law `key`" in text and "stage: `1` (Cond)" in text
+    assert "draws in a branch only" in text and "give an input for which" in text
+    assert "skip=('key',)" in text
+    ept.check_key(draws, X, key=KEY)
+    with pytest.raises(AssertionError) as caught:
+        ept.check_key(ep.chain(jnp.sin, jnp.tanh), X, key=KEY)
+    text = str(caught.value)
+    assert "law `key`" in text and "stage: (Chain)" in text
+    assert "draws no random numbers at all" in text and "skip=('key',)" in text
 
 
 def test_every_law_has_some_broken_stages():

@@ -187,6 +187,38 @@ def test_nan_never_wins_and_nothing_gives_none():
     assert infinite.values == np.inf
 
 
+@given(
+    st.sampled_from([np.int8, np.int32, np.uint32]),
+    st.integers(-(2**31), 2**31 - 1),
+    st.lists(st.integers(0, 40), min_size=1, max_size=12),
+    st.integers(1, 5),
+)
+def test_the_variance_of_integers_does_not_depend_on_where_they_are(
+    dtype, where, away, batch_size
+):
+    info = np.iinfo(dtype)
+    values = np.clip(where + np.array(away), info.min, info.max).astype(dtype)
+    found = ep.sweep(
+        lambda x: x, ep.Values(values), reduce=ep.Var(), batch_size=batch_size
+    ).values
+    expected = np.var(values.astype(np.float64))
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_the_variance_of_huge_numbers():
+    def variance(values):
+        values = ep.Values(np.float32(values))
+        found = [
+            ep.sweep(lambda x: x, values, reduce=ep.Var(), batch_size=n).values.item()
+            for n in (1, 2, 8)
+        ]
+        assert found[0] == found[1] == found[2]
+        return found[0]
+
+    assert variance([1e20] * 5) == 0
+    assert variance([1e30, 2e30, 3e30]) == np.inf
+
+
 def test_integers_are_exact():
     big = ep.Values(np.full(1000, 2**31 - 1, np.int32), dim="b")
     points = {"i": ep.Values(np.arange(50)), "b": big, "m": ep.Values(-np.arange(50))}

@@ -251,3 +251,10 @@ def test_saving_without_xarray_names_the_extra(tmp_path, monkeypatch):
         result.save(tmp_path / "s.nc")
     with pytest.raises(ImportError, match=r"load_result.*eqx_pipe\[sweep\]"):
         ep.load_result(tmp_path / "r.nc")
+
+
+@pytest.mark.parametrize("suffix", ["zarr", "nc"])
+def test_folders_on_the_way_are_made(suffix, tmp_path):
+    path = tmp_path / "new" / "folder" / f"runs.{suffix}"
+    ep.sweep(jnp.sin, ep.Linspace(0, 1, 3)).save(path)
+    assert ep.load_result(path).values.shape == (3,)

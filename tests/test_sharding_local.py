@@ -50,6 +50,31 @@ def test_rows_of_a_module_as_on_the_whole(mesh, placed, getkey):
     assert np.allclose(stage(given), rows(mlp)(x), atol=1e-5)  # outside jit
 
 
+@pytest.mark.parametrize("which", ["cond", "switch", "gated", "one for all"])
+def test_gradients_where_each_device_chooses(which, getkey):
+    """A sum over devices inside of a branch would wait for those in another."""
+    mesh = jax.make_mesh((4,), ("data",), axis_types=(AxisType.Auto,))
+    layer, x = eqx.nn.Linear(4, 4, key=getkey()), jr.normal(getkey(), (8, 4))
+    stage = {
+        "cond": ep.batched(ep.cond(lambda x: x[0] > 0, layer)),
+        "switch": ep.batched(ep.switch(lambda x: jnp.int32(x[0] > 0), jnp.sin, layer)),
+        "gated": ep.batched(ep.gated(layer, gates=(lambda x: x[0] > 0,))),
+        "one for all": ep.cond(lambda x: x[0, 0] > 0, ep.batched(layer)),
+    }[which]
+    parts = x.reshape(4, 2, 4) if which == "one for all" else x[None]
+
+    def plain(stage):
+        return sum(jnp.sum(stage(part) ** 2) for part in parts)
+
+    def split(stage):
+        return jnp.sum(ep.sharded(stage, mesh, P("data"), P("data"))(x) ** 2)
+
+    found = eqx.filter_jit(eqx.filter_grad(split))(stage)
+    expected = eqx.filter_grad(plain)(stage)
+    for a, b in zip(jtu.tree_leaves(found), jtu.tree_leaves(expected), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
+
+
 def test_collectives_pytrees_and_other_leaves(mesh):
     def stage(x):
         assert x["n"] == 3

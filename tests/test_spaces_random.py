@@ -161,3 +161,45 @@ def test_repr_names_the_sampler():
 def test_misuse_says_what_to_do(make, says):
     with pytest.raises(TypeError, match=says):
         make()
+
+
+class Keyed(ep.Axis):
+    """An axis that draws from a key of its own."""
+
+    key: jax.Array
+    dim: None = None
+
+    def __len__(self):
+        return 2
+
+    def value(self, i, key):
+        return jr.normal(jr.fold_in(self.key, i))
+
+
+@pytest.mark.parametrize("kind", ["rbg", "unsafe_rbg"])
+def test_keys_whose_draws_change_under_vmap_are_refused(kind):
+    key = jr.key(0, impl=kind)
+    says = f"of the kind `{kind}`.*`vmap`.*threefry2x32"
+    with pytest.raises(ValueError, match=f"Space`: `key` is {says}"):
+        ep.Space(ep.Random(jr.normal, 2), key=key)
+    for keys in (jr.split(key, 4), list(jr.split(key, 4))):
+        with pytest.raises(ValueError, match=f"Values`: `values` are keys {says}"):
+            ep.Values(keys)
+    with pytest.raises(ValueError, match=f"Space`: the axis `a` holds keys {says}"):
+        ep.Space({"a": Keyed(key)})
+    for fn in (lambda s: jr.key(s, impl=kind), lambda s: {"k": jr.key(s, impl=kind)}):
+        space = ep.Space({"a": ep.Mapped(fn, ep.Values([1, 2]))})
+        with pytest.raises(ValueError, match=f"the axis `a` gives keys {says}"):
+            space[0]
+
+
+def test_old_keys_are_told_by_the_default_kind():
+    with pytest.raises(ValueError, match="`key` is of the kind `rbg`"):
+        ep.Space(ep.Random(jr.normal, 2), key=jr.PRNGKey(0, impl="rbg"))
+    four = np.ones((3, 4), np.uint32)
+    assert len(ep.Values(four)) == 3
+    with jax.default_prng_impl("rbg"):
+        with pytest.raises(ValueError, match="`values` are keys of the kind `rbg`"):
+            ep.Values(jr.split(jr.PRNGKey(0), 3))
+        assert len(ep.Values(four[0])) == 4  # numbers
+        assert len(ep.Values(four[:, :3])) == 3

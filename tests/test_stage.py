@@ -98,6 +98,10 @@ def test_lift_leaves_stages_alone(unchecked):
 
 def test_whatever_has_the_convention_of_a_layer_is_a_stage():
     x, key = jnp.arange(4.0), jr.key(0)
+
+    def doubled(x, *, key=None):
+        return 2 * x
+
     layers = {
         "module": (Keyless(), -x),
         "stage": (Scale(3.0), 3 * x),
@@ -108,6 +112,10 @@ def test_whatever_has_the_convention_of_a_layer_is_a_stage():
         "filter_jit": (eqx.filter_jit(lambda x: x * 2), 2 * x),
         "filter_jit of a layer": (eqx.filter_jit(Scale(2.0)), 2 * x),
         "vmap": (jax.vmap(lambda v: v * 2), 2 * x),
+        "vmap with a key": (jax.vmap(doubled), 2 * x),
+        "jit of vmap": (jax.jit(jax.vmap(doubled)), 2 * x),
+        "filter_jit of vmap": (eqx.filter_jit(jax.vmap(doubled)), 2 * x),
+        "filter_vmap of a layer": (eqx.filter_vmap(Scale(2.0)), 2 * x),
         "checkpoint": (eqx.filter_checkpoint(Scale(2.0)), 2 * x),
         "lambda layer": (eqx.nn.Lambda(jnp.tanh), jnp.tanh(x)),
         "pool": (eqx.nn.Identity(), x),

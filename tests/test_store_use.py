@@ -76,6 +76,49 @@ def test_the_home_folder_is_known(tmp_path, monkeypatch):
     assert (tmp_path / "runs.zarr").is_dir()
 
 
+@pytest.mark.parametrize("there", [True, False])
+def test_a_link_is_followed(tmp_path, there):
+    if there:
+        (tmp_path / "scratch").mkdir()
+    (tmp_path / "runs.zarr").symlink_to(tmp_path / "scratch")
+    filled(tmp_path / "runs.zarr")
+    again = filled(tmp_path / "runs.zarr")
+    assert (tmp_path / "runs.zarr").is_symlink() and again.ok.all()
+    assert ep.load_result(tmp_path / "scratch").ok.all()
+
+
+def test_what_is_no_file_is_no_chunk(tmp_path):
+    path = tmp_path / "runs.zarr"
+    filled(path)
+    chunk = next((path / "value" / "c").iterdir())
+    chunk.unlink()
+    chunk.mkdir()
+    with pytest.raises(OSError, match="is no file"):
+        np.asarray(ep.load_result(path).values)
+    with pytest.raises((OSError, ep.SweepError)):
+        filled(path)
+    chunk.rmdir()
+    assert filled(path).values[:].tolist() == ep.sweep(double, SPACE).values.tolist()
+
+
+def test_indices_are_integers(tmp_path):
+    values = filled(tmp_path / "runs.zarr").values
+    with pytest.raises(IndexError, match="an index of float64"):
+        values[[0.9, 2.7]]
+    assert values[[]].shape == (0,) and len(values[np.uint8([3, 1])]) == 2
+
+
+def test_long_texts_tell_spaces_apart(tmp_path):
+    def run(text):
+        space = {"x": SPACE, "text": "a" * 300 + text}
+        return ep.sweep(lambda p: p["x"], space, store=tmp_path / "runs.zarr")
+
+    run("1")
+    run("1")
+    with pytest.raises(ValueError, match="leaf text"):
+        run("2")
+
+
 def test_names_that_no_file_can_have(tmp_path):
     result = ep.sweep(lambda x: {"a": x, "a/b": x}, SPACE)
     with pytest.raises(ValueError, match="`a/b` cannot be.*Rename"):

@@ -275,6 +275,24 @@ def test_a_key_is_passed_only_where_it_is_asked_for():
     )
 
 
+def test_a_point_may_be_called_key():
+    """As it is in the functions of `jax.random`."""
+    keys = ep.Values(jr.split(jr.key(0), 3))
+    expected = [jr.normal(k) for k in jr.split(jr.key(0), 3)]
+    for key in (None, jr.key(1)):
+        assert ep.sweep(jr.normal, keys, key=key).values.tolist() == expected
+        assert ep.sweep(lambda key: jr.normal(key), keys, key=key).values.tolist() == (
+            expected
+        )
+
+
+def test_texts_beside_the_axes_pass_through():
+    names = np.array(["no", "yes"])
+    space = {"x": ep.Linspace(1, 3, 3), "names": names}
+    values = ep.sweep(lambda p: p["x"] * len(p["names"][1]), space).values
+    assert values.tolist() == [3, 6, 9]
+
+
 @pytest.mark.parametrize(
     ("make", "error", "says"),
     [

@@ -1,6 +1,9 @@
 """What is compiled again and what is not; two programs never share an entry."""
 
+import dataclasses
+import functools as ft
 import gc
+import weakref
 
 import equinox as eqx
 import jax
@@ -11,7 +14,7 @@ import pytest
 from compilations import compiled
 
 import eqx_pipe as ep
-from eqx_pipe._sweep import program, trace
+from eqx_pipe._sweep import execute, program, trace
 
 
 def space(lo=0.0):
@@ -46,6 +49,17 @@ def inside_while(array):
 def inside_cond(array):
     step = jax.jit(lambda c: c * array[2])
     return lambda p: jax.lax.cond(p["b"] > 0.5, step, lambda c: c, p["a"])
+
+
+def inside_our_cond(array):
+    step = jax.jit(lambda x: x * array[2] + array.sum())
+    choose = ep.cond(lambda x: x > 0.5, step, lambda x: x + array[0])
+    return lambda p: choose(p["b"]) * p["a"]
+
+
+def under_checkpoint(array):
+    step = jax.checkpoint(jax.jit(lambda x: jnp.sin(x * array[2]) * array[1]))
+    return lambda p: step(p["a"]) + jax.grad(lambda x: step(step(x)))(p["b"])
 
 
 def activated(array):
@@ -84,6 +98,8 @@ def numpy_array(array):
         inside_scan,
         inside_while,
         inside_cond,
+        inside_our_cond,
+        under_checkpoint,
         activated,
         module,
         batched_rule,
@@ -245,6 +261,93 @@ def test_a_callback_sees_what_it_closes_over_now():
         ep.sweep(fn, space(), batch_size=1)
         jax.effects_barrier()
     assert len(logs[0]) == len(logs[1]) == 10
+
+
+class Times:
+    """A callback that is an object."""
+
+    def __init__(self, factor):
+        self.factor = factor
+
+    def __call__(self, x):
+        return self.factor[0] * x
+
+
+Scaled = dataclasses.make_dataclass(
+    "Scaled", ["factor"], eq=False, namespace={"__call__": Times.__call__}
+)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda factor: ft.partial(lambda f, x: f[0] * x, factor),
+        lambda factor: ft.partial(lambda x, f: f[0] * x, f=factor),
+        lambda factor: lambda x, f=factor: f[0] * x,
+        lambda factor: lambda x, *, f=factor: f[0] * x,
+        Scaled,
+        Times,
+    ],
+)
+@pytest.mark.parametrize("array", [np.float32, list])
+def test_equal_callbacks_that_may_change_are_not_one(make, array):
+    def values(callback):
+        struct = jax.ShapeDtypeStruct((), jnp.float32)
+
+        def fn(p):
+            return jax.pure_callback(callback, struct, p["a"], vmap_method="sequential")
+
+        return ep.sweep(fn, space(), batch_size=1).values
+
+    first, second = array([2]), array([2])
+    held = make(first)
+    once = values(held)
+    first[0] = 100
+    np.testing.assert_array_equal(values(make(second)), once)
+    np.testing.assert_array_equal(values(held), 50 * once)
+
+
+def test_a_rule_of_batching_is_not_shared():
+    factor = [2.0]
+
+    def fresh():
+        @jax.custom_batching.custom_vmap
+        def times(x):
+            return x * factor[0]
+
+        @times.def_vmap
+        def rule(size, batched, x):
+            return x * factor[0], True
+
+        return lambda p: times(p["a"])
+
+    once = ep.sweep(fresh(), space()).values
+    factor[0] = 4.0
+    np.testing.assert_array_equal(ep.sweep(fresh(), space()).values, 2 * once)
+
+
+def test_only_programs_keep_what_callbacks_hold():
+    data = Times(np.ones(3, np.float32))
+    alive = weakref.ref(data)
+
+    def fn(p):
+        struct = jax.ShapeDtypeStruct((), jnp.float32)
+        return jax.pure_callback(
+            lambda x, data=data: data(x), struct, p["a"], vmap_method="sequential"
+        )
+
+    ep.sweep(fn, space(), batch_size=1)
+    execute._kernels._entries.clear()
+    del data, fn
+    jax.clear_caches()
+    gc.collect()
+    assert alive() is None
+
+
+def test_large_arrays_that_stay_inside_are_known_by_their_hash():
+    large = program.freeze(np.arange(1000.0))
+    assert large == program.freeze(np.arange(1000.0))
+    assert large != program.freeze(np.arange(1000.0) + 1) and len(str(large)) < 400
 
 
 def test_other_dtypes_and_lengths_are_other_programs():

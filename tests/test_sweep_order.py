@@ -93,6 +93,22 @@ def test_costs_that_are_none_are_an_error(order_by, says):
         ep.sweep(jnp.sin, ep.Linspace(0, 1, 5), order_by=order_by)
 
 
+def test_an_error_of_the_costs_says_so():
+    def negative(x):
+        return eqx.error_if(x, x > 0.6, "too dear")
+
+    space = ep.Linspace(0, 1, 3)
+    with pytest.raises(ep.SweepError, match="`order_by` failed at point 2.*too dear"):
+        ep.sweep(jnp.sin, space, order_by=negative, on_error="isolate")
+    with pytest.raises(TypeError, match="`order_by` needs a PRNG key"):
+        ep.sweep(jnp.sin, space, key=jr.key(0), order_by=lambda x, key: jr.uniform(key))
+    with pytest.raises(ZeroDivisionError) as caught:
+        ep.sweep(jnp.sin, space, order_by=lambda x: 1 / 0)
+    assert "It was called for `order_by`." in caught.value.__notes__
+    with pytest.raises(ValueError, match="for 3 points"):
+        ep.sweep(jnp.sin, space, order_by=np.ones(2), reduce=ep.Mean())
+
+
 def fails(bad):
     def fn(point, key):
         wrong = jnp.any(jnp.stack([point == b for b in bad])) if bad else False
@@ -175,9 +191,28 @@ def test_the_plain_loop_isolates_too():
     with jax.disable_jit():
         result = ep.sweep(fn, ep.Linspace(0, 1, 3), on_error="isolate")
         with pytest.raises(ValueError, match="mine"):
-            ep.sweep(fn, ep.Values([0.5, 0.5]), on_error="isolate")
+            ep.sweep(fn, ep.Values([0.5, 0.5]))
     assert result.ok.tolist() == [True, False, True]
     assert np.isnan(result.values["x"][1]) and result.values["n"].tolist() == [3, 0, 3]
+
+
+@pytest.mark.parametrize("reduce", [None, ep.Mean("x")])
+def test_where_all_points_fail_there_is_no_result_but_a_form(reduce):
+    def fn(x, key):
+        fails = eqx.error_if(x, x >= 0, "always")
+        return {"x": fails, "n": jnp.int32(1), "key": key}
+
+    asked = {"key": jr.key(0), "on_error": "isolate", "reduce": reduce}
+    compiled = ep.sweep(fn, ep.Linspace(0, 1, 3), **asked)
+    with jax.disable_jit():
+        plain = ep.sweep(fn, ep.Linspace(0, 1, 3), **asked)
+    assert not compiled.ok.any() and not plain.ok.any()
+    if reduce is not None:
+        assert np.isnan(compiled.values) and np.isnan(plain.values)
+        return
+    for result in (compiled, plain):
+        assert np.isnan(result.values["x"]).all() and not result.values["n"].any()
+        assert not jr.key_data(result.values["key"]).any()
 
 
 def test_nans_found_by_debug_nans_are_failures():

@@ -60,9 +60,12 @@ def choose(
     leaves, structure = jtu.tree_flatten(arrays)
     traced = _trace_branches(branches, leaves, structure, static)
     dtypes = _common_dtypes(function, names, traced, cure)
-    jaxprs = [_cast_outputs(t.jaxpr, dtypes, leaves) for t in traced]
+    same = _handed_on([t.jaxpr for t in traced])
+    changed = [k for k, place in enumerate(same) if place is None]
+    jaxprs = [_changed_outputs(t.jaxpr, changed, dtypes, leaves) for t in traced]
     constants, jaxprs = _share_constants(jaxprs, leaves)
-    outputs = bind(index, [*constants, *leaves], jaxprs)
+    chosen = iter(bind(index, [*constants, *leaves], jaxprs))
+    outputs = [next(chosen) if place is None else leaves[place] for place in same]
     # Evaluated outside jit, a constant output comes as a NumPy scalar.
     return traced[0].assemble(
         [y if isinstance(y, jax.Array) else jnp.asarray(y) for y in outputs]
@@ -172,21 +175,42 @@ def _common_dtype(avals: Sequence[Any]) -> Any:
     return dtype
 
 
-def _cast_outputs(
-    jaxpr: ClosedJaxpr, dtypes: Sequence[Any], leaves: Sequence[Any]
+def _handed_on(jaxprs: Sequence[ClosedJaxpr]) -> list[int | None]:
+    """For each output the input that all branches hand on, or `None`.
+
+    State that no branch has is not chosen: under `vmap` it would become one for each
+    example.
+    """
+
+    def places(jaxpr: ClosedJaxpr) -> list[int | None]:
+        inner: Any = getattr(jaxpr, "jaxpr", jaxpr)
+        inputs = {id(v): k for k, v in enumerate(inner.invars)}
+        return [inputs.get(id(v)) for v in inner.outvars]
+
+    columns = zip(*map(places, jaxprs), strict=True)
+    return [column[0] if len(set(column)) == 1 else None for column in columns]
+
+
+def _changed_outputs(
+    jaxpr: ClosedJaxpr,
+    changed: Sequence[int],
+    dtypes: Sequence[Any],
+    leaves: Sequence[Any],
 ) -> ClosedJaxpr:
-    """Gives the outputs these dtypes, none of them weak."""
+    """A branch with the outputs that some branch changes, of their common dtypes.
+
+    None of them is weakly typed.
+    """
     pairs = list(zip(jaxpr.out_avals, dtypes, strict=True))
-    if all(a.dtype == d and not a.weak_type for a, d in pairs):
+    right = all(a.dtype == d and not a.weak_type for a, d in pairs)
+    if right and len(changed) == len(pairs):
         return jaxpr
 
-    def cast(*leaves: Any) -> Any:
+    def function(*leaves: Any) -> Any:
         outputs = jaxpr_as_fun(jaxpr)(*leaves)
-        return [
-            lax.convert_element_type(y, d) for y, d in zip(outputs, dtypes, strict=True)
-        ]
+        return [lax.convert_element_type(outputs[k], dtypes[k]) for k in changed]
 
-    return trace(cast, *leaves)
+    return trace(function, *leaves)
 
 
 def _share_constants(

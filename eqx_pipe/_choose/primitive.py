@@ -13,12 +13,15 @@ custom primitives, "How JAX primitives work".
 from collections.abc import Sequence
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
+import jax.tree_util as jtu
 import numpy as np
 from jax import lax
 from jax.extend.core import Primitive, jaxpr_as_fun
 from jax.interpreters import mlir
+from jaxtyping import PyTree
 
 from .._types import ClosedJaxpr
 
@@ -87,6 +90,26 @@ def _varying_axes(aval: Any) -> frozenset[str]:
     if hasattr(aval, "mat"):
         return aval.mat.varying
     return getattr(aval, "vma", frozenset())  # its name before JAX 0.10.2
+
+
+def varying_as(index: Any, tree: PyTree) -> PyTree:
+    """`tree` with floats that vary over the mesh axes of `shard_map` that `index` does.
+
+    Where devices choose each for themselves, no branch may sum over them: those that
+    chose another would be waited for. So parameters that they share become one for each
+    device before, and their gradients are summed there.
+    """
+    axes = _varying_axes(jax.typeof(index))
+    if not axes:
+        return tree
+
+    def vary(leaf: Any) -> Any:
+        if not (eqx.is_array(leaf) and jnp.issubdtype(leaf.dtype, jnp.inexact)):
+            return leaf
+        missing = axes - _varying_axes(jax.typeof(leaf))
+        return lax.pcast(leaf, tuple(missing), to="varying") if missing else leaf
+
+    return jtu.tree_map(vary, tree)
 
 
 def zeros(examples: Sequence[Any]) -> list[Any]:

@@ -10,6 +10,7 @@ from jaxtyping import Array, Int, PyTree
 
 from .._check import check_choice
 from .._choose.choose import choose
+from .._choose.primitive import varying_as
 from .._errors import message
 from .._stage import Composite, Scope, as_stage, enter, identity
 from .._tree import join_path, tree_text
@@ -32,13 +33,14 @@ class Cond(Composite):
         self, x: PyTree, state: eqx.nn.State | None, scope: Scope
     ) -> tuple[PyTree, eqx.nn.State | None]:
         pred, state = run_predicate("cond", scope, "pred", self.pred, x, state)
+        otherwise, then, x = varying_as(pred, (self.otherwise, self.then, x))
         return choose(
             "cond",
             [join_path(scope.path, name) for name in ("otherwise", "then")],
             pred,
             [
-                branch_of(scope, "otherwise", self.otherwise),
-                branch_of(scope, "then", self.then),
+                branch_of(scope, "otherwise", otherwise),
+                branch_of(scope, "then", then),
             ],
             x,
             state,
@@ -103,11 +105,12 @@ class Switch(Composite):
         self, x: PyTree, state: eqx.nn.State | None, scope: Scope
     ) -> tuple[PyTree, eqx.nn.State | None]:
         index, state = self._index(x, state, scope)
+        stages, x = varying_as(index, (self.stages, x))
         return choose(
             "switch",
             [join_path(scope.path, i) for i in range(len(self.stages))],
             index,
-            [branch_of(scope, i, stage) for i, stage in enumerate(self.stages)],
+            [branch_of(scope, i, stage) for i, stage in enumerate(stages)],
             x,
             state,
         )

@@ -12,6 +12,7 @@ from jaxtyping import Array, Bool, PyTree
 
 from .._check import check_choice
 from .._choose.choose import Like, choose
+from .._choose.primitive import varying_as
 from .._errors import describe_value, message
 from .._stage import Composite, Scope, as_stage, enter
 from .._tree import as_arrays, join_path
@@ -70,10 +71,11 @@ class Gated(Composite):
         for segment, stage, is_open in zip(
             self.segments, self.stages, opens, strict=True
         ):
+            stage, given = varying_as(is_open, (stage, x))
             closed, branch, cure = self._ways(scope, segment, stage)
             ways = (f'closed="{self.closed}"', join_path(scope.path, segment))
             y, state = choose(
-                "gated", ways, is_open, [closed, branch], x, state, cure=cure
+                "gated", ways, is_open, [closed, branch], given, state, cure=cure
             )
             if scope.record is not None:
                 scope.record[join_path(scope.path, segment)] = y

@@ -9,6 +9,7 @@ import equinox as eqx
 from jaxtyping import PyTree
 
 from .._errors import message, nearest
+from .._signature import parameters
 from .._stage import Composite, Lift, Scope, as_stage, enter, is_stateful
 from .._types import StageLike
 from .dag import INPUT, check_alive, check_nodes, order, read_edges, read_sink
@@ -82,7 +83,7 @@ def _check_inputs(name: str, stage: Any, predecessors: tuple[str, ...]) -> None:
             signature = inspect.signature(target)
         except (TypeError, ValueError):  # some builtins have no signature
             return
-        keyword = {"key": None} if "key" in signature.parameters else {}
+        keyword = {"key": None} if "key" in parameters(target) else {}
         try:
             signature.bind(*predecessors, *[None] * is_stateful(stage), **keyword)
             return

@@ -1,5 +1,6 @@
 """`Sum`, `Mean`, `Var`: leaf by leaf, without losing digits."""
 
+import functools as ft
 from typing import Any
 
 import equinox as eqx
@@ -155,6 +156,8 @@ class Var(Reduction):
             share = exact.as_float(second.count, dtype)
             share = share / jnp.maximum(left + share, 1)
             step = (b[0] - a[0]) + (b[1] - a[1])
+            # From or to nothing is no step; the square of one may be infinite.
+            step = jnp.where((left == 0) | (share == 0), jnp.zeros_like(step), step)
             moved = exact.add(a, exact.lift(step * share.astype(dtype)))
             # The mean of nothing is no place to start from.
             means.append(
@@ -179,16 +182,31 @@ def _spread(
     leaf: Array, ok: Bool[Array, " points"], count: exact.Pair
 ) -> tuple[exact.Pair, exact.Pair]:
     """The mean of a batch and its sum of squared deviations."""
-    leaf = leaf.astype(exact.wide_float(leaf.dtype))
+    leaf, low = _halves(leaf)
+    whole = leaf if low is None else leaf + low
     n = jnp.maximum(exact.as_float(count, leaf.dtype), 1).astype(leaf.dtype)
     kept = ok.reshape(ok.shape + (1,) * (leaf.ndim - 1))
     zeros = jnp.zeros_like(leaf)
     # Any number near the mean will do; what it misses is added below.
-    near = jnp.sum(jnp.where(kept, leaf, zeros), axis=0) / n
-    away = jnp.where(kept, leaf - near[None], zeros)
+    near = jnp.sum(jnp.where(kept, whole, zeros), axis=0) / n
+    away = leaf - near[None]
+    away = jnp.where(kept, away if low is None else away + low, zeros)
     missed = jnp.add(*exact.total(away, ok)) / n
     square = exact.total(_square(away), ok)
-    return (near, missed), exact.add(square, exact.lift(-_square(missed) * n.real))
+    nearer = exact.add(square, exact.lift(-_square(missed) * n.real))
+    # Of infinite squares nothing can be taken away.
+    finite = jnp.isfinite(square[0])
+    first, second = map(ft.partial(jnp.where, finite), nearer, square)
+    return (near, missed), (first, second)
+
+
+def _halves(leaf: Array) -> tuple[Array, Array | None]:
+    """Floats whose sum is the leaf; long integers need two, of high and low bits."""
+    dtype = exact.wide_float(leaf.dtype)
+    if leaf.dtype.itemsize < 4 or not exact.is_exact(leaf.dtype):
+        return leaf.astype(dtype), None
+    low = leaf & jnp.asarray(2 ** (4 * leaf.dtype.itemsize - 4) - 1, leaf.dtype)
+    return (leaf - low).astype(dtype), low.astype(dtype)
 
 
 def _square(x: Array) -> Array:

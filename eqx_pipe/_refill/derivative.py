@@ -17,7 +17,7 @@ from .._choose.primitive import zeros
 from .._errors import message
 from .._types import ClosedJaxpr
 from .batch import carry_depends
-from .loop import Spread, as_function, loop, refill_p
+from .loop import Spread, as_function, loop, refill_p, struct
 
 
 def _jvp(
@@ -30,7 +30,7 @@ def _jvp(
     size: int | None,
     spread: tuple[Spread, ...],
 ) -> tuple[list[Any], list[Any]]:
-    inexact = [jnp.issubdtype(x.dtype, jnp.inexact) for x in primals]
+    inexact = [jnp.issubdtype(struct(x).dtype, jnp.inexact) for x in primals]
     moving = [
         type(t) is not ad.Zero and i for t, i in zip(tangents, inexact, strict=True)
     ]

@@ -84,9 +84,10 @@ def _opened(
 
 
 def struct(x: Any) -> jax.ShapeDtypeStruct:
-    """The type of an array."""
-    weak = bool(getattr(x, "weak_type", False))
-    return jax.ShapeDtypeStruct(jnp.shape(x), x.dtype, weak_type=weak)
+    """The type of an array, or of a number that JAX has left as it was."""
+    aval = x if hasattr(x, "dtype") else jax.typeof(x)
+    weak = bool(getattr(aval, "weak_type", False))
+    return jax.ShapeDtypeStruct(jnp.shape(x), aval.dtype, weak_type=weak)
 
 
 def of_one(x: Any, batched: bool) -> jax.ShapeDtypeStruct:

@@ -12,7 +12,7 @@ from jax import lax
 from jaxtyping import PyTree
 
 from .._errors import StructureError, describe_value, message
-from .._tree import as_arrays, differences
+from .._tree import as_arrays, can_be_traced, differences
 from .._types import ClosedJaxpr
 
 # Their rules make the loop what it is.
@@ -100,7 +100,7 @@ def _run(cond: Any, body: Any, point: PyTree, first: PyTree) -> PyTree:
     """The last carry."""
     arrays, others = eqx.partition(first, eqx.is_array)
     carry, structure = jtu.tree_flatten(arrays)
-    given, fixed = eqx.partition(point, _is_array)
+    given, fixed = eqx.partition(point, can_be_traced)
     values, point_structure = jtu.tree_flatten(given)
 
     def whole(args: Any) -> tuple[PyTree, PyTree]:
@@ -193,7 +193,3 @@ def _as_boolean(found: Any) -> Any:
             "join several by `jnp.any` or `jnp.all`.",
         )
     )
-
-
-def _is_array(x: Any) -> bool:
-    return isinstance(x, jax.Array | np.ndarray)

@@ -1,7 +1,7 @@
 """The axes: evenly spaced, evenly spaced in the logarithm, given one by one."""
 
 import operator
-from typing import Any, NoReturn
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -14,6 +14,7 @@ from .._errors import describe_value, message
 from .._tree import is_key_array
 from .._types import Key
 from .axis import Axis, check_dim, check_length
+from .given import as_values
 from .lookup import Lookup, as_ends, look_up, tabulate, take
 
 
@@ -137,8 +138,10 @@ class Values(Axis):
 
     **Shapes:** `values` is `(n, *shape)`; each value is `(*shape,)`.
 
-    **Raises:** `ValueError` if there are no values, if their shapes differ, or if an
-    integer does not fit JAX's integers; `TypeError` for values that are not numbers.
+    **Raises:** `ValueError` if there are no values, if their shapes differ, if a number
+    is too large for the dtype that JAX gives it, or for PRNG keys of the kind `rbg`,
+    whose draws under `vmap` differ from those of a single point; `TypeError` for values
+    that are not numbers, or are keys of several kinds.
 
     !!! example
 
@@ -153,7 +156,7 @@ class Values(Axis):
 
     def __init__(self, values: Any, *, dim: Any = None):
         check_dim("Values", dim)
-        self.values = _as_values(values)
+        self.values = as_values(values)
         self.dim = dim
         check_length("Values", self.values.shape[0])
 
@@ -181,73 +184,6 @@ def _refuse_ends(lo: Any, hi: Any, what: str) -> None:
             f"{what}: `lo` is {describe_value(lo)}, `hi` is {describe_value(hi)}.",
             "A geometric sequence needs two ends of the same sign, neither zero; use "
             "`Linspace`, or `Values` with the numbers you want.",
-        )
-    )
-
-
-def _as_values(values: Any) -> Array:
-    if isinstance(values, str | bytes) or not (
-        hasattr(values, "shape") or hasattr(values, "__iter__")
-    ):
-        _refuse_values(TypeError, f"`values` is {describe_value(values)}.")
-    if not hasattr(values, "shape"):
-        values = list(values)
-        if not values:
-            _refuse_values(ValueError, "`values` is empty.")
-        values = _stack(values)
-    if len(values.shape) == 0:
-        _refuse_values(TypeError, f"`values` is {describe_value(values)}, one value.")
-    if values.shape[0] == 0:
-        _refuse_values(
-            ValueError, f"`values` has the shape {values.shape}: it is empty."
-        )
-    if isinstance(values, jax.Array):
-        return values
-    try:
-        with np.errstate(over="ignore"):
-            array = jnp.asarray(values)
-    except (TypeError, OverflowError, ValueError) as error:
-        _refuse_values(
-            TypeError, f"`values` holds what JAX has no dtype for ({error})."
-        )
-    if jnp.issubdtype(array.dtype, jnp.integer) and not np.array_equal(
-        np.asarray(array), np.asarray(values)
-    ):
-        _refuse_values(ValueError, f"an integer does not fit {array.dtype}.")
-    if jnp.issubdtype(array.dtype, jnp.inexact):
-        # By NumPy: under `jit` the array is traced.
-        given = np.asarray(values)
-        with np.errstate(over="ignore"):
-            fitted = given.astype(array.dtype)
-        if np.any(np.isinf(fitted) & ~np.isinf(given)):
-            _refuse_values(ValueError, f"a number is too large for {array.dtype}.")
-    return array
-
-
-def _stack(values: list[Any]) -> Any:
-    """A list of numbers or arrays as one array."""
-    shapes = [np.shape(x) for x in values]
-    for i, shape in enumerate(shapes):
-        if shape != shapes[0]:
-            _refuse_values(
-                ValueError,
-                f"`values[{i}]` has the shape {shape}, `values[0]` {shapes[0]}.",
-            )
-    if any(isinstance(x, jax.Array) for x in values):
-        return jnp.stack([jnp.asarray(x) for x in values])
-    array = np.asarray(values)
-    if array.dtype.kind not in "biufcV":
-        _refuse_values(TypeError, f"`values` holds {describe_value(values[0])}, ....")
-    return array
-
-
-def _refuse_values(kind: type[Exception], wrong: str) -> NoReturn:
-    raise kind(
-        message(
-            "Values",
-            wrong,
-            "Give a sequence of numbers, of PRNG keys, or of arrays of one shape, at "
-            "least one, within the range of its dtype (64 bits need `jax_enable_x64`).",
         )
     )
 

@@ -6,7 +6,8 @@ from typing import Any
 import jax.tree_util as jtu
 from jaxtyping import PyTree
 
-from .._tree import path_name
+from .._errors import describe_value, message
+from .._tree import join_path, path_name
 from .axis import Axis, is_axis
 
 BARE = "x"
@@ -14,8 +15,15 @@ BARE = "x"
 
 
 def axes_by_path(tree: PyTree) -> dict[tuple[Any, ...], Axis]:
-    """Every axis by its key path, in JAX's order (a dict's keys sorted)."""
-    leaves = jtu.tree_flatten_with_path(tree, is_leaf=is_axis)[0]
+    """Every axis by its key path, in JAX's order (a dict's keys sorted).
+
+    Raises a `TypeError` if the keys of a dict cannot be sorted.
+    """
+    try:
+        leaves = jtu.tree_flatten_with_path(tree, is_leaf=is_axis)[0]
+    except ValueError:
+        _check_keys(tree, "")
+        raise
     return {path: leaf for path, leaf in leaves if is_axis(leaf)}
 
 
@@ -47,3 +55,27 @@ def _walk(node: PyTree, path: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
     for step, child in children:
         if step:  # a leaf flattens to itself, with an empty path
             yield from _walk(child, (*path, *step))
+
+
+def _check_keys(node: PyTree, place: str) -> None:
+    """Raises a `TypeError` if JAX cannot sort the keys of a dict at `node` or below."""
+    if is_axis(node):
+        return
+    try:
+        children = jtu.tree_flatten_with_path(node, is_leaf=lambda x: x is not node)[0]
+    except ValueError as error:
+        if not isinstance(node, dict):
+            raise
+        of_each_type = {type(key): key for key in node}.values()
+        keys = " and ".join(map(describe_value, of_each_type))
+        raise TypeError(
+            message(
+                "Space",
+                f"the dict at `{place or '.'}` has keys such as {keys}.",
+                "JAX sorts the keys of a dict: give keys of one type that can be "
+                "sorted, such as strings.",
+            )
+        ) from error
+    for step, child in children:
+        if step:  # a leaf flattens to itself, with an empty path
+            _check_keys(child, join_path(place, path_name(step)))

@@ -7,17 +7,20 @@ from collections.abc import Iterator
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
+import jax.tree_util as jtu
 from jax.core import Tracer
 from jaxtyping import Array, PyTree
 
-from .._check import check_choice, check_key
+from .._check import check_choice, check_draws, check_key
 from .._errors import describe_value, message
+from .._tree import is_key_array
 from .._types import Key
-from .axis import Axis
+from .axis import Axis, is_axis
 from .geometry import Geometry, axis_key, geometry_of
 from .index import BITS, advance_by, digits_of, strides
-from .order import axes_by_path, written_order
+from .order import axes_by_path, axis_name, written_order
 from .random import MissingAxisKey
 from .static import static_index
 
@@ -42,8 +45,10 @@ class Space(eqx.Module):
     a space again, of one dim named `point`.
 
     **Raises:** `ValueError` if there is no axis, if axes of one dim differ in length,
-    or if a name stands for two dims; `MissingKeyError` (a `ValueError`) if an axis
-    draws its values and there is no `key`.
+    if a name stands for two dims, or for keys of the kind `rbg`, whose draws under
+    `vmap` differ from those of a single point; `MissingKeyError` (a `ValueError`) if an
+    axis draws its values and there is no `key`; `TypeError` if the keys of a dict
+    cannot be sorted.
 
     !!! example
 
@@ -65,6 +70,8 @@ class Space(eqx.Module):
     def __init__(self, tree: PyTree, mode: str = "product", key: Any = None):
         check_choice("Space", "mode", mode, ("product", "zip"))
         check_key("Space", key)
+        if key is not None:
+            check_draws("Space", "`key` is", key)
         if isinstance(tree, Space):
             raise TypeError(
                 message(
@@ -79,10 +86,11 @@ class Space(eqx.Module):
         self.order = written_order(tree)
         self.window = None
         geometry = geometry_of(tree, self.order, mode, None)
-        if key is None:
-            for name, axis in geometry.axes.items():
-                if axis.needs_key:
-                    raise MissingAxisKey(name)
+        for name, axis in geometry.axes.items():
+            if key is None and axis.needs_key:
+                raise MissingAxisKey(name)
+            for leaf in filter(is_key_array, jtu.tree_leaves(axis)):
+                check_draws("Space", f"the axis `{name}` holds keys", leaf)
 
     # How it is laid out.
 
@@ -223,7 +231,12 @@ class Space(eqx.Module):
         """All points as a `pandas.DataFrame`, one row each.
 
         Columns are named by the axes' paths; an axis of arrays has a column for each
-        entry (`w.0`, `w.1`). Needs `pip install 'eqx_pipe[sweep]'`.
+        entry (`w.0`, `w.1`).
+
+        **Raises:** `ValueError` if two columns have the same name (an axis `x` of
+        arrays beside an axis `x.0`), or if there are $2^{31}$ points or more.
+
+        Needs `pip install 'eqx_pipe[sweep]'`.
         """
         from .table import points_frame
 
@@ -231,8 +244,9 @@ class Space(eqx.Module):
 
 
 def as_space(function: str, space: Any) -> Space:
-    """`space` itself, or the product space of a bare pytree."""
+    """`space` itself, or the product space of a bare pytree, ready to be compiled."""
     if isinstance(space, Space):
+        _check_bits(function, space)
         return space
     if not axes_by_path(space):
         raise ValueError(
@@ -242,7 +256,30 @@ def as_space(function: str, space: Any) -> Space:
                 "Put a `Linspace`, `Geomspace` or `Values` in it.",
             )
         )
-    return Space(space)
+    space = Space(space)
+    _check_bits(function, space)
+    return space
+
+
+def _check_bits(function: str, space: Space) -> None:
+    """Raises if an array has 64 bits, made while those were on, and they are off now.
+
+    A compiled program would cut it to 32 bits, or fail inside JAX.
+    """
+    for path, part in jtu.tree_flatten_with_path(space.tree, is_leaf=is_axis)[0]:
+        for leaf in jtu.tree_leaves(part):
+            if not isinstance(leaf, jax.Array) or is_key_array(leaf):
+                continue
+            if jax.dtypes.canonicalize_dtype(leaf.dtype) != leaf.dtype:
+                raise ValueError(
+                    message(
+                        function,
+                        f"`{axis_name(path)}` in the space is of {leaf.dtype}, made "
+                        "while 64 bits were on, and they are off now.",
+                        "Switch `jax_enable_x64` on before this call too, or off "
+                        "before the space is made.",
+                    )
+                )
 
 
 def range_length(chosen: range) -> int:

@@ -1,16 +1,21 @@
 """Points as columns: coordinates of axes, and a data frame of a space."""
 
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
+import jax.tree_util as jtu
 import numpy as np
 
+from .._errors import message
 from .._tree import is_key_array, leaves_with_names
 from .axis import Axis
 from .space import Space
 from .static import static_column
 from .value import value_of
+
+_Column = TypeVar("_Column")
 
 
 def axis_structs(name: str, axis: Axis, key: Any) -> Any:
@@ -19,34 +24,39 @@ def axis_structs(name: str, axis: Axis, key: Any) -> Any:
     return jax.eval_shape(lambda i: value_of(name, axis, i, key), position)
 
 
-def axis_columns(space: Space) -> list[str]:
-    """The names of the columns of a space, without computing them."""
-    names = []
-    for name, axis in space.axes().items():
-        structs = ""
-        if not axis.is_static:
+def axis_columns(space: Space) -> dict[str, tuple[int, ...]]:
+    """The shape of one value in each column of a space, without computing any.
+
+    **Raises:** `ValueError` if two columns have the same name.
+    """
+
+    def shapes() -> Iterator[tuple[str, str, tuple[int, ...]]]:
+        for name, axis in space.axes().items():
+            if axis.is_static:
+                yield name, name, ()
+                continue
             structs = axis_structs(name, axis, space.axis_key(name))
-        names += [
-            f"{name}.{leaf}" if leaf else name for leaf, _ in leaves_with_names(structs)
-        ]
-    return names
+            structs = jax.eval_shape(lambda tree: jtu.tree_map(_raw, tree), structs)
+            for column, struct in _columns(name, structs):
+                yield name, column, struct.shape
+
+    return _distinct(shapes())
 
 
 def axis_values(
     name: str, axis: Axis, key: Any, positions: np.ndarray
-) -> dict[str, np.ndarray]:
-    """The values of an axis at some positions, leaf by leaf; keys as their raw data.
+) -> list[tuple[str, np.ndarray]]:
+    """The columns of an axis at some positions; keys as their raw data.
 
-    An axis of plain arrays has one leaf, named `""`; so has an axis of Python values,
-    which are numbers or texts here.
+    There is one for each leaf of a value. Python values are numbers or texts here.
     """
     if axis.is_static:
         static: Any = axis
         values = [static.value(i, key) for i in range(len(axis))]
-        return {"": static_column(values)[positions]}
+        return [(name, static_column(values)[positions])]
     at = jnp.asarray(positions, jnp.int32)
     values = jax.vmap(lambda i: value_of(name, axis, i, key))(at)
-    return {leaf: as_numpy(value) for leaf, value in leaves_with_names(values)}
+    return [(column, as_numpy(leaf)) for column, leaf in _columns(name, values)]
 
 
 def positions_of(space: Space) -> dict[str, np.ndarray]:
@@ -69,35 +79,60 @@ def positions_of(space: Space) -> dict[str, np.ndarray]:
 
 
 def point_columns(space: Space) -> dict[str, np.ndarray]:
-    """The value of each axis at every point; the leading axis counts the points."""
-    columns = {}
-    for (name, axis), position in zip(
-        space.axes().items(), positions_of(space).values(), strict=True
-    ):
-        distinct, back = np.unique(position, return_inverse=True)
-        values = axis_values(name, axis, space.axis_key(name), distinct)
-        for leaf, value in values.items():
-            columns[f"{name}.{leaf}" if leaf else name] = value[back]
-    return columns
+    """The value of each axis at every point; the leading axis counts the points.
+
+    **Raises:** `ValueError` if two columns have the same name.
+    """
+
+    def values() -> Iterator[tuple[str, str, np.ndarray]]:
+        for (name, axis), position in zip(
+            space.axes().items(), positions_of(space).values(), strict=True
+        ):
+            few, back = np.unique(position, return_inverse=True)
+            for column, value in axis_values(name, axis, space.axis_key(name), few):
+                yield name, column, value[back]
+
+    return _distinct(values())
+
+
+def entry_names(name: str, shape: tuple[int, ...]) -> list[str]:
+    """The names of the entries of an array: `name` of a scalar, or `name.0.1`."""
+    return [".".join([name, *map(str, entry)]) for entry in np.ndindex(shape)]
 
 
 def flat_columns(name: str, value: np.ndarray) -> dict[str, np.ndarray]:
-    """One column for each entry of a value per point: `name`, or `name.0.1`."""
-    if value.ndim == 1:
-        return {name: value}
-    return {
-        ".".join([name, *map(str, entry)]): value[(slice(None), *entry)]
-        for entry in np.ndindex(value.shape[1:])
-    }
+    """One column for each entry of a value per point."""
+    names = entry_names(name, value.shape[1:])
+    return dict(zip(names, value.reshape(len(value), len(names)).T, strict=True))
+
+
+def entry_columns(
+    space: Space, convert: Callable[[np.ndarray], np.ndarray] = np.asarray
+) -> dict[str, np.ndarray]:
+    """One column for each entry of the converted value of each axis at every point.
+
+    **Raises:** `ValueError` if two columns have the same name.
+    """
+    return _distinct(
+        (name, entry, column)
+        for name, value in point_columns(space).items()
+        for entry, column in flat_columns(name, convert(value)).items()
+    )
 
 
 def points_frame(space: Space) -> Any:
     """The points of a space as a data frame."""
+    size = space.size
+    if size >= 2**31:
+        raise ValueError(
+            message(
+                "Space.to_pandas",
+                f"the space has {size} points, and each is a row.",
+                "At most 2**31 - 1 rows are made: take a slice, `space[a:b]`.",
+            )
+        )
     pandas = import_pandas("Space.to_pandas")
-    columns: dict[str, np.ndarray] = {}
-    for name, value in point_columns(space).items():
-        columns |= flat_columns(name, value)
-    return pandas.DataFrame(columns)
+    return pandas.DataFrame(entry_columns(space))
 
 
 def import_pandas(function: str) -> Any:
@@ -114,4 +149,39 @@ def import_pandas(function: str) -> Any:
 
 def as_numpy(leaf: Any) -> np.ndarray:
     """An array on the host; PRNG keys as their raw data."""
-    return np.asarray(jax.random.key_data(leaf) if is_key_array(leaf) else leaf)
+    return np.asarray(_raw(leaf))
+
+
+def _raw(leaf: Any) -> Any:
+    return jax.random.key_data(leaf) if is_key_array(leaf) else leaf
+
+
+def _columns(name: str, values: Any) -> list[tuple[str, Any]]:
+    """The leaves of values of an axis, with the names of their columns."""
+    return [
+        (f"{name}.{leaf}" if leaf else name, value)
+        for leaf, value in leaves_with_names(values)
+    ]
+
+
+def _distinct(columns: Iterable[tuple[str, str, _Column]]) -> dict[str, _Column]:
+    """Columns by name, from whose they are, their name and what is in them.
+
+    Raises a `ValueError` if two have the same name: none takes the place of another.
+    """
+    owners: dict[str, str] = {}
+    found = {}
+    for owner, name, column in columns:
+        if name in found:
+            raise ValueError(
+                message(
+                    "Space",
+                    f"`{name}` is the name of two columns, one of `{owners[name]}` and "
+                    f"one of `{owner}`.",
+                    "Rename one of these axes, or a part of its values: entries of "
+                    "arrays and leaves of pytrees are called by the axis and their "
+                    "place, `x.0`.",
+                )
+            )
+        owners[name], found[name] = owner, column
+    return found

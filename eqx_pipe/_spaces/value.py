@@ -8,11 +8,23 @@ import jax.numpy as jnp
 import jax.random as jr
 import jax.tree_util as jtu
 
+from .._check import check_draws
 from .._errors import MissingKeyError, describe_value, message
-from .._tree import path_name
+from .._tree import is_key_array, path_name
 from .._types import Key
 from .axis import Axis
 from .random import MissingAxisKey
+
+_NEEDS_NUMBERS = (
+    jax.errors.ConcretizationTypeError,
+    jax.errors.TracerArrayConversionError,
+    jax.errors.TracerIntegerConversionError,
+)
+_TRACED = (
+    "An axis's values are computed while JAX traces, so `i` in its `value(i, key)` is "
+    "no Python integer: use JAX operations, and `jnp.asarray(values)[i]` instead of "
+    "indexing a list."
+)
 
 
 def value_of(name: str, axis: Axis, i: Any, key: Key | None) -> Any:
@@ -26,8 +38,13 @@ def value_of(name: str, axis: Axis, i: Any, key: Key | None) -> Any:
     except Exception as error:
         if key is None and _works_with_key(axis, i):
             raise MissingAxisKey(name) from error
+        error.add_note(f"Raised by the axis `{name}` of the space.")
+        if isinstance(error, _NEEDS_NUMBERS):
+            error.add_note(_TRACED)
         raise
-    if not isinstance(value, jax.Array) and not axis.is_static:
+    if isinstance(value, jax.Array):
+        _check_key(name, value)
+    elif not axis.is_static:
         _check_arrays(name, value)
     return value
 
@@ -48,6 +65,7 @@ def _works_with_key(axis: Axis, i: Any) -> bool:
 def _check_arrays(name: str, value: Any) -> None:
     for path, leaf in jtu.tree_flatten_with_path(value)[0]:
         if eqx.is_array_like(leaf):
+            _check_key(name, leaf)
             continue
         place = f" at `.{path_name(path)}`" if path else ""
         raise TypeError(
@@ -58,3 +76,8 @@ def _check_arrays(name: str, value: Any) -> None:
                 "functions, texts and other Python values use `Static`, or map one.",
             )
         )
+
+
+def _check_key(name: str, value: Any) -> None:
+    if is_key_array(value):
+        check_draws("Space", f"the axis `{name}` gives keys", value)

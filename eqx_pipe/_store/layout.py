@@ -51,6 +51,7 @@ class Plan:
 
 def create(path: Path, plan: Plan) -> None:
     """Makes a store at `path`, unless another process has made one meanwhile."""
+    path = Path(os.path.realpath(path))  # where a link leads
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.parent / f".{path.name}.{uuid.uuid4().hex}.partial"
     try:

@@ -121,7 +121,16 @@ class Stored(np.lib.mixins.NDArrayOperatorsMixin):
                     "Give a mask with one bool for each point, such as `result.ok`.",
                 )
             )
-        index = np.flatnonzero(index) if index.dtype == bool else index
+        if index.dtype == bool:
+            index = np.flatnonzero(index)
+        elif index.size and index.dtype.kind not in "iu":
+            raise IndexError(
+                message(
+                    "SweepResult",
+                    f"an index of {index.dtype} for values in a store.",
+                    "Give integers, a mask with one bool for each point, or a slice.",
+                )
+            )
         flat = np.array([_within(int(i), n) for i in index.reshape(-1)], np.int64)
         found = np.empty((len(flat), *self._inner), self._raw)
         chunk = np.array([self.store.chunks.holds(int(i)) for i in flat], np.int64)

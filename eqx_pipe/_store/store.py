@@ -37,7 +37,7 @@ class Store:
 
     def is_done(self, number: int) -> bool:
         """Whether all files of a chunk are there."""
-        return all(file.exists() for file in self._files(number))
+        return all(file.is_file() for file in self._files(number))
 
     def commit(
         self, number: int, values: Sequence[np.ndarray], status: np.ndarray
@@ -65,8 +65,8 @@ class Store:
         if 0 in inner:
             return np.zeros((last - first, *inner), array.dtype)
         file = self._file(array, number)
-        if not file.exists() and self._file(self.status, number).exists():
-            raise _damaged(file, "is not there")
+        if not file.is_file() and self._file(self.status, number).exists():
+            raise _damaged(file, "is no file" if file.exists() else "is not there")
         box = self.chunks.box(number) + (slice(None),) * len(inner)
         with decoding(file):
             return np.asarray(array[box]).reshape(last - first, *inner)
@@ -182,7 +182,7 @@ def as_path(function: str, store: Any) -> Path:
                 "Give the path of a folder: `store='runs.zarr'`.",
             )
         )
-    if "://" in str(store) or not str(store):
+    if "://" in str(store) or "\0" in str(store) or not str(store):
         raise ValueError(
             message(
                 function,

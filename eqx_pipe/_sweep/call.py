@@ -11,6 +11,7 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import PyTree
 
+from .._check import check_draws
 from .._errors import MissingKeyError, describe_value, message
 from .._tree import path_name
 from .._types import Key
@@ -49,9 +50,14 @@ def _noted(function: str, fn: Callable[..., Any], point: PyTree, **keyword: Any)
 
 def _key_parameter(fn: Callable[..., Any]) -> inspect.Parameter | None:
     try:
-        return inspect.signature(fn).parameters.get("key")
+        parameters = inspect.signature(fn).parameters
     except (TypeError, ValueError):  # some builtins have no signature
         return None
+    found = parameters.get("key")
+    if found is None or found.kind is found.KEYWORD_ONLY:
+        return found
+    # The first one is the point, whatever its name.
+    return None if next(iter(parameters)) == "key" else found
 
 
 class MissingSweepKey(MissingKeyError):
@@ -132,19 +138,8 @@ def check_fn(function: str, fn: Any) -> None:
 
 def check_sweep_key(function: str, key: Any) -> None:
     """Raises unless the draws from `key` are the same alone and under `vmap`."""
-    if key is None:
-        return
-    typed = jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
-    kind = str(jr.key_impl(key)) if typed else ("rbg" if key.shape == (4,) else "")
-    if "rbg" in kind:
-        raise ValueError(
-            message(
-                function,
-                f"`key` is of the kind `{kind}`, whose draws under `vmap` differ from "
-                "those of a single point.",
-                "Use `jax.random.key(seed, impl='threefry2x32')`.",
-            )
-        )
+    if key is not None:
+        check_draws(function, "`key` is", key)
 
 
 def fn_name(fn: Any) -> str:

@@ -133,7 +133,7 @@ def array_text(x: Any) -> str:
     """An array by its dtype, shape and the hash of its values."""
     raw = np.asarray(jax.random.key_data(x) if is_key_array(x) else x)
     if raw.dtype == object:
-        return f"{type(x).__name__}:{raw.shape}"
+        return f"{type(x).__name__}:{raw.shape}#{digest(repr(raw.tolist()))}"
     shape = ",".join(map(str, raw.shape))
     return f"{x.dtype}[{shape}]#{digest(np.ascontiguousarray(raw).tobytes())}"
 

@@ -18,6 +18,7 @@ _SETTINGS = (
     "default_prng_impl",
     "threefry_partitionable",
     "debug_nans",
+    "debug_infs",
 )
 
 

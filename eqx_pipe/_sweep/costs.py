@@ -7,7 +7,41 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Float
 
-from .._errors import describe_value, message
+from .._errors import MissingKeyError, SweepError, describe_value, message
+from .failure import reason
+
+
+def named(sweep: Callable[..., Any]) -> Callable[..., Any]:
+    """A sweep over `order_by`, whose errors say that it is that function."""
+
+    def of_costs(*args: Any, **keywords: Any) -> Any:
+        try:
+            return sweep(*args, **keywords)
+        except MissingKeyError as error:
+            raise TypeError(
+                message(
+                    "sweep",
+                    "`order_by` needs a PRNG key.",
+                    "Give a function of the point alone: a cost is a guess, and draws "
+                    "are made in `fn`.",
+                )
+            ) from error
+        except SweepError as error:
+            i = next(iter(error.indices), None)
+            raise SweepError(
+                message(
+                    "sweep",
+                    f"`order_by` failed at point {i}: {reason(error.__cause__)}.",
+                    f"Call `order_by(space.point({i}))` to see it; a guess of the cost "
+                    "is needed for every point.",
+                ),
+                error.indices,
+            ) from error
+        except Exception as error:
+            error.add_note("It was called for `order_by`.")
+            raise
+
+    return of_costs
 
 
 def costs_of(

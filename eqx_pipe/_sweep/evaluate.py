@@ -1,6 +1,7 @@
 """Running a jaxpr whose closed-over arrays are handed in from outside."""
 
 import contextlib
+import itertools as it
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -8,6 +9,7 @@ import jax
 from jax.core import eval_jaxpr
 from jax.sharding import NamedSharding, Sharding
 
+from .._choose.primitive import bind, trace
 from .._refill.loop import loop
 from .program import bodies, num_constants, opened, sub_jaxprs
 
@@ -53,12 +55,15 @@ def _run(closed: Any, constants: Iterator[Any], args: Sequence[Any]) -> list[Any
 
 def _equation(eqn: Any, constants: Iterator[Any], inputs: list[Any]) -> list[Any]:
     """An equation with its jaxprs run by `_run`."""
-    runs = []
-    for body in bodies(eqn):
-        # A list, since JAX may trace a body more than once.
-        own = [next(constants) for _ in range(num_constants(body))]
-        runs.append(lambda *a, body=body, own=own: _run(body, iter(own), a))
     params, name = eqn.params, eqn.primitive.name
+    # Lists, since JAX may trace a body more than once.
+    owned = [[next(constants) for _ in range(num_constants(b))] for b in bodies(eqn)]
+    runs = [
+        lambda *a, body=body, own=own: _run(body, iter(own), a)
+        for body, own in zip(bodies(eqn), owned, strict=True)
+    ]
+    if name in ("eqx_pipe_choose", "remat2"):
+        return _with_arguments(eqn, owned, inputs)
     if name == "scan":
         closed, init, xs = _split(inputs, *scan_counts(params))
 
@@ -88,6 +93,33 @@ def _equation(eqn: Any, constants: Iterator[Any], inputs: list[Any]) -> list[Any
         k: None if isinstance(v, Sharding) else v for k, v in eqn.params.items()
     }
     return _bind(eqn, placeless, inputs)
+
+
+def _with_arguments(
+    eqn: Any, owned: Sequence[list[Any]], inputs: list[Any]
+) -> list[Any]:
+    """An equation that cannot be made anew of functions, only of jaxprs.
+
+    What they close over becomes their first arguments.
+    """
+    given = list(it.chain(*owned))
+    ends = list(it.accumulate(map(len, owned), initial=0))
+
+    def closed(k: int, args: Sequence[Any]) -> Any:
+        body, mine = bodies(eqn)[k], slice(ends[k], ends[k + 1])
+        return trace(
+            lambda *a: _run(body, iter(a[mine]), a[len(given) :]), *given, *args
+        )
+
+    params = eqn.params
+    if eqn.primitive.name == "remat2":
+        params = {**params, "jaxpr": opened(closed(0, inputs))[0]}
+        return _bind(eqn, params, [*given, *inputs])
+    index, *operands = inputs
+    branches = [closed(k, operands) for k in range(len(owned))]
+    return bind(
+        index, [*given, *operands], branches, params["owners"], params["num_linear"]
+    )
 
 
 def scan_counts(params: dict[str, Any]) -> tuple[int, int]:

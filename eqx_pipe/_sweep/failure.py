@@ -11,10 +11,12 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import jax.random as jr
+import jax.tree_util as jtu
 import numpy as np
-from jaxtyping import Bool
+from jaxtyping import Bool, PyTree
 
 from .._errors import SweepError, message
 from .._tree import is_key_array
@@ -71,9 +73,7 @@ class Failures:
                 place = index(at, at + 1) - base
                 self.mark(place)
                 for leaf in values:
-                    leaf[place] = (
-                        np.nan if jnp.issubdtype(leaf.dtype, np.inexact) else 0
-                    )
+                    leaf[place] = _nothing(leaf.dtype)
             return
         if not lone:
             raise SweepError(
@@ -98,7 +98,7 @@ class Failures:
         raise SweepError(
             message(
                 "sweep",
-                f"`fn` failed at point {i}: {_reason(error)}.",
+                f"`fn` failed at point {i}: {reason(error)}.",
                 f"Call `fn(space.point({i}))` to see it, or keep the other points by "
                 '`sweep(..., on_error="isolate")`.',
             ),
@@ -136,6 +136,12 @@ def search(
     return lone
 
 
+def some_output(outputs: Callable[[int], PyTree]) -> PyTree:
+    """An output, of no meaning, of a function of which no output could be computed."""
+    structs = jax.eval_shape(lambda: outputs(0))
+    return jtu.tree_map(lambda leaf: jnp.empty(leaf.shape, leaf.dtype), structs)
+
+
 def nothing_like(leaf: Any) -> Any:
     """What stands where there is no result: NaN, or 0 where there is none."""
     if is_key_array(leaf):
@@ -148,7 +154,7 @@ def _nothing(dtype: Any) -> Any:
     return np.nan if jnp.issubdtype(dtype, np.inexact) else 0
 
 
-def _reason(error: Exception) -> str:
+def reason(error: BaseException | None) -> str:
     """The line of JAX's long message that says what was raised."""
     lines = str(error).splitlines() or [type(error).__name__]
     raised = [line for line in lines if _RAISED.match(line)]

@@ -19,6 +19,8 @@ from .canonical import Writer, digest
 from .select import Part
 from .trace import Traced
 
+_LONG = 200
+
 
 def fingerprint(
     space: Space, key: Key | None, parts: Sequence[Part], traced: Sequence[Traced]
@@ -95,7 +97,10 @@ def _space(space: Space) -> dict[str, str]:
             text = writer.value(leaf)
             found[f"axis {axis_name(path)}"] = f"{leaf!r} #{digest(text)[:8]}"
         else:
-            found[f"leaf {path_name(path)}"] = writer.value(leaf)[:200]
+            text = writer.value(leaf)
+            if len(text) > _LONG:
+                text = f"{text[:_LONG]} #{digest(text)[:8]}"
+            found[f"leaf {path_name(path)}"] = text
     structure = jtu.tree_structure(space.tree, is_leaf=is_axis)
     found["structure"] = digest(writer.structure(structure))
     return found

@@ -21,10 +21,20 @@ class Kept:
                 self._entries.move_to_end(place)
             return entry
 
+    def setdefault(self, place: Any, entry: Any) -> Any:
+        """What is kept at a place: `entry`, unless there was something."""
+        with self._lock:
+            entry = self._entries.get(place, entry)
+            self._put(place, entry)
+            return entry
+
     def put(self, place: Any, entry: Any) -> None:
         """Keeps something, in the place of what was there."""
         with self._lock:
-            self._entries[place] = entry
-            self._entries.move_to_end(place)
-            while len(self._entries) > self._most:
-                self._entries.popitem(last=False)
+            self._put(place, entry)
+
+    def _put(self, place: Any, entry: Any) -> None:
+        self._entries[place] = entry
+        self._entries.move_to_end(place)
+        while len(self._entries) > self._most:
+            self._entries.popitem(last=False)

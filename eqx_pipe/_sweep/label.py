@@ -3,7 +3,7 @@
 import datetime
 import importlib.metadata
 import platform
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -16,6 +16,8 @@ from .._spaces.space import Space
 from .._spaces.table import (
     axis_columns,
     axis_values,
+    entry_columns,
+    entry_names,
     flat_columns,
     import_pandas,
     point_columns,
@@ -62,11 +64,9 @@ def dataset(result: SweepResult) -> Any:
 def frame(result: SweepResult) -> Any:
     """The result as a `pandas.DataFrame`."""
     pandas = import_pandas("SweepResult.to_pandas")
-    columns: dict[str, np.ndarray] = {}
-    for name, value in point_columns(result.space).items():
-        columns |= flat_columns(name, storable(value))
+    columns = entry_columns(result.space, storable)
     taken = {*columns, *result.space.axes()}
-    names = free_names(result.values, taken)
+    names = free_names(result.values, taken, entry_names)
     for name, leaf in zip(names, jtu.tree_leaves(result.values), strict=True):
         columns |= flat_columns(name, storable(leaf))
     return pandas.DataFrame(columns)
@@ -83,32 +83,74 @@ def coordinate_variables(space: Space) -> dict[str, tuple[Any, np.ndarray]]:
             space.axes().items(), space.axis_dims(), strict=True
         ):
             key, positions = space.axis_key(name), np.arange(len(axis))
-            values = axis_values(name, axis, key, positions)
-            for leaf, value in values.items():
-                columns[f"{name}.{leaf}" if leaf else name] = (names[dim], value)
+            for column, value in axis_values(name, axis, key, positions):
+                columns[column] = (names[dim], value)
+    inner = coordinate_dims(space)
     return {
-        name: ((dim, *inner_dims(name, value.ndim - 1)), _text(storable(value)))
+        name: ((dim, *inner[name]), _text(storable(value)))
         for name, (dim, value) in columns.items()
     }
 
 
+def coordinate_dims(space: Space) -> dict[str, tuple[str, ...]]:
+    """The names of the dims of one value of each coordinate, each name once."""
+    shapes = axis_columns(space)
+    taken = {*space.dims, *shapes}
+    found = {}
+    for name, shape in shapes.items():
+        dims = inner_dims(name, len(shape))
+        while not taken.isdisjoint(dims):
+            dims = tuple(f"result.{dim}" for dim in dims)
+        found[name] = dims
+        taken |= set(dims)
+    return found
+
+
 def variable_names(outputs: Any, space: Space) -> tuple[list[str], str]:
-    """The names of the output leaves in order, and that of the points' status."""
-    taken = {*space.dims, *axis_columns(space)}
-    status = "status" if "status" not in taken else "sweep.status"
-    return free_names(outputs, {*taken, status}), status
+    """The names of the output leaves in order, and that of the points' status.
+
+    `outputs` have a leading axis over the points, or are the structs of one output.
+    """
+    inner = coordinate_dims(space)
+    taken = {*space.dims, *inner}.union(*inner.values())
+    status = "status"
+    while status in taken:
+        status = f"sweep.{status}"
+
+    def dims(name: str, shape: tuple[int, ...]) -> tuple[str, ...]:
+        return inner_dims(name, len(shape))
+
+    return free_names(outputs, {*taken, status}, dims), status
 
 
-def free_names(outputs: Any, taken: set[str]) -> list[str]:
-    """The names of the output leaves in order, none of them in `taken`."""
+def free_names(
+    outputs: Any,
+    taken: set[str],
+    parts: Callable[[str, tuple[int, ...]], Iterable[str]],
+) -> list[str]:
+    """The names of the output leaves in order, with `result.` before what is taken.
+
+    `parts(name, shape)` are the names that come with one, of its dims or its columns;
+    they are not in `taken` either, nor shared by two leaves.
+    """
     names = []
-    for path, _ in leaves_with_names(outputs):
-        name = path or "value"
-        while name in taken:
+    for path, leaf in leaves_with_names(outputs):
+        name, shape = path or "value", _value_shape(leaf)
+        while not taken.isdisjoint(together := {name, *parts(name, shape)}):
             name = f"result.{name}"
         names.append(name)
-        taken = {*taken, name}
+        taken = taken | together
     return names
+
+
+def _value_shape(leaf: Any) -> tuple[int, ...]:
+    """The shape of one value as it is stored: PRNG keys are their raw data."""
+    is_one = isinstance(leaf, jax.ShapeDtypeStruct)
+    shape = leaf.shape if is_one else leaf.shape[1:]
+    if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        key = jax.ShapeDtypeStruct(shape, leaf.dtype)
+        return jax.eval_shape(jax.random.key_data, key).shape
+    return shape
 
 
 def inner_dims(name: str, count: int) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Bool, Float, PyTree
 
+from .._errors import message
 from .._spaces.geometry import Geometry
 from .._spaces.space import Space
 from .._types import Key
@@ -32,6 +33,8 @@ from .points import Listed, Neighbours
 from .progress import Progress
 from .select import Part, check_agree, groups_of, part_numbers, parts_of
 from .trace import Traced, trace
+
+_AT_ONCE = 2**30
 
 
 @dataclasses.dataclass
@@ -220,6 +223,7 @@ def prepare(
             for each, part in zip(traced, parts, strict=True)
         )
     batch_size = min(int(batch_size), max(part.size for part in parts))
+    _check_at_once(batch_size, len(devices))
     for each in traced:
         say_if_it_may_stand_still(batch_size, each.reading.whole, devices)
     job = Job(
@@ -240,3 +244,16 @@ def prepare(
             needs = functools.partial(job.program_bytes, k)
             job.batch_size = fitting(job.batch_size, needs, free)
     return job
+
+
+def _check_at_once(batch_size: int, num_devices: int) -> None:
+    most = _AT_ONCE // num_devices
+    if batch_size > most:
+        raise ValueError(
+            message(
+                "sweep",
+                f"`batch_size` is {batch_size} on {num_devices} devices.",
+                f"Points computed at once are counted in 32 bits: give at most {most}. "
+                "Batches of some thousands are no slower.",
+            )
+        )

@@ -14,7 +14,8 @@ from .._errors import describe_value, message, nearest
 CHUNK_BYTES = 64 * 1024 * 1024
 """About how much output one call of the kernel holds, over all devices.
 
-A point counts for at least a byte, so offsets within a call are below 2^31.
+A point counts for at least a byte, so that offsets within a call are below 2^31 (one
+batch on each device may be more, but is no more than 2^30 points).
 """
 
 

@@ -10,6 +10,7 @@ compiled again, but two programs never share an entry.
 
 import dataclasses
 import functools as ft
+import hashlib
 import struct
 import types
 import weakref
@@ -32,7 +33,9 @@ _BODIES = {
     "scan": ("jaxpr",),
     "while": ("cond_jaxpr", "body_jaxpr"),
     "cond": ("branches",),
+    "remat2": ("jaxpr",),
     "eqx_pipe_refill": ("cond", "body"),
+    "eqx_pipe_choose": ("branches",),
 }
 _IGNORED = {
     "jit": {"name", "ctx_mesh"},
@@ -45,6 +48,7 @@ _IGNORED = {
 _JAXPRS = (jax.extend.core.Jaxpr, ClosedJaxpr)
 _PLAIN = (bool, int, str, bytes, type)
 _NO_EFFECTS: frozenset[str] = frozenset()
+_SHORT = 256
 
 
 _jitted: "weakref.WeakKeyDictionary[Any, Any]" = weakref.WeakKeyDictionary()
@@ -157,7 +161,9 @@ def _jaxpr(
             if name in ignored or name in _BODIES.get(eqn.primitive.name, ()):
                 continue
             if name == "rule" and eqn.primitive.name == "custom_vmap_call":
+                # It runs when the program is compiled, and may look at anything.
                 value = getattr(value, "rule", value)
+                params.append((name, Same(value)))
             params.append((name, _freeze(value, witnesses)))
         equations.append(
             (
@@ -228,8 +234,8 @@ def _freeze(x: Any, witnesses: list[tuple[Any, Any]]) -> Any:
         items = tuple((k, _freeze(v, witnesses)) for k, v in x.items())
         return (dict, items)
     if isinstance(x, ft.partial):
-        parts = (x.func, x.args, x.keywords)
-        return (ft.partial, tuple(_freeze(part, witnesses) for part in parts))
+        parts = _captured((*x.args, *x.keywords.items()), ())
+        return (ft.partial, _freeze(x.func, witnesses), len(x.args), parts)
     if isinstance(x, types.FunctionType):
         identity = _function(x, witnesses)
         witnesses.append((x, identity))
@@ -239,6 +245,8 @@ def _freeze(x: Any, witnesses: list[tuple[Any, Any]]) -> Any:
         return (types.MethodType, parts)
     if isinstance(x, jax.Array) or hasattr(x, "__array__"):
         return _array(x)
+    if callable(x) and not type(x).__module__.startswith("jax."):
+        return Same(x)
     if dataclasses.is_dataclass(x):
         fields = [getattr(x, f.name) for f in dataclasses.fields(x)]
         return (type(x), tuple(_freeze(value, witnesses) for value in fields))
@@ -255,7 +263,10 @@ def _array(x: Any) -> Any:
     if value.dtype == object:
         return Same(x)
     weak = bool(getattr(x, "weak_type", False))
-    return (str(value.dtype), value.shape, weak, value.tobytes())
+    content = value.tobytes()
+    if len(content) > _SHORT:  # a key lives longer than what it is made from
+        content = hashlib.sha256(content).digest()
+    return (str(value.dtype), value.shape, weak, content)
 
 
 def _by_identity(x: Any) -> bool:
@@ -281,14 +292,14 @@ def _function(
         for name, cell in zip(f.__code__.co_freevars, f.__closure__ or (), strict=True)
         if name not in aside
     ]
-    given = (f.__defaults__, f.__kwdefaults__)
+    given = (f.__defaults__ or (), tuple((f.__kwdefaults__ or {}).items()))
     return (
         types.FunctionType,
         f.__code__,
         f.__code__.co_filename,
         id(f.__globals__),
         tuple(contents),
-        _freeze(given, witnesses),
+        _captured(given, (*outer, f)),
     )
 
 

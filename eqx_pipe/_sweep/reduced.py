@@ -14,6 +14,7 @@ from .._reduce.many import Many, as_many
 from .._spaces.space import Space
 from .._types import Key
 from .call import fn_name
+from .failure import some_output
 from .parts import prepare
 from .progress import Progress
 from .reduced_kernel import block_batches
@@ -79,8 +80,9 @@ def _in_turn(
             first = outputs(i)
             break
         except Exception:
-            if not isolated or i == size - 1:
+            if not isolated:
                 raise
+    first = some_output(outputs) if first is None else first
     struct = jtu.tree_map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), first)
     state = empty = block = reducers.init(struct)
     length = block_batches(size, 1)

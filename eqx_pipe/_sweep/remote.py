@@ -10,7 +10,6 @@ import collections
 import concurrent.futures
 import contextlib
 import dataclasses
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -28,6 +27,7 @@ from .canonical import Writer, digest
 from .chunked import Asked, Chunk, Source, Work
 from .context import settings, under
 from .interrupt import Interrupt
+from .kept import Kept
 from .parts import Job, prepare
 from .progress import Progress
 from .reduced_rows import BlockRows
@@ -36,11 +36,9 @@ from .reduced_states import Blocks
 _TRIES = 3
 _IN_FLIGHT_BYTES = 2**30
 _IN_FLIGHT = 1024
-_KEPT = 4
 _GUESSED_WORKERS = 8
 
-_jobs: collections.OrderedDict[str, Work] = collections.OrderedDict()
-_lock = threading.Lock()
+_jobs = Kept(4)
 
 
 def check_executor(executor: Any) -> None:
@@ -136,8 +134,7 @@ def work(
     import cloudpickle
 
     name = digest(packed)
-    with _lock:
-        job = _jobs.get(name)
+    job = _jobs.get(name)
     try:
         task = cloudpickle.loads(packed)
         # Ctrl-C comes to the processes of a pool too: the chunk is finished there.
@@ -252,11 +249,11 @@ def _points(rows: Work, chunks: Chunks, number: int) -> tuple[int, int]:
 
 
 def _finished(flying: Sequence[_Try], wait: bool) -> list[_Try]:
-    """Those that are finished; if asked to `wait`, at least one."""
+    """Those that are finished; if asked to `wait`, at least one, if there are any."""
     pause = 0.0005
     while True:
         found = [it for it in flying if it.is_done()]
-        if found or not wait:
+        if found or not wait or not flying:
             return found
         if not all(callable(getattr(it.future, "done", None)) for it in flying):
             return [flying[0]]  # its `result` waits
@@ -281,13 +278,8 @@ def _prepared(name: str, task: Task) -> Work:
     rows: Work = job
     if task.reduce is not None:
         rows = BlockRows(Blocks(job, as_many("sweep", task.reduce)))
-    with _lock:
-        # Threads may come here together: all of them use one.
-        rows = _jobs.setdefault(name, rows)
-        _jobs.move_to_end(name)
-        while len(_jobs) > _KEPT:
-            _jobs.popitem(last=False)
-    return rows
+    # Threads may come here together: all of them use one.
+    return _jobs.setdefault(name, rows)
 
 
 def _program(job: Job) -> tuple[str, str]:

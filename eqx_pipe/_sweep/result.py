@@ -175,11 +175,18 @@ class SweepResult(eqx.Module):
 
         The dims are those of the space. Axes are coordinates on their dim; those that
         vary together are coordinates on one dim. A bare output is the variable
-        `value`, other outputs are named by their paths, with `result.` before a name
-        that is also one of the space. The coordinate `status` says for each point
-        whether it has a value (1) or failed (2). Arrays have further dims, named by the
-        variable and a number. PRNG keys are stored as their raw data. The attributes
-        say what made it. Needs `pip install 'eqx_pipe[sweep]'`.
+        `value`, other outputs are named by their paths. The coordinate `status` says
+        for each point whether it has a value (1) or failed (2). Arrays have further
+        dims, named by the variable and a number. PRNG keys are stored as their raw
+        data. The attributes say what made it.
+
+        Names that the space has already get `result.` in front: that of an output if
+        it, or one of its further dims, is also an axis or a dim (an output `theta` of
+        arrays beside the axis `theta.0`); and that of a further dim of an axis.
+
+        **Raises:** `ValueError` if two axes have values of the same name.
+
+        Needs `pip install 'eqx_pipe[sweep]'`.
         """
         from .label import dataset
 
@@ -189,9 +196,13 @@ class SweepResult(eqx.Module):
     def to_pandas(self) -> Any:
         """The result as a `pandas.DataFrame` with one row for each point.
 
-        Columns are the axes and the outputs by their paths, with `result.` before the
-        name of an output that is also an axis; arrays have a column for each entry
-        (`w.0`, `w.1`). Needs `pip install 'eqx_pipe[sweep]'`.
+        Columns are the axes and the outputs by their paths; arrays have a column for
+        each entry (`w.0`, `w.1`). An output has `result.` before its name if that, or
+        one of its columns, would be the name of an axis or of another column.
+
+        **Raises:** `ValueError` if two columns of the axes have the same name.
+
+        Needs `pip install 'eqx_pipe[sweep]'`.
         """
         from .label import frame
 

@@ -17,9 +17,9 @@ from .._types import Key
 from .call import call, check_fn, check_sweep_key, fn_name
 from .context import no_mesh
 from .cores import say_if_cores_idle
-from .costs import costs_of
+from .costs import costs_of, named
 from .elsewhere import check_elsewhere, sweep_elsewhere
-from .failure import Failures, nothing_like
+from .failure import Failures, nothing_like, some_output
 from .parts import prepare
 from .plan import check_batch_size, mesh_devices
 from .progress import Progress
@@ -144,6 +144,9 @@ def sweep(
     isolated = on_error == "isolate"
     away = check_elsewhere(store, part, executor, resume, mesh)
     started = time.time()
+    if reduce is not None and order_by is not None and not callable(order_by):
+        # It changes nothing, but should not be wrong.
+        costs_of(order_by, size, lambda cost: cost)
     if reduce is not None and away is not None:
         with no_mesh():
             work = (reduce, fn, space, key, batch_size, devices, isolated)
@@ -158,7 +161,7 @@ def sweep(
         costs = costs_of(
             order_by,
             size,
-            lambda cost: sweep(cost, space, mesh=mesh, progress=False).values,
+            lambda cost: named(sweep)(cost, space, mesh=mesh, progress=False).values,
         )
     with no_mesh():
         if away is not None:
@@ -201,11 +204,12 @@ def _loop(
         try:
             outputs[i] = at(i)
         except Exception:
-            if not failures.isolated or (i == space.size - 1 and not outputs):
+            if not failures.isolated:
                 raise
             failures.mark(i)
         bar.done(1)
-    nothing = jtu.tree_map(nothing_like, next(iter(outputs.values())))
+    some = next(iter(outputs.values())) if outputs else some_output(at)
+    nothing = jtu.tree_map(nothing_like, some)
     rows = [outputs.get(i, nothing) for i in range(space.size)]
     return jtu.tree_map(lambda *leaves: _on_host(jnp.stack(leaves)), *rows)
 

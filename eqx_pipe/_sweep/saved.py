@@ -41,6 +41,7 @@ def save(result: SweepResult, path: Any, overwrite: bool) -> None:
         _check_replaceable(path, overwrite)
     data = result.to_xarray()
     check_names("SweepResult.save", map(str, data.variables))
+    path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.partial")
     try:
         if kind == ".zarr":

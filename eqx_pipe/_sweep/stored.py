@@ -98,7 +98,9 @@ def fill(
                 nonlocal failed
                 status = np.where(ok, OK, FAILED).astype(np.int8)
                 with continuing(store.path, "take a chunk"):
-                    store.commit(number, list(map(as_stored, values)), status)
+                    # A process with another part of the store may have been first.
+                    if not store.is_done(number):
+                        store.commit(number, list(map(as_stored, values)), status)
                 failed += work.failures(values, ok)
                 shown.failed(failed)
 

@@ -9,20 +9,19 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import jax.tree_util as jtu
-import numpy as np
 from jax.core import Tracer
 
 from .._errors import message
 from .._spaces.geometry import Geometry
 from .._spaces.space import Space
-from .._tree import is_key_array
+from .._tree import can_be_traced, is_key_array
 from .._types import Key
 from .call import call
 from .kept import Kept
 from .program import Program, identify
 from .reading import Reading, read
 
-_readings = Kept(1024)
+_readings = Kept(128)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,9 +44,11 @@ class Traced:
         """What identifies the jaxpr, and its constants."""
         return identify(self.jaxpr)
 
-    @property
+    @ft.cached_property
     def reading(self) -> Reading:
         """What was read in the jaxpr, once for all that are the same."""
+        if self.program.witnesses:  # the place would keep alive what they hold
+            return read(self.jaxpr, len(self.arrays))
         place = (self.program.identity, len(self.arrays))
         reading = _readings.get(place)
         if reading is None:
@@ -79,7 +80,7 @@ def trace(
     """
     geometry = space.geometry if geometry is None else geometry
     leaves, treedef = jtu.tree_flatten((geometry.leaves, space.key))
-    traced = [_is_array(leaf) for leaf in leaves]
+    traced = [can_be_traced(leaf) for leaf in leaves]
     arrays = [leaf for leaf, is_traced in zip(leaves, traced, strict=True) if is_traced]
 
     kinds: list[Any] = []
@@ -124,7 +125,3 @@ def _struct(x: Any) -> jax.ShapeDtypeStruct:
     weak = bool(getattr(x, "weak_type", False))
     dtype = jax.dtypes.canonicalize_dtype(x.dtype, allow_extended_dtype=True)
     return jax.ShapeDtypeStruct(x.shape, dtype, weak_type=weak)
-
-
-def _is_array(x: Any) -> bool:
-    return isinstance(x, jax.Array | np.ndarray)

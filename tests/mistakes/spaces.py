@@ -39,6 +39,11 @@ class Empty(ep.Axis):
         return i
 
 
+def wide():
+    with jax.enable_x64(True):
+        return ep.Linspace(0, 1, 2)
+
+
 SPACE = [
     ("up", lambda: ep.Space(ep.Linspace(0, 1, 9))[2:4:-1], ValueError, "at least one"),
     ("no axis", lambda: ep.Space({"a": 1}), ValueError, "in the place of a leaf"),
@@ -104,6 +109,24 @@ SPACE = [
         "Use a plain integer, or `sweep` and `vmap_space`",
     ),
     (
+        "rbg",
+        lambda: ep.Space(ep.Values([1]), key=jr.key(0, impl="rbg")),
+        ValueError,
+        "threefry2x32",
+    ),
+    (
+        "a dict that cannot be sorted",
+        lambda: ep.Space({1: ep.Values([1]), "1": ep.Values([2])}),
+        TypeError,
+        r"1 \(int\) and '1' \(str\).*keys of one type that can be sorted",
+    ),
+    (
+        "64 bits switched off",
+        lambda: ep.sweep(sin, wide()),
+        ValueError,
+        "`x` .*float64.*Switch `jax_enable_x64` on before this call too",
+    ),
+    (
         "no key",
         lambda: ep.Space({"a": ep.Random(jr.normal, 2)}),
         ep.MissingKeyError,
@@ -133,6 +156,25 @@ AXES = [
     ("None in it", lambda: ep.Values([None]), TypeError, "of numbers, of PRNG keys"),
     ("ragged", lambda: ep.Values([[1], [1, 2]]), ValueError, "arrays of one shape"),
     ("2**40", lambda: ep.Values([2**40]), ValueError, "64 bits need `jax_enable_x64`"),
+    (
+        "2**40 beside a JAX array",
+        lambda: ep.Values([jnp.int32(1), 2**40]),
+        ValueError,
+        "64 bits need `jax_enable_x64`",
+    ),
+    (
+        "text beside a JAX array",
+        lambda: ep.Values([ones(), "a"]),
+        TypeError,
+        "Give a sequence of numbers",
+    ),
+    ("a key and 1.0", lambda: ep.Values([key(), 1.0]), TypeError, "of PRNG keys, or"),
+    (
+        "rbg keys",
+        lambda: ep.Values(jr.split(jr.key(0, impl="rbg"))),
+        ValueError,
+        "threefry2x32",
+    ),
     ("Static of none", lambda: ep.Static([]), ValueError, "Give at least one value"),
     ("Static of text", lambda: ep.Static("relu"), TypeError, "also if there is only"),
     ("Static of 3", lambda: ep.Static(3), TypeError, "Give a list of the values"),

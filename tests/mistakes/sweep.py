@@ -53,6 +53,12 @@ SWEEP = [
     ("resume", lambda: sweep(resume="forc"), ValueError, "Did you mean `force`"),
     ("order_by", lambda: sweep(order_by=[1.0]), ValueError, "one number for each po"),
     (
+        "batch 2^31",
+        lambda: sweep(space=ep.Linspace(0, 1, 2**31 - 1), batch_size=2**31 - 1),
+        ValueError,
+        "give at most",
+    ),
+    (
         "Static values that disagree",
         lambda: sweep(lambda p: jnp.zeros(p), ep.Static([1, 2])),
         ep.StructureError,
