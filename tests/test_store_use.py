@@ -123,4 +123,7 @@ def test_names_that_no_file_can_have(tmp_path):
     result = ep.sweep(lambda x: {"a": x, "a/b": x}, SPACE)
     with pytest.raises(ValueError, match="`a/b` cannot be.*Rename"):
         result.save(tmp_path / "runs.zarr")
+    for name in ("zarr.json", "long" * 70):
+        with pytest.raises(ValueError, match="cannot be the name.*Rename"):
+            ep.sweep(lambda x, name=name: {name: x}, SPACE, store=tmp_path / "a.zarr")
     assert not list(tmp_path.iterdir())

@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 else:
     SweepResult = Any
 
+_LONGEST = 200
+"""Bytes of a name: file systems allow 255, some of which others need."""
+
 
 def dataset(result: SweepResult) -> Any:
     """The result as an `xarray.Dataset`."""
@@ -211,13 +214,20 @@ def _date(seconds: float) -> str:
 
 def check_names(function: str, names: Iterable[str]) -> None:
     """Raises a `ValueError` for what cannot be the name of an array in a file."""
-    wrong = [name for name in names if "/" in name or name.strip(".") == ""]
+    wrong = [
+        name
+        for name in names
+        if "/" in name
+        or not name.strip(".")
+        or name == "zarr.json"
+        or len(name.encode()) > _LONGEST
+    ]
     if wrong:
         raise ValueError(
             message(
                 function,
                 f"`{wrong[0]}` cannot be the name of an array in a file.",
-                "Rename the axis or the output: such names have no slash and are not "
-                "made of dots alone.",
+                "Rename the axis or the output: such names have no slash, at most "
+                f"{_LONGEST} bytes, and are neither `zarr.json` nor dots alone.",
             )
         )
