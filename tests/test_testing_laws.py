@@ -8,6 +8,7 @@ import pytest
 
 import eqx_pipe as ep
 import eqx_pipe.testing as ept
+from eqx_pipe.testing._laws.reach import Value, run_with_all_branches
 
 KEY = jr.key(0)
 
@@ -120,3 +121,43 @@ class Recurrent(ep.Stage):
 
 def test_a_scan_raises_no_false_alarm():
     ept.check_stage(Recurrent(eqx.nn.GRUCell(2, 3, key=KEY)), normal(4, 2))
+
+
+def all_positive(x):
+    return x.min() > 0
+
+
+def all_huge(x):
+    return x.min() > 1000
+
+
+@pytest.mark.parametrize(
+    "stage",
+    [
+        ep.chain(ep.gated(jnp.sin, gates=(all_positive,)), eqx.nn.Dropout(0.5)),
+        ep.chain(ep.gated(jnp.sin, gates=(all_huge,)), eqx.nn.Dropout(0.5)),
+        ep.chain(eqx.nn.Dropout(0.5), ep.gated(jnp.sin, gates=(all_huge,))),
+        ep.chain(lambda x: jnp.where(x > 1e5, jnp.log(x), 0.0), eqx.nn.Dropout(0.5)),
+        ep.chain(lambda x: jax.nn.relu(x - 100), eqx.nn.Dropout(0.5)),
+    ],
+)
+def test_a_gate_that_hides_a_draw_raises_no_false_alarm(stage):
+    ept.check_key(stage, -jnp.ones(4), key=KEY)
+
+
+def test_a_branch_in_a_scan_plays_its_part():
+    def fn(x):
+        def step(c, _):
+            c = jax.lax.cond(c > 100, lambda v: v * 7, jnp.zeros_like, c)
+            return c, c
+
+        return jax.lax.scan(step, x, None, 3)
+
+    assert not any(map(jnp.any, fn(1.0)))
+    found = run_with_all_branches(jax.make_jaxpr(fn)(1.0), [Value(1.0, True)])
+    assert all(v.varies and jnp.all(v.array > 0) for v in found)
+
+
+def test_a_pipeline_with_a_closed_gate_keeps_all_laws():
+    gate = ep.gated(jnp.sin, gates=(all_positive,))
+    ept.check_stage(ep.chain(gate, eqx.nn.Dropout(0.5)), -jnp.ones(4), key=KEY)

@@ -37,13 +37,17 @@ def law(trial: Trial, tolerance: Tolerance, numerical: bool = False) -> Finding 
         found = _not_finite_forward(problem, outputs, forward)
     if not found and backward is not None and finite:
         found = _not_finite_backward(problem, backward)
-    if found or not finite or forward is None:
+    if found or not finite:
         return found
-    if backward is not None:
+    if forward is not None and backward is not None:
         found = _disagree(problem, forward, backward, tolerance)
-    if not found and numerical:
-        found = _unlike_differences(problem, forward, tolerance)
-    return found
+    if found or not numerical:
+        return found
+    if forward is not None:
+        return _unlike_differences(problem, forward, tolerance)
+    # As for every `custom_vjp`.
+    assert backward is not None
+    return _unlike_differences_backward(problem, backward, tolerance)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -179,16 +183,21 @@ def _disagree(
 def _worst(problem: _Problem, backward: list[Any], tolerance: Tolerance) -> str:
     """The input along which alone the modes disagree."""
     for i, name in enumerate(problem.names):
-        alone = [
-            t if j == i else jnp.zeros_like(t) for j, t in enumerate(problem.tangents)
-        ]
-        forward = _forward(dataclasses.replace(problem, tangents=alone))
-        left, left_size = _dot(problem.cotangents, forward)
-        right, right_size = _dot(backward, alone)
+        alone = _along(problem, i)
+        left, left_size = _dot(problem.cotangents, _forward(alone))
+        right, right_size = _dot(backward, alone.tangents)
         size = max(left_size, right_size)
         if abs(left - right) > 10 * tolerance.allowed(problem.inputs[i].dtype, size):
             return name
     return ""
+
+
+def _along(problem: _Problem, i: int) -> _Problem:
+    """The problem along the direction of one input alone."""
+    tangents = [
+        t if j == i else jnp.zeros_like(t) for j, t in enumerate(problem.tangents)
+    ]
+    return dataclasses.replace(problem, tangents=tangents)
 
 
 def _dot(a: list[Any], b: list[Any]) -> tuple[float, float]:
@@ -204,6 +213,40 @@ def _unlike_differences(
     problem: _Problem, forward: list[Any], tolerance: Tolerance
 ) -> Finding | None:
     """Whether the derivative along a direction is unlike a central difference."""
+    step, differences, scales = _differences(problem)
+    found = zip(problem.out_names, forward, differences, scales, strict=True)
+    for name, t, numeric, scale in found:
+        apart = np.max(np.abs(numeric - as_numpy(t)), initial=0.0)
+        size = float(np.max(np.abs(as_numpy(t)), initial=0.0))
+        allowed = _allowed(tolerance, t.dtype, size, _usual(step, scale + size))
+        if not apart <= allowed:
+            return _unlike(name, apart, step, allowed)
+    return None
+
+
+def _unlike_differences_backward(
+    problem: _Problem, backward: list[Any], tolerance: Tolerance
+) -> Finding | None:
+    """The same by reverse mode, for each input by itself."""
+    for i, name in enumerate(problem.names):
+        alone = _along(problem, i)
+        step, differences, scales = _differences(alone)
+        left, left_size = _dot(problem.cotangents, differences)
+        right, right_size = _dot(backward, alone.tangents)
+        usual = sum(
+            np.abs(as_numpy(v)).sum() * _usual(step, scale + np.max(np.abs(d)))
+            for v, d, scale in zip(problem.cotangents, differences, scales, strict=True)
+            if d.size
+        )
+        size = max(left_size, right_size)
+        allowed = _allowed(tolerance, problem.inputs[i].dtype, size, usual)
+        if not abs(left - right) <= allowed:
+            return _unlike(name, abs(left - right), step, allowed)
+    return None
+
+
+def _differences(problem: _Problem) -> tuple[float, list[np.ndarray], list[float]]:
+    """A step, the outputs' central differences by it, and how large the outputs are."""
     dtype = max((v.dtype for v in problem.inputs), key=lambda d: _coarse(d))
     step = float(jnp.finfo(dtype).eps) ** (1 / 3)
 
@@ -214,22 +257,28 @@ def _unlike_differences(
         ]
 
     ends = [problem.fn([jnp.asarray(v) for v in moved(sign)]) for sign in (1.0, -1.0)]
-    for name, t, high, low in zip(problem.out_names, forward, *ends, strict=True):
-        numeric = (as_numpy(high) - as_numpy(low)) / (2 * step)
-        apart = np.abs(numeric - as_numpy(t))
-        scale = float(np.max(np.abs(as_numpy(high)), initial=1.0))
-        size = float(np.max(np.abs(as_numpy(t)), initial=0.0))
-        # The error goes with the square of the step, the rounding with what is left.
-        usual = 20 * step * min(1.0, 10 * step) * (scale + size)
-        given = tolerance.rtol is not None or tolerance.atol is not None
-        allowed = tolerance.allowed(t.dtype, size) if given else usual
-        if not np.all(apart <= allowed):
-            what = (
-                f"the derivative is {np.max(apart):.3g} away from a central "
-                f"difference of step {step:.2g}; {allowed:.2g} allowed"
-            )
-            return Finding("numerical", name, what)
-    return None
+    high, low = ([as_numpy(v) for v in end] for end in ends)
+    differences = [(h - v) / (2 * step) for h, v in zip(high, low, strict=True)]
+    return step, differences, [float(np.max(np.abs(h), initial=1.0)) for h in high]
+
+
+def _usual(step: float, size: float) -> float:
+    # The error goes with the square of the step, the rounding with what is left.
+    return 20 * step * min(1.0, 10 * step) * size
+
+
+def _allowed(tolerance: Tolerance, dtype: Any, size: float, usual: float) -> float:
+    """The caller's bound if there is one, else the usual."""
+    given = tolerance.rtol is not None or tolerance.atol is not None
+    return tolerance.allowed(dtype, size) if given else usual
+
+
+def _unlike(name: str, apart: float, step: float, allowed: float) -> Finding:
+    what = (
+        f"the derivative is {apart:.3g} away from a central difference of step "
+        f"{step:.2g}; {allowed:.2g} allowed"
+    )
+    return Finding("numerical", name, what)
 
 
 def _coarse(dtype: Any) -> float:
@@ -253,8 +302,10 @@ def check_grad(
 
     **Arguments:** those of `check_stage`, and
 
-    - `numerical`: whether to compare with central differences, too. This gives false
-        alarms at kinks, for `stop_gradient`, and in low precision. (Keyword only.)
+    - `numerical`: whether to compare with central differences, too: forward mode, or
+        reverse mode where the stage has no other, as with a `custom_vjp`. This gives
+        false alarms at kinks, for `stop_gradient`, and in low precision. (Keyword
+        only.)
 
     **Raises:** `AssertionError` if the law is broken.
 

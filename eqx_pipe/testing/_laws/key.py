@@ -12,12 +12,13 @@ from jaxtyping import Array, PyTree
 
 from ..._check import check_key as check_one_key
 from ..._errors import message
-from ..._stage import as_stage
 from ..._tree import is_key_array
 from ..._types import Key
 from .compare import Finding, Tolerance, raised, same_bits
-from .report import broken, check, stage_text
-from .trial import Trial, evaluate
+from .locate import locate
+from .reach import BRANCHES, Value, run_with_all_branches
+from .report import check, report
+from .trial import Trial, evaluate, trial_of
 
 RULE = "the same key gives the same draws, and another key gives others."
 
@@ -37,6 +38,8 @@ def law(trial: Trial, tolerance: Tolerance) -> Finding | None:
         with contextlib.suppress(_Other):
             if _vary(trial.on(x), trial.x is x):
                 return None
+    if _could_vary(trial):
+        return None  # A closed gate hides it; then these inputs tell nothing.
     what = f"of {_NUM_KEYS} keys all give the same output, though the stage draws"
     return Finding("same", "", what)
 
@@ -60,6 +63,42 @@ def _vary(trial: Trial, own: bool) -> bool:
                 raise
             raise _Other from error
         outs = [jnp.stack(leaves) for leaves in zip(*each, strict=True)]
+    return _differ(outs)
+
+
+def _could_vary(trial: Trial) -> bool:
+    """Whether two of some keys would give different outputs, were no branch closed."""
+    assert trial.key is not None
+    keys = jr.split(trial.key, _NUM_KEYS)
+    for scale in (1.0, 1e3):
+        x = _random_like(trial.x, 104, scale)
+        with contextlib.suppress(Exception):
+            if _differ(_over_keys_with_all(trial.stage, x, trial.state, keys)):
+                return True
+    return False
+
+
+@eqx.filter_jit
+def _over_keys_with_all(stage: Any, x: PyTree, state: Any, keys: Array) -> list[Array]:
+    """The outputs with all branches; see `reach.py`."""
+    given, fixed = eqx.partition(x, eqx.is_array)
+    leaves, structure = jtu.tree_flatten(given)
+
+    def outputs(key: Key, *leaves: Array) -> list[Array]:
+        x = eqx.combine(jtu.tree_unflatten(structure, leaves), fixed)
+        return _outputs(stage, x, state, key)
+
+    program = jax.make_jaxpr(outputs)(keys[0], *leaves)
+
+    def run(key: Key) -> list[Array]:
+        values = [Value(v, True) for v in (key, *leaves)]
+        return [v.array for v in run_with_all_branches(program, values)]
+
+    return jax.lax.map(run, keys)
+
+
+def _differ(outs: list[Array]) -> bool:
+    """Whether some array has rows that are not all the same."""
     return any(not bool(jnp.all(_same(leaf, leaf[:1]))) for leaf in outs)
 
 
@@ -81,39 +120,38 @@ def _raw(leaf: Any) -> Array:
     return jr.key_data(leaf) if is_key_array(leaf) else jnp.asarray(leaf)
 
 
-def _random_like(x: PyTree, seed: int) -> PyTree:
+def _random_like(x: PyTree, seed: int, scale: float = 1.0) -> PyTree:
     def one(leaf: Any) -> Any:
         if not eqx.is_inexact_array(leaf):
             return leaf
-        return jr.normal(jr.key(seed), leaf.shape, jnp.float32).astype(leaf.dtype)
+        drawn = scale * jr.normal(jr.key(seed), leaf.shape, jnp.float32)
+        return drawn.astype(leaf.dtype)
 
     return jtu.tree_map(one, x)
 
 
-def _draws(trial: Trial) -> bool:
-    """Whether random numbers are drawn, whatever the input."""
+def _draws(trial: Trial, in_branches: bool = False) -> bool:
+    """Whether random numbers are drawn, whatever the input (or by some branch)."""
     try:
         jaxpr = _traced(trial, trial.key).jaxpr
     except Exception:
         return True
     # Whoever looks into a new-style key has a generator of his own.
     drawn = {"random_bits", "random_gamma", "rng_bit_generator"}
-    return _uses(jaxpr, drawn | ({"random_unwrap"} if is_new(trial.key) else set()))
+    names = drawn | ({"random_unwrap"} if is_new(trial.key) else set())
+    return _uses(jaxpr, names, in_branches)
 
 
-_BRANCHES = {"cond", "eqx_pipe_choose"}
-
-
-def _uses(jaxpr: Any, names: set[str]) -> bool:
-    """Whether an operation is one of these; branches, which may not run, left out.
+def _uses(jaxpr: Any, names: set[str], in_branches: bool) -> bool:
+    """Whether an operation is one of these; branches, which may not run, as told.
 
     A key that is only split or folded is not drawn from.
     """
     for eqn in jaxpr.eqns:
         if eqn.primitive.name in names:
             return True
-        if eqn.primitive.name not in _BRANCHES:
-            if any(_uses(inner, names) for inner in _inner(eqn)):
+        if in_branches or eqn.primitive.name not in BRANCHES:
+            if any(_uses(inner, names, in_branches) for inner in _inner(eqn)):
                 return True
     return False
 
@@ -193,7 +231,8 @@ def check_key(
 
     The same key gives the same bits; no key is used for two draws; and at least two of
     32 keys give different outputs. (`check_stage` asks the last only of a stage that
-    draws random numbers.)
+    draws random numbers.) Where the stage draws, but a gate that is closed for `x` and
+    for a few random inputs hides it, the last cannot be decided and is not asked.
 
     **Arguments:** those of `check_stage`; a `key` is needed.
 
@@ -208,6 +247,24 @@ def check_key(
         )
     check_one_key("testing.check_key", key)
     check("key", law, RULE, stage, x, state, key, rtol, atol)
-    if not _draws(Trial(as_stage("testing.check_key", "stage", stage), x, state, key)):
-        nothing = Finding("same", "", "the stage draws no random numbers at all")
-        raise broken("check_key", RULE, stage_text(stage), nothing)
+    trial = trial_of("testing.check_key", stage, x, state, key)
+    if _draws(trial):
+        return
+    finding = _closed_branch(trial)
+    if finding:
+        raise report("key", RULE, *locate(_closed_branch, trial, finding))
+    if not _draws(trial, in_branches=True):
+        nothing = Finding("nothing", "", "the stage draws no random numbers at all")
+        raise report("key", RULE, "", trial, nothing)
+
+
+def _closed_branch(trial: Trial) -> Finding | None:
+    """Whether the stage draws in branches alone, and this input shows none of it."""
+    if _draws(trial) or not _draws(trial, in_branches=True) or _vary(trial, True):
+        return None
+    what = (
+        "the stage draws in a branch only, and with this input no draw reaches the "
+        f"output ({_NUM_KEYS} keys all give the same); give an input for which the "
+        "branch that draws is taken"
+    )
+    return Finding("branch", "", what)

@@ -59,15 +59,22 @@ def try_law(
     if not _hypothesis_shrinks():
         with contextlib.suppress(Exception):
             inner, finding = shrink(bound, inner, finding)
+    raise report(name, rule, path, inner, finding)
+
+
+def report(
+    name: str, rule: str, path: str, trial: Trial, finding: Finding
+) -> AssertionError:
+    """The error for a law broken by the stage at a path."""
     lines = [
         f"`eqx_pipe.testing.check_{name}`: the law `{name}` is broken: {rule}",
-        f"  stage: {f'`{path}` ' if path else ''}({stage_text(inner.stage)})",
+        f"  stage: {f'`{path}` ' if path else ''}({stage_text(trial.stage)})",
         *([f"  leaf: `{finding.leaf}`"] if finding.leaf else []),
         f"  difference: {finding.what}",
-        f"  smallest input found: {input_text(inner.x)}",
+        f"  smallest input found: {input_text(trial.x)}",
         f"  If this is meant, leave the law out: `check_stage(..., skip=({name!r},))`.",
     ]
-    raise AssertionError("\n".join(lines))
+    return AssertionError("\n".join(lines))
 
 
 def _hypothesis_shrinks() -> bool:
