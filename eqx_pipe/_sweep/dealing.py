@@ -21,7 +21,8 @@ from jaxtyping import Array, Int32
 class Deal:
     """The dealing of points to devices, `run` batches at a time or point by point.
 
-    Numbers of batches, devices and points may be arrays of NumPy, or traced.
+    In its methods the numbers of a device, of its batches and of all points may be
+    arrays of NumPy or traced, and so may `run`.
     """
 
     batch_size: int
