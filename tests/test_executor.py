@@ -180,14 +180,14 @@ def test_ctrl_c_ends_where_everything_can_be_cancelled(tmp_path):
             return self.futures[-1]
 
     executor = Pending()
-    with pytest.raises(KeyboardInterrupt):
-        ep.sweep(
-            jnp.sin,
-            ep.Linspace(0, 1, 8),
-            executor=executor,
-            store=tmp_path / "runs.zarr",
-            batch_size=1,
-        )
+    asked = {"store": tmp_path / "runs.zarr", "batch_size": 1}
+    # The children of a shell's background job ignore Ctrl-C.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            ep.sweep(jnp.sin, ep.Linspace(0, 1, 8), executor=executor, **asked)
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert all(future.cancelled() for future in executor.futures)
 
 

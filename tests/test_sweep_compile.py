@@ -1,9 +1,6 @@
 """What is compiled again and what is not; two programs never share an entry."""
 
-import dataclasses
-import functools as ft
 import gc
-import weakref
 
 import equinox as eqx
 import jax
@@ -14,7 +11,7 @@ import pytest
 from compilations import compiled
 
 import eqx_pipe as ep
-from eqx_pipe._sweep import execute, program, trace
+from eqx_pipe._sweep import program, trace
 
 
 def space(lo=0.0):
@@ -168,186 +165,6 @@ def test_what_was_read_in_a_function_is_kept(monkeypatch):
         for _ in range(3)
     }
     assert len(reads) == len(sizes) == 1
-
-
-def differ(first, second):
-    """Two functions whose sweeps must not be mixed up."""
-    for fn in (first, second, first):
-        values = np.asarray(ep.sweep(fn, space()).values)
-        with jax.disable_jit():
-            np.testing.assert_allclose(values, ep.sweep(fn, space()).values, rtol=1e-6)
-
-
-def host(scale):
-    def on_host(x):
-        return np.float32(scale) * x
-
-    struct = jax.ShapeDtypeStruct((), jnp.float32)
-    return lambda p: jax.pure_callback(
-        on_host, struct, p["a"], vmap_method="sequential"
-    )
-
-
-def host_state(state):
-    def on_host(x):
-        return np.float32(state["scale"]) * x
-
-    struct = jax.ShapeDtypeStruct((), jnp.float32)
-    return lambda p: jax.pure_callback(
-        on_host, struct, p["a"], vmap_method="sequential"
-    )
-
-
-def with_rule(scale):
-    @jax.custom_batching.custom_vmap
-    def f(x):
-        return x * scale
-
-    @f.def_vmap
-    def _(size, batched, x):
-        return x * scale, batched[0]
-
-    return lambda p: f(p["a"])
-
-
-def test_two_programs_never_share_an_entry():
-    differ(lambda p: p["a"] * 2, lambda p: p["a"] * 3)
-    differ(lambda p: p["a"] * 0.0, lambda p: p["a"] * -0.0)
-    differ(lambda p: p["a"] - p["b"], lambda p: p["b"] - p["a"])
-    differ(
-        lambda p: jax.jit(lambda x: x * np.float32(2))(p["a"]),
-        lambda p: jax.jit(lambda x: x * np.float32(3))(p["a"]),
-    )
-    differ(host(2), host(3))
-    differ(jax.jit(host(2)), jax.jit(host(3)))
-    differ(host_state({"scale": 2}), host_state({"scale": 3}))
-    differ(with_rule(2), with_rule(3))
-    differ(
-        lambda p: jax.lax.while_loop(lambda c: c < 5, lambda c: c + 1, p["a"]),
-        lambda p: jax.lax.while_loop(lambda c: c < 6, lambda c: c + 1, p["a"]),
-    )
-    differ(
-        lambda p: jnp.sum(jnp.ones(3)) + p["a"], lambda p: jnp.sum(jnp.ones(4)) + p["a"]
-    )
-
-
-def test_a_callback_sees_what_it_closes_over_now():
-    scale = 2.0
-
-    def make():
-        def on_host(x):
-            return np.float32(scale) * x
-
-        struct = jax.ShapeDtypeStruct((), jnp.float32)
-        return lambda p: jax.pure_callback(
-            on_host, struct, p["a"], vmap_method="sequential"
-        )
-
-    first = ep.sweep(make(), space()).values
-    scale = 3.0
-    jitted = jax.jit(make())
-    second = ep.sweep(make(), space()).values
-    np.testing.assert_allclose(second, first * 1.5)
-    for scale in (3.0, 4.0):
-        third = ep.sweep(jitted, space()).values
-        np.testing.assert_allclose(third, first * scale / 2)
-    logs = [], []
-    for log in logs:
-
-        def fn(p, log=log):
-            jax.debug.callback(lambda x: log.append(float(x)), p["a"])
-            return p["a"]
-
-        ep.sweep(fn, space(), batch_size=1)
-        jax.effects_barrier()
-    assert len(logs[0]) == len(logs[1]) == 10
-
-
-class Times:
-    """A callback that is an object."""
-
-    def __init__(self, factor):
-        self.factor = factor
-
-    def __call__(self, x):
-        return self.factor[0] * x
-
-
-Scaled = dataclasses.make_dataclass(
-    "Scaled", ["factor"], eq=False, namespace={"__call__": Times.__call__}
-)
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda factor: ft.partial(lambda f, x: f[0] * x, factor),
-        lambda factor: ft.partial(lambda x, f: f[0] * x, f=factor),
-        lambda factor: lambda x, f=factor: f[0] * x,
-        lambda factor: lambda x, *, f=factor: f[0] * x,
-        Scaled,
-        Times,
-    ],
-)
-@pytest.mark.parametrize("array", [np.float32, list])
-def test_equal_callbacks_that_may_change_are_not_one(make, array):
-    def values(callback):
-        struct = jax.ShapeDtypeStruct((), jnp.float32)
-
-        def fn(p):
-            return jax.pure_callback(callback, struct, p["a"], vmap_method="sequential")
-
-        return ep.sweep(fn, space(), batch_size=1).values
-
-    first, second = array([2]), array([2])
-    held = make(first)
-    once = values(held)
-    first[0] = 100
-    np.testing.assert_array_equal(values(make(second)), once)
-    np.testing.assert_array_equal(values(held), 50 * once)
-
-
-def test_a_rule_of_batching_is_not_shared():
-    factor = [2.0]
-
-    def fresh():
-        @jax.custom_batching.custom_vmap
-        def times(x):
-            return x * factor[0]
-
-        @times.def_vmap
-        def rule(size, batched, x):
-            return x * factor[0], True
-
-        return lambda p: times(p["a"])
-
-    once = ep.sweep(fresh(), space()).values
-    factor[0] = 4.0
-    np.testing.assert_array_equal(ep.sweep(fresh(), space()).values, 2 * once)
-
-
-def test_only_programs_keep_what_callbacks_hold():
-    data = Times(np.ones(3, np.float32))
-    alive = weakref.ref(data)
-
-    def fn(p):
-        struct = jax.ShapeDtypeStruct((), jnp.float32)
-        return jax.pure_callback(
-            lambda x, data=data: data(x), struct, p["a"], vmap_method="sequential"
-        )
-
-    ep.sweep(fn, space(), batch_size=1)
-    execute._kernels._entries.clear()
-    del data, fn
-    jax.clear_caches()
-    gc.collect()
-    assert alive() is None
-
-
-def test_large_arrays_that_stay_inside_are_known_by_their_hash():
-    large = program.freeze(np.arange(1000.0))
-    assert large == program.freeze(np.arange(1000.0))
-    assert large != program.freeze(np.arange(1000.0) + 1) and len(str(large)) < 400
 
 
 def test_other_dtypes_and_lengths_are_other_programs():
