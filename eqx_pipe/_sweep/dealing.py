@@ -19,15 +19,16 @@ from jaxtyping import Array, Int32
 
 @dataclasses.dataclass(frozen=True)
 class Deal:
-    """The dealing of points to devices, `run` batches at a time or point by point.
+    """The dealing of points to devices: batches in turn, or `singly` point by point.
 
-    In its methods the numbers of a device, of its batches and of all points may be
-    arrays of NumPy or traced, and so may `run`.
+    With `run` every device gets so many batches at once, which are neighbours. In the
+    methods the numbers of a device, of its batches and of all points may be arrays of
+    NumPy or traced, and so may `run`.
     """
 
     batch_size: int
     num_devices: int
-    run: Any = 1
+    run: Any = None
     singly: bool = False
 
     @property
@@ -43,19 +44,22 @@ class Deal:
         """The first point of a device's batch with some number."""
         if self.singly:
             return number * (self.batch_size * self.num_devices) + device
-        turn, within = number // self.run, number % self.run
-        place = turn * self.num_devices + self.place(device, turn)
-        return (place * self.run + within) * self.batch_size
+        if self.run is not None:
+            return (device * self.run + number) * self.batch_size
+        place = number * self.num_devices + self.place(device, number)
+        return place * self.batch_size
 
     def count(self, device: Any, points: Any) -> Int32[Array, ""]:
         """How many batches a device gets; the last may not be a full one."""
-        run = 1 if self.singly else self.run
-        turns = points // (run * self.batch_size * self.num_devices)
-        left = points - self.start(device, turns * run)
+        if self.run is not None:
+            turns, most = 0, self.run
+        else:
+            turns, most = points // (self.batch_size * self.num_devices), 1
+        left = points - self.start(device, turns)
         more = (left + self.stride * self.batch_size - 1) // (
             self.stride * self.batch_size
         )
-        return (turns * run + jnp.clip(more, 0, run)).astype(jnp.int32)
+        return (turns + jnp.clip(more, 0, most)).astype(jnp.int32)
 
     def stretches(
         self, rows: np.ndarray, given: np.ndarray, device: int
@@ -65,9 +69,11 @@ class Deal:
         `rows` has one row for each point, in order, `given` one for each point of the
         device, batch after batch.
         """
-        each, others = self.batch_size * self.run, self.num_devices
-        if others == 1:
-            yield rows, given[: len(rows)]
+        each, others = self.batch_size, self.num_devices
+        if self.run is not None or others == 1:
+            each = len(rows) if others == 1 else each * self.run
+            mine = rows[each * device : each * (device + 1)]
+            yield mine, given[: len(mine)]
             return
         turns = len(rows) // (each * others)
         order = (each, others) if self.singly else (others, each)
@@ -78,6 +84,6 @@ class Deal:
         else:
             for odd in (0, 1):
                 yield rounds[odd::2, self.place(device, odd)], mine[odd::2]
-        first = self.start(device, turns * self.run)
+        first = self.start(device, turns)
         last = rows[first : first + each * self.stride : self.stride]
         yield last, given[turns * each : turns * each + len(last)]

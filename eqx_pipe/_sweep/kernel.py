@@ -52,7 +52,7 @@ class Layout:
     def deal(self, points: Any) -> Deal:
         """Which device gets which of some points, whose number may be traced."""
         across = self.batch_size * len(self.devices)
-        run = (points + (across - 1)) // across if self.dealt == "runs" else 1
+        run = (points + (across - 1)) // across if self.dealt == "runs" else None
         return Deal(self.batch_size, len(self.devices), run, self.dealt == "points")
 
 
@@ -108,7 +108,7 @@ def build(jaxpr: Any, outputs: Sequence[jax.ShapeDtypeStruct], layout: Layout) -
     ) -> list[Array]:
         points = ctl[0].astype(jnp.int32)
         device = jax.lax.axis_index(POINTS).astype(jnp.int32)
-        deal = layout.deal(jnp.maximum(points, 1))  # a run of none is of no length
+        deal = layout.deal(points)
         at_offset = point_function(jaxpr, layout, ctl, table, arrays, constants, key)
 
         def lane(offset: UInt32[Array, ""]) -> list[Array]:
