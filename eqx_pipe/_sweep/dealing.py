@@ -70,9 +70,12 @@ class Deal:
         device, batch after batch.
         """
         each, others = self.batch_size, self.num_devices
-        if self.run is not None or others == 1:
-            each = len(rows) if others == 1 else each * self.run
-            mine = rows[each * device : each * (device + 1)]
+        if others == 1:
+            yield rows, given[: len(rows)]
+            return
+        if self.run is not None:
+            first = self.start(device, 0)
+            mine = rows[first : first + each * self.run]
             yield mine, given[: len(mine)]
             return
         turns = len(rows) // (each * others)
