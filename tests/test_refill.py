@@ -8,21 +8,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from loops import points, reference
 
 import eqx_pipe as ep
 from eqx_pipe._refill import lanes
-
-
-def reference(init, cond, body, out):
-    """The loop that `refill` stands for."""
-
-    def fn(point):
-        last = jax.lax.while_loop(
-            lambda c: cond(point, c), lambda c: body(point, c), init(point)
-        )
-        return out(point, last)
-
-    return fn
 
 
 def init(point):
@@ -43,12 +32,6 @@ def out(point, carry):
 
 
 STEPS = (init, cond, body, out)
-
-
-def points(sizes, seed=0, most=40):
-    rng = np.random.default_rng(seed)
-    n = np.minimum(rng.geometric(0.1, sizes) - 1, most).astype(np.int32)
-    return {"n": jnp.asarray(n), "x": jnp.asarray(rng.random(sizes), jnp.float32)}
 
 
 def equal(a, b):
