@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 import eqx_pipe as ep
 from eqx_pipe._sweep import memory, parts
-from eqx_pipe._sweep.batching import choose_batch_size, even_out
-from eqx_pipe._sweep.plan import chunk_capacity
-from eqx_pipe._sweep.reading import read
+from eqx_pipe._sweep.compute.batching import choose_batch_size, even_out
+from eqx_pipe._sweep.compute.plan import chunk_capacity
+from eqx_pipe._sweep.tracing.reading import read
 
 
 def chosen(fn, n=10**6, devices=1, **settings):

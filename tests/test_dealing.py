@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import eqx_pipe as ep
-from eqx_pipe._sweep.dealing import Deal
-from eqx_pipe._sweep.kernel import Layout
-from eqx_pipe._sweep.parts import prepare
-from eqx_pipe._sweep.reduced_kernel import block_rows
+from eqx_pipe._sweep.compute.dealing import Deal
+from eqx_pipe._sweep.compute.kernel import Layout
+from eqx_pipe._sweep.compute.parts import prepare
+from eqx_pipe._sweep.reduced.kernel import block_rows
 
 any_deal = given(
     how=st.sampled_from(["runs", "batches", "points"]),

@@ -10,8 +10,8 @@ import pytest
 
 import eqx_pipe as ep
 from eqx_pipe._sweep import lapack, say
-from eqx_pipe._sweep.batching import choose_batch_size
-from eqx_pipe._sweep.reading import read
+from eqx_pipe._sweep.compute.batching import choose_batch_size
+from eqx_pipe._sweep.tracing.reading import read
 
 SQUARE = jnp.eye(16)
 WORTH = 200_000  # operations

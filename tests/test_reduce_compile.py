@@ -8,7 +8,7 @@ from compilations import compiled
 
 import eqx_pipe as ep
 from eqx_pipe._sweep import reduced_trace
-from eqx_pipe._sweep.kept import Kept
+from eqx_pipe._sweep.tracing.kept import Kept
 
 
 def space():

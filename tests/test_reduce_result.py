@@ -109,10 +109,10 @@ def test_a_second_sweep_compiles_nothing(caplog):
 def test_there_is_no_communication():
     from eqx_pipe._reduce.many import as_many
     from eqx_pipe._sweep import reduced_kernel as rk
-    from eqx_pipe._sweep.kernel import Layout, control
-    from eqx_pipe._sweep.program import identify
-    from eqx_pipe._sweep.reduced_trace import trace_reducers
-    from eqx_pipe._sweep.trace import trace
+    from eqx_pipe._sweep.compute.kernel import Layout, control
+    from eqx_pipe._sweep.reduced.trace import trace_reducers
+    from eqx_pipe._sweep.tracing.program import identify
+    from eqx_pipe._sweep.tracing.trace import trace
 
     traced = trace("sweep", jnp.sin, ep.Space(SPACE), None)
     reducing = trace_reducers(as_many("t", [ep.Var(), ep.TopK(3)]), traced, 2)

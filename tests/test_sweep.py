@@ -175,10 +175,10 @@ def test_points_that_were_not_asked_for_are_not_computed():
 def test_large_indices_have_the_keys_of_the_definition():
     space = ep.Space([ep.Linspace(0, 1, 2**20), ep.Linspace(0, 1, 2**20)])
     # A kernel as for a space above 2**32 points, started in the middle of it.
-    from eqx_pipe._sweep.kernel import Layout, build, control, everywhere
-    from eqx_pipe._sweep.program import identify
+    from eqx_pipe._sweep.compute.kernel import Layout, build, control, everywhere
     from eqx_pipe._sweep.run import index_key
-    from eqx_pipe._sweep.trace import trace
+    from eqx_pipe._sweep.tracing.program import identify
+    from eqx_pipe._sweep.tracing.trace import trace
 
     key = jr.key(5)
     traced = trace("sweep", lambda p, key: (p, jr.bits(key)), space, key)

@@ -1,0 +1,1 @@
+"""What all choices between stages share: one primitive, and what its branches are."""

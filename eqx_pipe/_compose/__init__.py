@@ -1,0 +1,1 @@
+"""The combinators, one (or a pair) in a file; what they share lies beside them."""

@@ -1,0 +1,1 @@
+"""Pictures of an xarray dataset, whatever made it."""

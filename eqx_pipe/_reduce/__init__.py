@@ -1,0 +1,1 @@
+"""Reducers: states of blocks of values, and how two of them are merged."""

@@ -1,0 +1,1 @@
+"""`refill`: a loop whose finished lanes take the next point under `vmap`."""

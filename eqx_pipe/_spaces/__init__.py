@@ -1,0 +1,1 @@
+"""Spaces: from an index to a point, without computing the others."""

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Float
 
 from .._errors import MissingKeyError, SweepError, describe_value, message
-from .failure import reason
+from .compute.failure import reason
 
 
 def named(sweep: Callable[..., Any]) -> Callable[..., Any]:

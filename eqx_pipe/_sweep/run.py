@@ -14,18 +14,18 @@ from .._check import check_choice, check_key
 from .._errors import message
 from .._spaces.space import Space, as_space
 from .._types import Key
-from .call import call, check_fn, check_sweep_key, fn_name
-from .context import no_mesh
+from .chunks.elsewhere import check_elsewhere, sweep_elsewhere
+from .chunks.reduced import reduce_elsewhere
+from .compute.failure import Failures, nothing_like, some_output
+from .compute.parts import prepare
+from .compute.plan import check_batch_size, mesh_devices
+from .compute.progress import Progress
 from .cores import say_if_cores_idle
 from .costs import costs_of, named
-from .elsewhere import check_elsewhere, sweep_elsewhere
-from .failure import Failures, nothing_like, some_output
-from .parts import prepare
-from .plan import check_batch_size, mesh_devices
-from .progress import Progress
-from .reduced import sweep_reduced
-from .reduced_kept import reduce_elsewhere
-from .result import SweepResult
+from .reduced.sweep import sweep_reduced
+from .results.result import SweepResult
+from .tracing.call import call, check_fn, check_sweep_key, fn_name
+from .tracing.context import no_mesh
 
 
 def sweep(

@@ -19,11 +19,11 @@ from .._errors import message
 from .._spaces.index import advance, advance_by, digits_of, strides
 from .._spaces.space import Space, as_space
 from .._types import Key
-from .batching import even_out
-from .call import call, check_fn, check_sweep_key
-from .kernel import POINTS
-from .plan import check_batch_size, mesh_devices
-from .select import Part, check_agree, parts_of
+from .compute.batching import even_out
+from .compute.kernel import POINTS
+from .compute.plan import check_batch_size, mesh_devices
+from .compute.select import Part, check_agree, parts_of
+from .tracing.call import call, check_fn, check_sweep_key
 
 
 def vmap_space(

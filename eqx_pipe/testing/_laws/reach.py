@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import Literal
 
-from ..._sweep.evaluate import scan_counts
+from ..._sweep.tracing.evaluate import scan_counts
 
 BRANCHES = {"cond", "eqx_pipe_choose"}
 _CALLS = {"jit", "pjit", "closed_call", "core_call", "remat2", "checkpoint"}

@@ -8,8 +8,8 @@ import numpy as np
 from jax.sharding import Mesh
 
 from ..._spaces.space import as_space
-from ..._sweep.call import call, check_fn, check_sweep_key
 from ..._sweep.run import sweep
+from ..._sweep.tracing.call import call, check_fn, check_sweep_key
 from ..._tree import as_arrays
 from .compare import compare, raised, same_bits, tolerance_of
 from .report import broken

@@ -1,0 +1,192 @@
+"""What a store must agree on with a sweep: its space, its key, its function."""
+
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.random as jr
+import jax.tree_util as jtu
+
+from ..._errors import message
+from ..._spaces.axis import is_axis
+from ..._spaces.order import axis_name
+from ..._spaces.space import Space
+from ..._tree import is_key_array, path_name, tree_text
+from ..._types import Key
+from ..compute.select import Part
+from ..tracing.canonical import Writer, digest
+from ..tracing.trace import Traced
+
+_LONG = 200
+
+
+def fingerprint(
+    space: Space, key: Key | None, parts: Sequence[Part], traced: Sequence[Traced]
+) -> dict[str, Any]:
+    """What a sweep is, as JSON."""
+    return {
+        "space": _space(space),
+        "key": "no key" if key is None else _key(key),
+        "function": _function(parts, traced),
+        "jax": jax.__version__,
+    }
+
+
+def check_same(
+    path: Path, stored: Mapping[str, Any], now: Mapping[str, Any], resume: str
+) -> None:
+    """Raises a `ValueError` that says in what a sweep differs from that of a store.
+
+    With `resume="force"` the function may be another.
+    """
+    lines = _differing(stored["space"], now["space"])
+    if stored["key"] != now["key"]:
+        lines.append(f"`key`: {stored['key']} in the store, now {now['key']}")
+    reducers, sure = _reducing(stored, now)
+    if reducers and (sure or stored["jax"] == now["jax"]):
+        lines.append(reducers)
+    forced = resume == "force"
+    # What a store has room for is no matter of trust.
+    form = _form(stored["function"], now["function"])
+    lines += form
+    function, certain = _changes(stored, now)
+    if function and certain and not forced and not form:
+        lines += function
+    elif (function or reducers) and not lines and not forced:
+        warnings.warn(
+            message(
+                "sweep",
+                f"the store `{path}` was begun with jax {stored['jax']}, this is "
+                f"{now['jax']}, and the traced function differs in form.",
+                "The sweep continues, as such a difference is to be expected between "
+                "two versions of JAX; see that the function is the same.",
+            ),
+            UserWarning,
+            stacklevel=2,
+        )
+    if lines:
+        only = bool(function) and lines == function and not form
+        cure = "Give another path, or the sweep that made it."
+        if only:
+            cure += ' If you know that the values are the same, `resume="force"` goes '
+            cure += "on with it."
+        raise ValueError(
+            message(
+                "sweep",
+                f"the store `{path}` is that of another sweep:\n"
+                + "\n".join(f"- {line}" for line in lines)
+                + "\n",
+                cure,
+            )
+        )
+
+
+def _space(space: Space) -> dict[str, str]:
+    """A text for each thing that makes a space."""
+    found = {
+        "mode": space.mode,
+        "dims": ", ".join(f"{name}: {n}" for name, n in space.dims.items()),
+        "slice": str(space.window),
+        "key of the space": "no key" if space.key is None else _key(space.key),
+    }
+    writer = Writer()
+    for path, leaf in jtu.tree_flatten_with_path(space.tree, is_leaf=is_axis)[0]:
+        if is_axis(leaf):
+            text = writer.value(leaf)
+            found[f"axis {axis_name(path)}"] = f"{leaf!r} #{digest(text)[:8]}"
+        else:
+            text = writer.value(leaf)
+            if len(text) > _LONG:
+                text = f"{text[:_LONG]} #{digest(text)[:8]}"
+            found[f"leaf {path_name(path)}"] = text
+    structure = jtu.tree_structure(space.tree, is_leaf=is_axis)
+    found["structure"] = digest(writer.structure(structure))
+    return found
+
+
+def _key(key: Key) -> str:
+    typed = is_key_array(key)
+    data, kind = (jr.key_data(key), jr.key_impl(key)) if typed else (key, "raw")
+    return f"{kind} {[int(x) for x in data.reshape(-1)]}"
+
+
+def _function(parts: Sequence[Part], traced: Sequence[Traced]) -> dict[str, Any]:
+    writer = Writer()
+    texts = [
+        f"{part.text}\n{writer.program(each.jaxpr)}"
+        for part, each in zip(parts, traced, strict=True)
+    ]
+    outputs = jtu.tree_unflatten(traced[0].structure, traced[0].outputs)
+    return {
+        "text": digest("\n".join(texts)),
+        "operations": writer.operations,
+        "constants": writer.constants,
+        "outputs": tree_text(outputs),
+        "structure": digest(writer.structure(traced[0].structure)),
+    }
+
+
+def _differing(stored: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    lines = []
+    for name in dict.fromkeys([*stored, *now]):
+        was, is_ = stored.get(name), now.get(name)
+        if was != is_:
+            what = f"`space`, {name}"
+            if name == "structure" and lines:  # said already
+                continue
+            if name == "structure":
+                lines.append(f"{what}: other containers, or other static fields")
+            else:
+                lines.append(f"{what}: {was} in the store, now {is_}")
+    return lines
+
+
+def _reducing(stored: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str, bool]:
+    """What differs in the reducers, and whether that is certain."""
+    was, is_ = stored.get("reduce"), now.get("reduce")
+    if was == is_:
+        return "", True
+    if was is None or is_ is None:
+        kept = "values" if was is None else f"the reduction {was['reducers']}"
+        wanted = "no reduction" if is_ is None else is_["reducers"]
+        return f"`reduce`: {kept} in the store, now {wanted}", True
+    for name in ("reducers", "states"):
+        if was[name] != is_[name]:
+            text = f"{was[name]} in the store, now {is_[name]}"
+            return f"`reduce`, {name}: {text}", True
+    text = f"the same kinds of reducers ({was['reducers']}) with other settings"
+    return f"`reduce`: {text} or functions", False
+
+
+def _form(was: Mapping[str, Any], is_: Mapping[str, Any]) -> list[str]:
+    """What differs in the structure, shapes and dtypes of the output."""
+    if all(was[name] == is_[name] for name in ("outputs", "structure")):
+        return []
+    return [f"`fn`: it gives {was['outputs']} in the store, now {is_['outputs']}"]
+
+
+def _changes(
+    stored: Mapping[str, Any], now: Mapping[str, Any]
+) -> tuple[list[str], bool]:
+    """What differs in the function, and whether that is certain.
+
+    Another version of JAX may trace the same function to another text.
+    """
+    was, is_ = stored["function"], now["function"]
+    if was == is_:
+        return [], True
+    form = _form(was, is_)
+    if form:
+        return form, True
+    if was["constants"] != is_["constants"]:
+        differing = set(is_["constants"]) ^ set(was["constants"])
+        shown = ", ".join(sorted({text.split("#")[0] for text in differing})[:4])
+        return [f"`fn`: arrays that it closes over have other values ({shown})"], True
+    before, after = was["operations"], is_["operations"]
+    names = sorted({*before, *after})
+    counts = [(name, before.get(name, 0), after.get(name, 0)) for name in names]
+    changed = [f"`{n}` {a} times, now {b}" for n, a, b in counts if a != b][:6]
+    text = "; ".join(changed) or "the same operations, other numbers or another order"
+    return [f"`fn`: another program ({text})"], stored["jax"] == now["jax"]

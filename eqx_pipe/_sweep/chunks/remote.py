@@ -1,0 +1,326 @@
+"""Chunks computed elsewhere: by the workers of an executor.
+
+Nothing is asked of an executor but `submit(fn, *args)`, and of what that returns but
+`.result()`; if it has `.done()` too, chunks are gathered as they come. The function
+travels by cloudpickle, the space and the key with it; a worker traces and compiles
+once, for its own devices.
+"""
+
+import collections
+import concurrent.futures
+import contextlib
+import dataclasses
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Float
+
+from ..._errors import SweepError, describe_value, message
+from ..._reduce.many import as_many
+from ..._spaces.space import Space
+from ..._store.chunks import Chunks
+from ..._types import Key
+from ..compute.parts import Job, prepare
+from ..compute.progress import Progress
+from ..reduced.rows import BlockRows
+from ..reduced.states import Blocks
+from ..tracing.canonical import Writer, digest
+from ..tracing.context import settings, under
+from ..tracing.kept import Kept
+from .interrupt import Interrupt
+from .loop import Asked, Chunk, Source, Work
+
+_TRIES = 3
+_IN_FLIGHT_BYTES = 2**30
+_IN_FLIGHT = 1024
+_GUESSED_WORKERS = 8
+
+_jobs = Kept(4)
+
+
+def check_executor(executor: Any) -> None:
+    """Raises unless work can be submitted to `executor`."""
+    if isinstance(executor, type) or not callable(getattr(executor, "submit", None)):
+        raise TypeError(
+            message(
+                "sweep",
+                f"`executor` is {describe_value(executor)}.",
+                "Give something with a method `submit(fn, *args)`: a "
+                "`concurrent.futures.ProcessPoolExecutor(mp_context=multiprocessing."
+                "get_context('spawn'))`, or Dask's `client.get_executor()`.",
+            )
+        )
+    _check_not_forked(executor)
+
+
+def _check_not_forked(executor: Any) -> None:
+    # Of the standard library's pools, which say so before anything is submitted.
+    context = getattr(executor, "_mp_context", None)
+    method = getattr(context, "get_start_method", None)
+    if callable(method) and method() == "fork":
+        raise ValueError(
+            message(
+                "sweep",
+                "`executor` makes its workers by `fork`, and a forked JAX hangs.",
+                "Give `ProcessPoolExecutor(mp_context=multiprocessing.get_context("
+                "'spawn'))`, under `if __name__ == '__main__':` in a script.",
+            )
+        )
+
+
+def workers(executor: Any) -> int:
+    """About how many workers an executor has."""
+    known = getattr(executor, "_max_workers", None)  # the pools of the standard library
+    return known if isinstance(known, int) and known > 0 else _GUESSED_WORKERS
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """A sweep as it travels to a worker; `program` is what is traced from it here."""
+
+    fn: Callable[..., Any]
+    space: Space
+    key: Key | None
+    batch_size: int
+    costs: bool
+    stretch: int
+    isolated: bool
+    reduce: Any
+    settings: dict[str, Any]
+    program: tuple[str, str]
+
+
+def pack(fn: Callable[..., Any], job: Job, isolated: bool, reduce: Any = None) -> bytes:
+    """A sweep for a worker, as bytes."""
+    try:
+        import cloudpickle
+    except ImportError as error:
+        raise ImportError(
+            "`eqx_pipe.sweep` needs cloudpickle for `executor`. Install it by "
+            "`pip install 'eqx_pipe[distributed]'`."
+        ) from error
+    task = Task(
+        fn=fn,
+        space=job.space,
+        key=job.key,
+        batch_size=job.batch_size,
+        costs=job.costs,
+        stretch=job.stretch,
+        isolated=isolated,
+        reduce=reduce,
+        settings=settings(),
+        program=_program(job),
+    )
+    try:
+        return cloudpickle.dumps(task)
+    except Exception as error:
+        raise TypeError(
+            message(
+                "sweep",
+                f"`fn` or `space` cannot be sent to a worker: {error}.",
+                "Make what cannot travel (devices, meshes, open files, locks) inside "
+                "of `fn`.",
+            )
+        ) from error
+
+
+def work(
+    packed: bytes, first: int, last: int, costs: Float[np.ndarray, " points"] | None
+) -> tuple[Any, Any, Exception | None]:
+    """What a worker does: the points of a stretch; or what the function raised."""
+    import cloudpickle
+
+    name = digest(packed)
+    job = _jobs.get(name)
+    try:
+        task = cloudpickle.loads(packed)
+        # Ctrl-C comes to the processes of a pool too: the chunk is finished there.
+        with Interrupt(said=""), under(task.settings):
+            job = job or _prepared(name, task)
+            quiet = Progress(False, last - first)
+            values, ok = job.compute(first, last, costs, quiet, task.isolated)
+    except Exception as error:
+        return None, None, _portable(error)
+    return values, ok, None
+
+
+def elsewhere(
+    executor: Any,
+    packed: bytes,
+    rows: Work,
+    chunks: Chunks,
+    costs: Float[np.ndarray, " points"] | None,
+    bar: Progress,
+) -> Source:
+    """Chunks that the workers of an executor compute."""
+
+    def source(todo: Sequence[int], stop: Asked) -> Iterator[Chunk]:
+        waiting = collections.deque(_Try(number) for number in todo)
+        flying: list[_Try] = []
+        room = rows.row_bytes * chunks.points + len(packed)
+        most = max(2, min(_IN_FLIGHT, _IN_FLIGHT_BYTES // room))
+
+        def launch(it: _Try) -> None:
+            span = chunks.span(it.number)
+            own = None if costs is None else costs[slice(*span)]
+            it.tries += 1
+            try:
+                it.future = executor.submit(work, packed, *span, own)
+            except Exception as error:
+                raise _broken(error) from error
+            flying.append(it)
+
+        try:
+            while flying or (waiting and not stop.asked):
+                if stop.asked:
+                    flying = [it for it in flying if not it.cancelled()]
+                elif waiting and len(flying) < most:
+                    launch(waiting.popleft())
+                    if not flying[-1].is_done():
+                        continue
+                trouble: Exception | None = None
+                for it in _finished(flying, wait=not waiting or len(flying) >= most):
+                    flying.remove(it)
+                    try:
+                        values, ok = it.result(rows, chunks)
+                    except Exception as error:
+                        # What else is finished is kept first.
+                        trouble = trouble or error
+                        continue
+                    if values is None:
+                        if not stop.asked:
+                            waiting.append(it)
+                        continue
+                    bar.done(rows.count(*chunks.span(it.number)))
+                    yield it.number, values, ok
+                if trouble is not None:
+                    raise trouble
+        finally:
+            for it in flying:
+                it.cancelled()
+
+    return source
+
+
+@dataclasses.dataclass(eq=False)
+class _Try:
+    """A chunk, how often a worker got it, and what the executor gave for it."""
+
+    number: int
+    tries: int = 0
+    future: Any = None
+
+    def is_done(self) -> bool:
+        """Whether it is known to be finished."""
+        done = getattr(self.future, "done", None)
+        return bool(done()) if callable(done) else False
+
+    def cancelled(self) -> bool:
+        """Asks that it be not begun; whether it will not be."""
+        with contextlib.suppress(Exception):
+            return bool(self.future.cancel())
+        return False
+
+    def result(self, rows: Work, chunks: Chunks) -> tuple[Any, Any]:
+        """Values and which are ok; no values if it is worth another try."""
+        try:
+            values, ok, error = self.future.result()
+        except concurrent.futures.BrokenExecutor as error:
+            raise _broken(error) from error
+        except (Exception, KeyboardInterrupt) as error:
+            # What the function raised comes as a value: here a worker has died.
+            if self.tries < _TRIES and not isinstance(error, KeyboardInterrupt):
+                return None, None
+            points = _points(rows, chunks, self.number)
+            raise _killing(*points, self.tries, error) from error
+        if error is not None:
+            raise error
+        return values, ok
+
+
+def _points(rows: Work, chunks: Chunks, number: int) -> tuple[int, int]:
+    """The points of a chunk, the first and the one behind the last."""
+    first, last = chunks.span(number)
+    start = rows.count(0, first)
+    return start, start + rows.count(first, last)
+
+
+def _finished(flying: Sequence[_Try], wait: bool) -> list[_Try]:
+    """Those that are finished; if asked to `wait`, at least one, if there are any."""
+    pause = 0.0005
+    while True:
+        found = [it for it in flying if it.is_done()]
+        if found or not wait or not flying:
+            return found
+        if not all(callable(getattr(it.future, "done", None)) for it in flying):
+            return [flying[0]]  # its `result` waits
+        time.sleep(pause)
+        pause = min(2 * pause, 0.02)
+
+
+def _prepared(name: str, task: Task) -> Work:
+    devices = tuple(jax.local_devices())
+    job = prepare(task.fn, task.space, task.key, task.batch_size, devices, task.costs)
+    job = dataclasses.replace(job, stretch=task.stretch)
+    if _program(job) != task.program:
+        raise SweepError(
+            message(
+                "sweep",
+                f"a worker traces another program from `fn` (jax {jax.__version__} "
+                f"there, {task.program[1]} here).",
+                "Give the workers the same versions of JAX, and of the modules that "
+                "`fn` uses.",
+            )
+        )
+    rows: Work = job
+    if task.reduce is not None:
+        rows = BlockRows(Blocks(job, as_many("sweep", task.reduce)))
+    # Threads may come here together: all of them use one.
+    return _jobs.setdefault(name, rows)
+
+
+def _program(job: Job) -> tuple[str, str]:
+    """What tells the program of a sweep, and the version of JAX."""
+    # The programs alone: a callable among static values may lose its name on its way.
+    writer = Writer()
+    texts = [writer.program(traced.jaxpr) for traced in job.traced]
+    return digest("\n".join([*texts, *writer.constants])), jax.__version__
+
+
+def _portable(error: Exception) -> Exception:
+    """An error that arrives as what it is, or else as its text."""
+    import cloudpickle
+
+    try:
+        cloudpickle.loads(cloudpickle.dumps(error))
+    except Exception:
+        return SweepError(f"{type(error).__name__}: {error}")
+    return error
+
+
+def _broken(error: BaseException) -> SweepError:
+    return SweepError(
+        message(
+            "sweep",
+            f"the executor takes no more work: {type(error).__name__}: {error}.",
+            "A worker may have been killed, for instance for want of memory; a process "
+            "pool does not outlive that. Make a new executor and call the same sweep "
+            "again; with `store=` it goes on where it stopped.",
+        )
+    )
+
+
+def _killing(first: int, last: int, tries: int, error: BaseException) -> SweepError:
+    return SweepError(
+        message(
+            "sweep",
+            f"the worker failed {tries} times at the points {first} to {last - 1}: "
+            f"{type(error).__name__}: {error}.",
+            "Sweep over `space[first:last]` of these points in a process of its own "
+            "to see why; the same call tries them again, and with `store=` only what "
+            "is missing.",
+        )
+    )

@@ -1,0 +1,1 @@
+"""One stretch of points on the devices: which points, on which device, in batches."""

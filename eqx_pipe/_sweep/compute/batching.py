@@ -1,0 +1,65 @@
+"""How many points to vectorise: a rule that reads the function's jaxpr."""
+
+from ..tracing.reading import Reading
+
+_COSTLY_WAIT = 16
+_WAIT = 512
+_MOST = 1024
+_MORE = 4  # times as many, where random numbers are drawn
+_REFILLED = 32_768
+_ELSEWHERE = 16_384
+_STEP_BYTES = 16 * 1024
+_BYTES = 2 * 1024 * 1024
+_LOOP_BYTES = _REFILL_BYTES = 8 * 1024 * 1024
+_LEAST = 8
+_WHOLE = 8  # the lanes of a register
+
+
+def choose_batch_size(
+    reading: Reading,
+    size: int,
+    num_devices: int,
+    alike: bool = False,
+    on_cpu: bool = True,
+    may_wait: bool = False,
+) -> int:
+    """The batch size for `size` points of a function on `num_devices` devices.
+
+    Some numbers hold if costs of points are not `alike`: a loop then goes on until its
+    last lane has finished, so the fewer the better, unless it takes many to make up for
+    what a step costs whatever the number. That was measured on CPUs; other devices work
+    on thousands of lanes at the same time, and get that many as long as they fit. Where
+    linear algebra `may_wait` for ever, a batch is small enough that it does not.
+    """
+    best = _best(reading, alike) if on_cpu else _ELSEWHERE
+    best = max(_LEAST, best) // _WHOLE * _WHOLE
+    best = even_out(best, size, num_devices)
+    # Loops over an odd number of lanes compile to code up to three times slower.
+    best = min(-(-best // _WHOLE) * _WHOLE, -(-size // num_devices))
+    if may_wait and reading.whole is not None and reading.whole < best:
+        best = max(1, reading.whole)
+        best = best // _WHOLE * _WHOLE or best
+    return best
+
+
+def _best(reading: Reading, alike: bool) -> int:
+    """What one step makes should stay in the nearest cache, all of it in the last."""
+    if reading.refilled:  # a lane that is done takes another point
+        return min(_REFILLED, _REFILL_BYTES // reading.largest)
+    if not reading.loops:
+        return min(_MOST, _BYTES // reading.largest)
+    # Random bits are rounds of small programs, each of which costs to begin.
+    more = _MORE if reading.draws else 1
+    caches = more * _STEP_BYTES // reading.of_a_step, _LOOP_BYTES // reading.largest
+    if not reading.waits or alike:
+        return min(more * _MOST, *caches)
+    # A step of single numbers is one piece of compiled code, which costs little to
+    # begin: if it has functions like `sin`, lanes that wait cost more than they gain.
+    return min(_COSTLY_WAIT if reading.scalar and reading.costly else _WAIT, *caches)
+
+
+def even_out(batch_size: int, size: int, num_devices: int) -> int:
+    """At most `batch_size`, so that devices have as much to do and tails are short."""
+    per_device = -(-size // num_devices)
+    batches = -(-per_device // batch_size)
+    return -(-per_device // batches)

@@ -1,0 +1,176 @@
+"""Points that fail: found by halving, without compiling again, and marked.
+
+How many points a kernel computes, and from where on, is data. So the program that
+failed for many points is asked for half of them, and so on.
+"""
+
+import contextlib
+import dataclasses
+import logging
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import jax.tree_util as jtu
+import numpy as np
+from jaxtyping import Bool, PyTree
+
+from ..._errors import SweepError, message
+from ..._tree import is_key_array
+
+_RAISED = re.compile(r"[\w.]*(Error|Exception)\w*: ")
+_CALLBACKS = "jax._src.callback"
+
+
+@dataclasses.dataclass
+class Failures:
+    """What a sweep does about points that fail: `ok` marks them if `isolated`."""
+
+    isolated: bool
+    points: int
+    count: int = 0
+    """How many points have failed so far."""
+    _marks: Bool[np.ndarray, " points"] | None = None
+
+    @property
+    def ok(self) -> Bool[np.ndarray, " points"]:
+        """Which points have not failed; it takes no memory as long as none has."""
+        if self._marks is None:
+            return np.broadcast_to(np.True_, (self.points,))
+        return self._marks
+
+    def mark(self, place: Any) -> None:
+        """Notes that the point at an index, or an array of one, has failed."""
+        if self._marks is None:
+            self._marks = np.ones(self.points, bool)
+        self.count += int(np.sum(self._marks[place]))
+        self._marks[place] = False
+
+    def found(
+        self,
+        compute: Callable[[int, int], Exception | None],
+        index: Callable[[int, int], np.ndarray],
+        base: int,
+        first: int,
+        points: int,
+        values: Sequence[np.ndarray],
+    ) -> None:
+        """Deals with the failure of `points` points from `first` on.
+
+        `compute(first, points)` computes some of them and gives the error or `None`;
+        `index(first, last)` are their indices in the space, of which `base` is the one
+        that `ok` and `values` begin with.
+
+        Raises a `SweepError` that names the first point that fails, or a
+        `FloatingPointError` under `jax_debug_nans`, unless failing points are isolated.
+        """
+        lone = search(compute, first, points, only_first=not self.isolated)
+        if self.isolated:
+            for at, _ in lone:
+                place = index(at, at + 1) - base
+                self.mark(place)
+                for leaf in values:
+                    leaf[place] = _nothing(leaf.dtype)
+            return
+        if not lone:
+            raise SweepError(
+                message(
+                    "sweep",
+                    f"`fn` failed among {points} points, and for none of them when "
+                    "they were computed again.",
+                    "Look for what differs from one run to the next.",
+                )
+            )
+        at, error = lone[0]
+        i = int(index(at, at + 1)[0])
+        if isinstance(error, FloatingPointError):
+            raise FloatingPointError(
+                message(
+                    "sweep",
+                    f"the output at point {i} is {error}, and JAX is set to refuse "
+                    "that (`jax_debug_nans` or `jax_debug_infs`).",
+                    f"Call `fn(space.point({i}))`, which stops where it arises.",
+                )
+            )
+        raise SweepError(
+            message(
+                "sweep",
+                f"`fn` failed at point {i}: {reason(error)}.",
+                f"Call `fn(space.point({i}))` to see it, or keep the other points by "
+                '`sweep(..., on_error="isolate")`.',
+            ),
+            [i],
+        ) from error
+
+
+def search(
+    compute: Callable[[int, int], Exception | None],
+    first: int,
+    points: int,
+    only_first: bool,
+) -> list[tuple[int, Exception]]:
+    """The points that fail by themselves, of `points` that failed together."""
+    lone: list[tuple[int, Exception]] = []
+    # What is left to look at, the next on top, and whether it is known to fail.
+    left = [(first, points, True)]
+    while left:
+        first, points, known = left.pop()
+        if not known or points == 1:
+            error = compute(first, points)
+            if error is None:
+                # Of two halves of what failed, the other one is to blame.
+                if left and left[-1][0] == first + points and not known:
+                    left[-1] = (*left[-1][:2], True)
+                continue
+            if points == 1:
+                lone.append((first, error))
+                if only_first:
+                    break
+                continue
+        half = points // 2
+        left.append((first + half, points - half, False))
+        left.append((first, half, False))
+    return lone
+
+
+def some_output(outputs: Callable[[int], PyTree]) -> PyTree:
+    """An output, of no meaning, of a function of which no output could be computed."""
+    structs = jax.eval_shape(lambda: outputs(0))
+    return jtu.tree_map(lambda leaf: jnp.empty(leaf.shape, leaf.dtype), structs)
+
+
+def nothing_like(leaf: Any) -> Any:
+    """What stands where there is no result: NaN, or 0 where there is none."""
+    if is_key_array(leaf):
+        data = jr.key_data(leaf)
+        return jr.wrap_key_data(jnp.zeros_like(data), impl=jr.key_impl(leaf))
+    return jnp.full_like(leaf, _nothing(leaf.dtype))
+
+
+def _nothing(dtype: Any) -> Any:
+    return np.nan if jnp.issubdtype(dtype, np.inexact) else 0
+
+
+def reason(error: BaseException | None) -> str:
+    """The line of JAX's long message that says what was raised."""
+    lines = str(error).splitlines() or [type(error).__name__]
+    raised = [line for line in lines if _RAISED.match(line)]
+    return (raised[-1] if raised else lines[0]).rstrip(".")
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """JAX logs a traceback for every callback that raises; here they are expected."""
+    logger = logging.getLogger(_CALLBACKS)
+
+    def keep(record: logging.LogRecord) -> bool:
+        return "callback failed" not in record.getMessage()
+
+    logger.addFilter(keep)
+    try:
+        yield
+    finally:
+        logger.removeFilter(keep)

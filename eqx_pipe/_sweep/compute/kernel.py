@@ -1,0 +1,209 @@
+"""The compiled part of a sweep: on every device, a loop of vectorised microbatches.
+
+The host asks for `points` points from some start, and each device computes those that
+it is dealt. Both numbers are data: with a loop of fixed length XLA removes the loop
+where there is one microbatch, and the same point rounds differently. So are the axes'
+values and the arrays that the function closes over. No device waits for another: there
+is no communication.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+from jaxtyping import Array, Int32, UInt32
+
+from ..._spaces.index import advance, advance_by
+from ..._types import Key
+from ..tracing.evaluate import evaluate
+from ..tracing.trace import as_data
+from .dealing import Deal
+
+POINTS = "eqx_pipe_points"
+"""The mesh axis over which points are split."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """What of a sweep is compiled in besides the function.
+
+    `lengths` are those of the grid's dims; `capacity` is the most microbatches that
+    one call computes on one device; `strided` says that the points are not neighbours
+    in the grid, `wide` that their indices may pass $2^{32}$, `listed` that the points
+    are handed in one by one. Devices are dealt runs of batches, batches, or points.
+    """
+
+    lengths: tuple[int, ...]
+    batch_size: int
+    capacity: int
+    devices: tuple[Any, ...]
+    strided: bool
+    wide: bool
+    listed: bool = False
+    dealt: Literal["runs", "batches", "points"] = "batches"
+
+    def deal(self, points: Any) -> Deal:
+        """Which device gets which of some points, whose number may be traced."""
+        across = self.batch_size * len(self.devices)
+        run = (points + (across - 1)) // across if self.dealt == "runs" else None
+        return Deal(self.batch_size, len(self.devices), run, self.dealt == "points")
+
+
+def is_narrow(layout: Layout) -> bool:
+    """Whether 32 bits are enough for the index of any point of the grid."""
+    return math.prod(layout.lengths) <= 2**32
+
+
+def row_width(layout: Layout) -> int:
+    """How many numbers a listed point has.
+
+    Its index in the grid and that in the space; or, where 32 bits are not enough, the
+    positions on the grid's dims and the index in the space in two parts.
+    """
+    return 2 if is_narrow(layout) else len(layout.lengths) + 2
+
+
+def everywhere(layout: Layout) -> NamedSharding:
+    """The placement of the kernel's arguments: a copy on every device.
+
+    The mesh is our own, with one automatic axis, whatever the user's looks like.
+    """
+    devices = np.array(layout.devices)
+    mesh = Mesh(devices, (POINTS,), axis_types=(AxisType.Auto,))
+    return NamedSharding(mesh, P())
+
+
+def control(
+    points: int, first: int, digits: Sequence[int]
+) -> UInt32[np.ndarray, " control"]:
+    """What a call of the kernel is told, as one array."""
+    parts = [points, first % 2**32, first // 2**32 % 2**32, *digits]
+    return np.array(parts, np.uint32)
+
+
+def build(jaxpr: Any, outputs: Sequence[jax.ShapeDtypeStruct], layout: Layout) -> Any:
+    """The function to compile, under `jax.jit`.
+
+    `outputs` are the output leaves as they are stored: a PRNG key cannot be written
+    into a buffer, its data can. The function is called as
+    `kernel(control, table, arrays, constants, key)`, and gives for each output leaf an
+    array in which device d's points are the d-th block. `table` holds the strides, or
+    the points themselves where they are listed.
+    """
+    batch = layout.batch_size
+
+    def on_device(
+        ctl: UInt32[Array, " control"],
+        table: UInt32[Array, "rows columns"] | None,
+        arrays: list[Array],
+        constants: list[Array],
+        key: Key | None,
+    ) -> list[Array]:
+        points = ctl[0].astype(jnp.int32)
+        device = jax.lax.axis_index(POINTS).astype(jnp.int32)
+        deal = layout.deal(points)
+        at_offset = point_function(jaxpr, layout, ctl, table, arrays, constants, key)
+
+        def lane(offset: UInt32[Array, ""]) -> list[Array]:
+            # An output that is a constant comes out as a literal.
+            return [
+                jnp.asarray(as_data(out), leaf.dtype)
+                for out, leaf in zip(at_offset(offset), outputs, strict=True)
+            ]
+
+        def microbatch(step: Int32[Array, ""], filled: list[Array]) -> list[Array]:
+            lanes = deal.stride * jnp.arange(batch, dtype=jnp.int32)
+            offsets = deal.start(device, step) + lanes
+            # A tail repeats the last point; the host cuts it off.
+            offsets = jnp.minimum(offsets, points - 1).astype(jnp.uint32)
+            return [
+                jax.lax.dynamic_update_slice_in_dim(into, out, step * batch, 0)
+                for into, out in zip(filled, jax.vmap(lane)(offsets), strict=True)
+            ]
+
+        empty = [
+            jnp.zeros((layout.capacity * batch, *leaf.shape), leaf.dtype)
+            for leaf in outputs
+        ]
+        trips = deal.count(device, points)
+        return jax.lax.fori_loop(jnp.int32(0), trips, microbatch, empty)
+
+    return on_each(on_device, layout)
+
+
+def on_each(on_device: Callable[..., list[Array]], layout: Layout) -> Any:
+    """A function that every device runs by itself, under `jax.jit`.
+
+    All get the same arguments, and what they give is put together in their order.
+    """
+    # `check_vma` rejects ordinary loops of the user's whose initial carry is constant.
+    # Without it a wrong `out_specs` would go unnoticed: they are ours, and tested.
+    placement = everywhere(layout)
+    mapped = jax.shard_map(
+        on_device,
+        mesh=placement.mesh,
+        in_specs=P(),
+        out_specs=P(POINTS),
+        check_vma=False,
+    )
+    return jax.jit(mapped, in_shardings=placement)
+
+
+def by_device(out: Array) -> list[Array]:
+    """What each device gave of an output of `on_each`, in the order of the devices."""
+    # `.addressable_shards` works out places that are known here.
+    return [out.addressable_data(k) for k in range(out.sharding.num_devices)]
+
+
+def point_function(
+    jaxpr: Any,
+    layout: Layout,
+    ctl: UInt32[Array, " control"],
+    table: UInt32[Array, "rows columns"] | None,
+    arrays: list[Array],
+    constants: list[Array],
+    key: Key | None,
+) -> Callable[[UInt32[Array, ""]], list[Any]]:
+    """The output leaves as a function of a point's offset in a call of a kernel."""
+
+    def at_offset(offset: UInt32[Array, ""]) -> list[Any]:
+        digits = [ctl[3 + k] for k in range(len(layout.lengths))]
+        low, high = ctl[1], ctl[2]
+        if layout.listed:
+            assert table is not None
+            row = jax.lax.dynamic_index_in_dim(table, offset, keepdims=False)
+            numbers = [row[k] for k in range(row_width(layout))]
+            if is_narrow(layout):
+                flat, low, high = *numbers, jnp.uint32(0)
+                zeros = [jnp.uint32(0)] * len(layout.lengths)
+                digits = advance(zeros, flat, layout.lengths)
+            else:
+                *digits, low, high = numbers
+            offset = jnp.uint32(0)
+        elif layout.strided:
+            digits = advance_by(digits, [offset], table, layout.lengths)
+        else:
+            digits = advance(digits, offset, layout.lengths)
+        args = [*arrays, *(digit.astype(jnp.int32) for digit in digits)]
+        if key is not None:
+            args.append(_point_key(key, low, high, offset, layout.wide))
+        return evaluate(jaxpr, constants, args)
+
+    return at_offset
+
+
+def _point_key(key: Key, low: Array, high: Array, offset: Array, wide: bool) -> Key:
+    """The key of the point with the index `high * 2**32 + low + offset`."""
+    index = low + offset
+    point_key = jr.fold_in(key, index)
+    if not wide:
+        return point_key
+    high = high + (index < offset).astype(jnp.uint32)
+    return jnp.where(high > 0, jr.fold_in(point_key, high), point_key)

@@ -1,0 +1,259 @@
+"""A sweep, traced and ready to be computed: all at once, or one stretch at a time.
+
+Most sweeps have one part. Those with `Static` axes have one for each combination of
+their values; all of them are traced and compared before anything is computed.
+"""
+
+import dataclasses
+import functools
+import math
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import jax.tree_util as jtu
+import numpy as np
+from jaxtyping import Bool, Float, PyTree
+
+from ..._errors import message
+from ..._spaces.geometry import Geometry
+from ..._spaces.space import Space
+from ..._types import Key
+from ..tracing.lapack import may_wait, say_if_it_may_stand_still
+from ..tracing.trace import Traced, trace
+from .batching import choose_batch_size
+from .execute import Runner
+from .failure import Failures
+from .kernel import Layout, build
+from .memory import compiled_bytes, fitting, free_bytes
+from .plan import CHUNK_BYTES, chunk_capacity, empty_values
+from .points import Listed, Neighbours
+from .progress import Progress
+from .select import Part, check_agree, groups_of, part_numbers, parts_of
+
+_AT_ONCE = 2**30
+
+
+@dataclasses.dataclass
+class Job:
+    """A sweep that is ready to be computed.
+
+    `costs` says that points will come with costs, `stretch` how many points will be
+    asked for at once at most.
+    """
+
+    space: Space
+    geometry: Geometry
+    key: Key | None
+    parts: list[Part]
+    traced: list[Traced]
+    batch_size: int
+    devices: tuple[Any, ...]
+    costs: bool
+    stretch: int
+
+    def __post_init__(self) -> None:
+        self._groups = groups_of(self.geometry)
+        self._runners: dict[int, Runner] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def across(self) -> int:
+        """How many points are computed at once, if every part is to fill its lanes."""
+        one = self.batch_size * len(self.devices)
+        geometry = self.geometry
+        lengths = list(geometry.dims.values())
+        statics = geometry.static_dims if geometry.window is None else ()
+        behind = math.prod(lengths[max(statics, default=-1) + 1 :])
+        if len(self.parts) == 1 or (statics and behind >= one):
+            return one
+        sizes = (min(part.size, self.batch_size) for part in self.parts)
+        return sum(sizes) * len(self.devices)
+
+    @property
+    def point_bytes(self) -> int:
+        """The size of the output at one point."""
+        sizes = [math.prod(s.shape) * s.dtype.itemsize for s in self.traced[0].stored]
+        return max(1, sum(sizes))
+
+    @property
+    def row_bytes(self) -> int:
+        """The size of one row of what `compute` gives, which is that of a point."""
+        return self.point_bytes
+
+    def count(self, first: int, last: int) -> int:
+        """How many points some rows stand for."""
+        return last - first
+
+    def failures(self, values: list[np.ndarray], ok: Any) -> int:
+        """How many points have failed in some rows."""
+        return int(np.sum(~ok))
+
+    def compute(
+        self,
+        first: int,
+        last: int,
+        costs: Float[np.ndarray, " points"] | None,
+        bar: Progress,
+        isolated: bool,
+    ) -> tuple[list[np.ndarray], Bool[np.ndarray, " points"]]:
+        """The output leaves at the points of a stretch, and which have not failed.
+
+        `costs` are those of these points.
+        """
+        values = empty_values(last - first, self.traced[0].stored)
+        failures = Failures(isolated, last - first)
+        for k, points, span in self._points(first, last, costs):
+            runner = self._runner(k, points)
+            runner.run(points, span, first, bar, values, failures)
+        return values, failures.ok
+
+    def unflatten(self, leaves: list[Any]) -> PyTree:
+        """The output as the function gives it, with keys from their raw data."""
+        wrapped = [
+            leaf if kind is None else jr.wrap_key_data(leaf, impl=kind)
+            for leaf, kind in zip(leaves, self.traced[0].key_kinds, strict=True)
+        ]
+        return jtu.tree_unflatten(self.traced[0].structure, wrapped)
+
+    def _points(self, first: int, last: int, costs: Any) -> Any:
+        """For each part its points in a stretch, and which of them."""
+        if not self._listed:
+            window = self.geometry.window or (0, 1, self.geometry.size)
+            yield 0, Neighbours(*window), (first, last)
+            return
+        whole = last - first == self.geometry.size
+        number = None
+        if not whole:
+            index = np.arange(first, last, dtype=np.int64)
+            number = part_numbers(self.geometry, self._groups, index)
+        for k, part in enumerate(self.parts):
+            if number is not None:
+                listed = first + np.flatnonzero(number == part.number)
+                part = dataclasses.replace(part, listed=listed)
+            if costs is not None:
+                part = part.sorted_by(costs, first)
+            if part.size:
+                yield k, Listed(self.geometry, part), (0, part.size)
+
+    @property
+    def _listed(self) -> bool:
+        return self.costs or len(self._groups) > 0
+
+    def _runner(self, k: int, points: Neighbours | Listed) -> Runner:
+        with self._lock:
+            if k not in self._runners:
+                layout = self._layout(self.parts[k], self.traced[k])
+                self._runners[k] = Runner(self.traced[k], points, self.key, layout)
+            return self._runners[k]
+
+    def program_bytes(self, k: int, batch_size: int) -> int | None:
+        """What the program of a part takes on a device, with no more than one batch."""
+        part, traced = self.parts[k], self.traced[k]
+        layout = dataclasses.replace(
+            self._layout(part, traced), batch_size=batch_size, capacity=1
+        )
+        points: Neighbours | Listed = Neighbours(0, 1, 1)
+        if self._listed:
+            points = Listed(self.geometry, part)
+        told = points.told(0, 1, layout)
+        arguments = (traced.arrays, traced.program.constants, self.key)
+        structs = jax.eval_shape(lambda *x: x, *arguments)
+        kernel = build(traced.jaxpr, traced.stored, layout)
+        return compiled_bytes(kernel.lower(*told, *structs).compile())
+
+    def _layout(self, part: Part, traced: Traced) -> Layout:
+        geometry = self.geometry
+        lengths = geometry.lengths
+        # A listed point takes memory itself.
+        row = jax.ShapeDtypeStruct((len(lengths) + 2,), jnp.uint32)
+        held = [*traced.outputs, *([row] if self._listed else [])]
+        batch_size, num_devices = min(self.batch_size, part.size), len(self.devices)
+        most = min(part.size, self.stretch)
+        uneven = traced.reading.waits or self._listed
+        dealt = "batches" if uneven else "runs"
+        if traced.reading.refilled:
+            dealt = "points"
+        return Layout(
+            lengths=lengths,
+            batch_size=batch_size,
+            capacity=chunk_capacity(most, batch_size, num_devices, held),
+            devices=self.devices,
+            strided=not self._listed
+            and geometry.window is not None
+            and geometry.window[1] != 1,
+            wide=geometry.size > 2**32,
+            listed=self._listed,
+            dealt=dealt,
+        )
+
+
+def prepare(
+    fn: Callable[..., Any],
+    space: Space,
+    key: Key | None,
+    batch_size: Any,
+    devices: tuple[Any, ...],
+    costs: bool,
+    shares: int = 1,
+) -> Job:
+    """Traces a function on a space, for each combination of static values.
+
+    An automatic batch size is chosen for one of `shares` processes.
+    """
+    geometry = space.geometry
+    parts = parts_of(geometry)
+    traced = [trace("sweep", fn, space, key, part.plain, geometry) for part in parts]
+    outputs = [jtu.tree_unflatten(each.structure, each.outputs) for each in traced]
+    check_agree("sweep", parts, outputs)
+    auto = batch_size == "auto"
+    if auto:
+        batch_size = min(
+            choose_batch_size(
+                each.reading,
+                -(-part.size // shares),
+                len(devices),
+                alike=costs,
+                on_cpu=devices[0].platform == "cpu",
+                may_wait=may_wait(devices),
+            )
+            for each, part in zip(traced, parts, strict=True)
+        )
+    batch_size = min(int(batch_size), max(part.size for part in parts))
+    _check_at_once(batch_size, len(devices))
+    for each in traced:
+        say_if_it_may_stand_still(batch_size, each.reading.whole, devices)
+    job = Job(
+        space=space,
+        geometry=geometry,
+        key=key,
+        parts=parts,
+        traced=traced,
+        batch_size=batch_size,
+        devices=devices,
+        costs=costs,
+        stretch=geometry.size,
+    )
+    free = free_bytes(devices) if auto else None
+    if free is not None:
+        free -= CHUNK_BYTES // len(devices)
+        for k in range(len(parts)):
+            needs = functools.partial(job.program_bytes, k)
+            job.batch_size = fitting(job.batch_size, needs, free)
+    return job
+
+
+def _check_at_once(batch_size: int, num_devices: int) -> None:
+    most = _AT_ONCE // num_devices
+    if batch_size > most:
+        raise ValueError(
+            message(
+                "sweep",
+                f"`batch_size` is {batch_size} on {num_devices} devices.",
+                f"Points computed at once are counted in 32 bits: give at most {most}. "
+                "Batches of some thousands are no slower.",
+            )
+        )

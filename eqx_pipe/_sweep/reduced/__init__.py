@@ -1,0 +1,1 @@
+"""Sweeps that are reduced as they run: states of blocks in place of values."""

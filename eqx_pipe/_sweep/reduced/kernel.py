@@ -1,0 +1,225 @@
+"""The compiled part of a sweep that is reduced: states of blocks instead of values.
+
+A block is a fixed run of points, a number of microbatches that depends on the number
+of points and the batch size only. Each device computes whole blocks, each from the
+state of no points, so that which device it was does not show. The states are merged
+by a second program, block after block.
+"""
+
+import functools as ft
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+from jaxtyping import Array, Bool, Int32, PyTree, UInt32
+
+from ..._types import Key
+from ..compute.dealing import Deal
+from ..compute.kernel import POINTS, Layout, on_each, point_function
+from ..compute.plan import CHUNK_BYTES
+from ..tracing.trace import Traced
+from .trace import Reducing
+
+_BLOCKS = 256
+_BLOCK_POINTS = 2**20
+_CALL_BLOCKS = 64
+_CALL_POINTS = 2**30
+
+
+def block_batches(size: int, batch_size: int) -> int:
+    """How many microbatches make a block: the same on any devices.
+
+    A few hundred blocks are a fair share for every device; a block is never so long
+    that a sweep could not stop soon.
+    """
+    batches = -(-size // batch_size)
+    return max(1, min(batches // _BLOCKS, _BLOCK_POINTS // batch_size))
+
+
+def call_blocks(size: int, block_points: int, num_devices: int, bytes_: int) -> int:
+    """The most blocks that one call computes on each device."""
+    needed = -(-size // (block_points * num_devices))
+    room = CHUNK_BYTES // (max(1, bytes_) * num_devices)
+    # Offsets within a call are 32-bit integers.
+    fits = _CALL_POINTS // (block_points * num_devices)
+    return max(1, min(needed, room, fits, _CALL_BLOCKS))
+
+
+def build_blocks(traced: Traced, reducing: Reducing, layout: Layout) -> Any:
+    """The function that computes blocks, under `jax.jit`.
+
+    It is called as `blocks(control, batches, table, arrays, constants, key, init,
+    reducer_constants)`, where `batches` is how many make a block, and gives for each
+    leaf of a state an array in which the states of device d are the d-th part.
+    """
+    batch, deal = layout.batch_size, _blocks_to(len(layout.devices))
+
+    def on_device(
+        ctl: UInt32[Array, " control"],
+        batches: Int32[Array, ""],
+        table: UInt32[Array, "rows columns"] | None,
+        arrays: list[Array],
+        constants: list[Array],
+        key: Key | None,
+        init: list[Array],
+        reducer_constants: list[list[Array]],
+    ) -> list[Array]:
+        points = ctl[0]
+        device = jax.lax.axis_index(POINTS).astype(jnp.int32)
+        in_all = (points.astype(jnp.int32) + (batch - 1)) // batch
+        at_offset = point_function(
+            traced.jaxpr, layout, ctl, table, arrays, constants, key
+        )
+
+        def lane(offset: UInt32[Array, ""]) -> list[Any]:
+            # An output that is a constant comes out as a literal.
+            return [
+                jnp.asarray(out, None if kind is not None else leaf.dtype)
+                for out, leaf, kind in zip(
+                    at_offset(offset), traced.outputs, traced.key_kinds, strict=True
+                )
+            ]
+
+        def block(turn: Int32[Array, ""], filled: list[Array]) -> list[Array]:
+            first = deal.start(device, turn) * batches
+
+            def microbatch(step: Int32[Array, ""], state: list[Array]) -> list[Array]:
+                at = (step * batch).astype(jnp.uint32)
+                offsets = at + jnp.arange(batch, dtype=jnp.uint32)
+                # A tail repeats the last point, and the reducers are told.
+                ok = offsets < points
+                values = jax.vmap(lane)(jnp.minimum(offsets, points - jnp.uint32(1)))
+                return reducing.absorb(reducer_constants, state, values, ok)
+
+            last = jnp.minimum(first + batches, in_all)
+            state = jax.lax.fori_loop(first, last, microbatch, init)
+            return [
+                jax.lax.dynamic_update_index_in_dim(into, leaf, turn, 0)
+                for into, leaf in zip(filled, state, strict=True)
+            ]
+
+        turns = deal.count(device, (in_all + batches - 1) // batches)
+        empty = [jnp.stack([leaf] * layout.capacity) for leaf in init]
+        return jax.lax.fori_loop(jnp.int32(0), turns, block, empty)
+
+    return on_each(on_device, layout)
+
+
+def build_merge(reducing: Reducing) -> Any:
+    """`merge(state, states, rows, first, last, constants)`: the state after a stretch.
+
+    The states of some blocks, `states[rows[i]]` for `first <= i < last`, are merged to
+    `state` one after the other.
+    """
+
+    def merge(
+        state: list[Array],
+        states: list[Array],
+        rows: Int32[Array, " blocks"],
+        first: Int32[Array, ""],
+        last: Int32[Array, ""],
+        constants: list[list[Array]],
+    ) -> list[Array]:
+        def one(i: Int32[Array, ""], state: list[Array]) -> list[Array]:
+            later = [
+                jax.lax.dynamic_index_in_dim(leaf, rows[i], keepdims=False)
+                for leaf in states
+            ]
+            return reducing.merge(constants, state, later)
+
+        return jax.lax.fori_loop(first, last, one, state)
+
+    return jax.jit(merge)
+
+
+def build_states(
+    reducing: Reducing, kinds: Sequence[Any], batch: int, capacity: int
+) -> Any:
+    """`states(values, ok, batches, count, init, constants)`: the states of blocks.
+
+    The values of `count` blocks of `batches` microbatches each are there, and each
+    block is taken in from the state of no points. `kinds` are those of PRNG keys, whose
+    values are raw data.
+    """
+
+    def states(
+        values: list[Array],
+        ok: Bool[Array, " points"],
+        batches: Int32[Array, ""],
+        count: Int32[Array, ""],
+        init: list[Array],
+        constants: list[list[Array]],
+    ) -> list[Array]:
+        def microbatch(step: Int32[Array, ""], state: list[Array]) -> list[Array]:
+            rows = [
+                jax.lax.dynamic_slice_in_dim(leaf, step * batch, batch)
+                for leaf in (*values, ok)
+            ]
+            outputs = [
+                leaf if kind is None else jr.wrap_key_data(leaf, impl=kind)
+                for leaf, kind in zip(rows[:-1], kinds, strict=True)
+            ]
+            return reducing.absorb(constants, state, outputs, rows[-1])
+
+        def block(number: Int32[Array, ""], filled: list[Array]) -> list[Array]:
+            most = np.int32(ok.shape[0] // batch)
+            begin = number * batches
+            end = jnp.minimum(begin + batches, most)
+            state = jax.lax.fori_loop(begin, end, microbatch, init)
+            return [
+                jax.lax.dynamic_update_index_in_dim(into, leaf, number, 0)
+                for into, leaf in zip(filled, state, strict=True)
+            ]
+
+        empty = [jnp.stack([leaf] * capacity) for leaf in init]
+        return jax.lax.fori_loop(np.int32(0), count, block, empty)
+
+    return jax.jit(states)
+
+
+def build_gap(reducing: Reducing, traced: Traced, batch: int) -> Any:
+    """`gap(init, batches, constants)`: the state of a block of points left out."""
+
+    def nothing(leaf: jax.ShapeDtypeStruct, kind: Any) -> Array:
+        zeros = jnp.zeros((batch, *leaf.shape), leaf.dtype)
+        return zeros if kind is None else jr.wrap_key_data(zeros, impl=kind)
+
+    def gap(
+        init: list[Array], batches: Int32[Array, ""], constants: list[list[Array]]
+    ) -> list[Array]:
+        values = [*map(nothing, traced.stored, traced.key_kinds)]
+        none = jnp.zeros(batch, bool)
+
+        def microbatch(step: Int32[Array, ""], state: list[Array]) -> list[Array]:
+            return reducing.absorb(constants, state, values, none)
+
+        return jax.lax.fori_loop(np.int32(0), batches, microbatch, init)
+
+    return jax.jit(gap)
+
+
+def _blocks_to(num_devices: int) -> Deal:
+    """The dealing of blocks, each as a batch of points is dealt."""
+    return Deal(1, num_devices)
+
+
+@ft.lru_cache(maxsize=64)
+def block_rows(
+    blocks: int, capacity: int, num_devices: int
+) -> Int32[np.ndarray, " blocks"]:
+    """Where the state of each block of a call lies among those of all devices."""
+    turn, place = np.divmod(np.arange(blocks), num_devices)
+    device = _blocks_to(num_devices).place(place, turn)
+    rows = np.zeros(capacity * num_devices, np.int32)
+    rows[:blocks] = device * capacity + turn
+    rows.flags.writeable = False
+    return rows
+
+
+def arguments_of(told: PyTree, *rest: Any) -> Sequence[Any]:
+    """The arguments of the function that computes blocks, in their order."""
+    ctl, table, batches = told
+    return (ctl, np.int32(batches), table, *rest)

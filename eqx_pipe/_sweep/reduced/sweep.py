@@ -1,0 +1,106 @@
+"""A sweep that is reduced as it runs: which way, and what comes back."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
+from jaxtyping import PyTree
+
+from ..._reduce.many import Many, as_many
+from ..._spaces.space import Space
+from ..._types import Key
+from ..compute.failure import some_output
+from ..compute.parts import prepare
+from ..compute.progress import Progress
+from ..results.result import SweepResult
+from ..tracing.call import fn_name
+from .kernel import block_batches
+from .run import Reduced, run
+from .states import Blocks
+
+
+def sweep_reduced(
+    reduce: Any,
+    fn: Callable[..., Any],
+    space: Space,
+    key: Key | None,
+    batch_size: Any,
+    devices: tuple[Any, ...],
+    outputs: Callable[[int], PyTree],
+    bar: Progress,
+    on_error: str = "raise",
+) -> SweepResult:
+    """The result of a sweep that is reduced.
+
+    `outputs(i)` is the output at one point, for the plain loop.
+    """
+    started = time.time()
+    reducers = as_many("sweep", reduce)
+    isolated = on_error == "isolate"
+    if jax.config.jax_disable_jit:  # pyright: ignore[reportAttributeAccessIssue]
+        batch_size = 1
+        done = _in_turn(outputs, space.size, reducers, bar, isolated)
+    else:
+        job = prepare(fn, space, key, batch_size, devices, costs=False)
+        batch_size = job.batch_size
+        done = run(Blocks(job, reducers), bar, isolated)
+    ok = np.broadcast_to(np.True_, (done.points,))  # takes no memory
+    if len(done.failed):
+        ok = np.ones(done.points, bool)
+        ok[done.failed] = False
+    return SweepResult(
+        values=done.values,
+        space=space,
+        ok=ok,
+        batch_size=batch_size,
+        num_devices=len(devices),
+        started=started,
+        seconds=time.time() - started,
+        points=done.points,
+        function=fn_name(fn),
+    )
+
+
+def _in_turn(
+    outputs: Callable[[int], PyTree],
+    size: int,
+    reducers: Many,
+    bar: Progress,
+    isolated: bool,
+) -> Reduced:
+    """The same by the plain loop, one point after the other."""
+    failed: list[int] = []
+    first = None
+    for i in range(size):
+        try:
+            first = outputs(i)
+            break
+        except Exception:
+            if not isolated:
+                raise
+    first = some_output(outputs) if first is None else first
+    struct = jtu.tree_map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), first)
+    state = empty = block = reducers.init(struct)
+    length = block_batches(size, 1)
+    for i in range(size):
+        output, ok = first, True
+        try:
+            output = outputs(i)
+        except Exception:
+            if not isolated:
+                raise
+            failed.append(i)
+            ok = False
+        batch = jtu.tree_map(lambda x: jnp.asarray(x)[None], output)
+        block = reducers.absorb(block, batch, jnp.array([ok]))
+        bar.done(1)
+        if (i + 1) % length == 0 or i + 1 == size:
+            state, block = reducers.merge(state, block), empty
+            if reducers.stops and reducers.stop(state):
+                size = i + 1
+                break
+    return Reduced(reducers.finish(state), size, np.array(failed, np.int64))

@@ -1,0 +1,1 @@
+"""What a sweep gives back: labelled, drawn, saved, printed."""

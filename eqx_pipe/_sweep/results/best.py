@@ -1,0 +1,92 @@
+"""The best point of a sweep: what is compared, and who wins."""
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
+from jaxtyping import PyTree
+
+from ..._errors import describe_value, message, nearest
+from ..._tree import leaves_with_names
+
+if TYPE_CHECKING:
+    from .result import SweepResult
+else:
+    SweepResult = Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Best:
+    """The best point of a sweep.
+
+    `value` is the number that was compared, `output` everything that the function
+    gave there.
+    """
+
+    index: int
+    point: PyTree
+    value: Any
+    output: PyTree
+
+
+def best(result: SweepResult, by: Any, mode: str, parts: list[slice]) -> Best:
+    """The point with the smallest or largest output; see `SweepResult.best`.
+
+    `parts` are all points in order, those of one part few enough to be held at once.
+    """
+    scores = _scores(result, by, parts)
+    allowed = result.ok & ~np.isnan(scores)
+    if not np.any(allowed):
+        raise ValueError(
+            message(
+                "SweepResult.best",
+                "no point has a value that is a number.",
+                "Look at `result.values` and `result.ok`.",
+            )
+        )
+    candidates = np.flatnonzero(allowed)
+    pick = np.argmin if mode == "min" else np.argmax
+    i = int(candidates[pick(scores[candidates])])
+    return Best(i, result.space.point(i), scores[i].item(), result[i])
+
+
+def _compared(result: SweepResult, by: Any, part: slice) -> np.ndarray:
+    values = jtu.tree_map(lambda leaf: jnp.asarray(leaf[part]), result.values)
+    return _host(jax.vmap(by)(values))
+
+
+def _scores(result: SweepResult, by: Any, parts: list[slice]) -> np.ndarray:
+    named = {name or "value": leaf for name, leaf in leaves_with_names(result.values)}
+    if callable(by):
+        shown = "by"
+        scores = np.concatenate([_compared(result, by, part) for part in parts])
+    elif by is None and len(named) == 1:
+        shown, scores = next((k, _host(v)) for k, v in named.items())
+    elif isinstance(by, str) and by in named:
+        shown, scores = by, _host(named[by])
+    else:
+        wrong = f"`by` is {describe_value(by)}"
+        if by is None:
+            wrong = f"the output has {len(named)} leaves and `by` is not given"
+        raise ValueError(message("SweepResult.best", f"{wrong}.", nearest(by, named)))
+    if scores.shape != (len(result),) or scores.dtype.kind not in "biuf":
+        raise ValueError(
+            message(
+                "SweepResult.best",
+                f"`{shown}` is a {scores.dtype}{list(scores.shape[1:])} per point.",
+                "Compare by a real scalar: the path of one, or a function of the "
+                "output that gives one.",
+            )
+        )
+    return scores
+
+
+def _host(x: Any) -> np.ndarray:
+    """As NumPy, in float32 if NumPy itself does not know the dtype (bfloat16)."""
+    is_key = jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
+    array = np.asarray(jax.random.key_data(x) if is_key else x)
+    known = array.dtype.kind in "biufc"
+    return array if known else array.astype(np.float32)

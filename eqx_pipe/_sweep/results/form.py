@@ -1,0 +1,210 @@
+"""The form of a result as text: what names and dtypes alone do not tell.
+
+A labelled dataset holds arrays by name. To have a result back from it one also needs
+the structure of the outputs and of the points, the dtypes that files do not know, and
+the kinds of PRNG keys. That is written as JSON, so that reading it runs no code.
+"""
+
+import base64
+import json
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import jax.tree_util as jtu
+import numpy as np
+from jaxtyping import PyTree
+
+from ..._errors import message
+from ..._spaces.axes import Values
+from ..._spaces.axis import Axis, is_axis
+from ..._spaces.order import axis_name
+from ..._spaces.space import Space
+from ..._spaces.static import Static
+from ..._spaces.table import axis_structs
+from ..._tree import is_key_array, path_name
+
+FORM = "eqx_pipe_form"
+"""The attribute of a dataset that holds its form."""
+
+VERSION = 1
+_MOST_BYTES = 1024
+
+Read = Callable[[str], Any]
+
+
+def form_of(outputs: PyTree, names: list[str], status: str, space: Space) -> str:
+    """The form of a dataset.
+
+    `outputs` is the pytree of outputs or of their shapes and dtypes, `names` are the
+    variables of its leaves, in order, and `status` that of the points' status.
+    """
+    name = iter(names)
+
+    def variable(leaf: Any, _: Any) -> Any:
+        return {"array": next(name), **_kind(leaf)}
+
+    def part(leaf: Any, path: Any) -> Any:
+        return _axis(leaf, path, space) if is_axis(leaf) else _constant(leaf)
+
+    return json.dumps(
+        {
+            "version": VERSION,
+            "mode": space.mode if space.window is None else "zip",
+            "status": status,
+            "outputs": _written(outputs, variable),
+            "space": _written(space.tree, part),
+        },
+        separators=(",", ":"),
+    )
+
+
+def parse(function: str, text: Any) -> dict[str, Any]:
+    """A form that was read, after a check of its version."""
+    form = json.loads(text) if isinstance(text, str) else None
+    if form is None or form.get("version") != VERSION:
+        what = "no form" if form is None else f"a form of version {form['version']}"
+        raise ValueError(
+            message(
+                function,
+                f"the file has {what}, and this version of eqx_pipe reads version "
+                f"{VERSION}.",
+                "Open it by `xarray.open_dataset`, or by the version of eqx_pipe that "
+                "its attributes name.",
+            )
+        )
+    return form
+
+
+def outputs_from(form: dict[str, Any], read: Callable[[str, Any, Any], Any]) -> PyTree:
+    """The outputs, with a leading axis over the points.
+
+    `read(name, dtype, kind)` gives an array in a dtype, as PRNG keys if there is a
+    `kind`.
+    """
+
+    def leaf(node: dict[str, Any]) -> Any:
+        return read(node["array"], jnp.dtype(node["dtype"]), node.get("key"))
+
+    return _read(form["outputs"], leaf)
+
+
+def space_from(form: dict[str, Any], read: Read) -> Space:
+    """The space, with `Values` and `Static` axes made of coordinates."""
+
+    def part(node: dict[str, Any]) -> Any:
+        if "axis" in node:
+            return Values(
+                jnp.asarray(as_kind(read(node["axis"]), node)), dim=node["dim"]
+            )
+        if "static" in node:
+            values = np.asarray(read(node["static"])).tolist()
+            return Static(values, dim=node["dim"])
+        return _leaf(node)
+
+    return Space(_read(form["space"], part), form["mode"])
+
+
+def as_kind(array: Any, kind: dict[str, Any]) -> Any:
+    """An array in the dtype, or as the PRNG keys, that it was made from."""
+    dtype = jnp.dtype(kind["dtype"])
+    if array.dtype != dtype:
+        array = np.asarray(array).astype(dtype)
+    if "key" not in kind:
+        return array
+    return jr.wrap_key_data(jnp.asarray(array), impl=kind["key"])
+
+
+def _kind(leaf: Any) -> dict[str, Any]:
+    if not jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        return {"dtype": str(leaf.dtype)}
+    # JAX tells the kind of arrays only, and of those that it traces.
+    kinds: list[str] = []
+    key = jax.ShapeDtypeStruct((), leaf.dtype)
+    jax.eval_shape(lambda x: kinds.append(str(jr.key_impl(x))), key)
+    return {"dtype": "uint32", "key": kinds[0]}
+
+
+def _axis(axis: Axis, path: Any, space: Space) -> Any:
+    name = axis_name(path)
+    if axis.is_static:
+        return {"static": name, "dim": axis.dim}
+    structs = axis_structs(name, axis, space.axis_key(name))
+    several = jtu.tree_structure(structs) != jtu.tree_structure(0)
+
+    def part(leaf: Any, path: Any) -> Any:
+        # The values of an axis may be a pytree: an axis for each leaf, of one dim.
+        full = ".".join([name, *([path_name(path)] if path else [])])
+        dim = name if several and axis.dim is None else axis.dim
+        return {"axis": full, "dim": dim, **_kind(leaf)}
+
+    return _written(structs, part)
+
+
+def _constant(leaf: Any) -> Any:
+    """What stands in the space beside the axes; what is large or no data as text."""
+    if type(leaf) in (bool, int, str):
+        return {"value": leaf}
+    if type(leaf) is float:
+        return {"float": repr(leaf)}
+    if not hasattr(leaf, "dtype") or not hasattr(leaf, "shape"):
+        return {"value": repr(leaf)}
+    if is_key_array(leaf):
+        return {**_constant(jr.key_data(leaf)), "key": str(jr.key_impl(leaf))}
+    shape, dtype = list(leaf.shape), str(leaf.dtype)
+    if isinstance(leaf, jax.ShapeDtypeStruct):
+        return {"struct": shape, "dtype": dtype}
+    array = np.asarray(leaf)
+    if array.dtype.kind not in "biufcV":
+        return {"value": repr(leaf)}
+    if array.nbytes > _MOST_BYTES:
+        return {"struct": shape, "dtype": dtype}
+    data = base64.b64encode(np.ascontiguousarray(array).tobytes()).decode()
+    where = "jax" if isinstance(leaf, jax.Array) else "numpy"
+    return {"data": data, "shape": shape, "dtype": dtype, "of": where}
+
+
+def _leaf(node: dict[str, Any]) -> Any:
+    if "value" in node:
+        return node["value"]
+    if "float" in node:
+        return float(node["float"])
+    dtype = jnp.dtype(node["dtype"])
+    if "struct" in node:
+        return jax.ShapeDtypeStruct(tuple(node["struct"]), dtype)
+    array = np.frombuffer(base64.b64decode(node["data"]), dtype).reshape(node["shape"])
+    if "key" in node:
+        return jr.wrap_key_data(jnp.asarray(array), impl=node["key"])
+    return jnp.asarray(array) if node["of"] == "jax" else array
+
+
+def _written(node: Any, leaf: Callable[[Any, Any], Any], path: Any = ()) -> Any:
+    """A pytree as JSON: dicts, lists, tuples; other containers as dicts by path."""
+    if node is None:
+        return None
+    if is_axis(node):
+        return leaf(node, path)
+    children = jtu.tree_flatten_with_path(node, is_leaf=lambda x: x is not node)[0]
+    if len(children) == 1 and not children[0][0]:
+        return leaf(node, path)
+    steps = [(step, _written(child, leaf, (*path, *step))) for step, child in children]
+    if type(node) in (list, tuple):
+        return {type(node).__name__: [child for _, child in steps]}
+    if isinstance(node, dict) and all(isinstance(k, str | int) for k in node):
+        written = {step[0].key: child for step, child in steps}
+        return {"dict": [[key, written[key]] for key in node]}
+    return {"dict": [[path_name(step), child] for step, child in steps]}
+
+
+def _read(node: Any, leaf: Callable[[Any], Any]) -> Any:
+    if node is None:
+        return None
+    if "dict" in node:
+        return {key: _read(child, leaf) for key, child in node["dict"]}
+    if "list" in node:
+        return [_read(child, leaf) for child in node["list"]]
+    if "tuple" in node:
+        return tuple(_read(child, leaf) for child in node["tuple"])
+    return leaf(node)

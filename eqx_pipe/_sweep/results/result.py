@@ -1,0 +1,293 @@
+"""What a sweep gives back."""
+
+import dataclasses
+import operator
+from collections.abc import Iterator
+from typing import Any
+
+import equinox as eqx
+import jax.tree_util as jtu
+import numpy as np
+from jaxtyping import Bool, Int8, PyTree
+
+from ..._check import check_choice
+from ..._errors import describe_value, message
+from ..._spaces.axes import Geomspace
+from ..._spaces.html import shown
+from ..._spaces.space import Space
+from ..._store.lazy import stored_in
+from .best import Best, best
+from .view import page, text
+
+_READ_BYTES = 64 * 1024 * 1024
+"""How much of a store is held at once where all of it is looked at."""
+
+_OF_THE_SPACE = ("space", "mode", "points")
+
+
+class SweepResult(eqx.Module):
+    """The values of a function at the points of a space.
+
+    `values` is the pytree of outputs with a leading axis over the points, in NumPy
+    arrays. `space` is the space that was swept and `ok` says for each point whether it
+    has a value. `result[i]` is the output at one point, `result[a:b]` a result again;
+    iteration gives one output after the other.
+
+    With `reduce=`, `values` is the reduction, `points` says of how many points (fewer
+    than the space has if a reducer stopped the sweep, or if a store has not all of
+    them; failed points count), and what asks for the value at one point is refused.
+    `ok` and `missing` end where the sweep was stopped.
+    """
+
+    values: PyTree
+    space: Space
+    ok: Bool[np.ndarray, " points"]
+    batch_size: int = eqx.field(static=True)
+    num_devices: int = eqx.field(static=True)
+    started: float = eqx.field(static=True)
+    seconds: float = eqx.field(static=True)
+    points: int | None = eqx.field(static=True, default=None)
+    function: str = eqx.field(static=True, default="")
+    missing: Bool[np.ndarray, " points"] | None = None
+    made: tuple[tuple[str, Any], ...] = eqx.field(static=True, default=())
+
+    @property
+    def status(self) -> Int8[np.ndarray, " points"]:
+        """For each point: 0 not computed yet, 1 there is a value, 2 it failed."""
+        status = np.where(self.ok, 1, 2).astype(np.int8)
+        if self.missing is not None:
+            status[self.missing] = 0
+        return status
+
+    def __len__(self) -> int:
+        return self.space.size
+
+    def __getitem__(self, i: Any) -> Any:
+        self._check_all_values("result[i]")
+        if isinstance(i, slice):
+            values = jtu.tree_map(lambda leaf: leaf[i], self.values)
+            missing = None if self.missing is None else self.missing[i]
+            made = tuple(pair for pair in self.made if pair[0] not in _OF_THE_SPACE)
+            return dataclasses.replace(
+                self,
+                values=values,
+                space=self.space[i],
+                ok=self.ok[i],
+                missing=missing,
+                made=made,
+            )
+        try:
+            if isinstance(i, bool):
+                raise TypeError
+            i = operator.index(i)
+        except TypeError:
+            raise TypeError(
+                message(
+                    "SweepResult",
+                    f"the index is {describe_value(i)}.",
+                    "Give an integer or a slice.",
+                )
+            ) from None
+        n = len(self)
+        if not -n <= i < n:
+            raise IndexError(
+                message(
+                    "SweepResult",
+                    f"index {i} is out of range.",
+                    f"The result has {n} points, 0 to {n - 1}.",
+                )
+            )
+        return jtu.tree_map(lambda leaf: leaf[i], self.values)
+
+    def __iter__(self) -> Iterator[PyTree]:
+        self._check_all_values("iteration")
+        return (self[i] for i in range(len(self)))
+
+    def __repr__(self) -> str:
+        return text(self)
+
+    def _repr_html_(self) -> str:
+        return shown(page, self)
+
+    def _check_all_values(self, asked: str) -> None:
+        if self.points is not None:
+            raise TypeError(
+                message(
+                    "SweepResult",
+                    f"`{asked}` needs the values at all points, and this sweep has "
+                    "reduced them.",
+                    "The reduction is `result.values`; sweep without `reduce=`, or "
+                    "over a part of the space, to keep the values.",
+                )
+            )
+
+    def grid(self) -> PyTree:
+        """The values with one leading axis for each dim of the space, in order.
+
+        **Shapes:** a leaf `(points, *shape)` of `values` becomes `(*dims, *shape)`. A
+        zipped space and a slice have one dim.
+        """
+        self._check_all_values("grid")
+        lengths = tuple(self.space.dims.values())
+        return jtu.tree_map(
+            lambda leaf: leaf.reshape(lengths + leaf.shape[1:]), self.values
+        )
+
+    def best(self, by: Any = None, mode: str = "min") -> Best:
+        """The point with the smallest or largest output.
+
+        Points without a value and NaNs never win; ties go to the lowest index.
+
+        **Arguments:**
+
+        - `by`: what is compared: the path of a scalar output (`"loss"`, `"fit.loss"`),
+          or a function from one output to a scalar. Not needed if the output is one
+          scalar.
+        - `mode`: `"min"` or `"max"`.
+
+        **Returns:** an object with `.index`, `.point`, `.value` (the scalar that was
+        compared) and `.output` (the whole output there).
+
+        **Raises:** `ValueError` if `by` does not name a scalar, or if no point has a
+        value that is a number.
+
+        !!! example
+
+            >>> import eqx_pipe as ep
+            >>> best = ep.sweep(lambda x: (x - 2) ** 2, ep.Linspace(0, 4, 9)).best()
+            >>> best.index, best.point.item()
+            (4, 2.0)
+        """
+        self._check_all_values("best")
+        check_choice("SweepResult.best", "mode", mode, ("min", "max"))
+        return best(self, by, mode, self._slices())
+
+    def _slices(self) -> list[slice]:
+        """All points, or neighbours few enough to be read from a store at once."""
+        if stored_in(jtu.tree_leaves(self.values)) is None:
+            return [slice(None)]
+        row = sum(leaf.nbytes for leaf in jtu.tree_leaves(self.values)) // len(self)
+        step = max(1, _READ_BYTES // max(1, row))
+        return [slice(i, i + step) for i in range(0, len(self), step)]
+
+    def to_xarray(self) -> Any:
+        """The result as an `xarray.Dataset`.
+
+        The dims are those of the space. Axes are coordinates on their dim; those that
+        vary together are coordinates on one dim. A bare output is the variable
+        `value`, other outputs are named by their paths. The coordinate `status` says
+        for each point whether it has a value (1) or failed (2). Arrays have further
+        dims, named by the variable and a number. PRNG keys are stored as their raw
+        data. The attributes say what made it.
+
+        Names that the space has already get `result.` in front: that of an output if
+        it, or one of its further dims, is also an axis or a dim (an output `theta` of
+        arrays beside the axis `theta.0`); and that of a further dim of an axis.
+
+        **Raises:** `ValueError` if two axes have values of the same name.
+
+        Needs `pip install 'eqx_pipe[sweep]'`.
+        """
+        from .label import dataset
+
+        self._check_all_values("to_xarray")
+        return dataset(self)
+
+    def to_pandas(self) -> Any:
+        """The result as a `pandas.DataFrame` with one row for each point.
+
+        Columns are the axes and the outputs by their paths; arrays have a column for
+        each entry (`w.0`, `w.1`). An output has `result.` before its name if that, or
+        one of its columns, would be the name of an axis or of another column.
+
+        **Raises:** `ValueError` if two columns of the axes have the same name.
+
+        Needs `pip install 'eqx_pipe[sweep]'`.
+        """
+        from .label import frame
+
+        self._check_all_values("to_pandas")
+        return frame(self)
+
+    def plot(
+        self,
+        variable: Any = None,
+        *,
+        sel: Any = None,
+        dims: Any = None,
+        ax: Any = None,
+    ) -> Any:
+        """Draws one output over the space, with matplotlib.
+
+        One dim gives a line; two give a heat map, the first dim along x; three give a
+        heat map for each position on the third. Where several axes share the only dim
+        (zipped spaces, joint designs, slices) it is a line for each point across
+        parallel axes, coloured by the value. Axes that are evenly spaced in the
+        logarithm have a logarithmic scale. Points that failed, or have no value yet,
+        are gaps.
+
+        **Arguments:**
+
+        - `variable`: the output's name in `to_xarray()`, its path; not needed if there
+          is only one.
+        - `sel`: what to look at of the other dims, as a dict from a dim, or a
+          coordinate on it, to a value (the nearest is taken and shown in the title);
+          or to a position on a dim without values, such as those of arrays. (Keyword
+          only.)
+        - `dims`: which dims to draw, along x, along y, and one panel each; by default
+          all that `sel` leaves, in the order of the space. The dims of an array
+          (`path.0`) are drawn when they are named here. (Keyword only.)
+        - `ax`: the matplotlib `Axes` to draw into; by default a new figure. (Keyword
+          only.)
+
+        **Returns:** the `Axes`; for three dims an array of them. The figure is
+        `ax.figure`.
+
+        **Raises:** `ValueError` if there are more than three dims, or arrays, and
+        nothing is selected. Needs `pip install 'eqx_pipe[sweep]'`.
+
+        !!! example
+
+            >>> import eqx_pipe as ep, matplotlib
+            >>> matplotlib.use("agg")  # as on a machine without a screen
+            >>> space = {"a": ep.Geomspace(0.01, 1, 5), "b": ep.Linspace(0, 1, 3)}
+            >>> ax = ep.sweep(lambda p: p["a"] * p["b"], space).plot(sel={"b": 0.5})
+            >>> ax.get_xscale(), ax.get_title()
+            ('log', 'b = 0.5')
+        """
+        from ..._plots.draw import draw
+
+        self._check_all_values("plot")
+        axes = self.space.axes().items()
+        log = frozenset(name for name, axis in axes if isinstance(axis, Geomspace))
+        return draw("SweepResult.plot", self.to_xarray(), variable, sel, dims, ax, log)
+
+    def save(self, path: Any, *, overwrite: bool = False) -> None:
+        """Writes the result to a file, which `load_result` and xarray open.
+
+        What is written is `to_xarray()`. It appears at `path` when it is complete: a
+        save that fails leaves there what was there before.
+
+        **Arguments:**
+
+        - `path`: where to; a path that ends in `.zarr` makes a Zarr folder (format 3),
+          one in `.nc` a NetCDF file.
+        - `overwrite`: whether a result that is there already may be replaced. (Keyword
+          only.)
+
+        **Raises:** `FileExistsError` if there is something at `path`; `ValueError` for
+        another suffix. Needs `pip install 'eqx_pipe[sweep]'`.
+
+        !!! example
+
+            >>> import eqx_pipe as ep, tempfile
+            >>> result = ep.sweep(lambda x: x**2, ep.Linspace(0, 3, 4))
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     result.save(f"{folder}/squares.nc")
+            ...     ep.load_result(f"{folder}/squares.nc").best(mode="max").index
+            3
+        """
+        from .saved import save
+
+        self._check_all_values("save")
+        save(self, path, overwrite)

@@ -1,0 +1,272 @@
+"""Results as files: Zarr or NetCDF, and back."""
+
+import contextlib
+import datetime
+import importlib.util
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..._errors import describe_value, message, nearest
+from ..._store.layout import RECORD
+from ..._store.lazy import Stored
+from ..._store.quiet import quiet
+from ..._store.store import Store, open_store
+from .form import FORM, as_kind, outputs_from, parse, space_from
+from .label import check_names
+from .result import SweepResult
+
+_OWN = (FORM, RECORD, "batch_size", "devices", "seconds", "started", "function")
+
+
+def save(result: SweepResult, path: Any, overwrite: bool) -> None:
+    """Writes a result beside its place, and then puts it there."""
+    path = _path("SweepResult.save", path)
+    kind = path.suffix
+    if kind not in (".zarr", ".nc"):
+        raise ValueError(
+            message(
+                "SweepResult.save",
+                f"`path` is {str(path)!r}, with the suffix {kind!r}.",
+                "Give a path that ends in `.zarr` or in `.nc` (NetCDF).",
+            )
+        )
+    if os.path.lexists(path):
+        _check_replaceable(path, overwrite)
+    data = result.to_xarray()
+    check_names("SweepResult.save", map(str, data.variables))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.partial")
+    try:
+        if kind == ".zarr":
+            with quiet():
+                data.to_zarr(beside, mode="w-", zarr_format=3, consolidated=True)
+        else:
+            data.to_netcdf(beside, **_netcdf_options(data))
+        _put(beside, path)
+    finally:
+        _remove(beside)
+
+
+def _where_else(path: Path) -> str:
+    """What may have been meant by a path at which there is nothing."""
+    folder = path.parent
+    if not folder.is_dir():
+        return f"There is no folder {str(folder.absolute())!r} either: check the path."
+    results = [p.name for p in folder.iterdir() if p.suffix in (".zarr", ".nc")]
+    if not results:
+        return (
+            "That folder holds no `.zarr` or `.nc`. Give the path that "
+            "`SweepResult.save` or `sweep(..., store=)` was given; relative paths "
+            "start from where Python runs."
+        )
+    return nearest(path.name, sorted(results)[:20])
+
+
+def load_result(path: Any) -> SweepResult:
+    """The result that was saved, or the one in the store of a sweep.
+
+    It reads what `SweepResult.save` wrote, and a store that `sweep(store=)` fills, also
+    while it is being filled: points that it does not have yet are not `.ok`, and values
+    are read from it when they are asked for. Nothing in the file is run.
+
+    What comes back is equal to what was saved, with these differences. In `.values`
+    dicts, lists and tuples are what they were; other containers (dataclasses, modules,
+    named tuples) come back as dicts by the names of their parts. In `.space` every axis
+    is a `Values` axis of the same dim, with the same values bit for bit; one of
+    `Static` values holds their numbers, or texts in the place of strings, functions and
+    other objects. Of what stands beside the axes numbers, texts and arrays of at most
+    1,024 bytes come back; a larger array comes back as its `jax.ShapeDtypeStruct`, and
+    an object as its text.
+
+    **Arguments:**
+
+    - `path`: a Zarr folder or a NetCDF file.
+
+    **Returns:** a `SweepResult`.
+
+    **Raises:** `FileNotFoundError` if there is nothing at `path`; `ValueError` if what
+    is there was not written by eqx_pipe, or by another version of its format.
+
+    Needs `pip install 'eqx_pipe[sweep]'`.
+
+    !!! example
+
+        >>> import eqx_pipe as ep, tempfile
+        >>> result = ep.sweep(lambda x: {"y": x**2}, ep.Linspace(0, 3, 4))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     result.save(f"{folder}/squares.zarr")
+        ...     ep.load_result(f"{folder}/squares.zarr").values["y"].tolist()
+        [0.0, 1.0, 4.0, 9.0]
+    """
+    path = _path("load_result", path)
+    if not os.path.lexists(path):
+        raise FileNotFoundError(
+            message(
+                "load_result",
+                f"there is nothing at {str(path.absolute())!r}.",
+                _where_else(path),
+            )
+        )
+    with _opened(path) as data:
+        _check_no_reduction(path, data.attrs)
+        store = None
+        if RECORD in data.attrs and path.is_dir():
+            # A copy of a store, cut into other chunks, is read as any other file.
+            with contextlib.suppress(ValueError):
+                store = open_store("load_result", path)
+        return result_from(data, store)
+
+
+def result_from(data: Any, store: Store | None = None) -> SweepResult:
+    """The result in an open dataset that has a form; values of a `store` stay there."""
+    form = parse("load_result", data.attrs.get(FORM))
+    attrs = {name: _plain(value) for name, value in data.attrs.items()}
+    dims = data[form["status"]].dims
+    size = data[form["status"]].size
+
+    def column(name: str) -> np.ndarray:
+        return data[name].values
+
+    def points(name: str) -> np.ndarray:
+        # A file may have stored the dims in another order.
+        inner = [dim for dim in data[name].dims if dim not in dims]
+        value = data[name].transpose(*dims, *inner).values
+        return value.reshape((size, *value.shape[len(dims) :]))
+
+    def leaf(name: str, dtype: Any, kind: str | None) -> Any:
+        if store is not None:
+            return Stored(store, store.record["variables"].index(name), dtype, kind)
+        return as_kind(
+            points(name), {"dtype": dtype, **({"key": kind} if kind else {})}
+        )
+
+    status = points(form["status"]) if store is None else store.statuses()
+    return SweepResult(
+        values=outputs_from(form, leaf),
+        space=space_from(form, column),
+        ok=status == 1,
+        batch_size=int(attrs["batch_size"]),
+        num_devices=int(attrs["devices"]),
+        started=datetime.datetime.fromisoformat(attrs["started"]).timestamp(),
+        # A store does not know how long it will take.
+        seconds=float(attrs.get("seconds", "nan")),
+        function=attrs.get("function", ""),
+        missing=(status == 0) if np.any(status == 0) else None,
+        made=tuple((k, v) for k, v in attrs.items() if k not in _OWN),
+    )
+
+
+def _check_no_reduction(path: Path, attributes: Any) -> None:
+    if RECORD in attributes and "reduce" in json.loads(attributes[RECORD]):
+        raise ValueError(
+            message(
+                "load_result",
+                f"the store {str(path)!r} keeps the states of a reduction.",
+                "Call the same sweep with the same `reduce` and `store`: what is there "
+                "is not computed again. `xarray.open_zarr` shows the states.",
+            )
+        )
+
+
+def _plain(value: Any) -> Any:
+    """An attribute as a number or text of Python's."""
+    return value.item() if isinstance(value, np.generic) else value
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    xarray = _xarray("load_result")
+    options: dict[str, Any] = {"decode_times": False, "decode_timedelta": False}
+    if path.is_dir():
+        options |= {"engine": "zarr", "chunks": None}
+    else:
+        options |= _netcdf_options()
+    try:
+        with quiet():
+            data = xarray.open_dataset(path, **options)
+    except Exception as error:
+        raise ValueError(
+            message(
+                "load_result",
+                f"{str(path)!r} cannot be opened ({error}).",
+                "Give a folder that Zarr wrote, or a NetCDF file.",
+            )
+        ) from error
+    with data:
+        yield data
+
+
+def _xarray(function: str) -> Any:
+    try:
+        import xarray
+    except ImportError as error:
+        raise ImportError(
+            f"`eqx_pipe.{function}` needs xarray. Install it by "
+            "`pip install 'eqx_pipe[sweep]'`."
+        ) from error
+    return xarray
+
+
+def _path(function: str, path: Any) -> Path:
+    if isinstance(path, str | os.PathLike):
+        text = os.fspath(path)
+        if isinstance(text, str) and text:
+            return Path(text).expanduser()
+    raise TypeError(
+        message(
+            function,
+            f"`path` is {describe_value(path)}.",
+            "Give a path as a text or a `pathlib.Path`.",
+        )
+    )
+
+
+def _check_replaceable(path: Path, overwrite: bool) -> None:
+    wrong, cure = f"there is something at {str(path)!r} already.", ""
+    if not overwrite:
+        cure = "Choose another path, or give `overwrite=True`."
+    elif path.suffix == ".zarr" and not (path / "zarr.json").is_file():
+        wrong = f"what is at {str(path)!r} is no Zarr folder, and not overwritten."
+        cure = "Choose another path, or remove it yourself."
+    elif path.suffix == ".nc" and not path.is_file():
+        wrong = f"what is at {str(path)!r} is no file, and not overwritten."
+        cure = "Choose another path, or remove it yourself."
+    if cure:
+        raise FileExistsError(message("SweepResult.save", wrong, cure))
+
+
+def _put(beside: Path, path: Path) -> None:
+    """Renames what is finished; a folder cannot replace a folder in one step."""
+    if not path.is_dir():
+        os.replace(beside, path)
+        return
+    old = beside.with_suffix(".old")
+    os.replace(path, old)
+    try:
+        os.replace(beside, path)
+    except BaseException:
+        os.replace(old, path)
+        raise
+    _remove(old)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _netcdf_options(data: Any = None) -> dict[str, Any]:
+    """NetCDF has complex numbers in one of its two libraries only, and on request."""
+    wanted = data is None or any(x.dtype.kind == "c" for x in data.variables.values())
+    if not wanted or importlib.util.find_spec("netCDF4") is None:
+        return {}
+    return {"engine": "netcdf4", "auto_complex": True}

@@ -1,0 +1,1 @@
+"""The user's function as a program: traced, read, and told apart from others."""

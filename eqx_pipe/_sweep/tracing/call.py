@@ -1,0 +1,149 @@
+"""How a sweep calls the user's function on one point, and what may come out."""
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import jax.tree_util as jtu
+import numpy as np
+from jaxtyping import PyTree
+
+from ..._check import check_draws
+from ..._errors import MissingKeyError, describe_value, message
+from ..._tree import path_name
+from ..._types import Key
+
+
+def call(function: str, fn: Callable[..., Any], point: PyTree, key: Key | None) -> Any:
+    """`fn(point)`, or `fn(point, key=key)` if `fn` has a parameter of that name.
+
+    `function` is the public function that was called, for messages. The output's
+    leaves are arrays.
+    """
+    parameter = _key_parameter(fn)
+    if parameter is None:
+        return _checked(function, _noted(function, fn, point))
+    if key is not None:
+        return _checked(function, _noted(function, fn, point, key=key))
+    if parameter.default is inspect.Parameter.empty:
+        raise _missing(function)
+    try:
+        return _checked(function, _noted(function, fn, point))
+    except MissingKeyError:
+        raise
+    except Exception as error:
+        if _works_with_key(fn, point):
+            raise _missing(function) from error
+        raise
+
+
+def _noted(function: str, fn: Callable[..., Any], point: PyTree, **keyword: Any) -> Any:
+    try:
+        return fn(point, **keyword)
+    except Exception as error:
+        error.add_note(f"Raised by the `fn` that `eqx_pipe.{function}` was given.")
+        raise
+
+
+def _key_parameter(fn: Callable[..., Any]) -> inspect.Parameter | None:
+    try:
+        parameters = inspect.signature(fn).parameters
+    except (TypeError, ValueError):  # some builtins have no signature
+        return None
+    found = parameters.get("key")
+    if found is None or found.kind is found.KEYWORD_ONLY:
+        return found
+    # The first one is the point, whatever its name.
+    return None if next(iter(parameters)) == "key" else found
+
+
+class MissingSweepKey(MissingKeyError):
+    """The error for a function of points that draws, in a sweep without a key."""
+
+    def __init__(self, function: str):
+        super().__init__("fn")
+        self.function = function
+
+    def __str__(self) -> str:
+        return message(
+            self.function,
+            "`fn` needs a PRNG key, and no `key` was given.",
+            f"Call `eqx_pipe.{self.function}(..., key=jax.random.key(0))`: each point "
+            "gets a key of its own.",
+        )
+
+    def __reduce__(self) -> Any:
+        return type(self), (self.function,)
+
+
+def _missing(function: str) -> MissingKeyError:
+    return MissingSweepKey(function)
+
+
+def _works_with_key(fn: Callable[..., Any], point: PyTree) -> bool:
+    """Whether a call that failed without a key works with one; tried abstractly."""
+    try:
+        jax.eval_shape(lambda: jtu.tree_map(jnp.asarray, fn(point, key=jr.key(0))))
+    except Exception:
+        return False
+    return True
+
+
+def _checked(function: str, out: PyTree) -> PyTree:
+    """The output with arrays for numbers; a `TypeError` for anything else."""
+    leaves, structure = jtu.tree_flatten(out)
+    arrays = [_as_array(leaf) for leaf in leaves]
+    for k, array in enumerate(arrays):
+        if array is None:
+            path, leaf = jtu.tree_flatten_with_path(out)[0][k]
+            place = f" at `.{path_name(path)}`" if path else ""
+            raise TypeError(
+                message(
+                    function,
+                    f"`fn` returned {describe_value(leaf)}{place}.",
+                    "Outputs are pytrees of arrays and numbers; leave other things out "
+                    "or return a number that stands for them.",
+                )
+            )
+    return jtu.tree_unflatten(structure, arrays)
+
+
+def _as_array(leaf: Any) -> Any:
+    if isinstance(leaf, jax.Array):
+        return leaf
+    number = isinstance(leaf, bool | int | float | complex | np.ndarray | np.generic)
+    if not number:
+        if not hasattr(leaf, "__jax_array__"):
+            return None
+    try:
+        return jnp.asarray(leaf)
+    except TypeError:  # an array of strings or of Python objects
+        return None
+
+
+def check_fn(function: str, fn: Any) -> None:
+    """Raises a `TypeError` unless `fn` can be called."""
+    if not callable(fn):
+        raise TypeError(
+            message(
+                function,
+                f"`fn` is {describe_value(fn)}, which cannot be called.",
+                "The first argument is the function of a point, the second the space.",
+            )
+        )
+
+
+def check_sweep_key(function: str, key: Any) -> None:
+    """Raises unless the draws from `key` are the same alone and under `vmap`."""
+    if key is not None:
+        check_draws(function, "`key` is", key)
+
+
+def fn_name(fn: Any) -> str:
+    """A function's name, or that of its class, for people to read."""
+    while hasattr(fn, "func"):  # a `functools.partial`
+        fn = fn.func
+    return str(getattr(fn, "__qualname__", None) or type(fn).__name__)

@@ -1,0 +1,323 @@
+"""What makes two traced functions the same program.
+
+The identity of a jaxpr is a nest of tuples: primitives, their parameters, and
+variables by number. It leaves out what may change from one sweep to the next without
+another compilation: the values of arrays that the function closes over (they are
+handed in as arguments), names, and rules of differentiation, since a sweep does not
+differentiate. Whatever is not understood counts by identity: at worst a program is
+compiled again, but two programs never share an entry.
+"""
+
+import dataclasses
+import functools as ft
+import hashlib
+import struct
+import types
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.extend.core
+import numpy as np
+
+from ..._spaces.static import Same
+from ..._types import ClosedJaxpr
+
+# Equations that `evaluate` can take apart, and where their jaxprs are. Arrays that are
+# closed over inside of them are handed in from outside like all others.
+_BODIES = {
+    "jit": ("jaxpr",),
+    "custom_jvp_call": ("call_jaxpr",),
+    "custom_vjp_call": ("call_jaxpr",),
+    "scan": ("jaxpr",),
+    "while": ("cond_jaxpr", "body_jaxpr"),
+    "cond": ("branches",),
+    "remat2": ("jaxpr",),
+    "eqx_pipe_refill": ("cond", "body"),
+    "eqx_pipe_choose": ("branches",),
+}
+_IGNORED = {
+    "jit": {"name", "ctx_mesh"},
+    "custom_jvp_call": {"jvp_jaxpr_fun"},
+    "custom_vjp_call": {"fwd_jaxpr_thunk", "bwd", "out_trees"},
+}
+
+
+# As tuples made once: a union of types is made anew wherever it is written.
+_JAXPRS = (jax.extend.core.Jaxpr, ClosedJaxpr)
+_PLAIN = (bool, int, str, bytes, type)
+_NO_EFFECTS: frozenset[str] = frozenset()
+_SHORT = 256
+
+
+_jitted: "weakref.WeakKeyDictionary[Any, Any]" = weakref.WeakKeyDictionary()
+
+
+class Identity:
+    """A nest of tuples as one value, whose hash is worked out once."""
+
+    __slots__ = ("_hash", "_parts")
+
+    def __init__(self, parts: Any):
+        self._parts, self._hash = parts, hash(parts)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Identity):
+            return NotImplemented
+        return self._hash == other._hash and self._parts == other._parts
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """The identity of a jaxpr, and what belongs to this trace of it.
+
+    `constants` are the arrays to hand in, in the order of `evaluate`. `witnesses` are
+    the Python functions in it (callbacks) with their identities at this moment.
+    """
+
+    identity: Identity
+    constants: list[Any]
+    witnesses: list[tuple[Any, Any]]
+
+    def without_constants(self) -> "Program":
+        """The same without the arrays, which may be large."""
+        return dataclasses.replace(self, constants=[])
+
+    def still_valid(self) -> bool:
+        """Whether no callback has changed what it closes over since the trace."""
+        return all(_function(f, []) == was for f, was in self.witnesses)
+
+
+def identify(jaxpr: Any) -> Program:
+    """The identity of a closed jaxpr."""
+    constants: list[Any] = []
+    witnesses: list[tuple[Any, Any]] = []
+    parts = _jaxpr(jaxpr, constants, witnesses)
+    return Program(Identity(parts), constants, witnesses)
+
+
+def opened(jaxpr: Any) -> tuple[Any, list[Any]]:
+    """A jaxpr and its constants (JAX 0.12 has one class where 0.10 has two)."""
+    return getattr(jaxpr, "jaxpr", jaxpr), list(getattr(jaxpr, "consts", ()))
+
+
+def is_jaxpr(x: Any) -> bool:
+    """Whether `x` is a jaxpr, closed or open."""
+    return isinstance(x, _JAXPRS)
+
+
+def sub_jaxprs(params: dict[str, Any]) -> Iterator[Any]:
+    """The jaxprs among the parameters of an equation."""
+    for value in params.values():
+        for item in value if isinstance(value, tuple | list) else (value,):
+            if is_jaxpr(item):
+                yield item
+
+
+def bodies(eqn: Any) -> list[Any]:
+    """The jaxprs of an equation that can be taken apart, in a fixed order."""
+    found = []
+    for name in _BODIES.get(eqn.primitive.name, ()):
+        value = eqn.params[name]
+        found += value if isinstance(value, tuple) else [value]
+    return found
+
+
+def num_constants(jaxpr: Any) -> int:
+    """How many arrays a jaxpr closes over, in itself and in what can be taken apart."""
+    inner = (body for eqn in opened(jaxpr)[0].eqns for body in bodies(eqn))
+    return len(opened(jaxpr)[1]) + sum(map(num_constants, inner))
+
+
+def _jaxpr(
+    closed: Any, constants: list[Any] | None, witnesses: list[tuple[Any, Any]]
+) -> Any:
+    """`constants` collects the arrays to hand in; where it is `None` they stay."""
+    jaxpr, consts = opened(closed)
+    numbers: dict[Any, int] = {}
+
+    def atom(v: Any) -> Any:
+        if hasattr(v, "val"):
+            return ("literal", v.aval, _freeze(v.val, witnesses))
+        return numbers.setdefault(v, len(numbers))
+
+    def binder(v: Any) -> Any:
+        return (atom(v), v.aval)
+
+    heads = [binder(v) for v in (*jaxpr.constvars, *jaxpr.invars)]
+    if constants is None:
+        heads += [_freeze(c, witnesses) for c in consts]
+    else:
+        constants += consts
+    equations = []
+    for eqn in jaxpr.eqns:
+        ignored = _IGNORED.get(eqn.primitive.name, ())
+        params = [_body(eqn, body, constants, witnesses) for body in bodies(eqn)]
+        for name, value in sorted(eqn.params.items()):
+            if name in ignored or name in _BODIES.get(eqn.primitive.name, ()):
+                continue
+            if name == "rule" and eqn.primitive.name == "custom_vmap_call":
+                # It runs when the program is compiled, and may look at anything.
+                value = getattr(value, "rule", value)
+                params.append((name, Same(value)))
+            params.append((name, _freeze(value, witnesses)))
+        equations.append(
+            (
+                eqn.primitive,
+                tuple(atom(v) for v in eqn.invars),
+                tuple(binder(v) for v in eqn.outvars),
+                tuple(params),
+                _context(eqn.ctx),
+                frozenset(map(str, eqn.effects)) if eqn.effects else _NO_EFFECTS,
+            )
+        )
+    # How many of the heads are closed over: they are handed in by another way.
+    return (
+        len(jaxpr.constvars),
+        tuple(heads),
+        tuple(equations),
+        tuple(atom(v) for v in jaxpr.outvars),
+    )
+
+
+def _body(
+    eqn: Any,
+    closed: Any,
+    constants: list[Any] | None,
+    witnesses: list[tuple[Any, Any]],
+) -> Any:
+    """The identity of a jaxpr in an equation: that of a jitted function is kept.
+
+    JAX traces one once and gives the same jaxpr ever after. One with callbacks is
+    looked at again, since what they close over may change.
+    """
+    if eqn.primitive.name != "jit" or constants is None:
+        return _jaxpr(closed, constants, witnesses)
+    known = _jitted.get(closed)
+    if known is None:
+        own: list[Any] = []
+        seen: list[tuple[Any, Any]] = []
+        known = Identity(_jaxpr(closed, own, seen)), own
+        if not seen:
+            _jitted[closed] = known
+        witnesses += seen
+    constants += known[1]
+    return known[0]
+
+
+def freeze(x: Any) -> Any:
+    """A hashable stand-in for a value: equal only for those that do the same."""
+    return _freeze(x, [])
+
+
+def _context(ctx: Any) -> Any:
+    return (ctx.compute_type, ctx.threefry_partitionable, str(ctx.xla_metadata))
+
+
+def _freeze(x: Any, witnesses: list[tuple[Any, Any]]) -> Any:
+    """A hashable stand-in for a parameter: equal only where the program is the same."""
+    if x is None or isinstance(x, _PLAIN):
+        return (type(x), x)
+    if isinstance(x, float):  # 0.0 and -0.0 differ; a NaN equals itself
+        return (float, struct.pack("d", x))
+    if isinstance(x, complex):
+        return (complex, struct.pack("dd", x.real, x.imag))
+    if is_jaxpr(x):
+        return _jaxpr(x, None, witnesses)
+    if isinstance(x, tuple | list):
+        return (type(x), tuple(_freeze(item, witnesses) for item in x))
+    if isinstance(x, dict):
+        items = tuple((k, _freeze(v, witnesses)) for k, v in x.items())
+        return (dict, items)
+    if isinstance(x, ft.partial):
+        parts = _captured((*x.args, *x.keywords.items()), ())
+        return (ft.partial, _freeze(x.func, witnesses), len(x.args), parts)
+    if isinstance(x, types.FunctionType):
+        identity = _function(x, witnesses)
+        witnesses.append((x, identity))
+        return identity
+    if isinstance(x, types.MethodType):
+        parts = (_freeze(x.__func__, witnesses), Same(x.__self__))
+        return (types.MethodType, parts)
+    if isinstance(x, jax.Array) or hasattr(x, "__array__"):
+        return _array(x)
+    if callable(x) and not type(x).__module__.startswith("jax."):
+        return Same(x)
+    if dataclasses.is_dataclass(x):
+        fields = [getattr(x, f.name) for f in dataclasses.fields(x)]
+        return (type(x), tuple(_freeze(value, witnesses) for value in fields))
+    return (type(x), Same(x) if _by_identity(x) else x)
+
+
+def _array(x: Any) -> Any:
+    if isinstance(x, jax.Array):
+        if jax.numpy.issubdtype(x.dtype, jax.dtypes.prng_key):
+            return (str(x.dtype), _array(jax.random.key_data(x)))
+        if not x.is_fully_addressable:
+            return Same(x)
+    value = np.asarray(x)
+    if value.dtype == object:
+        return Same(x)
+    weak = bool(getattr(x, "weak_type", False))
+    content = value.tobytes()
+    if len(content) > _SHORT:  # a key lives longer than what it is made from
+        content = hashlib.sha256(content).digest()
+    return (str(value.dtype), value.shape, weak, content)
+
+
+def _by_identity(x: Any) -> bool:
+    try:
+        hash(x)
+    except TypeError:
+        return True
+    return type(x).__eq__ is object.__eq__
+
+
+def _function(
+    f: types.FunctionType,
+    witnesses: list[tuple[Any, Any]],
+    outer: tuple[types.FunctionType, ...] = (),
+) -> Any:
+    """A function by its code and by what it closes over, as it is now."""
+    if f in outer:  # it calls itself
+        return Same(f)
+    # The frames that lead to an `equinox.error_if` are new lists of text each time.
+    aside = {"stack"} if f.__module__ == "equinox._errors" else ()
+    contents = [
+        _content(cell, (*outer, f))
+        for name, cell in zip(f.__code__.co_freevars, f.__closure__ or (), strict=True)
+        if name not in aside
+    ]
+    given = (f.__defaults__ or (), tuple((f.__kwdefaults__ or {}).items()))
+    return (
+        types.FunctionType,
+        f.__code__,
+        f.__code__.co_filename,
+        id(f.__globals__),
+        tuple(contents),
+        _captured(given, (*outer, f)),
+    )
+
+
+def _content(cell: Any, outer: tuple[types.FunctionType, ...]) -> Any:
+    try:
+        content = cell.cell_contents
+    except ValueError:  # not assigned yet
+        return Same(cell)
+    return _captured(content, outer)
+
+
+def _captured(x: Any, outer: tuple[types.FunctionType, ...]) -> Any:
+    if x is None or isinstance(x, str | bytes | bool | int | float | complex | type):
+        return _freeze(x, [])
+    if isinstance(x, types.FunctionType):
+        return _function(x, [], outer)
+    if type(x) is tuple:
+        return tuple(_captured(item, outer) for item in x)
+    # Lists, dicts, arrays, objects: a callback may look at them, or change them, when
+    # it runs, so that another object is another program.
+    return Same(x)

@@ -1,0 +1,186 @@
+"""What the batch size depends on, as read in a function's jaxpr.
+
+Only values that depend on the point count: others exist once, however many points are
+vectorised, as a matrix that a network multiplies by, or a loop that starts from
+constants.
+"""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from ..._refill.costly import COSTLY
+from .evaluate import scan_counts
+from .lapack import most_whole
+from .program import opened, sub_jaxprs
+
+_DRAWS = frozenset(("random_bits", "random_fold_in", "random_split", "threefry2x32"))
+_REFILL = "eqx_pipe_refill"
+
+
+@dataclasses.dataclass
+class Reading:
+    """What one point makes.
+
+    `largest` is the size in bytes of the largest value, `of_a_step` of the largest in
+    a loop. `whole` is for how many points at most no linear algebra is split over
+    threads (`lapack.py`), `None` if there is none.
+
+    Of loops: whether there are any, whether random numbers are drawn in one (`draws`),
+    whether one is refilled, and whether the end of one depends on the point (`waits`);
+    then whether such a loop works on single numbers only, and whether it has functions
+    like `sin`, which take longer than all that is around them.
+    """
+
+    largest: int = 1
+    of_a_step: int = 1
+    whole: int | None = None
+    loops: bool = False
+    draws: bool = False
+    refilled: bool = False
+    waits: bool = False
+    scalar: bool = True
+    costly: bool = False
+
+
+def read(jaxpr: Any, num_same: int) -> Reading:
+    """Reads a jaxpr whose inputs after the first `num_same` differ between points."""
+    reading = Reading()
+    varies = [i >= num_same for i in range(len(opened(jaxpr)[0].invars))]
+    _visit(jaxpr, varies, reading, _Inside())
+    return reading
+
+
+@dataclasses.dataclass(frozen=True)
+class _Inside:
+    """Which loops are around an equation, as the whole batch sees them."""
+
+    loop: bool = False
+    waiting: bool = False
+    refill: bool = False
+
+
+def _visit(
+    jaxpr: Any, varies: Sequence[bool], reading: Reading | None, inside: _Inside
+) -> list[bool]:
+    """Which outputs differ between points; `reading` gets what is seen on the way."""
+    jaxpr = opened(jaxpr)[0]
+    marked = {v for v, m in zip(jaxpr.invars, varies, strict=True) if m}
+
+    def is_marked(atom: Any) -> bool:
+        return not hasattr(atom, "val") and atom in marked
+
+    for eqn in jaxpr.eqns:
+        operands = [is_marked(v) for v in eqn.invars]
+        if not any(operands):
+            continue
+        outputs = _through(eqn, operands, reading, inside)
+        own = [v for v, m in zip(eqn.outvars, outputs, strict=True) if m]
+        marked.update(own)
+        if reading is not None:
+            _note(eqn, own, reading, inside)
+    return [is_marked(v) for v in jaxpr.outvars]
+
+
+def _note(eqn: Any, outputs: list[Any], reading: Reading, inside: _Inside) -> None:
+    """Adds what an equation makes."""
+    name = eqn.primitive.name
+    whole = most_whole(eqn)
+    if whole is not None:
+        reading.whole = min(whole, whole if reading.whole is None else reading.whole)
+    largest = max((_nbytes(v) for v in outputs), default=1)
+    reading.largest = max(reading.largest, largest)
+    if inside.loop:
+        reading.of_a_step = max(reading.of_a_step, largest)
+        reading.draws |= name in _DRAWS
+    if inside.waiting:
+        single = all(not getattr(v.aval, "shape", ()) for v in outputs)
+        reading.scalar &= single and name not in ("scan", "while")
+        reading.costly |= name in COSTLY
+
+
+def _through(
+    eqn: Any, operands: list[bool], reading: Reading | None, inside: _Inside
+) -> list[bool]:
+    """Which outputs of an equation differ between points; looks into it, too."""
+    name, params = eqn.primitive.name, eqn.params
+    everything = [True] * len(eqn.outvars)
+    if name == "scan":
+        return _scan(eqn, operands, reading, inside)
+    if name == "while":
+        return _while(eqn, operands, reading, inside)
+    if name == _REFILL:
+        if reading is not None:
+            reading.loops = reading.refilled = True
+        # A loop in its body waits for a few lanes, not for the batch.
+        inside = dataclasses.replace(inside, loop=True, refill=True)
+    if name == "cond":
+        found = [
+            _visit(branch, operands[1:], reading, inside)
+            for branch in params["branches"]
+        ]
+        chosen = [any(column) for column in zip(*found, strict=True)]
+        return everything if operands[0] else chosen
+    inner = list(sub_jaxprs(params))
+    if len(inner) == 1 and len(opened(inner[0])[0].invars) == len(operands):
+        found = _visit(inner[0], operands, reading, inside)
+        return found if len(found) == len(everything) else everything
+    for jaxpr in inner:
+        _visit(jaxpr, [True] * len(opened(jaxpr)[0].invars), reading, inside)
+    return everything
+
+
+def _scan(
+    eqn: Any, operands: list[bool], reading: Reading | None, inside: _Inside
+) -> list[bool]:
+    body, (consts, carried) = eqn.params["jaxpr"], scan_counts(eqn.params)
+    varies, outputs = _settled(body, operands, consts, carried)
+    if any(outputs) and reading is not None:
+        reading.loops |= not inside.refill
+        _visit(body, varies, reading, dataclasses.replace(inside, loop=True))
+    return outputs
+
+
+def _while(
+    eqn: Any, operands: list[bool], reading: Reading | None, inside: _Inside
+) -> list[bool]:
+    params = eqn.params
+    first, second = params["cond_nconsts"], params["body_nconsts"]
+    carried = len(eqn.outvars)
+    body_operands = operands[first:]
+    varies, outputs = _settled(params["body_jaxpr"], body_operands, second, carried)
+    of_cond = [*operands[:first], *varies[second:]]
+    waits = _visit(params["cond_jaxpr"], of_cond, None, inside)[0]
+    if waits:  # then every carry is selected
+        outputs = [True] * carried
+        varies = [*varies[:second], *outputs]
+    if reading is not None:
+        reading.loops |= not inside.refill
+        reading.waits |= waits and not inside.refill
+        waiting = inside.waiting or (waits and not inside.refill)
+        inside = dataclasses.replace(inside, loop=True, waiting=waiting)
+        _visit(params["cond_jaxpr"], of_cond, reading, inside)
+        _visit(params["body_jaxpr"], varies, reading, inside)
+    return outputs
+
+
+def _settled(
+    body: Any, operands: list[bool], consts: int, carried: int
+) -> tuple[list[bool], list[bool]]:
+    """Which inputs and outputs of a loop's body differ, when it has gone round."""
+    varies = list(operands)
+    while True:
+        outputs = _visit(body, varies, None, _Inside())
+        carry = [
+            a or b for a, b in zip(varies[consts:], outputs[:carried], strict=False)
+        ]
+        if carry == varies[consts : consts + carried]:
+            return varies, outputs
+        varies[consts : consts + carried] = carry
+
+
+def _nbytes(variable: Any) -> int:
+    shape = getattr(variable.aval, "shape", ())
+    itemsize = getattr(getattr(variable.aval, "dtype", None), "itemsize", 4)
+    return math.prod(shape) * itemsize

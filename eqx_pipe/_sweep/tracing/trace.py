@@ -1,0 +1,127 @@
+"""The function of a point as a jaxpr from positions on the dims to output leaves."""
+
+import dataclasses
+import functools as ft
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import jax.tree_util as jtu
+from jax.core import Tracer
+
+from ..._errors import message
+from ..._spaces.geometry import Geometry
+from ..._spaces.space import Space
+from ..._tree import can_be_traced, is_key_array
+from ..._types import Key
+from .call import call
+from .kept import Kept
+from .program import Program, identify
+from .reading import Reading, read
+
+_readings = Kept(128)
+
+
+@dataclasses.dataclass(frozen=True)
+class Traced:
+    """What one trace of the user's function gave.
+
+    `jaxpr` takes `arrays` (the array leaves of the space), one `int32` position for
+    each dim, and the point's key if there is one. Arrays that the function closes
+    over are its constants.
+    """
+
+    jaxpr: Any
+    arrays: list[Any]
+    structure: Any
+    outputs: list[jax.ShapeDtypeStruct]
+    key_kinds: list[Any]
+
+    @ft.cached_property
+    def program(self) -> Program:
+        """What identifies the jaxpr, and its constants."""
+        return identify(self.jaxpr)
+
+    @ft.cached_property
+    def reading(self) -> Reading:
+        """What was read in the jaxpr, once for all that are the same."""
+        if self.program.witnesses:  # the place would keep alive what they hold
+            return read(self.jaxpr, len(self.arrays))
+        place = (self.program.identity, len(self.arrays))
+        reading = _readings.get(place)
+        if reading is None:
+            reading = read(self.jaxpr, len(self.arrays))
+            _readings.put(place, reading)
+        return reading
+
+    @ft.cached_property
+    def stored(self) -> list[jax.ShapeDtypeStruct]:
+        """The output leaves as they are kept: PRNG keys as their raw data."""
+        return [
+            leaf if kind is None else jax.eval_shape(jr.key_data, leaf)
+            for leaf, kind in zip(self.outputs, self.key_kinds, strict=True)
+        ]
+
+
+def trace(
+    function: str,
+    fn: Callable[..., Any],
+    space: Space,
+    key: Key | None,
+    plain: Sequence[int] = (),
+    geometry: Geometry | None = None,
+) -> Traced:
+    """Traces `fn` on an abstract point of `space`.
+
+    `plain` has a position for each dim, for the values of `Static` axes; `geometry` is
+    that of the space, if it is known already.
+    """
+    geometry = space.geometry if geometry is None else geometry
+    leaves, treedef = jtu.tree_flatten((geometry.leaves, space.key))
+    traced = [can_be_traced(leaf) for leaf in leaves]
+    arrays = [leaf for leaf, is_traced in zip(leaves, traced, strict=True) if is_traced]
+
+    kinds: list[Any] = []
+
+    def flat(arrays: list[Any], digits: list[Any], key: Key | None) -> Any:
+        given = iter(arrays)
+        pairs = zip(leaves, traced, strict=True)
+        here = [next(given) if is_traced else leaf for leaf, is_traced in pairs]
+        space_leaves, space_key = jtu.tree_unflatten(treedef, here)
+        point = geometry.point(space_leaves, space_key, digits, plain)
+        out = call(function, fn, point, key)
+        kinds[:] = [
+            jr.key_impl(leaf) if is_key_array(leaf) else None
+            for leaf in jtu.tree_leaves(out)
+        ]
+        return out
+
+    digits = [jax.ShapeDtypeStruct((), jnp.int32)] * len(geometry.lengths)
+    # Types only: an array made under the user's mesh has that mesh in its type.
+    structs = jtu.tree_map(_struct, (arrays, key))
+    jaxpr, out = jax.make_jaxpr(flat, return_shape=True)(structs[0], digits, structs[1])
+    outputs, structure = jtu.tree_flatten(out)
+    constants = [x for x in (*jaxpr.consts, *arrays, key) if x is not None]
+    if any(isinstance(x, Tracer) for x in constants):
+        raise TypeError(
+            message(
+                function,
+                "`fn` or `space` holds traced values.",
+                "A sweep runs on the host. Under `jit`, `grad` or `vmap` use "
+                "`eqx_pipe.vmap_space`, which is a pure function.",
+            )
+        )
+    return Traced(jaxpr, arrays, structure, outputs, kinds)
+
+
+def as_data(leaf: Any) -> Any:
+    """A PRNG key array as its raw data, anything else as it is."""
+    return jax.random.key_data(leaf) if is_key_array(leaf) else leaf
+
+
+def _struct(x: Any) -> jax.ShapeDtypeStruct:
+    weak = bool(getattr(x, "weak_type", False))
+    dtype = jax.dtypes.canonicalize_dtype(x.dtype, allow_extended_dtype=True)
+    return jax.ShapeDtypeStruct(x.shape, dtype, weak_type=weak)
