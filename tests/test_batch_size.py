@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import eqx_pipe as ep
-from eqx_pipe._sweep import memory, parts
+from eqx_pipe._sweep.compute import memory, parts
 from eqx_pipe._sweep.compute.batching import choose_batch_size, even_out
 from eqx_pipe._sweep.compute.plan import chunk_capacity
 from eqx_pipe._sweep.tracing.reading import read

@@ -9,8 +9,9 @@ import jax.numpy as jnp
 import pytest
 
 import eqx_pipe as ep
-from eqx_pipe._sweep import lapack, say
+from eqx_pipe._sweep import say
 from eqx_pipe._sweep.compute.batching import choose_batch_size
+from eqx_pipe._sweep.tracing import lapack
 from eqx_pipe._sweep.tracing.reading import read
 
 SQUARE = jnp.eye(16)

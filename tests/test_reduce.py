@@ -13,7 +13,7 @@ from jax.sharding import AxisType
 
 import eqx_pipe as ep
 from eqx_pipe._reduce.many import as_many
-from eqx_pipe._sweep import reduced_kernel
+from eqx_pipe._sweep.reduced import kernel as reduced_kernel
 
 
 def make_mesh(n):

@@ -7,7 +7,7 @@ import numpy as np
 from compilations import compiled
 
 import eqx_pipe as ep
-from eqx_pipe._sweep import reduced_trace
+from eqx_pipe._sweep.reduced import trace as reduced_trace
 from eqx_pipe._sweep.tracing.kept import Kept
 
 

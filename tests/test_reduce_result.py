@@ -108,8 +108,8 @@ def test_a_second_sweep_compiles_nothing(caplog):
 
 def test_there_is_no_communication():
     from eqx_pipe._reduce.many import as_many
-    from eqx_pipe._sweep import reduced_kernel as rk
     from eqx_pipe._sweep.compute.kernel import Layout, control
+    from eqx_pipe._sweep.reduced import kernel as rk
     from eqx_pipe._sweep.reduced.trace import trace_reducers
     from eqx_pipe._sweep.tracing.program import identify
     from eqx_pipe._sweep.tracing.trace import trace

@@ -38,7 +38,7 @@ def test_stored_values_do_what_arrays_do(tmp_path):
 
 
 def test_best_by_a_function_reads_a_part_at_a_time(tmp_path, monkeypatch):
-    from eqx_pipe._sweep import result as module
+    from eqx_pipe._sweep.results import result as module
 
     monkeypatch.setattr(module, "_READ_BYTES", 20)
     assert filled(tmp_path / "runs.zarr").best(lambda y: -y).index == 15

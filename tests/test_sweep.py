@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from jax.sharding import AxisType
 
 import eqx_pipe as ep
-from eqx_pipe._sweep import execute, plan
+from eqx_pipe._sweep.compute import execute, plan
 
 
 def make_mesh(n):

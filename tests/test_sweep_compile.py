@@ -11,7 +11,7 @@ import pytest
 from compilations import compiled
 
 import eqx_pipe as ep
-from eqx_pipe._sweep import program, trace
+from eqx_pipe._sweep.tracing import program, trace
 
 
 def space(lo=0.0):
@@ -202,7 +202,7 @@ def test_the_geometry_of_a_space_is_not_worked_out_again_and_again(monkeypatch):
 
 
 def test_small_arrays_are_copied_to_the_devices_once():
-    from eqx_pipe._sweep import placed
+    from eqx_pipe._sweep.compute import placed
 
     devices = np.array(jax.devices()[:2])
     place = jax.sharding.NamedSharding(

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import eqx_pipe as ep
-from eqx_pipe._sweep import plan
+from eqx_pipe._sweep.compute import plan
 from eqx_pipe._sweep.compute.select import _order, parts_of
 
 

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 import eqx_pipe as ep
-from eqx_pipe._sweep import execute, program
+from eqx_pipe._sweep.compute import execute
+from eqx_pipe._sweep.tracing import program
 
 
 def space():
