@@ -61,10 +61,11 @@ def test_every_point_has_the_bits_of_its_own_loop(size, seed, fewest):
 
 
 def test_fewer_lanes_where_a_step_is_costly():
-    cheap, dear = (
-        jax.make_jaxpr(f)(1.0) for f in (lambda c: c * c, jax.jit(lambda c: jnp.sin(c)))
-    )
-    assert [lanes.is_costly(body) for body in (cheap, dear)] == [False, True]
+    cheap = (lambda c: c * c, jnp.exp, lambda c: jax.lax.rem(jnp.int32(7), 2))
+    dear = (jax.jit(lambda c: jnp.sin(c)), lambda c: jax.lax.rem(c, 2.0))
+    for bodies, costly in ((cheap, False), (dear, True)):
+        for body in bodies:
+            assert lanes.has_costly(jax.make_jaxpr(body)(1.0)) == costly
     for size in (1, 60, 5_000, 10**6):
         few, many = (lanes.num_lanes(size, 8, costly) for costly in (True, False))
         assert 1 <= few <= many <= size

@@ -110,9 +110,8 @@ _FUSED = frozenset(
 
 def is_elementwise(branch: ClosedJaxpr) -> bool:
     """Whether a jaxpr holds only what compilers fuse into the operations around it."""
-    return all(
-        name in _FUSED or name in _CALLS for name in primitive_names(branch.jaxpr)
-    )
+    names = (eqn.primitive.name for eqn in equations(branch.jaxpr))
+    return all(name in _FUSED or name in _CALLS for name in names)
 
 
 def may_loop_or_call_back(branch: ClosedJaxpr) -> bool:
@@ -121,17 +120,16 @@ def may_loop_or_call_back(branch: ClosedJaxpr) -> bool:
     Such a branch can tell what it is run on, besides by its output: it takes longer, or
     raises (`equinox.error_if`).
     """
-    return any(
-        name == "while" or "callback" in name for name in primitive_names(branch.jaxpr)
-    )
+    names = (eqn.primitive.name for eqn in equations(branch.jaxpr))
+    return any(name == "while" or "callback" in name for name in names)
 
 
-def primitive_names(jaxpr: Jaxpr) -> Iterator[str]:
-    """The names of all primitives in a jaxpr, however deep."""
+def equations(jaxpr: Jaxpr) -> Iterator[Any]:
+    """All equations of a jaxpr, however deep."""
     for eqn in jaxpr.eqns:
-        yield eqn.primitive.name
+        yield eqn
         for inner in _inner_jaxprs(eqn):
-            yield from primitive_names(inner)
+            yield from equations(inner)
 
 
 def _inner_jaxprs(eqn: Any) -> Iterator[Jaxpr]:

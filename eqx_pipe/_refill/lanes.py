@@ -21,7 +21,7 @@ from jaxtyping import Array, Bool, Int32
 
 from .._choose.dependence import may_loop_or_call_back
 from .._types import ClosedJaxpr
-from .costly import is_costly
+from .costly import has_costly
 
 _MOST_LANES = 1024
 _MOST_COSTLY_LANES = 512
@@ -63,7 +63,7 @@ class _Lanes:
         self.test, self.step = self._over_lanes(cond), self._over_lanes(body)
         # What may raise, or loop, must not see a point after its end.
         self.guarded = may_loop_or_call_back(body)
-        self.costly = is_costly(body) or is_costly(cond)
+        self.costly = has_costly(body) or has_costly(cond)
 
     def _over_lanes(self, jaxpr: Any) -> Any:
         inner, closed = getattr(jaxpr, "jaxpr", jaxpr), jaxpr.consts

@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from ..._refill.costly import COSTLY
+from ..._refill.costly import is_costly
 from .evaluate import scan_counts
 from .lapack import most_whole
 from .program import opened, sub_jaxprs
@@ -30,7 +30,7 @@ class Reading:
     Of loops: whether there are any, whether random numbers are drawn in one (`draws`),
     whether one is refilled, and whether the end of one depends on the point (`waits`);
     then whether such a loop works on single numbers only, and whether it has functions
-    like `sin`, which take longer than all that is around them.
+    like `sin`, which are computed one number at a time.
     """
 
     largest: int = 1
@@ -97,7 +97,7 @@ def _note(eqn: Any, outputs: list[Any], reading: Reading, inside: _Inside) -> No
     if inside.waiting:
         single = all(not getattr(v.aval, "shape", ()) for v in outputs)
         reading.scalar &= single and name not in ("scan", "while")
-        reading.costly |= name in COSTLY
+        reading.costly |= is_costly(eqn)
 
 
 def _through(
