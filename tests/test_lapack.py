@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import pytest
 
 import eqx_pipe as ep
-from eqx_pipe._sweep import say
+from eqx_pipe._sweep import say, version
 from eqx_pipe._sweep.compute.batching import choose_batch_size
 from eqx_pipe._sweep.tracing import lapack
 from eqx_pipe._sweep.tracing.reading import read
@@ -58,7 +58,7 @@ def test_it_is_found_wherever_it_stands():
 
 
 @pytest.mark.parametrize(
-    ("version", "threads", "devices", "expected"),
+    ("jaxlib", "threads", "devices", "expected"),
     [
         ("0.10.2", 2, 2, True),
         ("0.10.0", 15, 2, True),
@@ -70,8 +70,8 @@ def test_it_is_found_wherever_it_stands():
         ("0.12.0.1", 2, 2, False),
     ],
 )
-def test_when_it_may_wait(monkeypatch, version, threads, devices, expected):
-    monkeypatch.setattr(lapack, "_jaxlib", version)
+def test_when_it_may_wait(monkeypatch, jaxlib, threads, devices, expected):
+    monkeypatch.setattr(version, "JAXLIB", jaxlib)
     monkeypatch.setenv("NPROC", str(threads))
     assert lapack.may_wait(jax.devices("cpu")[:devices]) is expected
 
@@ -90,7 +90,7 @@ def test_the_batch_is_then_small_enough():
 
 
 def test_a_larger_batch_is_warned_of_once(monkeypatch, caplog):
-    monkeypatch.setattr(lapack, "_jaxlib", "0.10.2")
+    monkeypatch.setattr(version, "JAXLIB", "0.10.2")
     monkeypatch.setattr(say, "_said", {"idle cores"})
     monkeypatch.setenv("NPROC", "2")
     fn = lambda a: jnp.linalg.cholesky(a * SQUARE)  # noqa: E731

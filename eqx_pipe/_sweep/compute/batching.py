@@ -1,9 +1,12 @@
 """How many points to vectorise: a rule that reads the function's jaxpr."""
 
 from ..tracing.reading import Reading
+from ..version import jaxlib_version
 
 _COSTLY_WAIT = 16
 _WAIT = 512
+_WAIT_SINCE = (0, 12), 64  # a step of few lanes costs less to begin from then on
+_ALIKE = 512
 _MOST = 1024
 _MORE = 4  # times as many, where random numbers are drawn
 _REFILLED = 32_768
@@ -51,11 +54,19 @@ def _best(reading: Reading, alike: bool) -> int:
     # Random bits are rounds of small programs, each of which costs to begin.
     more = _MORE if reading.draws else 1
     caches = more * _STEP_BYTES // reading.of_a_step, _LOOP_BYTES // reading.largest
-    if not reading.waits or alike:
+    if not reading.waits:
         return min(more * _MOST, *caches)
+    return min(_ALIKE if alike else _waiting(reading), *caches)
+
+
+def _waiting(reading: Reading) -> int:
+    """For loops that go on until the last lane of a batch has finished."""
     # A step of single numbers is one piece of compiled code, which costs little to
     # begin: if it has functions like `sin`, lanes that wait cost more than they gain.
-    return min(_COSTLY_WAIT if reading.scalar and reading.costly else _WAIT, *caches)
+    if reading.scalar and reading.costly:
+        return _COSTLY_WAIT
+    since, fewer = _WAIT_SINCE
+    return fewer if jaxlib_version() >= since else _WAIT
 
 
 def even_out(batch_size: int, size: int, num_devices: int) -> int:

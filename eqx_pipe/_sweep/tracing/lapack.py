@@ -12,8 +12,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from jaxlib.version import __version__ as _jaxlib
-
+from .. import version
 from ..cores import THREADS, num_cores
 from ..say import say_once
 
@@ -74,7 +73,7 @@ def may_wait(devices: Sequence[Any]) -> bool:
     threads = _pool()
     return (
         devices[0].platform == "cpu"
-        and (0, 10) <= _version() < (0, 11, 1)
+        and (0, 10) <= version.jaxlib_version() < (0, 11, 1)
         and 1 < threads < THREADS * len(devices)
     )
 
@@ -92,17 +91,13 @@ def say_if_it_may_stand_still(
         "CPU device%s may stand still for ever. Call `eqx_pipe.use_cpu_devices()` at "
         "the top of the program, before JAX computes anything, or set the environment "
         "variable NPROC to at least %d, or %s.",
-        _jaxlib,
+        version.JAXLIB,
         batch_size,
         len(devices),
         "s" * (len(devices) != 1),
         THREADS * len(devices),
         smaller,
     )
-
-
-def _version() -> tuple[int, ...]:
-    return tuple(int(n) for n in _jaxlib.split(".")[:3] if n.isdecimal())
 
 
 def _pool() -> int:
