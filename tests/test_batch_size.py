@@ -84,6 +84,58 @@ def test_lanes_that_wait_at_dear_steps_are_few():
     assert chosen(until(lambda c: c + jnp.sin(c), np.ones(3))) == cheap
 
 
+def loop_of(step, size):
+    """Ten steps from `size` numbers."""
+    start = jnp.arange(1.0, size + 1)
+    return lambda x: jax.lax.fori_loop(0, 10, lambda i, u: step(i, u), x * start)
+
+
+def test_sums_of_few_numbers_stay_below_4096_numbers():
+    def softmax(size):
+        return lambda x: jax.nn.softmax(x * jnp.arange(1.0, size + 1))[0]
+
+    for size in (4, 8, 16):
+        assert 2048 < chosen(softmax(size)) * size < 4096
+    # Long axes do not mind, and few lanes of a large point would cost more.
+    assert chosen(softmax(64)) == chosen(jnp.sin)
+    assert chosen(lambda x: jnp.outer(x * jnp.arange(9.0), jnp.ones(8)).sum(1)) == 1024
+    length = lambda x: jnp.dot(x * jnp.arange(4.0), x * jnp.ones(4))  # noqa: E731
+    assert chosen(length) == chosen(softmax(4))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bool"])
+def test_a_step_of_a_loop_stays_below_4096_numbers(dtype):
+    def step(i, u):
+        return jnp.where(u.astype(dtype).astype(bool), u * 0.9, u)
+
+    assert 2048 < chosen(loop_of(step, 8)) * 8 < 4096
+
+
+def test_steps_that_cost_something_to_begin_have_more_lanes():
+    def smooth(i, u):
+        return jnp.fft.irfft(jnp.fft.rfft(u) * 0.9, u.size)
+
+    assert chosen(loop_of(smooth, 256)) > 2 * chosen(loop_of(lambda i, u: u * 0.9, 256))
+
+
+def test_lanes_share_the_reading_of_weights_and_what_is_computed_once():
+    few = chosen(loop_of(lambda i, u: u * 0.9, 512))
+    weights = jnp.ones((512, 512))
+    assert few < 16 and chosen(loop_of(lambda i, u: weights @ u, 512)) == 128
+    # Small matrices that much is multiplied by are read quickly.
+    small = jnp.ones((2, 2))
+    assert chosen(loop_of(lambda i, u: (u.reshape(-1, 2) @ small).ravel(), 512)) == few
+
+    def forced(i, u):
+        return u + jnp.sin(i * jnp.arange(2.0**16)).reshape(-1, u.size).sum(0)
+
+    assert chosen(loop_of(forced, 512)) > 100
+    # To move is cheap.
+    table = jnp.ones((20, 512, 512))
+    moved = chosen(loop_of(lambda i, u: u * table[i].reshape(-1)[: u.size], 512))
+    assert moved == few
+
+
 def test_only_loops_that_end_by_the_point_wait():
     def until(end, x):
         return jax.lax.while_loop(

@@ -8,7 +8,10 @@ _WAIT = 512
 _WAIT_SINCE = (0, 12), 64  # a step of few lanes costs less to begin from then on
 _ALIKE = 512
 _MOST = 1024
-_MORE = 4  # times as many, where random numbers are drawn
+_MORE = 4  # times as many, where a step runs programs of their own
+_WEIGHTS = 128
+_SHARED = 512
+_SUMMED = 4095, 16  # numbers of a batch, and of a point
 _REFILLED = 32_768
 _ELSEWHERE = 16_384
 _STEP_BYTES = 16 * 1024
@@ -50,13 +53,33 @@ def _best(reading: Reading, alike: bool) -> int:
     if reading.refilled:  # a lane that is done takes another point
         return min(_REFILLED, _REFILL_BYTES // reading.largest)
     if not reading.loops:
-        return min(_MOST, _BYTES // reading.largest)
-    # Random bits are rounds of small programs, each of which costs to begin.
-    more = _MORE if reading.draws else 1
-    caches = more * _STEP_BYTES // reading.of_a_step, _LOOP_BYTES // reading.largest
-    if not reading.waits:
-        return min(more * _MOST, *caches)
-    return min(_ALIKE if alike else _waiting(reading), *caches)
+        return min(_MOST, _BYTES // reading.largest, _sums(reading))
+    caches = _step(reading), _LOOP_BYTES // reading.largest, _sums(reading)
+    if reading.waits:
+        return min(_ALIKE if alike else _waiting(reading), *caches)
+    return min(_MOST * (_MORE if reading.programs else 1), *caches)
+
+
+def _step(reading: Reading) -> int:
+    """For how many lanes the values of a step stay in the nearest cache."""
+    own = reading.of_a_step
+    # Random bits and Fourier transforms are programs that cost something to begin.
+    if reading.programs:
+        lanes = _MORE * _STEP_BYTES // own
+    elif reading.weights >= own:
+        lanes = 2 * _STEP_BYTES // own
+    else:
+        lanes = (_STEP_BYTES - 1) // own  # see `_sums`
+    # What a step reads or computes once for all lanes weighs little if they are many.
+    read = min(_WEIGHTS, reading.weights // own)
+    computed = min(_SHARED, 4 * reading.shared // own)
+    return max(lanes, read, computed)
+
+
+def _sums(reading: Reading) -> int:
+    """Sums of a few numbers each are several times dearer from 4,096 numbers on."""
+    most, few = _SUMMED
+    return most // reading.summed if 1 < reading.summed <= few else _REFILLED
 
 
 def _waiting(reading: Reading) -> int:

@@ -15,7 +15,18 @@ from .evaluate import scan_counts
 from .lapack import most_whole
 from .program import opened, sub_jaxprs
 
-_DRAWS = frozenset(("random_bits", "random_fold_in", "random_split", "threefry2x32"))
+_PROGRAMS = frozenset(
+    ("fft", "random_bits", "random_fold_in", "random_split", "threefry2x32")
+)
+_SUMS = frozenset(("reduce_max", "reduce_min", "reduce_prod", "reduce_sum"))
+_SHORT = 16
+_MOVES = frozenset(
+    """
+    broadcast_in_dim concatenate convert_element_type copy copy_p dynamic_slice
+    dynamic_update_slice expand_dims gather iota pad reshape rev select_n slice squeeze
+    transpose
+    """.split()
+)
 _REFILL = "eqx_pipe_refill"
 
 
@@ -24,20 +35,27 @@ class Reading:
     """What one point makes.
 
     `largest` is the size in bytes of the largest value, `of_a_step` of the largest in
-    a loop. `whole` is for how many points at most no linear algebra is split over
-    threads (`lapack.py`), `None` if there is none.
+    a loop, whose numbers count for four bytes at least. `summed` is how many numbers
+    are summed up over short axes at once. `whole` is for how many points at most no
+    linear algebra is split over threads (`lapack.py`), `None` if there is none.
 
-    Of loops: whether there are any, whether random numbers are drawn in one (`draws`),
-    whether one is refilled, and whether the end of one depends on the point (`waits`);
-    then whether such a loop works on single numbers only, and whether it has functions
-    like `sin`, which are computed one number at a time.
+    Of loops: whether there are any, whether one runs `programs` of their own in a step
+    (draws random numbers, computes a Fourier transform); the sizes in bytes of the
+    largest matrix that all points share and are multiplied by (`weights`), and of the
+    largest value that a step computes for all points together (`shared`); whether one
+    is refilled, and whether the end of one depends on the point (`waits`); then whether
+    such a loop works on single numbers only, and whether it has functions like `sin`,
+    which are computed one number at a time.
     """
 
     largest: int = 1
     of_a_step: int = 1
+    summed: int = 0
     whole: int | None = None
     loops: bool = False
-    draws: bool = False
+    programs: bool = False
+    weights: int = 0
+    shared: int = 0
     refilled: bool = False
     waits: bool = False
     scalar: bool = True
@@ -74,16 +92,24 @@ def _visit(
     for eqn in jaxpr.eqns:
         operands = [is_marked(v) for v in eqn.invars]
         if not any(operands):
+            if reading is not None and inside.loop:
+                reading.shared = max(reading.shared, _computed(eqn))
             continue
         outputs = _through(eqn, operands, reading, inside)
         own = [v for v, m in zip(eqn.outvars, outputs, strict=True) if m]
         marked.update(own)
         if reading is not None:
-            _note(eqn, own, reading, inside)
+            _note(eqn, operands, own, reading, inside)
     return [is_marked(v) for v in jaxpr.outvars]
 
 
-def _note(eqn: Any, outputs: list[Any], reading: Reading, inside: _Inside) -> None:
+def _note(
+    eqn: Any,
+    operands: list[bool],
+    outputs: list[Any],
+    reading: Reading,
+    inside: _Inside,
+) -> None:
     """Adds what an equation makes."""
     name = eqn.primitive.name
     whole = most_whole(eqn)
@@ -91,9 +117,14 @@ def _note(eqn: Any, outputs: list[Any], reading: Reading, inside: _Inside) -> No
         reading.whole = min(whole, whole if reading.whole is None else reading.whole)
     largest = max((_nbytes(v) for v in outputs), default=1)
     reading.largest = max(reading.largest, largest)
+    reading.summed = max(reading.summed, _summed(eqn) if all(operands) else 0)
     if inside.loop:
-        reading.of_a_step = max(reading.of_a_step, largest)
-        reading.draws |= name in _DRAWS
+        least = max((_nbytes(v, least=4) for v in outputs), default=1)
+        reading.of_a_step = max(reading.of_a_step, least)
+        reading.programs |= name in _PROGRAMS
+        if name == "dot_general":
+            same = [v for v, m in zip(eqn.invars, operands, strict=True) if not m]
+            reading.weights = max(reading.weights, *map(_nbytes, same), 0)
     if inside.waiting:
         single = all(not getattr(v.aval, "shape", ()) for v in outputs)
         reading.scalar &= single and name not in ("scan", "while")
@@ -180,7 +211,30 @@ def _settled(
         varies[consts : consts + carried] = carry
 
 
-def _nbytes(variable: Any) -> int:
+def _summed(eqn: Any) -> int:
+    """How many numbers an equation sums up over short axes."""
+    name, operand = eqn.primitive.name, eqn.invars[0].aval
+    if name == "dot_general" and eqn.outvars[0].aval.size == 1:
+        return operand.size  # of two vectors
+    if name not in _SUMS:
+        return 0
+    length = math.prod(operand.shape[axis] for axis in eqn.params["axes"])
+    return operand.size if length <= _SHORT else 0
+
+
+def _computed(eqn: Any) -> int:
+    """The size in bytes of the largest value that is computed, not only moved."""
+    inner = [opened(jaxpr)[0] for jaxpr in sub_jaxprs(eqn.params)]
+    if inner:
+        within = (_computed(own) for jaxpr in inner for own in jaxpr.eqns)
+        return max(within, default=0)
+    if eqn.primitive.name in _MOVES:
+        return 0
+    return max(map(_nbytes, eqn.outvars), default=0)
+
+
+def _nbytes(variable: Any, least: int = 0) -> int:
+    """The size of a value in bytes, with at `least` so many for a number."""
     shape = getattr(variable.aval, "shape", ())
     itemsize = getattr(getattr(variable.aval, "dtype", None), "itemsize", 4)
-    return math.prod(shape) * itemsize
+    return math.prod(shape) * max(itemsize, least)
