@@ -17,9 +17,6 @@ os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=" + (
     sys.argv[1] if len(sys.argv) > 1 else str(os.cpu_count())
 )
 
-# Batches of matrices may stand still on JAX 0.10 if there are few threads.
-os.environ.setdefault("NPROC", str(8 * max(os.cpu_count() or 1, 2)))
-
 import math
 import statistics
 import time

@@ -49,20 +49,16 @@ print(result.num_devices)
     assert "use_cpu_devices" not in err  # five devices: nothing is idle
 
 
-def test_devices_get_threads_and_a_larger_pool_stays():
+def test_the_pool_of_threads_is_left_alone():
+    # More threads than cores make loops over long arrays several times slower.
     code = """
 import os
-import eqx_pipe as ep, jax.numpy as jnp
-for given in ("1000", "1", "many"):
-    os.environ["NPROC"] = given
-    ep.use_cpu_devices(2)
-    print(int(os.environ["NPROC"]) >= (1000 if given == "1000" else 16))
-def fn(a):  # which waits in one thread for another
-    return jnp.linalg.inv(jnp.eye(8) * (2 + a))[0, 0]
-result = ep.sweep(fn, ep.Linspace(0, 1, 2048), batch_size=1024)
-print(bool(jnp.allclose(result.values, 1 / (2 + jnp.linspace(0, 1, 2048)))))
+import eqx_pipe as ep
+before = dict(os.environ)
+ep.use_cpu_devices(2)
+print(dict(os.environ) == before)
 """
-    assert run(code)[0].split() == ["True"] * 4
+    assert run(code)[0].split() == ["True"]
 
 
 def test_idle_cores_are_named_once():

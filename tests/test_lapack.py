@@ -63,7 +63,7 @@ def test_it_is_found_wherever_it_stands():
         ("0.10.2", 2, 2, True),
         ("0.10.0", 15, 2, True),
         ("0.11.0", 2, 1, True),
-        ("0.10.2", 16, 2, False),  # as `use_cpu_devices` gives them
+        ("0.10.2", 16, 2, False),  # enough of them
         ("0.10.2", 1, 1, False),  # one thread splits nothing
         ("0.9.2", 2, 2, False),
         ("0.11.1", 2, 2, False),
@@ -104,15 +104,21 @@ def test_a_larger_batch_is_warned_of_once(monkeypatch, caplog):
     (record,) = caplog.records
     text = record.getMessage()
     assert "0.10.2, batches of 49 points of linear algebra on 1 CPU device may" in text
-    assert "`eqx_pipe.use_cpu_devices()`" in text and "NPROC to at least 8" in text
-    assert "`batch_size` of at most 48" in text
+    assert "Use a `batch_size` of at most 48, or" in text
+    assert "NPROC to at least 8 before" in text
 
 
-def test_on_as_many_devices_as_threads_no_sweep_stands_still():
-    code = """
+@pytest.mark.parametrize("by_flag", [True, False])
+def test_on_as_many_devices_as_threads_no_sweep_stands_still(by_flag):
+    made = (
+        'os.environ["XLA_FLAGS"] = '
+        'f"--xla_force_host_platform_device_count={os.cpu_count()}"'
+    )
+    code = f"""
 import os
-os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={os.cpu_count()}"
+{made if by_flag else ""}
 import eqx_pipe as ep, jax.numpy as jnp
+{"" if by_flag else "ep.use_cpu_devices()"}
 eye, space = jnp.eye(16), ep.Linspace(1, 2, 2048)
 for _ in range(5):
     for fn in (jnp.linalg.inv, jnp.linalg.cholesky, jnp.linalg.det):

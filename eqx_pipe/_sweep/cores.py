@@ -10,9 +10,6 @@ from .._check import check_int
 from .._errors import message
 from .say import say_once
 
-THREADS = 8
-"""How many threads there are for each device. With 2, JAX 0.10.1 still stood still."""
-
 
 def use_cpu_devices(n: Any = None) -> None:
     """Gives JAX a CPU device for every core, so that sweeps use all of them.
@@ -20,13 +17,6 @@ def use_cpu_devices(n: Any = None) -> None:
     JAX has one CPU device unless it is told otherwise, and a sweep on it leaves most of
     the machine idle. Call this at the top of a program, before JAX computes anything.
     Calling it again with the same number does nothing.
-
-    It sets the environment variable `NPROC` too, to at least eight for each device: the
-    size of the pool of threads that all CPU devices of a process share, by default one
-    for each core. On large batches of matrices `jax.numpy.linalg` (`solve`, `cholesky`,
-    `inv`, `qr`) of JAX 0.10.0 to 0.11.0 waits in one thread for another; if every
-    thread waits, the program stands still for ever. A function with very many such
-    calls side by side may need a larger `NPROC`, which is kept.
 
     **Arguments:**
 
@@ -62,10 +52,6 @@ def use_cpu_devices(n: Any = None) -> None:
                     "notebook restart the kernel and run it in the first cell.",
                 )
             ) from error
-        return
-    given = os.environ.get("NPROC", "")
-    given = int(given) if given.isdecimal() else 0
-    os.environ["NPROC"] = str(max(given, THREADS * n, num_cores()))
 
 
 def num_cores() -> int:

@@ -13,8 +13,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from .. import version
-from ..cores import THREADS, num_cores
+from ..cores import num_cores
 from ..say import say_once
+
+_THREADS = 8
+"""So many threads for each device are enough; with 2, JAX 0.10.1 still stood still."""
 
 _WORTH = 200_000
 """A batch of fewer operations than this is not split."""
@@ -74,7 +77,7 @@ def may_wait(devices: Sequence[Any]) -> bool:
     return (
         devices[0].platform == "cpu"
         and (0, 10) <= version.jaxlib_version() < (0, 11, 1)
-        and 1 < threads < THREADS * len(devices)
+        and 1 < threads < _THREADS * len(devices)
     )
 
 
@@ -84,19 +87,18 @@ def say_if_it_may_stand_still(
     """Says once per process that a sweep may wait for ever, and what to do."""
     if whole is None or batch_size <= whole or not may_wait(devices):
         return
-    smaller = f"use a `batch_size` of at most {whole}" if whole else "use JAX 0.11.1"
+    smaller = f"Use a `batch_size` of at most {whole}" if whole else "Use JAX 0.11.1"
     say_once(
         "linear algebra",
         "eqx_pipe.sweep: with jaxlib %s, batches of %d points of linear algebra on %d "
-        "CPU device%s may stand still for ever. Call `eqx_pipe.use_cpu_devices()` at "
-        "the top of the program, before JAX computes anything, or set the environment "
-        "variable NPROC to at least %d, or %s.",
+        "CPU device%s may stand still for ever. %s, or set the environment variable "
+        "NPROC to at least %d before Python starts, which makes other sweeps slower.",
         version.JAXLIB,
         batch_size,
         len(devices),
         "s" * (len(devices) != 1),
-        THREADS * len(devices),
         smaller,
+        _THREADS * len(devices),
     )
 
 
