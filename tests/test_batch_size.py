@@ -104,11 +104,18 @@ def test_sums_of_few_numbers_stay_below_4096_numbers():
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bool"])
-def test_a_step_of_a_loop_stays_below_4096_numbers(dtype):
+def test_numbers_of_a_step_count_for_four_bytes_at_least(dtype):
     def step(i, u):
         return jnp.where(u.astype(dtype).astype(bool), u * 0.9, u)
 
-    assert 2048 < chosen(loop_of(step, 8)) * 8 < 4096
+    assert chosen(loop_of(step, 8)) * 8 == 4096
+
+
+def test_only_short_sums_in_a_loop_stay_below_4096_numbers():
+    assert chosen(loop_of(lambda i, u: u - u.mean(), 8)) * 8 < 4096
+    rows = lambda i, u: u - u.reshape(8, 4).sum(1).max()  # noqa: E731
+    assert chosen(loop_of(rows, 32)) * 32 < 4096
+    assert chosen(loop_of(lambda i, u: u - u.mean(), 64)) * 64 == 4096
 
 
 def test_steps_that_cost_something_to_begin_have_more_lanes():

@@ -68,8 +68,8 @@ def _step(reading: Reading) -> int:
         lanes = _MORE * _STEP_BYTES // own
     elif reading.weights >= own:
         lanes = 2 * _STEP_BYTES // own
-    else:
-        lanes = (_STEP_BYTES - 1) // own  # see `_sums`
+    else:  # one byte less is one step back from the cliff in `_sums`
+        lanes = (_STEP_BYTES - (reading.summed > 1)) // own
     # What a step reads or computes once for all lanes weighs little if they are many.
     read = min(_WEIGHTS, reading.weights // own)
     computed = min(_SHARED, 4 * reading.shared // own)
