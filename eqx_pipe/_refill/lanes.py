@@ -1,8 +1,9 @@
 """Many loops of different length in few lanes.
 
 A lane runs the loop of one point. When a quarter of the lanes have finished (an eighth,
-if steps are costly), their results are put in place and they get the next points. Each
-point takes the steps that it takes alone, so its value is the same.
+if steps are costly, half of them if they are short), their results are put in place and
+they get the next points. Each point takes the steps that it takes alone, so its value
+is the same.
 
 How many lanes, how many steps between looks at them, and when to stop were chosen
 together on CPU, for trip counts from 1 to 1000: a step costs something however many
@@ -22,6 +23,7 @@ from jaxtyping import Array, Bool, Int32
 from .._choose.dependence import may_loop_or_call_back
 from .._types import ClosedJaxpr
 from .costly import has_costly
+from .quick import is_quick, steps_at_once
 
 _MOST_LANES = 1024
 _MOST_COSTLY_LANES = 512
@@ -31,6 +33,7 @@ _LANE_BYTES = 128 * 1024
 _STEPS = 16
 _IDLE = 4  # one in so many lanes
 _COSTLY_IDLE = 8
+_QUICK_IDLE = _QUICK_STEPS = 2
 
 
 def run_in_lanes(
@@ -64,6 +67,8 @@ class _Lanes:
         # What may raise, or loop, must not see a point after its end.
         self.guarded = may_loop_or_call_back(body)
         self.costly = has_costly(body) or has_costly(cond)
+        self.quick = is_quick(cond, body)
+        self.cond, self.body = cond, body
 
     def _over_lanes(self, jaxpr: Any) -> Any:
         inner, closed = getattr(jaxpr, "jaxpr", jaxpr), jaxpr.consts
@@ -118,15 +123,20 @@ class _Lanes:
         """Steps until enough lanes have ended: all of them if no point is left."""
         lanes = len(point)
         busy = jnp.sum(point < self.size, dtype=jnp.int32)
-        ended = max(1, lanes // (_COSTLY_IDLE if self.costly else _IDLE))
-        few = jnp.where(following < self.size, busy - ended, 0)
+        idle = _COSTLY_IDLE if self.costly else _QUICK_IDLE if self.quick else _IDLE
+        few = jnp.where(following < self.size, busy - max(1, lanes // idle), 0)
+        at_once = steps_at_once(self.cond, self.body, lanes, most=_QUICK_STEPS)
 
         def some(_: Any, now: Any) -> Any:
             # Tested first: what follows in a step reads `alive` and none writes it, so
             # XLA makes no copy. A lane that ends with the last step is found later.
             carry, alive = now
             alive = alive & self.test(own, carry)[0]
-            return _select(alive, self.step(own, carry), carry), alive
+            carry = _select(alive, self.step(own, carry), carry)
+            for _ in range(at_once - 1):
+                goes_on = alive & self.test(own, carry)[0]
+                carry = _select(goes_on, self.step(own, carry), carry)
+            return carry, alive
 
         def guarded(now: Any) -> Any:
             carry, alive = now
@@ -139,7 +149,9 @@ class _Lanes:
             return carry, alive & self.test(own, carry)[0]
 
         def steps(now: Any) -> Any:
-            return guarded(now) if self.guarded else lax.fori_loop(0, _STEPS, some, now)
+            if self.guarded:
+                return guarded(now)
+            return lax.fori_loop(0, _STEPS // at_once, some, now)
 
         return lax.while_loop(
             lambda now: jnp.sum(now[1], dtype=jnp.int32) > jnp.maximum(few, 0),

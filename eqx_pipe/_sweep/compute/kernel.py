@@ -194,7 +194,7 @@ def point_function(
         args = [*arrays, *(digit.astype(jnp.int32) for digit in digits)]
         if key is not None:
             args.append(_point_key(key, low, high, offset, layout.wide))
-        return evaluate(jaxpr, constants, args)
+        return evaluate(jaxpr, constants, args, layout.batch_size)
 
     return at_offset
 

@@ -1,4 +1,8 @@
-"""Running a jaxpr whose closed-over arrays are handed in from outside."""
+"""Running a jaxpr whose closed-over arrays are handed in from outside.
+
+Here a sweep's function gets into its program. So this is also where several steps of a
+loop become one, if they are short (`_refill/quick.py`).
+"""
 
 import contextlib
 import itertools as it
@@ -11,27 +15,33 @@ from jax.sharding import NamedSharding, Sharding
 
 from ..._choose.primitive import bind, trace
 from ..._refill.loop import loop
+from ..._refill.quick import several, steps_at_once
 from .program import bodies, num_constants, opened, sub_jaxprs
 
 # What places an array on the user's mesh has no meaning on one device of the sweep.
 _PLACEMENTS = {"sharding_constraint", "mesh_cast", "reshard"}
 
 
-def evaluate(jaxpr: Any, constants: Sequence[Any], args: Sequence[Any]) -> list[Any]:
+def evaluate(
+    jaxpr: Any, constants: Sequence[Any], args: Sequence[Any], lanes: int = 1
+) -> list[Any]:
     """The outputs of a jaxpr, with `constants` in the place of its own arrays.
 
     They come in the order in which `identify` found them: the jaxpr's own, then those
     inside of its equations. JAX keeps the arrays that an inner `jit` closes over
     inside of it, where they would be compiled in, so such equations are taken apart.
-    So are those that remember the user's mesh, which is not that of the sweep.
+    So are those that remember the user's mesh, which is not that of the sweep, and
+    loops of short steps, for as many points side by side as there are `lanes`.
     """
-    return _run(jaxpr, iter(constants), args)
+    return _run(jaxpr, iter(constants), args, lanes)
 
 
-def _run(closed: Any, constants: Iterator[Any], args: Sequence[Any]) -> list[Any]:
+def _run(
+    closed: Any, constants: Iterator[Any], args: Sequence[Any], lanes: int
+) -> list[Any]:
     jaxpr, own = opened(closed)
     consts = [next(constants) for _ in own]
-    if not _taken_apart(closed):
+    if not _taken_apart(closed, lanes):
         return eval_jaxpr(jaxpr, consts, *args)
     values = dict(zip(jaxpr.constvars, consts, strict=True))
     values |= dict(zip(jaxpr.invars, args, strict=True))
@@ -45,25 +55,27 @@ def _run(closed: Any, constants: Iterator[Any], args: Sequence[Any]) -> list[Any
         with contextlib.nullcontext() if placed else eqn.ctx.manager:
             if placed and eqn.primitive.name in _PLACEMENTS:
                 outputs = inputs
-            elif placed or any(num_constants(body) for body in bodies(eqn)):
-                outputs = _equation(eqn, constants, inputs)
+            elif placed or _is_altered(eqn, lanes):
+                outputs = _equation(eqn, constants, inputs, lanes)
             else:
                 outputs = _bind(eqn, eqn.params, inputs)
         values |= dict(zip(eqn.outvars, outputs, strict=True))
     return [read(v) for v in jaxpr.outvars]
 
 
-def _equation(eqn: Any, constants: Iterator[Any], inputs: list[Any]) -> list[Any]:
+def _equation(
+    eqn: Any, constants: Iterator[Any], inputs: list[Any], lanes: int
+) -> list[Any]:
     """An equation with its jaxprs run by `_run`."""
     params, name = eqn.params, eqn.primitive.name
     # Lists, since JAX may trace a body more than once.
     owned = [[next(constants) for _ in range(num_constants(b))] for b in bodies(eqn)]
     runs = [
-        lambda *a, body=body, own=own: _run(body, iter(own), a)
+        lambda *a, body=body, own=own: _run(body, iter(own), a, lanes)
         for body, own in zip(bodies(eqn), owned, strict=True)
     ]
     if name in ("eqx_pipe_choose", "remat2"):
-        return _with_arguments(eqn, owned, inputs)
+        return _with_arguments(eqn, owned, inputs, lanes)
     if name == "scan":
         closed, init, xs = _split(inputs, *scan_counts(params))
 
@@ -77,11 +89,15 @@ def _equation(eqn: Any, constants: Iterator[Any], inputs: list[Any]) -> list[Any
     if name == "while":
         counts = params["cond_nconsts"], params["body_nconsts"]
         for_cond, for_body, init = _split(inputs, *counts)
-        return jax.lax.while_loop(
-            lambda carry: runs[0](*for_cond, *carry)[0],
-            lambda carry: runs[1](*for_body, *carry),
-            init,
-        )
+
+        def test(carry: list[Any]) -> Any:
+            return runs[0](*for_cond, *carry)[0]
+
+        def once(carry: list[Any]) -> list[Any]:
+            return runs[1](*for_body, *carry)
+
+        steps = several(test, once, steps_at_once(*bodies(eqn), lanes))
+        return jax.lax.while_loop(test, steps, init)
     if name == "eqx_pipe_refill":
         own, init, _ = _split(inputs, params["num_consts"], len(eqn.outvars))
         return loop(runs[0], runs[1], own, init, params["size"], params["spread"])
@@ -96,7 +112,7 @@ def _equation(eqn: Any, constants: Iterator[Any], inputs: list[Any]) -> list[Any
 
 
 def _with_arguments(
-    eqn: Any, owned: Sequence[list[Any]], inputs: list[Any]
+    eqn: Any, owned: Sequence[list[Any]], inputs: list[Any], lanes: int
 ) -> list[Any]:
     """An equation that cannot be made anew of functions, only of jaxprs.
 
@@ -108,7 +124,7 @@ def _with_arguments(
     def closed(k: int, args: Sequence[Any]) -> Any:
         body, mine = bodies(eqn)[k], slice(ends[k], ends[k + 1])
         return trace(
-            lambda *a: _run(body, iter(a[mine]), a[len(given) :]), *given, *args
+            lambda *a: _run(body, iter(a[mine]), a[len(given) :], lanes), *given, *args
         )
 
     params = eqn.params
@@ -142,9 +158,17 @@ def _bind(eqn: Any, params: dict[str, Any], inputs: list[Any]) -> list[Any]:
     return outputs if eqn.primitive.multiple_results else [outputs]
 
 
-def _taken_apart(closed: Any) -> bool:
-    jaxpr, own = opened(closed)
-    return num_constants(closed) > len(own) or any(map(_on_a_mesh, jaxpr.eqns))
+def _taken_apart(closed: Any, lanes: int) -> bool:
+    return any(
+        _on_a_mesh(eqn) or _is_altered(eqn, lanes) for eqn in opened(closed)[0].eqns
+    )
+
+
+def _is_altered(eqn: Any, lanes: int) -> bool:
+    """Whether arrays are closed over inside an equation, or steps put together."""
+    if eqn.primitive.name == "while" and steps_at_once(*bodies(eqn), lanes) > 1:
+        return True
+    return any(num_constants(b) or _taken_apart(b, lanes) for b in bodies(eqn))
 
 
 def _on_a_mesh(eqn: Any) -> bool:
