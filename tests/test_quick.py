@@ -69,6 +69,7 @@ def test_steps_of_a_few_operations_on_single_numbers_are_put_together():
     assert at_once(less, short, 0.0) == 4
     assert at_once(less, jax.jit(short), 0.0) == 4
     assert at_once(less, lambda c: (c[0] + 1,), 0) == 4
+    assert at_once(less, lambda c: (c[0] / 2 + 1,), 0.0) == 4
 
 
 @pytest.mark.parametrize(
@@ -78,6 +79,7 @@ def test_steps_of_a_few_operations_on_single_numbers_are_put_together():
         (lambda c: (c[0] + 1, jnp.exp(c[1])), (0, 0.5)),
         (lambda c: (c[0] + 1, jax.nn.relu(c[1])), (0, np.ones(3, np.float32))),
         (lambda c: (c[0] + jnp.ones(5).sum(),), (0.0,)),
+        (lambda c: (lax.div(c[0], 2),), (9,)),
         (lambda c: (c[0] + 1, jr.split(c[1])[0]), (0, jr.key(0))),
         (lambda c: (c[0] + 1, c[1]), (0, jr.key(0))),
         (lambda c: (c[0] + 1, jax.debug.callback(print) or c[1]), (0, 0.5)),

@@ -46,14 +46,21 @@ def is_quick(cond: ClosedJaxpr, body: ClosedJaxpr) -> bool:
     for jaxpr in (cond, body):
         if not all(map(_is_number, (*jaxpr.in_avals, *jaxpr.out_avals))):
             return False
-        for eqn in equations(getattr(jaxpr, "jaxpr", jaxpr)):
+        inner: Any = getattr(jaxpr, "jaxpr", jaxpr)
+        for eqn in equations(inner):
             if eqn.primitive.name in ("jit", "pjit"):
                 continue  # what it calls is among the equations
-            single = all(_is_number(v.aval) for v in eqn.outvars)
-            if eqn.primitive.name not in _SHORT or not single:
+            if not _is_short(eqn):
                 return False
             number += 1
     return number <= _MOST
+
+
+def _is_short(eqn: Any) -> bool:
+    name, types = eqn.primitive.name, [v.aval for v in eqn.outvars]
+    if name == "div" and not jnp.issubdtype(types[0].dtype, jnp.inexact):
+        return False  # many times as long as that of floats
+    return name in _SHORT and all(map(_is_number, types))
 
 
 def several(
@@ -80,6 +87,6 @@ def _constants(cond: ClosedJaxpr, body: ClosedJaxpr) -> list[Any]:
 
 
 def _is_number(aval: Any) -> bool:
-    kind = getattr(aval, "dtype", None)
-    known = kind is not None and jnp.issubdtype(kind, jnp.number) or kind == jnp.bool_
-    return known and aval.shape == ()
+    if getattr(aval, "shape", None) != ():
+        return False
+    return jnp.issubdtype(aval.dtype, jnp.number) or aval.dtype == jnp.bool_

@@ -96,7 +96,7 @@ def _equation(
         def once(carry: list[Any]) -> list[Any]:
             return runs[1](*for_body, *carry)
 
-        steps = several(test, once, steps_at_once(*bodies(eqn), lanes))
+        steps = several(test, once, _at_once(eqn, lanes))
         return jax.lax.while_loop(test, steps, init)
     if name == "eqx_pipe_refill":
         own, init, _ = _split(inputs, params["num_consts"], len(eqn.outvars))
@@ -166,9 +166,15 @@ def _taken_apart(closed: Any, lanes: int) -> bool:
 
 def _is_altered(eqn: Any, lanes: int) -> bool:
     """Whether arrays are closed over inside an equation, or steps put together."""
-    if eqn.primitive.name == "while" and steps_at_once(*bodies(eqn), lanes) > 1:
+    if eqn.primitive.name == "while" and _at_once(eqn, lanes) > 1:
         return True
     return any(num_constants(b) or _taken_apart(b, lanes) for b in bodies(eqn))
+
+
+def _at_once(eqn: Any, lanes: int) -> int:
+    """How many steps of a `while_loop` become one."""
+    cond, body = bodies(eqn)
+    return steps_at_once(cond, body, lanes)
 
 
 def _on_a_mesh(eqn: Any) -> bool:
