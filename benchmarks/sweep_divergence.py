@@ -8,7 +8,8 @@ which need not be traced again (nor need the two by hand). Run: `python
 benchmarks/sweep_divergence.py [diffrax | model ...]`; with `CLOCK=cpu` in the
 environment it counts processor time, which other work on the machine disturbs less, and
 `ROUNDS` is how often each side runs; `ORDER=ascending` or `descending` has the points
-in that order instead.
+in that order instead; `ONLY=jitted` leaves out the sweeps of functions that are traced
+each time (or any others without that text).
 """
 
 import os
@@ -33,6 +34,7 @@ import eqx_pipe as ep
 clock = time.process_time if os.environ.get("CLOCK") == "cpu" else time.perf_counter
 ROUNDS = int(os.environ.get("ROUNDS", "21"))
 ORDER = os.environ.get("ORDER", "random")
+ONLY = os.environ.get("ONLY", "")
 N = 65_536
 
 
@@ -115,6 +117,7 @@ def one_batch(fn, points, devices):
 
 def compare(sides, rounds=ROUNDS):
     """The median time of each side, interleaved, and the deviation of the ratio."""
+    sides = {name: f for name, f in sides.items() if ONLY in name or "hand" in name}
     for side in sides.values():
         side()
     times = {name: [] for name in sides}
