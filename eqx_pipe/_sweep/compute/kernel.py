@@ -109,23 +109,28 @@ def build(jaxpr: Any, outputs: Sequence[jax.ShapeDtypeStruct], layout: Layout) -
         points = ctl[0].astype(jnp.int32)
         device = jax.lax.axis_index(POINTS).astype(jnp.int32)
         deal = layout.deal(points)
-        at_offset = point_function(jaxpr, layout, ctl, table, arrays, constants, key)
+        at = point_function(jaxpr, layout, ctl, table, arrays, constants, key)
 
-        def lane(offset: UInt32[Array, ""]) -> list[Array]:
+        def lane(place: UInt32[Array, "..."]) -> list[Array]:
             # An output that is a constant comes out as a literal.
             return [
                 jnp.asarray(as_data(out), leaf.dtype)
-                for out, leaf in zip(at_offset(offset), outputs, strict=True)
+                for out, leaf in zip(at(place), outputs, strict=True)
             ]
 
         def microbatch(step: Int32[Array, ""], filled: list[Array]) -> list[Array]:
-            lanes = deal.stride * jnp.arange(batch, dtype=jnp.int32)
-            offsets = deal.start(device, step) + lanes
-            # A tail repeats the last point; the host cuts it off.
-            offsets = jnp.minimum(offsets, points - 1).astype(jnp.uint32)
+            first = deal.start(device, step)
+            if layout.listed and deal.stride == 1:
+                assert table is not None  # a tail has the last row again
+                there = jax.lax.dynamic_slice_in_dim(table, first, batch)
+            else:
+                offsets = first + deal.stride * jnp.arange(batch, dtype=jnp.int32)
+                # A tail repeats the last point; the host cuts it off.
+                offsets = jnp.minimum(offsets, points - 1).astype(jnp.uint32)
+                there = places(layout, table, offsets)
             return [
                 jax.lax.dynamic_update_slice_in_dim(into, out, step * batch, 0)
-                for into, out in zip(filled, jax.vmap(lane)(offsets), strict=True)
+                for into, out in zip(filled, jax.vmap(lane)(there), strict=True)
             ]
 
         empty = [
@@ -162,6 +167,18 @@ def by_device(out: Array) -> list[Array]:
     return [out.addressable_data(k) for k in range(out.sharding.num_devices)]
 
 
+def places(
+    layout: Layout,
+    table: UInt32[Array, "rows columns"] | None,
+    offsets: UInt32[Array, " batch"],
+) -> UInt32[Array, "batch ..."]:
+    """Where points are, by their offsets in a call: their rows if they are listed."""
+    if not layout.listed:
+        return offsets
+    assert table is not None
+    return table.at[offsets].get(mode="promise_in_bounds")
+
+
 def point_function(
     jaxpr: Any,
     layout: Layout,
@@ -170,23 +187,21 @@ def point_function(
     arrays: list[Array],
     constants: list[Array],
     key: Key | None,
-) -> Callable[[UInt32[Array, ""]], list[Any]]:
-    """The output leaves as a function of a point's offset in a call of a kernel."""
+) -> Callable[[UInt32[Array, "..."]], list[Any]]:
+    """The output leaves as a function of where a point is, one of `places`."""
 
-    def at_offset(offset: UInt32[Array, ""]) -> list[Any]:
+    def at(place: UInt32[Array, "..."]) -> list[Any]:
         digits = [ctl[3 + k] for k in range(len(layout.lengths))]
         low, high = ctl[1], ctl[2]
+        offset = jnp.uint32(0) if layout.listed else place
         if layout.listed:
-            assert table is not None
-            row = jax.lax.dynamic_index_in_dim(table, offset, keepdims=False)
-            numbers = [row[k] for k in range(row_width(layout))]
+            numbers = [place[k] for k in range(row_width(layout))]
             if is_narrow(layout):
                 flat, low, high = *numbers, jnp.uint32(0)
                 zeros = [jnp.uint32(0)] * len(layout.lengths)
                 digits = advance(zeros, flat, layout.lengths)
             else:
                 *digits, low, high = numbers
-            offset = jnp.uint32(0)
         elif layout.strided:
             digits = advance_by(digits, [offset], table, layout.lengths)
         else:
@@ -196,7 +211,7 @@ def point_function(
             args.append(_point_key(key, low, high, offset, layout.wide))
         return evaluate(jaxpr, constants, args, layout.batch_size)
 
-    return at_offset
+    return at
 
 
 def _point_key(key: Key, low: Array, high: Array, offset: Array, wide: bool) -> Key:

@@ -57,6 +57,8 @@ class Listed:
         flat = grid_indices(self.geometry, index)
         rows = layout.capacity * layout.batch_size * len(layout.devices)
         table = np.zeros((rows, row_width(layout)), np.uint32)
+        # The last is there again for the tail of a batch, which are whole.
+        ends = -(-points // layout.batch_size) * layout.batch_size
         into = table[:points]
         if is_narrow(layout):
             into[:, 0], into[:, 1] = flat, index
@@ -66,6 +68,7 @@ class Listed:
             for k in reversed(range(len(layout.lengths))):
                 into[:, k] = (flat % layout.lengths[k]).astype(np.uint32)
                 flat = flat // layout.lengths[k]
+        table[points:ends] = into[-1]
         return control(points, 0, [0] * len(layout.lengths)), table
 
     def places(self, first: int, last: int) -> slice | Int64[np.ndarray, " points"]:

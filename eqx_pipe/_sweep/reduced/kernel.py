@@ -18,7 +18,7 @@ from jaxtyping import Array, Bool, Int32, PyTree, UInt32
 
 from ..._types import Key
 from ..compute.dealing import Deal
-from ..compute.kernel import POINTS, Layout, on_each, point_function
+from ..compute.kernel import POINTS, Layout, on_each, places, point_function
 from ..compute.plan import CHUNK_BYTES
 from ..tracing.trace import Traced
 from .trace import Reducing
@@ -70,16 +70,14 @@ def build_blocks(traced: Traced, reducing: Reducing, layout: Layout) -> Any:
         points = ctl[0]
         device = jax.lax.axis_index(POINTS).astype(jnp.int32)
         in_all = (points.astype(jnp.int32) + (batch - 1)) // batch
-        at_offset = point_function(
-            traced.jaxpr, layout, ctl, table, arrays, constants, key
-        )
+        at = point_function(traced.jaxpr, layout, ctl, table, arrays, constants, key)
 
-        def lane(offset: UInt32[Array, ""]) -> list[Any]:
+        def lane(place: UInt32[Array, "..."]) -> list[Any]:
             # An output that is a constant comes out as a literal.
             return [
                 jnp.asarray(out, None if kind is not None else leaf.dtype)
                 for out, leaf, kind in zip(
-                    at_offset(offset), traced.outputs, traced.key_kinds, strict=True
+                    at(place), traced.outputs, traced.key_kinds, strict=True
                 )
             ]
 
@@ -87,11 +85,12 @@ def build_blocks(traced: Traced, reducing: Reducing, layout: Layout) -> Any:
             first = deal.start(device, turn) * batches
 
             def microbatch(step: Int32[Array, ""], state: list[Array]) -> list[Array]:
-                at = (step * batch).astype(jnp.uint32)
-                offsets = at + jnp.arange(batch, dtype=jnp.uint32)
+                begin = (step * batch).astype(jnp.uint32)
+                offsets = begin + jnp.arange(batch, dtype=jnp.uint32)
                 # A tail repeats the last point, and the reducers are told.
                 ok = offsets < points
-                values = jax.vmap(lane)(jnp.minimum(offsets, points - jnp.uint32(1)))
+                offsets = jnp.minimum(offsets, points - jnp.uint32(1))
+                values = jax.vmap(lane)(places(layout, table, offsets))
                 return reducing.absorb(reducer_constants, state, values, ok)
 
             last = jnp.minimum(first + batches, in_all)
