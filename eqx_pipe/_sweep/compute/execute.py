@@ -17,6 +17,7 @@ from .placed import put
 from .points import Listed, Neighbours
 from .progress import Progress
 from .special import as_special, check_special
+from .threads import compiled
 
 _kernels = Kept(128)
 
@@ -39,7 +40,7 @@ class Runner:
         def make() -> Any:
             kernel = build(traced.jaxpr, traced.stored, layout)
             told = points.told(0, 1, layout)
-            return kernel.lower(*told, *self._arguments).compile()
+            return compiled(kernel.lower(*told, *self._arguments), layout.devices)
 
         self._kernel = compiled_once([program], layout, make)
 

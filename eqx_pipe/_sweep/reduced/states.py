@@ -26,6 +26,7 @@ from ..compute.placed import put
 from ..compute.plan import CHUNK_BYTES
 from ..compute.progress import Progress
 from ..compute.special import as_special, check_special
+from ..compute.threads import compiled
 from .kernel import (
     arguments_of,
     block_batches,
@@ -154,10 +155,11 @@ class _ByPoints:
         self._compute = compiled_once(
             [program, *reducing.absorbing],
             ("blocks", layout),
-            lambda: (
-                build_blocks(traced, reducing, layout)
-                .lower(*arguments_of(self._told(0, 1), *given))
-                .compile()
+            lambda: compiled(
+                build_blocks(traced, reducing, layout).lower(
+                    *arguments_of(self._told(0, 1), *given)
+                ),
+                layout.devices,
             ),
         )
 
