@@ -121,10 +121,12 @@ def compare(sides, rounds=ROUNDS):
     for side in sides.values():
         side()
     times = {name: [] for name in sides}
+    order = list(sides)
     for _ in range(rounds):
-        for name, side in sides.items():
+        order.append(order.pop(0))  # what comes after the longest finds cold caches
+        for name in order:
             start = clock()
-            side()
+            sides[name]()
             times[name].append(clock() - start)
     first = next(iter(times.values()))
     for name, own in times.items():

@@ -81,12 +81,14 @@ def _order(costs: Float[np.ndarray, " points"]) -> Int64[np.ndarray, " points"]:
     if not len(costs):
         return np.zeros(0, np.int64)
     with np.errstate(over="ignore"):
-        bits = costs.astype(np.float32).view(np.uint32)
-    # As integers floats are in order, but for the sign; a NaN comes last.
-    bits = np.where(bits >> 31, ~bits, bits | np.uint32(2**31))
-    bits -= bits.min()
-    bits >>= np.uint32(max(0, int(bits.max()).bit_length() - 16))
-    return np.argsort(bits.astype(np.uint16), kind="stable")
+        bits = costs.astype(np.float32).view(np.int32)
+    # As integers floats are in order, but for the sign; a NaN comes at one end.
+    if bits.min() < 0:
+        bits = np.where(bits < 0, bits ^ np.int32(2**31 - 1), bits)
+    least, most = int(bits.min()), int(bits.max())
+    above = (bits - np.int32(least)).view(np.uint32)  # also where that overflows
+    above >>= np.uint32(max(0, (most - least).bit_length() - 16))
+    return np.argsort(above.astype(np.uint16), kind="stable")
 
 
 def parts_of(geometry: Geometry) -> list[Part]:

@@ -1,0 +1,96 @@
+"""How many threads a device of a sweep has, and that values do not depend on it."""
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+from jax.sharding import AxisType
+
+import eqx_pipe as ep
+from eqx_pipe._sweep.compute import execute, threads
+from eqx_pipe._sweep.tracing.kept import Kept
+
+BATCH = 64
+
+several_cores = pytest.mark.skipif(
+    threads.num_cores() == 1, reason="XLA splits nothing for one core"
+)
+
+
+def is_split(text):
+    """Whether XLA splits a step over threads, other than in libraries of its own."""
+    lines = (line for line in text.splitlines() if "kind=kCustom" not in line)
+    return any("outer_dimension_partitions" in line for line in lines)
+
+
+def smooth(p, key):
+    x = p["a"] * jnp.linspace(0.0, 1.0, 512) + jr.normal(key, (512,))
+    return jnp.tanh(jnp.exp(-x) * jnp.sin(3 * x)) / (1 + x**2)
+
+
+def steps(p, key):
+    x = p["a"] * jnp.linspace(0.1, 1.0, 512)
+    return jax.lax.fori_loop(0, 5, lambda _, x: x + 0.1 * jnp.cos(x) * jnp.sqrt(x), x)
+
+
+def logs(p, key):
+    x = jnp.log1p(p["a"] * jr.uniform(key, (500,))) ** p["b"]
+    return jnp.cumsum(x), jnp.sum(x), jnp.max(x * jnp.arange(500.0))
+
+
+def whole(p, key):
+    n = (p["b"] * 1000).astype(jnp.int32) + jnp.arange(600)
+    return (n * 7919) % 1013 + n // 3, jax.lax.erf(n / 600)
+
+
+@pytest.fixture
+def programs(monkeypatch):
+    """The texts of the programs of sweeps, which are compiled anew."""
+    texts = []
+
+    def compiled(*args):
+        made = threads.compiled(*args)
+        texts.append(made.as_text())
+        return made
+
+    monkeypatch.setattr(execute, "compiled", compiled)
+    monkeypatch.setattr(execute, "_kernels", Kept(128))
+    return texts
+
+
+def swept(fn, devices, cores, monkeypatch):
+    monkeypatch.setattr(threads, "num_cores", lambda: cores)
+    space = {"a": ep.Linspace(0.1, 2, 16), "b": ep.Linspace(0.2, 0.9, 15)}
+    mesh = jax.make_mesh(
+        (devices,), ("i",), (AxisType.Auto,), devices=jax.devices()[:devices]
+    )
+    return ep.sweep(fn, space, key=jr.key(0), batch_size=BATCH, mesh=mesh).values
+
+
+@several_cores
+@pytest.mark.parametrize("fn", [smooth, steps, logs, whole])
+def test_values_are_the_same_bit_for_bit(fn, programs, monkeypatch):
+    alone = swept(fn, 1, 2, monkeypatch)
+    several = [swept(fn, n, n, monkeypatch) for n in (1, 2, 8)]
+    first, *others = programs
+    assert is_split(first)  # else nothing is compared here
+    assert not any(map(is_split, others))
+    for values in several:
+        assert jax.tree.all(jax.tree.map(np.array_equal, alone, values))
+
+
+@several_cores
+def test_cores_without_a_device_may_help(programs, monkeypatch):
+    swept(smooth, 2, 16, monkeypatch)
+    assert is_split(programs[0])
+
+
+def test_only_cpus_are_told():
+    class Other:
+        platform = "gpu"
+
+    cores = threads.num_cores()
+    assert threads.options([Other()] * cores) is None
+    assert threads.options(jax.devices()[:1] * cores) is not None
+    assert threads.options(jax.devices()[:1] * (cores - 1)) is None
