@@ -9,6 +9,7 @@ from jax.sharding import AxisType
 
 import eqx_pipe as ep
 from eqx_pipe._sweep.compute import execute, threads
+from eqx_pipe._sweep.reduced import states
 from eqx_pipe._sweep.tracing.kept import Kept
 
 BATCH = 64
@@ -72,7 +73,7 @@ def swept(fn, devices, cores, monkeypatch):
 @pytest.mark.parametrize("fn", [smooth, steps, logs, whole])
 def test_values_are_the_same_bit_for_bit(fn, programs, monkeypatch):
     alone = swept(fn, 1, 2, monkeypatch)
-    several = [swept(fn, n, n, monkeypatch) for n in (1, 2, 8)]
+    several = [swept(fn, n, min(n, 4), monkeypatch) for n in (1, 2, 8)]
     first, *others = programs
     assert is_split(first)  # else nothing is compared here
     assert not any(map(is_split, others))
@@ -86,11 +87,36 @@ def test_cores_without_a_device_may_help(programs, monkeypatch):
     assert is_split(programs[0])
 
 
-def test_only_cpus_are_told():
+@several_cores
+def test_cores_without_points_may_help(programs, monkeypatch):
+    swept(smooth, 8, 8, monkeypatch)  # 240 points are four batches
+    assert is_split(programs[0])
+
+
+def test_reduced_sweeps_too(monkeypatch):
+    told = []
+
+    def compiled(lowered, unsplit):
+        told.append(unsplit)
+        return threads.compiled(lowered, unsplit)
+
+    monkeypatch.setattr(states, "compiled", compiled)
+    space = {"a": ep.Linspace(0.1, 2, 50_000)}
+    for cores in (8, 9):
+        monkeypatch.setattr(threads, "num_cores", lambda cores=cores: cores)
+        found = ep.sweep(lambda p: p["a"] * 2, space, reduce=ep.Mean())
+        assert float(found.values) == pytest.approx(2.1, abs=1e-4)
+    assert told == [True, False]
+
+
+def test_only_cpus_with_work_for_every_core(monkeypatch):
     class Other:
         platform = "gpu"
 
-    cores = threads.num_cores()
-    assert threads.options([Other()] * cores) is None
-    assert threads.options(jax.devices()[:1] * cores) is not None
-    assert threads.options(jax.devices()[:1] * (cores - 1)) is None
+    monkeypatch.setattr(threads, "num_cores", lambda: 4)
+    cpu = jax.devices()[0]
+    assert threads.all_busy([cpu] * 4, 4)
+    assert threads.all_busy([cpu] * 5, 9)
+    assert not threads.all_busy([cpu] * 4, 3)
+    assert not threads.all_busy([cpu] * 3, 9)
+    assert not threads.all_busy([Other()] * 4, 9)

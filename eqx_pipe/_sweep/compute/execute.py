@@ -40,7 +40,7 @@ class Runner:
         def make() -> Any:
             kernel = build(traced.jaxpr, traced.stored, layout)
             told = points.told(0, 1, layout)
-            return compiled(kernel.lower(*told, *self._arguments), layout.devices)
+            return compiled(kernel.lower(*told, *self._arguments), layout.unsplit)
 
         self._kernel = compiled_once([program], layout, make)
 

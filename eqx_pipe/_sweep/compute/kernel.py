@@ -37,7 +37,8 @@ class Layout:
     `lengths` are those of the grid's dims; `capacity` is the most microbatches that
     one call computes on one device; `strided` says that the points are not neighbours
     in the grid, `wide` that their indices may pass $2^{32}$, `listed` that the points
-    are handed in one by one. Devices are dealt runs of batches, batches, or points.
+    are handed in one by one. Devices are dealt runs of batches, batches, or points;
+    each is `unsplit`, kept to one thread, where there is work for every core.
     """
 
     lengths: tuple[int, ...]
@@ -48,6 +49,7 @@ class Layout:
     wide: bool
     listed: bool = False
     dealt: Literal["runs", "batches", "points"] = "batches"
+    unsplit: bool = False
 
     def deal(self, points: Any) -> Deal:
         """Which device gets which of some points, whose number may be traced."""

@@ -33,6 +33,7 @@ from .plan import CHUNK_BYTES, chunk_capacity, empty_values
 from .points import Listed, Neighbours
 from .progress import Progress
 from .select import Part, check_agree, groups_of, part_numbers, parts_of
+from .threads import all_busy
 
 _AT_ONCE = 2**30
 
@@ -188,6 +189,7 @@ class Job:
             wide=geometry.size > 2**32,
             listed=self._listed,
             dealt=dealt,
+            unsplit=all_busy(self.devices, -(-most // batch_size)),
         )
 
 

@@ -14,12 +14,12 @@ from ..cores import num_cores
 _UNSPLIT = {"xla_disable_hlo_passes": "cpu-parallel-task-assigner"}
 
 
-def compiled(lowered: Any, devices: Sequence[Any]) -> Any:
-    """Compiles a program that runs on all of some devices at the same time."""
-    return lowered.compile(compiler_options=options(devices))
-
-
-def options(devices: Sequence[Any]) -> dict[str, str] | None:
-    """What XLA is told; nothing where cores would have nothing to do."""
+def all_busy(devices: Sequence[Any], batches: int) -> bool:
+    """Whether devices that get so many batches have work for every core of a CPU."""
     on_cpu = all(device.platform == "cpu" for device in devices)
-    return dict(_UNSPLIT) if on_cpu and len(devices) >= num_cores() else None
+    return on_cpu and min(len(devices), batches) >= num_cores()
+
+
+def compiled(lowered: Any, unsplit: bool) -> Any:
+    """Compiles a program; `unsplit` keeps each device to its own thread."""
+    return lowered.compile(compiler_options=dict(_UNSPLIT) if unsplit else None)

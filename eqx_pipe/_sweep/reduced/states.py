@@ -26,7 +26,7 @@ from ..compute.placed import put
 from ..compute.plan import CHUNK_BYTES
 from ..compute.progress import Progress
 from ..compute.special import as_special, check_special
-from ..compute.threads import compiled
+from ..compute.threads import all_busy, compiled
 from .kernel import (
     arguments_of,
     block_batches,
@@ -147,6 +147,7 @@ class _ByPoints:
             devices=devices,
             strided=window is not None and window[1] != 1,
             wide=blocks.size > 2**32,
+            unsplit=all_busy(devices, len(blocks)),
         )
         program, place = traced.program, everywhere(layout)
         given = put((traced.arrays, program.constants, job.key), place)
@@ -159,7 +160,7 @@ class _ByPoints:
                 build_blocks(traced, reducing, layout).lower(
                     *arguments_of(self._told(0, 1), *given)
                 ),
-                layout.devices,
+                layout.unsplit,
             ),
         )
 
