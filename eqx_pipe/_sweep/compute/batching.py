@@ -3,9 +3,9 @@
 from ..tracing.reading import Reading
 from ..version import jaxlib_version
 
-_COSTLY_WAIT = 16
-_WAIT = 512
-_WAIT_SINCE = (0, 12), 64  # a step of few lanes costs less to begin from then on
+_SINCE = 0, 12  # the jaxlib from which on steps of few lanes compile to faster code
+_WAIT = 512, 64  # before, and since
+_COSTLY_WAIT = 8, 16
 _ALIKE = 512
 _MOST = 1024
 _MORE = 4  # times as many, where a step runs programs of their own
@@ -86,10 +86,8 @@ def _waiting(reading: Reading) -> int:
     """For loops that go on until the last lane of a batch has finished."""
     # A step of single numbers is one piece of compiled code, which costs little to
     # begin: if it has functions like `sin`, lanes that wait cost more than they gain.
-    if reading.scalar and reading.costly:
-        return _COSTLY_WAIT
-    since, fewer = _WAIT_SINCE
-    return fewer if jaxlib_version() >= since else _WAIT
+    sizes = _COSTLY_WAIT if reading.scalar and reading.costly else _WAIT
+    return sizes[jaxlib_version() >= _SINCE]
 
 
 def even_out(batch_size: int, size: int, num_devices: int) -> int:
