@@ -59,6 +59,10 @@ CHANGED = {
     models.escape: 2**18,
     models.power_iteration: 2**15,
     models.bodies: 2**12,
+    models.pendulum: 2**16,
+    models.phases: 2**16,
+    models.powers: 2**16,
+    models.arcs: 2**16,
 }
 HELD_OUT = {
     models.adaptive: 2**16,

@@ -186,6 +186,37 @@ def escape(p, key):
     return jax.lax.while_loop(inside, step, (x, y, 0))[2]
 
 
+def shuffled(p, step, start):
+    """A loop of up to 1,000 steps, 250 on average; neighbours take different ones."""
+    part = jnp.mod(7919 * p["a"] + 104729 * p["b"], 1)
+    trips = (1 + 1000 * part**3).astype(jnp.int32)
+    return jax.lax.while_loop(
+        lambda c: c[0] < trips, lambda c: (c[0] + 1, *step(*c[1:])), (0, *start)
+    )[1:]
+
+
+def pendulum(p, key):
+    step = lambda x, v: (x + 0.01 * v, v - 0.01 * jnp.sin(x))  # noqa: E731
+    return shuffled(p, step, (p["a"], p["b"]))
+
+
+def phases(p, key):
+    """Two coupled oscillators."""
+
+    def step(x, y):
+        return x + 0.01 * (1 + jnp.sin(y - x)), y + 0.01 * (1.1 + jnp.sin(x - y))
+
+    return shuffled(p, step, (p["a"], p["b"]))
+
+
+def powers(p, key):
+    return shuffled(p, lambda x: ((1 + x) ** p["b"],), (p["a"],))
+
+
+def arcs(p, key):
+    return shuffled(p, lambda x: (jnp.arctan(x) + 0.3,), (p["a"],))
+
+
 def adaptive(p, key):
     """Heun's method with steps chosen by an error estimate."""
 
