@@ -1,9 +1,8 @@
 """A thread for each CPU device, where there are enough of them for all cores.
 
-XLA splits a step of a program over its threads if the step is longer than some 50
-microseconds by its reckoning, even where every core has a device of its own to work
-for. The devices then wait for each other's threads: loops of short steps took up to
-1.7 times as long, and one time in two twice as long as the other.
+XLA splits a step of a program over its threads if it reckons that the step is long,
+even where every core has a device of its own to work for. The devices then wait for
+each other's threads: loops of short steps took up to 1.7 times as long.
 """
 
 from collections.abc import Sequence
