@@ -57,7 +57,7 @@ class Listed:
         flat = grid_indices(self.geometry, index)
         rows = layout.capacity * layout.batch_size * len(layout.devices)
         table = np.zeros((rows, row_width(layout)), np.uint32)
-        # The last is there again for the tail of a batch, which are whole.
+        # Batches are whole: in the tail of one its last point is there again.
         ends = -(-points // layout.batch_size) * layout.batch_size
         into = table[:points]
         if is_narrow(layout):
