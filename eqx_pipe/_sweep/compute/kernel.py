@@ -113,26 +113,26 @@ def build(jaxpr: Any, outputs: Sequence[jax.ShapeDtypeStruct], layout: Layout) -
         deal = layout.deal(points)
         at = point_function(jaxpr, layout, ctl, table, arrays, constants, key)
 
-        def lane(place: UInt32[Array, "..."]) -> list[Array]:
+        def lane(pointer: UInt32[Array, "..."]) -> list[Array]:
             # An output that is a constant comes out as a literal.
             return [
                 jnp.asarray(as_data(out), leaf.dtype)
-                for out, leaf in zip(at(place), outputs, strict=True)
+                for out, leaf in zip(at(pointer), outputs, strict=True)
             ]
 
         def microbatch(step: Int32[Array, ""], filled: list[Array]) -> list[Array]:
             first = deal.start(device, step)
             if layout.listed and deal.stride == 1:
                 assert table is not None  # a tail has the last row again
-                there = jax.lax.dynamic_slice_in_dim(table, first, batch)
+                chosen = jax.lax.dynamic_slice_in_dim(table, first, batch)
             else:
                 offsets = first + deal.stride * jnp.arange(batch, dtype=jnp.int32)
                 # A tail repeats the last point; the host cuts it off.
                 offsets = jnp.minimum(offsets, points - 1).astype(jnp.uint32)
-                there = places(layout, table, offsets)
+                chosen = pointers(layout, table, offsets)
             return [
                 jax.lax.dynamic_update_slice_in_dim(into, out, step * batch, 0)
-                for into, out in zip(filled, jax.vmap(lane)(there), strict=True)
+                for into, out in zip(filled, jax.vmap(lane)(chosen), strict=True)
             ]
 
         empty = [
@@ -169,12 +169,12 @@ def by_device(out: Array) -> list[Array]:
     return [out.addressable_data(k) for k in range(out.sharding.num_devices)]
 
 
-def places(
+def pointers(
     layout: Layout,
     table: UInt32[Array, "rows columns"] | None,
     offsets: UInt32[Array, " batch"],
 ) -> UInt32[Array, "batch ..."]:
-    """Where points are, by their offsets in a call: their rows if they are listed."""
+    """What tells points apart in a call: their offsets, or their rows if listed."""
     if not layout.listed:
         return offsets
     assert table is not None
@@ -190,14 +190,14 @@ def point_function(
     constants: list[Array],
     key: Key | None,
 ) -> Callable[[UInt32[Array, "..."]], list[Any]]:
-    """The output leaves as a function of where a point is, one of `places`."""
+    """The output leaves as a function of one of the `pointers` to points."""
 
-    def at(place: UInt32[Array, "..."]) -> list[Any]:
+    def at(pointer: UInt32[Array, "..."]) -> list[Any]:
         digits = [ctl[3 + k] for k in range(len(layout.lengths))]
-        low, high = ctl[1], ctl[2]
-        offset = jnp.uint32(0) if layout.listed else place
+        low, high, offset = ctl[1], ctl[2], pointer
         if layout.listed:
-            numbers = [place[k] for k in range(row_width(layout))]
+            numbers = [pointer[k] for k in range(row_width(layout))]
+            offset = jnp.uint32(0)
             if is_narrow(layout):
                 flat, low, high = *numbers, jnp.uint32(0)
                 zeros = [jnp.uint32(0)] * len(layout.lengths)

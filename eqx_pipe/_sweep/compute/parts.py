@@ -33,7 +33,7 @@ from .plan import CHUNK_BYTES, chunk_capacity, empty_values
 from .points import Listed, Neighbours
 from .progress import Progress
 from .select import Part, check_agree, groups_of, part_numbers, parts_of
-from .threads import all_busy
+from .threads import all_busy, compiled
 
 _AT_ONCE = 2**30
 
@@ -164,7 +164,7 @@ class Job:
         arguments = (traced.arrays, traced.program.constants, self.key)
         structs = jax.eval_shape(lambda *x: x, *arguments)
         kernel = build(traced.jaxpr, traced.stored, layout)
-        return compiled_bytes(kernel.lower(*told, *structs).compile())
+        return compiled_bytes(compiled(kernel.lower(*told, *structs), layout.unsplit))
 
     def _layout(self, part: Part, traced: Traced) -> Layout:
         geometry = self.geometry

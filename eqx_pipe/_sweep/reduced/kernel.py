@@ -18,7 +18,7 @@ from jaxtyping import Array, Bool, Int32, PyTree, UInt32
 
 from ..._types import Key
 from ..compute.dealing import Deal
-from ..compute.kernel import POINTS, Layout, on_each, places, point_function
+from ..compute.kernel import POINTS, Layout, on_each, point_function, pointers
 from ..compute.plan import CHUNK_BYTES
 from ..tracing.trace import Traced
 from .trace import Reducing
@@ -72,12 +72,12 @@ def build_blocks(traced: Traced, reducing: Reducing, layout: Layout) -> Any:
         in_all = (points.astype(jnp.int32) + (batch - 1)) // batch
         at = point_function(traced.jaxpr, layout, ctl, table, arrays, constants, key)
 
-        def lane(place: UInt32[Array, "..."]) -> list[Any]:
+        def lane(pointer: UInt32[Array, "..."]) -> list[Any]:
             # An output that is a constant comes out as a literal.
             return [
                 jnp.asarray(out, None if kind is not None else leaf.dtype)
                 for out, leaf, kind in zip(
-                    at(place), traced.outputs, traced.key_kinds, strict=True
+                    at(pointer), traced.outputs, traced.key_kinds, strict=True
                 )
             ]
 
@@ -90,7 +90,7 @@ def build_blocks(traced: Traced, reducing: Reducing, layout: Layout) -> Any:
                 # A tail repeats the last point, and the reducers are told.
                 ok = offsets < points
                 offsets = jnp.minimum(offsets, points - jnp.uint32(1))
-                values = jax.vmap(lane)(places(layout, table, offsets))
+                values = jax.vmap(lane)(pointers(layout, table, offsets))
                 return reducing.absorb(reducer_constants, state, values, ok)
 
             last = jnp.minimum(first + batches, in_all)
