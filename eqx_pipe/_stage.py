@@ -16,7 +16,8 @@ from jaxtyping import PyTree
 
 from ._check import check_callable, check_key
 from ._errors import MissingKeyError, describe_value, locate, message
-from ._signature import parameters
+from ._hidden import check_nothing_hidden
+from ._signature import parameters, why_not
 from ._types import Key, Segment, StageLike
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ class Lift(Stage):
     fn: Callable[..., Any]
 
     def __call__(self, *args: PyTree, key: Key | None = None) -> Any:
-        return self.fn(*args, **_key_argument(self.fn, key))
+        return self.fn(*args, **key_argument(self.fn, key))
 
 
 def lift(fn: StageLike) -> Any:
@@ -111,17 +112,48 @@ def lift(fn: StageLike) -> Any:
         -1.0
     """
     check_callable("lift", "fn", fn)
+    check_nothing_hidden("lift", "fn", fn)
     is_layer = is_stateful(fn) or isinstance(fn, eqx.Module) and _takes_key(fn)
     return fn if is_layer else Lift(fn)  # pyright: ignore
 
 
 def as_stage(function: str, argument: str, value: Any) -> Any:
-    """`value` as a child of a composite: modules stay, functions are lifted.
+    """`value` as a child that gets one input: modules stay, functions are lifted.
 
     `function` and `argument` say where the value came from, for the error message.
     """
     check_callable(function, argument, value)
+    check_nothing_hidden(function, argument, value)
+    wrong = misfit(value, 1)
+    if wrong:
+        single = "a Module" if isinstance(value, eqx.Module) else "a function"
+        error = TypeError(
+            message(
+                function,
+                f"`{argument}` is given one input, and {wrong}.",
+                "Make a stage of several inputs a node of `eqx_pipe.graph`, or call it "
+                f"in {single} of one input, which may be a tuple.",
+            )
+        )
+        _say_if_not_layer(value, error)
+        raise error
+    return lifted(value)
+
+
+def lifted(value: StageLike) -> Any:
+    """Modules as they are, and functions as modules."""
     return value if isinstance(value, eqx.Module) else Lift(value)
+
+
+def misfit(stage: Any, num_inputs: int) -> str | None:
+    """Why a stage cannot be called with so many inputs; `None` if it can be."""
+    if not isinstance(stage, eqx.Module):
+        return why_not(stage, num_inputs)
+    if isinstance(stage, Composite):
+        return None if num_inputs == 1 else "a pipeline takes one"
+    if isinstance(stage, Lift):
+        return why_not(stage.fn, num_inputs)
+    return why_not(stage, num_inputs + is_stateful(stage))
 
 
 def is_stateful(stage: Any) -> bool:
@@ -387,7 +419,7 @@ def _type_takes_key(cls: type) -> bool | None:
     return None if wraps else False
 
 
-def _key_argument(fn: Any, key: Key | None) -> dict[str, Any]:
+def key_argument(fn: Any, key: Key | None) -> dict[str, Any]:
     """The key as a keyword argument for a plain function, if it wants one."""
     names = list(parameters(fn))
     if "key" not in names[1:]:  # the first is the input, whatever its name

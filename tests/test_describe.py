@@ -74,6 +74,7 @@ def test_plain_data_with_every_parameter(name):
             "stateful",
             "parameters",
             "arrays",
+            "closes_over",
             "children",
         ]
         assert sum(part["parameters"]["dtypes"].values()) == part["parameters"]["count"]
@@ -97,6 +98,7 @@ def test_a_chain_of_layers():
         "stateful": False,
         "parameters": {"count": 12, "dtypes": {"float32": 12}},
         "arrays": {"weight": "float32[3,3]", "bias": "float32[3]"},
+        "closes_over": {},
         "children": [],
     }
     assert parts["b.0"]["kind"] == "function"

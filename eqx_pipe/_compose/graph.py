@@ -1,6 +1,5 @@
 """Stages as the nodes of a directed graph."""
 
-import inspect
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
@@ -8,9 +7,10 @@ from typing import Any
 import equinox as eqx
 from jaxtyping import PyTree
 
+from .._check import check_callable
 from .._errors import message, nearest
-from .._signature import parameters
-from .._stage import Composite, Lift, Scope, as_stage, enter, is_stateful
+from .._hidden import check_nothing_hidden
+from .._stage import Composite, Scope, enter, lifted, misfit
 from .._types import StageLike
 from .dag import INPUT, check_alive, check_nodes, order, read_edges, read_sink
 
@@ -72,36 +72,18 @@ class Graph(Composite):
 
 def _check_inputs(name: str, stage: Any, predecessors: tuple[str, ...]) -> None:
     """Raises if a node cannot be called with as many inputs as it has predecessors."""
-    num_inputs = len(predecessors)
-    if isinstance(stage, Composite):
-        if num_inputs == 1:
-            return
-        wrong = "a pipeline takes one"
-    else:
-        target = stage.fn if isinstance(stage, Lift) else stage
-        try:
-            signature = inspect.signature(target)
-        except (TypeError, ValueError):  # some builtins have no signature
-            return
-        keyword = {"key": None} if "key" in parameters(target) else {}
-        try:
-            signature.bind(*predecessors, *[None] * is_stateful(stage), **keyword)
-            return
-        except TypeError as error:
-            bare = [
-                p.replace(annotation=p.empty) for p in signature.parameters.values()
-            ]
-            wrong = f"its signature is `{inspect.Signature(bare)}` ({error})"
-    raise ValueError(
-        message(
-            "graph",
-            f"node `{name}` has {num_inputs} predecessors, "
-            f"{', '.join(f'`{p}`' for p in predecessors)}, which are passed to it by "
-            f"position, but {wrong}.",
-            "Change `edges`, or join several values in a node before it, such as "
-            "`lambda a, b: (a, b)`.",
+    wrong = misfit(stage, len(predecessors))
+    if wrong:
+        raise ValueError(
+            message(
+                "graph",
+                f"node `{name}` has {len(predecessors)} predecessors, "
+                f"{', '.join(f'`{p}`' for p in predecessors)}, which are passed to it "
+                f"by position, but {wrong}.",
+                "Change `edges`, or join several values in a node before it, such as "
+                "`lambda a, b: (a, b)`.",
+            )
         )
-    )
 
 
 def graph(
@@ -147,10 +129,10 @@ def graph(
         1.0
     """
     check_nodes(nodes)
-    stages = {
-        name: as_stage("graph", f'nodes["{name}"]', stage)
-        for name, stage in nodes.items()
-    }
+    for name, stage in nodes.items():
+        check_callable("graph", f'nodes["{name}"]', stage)
+        check_nothing_hidden("graph", f'nodes["{name}"]', stage)
+    stages = {name: lifted(stage) for name, stage in nodes.items()}
     read = read_edges(tuple(stages), edges)
     sink_keys, wanted = read_sink(tuple(stages), sink)
     names = order(read)

@@ -7,7 +7,6 @@ stacking first would hold all outputs at once.
 import contextlib
 import dataclasses
 import functools as ft
-import inspect
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -19,6 +18,7 @@ from jaxtyping import Array, PyTree
 
 from .._check import check_callable, is_integer
 from .._errors import StructureError, describe_value, message, nearest
+from .._signature import why_not
 from .._tree import as_arrays, differences, is_key_array, leaf_text, leaves_with_names
 
 
@@ -84,24 +84,16 @@ def check_merge(function: str, merge: Any) -> None:
             )
         return
     check_callable(function, "merge", merge)
-    try:
-        signature = inspect.signature(merge)
-    except (TypeError, ValueError):  # some builtins have no signature
-        return
-    try:
-        keyword = {"key": None} if "key" in list(signature.parameters)[1:] else {}
-        signature.bind((), **keyword)
-        if getattr(merge, "nin", 1) > 1:  # a ufunc, whose signature does not tell
-            raise TypeError(f"it takes {merge.nin} arrays")
-    except TypeError as error:
+    wrong = why_not(merge, 1)
+    if wrong:
         raise TypeError(
             message(
                 function,
-                f"`merge` cannot be called with one argument ({error}).",
+                f"`merge` cannot be called with one argument: {wrong}.",
                 "It gets one tuple with the outputs of all stages: `lambda outputs: "
                 "outputs[0] + outputs[1]`.",
             )
-        ) from None
+        )
 
 
 def check_axis(function: str, axis: Any) -> None:

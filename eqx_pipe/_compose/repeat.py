@@ -1,6 +1,7 @@
 """One stage many times over, each time with parameters of its own."""
 
 import inspect
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, SupportsIndex
 
@@ -14,10 +15,11 @@ from jaxtyping import PyTree
 
 from .._check import check_int, check_key, is_integer
 from .._errors import StructureError, describe_value, message
+from .._hidden import check_nothing_traced
 from .._stage import Composite, Scope, as_stage, enter
 from .._tree import as_arrays, differences
 from .._types import Key
-from .closure import check_no_hidden_arrays
+from .alike import same_draws
 
 
 class Repeat(Composite):
@@ -134,10 +136,13 @@ def repeat(make_stage: Callable[[Key], Any], n: SupportsIndex, *, key: Key) -> R
 
     - `TypeError` if `make_stage` is not a function of one key, or does not return a
       stage, or `n` is not an integer, or `key` is not a key.
-    - `ValueError` if `n` is negative, or a function in the stage closes over arrays
-      made from the key.
+    - `ValueError` if `n` is negative, or a function in the stage closes over arrays or
+      modules made from the key.
     - `StructureError` (a `ValueError`), when first called, if a stage returns something
       else than it takes; names the leaves.
+
+    **Warns** if parameters are drawn at random, but not from the key: they are equal in
+    all stages.
 
     **Laws:** `repeat(make, n, key=key)` is the loop `for i in range(n): x = make(
     fold_in(key, i))(x)`, forward and in gradients.
@@ -162,19 +167,38 @@ def repeat(make_stage: Callable[[Key], Any], n: SupportsIndex, *, key: Key) -> R
         )
     by_keyword = _takes_keyword(make_stage)
 
+    size = n.__index__()
+    alike = []
+
     def make(key):
-        made = make_stage(key=key) if by_keyword else make_stage(key)  # pyright: ignore
+        return make_stage(key=key) if by_keyword else make_stage(key)  # pyright: ignore
+
+    def make_one(key):
+        made = make(key)
         stage = as_stage("repeat", "make_stage(key)", made)
-        check_no_hidden_arrays("repeat", "make_stage(key)", stage)
+        check_nothing_traced("repeat", "make_stage(key)", stage)
+        alike.extend(same_draws(make, stage, key) if size > 1 else ())
         # NumPy's arrays too, which `filter_vmap` would neither stack nor leave alone.
         return jtu.tree_map(
             lambda leaf: jnp.asarray(leaf) if isinstance(leaf, np.ndarray) else leaf,
             stage,
         )
 
-    size = n.__index__()
     keys = jax.vmap(lambda i: jr.fold_in(key, i))(jnp.arange(size))
-    return Repeat(eqx.filter_vmap(make)(keys), size)
+    stages = eqx.filter_vmap(make_one)(keys)
+    if alike:
+        warnings.warn(
+            message(
+                "repeat",
+                f"the {size} stages begin with equal parameters: "
+                f"{', '.join(f'`{name}`' for name in alike)} of `make_stage(key)` are "
+                "drawn at random, but not from that key.",
+                "Draw them from the argument: `lambda key: Layer(..., key=key)`. If "
+                "they are meant to be equal, draw them outside of `make_stage`.",
+            ),
+            stacklevel=2,
+        )
+    return Repeat(stages, size)
 
 
 def _takes_keyword(make_stage: Any) -> bool:

@@ -17,15 +17,17 @@ from jaxtyping import PyTree
 
 from .._check import check_callable
 from .._compose.compiled import Compiled
+from .._compose.frozen import Frozen
 from .._compose.repeat import Repeat
+from .._hidden import constants
 from .._stage import Composite, Lift, is_stateful
-from .._tree import leaf_text, path_name
+from .._tree import leaf_text, leaves_with_names, path_name
 from .._types import StageLike
 
 
 def kind_of(stage: Any) -> str:
     """`chain` for one of our combinators, `Linear` for a layer, `function`."""
-    if isinstance(stage, Composite):
+    if isinstance(stage, Composite | Frozen):
         return type(stage).__name__.lower()
     if is_function(stage):
         return "function"
@@ -54,7 +56,7 @@ def children_of(stage: Any) -> dict[str, Any]:
         return {"0": jtu.tree_map(_unstacked, stage.stages)}
     if isinstance(stage, Composite):
         return dict(stage.children())
-    if is_function(stage):
+    if is_function(stage) or isinstance(stage, Frozen):
         return {}
     return {
         name: value
@@ -106,6 +108,9 @@ def describe(pipe: StageLike) -> dict[str, Any]:
         and complex arrays in it and below, the leaves that gradients reach. State does
         not count.
     - `"arrays"`: the arrays that it holds itself, as `{"weight": "float32[3,4]"}`.
+    - `"closes_over"`: the arrays and modules that a plain function closes over, names
+        as globals, or was given by `functools.partial`, as `{"scale": "float32[3]",
+        "save": "SaveAt"}`. They are constants, no parameters.
     - `"children"`: a list of such dicts, in order. The one child of a `repeat` is
         described as a single stage, while the `repeat` counts the parameters of all.
 
@@ -134,6 +139,12 @@ def _describe(stage: Any, path: str) -> dict[str, Any]:
             for name, value in _parts(stage)
             if is_array(value) and not isinstance(stage, Repeat)
         }
+    elif isinstance(stage, Frozen):
+        inner = stage.stage
+        settings = {
+            "stage": function_name(inner) if is_function(inner) else kind_of(inner)
+        }
+        arrays = {name: x for name, x in leaves_with_names(inner) if is_array(x)}
     elif is_function(stage):
         settings = {"name": function_name(stage)}
         named = jtu.tree_flatten_with_path(stage)[0]
@@ -151,11 +162,18 @@ def _describe(stage: Any, path: str) -> dict[str, Any]:
         "stateful": is_stateful(stage),
         "parameters": _count(stage),
         "arrays": {name: leaf_text(value) for name, value in arrays.items()},
+        "closes_over": _closed_over(stage),
         "children": [
             _describe(child, f"{path}.{segment}" if path else segment)
             for segment, child in children_of(stage).items()
         ],
     }
+
+
+def _closed_over(stage: Any) -> dict[str, str]:
+    if isinstance(stage, Composite):  # of which the children tell
+        return {}
+    return constants(stage.stage if isinstance(stage, Frozen) else stage)
 
 
 def _count(stage: Any) -> dict[str, Any]:

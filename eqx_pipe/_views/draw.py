@@ -13,7 +13,7 @@ from .._compose.compiled import Compiled
 from .._compose.dag import INPUT
 from .._compose.graph import Graph
 from .._errors import message
-from .._stage import Composite, Scope, as_stage, enter, is_stateful
+from .._stage import Composite, Scope, enter, is_stateful, lifted
 from .._tree import as_arrays
 from .._types import StageLike
 from .describe import as_json, children_of, function_name, is_function, kind_of
@@ -181,7 +181,7 @@ def draw(
             n3 -->|"float32[]"| n4
     """
     check_callable("draw", "pipe", pipe)
-    values = {} if x is None else _values(as_stage("draw", "pipe", pipe), x, state)
+    values = {} if x is None else _values(lifted(pipe), x, state)
     sketch = Sketch(values)
     start = Wire(sketch.box("input", [], "([])"), "" if x is None else shapes_text(x))
     wire = _stage(sketch, "", "", pipe, [start])

@@ -12,8 +12,9 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import PyTree
 
+from ..._check import check_callable
 from ..._errors import describe_value, message
-from ..._stage import as_stage
+from ..._stage import lifted
 from .compare import Finding, Tolerance, compare, raised
 from .report import check
 from .trial import Trial, evaluate
@@ -114,6 +115,7 @@ def check_sharding(
             )
         )
     if unsharded is not None:
-        unsharded = as_stage(function, "unsharded", unsharded)
+        check_callable(function, "unsharded", unsharded)
+        unsharded = lifted(unsharded)
     options = {"mesh": mesh, "unsharded": unsharded}
     check("sharding", law, RULE, stage, x, state, key, rtol, atol, **options)

@@ -12,14 +12,14 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import PyTree
 
-from ..._check import check_key
+from ..._check import check_callable, check_key
 from ..._errors import MissingKeyError
 from ..._stage import (
     Scope,
-    as_stage,
     call,
     check_state,
     copy_state,
+    lifted,
     wants_key,
 )
 from ..._tree import is_key_array
@@ -88,7 +88,8 @@ def trial_of(function: str, stage: Any, x: PyTree, state: Any, key: Any) -> Tria
     law to check.
     """
     __tracebackhide__ = True
-    child = as_stage(function, "stage", stage)
+    check_callable(function, "stage", stage)
+    child = lifted(stage)
     check_key(function, key)
     check_state(function, child, state)
     trial = Trial(child, x, state, key)

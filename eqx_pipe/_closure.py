@@ -1,0 +1,251 @@
+"""What a callable holds that no pytree shows: closure cells, globals, partials, ..."""
+
+import dis
+import functools as ft
+import inspect
+import sysconfig
+import types
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.tree_util as jtu
+
+JITTED = type(jax.jit(lambda: None))
+_PLAIN = (type(None), bool, int, float, complex, str, bytes, type, types.CodeType)
+
+
+class Held(NamedTuple):
+    """One value that a callable holds.
+
+    `kind` and `path` say where: `"closure cell"`, `"global"`, ..., and the names that
+    lead there. `holder` is the callable that holds it directly.
+    """
+
+    kind: str
+    path: tuple[str, ...]
+    value: Any
+    holder: Any
+
+
+class Fixed:
+    """A value that a pytree does not show, on purpose; see `frozen`.
+
+    Compared by identity, as functions are, so that a program which holds it is compiled
+    once.
+    """
+
+    def __init__(self, value: Any):
+        self.value = value
+
+    def __eq__(self, other: Any) -> bool:
+        return isinstance(other, Fixed) and other.value is self.value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+
+def opaque_leaves(tree: Any) -> list[Any]:
+    """The functions in a pytree: what they hold is no part of it."""
+    if type(tree) is types.FunctionType:
+        return [tree]
+    found = []
+    for leaf in leaves_of(tree, _has_function):
+        if isinstance(leaf, jtu.Partial):
+            found += opaque_leaves((leaf.func, leaf.args, leaf.keywords))
+        elif _has_function(leaf):
+            inner = leaf.__wrapped__
+            # A method of a module shows what the module does.
+            method = isinstance(inner, types.MethodType)
+            found += opaque_leaves(inner.__self__ if method else inner)
+        elif callable(leaf) and not isinstance(leaf, type):
+            found.append(leaf)
+    return found
+
+
+def leaves_of(value: Any, is_leaf: Callable[[Any], bool] | None = None) -> list[Any]:
+    """The leaves of anything that a function may hold."""
+    try:
+        return jtu.tree_leaves(value, is_leaf=is_leaf)
+    except (TypeError, ValueError):  # a dict whose keys have no order, say
+        values = value.values() if isinstance(value, Mapping) else ()
+        return [leaf for inner in values for leaf in leaves_of(inner, is_leaf)]
+
+
+def _has_function(node: Any) -> bool:
+    """Whether a function stands in the structure of a pytree, which shows no leaf."""
+    cls = type(node)
+    return cls is jtu.Partial or (
+        issubclass(cls, eqx.Module) and hasattr(cls, "__wrapped__")  # `eqx.filter_jit`
+    )
+
+
+def held(fn: Any) -> Iterator[Held]:
+    """Everything that a callable holds, at any depth, each value once.
+
+    Modules are given as they are; what stands in their own code is not looked at. Nor
+    are the globals of functions of installed packages: what a user hides there was
+    handed over in a closure, an argument or an attribute.
+    """
+    return _from_callable(fn, (), {})
+
+
+def _from_callable(
+    fn: Any, path: tuple[str, ...], seen: dict[Any, Any]
+) -> Iterator[Held]:
+    if id(fn) in seen:
+        return
+    seen[id(fn)] = fn  # kept alive, so that no other object gets its identity
+    names = _names_in(fn)
+    for kind, name, value in _contents(fn):
+        if not isinstance(value, _PLAIN):
+            item = Held(kind, (*path, name), value, fn)
+            yield from _from_value(item, names, seen)
+
+
+def _from_value(
+    item: Held, names: frozenset[str], seen: dict[Any, Any]
+) -> Iterator[Held]:
+    mark = id(item.value), names
+    if mark in seen:
+        return
+    seen[mark] = item.value
+    yield item
+    for leaf in leaves_of(item.value, _has_function):
+        if isinstance(leaf, (Fixed, *_PLAIN)) or eqx.is_array(leaf):
+            continue
+        if _has_function(leaf):
+            for fn in opaque_leaves(leaf):
+                yield from _from_callable(fn, item.path, seen)
+        elif callable(leaf) and item.path[-1] != "__self__":
+            yield from _from_callable(leaf, item.path, seen)
+        else:
+            for name, value in _attributes(leaf, names):
+                inner = Held("attribute", (*item.path, name), value, item.holder)
+                yield from _from_value(inner, names, seen)
+
+
+def _contents(fn: Any) -> Iterator[tuple[str, str, Any]]:
+    """What a callable holds directly: in which way, by which name, the value."""
+    if isinstance(fn, ft.partial):
+        for i, value in enumerate(fn.args):
+            yield "partial argument", str(i), value
+        for name, value in fn.keywords.items():
+            yield "partial argument", name, value
+        yield "", "func", fn.func
+    elif isinstance(fn, types.MethodType):
+        yield "", "__self__", fn.__self__
+        yield from _contents(fn.__func__)
+    elif isinstance(fn, types.FunctionType):
+        yield from _of_function(fn)
+    else:  # `jax.jit(f)`, or an object with a method `__call__`
+        yield "", "__wrapped__", getattr(fn, "__wrapped__", None)
+        for name, value in _attributes(fn, _names_in(fn)):
+            yield "attribute", name, value
+
+
+def _of_function(fn: types.FunctionType) -> Iterator[tuple[str, str, Any]]:
+    wrapped = fn.__dict__.get("__wrapped__")
+    if wrapped is not None:
+        yield "", "__wrapped__", wrapped
+    code = fn.__code__
+    for name, cell in zip(code.co_freevars, fn.__closure__ or (), strict=True):
+        try:
+            yield "closure cell", name, cell.cell_contents
+        except ValueError:  # not assigned yet
+            continue
+    if fn.__defaults__:
+        named = code.co_varnames[: code.co_argcount][-len(fn.__defaults__) :]
+        for name, value in zip(named, fn.__defaults__, strict=True):
+            yield "default", name, value
+    for name, value in (fn.__kwdefaults__ or {}).items():
+        yield "default", name, value
+    if not _is_library(code.co_filename):
+        yield from _globals(fn)
+
+
+def _globals(fn: types.FunctionType) -> Iterator[tuple[str, str, Any]]:
+    for name in _code_names(fn.__code__):
+        value = fn.__globals__.get(name)
+        if isinstance(value, _PLAIN) or _is_library_function(value):
+            continue
+        if name in _global_names(fn.__code__):  # dear, so asked last
+            yield "global", name, value
+
+
+def _attributes(owner: Any, names: frozenset[str]) -> Iterator[tuple[str, Any]]:
+    """Those parts of a module of Python, or of an object, that code may speak of.
+
+    No attribute is computed: a property is looked at as the method that it is.
+    """
+    own = getattr(owner, "__dict__", None)
+    if isinstance(own, Mapping):
+        for name in names & own.keys():
+            if not isinstance(own[name], _PLAIN) and not _is_library_function(
+                own[name]
+            ):
+                yield name, own[name]
+    if isinstance(owner, types.ModuleType):
+        return
+    for name in names:
+        part = inspect.getattr_static(type(owner), name, None)
+        if isinstance(part, types.MemberDescriptorType):  # of `__slots__`
+            yield name, getattr(owner, name, None)
+        part = part.fget if isinstance(part, property) else part
+        if isinstance(part, types.FunctionType) and not _is_library_function(part):
+            yield name, types.MethodType(part, owner)
+
+
+def _names_in(fn: Any) -> frozenset[str]:
+    """The names of globals and attributes in the code of a callable."""
+    if not isinstance(fn, types.FunctionType | types.MethodType | ft.partial):
+        fn = inspect.getattr_static(type(fn), "__call__", None)
+    fn = getattr(fn, "__func__", fn)
+    code = getattr(fn, "__code__", None)
+    return frozenset() if code is None else _code_names(code)
+
+
+@ft.lru_cache(1024)
+def _code_names(code: types.CodeType) -> frozenset[str]:
+    inner = [c for c in code.co_consts if isinstance(c, types.CodeType)]
+    return frozenset(code.co_names).union(*map(_code_names, inner))
+
+
+@ft.lru_cache(1024)
+def _global_names(code: types.CodeType) -> frozenset[str]:
+    """Those names that are read as globals; of `a.b` that is `a`, not `b`."""
+    inner = [c for c in code.co_consts if isinstance(c, types.CodeType)]
+    loads = ("LOAD_GLOBAL", "LOAD_NAME")
+    read = [i.argval for i in dis.get_instructions(code) if i.opname in loads]
+    return frozenset(read).union(*map(_global_names, inner))
+
+
+def _is_library_function(value: Any) -> bool:
+    """Whether a value is a function of an installed package, which hides nothing.
+
+    What such a package makes of a user's function (`jax.vmap(f)`) has a closure, or
+    `f` as `__wrapped__`.
+    """
+    while value is not None:
+        if isinstance(value, types.FunctionType):
+            if value.__closure__ or not _is_library(value.__code__.co_filename):
+                return False
+        elif not isinstance(value, (types.BuiltinFunctionType, JITTED)):
+            return False
+        value = getattr(value, "__wrapped__", None)
+    return True
+
+
+_PLACES = tuple(
+    {
+        sysconfig.get_path(name)
+        for name in ("stdlib", "platstdlib", "purelib", "platlib")
+    }
+) + (__file__.rpartition("_closure")[0], "<frozen ")
+
+
+@ft.lru_cache(4096)
+def _is_library(filename: str) -> bool:
+    installed = "site-packages" in filename or "dist-packages" in filename
+    return installed or filename.startswith(_PLACES)

@@ -1,0 +1,91 @@
+"""A stage whose arrays are constants, no parameters."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.tree_util as jtu
+from jax.core import Tracer
+from jaxtyping import PyTree
+
+from .._check import check_callable
+from .._closure import Fixed
+from .._stage import Scope, Stage, call, is_stateful, key_argument
+from .._types import Key, StageLike
+
+
+class Frozen(Stage):
+    """A stage without parameters; see `frozen`."""
+
+    # The stage with its arrays and functions put away in leaves that are no arrays. The
+    # rest of it stays in sight, for `make_with_state` and `inference_mode`.
+    fixed: Any
+
+    @property
+    def stage(self) -> Any:
+        """The stage that was frozen, with its parameters."""
+        return jtu.tree_map(_thaw, self.fixed)
+
+    def is_stateful(self) -> bool:
+        """Whether the frozen stage takes and returns an `equinox.nn.State`."""
+        return is_stateful(self.fixed)
+
+    def __call__(self, *args: PyTree, key: Key | None = None) -> Any:
+        stage = self.stage
+        if not isinstance(stage, eqx.Module):
+            return stage(*args, **key_argument(stage, key))
+        if not self.is_stateful():
+            return call(stage, args, None, Scope(key))[0]
+        *inputs, state = args
+        return call(stage, tuple(inputs), state, Scope(key))
+
+
+def _is_state_index(node: Any) -> bool:
+    return isinstance(node, eqx.nn.StateIndex)
+
+
+def _fix(leaf: Any) -> Any:
+    if eqx.is_inexact_array(leaf):
+        # Frozen inside of a gradient with respect to it, it is a constant there too.
+        return Fixed(jax.lax.stop_gradient(leaf) if isinstance(leaf, Tracer) else leaf)
+    return Fixed(leaf) if callable(leaf) else leaf
+
+
+def _thaw(leaf: Any) -> Any:
+    return leaf.value if isinstance(leaf, Fixed) else leaf
+
+
+def frozen(stage: StageLike) -> Frozen:
+    """Makes the parameters of a stage constants.
+
+    They are no leaves of the pytree any more, so gradients with respect to the
+    pipeline, optimisers (weight decay too) and files do not see them; gradients with
+    respect to the input pass through. This is the word for a function that closes over
+    a model which is not to be trained, and which would be refused elsewhere.
+
+    Like everything that a function closes over, the arrays become constants of a
+    compiled program. State, and settings such as those of `equinox.nn.inference_mode`,
+    remain what they are.
+
+    **Arguments:**
+
+    - `stage`: a layer, a pipeline, or a function that closes over one.
+
+    **Returns:** a stage that computes the same from the same key. Its `.stage` is the
+    one with parameters.
+
+    **Raises:** `TypeError` if `stage` is not a stage.
+
+    !!! example
+
+        >>> import equinox as eqx, eqx_pipe as ep, jax, jax.random as jr
+        >>> teacher, head = (eqx.nn.Linear(3, 3, key=jr.key(i)) for i in range(2))
+        >>> pipe = ep.chain(ep.frozen(teacher), head)
+        >>> ep.describe(pipe)["parameters"]["count"]
+        12
+        >>> twice = ep.frozen(lambda x: 2 * teacher(x))
+        >>> ep.describe(ep.chain(twice))["parameters"]["count"]
+        0
+    """
+    check_callable("frozen", "stage", stage)
+    return Frozen(jtu.tree_map(_fix, stage, is_leaf=_is_state_index))
