@@ -47,17 +47,17 @@ def check_nothing_traced(function: str, argument: str, stage: Any) -> None:
     Arrays made from the key would neither be stacked nor survive the tracing in which
     they were made.
     """
-    leaves = jtu.tree_leaves(stage)
-    if any(isinstance(leaf, Fixed) and _is_traced(leaf.value) for leaf in leaves):
+    fixed = [x.value for x in jtu.tree_leaves(stage) if isinstance(x, Fixed)]
+    if any(map(_is_traced, fixed)) or any(map(_traced_in, opaque_leaves(fixed))):
         raise ValueError(
             message(
                 function,
-                f"`{argument}` has frozen arrays that are made from the key.",
+                f"`{argument}` holds frozen arrays that are made from the key.",
                 "Freeze only what is made outside, and is the same in each stage.",
             )
         )
     for fn in opaque_leaves(stage):
-        places = [_place(item) for item in held(fn) if _is_traced(item.value)]
+        places = _traced_in(fn)
         if places:
             raise ValueError(
                 message(
@@ -67,6 +67,10 @@ def check_nothing_traced(function: str, argument: str, stage: Any) -> None:
                     "Return an `equinox.Module` that has these arrays as fields.",
                 )
             )
+
+
+def _traced_in(fn: Any) -> list[str]:
+    return [_place(item) for item in held(fn) if _is_traced(item.value)]
 
 
 def _is_traced(value: Any) -> bool:
@@ -81,12 +85,19 @@ def constants(stage: Any) -> dict[str, str]:
     found = {}
     for fn in opaque_leaves(stage):
         for item in held(fn):
-            for path, leaf in leaves_with_names(item.value, _is_module):
+            for path, leaf in _named_leaves(item.value):
                 if _is_module(leaf):
                     found[_name(item, path)] = _class(leaf)
                 elif isinstance(leaf, np.ndarray) or eqx.is_array(leaf):
                     found[_name(item, path)] = leaf_text(leaf)
     return found
+
+
+def _named_leaves(value: Any) -> list[tuple[str, Any]]:
+    try:
+        return leaves_with_names(value, _is_module)
+    except (TypeError, ValueError):  # a dict whose keys have no order, say
+        return [("", leaf) for leaf in leaves_of(value, _is_module)]
 
 
 def _with_parameters(value: Any) -> list[Any]:

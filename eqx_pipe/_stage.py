@@ -131,8 +131,9 @@ def as_stage(function: str, argument: str, value: Any) -> Any:
             message(
                 function,
                 f"`{argument}` is given one input, and {wrong}.",
-                "Make a stage of several inputs a node of `eqx_pipe.graph`, or call it "
-                f"in {single} of one input, which may be a tuple.",
+                "A stage takes one input, and perhaps `key=`. Make one of several "
+                f"inputs a node of `eqx_pipe.graph`, or call it in {single} of one "
+                "input, which may be a tuple.",
             )
         )
         _say_if_not_layer(value, error)

@@ -1,5 +1,6 @@
 """Layers of a `repeat` that begin equal by mistake."""
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -35,7 +36,9 @@ def same_draws(make: Callable[[Key], Any], stage: Any, key: Any) -> list[str]:
         return [x for x in jtu.tree_leaves(make(key)) if eqx.is_inexact_array(x)]
 
     try:
-        jaxpr = jax.make_jaxpr(arrays)(key).jaxpr
+        with warnings.catch_warnings():  # of which the user has been told already
+            warnings.simplefilter("ignore")
+            jaxpr = jax.make_jaxpr(arrays)(key).jaxpr
     except Exception:  # it looks at values, which this trace does not have
         return []
     drawn = _drawn(jaxpr, [False] * len(jaxpr.invars))

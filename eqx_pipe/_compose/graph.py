@@ -77,9 +77,10 @@ def _check_inputs(name: str, stage: Any, predecessors: tuple[str, ...]) -> None:
         raise ValueError(
             message(
                 "graph",
-                f"node `{name}` has {len(predecessors)} predecessors, "
-                f"{', '.join(f'`{p}`' for p in predecessors)}, which are passed to it "
-                f"by position, but {wrong}.",
+                f"node `{name}` has {len(predecessors)} predecessor"
+                f"{'s' * (len(predecessors) != 1)}, "
+                f"{', '.join(f'`{p}`' for p in predecessors)}, passed to it by "
+                f"position, but {wrong}.",
                 "Change `edges`, or join several values in a node before it, such as "
                 "`lambda a, b: (a, b)`.",
             )

@@ -46,6 +46,25 @@ CHAIN = [
     ("both", lambda: ep.chain(sin, a=cos), TypeError, "or all by name"),
     ("a dot", lambda: ep.chain(**{"a.b": cos}), ValueError, "without a dot.*Rename"),
     ("no name", lambda: ep.chain(**{"": cos}), ValueError, "non-empty string"),
+    ("two inputs", lambda: ep.chain(jnp.add), TypeError, "a node of `eqx_pipe.graph`"),
+    (
+        "a hidden layer",
+        lambda: ep.chain(jax.vmap(linear(key()))),
+        ValueError,
+        r"Write `eqx_pipe.batched\(layer\)`.*say so: `eqx_pipe.frozen\(\.\.\.\)`",
+    ),
+    (
+        "a partial of a layer",
+        lambda: ep.chain(ft.partial(lambda layer, x: layer(x), linear(key()))),
+        ValueError,
+        "Use `equinox.Partial`",
+    ),
+    (
+        "a lambda over a layer",
+        lambda: (lambda layer: ep.chain(lambda x: layer(x)))(linear(key())),
+        ValueError,
+        "a subclass of `eqx_pipe.Stage`",
+    ),
     ("key 3", lambda: ep.chain(sin)(ones(1), key=3), TypeError, r"jax.random.key\(s"),
     (
         "keys",

@@ -102,6 +102,24 @@ REPEAT = [
         "for stages that differ use `chain`",
     ),
     (
+        "a layer under vmap",
+        lambda: stack(2, lambda key: jax.vmap(linear(key))),
+        ValueError,
+        r"`eqx_pipe.batched\(layer\)` instead of `jax.vmap\(layer\)`",
+    ),
+    (
+        "a layer under checkpoint",
+        lambda: stack(2, lambda key: jax.checkpoint(linear(key))),
+        ValueError,
+        r"Write `equinox.filter_checkpoint\(layer\)`",
+    ),
+    (
+        "a frozen layer of its own",
+        lambda: stack(2, lambda key: ep.frozen(linear(key))),
+        ValueError,
+        "Freeze only what is made outside",
+    ),
+    (
         "a closure",
         lambda: stack(2, lambda k: ft.partial(jnp.add, jr.normal(k, (3,)))),
         ValueError,
@@ -110,6 +128,7 @@ REPEAT = [
 ]
 
 COMPILED = [
+    ("frozen 3", lambda: ep.frozen(3), TypeError, "A stage is a callable"),
     ("stage 3", lambda: ep.compiled(3, ones(3)), TypeError, "A stage is a callable"),
     ("key 3", lambda: ep.compiled(sin, ones(3), key=3), TypeError, "jax.random.key"),
     ("state 3", lambda: ep.compiled(sin, ones(3), 3), TypeError, "equinox.nn.State"),

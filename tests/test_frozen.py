@@ -1,0 +1,157 @@
+"""`frozen`: the same stage, whose arrays are constants."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import jax.tree_util as jtu
+import numpy as np
+import optax
+import pytest
+
+import eqx_pipe as ep
+
+KEY = jr.key(0)
+X = jnp.linspace(-1.0, 1.0, 3)
+
+
+def linear(seed=0):
+    return eqx.nn.Linear(3, 3, key=jr.key(seed))
+
+
+def noisy():
+    return ep.chain(linear(), eqx.nn.Dropout(0.5), jnp.tanh)
+
+
+def parameters(tree):
+    return jtu.tree_leaves(eqx.filter(tree, eqx.is_inexact_array))
+
+
+LAYER = linear()
+STAGES = {
+    "layer": LAYER,
+    "pipeline": noisy(),
+    "function": lambda x: LAYER(x),
+    "with key": lambda x, key: LAYER(x) + jr.normal(key, (3,)),
+    "vmap": lambda x: jax.vmap(LAYER)(x[None])[0],
+    "jitted": eqx.filter_jit(LAYER),
+    "frozen": ep.frozen(LAYER),
+    "repeat": ep.repeat(lambda key: eqx.nn.Linear(3, 3, key=key), 2, key=KEY),
+    "merge": ep.parallel(LAYER, jnp.sin, merge=lambda ys: ys[0] * ys[1]),
+}
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_the_same_values_and_draws_without_parameters(name):
+    stage = STAGES[name]
+    pipe, plain = ep.chain(ep.frozen(stage)), ep.chain(ep.lift(jnp.sin))
+    assert parameters(pipe) == []
+    plain = eqx.tree_at(lambda p: p[0], plain, ep.frozen(stage).stage)
+    np.testing.assert_array_equal(pipe(X, key=KEY), plain(X, key=KEY))
+    jitted = eqx.filter_jit(pipe)(X, key=KEY)
+    np.testing.assert_allclose(jitted, plain(X, key=KEY), rtol=1e-6)
+
+
+def test_weight_decay_does_not_reach_it_and_its_neighbours_learn():
+    teacher = linear()
+    pipe = ep.chain(ep.frozen(teacher), linear(1))
+    optimiser = optax.adamw(0.1, weight_decay=0.5)
+    given = eqx.filter(pipe, eqx.is_inexact_array)
+    gradients = eqx.filter_grad(lambda pipe: jnp.sum(pipe(X) ** 2))(pipe)
+    with jax.numpy_dtype_promotion("standard"):
+        updates, _ = optimiser.update(gradients, optimiser.init(given), given)
+    trained = eqx.apply_updates(pipe, updates)
+    assert trained[0].stage.weight is teacher.weight
+    assert jnp.all(trained[1].weight != pipe[1].weight)
+
+
+def test_gradients_pass_through_to_the_input():
+    expected = jax.jacobian(LAYER)(X)
+    np.testing.assert_allclose(jax.jacobian(ep.frozen(LAYER).__call__)(X), expected)
+
+
+def test_frozen_inside_of_a_loss_it_is_a_constant_there():
+    def loss(layers, x):
+        return jnp.sum(ep.chain(ep.frozen(layers[0]), layers[1])(x))
+
+    first, second = eqx.filter_grad(loss)((linear(), linear(1)), X)
+    assert not jnp.any(first.weight) and jnp.any(second.weight)
+
+
+def test_one_compilation_for_the_same_arrays():
+    with jax.checking_leaks():
+        run = eqx.filter_jit(
+            eqx.debug.assert_max_traces(lambda p, x: p(x), max_traces=1)
+        )
+        for _ in range(3):
+            run(ep.chain(ep.frozen(LAYER), jnp.sin), X)
+
+
+def test_it_wants_a_key_if_the_stage_does():
+    pipe = ep.chain(a=ep.frozen(noisy()))
+    with pytest.raises(ep.MissingKeyError, match=r"`a\.1`"):
+        pipe(X)
+    still = eqx.nn.inference_mode(pipe)
+    np.testing.assert_allclose(still(X), jnp.tanh(linear()(X)), rtol=1e-6)
+
+
+def test_state_is_threaded():
+    def build():
+        norm = eqx.nn.BatchNorm(3, "batch", mode="batch")
+        return ep.batched(ep.chain(ep.frozen(norm), linear()), axis_name="batch")
+
+    pipe, state = eqx.nn.make_with_state(build)()
+    assert pipe.is_stateful() and len(parameters(pipe)) == 2
+    xs = jnp.arange(12.0).reshape(4, 3)
+    _, first = pipe(xs, state)
+    plain, state = eqx.nn.make_with_state(
+        lambda: eqx.nn.BatchNorm(3, "batch", mode="batch")
+    )()
+    _, second = jax.vmap(
+        plain, axis_name="batch", in_axes=(0, None), out_axes=(0, None)
+    )(xs, state)
+    for ours, theirs in zip(*map(jtu.tree_leaves, (first, second)), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-6)
+
+
+def test_a_node_of_several_inputs():
+    pipe = ep.graph(
+        {"a": LAYER, "b": ep.frozen(lambda a, x: LAYER(a) * x)},
+        {"a": [], "b": ["a", "input"]},
+        "b",
+    )
+    np.testing.assert_allclose(pipe(X), LAYER(LAYER(X)) * X, rtol=1e-6)
+
+
+def test_one_for_all_stages_of_a_repeat():
+    shared = ep.frozen(LAYER)
+    pipe = ep.repeat(lambda key: ep.chain(shared, jnp.tanh), 2, key=KEY)
+    expected = jnp.tanh(LAYER(jnp.tanh(LAYER(X))))
+    np.testing.assert_allclose(pipe(X), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("hidden", [False, True])
+def test_arrays_made_from_the_key_of_a_repeat_are_refused(hidden):
+    def make(key):
+        layer = eqx.nn.Linear(3, 3, key=key)
+        return ep.frozen((lambda x: layer(x)) if hidden else layer)
+
+    with pytest.raises(ValueError, match="Freeze only what is made outside"):
+        ep.repeat(make, 2, key=KEY)
+
+
+def test_description():
+    described = ep.describe(ep.chain(ep.frozen(LAYER), ep.frozen(lambda x: LAYER(x))))
+    first, second = described["children"]
+    assert described["parameters"]["count"] == 0
+    assert first["kind"] == second["kind"] == "frozen"
+    assert first["settings"] == {"stage": "Linear"}
+    assert first["arrays"] == {"weight": "float32[3,3]", "bias": "float32[3]"}
+    assert second["settings"] == {"stage": "<lambda>"}
+    assert second["closes_over"] == {"LAYER": "Linear"}
+    assert "frozen" in str(ep.draw(ep.chain(ep.frozen(LAYER)), X))
+
+
+def test_only_stages_can_be_frozen(unchecked):
+    with pytest.raises(TypeError, match="A stage is a callable"):
+        ep.frozen(3)
