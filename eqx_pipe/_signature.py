@@ -36,8 +36,10 @@ def why_not(fn: Any, num_inputs: int) -> str | None:
     if _plainly_takes(fn, num_inputs):
         return None
     # Instances share the signature of their class, unless they wrap something.
-    alike = isinstance(fn, eqx.Module) and not hasattr(fn, "__wrapped__")
-    return _class_why_not(type(fn), num_inputs) if alike else _why_not(fn, num_inputs)
+    cls = type(fn)
+    own = hasattr(cls, "__wrapped__") or "__signature__" in vars(cls)
+    alike = issubclass(cls, eqx.Module) and not own
+    return _class_why_not(cls, num_inputs) if alike else _why_not(fn, num_inputs)
 
 
 @ft.cache

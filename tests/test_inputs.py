@@ -13,6 +13,20 @@ import pytest
 import eqx_pipe as ep
 
 KEY = jr.key(0)
+
+
+class Jitted(eqx.Module):
+    @eqx.filter_jit
+    def __call__(self, x, *, key=None):
+        return x
+
+
+class Pair(eqx.Module):
+    @eqx.filter_jit
+    def __call__(self, x, y, *, key=None):
+        return x
+
+
 GRU = eqx.nn.GRUCell(3, 3, key=KEY)
 ATTENTION = eqx.nn.MultiheadAttention(1, 3, key=KEY)
 
@@ -53,6 +67,9 @@ SEVERAL = {
     "gru": GRU,
     "lstm": eqx.nn.LSTMCell(3, 3, key=KEY),
     "with a key": lambda a, b, key: a,
+    "jitted method": Pair(),
+    "frozen": ep.frozen(lambda a, b: a),
+    "frozen layer": ep.frozen(GRU),
 }
 SINGLE = {
     "key": lambda x, key: x,
@@ -70,6 +87,9 @@ SINGLE = {
     "relu": jax.nn.relu,
     "pool": eqx.nn.MaxPool1d(2),
     "filter_vmap": eqx.filter_vmap(lambda x: x),
+    "jitted method": Jitted(),
+    "frozen": ep.frozen(max),
+    "frozen state": ep.frozen(eqx.nn.BatchNorm(3, "batch", mode="batch")),
 }
 
 

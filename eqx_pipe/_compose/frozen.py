@@ -1,5 +1,6 @@
 """A stage whose arrays are constants, no parameters."""
 
+import inspect
 from typing import Any
 
 import equinox as eqx
@@ -29,6 +30,10 @@ class Frozen(Stage):
     def is_stateful(self) -> bool:
         """Whether the frozen stage takes and returns an `equinox.nn.State`."""
         return is_stateful(self.fixed)
+
+    @property
+    def __signature__(self) -> inspect.Signature:  # how many inputs it takes
+        return inspect.signature(self.stage)
 
     def __call__(self, *args: PyTree, key: Key | None = None) -> Any:
         stage = self.stage
