@@ -3,6 +3,7 @@
 import dis
 import functools as ft
 import inspect
+import sys
 import sysconfig
 import types
 from collections.abc import Callable, Iterator, Mapping
@@ -12,7 +13,11 @@ import equinox as eqx
 import jax
 import jax.tree_util as jtu
 
+from ._tree import join_path, path_name
+
 JITTED = type(jax.jit(lambda: None))
+IsLeaf = Callable[[Any], bool]
+_CONTAINERS = (list, tuple, dict)
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, type, types.CodeType)
 
 
@@ -51,7 +56,7 @@ def opaque_leaves(tree: Any) -> list[Any]:
     if type(tree) is types.FunctionType:
         return [tree]
     found = []
-    for leaf in leaves_of(tree, _has_function):
+    for leaf in jtu.tree_leaves(tree, is_leaf=_has_function):
         if isinstance(leaf, jtu.Partial):
             found += opaque_leaves((leaf.func, leaf.args, leaf.keywords))
         elif _has_function(leaf):
@@ -64,21 +69,57 @@ def opaque_leaves(tree: Any) -> list[Any]:
     return found
 
 
-def leaves_of(value: Any, is_leaf: Callable[[Any], bool] | None = None) -> list[Any]:
-    """The leaves of anything that a function may hold."""
-    try:
-        return jtu.tree_leaves(value, is_leaf=is_leaf)
-    except (TypeError, ValueError):  # a dict whose keys have no order, say
-        values = value.values() if isinstance(value, Mapping) else ()
-        return [leaf for inner in values for leaf in leaves_of(inner, is_leaf)]
+def leaves_of(value: Any, is_leaf: IsLeaf = lambda _: False) -> Iterator[Any]:
+    """The leaves of anything that a function may hold, but numbers and text."""
+    return (leaf for _, leaf in named_leaves_of(value, is_leaf, named=False))
+
+
+def named_leaves_of(
+    value: Any, is_leaf: IsLeaf = lambda _: False, named: bool = True
+) -> Iterator[tuple[str, Any]]:
+    """The same with the names of their paths.
+
+    Containers of Python are walked here: one that holds itself would exhaust the stack
+    in JAX's walk, and JAX wants the keys of a dict to have an order.
+    """
+    seen, stack = set(), [("", value)]
+    while stack:
+        path, node = stack.pop()
+        container = isinstance(node, _CONTAINERS)
+        if container and id(node) not in seen and not is_leaf(node):
+            seen.add(id(node))
+            items = node.items() if isinstance(node, dict) else enumerate(node)
+            kept = [item for item in items if type(item[1]) not in _PLAIN]
+            stack += [(join_path(path, name), x) for name, x in reversed(kept)]
+        elif not container:
+            inner = _flattened(node, is_leaf, named)
+            if len(inner) == 1 and inner[0][1] is node:
+                yield path, node
+            else:
+                stack += [(join_path(path, name), x) for name, x in reversed(inner)]
+
+
+def _flattened(node: Any, is_leaf: IsLeaf, named: bool) -> list[tuple[str, Any]]:
+    """The leaves of a node and the containers of Python in it; itself if it is one."""
+
+    def stop(x: Any) -> bool:
+        return is_leaf(x) or isinstance(x, _CONTAINERS)
+
+    leaves = jtu.tree_leaves(node, is_leaf=stop)
+    if not named or len(leaves) == 1 and leaves[0] is node:
+        return [("", leaf) for leaf in leaves]
+    return [(path_name(p), x) for p, x in jtu.tree_flatten_with_path(node, stop)[0]]
 
 
 def _has_function(node: Any) -> bool:
     """Whether a function stands in the structure of a pytree, which shows no leaf."""
-    cls = type(node)
-    return cls is jtu.Partial or (
-        issubclass(cls, eqx.Module) and hasattr(cls, "__wrapped__")  # `eqx.filter_jit`
-    )
+    return _wraps(type(node))
+
+
+@ft.lru_cache(1024)
+def _wraps(cls: type) -> bool:
+    module = issubclass(cls, eqx.Module)
+    return cls is jtu.Partial or module and hasattr(cls, "__wrapped__")  # `filter_jit`
 
 
 def held(fn: Any) -> Iterator[Held]:
@@ -94,9 +135,10 @@ def held(fn: Any) -> Iterator[Held]:
 def _from_callable(
     fn: Any, path: tuple[str, ...], seen: dict[Any, Any]
 ) -> Iterator[Held]:
-    if id(fn) in seen:
+    mark = _identity(fn)
+    if mark in seen or _is_library_function(fn):
         return
-    seen[id(fn)] = fn  # kept alive, so that no other object gets its identity
+    seen[mark] = fn  # kept alive, so that no other object gets its identity
     names = _names_in(fn)
     for kind, name, value in _contents(fn):
         if not isinstance(value, _PLAIN):
@@ -105,9 +147,9 @@ def _from_callable(
 
 
 def _from_value(
-    item: Held, names: frozenset[str], seen: dict[Any, Any]
+    item: Held, names: tuple[str, ...], seen: dict[Any, Any]
 ) -> Iterator[Held]:
-    mark = id(item.value), names
+    mark = _identity(item.value), names
     if mark in seen:
         return
     seen[mark] = item.value
@@ -124,6 +166,12 @@ def _from_value(
             for name, value in _attributes(leaf, names):
                 inner = Held("attribute", (*item.path, name), value, item.holder)
                 yield from _from_value(inner, names, seen)
+
+
+def _identity(value: Any) -> Any:
+    if isinstance(value, types.MethodType):  # which is made anew at each look
+        return id(value.__func__), id(value.__self__)
+    return id(value)
 
 
 def _contents(fn: Any) -> Iterator[tuple[str, str, Any]]:
@@ -174,19 +222,17 @@ def _globals(fn: types.FunctionType) -> Iterator[tuple[str, str, Any]]:
             yield "global", name, value
 
 
-def _attributes(owner: Any, names: frozenset[str]) -> Iterator[tuple[str, Any]]:
+def _attributes(owner: Any, names: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
     """Those parts of a module of Python, or of an object, that code may speak of.
 
     No attribute is computed: a property is looked at as the method that it is.
     """
     own = getattr(owner, "__dict__", None)
-    if isinstance(own, Mapping):
-        for name in names & own.keys():
-            if not isinstance(own[name], _PLAIN) and not _is_library_function(
-                own[name]
-            ):
-                yield name, own[name]
-    if isinstance(owner, types.ModuleType):
+    for name in names if isinstance(own, Mapping) else ():
+        value = own.get(name)
+        if not isinstance(value, _PLAIN) and not _is_library_function(value):
+            yield name, value
+    if isinstance(owner, types.ModuleType) or _is_library_class(type(owner)):
         return
     for name in names:
         part = inspect.getattr_static(type(owner), name, None)
@@ -197,19 +243,19 @@ def _attributes(owner: Any, names: frozenset[str]) -> Iterator[tuple[str, Any]]:
             yield name, types.MethodType(part, owner)
 
 
-def _names_in(fn: Any) -> frozenset[str]:
+def _names_in(fn: Any) -> tuple[str, ...]:
     """The names of globals and attributes in the code of a callable."""
     if not isinstance(fn, types.FunctionType | types.MethodType | ft.partial):
         fn = inspect.getattr_static(type(fn), "__call__", None)
     fn = getattr(fn, "__func__", fn)
     code = getattr(fn, "__code__", None)
-    return frozenset() if code is None else _code_names(code)
+    return () if code is None else _code_names(code)
 
 
 @ft.lru_cache(1024)
-def _code_names(code: types.CodeType) -> frozenset[str]:
+def _code_names(code: types.CodeType) -> tuple[str, ...]:
     inner = [c for c in code.co_consts if isinstance(c, types.CodeType)]
-    return frozenset(code.co_names).union(*map(_code_names, inner))
+    return tuple(dict.fromkeys(code.co_names + sum(map(_code_names, inner), ())))
 
 
 @ft.lru_cache(1024)
@@ -237,12 +283,18 @@ def _is_library_function(value: Any) -> bool:
     return True
 
 
-_PLACES = tuple(
-    {
-        sysconfig.get_path(name)
-        for name in ("stdlib", "platstdlib", "purelib", "platlib")
-    }
-) + (__file__.rpartition("_closure")[0], "<frozen ")
+_PLACES = (
+    *map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib")),
+    __file__.rpartition("_closure")[0],
+    "<frozen ",
+)
+
+
+@ft.lru_cache(1024)
+def _is_library_class(cls: type) -> bool:
+    module = sys.modules.get(cls.__module__)
+    own = module is None or cls.__module__ == "__main__"
+    return not own and _is_library(getattr(module, "__file__", None) or "<frozen ")
 
 
 @ft.lru_cache(4096)

@@ -9,7 +9,15 @@ import jax.tree_util as jtu
 import numpy as np
 from jax.core import Tracer
 
-from ._closure import JITTED, Fixed, Held, held, leaves_of, opaque_leaves
+from ._closure import (
+    JITTED,
+    Fixed,
+    Held,
+    held,
+    leaves_of,
+    named_leaves_of,
+    opaque_leaves,
+)
 from ._errors import message
 from ._tree import leaf_text, leaves_with_names
 
@@ -85,19 +93,12 @@ def constants(stage: Any) -> dict[str, str]:
     found = {}
     for fn in opaque_leaves(stage):
         for item in held(fn):
-            for path, leaf in _named_leaves(item.value):
+            for path, leaf in named_leaves_of(item.value, _is_module):
                 if _is_module(leaf):
                     found[_name(item, path)] = _class(leaf)
                 elif isinstance(leaf, np.ndarray) or eqx.is_array(leaf):
                     found[_name(item, path)] = leaf_text(leaf)
     return found
-
-
-def _named_leaves(value: Any) -> list[tuple[str, Any]]:
-    try:
-        return leaves_with_names(value, _is_module)
-    except (TypeError, ValueError):  # a dict whose keys have no order, say
-        return [("", leaf) for leaf in leaves_of(value, _is_module)]
 
 
 def _with_parameters(value: Any) -> list[Any]:

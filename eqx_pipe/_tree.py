@@ -1,6 +1,5 @@
 """Comparing pytrees and naming their leaves."""
 
-from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -21,12 +20,9 @@ def join_path(prefix: str, segment: Any) -> str:
     return f"{prefix}.{segment}" if prefix else str(segment)
 
 
-def leaves_with_names(
-    tree: PyTree, is_leaf: Callable[[Any], bool] | None = None
-) -> list[tuple[str, Any]]:
+def leaves_with_names(tree: PyTree) -> list[tuple[str, Any]]:
     """Every leaf with the name of its path."""
-    named = jtu.tree_flatten_with_path(tree, is_leaf)[0]
-    return [(path_name(path), leaf) for path, leaf in named]
+    return [(path_name(p), leaf) for p, leaf in jtu.tree_flatten_with_path(tree)[0]]
 
 
 def is_key_array(x: Any) -> bool:

@@ -274,6 +274,27 @@ def test_a_global_that_is_not_there_yet_is_no_error():
     ep.chain(lambda x: not_defined_yet(x))  # noqa: F821  # pyright: ignore
 
 
+def test_what_holds_itself_is_looked_at_once():
+    class Mutual:
+        def one(self, x):
+            return self.other(x)
+
+        def other(self, x):
+            return self.one(x) if x is None else self.net(x)
+
+    held = {"itself": {}, 1: "keys without order"}
+    held["itself"]["back"] = held
+    mutual = Mutual()
+    mutual.back, mutual.net = mutual, jnp.tanh
+    for stage in (lambda x: held and x, mutual.one):
+        ep.chain(stage)
+        ep.describe(ep.chain(stage))
+    held["list"], mutual.net = [LAYER], LAYER
+    for stage in (lambda x: held and x, mutual.one):
+        with pytest.raises(ValueError, match="hides parameters"):
+            ep.chain(stage)
+
+
 def test_functions_of_installed_packages_are_trusted():
     """Their code may name any global; what is handed over to them is looked at."""
     code = compile(
