@@ -56,10 +56,10 @@ def opaque_leaves(tree: Any) -> list[Any]:
     if type(tree) is types.FunctionType:
         return [tree]
     found = []
-    for leaf in jtu.tree_leaves(tree, is_leaf=_has_function):
+    for leaf in jtu.tree_leaves(tree, is_leaf=has_function):
         if isinstance(leaf, jtu.Partial):
             found += opaque_leaves((leaf.func, leaf.args, leaf.keywords))
-        elif _has_function(leaf):
+        elif has_function(leaf):
             inner = leaf.__wrapped__
             # A method of a module shows what the module does.
             method = isinstance(inner, types.MethodType)
@@ -111,7 +111,7 @@ def _flattened(node: Any, is_leaf: IsLeaf, named: bool) -> list[tuple[str, Any]]
     return [(path_name(p), x) for p, x in jtu.tree_flatten_with_path(node, stop)[0]]
 
 
-def _has_function(node: Any) -> bool:
+def has_function(node: Any) -> bool:
     """Whether a function stands in the structure of a pytree, which shows no leaf."""
     return _wraps(type(node))
 
@@ -154,10 +154,10 @@ def _from_value(
         return
     seen[mark] = item.value
     yield item
-    for leaf in leaves_of(item.value, _has_function):
+    for leaf in leaves_of(item.value, has_function):
         if isinstance(leaf, (Fixed, *_PLAIN)) or eqx.is_array(leaf):
             continue
-        if _has_function(leaf):
+        if has_function(leaf):
             for fn in opaque_leaves(leaf):
                 yield from _from_callable(fn, item.path, seen)
         elif callable(leaf) and item.path[-1] != "__self__":
@@ -228,7 +228,8 @@ def _attributes(owner: Any, names: tuple[str, ...]) -> Iterator[tuple[str, Any]]
     No attribute is computed: a property is looked at as the method that it is.
     """
     own = getattr(owner, "__dict__", None)
-    for name in names if isinstance(own, Mapping) else ():
+    own = own if isinstance(own, Mapping) else {}  # none in a class with slots
+    for name in names:
         value = own.get(name)
         if not isinstance(value, _PLAIN) and not _is_library_function(value):
             yield name, value

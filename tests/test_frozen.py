@@ -35,6 +35,9 @@ STAGES = {
     "with key": lambda x, key: LAYER(x) + jr.normal(key, (3,)),
     "vmap": lambda x: jax.vmap(LAYER)(x[None])[0],
     "jitted": eqx.filter_jit(LAYER),
+    "jitted function": eqx.filter_jit(lambda x: LAYER(x)),
+    "partial": eqx.Partial(lambda f, x: f(x), LAYER),
+    "tree_util.Partial": jtu.Partial(lambda f, x: f(LAYER(x)), LAYER),
     "frozen": ep.frozen(LAYER),
     "repeat": ep.repeat(lambda key: eqx.nn.Linear(3, 3, key=key), 2, key=KEY),
     "merge": ep.parallel(LAYER, jnp.sin, merge=lambda ys: ys[0] * ys[1]),
@@ -71,11 +74,12 @@ def test_gradients_pass_through_to_the_input():
 
 
 def test_frozen_inside_of_a_loss_it_is_a_constant_there():
-    def loss(layers, x):
-        return jnp.sum(ep.chain(ep.frozen(layers[0]), layers[1])(x))
+    def loss(layers, x, wrap):
+        return jnp.sum(ep.chain(ep.frozen(wrap(layers[0])), layers[1])(x))
 
-    first, second = eqx.filter_grad(loss)((linear(), linear(1)), X)
-    assert not jnp.any(first.weight) and jnp.any(second.weight)
+    for wrap in (lambda layer: layer, eqx.filter_jit):
+        first, second = eqx.filter_grad(loss)((linear(), linear(1)), X, wrap)
+        assert not jnp.any(first.weight) and jnp.any(second.weight)
 
 
 def test_one_compilation_for_the_same_arrays():

@@ -10,7 +10,7 @@ from jax.core import Tracer
 from jaxtyping import PyTree
 
 from .._check import check_callable
-from .._closure import Fixed
+from .._closure import Fixed, has_function
 from .._stage import Scope, Stage, call, is_stateful, key_argument
 from .._types import Key, StageLike
 
@@ -45,15 +45,21 @@ class Frozen(Stage):
         return call(stage, tuple(inputs), state, Scope(key))
 
 
-def _is_state_index(node: Any) -> bool:
-    return isinstance(node, eqx.nn.StateIndex)
+def _is_whole(node: Any) -> bool:
+    return isinstance(node, eqx.nn.StateIndex) or has_function(node)
 
 
 def _fix(leaf: Any) -> Any:
-    if eqx.is_inexact_array(leaf):
+    if not callable(leaf) and not eqx.is_inexact_array(leaf):
+        return leaf
+    if any(isinstance(x, Tracer) for x in jtu.tree_leaves(leaf)):
         # Frozen inside of a gradient with respect to it, it is a constant there too.
-        return Fixed(jax.lax.stop_gradient(leaf) if isinstance(leaf, Tracer) else leaf)
-    return Fixed(leaf) if callable(leaf) else leaf
+        leaf = jtu.tree_map(_still, leaf)
+    return Fixed(leaf)
+
+
+def _still(leaf: Any) -> Any:
+    return jax.lax.stop_gradient(leaf) if eqx.is_inexact_array(leaf) else leaf
 
 
 def _thaw(leaf: Any) -> Any:
@@ -93,4 +99,4 @@ def frozen(stage: StageLike) -> Frozen:
         0
     """
     check_callable("frozen", "stage", stage)
-    return Frozen(jtu.tree_map(_fix, stage, is_leaf=_is_state_index))
+    return Frozen(jtu.tree_map(_fix, stage, is_leaf=_is_whole))
