@@ -31,7 +31,6 @@ MISTAKES = [
 UNNAMED = {
     "chain: no key",
     "chain: a state lost",
-    "chain: no stateful layer",
     "chain: hash",
     "sweep: no key",
     "sweep: a hidden need of a key",
