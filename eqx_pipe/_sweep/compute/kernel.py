@@ -25,6 +25,7 @@ from ..._types import Key
 from ..tracing.evaluate import evaluate
 from ..tracing.trace import as_data
 from .dealing import Deal
+from .meshless import without_mesh
 
 POINTS = "eqx_pipe_points"
 """The mesh axis over which points are split."""
@@ -102,6 +103,7 @@ def build(jaxpr: Any, outputs: Sequence[jax.ShapeDtypeStruct], layout: Layout) -
     batch = layout.batch_size
 
     def on_device(
+        device: Int32[Array, ""],
         ctl: UInt32[Array, " control"],
         table: UInt32[Array, "rows columns"] | None,
         arrays: list[Array],
@@ -109,7 +111,6 @@ def build(jaxpr: Any, outputs: Sequence[jax.ShapeDtypeStruct], layout: Layout) -
         key: Key | None,
     ) -> list[Array]:
         points = ctl[0].astype(jnp.int32)
-        device = jax.lax.axis_index(POINTS).astype(jnp.int32)
         deal = layout.deal(points)
         at = point_function(jaxpr, layout, ctl, table, arrays, constants, key)
 
@@ -148,13 +149,19 @@ def build(jaxpr: Any, outputs: Sequence[jax.ShapeDtypeStruct], layout: Layout) -
 def on_each(on_device: Callable[..., list[Array]], layout: Layout) -> Any:
     """A function that every device runs by itself, under `jax.jit`.
 
-    All get the same arguments, and what they give is put together in their order.
+    `on_device` gets the device's number before the arguments, which are the same for
+    all; what the devices give is put together in their order.
     """
+
+    def numbered(*args: Any) -> list[Array]:
+        device = jax.lax.axis_index(POINTS).astype(jnp.int32)
+        return without_mesh(on_device)(device, *args)
+
     # `check_vma` rejects ordinary loops of the user's whose initial carry is constant.
     # Without it a wrong `out_specs` would go unnoticed: they are ours, and tested.
     placement = everywhere(layout)
     mapped = jax.shard_map(
-        on_device,
+        numbered,
         mesh=placement.mesh,
         in_specs=P(),
         out_specs=P(POINTS),
