@@ -142,7 +142,20 @@ def test_a_store_of_another_sweep_is_refused(begun, fn, space, key, says):
     with pytest.raises(ValueError, match=says) as caught:
         ep.sweep(fn, space, key=key, store=begun)
     assert "another path" in str(caught.value)
+    assert ("`fn`" in str(caught.value)) == (fn is not plain)  # only what differs
     assert contents(begun) == was
+
+
+def test_a_larger_space_and_another_function_are_both_named(begun):
+    larger = other(b=ep.Linspace(0, 1, 6))
+    with pytest.raises(ValueError, match=r"dims: b: 5(.|\n)*another program"):
+        ep.sweep(shifted, larger, key=KEY, store=begun)
+    with pytest.raises(ValueError, match="int32 #.*float32 #") as caught:
+        whole = ep.Values(jnp.array([1, 2, 3]))
+        path = begun.parent / "whole.zarr"
+        ep.sweep(lambda p: p["a"], {"a": whole}, store=path)
+        ep.sweep(lambda p: p["a"], {"a": ep.Values([1.0, 2.0, 3.0])}, store=path)
+    assert "another program" not in str(caught.value)
 
 
 def test_force_skips_the_check_of_the_function_alone(begun, tmp_path):

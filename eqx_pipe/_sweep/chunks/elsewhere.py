@@ -23,7 +23,7 @@ from ..compute.plan import CHUNK_BYTES, empty_values
 from ..compute.progress import Progress
 from ..results.result import SweepResult
 from ..tracing.call import fn_name
-from .fingerprint import fingerprint
+from .fingerprint import fingerprint, fingerprint_alone
 from .interrupt import Interrupt
 from .loop import Source, gather, here
 from .remote import check_executor, elsewhere, pack, workers
@@ -98,7 +98,10 @@ def sweep_elsewhere(
         return _in_memory(away, fn, job, costs, isolated, bar, started)
     print_ = fingerprint(job.space, job.key, job.parts, job.traced)
     plan = ft.partial(plan_of, job, processes, name=fn_name(fn))
-    store = opened(away.path, print_, plan, job.batch_size, batch_size, away.resume)
+    alone = ft.partial(fingerprint_alone, fn, job.space, job.key, job.parts)
+    store = opened(
+        away.path, print_, alone, plan, job.batch_size, batch_size, away.resume
+    )
     kept = store.record["batch_size"]
     job = dataclasses.replace(job, batch_size=kept, stretch=store.chunks.points)
 

@@ -5,6 +5,7 @@ of the index and one after the other, as if the sweep had never been interrupted
 """
 
 import dataclasses
+import functools as ft
 import time
 from collections.abc import Callable
 from typing import Any
@@ -30,7 +31,7 @@ from ..results.label import storable as as_stored
 from ..results.result import SweepResult
 from ..tracing.call import fn_name
 from ..tracing.canonical import Writer, digest
-from .fingerprint import fingerprint
+from .fingerprint import fingerprint, fingerprint_alone
 from .fold import InStore, InTurn, until_stopped
 from .interrupt import Interrupt
 from .loop import Source, gather, here
@@ -68,7 +69,10 @@ def reduce_elsewhere(
 
     print_ = fingerprint(job.space, job.key, job.parts, job.traced)
     print_["reduce"] = _identity(reducers, job)
-    store = opened(away.path, print_, plan, job.batch_size, batch_size, away.resume)
+    alone = ft.partial(fingerprint_alone, fn, job.space, job.key, job.parts)
+    store = opened(
+        away.path, print_, alone, plan, job.batch_size, batch_size, away.resume
+    )
     job = dataclasses.replace(job, batch_size=store.record["batch_size"])
     rows = BlockRows(Blocks(job, reducers))
     prefix = InStore(rows, store)

@@ -39,6 +39,7 @@ _LOOK_AGAIN = 256 * 1024 * 1024
 def opened(
     path: Path,
     print_: dict[str, Any],
+    alone: Callable[[], dict[str, str]],
     plan: Callable[[dict[str, Any]], Plan],
     batch_size: int,
     given: Any,
@@ -46,15 +47,16 @@ def opened(
 ) -> Store:
     """The store of a sweep at `path`, made if there is nothing.
 
-    `print_` says what the sweep is, and `plan` is called with it; `given` is the batch
-    size that the user asked for, and `batch_size` what came of it.
+    `print_` says what the sweep is, `alone` what its function is, and `plan` is called
+    with both; `given` is the batch size that the user asked for, and `batch_size` what
+    came of it.
     """
     if is_vacant(path):
-        layout = plan(print_)
+        layout = plan({**print_, "alone": alone()})
         with continuing(path, "be made"):
             create(path, layout)
     store = open_store("sweep", path)
-    check_same(path, store.record, print_, resume)
+    check_same(path, store.record, print_, alone, resume)
     kept = store.record["batch_size"]
     if given != "auto" and batch_size != kept:
         raise ValueError(

@@ -2,9 +2,9 @@
 
 Inside `shard_map` the type of every array names the mesh. Libraries that note the types
 of a function when they trace it, and compare later, then see another type: lineax calls
-a vector of the right shape a "pytree [that] does not match out_structure", Equinox's
+a vector of the right shape one that "does not match out_structure", and Equinox's
 `filter_closure_convert` refuses its own arguments. Nothing in a sweep looks beyond its
-device, so the mesh is taken out of the types, and a function runs as under plain `vmap`.
+device, so the mesh is taken out of the types, and functions run as under `vmap` alone.
 """
 
 from collections.abc import Callable

@@ -304,8 +304,8 @@ def _function(
     """A function by its code and by what it closes over, as it is now."""
     if f in outer:  # it calls itself
         return Same(f)
-    # `equinox.error_if` lists anew at each call the frames that lead to it, which do not
-    # matter, and the messages, which it does not change.
+    # Each `equinox.error_if` makes a list of the frames that lead to it, which do not
+    # matter, and one of its messages, which it does not change.
     ours = f.__module__ == "equinox._errors"
     contents = [
         _freeze(cell.cell_contents, [])

@@ -5,17 +5,19 @@ import functools as ft
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
 import jax.tree_util as jtu
 from jax.core import Tracer
+from jaxtyping import PyTree
 
 from ..._errors import message
 from ..._spaces.geometry import Geometry
 from ..._spaces.space import Space
 from ..._tree import can_be_traced, is_key_array
-from ..._types import Key
+from ..._types import ClosedJaxpr, Key
 from .call import call
 from .kept import Kept
 from .program import Program, identify
@@ -114,6 +116,35 @@ def trace(
             )
         )
     return Traced(jaxpr, arrays, structure, outputs, kinds)
+
+
+def trace_alone(
+    function: str,
+    fn: Callable[..., Any],
+    space: Space,
+    key: Key | None,
+    plain: Sequence[int] = (),
+) -> tuple[PyTree, ClosedJaxpr]:
+    """An abstract point of `space`, and `fn` traced on it.
+
+    Unlike what `trace` gives this does not depend on how many points there are, or on
+    how they are worked out.
+    """
+    geometry = space.geometry
+    digits = [jax.ShapeDtypeStruct((), jnp.int32)] * len(geometry.lengths)
+    at = ft.partial(geometry.point, geometry.leaves, space.key, plain=plain)
+    point = eqx.filter_eval_shape(at, digits)
+    arrays, static = eqx.partition(point, _is_struct)
+    point_key = jtu.tree_map(_struct, key)
+
+    def flat(arrays: PyTree, key: Key | None) -> PyTree:
+        return call(function, fn, eqx.combine(arrays, static), key)
+
+    return point, jax.make_jaxpr(flat)(arrays, point_key)
+
+
+def _is_struct(x: Any) -> bool:
+    return isinstance(x, jax.ShapeDtypeStruct)
 
 
 def as_data(leaf: Any) -> Any:
