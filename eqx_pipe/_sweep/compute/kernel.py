@@ -153,7 +153,7 @@ def on_each(on_device: Callable[..., list[Array]], layout: Layout) -> Any:
     all; what the devices give is put together in their order.
     """
 
-    def numbered(*args: Any) -> list[Array]:
+    def points_of_device(*args: Any) -> list[Array]:
         device = jax.lax.axis_index(POINTS).astype(jnp.int32)
         return without_mesh(on_device)(device, *args)
 
@@ -161,7 +161,7 @@ def on_each(on_device: Callable[..., list[Array]], layout: Layout) -> Any:
     # Without it a wrong `out_specs` would go unnoticed: they are ours, and tested.
     placement = everywhere(layout)
     mapped = jax.shard_map(
-        numbered,
+        points_of_device,
         mesh=placement.mesh,
         in_specs=P(),
         out_specs=P(POINTS),

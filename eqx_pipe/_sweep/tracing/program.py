@@ -17,8 +17,10 @@ import weakref
 from collections.abc import Iterator
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.extend.core
+import jax.tree_util as jtu
 import numpy as np
 from jax.core import Tracer
 
@@ -253,8 +255,17 @@ def _freeze(x: Any, witnesses: list[tuple[Any, Any]]) -> Any:
         return (Tracer, x.aval)
     if isinstance(x, jax.Array) or hasattr(x, "__array__"):
         return _array(x)
+    if isinstance(x, jtu.PyTreeDef):
+        return _structure(x, witnesses)
+    if isinstance(x, eqx.Module):
+        leaves, structure = jtu.tree_flatten(x)
+        return _freeze((structure, leaves), witnesses)
     if _is_flatten(x):
         return _freeze(("Flatten", *x.get()), witnesses)
+    held = getattr(x, "__dict__", {})
+    if any(map(is_jaxpr, held.values())):
+        # Optimistix says of all its wrappers of jaxprs that they are equal.
+        return (type(x), _freeze(held, witnesses))
     if callable(x) and not type(x).__module__.startswith("jax."):
         return Same(x)
     if dataclasses.is_dataclass(x):
@@ -277,6 +288,12 @@ def _array(x: Any) -> Any:
     if len(content) > _SHORT:  # a key lives longer than what it is made from
         content = hashlib.sha256(content).digest()
     return (str(value.dtype), value.shape, weak, content)
+
+
+def _structure(x: Any, witnesses: list[tuple[Any, Any]]) -> Any:
+    """The nodes of a pytree; what is equal to JAX may yet hold other jaxprs."""
+    children = tuple(_structure(child, witnesses) for child in x.children())
+    return (jtu.PyTreeDef, _freeze(x.node_data(), witnesses), children)
 
 
 def _is_flatten(x: Any) -> bool:
