@@ -27,7 +27,7 @@ from .fingerprint import fingerprint, fingerprint_alone
 from .interrupt import Interrupt
 from .loop import Source, gather, here
 from .remote import check_executor, elsewhere, pack, workers
-from .stored import fill, opened, plan_of, result_of
+from .stored import fill, opened, plan_of, refuse_failed, result_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,9 +111,17 @@ def sweep_elsewhere(
         packed = pack(fn, job, isolated)
         return elsewhere(away.executor, packed, job, store.chunks, costs, bar)
 
+    def refuse(failed: np.ndarray) -> None:
+        if not isolated:
+            refuse_failed(store.path, failed)
+
     share, named = away.part or (0, 1), away.part is not None
-    fill(store, source, share, named, bar, job)
-    return result_of(store, job, fn, started)
+    fill(store, source, share, named, bar, job, refuse)
+    result = result_of(store, job, fn, started)
+    # Other processes may have written some since.
+    missing = False if result.missing is None else result.missing
+    refuse(np.flatnonzero(~(result.ok | missing)))
+    return result
 
 
 def _in_memory(

@@ -36,7 +36,7 @@ from .fold import InStore, InTurn, until_stopped
 from .interrupt import Interrupt
 from .loop import Source, gather, here
 from .remote import elsewhere, pack, workers
-from .stored import fill, opened
+from .stored import fill, opened, refuse_failed
 
 Bar = Callable[..., Progress]
 
@@ -85,11 +85,18 @@ def reduce_elsewhere(
             inner = elsewhere(away.executor, packed, rows, store.chunks, None, shown)
         return until_stopped(inner, prefix)
 
+    def refuse(blocks: np.ndarray) -> None:
+        # Where a reducer stops the sweep, blocks behind that do not count.
+        if len(blocks) and not isolated and not reducers.stops:
+            refuse_failed(store.path, InStore(rows, store).all()[0].failed)
+
     prefix.advance()
     if not prefix.stopped:
         share, named = away.part or (0, 1), away.part is not None
-        fill(store, source, share, named, bar, rows)
+        fill(store, source, share, named, bar, rows, refuse)
     fold, gaps = InStore(rows, store).all()
+    if not isolated:
+        refuse_failed(store.path, fold.failed)
     return _result(fold, gaps, job, fn, started)
 
 

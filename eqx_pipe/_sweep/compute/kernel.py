@@ -133,7 +133,7 @@ def build(jaxpr: Any, outputs: Sequence[jax.ShapeDtypeStruct], layout: Layout) -
                 chosen = pointers(layout, table, offsets)
             return [
                 jax.lax.dynamic_update_slice_in_dim(into, out, step * batch, 0)
-                for into, out in zip(filled, jax.vmap(lane)(chosen), strict=True)
+                for into, out in zip(filled, side_by_side(lane, chosen), strict=True)
             ]
 
         empty = [
@@ -186,6 +186,21 @@ def pointers(
         return offsets
     assert table is not None
     return table.at[offsets].get(mode="promise_in_bounds")
+
+
+def side_by_side(
+    lane: Callable[[UInt32[Array, "..."]], list[Any]],
+    chosen: UInt32[Array, "batch ..."],
+) -> list[Any]:
+    """A function at each of some points, vectorised if there are several.
+
+    Under `jax.vmap` both branches of a `cond` run, a loop runs its body for lanes that
+    have finished, and a callback of nothing that differs runs once for all of them. A
+    point by itself is computed as the function is written.
+    """
+    if len(chosen) > 1:
+        return jax.vmap(lane)(chosen)
+    return [out[None] for out in lane(chosen[0])]
 
 
 def point_function(

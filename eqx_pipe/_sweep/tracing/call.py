@@ -86,7 +86,7 @@ def _missing(function: str) -> MissingKeyError:
 def _works_with_key(fn: Callable[..., Any], point: PyTree) -> bool:
     """Whether a call that failed without a key works with one; tried abstractly."""
     try:
-        jax.eval_shape(lambda: jtu.tree_map(jnp.asarray, fn(point, key=jr.key(0))))
+        jax.eval_shape(lambda: _checked("sweep", fn(point, key=jr.key(0))))
     except Exception:
         return False
     return True
@@ -95,6 +95,16 @@ def _works_with_key(fn: Callable[..., Any], point: PyTree) -> bool:
 def _checked(function: str, out: PyTree) -> PyTree:
     """The output with arrays for numbers; a `TypeError` for anything else."""
     leaves, structure = jtu.tree_flatten(out)
+    if not leaves:
+        raise TypeError(
+            message(
+                function,
+                f"`fn` returned {describe_value(out)}, in which there is no array or "
+                "number.",
+                "Is its `return` missing? A function that only prints or writes may "
+                "return 0.",
+            )
+        )
     arrays = [_as_array(leaf) for leaf in leaves]
     for k, array in enumerate(arrays):
         if array is None:

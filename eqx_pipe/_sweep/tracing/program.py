@@ -65,6 +65,11 @@ class Identity:
     def __init__(self, parts: Any):
         self._parts, self._hash = parts, hash(parts)
 
+    @property
+    def parts(self) -> Any:
+        """What it is made of."""
+        return self._parts
+
     def __hash__(self) -> int:
         return self._hash
 

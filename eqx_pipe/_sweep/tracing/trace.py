@@ -20,6 +20,7 @@ from ..._tree import can_be_traced, is_key_array
 from ..._types import ClosedJaxpr, Key
 from .call import call
 from .kept import Kept
+from .numbers import note_compilation
 from .program import Program, identify
 from .reading import Reading, read
 
@@ -32,7 +33,8 @@ class Traced:
 
     `jaxpr` takes `arrays` (the array leaves of the space), one `int32` position for
     each dim, and the point's key if there is one. Arrays that the function closes
-    over are its constants.
+    over are its constants. `source` is what was traced: the function, the space, and
+    the positions of `Static` values.
     """
 
     jaxpr: Any
@@ -40,6 +42,19 @@ class Traced:
     structure: Any
     outputs: list[jax.ShapeDtypeStruct]
     key_kinds: list[Any]
+    source: tuple[Callable[..., Any], Space, Sequence[int]]
+
+    def note_compilation(self, layout: Any) -> None:
+        """Warns if it is compiled again and again for nothing but another number."""
+        note_compilation(self.program, *self.source, layout)
+
+    @property
+    def has_effects(self) -> bool:
+        """Whether it prints, writes or calls back, so that one sees how often it runs.
+
+        `equinox.error_if` does not: what it calls is pure for JAX.
+        """
+        return bool(self.jaxpr.effects)
 
     @ft.cached_property
     def program(self) -> Program:
@@ -115,7 +130,8 @@ def trace(
                 "`eqx_pipe.vmap_space`, which is a pure function.",
             )
         )
-    return Traced(jaxpr, arrays, structure, outputs, kinds)
+    source = (fn, space, plain)
+    return Traced(jaxpr, arrays, structure, outputs, kinds, source)
 
 
 def trace_alone(
