@@ -8,7 +8,8 @@ import hypothesis.strategies as st
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytestfrom jax.experimental import io_callback
+import pytest
+from jax.experimental import io_callback
 
 import eqx_pipe as ep
 
