@@ -315,6 +315,26 @@ def test_points_that_fail_are_stored_as_failed(tmp_path):
     assert result.to_xarray()["status"].values.tolist() == [1] * 11 + [2] * 2
 
 
+@pytest.mark.parametrize("first", [{}, {"part": (0, 2)}])
+def test_failures_in_a_store_are_raised(tmp_path, first):
+    space, path = ep.Linspace(0, 3, 13), tmp_path / "runs.zarr"
+    asked = {"batch_size": 2, "mesh": one_device(), "store": path}
+
+    def fn(p):
+        return eqx.error_if(p, (p == 0.0) | (p == 1.0), "no")
+
+    ep.sweep(fn, space, on_error="isolate", **first, **asked)
+    done = np.array(xarray.open_zarr(path)["status"])
+    with pytest.raises(ep.SweepError, match='on with `on_error="isolate"`') as caught:
+        ep.sweep(fn, space, **asked)
+    assert caught.value.indices == (0, 4)
+    assert "failed at 2 points (0, 4)" in str(caught.value)
+    # Before anything is computed.
+    assert np.array_equal(xarray.open_zarr(path)["status"], done)
+    result = ep.sweep(fn, space, on_error="isolate", **asked)
+    assert np.flatnonzero(~result.ok).tolist() == [0, 4]
+
+
 def test_order_by_changes_nothing_in_a_store(tmp_path):
     space = some_space(3)
     asked = {"batch_size": 2, "mesh": one_device()}
