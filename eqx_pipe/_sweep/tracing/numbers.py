@@ -7,7 +7,6 @@ an array would not.
 
 import dataclasses
 import functools as ft
-import inspect
 import threading
 import types
 import warnings
@@ -18,6 +17,7 @@ import jax
 import numpy as np
 
 from ..._errors import message
+from ..._spaces.geometry import Geometry
 from ..._spaces.space import Space
 from ..._spaces.static import identity
 from ..._tree import can_be_traced, join_path, leaves_with_names
@@ -38,6 +38,7 @@ def note_compilation(
     program: Program,
     fn: Callable[..., Any],
     space: Space,
+    geometry: Geometry,
     plain: Sequence[int],
     layout: Any,
 ) -> None:
@@ -46,22 +47,30 @@ def note_compilation(
     `plain` has a position for each dim, for the values of `Static` axes, each of which
     is rightly compiled by itself; `layout` is what else the compilation depends on.
     """
+    statics = [
+        axis.value(plain[dim], None)
+        for axis, dim in zip(geometry.axes.values(), geometry.axis_dims, strict=True)
+        if axis.is_static
+    ]
+    if not all(map(_is_lasting, statics)):
+        return  # an object that is gone may be taken for another one
     held = _Held()
     for name, leaf in leaves_with_names(space.tree):
         if not can_be_traced(leaf):
             held.look(leaf, name, "in the space")
     held.look(fn, "", "in the function")
     codes = tuple(held.codes)
-    form = (_form(program.identity, {}), codes, _statics(space, plain), layout)
+    form = (_form(program.identity, {}), hash(codes), hash(layout))
     with _lock:
-        programs: dict[int, Any] = _forms.setdefault(hash(form), {})
+        place = (*form, *map(identity, statics))
+        programs: dict[int, Any] = _forms.setdefault(place, {})
         if len(programs) >= _PATIENCE:
             return
         programs[hash(program.identity)] = held.numbers
         if len(programs) < _PATIENCE:
             return
         found = _differing(list(programs.values()))
-        place = hash((codes, tuple(found)))
+        place = hash((codes, tuple(found)))  # whatever the static values and layout
         if _said.get(place):
             return
         _said.put(place, True)
@@ -91,12 +100,9 @@ def _warn(fn: Callable[..., Any], found: dict[str, list[Any]]) -> None:
 
 def _differing(programs: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
     """The numbers that are not the same in all programs, with their values."""
-    found = {}
-    for name in programs[0]:
-        values = [numbers.get(name) for numbers in programs]
-        if len({(type(value), repr(value)) for value in values}) > 1:
-            found[name] = values
-    return found
+    everywhere = [n for n in programs[0] if all(n in numbers for numbers in programs)]
+    found = {name: [numbers[name] for numbers in programs] for name in everywhere}
+    return {n: values for n, values in found.items() if len({*map(repr, values)}) > 1}
 
 
 def _form(x: Any, known: dict[int, int]) -> int:
@@ -112,12 +118,12 @@ def _form(x: Any, known: dict[int, int]) -> int:
     return hash(tuple(_form(item, known) for item in x))
 
 
-def _statics(space: Space, plain: Sequence[int]) -> tuple[Any, ...]:
-    geometry = space.geometry
-    pairs = zip(geometry.axes.values(), geometry.axis_dims, strict=True)
-    return tuple(
-        identity(axis.value(plain[dim], None)) for axis, dim in pairs if axis.is_static
-    )
+def _is_lasting(value: Any) -> bool:
+    """Whether a static value tells itself apart, or is a function, which is small."""
+    if isinstance(value, tuple):
+        return all(map(_is_lasting, value))
+    plain = isinstance(value, bool | int | float | complex | str | bytes)
+    return value is None or plain or hasattr(value, "__name__")
 
 
 @dataclasses.dataclass
@@ -141,6 +147,8 @@ class _Held:
         for inner, value in _inside(x):
             dotted = join_path(name, inner) if inner else name
             self.look(value, dotted, where, depth + 1)
+            if self.left < 0:
+                return
 
 
 def _inside(x: Any) -> Iterable[tuple[str, Any]]:
@@ -169,8 +177,10 @@ def _in_function(f: types.FunctionType) -> Iterator[tuple[str, Any]]:
             yield name, cell.cell_contents
         except ValueError:  # not assigned yet
             continue
-    given = inspect.signature(f).parameters.values()
-    yield from ((p.name, p.default) for p in given if p.default is not p.empty)
+    defaults = f.__defaults__ or ()
+    first = code.co_argcount - len(defaults)
+    yield from zip(code.co_varnames[first:], defaults, strict=False)
+    yield from (f.__kwdefaults__ or {}).items()
     for name in code.co_names:
         if _is_number(f.__globals__.get(name)):
             yield name, f.__globals__[name]

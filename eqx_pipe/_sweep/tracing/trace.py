@@ -33,8 +33,8 @@ class Traced:
 
     `jaxpr` takes `arrays` (the array leaves of the space), one `int32` position for
     each dim, and the point's key if there is one. Arrays that the function closes
-    over are its constants. `source` is what was traced: the function, the space, and
-    the positions of `Static` values.
+    over are its constants. `source` is what was traced: the function, the space with
+    its geometry, and the positions of `Static` values.
     """
 
     jaxpr: Any
@@ -42,7 +42,7 @@ class Traced:
     structure: Any
     outputs: list[jax.ShapeDtypeStruct]
     key_kinds: list[Any]
-    source: tuple[Callable[..., Any], Space, Sequence[int]]
+    source: tuple[Callable[..., Any], Space, Geometry, Sequence[int]]
 
     def note_compilation(self, layout: Any) -> None:
         """Warns if it is compiled again and again for nothing but another number."""
@@ -130,7 +130,7 @@ def trace(
                 "`eqx_pipe.vmap_space`, which is a pure function.",
             )
         )
-    source = (fn, space, plain)
+    source = (fn, space, geometry, plain)
     return Traced(jaxpr, arrays, structure, outputs, kinds, source)
 
 
