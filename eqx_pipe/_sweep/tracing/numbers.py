@@ -47,11 +47,8 @@ def note_compilation(
     `plain` has a position for each dim, for the values of `Static` axes, each of which
     is rightly compiled by itself; `layout` is what else the compilation depends on.
     """
-    statics = [
-        axis.value(plain[dim], None)
-        for axis, dim in zip(geometry.axes.values(), geometry.axis_dims, strict=True)
-        if axis.is_static
-    ]
+    pairs: Any = zip(geometry.axes.values(), geometry.axis_dims, strict=True)
+    statics = [axis.value(plain[dim], None) for axis, dim in pairs if axis.is_static]
     if not all(map(_is_lasting, statics)):
         return  # an object that is gone may be taken for another one
     held = _Held()
