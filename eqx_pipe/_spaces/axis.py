@@ -59,6 +59,14 @@ class Axis(eqx.Module):
         return None
 
     @property
+    def attrs(self) -> dict[str, str]:
+        """What people are told of the values, as xarray's attributes of a coordinate.
+
+        `long_name` is a label and `units` the unit, as in the CF conventions.
+        """
+        return {}
+
+    @property
     def is_static(self) -> bool:
         """Whether values are Python values, and `value` takes no traced position."""
         return False

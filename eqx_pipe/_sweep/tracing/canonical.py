@@ -101,7 +101,8 @@ class Writer:
         if inspect.ismethod(x):
             return f"{self.value(x.__self__)}.{x.__name__}"
         if dataclasses.is_dataclass(x):
-            fields = [f.name for f in dataclasses.fields(x) if hasattr(x, f.name)]
+            compared = [f.name for f in dataclasses.fields(x) if f.compare]
+            fields = [name for name in compared if hasattr(x, name)]
             shown = [f"{name}={self.value(getattr(x, name))}" for name in fields]
             return f"{self.value(type(x))}({_joined(shown)})"
         if callable(x):
