@@ -4,20 +4,27 @@ from typing import Any
 
 import numpy as np
 
+from .marks import kinds, marks_in
+from .roles import Roles
 from .scale import scale_of
 
 
-def heat(ax: Any, array: Any, log: frozenset[str], bounds: Any = None) -> Any:
-    """Draws a `DataArray` of two dims, the first along x; a NaN is a blank cell.
+def heat(ax: Any, array: Any, roles: Roles, log: frozenset[str], colours: Any) -> None:
+    """Draws a `DataArray` of two dims; what is no number has a filling of its own."""
+    from matplotlib.colors import ListedColormap
 
-    Gives what a colour bar is made of. `bounds` are those of the colours.
-    """
-    x, y = (scale_of(array, dim, log) for dim in array.dims)
-    values = np.asarray(array.values)[np.ix_(x.order, y.order)]
-    low, high = bounds or (None, None)
-    mesh = ax.pcolormesh(
-        x.edges, y.edges, np.ma.masked_invalid(values).T, vmin=low, vmax=high
-    )
+    assert roles.y is not None, "please report"
+    array = array.transpose(roles.y.dim, roles.x.dim)
+    x, y = (scale_of(array, p.dim, p.column, log) for p in (roles.x, roles.y))
+    found = kinds(array)[np.ix_(y.order, x.order)]
+    values = np.asarray(array.values)[np.ix_(y.order, x.order)]
+    shown = np.ma.masked_where(found > 0, values)
+    ax.pcolormesh(x.edges, y.edges, shown, norm=colours.norm, cmap=colours.cmap)
+    for kind, mark in marks_in(found):
+        where = np.ma.masked_where(found != kind, np.zeros(found.shape))
+        cells = mark.cell()
+        cells["cmap"] = ListedColormap([cells.pop("facecolor")])
+        # Not `pcolormesh`, which has no hatches.
+        ax.pcolor(x.edges, y.edges, where, **cells)
     x.show(ax, "x")
     y.show(ax, "y")
-    return mesh
