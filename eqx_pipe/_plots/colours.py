@@ -36,6 +36,8 @@ def colours_of(
     colours = ScalarMappable(norm, options["cmap"])
     if ends != (None, None):
         colours.set_clim(*ends)
+    # A logarithm has no colour for zero, which is below all others.
+    colours.set_cmap(colours.cmap.with_extremes(bad=colours.cmap(0.0)))
     finite = values[np.isfinite(values)]
     colours.norm.autoscale_None(finite if finite.size else np.array([0.0, 1.0]))
     colours.set_array(finite)

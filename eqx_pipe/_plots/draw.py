@@ -6,7 +6,7 @@ from typing import Any
 from .._errors import describe_value, message
 from .colours import COLOURS, bar, colours_of
 from .heat import heat
-from .line import hue_colours, hue_scale, is_repeated, line
+from .line import hue_colours, is_repeated, line
 from .marks import kinds, legend, marks_in
 from .panels import label_outer, layout_of, subplots
 from .parallel import MOST_AXES, parallel
@@ -14,6 +14,7 @@ from .pick import pick
 from .roles import ROLES, Roles, roles_of
 from .scale import label_of
 from .scatter import scatter
+from .together import place_scale
 
 _PAINT: Mapping[str, Callable[..., None]] = {
     "line": line,
@@ -56,7 +57,7 @@ def draw(
             ax = plt.subplots(layout="constrained", figsize=size)[1]
         figure, axes, first = ax.figure, ax, ax
         paint(ax, array, roles, log, colours)
-        ax.set_title(title, pad=22 if marks else None)
+        ax.set_title(title, pad=24 if marks else None)
     else:
         wide = roles.kind == "parallel"
         figure, axes = subplots(plt, layout, wide)
@@ -66,16 +67,19 @@ def draw(
             panel.set_title(text, fontsize="medium")
         label_outer(axes, layout)
         figure.suptitle(title)
-    if colours is not None:
+    if colours is not None and colours.get_array().size:
         label = label_of(array)
         if roles.kind == "line" and roles.hue is not None:
-            label = hue_scale(array, roles.hue, log).label
+            label = place_scale(array, roles.hue, log).label
         bar(figure, colours, axes, label)
     elif roles.hue is not None:
         _name_lines(first, array, roles, log)
-    if marks:
-        whole = layout is not None
-        legend(figure if whole else ax, marks, roles.kind == "heat", whole)
+    if marks and layout is not None:
+        legend(figure, marks, roles.kind == "heat", loc="outside lower center")
+    elif marks:
+        above = (1, 1.06 if roles.kind == "parallel" else 1)  # numbers stand there too
+        place = {"loc": "lower right", "bbox_to_anchor": above, "borderaxespad": 0.1}
+        legend(ax, marks, roles.kind == "heat", **place)
     return axes
 
 
@@ -83,7 +87,7 @@ def _name_lines(ax: Any, array: Any, roles: Roles, log: frozenset[str]) -> None:
     """A legend beside the lines, which covers none."""
     assert roles.hue is not None, "please report"
     repeated = is_repeated(array, roles.hue)
-    title = None if repeated else hue_scale(array, roles.hue, log).label
+    title = None if repeated else place_scale(array, roles.hue, log).label
     count = len(ax.get_legend_handles_labels()[0])
     ax.legend(
         title=title,

@@ -4,15 +4,17 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int
 
 from .._errors import message
 from .colours import colours_of
 from .marks import kinds, marks_in
 from .roles import Place, Roles, is_inner
-from .scale import FEW, Scale, label_of, scale_of
+from .scale import FEW, Scale, label_of
+from .together import is_loose, place_scale
 
 MOST_NAMES = 40
+MOST_DOTS = 50
 
 
 def line(ax: Any, array: Any, roles: Roles, log: frozenset[str], colours: Any) -> None:
@@ -21,39 +23,68 @@ def line(ax: Any, array: Any, roles: Roles, log: frozenset[str], colours: Any) -
     `colours` are those of the numbers on `hue`, `None` where lines are told apart by
     names, or not at all. Only numbers are joined; a gap is marked by what is there.
     """
-    x = _x_scale(array, roles.x, log)
+    x = place_scale(array, roles.x, log)
     dims = [place.dim for place in (roles.hue, roles.x) if place is not None]
     array = array.transpose(*dims)
     found = np.atleast_2d(kinds(array))[:, x.order]
     values = np.where(found > 0, np.nan, np.atleast_2d(array.values)[:, x.order])
-    joined = x.ordered and not _is_loose(roles.x)
-    gaps = bool(np.any(found))
+    apart = is_loose(roles.x) or is_repeated(array, roles.x)
+    joined = x.ordered and not apart
     style: dict[str, Any] = {"linestyle": "-" if joined else ""}
-    # Dots, since a point between two gaps has no line.
-    if values.shape[1] <= 50 or gaps or not joined:
+    if values.shape[1] <= MOST_DOTS or not joined:
         style["marker"] = "." if joined else "o"
     if roles.hue is None:
         ax.plot(x.positions, values[0], **style)
     else:
-        hue = hue_scale(array, roles.hue, log)
+        hue = place_scale(array, roles.hue, log)
         if colours is not None:
             _bundle(ax, x.positions, values[hue.order], hue, colours, style)
         elif is_repeated(array, roles.hue):
             _repeated(ax, x.positions, values, style)
         else:
-            _named(ax, x.positions, values[hue.order], hue, style)
-    for kind, mark in marks_in(found):
-        here = x.positions[np.any(found == kind, axis=0)]
-        ax.scatter(
-            here,
-            np.full(len(here), mark.height),
-            transform=ax.get_xaxis_transform(),
-            zorder=3,
-            clip_on=False,
-            **mark.dots(30),
-        )
+            failed = np.all(found == 1, axis=1)[hue.order]
+            _named(ax, x.positions, values[hue.order], hue, failed, style)
+    # Also those where there is no number belong to the picture.
+    ax.update_datalim(np.column_stack([x.positions, x.positions]), updatey=False)
+    ax.autoscale_view(scaley=False)
+    _mark(ax, x.positions, values, found, alone=roles.hue is None)
     x.show(ax, "x")
     ax.set_ylabel(label_of(array))
+
+
+def _mark(
+    ax: Any,
+    x: Float[np.ndarray, " n"],
+    values: Float[np.ndarray, "h n"],
+    found: Int[np.ndarray, "h n"],
+    alone: bool,
+) -> None:
+    """Marks what is no number: each, or of many neighbours the first.
+
+    One of several lines has its mark where the line ends, if it has begun.
+    """
+    before = np.concatenate([np.zeros_like(found[:, :1]), found[:, :-1]], axis=1)
+    shown = found if len(x) <= MOST_DOTS else np.where(found == before, 0, found)
+    for kind, mark in marks_in(shown):
+        begun: list[tuple[float, float]] = []
+        others: list[float] = []
+        for row, k in np.argwhere(shown == kind).tolist():
+            past = np.flatnonzero(found[row, :k] == 0)
+            if alone or not len(past):
+                others.append(x[k])
+            else:
+                begun.append((x[k], values[row, past[-1]]))
+        dots = {"zorder": 3, "clip_on": False, **mark.dots(30)}
+        if others:
+            place = ax.get_xaxis_transform()
+            height = np.full(len(others), mark.height)
+            ax.scatter(others, height, transform=place, **dots)
+        if begun:
+            ax.scatter(*np.transpose(begun), **dots)
+    if len(x) > MOST_DOTS:  # a point between two gaps has no line
+        edge = np.pad(found == 0, ((0, 0), (1, 1)))
+        row, k = np.nonzero((found == 0) & ~edge[:, :-2] & ~edge[:, 2:])
+        ax.plot(x[k], values[row, k], ".", color="0.3")
 
 
 def hue_colours(
@@ -61,7 +92,7 @@ def hue_colours(
 ) -> Any:
     """The colours of many numbers on `hue`, or of few if any of `options` is given."""
     wanted = {name: value for name, value in options.items() if value is not None}
-    scale = None if roles.hue is None else hue_scale(array, roles.hue, log)
+    scale = None if roles.hue is None else place_scale(array, roles.hue, log)
     numbers = scale is not None and scale.values.dtype.kind in "iuf"
     repeated = roles.hue is not None and is_repeated(array, roles.hue)
     if scale is None or repeated or not numbers:
@@ -92,47 +123,18 @@ def hue_colours(
     return colours_of(function, scale.values.astype(float), options)
 
 
-def hue_scale(array: Any, place: Place, log: frozenset[str]) -> Scale:
-    """The scale that colours stand for; of a cloud of points its first coordinate."""
-    column = place.column or next(iter(place.columns), None)
-    return scale_of(array, place.dim, column, log)
-
-
 def is_repeated(array: Any, place: Place) -> bool:
     """Whether nothing is known of a dim but that it repeats the others."""
     return not place.columns and not is_inner(array, place.dim)
 
 
-def _x_scale(array: Any, place: Place, log: frozenset[str]) -> Scale:
-    scale = scale_of(array, place.dim, place.column, log, spread=_is_loose(place))
-    others = [name for name in place.columns if name != place.column]
-    if place.chosen or not others:
-        return scale
-    # They vary together, so that each tick can say all of them.
-    names = ", ".join(label_of(array, name) for name in (place.column, *others))
-    if not scale.ticks:
-        return _with(scale, label=f"{scale.label} ({', '.join(others)} with it)")
-    texts = list(scale.texts)
-    for name in others:
-        other = scale_of(array, place.dim, name, log)
-        shown = dict(zip(other.order.tolist(), other.texts, strict=True))
-        texts = [f"{t}\n{shown[i]}" for t, i in zip(texts, scale.order, strict=True)]
-    return _with(scale, label=names, texts=texts)
-
-
-def _with(scale: Scale, **changes: Any) -> Scale:
-    import dataclasses
-
-    return dataclasses.replace(scale, **changes)
-
-
-def _is_loose(place: Place) -> bool:
-    """Whether points have other coordinates too, on which their values depend."""
-    return place.chosen and len(place.columns) > 1
-
-
 def _named(
-    ax: Any, x: Any, values: Float[np.ndarray, "h n"], hue: Scale, style: Any
+    ax: Any,
+    x: Any,
+    values: Float[np.ndarray, "h n"],
+    hue: Scale,
+    failed: Bool[np.ndarray, " h"],
+    style: Any,
 ) -> None:
     import matplotlib
 
@@ -140,11 +142,12 @@ def _named(
     if hue.ordered:
         palette = matplotlib.colormaps["viridis"](np.linspace(0, 0.92, n))
     elif n <= FEW:
-        palette = matplotlib.colormaps["tab10"].colors[:n]
+        palette = matplotlib.colormaps["tab10"](np.arange(n))
     else:
         palette = matplotlib.colormaps["turbo"](np.linspace(0.05, 0.95, n))
-    for row, color, text in zip(values, palette, hue.texts, strict=True):
-        ax.plot(x, row, color=color, label=text, **style)
+    for row, color, text, none in zip(values, palette, hue.texts, failed, strict=True):
+        label = f"{text} (failed)" if none else text
+        ax.plot(x, row, color=color, label=label, **style)
 
 
 def _bundle(
@@ -155,6 +158,8 @@ def _bundle(
     colours: Any,
     style: Any,
 ) -> None:
+    if style["linestyle"]:
+        style = {**style, "marker": ""}  # too many
     for row, number in zip(values, hue.values.astype(float), strict=True):
         ax.plot(x, row, color=colours.to_rgba(number), linewidth=0.9, **style)
 

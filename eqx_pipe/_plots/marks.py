@@ -14,8 +14,8 @@ from .scale import is_status
 class Mark:
     """One kind of point without a number, as a marker and as a filled cell.
 
-    `height` is where it stands above points whose value would be their height, as a
-    share of the picture.
+    A cell has the colour `face`, and perhaps a hatch in that of the marker. `height` is
+    where it stands, as a share of the picture, if it is one of no height.
     """
 
     name: str
@@ -25,12 +25,6 @@ class Mark:
     face: str
     hatch: str = ""
 
-    def cell(self, **options: Any) -> dict[str, Any]:
-        """How a cell is filled."""
-        edge = self.color if self.hatch else self.face
-        style = {"facecolor": self.face, "edgecolor": edge, "hatch": self.hatch or None}
-        return {**style, "linewidth": 0.0, **options}
-
     def dots(self, size: float) -> dict[str, Any]:
         """How markers are drawn."""
         face = "none" if self.marker in "os" else self.color
@@ -38,7 +32,7 @@ class Mark:
 
 
 MARKS = (
-    Mark("failed", "tab:red", "X", 0.03, "white", "xxxx"),
+    Mark("failed", "tab:red", "X", 0.03, "#f9d9d9", "xxxx"),
     Mark("NaN", "dimgray", "o", 0.03, "0.8"),
     Mark("inf", "black", "^", 0.97, "black"),
     Mark("-inf", "black", "v", 0.03, "0.45"),
@@ -65,25 +59,26 @@ def marks_in(found: Shaped[np.ndarray, "..."]) -> list[tuple[int, Mark]]:
     return [(k, mark) for k, mark in enumerate(MARKS, 1) if np.any(found == k)]
 
 
-def legend(where: Any, marks: Sequence[Mark], cells: bool, outside: bool) -> None:
-    """Says what marks mean, above an `Axes` or, `outside`, below the figure."""
+def legend(where: Any, marks: Sequence[Mark], cells: bool, **place: Any) -> None:
+    """Says what marks mean, in an `Axes` or a figure, beside a legend that is there."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
     handles: list[Any] = []
     for mark in marks:
+        style: dict[str, Any] = {"label": mark.name}
         if cells:
-            shown = mark.cell(linewidth=0.6, label=mark.name)
-            handles.append(Patch(**{**shown, "edgecolor": mark.color}))
-            continue
-        face = "none" if mark.marker in "os" else mark.color
-        style = {"marker": mark.marker, "color": mark.color, "markerfacecolor": face}
-        handles.append(Line2D([], [], linestyle="", label=mark.name, **style))
-    place: dict[str, Any] = {"loc": "outside lower center"}
-    if not outside:
-        place = {"loc": "lower right", "bbox_to_anchor": (1, 1), "borderaxespad": 0.1}
-    made = where.legend(
+            style |= {"edgecolor": mark.color, "linewidth": 0.6}
+            style |= {"facecolor": mark.face, "hatch": mark.hatch or None}
+            handles.append(Patch(**style))
+        else:
+            face = "none" if mark.marker in "os" else mark.color
+            style |= {"marker": mark.marker, "linestyle": "", "markerfacecolor": face}
+            handles.append(Line2D([], [], color=mark.color, **style))
+    other = where.get_legend() if hasattr(where, "get_legend") else None
+    where.legend(
         handles=handles, ncols=len(handles), frameon=False, fontsize="small", **place
     )
-    if not outside:
-        where.add_artist(made)  # a second legend would take its place
+    if other is not None:
+        where.add_artist(other)
+        other.set_clip_on(False)  # or the layout has no room for it

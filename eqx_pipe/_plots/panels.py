@@ -7,7 +7,8 @@ from typing import Any
 
 from .._errors import message
 from .roles import Roles
-from .scale import Scale, scale_of
+from .scale import Scale
+from .together import place_scale
 
 MOST_PANELS = 36
 
@@ -26,7 +27,7 @@ def layout_of(
 ) -> Layout | None:
     """Where panels stand, in reading order; `None` if there is one alone."""
     scales = [
-        (place.dim, scale_of(array, place.dim, place.column, log))
+        (place.dim, place_scale(array, place, log))
         for place in (roles.row, roles.col)
         if place is not None
     ]
@@ -87,6 +88,11 @@ def label_outer(axes: Any, layout: Layout) -> None:
     for k, ax in enumerate(axes.flat[: len(layout.parts)]):
         if k % layout.columns:
             ax.set_ylabel("")
+        if (
+            not hasattr(ax.xaxis.get_major_locator(), "locs")
+            and ax.get_xscale() != "log"
+        ):
+            ax.locator_params(axis="x", nbins=4)
         last = k + layout.columns >= len(layout.parts)
         ax.tick_params(axis="x", labelbottom=last)
         if not last:

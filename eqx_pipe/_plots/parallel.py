@@ -42,17 +42,17 @@ def parallel(
     ax.add_collection(drawing)
     for kind, mark in marks_in(found):
         ends = heights[found == kind]
-        dashed = LineCollection(
-            _paths(ends), colors=mark.color, linewidths=0.8, linestyles="--"
-        )
-        ax.add_collection(dashed)
-        at = np.full(len(ends), len(columns) - 1)
-        ax.scatter(at, ends[:, -1], zorder=3, **mark.dots(25))
+        dashed = {"linewidths": 0.8, "linestyles": "--", "alpha": 0.6, "zorder": 1}
+        ax.add_collection(LineCollection(_paths(ends), colors=mark.color, **dashed))
+        # Between two axes, where even points of one name are apart.
+        at = np.full(len(ends), len(columns) - 1.5)
+        ax.scatter(at, ends[:, -2:].mean(axis=1), zorder=3, **mark.dots(25))
     for k, scale in enumerate(scales):
         _upright(ax, k, scale)
     ax.axvline(len(columns), color="black", linewidth=0.6)
-    ends = [value_text(np.float64(v)) for v in (colours.norm.vmin, colours.norm.vmax)]
-    _ends(ax, len(columns), ends)
+    if good.size:
+        limits = colours.norm.vmin, colours.norm.vmax
+        _ends(ax, len(columns), [value_text(np.float64(v)) for v in limits])
     labels = [*(label_of(array, name) for name in columns), label_of(array)]
     ax.set_xticks(range(len(labels)), labels)
     ax.tick_params(axis="x", pad=16, length=0)

@@ -1,12 +1,14 @@
 """What is drawn: one variable of a dataset, cut down to what is selected."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from .._errors import describe_value, message, nearest
 from .scale import columns_of, value_text
+
+MOST_ENTRIES = 20
 
 
 def pick(
@@ -52,7 +54,7 @@ def _variable(function: str, data: Any, variable: Any) -> str:
 
 
 def _masked(function: str, data: Any, name: str) -> Any:
-    array = data[name]
+    array = data[name].assign_coords(_entries(data, data[name].dims))
     if array.dtype.kind not in "biuf":
         raise ValueError(
             message(
@@ -66,6 +68,32 @@ def _masked(function: str, data: Any, name: str) -> Any:
     wide = np.float64 if array.dtype.kind != "f" else array.dtype
     shown = array.astype(wide)
     return shown.where(data[status] == 1) if status in data.coords else shown
+
+
+def _entries(data: Any, dims: Sequence[Any]) -> dict[str, Any]:
+    """Coordinates that are arrays at each point, which a variable does not keep.
+
+    There is one for each entry; of many, the position alone. Raw data of PRNG keys,
+    which mean nothing, are left out.
+    """
+    found: dict[str, Any] = {}
+    for name, coordinate in data.coords.items():
+        values, place = np.asarray(coordinate.values), coordinate.dims[:1]
+        is_key = values.dtype == np.uint32
+        if set(coordinate.dims) <= set(dims) or place[0] not in dims or is_key:
+            continue
+        entries = list(np.ndindex(values.shape[1:]))
+        if len(entries) > MOST_ENTRIES:
+            found[str(name)] = (place, np.arange(len(values)), coordinate.attrs)
+            continue
+        for entry in entries:
+            at = ".".join(map(str, entry))
+            attrs = dict(coordinate.attrs)
+            if "long_name" in attrs:
+                attrs["long_name"] += f".{at}"
+            column = values[(slice(None), *entry)]
+            found[f"{name}.{at}"] = (place, column, attrs)
+    return found
 
 
 def _mapping(function: str, sel: Any) -> Mapping[str, Any]:
@@ -109,7 +137,7 @@ def _select(function: str, array: Any, name: Any, value: Any) -> tuple[Any, str]
 
 
 def _at(array: Any, dim: str, at: int, name: str | None = None) -> tuple[Any, str]:
-    columns = [c for c in columns_of(array, dim) if c in array.coords]
+    columns = columns_of(array, dim)
     label = name or next(iter(columns), None)
     part = array.isel({dim: at})
     if label is None:

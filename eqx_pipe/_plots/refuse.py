@@ -9,10 +9,12 @@ from .scale import columns_of, value_text
 def refuse(function: str, array: Any, what: str, dim: Any) -> NoReturn:
     """Raises: there is too much, and selecting a value on `dim` would be less."""
     sizes = ", ".join(f"`{d}`: {n}" for d, n in array.sizes.items())
-    columns = columns_of(array, str(dim))
-    name, values = next(iter(columns.items()), (str(dim), [0]))
-    value = value_text(values[0])
-    quoted = value if not columns or values.dtype.kind in "iuf" else repr(value)
+    name, quoted = str(dim), "0"
+    for name, values in columns_of(array, name).items():
+        quoted = value_text(values[0])
+        if values.dtype.kind not in "iuf":
+            quoted = repr(quoted)
+        break
     raise ValueError(
         message(
             function,

@@ -66,26 +66,18 @@ class Scale:
             axis.set_ticks([], minor=True)
             if which == "x":
                 _turn(ax, self.texts[::step])
-        elif self.values.dtype.kind in "iu" and not self.log:
-            ax.locator_params(axis=which, integer=True)
+        elif not self.log:
+            whole = self.values.dtype.kind in "iu"
+            ax.locator_params(axis=which, integer=whole, nbins=_room(ax, which))
 
 
 def columns_of(data: Any, dim: str) -> dict[str, Shaped[np.ndarray, " n"]]:
-    """The coordinates along a dim by name, that of its own name first.
-
-    Arrays are taken entry by entry; raw data of PRNG keys, which mean nothing, are
-    left out.
-    """
-    columns: dict[str, np.ndarray] = {}
-    for name, coordinate in data.coords.items():
-        if coordinate.dims[:1] != (dim,) or is_status(data, name):
-            continue
-        values = np.asarray(coordinate.values)
-        if values.ndim > 1 and values.dtype == np.uint32:
-            continue
-        for entry in np.ndindex(values.shape[1:]):
-            label = ".".join(map(str, (name, *entry)))
-            columns[label] = values[(slice(None), *entry)]
+    """The coordinates along a dim by name, that of its own name first."""
+    columns = {
+        str(name): np.asarray(coordinate.values)
+        for name, coordinate in data.coords.items()
+        if coordinate.dims == (dim,) and not is_status(data, name)
+    }
     return {dim: columns.pop(dim), **columns} if dim in columns else columns
 
 
@@ -97,15 +89,9 @@ def is_status(data: Any, name: Any) -> bool:
 
 def label_of(data: Any, name: str | None = None) -> str:
     """The label of a coordinate, or of the variable itself, with its unit."""
-    owner = name
-    while owner is not None and owner not in data.coords:
-        owner = owner.rpartition(".")[0] or None  # an entry of an array
-    attrs = data.attrs if name is None else {} if owner is None else data[owner].attrs
-    label = str(data.name if name is None else name)
-    long = attrs.get("long_name")
-    if long:
-        label = long + ("" if owner is None else label.removeprefix(owner))
-    return f"{label} [{attrs['units']}]" if attrs.get("units") else label
+    attrs = data.attrs if name is None else data[name].attrs
+    label = attrs.get("long_name") or (data.name if name is None else name)
+    return f"{label} [{attrs['units']}]" if attrs.get("units") else str(label)
 
 
 def scale_of(
@@ -153,7 +139,9 @@ def _numbers(label: str, values: np.ndarray, log: bool, spread: bool) -> Scale:
     counted = few and short and not even and not log
     if counted:
         positions = np.arange(n, dtype=float)
-    ticks = few and (counted or even or log)
+    # Otherwise decades are easier to read.
+    plain = short or not log or positions[-1] < 100 * positions[0]
+    ticks = few and plain and (counted or even or log)
     return Scale(label, order, positions, values, texts, log, ticks, counted)
 
 
@@ -180,11 +168,9 @@ def _number_texts(values: np.ndarray) -> tuple[list[str], bool]:
 def _is_even(x: Float[np.ndarray, " n"]) -> bool:
     """Whether different numbers are evenly spaced."""
     steps = np.diff(x)
-    return (
-        bool(np.all(steps > 0) and np.allclose(steps, steps.mean(), rtol=1e-3))
-        if (len(steps))
-        else True
-    )
+    if not len(steps):
+        return True
+    return bool(np.all(steps > 0) and np.allclose(steps, steps.mean(), rtol=1e-3))
 
 
 def _is_geometric(x: Float[np.ndarray, " n"]) -> bool:
@@ -204,6 +190,12 @@ def _is_geometric(x: Float[np.ndarray, " n"]) -> bool:
 
 def _off_middle(x: Float[np.ndarray, " n"]) -> float:
     return abs(float((np.median(x) - x[0]) / (x[-1] - x[0])) - 0.5)
+
+
+def _room(ax: Any, which: str) -> int:
+    """So many ticks stand beside one another."""
+    inches = ax.get_position().width * ax.figure.get_figwidth()
+    return 4 if which == "x" and inches < 3 else 8
 
 
 def _turn(ax: Any, texts: Sequence[str]) -> None:

@@ -201,7 +201,7 @@ def _design(
     parts = np.split(cube, np.cumsum(sizes)[:-1], axis=1)
     design = f"{function}({', '.join(paths)}; n={n}, seed={seed})"
     axes = (
-        Column(_scaled(part, *both), dim, (design, path), name)
+        Column(values=_scaled(part, *both), dim=dim, place=(design, path), named=name)
         for path, part, both, name in zip(paths, parts, ends, named, strict=True)
     )
     return _rebuild(tree, axes)

@@ -16,8 +16,8 @@ class Named:
     """
 
     def __init__(self, label: str | None = None, unit: str | None = None):
-        self.attrs = {"long_name": label, "units": unit}
-        self.attrs = {name: text for name, text in self.attrs.items() if text}
+        given = {"long_name": label, "units": unit}
+        self.attrs = {name: text for name, text in given.items() if text}
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Named)
