@@ -42,8 +42,8 @@ def draw(
     asked = {role: options[role] for role in ROLES}
     array, chosen = pick(function, data, variable, sel, asked.values())
     roles = roles_of(function, array, asked)
+    _check(function, roles, ax)
     layout = layout_of(function, array, roles, log)
-    _check(function, roles, ax, layout is not None)
     chosen_colours = {name: options[name] for name in COLOURS}
     if roles.kind == "line":
         colours = hue_colours(function, array, roles, log, chosen_colours)
@@ -104,7 +104,7 @@ def _width(roles: Roles) -> float:
     return max(6.4, 1.3 * len(roles.x.columns)) if roles.kind == "parallel" else 6.4
 
 
-def _check(function: str, roles: Roles, ax: Any, panels: bool) -> None:
+def _check(function: str, roles: Roles, ax: Any) -> None:
     """Raises for an `ax` that cannot be drawn into, and more axes than there is room
     for.
     """
@@ -116,7 +116,7 @@ def _check(function: str, roles: Roles, ax: Any, panels: bool) -> None:
                 "Give matplotlib `Axes`, such as `plt.subplots()[1]`, or leave it out.",
             )
         )
-    if ax is not None and panels:
+    if ax is not None and (roles.row or roles.col):
         raise ValueError(
             message(
                 function,

@@ -34,8 +34,8 @@ def heat(ax: Any, array: Any, roles: Roles, log: frozenset[str], colours: Any) -
 
 def _hatch(
     ax: Any,
-    x: Float[np.ndarray, " columns+1"],
-    y: Float[np.ndarray, " rows+1"],
+    x: Float[np.ndarray, " x_edges"],
+    y: Float[np.ndarray, " y_edges"],
     where: Bool[np.ndarray, "rows columns"],
     mark: Mark,
 ) -> None:

@@ -74,7 +74,7 @@ def _mark(
                 others.append(x[k])
             else:
                 begun.append((x[k], values[row, past[-1]]))
-        dots = {"zorder": 3, "clip_on": False, **mark.dots(30)}
+        dots = {"zorder": 3, "clip_on": False, **mark.dots(30.0)}
         if others:
             place = ax.get_xaxis_transform()
             height = np.full(len(others), mark.height)
@@ -84,7 +84,8 @@ def _mark(
     if len(x) > MOST_DOTS:  # a point between two gaps has no line
         edge = np.pad(found == 0, ((0, 0), (1, 1)))
         row, k = np.nonzero((found == 0) & ~edge[:, :-2] & ~edge[:, 2:])
-        ax.plot(x[k], values[row, k], ".", color="0.3")
+        if len(k):
+            ax.plot(x[k], values[row, k], ".", color="0.3")
 
 
 def hue_colours(

@@ -46,7 +46,7 @@ def parallel(
         ax.add_collection(LineCollection(_paths(ends), colors=mark.color, **dashed))
         # Between two axes, where even points of one name are apart.
         at = np.full(len(ends), len(columns) - 1.5)
-        ax.scatter(at, ends[:, -2:].mean(axis=1), zorder=3, **mark.dots(25))
+        ax.scatter(at, ends[:, -2:].mean(axis=1), zorder=3, **mark.dots(25.0))
     for k, scale in enumerate(scales):
         _upright(ax, k, scale)
     ax.axvline(len(columns), color="black", linewidth=0.6)

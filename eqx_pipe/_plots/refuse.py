@@ -2,6 +2,8 @@
 
 from typing import Any, NoReturn
 
+import numpy as np
+
 from .._errors import message
 from .scale import columns_of, value_text
 
@@ -9,12 +11,10 @@ from .scale import columns_of, value_text
 def refuse(function: str, array: Any, what: str, dim: Any) -> NoReturn:
     """Raises: there is too much, and selecting a value on `dim` would be less."""
     sizes = ", ".join(f"`{d}`: {n}" for d, n in array.sizes.items())
-    name, quoted = str(dim), "0"
-    for name, values in columns_of(array, name).items():
-        quoted = value_text(values[0])
-        if values.dtype.kind not in "iuf":
-            quoted = repr(quoted)
-        break
+    columns = columns_of(array, str(dim))
+    name, values = next(iter(columns.items()), (str(dim), np.arange(1)))
+    value = value_text(values[0])
+    quoted = value if values.dtype.kind in "iuf" else repr(value)
     raise ValueError(
         message(
             function,

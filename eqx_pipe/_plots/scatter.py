@@ -35,6 +35,6 @@ def scatter(
     )
     for kind, mark in marks_in(found):
         here = found == kind
-        ax.scatter(x.at[here], y.at[here], **mark.dots(max(size, 16)))
+        ax.scatter(x.at[here], y.at[here], **mark.dots(max(size, 16.0)))
     x.show(ax, "x")
     y.show(ax, "y")
