@@ -28,7 +28,8 @@ class Axis(eqx.Module):
       made of JAX operations.
 
     An axis that cannot do without the key says so by a property `needs_key` that is
-    `True`; a space without one is then refused when it is built.
+    `True`; a space without one is then refused when it is built. A label and a unit of
+    its values are given by a property `attrs`.
 
     Arrays in its fields may change without compiling a sweep again.
 
