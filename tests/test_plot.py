@@ -282,6 +282,10 @@ def test_designs_beside_other_axes():
     assert all(len(ax.collections[0].get_offsets()) == 8 for ax in panels.flat)
     over = ep.sweep(total, {**design, "t": ep.Linspace(0, 1, 20)}).plot()
     assert len(over.lines) == 8 and over.get_xlabel() == "t"
+    dots = ep.sweep(total, {**design, "c": C}).plot(x="p")  # a panel for each of `c`
+    assert [ax.lines[0].get_linestyle() for ax in dots.flat] == ["None", "None"]
+    hued = ep.sweep(total, {**design, "c": C}).plot(hue="c")
+    assert [line.get_linestyle() for line in hued.lines] == ["None", "None"]
     entries = ep.Values(np.random.default_rng(0).random((9, 3), np.float32))
     cloud = ep.sweep(lambda p: p["w"].sum(), {"w": entries})
     labels = [text.get_text() for text in cloud.plot().get_xticklabels()]
@@ -293,6 +297,7 @@ def test_axes_that_rise_and_fall_together_are_one():
     pair = {"n": ep.Values([8, 16, 64], dim="s"), "r": ep.Values([3.0, 2, 1], dim="s")}
     ax = ep.sweep(total, pair).plot()
     assert ticks_of(ax)[1] == ["8, 3", "16, 2", "64, 1"] and ax.get_xlabel() == "n, r"
+    assert ep.sweep(total, pair).plot(x="r").lines[0].get_linestyle() == "-"
     long = ep.Space({"u": ep.Linspace(0, 1, 20), "v": ep.Geomspace(1, 9, 20)}, "zip")
     ax = ep.sweep(total, long).plot()
     assert len(ax.lines[0].get_xdata()) == 20 and ax.get_xlabel() == "u (with it v)"

@@ -11,7 +11,7 @@ from .colours import colours_of
 from .marks import kinds, marks_in
 from .roles import Place, Roles, is_inner
 from .scale import FEW, Scale, label_of
-from .together import is_loose, place_scale
+from .together import place_scale
 
 MOST_NAMES = 40
 MOST_DOTS = 50
@@ -28,7 +28,7 @@ def line(ax: Any, array: Any, roles: Roles, log: frozenset[str], colours: Any) -
     array = array.transpose(*dims)
     found = np.atleast_2d(kinds(array))[:, x.order]
     values = np.where(found > 0, np.nan, np.atleast_2d(array.values)[:, x.order])
-    apart = is_loose(roles.x) or is_repeated(array, roles.x)
+    apart = roles.x.cloud or is_repeated(array, roles.x)
     joined = x.ordered and not apart
     style: dict[str, Any] = {"linestyle": "-" if joined else ""}
     if values.shape[1] <= MOST_DOTS or not joined:

@@ -15,12 +15,16 @@ ROLES = ("x", "y", "hue", "row", "col")
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """A dim, the column that says what stands on it (or none), and all its columns."""
+    """A dim, the column that says what stands on it (or none), and all its columns.
+
+    They are a `cloud` if they go their own ways; `chosen` says that a column was named.
+    """
 
     dim: str
     column: str | None
     columns: tuple[str, ...]
-    chosen: bool
+    cloud: bool
+    chosen: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,7 +101,8 @@ def _slots(array: Any, free: list[str], found: Mapping[str, Place]) -> dict[str,
             long = [d for d in free if d != cloud and array.sizes[d] > FEW]
             put("x", long[0] if long else cloud)
             put("hue", cloud if long else None)
-    lines = "hue" in found or "hue" in slots or (cloud and slots.get("x") == cloud)
+    x = found["x"].dim if "x" in found else slots.get("x")
+    lines = "hue" in found or "hue" in slots or (x is not None and is_cloud(array, x))
     for role in ("x", "col") if lines else ("x", "y", "col"):
         put(role, free[0] if free else None)
     return slots
@@ -107,7 +112,7 @@ def _kind(found: Mapping[str, Place]) -> str:
     x, y = found["x"], found.get("y")
     if y is not None:
         return "scatter" if y.dim == x.dim else "heat"
-    if "hue" in found or x.chosen or x.column is not None or len(x.columns) < 2:
+    if "hue" in found or x.chosen or not x.cloud:
         return "line"
     return "scatter" if len(x.columns) == 2 else "parallel"
 
@@ -116,7 +121,7 @@ def _place(function: str, array: Any, role: str, name: Any) -> Place:
     columns = {str(dim): columns_of(array, str(dim)) for dim in array.dims}
     for dim, known in columns.items():
         if name in known:
-            return Place(dim, name, tuple(known), True)
+            return Place(dim, name, tuple(known), is_cloud(array, dim), True)
     if name in columns:
         return default_place(array, name)
     known = dict.fromkeys([*columns, *(c for found in columns.values() for c in found)])
@@ -129,14 +134,14 @@ def default_place(array: Any, dim: str) -> Place:
 
     That of a cloud of points is none.
     """
-    columns = columns_of(array, dim)
+    columns, cloud = columns_of(array, dim), is_cloud(array, dim)
     first = next(iter(columns), None)
-    if is_cloud(array, dim):
+    if cloud:
         first = None
     elif first is not None and first != dim:  # of several, numbers before names
         numbers = [name for name, v in columns.items() if v.dtype.kind in "iuf"]
         first = next(iter(numbers), first)
-    return Place(dim, first, tuple(columns), False)
+    return Place(dim, first, tuple(columns), cloud)
 
 
 def _check(function: str, found: Mapping[str, Place]) -> None:

@@ -141,7 +141,7 @@ def _numbers(label: str, values: np.ndarray, log: bool, spread: bool) -> Scale:
         positions = np.arange(n, dtype=float)
     # Otherwise decades are easier to read.
     plain = short or not log or positions[-1] < 100 * positions[0]
-    ticks = few and plain and (counted or even or log)
+    ticks = bool(few and plain and (counted or even or log))
     return Scale(label, order, positions, values, texts, log, ticks, counted)
 
 

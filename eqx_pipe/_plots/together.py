@@ -12,11 +12,10 @@ def place_scale(array: Any, place: Place, log: frozenset[str]) -> Scale:
 
     For a cloud of points, of which none was chosen, it is the first column.
     """
-    loose = is_loose(place)
     column = place.column or next(iter(place.columns), None)
-    scale = scale_of(array, place.dim, column, log, spread=loose)
+    scale = scale_of(array, place.dim, column, log, spread=place.cloud)
     others = [name for name in place.columns if name != column]
-    if place.chosen or place.column is None or not others:
+    if place.chosen or place.cloud or not others:
         return scale
     if len(scale.texts) > FEW:
         label = f"{scale.label} (with it {', '.join(others)})"
@@ -28,8 +27,3 @@ def place_scale(array: Any, place: Place, log: frozenset[str]) -> Scale:
         texts = [f"{t}, {shown[i]}" for t, i in zip(texts, scale.order, strict=True)]
     label = ", ".join(label_of(array, name) for name in (place.column, *others))
     return dataclasses.replace(scale, label=label, texts=texts, ticks=True)
-
-
-def is_loose(place: Place) -> bool:
-    """Whether points have other coordinates too, on which their values depend."""
-    return place.chosen and len(place.columns) > 1
