@@ -69,8 +69,8 @@ def _mark(
         begun: list[tuple[float, float]] = []
         others: list[float] = []
         for row, k in np.argwhere(shown == kind).tolist():
-            past = np.flatnonzero(found[row, :k] == 0)
-            if alone or not len(past):
+            past = () if alone else np.flatnonzero(found[row, :k] == 0)
+            if not len(past):
                 others.append(x[k])
             else:
                 begun.append((x[k], values[row, past[-1]]))
