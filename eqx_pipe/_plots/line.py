@@ -69,7 +69,7 @@ def _mark(
         begun: list[tuple[float, float]] = []
         others: list[float] = []
         for row, k in np.argwhere(shown == kind).tolist():
-            past = () if alone else np.flatnonzero(found[row, :k] == 0)
+            past = [] if alone else np.flatnonzero(found[row, :k] == 0).tolist()
             if not len(past):
                 others.append(x[k])
             else:
