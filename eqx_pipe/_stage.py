@@ -8,14 +8,20 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
-import jax
 import jax.random as jr
 import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import PyTree
 
 from ._check import check_callable, check_key
-from ._errors import MissingKeyError, describe_value, locate, message
+from ._errors import (
+    MissingKeyError,
+    asks_for_key,
+    describe_value,
+    is_located,
+    locate,
+    message,
+)
 from ._signature import parameters
 from ._types import Key, Segment, StageLike
 
@@ -285,12 +291,10 @@ def enter(
     `index` is that of `Scope.child`.
     """
     inner = scope.child(segment, index)
-    # `State.set` invalidates the old state, so a retry needs a copy made beforehand.
-    spare = copy_state(state) if inner.key is None and is_stateful(stage) else state
     try:
         y, new_state = call(stage, args, state, inner)
     except Exception as error:
-        if inner.key is None and wants_key(error, stage, args, spare, inner):
+        if inner.key is None and wants_key(error, stage):
             raise MissingKeyError(str(segment)) from error
         locate(error, str(segment))
         raise
@@ -343,31 +347,17 @@ def _say_if_not_layer(stage: Any, error: Exception) -> None:
         )
 
 
-def wants_key(
-    error: Exception,
-    stage: Any,
-    args: tuple[PyTree, ...],
-    state: eqx.nn.State | None,
-    inner: Scope,
-) -> bool:
-    """Whether a call failed for want of a key.
+def wants_key(error: Exception, stage: Any) -> bool:
+    """Whether a call of `stage` with `key=None` failed for want of a key.
 
-    Messages differ from layer to layer, so the call is tried again abstractly, without
-    a key and with one. What fails only when run, fails for another reason.
+    An error that comes out of another pipeline was judged there.
     """
-    known = isinstance(error, MissingKeyError) or isinstance(stage, Composite)
-    if known or not _takes_key(stage):
+    if isinstance(error, MissingKeyError) or is_located(error):
         return False
-
-    def works(key: Key | None) -> bool:
-        retry, fresh = Scope(key, inner.path), copy_state(state)
-        try:
-            jax.eval_shape(lambda: call(stage, args, fresh, retry)[0])
-        except Exception:
-            return False
-        return True
-
-    return not works(None) and works(jr.key(0))
+    takes = _takes_key(stage)
+    if isinstance(stage, Lift):
+        takes = bool(_key_argument(stage.fn, None))
+    return takes and asks_for_key(error)
 
 
 def _takes_key(stage: Any) -> bool:
