@@ -1,5 +1,6 @@
 """Checks of arguments that are on for every user. Each knows the argument's name."""
 
+import functools
 import inspect
 import operator
 from collections.abc import Iterable, Mapping
@@ -51,6 +52,39 @@ def check_callable(function: str, argument: str, value: Any) -> None:
                 "another pipeline, or a plain function.",
             )
         )
+    _check_plain(function, argument, value)
+
+
+def _check_plain(function: str, argument: str, value: Any) -> None:
+    """Raises a `TypeError` if calling `value` gives no output but a promise of one."""
+    for fn in (_unwrapped(value), _unwrapped(type(value).__call__)):
+        if inspect.iscoroutinefunction(fn) or inspect.isasyncgenfunction(fn):
+            raise TypeError(
+                message(
+                    function,
+                    f"`{argument}` is `async`: called, it gives no output but an "
+                    "awaitable.",
+                    "Make it a plain function; wait for data before it comes in.",
+                )
+            )
+        if inspect.isgeneratorfunction(fn):
+            raise TypeError(
+                message(
+                    function,
+                    f"`{argument}` is a generator function: called, it gives no output "
+                    "but an iterator.",
+                    "Write `return` in place of `yield`, or collect what it yields: "
+                    "`lambda x: tuple(fn(x))`.",
+                )
+            )
+
+
+def _unwrapped(fn: Any) -> Any:
+    """The function inside of `jax.jit(fn)`, `functools.partial(fn, ...)`, ...."""
+    if isinstance(fn, functools.partial | eqx.Partial):
+        return _unwrapped(fn.func)
+    wrapped = getattr(fn, "__wrapped__", None)
+    return fn if wrapped is None else _unwrapped(wrapped)
 
 
 def check_name(function: str, argument: str, name: Any) -> None:
@@ -114,18 +148,23 @@ def check_key(function: str, key: Any) -> None:
     """Raises a `TypeError` unless `key` is `None` or one PRNG key."""
     if key is None:
         return
-    if eqx.is_array(key):
+    is_array = eqx.is_array(key)
+    if is_array:
         if jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
             if key.shape == ():
                 return
         elif key.dtype == jnp.uint32 and key.ndim == 1:
             return
+    several = (
+        " For a batch give one key to `eqx_pipe.batched(pipe)`, or, as `jax.vmap` maps "
+        "keyword arguments too, one to each example: `jax.vmap(pipe)(xs, "
+        "key=jax.random.split(key, len(xs)))`."
+    )
     raise TypeError(
         message(
             function,
             f"`key` is {describe_value(key)}, which is not a single PRNG key.",
-            "Give one made by `jax.random.key(seed)`; for a batch of keys use "
-            "`jax.vmap`.",
+            "Give one made by `jax.random.key(seed)`." + (several if is_array else ""),
         )
     )
 

@@ -2,15 +2,11 @@
 
 import abc
 import dataclasses
-import functools as ft
-import zlib
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
-import jax.random as jr
 import jax.tree_util as jtu
-import numpy as np
 from jaxtyping import PyTree
 
 from ._check import check_callable, check_key
@@ -22,7 +18,9 @@ from ._errors import (
     locate,
     message,
 )
-from ._signature import parameters
+from ._hints import add_hint
+from ._keys import fold, key_argument, key_of, say_if_no_key, takes_key
+from ._tree import join_path
 from ._types import Key, Segment, StageLike
 
 if TYPE_CHECKING:
@@ -91,7 +89,7 @@ class Lift(Stage):
     fn: Callable[..., Any]
 
     def __call__(self, *args: PyTree, key: Key | None = None) -> Any:
-        return self.fn(*args, **_key_argument(self.fn, key))
+        return self.fn(*args, **key_argument(self.fn, key))
 
 
 def lift(fn: StageLike) -> Any:
@@ -117,7 +115,7 @@ def lift(fn: StageLike) -> Any:
         -1.0
     """
     check_callable("lift", "fn", fn)
-    is_layer = is_stateful(fn) or isinstance(fn, eqx.Module) and _takes_key(fn)
+    is_layer = is_stateful(fn) or isinstance(fn, eqx.Module) and takes_key(fn)
     return fn if is_layer else Lift(fn)  # pyright: ignore
 
 
@@ -161,15 +159,6 @@ class Scope:
     def silent(self) -> "Scope":
         """The same scope without a record."""
         return dataclasses.replace(self, record=None)
-
-
-def fold(key: Key | None, segment: Any) -> Key | None:
-    """The key of a child: `fold_in` of its position, or of its name's CRC-32."""
-    if key is None:
-        return None
-    if isinstance(segment, str):
-        return jr.fold_in(key, np.uint32(zlib.crc32(segment.encode())))
-    return jr.fold_in(key, segment)
 
 
 class Composite(Stage):
@@ -260,18 +249,35 @@ def check_state_belongs(
     function: str, stage: Any, state: eqx.nn.State | None, error: KeyError
 ) -> None:
     """Raises if what failed was that the state was made with another pipeline."""
-    indices = jtu.tree_leaves(stage, is_leaf=_is_state_index)
-    for index in filter(_is_state_index, indices):
-        if state is not None and error.args == (index.marker,):
-            raise ValueError(
-                message(
-                    function,
-                    "the state holds nothing for a stateful stage inside (state "
-                    f"`{index.marker}`): it was made with another pipeline.",
-                    "Give the state that `equinox.nn.make_with_state` made together "
-                    "with this pipeline.",
-                )
-            ) from error
+    marker = error.args[0] if len(error.args) == 1 else None
+    if state is None or not any(index.marker is marker for index in _indices(stage)):
+        return
+    path, holder = _holder("", stage, marker)
+    place = f"`{path}` (`{type(holder).__name__}`)" if path else "a stage inside"
+    raise ValueError(
+        message(
+            function,
+            f"the state holds nothing for {place}: it was made with another pipeline, "
+            "or before this one was changed.",
+            "Give the state that `equinox.nn.make_with_state` made together with this "
+            "pipeline.",
+        )
+    ) from error
+
+
+def _holder(path: str, stage: Any, marker: Any) -> tuple[str, Any]:
+    """The innermost stage that holds the state of that marker, and its path."""
+    if isinstance(stage, Composite):
+        for segment, child in stage.children().items():
+            if any(index.marker is marker for index in _indices(child)):
+                return _holder(join_path(path, segment), child, marker)
+    return path, stage
+
+
+def _indices(stage: Any) -> list[eqx.nn.StateIndex]:
+    """Where the state of a stage is kept."""
+    leaves = jtu.tree_leaves(stage, is_leaf=_is_state_index)
+    return list(filter(_is_state_index, leaves))
 
 
 def _is_state_index(leaf: Any) -> bool:
@@ -296,6 +302,8 @@ def enter(
     except Exception as error:
         if inner.key is None and wants_key(error, stage):
             raise MissingKeyError(str(segment)) from error
+        if not is_located(error):
+            add_hint(error, args)
         locate(error, str(segment))
         raise
     if inner.record is not None:
@@ -316,12 +324,13 @@ def call(
     if isinstance(stage, Composite):
         (x,) = args
         return stage.run(x, state, inner)
-    keyword = {"key": inner.key} if _takes_key(stage) else {}
+    keyword = key_of(stage, inner.key)
     if not is_stateful(stage):
         try:
             return stage(*args, **keyword), state
         except TypeError as error:
             _say_if_not_layer(stage, error)
+            say_if_no_key(stage, keyword, error)
             raise
     result = stage(*args, state, **keyword)
     pair = isinstance(result, tuple) and len(result) == 2
@@ -338,7 +347,7 @@ def _say_if_not_layer(stage: Any, error: Exception) -> None:
     """A note on `error` if `stage` holds state and its type does not say so."""
     if isinstance(stage, eqx.nn.StatefulLayer) or not isinstance(stage, eqx.Module):
         return
-    if any(map(_is_state_index, jtu.tree_leaves(stage, is_leaf=_is_state_index))):
+    if _indices(stage):
         name = type(stage).__name__
         error.add_note(
             f"`{name}` holds an `equinox.nn.StateIndex`, and is given no state: derive "
@@ -354,38 +363,7 @@ def wants_key(error: Exception, stage: Any) -> bool:
     """
     if isinstance(error, MissingKeyError) or is_located(error):
         return False
-    takes = _takes_key(stage)
+    takes = takes_key(stage)
     if isinstance(stage, Lift):
-        takes = bool(_key_argument(stage.fn, None))
+        takes = bool(key_argument(stage.fn, None))
     return takes and asks_for_key(error)
-
-
-def _takes_key(stage: Any) -> bool:
-    """Whether a module accepts `key=`. Modules without it are called without."""
-    accepts = _type_takes_key(type(stage))
-    if accepts is None:  # a wrapper such as `filter_jit(f)`, which knows its `f`
-        return "key" in parameters(stage)
-    return accepts
-
-
-@ft.cache
-def _type_takes_key(cls: type) -> bool | None:
-    known = parameters(cls.__call__)
-    if "key" in known:
-        return True
-    wraps = any(p.kind is p.VAR_KEYWORD for p in known.values())
-    return None if wraps else False
-
-
-def _key_argument(fn: Any, key: Key | None) -> dict[str, Any]:
-    """The key as a keyword argument for a plain function, if it wants one."""
-    names = list(parameters(fn))
-    if "key" not in names[1:]:  # the first is the input, whatever its name
-        return {}
-    parameter = parameters(fn)["key"]
-    bound = isinstance(fn, ft.partial) and "key" in fn.keywords
-    if bound or parameter.kind is parameter.POSITIONAL_ONLY:
-        return {}
-    default = parameter.default
-    has_default = default is not parameter.empty and default is not None
-    return {} if key is None and has_default else {"key": key}

@@ -68,28 +68,23 @@ class Batched(Composite):
             constants.append(constant)
             return arrays, shared
 
-        def every():
-            over = jax.vmap(
-                one,
-                in_axes=(mapped_axes, None, 0),
-                out_axes=(0, None),
-                axis_name=self.axis_name,
-                axis_size=size,
-            )
-            return over(mapped_leaves, shared, index)
-
+        every = jax.vmap(
+            one,
+            in_axes=(mapped_axes, None, 0),
+            out_axes=(0, None),
+            axis_name=self.axis_name,
+            axis_size=size,
+        )
         try:
-            arrays, shared = every()
+            arrays, shared = every(mapped_leaves, shared, index)
         except ValueError as error:
             # The stage has run, so what `vmap` refuses is the state: all else may vary.
             if stateful and constants:
                 raise ValueError(_state_message(scope)) from error
             raise
         except NameError as error:
-            if self.axis_name is None and "axis name" in str(error):
-                error.add_note(
-                    'Give the batch a name: `batched(..., axis_name="batch")`.'
-                )
+            if self.axis_name is not None and "axis name" in str(error):
+                error.add_note(f"Here `batched` names its axis `{self.axis_name}`.")
             raise
         y = eqx.combine(arrays, constants[-1])
         return y, shared if stateful else state
