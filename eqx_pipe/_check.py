@@ -3,6 +3,7 @@
 import functools
 import inspect
 import operator
+import zlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -98,6 +99,22 @@ def check_name(function: str, argument: str, name: Any) -> None:
                 "path). Rename it.",
             )
         )
+
+
+def check_draws_apart(function: str, names: Iterable[str]) -> None:
+    """Raises a `ValueError` if two names lead to one key: if their CRC-32 agree."""
+    seen: dict[int, str] = {}
+    for name in names:
+        other = seen.setdefault(zlib.crc32(name.encode()), name)
+        if other != name:
+            raise ValueError(
+                message(
+                    function,
+                    f"the names `{other}` and `{name}` have the same CRC-32, by which "
+                    "keys are told apart: both would get the same random draws.",
+                    "Rename one of them.",
+                )
+            )
 
 
 def check_int(function: str, argument: str, value: Any, minimum: int) -> None:

@@ -1,4 +1,4 @@
-"""What people most likely forgot, said in a note on an error of a stage."""
+"""What people most likely forgot or meant, for the messages of stages."""
 
 import re
 from typing import Any
@@ -7,6 +7,7 @@ import equinox as eqx
 import jax.tree_util as jtu
 from equinox import nn
 
+from ._errors import message, nearest
 from ._tree import leaf_text
 
 _UNBOUND = re.compile(r"unbound axis name: (.+?)(?:\. |\.?$)", re.MULTILINE)
@@ -78,3 +79,22 @@ def _rank(layer: Any) -> int | None:
         case nn.AdaptivePool():
             return len(layer.target_shape) + 1
     return None
+
+
+def no_attribute(stage: Any, name: str) -> str:
+    """What to say of an attribute that a composite lacks; it has stages by index."""
+    kind = type(stage)
+    # Half made by `copy` or `pickle`, a module lacks its fields, `children` needs them.
+    if name.startswith("_") or name in kind.__dataclass_fields__:
+        return f"`{kind.__name__}` has no attribute `{name}`"
+    function, wrong = kind.__name__.lower(), f"a `{kind.__name__}` has no `.{name}`"
+    names = list(stage.children())
+    if name in names and hasattr(kind, "__getitem__"):
+        return message(
+            function, f"{wrong}, but a stage of that name.", f'Write `pipe["{name}"]`.'
+        )
+    for field, value in vars(stage).items():
+        if isinstance(value, eqx.Module) and hasattr(value, name):
+            cure = f"Write `pipe.{field}.{name}`."
+            return message(function, f"{wrong}, but its `.{field}` has.", cure)
+    return message(function, f"{wrong}, nor a stage of it.", nearest(name, names))

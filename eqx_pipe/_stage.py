@@ -18,7 +18,7 @@ from ._errors import (
     locate,
     message,
 )
-from ._hints import add_hint
+from ._hints import add_hint, no_attribute
 from ._keys import fold, key_argument, key_of, say_if_no_key, takes_key
 from ._tree import join_path
 from ._types import Key, Segment, StageLike
@@ -177,6 +177,14 @@ class Composite(Stage):
         self, x: PyTree, state: eqx.nn.State | None, scope: Scope
     ) -> tuple[PyTree, eqx.nn.State | None]:
         """Maps input and state to output and state."""
+
+    def __bool__(self) -> bool:
+        return True  # a pipeline without stages is a program too
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            raise AttributeError(no_attribute(self, name))
 
     def settings(self) -> dict[str, Any]:
         """What besides the children describes this stage; JSON-serialisable."""
