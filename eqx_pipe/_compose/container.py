@@ -63,8 +63,9 @@ class Container(Composite):
         if isinstance(item, str):
             position = self._position(item)
             if position is None:
-                known = nearest(item, self.segments)
-                raise KeyError(message(self._function, f"no stage `{item}`.", known))
+                raise KeyError(
+                    message(self._function, f"no stage `{item}`.", self._known(item))
+                )
             return self.pick(position)
         size = len(self)
         if not is_integer(item):
@@ -76,12 +77,9 @@ class Container(Composite):
                 )
             )
         if not -size <= item.__index__() < size:
-            allowed = f"Give an integer from {-size} to {size - 1}."
             raise IndexError(
                 message(
-                    self._function,
-                    f"no stage {item} among {size}.",
-                    allowed if size else "It has none.",
+                    self._function, f"no stage {item} among {size}.", self._known(item)
                 )
             )
         return self.pick(item.__index__() % size)
@@ -90,6 +88,14 @@ class Container(Composite):
         """Where the stage of that name is; paths write positions as names."""
         known = tuple(map(str, self.segments))
         return known.index(name) if name in known else None
+
+    def _known(self, item: Any) -> str:
+        """Which stages there are, for a message on an item that is not among them."""
+        if not len(self):
+            return "There are none."
+        if self.names is not None and isinstance(item, str):
+            return nearest(item, self.names)
+        return f"Give an integer from {-len(self)} to {len(self) - 1}."
 
     @property
     def _function(self) -> str:

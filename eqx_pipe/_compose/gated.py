@@ -273,4 +273,4 @@ def _check_free_names(names: Names, builtin: str | None) -> None:
                 "Rename the stage.",
             )
         )
-    check_draws_apart("gated", (*(names or ()), "gates", "merge"))
+    check_draws_apart("gated", (*(names or ()), *sorted(taken)))

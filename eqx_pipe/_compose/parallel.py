@@ -124,7 +124,8 @@ def parallel(
                 "Rename the stage.",
             )
         )
-    check_draws_apart("parallel", (*(names or ()), "merge"))
+    if builtin is None:
+        check_draws_apart("parallel", (*(names or ()), "merge"))
     return Parallel(
         children,
         names,

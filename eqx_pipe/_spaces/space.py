@@ -132,7 +132,7 @@ class Space(eqx.Module):
         return size
 
     def __bool__(self) -> bool:
-        return self.size > 0  # also where `len` cannot say
+        return True  # also with more points than `len` can say
 
     def axis_dims(self) -> tuple[int, ...]:
         """For each axis the place of its dim in `grid_dims`."""
