@@ -2,24 +2,12 @@
 
 import functools as ft
 import inspect
-import zlib
 from typing import Any
 
 import equinox as eqx
-import jax.random as jr
-import numpy as np
 
 from ._signature import parameters
 from ._types import Key
-
-
-def fold(key: Key | None, segment: Any) -> Key | None:
-    """The key of a child: `fold_in` of its position, or of its name's CRC-32."""
-    if key is None:
-        return None
-    if isinstance(segment, str):
-        return jr.fold_in(key, np.uint32(zlib.crc32(segment.encode())))
-    return jr.fold_in(key, segment)
 
 
 def key_of(stage: Any, key: Key | None) -> dict[str, Key | None]:

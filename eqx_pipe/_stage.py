@@ -1,7 +1,6 @@
 """The stage: what may be composed, and the one place that knows how one is called."""
 
 import abc
-import dataclasses
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +18,8 @@ from ._errors import (
     message,
 )
 from ._hints import add_hint, no_attribute
-from ._keys import fold, key_argument, key_of, say_if_no_key, takes_key
+from ._keys import key_argument, key_of, say_if_no_key, takes_key
+from ._scope import Scope as Scope
 from ._tree import join_path
 from ._types import Key, Segment, StageLike
 
@@ -131,34 +131,6 @@ def as_stage(function: str, argument: str, value: Any) -> Any:
 def is_stateful(stage: Any) -> bool:
     """Whether a stage takes and returns an `equinox.nn.State`."""
     return isinstance(stage, eqx.nn.StatefulLayer) and stage.is_stateful()
-
-
-@dataclasses.dataclass(frozen=True)
-class Scope:
-    """What a composite hands down to a child besides its input and state.
-
-    `key` is the composite's own key; a child draws from it folded with the child's
-    name or position. `record` collects outputs by path for `outputs`; it is `None`
-    wherever nobody asked, or where values cannot leave a traced branch.
-    """
-
-    key: Key | None
-    path: str = ""
-    record: dict[str, PyTree] | None = None
-
-    def child(self, segment: Segment, index: Any = None) -> "Scope":
-        """The scope of the child named, or positioned at, `segment`.
-
-        `index` is folded into the key instead of `segment` where one traced call
-        stands for many (`repeat`, `batched`).
-        """
-        path = f"{self.path}.{segment}" if self.path else str(segment)
-        key = fold(self.key, segment if index is None else index)
-        return Scope(key, path, self.record)
-
-    def silent(self) -> "Scope":
-        """The same scope without a record."""
-        return dataclasses.replace(self, record=None)
 
 
 class Composite(Stage):
