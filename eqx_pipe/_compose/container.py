@@ -1,9 +1,7 @@
 """What composites of several stages have in common with a list or a dict."""
 
 from collections.abc import Iterator
-from typing import Any
-
-import equinox as eqx
+from typing import Any, ClassVar
 
 from .._check import is_integer
 from .._errors import describe_value, message, nearest
@@ -20,8 +18,10 @@ class Container(Composite):
     or a stage.
     """
 
-    stages: eqx.AbstractVar[Any]
-    names: eqx.AbstractVar[Names]
+    # Fields of the subclasses, their first. Of an `eqx.AbstractVar` pyright would make
+    # fields of this class.
+    stages: ClassVar[Any]
+    names: ClassVar[Names]
 
     @property
     def segments(self) -> tuple[Segment, ...]:
