@@ -1,7 +1,9 @@
 """What composites of several stages have in common with a list or a dict."""
 
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import equinox as eqx
 
 from .._check import is_integer
 from .._errors import describe_value, message, nearest
@@ -18,10 +20,12 @@ class Container(Composite):
     or a stage.
     """
 
-    # Fields of the subclasses, their first. Of an `eqx.AbstractVar` pyright would make
-    # fields of this class.
-    stages: ClassVar[Any]
-    names: ClassVar[Names]
+    if TYPE_CHECKING:  # which takes an `AbstractVar` for a field of this class
+        stages: ClassVar[Any]
+        names: ClassVar[Names]
+    else:
+        stages: eqx.AbstractVar[Any]
+        names: eqx.AbstractVar[Names]
 
     @property
     def segments(self) -> tuple[Segment, ...]:

@@ -34,8 +34,8 @@ class Gated(Container):
     """Stages behind gates; see `gated`."""
 
     stages: tuple[Any, ...]
-    names: Names = eqx.field(static=True)
     gates: tuple[Any, ...]
+    names: Names = eqx.field(static=True)
     merge: Any  # the stage, where a callable was given
     builtin: str | None = eqx.field(static=True)
     axis: int = eqx.field(static=True)
@@ -208,8 +208,8 @@ def gated(
     _check_free_names(names, builtin)
     return Gated(
         children,
-        names,
         gate_children,
+        names,
         None if builtin else as_stage("gated", "merge", merge),
         builtin,
         axis.__index__(),
