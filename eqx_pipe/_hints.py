@@ -53,10 +53,13 @@ def _innermost_layer(error: BaseException) -> tuple[Any, int, Any]:
     """The layer of Equinox in which it was raised, the rank it takes, its input."""
     found, trace = (None, 0, None), error.__traceback__
     while trace is not None:
-        names, held = trace.tb_frame.f_code.co_varnames, trace.tb_frame.f_locals
-        rank = _rank(held.get("self"))
-        if rank is not None and len(names) > 1 and hasattr(held.get(names[1]), "ndim"):
-            found = held["self"], rank, held[names[1]]
+        code, held = trace.tb_frame.f_code, trace.tb_frame.f_locals
+        # Elsewhere a layer may be half made.
+        called = code.co_name == "__call__" and code.co_argcount > 1
+        rank = _rank(held.get("self")) if called else None
+        x = held.get(code.co_varnames[1]) if called else None
+        if rank is not None and hasattr(x, "ndim"):
+            found = held["self"], rank, x
         trace = trace.tb_next
     return found
 

@@ -98,6 +98,20 @@ def test_the_cause_is_said_once():
     assert said.count("takes one example") == 1 and "`0.a`" in said
 
 
+def test_an_error_of_a_layer_that_is_being_made_stays_what_it_is():
+    def stage(x):
+        return nn.Linear(4, 3, dtype="none", key=KEY)(x)
+
+    def make():
+        return nn.Linear(4, 3, dtype="none", key=KEY)
+
+    with pytest.raises(Exception) as expected:  # noqa: B017
+        make()
+    with pytest.raises(type(expected.value)) as caught:
+        ep.chain(stage)(jnp.ones((7, 4)))
+    assert str(caught.value) == str(expected.value)
+
+
 def norm_in(**named):
     def make():
         norm = nn.BatchNorm(4, axis_name="b", mode="batch")
