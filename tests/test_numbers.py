@@ -152,6 +152,11 @@ def static(value):
     ep.sweep(lambda p: p["x"] * p["s"], X | {"s": ep.Static(fresh(2))})
 
 
+def objects(value):
+    space = X | {"model": ep.Static([Plain(rate) for rate in fresh(2)])}
+    ep.sweep(lambda p: p["model"].run(p) - 1, space)
+
+
 def shapes(value):
     n = int(8 * value)
     ep.sweep(lambda p: jnp.full(n, p["x"]).mean(), X)
@@ -181,6 +186,8 @@ def functions(value):
     ep.sweep(lambda p: fn(p["x"]), X)
 
 
-@pytest.mark.parametrize("sweep", [static, shapes, lengths, structures, functions])
+@pytest.mark.parametrize(
+    "sweep", [static, objects, shapes, lengths, structures, functions]
+)
 def test_other_programs_are_compiled_in_silence(sweep):
     assert said(lambda value=value: sweep(value) for value in fresh()) == []
