@@ -200,7 +200,7 @@ def _plan(rows: BlockRows, shares: int, record: dict[str, Any], name: str) -> Pl
     return Plan(
         dims=("block",),
         chunks=_chunks(rows, shares),
-        coordinates={"first_point": (("block",), first)},
+        coordinates={"first_point": (("block",), first, {})},
         variables=variables,
         status="status",
         attributes={
