@@ -1,7 +1,9 @@
 """Checks of arguments that are on for every user. Each knows the argument's name."""
 
+import functools
 import inspect
 import operator
+import zlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -51,6 +53,39 @@ def check_callable(function: str, argument: str, value: Any) -> None:
                 "another pipeline, or a plain function.",
             )
         )
+    _check_plain(function, argument, value)
+
+
+def _check_plain(function: str, argument: str, value: Any) -> None:
+    """Raises a `TypeError` if calling `value` gives no output but a promise of one."""
+    for fn in (_unwrapped(value), _unwrapped(type(value).__call__)):
+        if inspect.iscoroutinefunction(fn) or inspect.isasyncgenfunction(fn):
+            raise TypeError(
+                message(
+                    function,
+                    f"`{argument}` is `async`: called, it gives no output but an "
+                    "awaitable.",
+                    "Make it a plain function; wait for data before it comes in.",
+                )
+            )
+        if inspect.isgeneratorfunction(fn):
+            raise TypeError(
+                message(
+                    function,
+                    f"`{argument}` is a generator function: called, it gives no output "
+                    "but an iterator.",
+                    "Write `return` in place of `yield`, or collect what it yields: "
+                    "`lambda x: tuple(fn(x))`.",
+                )
+            )
+
+
+def _unwrapped(fn: Any) -> Any:
+    """The function inside of `jax.jit(fn)`, `functools.partial(fn, ...)`, ...."""
+    if isinstance(fn, functools.partial | eqx.Partial):
+        return _unwrapped(fn.func)
+    wrapped = getattr(fn, "__wrapped__", None)
+    return fn if wrapped is None else _unwrapped(wrapped)
 
 
 def check_name(function: str, argument: str, name: Any) -> None:
@@ -64,6 +99,22 @@ def check_name(function: str, argument: str, name: Any) -> None:
                 "path). Rename it.",
             )
         )
+
+
+def check_draws_apart(function: str, names: Iterable[str]) -> None:
+    """Raises a `ValueError` if two names lead to one key: if their CRC-32 agree."""
+    seen: dict[int, str] = {}
+    for name in names:
+        other = seen.setdefault(zlib.crc32(name.encode()), name)
+        if other != name:
+            raise ValueError(
+                message(
+                    function,
+                    f"the names `{other}` and `{name}` have the same CRC-32, by which "
+                    "keys are told apart: both would get the same random draws.",
+                    "Rename one of them.",
+                )
+            )
 
 
 def check_int(function: str, argument: str, value: Any, minimum: int) -> None:
@@ -114,18 +165,23 @@ def check_key(function: str, key: Any) -> None:
     """Raises a `TypeError` unless `key` is `None` or one PRNG key."""
     if key is None:
         return
-    if eqx.is_array(key):
+    is_array = eqx.is_array(key)
+    if is_array:
         if jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
             if key.shape == ():
                 return
         elif key.dtype == jnp.uint32 and key.ndim == 1:
             return
+    several = (
+        " For a batch give one key to `eqx_pipe.batched(pipe)`, or, as `jax.vmap` maps "
+        "keyword arguments too, one to each example: `jax.vmap(pipe)(xs, "
+        "key=jax.random.split(key, len(xs)))`."
+    )
     raise TypeError(
         message(
             function,
             f"`key` is {describe_value(key)}, which is not a single PRNG key.",
-            "Give one made by `jax.random.key(seed)`; for a batch of keys use "
-            "`jax.vmap`.",
+            "Give one made by `jax.random.key(seed)`." + (several if is_array else ""),
         )
     )
 

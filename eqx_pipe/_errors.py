@@ -4,10 +4,12 @@ A message has three parts: what was wrong and where, what came, what to do.
 """
 
 import difflib
+import re
 from collections.abc import Iterable
 from typing import Any
 
 _NOTE = "In eqx_pipe stage "
+_ASKS_FOR_KEY = re.compile(r"\b(an?|no|prng|rng|random) `?key\b", re.IGNORECASE)
 
 
 class MissingKeyError(ValueError):
@@ -28,6 +30,25 @@ class MissingKeyError(ValueError):
             "pipeline with `key=jax.random.key(0)`, or make the stage deterministic "
             "(`equinox.nn.inference_mode`)."
         )
+
+
+def asks_for_key(error: BaseException) -> bool:
+    """Whether `error` was raised because a function got `None` as its PRNG key.
+
+    Either by `jax.random`, or by a layer that says so itself. Messages alone may speak
+    of another key or another `None`, so that function's own `key` is looked at.
+    """
+    trace, raising = error.__traceback__, {}
+    while trace is not None:
+        raising = trace.tb_frame.f_locals
+        # Private, but there is no other way to tell; a filtered traceback keeps it.
+        if trace.tb_frame.f_globals.get("__name__", "").startswith("jax._src.random"):
+            return raising.get("key", error) is None and "NoneType" in str(error)
+        trace = trace.tb_next
+    says_so = isinstance(error, RuntimeError | TypeError | ValueError) and bool(
+        _ASKS_FOR_KEY.search(str(error))
+    )
+    return says_so and raising.get("key", error) is None
 
 
 class StructureError(ValueError):
@@ -75,6 +96,11 @@ def describe_value(value: Any, limit: int = 80) -> str:
     if len(text) > limit:
         text = text[: limit - 3] + "..."
     return f"{text} ({type(value).__name__})"
+
+
+def is_located(error: BaseException) -> bool:
+    """Whether `locate` has seen the error: it passed through a pipeline already."""
+    return any(note.startswith(_NOTE) for note in getattr(error, "__notes__", []))
 
 
 def locate(error: BaseException, segment: str) -> None:

@@ -1,23 +1,28 @@
 """The stage: what may be composed, and the one place that knows how one is called."""
 
 import abc
-import dataclasses
-import functools as ft
-import zlib
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
-import jax
-import jax.random as jr
 import jax.tree_util as jtu
-import numpy as np
 from jaxtyping import PyTree
 
 from ._check import check_callable, check_key
-from ._errors import MissingKeyError, describe_value, locate, message
+from ._errors import (
+    MissingKeyError,
+    asks_for_key,
+    describe_value,
+    is_located,
+    locate,
+    message,
+)
 from ._hidden import check_nothing_hidden
-from ._signature import parameters, why_not
+from ._hints import add_hint, no_attribute
+from ._keys import key_argument, key_of, say_if_no_key, takes_key
+from ._scope import Scope as Scope
+from ._signature import why_not
+from ._tree import join_path
 from ._types import Key, Segment, StageLike
 
 if TYPE_CHECKING:
@@ -113,7 +118,7 @@ def lift(fn: StageLike) -> Any:
     """
     check_callable("lift", "fn", fn)
     check_nothing_hidden("lift", "fn", fn)
-    is_layer = is_stateful(fn) or isinstance(fn, eqx.Module) and _takes_key(fn)
+    is_layer = is_stateful(fn) or isinstance(fn, eqx.Module) and takes_key(fn)
     return fn if is_layer else Lift(fn)  # pyright: ignore
 
 
@@ -162,43 +167,6 @@ def is_stateful(stage: Any) -> bool:
     return isinstance(stage, eqx.nn.StatefulLayer) and stage.is_stateful()
 
 
-@dataclasses.dataclass(frozen=True)
-class Scope:
-    """What a composite hands down to a child besides its input and state.
-
-    `key` is the composite's own key; a child draws from it folded with the child's
-    name or position. `record` collects outputs by path for `outputs`; it is `None`
-    wherever nobody asked, or where values cannot leave a traced branch.
-    """
-
-    key: Key | None
-    path: str = ""
-    record: dict[str, PyTree] | None = None
-
-    def child(self, segment: Segment, index: Any = None) -> "Scope":
-        """The scope of the child named, or positioned at, `segment`.
-
-        `index` is folded into the key instead of `segment` where one traced call
-        stands for many (`repeat`, `batched`).
-        """
-        path = f"{self.path}.{segment}" if self.path else str(segment)
-        key = fold(self.key, segment if index is None else index)
-        return Scope(key, path, self.record)
-
-    def silent(self) -> "Scope":
-        """The same scope without a record."""
-        return dataclasses.replace(self, record=None)
-
-
-def fold(key: Key | None, segment: Any) -> Key | None:
-    """The key of a child: `fold_in` of its position, or of its name's CRC-32."""
-    if key is None:
-        return None
-    if isinstance(segment, str):
-        return jr.fold_in(key, np.uint32(zlib.crc32(segment.encode())))
-    return jr.fold_in(key, segment)
-
-
 class Composite(Stage):
     """What our combinators share: they know their children and thread state and keys.
 
@@ -215,6 +183,14 @@ class Composite(Stage):
         self, x: PyTree, state: eqx.nn.State | None, scope: Scope
     ) -> tuple[PyTree, eqx.nn.State | None]:
         """Maps input and state to output and state."""
+
+    def __bool__(self) -> bool:
+        return True  # a pipeline without stages is a program too
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            raise AttributeError(no_attribute(self, name))
 
     def settings(self) -> dict[str, Any]:
         """What besides the children describes this stage; JSON-serialisable."""
@@ -287,18 +263,35 @@ def check_state_belongs(
     function: str, stage: Any, state: eqx.nn.State | None, error: KeyError
 ) -> None:
     """Raises if what failed was that the state was made with another pipeline."""
-    indices = jtu.tree_leaves(stage, is_leaf=_is_state_index)
-    for index in filter(_is_state_index, indices):
-        if state is not None and error.args == (index.marker,):
-            raise ValueError(
-                message(
-                    function,
-                    "the state holds nothing for a stateful stage inside (state "
-                    f"`{index.marker}`): it was made with another pipeline.",
-                    "Give the state that `equinox.nn.make_with_state` made together "
-                    "with this pipeline.",
-                )
-            ) from error
+    marker = error.args[0] if len(error.args) == 1 else None
+    if state is None or not any(index.marker is marker for index in _indices(stage)):
+        return
+    path, holder = _holder("", stage, marker)
+    place = f"`{path}` (`{type(holder).__name__}`)" if path else "a stage inside"
+    raise ValueError(
+        message(
+            function,
+            f"the state holds nothing for {place}: it was made with another pipeline, "
+            "or before this one was changed.",
+            "Give the state that `equinox.nn.make_with_state` made together with this "
+            "pipeline.",
+        )
+    ) from error
+
+
+def _holder(path: str, stage: Any, marker: Any) -> tuple[str, Any]:
+    """The innermost stage that holds the state of that marker, and its path."""
+    if isinstance(stage, Composite):
+        for segment, child in stage.children().items():
+            if any(index.marker is marker for index in _indices(child)):
+                return _holder(join_path(path, segment), child, marker)
+    return path, stage
+
+
+def _indices(stage: Any) -> list[eqx.nn.StateIndex]:
+    """Where the state of a stage is kept."""
+    leaves = jtu.tree_leaves(stage, is_leaf=_is_state_index)
+    return list(filter(_is_state_index, leaves))
 
 
 def _is_state_index(leaf: Any) -> bool:
@@ -318,13 +311,13 @@ def enter(
     `index` is that of `Scope.child`.
     """
     inner = scope.child(segment, index)
-    # `State.set` invalidates the old state, so a retry needs a copy made beforehand.
-    spare = copy_state(state) if inner.key is None and is_stateful(stage) else state
     try:
         y, new_state = call(stage, args, state, inner)
     except Exception as error:
-        if inner.key is None and wants_key(error, stage, args, spare, inner):
+        if inner.key is None and wants_key(error, stage):
             raise MissingKeyError(str(segment)) from error
+        if not is_located(error):
+            add_hint(error, args)
         locate(error, str(segment))
         raise
     if inner.record is not None:
@@ -345,12 +338,13 @@ def call(
     if isinstance(stage, Composite):
         (x,) = args
         return stage.run(x, state, inner)
-    keyword = {"key": inner.key} if _takes_key(stage) else {}
+    keyword = key_of(stage, inner.key)
     if not is_stateful(stage):
         try:
             return stage(*args, **keyword), state
         except TypeError as error:
             _say_if_not_layer(stage, error)
+            say_if_no_key(stage, keyword, error)
             raise
     result = stage(*args, state, **keyword)
     pair = isinstance(result, tuple) and len(result) == 2
@@ -367,7 +361,7 @@ def _say_if_not_layer(stage: Any, error: Exception) -> None:
     """A note on `error` if `stage` holds state and its type does not say so."""
     if isinstance(stage, eqx.nn.StatefulLayer) or not isinstance(stage, eqx.Module):
         return
-    if any(map(_is_state_index, jtu.tree_leaves(stage, is_leaf=_is_state_index))):
+    if _indices(stage):
         name = type(stage).__name__
         error.add_note(
             f"`{name}` holds an `equinox.nn.StateIndex`, and is given no state: derive "
@@ -376,59 +370,14 @@ def _say_if_not_layer(stage: Any, error: Exception) -> None:
         )
 
 
-def wants_key(
-    error: Exception,
-    stage: Any,
-    args: tuple[PyTree, ...],
-    state: eqx.nn.State | None,
-    inner: Scope,
-) -> bool:
-    """Whether a call failed for want of a key.
+def wants_key(error: Exception, stage: Any) -> bool:
+    """Whether a call of `stage` with `key=None` failed for want of a key.
 
-    Messages differ from layer to layer, so the call is tried again abstractly, without
-    a key and with one. What fails only when run, fails for another reason.
+    An error that comes out of another pipeline was judged there.
     """
-    known = isinstance(error, MissingKeyError) or isinstance(stage, Composite)
-    if known or not _takes_key(stage):
+    if isinstance(error, MissingKeyError) or is_located(error):
         return False
-
-    def works(key: Key | None) -> bool:
-        retry, fresh = Scope(key, inner.path), copy_state(state)
-        try:
-            jax.eval_shape(lambda: call(stage, args, fresh, retry)[0])
-        except Exception:
-            return False
-        return True
-
-    return not works(None) and works(jr.key(0))
-
-
-def _takes_key(stage: Any) -> bool:
-    """Whether a module accepts `key=`. Modules without it are called without."""
-    accepts = _type_takes_key(type(stage))
-    if accepts is None:  # a wrapper such as `filter_jit(f)`, which knows its `f`
-        return "key" in parameters(stage)
-    return accepts
-
-
-@ft.cache
-def _type_takes_key(cls: type) -> bool | None:
-    known = parameters(cls.__call__)
-    if "key" in known:
-        return True
-    wraps = any(p.kind is p.VAR_KEYWORD for p in known.values())
-    return None if wraps else False
-
-
-def key_argument(fn: Any, key: Key | None) -> dict[str, Any]:
-    """The key as a keyword argument for a plain function, if it wants one."""
-    names = list(parameters(fn))
-    if "key" not in names[1:]:  # the first is the input, whatever its name
-        return {}
-    parameter = parameters(fn)["key"]
-    bound = isinstance(fn, ft.partial) and "key" in fn.keywords
-    if bound or parameter.kind is parameter.POSITIONAL_ONLY:
-        return {}
-    default = parameter.default
-    has_default = default is not parameter.empty and default is not None
-    return {} if key is None and has_default else {"key": key}
+    takes = takes_key(stage)
+    if isinstance(stage, Lift):
+        takes = bool(key_argument(stage.fn, None))
+    return takes and asks_for_key(error)

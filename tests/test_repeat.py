@@ -137,9 +137,9 @@ def test_indexing_gives_the_stage_made_for_that_position(name):
     for i in (3, -4):
         with pytest.raises(IndexError, match="among 3"):
             pipe[i]
-    for wrong in ("a", True, jnp.ones(2)):
-        with pytest.raises(TypeError, match="give an integer"):
-            inspect.unwrap(type(pipe).__getitem__)(pipe, wrong)
+    for wrong in (0.5, True, jnp.ones(2)):
+        with pytest.raises(TypeError, match="Give an integer"):
+            pipe[wrong]
 
 
 def test_the_program_does_not_grow():

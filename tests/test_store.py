@@ -142,7 +142,20 @@ def test_a_store_of_another_sweep_is_refused(begun, fn, space, key, says):
     with pytest.raises(ValueError, match=says) as caught:
         ep.sweep(fn, space, key=key, store=begun)
     assert "another path" in str(caught.value)
+    assert ("`fn`" in str(caught.value)) == (fn is not plain)  # only what differs
     assert contents(begun) == was
+
+
+def test_a_larger_space_and_another_function_are_both_named(begun):
+    larger = other(b=ep.Linspace(0, 1, 6))
+    with pytest.raises(ValueError, match=r"dims: b: 5(.|\n)*another program"):
+        ep.sweep(shifted, larger, key=KEY, store=begun)
+    with pytest.raises(ValueError, match="int32 #.*float32 #") as caught:
+        whole = ep.Values(jnp.array([1, 2, 3]))
+        path = begun.parent / "whole.zarr"
+        ep.sweep(lambda p: p["a"], {"a": whole}, store=path)
+        ep.sweep(lambda p: p["a"], {"a": ep.Values([1.0, 2.0, 3.0])}, store=path)
+    assert "another program" not in str(caught.value)
 
 
 def test_force_skips_the_check_of_the_function_alone(begun, tmp_path):
@@ -300,6 +313,26 @@ def test_points_that_fail_are_stored_as_failed(tmp_path):
     assert np.array_equal(result.ok, memory.ok) and not result.ok[11:].any()
     same_dataset(result.to_xarray(), memory.to_xarray())
     assert result.to_xarray()["status"].values.tolist() == [1] * 11 + [2] * 2
+
+
+@pytest.mark.parametrize("first", [{}, {"part": (0, 2)}])
+def test_failures_in_a_store_are_raised(tmp_path, first):
+    space, path = ep.Linspace(0, 3, 13), tmp_path / "runs.zarr"
+    asked = {"batch_size": 2, "mesh": one_device(), "store": path}
+
+    def fn(p):
+        return eqx.error_if(p, (p == 0.0) | (p == 1.0), "no")
+
+    ep.sweep(fn, space, on_error="isolate", **first, **asked)
+    done = np.array(xarray.open_zarr(path)["status"])
+    with pytest.raises(ep.SweepError, match='on with `on_error="isolate"`') as caught:
+        ep.sweep(fn, space, **asked)
+    assert caught.value.indices == (0, 4)
+    assert "failed at 2 points (0, 4)" in str(caught.value)
+    # Before anything is computed.
+    assert np.array_equal(xarray.open_zarr(path)["status"], done)
+    result = ep.sweep(fn, space, on_error="isolate", **asked)
+    assert np.flatnonzero(~result.ok).tolist() == [0, 4]
 
 
 def test_order_by_changes_nothing_in_a_store(tmp_path):

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from stores import KEY, one_device
+from stores import KEY, one_device, stored
 
 import eqx_pipe as ep
 
@@ -163,6 +163,41 @@ def test_failed_points_are_kept_apart_and_named(tmp_path, threads):
     with pytest.raises(ep.SweepError, match=f"at point {bad}") as caught:
         ep.sweep(fails, SPACE, store=tmp_path / "other", **ASKED)
     assert caught.value.indices == (bad,)
+
+
+@pytest.mark.parametrize("first", [{}, {"part": (0, 2)}])
+def test_failures_in_a_store_are_raised(tmp_path, first):
+    asked = {**ASKED, "reduce": ep.ArgMin(by="x"), "store": tmp_path / "r"}
+    kept = ep.sweep(fails, SPACE, on_error="isolate", **first, **asked)
+    failed = ~kept.ok if kept.missing is None else ~kept.ok & ~kept.missing
+    done = [stored(tmp_path / "r").is_done(i) for i in range(2)]
+    with pytest.raises(ep.SweepError, match='on with `on_error="isolate"`') as caught:
+        ep.sweep(fails, SPACE, **asked)
+    assert caught.value.indices == tuple(np.flatnonzero(failed))
+    assert [stored(tmp_path / "r").is_done(i) for i in range(2)] == done
+
+
+def test_failures_behind_the_end_of_a_reduction_do_not_count(tmp_path):
+    def fn(x):
+        return eqx.error_if(x, x > 90, "large")
+
+    space = ep.Values(np.arange(100.0, dtype=np.float32))
+    asked = {"mesh": one_device(), "batch_size": 1, "store": tmp_path / "r"}
+    until = [
+        ep.Reducer(
+            lambda struct: jnp.float32(0),
+            jnp.add,
+            jnp.add,
+            lambda total: total,
+            stop=lambda total, after=after: float(total) > after,
+        )
+        for after in (1e9, 100.0)
+    ]
+    ep.sweep(fn, space, reduce=until[0], on_error="isolate", **asked)
+    assert ep.sweep(fn, space, reduce=until[1], **asked).points < 90
+    with pytest.raises(ep.SweepError, match="on_error") as caught:
+        ep.sweep(fn, space, reduce=until[0], **asked)
+    assert caught.value.indices == tuple(range(91, 100))
 
 
 @pytest.mark.parametrize("kind", ["store", "executor", "both", "parts"])

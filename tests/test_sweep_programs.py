@@ -5,6 +5,7 @@ import functools as ft
 import gc
 import weakref
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -197,3 +198,27 @@ def test_large_arrays_that_stay_inside_are_known_by_their_hash():
     large = program.freeze(np.arange(1000.0))
     assert large == program.freeze(np.arange(1000.0))
     assert large != program.freeze(np.arange(1000.0) + 1) and len(str(large)) < 400
+
+
+def test_what_calls_itself_equal_may_yet_hold_another_program():
+    """Optimistix has such a wrapper, and a structure of a pytree may hold it."""
+
+    class Equal:
+        def __init__(self, fn):
+            self.jaxpr = jax.make_jaxpr(fn)(1.0)
+
+        def __hash__(self):
+            return 0
+
+        def __eq__(self, other):
+            return type(self) is type(other)
+
+    assert program.freeze(Equal(jnp.sin)) == program.freeze(Equal(jnp.sin))
+    assert program.freeze(Equal(jnp.sin)) != program.freeze(Equal(jnp.cos))
+    structures = [jax.tree.structure(Held(Equal(fn))) for fn in (jnp.sin, jnp.cos)]
+    assert structures[0] == structures[1]
+    assert program.freeze(structures[0]) != program.freeze(structures[1])
+
+
+class Held(eqx.Module):
+    fn: object = eqx.field(static=True)

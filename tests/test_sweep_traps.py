@@ -3,6 +3,7 @@
 import functools as ft
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -109,3 +110,29 @@ def test_best_and_grid_with_failed_points_and_with_none_left():
     assert whole.best().value == 3  # not the 0 that stands for a failure
     with pytest.raises(ValueError, match="no point has a value"):
         whole[:3].best()
+
+
+def test_types_within_a_sweep_name_no_mesh():
+    """As under `vmap`: lineax and Equinox compare types with those of the trace."""
+    seen = []
+
+    @jax.custom_batching.custom_vmap
+    def double(x):
+        return 2 * x
+
+    @double.def_vmap
+    def _(size, batched, x):
+        seen.append(jax.typeof(x).sharding.mesh.empty)
+        return 2 * x, batched[0]
+
+    space = {"x": ep.Values([1.0, 2.0, 3.0])}
+    mesh = jax.make_mesh((3,), ("x",), devices=jax.devices()[:3])
+    assert ep.sweep(lambda p: double(p["x"]), space).values.tolist() == [2, 4, 6]
+    ep.sweep(lambda p: double(p["x"]), space, reduce=ep.Sum())
+
+    def total(scale):
+        values = ep.vmap_space(lambda p: double(p["x"]) * scale, space, mesh=mesh)
+        return jnp.sum(values)
+
+    assert jax.jit(jax.grad(total))(1.0) == 12.0
+    assert len(seen) >= 3 and all(seen)

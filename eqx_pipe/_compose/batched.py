@@ -10,7 +10,7 @@ import jax.tree_util as jtu
 from jaxtyping import PyTree
 
 from .._errors import StructureError, describe_value, message
-from .._stage import Composite, Scope, as_stage, copy_state, enter, is_stateful
+from .._stage import Composite, Scope, as_stage, enter, is_stateful
 from .._tree import as_arrays, leaf_text, leaves_with_names, path_name, tree_text
 from .._types import StageLike
 
@@ -68,41 +68,26 @@ class Batched(Composite):
             constants.append(constant)
             return arrays, shared
 
-        def every(shared, state_axis):
-            over = jax.vmap(
-                one,
-                in_axes=(mapped_axes, None, 0),
-                out_axes=(0, state_axis),
-                axis_name=self.axis_name,
-                axis_size=size,
-            )
-            return over(mapped_leaves, shared, index)
-
-        # A failed call may have used the state up, so the retry has a copy.
-        spare = copy_state(shared)
+        every = jax.vmap(
+            one,
+            in_axes=(mapped_axes, None, 0),
+            out_axes=(0, None),
+            axis_name=self.axis_name,
+            axis_size=size,
+        )
         try:
-            arrays, shared = every(shared, None)
+            arrays, shared = every(mapped_leaves, shared, index)
         except ValueError as error:
-            if stateful and _works(lambda: every(spare, 0)):
+            # The stage has run, so what `vmap` refuses is the state: all else may vary.
+            if stateful and constants:
                 raise ValueError(_state_message(scope)) from error
             raise
         except NameError as error:
-            if self.axis_name is None and "axis name" in str(error):
-                error.add_note(
-                    'Give the batch a name: `batched(..., axis_name="batch")`.'
-                )
+            if self.axis_name is not None and "axis name" in str(error):
+                error.add_note(f"Here `batched` names its axis `{self.axis_name}`.")
             raise
         y = eqx.combine(arrays, constants[-1])
         return y, shared if stateful else state
-
-
-def _works(attempt) -> bool:
-    """Whether an abstract evaluation succeeds."""
-    try:
-        jax.eval_shape(attempt)
-    except Exception:
-        return False
-    return True
 
 
 def _state_message(scope: Scope) -> str:

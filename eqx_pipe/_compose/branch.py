@@ -1,6 +1,6 @@
 """One of several stages, chosen by a predicate or a selector."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import equinox as eqx
@@ -15,8 +15,8 @@ from .._errors import message
 from .._stage import Composite, Scope, as_stage, enter, identity
 from .._tree import join_path, tree_text
 from .._types import StageLike
+from .container import Container
 from .decide import branch_of, run_predicate
-from .named import stage_at
 
 
 class Cond(Composite):
@@ -87,12 +87,17 @@ def cond(pred: StageLike, then: StageLike, otherwise: StageLike = identity) -> C
     )
 
 
-class Switch(Composite):
+class Switch(Container):
     """One of several stages; see `switch`."""
 
     selector: Any
     stages: tuple[Any, ...]
     bounds: str = eqx.field(static=True)
+
+    @property
+    def names(self) -> None:
+        """The stages have positions only."""
+        return None
 
     def children(self) -> Mapping[str, Any]:
         numbered = {str(i): stage for i, stage in enumerate(self.stages)}
@@ -145,15 +150,6 @@ class Switch(Composite):
             index = jnp.clip(index, 0, last)  # before the cast, which would wrap
         return index.astype(jnp.int32), state
 
-    def __len__(self) -> int:
-        return len(self.stages)
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self.stages)
-
-    def __getitem__(self, item: int) -> Any:
-        return stage_at("switch", None, self.stages, item)
-
 
 def _is_integer(value: Any) -> bool:
     """Whether a value is a single integer, of Python, NumPy or JAX."""
@@ -176,8 +172,8 @@ def switch(selector: StageLike, *stages: StageLike, bounds: str = "clamp") -> Sw
         position, as `jax.lax.switch` does; `"error"` raises at run time, by
         `equinox.error_if`. (Keyword only.)
 
-    **Returns:** a stage with a length, iteration and indexing. The state of stages that
-    were not chosen stays as it was.
+    **Returns:** a stage, a container as a `chain` is. The state of stages that were not
+    chosen stays as it was.
 
     **Raises:**
 

@@ -1,28 +1,24 @@
 """Stages one after the other."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import equinox as eqx
 from jaxtyping import PyTree
 
-from .._check import check_name
+from .._check import check_draws_apart, check_name
 from .._errors import message
-from .._stage import Composite, Scope, as_stage, enter
-from .._types import Segment, StageLike
-from .named import Names, stage_at
+from .._stage import Scope, as_stage, enter
+from .._types import StageLike
+from .container import Container
+from .named import Names
 
 
-class Chain(Composite):
+class Chain(Container):
     """Stages left to right; see `chain`."""
 
     stages: tuple[Any, ...]
     names: Names = eqx.field(static=True)
-
-    @property
-    def segments(self) -> tuple[Segment, ...]:
-        """The names of the stages, or their positions."""
-        return tuple(range(len(self.stages))) if self.names is None else self.names
 
     def children(self) -> Mapping[str, Any]:
         return dict(zip(map(str, self.segments), self.stages, strict=True))
@@ -34,18 +30,12 @@ class Chain(Composite):
             x, state = enter(scope, segment, stage, x, state=state)
         return x, state
 
-    def __len__(self) -> int:
-        return len(self.stages)
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self.stages)
-
-    def __getitem__(self, item: int | slice | str) -> Any:
+    def __getitem__(self, item: Any) -> Any:
         """The stage at a position or of a name; for a slice, the chain of those."""
         if isinstance(item, slice):
             names = None if self.names is None else self.names[item]
             return Chain(self.stages[item], names)
-        return stage_at("chain", self.names, self.stages, item)
+        return super().__getitem__(item)
 
 
 def chain(*stages: StageLike, **named: StageLike) -> Chain:
@@ -62,11 +52,13 @@ def chain(*stages: StageLike, **named: StageLike) -> Chain:
     - `named`: the same by name. (Keyword only.)
 
     **Returns:** a stage. It has a length, can be iterated, indexed by position or
-    name, and sliced (a chain again).
+    name, and sliced (a chain again); `in` takes a name or a stage, and `keys()`,
+    `values()` and `items()` are those of a dict.
 
     **Raises:**
 
     - `TypeError` if something is not a stage, or positions and names are mixed.
+    - `ValueError` if a name is not usable, or two would give the same draws.
 
     **Laws:** `chain(f, chain(g, h))`, `chain(chain(f, g), h)` and `chain(f, g, h)`
     agree for deterministic stages; `chain(f)` is `f`.
@@ -91,6 +83,7 @@ def chain(*stages: StageLike, **named: StageLike) -> Chain:
     if named:
         for name in named:
             check_name("chain", "named", name)
+        check_draws_apart("chain", named)
         children = tuple(as_stage("chain", n, s) for n, s in named.items())
         return Chain(children, tuple(named))
     children = tuple(as_stage("chain", f"stages[{i}]", s) for i, s in enumerate(stages))

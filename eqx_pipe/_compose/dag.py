@@ -5,7 +5,7 @@ import heapq
 from collections.abc import Collection, Hashable, Mapping
 from typing import Any
 
-from .._check import check_name
+from .._check import check_draws_apart, check_name
 from .._errors import describe_value, message, nearest
 
 INPUT = "input"
@@ -28,6 +28,7 @@ def check_nodes(nodes: Any) -> None:
         )
     for name in nodes:
         check_name("graph", "nodes", name)
+    check_draws_apart("graph", nodes)
     if INPUT in nodes:
         raise ValueError(
             message(

@@ -11,7 +11,8 @@ from jaxtyping import PyTree
 
 from .._check import check_callable
 from .._closure import Fixed, has_function
-from .._stage import Scope, Stage, call, is_stateful, key_argument
+from .._keys import key_argument
+from .._stage import Scope, Stage, call, is_stateful
 from .._types import Key, StageLike
 
 

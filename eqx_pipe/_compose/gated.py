@@ -1,7 +1,7 @@
 """Several stages on the same input, each behind a gate of its own."""
 
 import functools as ft
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -10,13 +10,14 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, Bool, PyTree
 
-from .._check import check_choice
+from .._check import check_choice, check_draws_apart
 from .._choose.choose import Like, choose
 from .._choose.primitive import varying_as
 from .._errors import describe_value, message
-from .._stage import Composite, Scope, as_stage, enter
+from .._stage import Scope, as_stage, enter
 from .._tree import as_arrays, join_path
 from .._types import Segment, StageLike
+from .container import Container
 from .decide import branch_of, run_gate
 from .merge import (
     REDUCTIONS,
@@ -26,10 +27,10 @@ from .merge import (
     check_mergeable,
     merge_outputs,
 )
-from .named import Names, read_stages, stage_at
+from .named import Names, read_stages
 
 
-class Gated(Composite):
+class Gated(Container):
     """Stages behind gates; see `gated`."""
 
     stages: tuple[Any, ...]
@@ -39,11 +40,6 @@ class Gated(Composite):
     builtin: str | None = eqx.field(static=True)
     axis: int = eqx.field(static=True)
     closed: str = eqx.field(static=True)
-
-    @property
-    def segments(self) -> tuple[Segment, ...]:
-        """The names of the stages, or their positions."""
-        return tuple(range(len(self.stages))) if self.names is None else self.names
 
     def children(self) -> Mapping[str, Any]:
         stages = zip(map(str, self.segments), self.stages, strict=True)
@@ -120,16 +116,6 @@ class Gated(Composite):
         )
         return (lambda x, state: (x, state)), run, cure
 
-    def __len__(self) -> int:
-        return len(self.stages)
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self.stages)
-
-    def __getitem__(self, item: int | str) -> Any:
-        """The stage at a position or of a name."""
-        return stage_at("gated", self.names, self.stages, item)
-
 
 def _zeros(leaf: Any) -> Any:
     shaped = isinstance(leaf, jax.ShapeDtypeStruct)
@@ -177,8 +163,8 @@ def gated(
     - `closed`: what a closed stage gives to the other merges, which cannot leave it
         out: its `"input"`, or `"zeros"`. (Keyword only.)
 
-    **Returns:** a stage with a length, iteration and indexing. The state of a closed
-    stage stays as it was.
+    **Returns:** a stage, a container as a `chain` is. The state of a closed stage stays
+    as it was.
 
     **Raises:**
 
@@ -287,3 +273,4 @@ def _check_free_names(names: Names, builtin: str | None) -> None:
                 "Rename the stage.",
             )
         )
+    check_draws_apart("gated", (*(names or ()), *sorted(taken)))

@@ -10,12 +10,13 @@ from jaxtyping import PyTree
 from .._check import check_callable
 from .._errors import message, nearest
 from .._hidden import check_nothing_hidden
-from .._stage import Composite, Scope, enter, lifted, misfit
+from .._stage import Scope, enter, lifted, misfit
 from .._types import StageLike
+from .container import Container
 from .dag import INPUT, check_alive, check_nodes, order, read_edges, read_sink
 
 
-class Graph(Composite):
+class Graph(Container):
     """Stages joined by edges; see `graph`."""
 
     # All in the order of execution.
@@ -58,12 +59,9 @@ class Graph(Composite):
             return dict(zip(self.sink_keys, y, strict=True)), state
         return y, state
 
-    def __len__(self) -> int:
-        return len(self.stages)
-
     def __getitem__(self, item: Any) -> Any:
         """The node of that name."""
-        if item not in self.names:
+        if item not in self.names:  # positions have no meaning in a graph
             raise KeyError(
                 message("graph", f"no node `{item}`.", nearest(item, self.names))
             )
@@ -108,7 +106,8 @@ def graph(
         `["input"]`, and a string a list of one. A predecessor may be repeated.
     - `sink`: what comes out: a name, a tuple of names, or a dict from keys to names.
 
-    **Returns:** a stage of one input. It has a length; `["name"]` is the node.
+    **Returns:** a stage of one input. It has a length, and `["name"]`, `in`, `keys()`,
+    `values()` and `items()` as a dict has; iteration gives the nodes as they run.
 
     **Raises:**
 

@@ -1,10 +1,10 @@
-"""Reading stages given by position or in one mapping, and finding one again."""
+"""Reading stages given by position or in one mapping."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .._check import check_name, is_integer
-from .._errors import describe_value, message, nearest
+from .._check import check_draws_apart, check_name
+from .._errors import message
 from .._stage import as_stage
 
 Names = tuple[str, ...] | None
@@ -37,37 +37,7 @@ def read_stages(
     else:
         for name in named:
             check_name(function, argument, name)
+        check_draws_apart(function, named)
         labelled = [(f'{argument}["{name}"]', stage) for name, stage in named.items()]
         names = tuple(named)
     return names, tuple(as_stage(function, label, stage) for label, stage in labelled)
-
-
-def stage_at(function: str, names: Names, stages: tuple[Any, ...], item: Any) -> Any:
-    """The stage at a position or of a name."""
-    if not isinstance(item, str):
-        return _stage_at_position(function, stages, item)
-    if names is None or item not in names:
-        known = range(len(stages)) if names is None else names
-        raise KeyError(message(function, f"no stage `{item}`.", nearest(item, known)))
-    return stages[names.index(item)]
-
-
-def _stage_at_position(function: str, stages: tuple[Any, ...], item: Any) -> Any:
-    if not is_integer(item):
-        raise TypeError(
-            message(
-                function,
-                f"the index is {describe_value(item)}.",
-                "Give an integer, or a name if the stages have names.",
-            )
-        )
-    size = len(stages)
-    if not -size <= item.__index__() < size:
-        raise IndexError(
-            message(
-                function,
-                f"no stage {item} among {size}.",
-                f"Give an integer from {-size} to {size - 1}.",
-            )
-        )
-    return stages[item]

@@ -1,20 +1,22 @@
 """Several stages on the same input."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import equinox as eqx
 from jaxtyping import PyTree
 
+from .._check import check_draws_apart
 from .._errors import message
-from .._stage import Composite, Scope, as_stage, enter
+from .._stage import Scope, as_stage, enter
 from .._tree import join_path
-from .._types import Segment, StageLike
+from .._types import StageLike
+from .container import Container
 from .merge import check_axis, check_merge, merge_outputs, one_place
-from .named import Names, read_stages, stage_at
+from .named import Names, read_stages
 
 
-class Parallel(Composite):
+class Parallel(Container):
     """Stages side by side; see `parallel`."""
 
     stages: tuple[Any, ...]
@@ -22,11 +24,6 @@ class Parallel(Composite):
     merge: Any  # the stage, where a callable was given
     builtin: str | None = eqx.field(static=True)
     axis: int = eqx.field(static=True)
-
-    @property
-    def segments(self) -> tuple[Segment, ...]:
-        """The names of the branches, or their positions."""
-        return tuple(range(len(self.stages))) if self.names is None else self.names
 
     def children(self) -> Mapping[str, Any]:
         branches = dict(zip(map(str, self.segments), self.stages, strict=True))
@@ -53,16 +50,6 @@ class Parallel(Composite):
                 "parallel", self.builtin, self.axis, names, paths, outputs
             )
         return y, state
-
-    def __len__(self) -> int:
-        return len(self.stages)
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self.stages)
-
-    def __getitem__(self, item: int | str) -> Any:
-        """The branch at a position or of a name."""
-        return stage_at("parallel", self.names, self.stages, item)
 
 
 def parallel(
@@ -93,8 +80,7 @@ def parallel(
     - `axis`: the axis of `"concat"` and `"stack"`; a negative one counts from the end.
         (Keyword only.)
 
-    **Returns:** a stage. It has a length, can be iterated, and indexed by position or
-    name.
+    **Returns:** a stage, a container as a `chain` is.
 
     **Raises:**
 
@@ -138,6 +124,8 @@ def parallel(
                 "Rename the stage.",
             )
         )
+    if builtin is None:
+        check_draws_apart("parallel", (*(names or ()), "merge"))
     return Parallel(
         children,
         names,

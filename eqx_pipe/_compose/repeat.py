@@ -13,20 +13,26 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import PyTree
 
-from .._check import check_int, check_key, is_integer
+from .._check import check_int, check_key
 from .._errors import StructureError, describe_value, message
 from .._hidden import check_nothing_traced
-from .._stage import Composite, Scope, as_stage, enter
+from .._stage import Scope, as_stage, enter
 from .._tree import as_arrays, differences
 from .._types import Key
 from .alike import same_draws
+from .container import Container
 
 
-class Repeat(Composite):
+class Repeat(Container):
     """Stages of equal structure under one scan; see `repeat`."""
 
     stages: Any
     size: int = eqx.field(static=True)
+
+    @property
+    def names(self) -> None:
+        """The stages have positions only."""
+        return None
 
     def children(self) -> Mapping[str, Any]:
         """The stages stacked into one: every array has a leading axis of `size`."""
@@ -65,31 +71,30 @@ class Repeat(Composite):
     def __len__(self) -> int:
         return self.size
 
-    def __getitem__(self, item: SupportsIndex) -> Any:
-        """The stage made for position `item`, its arrays unstacked.
+    def pick(self, position: int) -> Any:
+        """The stage made for that position, its arrays unstacked.
 
         If it is stateful, its state is that slice of `state.substate(pipe)`.
         """
-        if not is_integer(item):
-            raise TypeError(
+        if any(map(_is_wrapped, jtu.tree_leaves(self.stages))):
+            raise ValueError(
                 message(
                     "repeat",
-                    f"the index is {describe_value(item)}.",
-                    "The stages of a `repeat` are found by position: give an integer.",
-                )
-            )
-        position = item.__index__()
-        if not -self.size <= position < self.size:
-            raise IndexError(
-                message(
-                    "repeat",
-                    f"no stage {position} among {self.size}.",
-                    f"Give an integer from {-self.size} to {self.size - 1}.",
+                    f"`[{position}]` is cut out of stacked arrays, so `tree_at` cannot "
+                    "put anything in its place.",
+                    "Set a slice of a stacked array: `tree_at(lambda pipe: "
+                    "pipe[...].stages.weight, pipe, replace_fn=lambda w: "
+                    f"w.at[{position}].set(new))`.",
                 )
             )
         return jtu.tree_map(
             lambda leaf: leaf[position] if eqx.is_array(leaf) else leaf, self.stages
         )
+
+
+def _is_wrapped(leaf: Any) -> bool:
+    """Whether `equinox.tree_at` asks, which hands out wrappers in place of leaves."""
+    return type(leaf).__name__ == "_LeafWrapper"
 
 
 def _check_same(scope: Scope, given: PyTree, y: PyTree) -> None:
@@ -128,7 +133,10 @@ def repeat(make_stage: Callable[[Key], Any], n: SupportsIndex, *, key: Key) -> R
     - `n`: how many, at least 0.
     - `key`: a PRNG key for the parameters. (Keyword only.)
 
-    **Returns:** a stage. It has a length; `[i]` is the stage made for position `i`.
+    **Returns:** a stage, a container as a `chain` is; `[i]` is the stage made for
+    position `i`. To set the parameters of one, set a slice of the stacked ones:
+    `equinox.tree_at(lambda p: p.stages.weight, pipe, replace_fn=lambda w:
+    w.at[i].set(new))`.
 
     **Shapes:** an array of a stage of shape `(*a,)` is held as `(n, *a)`.
 

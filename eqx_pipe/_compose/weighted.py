@@ -1,6 +1,6 @@
 """A weighted sum of what several stages make of the same input."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import equinox as eqx
@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, PyTree
 
 from .._check import check_choice
 from .._errors import StructureError, describe_value, message
-from .._stage import Composite, Scope, as_stage, enter
+from .._stage import Scope, as_stage, enter
 from .._tree import (
     as_arrays,
     is_key_array,
@@ -21,8 +21,8 @@ from .._tree import (
     tree_text,
 )
 from .._types import StageLike
+from .container import Container
 from .merge import REDUCTIONS, check_agree, one_place
-from .named import stage_at
 
 _NORMALIZE = {
     "none": lambda weights: weights,
@@ -31,13 +31,18 @@ _NORMALIZE = {
 }
 
 
-class Weighted(Composite):
+class Weighted(Container):
     """A weighted sum of stages; see `weighted`."""
 
     stages: tuple[Any, ...]
     weights: Float[Array, " stages"] | StageLike
     gated: bool = eqx.field(static=True)
     normalize: str = eqx.field(static=True)
+
+    @property
+    def names(self) -> None:
+        """The stages have positions only."""
+        return None
 
     def children(self) -> Mapping[str, Any]:
         branches = {str(i): stage for i, stage in enumerate(self.stages)}
@@ -80,16 +85,6 @@ class Weighted(Composite):
                 )
             )
         return _as_weights(weights)
-
-    def __len__(self) -> int:
-        return len(self.stages)
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self.stages)
-
-    def __getitem__(self, item: int) -> Any:
-        """The stage at a position."""
-        return stage_at("weighted", None, self.stages, item)
 
 
 def _as_inexact(path: str, y: PyTree) -> PyTree:
@@ -148,7 +143,7 @@ def weighted(
     - `normalize`: `"none"`; `"sum"`, which divides the weights by their sum; or
         `"softmax"`. (Keyword only.)
 
-    **Returns:** a stage. It has a length, can be iterated, and indexed by position.
+    **Returns:** a stage, a container as a `chain` is.
 
     **Shapes:** `weights` is `(stages,)`; an output leaf has the shape of the parts'.
 

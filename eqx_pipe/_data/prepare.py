@@ -15,8 +15,9 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, PyTree, UInt32
 
 from .._errors import StructureError, message
+from .._scope import fold
 from .._sharding.mesh import lay, suited, ways, with_types
-from .._stage import Identity, Scope, enter, fold
+from .._stage import Identity, Scope, enter
 from .._tree import as_arrays, leaf_text, leaves_with_names
 from .._types import Key
 

@@ -1,13 +1,27 @@
-"""The picture that fits a dataset: line, heat map, small multiples, parallel axes."""
+"""The picture that fits a dataset: line, heat map, points, parallel axes, in panels."""
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from .._errors import describe_value, message
+from .colours import COLOURS, bar, colours_of
 from .heat import heat
-from .line import line
-from .multiples import multiples
-from .parallel import columns_of, parallel
+from .line import hue_colours, is_repeated, line
+from .marks import kinds, legend, marks_in
+from .panels import label_outer, layout_of, subplots
+from .parallel import MOST_AXES, parallel
 from .pick import pick
+from .roles import ROLES, Roles, roles_of
+from .scale import label_of
+from .scatter import scatter
+from .together import place_scale
+
+_PAINT: Mapping[str, Callable[..., None]] = {
+    "line": line,
+    "heat": heat,
+    "scatter": scatter,
+    "parallel": parallel,
+}
 
 
 def draw(
@@ -15,16 +29,85 @@ def draw(
     data: Any,
     variable: Any,
     sel: Any,
-    dims: Any,
+    options: Mapping[str, Any],
     ax: Any,
     log: frozenset[str],
 ) -> Any:
     """Draws one variable of a dataset and gives the matplotlib axes.
 
-    `log` names coordinates that are shown on a logarithmic scale.
+    `options` are the roles and colours that were asked for, `None` where they were
+    not. `log` names coordinates that are shown on a logarithmic scale.
     """
     plt = _pyplot(function)
-    array, chosen = pick(function, data, variable, sel, dims)
+    asked = {role: options[role] for role in ROLES}
+    array, chosen = pick(function, data, variable, sel, asked.values())
+    roles = roles_of(function, array, asked)
+    _check(function, roles, ax)
+    layout = layout_of(function, array, roles, log)
+    chosen_colours = {name: options[name] for name in COLOURS}
+    if roles.kind == "line":
+        colours = hue_colours(function, array, roles, log, chosen_colours)
+    else:
+        colours = colours_of(function, array.values[kinds(array) == 0], chosen_colours)
+    paint, title = _PAINT[roles.kind], ", ".join(chosen)
+    marks = [mark for _, mark in marks_in(kinds(array))]
+    if layout is None:
+        if ax is None:
+            size = _width(roles), 4.8
+            ax = plt.subplots(layout="constrained", figsize=size)[1]
+        figure, axes, first = ax.figure, ax, ax
+        paint(ax, array, roles, log, colours)
+        ax.set_title(title, pad=24 if marks else None)
+    else:
+        wide = roles.kind == "parallel"
+        figure, axes = subplots(plt, layout, wide)
+        first = axes.flat[layout.columns - 1]
+        for panel, (text, part) in zip(axes.flat, layout.parts, strict=False):
+            paint(panel, part, roles, log, colours)
+            panel.set_title(text, fontsize="medium")
+        label_outer(axes, layout)
+        figure.suptitle(title)
+    if colours is not None and colours.get_array().size:
+        label = label_of(array)
+        if roles.kind == "line" and roles.hue is not None:
+            label = place_scale(array, roles.hue, log).label
+        bar(figure, colours, axes, label)
+    elif roles.hue is not None:
+        _name_lines(first, array, roles, log)
+    if marks and layout is not None:
+        legend(figure, marks, roles.kind == "heat", loc="outside lower center")
+    elif marks:
+        above = (1, 1.06 if roles.kind == "parallel" else 1)  # numbers stand there too
+        place = {"loc": "lower right", "bbox_to_anchor": above, "borderaxespad": 0.1}
+        legend(ax, marks, roles.kind == "heat", **place)
+    return axes
+
+
+def _name_lines(ax: Any, array: Any, roles: Roles, log: frozenset[str]) -> None:
+    """A legend beside the lines, which covers none."""
+    assert roles.hue is not None, "please report"
+    repeated = is_repeated(array, roles.hue)
+    title = None if repeated else place_scale(array, roles.hue, log).label
+    count = len(ax.get_legend_handles_labels()[0])
+    ax.legend(
+        title=title,
+        loc="upper left",
+        bbox_to_anchor=(1, 1),
+        frameon=False,
+        fontsize="small",
+        ncols=-(-count // 20),
+    )
+
+
+def _width(roles: Roles) -> float:
+    """Inches: parallel axes take as many as they need."""
+    return max(6.4, 1.3 * len(roles.x.columns)) if roles.kind == "parallel" else 6.4
+
+
+def _check(function: str, roles: Roles, ax: Any) -> None:
+    """Raises for an `ax` that cannot be drawn into, and more axes than there is room
+    for.
+    """
     if ax is not None and not hasattr(ax, "pcolormesh"):
         raise TypeError(
             message(
@@ -33,31 +116,24 @@ def draw(
                 "Give matplotlib `Axes`, such as `plt.subplots()[1]`, or leave it out.",
             )
         )
-    title = ", ".join(chosen)
-    if array.ndim == 3:
-        if ax is not None:
-            raise ValueError(
-                message(
-                    function,
-                    "`ax` is given, and three dims need several panels.",
-                    "Leave it out, or select a value of one dim in `sel=`.",
-                )
+    if ax is not None and (roles.row or roles.col):
+        raise ValueError(
+            message(
+                function,
+                "`ax` is given, and there are several panels.",
+                "Leave it out, or select a value of one dim in `sel=`.",
             )
-        figure, axes = multiples(function, plt, array, log)
-        figure.suptitle(title)
-        return axes
-    if ax is None:
-        ax = plt.subplots(layout="constrained")[1]
-    if array.ndim == 2:
-        ax.figure.colorbar(heat(ax, array, log), ax=ax, label=str(array.name))
-    else:
-        columns = columns_of(array)
-        if len(columns) > 1:
-            parallel(function, ax, plt, array, columns)
-        else:
-            line(ax, array, log)
-    ax.set_title(title)
-    return ax
+        )
+    columns = roles.x.columns
+    if roles.kind == "parallel" and len(columns) > MOST_AXES:
+        raise ValueError(
+            message(
+                function,
+                f"`{roles.x.dim}` has {len(columns)} coordinates.",
+                f"At most {MOST_AXES} fit a picture: say which, as in "
+                f"`x={columns[0]!r}`, `y={columns[1]!r}`.",
+            )
+        )
 
 
 def _pyplot(function: str) -> Any:

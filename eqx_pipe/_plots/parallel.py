@@ -1,94 +1,109 @@
 """Parallel coordinates: many axes that vary together, a line for each point."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float
 
-from .._errors import message
-from .scale import value_text
+from .marks import kinds, marks_in
+from .roles import Roles
+from .scale import FEW, Scale, label_of, scale_of, value_text
 
 MOST_AXES = 20
-_NOT_AXES = ("status", "sweep.status")
-
-
-def columns_of(array: Any) -> dict[str, np.ndarray]:
-    """The coordinates along the only dim, by name; arrays entry by entry."""
-    dim = array.dims[0]
-    columns: dict[str, np.ndarray] = {}
-    for name, coordinate in array.coords.items():
-        if coordinate.dims[:1] != (dim,) or name in _NOT_AXES:
-            continue
-        values = np.asarray(coordinate.values)
-        for entry in np.ndindex(values.shape[1:]):
-            label = ".".join(map(str, (name, *entry)))
-            columns[label] = values[(slice(None), *entry)]
-    return columns
 
 
 def parallel(
-    function: str, ax: Any, plt: Any, array: Any, columns: dict[str, np.ndarray]
+    ax: Any, array: Any, roles: Roles, log: frozenset[str], colours: Any
 ) -> None:
     """Draws a line for each point across its coordinates and its value, in colour.
 
-    Points without a value are left out; the largest values lie on top.
+    The largest values lie on top. A point whose value is no number ends before it.
     """
     from matplotlib.collections import LineCollection
 
-    if len(columns) > MOST_AXES:
-        raise ValueError(
-            message(
-                function,
-                f"`{array.dims[0]}` has {len(columns)} coordinates.",
-                f"At most {MOST_AXES} fit a picture; draw them from "
-                "`result.to_pandas()`.",
-            )
-        )
-    values = np.asarray(array.values, float)
-    axes = {**columns, str(array.name): values}
-    heights, ticks = {}, {}
-    for name, column in axes.items():
-        heights[name], ticks[name] = _height(column)
-    drawn = np.flatnonzero(np.isfinite(values))
-    order = drawn[np.argsort(values[drawn], kind="stable")]
-    lines = np.stack(list(heights.values()), axis=1)[order]
-    x = np.arange(len(axes))
-    finite = values[order]
-    norm = plt.Normalize(*((finite[0], finite[-1]) if len(finite) else (0, 1)))
-    paths = [np.stack([x, heights_of_one], axis=1) for heights_of_one in lines]
+    dim, columns = roles.x.dim, roles.x.columns
+    scales = [scale_of(array, dim, name, log, spread=True) for name in columns]
+    values, found = np.asarray(array.values), kinds(array)
+    good = np.flatnonzero(found == 0)
+    good = good[np.argsort(values[good], kind="stable")]
+    heights = np.stack([_heights(scale) for scale in scales], axis=1)
+    last = np.clip(colours.norm(values[good]), 0, 1)
+    lines = np.column_stack([heights[good], np.ma.filled(last, np.nan)])
     # One object for all lines: thousands of points are drawn at once.
     drawing = LineCollection(
-        paths, cmap="viridis", norm=norm, linewidths=0.8, alpha=0.7
+        _paths(lines),
+        cmap=colours.cmap,
+        norm=colours.norm,
+        linewidths=0.8,
+        alpha=0.7,
     )
-    drawing.set_array(finite)
+    drawing.set_array(values[good])
     ax.add_collection(drawing)
-    for k, (low, high) in enumerate(ticks.values()):
-        ax.axvline(k, color="black", linewidth=0.6)
-        for text, at, va in ((low, 0, "top"), (high, 1, "bottom")):
-            ax.annotate(
-                text,
-                (k, at),
-                (0, 8 * at - 4),
-                textcoords="offset points",
-                va=va,
-                ha="center",
-            )
-    ax.set_xticks(x, list(axes))
-    ax.tick_params(axis="x", pad=16)
+    for kind, mark in marks_in(found):
+        ends = heights[found == kind]
+        dashed = {"linewidths": 0.8, "linestyles": "--", "alpha": 0.6, "zorder": 1}
+        ax.add_collection(LineCollection(_paths(ends), colors=mark.color, **dashed))
+        # Between two axes, where even points of one name are apart.
+        at = np.full(len(ends), len(columns) - 1.5)
+        ax.scatter(at, ends[:, -2:].mean(axis=1), zorder=3, **mark.dots(25.0))
+    for k, scale in enumerate(scales):
+        _upright(ax, k, scale)
+    ax.axvline(len(columns), color="black", linewidth=0.6)
+    if good.size:
+        limits = colours.norm.vmin, colours.norm.vmax
+        _ends(ax, len(columns), [value_text(np.float64(v)) for v in limits])
+    labels = [*(label_of(array, name) for name in columns), label_of(array)]
+    ax.set_xticks(range(len(labels)), labels)
+    ax.tick_params(axis="x", pad=16, length=0)
     ax.set_yticks([])
     ax.set_ylim(-0.02, 1.02)
-    ax.set_xlim(-0.1, len(axes) - 0.9)
-    ax.figure.colorbar(drawing, ax=ax, label=str(array.name))
+    ax.set_xlim(-0.1, len(columns) + 0.1)
+    for spine in ax.spines.values():
+        spine.set_visible(False)
 
 
-def _height(column: np.ndarray) -> tuple[np.ndarray, tuple[str, str]]:
-    """A column between 0 and 1, and the texts of its ends."""
-    if column.dtype.kind not in "iuf":
-        texts, number = np.unique(column.astype(str), return_inverse=True)
-        return number / max(len(texts) - 1, 1), (str(texts[0]), str(texts[-1]))
-    x = column.astype(float)
-    finite = x[np.isfinite(x)]
-    if not len(finite):
-        return np.full(len(x), 0.5), ("", "")
-    low, high = finite.min(), finite.max()
-    height = (x - low) / (high - low) if high > low else np.full(len(x), 0.5)
-    return height, (value_text(low), value_text(high))
+def _paths(heights: Float[np.ndarray, "points axes"]) -> list[np.ndarray]:
+    x = np.arange(heights.shape[1])
+    return [np.stack([x, row], axis=1) for row in heights]
+
+
+def _heights(scale: Scale) -> Float[np.ndarray, " n"]:
+    """The positions of points between 0 and 1."""
+    x = np.log(scale.at) if scale.log else scale.at
+    low, high = x.min(), x.max()
+    return (x - low) / (high - low) if high > low else np.full(len(x), 0.5)
+
+
+def _upright(ax: Any, k: int, scale: Scale) -> None:
+    """One of the axes: its line, and what stands at its ends or, of names, at each."""
+    ax.axvline(k, color="black", linewidth=0.6)
+    names = dict(zip(scale.texts, scale.positions, strict=True))
+    if scale.ordered or len(names) > FEW:
+        _ends(ax, k, (scale.texts[0], scale.texts[-1]))
+        return
+    for text, at in names.items():
+        height = at / max(len(names) - 1, 1) if len(names) > 1 else 0.5
+        box = {"facecolor": "white", "alpha": 0.8, "edgecolor": "none", "pad": 1}
+        ax.annotate(
+            text,
+            (k, height),
+            (4, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize="small",
+            bbox=box,
+        )
+
+
+def _ends(ax: Any, k: int, texts: Sequence[str]) -> None:
+    for text, at, va in zip(texts, (0, 1), ("top", "bottom"), strict=True):
+        ax.annotate(
+            text,
+            (k, at),
+            (0, 8 * at - 4),
+            textcoords="offset points",
+            va=va,
+            ha="center",
+            fontsize="small",
+        )

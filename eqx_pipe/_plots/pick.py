@@ -1,45 +1,44 @@
-"""What is drawn: one variable of a dataset, cut down to the dims of a picture."""
+"""What is drawn: one variable of a dataset, cut down to what is selected."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from .._errors import describe_value, message, nearest
-from .scale import coordinate_of, value_text
+from .scale import columns_of, value_text
 
-MOST_DIMS = 3
+MOST_ENTRIES = 20
 
 
 def pick(
-    function: str, data: Any, variable: Any, sel: Any, dims: Any
+    function: str, data: Any, variable: Any, sel: Any, asked: Iterable[Any]
 ) -> tuple[Any, list[str]]:
-    """A real `DataArray` of one to three dims, with NaN where there is no result.
+    """A real `DataArray` of at least one dim, with NaN where there is no result.
 
-    And the texts of what was selected. Dims of length 1 are selected by themselves.
+    And the texts of what was selected. Dims of length 1 are selected by themselves,
+    unless `asked` names them.
     """
     array = _masked(function, data, _variable(function, data, variable))
     chosen: list[str] = []
     for name, value in _mapping(function, sel).items():
         array, text = _select(function, array, name, value)
         chosen.append(text)
-    wanted = _dims(function, array, dims)
+    kept = set(asked)
     for dim in array.dims:
-        if array.sizes[dim] == 1 and dim not in (wanted or ()) and array.ndim > 1:
+        named = kept & {str(dim), *columns_of(array, str(dim))}
+        if array.sizes[dim] == 1 and array.ndim > 1 and not named:
             array, text = _at(array, str(dim), 0)
             chosen.append(text)
-    inner = [d for d in array.dims if _is_inner(array, d)]
-    if wanted is None and inner:
-        _refuse(function, array, f"`{array.name}` is an array at each point", inner[0])
-    if wanted is None and array.ndim > MOST_DIMS:
-        _refuse(
-            function, array, f"`{array.name}` has {array.ndim} dims", array.dims[-1]
+    if not array.ndim:
+        raise ValueError(
+            message(
+                function,
+                f"one value of `{array.name}` is left, {value_text(array.values)}.",
+                "Leave a dim out of `sel=`.",
+            )
         )
-    wanted = wanted or [str(d) for d in array.dims]
-    left = [d for d in array.dims if d not in wanted]
-    if left:
-        _refuse(function, array, f"`dims` leaves out `{left[0]}`", left[0])
-    return array.transpose(*wanted), chosen
+    return array, chosen
 
 
 def _variable(function: str, data: Any, variable: Any) -> str:
@@ -55,7 +54,7 @@ def _variable(function: str, data: Any, variable: Any) -> str:
 
 
 def _masked(function: str, data: Any, name: str) -> Any:
-    array = data[name]
+    array = data[name].assign_coords(_entries(data, data[name].dims))
     if array.dtype.kind not in "biuf":
         raise ValueError(
             message(
@@ -69,6 +68,32 @@ def _masked(function: str, data: Any, name: str) -> Any:
     wide = np.float64 if array.dtype.kind != "f" else array.dtype
     shown = array.astype(wide)
     return shown.where(data[status] == 1) if status in data.coords else shown
+
+
+def _entries(data: Any, dims: Sequence[Any]) -> dict[str, Any]:
+    """Coordinates that are arrays at each point, which a variable does not keep.
+
+    There is one for each entry; of many, the position alone. Raw data of PRNG keys,
+    which mean nothing, are left out.
+    """
+    found: dict[str, Any] = {}
+    for name, coordinate in data.coords.items():
+        values, place = np.asarray(coordinate.values), coordinate.dims[:1]
+        is_key = values.dtype == np.uint32
+        if set(coordinate.dims) <= set(dims) or place[0] not in dims or is_key:
+            continue
+        entries = list(np.ndindex(values.shape[1:]))
+        if len(entries) > MOST_ENTRIES:
+            found[str(name)] = (place, np.arange(len(values)), coordinate.attrs)
+            continue
+        for entry in entries:
+            at = ".".join(map(str, entry))
+            attrs = dict(coordinate.attrs)
+            if "long_name" in attrs:
+                attrs["long_name"] += f".{at}"
+            column = values[(slice(None), *entry)]
+            found[f"{name}.{at}"] = (place, column, attrs)
+    return found
 
 
 def _mapping(function: str, sel: Any) -> Mapping[str, Any]:
@@ -112,10 +137,14 @@ def _select(function: str, array: Any, name: Any, value: Any) -> tuple[Any, str]
 
 
 def _at(array: Any, dim: str, at: int, name: str | None = None) -> tuple[Any, str]:
-    label = name or coordinate_of(array, dim)
+    columns = columns_of(array, dim)
+    label = name or next(iter(columns), None)
     part = array.isel({dim: at})
-    shown = at if label is None else value_text(part[label].values)
-    return part, f"{label or dim} = {shown}"
+    if label is None:
+        return part, f"{dim} = {at}"
+    unit = array[label].attrs.get("units")
+    shown = value_text(part[label].values) + (f" {unit}" if unit else "")
+    return part, f"{array[label].attrs.get('long_name') or label} = {shown}"
 
 
 def _index(function: str, name: Any, value: Any) -> int:
@@ -133,46 +162,4 @@ def _index(function: str, name: Any, value: Any) -> int:
 def _is_number(value: Any) -> bool:
     return isinstance(value, bool | int | float | np.generic) or (
         hasattr(value, "dtype") and value.shape == ()
-    )
-
-
-def _dims(function: str, array: Any, dims: Any) -> list[str] | None:
-    if dims is None:
-        return None
-    wanted = [dims] if isinstance(dims, str) else list(dims)
-    for dim in wanted:
-        if dim not in array.dims:
-            wrong = f"`dims` names {describe_value(dim)}."
-            raise ValueError(message(function, wrong, nearest(dim, array.dims)))
-    if not 1 <= len(wanted) <= MOST_DIMS or len(set(wanted)) < len(wanted):
-        raise ValueError(
-            message(
-                function,
-                f"`dims` is {wanted}.",
-                "Give one to three different dims: that of the x axis, of the y axis, "
-                "and of the panels.",
-            )
-        )
-    return wanted
-
-
-def _is_inner(array: Any, dim: Any) -> bool:
-    return str(dim).startswith(f"{array.name}.") and str(dim) not in array.coords
-
-
-def _refuse(function: str, array: Any, what: str, dim: Any) -> None:
-    sizes = ", ".join(f"`{d}`: {n}" for d, n in array.sizes.items())
-    name = coordinate_of(array, str(dim))
-    value = 0 if name is None else value_text(array[name].values[0])
-    quoted = repr(value) if name and array[name].dtype.kind not in "iuf" else value
-    some: Sequence[str] = [repr(str(d)) for d in array.dims][:2]
-    raise ValueError(
-        message(
-            function,
-            f"{what} ({sizes}); a picture shows one number for each place on at most "
-            "three dims.",
-            f"Select a value first, `sel={{{name or str(dim)!r}: {quoted}}}`, or say "
-            f"what to draw: `dims=({', '.join(some)})` with a value in `sel` for each "
-            "other dim.",
-        )
     )

@@ -13,12 +13,13 @@ from jaxtyping import Array, Inexact, Int, Shaped
 from .._errors import describe_value, message
 from .._tree import is_key_array
 from .._types import Key
-from .axis import Axis, check_dim, check_length
+from .axis import check_dim, check_length
 from .given import as_values
 from .lookup import Lookup, as_ends, look_up, tabulate, take
+from .named import Named, NamedAxis, as_named, named_field
 
 
-class Linspace(Axis):
+class Linspace(NamedAxis):
     r"""Evenly spaced values from `lo` to `hi`, both ends included exactly.
 
     **Arguments:**
@@ -28,6 +29,8 @@ class Linspace(Axis):
     - `n`: how many values, at least 1 (a single one is `lo`).
     - `dim`: the dimension's name; axes with the same `dim` vary together. By default
       the axis's path in the space. (Keyword only.)
+    - `label`, `unit`: what pictures and xarray's attributes `long_name` and `units` say
+      of the values. They change nothing else. (Keyword only.)
 
     **Units:** those of `lo` and `hi`, which must be the same.
 
@@ -44,10 +47,21 @@ class Linspace(Axis):
     lookup: Lookup
     n: int = eqx.field(static=True)
     dim: str | None = eqx.field(static=True)
+    named: Named = named_field()
 
-    def __init__(self, lo: Any, hi: Any, n: Any, *, dim: Any = None):
+    def __init__(
+        self,
+        lo: Any,
+        hi: Any,
+        n: Any,
+        *,
+        dim: Any = None,
+        label: str | None = None,
+        unit: str | None = None,
+    ):
         check_length("Linspace", n)
         check_dim("Linspace", dim)
+        self.named = as_named("Linspace", label, unit)
         (first, last), (a, b) = as_ends("Linspace", lo, hi)
         self.n = operator.index(n)
         self.dim = dim
@@ -69,7 +83,7 @@ class Linspace(Axis):
         return _spaced_text("Linspace", self.lookup, self.n, self.dim)
 
 
-class Geomspace(Axis):
+class Geomspace(NamedAxis):
     r"""Values from `lo` to `hi` with a constant ratio, both ends included exactly.
 
     **Arguments:**
@@ -79,6 +93,8 @@ class Geomspace(Axis):
     - `n`: how many values, at least 1 (a single one is `lo`).
     - `dim`: the dimension's name; axes with the same `dim` vary together. By default
       the axis's path in the space. (Keyword only.)
+    - `label`, `unit`: what pictures and xarray's attributes `long_name` and `units` say
+      of the values. They change nothing else. (Keyword only.)
 
     **Raises:** `ValueError` if an end is zero or not finite, if the signs differ, or
     if `n` is not between 1 and $2^{31} - 1$; `TypeError` for anything that is not a
@@ -94,10 +110,21 @@ class Geomspace(Axis):
     lookup: Lookup
     n: int = eqx.field(static=True)
     dim: str | None = eqx.field(static=True)
+    named: Named = named_field()
 
-    def __init__(self, lo: Any, hi: Any, n: Any, *, dim: Any = None):
+    def __init__(
+        self,
+        lo: Any,
+        hi: Any,
+        n: Any,
+        *,
+        dim: Any = None,
+        label: str | None = None,
+        unit: str | None = None,
+    ):
         check_length("Geomspace", n)
         check_dim("Geomspace", dim)
+        self.named = as_named("Geomspace", label, unit)
         (first, last), (a, b) = as_ends("Geomspace", lo, hi)
         if isinstance(first, np.ndarray):
             if np.any(first == 0) or np.any(last == 0):
@@ -126,7 +153,7 @@ class Geomspace(Axis):
         return _spaced_text("Geomspace", self.lookup, self.n, self.dim)
 
 
-class Values(Axis):
+class Values(NamedAxis):
     """The given values, one by one.
 
     **Arguments:**
@@ -135,6 +162,8 @@ class Values(Axis):
       one array whose leading axis counts the values. Every dtype that JAX has.
     - `dim`: the dimension's name; axes with the same `dim` vary together. By default
       the axis's path in the space. (Keyword only.)
+    - `label`, `unit`: what pictures and xarray's attributes `long_name` and `units` say
+      of the values. They change nothing else. (Keyword only.)
 
     **Shapes:** `values` is `(n, *shape)`; each value is `(*shape,)`.
 
@@ -153,9 +182,18 @@ class Values(Axis):
 
     values: Shaped[Array, "n ..."]
     dim: str | None = eqx.field(static=True)
+    named: Named = named_field()
 
-    def __init__(self, values: Any, *, dim: Any = None):
+    def __init__(
+        self,
+        values: Any,
+        *,
+        dim: Any = None,
+        label: str | None = None,
+        unit: str | None = None,
+    ):
         check_dim("Values", dim)
+        self.named = as_named("Values", label, unit)
         self.values = as_values(values)
         self.dim = dim
         check_length("Values", self.values.shape[0])

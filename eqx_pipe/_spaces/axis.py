@@ -28,7 +28,8 @@ class Axis(eqx.Module):
       made of JAX operations.
 
     An axis that cannot do without the key says so by a property `needs_key` that is
-    `True`; a space without one is then refused when it is built.
+    `True`; a space without one is then refused when it is built. A label and a unit of
+    its values are given by a property `attrs`.
 
     Arrays in its fields may change without compiling a sweep again.
 
@@ -57,6 +58,14 @@ class Axis(eqx.Module):
     def design(self) -> tuple[str, str] | None:
         """The joint design that the axis is a part of, and which part."""
         return None
+
+    @property
+    def attrs(self) -> dict[str, str]:
+        """What people are told of the values, as xarray's attributes of a coordinate.
+
+        `long_name` is a label and `units` the unit, as in the CF conventions.
+        """
+        return {}
 
     @property
     def is_static(self) -> bool:

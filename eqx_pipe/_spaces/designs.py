@@ -1,7 +1,7 @@
 """Joint designs: few points that fill a box of many dimensions evenly."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -12,21 +12,23 @@ import numpy as np
 from jaxtyping import Array, Int, PyTree, Shaped
 
 from .._check import check_int
-from .._errors import describe_value, message
+from .._errors import describe_value, message, nearest
 from .._tree import join_path
 from .._types import Key
 from .axis import Axis, check_dim, check_length
 from .lookup import as_ends, take
+from .named import Named, NamedAxis, as_named, named_field
 
 _SOBOL_MOST = 2**30
 
 
-class Column(Axis):
+class Column(NamedAxis):
     """One axis of a joint design, its `place`: the design and the path in it."""
 
     values: Shaped[Array, "n ..."]
     dim: str | None = eqx.field(static=True)
     place: tuple[str, str] = eqx.field(static=True)
+    named: Named = named_field()
 
     @property
     def design(self) -> tuple[str, str]:
@@ -43,7 +45,13 @@ class Column(Axis):
 
 
 def sobol(
-    bounds_tree: PyTree, n: Any, *, seed: Any = 0, dim: Any = "sobol"
+    bounds_tree: PyTree,
+    n: Any,
+    *,
+    seed: Any = 0,
+    dim: Any = "sobol",
+    label: Mapping[str, str] | str | None = None,
+    unit: Mapping[str, str] | str | None = None,
 ) -> PyTree[Axis]:
     """The first `n` points of a scrambled Sobol sequence in a box.
 
@@ -59,6 +67,9 @@ def sobol(
     - `seed`: of the scrambling, an integer of at least 0. (Keyword only.)
     - `dim`: the dim that the axes share. Two designs in one space need two names.
       (Keyword only.)
+    - `label`, `unit`: what pictures and xarray's attributes `long_name` and `units` say
+      of the values: dicts from a pair's path in `bounds_tree` to a text, as in
+      `unit={"rate": "1/s"}`; or a text if there is one pair. (Keyword only.)
 
     **Returns:** the same pytree with an axis in the place of each pair, floats between
     `lo` and `hi`. (For whole numbers round them: `Mapped(jnp.round, axis)`.)
@@ -94,11 +105,17 @@ def sobol(
                 "Give at most so many, or use `latin_hypercube`.",
             )
         )
-    return _design("sobol", draw, bounds_tree, n, seed, dim)
+    return _design("sobol", draw, bounds_tree, n, seed, dim, (label, unit))
 
 
 def latin_hypercube(
-    bounds_tree: PyTree, n: Any, *, seed: Any = 0, dim: Any = "latin_hypercube"
+    bounds_tree: PyTree,
+    n: Any,
+    *,
+    seed: Any = 0,
+    dim: Any = "latin_hypercube",
+    label: Mapping[str, str] | str | None = None,
+    unit: Mapping[str, str] | str | None = None,
 ) -> PyTree[Axis]:
     """A Latin hypercube of `n` points in a box.
 
@@ -113,6 +130,9 @@ def latin_hypercube(
     - `seed`: of the draws, an integer of at least 0. (Keyword only.)
     - `dim`: the dim that the axes share. Two designs in one space need two names.
       (Keyword only.)
+    - `label`, `unit`: what pictures and xarray's attributes `long_name` and `units` say
+      of the values: dicts from a pair's path in `bounds_tree` to a text, as in
+      `unit={"rate": "1/s"}`; or a text if there is one pair. (Keyword only.)
 
     **Returns:** the same pytree with an axis in the place of each pair, floats between
     `lo` and `hi`.
@@ -137,7 +157,7 @@ def latin_hypercube(
         return _qmc().LatinHypercube(columns, seed=seed).random(n)
 
     check_length("latin_hypercube", n)
-    return _design("latin_hypercube", draw, bounds_tree, n, seed, dim)
+    return _design("latin_hypercube", draw, bounds_tree, n, seed, dim, (label, unit))
 
 
 def _qmc() -> Any:
@@ -154,6 +174,7 @@ def _design(
     n: int,
     seed: Any,
     dim: Any,
+    texts: tuple[Any, Any],
 ) -> PyTree:
     """A tree of axes from points of the unit cube, a column for each number."""
     check_int(function, "seed", seed, 0)
@@ -167,6 +188,10 @@ def _design(
                 "Give at least one pair: `{'rate': (0.0, 1.0)}`.",
             )
         )
+    paths = [path for path, _ in bounds]
+    labels = _by_path(function, "label", texts[0], paths)
+    units = _by_path(function, "unit", texts[1], paths)
+    named = [as_named(function, labels.get(p), units.get(p)) for p in paths]
     ends = [
         as_ends(function, *b, place=f"in the bounds of `{p or 'x'}`, ")
         for p, b in bounds
@@ -174,13 +199,34 @@ def _design(
     sizes = [math.prod(np.shape(first)) for (first, _), _ in ends]
     cube = draw(sum(sizes), int(n), int(seed))
     parts = np.split(cube, np.cumsum(sizes)[:-1], axis=1)
-    paths = [path for path, _ in bounds]
     design = f"{function}({', '.join(paths)}; n={n}, seed={seed})"
     axes = (
-        Column(_scaled(part, *both), dim, (design, path))
-        for path, part, both in zip(paths, parts, ends, strict=True)
+        Column(values=_scaled(part, *both), dim=dim, place=(design, path), named=name)
+        for path, part, both, name in zip(paths, parts, ends, named, strict=True)
     )
     return _rebuild(tree, axes)
+
+
+def _by_path(
+    function: str, argument: str, given: Any, paths: Sequence[str]
+) -> Mapping[str, Any]:
+    """Texts by the path of a pair; a bare one is that of the only pair."""
+    if given is None or (not isinstance(given, Mapping) and len(paths) == 1):
+        return {paths[0]: given}
+    if not isinstance(given, Mapping):
+        raise TypeError(
+            message(
+                function,
+                f"`{argument}` is {describe_value(given)}, and there are {len(paths)} "
+                "pairs of bounds.",
+                f"Give a dict: `{argument}={{{paths[0]!r}: ...}}`.",
+            )
+        )
+    for path in given:
+        if path not in paths:
+            wrong = f"`{argument}` names {describe_value(path)}."
+            raise ValueError(message(function, wrong, nearest(path, paths)))
+    return given
 
 
 def _scaled(part: np.ndarray, ends: tuple[Any, Any], wide: tuple[Any, Any]) -> Any:

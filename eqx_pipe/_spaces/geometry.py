@@ -16,6 +16,7 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array, Int, PyTree
 
+from .._check import check_draws_apart
 from .._errors import message
 from .._types import Key
 from .arrange import POINT, arrange
@@ -119,6 +120,7 @@ def geometry_of(
             )
         )
     axes = {name: leaves[place] for name, place in zip(names, places, strict=True)}
+    check_draws_apart("Space", [name for name in axes if axes[name].needs_key])
     grid_dims, axis_dims = arrange(axes, mode)
     return Geometry(structure, leaves, names, places, grid_dims, axis_dims, window)
 

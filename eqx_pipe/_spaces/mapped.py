@@ -6,9 +6,10 @@ from .._errors import describe_value, message
 from .._tree import as_arrays
 from .._types import Key
 from .axis import Axis, is_axis
+from .named import Named, NamedAxis, as_named, named_field
 
 
-class Mapped(Axis):
+class Mapped(NamedAxis):
     """The values of another axis with a function applied to each.
 
     The function runs inside the compiled sweep, one value at a time: nothing is kept
@@ -18,7 +19,10 @@ class Mapped(Axis):
 
     - `fn`: a function of one value of `axis`. For an axis of arrays it is made of JAX
       operations; for `Static` it takes and gives any Python values.
-    - `axis`: any axis, whose length and `dim` are kept.
+    - `axis`: any axis, whose length and `dim` are kept; its label and unit are not,
+      since the values are others.
+    - `label`, `unit`: what pictures and xarray's attributes `long_name` and `units` say
+      of the values. They change nothing else. (Keyword only.)
 
     **Raises:** `TypeError` if `fn` cannot be called or `axis` is no axis.
 
@@ -35,8 +39,16 @@ class Mapped(Axis):
 
     fn: Any
     axis: Axis
+    named: Named = named_field()
 
-    def __init__(self, fn: Any, axis: Any):
+    def __init__(
+        self,
+        fn: Any,
+        axis: Any,
+        *,
+        label: str | None = None,
+        unit: str | None = None,
+    ):
         if isinstance(fn, Axis) or not callable(fn):
             raise TypeError(
                 message(
@@ -55,6 +67,7 @@ class Mapped(Axis):
             )
         self.fn = fn
         self.axis = axis
+        self.named = as_named("Mapped", label, unit)
 
     @property
     def dim(self) -> str | None:

@@ -9,10 +9,11 @@ from jaxtyping import Array, Int
 
 from .._errors import MissingKeyError, describe_value, message
 from .._types import Key
-from .axis import Axis, check_dim, check_length
+from .axis import check_dim, check_length
+from .named import Named, NamedAxis, as_named, named_field
 
 
-class Random(Axis):
+class Random(NamedAxis):
     r"""Independent random values.
 
     Value `i` is `sampler(fold_in(axis_key, i), ())`, where `axis_key` is made from the
@@ -28,6 +29,8 @@ class Random(Axis):
     - `n`: how many values, at least 1.
     - `dim`: the dimension's name; axes with the same `dim` vary together. By default
       the axis's path in the space.
+    - `label`, `unit`: what pictures and xarray's attributes `long_name` and `units` say
+      of the values. They change nothing else. (Keyword only.)
 
     **Raises:** `TypeError` if `sampler` can neither be called nor sampled; `ValueError`
     if `n` is not between 1 and $2^{31} - 1$; a `MissingKeyError` (a `ValueError`) from
@@ -47,10 +50,20 @@ class Random(Axis):
     sampler: Any
     n: int = eqx.field(static=True)
     dim: str | None = eqx.field(static=True)
+    named: Named = named_field()
 
-    def __init__(self, sampler: Any, n: Any, dim: Any = None):
+    def __init__(
+        self,
+        sampler: Any,
+        n: Any,
+        dim: Any = None,
+        *,
+        label: str | None = None,
+        unit: str | None = None,
+    ):
         check_length("Random", n)
         check_dim("Random", dim)
+        self.named = as_named("Random", label, unit)
         if isinstance(sampler, type) or not (
             callable(sampler) or hasattr(sampler, "sample")
         ):

@@ -131,6 +131,9 @@ class Space(eqx.Module):
             )
         return size
 
+    def __bool__(self) -> bool:
+        return True  # also with more points than `len` can say
+
     def axis_dims(self) -> tuple[int, ...]:
         """For each axis the place of its dim in `grid_dims`."""
         return self.geometry.axis_dims

@@ -10,7 +10,8 @@ from jaxtyping import Array, Int
 
 from .._errors import describe_value, message
 from .._types import Key
-from .axis import Axis, check_dim, check_length
+from .axis import check_dim, check_length
+from .named import Named, NamedAxis, as_named, named_field
 
 
 class Opaque:
@@ -30,7 +31,7 @@ class Opaque:
         return f"[{', '.join(map(static_text, self.values))}]"
 
 
-class Static(Axis):
+class Static(NamedAxis):
     """Any Python values: widths of layers, activation functions, solvers, models.
 
     The function sees the very values given, not arrays. So a sweep compiles a program
@@ -42,6 +43,8 @@ class Static(Axis):
     - `values`: a sequence of at least one value. JAX does not look into them.
     - `dim`: the dimension's name; axes with the same `dim` vary together. By default
       the axis's path in the space. (Keyword only.)
+    - `label`, `unit`: what pictures and xarray's attributes `long_name` and `units` say
+      of the values. They change nothing else. (Keyword only.)
 
     **Raises:** `ValueError` if there are no values; `TypeError` if `values` cannot be
     iterated over, or is a string.
@@ -57,9 +60,18 @@ class Static(Axis):
 
     choices: Opaque = eqx.field(static=True)
     dim: str | None = eqx.field(static=True)
+    named: Named = named_field()
 
-    def __init__(self, values: Any, *, dim: Any = None):
+    def __init__(
+        self,
+        values: Any,
+        *,
+        dim: Any = None,
+        label: str | None = None,
+        unit: str | None = None,
+    ):
         check_dim("Static", dim)
+        self.named = as_named("Static", label, unit)
         if isinstance(values, str | bytes) or not isinstance(values, Iterable):
             raise TypeError(
                 message(

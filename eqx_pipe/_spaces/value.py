@@ -4,12 +4,10 @@ from typing import Any
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
-import jax.random as jr
 import jax.tree_util as jtu
 
 from .._check import check_draws
-from .._errors import MissingKeyError, describe_value, message
+from .._errors import MissingKeyError, asks_for_key, describe_value, message
 from .._tree import is_key_array, path_name
 from .._types import Key
 from .axis import Axis
@@ -36,7 +34,7 @@ def value_of(name: str, axis: Axis, i: Any, key: Key | None) -> Any:
     except MissingKeyError:
         raise
     except Exception as error:
-        if key is None and _works_with_key(axis, i):
+        if key is None and asks_for_key(error):
             raise MissingAxisKey(name) from error
         error.add_note(f"Raised by the axis `{name}` of the space.")
         if isinstance(error, _NEEDS_NUMBERS):
@@ -47,19 +45,6 @@ def value_of(name: str, axis: Axis, i: Any, key: Key | None) -> Any:
     elif not axis.is_static:
         _check_arrays(name, value)
     return value
-
-
-def _works_with_key(axis: Axis, i: Any) -> bool:
-    """Whether an axis that failed without a key works with one; tried abstractly."""
-
-    def tried() -> Any:
-        return jtu.tree_map(jnp.asarray, type(axis).value(axis, i, jr.key(0)))
-
-    try:
-        jax.eval_shape(tried)
-    except Exception:
-        return False
-    return True
 
 
 def _check_arrays(name: str, value: Any) -> None:

@@ -96,8 +96,8 @@ def _write_coordinates(path: Path, plan: Plan) -> None:
     import xarray
 
     coordinates = {
-        name: (dims, value.astype(object) if value.dtype.kind == "U" else value)
-        for name, (dims, value) in plan.coordinates.items()
+        name: (dims, value.astype(object) if value.dtype.kind == "U" else value, attrs)
+        for name, (dims, value, attrs) in plan.coordinates.items()
     }
     dataset = xarray.Dataset(coords=coordinates, attrs=dict(plan.attributes))
     with quiet():

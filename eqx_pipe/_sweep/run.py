@@ -55,7 +55,8 @@ def sweep(
     A sweep of the same program (the traced function and the structure, shapes, dtypes
     and lengths of the space) compiles nothing the second time. The values of axes and
     of arrays, in `fn` or closed over by it, may change; Python and NumPy scalars are
-    part of the program.
+    part of the program. Where one is compiled for the third time for nothing but
+    another number, a `UserWarning` says which.
 
     **Arguments:**
 
@@ -68,7 +69,9 @@ def sweep(
       without a parameter `key` does not get one. (Keyword only.)
     - `batch_size`: how many points are vectorised at once on a device, or `"auto"`:
       chosen from the function's operations; the result says what was chosen. At most
-      the number of points. (Keyword only.)
+      the number of points. A function that prints, writes or calls back
+      (`jax.debug.print`, `io_callback`) then runs once at each point, not vectorised.
+      (Keyword only.)
     - `mesh`: a mesh over all of whose axes the points are split; by default all local
       devices. (Keyword only.)
     - `order_by`: what a point costs, roughly: a function from a point to a number, or
@@ -105,13 +108,15 @@ def sweep(
     **Raises:**
 
     - `MissingKeyError` if `fn` needs a key and there is none.
-    - `TypeError` if an output is not numeric, or if something traced is handed in:
-      under `jit` and `grad` use `vmap_space`.
+    - `TypeError` if an output is not numeric, if there is none (`return` is missing),
+      or if something traced is handed in: under `jit` and `grad` use `vmap_space`.
     - `ValueError` for a space, key, mesh or batch size that cannot be used.
     - `StructureError` (a `ValueError`) if outputs differ in structure, shape or dtype
       between values of `Static` axes; before anything is computed.
       Also for a store of another space, key or function.
     - `SweepError` if `fn` raises while it runs; `.indices` has the first point found.
+      If a store holds points that have failed, unless they are isolated; `.indices` has
+      all of them.
       If the disk is full, a worker dies again and again, or another process fills the
       same store; what is finished is kept.
     - Whatever `fn` raises while it is traced, with a note.

@@ -21,6 +21,7 @@ from .._spaces.space import Space, as_space
 from .._types import Key
 from .compute.batching import even_out
 from .compute.kernel import POINTS
+from .compute.meshless import without_mesh
 from .compute.plan import check_batch_size, mesh_devices
 from .compute.select import Part, check_agree, parts_of
 from .tracing.call import call, check_fn, check_sweep_key
@@ -180,6 +181,7 @@ def _on_devices(
         closed: Any = getattr(jaxpr, "jaxpr", jaxpr)
         given = list(jaxpr.consts)
 
+        @without_mesh
         def on_device(row: Array, given: Any) -> PyTree:
             def one(i: Array) -> PyTree:
                 leaves = eval_jaxpr(closed, given, i)

@@ -38,6 +38,14 @@ class Raw(eqx.Module):
         return x, state
 
 
+def yielding(x):
+    yield x
+
+
+async def waiting(x):
+    return x
+
+
 CHAIN = [
     ("a number", lambda: ep.chain(3), TypeError, "A stage is a callable"),
     ("a class", lambda: ep.chain(nn.Linear), TypeError, r"first: `Linear\(\.\.\.\)`"),
@@ -70,7 +78,7 @@ CHAIN = [
         "keys",
         lambda: ep.chain(sin)(ones(1), key=jr.split(key())),
         TypeError,
-        "for a batch of keys use `jax.vmap`",
+        r"one to each example: `jax.vmap\(pipe\)\(xs, key=jax.random.split",
     ),
     (
         "no key",
@@ -114,6 +122,16 @@ CHAIN = [
     ("a wrong name", lambda: ep.chain(abc=sin)["abd"], KeyError, "Did you mean `abc`"),
     ("far away", lambda: ep.chain(sin)[3], IndexError, "an integer from -1 to 0"),
     ("half", lambda: ep.chain(sin)[0.5], TypeError, "an integer, or a name if"),
+    ("a. name", lambda: ep.chain(abc=sin).abc, AttributeError, r'`pipe\["abc"\]`'),
+    ("nearly", lambda: ep.chain(abc=sin).abd, AttributeError, "Did you mean `abc`"),
+    (
+        "equal CRC-32",
+        lambda: ep.chain(plumless=sin, buckeroo=cos),
+        ValueError,
+        "`plumless` and `buckeroo` .*Rename one",
+    ),
+    ("yield", lambda: ep.chain(yielding), TypeError, "Write `return` in place of"),
+    ("async", lambda: ep.chain(waiting), TypeError, "Make it a plain function"),
     ("lift 3", lambda: ep.lift(3), TypeError, "A stage is a callable"),
     ("lift a class", lambda: ep.lift(nn.MLP), TypeError, "Make an instance of it"),
 ]

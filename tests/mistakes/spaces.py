@@ -184,6 +184,8 @@ AXES = [
     ("Random 2.0", lambda: ep.Random(jr.normal, 2.0), TypeError, "Give an integer"),
     ("Mapped", lambda: ep.Mapped(ep.Values([1]), sin), TypeError, "function comes fi"),
     ("Mapped to 3", lambda: ep.Mapped(sin, 3), TypeError, "Give a `Linspace`"),
+    ("label 3", lambda: ep.Linspace(0, 1, 2, label=3), TypeError, "Give a text"),
+    ("unit 3", lambda: ep.Static([1], unit=3), TypeError, "`unit` is 3.*Give a text"),
     (
         "an own axis that draws",
         lambda: ep.Space({"a": Noise()})[0],
@@ -211,6 +213,18 @@ AXES = [
     ("sobol of 3", lambda: ep.sobol({"a": 3}, 4), TypeError, "leaves are pairs"),
     ("sobol of nothing", lambda: ep.sobol({}, 4), ValueError, "'rate': \\(0.0, 1.0\\)"),
     ("sobol of inf", lambda: ep.sobol((0, np.inf), 4), ValueError, "Give finite ends"),
+    (
+        "sobol label",
+        lambda: ep.sobol({"a": (0, 1), "b": (0, 1)}, 4, label="size"),
+        TypeError,
+        "there are 2 pairs.*Give a dict: `label={'a': ...}`",
+    ),
+    (
+        "sobol unit",
+        lambda: ep.latin_hypercube({"rate": (0, 1)}, 4, unit={"raet": "Hz"}),
+        ValueError,
+        "`unit` names 'raet'.*Did you mean `rate`",
+    ),
     ("sobol 0", lambda: ep.sobol((0, 1), 0), ValueError, "integer of at least 1"),
     (
         "sobol 2**30 + 1",

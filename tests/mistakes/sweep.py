@@ -40,6 +40,27 @@ SWEEP = [
         "random.key",
     ),
     ("text", lambda: sweep(lambda x: {"a": "no"}), TypeError, "`.a`. .*leave other"),
+    ("forgotten return", lambda: sweep(lambda x: None), TypeError, "`return` missing"),
+    ("an empty dict", lambda: sweep(lambda x: {}), TypeError, "`return` missing"),
+    ("Nones", lambda: sweep(lambda x: (None, [])), TypeError, "`return` missing"),
+    (
+        "forgotten return, with a key",
+        lambda: sweep(lambda x, key=None: None),
+        TypeError,
+        "`return` missing",
+    ),
+    (
+        "forgotten return in a reduction",
+        lambda: sweep(lambda x: None, reduce=ep.Mean()),
+        TypeError,
+        "`return` missing",
+    ),
+    (
+        "order_by of nothing",
+        lambda: sweep(order_by=lambda x: None),
+        TypeError,
+        "`return` missing",
+    ),
     ("functions", lambda: sweep(lambda x: [sin]), TypeError, "return a number that"),
     (
         "inside jit",
@@ -75,6 +96,7 @@ SWEEP = [
     ("vmap rbg", lambda: vmap_space(key=jr.key(0, impl="rbg")), ValueError, "threefry"),
     ("vmap batch 0", lambda: vmap_space(batch_size=0), ValueError, "at least 1"),
     ("vmap mesh", lambda: vmap_space(mesh="x"), TypeError, "jax.make_mesh"),
+    ("vmap None", lambda: vmap_space(lambda x: None), TypeError, "`return` missing"),
     ("vmap text", lambda: vmap_space(lambda x: "a"), TypeError, "pytrees of arrays"),
     (
         "vmap too large",

@@ -2,6 +2,7 @@
 
 import functools as ft
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
@@ -93,7 +94,19 @@ REPEAT = [
     ("-1", lambda: ep.repeat(block, -1, key=key()), ValueError, "of at least 0"),
     ("no key", lambda: ep.repeat(block, 2, key=None), TypeError, "key=jax.random.key"),
     ("keys", lambda: ep.repeat(block, 2, key=jr.split(key())), TypeError, "`jax.vmap`"),
-    ("by name", lambda: stack(2)["a"], TypeError, "found by position: give an int"),
+    ("by name", lambda: stack(2)["a"], KeyError, "Give an integer from -2 to 1"),
+    (
+        "a parameter",
+        lambda: stack(2, linear).weight,
+        AttributeError,
+        "`pipe.stages.weight`",
+    ),
+    (
+        "tree_at of one",
+        lambda: eqx.tree_at(lambda p: p[0], stack(2), None),
+        ValueError,
+        r"Set a slice of a stacked array: .*w\.at\[0\]\.set",
+    ),
     ("far away", lambda: stack(2)[5], IndexError, "Give an integer from -2 to 1"),
     (
         "another shape",

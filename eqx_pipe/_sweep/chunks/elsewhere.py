@@ -23,11 +23,11 @@ from ..compute.plan import CHUNK_BYTES, empty_values
 from ..compute.progress import Progress
 from ..results.result import SweepResult
 from ..tracing.call import fn_name
-from .fingerprint import fingerprint
+from .fingerprint import fingerprint, fingerprint_alone
 from .interrupt import Interrupt
 from .loop import Source, gather, here
 from .remote import check_executor, elsewhere, pack, workers
-from .stored import fill, opened, plan_of, result_of
+from .stored import fill, opened, plan_of, refuse_failed, result_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,7 +98,10 @@ def sweep_elsewhere(
         return _in_memory(away, fn, job, costs, isolated, bar, started)
     print_ = fingerprint(job.space, job.key, job.parts, job.traced)
     plan = ft.partial(plan_of, job, processes, name=fn_name(fn))
-    store = opened(away.path, print_, plan, job.batch_size, batch_size, away.resume)
+    alone = ft.partial(fingerprint_alone, fn, job.space, job.key, job.parts)
+    store = opened(
+        away.path, print_, alone, plan, job.batch_size, batch_size, away.resume
+    )
     kept = store.record["batch_size"]
     job = dataclasses.replace(job, batch_size=kept, stretch=store.chunks.points)
 
@@ -108,9 +111,17 @@ def sweep_elsewhere(
         packed = pack(fn, job, isolated)
         return elsewhere(away.executor, packed, job, store.chunks, costs, bar)
 
+    def refuse(failed: np.ndarray) -> None:
+        if not isolated:
+            refuse_failed(store.path, failed)
+
     share, named = away.part or (0, 1), away.part is not None
-    fill(store, source, share, named, bar, job)
-    return result_of(store, job, fn, started)
+    fill(store, source, share, named, bar, job, refuse)
+    result = result_of(store, job, fn, started)
+    # Other processes may have written some since.
+    missing = False if result.missing is None else result.missing
+    refuse(np.flatnonzero(~(result.ok | missing)))
+    return result
 
 
 def _in_memory(

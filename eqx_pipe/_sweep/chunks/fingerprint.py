@@ -1,7 +1,7 @@
 """What a store must agree on with a sweep: its space, its key, its function."""
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,11 @@ from ..._spaces.space import Space
 from ..._tree import is_key_array, path_name, tree_text
 from ..._types import Key
 from ..compute.select import Part
-from ..tracing.canonical import Writer, digest
-from ..tracing.trace import Traced
+from ..tracing.canonical import Writer, digest, is_array
+from ..tracing.trace import Traced, trace_alone
 
 _LONG = 200
+_NO_KEY = "no key"
 
 
 def fingerprint(
@@ -28,18 +29,40 @@ def fingerprint(
     """What a sweep is, as JSON."""
     return {
         "space": _space(space),
-        "key": "no key" if key is None else _key(key),
+        "key": _NO_KEY if key is None else _key(key),
         "function": _function(parts, traced),
         "jax": jax.__version__,
     }
 
 
+def fingerprint_alone(
+    fn: Callable[..., Any], space: Space, key: Key | None, parts: Sequence[Part]
+) -> dict[str, str]:
+    """What a function is whatever the lengths of the axes, as JSON.
+
+    The function is traced once more, so this is asked only when a store is made, or
+    differs from a sweep.
+    """
+    writer, points, programs = Writer(), [], []
+    for part in parts:
+        point, jaxpr = trace_alone("sweep", fn, space, key, part.plain)
+        points.append(f"{tree_text(point)}\n{jtu.tree_structure(point)}")
+        programs.append(f"{part.text}\n{writer.program(jaxpr)}")
+    programs += writer.constants
+    return {"point": digest("\n".join(points)), "program": digest("\n".join(programs))}
+
+
 def check_same(
-    path: Path, stored: Mapping[str, Any], now: Mapping[str, Any], resume: str
+    path: Path,
+    stored: Mapping[str, Any],
+    now: Mapping[str, Any],
+    alone: Callable[[], dict[str, str]],
+    resume: str,
 ) -> None:
     """Raises a `ValueError` that says in what a sweep differs from that of a store.
 
-    With `resume="force"` the function may be another.
+    `alone` gives the `fingerprint_alone`. With `resume="force"` the function may be
+    another.
     """
     lines = _differing(stored["space"], now["space"])
     if stored["key"] != now["key"]:
@@ -52,6 +75,8 @@ def check_same(
     form = _form(stored["function"], now["function"])
     lines += form
     function, certain = _changes(stored, now)
+    if function and not form and lines and _follows(stored, now, alone):
+        function = []
     if function and certain and not forced and not form:
         lines += function
     elif (function or reducers) and not lines and not forced:
@@ -89,13 +114,16 @@ def _space(space: Space) -> dict[str, str]:
         "mode": space.mode,
         "dims": ", ".join(f"{name}: {n}" for name, n in space.dims.items()),
         "slice": str(space.window),
-        "key of the space": "no key" if space.key is None else _key(space.key),
+        "key of the space": _NO_KEY if space.key is None else _key(space.key),
     }
     writer = Writer()
     for path, leaf in jtu.tree_flatten_with_path(space.tree, is_leaf=is_axis)[0]:
         if is_axis(leaf):
-            text = writer.value(leaf)
-            found[f"axis {axis_name(path)}"] = f"{leaf!r} #{digest(text)[:8]}"
+            dtypes = {str(x.dtype) for x in jtu.tree_leaves(leaf) if is_array(x)}
+            text = " ".join([repr(leaf), *sorted(dtypes)])
+            found[f"axis {axis_name(path)}"] = (
+                f"{text} #{digest(writer.value(leaf))[:8]}"
+            )
         else:
             text = writer.value(leaf)
             if len(text) > _LONG:
@@ -141,6 +169,21 @@ def _differing(stored: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
             else:
                 lines.append(f"{what}: {was} in the store, now {is_}")
     return lines
+
+
+def _follows(
+    stored: Mapping[str, Any],
+    now: Mapping[str, Any],
+    alone: Callable[[], dict[str, str]],
+) -> bool:
+    """Whether a program is another because the space or the key is.
+
+    The program works the points out, so it has the lengths of the axes in it.
+    """
+    if (stored["key"] == _NO_KEY) != (now["key"] == _NO_KEY):
+        return True
+    was, is_ = stored["alone"], alone()
+    return was["point"] != is_["point"] or was["program"] == is_["program"]
 
 
 def _reducing(stored: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str, bool]:

@@ -5,6 +5,7 @@ of the index and one after the other, as if the sweep had never been interrupted
 """
 
 import dataclasses
+import functools as ft
 import time
 from collections.abc import Callable
 from typing import Any
@@ -30,12 +31,12 @@ from ..results.label import storable as as_stored
 from ..results.result import SweepResult
 from ..tracing.call import fn_name
 from ..tracing.canonical import Writer, digest
-from .fingerprint import fingerprint
+from .fingerprint import fingerprint, fingerprint_alone
 from .fold import InStore, InTurn, until_stopped
 from .interrupt import Interrupt
 from .loop import Source, gather, here
 from .remote import elsewhere, pack, workers
-from .stored import fill, opened
+from .stored import fill, opened, refuse_failed
 
 Bar = Callable[..., Progress]
 
@@ -68,7 +69,10 @@ def reduce_elsewhere(
 
     print_ = fingerprint(job.space, job.key, job.parts, job.traced)
     print_["reduce"] = _identity(reducers, job)
-    store = opened(away.path, print_, plan, job.batch_size, batch_size, away.resume)
+    alone = ft.partial(fingerprint_alone, fn, job.space, job.key, job.parts)
+    store = opened(
+        away.path, print_, alone, plan, job.batch_size, batch_size, away.resume
+    )
     job = dataclasses.replace(job, batch_size=store.record["batch_size"])
     rows = BlockRows(Blocks(job, reducers))
     prefix = InStore(rows, store)
@@ -81,11 +85,18 @@ def reduce_elsewhere(
             inner = elsewhere(away.executor, packed, rows, store.chunks, None, shown)
         return until_stopped(inner, prefix)
 
+    def refuse(blocks: np.ndarray) -> None:
+        # Where a reducer stops the sweep, blocks behind that do not count.
+        if len(blocks) and not isolated and not reducers.stops:
+            refuse_failed(store.path, InStore(rows, store).all()[0].failed)
+
     prefix.advance()
     if not prefix.stopped:
         share, named = away.part or (0, 1), away.part is not None
-        fill(store, source, share, named, bar, rows)
+        fill(store, source, share, named, bar, rows, refuse)
     fold, gaps = InStore(rows, store).all()
+    if not isolated:
+        refuse_failed(store.path, fold.failed)
     return _result(fold, gaps, job, fn, started)
 
 
@@ -189,7 +200,7 @@ def _plan(rows: BlockRows, shares: int, record: dict[str, Any], name: str) -> Pl
     return Plan(
         dims=("block",),
         chunks=_chunks(rows, shares),
-        coordinates={"first_point": (("block",), first)},
+        coordinates={"first_point": (("block",), first, {})},
         variables=variables,
         status="status",
         attributes={

@@ -39,6 +39,7 @@ _LOOK_AGAIN = 256 * 1024 * 1024
 def opened(
     path: Path,
     print_: dict[str, Any],
+    alone: Callable[[], dict[str, str]],
     plan: Callable[[dict[str, Any]], Plan],
     batch_size: int,
     given: Any,
@@ -46,15 +47,16 @@ def opened(
 ) -> Store:
     """The store of a sweep at `path`, made if there is nothing.
 
-    `print_` says what the sweep is, and `plan` is called with it; `given` is the batch
-    size that the user asked for, and `batch_size` what came of it.
+    `print_` says what the sweep is, `alone` what its function is, and `plan` is called
+    with both; `given` is the batch size that the user asked for, and `batch_size` what
+    came of it.
     """
     if is_vacant(path):
-        layout = plan(print_)
+        layout = plan({**print_, "alone": alone()})
         with continuing(path, "be made"):
             create(path, layout)
     store = open_store("sweep", path)
-    check_same(path, store.record, print_, resume)
+    check_same(path, store.record, print_, alone, resume)
     kept = store.record["batch_size"]
     if given != "auto" and batch_size != kept:
         raise ValueError(
@@ -76,17 +78,20 @@ def fill(
     named: bool,
     bar: Callable[[int, int], Progress],
     work: Work,
+    refuse: Callable[[np.ndarray], None],
 ) -> None:
     """Computes what the store lacks of one share of its chunks.
 
     `source` is given the progress bar, which `bar` makes from a number of points and
     how many of them are there already; `named` says that the user asked for a share.
+    `refuse` is told which rows of the store have failed, before any is computed.
     """
     mine = range(share[0], len(store.chunks), share[1])
-    if not _lacking(store, mine) and not _unknown(store, mine):
+    unknown = _unknown(store, mine, refuse)
+    if not _lacking(store, mine) and not unknown:
         return
     with _locked(store, share, named):
-        for number in _unknown(store, mine):
+        for number in _unknown(store, mine, refuse):
             store.discard(number)
         _look_again(store, mine, work.row_bytes)
         todo = _lacking(store, mine)
@@ -146,6 +151,25 @@ def stored_ok(store: Store) -> tuple[Any, Any]:
     # All of them, in no memory.
     ok = np.broadcast_to(np.True_, ok.shape) if ok.all() else ok
     return ok, missing if missing.any() else None
+
+
+def refuse_failed(path: Path, failed: np.ndarray) -> None:
+    """Raises a `SweepError` if there are points in a store that have failed."""
+    if not len(failed):
+        return
+    shown = ", ".join(map(str, failed[:5])) + (", ..." if len(failed) > 5 else "")
+    what = f"point {shown}" if len(failed) == 1 else f"{len(failed):,} points ({shown})"
+    raise SweepError(
+        message(
+            "sweep",
+            f'the store `{path}` was filled with `on_error="isolate"`, and `fn` '
+            f"failed at {what}.",
+            'Go on with `on_error="isolate"`, which keeps the other points, or call '
+            f"`fn(space.point({failed[0]}))` to see the error. "
+            "A mended `fn` is another function, which needs another path.",
+        ),
+        failed.tolist(),
+    )
 
 
 @contextlib.contextmanager
@@ -213,13 +237,16 @@ def _lacking(store: Store, mine: Sequence[int]) -> list[int]:
     return [number for number in mine if not store.is_done(number)]
 
 
-def _unknown(store: Store, mine: Sequence[int]) -> list[int]:
+def _unknown(
+    store: Store, mine: Sequence[int], refuse: Callable[[np.ndarray], None]
+) -> list[int]:
     """Finished chunks whose status cannot be read: nobody knows what they are."""
     try:
-        store.statuses()
+        status = store.statuses()
     except OSError:
         done = [number for number in mine if store.is_done(number)]
         return [number for number in done if not store.knows(number)]
+    refuse(np.flatnonzero(status == FAILED))
     return []
 
 

@@ -38,6 +38,7 @@ class Runner:
         self._layout = layout
 
         def make() -> Any:
+            traced.note_compilation(layout)
             kernel = build(traced.jaxpr, traced.stored, layout)
             told = points.told(0, 1, layout)
             return compiled(kernel.lower(*told, *self._arguments), layout.unsplit)

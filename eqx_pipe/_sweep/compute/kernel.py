@@ -25,6 +25,7 @@ from ..._types import Key
 from ..tracing.evaluate import evaluate
 from ..tracing.trace import as_data
 from .dealing import Deal
+from .meshless import without_mesh
 
 POINTS = "eqx_pipe_points"
 """The mesh axis over which points are split."""
@@ -102,6 +103,7 @@ def build(jaxpr: Any, outputs: Sequence[jax.ShapeDtypeStruct], layout: Layout) -
     batch = layout.batch_size
 
     def on_device(
+        device: Int32[Array, ""],
         ctl: UInt32[Array, " control"],
         table: UInt32[Array, "rows columns"] | None,
         arrays: list[Array],
@@ -109,7 +111,6 @@ def build(jaxpr: Any, outputs: Sequence[jax.ShapeDtypeStruct], layout: Layout) -
         key: Key | None,
     ) -> list[Array]:
         points = ctl[0].astype(jnp.int32)
-        device = jax.lax.axis_index(POINTS).astype(jnp.int32)
         deal = layout.deal(points)
         at = point_function(jaxpr, layout, ctl, table, arrays, constants, key)
 
@@ -132,7 +133,7 @@ def build(jaxpr: Any, outputs: Sequence[jax.ShapeDtypeStruct], layout: Layout) -
                 chosen = pointers(layout, table, offsets)
             return [
                 jax.lax.dynamic_update_slice_in_dim(into, out, step * batch, 0)
-                for into, out in zip(filled, jax.vmap(lane)(chosen), strict=True)
+                for into, out in zip(filled, side_by_side(lane, chosen), strict=True)
             ]
 
         empty = [
@@ -148,13 +149,19 @@ def build(jaxpr: Any, outputs: Sequence[jax.ShapeDtypeStruct], layout: Layout) -
 def on_each(on_device: Callable[..., list[Array]], layout: Layout) -> Any:
     """A function that every device runs by itself, under `jax.jit`.
 
-    All get the same arguments, and what they give is put together in their order.
+    `on_device` gets the device's number before the arguments, which are the same for
+    all; what the devices give is put together in their order.
     """
+
+    def points_of_device(*args: Any) -> list[Array]:
+        device = jax.lax.axis_index(POINTS).astype(jnp.int32)
+        return without_mesh(on_device)(device, *args)
+
     # `check_vma` rejects ordinary loops of the user's whose initial carry is constant.
     # Without it a wrong `out_specs` would go unnoticed: they are ours, and tested.
     placement = everywhere(layout)
     mapped = jax.shard_map(
-        on_device,
+        points_of_device,
         mesh=placement.mesh,
         in_specs=P(),
         out_specs=P(POINTS),
@@ -179,6 +186,21 @@ def pointers(
         return offsets
     assert table is not None
     return table.at[offsets].get(mode="promise_in_bounds")
+
+
+def side_by_side(
+    lane: Callable[[UInt32[Array, "..."]], list[Any]],
+    chosen: UInt32[Array, "batch ..."],
+) -> list[Any]:
+    """A function at each of some points, vectorised if there are several.
+
+    Under `jax.vmap` both branches of a `cond` run, a loop runs its body for lanes that
+    have finished, and a callback of nothing that differs runs once for all of them. A
+    point by itself is computed as the function is written.
+    """
+    if len(chosen) > 1:
+        return jax.vmap(lane)(chosen)
+    return [out[None] for out in lane(chosen[0])]
 
 
 def point_function(

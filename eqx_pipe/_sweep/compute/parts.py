@@ -212,7 +212,9 @@ def prepare(
     outputs = [jtu.tree_unflatten(each.structure, each.outputs) for each in traced]
     check_agree("sweep", parts, outputs)
     auto = batch_size == "auto"
-    if auto:
+    if auto and any(each.has_effects for each in traced):
+        batch_size = 1  # no tail that repeats a point, no lanes that wait
+    elif auto:
         batch_size = min(
             choose_batch_size(
                 each.reading,

@@ -18,7 +18,13 @@ from jaxtyping import Array, Bool, Int32, PyTree, UInt32
 
 from ..._types import Key
 from ..compute.dealing import Deal
-from ..compute.kernel import POINTS, Layout, on_each, point_function, pointers
+from ..compute.kernel import (
+    Layout,
+    on_each,
+    point_function,
+    pointers,
+    side_by_side,
+)
 from ..compute.plan import CHUNK_BYTES
 from ..tracing.trace import Traced
 from .trace import Reducing
@@ -58,6 +64,7 @@ def build_blocks(traced: Traced, reducing: Reducing, layout: Layout) -> Any:
     batch, deal = layout.batch_size, _blocks_to(len(layout.devices))
 
     def on_device(
+        device: Int32[Array, ""],
         ctl: UInt32[Array, " control"],
         batches: Int32[Array, ""],
         table: UInt32[Array, "rows columns"] | None,
@@ -68,7 +75,6 @@ def build_blocks(traced: Traced, reducing: Reducing, layout: Layout) -> Any:
         reducer_constants: list[list[Array]],
     ) -> list[Array]:
         points = ctl[0]
-        device = jax.lax.axis_index(POINTS).astype(jnp.int32)
         in_all = (points.astype(jnp.int32) + (batch - 1)) // batch
         at = point_function(traced.jaxpr, layout, ctl, table, arrays, constants, key)
 
@@ -90,7 +96,7 @@ def build_blocks(traced: Traced, reducing: Reducing, layout: Layout) -> Any:
                 # A tail repeats the last point, and the reducers are told.
                 ok = offsets < points
                 offsets = jnp.minimum(offsets, points - jnp.uint32(1))
-                values = jax.vmap(lane)(pointers(layout, table, offsets))
+                values = side_by_side(lane, pointers(layout, table, offsets))
                 return reducing.absorb(reducer_constants, state, values, ok)
 
             last = jnp.minimum(first + batches, in_all)

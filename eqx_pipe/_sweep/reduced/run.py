@@ -32,7 +32,7 @@ class Fold:
 
     def __init__(self, blocks: Blocks):
         self.blocks, self.taken, self.stopped = blocks, 0, False
-        self.failed: list[np.ndarray] = []
+        self._failed: list[np.ndarray] = []
         self.state, _, self._constants = blocks.reducing.placed(blocks.home)
 
     @property
@@ -40,11 +40,17 @@ class Fold:
         """How many points the sweep has up to where it stopped."""
         return self.blocks.span(0, self.taken)[1]
 
+    @property
+    def failed(self) -> Int64[np.ndarray, " failed"]:
+        """Which of these points failed."""
+        failed = np.concatenate([np.zeros(0, np.int64), *self._failed])
+        return failed[failed < self.points]
+
     def take(self, piece: Piece) -> None:
         """Merges the states of the next blocks, one by one where one may stop."""
         assert piece.first == self.taken
         merge = self._compiled(piece)
-        self.failed.append(piece.failed)
+        self._failed.append(piece.failed)
         stops, count = self.blocks.reducers.stops, piece.count
         spans = [(i, i + 1) for i in range(count)] if stops else [(0, count)]
         for first, last in spans:
@@ -59,9 +65,8 @@ class Fold:
 
     def finish(self) -> Reduced:
         """The reduction."""
-        failed = np.concatenate([np.zeros(0, np.int64), *self.failed])
         values = self.blocks.reducers.finish(self._tree())
-        return Reduced(values, self.points, failed[failed < self.points])
+        return Reduced(values, self.points, self.failed)
 
     def _tree(self) -> PyTree:
         return jtu.tree_unflatten(self.blocks.reducing.structure, self.state)
@@ -91,7 +96,7 @@ def run(blocks: Blocks, bar: Progress, isolated: bool) -> Reduced:
         for piece in blocks.compute(fold.taken, count, bar, isolated):
             if not fold.stopped:
                 fold.take(piece)
-        bar.failed(sum(map(len, fold.failed)))
+        bar.failed(len(fold.failed))
         if time.perf_counter() - began < _STOP_SECONDS:
             pace *= 2
     return fold.finish()

@@ -153,16 +153,15 @@ class _ByPoints:
         given = put((traced.arrays, program.constants, job.key), place)
         init, constants, _ = reducing.placed(place)
         self._given = given = (*given, init, constants)
-        self._compute = compiled_once(
-            [program, *reducing.absorbing],
-            ("blocks", layout),
-            lambda: compiled(
-                build_blocks(traced, reducing, layout).lower(
-                    *arguments_of(self._told(0, 1), *given)
-                ),
-                layout.unsplit,
-            ),
-        )
+
+        def make() -> Any:
+            traced.note_compilation(("blocks", layout))
+            kernel = build_blocks(traced, reducing, layout)
+            told = arguments_of(self._told(0, 1), *given)
+            return compiled(kernel.lower(*told), layout.unsplit)
+
+        programs = [program, *reducing.absorbing]
+        self._compute = compiled_once(programs, ("blocks", layout), make)
 
     def compute(self, block: int, count: int) -> Piece | Exception:
         """The states of blocks; the error if one of their points fails."""

@@ -73,29 +73,30 @@ def _in_turn(
     isolated: bool,
 ) -> Reduced:
     """The same by the plain loop, one point after the other."""
-    failed: list[int] = []
-    first = None
-    for i in range(size):
+
+    def attempt(i: int) -> PyTree | None:
         try:
-            first = outputs(i)
-            break
+            return outputs(i)
         except Exception:
             if not isolated:
                 raise
-    first = some_output(outputs) if first is None else first
+            return None
+
+    # Up to the first point that tells the form of an output; each is computed once.
+    found = [attempt(0)]
+    while found[-1] is None and len(found) < size:
+        found.append(attempt(len(found)))
+    first = some_output(outputs) if found[-1] is None else found[-1]
+    failed: list[int] = []
     struct = jtu.tree_map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), first)
     state = empty = block = reducers.init(struct)
     length = block_batches(size, 1)
     for i in range(size):
-        output, ok = first, True
-        try:
-            output = outputs(i)
-        except Exception:
-            if not isolated:
-                raise
+        output = found[i] if i < len(found) else attempt(i)
+        ok = output is not None
+        if not ok:
             failed.append(i)
-            ok = False
-        batch = jtu.tree_map(lambda x: jnp.asarray(x)[None], output)
+        batch = jtu.tree_map(lambda x: jnp.asarray(x)[None], output if ok else first)
         block = reducers.absorb(block, batch, jnp.array([ok]))
         bar.done(1)
         if (i + 1) % length == 0 or i + 1 == size:

@@ -95,13 +95,14 @@ def space_from(form: dict[str, Any], read: Read) -> Space:
     """The space, with `Values` and `Static` axes made of coordinates."""
 
     def part(node: dict[str, Any]) -> Any:
+        attrs = node.get("attrs", {})
+        label, unit = attrs.get("long_name"), attrs.get("units")
         if "axis" in node:
-            return Values(
-                jnp.asarray(as_kind(read(node["axis"]), node)), dim=node["dim"]
-            )
+            values = jnp.asarray(as_kind(read(node["axis"]), node))
+            return Values(values, dim=node["dim"], label=label, unit=unit)
         if "static" in node:
             values = np.asarray(read(node["static"])).tolist()
-            return Static(values, dim=node["dim"])
+            return Static(values, dim=node["dim"], label=label, unit=unit)
         return _leaf(node)
 
     return Space(_read(form["space"], part), form["mode"])
@@ -130,7 +131,7 @@ def _kind(leaf: Any) -> dict[str, Any]:
 def _axis(axis: Axis, path: Any, space: Space) -> Any:
     name = axis_name(path)
     if axis.is_static:
-        return {"static": name, "dim": axis.dim}
+        return {"static": name, "dim": axis.dim, "attrs": axis.attrs}
     structs = axis_structs(name, axis, space.axis_key(name))
     several = jtu.tree_structure(structs) != jtu.tree_structure(0)
 
@@ -138,7 +139,7 @@ def _axis(axis: Axis, path: Any, space: Space) -> Any:
         # The values of an axis may be a pytree: an axis for each leaf, of one dim.
         full = ".".join([name, *([path_name(path)] if path else [])])
         dim = name if several and axis.dim is None else axis.dim
-        return {"axis": full, "dim": dim, **_kind(leaf)}
+        return {"axis": full, "dim": dim, **_kind(leaf), "attrs": axis.attrs}
 
     return _written(structs, part)
 

@@ -47,7 +47,8 @@ def dataset(result: SweepResult) -> Any:
         ) from error
     store = stored_in(jtu.tree_leaves(result.values))
     if store is not None:
-        data = xarray.open_zarr(store.path)
+        # A unit such as "days" is no request for times.
+        data = xarray.open_zarr(store.path, decode_times=False, decode_timedelta=False)
         # A copy of the data would not be a store.
         del data.attrs[RECORD]
         return data
@@ -55,7 +56,7 @@ def dataset(result: SweepResult) -> Any:
     names, status = variable_names(result.values, result.space)
     coordinates = coordinate_variables(result.space)
     at = result.status.reshape(tuple(dims.values()))
-    coordinates[status] = (tuple(dims), at)
+    coordinates[status] = (tuple(dims), at, {})
     variables = {}
     for name, leaf in zip(names, jtu.tree_leaves(result.values), strict=True):
         leaf = storable(leaf)
@@ -75,8 +76,8 @@ def frame(result: SweepResult) -> Any:
     return pandas.DataFrame(columns)
 
 
-def coordinate_variables(space: Space) -> dict[str, tuple[Any, np.ndarray]]:
-    """Dims and values of each axis, and of each leaf of an axis with several."""
+def coordinate_variables(space: Space) -> dict[str, tuple[Any, np.ndarray, Any]]:
+    """Dims, values and attributes of each axis, or leaf of an axis with several."""
     if space.window is not None:
         columns = {name: ("point", v) for name, v in point_columns(space).items()}
     else:
@@ -90,9 +91,16 @@ def coordinate_variables(space: Space) -> dict[str, tuple[Any, np.ndarray]]:
                 columns[column] = (names[dim], value)
     inner = coordinate_dims(space)
     return {
-        name: ((dim, *inner[name]), _text(storable(value)))
+        name: ((dim, *inner[name]), _text(storable(value)), _attrs(space, name))
         for name, (dim, value) in columns.items()
     }
+
+
+def _attrs(space: Space, column: str) -> dict[str, str]:
+    """The attributes of the axis that a column is one of, or is."""
+    axes = space.axes()
+    owners = [n for n in axes if column == n or column.startswith(f"{n}.")]
+    return axes[max(owners, key=len)].attrs
 
 
 def coordinate_dims(space: Space) -> dict[str, tuple[str, ...]]:

@@ -214,17 +214,32 @@ class SweepResult(eqx.Module):
         variable: Any = None,
         *,
         sel: Any = None,
-        dims: Any = None,
+        x: str | None = None,
+        y: str | None = None,
+        hue: str | None = None,
+        row: str | None = None,
+        col: str | None = None,
+        cmap: Any = None,
+        norm: Any = None,
+        vmin: Any = None,
+        vmax: Any = None,
         ax: Any = None,
+        **others: Any,
     ) -> Any:
         """Draws one output over the space, with matplotlib.
 
         One dim gives a line; two give a heat map, the first dim along x; three give a
-        heat map for each position on the third. Where several axes share the only dim
-        (zipped spaces, joint designs, slices) it is a line for each point across
-        parallel axes, coloured by the value. Axes that are evenly spaced in the
-        logarithm have a logarithmic scale. Points that failed, or have no value yet,
-        are gaps.
+        heat map for each position on the third. An output that is an array at each
+        point (a loss curve) gives a line for each point, over the position in it.
+        Where the axes of one dim go their own ways (random draws, joint designs) two
+        give points coloured by the value, more give parallel coordinates. A dim along
+        which only PRNG keys vary gives thin lines and their mean.
+
+        At most ten values have a tick each. Where they are spaced evenly, or evenly in
+        the logarithm, the axis is linear or logarithmic; other few values stand side
+        by side as names do. Names are not joined by a line. Axes are labelled by their
+        `label` and `unit`. Points that failed, are NaN or infinite, or are not computed
+        yet, each look different, and a legend says how.
 
         **Arguments:**
 
@@ -234,17 +249,19 @@ class SweepResult(eqx.Module):
           coordinate on it, to a value (the nearest is taken and shown in the title);
           or to a position on a dim without values, such as those of arrays. (Keyword
           only.)
-        - `dims`: which dims to draw, along x, along y, and one panel each; by default
-          all that `sel` leaves, in the order of the space. The dims of an array
-          (`path.0`) are drawn when they are named here. (Keyword only.)
+        - `x`, `y`, `hue`, `row`, `col`: which dim, or coordinate on it, is along x,
+          along y, by the colour of lines, in rows and in columns of panels, as in
+          xarray; by default as above. (Keyword only.)
+        - `cmap`, `norm`, `vmin`, `vmax`: of the colours, as in matplotlib. (Keyword
+          only.)
         - `ax`: the matplotlib `Axes` to draw into; by default a new figure. (Keyword
           only.)
 
-        **Returns:** the `Axes`; for three dims an array of them. The figure is
+        **Returns:** the `Axes`; an array of them if there are panels. The figure is
         `ax.figure`.
 
-        **Raises:** `ValueError` if there are more than three dims, or arrays, and
-        nothing is selected. Needs `pip install 'eqx_pipe[sweep]'`.
+        **Raises:** `ValueError` if there are more dims than a picture has; `TypeError`
+        for other keywords. Needs `pip install 'eqx_pipe[sweep]'`.
 
         !!! example
 
@@ -256,11 +273,16 @@ class SweepResult(eqx.Module):
             ('log', 'b = 0.5')
         """
         from ..._plots.draw import draw
+        from ..._plots.keywords import check_no_others
 
         self._check_all_values("plot")
+        given = {"x": x, "y": y, "hue": hue, "row": row, "col": col}
+        given |= {"cmap": cmap, "norm": norm, "vmin": vmin, "vmax": vmax}
+        check_no_others("SweepResult.plot", others, ("sel", *given, "ax"))
         axes = self.space.axes().items()
         log = frozenset(name for name, axis in axes if isinstance(axis, Geomspace))
-        return draw("SweepResult.plot", self.to_xarray(), variable, sel, dims, ax, log)
+        data = self.to_xarray()
+        return draw("SweepResult.plot", data, variable, sel, given, ax, log)
 
     def save(self, path: Any, *, overwrite: bool = False) -> None:
         """Writes the result to a file, which `load_result` and xarray open.

@@ -6,13 +6,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import jax.random as jr
 import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import PyTree
 
 from ..._check import check_draws
-from ..._errors import MissingKeyError, describe_value, message
+from ..._errors import MissingKeyError, asks_for_key, describe_value, message
 from ..._tree import path_name
 from ..._types import Key
 
@@ -32,10 +31,8 @@ def call(function: str, fn: Callable[..., Any], point: PyTree, key: Key | None) 
         raise _missing(function)
     try:
         return _checked(function, _noted(function, fn, point))
-    except MissingKeyError:
-        raise
     except Exception as error:
-        if _works_with_key(fn, point):
+        if parameter.default is None and asks_for_key(error):
             raise _missing(function) from error
         raise
 
@@ -83,18 +80,19 @@ def _missing(function: str) -> MissingKeyError:
     return MissingSweepKey(function)
 
 
-def _works_with_key(fn: Callable[..., Any], point: PyTree) -> bool:
-    """Whether a call that failed without a key works with one; tried abstractly."""
-    try:
-        jax.eval_shape(lambda: jtu.tree_map(jnp.asarray, fn(point, key=jr.key(0))))
-    except Exception:
-        return False
-    return True
-
-
 def _checked(function: str, out: PyTree) -> PyTree:
     """The output with arrays for numbers; a `TypeError` for anything else."""
     leaves, structure = jtu.tree_flatten(out)
+    if not leaves:
+        raise TypeError(
+            message(
+                function,
+                f"`fn` returned {describe_value(out)}, in which there is no array or "
+                "number.",
+                "Is its `return` missing? A function that only prints or writes may "
+                "return 0.",
+            )
+        )
     arrays = [_as_array(leaf) for leaf in leaves]
     for k, array in enumerate(arrays):
         if array is None:

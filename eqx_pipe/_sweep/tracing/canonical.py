@@ -15,6 +15,7 @@ from typing import Any
 import jax
 import jax.tree_util as jtu
 import numpy as np
+from jax.core import Tracer
 
 from ..._spaces.static import Opaque
 from ..._tree import is_key_array
@@ -100,7 +101,8 @@ class Writer:
         if inspect.ismethod(x):
             return f"{self.value(x.__self__)}.{x.__name__}"
         if dataclasses.is_dataclass(x):
-            fields = [f.name for f in dataclasses.fields(x) if hasattr(x, f.name)]
+            compared = [f.name for f in dataclasses.fields(x) if f.compare]
+            fields = [name for name in compared if hasattr(x, name)]
             shown = [f"{name}={self.value(getattr(x, name))}" for name in fields]
             return f"{self.value(type(x))}({_joined(shown)})"
         if callable(x):
@@ -131,6 +133,8 @@ def is_array(x: Any) -> bool:
 
 def array_text(x: Any) -> str:
     """An array by its dtype, shape and the hash of its values."""
+    if isinstance(x, Tracer):  # left over in a jaxpr; see `program`
+        return _aval(x.aval)
     raw = np.asarray(jax.random.key_data(x) if is_key_array(x) else x)
     if raw.dtype == object:
         return f"{type(x).__name__}:{raw.shape}#{digest(repr(raw.tolist()))}"

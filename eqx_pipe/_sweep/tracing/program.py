@@ -17,9 +17,12 @@ import weakref
 from collections.abc import Iterator
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.extend.core
+import jax.tree_util as jtu
 import numpy as np
+from jax.core import Tracer
 
 from ..._spaces.static import Same
 from ..._types import ClosedJaxpr
@@ -61,6 +64,11 @@ class Identity:
 
     def __init__(self, parts: Any):
         self._parts, self._hash = parts, hash(parts)
+
+    @property
+    def parts(self) -> Any:
+        """What it is made of."""
+        return self._parts
 
     def __hash__(self) -> int:
         return self._hash
@@ -243,8 +251,26 @@ def _freeze(x: Any, witnesses: list[tuple[Any, Any]]) -> Any:
     if isinstance(x, types.MethodType):
         parts = (_freeze(x.__func__, witnesses), Same(x.__self__))
         return (types.MethodType, parts)
+    if isinstance(x, Tracer):
+        # Equinox keeps the jaxpr of a function that it has converted (an operator of
+        # lineax, say) among the static parameters of its primitives, and the values
+        # that the function closes over among the inputs. From JAX 0.12 on the jaxpr
+        # comes with constants, which are then tracers of the trace that made it. That
+        # trace is over, so no program can read them: only their types can matter.
+        return (Tracer, x.aval)
     if isinstance(x, jax.Array) or hasattr(x, "__array__"):
         return _array(x)
+    if isinstance(x, jtu.PyTreeDef):
+        return _structure(x, witnesses)
+    if isinstance(x, eqx.Module):
+        leaves, structure = jtu.tree_flatten(x)
+        return _freeze((structure, leaves), witnesses)
+    if _is_flatten(x):
+        return _freeze(("Flatten", *x.get()), witnesses)
+    held = getattr(x, "__dict__", {})
+    if any(map(is_jaxpr, held.values())):
+        # Optimistix says of all its wrappers of jaxprs that they are equal.
+        return (type(x), _freeze(held, witnesses))
     if callable(x) and not type(x).__module__.startswith("jax."):
         return Same(x)
     if dataclasses.is_dataclass(x):
@@ -269,6 +295,21 @@ def _array(x: Any) -> Any:
     return (str(value.dtype), value.shape, weak, content)
 
 
+def _structure(x: Any, witnesses: list[tuple[Any, Any]]) -> Any:
+    """The nodes of a pytree; what is equal to JAX may yet hold other jaxprs."""
+    children = tuple(_structure(child, witnesses) for child in x.children())
+    return (jtu.PyTreeDef, _freeze(x.node_data(), witnesses), children)
+
+
+def _is_flatten(x: Any) -> bool:
+    """Whether `x` is what Equinox's primitives note the form of their output in.
+
+    It is made anew by each trace, and callable, but does no more than what it notes.
+    """
+    known = type(x).__name__ == "Flatten" and type(x).__module__.startswith("equinox.")
+    return known and x.called()
+
+
 def _by_identity(x: Any) -> bool:
     try:
         hash(x)
@@ -285,12 +326,15 @@ def _function(
     """A function by its code and by what it closes over, as it is now."""
     if f in outer:  # it calls itself
         return Same(f)
-    # The frames that lead to an `equinox.error_if` are new lists of text each time.
-    aside = {"stack"} if f.__module__ == "equinox._errors" else ()
+    # Each `equinox.error_if` makes a list of the frames that lead to it, which do not
+    # matter, and one of its messages, which it does not change.
+    ours = f.__module__ == "equinox._errors"
     contents = [
-        _content(cell, (*outer, f))
+        _freeze(cell.cell_contents, [])
+        if ours and name == "msgs"
+        else _content(cell, (*outer, f))
         for name, cell in zip(f.__code__.co_freevars, f.__closure__ or (), strict=True)
-        if name not in aside
+        if not (ours and name == "stack")
     ]
     given = (f.__defaults__ or (), tuple((f.__kwdefaults__ or {}).items()))
     return (

@@ -5,19 +5,22 @@ import functools as ft
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
 import jax.tree_util as jtu
 from jax.core import Tracer
+from jaxtyping import PyTree
 
 from ..._errors import message
 from ..._spaces.geometry import Geometry
 from ..._spaces.space import Space
 from ..._tree import can_be_traced, is_key_array
-from ..._types import Key
+from ..._types import ClosedJaxpr, Key
 from .call import call
 from .kept import Kept
+from .numbers import note_compilation
 from .program import Program, identify
 from .reading import Reading, read
 
@@ -30,7 +33,8 @@ class Traced:
 
     `jaxpr` takes `arrays` (the array leaves of the space), one `int32` position for
     each dim, and the point's key if there is one. Arrays that the function closes
-    over are its constants.
+    over are its constants. `source` is what was traced: the function, the space with
+    its geometry, and the positions of `Static` values.
     """
 
     jaxpr: Any
@@ -38,6 +42,19 @@ class Traced:
     structure: Any
     outputs: list[jax.ShapeDtypeStruct]
     key_kinds: list[Any]
+    source: tuple[Callable[..., Any], Space, Geometry, Sequence[int]]
+
+    def note_compilation(self, layout: Any) -> None:
+        """Warns if it is compiled again and again for nothing but another number."""
+        note_compilation(self.program, *self.source, layout)
+
+    @property
+    def has_effects(self) -> bool:
+        """Whether it prints, writes or calls back, so that one sees how often it runs.
+
+        `equinox.error_if` does not: what it calls is pure for JAX.
+        """
+        return bool(self.jaxpr.effects)
 
     @ft.cached_property
     def program(self) -> Program:
@@ -113,7 +130,37 @@ def trace(
                 "`eqx_pipe.vmap_space`, which is a pure function.",
             )
         )
-    return Traced(jaxpr, arrays, structure, outputs, kinds)
+    source = (fn, space, geometry, plain)
+    return Traced(jaxpr, arrays, structure, outputs, kinds, source)
+
+
+def trace_alone(
+    function: str,
+    fn: Callable[..., Any],
+    space: Space,
+    key: Key | None,
+    plain: Sequence[int] = (),
+) -> tuple[PyTree, ClosedJaxpr]:
+    """An abstract point of `space`, and `fn` traced on it.
+
+    Unlike what `trace` gives this does not depend on how many points there are, or on
+    how they are worked out.
+    """
+    geometry = space.geometry
+    digits = [jax.ShapeDtypeStruct((), jnp.int32)] * len(geometry.lengths)
+    at = ft.partial(geometry.point, geometry.leaves, space.key, plain=plain)
+    point = eqx.filter_eval_shape(at, digits)
+    arrays, static = eqx.partition(point, _is_struct)
+    point_key = jtu.tree_map(_struct, key)
+
+    def flat(arrays: PyTree, key: Key | None) -> PyTree:
+        return call(function, fn, eqx.combine(arrays, static), key)
+
+    return point, jax.make_jaxpr(flat)(arrays, point_key)
+
+
+def _is_struct(x: Any) -> bool:
+    return isinstance(x, jax.ShapeDtypeStruct)
 
 
 def as_data(leaf: Any) -> Any:

@@ -96,7 +96,7 @@ def trial_of(function: str, stage: Any, x: PyTree, state: Any, key: Any) -> Tria
     try:
         trial.plain  # noqa: B018
     except Exception as error:
-        if key is None and wants_key(error, child, (x,), state, Scope(None)):
+        if key is None and wants_key(error, child):
             raise MissingKeyError("stage") from error
         error.add_note(f"In the plain call that `eqx_pipe.{function}` makes first.")
         raise

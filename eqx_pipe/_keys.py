@@ -1,0 +1,87 @@
+"""How a stage is given its PRNG key, if it takes one."""
+
+import functools as ft
+import inspect
+from typing import Any
+
+import equinox as eqx
+
+from ._signature import parameters
+from ._types import Key
+
+
+def key_of(stage: Any, key: Key | None) -> dict[str, Key | None]:
+    """The keyword arguments of a module: its key, if it takes one.
+
+    What a module with `**kwargs` hands them to may take no key, so it is given none
+    where there is none.
+    """
+    parameter = _key_parameter(stage)
+    if parameter is None or key is None and parameter.kind is parameter.VAR_KEYWORD:
+        return {}
+    return {"key": key}
+
+
+def takes_key(stage: Any) -> bool:
+    """Whether a module accepts `key=`. Modules without it are called without."""
+    return _key_parameter(stage) is not None
+
+
+def _key_parameter(stage: Any) -> inspect.Parameter | None:
+    """The parameter of a module that takes `key=`: of that name, or its `**kwargs`."""
+    found = _of_type(type(stage))
+    if found is None or found.kind is not found.VAR_KEYWORD:
+        return found
+    if isinstance(stage, eqx.Partial):
+        if "key" in stage.keywords:
+            return None
+        bound = ft.partial(stage.func, *stage.args, **stage.keywords)
+        return _of_callee(bound, stage.func)
+    known = parameters(stage)
+    if "key" in known or not known:  # none under `vmap`
+        return known.get("key")
+    if hasattr(stage, "__wrapped__"):  # `filter_jit(f)` and the like
+        return _of_callee(stage, stage.__wrapped__)
+    # Equinox has other wrappers of functions, which hide what they wrap.
+    return None if type(stage).__module__.startswith("equinox.") else found
+
+
+@ft.cache
+def _of_type(cls: type) -> inspect.Parameter | None:
+    known = parameters(cls.__call__)
+    wraps = [p for p in known.values() if p.kind is p.VAR_KEYWORD]
+    return known.get("key", wraps[0] if wraps else None)
+
+
+def _of_callee(bound: Any, callee: Any) -> inspect.Parameter | None:
+    """That of what a wrapper calls; a plain function must have it by name."""
+    if isinstance(callee, eqx.Module):
+        return _key_parameter(callee)
+    named = dict(list(parameters(bound).items())[1:])  # the first is the input
+    return named.get("key")
+
+
+def say_if_no_key(stage: Any, keyword: dict[str, Any], error: Exception) -> None:
+    """A note on `error` if `**kwargs` led to a function that takes no key."""
+    refused = "unexpected keyword argument 'key'" in str(error)
+    parameter = _of_type(type(stage))
+    if keyword and refused and parameter and parameter.kind is parameter.VAR_KEYWORD:
+        name = type(stage).__name__
+        error.add_note(
+            f"`{name}` takes `**kwargs`, so it is given the key that every layer gets. "
+            "If it has no use for one, say so by `__call__(self, x, *, key=None)`."
+        )
+
+
+def key_argument(fn: Any, key: Key | None) -> dict[str, Any]:
+    """The key as a keyword argument for a plain function, if it wants one."""
+    names = list(parameters(fn))
+    if "key" not in names[1:]:  # the first is the input, whatever its name
+        return {}
+    parameter = parameters(fn)["key"]
+    bound = isinstance(fn, ft.partial) and "key" in fn.keywords
+    if bound or parameter.kind is parameter.POSITIONAL_ONLY:
+        return {}
+    default = parameter.default
+    has_default = default is not parameter.empty and default is not None
+    return {} if key is None and has_default else {"key": key}

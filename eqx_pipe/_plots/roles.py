@@ -1,0 +1,192 @@
+"""Which dim of a variable goes where: along x, along y, by colour, in panels."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from .._errors import describe_value, message, nearest
+from .refuse import refuse
+from .scale import FEW, columns_of
+
+ROLES = ("x", "y", "hue", "row", "col")
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """A dim, the column that says what stands on it (or none), and all its columns.
+
+    They are a `cloud` if they go their own ways; `chosen` says that a column was named.
+    """
+
+    dim: str
+    column: str | None
+    columns: tuple[str, ...]
+    cloud: bool
+    chosen: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Roles:
+    """What each dim of a picture is for. `kind` names how a panel is drawn."""
+
+    kind: str
+    x: Place
+    y: Place | None = None
+    hue: Place | None = None
+    row: Place | None = None
+    col: Place | None = None
+
+
+def roles_of(function: str, array: Any, given: Mapping[str, str | None]) -> Roles:
+    """The roles of all dims of an array; `given` names dims or coordinates.
+
+    A dim whose points have several coordinates of their own (a design) is a cloud of
+    points; where each point is an array, it is a curve; a dim that only PRNG keys vary
+    along repeats the others. What is left are the axes of a line or a heat map.
+    """
+    dims = [str(dim) for dim in array.dims]
+    found = {
+        role: _place(function, array, role, name)
+        for role, name in given.items()
+        if name is not None
+    }
+    _check(function, found)
+    used = {place.dim for place in found.values()}
+    free = [dim for dim in dims if dim not in used]
+    slots = _slots(array, free, found)
+    for role, dim in slots.items():
+        found[role] = default_place(array, dim)
+    left = [dim for dim in free if dim not in slots.values()]
+    if left:
+        what = f"`{array.name}` has {len(dims)} dims"
+        if any(is_inner(array, dim) for dim in left):
+            what += " (it is an array at each point)"
+        refuse(function, array, what, left[-1])
+    if "x" not in found:  # `y` alone, of one dim: along which else?
+        raise ValueError(
+            message(
+                function,
+                "no dim is left for the x axis.",
+                "Leave out one of " + ", ".join(f"`{role}=`" for role in found) + ".",
+            )
+        )
+    return Roles(_kind(found), **found)
+
+
+def _slots(array: Any, free: list[str], found: Mapping[str, Place]) -> dict[str, str]:
+    """The role of each free dim that gets one."""
+    slots: dict[str, str] = {}
+    free = list(free)
+
+    def put(role: str, dim: str | None) -> None:
+        if dim is not None and role not in found and role not in slots:
+            slots[role] = dim
+            free.remove(dim)
+
+    inner = [dim for dim in free if is_inner(array, dim)]
+    cloud = next((dim for dim in free if is_cloud(array, dim)), None)
+    repeats = next((dim for dim in free if _is_repeat(array, dim)), None)
+    if "y" not in found and "hue" not in found:
+        if "x" not in found and len(inner) > 1:  # a picture at each point
+            put("x", inner[-1])
+            put("y", inner[-2])
+        elif inner:
+            put("x", inner[0])
+            put("hue", next((dim for dim in free if dim not in inner), None))
+        elif repeats and len(free) + ("x" in found) > 1:
+            put("hue", repeats)
+        elif cloud and "x" not in found:
+            long = [d for d in free if d != cloud and array.sizes[d] > FEW]
+            put("x", long[0] if long else cloud)
+            put("hue", cloud if long else None)
+    x = found["x"].dim if "x" in found else slots.get("x")
+    lines = "hue" in found or "hue" in slots or (x is not None and is_cloud(array, x))
+    for role in ("x", "col") if lines else ("x", "y", "col"):
+        put(role, free[0] if free else None)
+    return slots
+
+
+def _kind(found: Mapping[str, Place]) -> str:
+    x, y = found["x"], found.get("y")
+    if y is not None:
+        return "scatter" if y.dim == x.dim else "heat"
+    if "hue" in found or x.chosen or not x.cloud:
+        return "line"
+    return "scatter" if len(x.columns) == 2 else "parallel"
+
+
+def _place(function: str, array: Any, role: str, name: Any) -> Place:
+    columns = {str(dim): columns_of(array, str(dim)) for dim in array.dims}
+    for dim, known in columns.items():
+        if name in known:
+            return Place(dim, name, tuple(known), is_cloud(array, dim), True)
+    if name in columns:
+        return default_place(array, name)
+    known = dict.fromkeys([*columns, *(c for found in columns.values() for c in found)])
+    wrong = f"`{role}` is {describe_value(name)}."
+    raise ValueError(message(function, wrong, nearest(name, known)))
+
+
+def default_place(array: Any, dim: str) -> Place:
+    """A dim with the coordinate that labels it: its own, or the first on it.
+
+    That of a cloud of points is none.
+    """
+    columns, cloud = columns_of(array, dim), is_cloud(array, dim)
+    first = next(iter(columns), None)
+    if cloud:
+        first = None
+    elif first is not None and first != dim:  # of several, numbers before names
+        numbers = [name for name, v in columns.items() if v.dtype.kind in "iuf"]
+        first = next(iter(numbers), first)
+    return Place(dim, first, tuple(columns), cloud)
+
+
+def _check(function: str, found: Mapping[str, Place]) -> None:
+    if "hue" in found and "y" in found:
+        raise ValueError(
+            message(
+                function,
+                "`hue` and `y` are both given.",
+                "`hue=` gives a line for each position, whose height is the value; "
+                "`x=` and `y=` give a heat map. Leave one out.",
+            )
+        )
+    owners: dict[str, str] = {}
+    for role, place in found.items():
+        other = owners.setdefault(place.dim, role)
+        if other != role and {other, role} != {"x", "y"}:
+            wrong = f"`{other}` and `{role}` are both along the dim `{place.dim}`."
+            raise ValueError(message(function, wrong, "Give different dims."))
+    x, y = found.get("x"), found.get("y")
+    if x is not None and y is not None and x.dim == y.dim and x.column == y.column:
+        wrong = f"`x` and `y` are both `{x.column or x.dim}`."
+        raise ValueError(
+            message(function, wrong, "Give different dims or coordinates.")
+        )
+
+
+def is_inner(array: Any, dim: str) -> bool:
+    """Whether a dim is one of the arrays that the points have as values."""
+    return dim.startswith(f"{array.name}.") and not columns_of(array, dim)
+
+
+def is_cloud(array: Any, dim: str) -> bool:
+    """Whether the points of a dim have several coordinates that go their own ways.
+
+    Those that rise or fall together, and different names, say the same of a point.
+    """
+    columns = columns_of(array, dim)
+    if len(columns) < 2:
+        return False
+    numbers = [v for v in columns.values() if v.dtype.kind in "iuf"]
+    names = [v for v in columns.values() if v.dtype.kind not in "iuf"]
+    steps = [np.diff(v.astype(float)) for v in numbers]
+    path = all(np.all(step > 0) or np.all(step < 0) for step in steps)
+    return not (numbers and path and all(len(set(v)) == len(v) for v in names))
+
+
+def _is_repeat(array: Any, dim: str) -> bool:
+    return not columns_of(array, dim) and not is_inner(array, dim)

@@ -1,0 +1,48 @@
+"""What a composite hands down to a child: its key, its path, where to record."""
+
+import dataclasses
+import zlib
+from typing import Any
+
+import jax.random as jr
+import numpy as np
+from jaxtyping import PyTree
+
+from ._types import Key, Segment
+
+
+@dataclasses.dataclass(frozen=True)
+class Scope:
+    """What a composite hands down to a child besides its input and state.
+
+    `key` is the composite's own key; a child draws from it folded with the child's
+    name or position. `record` collects outputs by path for `outputs`; it is `None`
+    wherever nobody asked, or where values cannot leave a traced branch.
+    """
+
+    key: Key | None
+    path: str = ""
+    record: dict[str, PyTree] | None = None
+
+    def child(self, segment: Segment, index: Any = None) -> "Scope":
+        """The scope of the child named, or positioned at, `segment`.
+
+        `index` is folded into the key instead of `segment` where one traced call
+        stands for many (`repeat`, `batched`).
+        """
+        path = f"{self.path}.{segment}" if self.path else str(segment)
+        key = fold(self.key, segment if index is None else index)
+        return Scope(key, path, self.record)
+
+    def silent(self) -> "Scope":
+        """The same scope without a record."""
+        return dataclasses.replace(self, record=None)
+
+
+def fold(key: Key | None, segment: Any) -> Key | None:
+    """The key of a child: `fold_in` of its position, or of its name's CRC-32."""
+    if key is None:
+        return None
+    if isinstance(segment, str):
+        return jr.fold_in(key, np.uint32(zlib.crc32(segment.encode())))
+    return jr.fold_in(key, segment)

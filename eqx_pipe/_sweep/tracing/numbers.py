@@ -1,0 +1,190 @@
+"""Functions that are compiled again and again for nothing but another number.
+
+Python and NumPy numbers in a space or a closure are part of the program, since shapes
+and branches may hang on them. Where nothing does, each value costs a compilation that
+an array would not.
+"""
+
+import dataclasses
+import functools as ft
+import threading
+import types
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from ..._errors import message
+from ..._spaces.geometry import Geometry
+from ..._spaces.space import Space
+from ..._spaces.static import identity
+from ..._tree import can_be_traced, join_path, leaves_with_names
+from .call import fn_name
+from .kept import Kept
+from .program import Identity, Program
+
+_PATIENCE = 3  # programs
+_DEPTH = 8
+_MOST = 1000  # things that are looked at
+_SHOWN = 3
+
+_forms, _said = Kept(128), Kept(128)
+_lock = threading.Lock()
+
+
+def note_compilation(
+    program: Program,
+    fn: Callable[..., Any],
+    space: Space,
+    geometry: Geometry,
+    plain: Sequence[int],
+    layout: Any,
+) -> None:
+    """Notes that a program is compiled; warns if only its numbers are new once more.
+
+    `plain` has a position for each dim, for the values of `Static` axes, each of which
+    is rightly compiled by itself; `layout` is what else the compilation depends on.
+    """
+    pairs: Any = zip(geometry.axes.values(), geometry.axis_dims, strict=True)
+    statics = [axis.value(plain[dim], None) for axis, dim in pairs if axis.is_static]
+    if not all(map(_is_lasting, statics)):
+        return  # an object that is gone may be taken for another one
+    held = _Held()
+    for name, leaf in leaves_with_names(space.tree):
+        if not can_be_traced(leaf):
+            held.look(leaf, name, "in the space")
+    held.look(fn, "", "in the function")
+    codes = tuple(held.codes)
+    form = (_form(program.identity, {}), hash(codes), hash(layout))
+    with _lock:
+        place = (*form, *map(identity, statics))
+        programs: dict[int, Any] = _forms.setdefault(place, {})
+        if len(programs) >= _PATIENCE:
+            return
+        programs[hash(program.identity)] = held.numbers
+        if len(programs) < _PATIENCE:
+            return
+        found = _differing(list(programs.values()))
+        place = hash((codes, tuple(found)))  # whatever the static values and layout
+        if _said.get(place):
+            return
+        _said.put(place, True)
+    _warn(fn, found)
+
+
+def _warn(fn: Callable[..., Any], found: dict[str, list[Any]]) -> None:
+    lines = [
+        f"{name} ({', '.join(map(str, values))})"
+        for name, values in list(found.items())[:_SHOWN]
+    ]
+    more = [f"{len(found) - _SHOWN} more"] if len(found) > _SHOWN else []
+    where = "; ".join(lines + more) or "somewhere in the function or the space"
+    value = next(iter(found.values()), [2.0])[-1]
+    warnings.warn(
+        message(
+            "sweep",
+            f"`{fn_name(fn)}` is compiled for the third time for nothing but another "
+            f"number: {where}.",
+            "Python and NumPy numbers are part of the program, arrays are data: give "
+            f"`jnp.asarray({value})` if no shape and no `if` hangs on it. (Said once.)",
+        ),
+        UserWarning,
+        stacklevel=2,
+    )
+
+
+def _differing(programs: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
+    """The numbers that are not the same in all programs, with their values."""
+    everywhere = [n for n in programs[0] if all(n in numbers for numbers in programs)]
+    found = {name: [numbers[name] for numbers in programs] for name in everywhere}
+    return {n: values for n, values in found.items() if len({*map(repr, values)}) > 1}
+
+
+def _form(x: Any, known: dict[int, int]) -> int:
+    """A hash of an identity with the type of each number in the place of its value."""
+    if isinstance(x, Identity):  # of a jitted function, which may be there many times
+        if id(x) not in known:
+            known[id(x)] = _form(x.parts, known)
+        return known[id(x)]
+    if type(x) is not tuple:
+        return hash(x)
+    if len(x) == 3 and isinstance(x[0], str) and x[0] == "literal":
+        return hash(x[:2])
+    return hash(tuple(_form(item, known) for item in x))
+
+
+def _is_lasting(value: Any) -> bool:
+    """Whether a static value tells itself apart, or is a function, which is small."""
+    if isinstance(value, tuple):
+        return all(map(_is_lasting, value))
+    plain = isinstance(value, bool | int | float | complex | str | bytes)
+    return value is None or plain or hasattr(value, "__name__")
+
+
+@dataclasses.dataclass
+class _Held:
+    """The numbers that things hold, by name, and the code of functions among them."""
+
+    numbers: dict[str, Any] = dataclasses.field(default_factory=dict)
+    codes: list[Any] = dataclasses.field(default_factory=list)
+    left: int = _MOST
+
+    def look(self, x: Any, name: str, where: str, depth: int = 0) -> None:
+        """Takes note of what a thing holds; not of all, if that is much."""
+        self.left -= 1
+        if self.left < 0 or depth > _DEPTH:
+            return
+        if _is_number(x):
+            self.numbers[f"`{name}` {where}" if name else where] = x
+            return
+        if isinstance(x, types.FunctionType):
+            self.codes.append(x.__code__)
+        for inner, value in _inside(x):
+            dotted = join_path(name, inner) if inner else name
+            self.look(value, dotted, where, depth + 1)
+            if self.left < 0:
+                return
+
+
+def _inside(x: Any) -> Iterable[tuple[str, Any]]:
+    """What is in a function, a container or an object, by name."""
+    if isinstance(x, types.FunctionType):
+        return _in_function(x)
+    if isinstance(x, types.MethodType):
+        return [("", x.__func__), ("", x.__self__)]
+    if isinstance(x, ft.partial):
+        return [("", x.func), ("", x.keywords), ("", x.args)]
+    if isinstance(x, tuple | list):
+        return ((str(i), value) for i, value in enumerate(x))
+    if isinstance(x, dict):
+        return ((str(name), value) for name, value in x.items())
+    if isinstance(x, types.ModuleType | type | np.ndarray | jax.Array):
+        return ()
+    if hasattr(x, "__wrapped__"):
+        return [("", x.__wrapped__)]
+    return getattr(x, "__dict__", {}).items()
+
+
+def _in_function(f: types.FunctionType) -> Iterator[tuple[str, Any]]:
+    code = f.__code__
+    for name, cell in zip(code.co_freevars, f.__closure__ or (), strict=True):
+        try:
+            yield name, cell.cell_contents
+        except ValueError:  # not assigned yet
+            continue
+    defaults = f.__defaults__ or ()
+    first = code.co_argcount - len(defaults)
+    yield from zip(code.co_varnames[first:], defaults, strict=False)
+    yield from (f.__kwdefaults__ or {}).items()
+    for name in code.co_names:
+        if _is_number(f.__globals__.get(name)):
+            yield name, f.__globals__[name]
+
+
+def _is_number(x: Any) -> bool:
+    """Whether `x` is a number that JAX writes into a program."""
+    if isinstance(x, np.ndarray):
+        return x.ndim == 0 and x.dtype.kind in "biufc"
+    return isinstance(x, int | float | complex | np.number)

@@ -1,0 +1,83 @@
+"""Designs of SALib and Optuna evaluated by sweeps; records of Grain fed by a loader."""
+
+import grain
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optuna
+import SALib.analyze.sobol
+import SALib.sample.sobol
+import SALib.test_functions.Ishigami as ishigami
+
+import eqx_pipe as ep
+
+PROBLEM = {
+    "num_vars": 3,
+    "names": ["x1", "x2", "x3"],
+    "bounds": [[-np.pi, np.pi]] * 3,
+}
+
+
+def formula(p):
+    return (
+        jnp.sin(p["x1"])
+        + 7.0 * jnp.sin(p["x2"]) ** 2
+        + 0.1 * p["x3"] ** 4 * jnp.sin(p["x1"])
+    )
+
+
+def test_sensitivities_of_salib():
+    rows = SALib.sample.sobol.sample(PROBLEM, 64, seed=1)
+    columns = {
+        name: ep.Values(rows[:, k].astype(np.float32))
+        for k, name in enumerate(PROBLEM["names"])
+    }
+    values = ep.sweep(formula, ep.Space(columns, mode="zip")).values
+    np.testing.assert_allclose(values, ishigami.evaluate(rows), rtol=1e-3, atol=1e-3)
+    ours = SALib.analyze.sobol.analyze(PROBLEM, values.astype(float), seed=2)
+    theirs = SALib.analyze.sobol.analyze(PROBLEM, ishigami.evaluate(rows), seed=2)
+    for name in ("S1", "ST"):
+        np.testing.assert_allclose(ours[name], theirs[name], atol=1e-3)
+
+
+def test_rounds_of_optuna():
+    """Asked for many at once, told all at once: the best is the study's."""
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=3))
+    best = np.inf
+    for _ in range(2):
+        trials = [study.ask() for _ in range(8)]
+        columns = {
+            "x": [t.suggest_float("x", -3, 3) for t in trials],
+            "rate": [
+                trial.suggest_float("rate", 1e-3, 1, log=True) for trial in trials
+            ],
+        }
+        space = ep.Space(
+            {name: ep.Values(np.float32(column)) for name, column in columns.items()},
+            mode="zip",
+        )
+        result = ep.sweep(
+            lambda p: (p["x"] - 1) ** 2 + jnp.log10(p["rate"]) ** 2, space
+        )
+        for trial, value in zip(trials, result.values, strict=True):
+            study.tell(trial, float(value))
+        best = min(best, float(result.best().value))
+    assert study.best_value == best
+    assert len(study.trials) == 16
+
+
+def test_records_of_grain():
+    records = [{"x": np.full(3, i, np.float32), "y": np.int32(i)} for i in range(10)]
+    source = grain.MapDataset.source(records).map(
+        lambda record: {**record, "x": record["x"] * 2}
+    )
+    loader = ep.Loader(
+        source, ep.at("x", jnp.sqrt), batch_size=4, shuffle=False, drop_remainder=False
+    )
+    batches = list(loader.epoch(loader.init(jax.random.key(0))))
+    expected = list(source.batch(4))
+    assert [len(batch["y"]) for batch in batches] == [4, 4, 2]
+    for ours, theirs in zip(batches, expected, strict=True):
+        np.testing.assert_array_equal(ours["y"], theirs["y"])
+        np.testing.assert_allclose(ours["x"], np.sqrt(theirs["x"]), rtol=1e-6)

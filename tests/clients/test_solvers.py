@@ -1,0 +1,275 @@
+"""Sweeps over solvers: diffrax, optimistix and lineax, explicit and implicit."""
+
+import concurrent.futures as cf
+import subprocess
+import sys
+import textwrap
+
+import diffrax
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import lineax as lx
+import numpy as np
+import optimistix as optx
+import pytest
+from compilations import compiled
+
+import eqx_pipe as ep
+
+SPACE = ep.Space({"k": ep.Linspace(1.0, 2.0, 3), "y": ep.Values([1.0, 1.5])})
+STEPS = diffrax.PIDController(rtol=1e-3, atol=1e-4)
+
+
+def by_vmap(fn, space=SPACE):
+    """What `jax.vmap` makes of the function at all points."""
+    points = [space.point(i) for i in range(space.size)]
+    return jax.vmap(fn)(jax.tree.map(lambda *leaves: jnp.stack(leaves), *points))
+
+
+def solve(make_solver, terms=None, scalar=False, **settings):
+    """An equation `y' = -k y^3`; every call makes a function of its own."""
+
+    def fn(p):
+        def field(t, y, k):
+            return -k * y**3
+
+        term = diffrax.ODETerm(field) if terms is None else terms(field)
+        y0 = p["y"] if scalar else jnp.stack([p["y"], 2 * p["y"]])
+        made = {name: make() for name, make in settings.items()}
+        solution = diffrax.diffeqsolve(
+            term, make_solver(), 0.0, 1.0, 0.05, y0, p["k"],
+            stepsize_controller=STEPS, **made,
+        )  # fmt: skip
+        return {"y": solution.ys, "steps": solution.stats["num_steps"]}
+
+    return fn
+
+
+def split(field):
+    return diffrax.MultiTerm(
+        diffrax.ODETerm(field), diffrax.ODETerm(lambda t, y, k: -y)
+    )
+
+
+def sensitivity(adjoint):
+    """The derivative of a solve by its parameter, backward through `adjoint`."""
+
+    def fn(p):
+        def last(k):
+            inner = solve(diffrax.Kvaerno3, adjoint=adjoint)
+            return jnp.sum(inner({"k": k, "y": p["y"]})["y"])
+
+        return jax.grad(last)(p["k"])
+
+    return fn
+
+
+def forward(p):
+    def last(k):
+        inner = solve(diffrax.Kvaerno3, scalar=True, adjoint=diffrax.ForwardMode)
+        return inner({"k": k, "y": p["y"]})["y"][-1]
+
+    return jax.jvp(last, (p["k"],), (jnp.ones(()),))[1]
+
+
+def crossing(p):
+    """When a solution falls to 0.8 of where it began, found by Newton's method."""
+    event = diffrax.Event(
+        lambda t, y, args, **_: y - 0.8 * p["y"], optx.Newton(rtol=1e-3, atol=1e-3)
+    )
+    solution = diffrax.diffeqsolve(
+        diffrax.ODETerm(lambda t, y, k: -k * y**3), diffrax.Kvaerno3(),
+        0.0, 5.0, 0.05, p["y"], p["k"], stepsize_controller=STEPS, event=event,
+    )  # fmt: skip
+    return solution.ts[-1]
+
+
+def brownian(p):
+    motion = diffrax.VirtualBrownianTree(
+        0.0, 1.0, tol=1e-2, shape=(), key=jax.random.key(1)
+    )
+    terms = diffrax.MultiTerm(
+        diffrax.ODETerm(lambda t, y, k: -k * y),
+        diffrax.ControlTerm(lambda t, y, k: 0.1 * y, motion),
+    )
+    return diffrax.diffeqsolve(terms, diffrax.Heun(), 0.0, 1.0, 0.1, p["y"], p["k"]).ys
+
+
+def root(solver, **settings):
+    def fn(p):
+        found = optx.root_find(
+            lambda y, k: y**3 + y - k * p["y"], solver, p["y"], p["k"], **settings
+        )
+        return found.value
+
+    return fn
+
+
+def curve(solver):
+    """A fit of two numbers to three residuals."""
+
+    def fn(p):
+        def residuals(y, k):
+            return jnp.stack([y[0] - k, y[1] - y[0] ** 2, y[1] - p["y"]])
+
+        start = jnp.stack([p["y"], p["y"]])
+        return optx.least_squares(residuals, solver, start, p["k"], throw=False).value
+
+    return fn
+
+
+def valley(solver):
+    def fn(p):
+        def height(y, k):
+            return jnp.sum((y - k) ** 2) + 0.1 * jnp.sum(y**4)
+
+        start = jnp.stack([p["y"], -p["y"]])
+        return optx.minimise(height, solver, start, p["k"], throw=False).value
+
+    return fn
+
+
+def linear(operator, solver):
+    def fn(p):
+        matrix = jnp.eye(3) * (2 + p["k"]) + 0.1 * p["y"]
+        right = jnp.arange(3.0)
+        return lx.linear_solve(operator(matrix, right), right, solver).value
+
+    return fn
+
+
+TOLERANCES = {"rtol": 1e-4, "atol": 1e-4}
+# Makers: a fresh function, with fresh solvers, each time.
+PROGRAMS = {
+    "explicit": lambda: solve(diffrax.Tsit5),
+    "saved at times": lambda: solve(
+        diffrax.Dopri5, saveat=lambda: diffrax.SaveAt(ts=jnp.linspace(0, 1, 4))
+    ),
+    "implicit": lambda: solve(diffrax.Kvaerno5),
+    "implicit, one number": lambda: solve(diffrax.Kvaerno3, scalar=True),
+    "implicit Euler": lambda: solve(
+        lambda: diffrax.ImplicitEuler(root_finder=optx.Newton(**TOLERANCES))
+    ),
+    "implicit and explicit": lambda: solve(diffrax.KenCarp3, split),
+    "backward, step by step": lambda: sensitivity(diffrax.RecursiveCheckpointAdjoint),
+    "forward": lambda: lambda p: forward(p),
+    "event": lambda: lambda p: crossing(p),
+    "stochastic": lambda: lambda p: brownian(p),
+    "root, Newton": lambda: root(optx.Newton(**TOLERANCES)),
+    "root, Dogleg": lambda: root(optx.Dogleg(**TOLERANCES)),
+    "root, differentiated": lambda: (
+        lambda p: jax.grad(
+            lambda y: root(optx.Newton(**TOLERANCES))({"k": p["k"], "y": y})
+        )(p["y"])
+    ),
+    "fit": lambda: curve(optx.LevenbergMarquardt(**TOLERANCES)),
+    "minimum": lambda: valley(optx.BFGS(**TOLERANCES)),
+    "linear, of a matrix": lambda: linear(
+        lambda matrix, _: lx.MatrixLinearOperator(matrix), lx.AutoLinearSolver(None)
+    ),
+    "linear, of a function": lambda: linear(
+        lambda matrix, right: lx.FunctionLinearOperator(
+            lambda x: matrix @ x, jax.eval_shape(lambda: right)
+        ),
+        lx.GMRES(**TOLERANCES),
+    ),
+    "linear, of a Jacobian": lambda: linear(
+        lambda matrix, right: lx.JacobianLinearOperator(
+            lambda x, _: matrix @ x + x**3, right
+        ),
+        lx.LU(),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_sweep_gives_what_vmap_gives_and_compiles_once(name):
+    values = ep.sweep(PROGRAMS[name](), SPACE).values
+    expected = by_vmap(PROGRAMS[name]())
+    for ours, theirs in zip(*map(jax.tree.leaves, (values, expected)), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
+    before = len(compiled)
+    again = ep.sweep(PROGRAMS[name](), SPACE).values
+    assert len(compiled) == before
+    assert eqx.tree_equal(values, again)
+
+
+@pytest.mark.parametrize("name", ["implicit, one number", "root, Newton"])
+def test_under_jit(name):
+    values = ep.sweep(jax.jit(PROGRAMS[name]()), SPACE).values
+    before = len(compiled)
+    again = ep.sweep(jax.jit(PROGRAMS[name]()), SPACE).values
+    assert len(compiled) == before
+    assert eqx.tree_equal(values, again)
+    expected = ep.sweep(PROGRAMS[name](), SPACE).values
+    for ours, theirs in zip(*map(jax.tree.leaves, (values, expected)), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5)
+
+
+def newton(p):
+    """Raises where the equation `y^2 = k` has no solution."""
+    solver = optx.Newton(rtol=1e-5, atol=1e-5)
+    return optx.root_find(
+        lambda y, k: y**2 - k, solver, jnp.ones(()), p["k"], max_steps=30
+    ).value
+
+
+ROOTS = {"k": ep.Values([1.0, 4.0, -1.0, 9.0, 16.0])}
+
+
+def test_points_without_a_solution_are_isolated():
+    result = ep.sweep(newton, ROOTS, on_error="isolate")
+    assert result.ok.tolist() == [True, True, False, True, True]
+    np.testing.assert_allclose(result.values, [1, 2, np.nan, 3, 4], rtol=1e-4)
+    with pytest.raises(ep.SweepError) as caught:
+        ep.sweep(newton, ROOTS)
+    assert caught.value.indices == (2,)
+
+
+def test_reductions_orders_and_executors_take_solvers():
+    values = ep.sweep(newton, ROOTS, on_error="isolate", batch_size=2).values
+    best = ep.sweep(newton, ROOTS, reduce=ep.ArgMax(), on_error="isolate").values
+    assert best.index == 4
+    ordered = ep.sweep(
+        newton, ROOTS, order_by=lambda p: -p["k"], on_error="isolate", batch_size=2
+    )
+    np.testing.assert_array_equal(np.asarray(ordered.values), values)
+    with cf.ThreadPoolExecutor(2) as pool:
+        away = ep.sweep(
+            newton, ROOTS, executor=pool, on_error="isolate", batch_size=2
+        ).values
+    np.testing.assert_array_equal(np.asarray(away), values)
+
+
+RESUME = """
+import jax, diffrax, jax.numpy as jnp, optimistix as optx
+import eqx_pipe as ep
+
+def fn(p):
+    solution = diffrax.diffeqsolve(
+        diffrax.ODETerm(lambda t, y, k: -k * y**3), diffrax.ImplicitEuler(
+            root_finder=optx.Newton(rtol=1e-4, atol=1e-4)
+        ), 0.0, 1.0, 0.1, p["y"], p["k"],
+    )
+    return solution.ys[-1]
+
+space = {"k": ep.Linspace(1.0, 2.0, 3), "y": ep.Values([1.0, 1.5])}
+result = ep.sweep(fn, space, store=STORE, part=PART, batch_size=1)
+print(result.ok.tolist(), result.values[:].tolist())
+"""
+
+
+def test_a_store_knows_an_implicit_solver_after_a_restart(tmp_path):
+    def run(part):
+        start = f"STORE, PART = {str(tmp_path / 'run.zarr')!r}, {part}\n"
+        return subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", start + textwrap.dedent(RESUME)],
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+
+    assert "False" in run((0, 2))
+    assert "False" not in run((1, 2))
+    assert "nan" not in run(None)

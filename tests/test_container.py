@@ -1,0 +1,176 @@
+"""Composites of several stages are found in, looped over and asked as containers."""
+
+import copy
+import pickle
+
+import equinox as eqx
+import jax.numpy as jnp
+import jax.random as jr
+import pytest
+from jax.numpy import cos, sin
+
+import eqx_pipe as ep
+
+
+def linear(key):
+    return eqx.nn.Linear(2, 2, key=key)
+
+
+ONE, TWO = linear(jr.key(1)), linear(jr.key(2))
+NAMES = {"a": ONE, "b": TWO}
+GATES = {"a": jnp.any, "b": jnp.all}
+
+BY_NAME = {
+    "chain": lambda: ep.chain(**NAMES),
+    "parallel": lambda: ep.parallel(NAMES),
+    "gated": lambda: ep.gated(NAMES, gates=GATES),
+    "graph": lambda: ep.graph(NAMES, {"a": [], "b": ["a"]}, "b"),
+}
+BY_POSITION = {
+    "chain": lambda: ep.chain(ONE, TWO),
+    "parallel": lambda: ep.parallel(ONE, TWO),
+    "weighted": lambda: ep.weighted(ONE, TWO),
+    "gated": lambda: ep.gated(ONE, TWO, gates=(jnp.any, jnp.all)),
+    "switch": lambda: ep.switch(jnp.argmax, ONE, TWO),
+}
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_names_are_those_of_a_dict(name):
+    pipe = BY_NAME[name]()
+    assert pipe.keys() == ("a", "b") and pipe.values() == (ONE, TWO)
+    assert pipe.items() == (("a", ONE), ("b", TWO)) and dict(pipe) == NAMES
+    assert list(pipe) == [ONE, TWO] and len(pipe) == 2
+    assert "a" in pipe and ONE in pipe and pipe["b"] is TWO
+    assert "c" not in pipe and "0" not in pipe and linear(jr.key(3)) not in pipe
+    with pytest.raises(KeyError, match="Known names: `a`, `b`"):
+        pipe["0"]
+
+
+@pytest.mark.parametrize("name", BY_POSITION)
+def test_positions_are_those_of_a_list_and_those_of_paths(name):
+    pipe = BY_POSITION[name]()
+    assert pipe.keys() == (0, 1) and dict(pipe) == {0: ONE, 1: TWO}
+    assert list(reversed(pipe)) == [TWO, ONE]
+    assert pipe[-1] is TWO and pipe["1"] is TWO and "1" in pipe and "2" not in pipe
+    for wrong in ("2", "-1", "a"):
+        with pytest.raises(KeyError, match="Give an integer from -2 to 1"):
+            pipe[wrong]
+    for far in (2, -3):
+        with pytest.raises(IndexError, match="Give an integer from -2 to 1"):
+            pipe[far]
+
+
+def test_a_function_is_found_among_the_stages():
+    pipe = ep.chain(sin, cos)
+    assert sin in pipe and pipe[1] in pipe and jnp.tan not in pipe
+
+
+def test_the_paths_of_outputs_are_found():
+    pipe = ep.chain(ep.parallel(sin, cos, merge="sum"), ep.weighted(sin))
+    for path in ep.outputs(pipe, jnp.ones(2)):
+        stage = pipe
+        for segment in path.split("."):
+            stage = stage[segment]
+        assert callable(stage)
+
+
+def test_the_stages_of_a_repeat_are_cut_out():
+    pipe = ep.repeat(linear, 3, key=jr.key(0))
+    assert pipe.keys() == (0, 1, 2) and "2" in pipe and "3" not in pipe
+    for (i, stage), same in zip(pipe.items(), pipe, strict=True):
+        assert eqx.tree_equal(stage, same) and eqx.tree_equal(stage, pipe[str(i)])
+        assert jnp.array_equal(stage.weight, pipe.stages.weight[i])
+
+
+def test_pipelines_are_true_also_if_they_are_empty():
+    for empty in (ep.chain(), ep.repeat(linear, 0, key=jr.key(0))):
+        assert len(empty) == 0 and (empty or None) is empty
+        with pytest.raises(IndexError, match="There are none"):
+            empty[0]
+    assert all(make() for make in BY_POSITION.values())
+
+
+def test_a_space_too_large_for_len_is_true():
+    axes = {str(i): ep.Linspace(0.0, 1.0, 2**31 - 1) for i in range(3)}
+    space = ep.Space(axes)
+    with pytest.raises(OverflowError):
+        len(space)
+    assert space
+
+
+def test_a_stage_asked_for_as_an_attribute():
+    pipe = ep.chain(blocks=ep.batched(ep.batched(ONE)), head=sin)
+    stack = ep.repeat(linear, 2, key=jr.key(0))
+    for stage, name, cure in [
+        (pipe, "blocks", r'Write `pipe\["blocks"\]`'),
+        (pipe, "block", "Did you mean `blocks`"),
+        (pipe["blocks"].stage, "weight", r"Write `pipe\.stage\.weight`"),
+        (stack, "weight", r"Write `pipe\.stages\.weight`"),
+        (ep.cond(jnp.any, sin), "than", "Did you mean `then`"),
+    ]:
+        with pytest.raises(AttributeError, match=cure):
+            getattr(stage, name)
+        assert not hasattr(stage, name) and getattr(stage, name, 3) == 3
+
+
+def test_pipelines_are_copied_as_before():
+    pipe = ep.chain(a=ONE, b=ep.repeat(linear, 2, key=jr.key(0)))
+    for again in (
+        copy.copy(pipe),
+        copy.deepcopy(pipe),
+        pickle.loads(pickle.dumps(pipe)),
+    ):
+        assert eqx.tree_equal(again, pipe) and again.keys() == ("a", "b")
+    assert eqx.filter_jit(lambda p, x: p["a"](x))(pipe, jnp.ones(2)).shape == (2,)
+
+
+def test_tree_at_sets_a_slice_of_a_repeat():
+    pipe = ep.chain(blocks=ep.repeat(linear, 2, key=jr.key(0)))
+    for where in (lambda p: p["blocks"][1], lambda p: p["blocks"][1].weight):
+        with pytest.raises(ValueError, match=r"\.stages\.weight.*w\.at\[1\]\.set"):
+            eqx.tree_at(where, pipe, jnp.ones((2, 2)))
+    new = eqx.tree_at(
+        lambda p: p["blocks"].stages.weight,
+        pipe,
+        replace_fn=lambda w: w.at[1].set(jnp.ones((2, 2))),
+    )
+    assert jnp.array_equal(new["blocks"][1].weight, jnp.ones((2, 2)))
+    assert eqx.tree_equal(new["blocks"][0], pipe["blocks"][0])
+
+
+# Found by trying: the names have equal CRC-32.
+ALIKE = ("plumless", "buckeroo")
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda a, b: ep.chain(**{a: sin, b: cos}),
+        lambda a, b: ep.parallel({a: sin, b: cos}),
+        lambda a, b: ep.gated({a: sin, b: cos}, gates={a: jnp.any, b: jnp.any}),
+        lambda a, b: ep.graph({a: sin, b: cos}, {a: [], b: [a]}, b),
+        lambda a, b: ep.Space(
+            {a: ep.Random(jr.normal, 2), b: ep.Random(jr.normal, 2)}, key=jr.key(0)
+        ),
+    ],
+)
+def test_names_that_would_share_draws_are_refused(make):
+    with pytest.raises(ValueError, match="`plumless` and `buckeroo`.*Rename one"):
+        make(*ALIKE)
+    make("plumless", "buckaroo")
+
+
+# From solving for them: CRC-32 is linear over bits.
+LIKE_MERGE = "AaAaAaAAaAAaAaAAAaAaaAaAaaaaaaAAAAAAAAAA"
+LIKE_GATES = "AAaaaAaAaAaAaAAaaAAAaaaAaAAaAaAAAAAAAAAA"
+
+
+def test_names_that_would_share_the_draws_of_another_part_are_refused():
+    with pytest.raises(ValueError, match=f"`{LIKE_MERGE}` and `merge`.*Rename one"):
+        ep.parallel({LIKE_MERGE: sin}, merge=sum)
+    with pytest.raises(ValueError, match=f"`{LIKE_MERGE}` and `merge`.*Rename one"):
+        ep.gated({LIKE_MERGE: sin}, gates={LIKE_MERGE: jnp.any}, merge=sum)
+    with pytest.raises(ValueError, match=f"`{LIKE_GATES}` and `gates`.*Rename one"):
+        ep.gated({LIKE_GATES: sin}, gates={LIKE_GATES: jnp.any})
+    assert LIKE_MERGE in ep.parallel({LIKE_MERGE: sin})

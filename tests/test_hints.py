@@ -1,0 +1,283 @@
+"""Errors of a stage whose likely cause is said: in a note, or before it is called."""
+
+import functools as ft
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import pytest
+from equinox import nn
+
+import eqx_pipe as ep
+
+
+def notes_of(call, *args, **kwargs):
+    """What is said below an error."""
+    with pytest.raises(Exception) as caught:  # noqa: B017
+        call(*args, **kwargs)
+    return "\n".join(getattr(caught.value, "__notes__", []))
+
+
+class Deep(eqx.Module):
+    layer: nn.Linear
+
+    def __call__(self, x):
+        return jax.nn.relu(self.layer(x))
+
+
+class Own(eqx.Module):
+    weight: jax.Array
+
+    def __call__(self, x):
+        return self.weight @ x
+
+
+KEY = jr.key(0)
+LAYERS = {
+    "Linear": (nn.Linear(4, 3, key=KEY), (4,)),
+    "scalar": (nn.Linear("scalar", 3, key=KEY), ()),
+    "MLP": (nn.MLP(4, 3, 5, 1, key=KEY), (4,)),
+    "in a module": (Deep(nn.Linear(4, 3, key=KEY)), (4,)),
+    "Conv": (nn.Conv2d(1, 3, 3, key=KEY), (1, 9, 9)),
+    "ConvTranspose": (nn.ConvTranspose1d(1, 3, 3, key=KEY), (1, 9)),
+    "LayerNorm": (nn.LayerNorm((4, 2)), (4, 2)),
+    "RMSNorm": (nn.RMSNorm(4), (4,)),
+    "Pool": (nn.MaxPool2d(2), (1, 4, 4)),
+    "AdaptivePool": (nn.AdaptiveAvgPool1d(2), (1, 4)),
+    "rotary": (nn.RotaryPositionalEmbedding(4), (3, 4)),
+    "a function": (eqx.filter_jit(nn.Linear(4, 3, key=KEY)), (4,)),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_batch_given_to_a_layer_for_one_example(name):
+    layer, shape = LAYERS[name]
+    batch = jnp.ones((7, *shape))
+    said = notes_of(ep.chain(layer), batch)
+    assert "takes one example" in said and "eqx_pipe.batched(" in said
+    assert f"float32[{','.join(map(str, batch.shape))}]" in said
+    ep.chain(ep.batched(layer))(batch)
+
+
+def test_a_batch_given_to_layers_of_several_inputs_and_of_indices():
+    cell, attend = nn.GRUCell(4, 3, key=KEY), nn.MultiheadAttention(1, 4, key=KEY)
+    pair = ep.graph({"a": cell}, {"a": ["input", "input"]}, "a")
+    three = ep.graph({"a": attend}, {"a": ["input"] * 3}, "a")
+    assert "`GRUCell` takes one example" in notes_of(pair, jnp.ones((7, 4)))
+    assert "rank 2, and got float32[7,2,4]" in notes_of(three, jnp.ones((7, 2, 4)))
+    embed = ep.chain(nn.Embedding(4, 3, key=KEY))
+    assert "rank 0, and got int32[7]" in notes_of(embed, jnp.zeros(7, int))
+
+
+@pytest.mark.parametrize(
+    "stage", [Own(jnp.ones((3, 4))), lambda x: jnp.ones((3, 4)) @ x], ids=["own", "fn"]
+)
+def test_a_batch_given_to_ones_own_layer(stage):
+    said = notes_of(ep.chain(stage), jnp.ones((7, 4)))
+    assert "If the first axis of float32[7,4] is a batch" in said
+    assert "batch" not in notes_of(ep.chain(stage), jnp.ones(5))
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape"),
+    [
+        (nn.Linear(4, 3, key=KEY), (5,)),
+        (nn.Conv2d(1, 3, 3, key=KEY), (2, 9, 9)),
+        (nn.LayerNorm(4), (5,)),
+        (ep.batched(nn.Linear(4, 3, key=KEY)), (7, 5)),
+        (lambda x: x.no_such_thing, (7, 4)),
+    ],
+)
+def test_an_example_of_the_wrong_size_is_no_batch(layer, shape):
+    assert "batch(" not in notes_of(ep.chain(layer), jnp.ones(shape))
+
+
+def test_the_cause_is_said_once():
+    said = notes_of(ep.chain(ep.chain(a=nn.Linear(4, 3, key=KEY))), jnp.ones((7, 4)))
+    assert said.count("takes one example") == 1 and "`0.a`" in said
+
+
+def test_an_error_of_a_layer_that_is_being_made_stays_what_it_is():
+    def stage(x):
+        return nn.Linear(4, 3, dtype="none", key=KEY)(x)
+
+    def make():
+        return nn.Linear(4, 3, dtype="none", key=KEY)
+
+    with pytest.raises(Exception) as expected:  # noqa: B017
+        make()
+    with pytest.raises(type(expected.value)) as caught:
+        ep.chain(stage)(jnp.ones((7, 4)))
+    assert str(caught.value) == str(expected.value)
+
+
+def norm_in(**named):
+    def make():
+        norm = nn.BatchNorm(4, axis_name="b", mode="batch")
+        return ep.chain(ep.batched(norm, **named) if named else norm)
+
+    return nn.make_with_state(make)()
+
+
+def test_the_axis_that_a_norm_asks_for():
+    x = jnp.ones((7, 4))
+    pipe, state = norm_in(axis_name="c")
+    said = notes_of(pipe, x, state)
+    assert 'eqx_pipe.batched(..., axis_name="b")' in said
+    assert "Here `batched` names its axis `c`" in said
+    pipe, state = norm_in(in_axes=0)
+    said = notes_of(pipe, x, state)
+    assert 'axis_name="b")' in said and "names its axis" not in said
+    pipe, state = norm_in()
+    assert 'axis_name="b")' in notes_of(pipe, x[0], state)
+    pipe, state = norm_in(axis_name="b")
+    assert pipe(x, state)[0].shape == (7, 4)
+
+
+def test_a_state_of_another_pipeline_is_named_by_its_stage():
+    def norm():
+        return ep.batched(nn.BatchNorm(4, axis_name="b", mode="batch"), axis_name="b")
+
+    other, state = nn.make_with_state(lambda: ep.chain(a=ep.chain(norm())))()
+    for pipe, path in [(ep.chain(b=norm()), "b.stage"), (other[:1], "a.0.stage")]:
+        given = state if path == "b.stage" else nn.State(norm())
+        with pytest.raises(ValueError, match="make_with_state") as caught:
+            pipe(jnp.ones((7, 4)), given)
+        assert f"`{path}` (`BatchNorm`)" in str(caught.value)
+        assert "object at" not in str(caught.value)
+
+
+class Residual(eqx.Module):
+    layer: nn.Dropout
+
+    def __call__(self, x, **kwargs):
+        return x + self.layer(x, **kwargs)
+
+
+class Wrap(eqx.Module):
+    fn: object = eqx.field(static=True)
+
+    def __call__(self, *args, **kwargs):
+        return self.fn(*args, **kwargs)
+
+
+def test_a_module_with_keyword_arguments_gets_the_key():
+    layer = nn.Dropout(0.5)
+    x, key = jnp.ones(8), jr.key(0)
+    expected = x + layer(x, key=jr.fold_in(key, 0))
+    residual = Residual(layer)
+    for stage in (
+        residual,
+        eqx.filter_jit(residual),
+        eqx.filter_checkpoint(residual),
+        eqx.Partial(residual),
+    ):
+        assert jnp.array_equal(ep.chain(stage)(x, key=key), expected)
+        with pytest.raises(ep.MissingKeyError, match="`0`"):
+            ep.chain(stage)(x)
+
+
+def plain(x):
+    return 2 * x
+
+
+def drawing(scale, x, key=None):
+    return scale * jr.normal(key, x.shape)
+
+
+@pytest.mark.parametrize(
+    "stage",
+    [
+        Wrap(plain),
+        eqx.filter_jit(plain),
+        eqx.filter_checkpoint(plain),
+        eqx.Partial(plain),
+        eqx.Partial(lambda x, key: x, key=None),
+        eqx.filter_vmap(Residual(nn.Dropout(0.0))),
+    ],
+)
+def test_what_takes_no_key_is_given_none(stage):
+    key = None if isinstance(stage, Wrap) else jr.key(0)
+    assert ep.chain(stage)(jnp.ones(2), key=key).shape == (2,)
+
+
+def test_a_partial_of_equinox_gets_the_key_that_its_function_names():
+    x, key = jnp.ones(3), jr.key(0)
+    expected = 2.0 * jr.normal(jr.fold_in(key, 0), (3,))
+    assert jnp.array_equal(ep.chain(eqx.Partial(drawing, 2.0))(x, key=key), expected)
+    with pytest.raises(ep.MissingKeyError):
+        ep.chain(eqx.Partial(drawing, 2.0))(x)
+
+
+def test_keyword_arguments_that_lead_to_a_function_without_key():
+    said = notes_of(ep.chain(Wrap(plain)), jnp.ones(2), key=jr.key(0))
+    assert "`Wrap` takes `**kwargs`" in said and "*, key=None)" in said
+
+
+def test_one_key_for_many_examples(unchecked):
+    pipe, xs = ep.chain(nn.Dropout(0.5)), jnp.ones((2, 4))
+    with pytest.raises(TypeError, match=r"jax\.random\.split\(key, len\(xs\)\)"):
+        jax.vmap(pipe)(xs, key=jr.PRNGKey(0))
+    with pytest.raises(TypeError, match=r"one key to `eqx_pipe\.batched\(pipe\)`"):
+        pipe(xs, key=jr.split(jr.key(0), 2))
+    assert jax.vmap(pipe)(xs, key=jr.split(jr.key(0), len(xs))).shape == (2, 4)
+    assert ep.batched(pipe)(xs, key=jr.key(0)).shape == (2, 4)
+
+
+def generator(x):
+    yield x
+
+
+async def coroutine(x):
+    return x
+
+
+async def stream(x):
+    yield x
+
+
+class Async(eqx.Module):
+    async def __call__(self, x):
+        return x
+
+
+class Yields(ep.Stage):
+    def __call__(self, x, *, key=None):
+        yield x
+
+
+class Method:
+    def method(self, x):
+        yield x
+
+
+YIELD = [generator, Yields(), Method().method, ft.partial(generator, 1)]
+AWAIT = [
+    coroutine,
+    stream,
+    Async(),
+    ft.partial(coroutine, 1),
+    eqx.filter_jit(coroutine),
+]
+
+
+@pytest.mark.parametrize("stage", [*YIELD, *AWAIT])
+@pytest.mark.parametrize(
+    "make",
+    [
+        ep.chain,
+        lambda s: ep.chain(a=s),
+        lambda s: ep.parallel({"a": s}),
+        lambda s: ep.cond(s, ep.identity),
+        lambda s: ep.gated(ep.identity, gates=(s,)),
+        lambda s: ep.graph({"a": s}, {"a": []}, "a"),
+        ep.lift,
+    ],
+)
+def test_what_gives_no_output_is_refused_when_built(make, stage):
+    cure = (
+        "Write `return` in place of `yield`" if stage in YIELD else "a plain function"
+    )
+    with pytest.raises(TypeError, match=cure):
+        make(stage)
