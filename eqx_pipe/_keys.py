@@ -40,6 +40,8 @@ def _key_parameter(stage: Any) -> inspect.Parameter | None:
     known = parameters(stage)
     if "key" in known or not known:  # none under `vmap`
         return known.get("key")
+    if not isinstance(stage, eqx.Module):  # a function that `tree_at` put there
+        return None
     if hasattr(stage, "__wrapped__"):  # `filter_jit(f)` and the like
         return _of_callee(stage, stage.__wrapped__)
     # Equinox has other wrappers of functions, which hide what they wrap.

@@ -47,8 +47,8 @@ VIEWS = [
     (
         "dims",
         lambda: swept().plot("loss", dims=("x", "x")),
-        ValueError,
-        "different dims",
+        TypeError,
+        "Say where each dim goes: `x=`",
     ),
     ("ax", lambda: swept().plot("loss", ax=3), TypeError, "plt.subplots"),
     (
