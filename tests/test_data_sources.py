@@ -251,8 +251,7 @@ def test_only_the_rest_of_an_epoch_counts():
     _, cursor = loader.next(cursor)
     iterator = loader.epoch(cursor)
     list(iterator)
-    with pytest.raises(ValueError, match="cursor.next_epoch"):
-        ep.reduce_loader(loader, iterator.cursor, ep.Sum())
+    assert ep.reduce_loader(loader, iterator.cursor, ep.Sum()) == sum(range(10))
 
 
 def test_a_reducer_may_stop():

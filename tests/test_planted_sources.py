@@ -8,6 +8,7 @@ from test_planted_stages import mixes_lanes, reverses_lanes
 
 import eqx_pipe as ep
 import eqx_pipe.testing as ept
+from eqx_pipe._data import loader as loaders
 
 KEY = jr.key(0)
 
@@ -111,6 +112,12 @@ def test_a_broken_loader_is_caught(name):
     with pytest.raises(AssertionError, match="check_loader.*of a loader") as caught:
         ept.check_loader(make())
     assert rule in str(caught.value)
+
+
+def test_an_end_from_which_nothing_follows_is_caught(monkeypatch):
+    monkeypatch.setattr(loaders, "going_on", lambda cursor, loader: cursor)
+    with pytest.raises(AssertionError, match="the next epoch follows on the end"):
+        ept.check_loader(loader())
 
 
 class Alike(Source):

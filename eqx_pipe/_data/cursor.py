@@ -1,7 +1,6 @@
 """Where a loader stands: a small pytree."""
 
 import dataclasses
-import json
 from typing import Any
 
 import equinox as eqx
@@ -15,8 +14,9 @@ from jaxtyping import Array, UInt32
 from .._check import check_key
 from .._errors import describe_value, message
 from .._types import Key
+from .cursor_text import read, write
 
-_FORMAT = 1
+_LAST = 2**32 - 1
 _Numbers = Array | np.ndarray
 
 
@@ -73,18 +73,22 @@ class Cursor(eqx.Module):
         return low + 2**32 * high
 
     def next_epoch(self) -> "Cursor":
-        """The beginning of the epoch that follows."""
-        epochs = self.epochs + np.uint32(1)
-        epochs = epochs if isinstance(epochs, jax.Array) else np.asarray(epochs)
-        return dataclasses.replace(self, epochs=epochs, record=split(0))
+        """The beginning of the epoch that follows, from anywhere in this one.
+
+        **Raises:** `ValueError` behind epoch 2^32 - 1, the last one.
+        """
+        if not isinstance(self.epochs, Tracer):
+            check_epoch("Cursor.next_epoch", self.epoch + 1)
+        return dataclasses.replace(
+            self, epochs=later(self.epochs, np.uint32(1)), record=split(0)
+        )
 
     def to_json(self) -> str:
         """The cursor as text."""
         check_concrete("Cursor.to_json", self)
         size, high, form = np.asarray(self.made_for).tolist()
-        return json.dumps(
+        return write(
             {
-                "eqx_pipe.Cursor": _FORMAT,
                 "key": np.asarray(self.words).tolist(),
                 "kind": self.kind,
                 "epoch": self.epoch,
@@ -107,54 +111,26 @@ class Cursor(eqx.Module):
         **Raises:** `ValueError` if the text is none of a cursor, or not of this run.
         """
         try:
-            found = json.loads(text)
-            if found["eqx_pipe.Cursor"] != _FORMAT:
-                raise KeyError(found["eqx_pipe.Cursor"])
-            records = _whole(found, "records", 2**64)
-            form = np.asarray([_whole(found, "form", 2**32)], np.uint32)
-            cursor = Cursor(
-                words=_words(found),
-                epochs=np.asarray(_whole(found, "epoch", 2**32), np.uint32),
-                record=split(_whole(found, "position", records + 1)),
-                made_for=np.concatenate([split(records), form]),
-                kind=found["kind"],
-            )
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
-            why = error if type(error) is ValueError else "which is no cursor"
+            found = read(text)
+        except ValueError as error:
             raise ValueError(
                 message(
                     "Cursor.from_json",
-                    f"`text` is {describe_value(text)}, {why}.",
+                    f"`text` is {describe_value(text)}, {error}.",
                     "Give what `to_json` returned.",
                 )
-            ) from error
+            ) from None
+        form = np.asarray([found["form"]], np.uint32)
+        cursor = Cursor(
+            words=np.asarray(found["key"], np.uint32),
+            epochs=np.asarray(found["epoch"], np.uint32),
+            record=split(found["position"]),
+            made_for=np.concatenate([split(found["records"]), form]),
+            kind=found["kind"],
+        )
         if like is not None:
             _check_alike(cursor, like)
         return cursor
-
-
-def _whole(found: Any, name: str, below: int) -> int:
-    """An integer of the text, after a check."""
-    value = found[name]
-    if type(value) is not int or not 0 <= value < below:
-        raise ValueError(f"whose `{name}` is {value!r}, no integer of 0 to {below - 1}")
-    return value
-
-
-def _words(found: Any) -> UInt32[np.ndarray, " words"]:
-    """The key of the text, after a check that there is such a kind of keys."""
-    key, kind = found["key"], found["kind"]
-    words = None
-    try:
-        numbered = {f"key[{i}]": word for i, word in enumerate(key)}
-        all_words = [_whole(numbered, name, 2**32) for name in numbered]
-        jr.wrap_key_data(jnp.asarray(all_words, np.uint32), impl=kind)
-        words = np.asarray(all_words, np.uint32)
-    except (TypeError, ValueError):
-        pass
-    if words is None or not isinstance(kind, str) or "rbg" in kind:
-        raise ValueError(f"whose `key` of the kind {kind!r} is {key!r}, which is none")
-    return words
 
 
 def start(key: Any, size: int, form: int) -> Cursor:
@@ -191,6 +167,28 @@ def start(key: Any, size: int, form: int) -> Cursor:
 def split(number: int) -> UInt32[np.ndarray, "2"]:
     """A number below 2^64 as its lower and upper half."""
     return np.asarray([number % 2**32, number // 2**32], np.uint32)
+
+
+def later(epoch: Any, count: Any) -> Any:
+    """The epoch that is so many behind `epoch`, and the last one if there is none.
+
+    Whoever knows the values says so first, by `check_epoch`; where they are traced, the
+    last epoch comes again, and not the first with all its draws.
+    """
+    xp = jnp if isinstance(epoch, jax.Array) or isinstance(count, jax.Array) else np
+    return xp.asarray(epoch + xp.minimum(count, np.uint32(_LAST) - epoch))
+
+
+def check_epoch(function: str, epoch: int) -> None:
+    """Raises a `ValueError` if there is no epoch of that number."""
+    if epoch > _LAST:
+        raise ValueError(
+            message(
+                function,
+                f"epoch {_LAST} is the last one: its number is kept in 32 bits.",
+                "Begin anew with another key: `loader.init(key)`.",
+            )
+        )
 
 
 def is_concrete(cursor: Cursor) -> bool:

@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Array, PyTree, UInt32
 
 from .._types import Key
+from .cursor import later
 from .prepare import Numbers, constrained, for_count, prepare
 from .shuffle import permute
 
@@ -43,7 +44,7 @@ def draw(
     if not inside and (loader.drop_remainder or whole):
         over = place.start > np.uint32(size - count)
         place = Place(
-            place.epoch + over.astype(np.uint32),
+            later(place.epoch, over.astype(np.uint32)),
             jnp.where(over, np.uint32(0), place.start),
         )
         inside = True
@@ -56,7 +57,7 @@ def draw(
         offsets = place.start + _counted(count)
         n = np.uint32(size)
         over = offsets // n if count > size else (offsets >= n).astype(np.uint32)
-        epoch, positions = place.epoch + over, offsets - over * n
+        epoch, positions = later(place.epoch, over), offsets - over * n
         after = Place(epoch[-1], positions[-1] + np.uint32(1))
     if loader.shuffle:
         index = _permuted(words, epoch, positions, size)

@@ -14,7 +14,7 @@ from jaxtyping import PyTree
 
 from .._sharding.mesh import no_context
 from .._stage import Identity
-from .cursor import Cursor, split
+from .cursor import Cursor, check_epoch, is_concrete, split
 from .draw import Place, draw
 from .prepare import (
     Numbers,
@@ -57,6 +57,31 @@ class Epoch(Iterator[Any]):
     def _count(self) -> int:
         """The size of the next batch; 0 when there is none."""
         return min(self._batch_size, self._end - self._position)
+
+
+def going_on(cursor: Cursor, loader: Any) -> Cursor:
+    """The cursor itself, or behind the last batch of an epoch the next one's begin."""
+    if batches_end(loader, cursor.position) > cursor.position:
+        return cursor
+    check_epoch("Loader.epoch", cursor.epoch + 1)
+    return cursor.next_epoch()
+
+
+def check_epochs(function: str, cursor: Cursor, loader: Any, length: int) -> None:
+    """Raises a `ValueError` if `length` batches would go behind the last epoch.
+
+    Where the place is traced that cannot be told.
+    """
+    if not is_concrete(cursor):
+        return
+    size, count, position = len(loader.source), loader.batch_size, cursor.position
+    if loader.drop_remainder:
+        here, each = (size - position) // count, size // count
+        more = -(-(length - here) // each)
+    else:
+        more = (position + length * count - 1) // size
+    if more > 0:  # else the number of the epoch need not come from the device
+        check_epoch(function, cursor.epoch + more)
 
 
 def batches_end(loader: Any, position: int) -> int:

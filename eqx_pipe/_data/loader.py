@@ -20,7 +20,14 @@ from .arguments import (
     placed,
 )
 from .cursor import Cursor, check_concrete, check_cursor, start
-from .epoch import DeviceEpoch, Epoch, HostEpoch, outside
+from .epoch import (
+    DeviceEpoch,
+    Epoch,
+    HostEpoch,
+    check_epochs,
+    going_on,
+    outside,
+)
 from .source import DeviceSource, Source, as_source, form_of
 from .step import next_batch
 
@@ -139,6 +146,7 @@ class Loader(eqx.Module):
         - `TypeError` if it is traced and the source is on the host.
         """
         check_cursor("Loader.next", cursor, len(self.source), self.form)
+        check_epochs("Loader.next", cursor, self, 1)
         with outside(self):
             return next_batch(self, cursor)
 
@@ -165,6 +173,7 @@ class Loader(eqx.Module):
         """
         check_cursor("Loader.epoch", cursor, len(self.source), self.form)
         check_concrete("Loader.epoch", cursor)
+        cursor = going_on(cursor, self)
         on_device = isinstance(self.source, DeviceSource)
         with outside(self):
             return DeviceEpoch(self, cursor) if on_device else HostEpoch(self, cursor)
@@ -247,6 +256,7 @@ class Loader(eqx.Module):
                     "`ArraySource(arrays)`.",
                 )
             )
+        check_epochs("Loader.scan", cursor, self, length.__index__())
         return scanning.scan(self, step, carry, cursor, length.__index__())
 
     def __getstate__(self) -> dict[str, Any]:

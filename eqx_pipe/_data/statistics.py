@@ -72,14 +72,6 @@ def _reduced(loader: Loader, cursor: Any, many: Many) -> PyTree:
         state = absorb(arrays, state, batch)
         if many.stops and many.stop(state):
             break
-    if state is None:
-        raise ValueError(
-            message(
-                "reduce_loader",
-                "nothing is left of the cursor's epoch.",
-                "Begin with `loader.init(key)` or `cursor.next_epoch()`.",
-            )
-        )
     return many.finish(state)
 
 

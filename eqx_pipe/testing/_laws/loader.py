@@ -28,7 +28,8 @@ def check_loader(
     An epoch has every record of the source once (fewer with `drop_remainder`); the same
     cursor gives the same batch; an epoch resumed in the middle, also from a cursor that
     was text, is the rest of the whole one; what `pipe` gives for a record does not
-    depend on the batch size; and `scan` gives what a loop of `next` gives.
+    depend on the batch size; `scan` gives what a loop of `next` gives; and from the end
+    of an epoch the next one follows, as from its own beginning.
 
     **Arguments:**
 
@@ -63,6 +64,7 @@ def check_loader(
         ("a resumed epoch is the rest of the whole one.", trial.resumed),
         ("a record does not depend on the batch size.", trial.other_batches),
         ("`scan` gives what a loop of `next` gives.", trial.scanned),
+        ("the next epoch follows on the end of one.", trial.epochs),
     ):
         try:
             finding = law()
@@ -129,6 +131,22 @@ class _Loading:
             if found:
                 return found
         return None
+
+    def epochs(self) -> Finding | None:
+        iterator = self.loader.epoch(self.cursor)
+        for _ in iterator:
+            pass
+        end, begin = iterator.cursor, self.cursor.next_epoch()
+        if end.epoch != self.cursor.epoch or end.next_epoch().epoch != begin.epoch:
+            what = f"{end} does not stand between {self.cursor} and {begin}"
+            return Finding("place", "", what)
+        got, wanted = (
+            [as_arrays(batch) for batch in self.loader.epoch(cursor)]
+            + [as_arrays(self.loader.next(cursor)[0])]
+            for cursor in (end, begin)
+        )
+        ways = ("from the end of the one before", "from its beginning")
+        return compare(got, wanted, self.tolerance, ways)
 
     def other_batches(self) -> Finding | None:
         options = {"batch_pipe": identity, "drop_remainder": False, "sharding": None}

@@ -1,0 +1,217 @@
+"""Loops over epochs, as people write them: each epoch once, none skipped."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import eqx_pipe as ep
+
+KEY = jr.key(11)
+LAST = 2**32 - 1
+
+
+def make(size=12, batch_size=5, kind="device", **options):
+    numbers = np.arange(size, dtype=np.int32)
+    source = ep.ArraySource(numbers) if kind == "device" else numbers
+    return ep.Loader(source, batch_size=batch_size, **options)
+
+
+def kept(_, batch):
+    return None, batch
+
+
+settings = st.fixed_dictionaries(
+    {
+        "size": st.sampled_from([5, 12]),
+        "batch_size": st.sampled_from([4, 5]),
+        "kind": st.sampled_from(["device", "host"]),
+        "drop_remainder": st.booleans(),
+        "shuffle": st.booleans(),
+    }
+)
+
+
+@given(settings=settings)
+def test_every_round_of_a_loop_is_an_epoch(settings):
+    loader = make(**settings)
+    size, batch_size = settings["size"], settings["batch_size"]
+    full = size // batch_size * batch_size if settings["drop_remainder"] else size
+    cursor = loader.init(KEY)
+    for number in range(3):
+        iterator = loader.epoch(cursor)
+        found = np.concatenate(list(iterator)).tolist()
+        assert len(found) == full and len(set(found)) == full
+        cursor = iterator.cursor
+        assert (cursor.epoch, cursor.position) == (number, full)
+
+
+class Model:
+    """What a loader gives, told from the order of each epoch."""
+
+    def __init__(self, loader):
+        self.loader, self.at, self.orders = loader, (0, 0), []
+        whole = ep.Loader(loader.source, batch_size=100, shuffle=loader.shuffle)
+        cursor = whole.init(KEY)
+        for _ in range(40):
+            (order,) = whole.epoch(cursor)
+            self.orders.append(order.tolist())
+            cursor = cursor.next_epoch()
+
+    def take(self, count):
+        """The next records of the one long stream."""
+        found, (epoch, start) = [], self.at
+        while len(found) < count:
+            if start == len(self.orders[epoch]):
+                epoch, start = epoch + 1, 0
+            found.append(self.orders[epoch][start])
+            start += 1
+        self.at = epoch, start
+        return found
+
+    def left(self):
+        return len(self.loader.source) - self.at[1]
+
+    def skip(self, count):
+        """On to the next epoch, unless so many records are left of this one."""
+        if self.left() < count:
+            self.at = self.at[0] + 1, 0
+
+    def next(self):
+        size = self.loader.batch_size
+        if self.loader.drop_remainder:
+            self.skip(size)
+        return self.take(size)
+
+    def epoch(self, most):
+        """The batches of an epoch, at most so many of them."""
+        size, drop = self.loader.batch_size, self.loader.drop_remainder
+        self.skip(size if drop else 1)
+        found = []
+        while len(found) < most and self.left() >= (size if drop else 1):
+            found.append(self.take(min(size, self.left())))
+        return found
+
+
+steps = st.one_of(
+    st.tuples(st.sampled_from(["next", "next_epoch", "text"]), st.just(0)),
+    st.tuples(st.sampled_from(["epoch", "scan"]), st.sampled_from([0, 1, 2, 3])),
+)
+
+
+@given(settings=settings, steps=st.lists(steps, max_size=8))
+def test_any_mixture_goes_on_where_it_stands(settings, steps):
+    loader = make(**settings)
+    model, cursor = Model(loader), loader.init(KEY)
+    for step, count in steps:
+        if step == "next":
+            batch, cursor = loader.next(cursor)
+            assert batch.tolist() == model.next()
+        elif step == "next_epoch":
+            cursor = cursor.next_epoch()
+            model.at = model.at[0] + 1, 0
+        elif step == "text":
+            cursor = ep.Cursor.from_json(cursor.to_json(), like=loader.init(KEY))
+        elif step == "epoch":
+            iterator = loader.epoch(cursor)
+            most = count or len(iterator)
+            found = [batch.tolist() for _, batch in zip(range(most), iterator)]
+            assert found == model.epoch(most)
+            cursor = iterator.cursor
+        elif settings["kind"] == "device":
+            _, found, cursor = loader.scan(kept, None, cursor, length=count)
+            assert found.tolist() == [model.next() for _ in range(count)]
+        assert (cursor.epoch, cursor.position) == model.at
+
+
+@pytest.mark.parametrize("drop", [False, True])
+def test_the_end_of_an_epoch_is_not_the_beginning_of_the_next(drop):
+    loader = make(drop_remainder=drop)
+    iterator = loader.epoch(loader.init(KEY))
+    list(iterator)
+    end, begin = iterator.cursor, loader.init(KEY).next_epoch()
+    assert end.to_json() != begin.to_json()
+    assert end.next_epoch().to_json() == begin.to_json()
+    a, b = loader.epoch(end), loader.epoch(begin)
+    assert a.cursor.to_json() == begin.to_json() and len(a) == len(b) == len(loader)
+    assert all((x == y).all() for x, y in zip(a, b, strict=True))
+
+
+def test_with_drop_remainder_another_batch_size_finds_what_is_left():
+    iterator = make(drop_remainder=True).epoch(make().init(KEY))
+    found = np.concatenate(list(iterator))
+    other = make(batch_size=2, drop_remainder=True)
+    (rest,) = other.epoch(iterator.cursor)
+    assert sorted([*found.tolist(), *rest.tolist()]) == list(range(12))
+
+
+def test_so_many_epochs_from_wherever_a_run_was_stopped():
+    """The loop of the docs."""
+
+    def run(loader, cursor, stop):
+        while (iterator := loader.epoch(cursor)).cursor.epoch < 3:
+            for batch in iterator:
+                seen.extend(batch.tolist())
+                cursor = iterator.cursor
+                if len(seen) == stop:
+                    return cursor.to_json()
+
+    loader, wholes = make(batch_size=4), []
+    for stop in (None, 4, 8, 12, 16, 36):
+        seen = []
+        text = run(loader, loader.init(KEY), stop)
+        if text is not None:
+            run(loader, ep.Cursor.from_json(text), None)
+        wholes.append(seen)
+    assert len(wholes[0]) == 36 and all(seen == wholes[0] for seen in wholes)
+
+
+# The last epoch.
+
+
+def late(loader, position=0, epoch=LAST):
+    cursor = dataclasses.replace(
+        loader.init(KEY),
+        epochs=np.asarray(epoch, np.uint32),
+        record=np.asarray([position, 0], np.uint32),
+    )
+    return cursor
+
+
+@pytest.mark.parametrize("kind", ["device", "host"])
+@pytest.mark.parametrize("drop", [False, True])
+def test_nothing_follows_on_the_last_epoch(kind, drop):
+    loader = make(batch_size=5, kind=kind, drop_remainder=drop)
+    iterator = loader.epoch(late(loader))
+    assert sum(map(len, iterator)) == (10 if drop else 12)
+    loader.next(late(loader, 5))
+    end = iterator.cursor
+    calls = [loader.next, loader.epoch, lambda cursor: cursor.next_epoch()]
+    if kind == "device":
+        calls.append(lambda cursor: loader.scan(kept, None, cursor, length=1))
+    for call in calls:
+        with pytest.raises(ValueError, match="4294967295 is the last.*another key"):
+            call(end)
+
+
+def test_a_scan_that_would_go_behind_the_last_epoch():
+    for drop, most in ((False, 4), (True, 4)):
+        loader = make(batch_size=5, drop_remainder=drop)
+        cursor = late(loader, epoch=LAST - 1)
+        loader.scan(kept, None, cursor, length=most)
+        with pytest.raises(ValueError, match="Begin anew with another key"):
+            loader.scan(kept, None, cursor, length=most + 1)
+
+
+def test_under_jit_the_last_epoch_comes_again_and_not_the_first():
+    loader = make(batch_size=4, shuffle=True)
+    last = np.concatenate(list(loader.epoch(late(loader))))
+    batch, cursor = jax.jit(lambda c: loader.next(c))(late(loader, 10))
+    assert batch.tolist() == [*last[10:].tolist(), *last[:2].tolist()]
+    assert (cursor.epoch, cursor.position) == (LAST, 2)
+    assert jax.jit(lambda c: c.next_epoch())(jax.tree.map(jnp.asarray, cursor)).epoch == LAST
