@@ -214,4 +214,7 @@ def test_under_jit_the_last_epoch_comes_again_and_not_the_first():
     batch, cursor = jax.jit(lambda c: loader.next(c))(late(loader, 10))
     assert batch.tolist() == [*last[10:].tolist(), *last[:2].tolist()]
     assert (cursor.epoch, cursor.position) == (LAST, 2)
-    assert jax.jit(lambda c: c.next_epoch())(jax.tree.map(jnp.asarray, cursor)).epoch == LAST
+    assert (
+        jax.jit(lambda c: c.next_epoch())(jax.tree.map(jnp.asarray, cursor)).epoch
+        == LAST
+    )

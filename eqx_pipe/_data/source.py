@@ -15,6 +15,7 @@ from jaxtyping import Array, PyTree, UInt32
 from .._errors import StructureError, describe_value, message
 from .._tree import as_arrays, leaf_text, leaves_with_names
 from .fit import narrowed
+from .frozen import freeze, thaw
 from .host import HostSource, index_of
 from .kinds import has_columns
 
@@ -30,24 +31,25 @@ class DeviceSource(eqx.Module):
 
     @abc.abstractmethod
     def take(self, indices: UInt32[Array, " n"]) -> PyTree:
-        """The records of some indices, stacked along a leading axis.
+        """The records of some indices, stacked along a leading axis, and frozen.
 
         Indices are not checked.
         """
 
     def stretch(self, start: UInt32[Array, ""], count: int) -> PyTree:
-        """`count` records one after the other."""
+        """`count` records one after the other, frozen."""
         return self.take(start + jnp.arange(count, dtype=np.uint32))
 
     def struct(self) -> PyTree:
         """The shapes and dtypes of one record."""
-        one = jax.eval_shape(self.take, jax.ShapeDtypeStruct((1,), np.uint32))
+        index = jax.ShapeDtypeStruct((1,), np.uint32)
+        one = jax.eval_shape(lambda index: thaw(self.take(index)), index)
         return jtu.tree_map(lambda s: jax.ShapeDtypeStruct(s.shape[1:], s.dtype), one)
 
     def __getitem__(self, index: Any) -> PyTree:
         """One record; a negative index counts from the end."""
         one = self.take(jnp.asarray([index_of(index, len(self))], np.uint32))
-        return jtu.tree_map(lambda leaf: leaf[0], one)
+        return thaw(jtu.tree_map(lambda leaf: leaf[0], one))
 
 
 class ArraySource(DeviceSource):
@@ -55,7 +57,13 @@ class ArraySource(DeviceSource):
 
     Record `i` is what stands at index `i` of the leading axis of every array. NumPy
     arrays are moved to the device once, when the source is made; arrays that are
-    there already, also sharded ones, stay where they are.
+    there already, also sharded ones, stay where they are (those of floating-point
+    numbers are copied there).
+
+    Records are data, not parameters: `equinox.filter_grad` gives no derivative for
+    them, and an optimiser leaves them as they are, bit for bit. To that end numbers
+    that could be differentiated are held as integers of the same bits. `tree` gives the
+    arrays themselves, made anew each time; to change them, make another source.
 
     **Arguments:**
 
@@ -68,7 +76,8 @@ class ArraySource(DeviceSource):
     - `StructureError` (a `ValueError`) if leading axes differ, or a leaf has none;
       names all leaves.
     - `TypeError` if a leaf is no array.
-    - `ValueError` if 64-bit numbers do not fit into the 32 bits that JAX gives them.
+    - `ValueError` if 64-bit numbers do not fit into the 32 bits that JAX gives them,
+      or a derivative with respect to `tree` is taken.
 
     !!! example
 
@@ -78,7 +87,7 @@ class ArraySource(DeviceSource):
         (5, 2)
     """
 
-    tree: PyTree
+    held: PyTree
 
     def __init__(self, tree: PyTree):
         leaves = leaves_with_names(tree)
@@ -104,10 +113,15 @@ class ArraySource(DeviceSource):
                     "Give the NumPy array or memory map itself as a host source.",
                 )
             )
-        self.tree = as_arrays(jtu.tree_map(_fitting, tree))
+        self.held = as_arrays(freeze(jtu.tree_map(_fitting, tree)))
+
+    @property
+    def tree(self) -> PyTree:
+        """The arrays with all records."""
+        return thaw(self.held)
 
     def __len__(self) -> int:
-        return jtu.tree_leaves(self.tree)[0].shape[0]
+        return jtu.tree_leaves(self.held)[0].shape[0]
 
     def take(self, indices: UInt32[Array, " n"]) -> PyTree:
         at = indices.astype(np.int32)
@@ -115,18 +129,15 @@ class ArraySource(DeviceSource):
         def one(leaf: Array) -> Array:
             return leaf.at[at].get(mode="promise_in_bounds")
 
-        return jtu.tree_map(one, self.tree)
+        return jtu.tree_map(one, self.held)
 
     def stretch(self, start: UInt32[Array, ""], count: int) -> PyTree:
         first = start.astype(np.int32)
-        return jtu.tree_map(
-            lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, first, count), self.tree
-        )
 
-    def struct(self) -> PyTree:
-        return jtu.tree_map(
-            lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), self.tree
-        )
+        def one(leaf: Array) -> Array:
+            return jax.lax.dynamic_slice_in_dim(leaf, first, count)
+
+        return jtu.tree_map(one, self.held)
 
 
 def _fitting(leaf: Any) -> Any:

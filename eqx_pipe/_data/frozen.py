@@ -1,0 +1,113 @@
+"""Numbers that are data: no gradient reaches them, and no optimiser changes them.
+
+For JAX and Equinox every leaf of floating-point numbers is a parameter: `filter_grad`
+differentiates it, and weight decay shrinks it even where its gradient is zero. The
+numbers of records are therefore kept as the integers that have the same bits. These
+are leaves like others (arguments of compiled programs, sharded, saved), and become
+numbers again as the last step to a batch, which XLA fuses with what follows.
+"""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
+from jax.custom_derivatives import SymbolicZero
+from jaxtyping import Array, PyTree
+
+from .._errors import message
+
+
+class Frozen(eqx.Module):
+    """An array of floating-point or complex numbers, as integers of the same bits.
+
+    The two parts of a complex number lie along another axis, the last one.
+    """
+
+    bits: Array | np.ndarray
+    dtype: np.dtype = eqx.field(static=True)
+
+    def numbers(self) -> Array:
+        """The array itself."""
+        if not _is_complex(self.dtype):
+            return jax.lax.bitcast_convert_type(self.bits, self.dtype)
+        part = jnp.finfo(self.dtype).dtype
+        parts = jax.lax.bitcast_convert_type(self.bits, part)
+        return jax.lax.complex(parts[..., 0], parts[..., 1])
+
+    def __pdoc__(self, **kwargs: Any) -> Any:
+        # By Equinox, for its modules; it is shown as the array that it stands for.
+        import wadler_lindig
+
+        if not hasattr(self.bits, "shape"):  # of a gradient, there is None
+            return wadler_lindig.pdoc(self.bits, **kwargs)
+        shape = self.bits.shape[: -1 if _is_complex(self.dtype) else None]
+        return wadler_lindig.array_summary(shape, self.dtype.name, kind=None)
+
+
+def freeze(tree: PyTree) -> PyTree:
+    """A tree of arrays with those of floating-point or complex numbers frozen."""
+
+    def one(leaf: Any) -> Any:
+        if not jnp.issubdtype(leaf.dtype, jnp.inexact):
+            return leaf
+        bits = _bits_on_host if isinstance(leaf, np.ndarray) else _bits
+        return Frozen(bits(leaf), np.dtype(leaf.dtype))
+
+    return jtu.tree_map(one, tree)
+
+
+def thaw(tree: PyTree) -> PyTree:
+    """The arrays that were frozen, or some entries of them, as what they were."""
+    return jtu.tree_map(
+        lambda leaf: leaf.numbers() if isinstance(leaf, Frozen) else leaf,
+        tree,
+        is_leaf=lambda leaf: isinstance(leaf, Frozen),
+    )
+
+
+def _bits_on_host(x: np.ndarray) -> np.ndarray:
+    """Before it is moved to the device, where a second copy may have no room."""
+    if _is_complex(x.dtype):
+        x = np.stack([x.real, x.imag], axis=-1)
+    return x.view(_integers(x.dtype))
+
+
+@jax.custom_jvp
+def _bits(x: Array) -> Array:
+    if _is_complex(x.dtype):
+        x = jnp.stack([x.real, x.imag], axis=-1)
+    return jax.lax.bitcast_convert_type(x, _integers(x.dtype))
+
+
+def _derivative(primals: tuple[Any], tangents: tuple[Any]) -> tuple[Any, Any]:
+    # By itself JAX takes the derivative of bits for zero, without a word.
+    (x,), (tangent,) = primals, tangents
+    if not isinstance(tangent, SymbolicZero):
+        raise ValueError(
+            message(
+                "ArraySource",
+                "a derivative with respect to its records is asked for, and records "
+                "are data: none reaches them.",
+                "Make what shall be learned a parameter of `pipe`: "
+                "`Loader(ArraySource(jnp.arange(n)), eqx.nn.Embedding(weight=x))`; "
+                "else give `jax.lax.stop_gradient(x)`.",
+            )
+        )
+    bits = _bits(x)
+    return bits, np.zeros(bits.shape, jax.dtypes.float0)
+
+
+# With symbolic zeros, to tell records that depend on what is differentiated.
+_bits.defjvp(_derivative, symbolic_zeros=True)
+
+
+def _is_complex(dtype: Any) -> bool:
+    return jnp.issubdtype(dtype, jnp.complexfloating)
+
+
+def _integers(dtype: Any) -> np.dtype:
+    """The unsigned integers with as many bits."""
+    return np.dtype(getattr(jnp, f"uint{jnp.finfo(dtype).bits}"))
