@@ -131,7 +131,7 @@ class Loader(eqx.Module):
         """The next batch, always a full one, and the cursor behind it.
 
         A batch runs over into the next epoch; with `drop_remainder` it begins there
-        instead, and the rest of the epoch is skipped. For a source on the device this
+        instead, and the rest of the epoch is left out. For a source on the device this
         is a pure function: `equinox.filter_jit(loader.next)`.
 
         **Arguments:**
@@ -142,7 +142,8 @@ class Loader(eqx.Module):
 
         **Raises:**
 
-        - `ValueError` if the cursor was made for another source.
+        - `ValueError` if the cursor was made for another source, or would go behind
+          epoch 2^32 - 1. (Under `jit` neither is seen, and that epoch comes again.)
         - `TypeError` if it is traced and the source is on the host.
         """
         check_cursor("Loader.next", cursor, len(self.source), self.form)
@@ -155,17 +156,28 @@ class Loader(eqx.Module):
 
         The last batch is short if records do not divide; with `drop_remainder` there
         is no such batch. With `sharding`, one that does not divide is not split along
-        its leading axis: every device that would split it holds all of it. The
-        iterator's `.cursor` is the place to resume from. When it
-        is through, `iterator.cursor.next_epoch()` is where the next epoch begins.
+        its leading axis: every device that would split it holds all of it.
+
+        The iterator's `.cursor` is the place behind the batch that was given last, to
+        resume from. When the iterator is through, that is the end of the epoch, behind
+        the last batch; from there `epoch` goes on with the next epoch. So a loop over
+        epochs is
+
+        ```python
+        for _ in range(10):
+            iterator = loader.epoch(cursor)
+            for batch in iterator:
+                ...
+            cursor = iterator.cursor
+        ```
 
         Records of a host source are read ahead in threads, a few batches at most.
         They end with the iterator, also when it is dropped.
 
         **Arguments:**
 
-        - `cursor`: where to begin; for the whole epoch, the one of `init` or
-            `next_epoch`.
+        - `cursor`: where to begin; for a whole epoch, the one of `init`, of
+            `next_epoch`, or of the end of the epoch before.
 
         **Returns:** an iterator over batches, with `.cursor`.
 
@@ -211,6 +223,10 @@ class Loader(eqx.Module):
             outputs.append(output)
         return carry, stack(outputs), cursor
         ```
+
+        A loop of such calls leaves no record out: if records do not divide, the next
+        call begins with the remainder, and its last batches are the next epoch's. With
+        `drop_remainder` each call of the default length is one epoch.
 
         Outside of `jit` the program is compiled once for each `step`; define the
         function once, not anew for each epoch. Gradients flow through it, to the

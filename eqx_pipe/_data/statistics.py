@@ -26,7 +26,8 @@ def reduce_loader(loader: Any, cursor: Any, reducers: Any) -> PyTree:
     **Arguments:**
 
     - `loader`: a `Loader`, with or without shuffling.
-    - `cursor`: where to begin, such as `loader.init(key)`.
+    - `cursor`: where to begin, such as `loader.init(key)`; from the end of an epoch,
+        it is the whole of the next one.
     - `reducers`: a reducer (`Mean`, `Var`, `Sum`, `Min`, `Max`, `ArgMin`, `ArgMax`,
         `TopK`, `Histogram`, `Reducer`) or a pytree of them. A `stop` is asked after
         each batch.
