@@ -227,6 +227,12 @@ def test_a_derivative_of_records_is_refused():
     assert jax.grad(stopped)(2.0) == 16
 
 
+def test_leaves_that_were_mapped_to_other_numbers():
+    source = jax.tree.map(lambda leaf: leaf / 2, ep.ArraySource(jnp.ones((4, 2))))
+    with pytest.raises(TypeError, match="float32.*make another source"):
+        ep.Loader(source, batch_size=2)
+
+
 def test_records_that_shall_be_learned():
     """The recipe of the docs: they are parameters of the stage that looks them up."""
     table = eqx.nn.Embedding(weight=jnp.asarray(tree()["x"]))

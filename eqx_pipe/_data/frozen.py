@@ -31,6 +31,7 @@ class Frozen(eqx.Module):
 
     def numbers(self) -> Array:
         """The array itself."""
+        _check_bits(self)
         if not _is_complex(self.dtype):
             return jax.lax.bitcast_convert_type(self.bits, self.dtype)
         part = jnp.finfo(self.dtype).dtype
@@ -68,10 +69,25 @@ def thaw(tree: PyTree) -> PyTree:
     )
 
 
+def _check_bits(frozen: Frozen) -> None:
+    """Raises a `TypeError` if something mapped over the leaves, and made others."""
+    found = frozen.bits.dtype
+    if not jnp.issubdtype(found, jnp.unsignedinteger):
+        raise TypeError(
+            message(
+                "ArraySource",
+                f"a leaf is {found}, where the bits of {frozen.dtype} are held as "
+                "integers.",
+                "Records are data, no parameters: to change them, make another source, "
+                "`ArraySource(jax.tree.map(function, source.tree))`.",
+            )
+        )
+
+
 def _bits_on_host(x: np.ndarray) -> np.ndarray:
     """Before it is moved to the device, where a second copy may have no room."""
     if _is_complex(x.dtype):
-        x = np.stack([x.real, x.imag], axis=-1)
+        x = np.stack([np.real(x), np.imag(x)], axis=-1)
     return x.view(_integers(x.dtype))
 
 
