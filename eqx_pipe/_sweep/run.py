@@ -101,7 +101,8 @@ def sweep(
     - `resume`: `"force"` goes on with a store also if `fn` is not the function that it
       was begun with. (Keyword only.)
     - `progress`: `True` or `False` for a progress bar or none; by default there is one
-      in a terminal or notebook if the work takes more than a second. (Keyword only.)
+      in a terminal or notebook if the work takes more than a second. A notebook needs
+      ipywidgets for more than a bar of text. (Keyword only.)
 
     **Returns:** a `SweepResult`.
 
