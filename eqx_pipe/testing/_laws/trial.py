@@ -59,6 +59,18 @@ class Trial:
                 found.append((x, key, evaluate(self.stage, x, self.state, key)))
         return found
 
+    @ft.cached_property
+    def program(self) -> tuple[Any, list[Any]]:
+        """A plain call as a jaxpr, and its arguments, of which the key is the first."""
+        given = (self.key, self.stage, self.x, self.state)
+        try:
+            return _traced(given, eqx.is_array)
+        except Exception:
+            # The stage looks at numbers, which then are those of this input.
+            with jax.ensure_compile_time_eval():
+                is_key = jtu.tree_map(lambda leaf: leaf is self.key, given)
+                return _traced(given, is_key)
+
     def on(self, x: PyTree) -> "Trial":
         """The same stage on another input."""
         return dataclasses.replace(self, x=x)
@@ -101,6 +113,17 @@ def trial_of(function: str, stage: Any, x: PyTree, state: Any, key: Any) -> Tria
         error.add_note(f"In the plain call that `eqx_pipe.{function}` makes first.")
         raise
     return trial
+
+
+def _traced(given: PyTree, chosen: Any) -> tuple[Any, list[Any]]:
+    traced, rest = eqx.partition(given, chosen)
+    leaves, structure = jtu.tree_flatten(traced)
+
+    def run(*leaves: Any) -> PyTree:
+        key, *others = eqx.combine(jtu.tree_unflatten(structure, leaves), rest)
+        return eqx.filter(evaluate(*others, key), eqx.is_array)
+
+    return jax.make_jaxpr(run)(*leaves), leaves
 
 
 def snapshot(tree: PyTree) -> PyTree:

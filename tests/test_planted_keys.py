@@ -1,0 +1,424 @@
+"""Keys used twice, and keys that only look so, by whatever way JAX offers."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import pytest
+from jax import lax
+from jax.core import ShapedArray
+from jax.extend.core import Primitive
+
+import eqx_pipe as ep
+import eqx_pipe.testing as ept
+from eqx_pipe.testing._laws.key import find_reuse
+from eqx_pipe.testing._laws.trial import Trial
+
+X = jnp.array([1.0, -2.0, 3.0])
+normal, uniform = jr.normal, jr.uniform
+
+
+def draw(key, other=None):
+    """Two draws, of one key or of two."""
+    return normal(key) * uniform(key if other is None else other)
+
+
+def unpacked(key):
+    a, b = jr.split(key)
+    return a, b
+
+
+def indexed(key):
+    keys = jr.split(key, 3)
+    return keys[0], keys[-1]
+
+
+def iterated(key):
+    return tuple(k for k in jr.split(key, 2))
+
+
+def sliced(key):
+    keys = jr.split(key, 4)[1:3]
+    return keys[0], keys[1]
+
+
+def taken(key):
+    keys = jnp.take(jr.split(key, 3), jnp.array([2, 0]), axis=0)
+    return keys[0], keys[1]
+
+
+def at_a_traced_place(key):
+    keys = jr.split(key, 3)
+    place = lax.convert_element_type(uniform(jr.fold_in(key, 9)) * 0, int)
+    return keys[place], keys[place + 1]
+
+
+def in_two_dimensions(key):
+    keys = jr.split(key, (2, 2))
+    return keys[0, 1], keys[1, 0]
+
+
+def turned(key):
+    keys = jnp.flip(jr.split(key, (2, 3)).swapaxes(0, 1))
+    return keys[0, 0], keys[2, 1]
+
+
+def joined(key):
+    a, b = jr.split(key)
+    keys = jnp.concatenate([jnp.stack([a]), jnp.expand_dims(b, 0)])
+    return keys[0], keys[1]
+
+
+def folded(key):
+    return jr.fold_in(key, 0), jr.fold_in(key, 1)
+
+
+def written(key):
+    keys = jr.split(key, 2)
+    keys = keys.at[0].set(jr.fold_in(key, 7))
+    return keys[0], keys[1]
+
+
+def by_a_scan(key):
+    def step(key, _):
+        return unpacked(key)
+
+    rest, keys = lax.scan(step, key, None, 3)
+    return rest, keys[1]
+
+
+def by_a_loop(key):
+    def step(_, key):
+        return jr.split(key, 2)[0]
+
+    return lax.fori_loop(0, 3, step, key), jr.fold_in(key, 9)
+
+
+def chosen(key):
+    a, b = unpacked(key)
+    return lax.cond(jr.key_data(key).sum() > 0, lambda: a, lambda: b), jr.fold_in(
+        key, 9
+    )
+
+
+def through_raw_data(key):
+    a, b = unpacked(key)
+    if not jnp.issubdtype(a.dtype, jax.dtypes.prng_key):
+        return jr.wrap_key_data(a), jr.wrap_key_data(b)
+    return tuple(jr.wrap_key_data(jr.key_data(k), impl=jr.key_impl(k)) for k in (a, b))
+
+
+def jitted(key):
+    return jax.jit(unpacked)(key)
+
+
+def checkpointed(key):
+    return jax.checkpoint(unpacked)(key)
+
+
+def vmapped(key):
+    keys = jax.vmap(unpacked)(jr.split(key, 2))
+    return keys[0][0], keys[1][1]
+
+
+def selected(key):
+    a, b = unpacked(key)
+    return (b if a.dtype == jnp.uint32 else jnp.where(True, a, b)), jr.fold_in(key, 9)
+
+
+def behind_a_barrier(key):
+    return lax.optimization_barrier(unpacked(key))
+
+
+WAYS = [
+    unpacked, indexed, iterated, sliced, taken, at_a_traced_place, in_two_dimensions,
+    turned, joined, folded, written, by_a_scan, by_a_loop, chosen, through_raw_data,
+    jitted, checkpointed, vmapped, selected, behind_a_barrier,
+]  # fmt: skip
+KEYS = {"new": jr.key(5), "old": jr.PRNGKey(5)}
+
+
+def found(stage, key, x=X):
+    return find_reuse(Trial(ep.lift(stage), x, None, key))
+
+
+@pytest.mark.parametrize("kind", KEYS)
+@pytest.mark.parametrize("way", WAYS)
+def test_a_key_is_followed_by_whatever_way_it_goes(way, kind):
+    """A warning, so an error here, says that an operation is unknown."""
+    right = lambda x, *, key: x * draw(*way(key))  # noqa: E731
+    wrong = lambda x, *, key: x * draw(way(key)[0])  # noqa: E731
+    assert found(right, KEYS[kind]) is None
+    assert "test_planted_keys.py" in found(wrong, KEYS[kind]).what
+
+
+def parent_after_split(x, *, key):
+    return x * normal(jr.split(key)[0]) + normal(key)
+
+
+def split_twice(x, *, key):
+    return x * normal(jr.split(key)[0]) + normal(jr.split(key, 3)[2])
+
+
+def folded_alike(x, *, key):
+    return x * normal(jr.fold_in(key, 1)) + uniform(jr.fold_in(key, 1))
+
+
+def split_and_folded_alike(x, *, key):
+    """JAX gives the same key in both ways."""
+    return x * normal(jr.split(key)[1]) + normal(jr.fold_in(key, 1))
+
+
+def same_key_in_each_pass(x, *, key):
+    return lax.scan(lambda c, _: (c + normal(key), None), x, None, 3)[0]
+
+
+def same_key_in_each_pass_of_while(x, *, key):
+    return lax.while_loop(
+        lambda c: c.sum() < 10, lambda c: c + jnp.abs(normal(key)) + 1, jnp.abs(x)
+    )
+
+
+def same_key_in_a_condition(x, *, key):
+    return lax.while_loop(
+        lambda c: c.sum() < 5 + uniform(key), lambda c: c + jnp.abs(uniform(key)) + 1, x
+    )
+
+
+def carried_past_a_split(x, *, key):
+    def step(key, _):
+        return key, normal(jr.split(key)[1])
+
+    return x + lax.scan(step, key, None, 3)[1]
+
+
+def one_key_for_all_lanes(x, *, key):
+    keys = jnp.broadcast_to(key, (3, *key.shape))
+    return jax.vmap(lambda v, k: v + normal(k))(x, keys)
+
+
+def twice_in_each_lane(x, *, key):
+    return jax.vmap(lambda v, k: v * draw(k))(x, jr.split(key, 3))
+
+
+def unpacked_in_each_lane(x, *, key):
+    return jax.vmap(lambda v, k: v * draw(unpacked(k)[0]))(x, jr.split(key, 3))
+
+
+def lanes_and_parent(x, *, key):
+    return jax.vmap(lambda v, k: v + normal(k))(x, jr.split(key, 3)) * normal(key)
+
+
+def last_lane_again(x, *, key):
+    keys = jr.split(key, 3)
+    return jax.vmap(lambda v, k: v + normal(k))(x, keys) * normal(keys[2])
+
+
+def twice_in_a_branch_not_taken(x, *, key):
+    return lax.cond(x.sum() > 100, lambda: x * draw(key), lambda: x)
+
+
+def before_and_in_a_branch(x, *, key):
+    y = x + normal(key)
+    return lax.cond(x.sum() > 100, lambda: y * normal(key), lambda: y)
+
+
+def before_and_in_a_branch_of_lanes(x, *, key):
+    def one(v, k):
+        return normal(k) + lax.cond(v > 0, lambda: uniform(k), lambda: v)
+
+    return jax.vmap(one)(x, jr.split(key, 3))
+
+
+def twice_in_a_derivative(x, *, key):
+    @jax.custom_vjp
+    def f(x, key):
+        return x * draw(key)
+
+    f.defvjp(lambda x, key: (f(x, key), None), lambda _, ct: (ct, None))
+    return f(x, key)
+
+
+def twice_in_a_jvp(x, *, key):
+    f = jax.custom_jvp(lambda x, noise: x * noise)
+    f.defjvp(lambda primals, tangents: (f(*primals), tangents[0]))
+    return f(x, draw(key))
+
+
+def other_samplers(x, *, key):
+    return x * jr.gamma(key, 2.0) + jr.permutation(key, x)
+
+
+WRONG = [
+    parent_after_split, split_twice, folded_alike, split_and_folded_alike,
+    same_key_in_each_pass,
+    same_key_in_each_pass_of_while, same_key_in_a_condition, carried_past_a_split,
+    one_key_for_all_lanes, twice_in_each_lane, unpacked_in_each_lane, lanes_and_parent,
+    last_lane_again, twice_in_a_branch_not_taken, before_and_in_a_branch,
+    before_and_in_a_branch_of_lanes, twice_in_a_derivative, twice_in_a_jvp,
+    other_samplers,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KEYS)
+@pytest.mark.parametrize("stage", WRONG)
+def test_a_key_used_twice_is_found(stage, kind):
+    assert "one key is used" in found(stage, KEYS[kind]).what
+
+
+def one_side_or_the_other(x, *, key):
+    return lax.cond(x.sum() > 0, lambda: x * normal(key), lambda: x + uniform(key))
+
+
+def one_side_or_the_other_in_lanes(x, *, key):
+    def one(v, k):
+        return lax.cond(v > 0, lambda: (v, normal(k)), lambda: (uniform(k), v))
+
+    return jax.vmap(one)(x, jr.split(key, 3))
+
+
+def one_of_three_in_lanes(x, *, key):
+    def one(v, k):
+        sides = [lambda: normal(k), lambda: uniform(unpacked(k)[1]), lambda: v]
+        return lax.switch(v.astype(int), sides)
+
+    return jax.vmap(one)(x, jr.split(key, 3))
+
+
+def our_branches_in_lanes(x, *, key):
+    def small(v, *, key):
+        return v * normal(key)
+
+    def large(v, *, key):
+        return v + uniform(key)
+
+    stage = ep.batched(ep.cond(lambda v: v > 0, small, large))
+    return stage(x, key=key)
+
+
+def a_loop_whose_lanes_end_apart(x, *, key):
+    def one(n, key):
+        def step(carry):
+            i, key, s = carry
+            key, own = jr.split(key)
+            return i + 1, key, s + normal(own)
+
+        _, key, s = lax.while_loop(lambda c: c[0] < n, step, (0, key, 0.0))
+        return s * normal(key)
+
+    return x + jax.vmap(one)(jnp.arange(3), jr.split(key, 3))
+
+
+def counts_without_a_key(x, *, key):
+    rates = jnp.abs(x) + 1
+    return jax.vmap(jr.poisson)(jr.split(key, 3), rates).astype(x.dtype)
+
+
+def copied_on_purpose(x, *, key):
+    return x * normal(jr.clone(key)) + jax.jit(lambda k: normal(jr.clone(k)))(key)
+
+
+def constants(x, *, key):
+    one = normal(jr.key(0)) + normal(jr.key(0))
+    return x * one * normal(key)
+
+
+def many_passes(x, *, key):
+    def step(c, k):
+        return c + normal(k), None
+
+    return lax.scan(step, x, jr.split(key, 50))[0]
+
+
+def differentiates(x, *, key):
+    @jax.checkpoint
+    def energy(x):
+        return jnp.sin(x * normal(key, x.shape)).sum()
+
+    return jax.grad(energy)(x)
+
+
+def looks(x, *, key):
+    jax.debug.callback(lambda k: None, jr.key_data(key))
+    return x * normal(key)
+
+
+def shared_by_all_lanes(x, *, key):
+    return jax.vmap(lambda v: v + normal(key))(x)
+
+
+def looks_at_numbers(x, *, key):
+    return x * normal(key) if float(x[0]) > 0 else x
+
+
+RIGHT = [
+    one_side_or_the_other, one_side_or_the_other_in_lanes, one_of_three_in_lanes,
+    our_branches_in_lanes, a_loop_whose_lanes_end_apart, counts_without_a_key,
+    copied_on_purpose, constants, many_passes, differentiates, looks,
+    shared_by_all_lanes, looks_at_numbers,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KEYS)
+@pytest.mark.parametrize("stage", RIGHT)
+def test_a_key_that_only_looks_as_if_used_twice_is_not(stage, kind):
+    assert found(stage, KEYS[kind]) is None
+
+
+def _unknown(name, run, shape_of):
+    primitive = Primitive(name)
+    primitive.def_impl(run)
+    primitive.def_abstract_eval(shape_of)
+    return primitive.bind
+
+
+_moves = _unknown("moves_a_key", lambda key: key, lambda key: key)
+_draws = _unknown(
+    "draws_from_a_key",
+    lambda key: normal(key),
+    lambda key: ShapedArray((), jnp.float32),
+)
+
+
+def test_an_unknown_operation_switches_nothing_off():
+    assert found(lambda x, *, key: x * normal(_moves(key)), KEYS["new"]) is None
+    for wrong in (
+        lambda x, *, key: x * normal(_moves(key)) * normal(key),
+        lambda x, *, key: x * _draws(key) * normal(key),
+    ):
+        assert "one key is used" in found(wrong, KEYS["new"]).what
+
+
+def test_an_operation_that_hides_a_program_is_named():
+    def solves(x, *, key):
+        def inverse(_, b):
+            return b * (1 + uniform(key))
+
+        return lax.custom_linear_solve(lambda v: v, x, inverse, symmetric=True)
+
+    with pytest.warns(
+        UserWarning, match="inside `custom_linear_solve`.*that draws alo"
+    ):
+        assert found(solves, KEYS["new"]) is None
+
+
+@pytest.mark.parametrize("kind", KEYS)
+def test_the_law_says_where_a_key_is_used(kind):
+    def noise(x, *, key):
+        a, b = jr.split(key)
+        return x + draw(a)
+
+    with pytest.raises(AssertionError) as caught:
+        ept.check_stage(ep.chain(jnp.sin, noise), X, key=KEYS[kind])
+    text = str(caught.value)
+    assert "the law `key` is broken" in text and "stage: `1` (noise)" in text
+    assert "one key is used at test_planted_keys.py:" in text and "split it" in text
+
+
+def test_layers_that_were_given_one_key_are_found():
+    def twins(x, *, key):
+        drop = eqx.nn.Dropout(0.5)
+        return drop(x, key=key) + drop(2 * x, key=key)
+
+    with pytest.raises(AssertionError, match="one key is used at .* and again; split"):
+        ept.check_key(twins, X, key=KEYS["old"])
