@@ -13,6 +13,7 @@ from ..._stage import Composite, Scope, call, copy_state, is_stateful
 from ..._tree import join_path
 from ..._types import Key
 from .compare import Finding
+from .held import held
 from .trial import Packed, Trial
 
 Law = Callable[[Trial], Finding | None]
@@ -41,7 +42,9 @@ def trials_inside(trial: Trial) -> dict[str, Trial]:
     seen = _Seen()
     with contextlib.suppress(Exception):
         spied = _with_spies(trial.stage, seen)
-        call(spied, (trial.x,), copy_state(trial.state), Scope(trial.key))
+        # A stage that keeps its input is seen to do so if this is another than before.
+        x = jtu.tree_map(lambda v: v.copy() if eqx.is_array(v) else v, trial.x)
+        call(spied, (x,), copy_state(trial.state), Scope(trial.key))
     return seen
 
 
@@ -69,13 +72,13 @@ class _Spy(eqx.nn.StatefulLayer):
         given, state = args, None
         if self.is_stateful():
             *given, state = args
-        copy = copy_state(state)
+        copy, before = copy_state(state), held(self.stage)
         y, new = call(self.stage, tuple(given), state, Scope(key))
         known = not any(isinstance(v, Tracer) for v in jtu.tree_leaves((args, key)))
         if known and self.name not in self.seen:
             one = len(given) == 1
             stage, x = (self.stage, given[0]) if one else (Packed(self.stage), given)
-            self.seen[self.name] = Trial(stage, x, copy, key)
+            self.seen[self.name] = Trial(stage, x, copy, key, before)
         return (y, new) if self.is_stateful() else y
 
 

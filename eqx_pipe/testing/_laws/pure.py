@@ -7,6 +7,7 @@ import jax
 from jaxtyping import PyTree
 
 from .compare import Finding, Tolerance, raised, same_bits
+from .held import held
 from .report import check
 from .trial import Trial, evaluate, snapshot
 
@@ -15,13 +16,13 @@ RULE = "a stage depends on its arguments alone, and changes none of them."
 
 def law(trial: Trial, tolerance: Tolerance) -> Finding | None:
     """What `check_pure` finds."""
-    before = snapshot((trial.stage, trial.x))
+    before = trial.held if trial.held is not None else held(trial.stage)
     given = snapshot(trial.x)  # a copy, so that writing into it harms nobody
     fresh = trial.on(given)
     first = snapshot(fresh.again())
-    written = _changes(before, (trial.stage, given))
-    if written:
-        return written
+    found = _written(trial.x, given) or _changed(before, trial.stage)
+    if found:
+        return found
     found = same_bits(
         fresh.again(), first, ("the second time", "the first time")
     ) or same_bits(first, trial.plain, ("the second time", "the first time"))
@@ -30,15 +31,28 @@ def law(trial: Trial, tolerance: Tolerance) -> Finding | None:
     if len(trial.examples) > 1:
         ways = ("after calls on other inputs", "before them")
         found = same_bits(fresh.again(), first, ways)
-    return found or _changes(before, (trial.stage, given)) or _leak(trial)
+    written = _written(trial.x, given) or _changed(before, trial.stage)
+    return found or written or _leak(trial)
 
 
-def _changes(before: PyTree, after: PyTree) -> Finding | None:
-    for name, old, new in zip(("the stage", "its input"), before, after, strict=True):
-        found = same_bits(new, old, ("after the call", "before"))
-        if found:
-            what = f"a call changed {name}: {found.what}"
-            return Finding("change", found.leaf, what)
+def _written(x: PyTree, given: PyTree) -> Finding | None:
+    found = same_bits(given, x, ("after the call", "before"))
+    if found:
+        what = f"a call changed its input: {found.what}"
+        return Finding("change", found.leaf, what)
+    return None
+
+
+def _changed(before: dict[str, Any], stage: Any) -> Finding | None:
+    after = held(stage)
+    for name in (*after, *before):
+        if name not in before or name not in after or before[name] != after[name]:
+            what = (
+                f"a call changed `stage{name}`; return what is to be remembered, or "
+                "keep it in an `equinox.nn.State` (or, if it only saves time, by "
+                "`functools.cache`)"
+            )
+            return Finding("change", "", what)
     return None
 
 
@@ -67,7 +81,11 @@ def check_pure(
     """Checks that a stage has no hidden state and writes into nothing.
 
     Called again, also after calls on other inputs, it gives the same bits; neither the
-    stage nor its input is another than before; it keeps hold of no tracer.
+    stage nor its input is another than before the first call; it keeps hold of no
+    tracer. To the stage belong its fields and attributes, the variables that it closes
+    over, and the globals that its code names, also by way of functions of its package.
+    What `functools.cache`, `functools.cached_property` and `jax.jit` remember does not
+    count.
 
     **Arguments:** those of `check_stage`.
 

@@ -24,6 +24,7 @@ from ..._stage import (
 )
 from ..._tree import is_key_array
 from ..._types import Key
+from .held import held
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,6 +39,7 @@ class Trial:
     x: PyTree
     state: eqx.nn.State | None = None
     key: Key | None = None
+    held: dict[str, Any] | None = None  # what the stage held before any call
 
     def again(self) -> PyTree:
         """What another plain call gives."""
@@ -104,7 +106,7 @@ def trial_of(function: str, stage: Any, x: PyTree, state: Any, key: Any) -> Tria
     child = lifted(stage)
     check_key(function, key)
     check_state(function, child, state)
-    trial = Trial(child, x, state, key)
+    trial = Trial(child, x, state, key, held(child))
     try:
         trial.plain  # noqa: B018
     except Exception as error:

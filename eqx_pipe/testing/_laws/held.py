@@ -1,0 +1,163 @@
+"""What a stage could write into: fields, attributes, closures, globals that it names.
+
+Containers, modules (`equinox.Module`) and functions are looked into, objects and
+functions of other libraries are not, since these may keep caches: `functools.cache`,
+`functools.cached_property` and `jax.jit` are no hidden state. A library is whatever
+does not belong to the package that the stage comes from. Arrays of JAX, and what is
+not looked into, are known by their identity.
+"""
+
+import collections
+import functools as ft
+import hashlib
+import sys
+import types
+from collections.abc import Iterator
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.tree_util as jtu
+import numpy as np
+
+from ..._stage import Lift
+
+_LIBRARIES = {"jax", "jaxlib", "equinox", "numpy", "jaxtyping", "beartype", "eqx_pipe"}
+_LIBRARIES |= sys.stdlib_module_names
+_PLAIN = bool | int | float | complex | str | bytes | type(None)
+_DEEPEST = 8
+_LONG = 1000  # entries of a container from which on only their identities are looked at
+
+
+class Same:
+    """Something that is equal to itself alone, and is kept alive to stay so."""
+
+    def __init__(self, *values: Any):
+        self.values = values
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, Same)
+            and len(self.values) == len(other.values)
+            and all(map(lambda a, b: a is b, self.values, other.values))
+        )
+
+
+def held(stage: Any) -> dict[str, Any]:
+    """By name, what stands for each thing that a stage holds; to be compared."""
+    found: dict[str, Any] = {}
+    seen: dict[int, Any] = {}
+    stage = stage.fn if isinstance(stage, Lift) else stage
+    queue = collections.deque([("", stage, _package(stage), 0)])
+    while queue:
+        name, value, package, depth = queue.popleft()
+        if id(value) in seen and not isinstance(value, _PLAIN):
+            continue
+        seen[id(value)] = value
+        found[name] = _token(value)
+        if depth < _DEEPEST:
+            for part, inner in _parts(value, package):
+                # A stage inside a pipeline has a package of its own.
+                own = package or _package(inner)
+                queue.append((f"{name}{part}", inner, own, depth + 1))
+    return found
+
+
+def _package(value: Any) -> str | None:
+    """The package that something comes from; `None` for a library."""
+    module = getattr(value, "__module__", None) or type(value).__module__
+    root = _root(str(module))
+    return None if root in _LIBRARIES else root
+
+
+def _root(module: str) -> str:
+    return module.partition(".")[0]
+
+
+def _token(value: Any) -> Any:
+    if isinstance(value, _PLAIN):
+        return type(value), repr(value)
+    if isinstance(value, np.ndarray) and value.dtype != object:
+        data = np.ascontiguousarray(value).view(np.uint8)
+        return value.shape, value.dtype, hashlib.blake2b(data).digest()
+    if isinstance(value, set | frozenset):
+        return frozenset(value)
+    if isinstance(value, dict):
+        return list(value)
+    if isinstance(value, list | tuple | collections.deque):
+        return Same(*value) if len(value) > _LONG else len(value)
+    return Same(value)
+
+
+def _parts(value: Any, package: str | None) -> Iterator[tuple[str, Any]]:
+    """What a value holds, and how it is reached."""
+    if isinstance(value, _PLAIN | np.ndarray | jax.Array | set | frozenset):
+        return
+    if isinstance(value, dict):
+        if len(value) <= _LONG:
+            yield from ((f"[{key!r}]", item) for key, item in value.items())
+    elif isinstance(value, list | tuple | collections.deque):
+        if len(value) <= _LONG:
+            yield from ((f"[{i}]", item) for i, item in enumerate(value))
+    elif isinstance(value, ft.partial):
+        yield from ((f".{n}", getattr(value, n)) for n in ("func", "args", "keywords"))
+    elif isinstance(value, types.MethodType):
+        yield from ((f".{n}", getattr(value, n)) for n in ("__self__", "__func__"))
+    elif isinstance(value, types.FunctionType):
+        if package and _package(value) == package:
+            yield from _function_parts(value, package)
+    elif hasattr(value, "__wrapped__"):  # made by `jax.jit`, `functools.cache`, ...
+        yield ".__wrapped__", value.__wrapped__
+    elif isinstance(value, type):
+        if package and _package(value) == package:
+            yield from _class_parts(value, package)
+    elif isinstance(value, eqx.Module) or (package and _package(value) == package):
+        yield from _attributes(value)
+        yield ".__class__", type(value)
+    elif not jtu.all_leaves([value]):
+        yield from ((f"[{i}]", v) for i, v in enumerate(jtu.tree_leaves(value)))
+
+
+def _function_parts(fn: types.FunctionType, package: str) -> Iterator[tuple[str, Any]]:
+    yield from ((f".{name}", value) for name, value in vars(fn).items())
+    for name, cell in zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True):
+        try:
+            yield f" > {name}", cell.cell_contents
+        except ValueError:  # not yet filled
+            continue
+    defaults = [*(fn.__defaults__ or ()), *(fn.__kwdefaults__ or {}).values()]
+    yield from ((f" > default {i}", value) for i, value in enumerate(defaults))
+    names = dict.fromkeys(_names(fn.__code__))
+    for name in names:
+        value = fn.__globals__.get(name)
+        yield f" > {name}", value
+        if isinstance(value, types.ModuleType) and _root(value.__name__) == package:
+            inner = vars(value)
+            yield from ((f" > {name}.{n}", inner[n]) for n in names if n in inner)
+
+
+def _names(code: types.CodeType) -> Iterator[str]:
+    """The names that code, and code inside of it, looks up."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _names(constant)
+
+
+def _class_parts(cls: type, package: str) -> Iterator[tuple[str, Any]]:
+    """Attributes that all instances share, and methods."""
+    for base in cls.__mro__:
+        if _package(base) == package:
+            for name in vars(base):
+                if not name.startswith(("__", "_abc_")) or name == "__call__":
+                    value = getattr(base, name, None)
+                    yield f".{name}", getattr(value, "fget", value)
+
+
+def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
+    slots = [name for t in type(value).__mro__ for name in getattr(t, "__slots__", ())]
+    names = [*getattr(value, "__dict__", ()), *slots]
+    for name in dict.fromkeys(names):
+        memo = isinstance(getattr(type(value), name, None), ft.cached_property)
+        if not memo and hasattr(value, name):
+            yield f".{name}", getattr(value, name)

@@ -1,0 +1,234 @@
+"""Stages that write into something when they are first called, and some that do not."""
+
+import dataclasses
+import functools as ft
+import types
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+
+import eqx_pipe as ep
+import eqx_pipe.testing as ept
+
+X = jnp.array([1.0, -2.0, 3.0])
+LAST, SEEN, TABLE, COUNT = {}, [], np.zeros(3), 0
+HERE = types.ModuleType(__name__)
+HERE.last = {}
+
+
+class Remembers:
+    def __init__(self):
+        self.cache = {}
+
+    def __call__(self, x):
+        self.cache["last"] = x
+        return jnp.sin(x)
+
+
+class SetsAnAttribute(Remembers):
+    def __call__(self, x):
+        self.known = True
+        return jnp.sin(x)
+
+
+class Slots:
+    __slots__ = ("known",)
+
+    def __call__(self, x):
+        self.known = True
+        return jnp.sin(x)
+
+
+class Shares:
+    cache = {}
+
+    def __call__(self, x):
+        self.cache["last"] = x
+        return jnp.sin(x)
+
+
+class Layer(eqx.Module):
+    cache: dict = eqx.field(static=True)
+
+    def __call__(self, x, *, key=None):
+        self.cache.setdefault("first", x.shape)
+        return jnp.sin(x)
+
+
+class Layered(eqx.Module):
+    def __call__(self, x, *, key=None):
+        return helper(x)
+
+
+def into_a_global(x):
+    LAST["x"] = x
+    return jnp.sin(x)
+
+
+def helper(x):
+    LAST.setdefault("shape", x.shape)
+    return jnp.sin(x)
+
+
+def by_a_helper(x):
+    return helper(x)
+
+
+def in_an_inner_function(x):
+    return jax.tree.map(lambda v: SEEN.append(v.shape) or jnp.sin(v), x)
+
+
+def into_a_module(x):
+    HERE.last.setdefault("shape", x.shape)
+    return jnp.sin(x)
+
+
+def into_a_global_array(x):
+    TABLE[0] = 7.0
+    return jnp.sin(x)
+
+
+def counts(x):
+    global COUNT
+    COUNT = 1
+    return jnp.sin(x)
+
+
+def into_a_default(x, last={}):  # noqa: B006
+    last.setdefault("shape", x.shape)
+    return jnp.sin(x)
+
+
+def into_itself(x):
+    into_itself.last = x.shape
+    return jnp.sin(x)
+
+
+def into_a_closure():
+    last = []
+
+    def stage(x):
+        last[:] = [x.shape]
+        return jnp.sin(x)
+
+    return stage
+
+
+def rebinds():
+    last = None
+
+    def stage(x):
+        nonlocal last
+        last = x.shape
+        return jnp.sin(x)
+
+    return stage
+
+
+def to_a_given(last, x):
+    last["x"] = x.shape
+    return jnp.sin(x)
+
+
+WRITES = {
+    "a dict of its own": Remembers,
+    "an attribute": SetsAnAttribute,
+    "a slot": Slots,
+    "a dict of its class": Shares,
+    "a static field": lambda: Layer({}),
+    "a global of a function that a module calls": Layered,
+    "a global dict": lambda: into_a_global,
+    "a global dict, by a helper": lambda: by_a_helper,
+    "a global list, in a lambda": lambda: in_an_inner_function,
+    "a dict of another module": lambda: into_a_module,
+    "a global array": lambda: into_a_global_array,
+    "a global number": lambda: counts,
+    "a default": lambda: into_a_default,
+    "an attribute of the function": lambda: into_itself,
+    "a list in a closure": into_a_closure,
+    "a variable of a closure": rebinds,
+    "an argument of a partial": lambda: ft.partial(to_a_given, {}),
+    "a bound method's object": lambda: Remembers().__call__,
+    "behind jit": lambda: jax.jit(into_a_closure()),
+    "behind vmap": lambda: jax.vmap(into_a_closure()),
+    "inside a pipeline": lambda: ep.chain(jnp.tanh, ep.parallel(jnp.sin, Remembers())),
+}
+
+
+@pytest.fixture(autouse=True)
+def clean():
+    (default,) = into_a_default.__defaults__
+    for container in (LAST, SEEN, HERE.last, Shares.cache, default):
+        container.clear()
+    globals()["COUNT"], TABLE[0] = 0, 0.0
+    vars(into_itself).clear()
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_a_write_by_the_first_call_is_caught(name):
+    with pytest.raises(AssertionError) as caught:
+        ept.check_pure(WRITES[name](), X)
+    assert "law `pure`" in str(caught.value) and "a call changed" in str(caught.value)
+
+
+def test_the_message_says_what_was_changed_and_what_to_do():
+    with pytest.raises(AssertionError) as caught:
+        ept.check_stage(ep.chain(jnp.sin, Remembers()), X)
+    text = str(caught.value)
+    assert "stage: `1` (Remembers)" in text and "a call changed `stage.cache" in text
+    assert "State" in text and "functools.cache" in text
+    with pytest.raises(AssertionError, match=r"`stage > helper > LAST`"):
+        ept.check_pure(by_a_helper, X)
+
+
+@ft.cache
+def window(size):
+    return np.hanning(size)
+
+
+def memoised(x):
+    return x * jnp.asarray(window(x.size), x.dtype)
+
+
+@dataclasses.dataclass
+class Lazy:
+    scale: float
+
+    @ft.cached_property
+    def table(self):
+        return np.full(3, self.scale, np.float32)
+
+    def __call__(self, x):
+        return x * self.table
+
+
+NETWORK = eqx.nn.MLP(3, 3, 4, 1, key=jr.key(0))
+
+
+def calls_a_network(x):
+    return NETWORK(x)
+
+
+def with_itself(x):
+    return x if x.ndim else with_itself(x[None])[0]
+
+
+@pytest.mark.parametrize(
+    "stage",
+    [
+        memoised,
+        Lazy(2.0),
+        jax.jit(memoised),
+        eqx.filter_jit(memoised),
+        calls_a_network,
+        with_itself,
+        ep.batched(lambda x: jnp.interp(x, jnp.arange(3.0), X)),
+        ep.lift(np.tanh),
+    ],
+)
+def test_a_memo_is_no_hidden_state(stage):
+    ept.check_pure(stage, X)
