@@ -43,11 +43,13 @@ def guards_in(jaxpr: Any) -> tuple[Guards | None, ...]:
         needed = [known[v] for v in eqn.outvars if v in known]
         if eqn.effects:
             needed.append(frozenset())
-        found.append(frozenset.intersection(*needed) if needed else None)
         if not needed:
+            found.append(None)
             continue
+        guards = frozenset.intersection(*needed)
+        found.append(guards)
         is_select = eqn.primitive.name == "select_n"
         for side, variable in enumerate(eqn.invars, start=-1):
             chosen = {(root(eqn.invars[0]), side)} if is_select and side >= 0 else set()
-            meet(variable, found[-1] | chosen)
+            meet(variable, guards | chosen)
     return tuple(reversed(found))

@@ -78,8 +78,8 @@ def _token(value: Any) -> Any:
     if isinstance(value, _PLAIN):
         return type(value), repr(value)
     if isinstance(value, np.ndarray) and value.dtype != object:
-        data = np.ascontiguousarray(value).view(np.uint8)
-        return value.shape, value.dtype, hashlib.blake2b(data).digest()
+        data = hashlib.blake2b(value.tobytes()).digest()
+        return value.shape, str(value.dtype), data
     if isinstance(value, set | frozenset):
         return frozenset(value)
     if isinstance(value, dict):

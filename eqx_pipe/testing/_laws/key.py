@@ -200,9 +200,17 @@ def check_key(
     draws random numbers.) Where the stage draws, but a gate that is closed for `x` and
     for a few random inputs hides it, the last cannot be decided and is not asked.
 
+    Keys are told apart by their bits, of old keys (`PRNGKey`) as of new ones, lane by
+    lane under `vmap`, and in the first 16 passes of a loop. Splitting uses a key up,
+    `fold_in` does not. The sides of a branch may use the same key, and so may a
+    `jax.random.clone`. A key that a function under `vmap` closes over is drawn from
+    once, for all lanes together.
+
     **Arguments:** those of `check_stage`; a `key` is needed.
 
     **Raises:** `AssertionError` if the law is broken.
+
+    **Warns:** if keys go where they cannot be followed, naming the operation.
     """
     __tracebackhide__ = True
     if key is None:

@@ -37,7 +37,9 @@ _LOOK = {"random_unwrap", "eq", "ne", "debug_callback", "debug_print"}
 
 # Of the lines that lead to an operation, those of these are of no help.
 _PACKAGE = sys.modules["eqx_pipe"]
-_NOT_THE_USERS = tuple(os.path.dirname(m.__file__ or "") for m in (jax, eqx, _PACKAGE))
+_NOT_THE_USERS = tuple(
+    os.path.join(os.path.dirname(m.__file__ or ""), "") for m in (jax, eqx, _PACKAGE)
+)
 
 
 class Reused(Exception):

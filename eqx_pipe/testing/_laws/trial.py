@@ -122,8 +122,9 @@ def _traced(given: PyTree, chosen: Any) -> tuple[Any, list[Any]]:
     leaves, structure = jtu.tree_flatten(traced)
 
     def run(*leaves: Any) -> PyTree:
-        key, *others = eqx.combine(jtu.tree_unflatten(structure, leaves), rest)
-        return eqx.filter(evaluate(*others, key), eqx.is_array)
+        whole = eqx.combine(jtu.tree_unflatten(structure, leaves), rest)
+        key, stage, x, state = whole
+        return eqx.filter(evaluate(stage, x, state, key), eqx.is_array)
 
     return jax.make_jaxpr(run)(*leaves), leaves
 
