@@ -206,6 +206,31 @@ class Lazy:
         return x * self.table
 
 
+class Full(eqx.Module):
+    """All that a class may hold beside what it remembers."""
+
+    scale: jax.Array
+
+    @classmethod
+    def make(cls):
+        return cls(X)
+
+    @staticmethod
+    def shift(x):
+        return x + 1
+
+    @property
+    def half(self):
+        return self.scale / 2
+
+    @eqx.filter_jit
+    def again(self, x):
+        return x * self.half
+
+    def __call__(self, x, *, key=None):
+        return self.again(self.shift(x))
+
+
 NETWORK = eqx.nn.MLP(3, 3, 4, 1, key=jr.key(0))
 
 
@@ -222,6 +247,9 @@ def with_itself(x):
     [
         memoised,
         Lazy(2.0),
+        Full.make(),
+        Full.make().__call__,
+        Full.make().again,
         jax.jit(memoised),
         eqx.filter_jit(memoised),
         calls_a_network,

@@ -148,16 +148,19 @@ def _class_parts(cls: type, package: str) -> Iterator[tuple[str, Any]]:
     """Attributes that all instances share, and methods."""
     for base in cls.__mro__:
         if _package(base) == package:
-            for name in vars(base):
+            for name, value in vars(base).items():
                 if not name.startswith(("__", "_abc_")) or name == "__call__":
-                    value = getattr(base, name, None)
+                    # As it is stored: a bound method is another at each look.
+                    value = getattr(value, "__func__", value)
                     yield f".{name}", getattr(value, "fget", value)
 
 
 def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
-    slots = [name for t in type(value).__mro__ for name in getattr(t, "__slots__", ())]
-    names = [*getattr(value, "__dict__", ()), *slots]
-    for name in dict.fromkeys(names):
-        memo = isinstance(getattr(type(value), name, None), ft.cached_property)
-        if not memo and hasattr(value, name):
-            yield f".{name}", getattr(value, name)
+    for name, inner in getattr(value, "__dict__", {}).items():
+        if not isinstance(getattr(type(value), name, None), ft.cached_property):
+            yield f".{name}", inner
+    for cls in type(value).__mro__:
+        slots = vars(cls).get("__slots__", ())
+        for name in [slots] if isinstance(slots, str) else slots:
+            if hasattr(value, name) and name not in ("__dict__", "__weakref__"):
+                yield f".{name}", getattr(value, name)
