@@ -315,7 +315,8 @@ def counts_without_a_key(x, *, key):
 
 
 def copied_on_purpose(x, *, key):
-    return x * normal(jr.clone(key)) + jax.jit(lambda k: normal(jr.clone(k)))(key)
+    cloned = x * normal(jr.clone(key)) + jax.jit(lambda k: normal(jr.clone(k)))(key)
+    return cloned * draw(*unpacked(key))
 
 
 def constants(x, *, key):

@@ -203,8 +203,8 @@ def check_key(
     Keys are told apart by their bits, of old keys (`PRNGKey`) as of new ones, lane by
     lane under `vmap`, and in the first 16 passes of a loop. Splitting uses a key up,
     `fold_in` does not. The sides of a branch may use the same key, and so may a
-    `jax.random.clone`. A key that a function under `vmap` closes over is drawn from
-    once, for all lanes together.
+    `jax.random.clone`. What JAX draws once for all lanes of a `vmap`, from a key that
+    the function closes over, counts once; lanes that hold equal keys are found.
 
     **Arguments:** those of `check_stage`; a `key` is needed.
 

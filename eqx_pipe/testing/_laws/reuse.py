@@ -35,6 +35,8 @@ PASSES = 16
 # These take a key and give none, and yet do not use it up.
 _LOOK = {"random_unwrap", "eq", "ne", "debug_callback", "debug_print"}
 
+_FIRST_CLONE = 0xC10E0000
+
 # Of the lines that lead to an operation, those of these are of no help.
 _PACKAGE = sys.modules["eqx_pipe"]
 _NOT_THE_USERS = tuple(
@@ -155,8 +157,8 @@ class _Walk:
                 if node.varies and (_is_key(v) or name == "rng_bit_generator"):
                     self.use(node, place or _place(eqn), guards, lanes)
         if name == "random_clone":
-            # A clone is another key, which the walk makes so; its draws are not seen.
-            number = next(self.clones)
+            # Meant to be used again: for the walk another key, that no split gives.
+            number = _FIRST_CLONE + next(self.clones)
             return [_Node.of(lambda key: jr.fold_in(key, number), inputs)]
         # A checkpoint that is differentiated runs what was run before again.
         if not _uses_inside(eqn) or params.get("differentiated"):
@@ -284,9 +286,8 @@ def _is_call_of(body: Any, eqn: Any) -> bool:
     """Whether an operation hands all its inputs to a program, and gives its outputs."""
 
     def forms(variables: Any) -> list[Any]:
-        return [
-            [getattr(v.aval, n, None) for n in ("shape", "dtype")] for v in variables
-        ]
+        avals = [v.aval for v in variables]
+        return [(getattr(a, "shape", None), getattr(a, "dtype", None)) for a in avals]
 
     jaxpr = opened(body)[0]
     same_inputs = forms(jaxpr.invars) == forms(eqn.invars)
