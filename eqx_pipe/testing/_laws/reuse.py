@@ -45,7 +45,7 @@ _NOT_THE_USERS = tuple(
 
 
 class Reused(Exception):
-    """One key is drawn from twice; the message says where."""
+    """One key is used twice; the message says where, and what to do."""
 
 
 class Unknown(Exception):
@@ -200,11 +200,17 @@ class _Walk:
         fresh: set[bytes] = set()
         for key in _rows(node.get(), [v.get() for v in lanes]):
             if key in fresh:
-                raise Reused(f"one key is used in several lanes at {place}")
+                raise Reused(
+                    f"one key is used in several lanes at {place}; split it, a key for "
+                    "each lane, or draw once and hand in what was drawn"
+                )
             for earlier, where in self.used.get(key, ()):
                 if not exclusive(earlier, guards):
                     again = "and again" if where == place else f"and at {place}"
-                    raise Reused(f"one key is used at {where} {again}")
+                    raise Reused(
+                        f"one key is used at {where} {again}; split it first, or, if "
+                        "this is meant, use its `jax.random.clone`"
+                    )
             fresh.add(key)
         for key in fresh:
             self.used[key] = (*self.used.get(key, ()), (guards, place))
