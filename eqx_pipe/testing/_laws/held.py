@@ -25,6 +25,7 @@ from ..._stage import Lift
 _LIBRARIES = {"jax", "jaxlib", "equinox", "numpy", "jaxtyping", "beartype", "eqx_pipe"}
 _LIBRARIES |= sys.stdlib_module_names
 _PLAIN = bool | int | float | complex | str | bytes | type(None)
+_CLOSED = np.ndarray | jax.Array | set | frozenset | types.ModuleType
 _DEEPEST = 8
 _LONG = 1000  # entries of a container from which on only their identities are looked at
 
@@ -91,7 +92,7 @@ def _token(value: Any) -> Any:
 
 def _parts(value: Any, package: str | None) -> Iterator[tuple[str, Any]]:
     """What a value holds, and how it is reached."""
-    if isinstance(value, _PLAIN | np.ndarray | jax.Array | set | frozenset):
+    if isinstance(value, _PLAIN | _CLOSED):
         return
     if isinstance(value, dict):
         if len(value) <= _LONG:
