@@ -105,7 +105,7 @@ def test_every_entry_has_a_column(which, shapes):
     # The entries of one output are numbered, and leaves are in JAX's order.
     numbers = numbered(dict(shapes))(None)
     expected = np.concatenate([np.ravel(x) for x in jtu.tree_leaves(numbers)])
-    assert frame.iloc[-1, points.shape[1] :].tolist() == expected.tolist()
+    assert frame.iloc[-1, points.shape[1] :].tolist() == [*expected.tolist(), 1]
 
 
 def test_dims_of_an_output_are_no_dims_of_the_space(tmp_path):
@@ -143,15 +143,15 @@ def test_an_output_is_not_called_as_the_dim_of_another():
     data = result.to_xarray()
     assert list(data.data_vars) == ["u", "result.u.0"] and data["u"].dims[1] == "u.0"
     frame = result.to_pandas()
-    assert list(frame.columns) == ["a", "u.0", "u.1", "result.u.0"]
-    assert frame.iloc[1].tolist() == [1, 0, 1, 5]
+    assert list(frame.columns) == ["a", "u.0", "u.1", "result.u.0", "status"]
+    assert frame.iloc[1].tolist() == [1, 0, 1, 5, 1]
 
 
 def test_coordinates_keep_their_columns():
     frame = ep.sweep(lambda p: {"theta": 10 * jnp.stack(p["theta"])}, THETA).to_pandas()
-    names = ["theta.0", "theta.1", "result.theta.0", "result.theta.1"]
+    names = ["theta.0", "theta.1", "result.theta.0", "result.theta.1", "status"]
     assert list(frame.columns) == names
-    assert frame.iloc[1].tolist() == [1, 4, 10, 40]
+    assert frame.iloc[1].tolist() == [1, 4, 10, 40, 1]
 
 
 def test_the_status_is_not_called_as_an_axis():
@@ -159,6 +159,9 @@ def test_the_status_is_not_called_as_an_axis():
     data = ep.sweep(lambda p: p["status"], space).to_xarray()
     assert data["sweep.status"].values.tolist() == [3]
     assert data["sweep.sweep.status"].shape == (2, 1)
+    frame = ep.sweep(lambda p: {"status": p["status"]}, space).to_pandas()
+    names = ["status", "sweep.status", "result.status", "sweep.sweep.status"]
+    assert list(frame.columns) == names
 
 
 def _pair(x):

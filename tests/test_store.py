@@ -313,6 +313,9 @@ def test_points_that_fail_are_stored_as_failed(tmp_path):
     assert np.array_equal(result.ok, memory.ok) and not result.ok[11:].any()
     same_dataset(result.to_xarray(), memory.to_xarray())
     assert result.to_xarray()["status"].values.tolist() == [1] * 11 + [2] * 2
+    frame = result.to_pandas()
+    assert frame["1"].tolist() == [1] * 11 + [0] * 2  # which alone would be a number
+    assert frame["status"].tolist() == [1] * 11 + [2] * 2
 
 
 @pytest.mark.parametrize("first", [{}, {"part": (0, 2)}])

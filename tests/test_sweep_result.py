@@ -122,7 +122,7 @@ def test_pandas_has_dotted_names(result):
     frame = result.to_pandas()
     assert list(frame.columns) == [
         "rate", "net.width", "start.0", "start.1", "start.2",
-        "loss", "path.0", "path.1", "path.2", "result.rate",
+        "loss", "path.0", "path.1", "path.2", "result.rate", "status",
     ]  # fmt: skip
     assert len(frame) == 6
     assert frame["net.width"].tolist() == [8, 16] * 3

@@ -61,7 +61,7 @@ def test_names_keep_the_order_in_which_they_were_written():
     result = ep.sweep(lambda p: p["z"] * 10 + p["a"], space)
     assert result.grid().tolist() == [[11, 12, 13], [21, 22, 23]]
     assert result.to_xarray()["value"].dims == ("z", "a")
-    assert list(result.to_pandas().columns) == ["z", "a", "value"]
+    assert list(result.to_pandas().columns) == ["z", "a", "value", "status"]
 
 
 def test_two_loops_over_one_space_or_result_do_not_disturb_each_other():
@@ -79,7 +79,8 @@ def test_arrays_and_groups_stand_in_a_product():
         "high": ep.Values([1.0, 5.0], dim="range"),
     }
     frame = ep.sweep(lambda p: p["w"].sum() + p["high"], space).to_pandas()
-    assert list(frame.columns) == ["w.0", "w.1", "w.2", "low", "high", "value"]
+    names = ["w.0", "w.1", "w.2", "low", "high", "value", "status"]
+    assert list(frame.columns) == names
     assert frame["value"].tolist() == [4, 8, 13, 17]
 
 

@@ -10,6 +10,8 @@ from .scale import columns_of, value_text
 
 MOST_ENTRIES = 20
 
+_ROUNDING = 1e-6
+
 
 def pick(
     function: str, data: Any, variable: Any, sel: Any, asked: Iterable[Any]
@@ -126,7 +128,7 @@ def _select(function: str, array: Any, name: Any, value: Any) -> tuple[Any, str]
             cure = f"Give a position from 0 to {n - 1}."
             raise ValueError(message(function, f"`sel[{name!r}]` is {at}.", cure))
     elif values.dtype.kind in "iufb" and _is_number(value):
-        at = int(np.nanargmin(np.abs(values.astype(float) - float(value))))
+        at = _nearest(function, name, values.astype(float), float(value))
     else:
         found = np.flatnonzero([v == value for v in values.tolist()])
         if not len(found):
@@ -134,6 +136,23 @@ def _select(function: str, array: Any, name: Any, value: Any) -> tuple[Any, str]
             raise ValueError(message(function, wrong, nearest(value, values.tolist())))
         at = int(found[0])
     return _at(array, dim, at, None if values is None else str(name))
+
+
+def _nearest(function: str, name: Any, values: Any, value: float) -> int:
+    """The position of the nearest of some values, none of which is far outside."""
+    least, most = float(np.nanmin(values)), float(np.nanmax(values))
+    # A number that was given as a decimal is not quite the coordinate's.
+    margin = _ROUNDING * max(abs(least), abs(most))
+    if not least - margin <= value <= most + margin:
+        raise ValueError(
+            message(
+                function,
+                f"`sel[{name!r}]` is {value:.6g}, and `{name}` goes from {least:.6g} "
+                f"to {most:.6g}.",
+                "Give a value in this range: the point nearest to it is drawn.",
+            )
+        )
+    return int(np.nanargmin(np.abs(values - value)))
 
 
 def _at(array: Any, dim: str, at: int, name: str | None = None) -> tuple[Any, str]:

@@ -16,14 +16,6 @@ def arrange(
 
     Raises a `ValueError` if the axes do not form a space.
     """
-    if not axes:
-        raise ValueError(
-            message(
-                "Space",
-                "`tree` has no axis in it.",
-                "Put a `Linspace`, `Geomspace` or `Values` in the place of a leaf.",
-            )
-        )
     lengths = {name: _length(name, axis) for name, axis in axes.items()}
     if POINT in axes:
         raise ValueError(

@@ -66,6 +66,7 @@ class Linspace(NamedAxis):
         self.n = operator.index(n)
         self.dim = dim
         self.lookup = tabulate(
+            "Linspace",
             lambda xp, t: a + (b - a) * t,  # as `numpy.linspace`: (-1, 2, 4) hits 0
             lambda xp, t: (b - a) * t,
             first,
@@ -141,7 +142,7 @@ class Geomspace(NamedAxis):
         def part(xp: Any, t: Any) -> Any:
             return 10.0 ** ((xp.log10(xp.abs(b)) - xp.log10(xp.abs(a))) * t)
 
-        self.lookup = tabulate(whole, part, first, last, self.n)
+        self.lookup = tabulate("Geomspace", whole, part, first, last, self.n)
 
     def __len__(self) -> int:
         return self.n
@@ -235,9 +236,10 @@ def _dim_text(dim: str | None) -> str:
 
 
 def _spaced_text(name: str, lookup: Lookup, n: int, dim: str | None) -> str:
-    ends = lookup.coarse[0], lookup.coarse[-1]
-    if isinstance(lookup.coarse, Tracer) or ends[0].ndim:
-        shown = f"{lookup.coarse.dtype}{list(ends[0].shape)}"
+    table = lookup.coarse
+    if isinstance(table, Tracer) or table.ndim > 1:
+        shown = f"{table.dtype}{list(table.shape[1:])}"
     else:
-        shown = ", ".join(f"{x.item():.6g}" for x in ends)
+        first, last = map(float, np.asarray(table)[[0, -1]])
+        shown = f"{first:.6g}, {last:.6g}"
     return f"{name}({shown}, {n}{_dim_text(dim)})"

@@ -11,6 +11,7 @@ from jaxtyping import Array
 from .._check import check_draws
 from .._errors import describe_value, message
 from .._tree import is_key_array
+from .narrow import check_fits, warn_if_alike
 
 _NUMBERS = "biufcV"
 """NumPy's letters for numbers; JAX's small dtypes such as bfloat16 have `V`."""
@@ -86,9 +87,9 @@ def _check_joined(values: list[Any], arrays: list[Array]) -> None:
     except ValueError as error:  # strict promotion, or dtypes that have no common one
         found = ", ".join(sorted({str(array.dtype) for array in arrays}))
         _refuse(TypeError, f"`values` mixes the dtypes {found}.", error)
-    for given, array in zip(values, arrays, strict=True):
+    for i, (given, array) in enumerate(zip(values, arrays, strict=True)):
         if array.dtype != dtype and not isinstance(given, Tracer):
-            _check_fits(given, dtype)
+            check_fits("Values", f"values[{i}]", given, dtype)
 
 
 def _as_array(given: Any) -> Array:
@@ -102,21 +103,10 @@ def _as_array(given: Any) -> Array:
         _refuse(ValueError, f"an integer does not fit {jnp.result_type(int)}.")
     except (TypeError, ValueError) as error:
         _refuse(TypeError, f"`values` holds what JAX has no dtype for ({error}).")
-    _check_fits(given, array.dtype)
+    given = np.asarray(given)
+    check_fits("Values", "values", given, array.dtype)
+    warn_if_alike("Values", given, array.dtype)
     return array
-
-
-def _check_fits(given: Any, dtype: Any) -> None:
-    """Raises if `dtype` is too narrow for a number; rounding is allowed."""
-    given = np.asarray(given)  # by NumPy throughout: under `jit` arrays are traced
-    with np.errstate(over="ignore", invalid="ignore"):
-        fitted = given.astype(dtype)
-    if jnp.issubdtype(dtype, jnp.integer) and not np.array_equal(fitted, given):
-        _refuse(ValueError, f"an integer does not fit {dtype}.")
-    if jnp.issubdtype(dtype, jnp.inexact) and np.any(
-        np.isfinite(given) & ~np.isfinite(fitted)
-    ):
-        _refuse(ValueError, f"a number is too large for {dtype}.")
 
 
 def _refuse(

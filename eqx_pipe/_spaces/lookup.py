@@ -19,6 +19,7 @@ from jax.core import Tracer
 from jaxtyping import Array, Inexact, Int
 
 from .._errors import describe_value, message
+from .narrow import check_fits, warn_if_alike
 
 BLOCK = 2**16
 """Axes up to this length have one table; longer ones a fine table this long."""
@@ -57,6 +58,7 @@ def take(table: Array, i: Int[Array, ""]) -> Array:
 
 
 def tabulate(
+    function: str,
     whole: Callable[[Any, Any], Any],
     part: Callable[[Any, Any], Any],
     first: Any,
@@ -65,6 +67,7 @@ def tabulate(
 ) -> Lookup:
     """The table of an axis with `n` values from `first` to `last`.
 
+    `function` is the axis that is made, for messages.
     `whole(xp, t)` gives the values at the fractions `t` of the way and `part(xp, t)`
     what is joined to reach a fraction further, both with the array module `xp`: NumPy
     for plain numbers, `jax.numpy` for traced ones.
@@ -80,6 +83,8 @@ def tabulate(
 
     step = 1 if n <= BLOCK else BLOCK
     coarse = entries(whole, np.arange(0, n, step, dtype=np.float64))
+    if not traced:
+        warn_if_alike(function, coarse, dtype)
     # Both ends are what the user wrote, whatever rounding made of them.
     middle = coarse[1:-1] if step == 1 else coarse[1:]
     ends = [first[None], middle.astype(dtype), last[None]]
@@ -114,18 +119,17 @@ def as_ends(
         plain = wide = [jnp.asarray(x, dtype) for x in plain]
     else:
         wide = [np.asarray(x).astype(np.float64) for x in plain]
-        with np.errstate(over="ignore"):  # an overflow is refused below
-            plain = [np.asarray(x).astype(dtype) for x in plain]
-        for name, given, x in zip(("lo", "hi"), (lo, hi), plain, strict=True):
+        for name, given, x in zip(("lo", "hi"), (lo, hi), wide, strict=True):
             if not np.all(np.isfinite(x)):
                 raise ValueError(
                     message(
                         function,
-                        f"{place}`{name}` is {describe_value(given)}, not finite in "
-                        f"{dtype}.",
+                        f"{place}`{name}` is {describe_value(given)}, not finite.",
                         "Give finite ends.",
                     )
                 )
+            check_fits(function, name, x, dtype, place)
+        plain = [np.asarray(x).astype(dtype) for x in plain]
     if plain[0].shape != plain[1].shape:
         raise ValueError(
             message(

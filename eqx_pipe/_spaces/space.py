@@ -20,6 +20,7 @@ from .._types import Key
 from .axis import Axis, is_axis
 from .geometry import Geometry, axis_key, geometry_of
 from .index import BITS, advance_by, digits_of, strides
+from .no_axis import no_axis
 from .order import axes_by_path, axis_name, written_order
 from .random import MissingAxisKey
 from .static import static_index
@@ -85,6 +86,8 @@ class Space(eqx.Module):
         self.key = key
         self.order = written_order(tree)
         self.window = None
+        if not self.order:
+            raise no_axis("Space", "tree", tree)
         geometry = geometry_of(tree, self.order, mode, None)
         for name, axis in geometry.axes.items():
             if key is None and axis.needs_key:
@@ -252,13 +255,7 @@ def as_space(function: str, space: Any) -> Space:
         _check_bits(function, space)
         return space
     if not axes_by_path(space):
-        raise ValueError(
-            message(
-                function,
-                f"`space` is {describe_value(space)}, which has no axis in it.",
-                "Put a `Linspace`, `Geomspace` or `Values` in it.",
-            )
-        )
+        raise no_axis(function, "space", space)
     space = Space(space)
     _check_bits(function, space)
     return space

@@ -4,13 +4,14 @@ from collections.abc import Iterable
 from typing import Any
 
 import equinox as eqx
+import jax.tree_util as jtu
 import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Int
 
 from .._errors import describe_value, message
 from .._types import Key
-from .axis import check_dim, check_length
+from .axis import check_dim, check_length, is_axis
 from .named import Named, NamedAxis, as_named, named_field
 
 
@@ -47,7 +48,7 @@ class Static(NamedAxis):
       of the values. They change nothing else. (Keyword only.)
 
     **Raises:** `ValueError` if there are no values; `TypeError` if `values` cannot be
-    iterated over, or is a string.
+    iterated over, or is a string, or if there is an axis among them.
 
     !!! example
 
@@ -86,6 +87,8 @@ class Static(NamedAxis):
                 message("Static", "`values` is empty.", "Give at least one value.")
             )
         check_length("Static", len(values))
+        for i, value in enumerate(values):
+            _check_no_axis(i, value)
         self.choices = Opaque(values)
         self.dim = dim
 
@@ -104,6 +107,29 @@ class Static(NamedAxis):
     def __repr__(self) -> str:
         dim = "" if self.dim is None else f", dim={self.dim!r}"
         return f"Static({self.choices!r}{dim})"
+
+
+def _check_no_axis(i: int, value: Any) -> None:
+    from .space import Space  # a space knows of this axis
+
+    if isinstance(value, Space):  # for a function that sweeps over it by itself
+        return
+    try:
+        leaves = jtu.tree_leaves(value, is_leaf=is_axis)
+    except (TypeError, ValueError):  # a dict whose keys cannot be sorted
+        return
+    axes = [leaf for leaf in leaves if is_axis(leaf)]
+    if axes:
+        where = "is" if value is axes[0] else "holds"
+        raise TypeError(
+            message(
+                "Static",
+                f"`values[{i}]` {where} an axis, {axes[0]!r}, and the function would "
+                "get that axis instead of its values.",
+                "Put the axis in the space itself, beside the `Static` one; where only "
+                "some of the static values go with it, sweep over these by themselves.",
+            )
+        )
 
 
 def static_index() -> TypeError:

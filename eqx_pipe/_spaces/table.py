@@ -5,12 +5,15 @@ from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
-import jax.tree_util as jtu
 import numpy as np
+from jaxtyping import Array
 
 from .._errors import message
 from .._tree import is_key_array, leaves_with_names
+from .axes import Geomspace, Linspace, Values
 from .axis import Axis
+from .designs import Column
+from .geometry import Geometry, axis_key
 from .space import Space
 from .static import static_column
 from .value import value_of
@@ -20,25 +23,29 @@ _Column = TypeVar("_Column")
 
 def axis_structs(name: str, axis: Axis, key: Any) -> Any:
     """The shapes and dtypes of one value of an axis whose values are arrays."""
+    table = _table_of(axis)
+    if table is not None:
+        return jax.ShapeDtypeStruct(table.shape[1:], table.dtype)
     position = jax.ShapeDtypeStruct((), jnp.int32)
     return jax.eval_shape(lambda i: value_of(name, axis, i, key), position)
 
 
-def axis_columns(space: Space) -> dict[str, tuple[int, ...]]:
+def axis_columns(geometry: Geometry, key: Any) -> dict[str, tuple[int, ...]]:
     """The shape of one value in each column of a space, without computing any.
+
+    `key` is that of the space.
 
     **Raises:** `ValueError` if two columns have the same name.
     """
 
     def shapes() -> Iterator[tuple[str, str, tuple[int, ...]]]:
-        for name, axis in space.axes().items():
+        for name, axis in geometry.axes.items():
             if axis.is_static:
                 yield name, name, ()
                 continue
-            structs = axis_structs(name, axis, space.axis_key(name))
-            structs = jax.eval_shape(lambda tree: jtu.tree_map(_raw, tree), structs)
+            structs = axis_structs(name, axis, axis_key(key, name))
             for column, struct in _columns(name, structs):
-                yield name, column, struct.shape
+                yield name, column, raw_shape(struct)
 
     return _distinct(shapes())
 
@@ -54,6 +61,9 @@ def axis_values(
         static: Any = axis
         values = [static.value(i, key) for i in range(len(axis))]
         return [(name, static_column(values)[positions])]
+    table = _table_of(axis)
+    if table is not None:
+        return [(name, as_numpy(table)[positions])]
     at = jnp.asarray(positions, jnp.int32)
     values = jax.vmap(lambda i: value_of(name, axis, i, key))(at)
     return [(column, as_numpy(leaf)) for column, leaf in _columns(name, values)]
@@ -61,21 +71,20 @@ def axis_values(
 
 def positions_of(space: Space) -> dict[str, np.ndarray]:
     """For each axis its position at every point of the space, in order."""
-    start, step, count = space.window or (0, 1, space.size)
+    geometry = space.geometry
+    start, step, count = geometry.window or (0, 1, geometry.size)
     columns = []
     # Python integers, since the whole grid may be larger than any integer of NumPy.
-    if space.grid_size < 2**62:
+    if geometry.grid_size < 2**62:
         flat = start + step * np.arange(count, dtype=np.int64)
     else:
         flat = np.array([start + step * i for i in range(count)], object)
-    for n in reversed(space.grid_dims.values()):
+    for n in reversed(geometry.lengths):
         columns.append((flat % n).astype(np.int32))
         flat = flat // n
     columns = columns[::-1]
-    names = space.axes()
-    return {
-        name: columns[dim] for name, dim in zip(names, space.axis_dims(), strict=True)
-    }
+    pairs = zip(geometry.names, geometry.axis_dims, strict=True)
+    return {name: columns[dim] for name, dim in pairs}
 
 
 def point_columns(space: Space) -> dict[str, np.ndarray]:
@@ -150,6 +159,27 @@ def import_pandas(function: str) -> Any:
 def as_numpy(leaf: Any) -> np.ndarray:
     """An array on the host; PRNG keys as their raw data."""
     return np.asarray(_raw(leaf))
+
+
+def raw_shape(struct: Any) -> tuple[int, ...]:
+    """The shape of a value on the host, where PRNG keys are their raw data."""
+    if jnp.issubdtype(struct.dtype, jax.dtypes.prng_key):
+        return jax.eval_shape(jax.random.key_data, struct).shape
+    return struct.shape
+
+
+def _table_of(axis: Axis) -> Array | None:
+    """The values of an axis that looks them up in one table, in order.
+
+    To trace and run a lookup takes a thousand times as long as to read the table, and
+    gives the same bits. A subclass may have a `value` of its own.
+    """
+    if type(axis) in (Values, Column):
+        return axis.values  # pyright: ignore[reportAttributeAccessIssue]
+    if type(axis) in (Linspace, Geomspace):
+        lookup = axis.lookup  # pyright: ignore[reportAttributeAccessIssue]
+        return lookup.coarse if lookup.fine is None else None
+    return None
 
 
 def _raw(leaf: Any) -> Any:

@@ -12,6 +12,17 @@ import eqx_pipe as ep
 from .common import key, ones
 
 
+def table(package):
+    """Two rows of `a`, in a data frame of pandas or a dataset of xarray."""
+    if package == "pandas":
+        import pandas
+
+        return pandas.DataFrame({"a": [1.0, 2.0]})
+    import xarray
+
+    return xarray.Dataset({"a": ("row", [1.0, 2.0])})
+
+
 class Gamma:
     def sample(self, key, shape):
         return jr.gamma(key, 1.0, shape)
@@ -47,6 +58,37 @@ def wide():
 SPACE = [
     ("up", lambda: ep.Space(ep.Linspace(0, 1, 9))[2:4:-1], ValueError, "at least one"),
     ("no axis", lambda: ep.Space({"a": 1}), ValueError, "in the place of a leaf"),
+    (
+        "a data frame",
+        lambda: ep.Space(table("pandas")),
+        ValueError,
+        r"is a DataFrame, .*`ep.Space\(\{name: ep.Values\(df\[name\].to_numpy\(\)\) "
+        r'for name in df.columns\}, mode="zip"\)`',
+    ),
+    (
+        "a dataset",
+        lambda: ep.Space(table("xarray")),
+        ValueError,
+        r"is a Dataset, .*ep.Values\(df\[name\].values\) for name in df.data_vars",
+    ),
+    (
+        "a list of points",
+        lambda: ep.Space([{"a": 1, "b": 2}, {"a": 3, "b": 4}]),
+        ValueError,
+        r"list of 2 points, .*ep.Values\(\[p\[name\] for p in points\]\)",
+    ),
+    (
+        "arrays",
+        lambda: ep.Space({"a": np.zeros(3), "b": 1.0}),
+        ValueError,
+        r"float64\[3\] at `\['a'\]` is handed .* made an axis by `ep.Values",
+    ),
+    (
+        "a list",
+        lambda: ep.Space([1, 2, 3]),
+        ValueError,
+        "made an axis by `ep.Values",
+    ),
     ("a space", lambda: ep.Space(ep.Space(ep.Values([1]))), TypeError, "its `.tree`"),
     ("zap", lambda: ep.Space(ep.Values([1]), "zap"), ValueError, "mean `zip`"),
     ("key 3", lambda: ep.Space(ep.Values([1]), key=3), TypeError, "jax.random.key"),
@@ -136,7 +178,7 @@ SPACE = [
 
 AXES = [
     ("nan", lambda: ep.Linspace(0, np.nan, 3), ValueError, "Give finite ends"),
-    ("too large", lambda: ep.Linspace(0, 1e60, 3), ValueError, "Give finite ends"),
+    ("too large", lambda: ep.Linspace(0, 1e60, 3), ValueError, "wider dtype"),
     ("n 0", lambda: ep.Linspace(0, 1, 0), ValueError, "integer of at least 1"),
     ("n 2.0", lambda: ep.Linspace(0, 1, 2.0), TypeError, "integer of at least 1"),
     ("n 2**31", lambda: ep.Linspace(0, 1, 2**31), ValueError, "a coarse one and a fi"),
@@ -155,7 +197,37 @@ AXES = [
     ("texts", lambda: ep.Values(["a", "b"]), TypeError, "of numbers, of PRNG keys"),
     ("None in it", lambda: ep.Values([None]), TypeError, "of numbers, of PRNG keys"),
     ("ragged", lambda: ep.Values([[1], [1, 2]]), ValueError, "arrays of one shape"),
-    ("2**40", lambda: ep.Values([2**40]), ValueError, "64 bits need `jax_enable_x64`"),
+    ("2**40", lambda: ep.Values([2**40]), ValueError, "64 bits need `jax.config"),
+    (
+        "1e-50",
+        lambda: ep.Values(np.array([1, 1e-50])),
+        ValueError,
+        r"`values\[1\]` is 1e-50, which becomes 0 in float32. .*jax_enable_x64', True",
+    ),
+    (
+        "from 1e-50",
+        lambda: ep.Geomspace(1e-50, 1, 3),
+        ValueError,
+        "`lo` is 1e-50, which becomes 0 in float32. Use a wider dtype",
+    ),
+    (
+        "bounds to 1e-50",
+        lambda: ep.sobol({"a": (0, 1e-50)}, 4),
+        ValueError,
+        "in the bounds of `a`, `hi` is 1e-50, .* Use a wider dtype",
+    ),
+    (
+        "Static of an axis",
+        lambda: ep.Static([1, ep.Linspace(0, 1, 3)]),
+        TypeError,
+        r"`values\[1\]` is an axis, .*Put the axis in the space itself",
+    ),
+    (
+        "Static of a dict with an axis",
+        lambda: ep.Static([{"a": ep.Values([1])}]),
+        TypeError,
+        r"`values\[0\]` holds an axis, .*Put the axis in the space itself",
+    ),
     (
         "2**40 beside a JAX array",
         lambda: ep.Values([jnp.int32(1), 2**40]),

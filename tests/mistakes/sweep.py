@@ -8,6 +8,7 @@ from jax.numpy import sin
 import eqx_pipe as ep
 
 from .common import ones
+from .spaces import table
 
 DEFAULT = object()
 
@@ -24,6 +25,12 @@ def vmap_space(fn=sin, space=DEFAULT, **settings):
 SWEEP = [
     ("fn 3", lambda: sweep(3), TypeError, "first argument is the function"),
     ("no axis", lambda: sweep(space={"a": 1}), ValueError, "Put a `Linspace`"),
+    (
+        "a data frame",
+        lambda: sweep(space=table("pandas")),
+        ValueError,
+        r"`space` is a DataFrame, .*for name in df.columns\}, mode=\"zip\"",
+    ),
     ("key 3", lambda: sweep(key=3), TypeError, "jax.random.key"),
     ("rbg", lambda: sweep(key=jr.key(0, impl="rbg")), ValueError, "threefry2x32"),
     ("batch 0", lambda: sweep(batch_size=0), ValueError, "at least 1"),

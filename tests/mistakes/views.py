@@ -45,6 +45,12 @@ VIEWS = [
     ),
     ("sel z", lambda: swept().plot("loss", sel={"z": 1}), ValueError, "names: `x`"),
     (
+        "sel x far away",
+        lambda: swept().plot("loss", sel={"x": 100.0}),
+        ValueError,
+        "`x` goes from 0 to 1. Give a value in this range",
+    ),
+    (
         "dims",
         lambda: swept().plot("loss", dims=("x", "x")),
         TypeError,

@@ -19,11 +19,12 @@ from ..compute.parts import Job
 from ..compute.plan import CHUNK_BYTES
 from ..compute.progress import Progress
 from ..results.label import (
+    Names,
     attributes,
     check_names,
     coordinate_variables,
     inner_dims,
-    variable_names,
+    names_of,
 )
 from ..results.label import storable as as_stored
 from ..results.result import SweepResult
@@ -191,11 +192,11 @@ def continuing(path: Path, what: str) -> Iterator[None]:
 def plan_of(job: Job, shares: int, record: dict[str, Any], name: str) -> Plan:
     space, traced = job.space, job.traced[0]
     outputs = jtu.tree_unflatten(traced.structure, traced.outputs)
-    dims, coordinates = space.dims, coordinate_variables(space)
-    names, status = variable_names(outputs, space)
-    check_names("sweep", [*dims, *coordinates, *names])
+    names = names_of(outputs, space)
+    dims, coordinates = space.dims, coordinate_variables(space, names)
+    check_names("sweep", [*dims, *coordinates, *names.outputs])
     variables = []
-    for name_, leaf in zip(names, traced.stored, strict=True):
+    for name_, leaf in zip(names.outputs, traced.stored, strict=True):
         kept = as_stored(np.empty((0, *leaf.shape), leaf.dtype))
         inner = kept.shape[1:]
         variables.append(
@@ -207,13 +208,13 @@ def plan_of(job: Job, shares: int, record: dict[str, Any], name: str) -> Plan:
         chunks=cut(tuple(dims.values()), job.across, most, shares),
         coordinates=coordinates,
         variables=variables,
-        status=status,
-        attributes=_made(job, name),
+        status=names.status,
+        attributes=_made(job, name, names),
         record={**record, "batch_size": job.batch_size},
     )
 
 
-def _made(job: Job, name: str) -> dict[str, Any]:
+def _made(job: Job, name: str, names: Names) -> dict[str, Any]:
     """What made the store, but for the time it took: it is not over yet."""
     traced = job.traced[0]
     result = SweepResult(
@@ -226,7 +227,7 @@ def _made(job: Job, name: str) -> dict[str, Any]:
         seconds=0.0,
         function=name,
     )
-    return {k: v for k, v in attributes(result).items() if k != "seconds"}
+    return {k: v for k, v in attributes(result, names).items() if k != "seconds"}
 
 
 def _points(work: Work, chunks: Chunks, numbers: Sequence[int]) -> int:

@@ -1,9 +1,11 @@
 """A sweep's result with names on it: as an xarray dataset, as a pandas data frame."""
 
+import dataclasses
 import datetime
+import functools
 import importlib.metadata
 import platform
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -12,6 +14,8 @@ import jax.tree_util as jtu
 import numpy as np
 
 from ..._errors import message
+from ..._spaces.axis import Axis
+from ..._spaces.geometry import Geometry, axis_key
 from ..._spaces.space import Space
 from ..._spaces.table import (
     axis_columns,
@@ -21,6 +25,7 @@ from ..._spaces.table import (
     flat_columns,
     import_pandas,
     point_columns,
+    raw_shape,
 )
 from ..._store.layout import RECORD
 from ..._store.lazy import Stored, stored_in
@@ -52,17 +57,17 @@ def dataset(result: SweepResult) -> Any:
         # A copy of the data would not be a store.
         del data.attrs[RECORD]
         return data
-    dims = result.space.dims
-    names, status = variable_names(result.values, result.space)
-    coordinates = coordinate_variables(result.space)
+    space = result.space
+    names = names_of(result.values, space)
+    dims, coordinates = names.geometry.dims, coordinate_variables(space, names)
     at = result.status.reshape(tuple(dims.values()))
-    coordinates[status] = (tuple(dims), at, {})
+    coordinates[names.status] = (tuple(dims), at, {})
     variables = {}
-    for name, leaf in zip(names, jtu.tree_leaves(result.values), strict=True):
+    for name, leaf in zip(names.outputs, jtu.tree_leaves(result.values), strict=True):
         leaf = storable(leaf)
         value = leaf.reshape((*dims.values(), *leaf.shape[1:]))
         variables[name] = ((*dims, *inner_dims(name, leaf.ndim - 1)), value)
-    return xarray.Dataset(variables, coordinates, attributes(result))
+    return xarray.Dataset(variables, coordinates, attributes(result, names))
 
 
 def frame(result: SweepResult) -> Any:
@@ -70,43 +75,89 @@ def frame(result: SweepResult) -> Any:
     pandas = import_pandas("SweepResult.to_pandas")
     columns = entry_columns(result.space, storable)
     taken = {*columns, *result.space.axes()}
-    names = free_names(result.values, taken, entry_names)
+    status = free_status(taken)
+    names = free_names(result.values, {*taken, status}, entry_names)
     for name, leaf in zip(names, jtu.tree_leaves(result.values), strict=True):
         columns |= flat_columns(name, storable(leaf))
-    return pandas.DataFrame(columns)
+    return pandas.DataFrame({**columns, status: result.status})
 
 
-def coordinate_variables(space: Space) -> dict[str, tuple[Any, np.ndarray, Any]]:
+@dataclasses.dataclass(frozen=True)
+class Names:
+    """What is called how in a dataset, worked out once for each.
+
+    `geometry` is that of the space; `outputs` are the variables of the output leaves,
+    in order, and `status` is that of the points' status; `inner` has for each
+    coordinate the dims of one value.
+    """
+
+    geometry: Geometry
+    outputs: list[str]
+    status: str
+    inner: dict[str, tuple[str, ...]]
+
+
+def names_of(outputs: Any, space: Space) -> Names:
+    """The names in the dataset of a space; no name is two things.
+
+    `outputs` have a leading axis over the points, or are the structs of one output.
+    """
+    geometry = space.geometry
+    inner = _coordinate_dims(geometry, space.key)
+    taken = {*geometry.dims, *inner}.union(*inner.values())
+    status = free_status(taken)
+
+    def dims(name: str, shape: tuple[int, ...]) -> tuple[str, ...]:
+        return inner_dims(name, len(shape))
+
+    names = free_names(outputs, {*taken, status}, dims)
+    return Names(geometry, names, status, inner)
+
+
+def free_status(taken: Container[str]) -> str:
+    """The name of the points' status, which is not among those taken."""
+    status = "status"
+    while status in taken:
+        status = f"sweep.{status}"
+    return status
+
+
+def coordinate_variables(
+    space: Space, names: Names
+) -> dict[str, tuple[Any, np.ndarray, Any]]:
     """Dims, values and attributes of each axis, or leaf of an axis with several."""
-    if space.window is not None:
+    geometry, key = names.geometry, space.key
+    if geometry.window is not None:
         columns = {name: ("point", v) for name, v in point_columns(space).items()}
     else:
         columns = {}
-        names = list(space.dims)
+        dims = list(geometry.dims)
         for (name, axis), dim in zip(
-            space.axes().items(), space.axis_dims(), strict=True
+            geometry.axes.items(), geometry.axis_dims, strict=True
         ):
-            key, positions = space.axis_key(name), np.arange(len(axis))
-            for column, value in axis_values(name, axis, key, positions):
-                columns[column] = (names[dim], value)
-    inner = coordinate_dims(space)
+            own, positions = axis_key(key, name), np.arange(len(axis))
+            for column, value in axis_values(name, axis, own, positions):
+                columns[column] = (dims[dim], value)
     return {
-        name: ((dim, *inner[name]), _text(storable(value)), _attrs(space, name))
+        name: (
+            (dim, *names.inner[name]),
+            _text(storable(value)),
+            _attrs(geometry.axes, name),
+        )
         for name, (dim, value) in columns.items()
     }
 
 
-def _attrs(space: Space, column: str) -> dict[str, str]:
+def _attrs(axes: Mapping[str, Axis], column: str) -> dict[str, str]:
     """The attributes of the axis that a column is one of, or is."""
-    axes = space.axes()
     owners = [n for n in axes if column == n or column.startswith(f"{n}.")]
     return axes[max(owners, key=len)].attrs
 
 
-def coordinate_dims(space: Space) -> dict[str, tuple[str, ...]]:
+def _coordinate_dims(geometry: Geometry, key: Any) -> dict[str, tuple[str, ...]]:
     """The names of the dims of one value of each coordinate, each name once."""
-    shapes = axis_columns(space)
-    taken = {*space.dims, *shapes}
+    shapes = axis_columns(geometry, key)
+    taken = {*geometry.dims, *shapes}
     found = {}
     for name, shape in shapes.items():
         dims = inner_dims(name, len(shape))
@@ -115,23 +166,6 @@ def coordinate_dims(space: Space) -> dict[str, tuple[str, ...]]:
         found[name] = dims
         taken |= set(dims)
     return found
-
-
-def variable_names(outputs: Any, space: Space) -> tuple[list[str], str]:
-    """The names of the output leaves in order, and that of the points' status.
-
-    `outputs` have a leading axis over the points, or are the structs of one output.
-    """
-    inner = coordinate_dims(space)
-    taken = {*space.dims, *inner}.union(*inner.values())
-    status = "status"
-    while status in taken:
-        status = f"sweep.{status}"
-
-    def dims(name: str, shape: tuple[int, ...]) -> tuple[str, ...]:
-        return inner_dims(name, len(shape))
-
-    return free_names(outputs, {*taken, status}, dims), status
 
 
 def free_names(
@@ -156,12 +190,9 @@ def free_names(
 
 def _value_shape(leaf: Any) -> tuple[int, ...]:
     """The shape of one value as it is stored: PRNG keys are their raw data."""
-    is_one = isinstance(leaf, jax.ShapeDtypeStruct)
-    shape = leaf.shape if is_one else leaf.shape[1:]
-    if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-        key = jax.ShapeDtypeStruct(shape, leaf.dtype)
-        return jax.eval_shape(jax.random.key_data, key).shape
-    return shape
+    if isinstance(leaf, jax.ShapeDtypeStruct):
+        return raw_shape(leaf)
+    return raw_shape(jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype))
 
 
 def inner_dims(name: str, count: int) -> tuple[str, ...]:
@@ -186,21 +217,20 @@ def _text(array: np.ndarray) -> np.ndarray:
     return array.astype(object) if array.dtype.kind == "U" else array
 
 
-def attributes(result: SweepResult) -> dict[str, Any]:
+def attributes(result: SweepResult, names: Names) -> dict[str, Any]:
     """What made a result, as plain text and numbers."""
-    names, status = variable_names(result.values, result.space)
     return {
         "function": result.function,
         "space": repr(result.space),
         "mode": result.space.mode,
-        "points": result.space.size,
+        "points": names.geometry.size,
         "batch_size": result.batch_size,
         "devices": result.num_devices,
         "started": _date(result.started),
         "seconds": round(result.seconds, 6),
         **versions(),
         **dict(result.made),
-        FORM: form_of(result.values, names, status, result.space),
+        FORM: form_of(result.values, names.outputs, names.status, result.space),
     }
 
 
@@ -208,11 +238,16 @@ def versions() -> dict[str, str]:
     """What a sweep runs on."""
     return {
         "platform": jax.default_backend(),
-        "eqx_pipe": importlib.metadata.version("eqx_pipe"),
+        "eqx_pipe": _installed("eqx_pipe"),
         "jax": jax.__version__,
-        "equinox": importlib.metadata.version("equinox"),
+        "equinox": _installed("equinox"),
         "python": platform.python_version(),
     }
+
+
+@functools.cache  # it reads and parses a file
+def _installed(package: str) -> str:
+    return importlib.metadata.version(package)
 
 
 def _date(seconds: float) -> str:

@@ -196,9 +196,11 @@ class SweepResult(eqx.Module):
     def to_pandas(self) -> Any:
         """The result as a `pandas.DataFrame` with one row for each point.
 
-        Columns are the axes and the outputs by their paths; arrays have a column for
-        each entry (`w.0`, `w.1`). An output has `result.` before its name if that, or
-        one of its columns, would be the name of an axis or of another column.
+        Columns are the axes and the outputs by their paths, and last `status`: whether
+        the point has a value (1), failed (2) or was not computed yet (0). Arrays have a
+        column for each entry (`w.0`, `w.1`). An output has `result.` before its name if
+        that, or one of its columns, would be the name of an axis or of another column.
+        To leave out what failed: `frame[frame["status"] == 1]`.
 
         **Raises:** `ValueError` if two columns of the axes have the same name.
 
@@ -246,9 +248,9 @@ class SweepResult(eqx.Module):
         - `variable`: the output's name in `to_xarray()`, its path; not needed if there
           is only one.
         - `sel`: what to look at of the other dims, as a dict from a dim, or a
-          coordinate on it, to a value (the nearest is taken and shown in the title);
-          or to a position on a dim without values, such as those of arrays. (Keyword
-          only.)
+          coordinate on it, to a value within its range (the nearest is taken and shown
+          in the title); or to a position on a dim without values, such as those of
+          arrays. (Keyword only.)
         - `x`, `y`, `hue`, `row`, `col`: which dim, or coordinate on it, is along x,
           along y, by the colour of lines, in rows and in columns of panels, as in
           xarray; by default as above. (Keyword only.)
