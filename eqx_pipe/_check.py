@@ -1,11 +1,11 @@
 """Checks of arguments that are on for every user. Each knows the argument's name."""
 
-import functools
+import functools as ft
 import inspect
 import operator
 import zlib
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar, cast
 
 import equinox as eqx
 import jax
@@ -13,6 +13,34 @@ import jax.numpy as jnp
 import jax.random as jr
 
 from ._errors import describe_value, message, nearest
+
+_Fn = TypeVar("_Fn", bound=Callable[..., Any])
+
+
+def keywords(function: str, **words: str) -> Callable[[_Fn], _Fn]:
+    """Makes a public function say what there is for a keyword that it does not have.
+
+    `words` are names that people try, each with what to do. For any other the likeliest
+    of its own is named. The signature stays, for editors.
+    """
+
+    def decorate(fn: _Fn) -> _Fn:
+        known = [name for name in inspect.signature(fn).parameters if name != "self"]
+        names = frozenset(known)
+
+        @ft.wraps(fn)
+        def call(*args: Any, **given: Any) -> Any:
+            if not names.issuperset(given):
+                wrong = next(name for name in given if name not in names)
+                cure = words.get(wrong) or nearest(wrong, known)
+                raise TypeError(
+                    message(function, f"it has no argument `{wrong}`.", cure)
+                )
+            return fn(*args, **given)
+
+        return cast(_Fn, call)
+
+    return decorate
 
 
 def check_callable(function: str, argument: str, value: Any) -> None:
@@ -81,8 +109,8 @@ def _check_plain(function: str, argument: str, value: Any) -> None:
 
 
 def _unwrapped(fn: Any) -> Any:
-    """The function inside of `jax.jit(fn)`, `functools.partial(fn, ...)`, ...."""
-    if isinstance(fn, functools.partial | eqx.Partial):
+    """The function inside of `jax.jit(fn)`, `ft.partial(fn, ...)`, ...."""
+    if isinstance(fn, ft.partial | eqx.Partial):
         return _unwrapped(fn.func)
     wrapped = getattr(fn, "__wrapped__", None)
     return fn if wrapped is None else _unwrapped(wrapped)

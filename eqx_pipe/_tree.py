@@ -1,5 +1,6 @@
 """Comparing pytrees and naming their leaves."""
 
+import dataclasses
 from typing import Any
 
 import equinox as eqx
@@ -35,6 +36,27 @@ def can_be_traced(x: Any) -> bool:
     if isinstance(x, np.ndarray):
         return x.dtype.kind not in "OSUMmT"
     return isinstance(x, jax.Array)
+
+
+def unregistered(x: Any) -> str:
+    """What to do about an object that JAX does not look into; empty for other leaves.
+
+    That is one with fields: of a dataclass, or of a plain class.
+    """
+    name = type(x).__name__
+    if dataclasses.is_dataclass(x) and not isinstance(x, type):
+        return (
+            f"JAX does not look into `{name}`: register it, "
+            f"`jax.tree_util.register_dataclass({name})` (also as a decorator of the "
+            "class), or make it an `equinox.Module`."
+        )
+    is_array = hasattr(x, "shape") and hasattr(x, "dtype")
+    if is_array or callable(x) or not getattr(x, "__dict__", None):
+        return ""
+    return (
+        f"JAX does not look into `{name}`: make it an `equinox.Module`, or a dataclass "
+        "that is registered by `jax.tree_util.register_dataclass`."
+    )
 
 
 def as_arrays(tree: PyTree) -> PyTree:

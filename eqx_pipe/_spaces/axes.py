@@ -10,9 +10,11 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Inexact, Int, Shaped
 
+from .._check import keywords
 from .._errors import describe_value, message
 from .._tree import is_key_array
 from .._types import Key
+from . import words
 from .axis import check_dim, check_length
 from .given import as_values
 from .lookup import Lookup, as_ends, look_up, tabulate, take
@@ -49,6 +51,7 @@ class Linspace(NamedAxis):
     dim: str | None = eqx.field(static=True)
     named: Named = named_field()
 
+    @keywords("Linspace", **words.LINSPACE)
     def __init__(
         self,
         lo: Any,
@@ -113,6 +116,7 @@ class Geomspace(NamedAxis):
     dim: str | None = eqx.field(static=True)
     named: Named = named_field()
 
+    @keywords("Geomspace", **words.GEOMSPACE)
     def __init__(
         self,
         lo: Any,
@@ -185,6 +189,7 @@ class Values(NamedAxis):
     dim: str | None = eqx.field(static=True)
     named: Named = named_field()
 
+    @keywords("Values", **words.VALUES)
     def __init__(
         self,
         values: Any,

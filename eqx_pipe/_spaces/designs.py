@@ -11,10 +11,11 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array, Int, PyTree, Shaped
 
-from .._check import check_int
+from .._check import check_int, keywords
 from .._errors import describe_value, message, nearest
 from .._tree import join_path
 from .._types import Key
+from . import words
 from .axis import Axis, check_dim, check_length
 from .lookup import as_ends, take
 from .named import Named, NamedAxis, as_named, named_field
@@ -44,6 +45,7 @@ class Column(NamedAxis):
         return f"{self.place[0].split('(')[0]}({len(self)}, dim={self.dim!r})"
 
 
+@keywords("sobol", **words.DESIGN)
 def sobol(
     bounds_tree: PyTree,
     n: Any,
@@ -108,6 +110,7 @@ def sobol(
     return _design("sobol", draw, bounds_tree, n, seed, dim, (label, unit))
 
 
+@keywords("latin_hypercube", **words.DESIGN)
 def latin_hypercube(
     bounds_tree: PyTree,
     n: Any,

@@ -2,9 +2,11 @@
 
 from typing import Any
 
+from .._check import keywords
 from .._errors import describe_value, message
 from .._tree import as_arrays
 from .._types import Key
+from . import words
 from .axis import Axis, is_axis
 from .named import Named, NamedAxis, as_named, named_field
 
@@ -41,6 +43,7 @@ class Mapped(NamedAxis):
     axis: Axis
     named: Named = named_field()
 
+    @keywords("Mapped", **words.MAPPED)
     def __init__(
         self,
         fn: Any,

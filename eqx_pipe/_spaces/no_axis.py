@@ -3,9 +3,12 @@
 from collections.abc import Mapping
 from typing import Any
 
+import jax.tree_util as jtu
 import numpy as np
 
 from .._errors import describe_value, message
+from .._tree import path_name, unregistered
+from .axis import is_axis
 
 _MANY = 10
 """How many records of a list are looked at."""
@@ -23,6 +26,28 @@ def no_axis(function: str, argument: str, tree: Any) -> ValueError:
         )
     )
     return ValueError(message(function, f"`{argument}` {wrong}.", cure))
+
+
+def check_seen(tree: Any) -> None:
+    """Raises a `TypeError` if an axis is in an object that JAX does not look into.
+
+    Such an object is a leaf, which each point would get with the axis in it.
+    """
+    for path, leaf in jtu.tree_flatten_with_path(tree, is_leaf=is_axis)[0]:
+        if is_axis(leaf) or not unregistered(leaf):
+            continue
+        fields = getattr(leaf, "__slots__", ()) or vars(leaf)
+        hidden = [name for name in fields if is_axis(getattr(leaf, name, None))]
+        if hidden:
+            place = f" at `{path_name(path)}`" if path else ""
+            raise TypeError(
+                message(
+                    "Space",
+                    f"the axis `{hidden[0]}` is in a `{type(leaf).__name__}`{place}, "
+                    "and would not vary.",
+                    unregistered(leaf),
+                )
+            )
 
 
 def _table(tree: Any) -> tuple[str, str] | None:

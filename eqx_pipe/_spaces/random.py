@@ -7,8 +7,10 @@ import equinox as eqx
 import jax.random as jr
 from jaxtyping import Array, Int
 
+from .._check import keywords
 from .._errors import MissingKeyError, describe_value, message
 from .._types import Key
+from . import words
 from .axis import check_dim, check_length
 from .named import Named, NamedAxis, as_named, named_field
 
@@ -52,6 +54,7 @@ class Random(NamedAxis):
     dim: str | None = eqx.field(static=True)
     named: Named = named_field()
 
+    @keywords("Random", **words.RANDOM)
     def __init__(
         self,
         sampler: Any,

@@ -13,14 +13,15 @@ import jax.tree_util as jtu
 from jax.core import Tracer
 from jaxtyping import Array, PyTree
 
-from .._check import check_choice, check_draws, check_key
+from .._check import check_choice, check_draws, check_key, keywords
 from .._errors import describe_value, message
 from .._tree import is_key_array
 from .._types import Key
+from . import words
 from .axis import Axis, is_axis
 from .geometry import Geometry, axis_key, geometry_of
 from .index import BITS, advance_by, digits_of, strides
-from .no_axis import no_axis
+from .no_axis import check_seen, no_axis
 from .order import axes_by_path, axis_name, written_order
 from .random import MissingAxisKey
 from .static import static_index
@@ -68,6 +69,7 @@ class Space(eqx.Module):
     order: tuple[int, ...] = eqx.field(static=True)
     window: tuple[int, int, int] | None = eqx.field(static=True)
 
+    @keywords("Space", **words.SPACE)
     def __init__(self, tree: PyTree, mode: str = "product", key: Any = None):
         check_choice("Space", "mode", mode, ("product", "zip"))
         check_key("Space", key)
@@ -86,6 +88,7 @@ class Space(eqx.Module):
         self.key = key
         self.order = written_order(tree)
         self.window = None
+        check_seen(tree)
         if not self.order:
             raise no_axis("Space", "tree", tree)
         geometry = geometry_of(tree, self.order, mode, None)
@@ -255,6 +258,7 @@ def as_space(function: str, space: Any) -> Space:
         _check_bits(function, space)
         return space
     if not axes_by_path(space):
+        check_seen(space)
         raise no_axis(function, "space", space)
     space = Space(space)
     _check_bits(function, space)

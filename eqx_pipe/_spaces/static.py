@@ -9,8 +9,10 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Int
 
+from .._check import keywords
 from .._errors import describe_value, message
 from .._types import Key
+from . import words
 from .axis import check_dim, check_length, is_axis
 from .named import Named, NamedAxis, as_named, named_field
 
@@ -63,6 +65,7 @@ class Static(NamedAxis):
     dim: str | None = eqx.field(static=True)
     named: Named = named_field()
 
+    @keywords("Static", **words.STATIC)
     def __init__(
         self,
         values: Any,

@@ -10,10 +10,11 @@ import jax.random as jr
 import jax.tree_util as jtu
 import numpy as np
 
-from .._check import check_choice, check_key
+from .._check import check_choice, check_key, keywords
 from .._errors import message
 from .._spaces.space import Space, as_space
 from .._types import Key
+from . import words
 from .chunks.elsewhere import check_elsewhere, sweep_elsewhere
 from .chunks.reduced import reduce_elsewhere
 from .compute.failure import Failures, nothing_like, some_output
@@ -28,6 +29,7 @@ from .tracing.call import call, check_fn, check_sweep_key, fn_name
 from .tracing.context import no_mesh
 
 
+@keywords("sweep", **words.SWEEP)
 def sweep(
     fn: Any,
     space: Any,
@@ -79,8 +81,9 @@ def sweep(
       that few lanes wait for a slower one; results come back in place. It changes
       nothing where values are reduced, which happens in order. (Keyword only.)
     - `on_error`: `"raise"`, or `"isolate"`: points at which `fn` raises (by
-      `equinox.error_if`) are found and marked in `.ok`, and the others computed as if
-      they were not there. Where there is no result inexact leaves hold NaN, others 0.
+      `equinox.error_if`, or when it is traced for one combination of `Static` values)
+      are found and marked in `.ok`, and the others computed as if they were not there.
+      Where there is no result inexact leaves hold NaN, others 0.
       (Keyword only.)
     - `reduce`: a reducer (`Mean()`, `ArgMin(by="loss")`, ...) or a pytree of them. The
       values are reduced as they are computed, in memory that does not grow with the
@@ -181,7 +184,9 @@ def sweep(
                 ok = failures.ok
             else:
                 alike = costs is not None
-                job = prepare(fn, space, key, batch_size, devices, alike)
+                job = prepare(
+                    fn, space, key, batch_size, devices, alike, isolated=isolated
+                )
                 batch_size = job.batch_size
                 leaves, ok = job.compute(0, size, costs, bar, isolated)
                 values = job.unflatten(leaves)

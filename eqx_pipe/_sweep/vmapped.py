@@ -14,19 +14,22 @@ from jax.sharding import AxisType, Mesh
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, PyTree, UInt32
 
-from .._check import check_key
+from .._check import check_key, keywords
 from .._errors import message
 from .._spaces.index import advance, advance_by, digits_of, strides
 from .._spaces.space import Space, as_space
 from .._types import Key
+from . import words
 from .compute.batching import even_out
 from .compute.kernel import POINTS
 from .compute.meshless import without_mesh
 from .compute.plan import check_batch_size, mesh_devices
-from .compute.select import Part, check_agree, parts_of
+from .compute.select import Part, check_agree, naming, parts_of
 from .tracing.call import call, check_fn, check_sweep_key
+from .tracing.concrete import explain
 
 
+@keywords("vmap_space", **words.VMAP_SPACE)
 def vmap_space(
     fn: Any,
     space: Any,
@@ -88,7 +91,8 @@ def vmap_space(
     structs = []
     for part in parts:
         lane = _lane(fn, space, key, part.plain)
-        structs.append(jax.eval_shape(lane, np.uint32(0)))
+        with naming(part):
+            structs.append(jax.eval_shape(lane, np.uint32(0)))
     check_agree("vmap_space", parts, structs)
     for part in parts:
         index = part.indices(0, part.size)
@@ -146,9 +150,12 @@ def _lane(
             digits = advance_by(digits, [i], table, lengths)
         positions = [digit.astype(jnp.int32) for digit in digits]
         point = geometry.point(geometry.leaves, space.key, positions, plain)
-        return call(
-            "vmap_space", fn, point, None if key is None else jr.fold_in(key, i)
-        )
+        point_key = None if key is None else jr.fold_in(key, i)
+        try:
+            return call("vmap_space", fn, point, point_key)
+        except Exception as error:
+            explain("vmap_space", error, geometry)
+            raise
 
     return lane
 

@@ -1,5 +1,7 @@
 """Axes and spaces."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import jax.random as jr
@@ -21,6 +23,16 @@ def table(package):
     import xarray
 
     return xarray.Dataset({"a": ("row", [1.0, 2.0])})
+
+
+@dataclasses.dataclass
+class Settings:
+    rate: object
+
+
+class Plain:
+    def __init__(self, rate):
+        self.rate = rate
 
 
 class Gamma:
@@ -88,6 +100,24 @@ SPACE = [
         lambda: ep.Space([1, 2, 3]),
         ValueError,
         "made an axis by `ep.Values",
+    ),
+    (
+        "a dataclass",
+        lambda: ep.Space({"a": ep.Values([1]), "c": Settings(ep.Values([1]))}),
+        TypeError,
+        r"`rate` is in a `Settings` at `c`.*register_dataclass\(Settings\)`",
+    ),
+    (
+        "an object, in a sweep",
+        lambda: ep.sweep(sin, Plain(ep.Values([1]))),
+        TypeError,
+        "`rate` is in a `Plain`, .*make it an `equinox.Module`",
+    ),
+    (
+        "dim of a space",
+        lambda: ep.Space(ep.Values([1]), dim="x"),
+        TypeError,
+        "Dims are named on the axes",
     ),
     ("a space", lambda: ep.Space(ep.Space(ep.Values([1]))), TypeError, "its `.tree`"),
     ("zap", lambda: ep.Space(ep.Values([1]), "zap"), ValueError, "mean `zip`"),
@@ -177,6 +207,19 @@ SPACE = [
 ]
 
 AXES = [
+    ("log", lambda: ep.Linspace(1, 9, 3, log=True), TypeError, "are a `Geomspace"),
+    ("num", lambda: ep.Linspace(1, 9, num=3), TypeError, "is called `n`"),
+    ("base", lambda: ep.Geomspace(1, 9, 3, base=2), TypeError, "ends are given as va"),
+    ("dmi", lambda: ep.Values([1], dmi="x"), TypeError, "Did you mean `dim`"),
+    ("name", lambda: ep.Static([1], name="x"), TypeError, "`dim=` names the dimension"),
+    ("seed", lambda: ep.Random(jr.normal, 2, seed=0), TypeError, "that of the space"),
+    (
+        "Mapped dim",
+        lambda: ep.Mapped(sin, ep.Values([1]), dim="x"),
+        TypeError,
+        "Give `dim=` to the axis inside",
+    ),
+    ("sobol log", lambda: ep.sobol((0, 1), 2, log=True), TypeError, "Map the exponent"),
     ("nan", lambda: ep.Linspace(0, np.nan, 3), ValueError, "Give finite ends"),
     ("too large", lambda: ep.Linspace(0, 1e60, 3), ValueError, "wider dtype"),
     ("n 0", lambda: ep.Linspace(0, 1, 0), ValueError, "integer of at least 1"),

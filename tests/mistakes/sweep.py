@@ -1,8 +1,12 @@
 """`sweep`, `vmap_space`, `use_cpu_devices`."""
 
+import dataclasses
+import math
+
 import jax
 import jax.numpy as jnp
 import jax.random as jr
+import numpy as np
 from jax.numpy import sin
 
 import eqx_pipe as ep
@@ -11,6 +15,15 @@ from .common import ones
 from .spaces import table
 
 DEFAULT = object()
+
+
+@dataclasses.dataclass
+class Fit:
+    loss: object
+
+
+STATIC = r"make it `ep.Static\(\[...\]\)`"
+POINTS = {"n": ep.Values([2, 3]), "a": {"x": ep.Linspace(0, 1, 3)}, "k": jnp.int32(2)}
 
 
 def sweep(fn=sin, space=DEFAULT, **settings):
@@ -75,6 +88,117 @@ SWEEP = [
         TypeError,
         "Use `eqx_pipe.vmap_space`",
     ),
+    *(
+        (f"{name}, traced", lambda fn=fn: sweep(fn, POINTS), TypeError, says)
+        for name, fn, says in [
+            ("arange", lambda p: jnp.arange(p["n"]).sum(), f"axis `n` .*{STATIC}"),
+            ("zeros", lambda p: jnp.zeros(p["n"]).sum(), f"axis `n` .*{STATIC}"),
+            ("range", lambda p: sum(range(p["n"])), f"axis `n` .*{STATIC}"),
+            ("a list", lambda p: [1, 2, 3][p["n"]], f"axis `n` .*{STATIC}"),
+            ("a dict", lambda p: {1: 2}[p["n"]], f"`n`, `a.x`.* {STATIC}"),
+            ("int", lambda p: int(p["n"]), f"axis `n` .*{STATIC}"),
+            ("if", lambda p: 1 if p["a"]["x"] > 0 else 0, r"axis `a.x` .*jnp.where\("),
+            (
+                "if of two",
+                lambda p: 1 if p["n"] > p["a"]["x"].astype(int) else 0,
+                r"axes `n`, `a.x` .*jnp.where\(",
+            ),
+            ("float", lambda p: float(p["n"]), f"axis `n` .*no `float.*{STATIC}"),
+            ("math.sin", lambda p: math.sin(p["n"]), r"axis `n` .*Write `jnp.sin\("),
+            ("np.sin", lambda p: np.sin(p["n"]), r"axis `n` .*Write `jnp.sin\("),
+            ("an array", lambda p: jnp.ones(p["k"]), "`k` .*plain Python number stays"),
+            (
+                "inside jit",
+                lambda p: jax.jit(jnp.arange)(p["n"]),
+                f"`n`, `a.x`.* or of what is made of them.*{STATIC}",
+            ),
+        ]
+    ),
+    (
+        "if of a draw",
+        lambda: sweep(lambda x, key: 1 if jr.uniform(key) > x else 0, key=jr.key(0)),
+        TypeError,
+        r"`x`, `key` .*jnp.where\(",
+    ),
+    (
+        "a mask",
+        lambda: sweep(lambda x: jnp.ones(3)[jnp.ones(3) > x].sum()),
+        IndexError,
+        "`jnp.sum\\(x, where=mask\\)`",
+    ),
+    (
+        "vmap if",
+        lambda: vmap_space(lambda x: 1 if x > 0 else 0),
+        TypeError,
+        r"`x`\) or of what .*jnp.where\(",
+    ),
+    (
+        "two arguments",
+        lambda: sweep(lambda rate, time: rate),
+        TypeError,
+        r"takes 2 arguments .*`lambda p: fn\(p\[\"rate\"\], p\[\"time\"\]\)`",
+    ),
+    (
+        "a point, a key and more",
+        lambda: sweep(lambda p, n, key: p, key=jr.key(0)),
+        TypeError,
+        r"`lambda p, key: fn\(p, p\[\"n\"\], key=key\)`.*functools.partial",
+    ),
+    ("arctan2", lambda: sweep(jnp.arctan2), TypeError, "takes 2 arguments"),
+    ("keywords", lambda: sweep(lambda **p: p["x"]), TypeError, r"fn\(\*\*p\)"),
+    (
+        "rng",
+        lambda: sweep(lambda p, rng: p, key=jr.key(0)),
+        TypeError,
+        "`rng`, .*must be called `key`: rename it",
+    ),
+    (
+        "rng=None",
+        lambda: sweep(lambda p, rng=None: p, key=jr.key(0)),
+        TypeError,
+        "`rng`, .*must be called `key`: rename it",
+    ),
+    ("seed", lambda: sweep(lambda p, *, seed: p), TypeError, "must be called `key`"),
+    ("vmap two", lambda: vmap_space(lambda a, b: a), TypeError, "takes 2 arguments"),
+    (
+        "a dataclass comes out",
+        lambda: sweep(lambda x: Fit(x)),
+        TypeError,
+        r"`jax.tree_util.register_dataclass\(Fit\)`",
+    ),
+    (
+        "10^12 points",
+        lambda: sweep(lambda p: p[0], [ep.Linspace(0, 1, 10**6)] * 2),
+        ValueError,
+        r"3,725 GiB, .*`reduce=`, or values on disk by `store=",
+    ),
+    (
+        "10^18 points",
+        lambda: sweep(lambda p: p[0], [ep.Linspace(0, 1, 10**9)] * 2),
+        ValueError,
+        "`reduce=`, or values on disk by `store=",
+    ),
+    (
+        "one static value",
+        lambda: sweep(
+            lambda p: jnp.ones(6).reshape(p["n"], -1).sum(), {"n": ep.Static([2, 4])}
+        ),
+        TypeError,
+        "While `fn` was traced for `n = 4`",
+    ),
+    (
+        "vmap one static value",
+        lambda: vmap_space(
+            lambda p: jnp.ones(6).reshape(p["n"], -1).sum(), {"n": ep.Static([2, 4])}
+        ),
+        TypeError,
+        "While `fn` was traced for `n = 4`",
+    ),
+    ("n_jobs", lambda: sweep(n_jobs=2), TypeError, r"`eqx_pipe.use_cpu_devices\(\)`"),
+    ("batchsize", lambda: sweep(batchsize=2), TypeError, "`batch_size=`"),
+    ("bath_size", lambda: sweep(bath_size=2), TypeError, "Did you mean `batch_size`"),
+    ("dim", lambda: sweep(dim="x"), TypeError, "Dims are named on the axes"),
+    ("vmap reduce", lambda: vmap_space(reduce=1), TypeError, "an argument of `sweep`"),
     ("part alone", lambda: sweep(part=(0, 2)), ValueError, "store='runs.zarr'"),
     ("part of 3", lambda: sweep(part=3), TypeError, "with 0 <= rank < size"),
     ("resume alone", lambda: sweep(resume="force"), ValueError, "path of the store"),

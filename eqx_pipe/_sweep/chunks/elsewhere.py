@@ -93,7 +93,8 @@ def sweep_elsewhere(
     if away.executor is not None:
         # What devices a worker has is not known: one for a guess.
         devices, shares = devices[:1], shares * workers(away.executor)
-    job = prepare(fn, space, key, batch_size, devices, costs is not None, shares)
+    alike = costs is not None
+    job = prepare(fn, space, key, batch_size, devices, alike, shares, isolated)
     if away.path is None:
         return _in_memory(away, fn, job, costs, isolated, bar, started)
     print_ = fingerprint(job.space, job.key, job.parts, job.traced)

@@ -59,7 +59,7 @@ def reduce_elsewhere(
     if away.executor is not None:
         # What devices a worker has is not known: one for a guess.
         devices, shares = devices[:1], shares * workers(away.executor)
-    job = prepare(fn, space, key, batch_size, devices, False, shares)
+    job = prepare(fn, space, key, batch_size, devices, False, shares, isolated)
     if away.path is None:
         fold = _in_memory(away.executor, fn, job, reduce, reducers, isolated, bar)
         return _result(fold, [], job, fn, started)

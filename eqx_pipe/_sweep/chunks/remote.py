@@ -263,7 +263,8 @@ def _finished(flying: Sequence[_Try], wait: bool) -> list[_Try]:
 
 def _prepared(name: str, task: Task) -> Work:
     devices = tuple(jax.local_devices())
-    job = prepare(task.fn, task.space, task.key, task.batch_size, devices, task.costs)
+    given = (task.fn, task.space, task.key, task.batch_size)
+    job = prepare(*given, devices, task.costs, isolated=task.isolated)
     job = dataclasses.replace(job, stretch=task.stretch)
     if _program(job) != task.program:
         raise SweepError(

@@ -72,8 +72,7 @@ class Failures:
             for at, _ in lone:
                 place = index(at, at + 1) - base
                 self.mark(place)
-                for leaf in values:
-                    leaf[place] = _nothing(leaf.dtype)
+                clear(values, place)
             return
         if not lone:
             raise SweepError(
@@ -148,6 +147,12 @@ def nothing_like(leaf: Any) -> Any:
         data = jr.key_data(leaf)
         return jr.wrap_key_data(jnp.zeros_like(data), impl=jr.key_impl(leaf))
     return jnp.full_like(leaf, _nothing(leaf.dtype))
+
+
+def clear(values: Sequence[np.ndarray], place: Any) -> None:
+    """Puts there what stands where there is no result."""
+    for leaf in values:
+        leaf[place] = _nothing(leaf.dtype)
 
 
 def _nothing(dtype: Any) -> Any:

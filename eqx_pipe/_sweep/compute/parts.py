@@ -18,21 +18,22 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Bool, Float, PyTree
 
-from ..._errors import message
+from ..._errors import MissingKeyError, message
 from ..._spaces.geometry import Geometry
 from ..._spaces.space import Space
 from ..._types import Key
+from ..say import say_once
 from ..tracing.lapack import may_wait, say_if_it_may_stand_still
 from ..tracing.trace import Traced, trace
 from .batching import choose_batch_size
 from .execute import Runner
-from .failure import Failures
+from .failure import Failures, clear, reason
 from .kernel import Layout, build
 from .memory import compiled_bytes, fitting, free_bytes
 from .plan import CHUNK_BYTES, chunk_capacity, empty_values
 from .points import Listed, Neighbours
 from .progress import Progress
-from .select import Part, check_agree, groups_of, part_numbers, parts_of
+from .select import Part, check_agree, groups_of, naming, part_numbers, parts_of
 from .threads import all_busy, compiled
 
 _AT_ONCE = 2**30
@@ -43,7 +44,8 @@ class Job:
     """A sweep that is ready to be computed.
 
     `costs` says that points will come with costs, `stretch` how many points will be
-    asked for at once at most.
+    asked for at once at most. `broken` are the parts that have no program, since the
+    function raises when it is traced for them: their points have failed.
     """
 
     space: Space
@@ -55,6 +57,7 @@ class Job:
     devices: tuple[Any, ...]
     costs: bool
     stretch: int
+    broken: tuple[Part, ...] = ()
 
     def __post_init__(self) -> None:
         self._groups = groups_of(self.geometry)
@@ -107,7 +110,14 @@ class Job:
         """
         values = empty_values(last - first, self.traced[0].stored)
         failures = Failures(isolated, last - first)
-        for k, points, span in self._points(first, last, costs):
+        within = self._within(first, last)
+        for part in map(within, self.broken):
+            places = part.indices(0, part.size) - first
+            failures.mark(places)
+            clear(values, places)
+            bar.done(part.size)
+            bar.failed(failures.count)
+        for k, points, span in self._points(first, last, costs, within):
             runner = self._runner(k, points)
             runner.run(points, span, first, bar, values, failures)
         return values, failures.ok
@@ -120,21 +130,28 @@ class Job:
         ]
         return jtu.tree_unflatten(self.traced[0].structure, wrapped)
 
-    def _points(self, first: int, last: int, costs: Any) -> Any:
+    def _within(self, first: int, last: int) -> Callable[[Part], Part]:
+        """What gives the points of a part that are in a stretch."""
+        if last - first == self.geometry.size or not self._listed:
+            return lambda part: part
+        index = np.arange(first, last, dtype=np.int64)
+        number = part_numbers(self.geometry, self._groups, index)
+
+        def within(part: Part) -> Part:
+            listed = first + np.flatnonzero(number == part.number)
+            return dataclasses.replace(part, listed=listed)
+
+        return within
+
+    def _points(
+        self, first: int, last: int, costs: Any, within: Callable[[Part], Part]
+    ) -> Any:
         """For each part its points in a stretch, and which of them."""
         if not self._listed:
             window = self.geometry.window or (0, 1, self.geometry.size)
             yield 0, Neighbours(*window), (first, last)
             return
-        whole = last - first == self.geometry.size
-        number = None
-        if not whole:
-            index = np.arange(first, last, dtype=np.int64)
-            number = part_numbers(self.geometry, self._groups, index)
-        for k, part in enumerate(self.parts):
-            if number is not None:
-                listed = first + np.flatnonzero(number == part.number)
-                part = dataclasses.replace(part, listed=listed)
+        for k, part in enumerate(map(within, self.parts)):
             if costs is not None:
                 part = part.sorted_by(costs, first)
             if part.size:
@@ -201,14 +218,15 @@ def prepare(
     devices: tuple[Any, ...],
     costs: bool,
     shares: int = 1,
+    isolated: bool = False,
 ) -> Job:
     """Traces a function on a space, for each combination of static values.
 
-    An automatic batch size is chosen for one of `shares` processes.
+    An automatic batch size is chosen for one of `shares` processes. Where failures are
+    `isolated`, values for which the function raises when it is traced are set apart.
     """
     geometry = space.geometry
-    parts = parts_of(geometry)
-    traced = [trace("sweep", fn, space, key, part.plain, geometry) for part in parts]
+    parts, traced, broken = _traced(fn, space, key, geometry, isolated)
     outputs = [jtu.tree_unflatten(each.structure, each.outputs) for each in traced]
     check_agree("sweep", parts, outputs)
     auto = batch_size == "auto"
@@ -240,6 +258,7 @@ def prepare(
         devices=devices,
         costs=costs,
         stretch=geometry.size,
+        broken=broken,
     )
     free = free_bytes(devices) if auto else None
     if free is not None:
@@ -248,6 +267,40 @@ def prepare(
             needs = functools.partial(job.program_bytes, k)
             job.batch_size = fitting(job.batch_size, needs, free)
     return job
+
+
+def _traced(
+    fn: Callable[..., Any],
+    space: Space,
+    key: Key | None,
+    geometry: Geometry,
+    isolated: bool,
+) -> tuple[list[Part], list[Traced], tuple[Part, ...]]:
+    """The parts with what was traced for them, and those for which nothing could be.
+
+    Raises what the function raised if that is to be, or if nothing else is left.
+    """
+    parts, traced, broken = [], [], []
+    for part in parts_of(geometry):
+        try:
+            with naming(part):
+                found = trace("sweep", fn, space, key, part.plain, geometry)
+        except MissingKeyError:
+            raise
+        except Exception as error:
+            broken.append((part, error))
+            if not isolated:
+                raise
+            continue
+        parts.append(part)
+        traced.append(found)
+    if not parts:
+        raise broken[0][1]
+    for part, error in broken:
+        what = f"{type(error).__name__}: {reason(error)}"
+        text = "eqx_pipe.sweep: `fn` fails for `%s`, which is left out: %s."
+        say_once(f"{part.name}: {what}", text, part.name, what)
+    return parts, traced, tuple(part for part, _ in broken)
 
 
 def _check_at_once(batch_size: int, num_devices: int) -> None:

@@ -1,6 +1,7 @@
 """What is decided before anything runs: devices, batch size, chunks."""
 
 import math
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -77,5 +78,31 @@ def chunk_capacity(
 
 
 def empty_values(size: int, outputs: Sequence[Any]) -> list[np.ndarray]:
-    """Where the values of all points go, leaf by leaf."""
-    return [np.empty((size, *leaf.shape), leaf.dtype) for leaf in outputs]
+    """Where the values of all points go, leaf by leaf.
+
+    Raises a `ValueError` that says what to do if this machine could not hold them.
+    """
+    # Systems promise more memory than there is, and end the process that uses it.
+    needed = size * sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in outputs)
+    try:
+        if needed > _memory():
+            raise MemoryError
+        return [np.empty((size, *leaf.shape), leaf.dtype) for leaf in outputs]
+    except (MemoryError, ValueError) as error:  # more than NumPy can count
+        raise ValueError(
+            message(
+                "sweep",
+                f"the values of {size:,} points take {needed / 2**30:,.0f} GiB, and "
+                f"this machine has {_memory() / 2**30:,.0f} GiB of memory.",
+                "Keep less of them: a reduction by `reduce=`, or values on disk by "
+                '`store="runs.zarr"`; or sweep over a part of the space, `space[a:b]`.',
+            )
+        ) from error
+
+
+def _memory() -> float:
+    """The size of this machine's memory in bytes; infinite where it is not told."""
+    try:
+        return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    except (AttributeError, ValueError, OSError):  # Windows
+        return math.inf

@@ -4,10 +4,11 @@ A part of a sweep is one program. Its points are found by their number within th
 nothing is kept for each point unless the points were sorted or the space is a slice.
 """
 
+import contextlib
 import dataclasses
 import itertools as it
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,11 @@ class Part:
     allowed: tuple[np.ndarray | None, ...]
     listed: Int64[np.ndarray, " points"] | None = None
     number: int = 0
+
+    @property
+    def name(self) -> str:
+        """Its static values, for people to read."""
+        return self.text.replace("`", "")
 
     @property
     def size(self) -> int:
@@ -89,6 +95,17 @@ def _order(costs: Float[np.ndarray, " points"]) -> Int64[np.ndarray, " points"]:
     above = (bits - np.int32(least)).view(np.uint32)  # also where that overflows
     above >>= np.uint32(max(0, (most - least).bit_length() - 16))
     return np.argsort(above.astype(np.uint16), kind="stable")
+
+
+@contextlib.contextmanager
+def naming(part: Part) -> Iterator[None]:
+    """Says in an error which static values it came with."""
+    try:
+        yield
+    except Exception as error:
+        if part.text:
+            error.add_note(f"While `fn` was traced for `{part.name}`.")
+        raise
 
 
 def parts_of(geometry: Geometry) -> list[Part]:

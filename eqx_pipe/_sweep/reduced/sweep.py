@@ -45,7 +45,9 @@ def sweep_reduced(
         batch_size = 1
         done = _in_turn(outputs, space.size, reducers, bar, isolated)
     else:
-        job = prepare(fn, space, key, batch_size, devices, costs=False)
+        job = prepare(
+            fn, space, key, batch_size, devices, costs=False, isolated=isolated
+        )
         batch_size = job.batch_size
         done = run(Blocks(job, reducers), bar, isolated)
     ok = np.broadcast_to(np.True_, (done.points,))  # takes no memory

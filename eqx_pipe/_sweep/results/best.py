@@ -71,7 +71,10 @@ def _scores(result: SweepResult, by: Any, parts: list[slice]) -> np.ndarray:
         wrong = f"`by` is {describe_value(by)}"
         if by is None:
             wrong = f"the output has {len(named)} leaves and `by` is not given"
-        raise ValueError(message("SweepResult.best", f"{wrong}.", nearest(by, named)))
+        cure = nearest(by, named)
+        if isinstance(by, str) and by in ("min", "max"):
+            cure = f'The first argument is what is compared: `mode="{by}"`. {cure}'
+        raise ValueError(message("SweepResult.best", f"{wrong}.", cure))
     if scores.shape != (len(result),) or scores.dtype.kind not in "biuf":
         raise ValueError(
             message(

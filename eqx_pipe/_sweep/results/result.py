@@ -10,7 +10,7 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Bool, Int8, PyTree
 
-from ..._check import check_choice
+from ..._check import check_choice, keywords
 from ..._errors import describe_value, message
 from ..._spaces.axes import Geomspace
 from ..._spaces.html import shown
@@ -81,12 +81,11 @@ class SweepResult(eqx.Module):
                 raise TypeError
             i = operator.index(i)
         except TypeError:
+            cure = "Give an integer or a slice."
+            if isinstance(i, str):
+                cure = f"Outputs are in `.values`: `result.values[{i!r}]`. {cure}"
             raise TypeError(
-                message(
-                    "SweepResult",
-                    f"the index is {describe_value(i)}.",
-                    "Give an integer or a slice.",
-                )
+                message("SweepResult", f"the index is {describe_value(i)}.", cure)
             ) from None
         n = len(self)
         if not -n <= i < n:
@@ -133,6 +132,13 @@ class SweepResult(eqx.Module):
             lambda leaf: leaf.reshape(lengths + leaf.shape[1:]), self.values
         )
 
+    @keywords(
+        "SweepResult.best",
+        max='Say `mode="max"`.',
+        min='Say `mode="min"`, which is the default.',
+        maximize='Say `mode="max"`.',
+        key="Say what is compared by `by=`: a path or a function of one output.",
+    )
     def best(self, by: Any = None, mode: str = "min") -> Best:
         """The point with the smallest or largest output.
 

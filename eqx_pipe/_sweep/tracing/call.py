@@ -12,8 +12,9 @@ from jaxtyping import PyTree
 
 from ..._check import check_draws
 from ..._errors import MissingKeyError, asks_for_key, describe_value, message
-from ..._tree import path_name
+from ..._tree import path_name, unregistered
 from ..._types import Key
+from .arguments import check_key_name, not_a_point
 
 
 def call(function: str, fn: Callable[..., Any], point: PyTree, key: Key | None) -> Any:
@@ -24,6 +25,8 @@ def call(function: str, fn: Callable[..., Any], point: PyTree, key: Key | None) 
     """
     parameter = _key_parameter(fn)
     if parameter is None:
+        if key is not None:
+            check_key_name(function, fn)
         return _checked(function, _noted(function, fn, point))
     if key is not None:
         return _checked(function, _noted(function, fn, point, key=key))
@@ -41,6 +44,10 @@ def _noted(function: str, fn: Callable[..., Any], point: PyTree, **keyword: Any)
     try:
         return fn(point, **keyword)
     except Exception as error:
+        if isinstance(error, TypeError):
+            misfit = not_a_point(function, fn, keyword)
+            if misfit is not None:
+                raise misfit from error
         error.add_note(f"Raised by the `fn` that `eqx_pipe.{function}` was given.")
         raise
 
@@ -102,8 +109,9 @@ def _checked(function: str, out: PyTree) -> PyTree:
                 message(
                     function,
                     f"`fn` returned {describe_value(leaf)}{place}.",
-                    "Outputs are pytrees of arrays and numbers; leave other things out "
-                    "or return a number that stands for them.",
+                    unregistered(leaf)
+                    or "Outputs are pytrees of arrays and numbers; leave other things "
+                    "out or return a number that stands for them.",
                 )
             )
     return jtu.tree_unflatten(structure, arrays)

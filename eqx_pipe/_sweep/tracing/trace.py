@@ -14,11 +14,14 @@ from jax.core import Tracer
 from jaxtyping import PyTree
 
 from ..._errors import message
+from ..._spaces.axis import is_axis
 from ..._spaces.geometry import Geometry
+from ..._spaces.order import axis_name
 from ..._spaces.space import Space
 from ..._tree import can_be_traced, is_key_array
 from ..._types import ClosedJaxpr, Key
 from .call import call
+from .concrete import explain
 from .kept import Kept
 from .numbers import note_compilation
 from .program import Program, identify
@@ -102,13 +105,19 @@ def trace(
 
     kinds: list[Any] = []
 
-    def flat(arrays: list[Any], digits: list[Any], key: Key | None) -> Any:
-        given = iter(arrays)
+    def flat(
+        eqx_pipe_arrays: list[Any], eqx_pipe_digits: list[Any], eqx_pipe_key: Key | None
+    ) -> Any:
+        given = iter(eqx_pipe_arrays)
         pairs = zip(leaves, traced, strict=True)
         here = [next(given) if is_traced else leaf for leaf, is_traced in pairs]
         space_leaves, space_key = jtu.tree_unflatten(treedef, here)
-        point = geometry.point(space_leaves, space_key, digits, plain)
-        out = call(function, fn, point, key)
+        point = geometry.point(space_leaves, space_key, eqx_pipe_digits, plain)
+        try:
+            out = call(function, fn, point, eqx_pipe_key)
+        except Exception as error:
+            explain(function, error, geometry, _sources(space))
+            raise
         kinds[:] = [
             jr.key_impl(leaf) if is_key_array(leaf) else None
             for leaf in jtu.tree_leaves(out)
@@ -166,6 +175,14 @@ def _is_struct(x: Any) -> bool:
 def as_data(leaf: Any) -> Any:
     """A PRNG key array as its raw data, anything else as it is."""
     return jax.random.key_data(leaf) if is_key_array(leaf) else leaf
+
+
+def _sources(space: Space) -> list[str]:
+    """For each traced array of a space the leaf that it belongs to, by its path."""
+    found = []
+    for path, leaf in jtu.tree_flatten_with_path(space.tree, is_leaf=is_axis)[0]:
+        found += [axis_name(path)] * sum(map(can_be_traced, jtu.tree_leaves(leaf)))
+    return [*found, "Space.key"]
 
 
 def _struct(x: Any) -> jax.ShapeDtypeStruct:

@@ -1,0 +1,128 @@
+"""What is said where a function wants the value of what is traced.
+
+JAX names the arguments of the function that was traced, which is our own: `arrays[0]`.
+They are told as what the user knows, the axes and other leaves of the space.
+"""
+
+import re
+from collections.abc import Sequence
+
+import jax
+
+from ..._errors import message
+from ..._spaces.geometry import Geometry
+
+ARRAYS, DIGITS, KEY = "eqx_pipe_arrays", "eqx_pipe_digits", "eqx_pipe_key"
+"""What the arguments of the traced function are called, as nobody else would."""
+
+_STATIC = (
+    "or make it `ep.Static([...])`, whose values are plain Python values and compile a "
+    "program each"
+)
+_BOOL = (
+    "Write `jnp.where(condition, a, b)` or `jax.lax.cond` in the place of `if`, `and` "
+    f"and `while`; {_STATIC}."
+)
+_INTEGER = (
+    "A shape, the length of a `range` and an index into a list are fixed when the "
+    "program is compiled: make it `ep.Static([...])`, whose values are plain Python "
+    "values and compile a program each. (`jnp.asarray(values)[i]` takes a traced index "
+    "and `jax.lax.fori_loop` a traced length.)"
+)
+_NUMBER = (
+    "Write `jnp.sin(x)` in the place of `math.sin(x)` and `np.sin(x)`, and no "
+    f"`float()`, `int()`, `.item()`; {_STATIC}."
+)
+_ANY = (
+    "Use operations of JAX on it, such as `jnp.where(condition, a, b)` for `if` and "
+    f"`jnp.sin` for `math.sin`; {_STATIC}."
+)
+_MASK = (
+    "How many entries a mask picks would differ between points: write "
+    "`jnp.where(mask, x, 0)`, or `jnp.sum(x, where=mask)`."
+)
+_TELLS_WHERE = "The error occurred while tracing the function "
+
+
+def explain(
+    function: str,
+    error: Exception,
+    geometry: Geometry,
+    sources: Sequence[str] | None = None,
+) -> None:
+    """Says in `error` which axes a value was wanted of, and what to do.
+
+    Its type stays. `sources` are the leaves that the traced arrays belong to; without
+    them it is not known on which axes the value depends.
+    """
+    cure = _cure(error)
+    if cure is None:
+        return
+    text = str(error)
+    names = _named(text, geometry, sources) if sources is not None else []
+    others = [name for name in names if name not in geometry.axes]
+    wanted = _listed(names)
+    if not names:
+        traced = [name for name, axis in geometry.axes.items() if not axis.is_static]
+        wanted = f"the axes ({_listed(traced)}) or of what is made of them"
+    elif not others:
+        wanted = f"the {'axis' if len(names) == 1 else 'axes'} {wanted}"
+    wrong = (
+        f"`fn` asks for the value of {wanted} as a plain Python value, and it has none "
+        "yet: `fn` is compiled once for all points."
+    )
+    if others and others != [KEY]:
+        cure += (
+            f" {_listed(others)} stands in the space as an array: a plain Python "
+            "number stays one."
+        )
+    lines = [line for line in text.splitlines() if line and not _is_noise(line)]
+    error.args = (message(function, wrong, cure),)
+    error.add_note("\n".join(["In JAX's words:", *lines]))
+
+
+def _cure(error: Exception) -> str | None:
+    """What to do about an error, or `None` if it is another one."""
+    text = str(error)
+    if text.startswith("`eqx_pipe."):  # our own words
+        return None
+    if isinstance(error, jax.errors.TracerBoolConversionError):
+        return _BOOL
+    if isinstance(error, jax.errors.TracerArrayConversionError):
+        return _NUMBER
+    if isinstance(error, jax.errors.TracerIntegerConversionError):
+        return _INTEGER
+    if isinstance(error, jax.errors.ConcretizationTypeError):
+        numbers = re.search(r"`(float|int|complex)` function|item\(\)", text)
+        return _NUMBER if numbers else _INTEGER
+    if isinstance(error, TypeError) and "concrete values" in text:
+        return _INTEGER
+    if isinstance(error, jax.errors.NonConcreteBooleanIndexError):
+        return _MASK
+    is_other = re.search("unsupported operand|argument", text)
+    if isinstance(error, TypeError | ValueError) and "Tracer" in text and not is_other:
+        return _ANY
+    return None
+
+
+def _named(text: str, geometry: Geometry, sources: Sequence[str]) -> list[str]:
+    """The axes and leaves that JAX says a value depends on, in the space's order."""
+    told = text.partition(_TELLS_WHERE)[2]
+    found = {sources[int(k)] for k in re.findall(rf"{ARRAYS}\[(\d+)\]", told)}
+    for digit in re.findall(rf"{DIGITS}\[(\d+)\]", told):
+        pairs = zip(geometry.names, geometry.axis_dims, strict=True)
+        members = [name for name, dim in pairs if dim == int(digit)]
+        # All axes of a dim depend on the same position: their arrays tell them apart.
+        found |= set() if found.intersection(members) else set(members)
+    order = [*geometry.names, *sources]
+    return [*sorted(found, key=order.index), *([KEY] if KEY in told else [])]
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = ["`key`" if name == KEY else f"`{name}`" for name in names[:4]]
+    return ", ".join([*shown, *(["..."] if len(names) > 4 else [])])
+
+
+def _is_noise(line: str) -> bool:
+    ours = any(name in line for name in (ARRAYS, DIGITS, KEY))
+    return (ours and line.startswith(_TELLS_WHERE)) or line.startswith("See https://")
