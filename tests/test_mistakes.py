@@ -33,6 +33,8 @@ UNNAMED = {
     "chain: a state lost",
     "chain: hash",
     "sweep: no key",
+    "sweep: one static value",
+    "sweep: vmap one static value",
     "sweep: a hidden need of a key",
     "sweep: vmap key",
     "loader: hash",

@@ -175,6 +175,54 @@ def test_a_debugger_gets_the_values_too():
     assert values.tolist() == [2, 4]
 
 
+def divides(point):
+    """It cannot be traced where `n` is 4 or 5."""
+    parts = jnp.arange(6.0).reshape(point["n"], -1)
+    return {"y": parts.sum() + point["x"], "n": point["n"]}
+
+
+BROKEN = {"x": ep.Linspace(0, 4, 5), "n": ep.Static([2, 4, 3, 5])}
+
+
+@pytest.mark.parametrize(
+    ("space", "settings"),
+    [
+        (ep.Space(BROKEN), {}),
+        (ep.Space(BROKEN)[3:17:3], {"batch_size": 2}),
+        (ep.Space(BROKEN), {"order_by": np.arange(20.0)[::-1]}),
+        (ep.Space(BROKEN), {"store": "r.zarr", "batch_size": 1}),
+        (ep.Space({"n": ep.Static([4, 2, 2]), "x": ep.Values([1.0, 2, 3])}, "zip"), {}),
+    ],
+)
+def test_what_cannot_be_traced_for_some_values_is_isolated(space, settings, tmp_path):
+    if "store" in settings:
+        settings = {**settings, "store": tmp_path / settings["store"]}
+    with pytest.raises(TypeError, match="reshape") as caught:
+        ep.sweep(divides, space, **settings)
+    assert "While `fn` was traced for `n = 4`." in caught.value.__notes__
+    result = ep.sweep(divides, space, on_error="isolate", **settings)
+    points = [space.point(i) for i in range(space.size)]
+    ok = [point["n"] < 4 for point in points]
+    assert result.ok.tolist() == ok
+    pairs = list(zip(points, ok, strict=True))
+    expected = [15 + p["x"] if good else np.nan for p, good in pairs]
+    np.testing.assert_array_equal(result.values["y"][...], np.array(expected))
+    numbers = [p["n"] * good for p, good in pairs]
+    assert result.values["n"][...].tolist() == numbers
+    mean = ep.sweep(divides, space, on_error="isolate", reduce=ep.Mean(by="y"))
+    assert np.isclose(mean.values, np.nanmean(expected))
+    assert mean.ok.tolist() == ok
+    with jax.disable_jit():
+        if set(settings) <= {"batch_size"}:
+            plain = ep.sweep(divides, space, on_error="isolate")
+            assert plain.ok.tolist() == ok
+
+
+def test_where_nothing_can_be_traced_it_raises():
+    with pytest.raises(TypeError, match="into shape \\(4, -1"):
+        ep.sweep(divides, BROKEN | {"n": ep.Static([4, 5])}, on_error="isolate")
+
+
 @pytest.mark.parametrize(
     ("make", "error", "says"),
     [

@@ -64,7 +64,9 @@ def sweep(
 
     - `fn`: called as `fn(point)`, or as `fn(point, key=...)` if it has a parameter of
       that name. A point is the space's pytree with values for axes. The output is
-      any pytree of arrays and numbers.
+      any pytree of arrays and numbers. It is traced, once for each combination of
+      `Static` values: it is made of operations of JAX, and no Python control flow
+      hangs on the value of any other axis.
     - `space`: a `Space`, or a bare pytree with axes in it, which is their product.
     - `key`: a PRNG key; point i gets `fold_in(key, i)`, so draws do not depend on how
       the sweep runs (from $2^{32}$ on, the index is folded in two parts). A function
@@ -114,7 +116,8 @@ def sweep(
     - `MissingKeyError` if `fn` needs a key and there is none.
     - `TypeError` if an output is not numeric, if there is none (`return` is missing),
       or if something traced is handed in: under `jit` and `grad` use `vmap_space`.
-    - `ValueError` for a space, key, mesh or batch size that cannot be used.
+    - `ValueError` for a space, key, mesh or batch size that cannot be used, and for
+      values that this machine's memory cannot hold.
     - `StructureError` (a `ValueError`) if outputs differ in structure, shape or dtype
       between values of `Static` axes; before anything is computed.
       Also for a store of another space, key or function.
@@ -123,7 +126,8 @@ def sweep(
       all of them.
       If the disk is full, a worker dies again and again, or another process fills the
       same store; what is finished is kept.
-    - Whatever `fn` raises while it is traced, with a note.
+    - Whatever `fn` raises while it is traced, with a note; where it asks for the value
+      of an axis, the message names the axis.
 
     Under `jax.disable_jit()` it is the plain loop, so a debugger stops inside `fn`.
 
