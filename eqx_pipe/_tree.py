@@ -50,8 +50,7 @@ def unregistered(x: Any) -> str:
             f"`jax.tree_util.register_dataclass({name})` (also as a decorator of the "
             "class), or make it an `equinox.Module`."
         )
-    is_array = hasattr(x, "shape") and hasattr(x, "dtype")
-    if is_array or callable(x) or not getattr(x, "__dict__", None):
+    if hasattr(x, "__array__") or callable(x) or not getattr(x, "__dict__", None):
         return ""
     return (
         f"JAX does not look into `{name}`: make it an `equinox.Module`, or a dataclass "

@@ -1,5 +1,6 @@
 """What is said where a space has no axis: what was probably meant as one."""
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -36,8 +37,9 @@ def check_seen(tree: Any) -> None:
     for path, leaf in jtu.tree_flatten_with_path(tree, is_leaf=is_axis)[0]:
         if is_axis(leaf) or not unregistered(leaf):
             continue
-        fields = getattr(leaf, "__slots__", ()) or vars(leaf)
-        hidden = [name for name in fields if is_axis(getattr(leaf, name, None))]
+        is_data = dataclasses.is_dataclass(leaf)
+        names = [f.name for f in dataclasses.fields(leaf)] if is_data else vars(leaf)
+        hidden = [name for name in names if is_axis(getattr(leaf, name, None))]
         if hidden:
             place = f" at `{path_name(path)}`" if path else ""
             raise TypeError(

@@ -121,6 +121,12 @@ SWEEP = [
         r"`x`, `key` .*jnp.where\(",
     ),
     (
+        "a slice",
+        lambda: sweep(lambda p: jnp.ones(3)[: p["n"]], POINTS),
+        IndexError,
+        f"`n`, `a.x`.* {STATIC}.*`jax.lax.dynamic_slice` take a traced index",
+    ),
+    (
         "a mask",
         lambda: sweep(lambda x: jnp.ones(3)[jnp.ones(3) > x].sum()),
         IndexError,

@@ -26,8 +26,8 @@ _BOOL = (
 _INTEGER = (
     "A shape, the length of a `range` and an index into a list are fixed when the "
     "program is compiled: make it `ep.Static([...])`, whose values are plain Python "
-    "values and compile a program each. (`jnp.asarray(values)[i]` takes a traced index "
-    "and `jax.lax.fori_loop` a traced length.)"
+    "values and compile a program each. (`jnp.asarray(values)[i]` and "
+    "`jax.lax.dynamic_slice` take a traced index, `jax.lax.fori_loop` a traced length.)"
 )
 _NUMBER = (
     "Write `jnp.sin(x)` in the place of `math.sin(x)` and `np.sin(x)`, and no "
@@ -93,16 +93,17 @@ def _cure(error: Exception) -> str | None:
     if isinstance(error, jax.errors.TracerIntegerConversionError):
         return _INTEGER
     if isinstance(error, jax.errors.ConcretizationTypeError):
-        numbers = re.search(r"`(float|int|complex)` function|item\(\)", text)
+        numbers = re.search(r"`(float|int|complex)` function|item\(\)|tolist\(\)", text)
         return _NUMBER if numbers else _INTEGER
     if isinstance(error, TypeError) and "concrete values" in text:
         return _INTEGER
     if isinstance(error, jax.errors.NonConcreteBooleanIndexError):
         return _MASK
-    is_other = re.search("unsupported operand|argument", text)
-    if isinstance(error, TypeError | ValueError) and "Tracer" in text and not is_other:
-        return _ANY
-    return None
+    if "Tracer" not in text or re.search("unsupported operand|argument", text):
+        return None
+    if isinstance(error, IndexError):
+        return _INTEGER
+    return _ANY if isinstance(error, TypeError | ValueError) else None
 
 
 def _named(text: str, geometry: Geometry, sources: Sequence[str]) -> list[str]:
