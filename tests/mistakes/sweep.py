@@ -121,6 +121,15 @@ SWEEP = [
         r"`x`, `key` .*jnp.where\(",
     ),
     (
+        "if of a random axis",
+        lambda: sweep(
+            lambda p: 1 if p["a"] > 0 else 0,
+            ep.Space({"a": ep.Random(jr.normal, 2)}, key=jr.key(0)),
+        ),
+        TypeError,
+        r"the axis `a` as .*jnp.where\(",
+    ),
+    (
         "a slice",
         lambda: sweep(lambda p: jnp.ones(3)[: p["n"]], POINTS),
         IndexError,

@@ -15,6 +15,9 @@ from ..._spaces.geometry import Geometry
 ARRAYS, DIGITS, KEY = "eqx_pipe_arrays", "eqx_pipe_digits", "eqx_pipe_key"
 """What the arguments of the traced function are called, as nobody else would."""
 
+SPACE_KEY = "Space.key"
+"""The source of the key of the space, which the axes that draw depend on."""
+
 _STATIC = (
     "or make it `ep.Static([...])`, whose values are plain Python values and compile a "
     "program each"
@@ -116,7 +119,8 @@ def _named(text: str, geometry: Geometry, sources: Sequence[str]) -> list[str]:
         # All axes of a dim depend on the same position: their arrays tell them apart.
         found |= set() if found.intersection(members) else set(members)
     order = [*geometry.names, *sources]
-    return [*sorted(found, key=order.index), *([KEY] if KEY in told else [])]
+    known = sorted(found - {SPACE_KEY}, key=order.index)
+    return [*known, *([KEY] if KEY in told else [])]
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -21,7 +21,7 @@ from ..._spaces.space import Space
 from ..._tree import can_be_traced, is_key_array
 from ..._types import ClosedJaxpr, Key
 from .call import call
-from .concrete import explain
+from .concrete import SPACE_KEY, explain
 from .kept import Kept
 from .numbers import note_compilation
 from .program import Program, identify
@@ -182,7 +182,7 @@ def _sources(space: Space) -> list[str]:
     found = []
     for path, leaf in jtu.tree_flatten_with_path(space.tree, is_leaf=is_axis)[0]:
         found += [axis_name(path)] * sum(map(can_be_traced, jtu.tree_leaves(leaf)))
-    return [*found, "Space.key"]
+    return [*found, SPACE_KEY]
 
 
 def _struct(x: Any) -> jax.ShapeDtypeStruct:
