@@ -102,10 +102,11 @@ def _cure(error: Exception) -> str | None:
         return _INTEGER
     if isinstance(error, jax.errors.NonConcreteBooleanIndexError):
         return _MASK
-    if "Tracer" not in text or re.search("unsupported operand|argument", text):
-        return None
-    if isinstance(error, IndexError):
+    if isinstance(error, IndexError) and "Tracer" in text:
         return _INTEGER
+    said = text.partition(_TELLS_WHERE)[0]
+    if "Tracer" not in said or re.search("unsupported operand|argument", said):
+        return None
     return _ANY if isinstance(error, TypeError | ValueError) else None
 
 
