@@ -109,7 +109,7 @@ def _check_plain(function: str, argument: str, value: Any) -> None:
 
 
 def _unwrapped(fn: Any) -> Any:
-    """The function inside of `jax.jit(fn)`, `ft.partial(fn, ...)`, ...."""
+    """The function inside of `jax.jit(fn)`, `functools.partial(fn, ...)`, ...."""
     if isinstance(fn, ft.partial | eqx.Partial):
         return _unwrapped(fn.func)
     wrapped = getattr(fn, "__wrapped__", None)
