@@ -13,13 +13,9 @@ from typing import Any
 import numpy as np
 
 from .chunks import Chunks
+from .folder import as_zarr
 from .quiet import quiet
-
-FORMAT = 1
-"""The version of what is written here."""
-
-RECORD = "eqx_pipe_store"
-"""The attribute that says what a store is for, as JSON text."""
+from .record import FORMAT, RECORD
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,7 +67,8 @@ def _write(path: Path, plan: Plan) -> None:
     import zarr
 
     _write_coordinates(path, plan)
-    group = zarr.open_group(str(path), mode="r+", use_consolidated=False)
+    folder = as_zarr(path)
+    group = zarr.open_group(folder, mode="r+", use_consolidated=False)
     for variable in plan.variables:
         _array(group, plan, variable)
     _array(group, plan, Variable(plan.status, np.dtype(np.int8)))
@@ -88,7 +85,7 @@ def _write(path: Path, plan: Plan) -> None:
     }
     group.attrs[RECORD] = json.dumps(record)
     with quiet():
-        zarr.consolidate_metadata(str(path))
+        zarr.consolidate_metadata(folder)
 
 
 def _write_coordinates(path: Path, plan: Plan) -> None:
@@ -101,7 +98,7 @@ def _write_coordinates(path: Path, plan: Plan) -> None:
     }
     dataset = xarray.Dataset(coords=coordinates, attrs=dict(plan.attributes))
     with quiet():
-        dataset.to_zarr(path, zarr_format=3, consolidated=False)
+        dataset.to_zarr(as_zarr(path), zarr_format=3, consolidated=False)
 
 
 def _array(group: Any, plan: Plan, variable: Variable) -> None:

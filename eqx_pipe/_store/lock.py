@@ -8,6 +8,7 @@ written whole, and both processes would write the same.
 import contextlib
 import os
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +23,33 @@ class Taken(Exception):
     """Somebody else has the lock; the text says who."""
 
 
+_open: set[int] = set()
+"""The files of the locks of this process, from before they are locked."""
+
+_CHANGING = threading.RLock()
+"""Held while a file is opened or closed: a process is then not forked."""
+
+
+def _let_go() -> None:
+    """In a process that was forked: closes the files of its parent's locks.
+
+    A fork shares them, so a lock would be held until the last of all children ends,
+    also if the parent was killed. To close them there releases nothing here.
+    """
+    for file in _open:
+        os.close(file)
+    _open.clear()
+    _CHANGING.release()
+
+
+if fcntl is not None:
+    os.register_at_fork(
+        before=_CHANGING.acquire,
+        after_in_parent=_CHANGING.release,
+        after_in_child=_let_go,
+    )
+
+
 @contextlib.contextmanager
 def lock(path: Path, shared: bool = False) -> Iterator[None]:
     """Holds the lock kept in the file `path`; raises `Taken` if another has it.
@@ -33,15 +61,19 @@ def lock(path: Path, shared: bool = False) -> Iterator[None]:
         return
     path.parent.mkdir(exist_ok=True)
     with _opened(path, fcntl.LOCK_SH if shared else fcntl.LOCK_EX) as file:
-        os.ftruncate(file, 0)
-        os.pwrite(file, _who().encode(), 0)
+        # Not in a file that has another name too, which may be no lock.
+        if os.fstat(file).st_nlink == 1:
+            os.ftruncate(file, 0)
+            os.pwrite(file, _who().encode(), 0)
         yield
 
 
 @contextlib.contextmanager
 def _opened(path: Path, how: int) -> Iterator[int]:
     assert fcntl is not None
-    file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    with _CHANGING:
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+        _open.add(file)
     try:
         try:
             fcntl.flock(file, how | fcntl.LOCK_NB)
@@ -53,7 +85,11 @@ def _opened(path: Path, how: int) -> Iterator[int]:
             pass
         yield file
     finally:
-        os.close(file)
+        with _CHANGING:
+            # In a process that was forked meanwhile it is closed.
+            if file in _open:
+                _open.remove(file)
+                os.close(file)
 
 
 def _who() -> str:

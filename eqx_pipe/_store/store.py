@@ -7,20 +7,17 @@ and a kill at any moment leaves chunks that are finished and chunks that are not
 
 import contextlib
 import dataclasses
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from .._errors import describe_value, message
+from .._errors import message
 from .chunks import Chunks
-from .layout import FORMAT, RECORD
+from .folder import as_zarr
 from .quiet import quiet
-
-LOCKS = ".locks"
-"""The folder in a store for the locks of processes that fill it."""
+from .record import RECORD, damaged, read_record
 
 MISSING, OK, FAILED = 0, 1, 2
 
@@ -65,7 +62,8 @@ class Store:
         if 0 in inner:
             return np.zeros((last - first, *inner), array.dtype)
         file = self._file(array, number)
-        if not file.is_file() and self._file(self.status, number).exists():
+        # In this order: a process that fills the store writes the status last.
+        if self._file(self.status, number).exists() and not file.is_file():
             raise _damaged(file, "is no file" if file.exists() else "is not there")
         box = self.chunks.box(number) + (slice(None),) * len(inner)
         with decoding(file):
@@ -119,8 +117,15 @@ class Store:
         return self.path / array.path / array.metadata.encode_chunk_key(place)
 
 
+class Recut(ValueError):
+    """A copy of a store has other chunks, and so is no store."""
+
+
 def open_store(function: str, path: Path) -> Store:
-    """The store at `path`; raises a `ValueError` if something else is there."""
+    """The store at `path`; raises a `ValueError` if something else is there.
+
+    What it says of itself is checked; no chunk is read or looked for.
+    """
     group = _group(path)
     text = None if group is None else group.attrs.get(RECORD)
     if group is None or not isinstance(text, str):
@@ -133,65 +138,55 @@ def open_store(function: str, path: Path) -> Store:
                 "store that `sweep(..., store=)` has made.",
             )
         )
-    record = json.loads(text)
-    if record.get("format") != FORMAT:
-        raise ValueError(
-            message(
-                function,
-                f"the store `{path}` has the format {record.get('format')!r}, this "
-                f"version of eqx_pipe knows the format {FORMAT}.",
-                "Use the version that made it (its attribute `eqx_pipe`), or give a "
-                "path where there is nothing yet.",
-            )
-        )
+    record = read_record(function, path, text)
     chunks = Chunks(tuple(record["lengths"]), record["split"], record["count"])
     import zarr
 
     # Zarr keeps this setting with the open array, not with the stored one. Without it
     # a chunk of nothing but zeros would not be written, and look as if it were missing.
     with zarr.config.set({"array.write_empty_chunks": True}):
-        arrays: list[Any] = [group[name] for name in record["variables"]]
-        status: Any = group[record["status"]]
-    shape = chunks.shape
-    if any(array.chunks[: len(shape)] != shape for array in (status, *arrays)):
-        raise ValueError(
-            message(
-                function,
-                f"`{path}` is a copy of a store that was cut into other chunks.",
-                "Copy a store as a folder (`cp -r`) to go on with the copy; xarray and "
-                "`load_result` read this one.",
+        arrays = [_array(function, path, group, name) for name in record["variables"]]
+        status = _array(function, path, group, record["status"])
+    store = Store(path, chunks, record, arrays, status)
+    _check_arrays(function, store)
+    return store
+
+
+def _array(function: str, path: Path, group: Any, name: str) -> Any:
+    import zarr
+
+    try:
+        array = group[name]
+    except Exception as error:  # what Zarr raises differs from version to version
+        what = f"its array `{name}` cannot be opened ({type(error).__name__}: {error})"
+        raise damaged(function, path, what) from error
+    if not isinstance(array, zarr.Array):
+        raise damaged(function, path, f"`{name}` is no array")
+    return array
+
+
+def _check_arrays(function: str, store: Store) -> None:
+    """Raises unless the arrays are as the record says."""
+    lengths, shape = store.chunks.lengths, store.chunks.shape
+    for array in (store.status, *store.arrays):
+        inner = tuple(array.shape[len(lengths) :])
+        form = f"{array.dtype}{list(array.shape)}"
+        numbers = array.dtype.kind in "biufc"
+        if array is store.status:
+            numbers = array.dtype == np.int8 and not inner
+        if array.shape[: len(lengths)] != lengths or not numbers:
+            what = f"`lengths` is {list(lengths)} and the array `{array.path}` {form}"
+            raise damaged(function, store.path, what)
+        if array.chunks != (*shape, *(max(1, n) for n in inner)):
+            raise Recut(
+                message(
+                    function,
+                    f"`{store.path}` is a copy of a store that was cut into other "
+                    "chunks.",
+                    "Copy a store as a folder (`cp -r`) to go on with the copy; xarray "
+                    "and `load_result` read this one.",
+                )
             )
-        )
-    return Store(path, chunks, record, arrays, status)
-
-
-def is_vacant(path: Path) -> bool:
-    """Whether a store can be made at `path`: nothing there, or an empty folder."""
-    return not path.exists() or (path.is_dir() and not any(path.iterdir()))
-
-
-def as_path(function: str, store: Any) -> Path:
-    """The argument `store` as a path on this machine's file systems."""
-    import os
-
-    if not isinstance(store, str | os.PathLike) or isinstance(store, bytes):
-        raise TypeError(
-            message(
-                function,
-                f"`store` is {describe_value(store)}.",
-                "Give the path of a folder: `store='runs.zarr'`.",
-            )
-        )
-    if "://" in str(store) or "\0" in str(store) or not str(store):
-        raise ValueError(
-            message(
-                function,
-                f"`store` is {describe_value(str(store))}.",
-                "Give the path of a folder on a disk, also a shared one; copy the "
-                "finished store to where it shall be.",
-            )
-        )
-    return Path(store).expanduser().absolute()
 
 
 def check_zarr(function: str) -> None:
@@ -233,6 +228,6 @@ def _group(path: Path) -> Any:
         return None
     try:
         with quiet():
-            return zarr.open_group(str(path), mode="r+", use_consolidated=None)
+            return zarr.open_group(as_zarr(path), mode="r+", use_consolidated=None)
     except Exception:  # what Zarr raises differs from version to version
         return None

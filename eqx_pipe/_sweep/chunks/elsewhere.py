@@ -16,7 +16,8 @@ from ..._check import check_choice
 from ..._errors import describe_value, message
 from ..._spaces.space import Space
 from ..._store.chunks import cut
-from ..._store.store import as_path, check_zarr
+from ..._store.folder import as_path
+from ..._store.store import check_zarr
 from ..._types import Key
 from ..compute.parts import Job, prepare
 from ..compute.plan import CHUNK_BYTES, empty_values
@@ -26,8 +27,9 @@ from ..tracing.call import fn_name
 from .fingerprint import fingerprint, fingerprint_alone
 from .interrupt import Interrupt
 from .loop import Source, gather, here
+from .record import check_room
 from .remote import check_executor, elsewhere, pack, workers
-from .stored import fill, opened, plan_of, refuse_failed, result_of
+from .stored import fill, opened, plan_of, refuse_failed, result_of, variables_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,9 +102,9 @@ def sweep_elsewhere(
     print_ = fingerprint(job.space, job.key, job.parts, job.traced)
     plan = ft.partial(plan_of, job, processes, name=fn_name(fn))
     alone = ft.partial(fingerprint_alone, fn, job.space, job.key, job.parts)
-    store = opened(
-        away.path, print_, alone, plan, job.batch_size, batch_size, away.resume
-    )
+    store = opened(away.path, print_, alone, plan, job, batch_size, away.resume)
+    variables, names = variables_of(job)
+    check_room(store, tuple(job.space.dims.values()), variables, names.status)
     kept = store.record["batch_size"]
     job = dataclasses.replace(job, batch_size=kept, stretch=store.chunks.points)
 

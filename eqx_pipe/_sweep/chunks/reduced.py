@@ -35,10 +35,13 @@ from .fingerprint import fingerprint, fingerprint_alone
 from .fold import InStore, InTurn, until_stopped
 from .interrupt import Interrupt
 from .loop import Source, gather, here
+from .record import check_room
 from .remote import elsewhere, pack, workers
 from .stored import fill, opened, refuse_failed
 
 Bar = Callable[..., Progress]
+
+_STATUS = "status"
 
 
 def reduce_elsewhere(
@@ -70,11 +73,10 @@ def reduce_elsewhere(
     print_ = fingerprint(job.space, job.key, job.parts, job.traced)
     print_["reduce"] = _identity(reducers, job)
     alone = ft.partial(fingerprint_alone, fn, job.space, job.key, job.parts)
-    store = opened(
-        away.path, print_, alone, plan, job.batch_size, batch_size, away.resume
-    )
+    store = opened(away.path, print_, alone, plan, job, batch_size, away.resume)
     job = dataclasses.replace(job, batch_size=store.record["batch_size"])
     rows = BlockRows(Blocks(job, reducers))
+    check_room(store, (len(rows.blocks),), _variables(rows), _STATUS)
     prefix = InStore(rows, store)
 
     def source(shown: Progress) -> Source:
@@ -187,14 +189,20 @@ def _identity(reducers: Many, job: Job) -> dict[str, Any]:
     }
 
 
+def _variables(rows: BlockRows) -> list[Variable]:
+    """The arrays for the states of blocks."""
+    variables = []
+    for name, leaf in rows.variables:
+        dtype = as_stored(np.empty((0,), leaf.dtype)).dtype
+        dims = inner_dims(name, len(leaf.shape))
+        variables.append(Variable(name, dtype, leaf.shape, dims))
+    return variables
+
+
 def _plan(rows: BlockRows, shares: int, record: dict[str, Any], name: str) -> Plan:
     blocks = rows.blocks
     first = np.arange(len(blocks), dtype=np.int64) * blocks.points
-    variables = []
-    for name_, leaf in rows.variables:
-        dtype = as_stored(np.empty((0,), leaf.dtype)).dtype
-        dims = inner_dims(name_, len(leaf.shape))
-        variables.append(Variable(name_, dtype, leaf.shape, dims))
+    variables = _variables(rows)
     check_names("sweep", [variable.name for variable in variables])
     space, job = blocks.job.space, blocks.job
     return Plan(
@@ -202,7 +210,7 @@ def _plan(rows: BlockRows, shares: int, record: dict[str, Any], name: str) -> Pl
         chunks=_chunks(rows, shares),
         coordinates={"first_point": (("block",), first, {})},
         variables=variables,
-        status="status",
+        status=_STATUS,
         attributes={
             "function": name,
             "reduce": record["reduce"]["reducers"],

@@ -1,6 +1,7 @@
 """A sweep whose values go to a store as they are computed."""
 
 import contextlib
+import errno
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -11,10 +12,12 @@ import numpy as np
 
 from ..._errors import SweepError, message
 from ..._store.chunks import Chunks, cut
+from ..._store.folder import check_no_links, is_vacant
 from ..._store.layout import Plan, Variable, create
 from ..._store.lazy import Stored
 from ..._store.lock import Taken, lock
-from ..._store.store import FAILED, LOCKS, MISSING, OK, Store, is_vacant, open_store
+from ..._store.names import LOCKS
+from ..._store.store import FAILED, MISSING, OK, Store, open_store
 from ..compute.parts import Job
 from ..compute.plan import CHUNK_BYTES
 from ..compute.progress import Progress
@@ -32,6 +35,7 @@ from ..tracing.call import fn_name
 from .fingerprint import check_same
 from .interrupt import Interrupt
 from .loop import Source, Work, gather
+from .record import check_batch_size, check_sweep
 
 _LOOK_AGAIN = 256 * 1024 * 1024
 """How many bytes of the newest chunks are read before a sweep goes on."""
@@ -42,14 +46,14 @@ def opened(
     print_: dict[str, Any],
     alone: Callable[[], dict[str, str]],
     plan: Callable[[dict[str, Any]], Plan],
-    batch_size: int,
+    job: Job,
     given: Any,
     resume: str,
 ) -> Store:
     """The store of a sweep at `path`, made if there is nothing.
 
     `print_` says what the sweep is, `alone` what its function is, and `plan` is called
-    with both; `given` is the batch size that the user asked for, and `batch_size` what
+    with both; `given` is the batch size that the user asked for, and that of `job` what
     came of it.
     """
     if is_vacant(path):
@@ -57,9 +61,13 @@ def opened(
         with continuing(path, "be made"):
             create(path, layout)
     store = open_store("sweep", path)
+    with continuing(path, "be opened"):
+        check_no_links("sweep", path)
+    check_sweep(store)
     check_same(path, store.record, print_, alone, resume)
+    check_batch_size(store, job.geometry.size)
     kept = store.record["batch_size"]
-    if given != "auto" and batch_size != kept:
+    if given != "auto" and job.batch_size != kept:
         raise ValueError(
             message(
                 "sweep",
@@ -179,29 +187,37 @@ def continuing(path: Path, what: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        cure = "Make room there" if full else "See that the folder can be written to"
         raise SweepError(
             message(
                 "sweep",
                 f"the store `{path}` could not {what}: {error}.",
-                "Make room there, or see that the folder can be written to; then call "
-                "the same sweep again. Chunks that are finished are kept.",
+                f"{cure}, then call the same sweep again. Chunks that are finished are "
+                "kept.",
             )
         ) from error
 
 
-def plan_of(job: Job, shares: int, record: dict[str, Any], name: str) -> Plan:
-    space, traced = job.space, job.traced[0]
+def variables_of(job: Job) -> tuple[list[Variable], Names]:
+    """The arrays for the outputs of a sweep, and the names of all that is stored."""
+    traced = job.traced[0]
     outputs = jtu.tree_unflatten(traced.structure, traced.outputs)
-    names = names_of(outputs, space)
-    dims, coordinates = space.dims, coordinate_variables(space, names)
-    check_names("sweep", [*dims, *coordinates, *names.outputs])
+    names = names_of(outputs, job.space)
     variables = []
-    for name_, leaf in zip(names.outputs, traced.stored, strict=True):
+    for name, leaf in zip(names.outputs, traced.stored, strict=True):
         kept = as_stored(np.empty((0, *leaf.shape), leaf.dtype))
         inner = kept.shape[1:]
         variables.append(
-            Variable(name_, kept.dtype, inner, inner_dims(name_, len(inner)))
+            Variable(name, kept.dtype, inner, inner_dims(name, len(inner)))
         )
+    return variables, names
+
+
+def plan_of(job: Job, shares: int, record: dict[str, Any], name: str) -> Plan:
+    variables, names = variables_of(job)
+    dims, coordinates = job.space.dims, coordinate_variables(job.space, names)
+    check_names("sweep", [*dims, *coordinates, *names.outputs])
     most = max(1, CHUNK_BYTES // job.point_bytes)
     return Plan(
         dims=tuple(dims),

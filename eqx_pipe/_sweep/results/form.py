@@ -61,15 +61,21 @@ def form_of(outputs: PyTree, names: list[str], status: str, space: Space) -> str
     )
 
 
-def parse(function: str, text: Any) -> dict[str, Any]:
-    """A form that was read, after a check of its version."""
-    form = json.loads(text) if isinstance(text, str) else None
-    if form is None or form.get("version") != VERSION:
-        what = "no form" if form is None else f"a form of version {form['version']}"
+def parse(function: str, path: str, text: Any) -> dict[str, Any]:
+    """The form in the file at `path`, after a check of its version."""
+    form: Any = None
+    if isinstance(text, str):
+        try:
+            form = json.loads(text)
+        except (ValueError, RecursionError):
+            form = {}
+    version = form.get("version") if isinstance(form, dict) else None
+    if type(version) is not int or version != VERSION:
+        what = f"a form of version {version}" if version is not None else "no form"
         raise ValueError(
             message(
                 function,
-                f"the file has {what}, and this version of eqx_pipe reads version "
+                f"{path!r} has {what}, and this version of eqx_pipe reads version "
                 f"{VERSION}.",
                 "Open it by `xarray.open_dataset`, or by the version of eqx_pipe that "
                 "its attributes name.",
@@ -86,7 +92,7 @@ def outputs_from(form: dict[str, Any], read: Callable[[str, Any, Any], Any]) -> 
     """
 
     def leaf(node: dict[str, Any]) -> Any:
-        return read(node["array"], jnp.dtype(node["dtype"]), node.get("key"))
+        return read(node["array"], _dtype(node), node.get("key"))
 
     return _read(form["outputs"], leaf)
 
@@ -110,12 +116,20 @@ def space_from(form: dict[str, Any], read: Read) -> Space:
 
 def as_kind(array: Any, kind: dict[str, Any]) -> Any:
     """An array in the dtype, or as the PRNG keys, that it was made from."""
-    dtype = jnp.dtype(kind["dtype"])
+    dtype = _dtype(kind)
     if array.dtype != dtype:
         array = np.asarray(array).astype(dtype)
     if "key" not in kind:
         return array
     return jr.wrap_key_data(jnp.asarray(array), impl=kind["key"])
+
+
+def _dtype(node: dict[str, Any]) -> np.dtype:
+    """The dtype that a form names, one of numbers."""
+    dtype = jnp.dtype(node["dtype"])
+    if dtype != bool and not jnp.issubdtype(dtype, np.number):
+        raise ValueError(f"values of the dtype {dtype}")
+    return dtype
 
 
 def _kind(leaf: Any) -> dict[str, Any]:
@@ -172,7 +186,7 @@ def _leaf(node: dict[str, Any]) -> Any:
         return node["value"]
     if "float" in node:
         return float(node["float"])
-    dtype = jnp.dtype(node["dtype"])
+    dtype = _dtype(node)
     if "struct" in node:
         return jax.ShapeDtypeStruct(tuple(node["struct"]), dtype)
     array = np.frombuffer(base64.b64decode(node["data"]), dtype).reshape(node["shape"])

@@ -27,8 +27,10 @@ from ..._spaces.table import (
     point_columns,
     raw_shape,
 )
-from ..._store.layout import RECORD
+from ..._store.folder import as_zarr
+from ..._store.record import RECORD
 from ..._store.lazy import Stored, stored_in
+from ..._store.names import LONGEST, is_name
 from ..._tree import leaves_with_names
 from .form import FORM, form_of
 
@@ -36,9 +38,6 @@ if TYPE_CHECKING:
     from .result import SweepResult
 else:
     SweepResult = Any
-
-_LONGEST = 200
-"""Bytes of a name: file systems allow 255, some of which others need."""
 
 
 def dataset(result: SweepResult) -> Any:
@@ -53,7 +52,8 @@ def dataset(result: SweepResult) -> Any:
     store = stored_in(jtu.tree_leaves(result.values))
     if store is not None:
         # A unit such as "days" is no request for times.
-        data = xarray.open_zarr(store.path, decode_times=False, decode_timedelta=False)
+        asked = {"decode_times": False, "decode_timedelta": False}
+        data = xarray.open_zarr(as_zarr(store.path), **asked)
         # A copy of the data would not be a store.
         del data.attrs[RECORD]
         return data
@@ -212,6 +212,11 @@ def storable(leaf: Any) -> np.ndarray:
     return array.astype(np.int8 if exact else np.float32)
 
 
+def storable_dtype(dtype: Any) -> np.dtype:
+    """The dtype in which an array of some dtype is stored."""
+    return storable(np.empty(0, dtype)).dtype
+
+
 def _text(array: np.ndarray) -> np.ndarray:
     """Zarr 3 has no settled format for texts of a fixed length."""
     return array.astype(object) if array.dtype.kind == "U" else array
@@ -255,22 +260,19 @@ def _date(seconds: float) -> str:
     return moment.isoformat(timespec="seconds")
 
 
-def check_names(function: str, names: Iterable[str]) -> None:
+def check_names(
+    function: str, names: Iterable[str], fits: Callable[[str], bool] = is_name
+) -> None:
     """Raises a `ValueError` for what cannot be the name of an array in a file."""
-    wrong = [
-        name
-        for name in names
-        if "/" in name
-        or not name.strip(".")
-        or name == "zarr.json"
-        or len(name.encode()) > _LONGEST
-    ]
-    if wrong:
+    wrong = next((name for name in names if not fits(name)), None)
+    if wrong is not None:
         raise ValueError(
             message(
                 function,
-                f"`{wrong[0]}` cannot be the name of an array in a file.",
-                "Rename the axis or the output: such names have no slash, at most "
-                f"{_LONGEST} bytes, and are neither `zarr.json` nor dots alone.",
+                f"`{ascii(wrong)[1:-1]}` cannot be the name of an array in a file.",
+                "Rename the axis or the output: such names have no slash, backslash "
+                f"or control character, at most {LONGEST} bytes, no dot in front, and "
+                "are not `zarr.json`; in NetCDF they begin with a letter, a digit or "
+                "`_` and do not end in a space.",
             )
         )

@@ -3,7 +3,6 @@
 import contextlib
 import datetime
 import importlib.util
-import json
 import os
 import shutil
 import uuid
@@ -14,12 +13,14 @@ from typing import Any
 import numpy as np
 
 from ..._errors import describe_value, message, nearest
-from ..._store.layout import RECORD
+from ..._store.folder import as_zarr
 from ..._store.lazy import Stored
+from ..._store.names import is_name, is_netcdf_name
 from ..._store.quiet import quiet
-from ..._store.store import Store, open_store
+from ..._store.record import RECORD, read_record
+from ..._store.store import Recut, Store, open_store
 from .form import FORM, as_kind, outputs_from, parse, space_from
-from .label import check_names
+from .label import check_names, storable_dtype
 from .result import SweepResult
 
 _OWN = (FORM, RECORD, "batch_size", "devices", "seconds", "started", "function")
@@ -40,13 +41,15 @@ def save(result: SweepResult, path: Any, overwrite: bool) -> None:
     if os.path.lexists(path):
         _check_replaceable(path, overwrite)
     data = result.to_xarray()
-    check_names("SweepResult.save", map(str, data.variables))
+    names = {*map(str, data.variables), *map(str, data.dims)}
+    fits = is_name if kind == ".zarr" else is_netcdf_name
+    check_names("SweepResult.save", sorted(names), fits)
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.partial")
     try:
         if kind == ".zarr":
             with quiet():
-                data.to_zarr(beside, mode="w-", zarr_format=3, consolidated=True)
+                data.to_zarr(as_zarr(beside), mode="w-", zarr_format=3, consolidated=True)
         else:
             data.to_netcdf(beside, **_netcdf_options(data))
         _put(beside, path)
@@ -58,7 +61,7 @@ def _where_else(path: Path) -> str:
     """What may have been meant by a path at which there is nothing."""
     folder = path.parent
     if not folder.is_dir():
-        return f"There is no folder {str(folder.absolute())!r} either: check the path."
+        return f"There is no folder {str(folder)!r} either: check the path."
     results = [p.name for p in folder.iterdir() if p.suffix in (".zarr", ".nc")]
     if not results:
         return (
@@ -110,23 +113,51 @@ def load_result(path: Any) -> SweepResult:
         raise FileNotFoundError(
             message(
                 "load_result",
-                f"there is nothing at {str(path.absolute())!r}.",
+                f"there is nothing at {str(path)!r}.",
                 _where_else(path),
             )
         )
     with _opened(path) as data:
-        _check_no_reduction(path, data.attrs)
-        store = None
-        if RECORD in data.attrs and path.is_dir():
-            # A copy of a store, cut into other chunks, is read as any other file.
-            with contextlib.suppress(ValueError):
-                store = open_store("load_result", path)
-        return result_from(data, store)
+        store = _store_in(path, data.attrs)
+        form = parse("load_result", str(path), data.attrs.get(FORM))
+        try:
+            return _result(data, form, store)
+        except OSError:  # which names the chunk
+            raise
+        except Exception as error:  # whatever a damaged form leads to
+            raise ValueError(
+                message(
+                    "load_result",
+                    f"{str(path)!r} is damaged: what its attributes say does not fit "
+                    f"what is in it ({type(error).__name__}: {error}).",
+                    "Take a copy, if there is one; `xarray.open_dataset` may still "
+                    "show the values.",
+                )
+            ) from error
 
 
-def result_from(data: Any, store: Store | None = None) -> SweepResult:
+def _store_in(path: Path, attributes: Any) -> Store | None:
+    """The store that a folder is; nothing if it is another file, or a copy of one."""
+    if RECORD not in attributes:
+        return None
+    record = read_record("load_result", path, attributes[RECORD])
+    if "reduce" in record:
+        raise ValueError(
+            message(
+                "load_result",
+                f"the store {str(path)!r} keeps the states of a reduction.",
+                "Call the same sweep with the same `reduce` and `store`: what is there "
+                "is not computed again. `xarray.open_zarr` shows the states.",
+            )
+        )
+    if path.is_dir():
+        with contextlib.suppress(Recut):
+            return open_store("load_result", path)
+    return None
+
+
+def _result(data: Any, form: dict[str, Any], store: Store | None) -> SweepResult:
     """The result in an open dataset that has a form; values of a `store` stay there."""
-    form = parse("load_result", data.attrs.get(FORM))
     attrs = {name: _plain(value) for name, value in data.attrs.items()}
     dims = data[form["status"]].dims
     size = data[form["status"]].size
@@ -142,15 +173,24 @@ def result_from(data: Any, store: Store | None = None) -> SweepResult:
 
     def leaf(name: str, dtype: Any, kind: str | None) -> Any:
         if store is not None:
-            return Stored(store, store.record["variables"].index(name), dtype, kind)
+            number = store.record["variables"].index(name)
+            wanted, kept = storable_dtype(dtype), store.arrays[number].dtype
+            if wanted != kept:
+                raise ValueError(f"`{name}` is {kept}, and not {wanted}")
+            return Stored(store, number, dtype, kind)
         return as_kind(
             points(name), {"dtype": dtype, **({"key": kind} if kind else {})}
         )
 
+    space = space_from(form, column)
+    if space.size != size:
+        raise ValueError(f"{space.size} points of axes, {size} of outputs")
+    if store is not None and store.record["status"] != form["status"]:
+        raise ValueError(f"`{form['status']}` is not the status of the store")
     status = points(form["status"]) if store is None else store.statuses()
     return SweepResult(
         values=outputs_from(form, leaf),
-        space=space_from(form, column),
+        space=space,
         ok=status == 1,
         batch_size=int(attrs["batch_size"]),
         num_devices=int(attrs["devices"]),
@@ -163,18 +203,6 @@ def result_from(data: Any, store: Store | None = None) -> SweepResult:
     )
 
 
-def _check_no_reduction(path: Path, attributes: Any) -> None:
-    if RECORD in attributes and "reduce" in json.loads(attributes[RECORD]):
-        raise ValueError(
-            message(
-                "load_result",
-                f"the store {str(path)!r} keeps the states of a reduction.",
-                "Call the same sweep with the same `reduce` and `store`: what is there "
-                "is not computed again. `xarray.open_zarr` shows the states.",
-            )
-        )
-
-
 def _plain(value: Any) -> Any:
     """An attribute as a number or text of Python's."""
     return value.item() if isinstance(value, np.generic) else value
@@ -184,13 +212,14 @@ def _plain(value: Any) -> Any:
 def _opened(path: Path) -> Iterator[Any]:
     xarray = _xarray("load_result")
     options: dict[str, Any] = {"decode_times": False, "decode_timedelta": False}
+    file: Any = path
     if path.is_dir():
-        options |= {"engine": "zarr", "chunks": None}
+        file, options = as_zarr(path), options | {"engine": "zarr", "chunks": None}
     else:
         options |= _netcdf_options()
     try:
         with quiet():
-            data = xarray.open_dataset(path, **options)
+            data = xarray.open_dataset(file, **options)
     except Exception as error:
         raise ValueError(
             message(
@@ -218,7 +247,7 @@ def _path(function: str, path: Any) -> Path:
     if isinstance(path, str | os.PathLike):
         text = os.fspath(path)
         if isinstance(text, str) and text:
-            return Path(text).expanduser()
+            return Path(text).expanduser().absolute()
     raise TypeError(
         message(
             function,

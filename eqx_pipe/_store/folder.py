@@ -1,0 +1,76 @@
+"""The folder of a store: its path, and what may lie in it."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from .._errors import describe_value, message
+
+
+def as_path(function: str, store: Any) -> Path:
+    """The argument `store` as a path on this machine's file systems."""
+    if not isinstance(store, str | os.PathLike) or isinstance(store, bytes):
+        raise TypeError(
+            message(
+                function,
+                f"`store` is {describe_value(store)}.",
+                "Give the path of a folder: `store='runs.zarr'`.",
+            )
+        )
+    if "://" in str(store) or "\0" in str(store) or not str(store):
+        raise ValueError(
+            message(
+                function,
+                f"`store` is {describe_value(str(store))}.",
+                "Give the path of a folder on a disk, also a shared one; copy the "
+                "finished store to where it shall be.",
+            )
+        )
+    return Path(store).expanduser().absolute()
+
+
+def as_zarr(path: Path) -> Any:
+    """A folder as Zarr and xarray want it.
+
+    They read a path that is a text as a URL: `#`, `?` and `;` end it.
+    """
+    from zarr.storage import LocalStore
+
+    return LocalStore(path)
+
+
+def is_vacant(path: Path) -> bool:
+    """Whether a store can be made at `path`: nothing there, or an empty folder."""
+    return not path.exists() or (path.is_dir() and not any(path.iterdir()))
+
+
+def check_no_links(function: str, path: Path) -> None:
+    """Raises a `ValueError` if there is a link in a store.
+
+    What is written to it would land elsewhere. The path of the store may have links.
+    """
+    link = next(_links(path), None)
+    if link is not None:
+        raise ValueError(
+            message(
+                function,
+                f"there is a link in the store `{path}`: `{link.path}` leads to "
+                f"`{os.readlink(link.path)}`.",
+                "A store that is filled has no links, which would lead what is written "
+                "elsewhere: put in its place what it leads to (`cp -rL` copies a store "
+                "so), or delete it.",
+            )
+        )
+
+
+def _links(folder: Path | str) -> Iterator[os.DirEntry[str]]:
+    # Nothing is asked of a file but its kind, which comes with its name.
+    folders: list[Path | str] = [folder]
+    while folders:
+        with os.scandir(folders.pop()) as entries:
+            for entry in entries:
+                if entry.is_symlink():
+                    yield entry
+                elif entry.is_dir():
+                    folders.append(entry.path)
