@@ -4,6 +4,7 @@ import json
 import sys
 import tempfile
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import equinox as eqx
@@ -344,6 +345,39 @@ def test_order_by_changes_nothing_in_a_store(tmp_path):
     costs = np.cos(np.arange(space.size))
     result = ep.sweep(plain, space, store=tmp_path / "r.zarr", order_by=costs, **asked)
     same(result.values, ep.sweep(plain, space, **asked).values)
+
+
+@pytest.mark.parametrize("here", [True, False])
+def test_costs_are_computed_of_what_is_computed(tmp_path, here):
+    asked_for = []
+
+    def cost(x):
+        keep = lambda x: asked_for.append(float(x)) or x  # noqa: E731
+        return jax.pure_callback(keep, x, x, vmap_method="sequential")
+
+    values = np.float32([5, 1, 4, 2, 6, 3, 9, 8])
+    asked = {"store": tmp_path / "r.zarr", "order_by": cost, "batch_size": 2}
+
+    def run(**part):
+        asked_for.clear()
+        with ThreadPoolExecutor(2) as pool:
+            where = {"mesh": one_device()} if here else {"executor": pool}
+            result = ep.sweep(jnp.sin, ep.Values(values), **asked, **where, **part)
+        return sorted(set(asked_for)), result
+
+    first, half = run(part=(0, 2))
+    assert first == sorted(values[half.ok]) and 0 < len(first) < len(values)
+    second, whole = run(part=(1, 2))
+    assert second == sorted(values[~half.ok])
+    assert run()[0] == []  # nothing is left to do
+    store = stored(tmp_path / "r.zarr")
+    lost = store.chunks.holds(7)
+    store.discard(lost)
+    again, result = run()
+    assert again == sorted(values[slice(*store.chunks.span(lost))])
+    expected = ep.sweep(jnp.sin, ep.Values(values), batch_size=2, mesh=one_device())
+    same(result.values, expected.values)
+    same(whole.values, expected.values)
 
 
 def damage(path, name, how):

@@ -88,18 +88,23 @@ def test_points_of_like_cost_share_a_batch():
         (lambda x: jax.lax.complex(x, x), "complex64"),
     ],
 )
-def test_costs_that_are_none_are_an_error(order_by, says):
-    with pytest.raises(ValueError, match=says):
-        ep.sweep(jnp.sin, ep.Linspace(0, 1, 5), order_by=order_by)
+def test_costs_that_are_none_are_an_error(order_by, says, tmp_path):
+    for kept in ({}, {"store": tmp_path / "runs.zarr"}):
+        with pytest.raises(ValueError, match=says):
+            ep.sweep(jnp.sin, ep.Linspace(0, 1, 5), order_by=order_by, **kept)
+    assert not list(tmp_path.iterdir())
 
 
-def test_an_error_of_the_costs_says_so():
+def test_an_error_of_the_costs_says_so(tmp_path):
     def negative(x):
         return eqx.error_if(x, x > 0.6, "too dear")
 
     space = ep.Linspace(0, 1, 3)
-    with pytest.raises(ep.SweepError, match="`order_by` failed at point 2.*too dear"):
-        ep.sweep(jnp.sin, space, order_by=negative, on_error="isolate")
+    for kept in ({}, {"store": tmp_path / "runs.zarr", "batch_size": 1}):
+        asked = {"order_by": negative, "mesh": make_mesh(1), "on_error": "isolate"}
+        says = "`order_by` failed at point 2.*too dear"
+        with pytest.raises(ep.SweepError, match=says):
+            ep.sweep(jnp.sin, space, **asked, **kept)
     with pytest.raises(TypeError, match="`order_by` needs a PRNG key"):
         ep.sweep(jnp.sin, space, key=jr.key(0), order_by=lambda x, key: jr.uniform(key))
     with pytest.raises(ZeroDivisionError) as caught:

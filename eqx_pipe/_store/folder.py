@@ -27,7 +27,7 @@ def as_path(function: str, store: Any) -> Path:
                 "finished store to where it shall be.",
             )
         )
-    return Path(store).expanduser().absolute()
+    return Path(os.path.expanduser(store)).absolute()
 
 
 def as_zarr(path: Path) -> Any:

@@ -32,8 +32,8 @@ def read_record(function: str, path: Path, text: str) -> dict[str, Any]:
         record = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise damaged(function, path, f"it is no JSON ({error})") from error
-    found = misfit(record, {"format": int})
-    if found is None and record["format"] != FORMAT:
+    check_record(function, path, record, {"format": int})
+    if record["format"] != FORMAT:
         raise ValueError(
             message(
                 function,

@@ -78,6 +78,8 @@ class Store:
         """The status of every point."""
         try:
             return np.asarray(self.status[...]).reshape(-1)
+        except MemoryError:
+            raise
         except Exception:  # read again, to say which file it is
             return np.concatenate(
                 [self.read_status(i) for i in range(len(self.chunks))]
@@ -126,18 +128,7 @@ def open_store(function: str, path: Path) -> Store:
 
     What it says of itself is checked; no chunk is read or looked for.
     """
-    group = _group(path)
-    text = None if group is None else group.attrs.get(RECORD)
-    if group is None or not isinstance(text, str):
-        what = "is no Zarr group" if group is None else "was not made by a sweep"
-        raise ValueError(
-            message(
-                function,
-                f"`{path}` {what}.",
-                "It is left as it is. Give a path where there is nothing yet, or a "
-                "store that `sweep(..., store=)` has made.",
-            )
-        )
+    group, text = _group(function, path)
     record = read_record(function, path, text)
     chunks = Chunks(tuple(record["lengths"]), record["split"], record["count"])
     import zarr
@@ -221,13 +212,27 @@ def _damaged(file: Path, what: str) -> OSError:
     )
 
 
-def _group(path: Path) -> Any:
+def _group(function: str, path: Path) -> Any:
+    """The Zarr group at `path`, and its record as text."""
     import zarr
 
-    if not (path / "zarr.json").is_file():
-        return None
-    try:
-        with quiet():
-            return zarr.open_group(as_zarr(path), mode="r+", use_consolidated=None)
-    except Exception:  # what Zarr raises differs from version to version
-        return None
+    what = "is no Zarr group"
+    if (path / "zarr.json").is_file():
+        try:
+            with quiet():
+                group = zarr.open_group(as_zarr(path), mode="r+", use_consolidated=None)
+            text = group.attrs.get(RECORD)
+        except Exception as error:  # what Zarr raises differs from version to version
+            what = f"cannot be opened by Zarr ({type(error).__name__}: {error})"
+        else:
+            if isinstance(text, str):
+                return group, text
+            what = "was not made by a sweep"
+    raise ValueError(
+        message(
+            function,
+            f"`{path}` {what}.",
+            "It is left as it is. Give a path where there is nothing yet, or a store "
+            "that `sweep(..., store=)` has made.",
+        )
+    )

@@ -22,7 +22,7 @@ from .compute.parts import prepare
 from .compute.plan import check_batch_size, mesh_devices
 from .compute.progress import Progress
 from .cores import say_if_cores_idle
-from .costs import costs_of, named
+from .costs import costs_by_chunk, costs_of, named
 from .reduced.sweep import sweep_reduced
 from .results.result import SweepResult
 from .tracing.call import call, check_fn, check_sweep_key, fn_name
@@ -169,6 +169,13 @@ def sweep(
         with no_mesh(), Progress(progress, size) as bar:
             work = (fn, space, key, batch_size, devices, outputs, bar)
             return sweep_reduced(reduce, *work, on_error)
+    if away is not None:
+        with no_mesh():
+            costs = None
+            if order_by is not None:
+                costs = costs_by_chunk(order_by, space, devices)
+            work = (fn, space, key, batch_size, devices, costs, isolated)
+            return sweep_elsewhere(away, *work, lambda *n: Progress(progress, *n))
     costs = None
     if order_by is not None:
         costs = costs_of(
@@ -177,9 +184,6 @@ def sweep(
             lambda cost: named(sweep)(cost, space, mesh=mesh, progress=False).values,
         )
     with no_mesh():
-        if away is not None:
-            work = (fn, space, key, batch_size, devices, costs, isolated)
-            return sweep_elsewhere(away, *work, lambda *n: Progress(progress, *n))
         with Progress(progress, size) as bar:
             if jax.config.jax_disable_jit:  # pyright: ignore[reportAttributeAccessIssue]
                 failures = Failures(isolated, size)

@@ -10,7 +10,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from jaxtyping import Float
 
 from ..._check import check_choice
 from ..._errors import describe_value, message
@@ -26,7 +25,7 @@ from ..results.result import SweepResult
 from ..tracing.call import fn_name
 from .fingerprint import fingerprint, fingerprint_alone
 from .interrupt import Interrupt
-from .loop import Source, gather, here
+from .loop import Costs, Source, gather, here
 from .record import check_room
 from .remote import check_executor, elsewhere, pack, workers
 from .stored import fill, opened, plan_of, refuse_failed, result_of, variables_of
@@ -85,11 +84,14 @@ def sweep_elsewhere(
     key: Key | None,
     batch_size: Any,
     devices: tuple[Any, ...],
-    costs: Float[np.ndarray, " points"] | None,
+    costs: Callable[[int], Costs] | None,
     isolated: bool,
     bar: Callable[..., Progress],
 ) -> SweepResult:
-    """The result of a sweep that has a store or an executor."""
+    """The result of a sweep that has a store or an executor.
+
+    `costs` makes what points cost from how many of them a chunk has at most.
+    """
     started = time.time()
     processes = shares = 1 if away.part is None else away.part[1]
     if away.executor is not None:
@@ -109,10 +111,11 @@ def sweep_elsewhere(
     job = dataclasses.replace(job, batch_size=kept, stretch=store.chunks.points)
 
     def source(bar: Progress) -> Source:
+        own = None if costs is None else costs(job.stretch)
         if away.executor is None:
-            return here(job, store.chunks, costs, bar, isolated)
+            return here(job, store.chunks, own, bar, isolated)
         packed = pack(fn, job, isolated)
-        return elsewhere(away.executor, packed, job, store.chunks, costs, bar)
+        return elsewhere(away.executor, packed, job, store.chunks, own, bar)
 
     def refuse(failed: np.ndarray) -> None:
         if not isolated:
@@ -131,7 +134,7 @@ def _in_memory(
     away: Away,
     fn: Callable[..., Any],
     job: Job,
-    costs: Float[np.ndarray, " points"] | None,
+    costs: Callable[[int], Costs] | None,
     isolated: bool,
     bar: Callable[..., Progress],
     started: float,
@@ -154,7 +157,8 @@ def _in_memory(
             shown.failed(int(np.sum(~ok)))
 
         packed = pack(fn, job, isolated)
-        source = elsewhere(away.executor, packed, job, chunks, costs, shown)
+        own = None if costs is None else costs(job.stretch)
+        source = elsewhere(away.executor, packed, job, chunks, own, shown)
         gather(source, range(len(chunks)), keep, Interrupt())
     return SweepResult(
         values=job.unflatten(list(values)),

@@ -52,10 +52,14 @@ Source = Callable[[Sequence[int], Asked], Iterator[Chunk]]
 """Computes chunks by number; gives each when it is finished, in any order."""
 
 
+Costs = Callable[[int, int], Float[np.ndarray, " points"]]
+"""What points cost, from one to the one behind the last."""
+
+
 def here(
     work: Work,
     chunks: Chunks,
-    costs: Float[np.ndarray, " points"] | None,
+    costs: Costs | None,
     bar: Progress,
     isolated: bool,
 ) -> Source:
@@ -66,7 +70,7 @@ def here(
             if stop.asked:
                 return
             span = chunks.span(number)
-            own = None if costs is None else costs[slice(*span)]
+            own = None if costs is None else costs(*span)
             yield number, *work.compute(*span, own, bar, isolated)
 
     return source

@@ -31,7 +31,7 @@ from ..tracing.canonical import Writer, digest
 from ..tracing.context import settings, under
 from ..tracing.kept import Kept
 from .interrupt import Interrupt
-from .loop import Asked, Chunk, Source, Work
+from .loop import Asked, Chunk, Costs, Source, Work
 
 _TRIES = 3
 _IN_FLIGHT_BYTES = 2**30
@@ -152,7 +152,7 @@ def elsewhere(
     packed: bytes,
     rows: Work,
     chunks: Chunks,
-    costs: Float[np.ndarray, " points"] | None,
+    costs: Costs | None,
     bar: Progress,
 ) -> Source:
     """Chunks that the workers of an executor compute."""
@@ -165,7 +165,7 @@ def elsewhere(
 
         def launch(it: _Try) -> None:
             span = chunks.span(it.number)
-            own = None if costs is None else costs[slice(*span)]
+            own = None if costs is None else costs(*span)
             it.tries += 1
             try:
                 it.future = executor.submit(work, packed, *span, own)

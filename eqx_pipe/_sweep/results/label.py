@@ -54,6 +54,9 @@ def dataset(result: SweepResult) -> Any:
         # A unit such as "days" is no request for times.
         asked = {"decode_times": False, "decode_timedelta": False}
         data = xarray.open_zarr(as_zarr(store.path), **asked)
+        # The status of a chunk is written last, so it has to be read first: then there
+        # is a value wherever it says so, whenever the values are read.
+        data.variables[store.record["status"]].load()
         # A copy of the data would not be a store.
         del data.attrs[RECORD]
         return data

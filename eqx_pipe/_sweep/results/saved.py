@@ -247,7 +247,7 @@ def _path(function: str, path: Any) -> Path:
     if isinstance(path, str | os.PathLike):
         text = os.fspath(path)
         if isinstance(text, str) and text:
-            return Path(text).expanduser().absolute()
+            return Path(os.path.expanduser(text)).absolute()
     raise TypeError(
         message(
             function,
