@@ -1,5 +1,8 @@
 """What is shown of spaces and results, as text and in notebooks."""
 
+import dataclasses
+import tracemalloc
+
 import equinox as eqx
 import jax.numpy as jnp
 import jax.random as jr
@@ -66,6 +69,29 @@ def test_failures_are_shown():
     result = ep.sweep(fn, ep.Linspace(0, 9, 10), on_error="isolate")
     for shown in (repr(result), result._repr_html_()):
         assert "7 points failed: 3, 4, 5, 6, 7, ..." in shown
+
+
+def test_gaps_are_counted_and_not_listed():
+    n = 2**22
+    small = ep.sweep(jnp.sin, ep.Linspace(0, 1, 2))
+    ok, missing = np.zeros(n, bool), np.ones(n, bool)
+    missing[[3, n - 1]] = False
+    result = dataclasses.replace(
+        small,
+        space=ep.Space(ep.Linspace(0, 1, n)),
+        values=np.broadcast_to(np.float32(0), n),
+        ok=ok,
+        missing=missing,
+    )
+    for show in (repr, lambda result: result._repr_html_()):
+        tracemalloc.start()
+        shown = show(result)
+        most = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert "2 points failed: 3, 4194303" in shown
+        assert "4,194,302 points missing: 0, 1, 2, 4, 5, ..." in shown
+        # In one piece it would be 40 bytes a point.
+        assert most < 6 * n
 
 
 def test_a_space_of_any_size_is_shown_at_once():

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, runtime_checkable
 
+import jax
 import numpy as np
 from jaxtyping import Bool, Float
 
@@ -17,6 +18,11 @@ class Work(Protocol):
     @property
     def row_bytes(self) -> int:
         """The size of a row."""
+        ...
+
+    @property
+    def row(self) -> Sequence[jax.ShapeDtypeStruct]:
+        """The shape and dtype of each leaf of a row."""
         ...
 
     def count(self, first: int, last: int) -> int:

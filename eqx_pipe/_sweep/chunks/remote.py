@@ -30,6 +30,7 @@ from ..reduced.states import Blocks
 from ..tracing.canonical import Writer, digest
 from ..tracing.context import settings, under
 from ..tracing.kept import Kept
+from .answer import checked
 from .interrupt import Interrupt
 from .loop import Asked, Chunk, Costs, Source, Work
 
@@ -185,17 +186,17 @@ def elsewhere(
                 for it in _finished(flying, wait=not waiting or len(flying) >= most):
                     flying.remove(it)
                     try:
-                        values, ok = it.result(rows, chunks)
+                        found = it.result(rows, chunks)
                     except Exception as error:
                         # What else is finished is kept first.
                         trouble = trouble or error
                         continue
-                    if values is None:
+                    if found is None:
                         if not stop.asked:
                             waiting.append(it)
                         continue
                     bar.done(rows.count(*chunks.span(it.number)))
-                    yield it.number, values, ok
+                    yield it.number, *found
                 if trouble is not None:
                     raise trouble
         finally:
@@ -224,21 +225,21 @@ class _Try:
             return bool(self.future.cancel())
         return False
 
-    def result(self, rows: Work, chunks: Chunks) -> tuple[Any, Any]:
-        """Values and which are ok; no values if it is worth another try."""
+    def result(self, rows: Work, chunks: Chunks) -> tuple[Any, Any] | None:
+        """Values and which are ok, or `None` if it is worth another try."""
+        points = _points(rows, chunks, self.number)
         try:
-            values, ok, error = self.future.result()
+            answer = self.future.result()
         except concurrent.futures.BrokenExecutor as error:
             raise _broken(error) from error
         except (Exception, KeyboardInterrupt) as error:
             # What the function raised comes as a value: here a worker has died.
             if self.tries < _TRIES and not isinstance(error, KeyboardInterrupt):
-                return None, None
-            points = _points(rows, chunks, self.number)
+                return None
             raise _killing(*points, self.tries, error) from error
-        if error is not None:
-            raise error
-        return values, ok
+        which = f"chunk {self.number}, the points {points[0]} to {points[1] - 1}"
+        first, last = chunks.span(self.number)
+        return checked(answer, rows.row, last - first, which)
 
 
 def _points(rows: Work, chunks: Chunks, number: int) -> tuple[int, int]:

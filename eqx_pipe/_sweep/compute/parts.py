@@ -8,7 +8,7 @@ import dataclasses
 import functools
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -87,6 +87,11 @@ class Job:
     def row_bytes(self) -> int:
         """The size of one row of what `compute` gives, which is that of a point."""
         return self.point_bytes
+
+    @property
+    def row(self) -> Sequence[jax.ShapeDtypeStruct]:
+        """The shape and dtype of each leaf of what `compute` gives, at one point."""
+        return self.traced[0].stored
 
     def count(self, first: int, last: int) -> int:
         """How many points some rows stand for."""

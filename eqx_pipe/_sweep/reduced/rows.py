@@ -46,6 +46,11 @@ class BlockRows:
         ]
         return [*found, ("failed", jax.ShapeDtypeStruct((self._bytes,), jnp.uint8))]
 
+    @property
+    def row(self) -> list[jax.ShapeDtypeStruct]:
+        """The shape and dtype of each leaf of a row."""
+        return [form for _, form in self.variables]
+
     def compute(
         self, first: int, last: int, costs: Any, bar: Progress, isolated: bool
     ) -> tuple[list[np.ndarray], Bool[np.ndarray, " blocks"]]:

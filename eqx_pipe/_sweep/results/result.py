@@ -54,7 +54,7 @@ class SweepResult(eqx.Module):
     @property
     def status(self) -> Int8[np.ndarray, " points"]:
         """For each point: 0 not computed yet, 1 there is a value, 2 it failed."""
-        status = np.where(self.ok, 1, 2).astype(np.int8)
+        status = np.where(self.ok, np.int8(1), np.int8(2))
         if self.missing is not None:
             status[self.missing] = 0
         return status

@@ -13,7 +13,7 @@ else:
     SweepResult = Any
 
 _FEW = 1_000_000
-"""The most entries of an output that are looked at to show their range."""
+"""How many entries are looked at: of an output to show its range, or at once."""
 
 _LISTED = 5
 
@@ -56,13 +56,23 @@ def _problems(result: SweepResult) -> list[str]:
     """The points that failed or are missing: how many, and the first of them."""
     if result.ok.strides == (0,):  # one bit for all points of a reduction
         return []
+    counts, listed = {"failed": 0, "missing": 0}, {"failed": [], "missing": []}
+    # A part at a time: the indices of all of them take eight times the memory of `ok`.
+    for start in range(0, len(result.ok), _FEW):
+        ok = result.ok[start : start + _FEW]
+        missing = np.zeros_like(ok)
+        if result.missing is not None:
+            missing = result.missing[start : start + _FEW]
+        for what, found in (("failed", ~(ok | missing)), ("missing", missing)):
+            points = np.flatnonzero(found)
+            counts[what] += len(points)
+            listed[what] += [str(start + i) for i in points[:_LISTED]]
     lines = []
-    for code, what in ((2, "failed"), (0, "missing")):
-        points = np.flatnonzero(result.status == code)
-        if len(points):
-            some = [str(i) for i in points[:_LISTED]]
-            more = ["..."] * (len(points) > _LISTED)
-            lines.append(f"{len(points):,} points {what}: {', '.join(some + more)}")
+    for what, count in counts.items():
+        if count:
+            more = ["..."] * (count > _LISTED)
+            some = ", ".join(listed[what][:_LISTED] + more)
+            lines.append(f"{count:,} points {what}: {some}")
     return lines
 
 
