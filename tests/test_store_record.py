@@ -58,7 +58,7 @@ def read(store, load):
         return error
 
 
-ODD = [None, True, -1, 0, 1, 2, 3, 2**31, 10**9, 2**70, 1.5, "", "x", "../x", "zarr.json"]
+ODD = [None, True, -1, 0, 1, 2, 3, 2**31, 10**9, 2**70, 1.5, "", "x", "../x", "\0"]
 ODD += [[], {}, [10**9] * 2, [3, 4], ["y"], {"x": 1}, float("nan"), "[" * 99, [[0]]]
 
 
@@ -206,5 +206,3 @@ def test_what_is_no_form(store, text):
     write(store, "eqx_pipe_form", text)
     with pytest.raises(ValueError, match="no form|form of version.*open_dataset"):
         raise read(store, load=True)
-
-

@@ -1,9 +1,12 @@
 """Values that are read from a store, used as arrays; and stores that are damaged."""
 
+from pathlib import Path
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from stores import one_device
 
 import eqx_pipe as ep
 
@@ -127,3 +130,36 @@ def test_names_that_no_file_can_have(tmp_path):
         with pytest.raises(ValueError, match="cannot be the name.*Rename"):
             ep.sweep(lambda x, name=name: {name: x}, SPACE, store=tmp_path / "a.zarr")
     assert not list(tmp_path.iterdir())
+
+
+def test_what_is_said_to_be_there_is_there_whatever_is_read_first(tmp_path):
+    """Somebody looks at a store while it is being filled."""
+    path = tmp_path / "runs.zarr"
+    filled(path, mesh=one_device(), part=(0, 2))
+    result = ep.load_result(path)
+    data = result.to_xarray()
+    early, late = data["value"].values, filled(path, mesh=one_device())
+    assert late.ok.all() and np.isnan(early).any()
+    # The status is asked for after the values.
+    for status in (data["status"].values, result.status):
+        there = status == 1
+        assert there.any() and not there.all()
+        assert np.array_equal(early[there], late.values[there])
+        assert np.array_equal(result.values[there], late.values[there])
+
+
+@pytest.mark.parametrize("look", ["is_file", "exists"])
+def test_a_chunk_finished_while_it_is_read_is_not_damaged(tmp_path, monkeypatch, look):
+    path = tmp_path / "runs.zarr"
+    filled(path, mesh=one_device(), part=(0, 2))
+    values, plain, looked = ep.load_result(path).values, getattr(Path, look), []
+
+    def looks(self):
+        found = plain(self)
+        if self.name == "1" and not looked:
+            looked.append(self)
+            filled(path, mesh=one_device())
+        return found
+
+    monkeypatch.setattr(Path, look, looks)
+    assert np.isnan(values[2]) or values[2] == values[:][2]

@@ -1,7 +1,6 @@
 """The record of a store, and its arrays, as a sweep wants them."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from ..._store.layout import Variable
 from ..._store.record import COUNT, check_record, damaged

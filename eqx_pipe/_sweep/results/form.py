@@ -127,7 +127,7 @@ def as_kind(array: Any, kind: dict[str, Any]) -> Any:
 def _dtype(node: dict[str, Any]) -> np.dtype:
     """The dtype that a form names, one of numbers."""
     dtype = jnp.dtype(node["dtype"])
-    if dtype != bool and not jnp.issubdtype(dtype, np.number):
+    if not any(jnp.issubdtype(dtype, kind) for kind in (np.bool_, np.number)):
         raise ValueError(f"values of the dtype {dtype}")
     return dtype
 

@@ -28,9 +28,9 @@ from ..._spaces.table import (
     raw_shape,
 )
 from ..._store.folder import as_zarr
-from ..._store.record import RECORD
 from ..._store.lazy import Stored, stored_in
 from ..._store.names import LONGEST, is_name
+from ..._store.record import RECORD
 from ..._tree import leaves_with_names
 from .form import FORM, form_of
 

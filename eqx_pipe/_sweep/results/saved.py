@@ -49,7 +49,9 @@ def save(result: SweepResult, path: Any, overwrite: bool) -> None:
     try:
         if kind == ".zarr":
             with quiet():
-                data.to_zarr(as_zarr(beside), mode="w-", zarr_format=3, consolidated=True)
+                data.to_zarr(
+                    as_zarr(beside), mode="w-", zarr_format=3, consolidated=True
+                )
         else:
             data.to_netcdf(beside, **_netcdf_options(data))
         _put(beside, path)
