@@ -64,34 +64,38 @@ def check_record(function: str, path: Path, record: Any, schema: Any) -> None:
         raise damaged(function, path, found)
 
 
-def misfit(value: Any, schema: Any, place: str = "it") -> str | None:
+def misfit(value: Any, schema: Any, place: str = "") -> str | None:
     """Where a value that was read from JSON is not as its schema says, if anywhere.
 
     A schema is a type; a range, for an integer in it; a list of one schema, for a list
     of any length; a dict with the key `str`, for a dict with any keys; or a dict with
     the keys that there must be, beside others.
     """
-    children: list[tuple[str, Any, Any]] = []
+    kind = schema if isinstance(schema, type) else type(schema)
     if isinstance(schema, range):
         fits = type(value) is int and value in schema
-    elif isinstance(schema, type):
-        fits = type(value) is schema
-    elif isinstance(schema, list):
-        fits = type(value) is list
-        if fits:
-            children = [(f"[{i}]", x, schema[0]) for i, x in enumerate(value)]
     else:
-        fits = type(value) is dict
-        keys = value if fits and str in schema else schema
-        if fits and not all(key in value for key in keys):
-            missing = next(key for key in keys if key not in value)
-            return f"{place} has no `{missing}`"
-        if fits:
-            children = [(k, value[k], schema.get(str, schema.get(k))) for k in keys]
+        fits = type(value) is kind
     if not fits:
-        return f"{place} is {describe_value(value)}"
-    found = (misfit(x, inner, f"`{name}`") for name, x, inner in children)
+        # A list or a dict may be too deep to be written down.
+        nested = isinstance(value, list | dict)
+        came = f"a {type(value).__name__}" if nested else describe_value(value)
+        return f"{_named(place)} is {came}"
+    children: list[tuple[str, Any, Any]] = []
+    if isinstance(schema, list):
+        children = [(f"{place}[{i}]", x, schema[0]) for i, x in enumerate(value)]
+    elif isinstance(schema, dict):
+        inner = dict.fromkeys(value, schema[str]) if str in schema else schema
+        for key, each in inner.items():
+            if key not in value:
+                return f"{_named(place)} has no `{key}`"
+            children.append((f"{place}.{key}" if place else key, value[key], each))
+    found = (misfit(x, each, name) for name, x, each in children)
     return next((text for text in found if text is not None), None)
+
+
+def _named(place: str) -> str:
+    return f"`{place}`" if place else "it"
 
 
 def damaged(function: str, path: Path, what: str) -> ValueError:
