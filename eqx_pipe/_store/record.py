@@ -72,11 +72,8 @@ def misfit(value: Any, schema: Any, place: str = "") -> str | None:
     the keys that there must be, beside others.
     """
     kind = schema if isinstance(schema, type) else type(schema)
-    if isinstance(schema, range):
-        fits = type(value) is int and value in schema
-    else:
-        fits = type(value) is kind
-    if not fits:
+    fits = isinstance(value, int if kind is range else kind)
+    if not fits or type(value) is bool or (kind is range and value not in schema):
         # A list or a dict may be too deep to be written down.
         nested = isinstance(value, list | dict)
         came = f"a {type(value).__name__}" if nested else describe_value(value)
