@@ -20,14 +20,17 @@ _SWEEP = {
     "batch_size": COUNT,
 }
 
-_REDUCE = {"reducers": str, "states": str, "text": str}
+_MAY_BE = {
+    "reduce": {"reducers": str, "states": str, "text": str},
+    # Not in stores of earlier versions.
+    "alone": {"point": str, "program": str},
+}
 
 
 def check_sweep(store: Store) -> None:
     """Raises a `ValueError` unless the record says what a sweep's does."""
-    check_record("sweep", store.path, store.record, _SWEEP)
-    if "reduce" in store.record:
-        check_record("sweep", store.path, store.record["reduce"], _REDUCE)
+    there = {name: form for name, form in _MAY_BE.items() if name in store.record}
+    check_record("sweep", store.path, store.record, {**_SWEEP, **there})
 
 
 def check_batch_size(store: Store, size: int) -> None:
