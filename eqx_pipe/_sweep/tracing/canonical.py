@@ -31,7 +31,8 @@ _ASIDE = {
 
 def digest(text: str | bytes) -> str:
     """A short hash of a text."""
-    data = text.encode() if isinstance(text, str) else text
+    # Names may have halves of surrogate pairs.
+    data = text.encode(errors="surrogatepass") if isinstance(text, str) else text
     return hashlib.sha256(data).hexdigest()[:32]
 
 
