@@ -52,8 +52,9 @@ def dataset(result: SweepResult) -> Any:
     store = stored_in(jtu.tree_leaves(result.values))
     if store is not None:
         # A unit such as "days" is no request for times.
-        asked = {"decode_times": False, "decode_timedelta": False}
-        data = xarray.open_zarr(as_zarr(store.path), **asked)
+        data = xarray.open_zarr(
+            as_zarr(store.path), decode_times=False, decode_timedelta=False
+        )
         # The status of a chunk is written last, so it has to be read first: then there
         # is a value wherever it says so, whenever the values are read.
         data.variables[store.record["status"]].load()
