@@ -42,8 +42,9 @@ def _key_parameter(stage: Any) -> inspect.Parameter | None:
         return known.get("key")
     if not isinstance(stage, eqx.Module):  # a function that `tree_at` put there
         return None
-    if hasattr(stage, "__wrapped__"):  # `filter_jit(f)` and the like
-        return _of_callee(stage, stage.__wrapped__)
+    wrapped = getattr(stage, "__wrapped__", None)  # `filter_jit(f)` and the like
+    if wrapped is not None:
+        return _of_callee(stage, wrapped)
     # Equinox has other wrappers of functions, which hide what they wrap.
     return None if type(stage).__module__.startswith("equinox.") else found
 

@@ -128,8 +128,9 @@ def test_types_within_a_sweep_name_no_mesh():
 
     space = {"x": ep.Values([1.0, 2.0, 3.0])}
     mesh = jax.make_mesh((3,), ("x",), devices=jax.devices()[:3])
-    assert ep.sweep(lambda p: double(p["x"]), space).values.tolist() == [2, 4, 6]
-    ep.sweep(lambda p: double(p["x"]), space, reduce=ep.Sum())
+    values = ep.sweep(lambda p: double(p["x"]), space, batch_size=3).values
+    assert values.tolist() == [2, 4, 6]
+    ep.sweep(lambda p: double(p["x"]), space, reduce=ep.Sum(), batch_size=3)
 
     def total(scale):
         values = ep.vmap_space(lambda p: double(p["x"]) * scale, space, mesh=mesh)

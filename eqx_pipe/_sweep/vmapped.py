@@ -188,14 +188,14 @@ def _on_devices(
         closed: Any = getattr(jaxpr, "jaxpr", jaxpr)
         given = list(jaxpr.consts)
 
-        @without_mesh
-        def on_device(row: Array, given: Any) -> PyTree:
+        def alone(row: Array, given: Any) -> PyTree:
             def one(i: Array) -> PyTree:
                 leaves = eval_jaxpr(closed, given, i)
                 return jtu.tree_unflatten(structure, leaves)
 
             return _batches(one, row)
 
+        on_device = without_mesh(alone)
     else:
         # JAX's equations remember the mesh under which they were traced, so the
         # function has to be traced inside of the map.

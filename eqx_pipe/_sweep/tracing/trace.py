@@ -165,7 +165,8 @@ def trace_alone(
     def flat(arrays: PyTree, key: Key | None) -> PyTree:
         return call(function, fn, eqx.combine(arrays, static), key)
 
-    return point, jax.make_jaxpr(flat)(arrays, point_key)
+    jaxpr: Any = jax.make_jaxpr(flat)(arrays, point_key)
+    return point, jaxpr
 
 
 def _is_struct(x: Any) -> bool:
