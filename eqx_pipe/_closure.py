@@ -13,7 +13,7 @@ import equinox as eqx
 import jax
 import jax.tree_util as jtu
 
-from ._tree import join_path, path_name
+from ._tree import join_path, leaf_text, path_name
 
 JITTED = type(jax.jit(lambda: None))
 IsLeaf = Callable[[Any], bool]
@@ -49,6 +49,9 @@ class Fixed:
 
     def __hash__(self) -> int:
         return id(self.value)
+
+    def __repr__(self) -> str:
+        return f"frozen {leaf_text(self.value)}"
 
 
 def opaque_leaves(tree: Any) -> list[Any]:
