@@ -200,20 +200,32 @@ def _of_function(fn: types.FunctionType) -> Iterator[tuple[str, str, Any]]:
     wrapped = fn.__dict__.get("__wrapped__")
     if wrapped is not None:
         yield "", "__wrapped__", wrapped
-    code = fn.__code__
-    for name, cell in zip(code.co_freevars, fn.__closure__ or (), strict=True):
+    for name, value in cells(fn).items():
+        yield "closure cell", name, value
+    for name, value in defaults(fn).items():
+        yield "default", name, value
+    if not _is_library(fn.__code__.co_filename):
+        yield from _globals(fn)
+
+
+def cells(fn: Any) -> dict[str, Any]:
+    """What a function closes over, by name; none for what is no Python function."""
+    found = {}
+    names = getattr(getattr(fn, "__code__", None), "co_freevars", ())
+    for name, cell in zip(names, getattr(fn, "__closure__", None) or (), strict=False):
         try:
-            yield "closure cell", name, cell.cell_contents
+            found[name] = cell.cell_contents
         except ValueError:  # not assigned yet
             continue
-    if fn.__defaults__:
-        named = code.co_varnames[: code.co_argcount][-len(fn.__defaults__) :]
-        for name, value in zip(named, fn.__defaults__, strict=True):
-            yield "default", name, value
-    for name, value in (fn.__kwdefaults__ or {}).items():
-        yield "default", name, value
-    if not _is_library(code.co_filename):
-        yield from _globals(fn)
+    return found
+
+
+def defaults(fn: types.FunctionType) -> dict[str, Any]:
+    """The defaults of a function's parameters, by name."""
+    given = fn.__defaults__ or ()
+    code = fn.__code__
+    named = code.co_varnames[code.co_argcount - len(given) : code.co_argcount]
+    return {**dict(zip(named, given, strict=True)), **(fn.__kwdefaults__ or {})}
 
 
 def _globals(fn: types.FunctionType) -> Iterator[tuple[str, str, Any]]:

@@ -13,6 +13,7 @@ from ._closure import (
     JITTED,
     Fixed,
     Held,
+    cells,
     held,
     leaves_of,
     named_leaves_of,
@@ -153,7 +154,7 @@ def _cure(item: Held) -> str:
     if item.path[-1] == "__wrapped__":
         if isinstance(holder, JITTED):
             return "Give the module itself, or `equinox.filter_jit` of it."
-        for fn in map(_content, getattr(holder, "__closure__", None) or ()):
+        for fn in cells(holder).values():
             name = getattr(getattr(fn, "__code__", None), "co_name", "")
             if name in _INSTEAD:
                 return f"Write {_INSTEAD[name]}."
@@ -161,13 +162,6 @@ def _cure(item: Held) -> str:
         "Make it a field of a Module: a subclass of `eqx_pipe.Stage` that calls it in "
         "`__call__(self, x, *, key=None)`."
     )
-
-
-def _content(cell: types.CellType) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:  # not assigned yet
-        return None
 
 
 # By the name of the function that JAX's wrapper has in its closure.

@@ -10,6 +10,8 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 
+from ._closure import cells
+
 
 def parameters(fn: Any) -> Mapping[str, inspect.Parameter]:
     """The parameters of a callable by name; none if it does not tell.
@@ -93,20 +95,10 @@ def _is_mapped(fn: Any) -> bool:
         if type(fn).__name__ == "_VmapWrapper":  # of `eqx.filter_vmap`
             return True
         # JAX gives its function the `__wrapped__` of the user's, and keeps its own.
-        if any(_name(inside) == "vmap_f" for inside in _closed_over(fn)):
+        if any(_name(inside) == "vmap_f" for inside in cells(fn).values()):
             return True
         fn = getattr(fn, "__wrapped__", None)
     return False
-
-
-def _closed_over(fn: Any) -> list[Any]:
-    found = []
-    for cell in getattr(fn, "__closure__", None) or ():
-        try:
-            found.append(cell.cell_contents)
-        except ValueError:  # not assigned yet
-            continue
-    return found
 
 
 def _name(fn: Any) -> str:

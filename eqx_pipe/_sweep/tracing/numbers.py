@@ -16,6 +16,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from ..._closure import cells, defaults
 from ..._errors import message
 from ..._spaces.geometry import Geometry
 from ..._spaces.space import Space
@@ -168,17 +169,9 @@ def _inside(x: Any) -> Iterable[tuple[str, Any]]:
 
 
 def _in_function(f: types.FunctionType) -> Iterator[tuple[str, Any]]:
-    code = f.__code__
-    for name, cell in zip(code.co_freevars, f.__closure__ or (), strict=True):
-        try:
-            yield name, cell.cell_contents
-        except ValueError:  # not assigned yet
-            continue
-    defaults = f.__defaults__ or ()
-    first = code.co_argcount - len(defaults)
-    yield from zip(code.co_varnames[first:], defaults, strict=False)
-    yield from (f.__kwdefaults__ or {}).items()
-    for name in code.co_names:
+    yield from cells(f).items()
+    yield from defaults(f).items()
+    for name in f.__code__.co_names:
         if _is_number(f.__globals__.get(name)):
             yield name, f.__globals__[name]
 

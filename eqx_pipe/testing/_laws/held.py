@@ -20,6 +20,7 @@ import jax
 import jax.tree_util as jtu
 import numpy as np
 
+from ..._closure import cells, defaults
 from ..._stage import Lift
 
 _LIBRARIES = {"jax", "jaxlib", "equinox", "numpy", "jaxtyping", "beartype", "eqx_pipe"}
@@ -121,13 +122,9 @@ def _parts(value: Any, package: str | None) -> Iterator[tuple[str, Any]]:
 
 def _function_parts(fn: types.FunctionType, package: str) -> Iterator[tuple[str, Any]]:
     yield from ((f".{name}", value) for name, value in vars(fn).items())
-    for name, cell in zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True):
-        try:
-            yield f" > {name}", cell.cell_contents
-        except ValueError:  # not yet filled
-            continue
-    defaults = [*(fn.__defaults__ or ()), *(fn.__kwdefaults__ or {}).values()]
-    yield from ((f" > default {i}", value) for i, value in enumerate(defaults))
+    yield from ((f" > {name}", value) for name, value in cells(fn).items())
+    given = defaults(fn).values()
+    yield from ((f" > default {i}", value) for i, value in enumerate(given))
     names = dict.fromkeys(_names(fn.__code__))
     for name in names:
         value = fn.__globals__.get(name)
