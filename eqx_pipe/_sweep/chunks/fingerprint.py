@@ -182,9 +182,7 @@ def _follows(
     """
     if (stored["key"] == _NO_KEY) != (now["key"] == _NO_KEY):
         return True
-    was, is_ = stored.get("alone"), alone()
-    if was is None:  # made by an earlier version
-        return False
+    was, is_ = stored["alone"], alone()
     return was["point"] != is_["point"] or was["program"] == is_["program"]
 
 

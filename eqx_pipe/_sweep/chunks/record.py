@@ -16,21 +16,18 @@ _SWEEP = {
         "outputs": str,
         "structure": str,
     },
+    "alone": {"point": str, "program": str},
     "jax": str,
     "batch_size": COUNT,
 }
 
-_MAY_BE = {
-    "reduce": {"reducers": str, "states": str, "text": str},
-    # Not in stores of earlier versions.
-    "alone": {"point": str, "program": str},
-}
+_REDUCE = {"reduce": {"reducers": str, "states": str, "text": str}}
 
 
 def check_sweep(store: Store) -> None:
     """Raises a `ValueError` unless the record says what a sweep's does."""
-    there = {name: form for name, form in _MAY_BE.items() if name in store.record}
-    check_record("sweep", store.path, store.record, {**_SWEEP, **there})
+    reduced = _REDUCE if "reduce" in store.record else {}
+    check_record("sweep", store.path, store.record, {**_SWEEP, **reduced})
 
 
 def check_batch_size(store: Store, size: int) -> None:
