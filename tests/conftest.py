@@ -60,6 +60,27 @@ def pytest_terminal_summary(terminalreporter):
         )
 
 
+def _is_client(path):
+    return "clients" in path.parts
+
+
+def pytest_collection_modifyitems(items):
+    """Other packages' deprecations are theirs."""
+    for item in filter(lambda item: _is_client(item.path), items):
+        for kind in ("DeprecationWarning", "FutureWarning"):
+            item.add_marker(pytest.mark.filterwarnings(f"ignore::{kind}"))
+
+
+@pytest.fixture(autouse=True)
+def as_users_have_it(request):
+    """Programs of other packages run without the strictness asked of our own code."""
+    with contextlib.ExitStack() as stack:
+        if _is_client(request.path):
+            stack.enter_context(jax.numpy_dtype_promotion("standard"))
+            stack.enter_context(jax.numpy_rank_promotion("allow"))
+        yield
+
+
 @pytest.fixture(autouse=THOROUGH)
 def released():
     """Gives back what hundreds of compiled programs take, some GB a test."""

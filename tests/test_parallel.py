@@ -138,7 +138,7 @@ def test_length_iteration_and_indexing():
     assert pipe[0] is pipe["a"] and pipe[-1] is pipe["b"]
     with pytest.raises(KeyError, match="Known names: `a`, `b`"):
         pipe["c"]
-    with pytest.raises(KeyError, match="Known names: `0`"):
+    with pytest.raises(KeyError, match="Give an integer from -1 to 0"):
         ep.parallel(jnp.sin)["a"]
 
 
