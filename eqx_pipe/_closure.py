@@ -105,13 +105,15 @@ def named_leaves_of(
 def _flattened(node: Any, is_leaf: IsLeaf, named: bool) -> list[tuple[str, Any]]:
     """The leaves of a node and the containers of Python in it; itself if it is one."""
 
-    def stop(x: Any) -> bool:
-        return is_leaf(x) or isinstance(x, _CONTAINERS)
-
+    stop = ft.partial(_stops, is_leaf)
     leaves = jtu.tree_leaves(node, is_leaf=stop)
     if not named or len(leaves) == 1 and leaves[0] is node:
         return [("", leaf) for leaf in leaves]
     return [(path_name(p), x) for p, x in jtu.tree_flatten_with_path(node, stop)[0]]
+
+
+def _stops(is_leaf: IsLeaf, node: Any) -> bool:
+    return is_leaf(node) or isinstance(node, _CONTAINERS)
 
 
 def has_function(node: Any) -> bool:
