@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from compilations import compiled
 
 import eqx_pipe as ep
 from eqx_pipe._sweep.compute import execute
@@ -222,3 +223,23 @@ def test_what_calls_itself_equal_may_yet_hold_another_program():
 
 class Held(eqx.Module):
     fn: object = eqx.field(static=True)
+
+
+def test_callbacks_of_jax_compile_once_and_are_kept_apart():
+    def said_to(heard, tag):
+        def fn(p):
+            jax.debug.callback(lambda a, t: heard.append((t, float(a))), p["a"], tag)
+            return p["a"]
+
+        return fn
+
+    line, first, second = {"a": ep.Values([1.0, 2.0])}, [], []
+    same = said_to(first, "x")
+    ep.sweep(same, line)
+    before = len(compiled)
+    ep.sweep(same, line)
+    assert len(compiled) == before
+    ep.sweep(said_to(second, "x"), line)
+    ep.sweep(said_to(second, "y"), line)
+    assert sorted(first) == [("x", 1.0), ("x", 1.0), ("x", 2.0), ("x", 2.0)]
+    assert sorted(second) == [("x", 1.0), ("x", 2.0), ("y", 1.0), ("y", 2.0)]

@@ -327,14 +327,14 @@ def _function(
     if f in outer:  # it calls itself
         return Same(f)
     # Each `equinox.error_if` makes a list of the frames that lead to it, which do not
-    # matter, and one of its messages, which it does not change.
-    ours = f.__module__ == "equinox._errors"
+    # matter, and one of its messages; each `jax.debug.callback` a dict of its arguments
+    # that are no arrays. These wrappers do not change what they made.
+    module = f.__module__ or ""
+    wrapper = module.startswith(("jax.", "equinox."))
     contents = [
-        _freeze(cell.cell_contents, [])
-        if ours and name == "msgs"
-        else _content(cell, (*outer, f))
+        _content(cell, (*outer, f), wrapper)
         for name, cell in zip(f.__code__.co_freevars, f.__closure__ or (), strict=True)
-        if not (ours and name == "stack")
+        if (module, name) != ("equinox._errors", "stack")
     ]
     given = (f.__defaults__ or (), tuple((f.__kwdefaults__ or {}).items()))
     return (
@@ -347,21 +347,28 @@ def _function(
     )
 
 
-def _content(cell: Any, outer: tuple[types.FunctionType, ...]) -> Any:
+def _content(cell: Any, outer: tuple[types.FunctionType, ...], fixed: bool) -> Any:
     try:
         content = cell.cell_contents
     except ValueError:  # not assigned yet
         return Same(cell)
-    return _captured(content, outer)
+    return _captured(content, outer, fixed)
 
 
-def _captured(x: Any, outer: tuple[types.FunctionType, ...]) -> Any:
+def _captured(
+    x: Any, outer: tuple[types.FunctionType, ...], fixed: bool = False
+) -> Any:
+    """What a function closes over; `fixed` if its list or dict does not change."""
     if x is None or isinstance(x, str | bytes | bool | int | float | complex | type):
         return _freeze(x, [])
     if isinstance(x, types.FunctionType):
         return _function(x, [], outer)
-    if type(x) is tuple:
-        return tuple(_captured(item, outer) for item in x)
+    if isinstance(x, jtu.PyTreeDef):
+        return _structure(x, [])
+    if type(x) is tuple or fixed and type(x) is list:
+        return (type(x), tuple(_captured(item, outer) for item in x))
+    if fixed and type(x) is dict:
+        return (dict, tuple((k, _captured(v, outer)) for k, v in x.items()))
     # Lists, dicts, arrays, objects: a callback may look at them, or change them, when
     # it runs, so that another object is another program.
     return Same(x)
