@@ -9,8 +9,8 @@ import numpy as np
 from jaxtyping import Array, PyTree, UInt32
 
 from .._types import Key
+from .bits import as_numbers
 from .cursor import later
-from .frozen import thaw
 from .prepare import Numbers, constrained, for_count, prepare
 from .shuffle import permute
 
@@ -73,7 +73,7 @@ def draw(
     offset = positions[0]
     ends = None if inside or count > size else epoch[np.asarray([0, -1])]
     numbers = Numbers(epoch, index, None, offset, None, ends)
-    batch = prepare(loader.pipe, loader.batch_pipe, key, numbers, thaw(records))
+    batch = prepare(loader.pipe, loader.batch_pipe, key, numbers, as_numbers(records))
     return constrained(batch, for_count(loader.sharding, count)), after
 
 

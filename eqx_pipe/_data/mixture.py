@@ -15,7 +15,7 @@ from jaxtyping import Array, Int, PyTree, UInt32
 from .._check import check_choice
 from .._errors import StructureError, describe_value, message
 from .._tree import differences, is_key_array
-from .frozen import thaw
+from .bits import as_numbers
 from .host import HostSource, index_of
 from .source import MOST_ON_DEVICE, DeviceSource, as_source
 
@@ -152,7 +152,7 @@ class _OnHost:
 
     def __getitems__(self, indices: Sequence[int]) -> list[PyTree]:
         taken = self.source.take(jnp.asarray(indices, np.uint32))
-        taken = jax.device_get(thaw(taken))
+        taken = jax.device_get(as_numbers(taken))
         return [
             jtu.tree_map(lambda leaf, r=r: leaf[r], taken) for r in range(len(indices))
         ]

@@ -14,8 +14,8 @@ from jaxtyping import Array, PyTree, UInt32
 
 from .._errors import StructureError, describe_value, message
 from .._tree import as_arrays, leaf_text, leaves_with_names
+from .bits import as_bits, as_numbers
 from .fit import narrowed
-from .frozen import freeze, thaw
 from .host import HostSource, index_of
 from .kinds import has_columns
 
@@ -31,25 +31,25 @@ class DeviceSource(eqx.Module):
 
     @abc.abstractmethod
     def take(self, indices: UInt32[Array, " n"]) -> PyTree:
-        """The records of some indices, stacked along a leading axis, and frozen.
+        """The records of some indices, stacked along a leading axis, as bits.
 
         Indices are not checked.
         """
 
     def stretch(self, start: UInt32[Array, ""], count: int) -> PyTree:
-        """`count` records one after the other, frozen."""
+        """`count` records one after the other, as bits."""
         return self.take(start + jnp.arange(count, dtype=np.uint32))
 
     def struct(self) -> PyTree:
         """The shapes and dtypes of one record."""
         index = jax.ShapeDtypeStruct((1,), np.uint32)
-        one = jax.eval_shape(lambda index: thaw(self.take(index)), index)
+        one = jax.eval_shape(lambda index: as_numbers(self.take(index)), index)
         return jtu.tree_map(lambda s: jax.ShapeDtypeStruct(s.shape[1:], s.dtype), one)
 
     def __getitem__(self, index: Any) -> PyTree:
         """One record; a negative index counts from the end."""
         one = self.take(jnp.asarray([index_of(index, len(self))], np.uint32))
-        return thaw(jtu.tree_map(lambda leaf: leaf[0], one))
+        return as_numbers(jtu.tree_map(lambda leaf: leaf[0], one))
 
 
 class ArraySource(DeviceSource):
@@ -113,12 +113,12 @@ class ArraySource(DeviceSource):
                     "Give the NumPy array or memory map itself as a host source.",
                 )
             )
-        self.held = as_arrays(freeze(jtu.tree_map(_fitting, tree)))
+        self.held = as_arrays(as_bits(jtu.tree_map(_fitting, tree)))
 
     @property
     def tree(self) -> PyTree:
         """The arrays with all records."""
-        return thaw(self.held)
+        return as_numbers(self.held)
 
     def __len__(self) -> int:
         return jtu.tree_leaves(self.held)[0].shape[0]

@@ -20,7 +20,7 @@ from jaxtyping import Array, PyTree
 from .._errors import message
 
 
-class Frozen(eqx.Module):
+class Bits(eqx.Module):
     """An array of floating-point or complex numbers, as integers of the same bits.
 
     The two parts of a complex number lie along another axis, the last one.
@@ -48,35 +48,35 @@ class Frozen(eqx.Module):
         return wadler_lindig.array_summary(shape, self.dtype.name, kind=None)
 
 
-def freeze(tree: PyTree) -> PyTree:
-    """A tree of arrays with those of floating-point or complex numbers frozen."""
+def as_bits(tree: PyTree) -> PyTree:
+    """A tree of arrays with those of floating-point or complex numbers as `Bits`."""
 
     def one(leaf: Any) -> Any:
         if not jnp.issubdtype(leaf.dtype, jnp.inexact):
             return leaf
         bits = _bits_on_host if isinstance(leaf, np.ndarray) else _bits
-        return Frozen(bits(leaf), np.dtype(leaf.dtype))
+        return Bits(bits(leaf), np.dtype(leaf.dtype))
 
     return jtu.tree_map(one, tree)
 
 
-def thaw(tree: PyTree) -> PyTree:
-    """The arrays that were frozen, or some entries of them, as what they were."""
+def as_numbers(tree: PyTree) -> PyTree:
+    """The arrays behind `Bits`, or some entries of them, as what they were."""
     return jtu.tree_map(
-        lambda leaf: leaf.numbers() if isinstance(leaf, Frozen) else leaf,
+        lambda leaf: leaf.numbers() if isinstance(leaf, Bits) else leaf,
         tree,
-        is_leaf=lambda leaf: isinstance(leaf, Frozen),
+        is_leaf=lambda leaf: isinstance(leaf, Bits),
     )
 
 
-def _check_bits(frozen: Frozen) -> None:
+def _check_bits(held: Bits) -> None:
     """Raises a `TypeError` if something mapped over the leaves, and made others."""
-    found = frozen.bits.dtype
+    found = held.bits.dtype
     if not jnp.issubdtype(found, jnp.unsignedinteger):
         raise TypeError(
             message(
                 "ArraySource",
-                f"a leaf is {found}, where the bits of {frozen.dtype} are held as "
+                f"a leaf is {found}, where the bits of {held.dtype} are held as "
                 "integers.",
                 "Records are data, no parameters: to change them, make another source, "
                 "`ArraySource(jax.tree.map(function, source.tree))`.",
