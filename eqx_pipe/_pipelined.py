@@ -23,7 +23,13 @@ from jaxtyping import Array, PyTree
 from ._check import check_choice, check_int
 from ._compose.repeat import Repeat
 from ._errors import StructureError, describe_value, message
-from ._sharding.mesh import check_context, check_mesh, lay, suited, with_types
+from ._sharding.mesh import (
+    check_context,
+    check_mesh,
+    constrain_to,
+    mesh_like,
+    with_types,
+)
 from ._sharding.place import shard
 from ._stage import Composite, Scope, enter, is_stateful
 from ._tree import as_arrays, differences, is_key_array, leaf_text, leaves_with_names
@@ -69,7 +75,7 @@ def _program(pipe: Pipelined, x: PyTree, key: Key | None, path: str) -> PyTree:
     devices, count, axis = pipe.mesh.shape[pipe.axis], pipe.microbatches, pipe.axis
     carry, constant = eqx.partition(x, eqx.is_array)
     stacked, static = eqx.partition(pipe.stages, eqx.is_array)
-    mesh = suited(pipe.mesh, *jtu.tree_leaves((stacked, carry)))
+    mesh = mesh_like(pipe.mesh, *jtu.tree_leaves((stacked, carry)))
     local = pipe.size // devices
 
     def layers_on(layers: PyTree, x: PyTree, key: Key | None, first: Any) -> PyTree:
@@ -122,17 +128,17 @@ def _program(pipe: Pipelined, x: PyTree, key: Key | None, path: str) -> PyTree:
     )
 
     def split(leaf: Array) -> Array:
-        return lay(leaf, mesh, P()).reshape(count, -1, *leaf.shape[1:])
+        return constrain_to(leaf, mesh, P()).reshape(count, -1, *leaf.shape[1:])
 
     def join(stacked: Array, leaf: Array) -> Array:
         if AxisType.Explicit in mesh.axis_types:  # which slice no axis that is split
-            stacked = lay(stacked, mesh, P())
+            stacked = constrain_to(stacked, mesh, P())
         return stacked[-1].reshape(leaf.shape)
 
     first = jtu.tree_map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), stacked)
     _check_takes_batches(eqx.combine(first, static), x, count, key, path)
-    layers = jtu.tree_map(lambda leaf: lay(leaf, mesh, P(axis)), stacked)
-    key = None if key is None else lay(key, mesh, P())
+    layers = jtu.tree_map(lambda leaf: constrain_to(leaf, mesh, P(axis)), stacked)
+    key = None if key is None else constrain_to(key, mesh, P())
     out = mapped(layers, jtu.tree_map(split, carry), key)
     return eqx.combine(jtu.tree_map(join, out, carry), constant)
 

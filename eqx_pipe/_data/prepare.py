@@ -16,7 +16,7 @@ from jaxtyping import Array, PyTree, UInt32
 
 from .._errors import StructureError, message
 from .._scope import fold
-from .._sharding.mesh import lay, suited, ways, with_types
+from .._sharding.mesh import constrain_to, mesh_like, num_shards, with_types
 from .._stage import Identity, Scope, enter
 from .._tree import as_arrays, leaf_text, leaves_with_names
 from .._types import Key
@@ -125,7 +125,7 @@ def automatic(sharding: NamedSharding) -> Mesh:
 def parts(sharding: NamedSharding) -> int:
     """Into how many parts a sharding splits the leading axis of a batch."""
     entry = sharding.spec[0] if len(sharding.spec) else None
-    return ways(automatic(sharding), entry)
+    return num_shards(automatic(sharding), entry)
 
 
 def for_count(sharding: NamedSharding | None, count: int) -> NamedSharding | None:
@@ -150,7 +150,7 @@ def constrained(batch: PyTree, sharding: NamedSharding | None) -> PyTree:
     mesh = automatic(sharding)
 
     def one(leaf: Array) -> Array:
-        return lay(leaf, suited(mesh, leaf), cut(sharding, leaf.ndim))
+        return constrain_to(leaf, mesh_like(mesh, leaf), cut(sharding, leaf.ndim))
 
     return jtu.tree_map(one, batch)
 

@@ -13,7 +13,7 @@ from jaxtyping import PyTree
 
 from .._errors import message
 from .._tree import leaf_text, leaves_with_names
-from .mesh import check_mesh, is_manual, lay, suited
+from .mesh import check_mesh, constrain_to, is_manual, mesh_like
 from .rules import AxisRules, Logical, as_rules
 from .specs import is_placeable, misfits
 
@@ -122,7 +122,7 @@ def constrain(x: PyTree, *logical: Logical) -> PyTree:
     def lay_out(leaf: Any) -> Any:
         if not is_placeable(leaf):
             return leaf
-        return lay(jnp.asarray(leaf), suited(mesh, leaf), spec)
+        return constrain_to(jnp.asarray(leaf), mesh_like(mesh, leaf), spec)
 
     return jtu.tree_map(lay_out, x)
 

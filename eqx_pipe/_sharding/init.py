@@ -17,7 +17,7 @@ from .._check import check_key
 from .._errors import describe_value, message
 from .._tree import is_key_array
 from .._types import Key
-from .place import place
+from .place import shard_as
 from .specs import resolve
 
 
@@ -63,7 +63,7 @@ def init_sharded(
     """
     _check(init, key)
     if isinstance(key, Tracer):
-        return place("init_sharded", init(key), mesh, specs, rules)
+        return shard_as("init_sharded", init(key), mesh, specs, rules)
     compiled, static = compile_init(init, key, mesh, specs, rules)
     return eqx.combine(compiled(key), static)
 

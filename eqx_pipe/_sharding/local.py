@@ -17,7 +17,7 @@ from .._errors import describe_value, message
 from .._stage import Scope, as_stage, enter
 from .._types import Key, StageLike
 from .base import OnMesh
-from .mesh import check_mesh, lay, names_of, suited
+from .mesh import check_mesh, constrain_to, mesh_like, names_of
 from .place import shard
 from .specs import is_spec_leaf, output_specs, resolve
 
@@ -39,11 +39,11 @@ class Sharded(OnMesh):
         leaves = [p.leaf for p in placed]
         specs = tuple(None if p.sharding is None else p.sharding.spec for p in placed)
         arrays, static = eqx.partition((self.stage, state, scope.key), eqx.is_array)
-        mesh = suited(self.mesh, *jtu.tree_leaves(arrays), *leaves)
+        mesh = mesh_like(self.mesh, *jtu.tree_leaves(arrays), *leaves)
         # Placed here: inside of the program nothing can come from other devices.
-        arrays = jtu.tree_map(lambda leaf: lay(leaf, mesh, P()), arrays)
+        arrays = jtu.tree_map(lambda leaf: constrain_to(leaf, mesh, P()), arrays)
         leaves = [
-            leaf if spec is None else lay(jnp.asarray(leaf), mesh, spec)
+            leaf if spec is None else constrain_to(jnp.asarray(leaf), mesh, spec)
             for leaf, spec in zip(leaves, specs, strict=True)
         ]
         given = eqx.combine(arrays, static)

@@ -44,7 +44,7 @@ def names_of(spec: Iterable[Any]) -> list[str]:
     return names
 
 
-def ways(mesh: Mesh, entry: Any) -> int:
+def num_shards(mesh: Mesh, entry: Any) -> int:
     """Into how many parts one entry of a spec splits an axis."""
     size = 1
     for name in names_of([entry]):
@@ -57,7 +57,7 @@ def with_types(mesh: Mesh, kind: AxisType) -> Mesh:
     return Mesh(mesh.devices, mesh.axis_names, axis_types=(kind,) * mesh.devices.ndim)
 
 
-def suited(mesh: Mesh, *leaves: Any) -> Mesh:
+def mesh_like(mesh: Mesh, *leaves: Any) -> Mesh:
     """`mesh` with the kind of axes that these arrays, and the context, have.
 
     Explicit axes are part of the arrays' types, and cannot be mixed with others.
@@ -122,10 +122,10 @@ def _constrained(x: Array, sharding: NamedSharding) -> Array:
     return jax.lax.with_sharding_constraint(x, sharding)
 
 
-def lay(x: Array, mesh: Mesh, spec: P) -> Array:
+def constrain_to(x: Array, mesh: Mesh, spec: P) -> Array:
     """`x` constrained to a spec while tracing, or moved there if not.
 
-    The kind of the mesh's axes must be that of the arrays: see `suited`.
+    The kind of the mesh's axes must be that of the arrays: see `mesh_like`.
     """
     sharding = NamedSharding(mesh, spec)
     explicit = AxisType.Explicit in mesh.axis_types

@@ -14,7 +14,7 @@ from jaxtyping import PyTree
 
 from .._errors import message
 from .._tree import is_key_array
-from .mesh import check_mesh, lay, suited, ways
+from .mesh import check_mesh, constrain_to, mesh_like, num_shards
 from .specs import is_global, resolve
 
 
@@ -64,10 +64,10 @@ def shard(tree: PyTree, mesh: Mesh, specs: Any, rules: Any = None) -> PyTree:
         >>> placed["x"].sharding.spec, placed["name"]
         (P('data',), 'train')
     """
-    return place("shard", tree, mesh, specs, rules)
+    return shard_as("shard", tree, mesh, specs, rules)
 
 
-def place(
+def shard_as(
     function: str, tree: PyTree, mesh: Mesh, specs: Any, rules: Any = None
 ) -> PyTree:
     """`shard` as a part of `function`, which errors name."""
@@ -82,7 +82,7 @@ def place(
     for i in traced:
         sharding = placed[i].sharding
         assert sharding is not None
-        leaves[i] = lay(leaves[i], suited(mesh, leaves[i]), sharding.spec)
+        leaves[i] = constrain_to(leaves[i], mesh_like(mesh, leaves[i]), sharding.spec)
     held = [i for i in wanted if i not in set(traced)]
     moved = _put([leaves[i] for i in held], [placed[i].sharding for i in held])
     for i, leaf in zip(held, moved, strict=True):
@@ -175,7 +175,7 @@ def pad_to(
 
 def _widths(shape: tuple[int, ...], mesh: Mesh, spec: P) -> list[tuple[int, int]]:
     entries = list(spec) + [None] * (len(shape) - len(spec))
-    parts = [ways(mesh, entry) for entry in entries]
+    parts = [num_shards(mesh, entry) for entry in entries]
     return [(0, -size % n) for size, n in zip(shape, parts, strict=True)]
 
 

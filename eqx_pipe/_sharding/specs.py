@@ -15,7 +15,7 @@ from jaxtyping import PyTree
 
 from .._errors import StructureError, describe_value, message, nearest
 from .._tree import join_path, leaf_text, path_name
-from .mesh import check_mesh, names_of, ways
+from .mesh import check_mesh, names_of, num_shards
 from .rules import AxisRules, as_rules
 
 
@@ -132,7 +132,7 @@ def _misfit_sizes(
     """One line for each axis whose size does not divide, with the nearest that do."""
     lines = []
     for axis, (size, entry) in enumerate(zip(shape, spec, strict=False)):
-        parts = ways(mesh, entry)
+        parts = num_shards(mesh, entry)
         if size % parts:
             over = " x ".join(f"`{name}`" for name in names_of([entry]))
             lower, upper = size // parts * parts, -(-size // parts) * parts

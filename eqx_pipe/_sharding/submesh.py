@@ -14,7 +14,7 @@ from .._stage import Scope, as_stage, enter
 from .._types import StageLike
 from .base import OnMesh
 from .mesh import check_context, check_mesh, is_staged, with_types
-from .place import place, shard
+from .place import shard, shard_as
 
 INSIDE = "inside_a_program"
 """The mark of the error for a stage of `on` that was called in a compiled program."""
@@ -45,7 +45,7 @@ class On(OnMesh):
             vars(error)[INSIDE] = True
             raise error
         check_context("on", self.mesh)
-        x = place("on", x, self.mesh, self.specs)
+        x = shard_as("on", x, self.mesh, self.specs)
         state, key = shard((state, scope.key), self.mesh, None)
         stage = _settled(self.stage, self.mesh)
         return _call(stage, x, state, key, scope.path)
