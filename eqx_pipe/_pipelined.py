@@ -18,7 +18,7 @@ import jax.random as jr
 import jax.tree_util as jtu
 from jax.sharding import AxisType, Mesh
 from jax.sharding import PartitionSpec as P
-from jaxtyping import Array, PyTree
+from jaxtyping import Array
 
 from ._check import check_choice, check_int
 from ._compose.repeat import Repeat
@@ -33,7 +33,7 @@ from ._sharding.mesh import (
 from ._sharding.place import shard
 from ._stage import Composite, Scope, enter, is_stateful
 from ._tree import as_arrays, differences, is_key_array, leaf_text, leaves_with_names
-from ._types import Key
+from ._types import Key, PyTree
 
 
 class Pipelined(Composite):

@@ -6,9 +6,8 @@ from typing import Any
 
 import jax.random as jr
 import numpy as np
-from jaxtyping import PyTree
 
-from ._types import Key, Segment
+from ._types import Key, PyTree, Segment
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
 import jax.tree_util as jtu
-from jaxtyping import PyTree
 
 from ._check import check_callable, check_key
 from ._errors import (
@@ -23,7 +22,7 @@ from ._keys import key_argument, key_of, say_if_no_key, takes_key
 from ._scope import Scope as Scope
 from ._signature import why_not
 from ._tree import join_path
-from ._types import Key, Segment, StageLike
+from ._types import Key, PyTree, Segment, StageLike
 
 if TYPE_CHECKING:
     # Type checkers take `__call__`, which `StatefulLayer` declares, for a field.

@@ -8,7 +8,8 @@ import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
-from jaxtyping import PyTree
+
+from ._types import PyTree
 
 
 def path_name(path: tuple[Any, ...]) -> str:

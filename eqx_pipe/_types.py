@@ -7,10 +7,17 @@ import jax.extend.core
 from jaxtyping import PRNGKeyArray
 
 if TYPE_CHECKING:
+    from typing_extensions import TypeAliasType, TypeVar
 
     class ClosedJaxpr(Any):
         """Typed differently from one version of JAX to the next."""
+
+    # jaxtyping leaves `PyTree` undefined for type checkers, which then say "unknown" of
+    # every stage. This takes a parameter, as at run time, and admits everything.
+    PyTree = TypeAliasType("PyTree", Any, type_params=(TypeVar("T", default=Any),))
 else:
+    from jaxtyping import PyTree as PyTree
+
     # JAX 0.12 has one class for both, and keeps the second name for now.
     ClosedJaxpr = getattr(jax.extend.core, "ClosedJaxpr", jax.extend.core.Jaxpr)
 

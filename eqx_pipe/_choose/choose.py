@@ -12,11 +12,11 @@ import numpy as np
 from jax import lax
 from jax.core import Tracer
 from jax.extend.core import jaxpr_as_fun
-from jaxtyping import Array, Bool, Int, PyTree
+from jaxtyping import Array, Bool, Int
 
 from .._errors import StructureError, message
 from .._tree import differences
-from .._types import ClosedJaxpr
+from .._types import ClosedJaxpr, PyTree
 from . import batch as batch  # registers its rules
 from . import derivative as derivative
 from .primitive import bind, trace

@@ -21,9 +21,8 @@ import numpy as np
 from jax import lax
 from jax.extend.core import Primitive, jaxpr_as_fun
 from jax.interpreters import mlir
-from jaxtyping import PyTree
 
-from .._types import ClosedJaxpr
+from .._types import ClosedJaxpr, PyTree
 
 choose_p = Primitive("eqx_pipe_choose")
 choose_p.multiple_results = True

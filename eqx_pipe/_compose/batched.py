@@ -7,12 +7,11 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
-from jaxtyping import PyTree
 
 from .._errors import StructureError, describe_value, message
 from .._stage import Composite, Scope, as_stage, enter, is_stateful
 from .._tree import as_arrays, leaf_text, leaves_with_names, path_name, tree_text
-from .._types import StageLike
+from .._types import PyTree, StageLike
 
 
 class Batched(Composite):

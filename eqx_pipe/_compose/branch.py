@@ -6,7 +6,7 @@ from typing import Any
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int, PyTree
+from jaxtyping import Array, Int
 
 from .._check import check_choice
 from .._choose.choose import choose
@@ -14,7 +14,7 @@ from .._choose.primitive import varying_as
 from .._errors import message
 from .._stage import Composite, Scope, as_stage, enter, identity
 from .._tree import join_path, tree_text
-from .._types import StageLike
+from .._types import PyTree, StageLike
 from .container import Container
 from .decide import branch_of, run_predicate
 

@@ -4,12 +4,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import equinox as eqx
-from jaxtyping import PyTree
 
 from .._check import check_draws_apart, check_name
 from .._errors import message
 from .._stage import Scope, as_stage, enter
-from .._types import StageLike
+from .._types import PyTree, StageLike
 from .container import Container
 from .named import Names
 

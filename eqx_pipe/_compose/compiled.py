@@ -9,13 +9,12 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 from jax.core import Tracer
-from jaxtyping import PyTree
 
 from .._check import check_callable, check_key
 from .._errors import StructureError, message
 from .._stage import Composite, Scope, as_stage, call, check_state, is_stateful
 from .._tree import differences, tree_text
-from .._types import Key, StageLike
+from .._types import Key, PyTree, StageLike
 
 # A module's own way to look up an attribute takes a microsecond longer.
 _look_up = object.__getattribute__

@@ -5,12 +5,12 @@ from typing import Any
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, PyTree
+from jaxtyping import Array, Bool
 
 from .._errors import locate, message
 from .._stage import Scope, enter
 from .._tree import join_path, tree_text
-from .._types import Segment
+from .._types import PyTree, Segment
 
 
 def branch_of(scope: Scope, segment: Segment, stage: Any) -> Any:

@@ -9,12 +9,11 @@ from typing import Any
 import equinox as eqx
 import jax.tree_util as jtu
 import numpy as np
-from jaxtyping import PyTree
 
 from .._errors import StructureError, describe_value, message, nearest
 from .._stage import Composite, Scope, as_stage, enter
 from .._tree import leaves_with_names
-from .._types import StageLike
+from .._types import PyTree, StageLike
 
 
 class At(Composite):

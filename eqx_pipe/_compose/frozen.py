@@ -7,13 +7,12 @@ import equinox as eqx
 import jax
 import jax.tree_util as jtu
 from jax.core import Tracer
-from jaxtyping import PyTree
 
 from .._check import check_callable
 from .._closure import Fixed, has_function
 from .._keys import key_argument
 from .._stage import Scope, Stage, call, is_stateful
-from .._types import Key, StageLike
+from .._types import Key, PyTree, StageLike
 
 
 class Frozen(Stage):

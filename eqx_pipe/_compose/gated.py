@@ -8,7 +8,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
-from jaxtyping import Array, Bool, PyTree
+from jaxtyping import Array, Bool
 
 from .._check import check_choice, check_draws_apart
 from .._choose.choose import Like, choose
@@ -16,7 +16,7 @@ from .._choose.primitive import varying_as
 from .._errors import describe_value, message
 from .._stage import Scope, as_stage, enter
 from .._tree import as_arrays, join_path
-from .._types import Segment, StageLike
+from .._types import PyTree, Segment, StageLike
 from .container import Container
 from .decide import branch_of, run_gate
 from .merge import (

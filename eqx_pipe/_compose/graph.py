@@ -5,13 +5,12 @@ from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import equinox as eqx
-from jaxtyping import PyTree
 
 from .._check import check_callable
 from .._errors import message, nearest
 from .._hidden import check_nothing_hidden
 from .._stage import Scope, enter, lifted, misfit
-from .._types import StageLike
+from .._types import PyTree, StageLike
 from .container import Container
 from .dag import INPUT, check_alive, check_nodes, order, read_edges, read_sink
 

@@ -14,12 +14,13 @@ import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
-from jaxtyping import Array, PyTree
+from jaxtyping import Array
 
 from .._check import check_callable, is_integer
 from .._errors import StructureError, describe_value, message, nearest
 from .._signature import why_not
 from .._tree import as_arrays, differences, is_key_array, leaf_text, leaves_with_names
+from .._types import PyTree
 
 
 @dataclasses.dataclass(frozen=True)

@@ -3,11 +3,10 @@
 from typing import Any
 
 import equinox as eqx
-from jaxtyping import PyTree
 
 from .._check import check_callable, check_key
 from .._stage import Composite, Scope, check_state, copy_state
-from .._types import Key, StageLike
+from .._types import Key, PyTree, StageLike
 
 
 def outputs(

@@ -4,13 +4,12 @@ from collections.abc import Mapping
 from typing import Any
 
 import equinox as eqx
-from jaxtyping import PyTree
 
 from .._check import check_draws_apart
 from .._errors import message
 from .._stage import Scope, as_stage, enter
 from .._tree import join_path
-from .._types import StageLike
+from .._types import PyTree, StageLike
 from .container import Container
 from .merge import check_axis, check_merge, merge_outputs, one_place
 from .named import Names, read_stages

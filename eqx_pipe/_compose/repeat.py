@@ -11,14 +11,13 @@ import jax.numpy as jnp
 import jax.random as jr
 import jax.tree_util as jtu
 import numpy as np
-from jaxtyping import PyTree
 
 from .._check import check_int, check_key
 from .._errors import StructureError, describe_value, message
 from .._hidden import check_nothing_traced
 from .._stage import Scope, as_stage, enter
 from .._tree import as_arrays, differences
-from .._types import Key
+from .._types import Key, PyTree
 from .alike import same_draws
 from .container import Container
 

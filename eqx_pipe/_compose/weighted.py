@@ -7,7 +7,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Float
 
 from .._check import check_choice
 from .._errors import StructureError, describe_value, message
@@ -20,7 +20,7 @@ from .._tree import (
     leaves_with_names,
     tree_text,
 )
-from .._types import StageLike
+from .._types import PyTree, StageLike
 from .container import Container
 from .merge import REDUCTIONS, check_agree, one_place
 

@@ -15,9 +15,10 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 from jax.custom_derivatives import SymbolicZero
-from jaxtyping import Array, PyTree
+from jaxtyping import Array
 
 from .._errors import message
+from .._types import PyTree
 
 
 class Bits(eqx.Module):

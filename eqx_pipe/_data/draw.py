@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
-from jaxtyping import Array, PyTree, UInt32
+from jaxtyping import Array, UInt32
 
-from .._types import Key
+from .._types import Key, PyTree
 from .bits import as_numbers
 from .cursor import later
 from .prepare import Numbers, constrained, for_count, prepare

@@ -10,10 +10,10 @@ import equinox as eqx
 import jax
 import jax.random as jr
 import numpy as np
-from jaxtyping import PyTree
 
 from .._sharding.mesh import no_context
 from .._stage import Identity
+from .._types import PyTree
 from .cursor import Cursor, check_epoch, is_concrete, split
 from .draw import Place, draw
 from .prepare import (

@@ -5,10 +5,10 @@ from typing import Any
 import jax
 import jax.tree_util as jtu
 import numpy as np
-from jaxtyping import PyTree
 
 from .._errors import StructureError, describe_value, message
 from .._tree import is_key_array, leaf_text, path_name
+from .._types import PyTree
 
 
 def struct_of(record: PyTree) -> PyTree:

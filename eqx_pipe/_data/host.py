@@ -8,10 +8,10 @@ from typing import Any
 import jax
 import jax.tree_util as jtu
 import numpy as np
-from jaxtyping import PyTree
 
 from .._check import is_integer
 from .._errors import StructureError, message
+from .._types import PyTree
 from .fit import dtype_of, leaves_like, misfit, narrowed, struct_of
 from .kinds import (
     Gaps,

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from jaxtyping import PyTree
 
 from .._errors import message
+from .._types import PyTree
 
 
 def has_columns(source: Any) -> bool:

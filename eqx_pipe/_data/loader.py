@@ -5,12 +5,11 @@ from typing import Any
 
 import equinox as eqx
 from jax.sharding import NamedSharding
-from jaxtyping import PyTree
 
 from .._check import check_callable, check_int
 from .._errors import message
 from .._stage import identity
-from .._types import StageLike
+from .._types import PyTree, StageLike
 from . import scan as scanning
 from .arguments import (
     as_stateless,

@@ -10,11 +10,12 @@ import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
-from jaxtyping import Array, Int, PyTree, UInt32
+from jaxtyping import Array, Int, UInt32
 
 from .._check import check_choice
 from .._errors import StructureError, describe_value, message
 from .._tree import differences, is_key_array
+from .._types import PyTree
 from .bits import as_numbers
 from .host import HostSource, index_of
 from .source import MOST_ON_DEVICE, DeviceSource, as_source

@@ -9,11 +9,11 @@ import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
-from jaxtyping import PyTree
 
 from .._errors import StructureError, describe_value, message
 from .._sharding.mesh import is_staged
 from .._tree import as_arrays, differences
+from .._types import PyTree
 from .cursor import Cursor, is_concrete
 from .draw import Place, draw, seam_of
 from .prepare import is_explicit, relaxed

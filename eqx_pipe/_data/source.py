@@ -10,10 +10,11 @@ import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
-from jaxtyping import Array, PyTree, UInt32
+from jaxtyping import Array, UInt32
 
 from .._errors import StructureError, describe_value, message
 from .._tree import as_arrays, leaf_text, leaves_with_names
+from .._types import PyTree
 from .bits import as_bits, as_numbers
 from .fit import narrowed
 from .host import HostSource, index_of

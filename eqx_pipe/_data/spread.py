@@ -7,8 +7,8 @@ import jax.tree_util as jtu
 import numpy as np
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
-from jaxtyping import PyTree
 
+from .._types import PyTree
 from .prepare import automatic, cut
 
 

@@ -5,12 +5,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
-from jaxtyping import PyTree
 
 from .._errors import StructureError, describe_value, message
 from .._reduce.many import Many, as_many
 from .._sharding.mesh import no_context
 from .._tree import leaf_text, leaves_with_names
+from .._types import PyTree
 from .loader import Loader
 from .prepare import relaxed
 from .programs import arrays_of, program

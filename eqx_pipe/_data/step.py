@@ -6,9 +6,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import PyTree
 
 from .._sharding.mesh import is_staged
+from .._types import PyTree
 from .cursor import Cursor, check_concrete, split
 from .draw import Place, draw
 from .epoch import finish, ordered, read

@@ -7,10 +7,11 @@ import equinox as eqx
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
-from jaxtyping import Array, PyTree, UInt32
+from jaxtyping import Array, UInt32
 
 from .._check import check_int
 from .._errors import message
+from .._types import PyTree
 from .host import HostSource, index_of
 from .source import DeviceSource, as_source
 

@@ -7,10 +7,11 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
-from jaxtyping import Array, Bool, PyTree
+from jaxtyping import Array, Bool
 
 from .._errors import describe_value, message, nearest
 from .._tree import is_key_array, leaf_text, leaves_with_names, tree_text
+from .._types import PyTree
 
 
 class Reduction(eqx.Module):

@@ -11,7 +11,9 @@ from typing import Any, TypeAlias
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
-from jaxtyping import Array, Bool, PyTree
+from jaxtyping import Array, Bool
+
+from .._types import PyTree
 
 Pair: TypeAlias = tuple[Array, Array]
 

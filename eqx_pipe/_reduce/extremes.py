@@ -6,8 +6,9 @@ import equinox as eqx
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
-from jaxtyping import Array, Bool, PyTree
+from jaxtyping import Array, Bool
 
+from .._types import PyTree
 from . import exact
 from .base import Reduction, choose, numbers, pick_all, picked, scalar
 

@@ -5,10 +5,11 @@ from typing import Any
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float64, Int64, PyTree
+from jaxtyping import Array, Bool, Float64, Int64
 
 from .._check import check_int
 from .._errors import describe_value, message
+from .._types import PyTree
 from . import exact
 from .base import Reduction, choose, scalar
 

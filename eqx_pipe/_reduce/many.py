@@ -6,10 +6,11 @@ from typing import Any
 import equinox as eqx
 import jax.tree_util as jtu
 import numpy as np
-from jaxtyping import Array, Bool, PyTree
+from jaxtyping import Array, Bool
 
 from .._errors import describe_value, message
 from .._tree import path_name
+from .._types import PyTree
 from .base import Reduction
 from .reducer import Reducer, begin
 

@@ -7,10 +7,11 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
-from jaxtyping import Array, Bool, PyTree
+from jaxtyping import Array, Bool
 
 from .._errors import StructureError, describe_value, message
 from .._tree import differences, is_key_array
+from .._types import PyTree
 from .base import pick_all, picked
 
 

@@ -6,9 +6,10 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, PyTree, UInt32
+from jaxtyping import Array, Bool, UInt32
 
 from .._check import check_choice, check_int
+from .._types import PyTree
 from . import exact
 from .base import Reduction, choose, scalar
 from .extremes import Extreme, is_number

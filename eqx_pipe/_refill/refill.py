@@ -9,11 +9,10 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 from jax import lax
-from jaxtyping import PyTree
 
 from .._errors import StructureError, describe_value, message
 from .._tree import as_arrays, can_be_traced, differences
-from .._types import ClosedJaxpr
+from .._types import ClosedJaxpr, PyTree
 
 # Their rules make the loop what it is.
 from . import batch as _batch  # noqa: F401

@@ -9,10 +9,10 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
-from jaxtyping import PyTree
 
 from .._errors import message
 from .._tree import leaf_text, leaves_with_names
+from .._types import PyTree
 from .mesh import check_mesh, constrain_to, is_manual, mesh_like
 from .rules import AxisRules, Logical, as_rules
 from .specs import is_placeable, misfits

@@ -12,8 +12,8 @@ import jax.tree_util as jtu
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
-from jaxtyping import PyTree
 
+from .._types import PyTree
 from .specs import is_placeable
 
 _ANNOTATIONS = "sharding_constraint", "shard_map", "reshard"

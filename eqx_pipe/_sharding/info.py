@@ -9,9 +9,9 @@ import numpy as np
 from jax.core import Tracer
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
-from jaxtyping import PyTree
 
 from .._tree import leaves_with_names
+from .._types import PyTree
 from .specs import is_placeable
 
 HEAD = ("path", "shape", "dtype", "spec", "devices", "bytes per device")

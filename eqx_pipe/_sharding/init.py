@@ -11,12 +11,11 @@ import jax.tree_util as jtu
 import numpy as np
 from jax.core import Tracer
 from jax.sharding import Mesh
-from jaxtyping import PyTree
 
 from .._check import check_key
 from .._errors import describe_value, message
 from .._tree import is_key_array
-from .._types import Key
+from .._types import Key, PyTree
 from .place import shard_as
 from .specs import resolve
 

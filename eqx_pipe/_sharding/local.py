@@ -10,12 +10,11 @@ import jax.tree_util as jtu
 import numpy as np
 from jax.sharding import AxisType, Mesh
 from jax.sharding import PartitionSpec as P
-from jaxtyping import PyTree
 
 from .._check import check_choice
 from .._errors import describe_value, message
 from .._stage import Scope, as_stage, enter
-from .._types import Key, StageLike
+from .._types import Key, PyTree, StageLike
 from .base import OnMesh
 from .mesh import check_mesh, constrain_to, mesh_like, names_of
 from .place import shard

@@ -12,11 +12,12 @@ import jax.tree_util as jtu
 from jax.core import Tracer
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
-from jaxtyping import Array, PyTree
+from jaxtyping import Array
 
 from .._check import check_callable, check_choice, check_int
 from .._errors import StructureError, message
 from .._tree import as_arrays, differences, leaf_text, leaves_with_names
+from .._types import PyTree
 from .mesh import is_staged, names_of
 from .submesh import INSIDE
 

@@ -13,11 +13,11 @@ import jax.tree_util as jtu
 import numpy as np
 from jax.core import Tracer
 from jax.sharding import AxisType, Mesh
-from jaxtyping import PyTree
 
 from .._check import check_callable
 from .._errors import message
 from .._tree import is_key_array
+from .._types import PyTree
 from .constrain import axis_rules, current_rules
 from .derive import Program, derive, identity_of, mesh_inside, struct_of
 from .mesh import check_mesh, names_of, with_types

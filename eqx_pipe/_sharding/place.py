@@ -10,10 +10,10 @@ import numpy as np
 from jax.core import Tracer
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
-from jaxtyping import PyTree
 
 from .._errors import message
 from .._tree import is_key_array
+from .._types import PyTree
 from .mesh import check_mesh, constrain_to, mesh_like, num_shards
 from .specs import is_global, resolve
 

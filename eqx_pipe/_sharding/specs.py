@@ -11,10 +11,10 @@ import numpy as np
 from jax.core import Tracer
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
-from jaxtyping import PyTree
 
 from .._errors import StructureError, describe_value, message, nearest
 from .._tree import join_path, leaf_text, path_name
+from .._types import PyTree
 from .mesh import check_mesh, names_of, num_shards
 from .rules import AxisRules, as_rules
 

@@ -7,11 +7,10 @@ import jax
 import jax.tree_util as jtu
 from jax.core import Tracer
 from jax.sharding import AxisType, Mesh
-from jaxtyping import PyTree
 
 from .._errors import message
 from .._stage import Scope, as_stage, enter
-from .._types import StageLike
+from .._types import PyTree, StageLike
 from .base import OnMesh
 from .mesh import check_context, check_mesh, is_staged, with_types
 from .place import shard, shard_as

@@ -9,12 +9,12 @@ import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
-from jaxtyping import Array, Int, PyTree, Shaped
+from jaxtyping import Array, Int, Shaped
 
 from .._check import check_int, keywords
 from .._errors import describe_value, message, nearest
 from .._tree import join_path
-from .._types import Key
+from .._types import Key, PyTree
 from . import words
 from .axis import Axis, check_dim, check_length
 from .lookup import as_ends, take

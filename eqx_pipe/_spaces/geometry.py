@@ -14,11 +14,11 @@ from typing import Any
 import jax.random as jr
 import jax.tree_util as jtu
 import numpy as np
-from jaxtyping import Array, Int, PyTree
+from jaxtyping import Array, Int
 
 from .._check import check_draws_apart
 from .._errors import message
-from .._types import Key
+from .._types import Key, PyTree
 from .arrange import POINT, arrange
 from .axis import Axis, is_axis
 from .order import axis_name

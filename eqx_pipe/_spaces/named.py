@@ -17,7 +17,9 @@ class Named:
 
     def __init__(self, label: str | None = None, unit: str | None = None):
         given = {"long_name": label, "units": unit}
-        self.attrs = {name: text for name, text in given.items() if text}
+        self.attrs: dict[str, str] = {
+            name: text for name, text in given.items() if text
+        }
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Named)

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import jax.tree_util as jtu
-from jaxtyping import PyTree
 
 from .._errors import describe_value, message
 from .._tree import join_path, path_name
+from .._types import PyTree
 from .axis import Axis, is_axis
 
 BARE = "x"

@@ -11,12 +11,12 @@ import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 from jax.core import Tracer
-from jaxtyping import Array, PyTree
+from jaxtyping import Array
 
 from .._check import check_choice, check_draws, check_key, keywords
 from .._errors import describe_value, message
 from .._tree import is_key_array
-from .._types import Key
+from .._types import Key, PyTree
 from . import words
 from .axis import Axis, is_axis
 from .geometry import Geometry, axis_key, geometry_of

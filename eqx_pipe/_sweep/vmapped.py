@@ -12,13 +12,13 @@ import numpy as np
 from jax.core import eval_jaxpr
 from jax.sharding import AxisType, Mesh
 from jax.sharding import PartitionSpec as P
-from jaxtyping import Array, PyTree, UInt32
+from jaxtyping import Array, UInt32
 
 from .._check import check_key, keywords
 from .._errors import message
 from .._spaces.index import advance, advance_by, digits_of, strides
 from .._spaces.space import Space, as_space
-from .._types import Key
+from .._types import Key, PyTree
 from . import words
 from .compute.batching import even_out
 from .compute.kernel import POINTS

@@ -13,7 +13,6 @@ import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
-from jaxtyping import PyTree
 
 from .._check import check_callable
 from .._compose.compiled import Compiled
@@ -22,7 +21,7 @@ from .._compose.repeat import Repeat
 from .._hidden import constants
 from .._stage import Composite, Lift, is_stateful
 from .._tree import leaf_text, leaves_with_names, path_name
-from .._types import StageLike
+from .._types import PyTree, StageLike
 
 
 def kind_of(stage: Any) -> str:

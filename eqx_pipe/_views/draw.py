@@ -5,7 +5,6 @@ from typing import Any
 
 import equinox as eqx
 import jax.random as jr
-from jaxtyping import PyTree
 
 from .._check import check_callable
 from .._compose.chain import Chain
@@ -15,7 +14,7 @@ from .._compose.graph import Graph
 from .._errors import message
 from .._stage import Composite, Scope, enter, is_stateful, lifted
 from .._tree import as_arrays
-from .._types import StageLike
+from .._types import PyTree, StageLike
 from .describe import as_json, children_of, function_name, is_function, kind_of
 from .mermaid import Diagram, Sketch, Wire, shapes_text
 

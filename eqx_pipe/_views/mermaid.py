@@ -5,9 +5,8 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from jaxtyping import PyTree
-
 from .._tree import leaf_text, leaves_with_names
+from .._types import PyTree
 
 
 @dataclasses.dataclass(frozen=True)

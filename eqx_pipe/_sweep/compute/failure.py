@@ -16,10 +16,11 @@ import jax.numpy as jnp
 import jax.random as jr
 import jax.tree_util as jtu
 import numpy as np
-from jaxtyping import Bool, PyTree
+from jaxtyping import Bool
 
 from ..._errors import SweepError, message
 from ..._tree import is_key_array
+from ..._types import PyTree
 
 _RAISED = re.compile(r"[\w.]*(Error|Exception)\w*: ")
 _CALLBACKS = "jax._src.callback"

@@ -16,12 +16,12 @@ import jax.numpy as jnp
 import jax.random as jr
 import jax.tree_util as jtu
 import numpy as np
-from jaxtyping import Bool, Float, PyTree
+from jaxtyping import Bool, Float
 
 from ..._errors import MissingKeyError, message
 from ..._spaces.geometry import Geometry
 from ..._spaces.space import Space
-from ..._types import Key
+from ..._types import Key, PyTree
 from ..say import say_once
 from ..tracing.lapack import may_wait, say_if_it_may_stand_still
 from ..tracing.trace import Traced, trace

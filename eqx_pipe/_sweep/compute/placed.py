@@ -12,7 +12,8 @@ from typing import Any
 
 import jax
 import jax.tree_util as jtu
-from jaxtyping import PyTree
+
+from ..._types import PyTree
 
 _KEPT_BYTES = 2**20
 _kept: dict[int, tuple[Any, dict[Any, Any]]] = {}

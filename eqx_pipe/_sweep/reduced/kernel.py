@@ -14,9 +14,9 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
-from jaxtyping import Array, Bool, Int32, PyTree, UInt32
+from jaxtyping import Array, Bool, Int32, UInt32
 
-from ..._types import Key
+from ..._types import Key, PyTree
 from ..compute.dealing import Deal
 from ..compute.kernel import (
     Layout,

@@ -7,8 +7,9 @@ from typing import Any
 import jax
 import jax.tree_util as jtu
 import numpy as np
-from jaxtyping import Int64, PyTree
+from jaxtyping import Int64
 
+from ..._types import PyTree
 from ..compute.execute import compiled_once
 from ..compute.progress import Progress
 from .kernel import build_merge

@@ -8,11 +8,10 @@ import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
-from jaxtyping import PyTree
 
 from ..._reduce.many import Many, as_many
 from ..._spaces.space import Space
-from ..._types import Key
+from ..._types import Key, PyTree
 from ..compute.failure import some_output
 from ..compute.parts import prepare
 from ..compute.progress import Progress

@@ -7,10 +7,10 @@ import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
-from jaxtyping import PyTree
 
 from ..._errors import describe_value, message, nearest
 from ..._tree import leaves_with_names
+from ..._types import PyTree
 
 if TYPE_CHECKING:
     from .result import SweepResult

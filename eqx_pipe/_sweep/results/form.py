@@ -15,7 +15,6 @@ import jax.numpy as jnp
 import jax.random as jr
 import jax.tree_util as jtu
 import numpy as np
-from jaxtyping import PyTree
 
 from ..._errors import message
 from ..._spaces.axes import Values
@@ -25,6 +24,7 @@ from ..._spaces.space import Space
 from ..._spaces.static import Static
 from ..._spaces.table import axis_structs
 from ..._tree import is_key_array, path_name
+from ..._types import PyTree
 
 FORM = "eqx_pipe_form"
 """The attribute of a dataset that holds its form."""

@@ -8,7 +8,7 @@ from typing import Any
 import equinox as eqx
 import jax.tree_util as jtu
 import numpy as np
-from jaxtyping import Bool, Int8, PyTree
+from jaxtyping import Bool, Int8
 
 from ..._check import check_choice, keywords
 from ..._errors import describe_value, message
@@ -16,6 +16,7 @@ from ..._spaces.axes import Geomspace
 from ..._spaces.html import shown
 from ..._spaces.space import Space
 from ..._store.lazy import stored_in
+from ..._types import PyTree
 from .best import Best, best
 from .view import page, text
 

@@ -8,12 +8,11 @@ import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
-from jaxtyping import PyTree
 
 from ..._check import check_draws
 from ..._errors import MissingKeyError, asks_for_key, describe_value, message
 from ..._tree import path_name, unregistered
-from ..._types import Key
+from ..._types import Key, PyTree
 from .arguments import check_key_name, not_a_point
 
 

@@ -11,7 +11,6 @@ import jax.numpy as jnp
 import jax.random as jr
 import jax.tree_util as jtu
 from jax.core import Tracer
-from jaxtyping import PyTree
 
 from ..._errors import message
 from ..._spaces.axis import is_axis
@@ -19,7 +18,7 @@ from ..._spaces.geometry import Geometry
 from ..._spaces.order import axis_name
 from ..._spaces.space import Space
 from ..._tree import can_be_traced, is_key_array
-from ..._types import ClosedJaxpr, Key
+from ..._types import ClosedJaxpr, Key, PyTree
 from .call import call
 from .concrete import SPACE_KEY, explain
 from .kept import Kept

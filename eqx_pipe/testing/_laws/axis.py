@@ -6,14 +6,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
-from jaxtyping import PyTree
 
 from ..._check import check_key as check_one_key
 from ..._errors import describe_value, message
 from ..._spaces.axis import MAX_LENGTH, Axis
 from ..._spaces.space import Space, as_space
 from ..._tree import as_arrays
-from ..._types import Key
+from ..._types import Key, PyTree
 from .compare import Finding, Tolerance, compare, raised, same_bits, tolerance_of
 from .report import broken
 from .vmap import stack

@@ -10,10 +10,10 @@ import jax.numpy as jnp
 import jax.random as jr
 import jax.tree_util as jtu
 import numpy as np
-from jaxtyping import PyTree
 
 from ..._errors import describe_value, message
 from ..._tree import differences, is_key_array, leaves_with_names
+from ..._types import PyTree
 
 _RELATIVE = {"float64": 1e-9, "complex128": 1e-9, "float32": 1e-4, "complex64": 1e-4}
 _RELATIVE |= {"float16": 1e-2, "bfloat16": 5e-2}

@@ -9,10 +9,10 @@ import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
-from jaxtyping import PyTree
 
 from ..._errors import describe_value, message
 from ..._tree import leaves_with_names
+from ..._types import PyTree
 from .compare import Finding, Tolerance, as_numpy, raised
 from .report import check
 from .trial import Trial, evaluate

@@ -3,8 +3,8 @@
 from typing import Any
 
 import equinox as eqx
-from jaxtyping import PyTree
 
+from ..._types import PyTree
 from .compare import Finding, Tolerance, compare, raised
 from .report import check
 from .trial import Trial, evaluate

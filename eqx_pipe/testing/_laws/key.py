@@ -9,13 +9,13 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import jax.tree_util as jtu
-from jaxtyping import Array, PyTree
+from jaxtyping import Array
 
 from ..._check import check_key as check_one_key
 from ..._errors import message
 from ..._sweep.tracing.program import opened, sub_jaxprs
 from ..._tree import is_key_array
-from ..._types import Key
+from ..._types import Key, PyTree
 from .compare import Finding, Tolerance, same_bits
 from .locate import locate
 from .reach import BRANCHES, Value, run_with_all_branches

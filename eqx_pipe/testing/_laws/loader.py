@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import jax.random as jr
 import jax.tree_util as jtu
 import numpy as np
-from jaxtyping import PyTree
 
 from ..._check import check_key as check_one_key
 from ..._data.cursor import Cursor
@@ -16,6 +15,7 @@ from ..._data.source import DeviceSource
 from ..._errors import describe_value, message
 from ..._stage import identity
 from ..._tree import as_arrays
+from ..._types import PyTree
 from .compare import Finding, compare, raised, same_bits, tolerance_of
 from .report import broken
 

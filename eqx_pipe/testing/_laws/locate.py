@@ -7,11 +7,10 @@ from typing import Any
 import equinox as eqx
 import jax.tree_util as jtu
 from jax.core import Tracer
-from jaxtyping import PyTree
 
 from ..._stage import Composite, Scope, call, copy_state, is_stateful
 from ..._tree import join_path
-from ..._types import Key
+from ..._types import Key, PyTree
 from .compare import Finding
 from .held import held
 from .trial import Packed, Trial

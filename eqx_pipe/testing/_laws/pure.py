@@ -4,8 +4,8 @@ from typing import Any
 
 import equinox as eqx
 import jax
-from jaxtyping import PyTree
 
+from ..._types import PyTree
 from .compare import Finding, Tolerance, raised, same_bits
 from .held import held
 from .report import check

@@ -6,13 +6,13 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
-from jaxtyping import PyTree
 
 from ..._errors import describe_value, message
 from ..._reduce.base import pick
 from ..._reduce.many import as_many
 from ..._reduce.reducer import Reducer, struct_of
 from ..._tree import as_arrays
+from ..._types import PyTree
 from .compare import Finding, Tolerance, compare, raised, tolerance_of
 from .report import broken
 

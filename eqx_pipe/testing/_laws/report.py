@@ -6,9 +6,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from jaxtyping import PyTree
-
 from ..._stage import Lift
+from ..._types import PyTree
 from .compare import Finding, Tolerance, tolerance_of
 from .locate import locate
 from .shrink import input_text, shrink

@@ -7,9 +7,9 @@ import equinox as eqx
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
-from jaxtyping import PyTree
 
 from ..._tree import is_key_array
+from ..._types import PyTree
 from .compare import Finding, Tolerance, raised, same_bits
 from .report import check
 from .trial import Trial, evaluate

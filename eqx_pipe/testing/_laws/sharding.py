@@ -10,11 +10,11 @@ import jax.tree_util as jtu
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
-from jaxtyping import PyTree
 
 from ..._check import check_callable
 from ..._errors import describe_value, message
 from ..._stage import lifted
+from ..._types import PyTree
 from .compare import Finding, Tolerance, compare, raised
 from .report import check
 from .trial import Trial, evaluate

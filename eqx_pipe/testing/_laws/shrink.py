@@ -8,9 +8,9 @@ import equinox as eqx
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
-from jaxtyping import PyTree
 
 from ..._tree import is_key_array, leaf_text, leaves_with_names
+from ..._types import PyTree
 from .compare import Finding
 from .locate import Law
 from .trial import Trial

@@ -2,9 +2,8 @@
 
 from typing import Any
 
-from jaxtyping import PyTree
-
 from ..._errors import describe_value, message, nearest
+from ..._types import PyTree
 from . import grad, jit, key, pure, serialise, sharding, struct, vmap
 from .compare import tolerance_of
 from .report import try_law

@@ -4,8 +4,8 @@ from typing import Any
 
 import equinox as eqx
 import jax.tree_util as jtu
-from jaxtyping import PyTree
 
+from ..._types import PyTree
 from .compare import Finding, Tolerance, compare, raised
 from .report import check
 from .trial import Trial, evaluate

@@ -10,7 +10,6 @@ import jax
 import jax.random as jr
 import jax.tree_util as jtu
 import numpy as np
-from jaxtyping import PyTree
 
 from ..._check import check_callable, check_key
 from ..._errors import MissingKeyError
@@ -23,7 +22,7 @@ from ..._stage import (
     wants_key,
 )
 from ..._tree import is_key_array
-from ..._types import Key
+from ..._types import Key, PyTree
 from .held import held
 
 

@@ -7,8 +7,8 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
-from jaxtyping import PyTree
 
+from ..._types import PyTree
 from .compare import Finding, Tolerance, compare, raised
 from .report import check
 from .trial import Trial, evaluate

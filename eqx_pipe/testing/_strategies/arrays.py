@@ -10,9 +10,9 @@ import jax.random as jr
 import jax.tree_util as jtu
 import numpy as np
 from hypothesis.errors import InvalidArgument
-from jaxtyping import PyTree
 
 from ..._errors import describe_value
+from ..._types import PyTree
 from .validate import check_int, check_strategy, check_struct, composite, invalid
 
 VECTOR = jax.ShapeDtypeStruct((4,), jnp.float32)

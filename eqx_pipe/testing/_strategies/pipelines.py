@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import jax.tree_util as jtu
-from jaxtyping import Array, Bool, Int, PyTree
+from jaxtyping import Array, Bool, Int
 
 from ..._compose.batched import batched
 from ..._compose.branch import cond, switch
@@ -25,7 +25,7 @@ from ..._compose.repeat import repeat
 from ..._compose.weighted import weighted
 from ..._stage import Stage
 from ..._tree import leaves_with_names
-from ..._types import Key
+from ..._types import Key, PyTree
 from .stages import Affine, add_noise, is_inexact, squash, stages
 from .validate import (
     check_bool,

@@ -8,10 +8,9 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import jax.tree_util as jtu
-from jaxtyping import PyTree
 
 from ..._stage import Stage, identity
-from ..._types import Key
+from ..._types import Key, PyTree
 from .arrays import arrays
 from .registry import registered
 from .validate import check_bool, check_struct, composite, structs_of

@@ -9,11 +9,11 @@ import hypothesis.strategies as st
 import jax.tree_util as jtu
 import numpy as np
 from hypothesis.errors import InvalidArgument
-from jaxtyping import PyTree
 
 from ..._check import check_int as check_plain_int
 from ..._errors import describe_value, message
 from ..._tree import leaves_with_names
+from ..._types import PyTree
 
 
 def invalid(function: str, wrong: str, cure: str) -> InvalidArgument:
