@@ -25,7 +25,7 @@ from .prepare import (
     settled,
     wide,
 )
-from .programs import arrays_of, program
+from .programs import arrays_of, known, program
 from .read_ahead import ReadAhead
 from .shuffle import permute_on_host
 from .spread import everywhere, own_rows, spread
@@ -226,13 +226,12 @@ class _Stages(eqx.Module):
     sharding: Any = eqx.field(static=True)
 
 
-def stages_of(loader: Any) -> _Stages:
+def stages_of(loader: Any) -> eqx.Module:
     """One and the same for a loader, so that programs are found again."""
-    found = loader.__dict__.get("_stages")
-    if found is None:
-        found = _Stages(loader.pipe, loader.batch_pipe, loader.sharding)
-        loader.__dict__["_stages"] = found
-    return found
+    beside = known(loader)
+    if beside.stages is None:
+        beside.stages = _Stages(loader.pipe, loader.batch_pipe, loader.sharding)
+    return beside.stages
 
 
 def _prepare(

@@ -274,9 +274,6 @@ class Loader(eqx.Module):
         check_epochs("Loader.scan", cursor, self, length.__index__())
         return scanning.scan(self, step, carry, cursor, length.__index__())
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {k: v for k, v in self.__dict__.items() if not k.startswith("_")}
-
     def __hash__(self) -> int:
         raise TypeError(
             "a `Loader` holds arrays and cannot be hashed, as `jax.jit` hashes its "

@@ -1,12 +1,13 @@
-"""Compiled programs of a loader, kept for its second iterator and epoch.
+"""Compiled programs of a loader, found again by its second iterator and epoch.
 
-A program is found on the loader itself, or among those of loaders that differ only in
-the values of their arrays (a pipeline with other parameters, say): these are arguments
-of the program.
+A program is found beside the loader itself, or among those of loaders that differ only
+in the values of their arrays (a pipeline with other parameters, say): these are
+arguments of the program.
 """
 
+import dataclasses
 import functools as ft
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import equinox as eqx
@@ -14,24 +15,49 @@ import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 from jax.core import Tracer
+from jaxtyping import Array
 
+from .._cache import WeakCache
 from .._sharding.mesh import is_staged
 from .._spaces.static import identity
 from .prepare import is_explicit, relaxed
 
-_KEPT = 64
+_MOST = 64
 
 
-def program(loader: Any, function: Callable[..., Any], *options: Any) -> Any:
-    """`function(loader, *options, *arguments)` compiled, as a function of `arguments`.
+@dataclasses.dataclass
+class Known:
+    """What was made for a loader, or for another Module that has programs."""
 
-    The first argument of what is returned are the arrays of the loader, which
+    programs: dict[Hashable, Callable[..., Any]] = dataclasses.field(
+        default_factory=dict
+    )
+    arrays: list[Array] | None = None
+    stages: eqx.Module | None = None
+    numbers: dict[Hashable, list[Any]] = dataclasses.field(default_factory=dict)
+
+
+_known: WeakCache[Known] = WeakCache()
+
+
+def known(owner: eqx.Module) -> Known:
+    """What was made for a Module before."""
+    found = _known.get(owner)
+    return _known.put(owner, Known()) if found is None else found
+
+
+def program(
+    owner: eqx.Module, function: Callable[..., Any], *options: Hashable
+) -> Callable[..., Any]:
+    """`function(owner, *options, *arguments)` compiled, as a function of `arguments`.
+
+    The first argument of what is returned are the arrays of the owner, which
     `arrays_of` gives.
     """
-    own = loader.__dict__.setdefault("_programs", {})
+    own = known(owner).programs
     found = own.get((function, options))
     if found is None:
-        static = _Static(loader)
+        static = _Static(owner)
         try:
             found = _jitted(function, options, static)
         except TypeError:  # a static field that has no hash
@@ -40,13 +66,14 @@ def program(loader: Any, function: Callable[..., Any], *options: Any) -> Any:
     return found
 
 
-def arrays_of(loader: Any) -> list[Any]:
-    """The arrays of a loader, on the device, as its programs take them."""
-    found = loader.__dict__.get("_arrays")
-    sharded = getattr(loader, "sharding", None) is not None
+def arrays_of(owner: eqx.Module) -> list[Array]:
+    """The arrays of a Module, on the device, as its programs take them."""
+    kept = known(owner)
+    found = kept.arrays
+    sharded = getattr(owner, "sharding", None) is not None
     if found is not None and not sharded:
         return found
-    leaves = jtu.tree_leaves(eqx.filter(loader, eqx.is_array))
+    leaves = jtu.tree_leaves(eqx.filter(owner, eqx.is_array))
     if sharded and is_staged():
         # Part of a program of the user, with axes of his kind.
         if is_explicit(jax.sharding.get_abstract_mesh()):
@@ -57,7 +84,7 @@ def arrays_of(loader: Any) -> list[Any]:
             leaves = relaxed(leaves) if sharded else leaves
         found = [jnp.asarray(leaf) for leaf in leaves]
         if not any(isinstance(leaf, Tracer) for leaf in found):
-            loader.__dict__["_arrays"] = found
+            kept.arrays = found
     return found
 
 
@@ -81,7 +108,7 @@ class _Static:
         return hash(self._known)
 
 
-@ft.lru_cache(maxsize=_KEPT)
+@ft.lru_cache(maxsize=_MOST)
 def _jitted(function: Callable[..., Any], options: tuple, static: _Static) -> Any:
     return _make(function, options, static)
 

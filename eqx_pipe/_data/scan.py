@@ -17,8 +17,9 @@ from .._types import PyTree
 from .cursor import Cursor, is_concrete
 from .draw import Place, draw, seam_of
 from .prepare import is_explicit, relaxed
+from .programs import known as beside
 
-_KEPT = 64
+_MOST = 64
 
 
 class _Numbers(Exception):
@@ -55,10 +56,10 @@ def scan(
             pairs = zip(old, found.leaves, strict=True)
             known = [a if b is None else b for a, b in pairs]
             if key is not None:
-                kept = own.__dict__.setdefault("_numbers", {})
-                if len(kept) >= _KEPT:
-                    kept.clear()
-                kept[key] = known
+                numbers = beside(own).numbers
+                if len(numbers) >= _MOST:
+                    numbers.clear()
+                numbers[key] = known
 
 
 def _is_explicit(carry: PyTree) -> bool:
@@ -75,7 +76,7 @@ def _known_numbers(loader: Any, step: Any, carry: PyTree) -> tuple[Any, Any]:
     kinds = tuple(type(leaf) if _is_number(leaf) else None for leaf in leaves)
     key = step, structure, kinds, jnp.result_type(float).name
     try:
-        return loader.__dict__.get("_numbers", {}).get(key), key
+        return beside(loader).numbers.get(key), key
     except TypeError:  # a step or a field that has no hash
         return None, None
 
