@@ -21,9 +21,7 @@ any_deal = given(
 
 
 def dealt(how, batch, devices, points):
-    return Layout((100,), batch, 1, (None,) * devices, False, False, False, how).deal(
-        points
-    )
+    return Layout((100,), batch, 1, (None,) * devices, False, False, how).deal(points)
 
 
 def computed(deal, device, points):

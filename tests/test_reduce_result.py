@@ -116,10 +116,10 @@ def test_there_is_no_communication():
 
     traced = trace("sweep", jnp.sin, ep.Space(SPACE), None)
     reducing = trace_reducers(as_many("t", [ep.Var(), ep.TopK(3)]), traced, 2)
-    layout = Layout((20,), 2, 4, tuple(jax.devices()), False, False)
+    layout = Layout((20,), 2, 4, tuple(jax.devices()), False)
     constants = identify(traced.jaxpr).constants
     own = [program.constants for program in reducing.absorbing]
-    told = control(20, 0, [0]), None, 1
+    told = control(20, [0]), None, 1
     args = rk.arguments_of(told, traced.arrays, constants, None, reducing.init, own)
     text = rk.build_blocks(traced, reducing, layout).lower(*args).compile().as_text()
     for name in ("all-reduce", "all-gather", "all-to-all", "collective-permute"):

@@ -57,7 +57,9 @@ def test_a_sweep_is_its_definition(recipe, batch_size, num_devices):
     space, key = build(recipe), jr.key(0)
     mesh = jax.make_mesh((num_devices,), ("x",), devices=jax.devices()[:num_devices])
     result = ep.sweep(fn, space, key=key, batch_size=batch_size, mesh=mesh)
-    points = [fn(space.point(i), jr.fold_in(key, i)) for i in range(space.size)]
+    points = [
+        fn(space.point(i), space.point_key(i, key=key)) for i in range(space.size)
+    ]
     expected = np.array([point["y"] for point in points])
     np.testing.assert_allclose(result.values["y"], expected, rtol=1e-5)
     assert result.values["w"].tolist() == [point["w"] for point in points]

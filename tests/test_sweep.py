@@ -127,7 +127,9 @@ def test_it_is_its_definition(fn, which, batch_size, num_devices):
 
 def test_the_definition_is_a_loop_over_the_points():
     space, key = ep.Space(some_space(0)), jr.key(1)
-    expected = [noise(space.point(i), jr.fold_in(key, i))[0] for i in range(len(space))]
+    expected = [
+        noise(space.point(i), space.point_key(i, key=key))[0] for i in range(len(space))
+    ]
     close(ep.sweep(noise, space, key=key).values[0], np.stack(expected))
     close(definition(noise, space, key).values[0], np.stack(expected))
 
@@ -170,29 +172,6 @@ def test_points_that_were_not_asked_for_are_not_computed():
     assert set(seen) == {1, 2, 3, 4, 5}
     # Three batches of two: the tail repeats a real point.
     assert len(seen) == 6
-
-
-def test_large_indices_have_the_keys_of_the_definition():
-    space = ep.Space([ep.Linspace(0, 1, 2**20), ep.Linspace(0, 1, 2**20)])
-    # A kernel as for a space above 2**32 points, started in the middle of it.
-    from eqx_pipe._sweep.compute.kernel import Layout, build, control, everywhere
-    from eqx_pipe._sweep.run import index_key
-    from eqx_pipe._sweep.tracing.program import identify
-    from eqx_pipe._sweep.tracing.trace import trace
-
-    key = jr.key(5)
-    traced = trace("sweep", lambda p, key: (p, jr.bits(key)), space, key)
-    layout = Layout((2**20, 2**20), 4, 1, tuple(jax.devices()[:1]), False, True)
-    first = 2**32 - 2
-    digits = [first // 2**20, first % 2**20]
-    kernel = build(traced.jaxpr, traced.stored, layout)
-    program = identify(traced.jaxpr)
-    given = jax.device_put((traced.arrays, program.constants, key), everywhere(layout))
-    a, b, draws = kernel(control(4, first, digits), None, *given)
-    for i in range(4):
-        point = space.point(first + i)
-        assert (a[i], b[i]) == tuple(point)
-        assert draws[i] == jr.bits(index_key(key, first + i))
 
 
 def test_under_the_users_mesh_it_is_the_same():

@@ -7,13 +7,10 @@ of it follows from the pytree, and reading attributes of a module takes its time
 import dataclasses
 import functools as ft
 import math
-import zlib
 from collections.abc import Sequence
 from typing import Any
 
-import jax.random as jr
 import jax.tree_util as jtu
-import numpy as np
 from jaxtyping import Array, Int
 
 from .._check import check_draws_apart
@@ -21,6 +18,7 @@ from .._errors import message
 from .._types import Key, PyTree
 from .arrange import POINT, arrange
 from .axis import Axis, is_axis
+from .keys import axis_key
 from .order import axis_name
 from .value import value_of
 
@@ -123,10 +121,3 @@ def geometry_of(
     check_draws_apart("Space", [name for name in axes if axes[name].needs_key])
     grid_dims, axis_dims = arrange(axes, mode)
     return Geometry(structure, leaves, names, places, grid_dims, axis_dims, window)
-
-
-def axis_key(key: Key | None, name: str) -> Key | None:
-    """The key of the axis called `name`, which does not depend on other axes."""
-    if key is None:
-        return None
-    return jr.fold_in(key, np.uint32(zlib.crc32(name.encode())))

@@ -4,7 +4,7 @@ import dataclasses
 import operator
 import sys
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, overload
 
 import equinox as eqx
 import jax
@@ -19,8 +19,9 @@ from .._tree import is_key_array
 from .._types import Key, PyTree
 from . import words
 from .axis import Axis, is_axis
-from .geometry import Geometry, axis_key, geometry_of
+from .geometry import Geometry, geometry_of
 from .index import BITS, advance_by, digits_of, strides
+from .keys import axis_key, point_key
 from .no_axis import check_seen, no_axis
 from .order import axes_by_path, axis_name, written_order
 from .random import MissingAxisKey
@@ -170,20 +171,48 @@ class Space(eqx.Module):
                 raise static_index()
             digits = _traced_digits(geometry, i)
             return geometry.point(geometry.leaves, self.key, digits)
-        i = _as_index(i)
-        if not 0 <= i < geometry.size:
-            raise IndexError(
-                message(
-                    "Space",
-                    f"index {i} is out of range.",
-                    f"Give one of the {geometry.size} points, 0 to "
-                    f"{geometry.size - 1}.",
-                )
-            )
-        start, step, _ = geometry.window or (0, 1, 0)
-        plain = digits_of(start + step * i, geometry.lengths)
+        plain = _digits(geometry, i)
         digits = [jnp.int32(digit) for digit in plain]
         return geometry.point(geometry.leaves, self.key, digits, plain)
+
+    @overload
+    def point_key(self, i: Any, *, key: Key) -> Key: ...
+    @overload
+    def point_key(self, i: Any, *, key: None) -> None: ...
+    def point_key(self, i: Any, *, key: Key | None) -> Key | None:
+        """The key from which the point with the index `i` draws in a sweep with `key`.
+
+        `key` is folded with the point's position on one dim after the other: with one
+        dim it is `fold_in(key, i)`. So longer axes change no draw, and the points of a
+        slice draw what they draw in the space that it was taken from.
+
+        **Arguments:**
+
+        - `i`: as for `point`.
+        - `key`: the PRNG key of the sweep, or `None`. (Keyword only.)
+
+        **Returns:** a PRNG key, or `None`.
+
+        **Raises:** as `point`; as `sweep` for a `key` that it does not take.
+
+        !!! example
+
+            >>> import eqx_pipe as ep, jax
+            >>> key = jax.random.key(0)
+            >>> space = ep.Space([ep.Linspace(0, 1, 3), ep.Linspace(0, 1, 4)])
+            >>> by_hand = jax.random.fold_in(jax.random.fold_in(key, 1), 2)
+            >>> bool(space.point_key(6, key=key) == by_hand)
+            True
+            >>> bool(space[5:].point_key(1, key=key) == by_hand)
+            True
+        """
+        check_key("Space.point_key", key)
+        if key is not None:
+            check_draws("Space.point_key", "`key` is", key)
+        geometry = self.geometry
+        traced = isinstance(i, Tracer)
+        digits = _traced_digits(geometry, i) if traced else _digits(geometry, i)
+        return point_key(key, digits)
 
     def axis_key(self, name: str) -> Key | None:
         """The key of the axis called `name`, which does not depend on other axes."""
@@ -291,6 +320,21 @@ def range_length(chosen: range) -> int:
     if chosen.step > 0:
         return max(0, -((chosen.start - chosen.stop) // chosen.step))
     return max(0, -((chosen.stop - chosen.start) // -chosen.step))
+
+
+def _digits(geometry: Geometry, i: Any) -> list[int]:
+    """The position on each dim of the whole grid of the point with the index `i`."""
+    i = _as_index(i)
+    if not 0 <= i < geometry.size:
+        raise IndexError(
+            message(
+                "Space",
+                f"index {i} is out of range.",
+                f"Give one of the {geometry.size} points, 0 to {geometry.size - 1}.",
+            )
+        )
+    start, step, _ = geometry.window or (0, 1, 0)
+    return digits_of(start + step * i, geometry.lengths)
 
 
 def _traced_digits(geometry: Geometry, i: Any) -> list[Array]:

@@ -13,7 +13,8 @@ from .._tree import is_key_array, leaves_with_names
 from .axes import Geomspace, Linspace, Values
 from .axis import Axis
 from .designs import Column
-from .geometry import Geometry, axis_key
+from .geometry import Geometry
+from .keys import axis_key
 from .space import Space
 from .static import static_column
 from .value import value_of

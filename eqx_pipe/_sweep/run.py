@@ -6,7 +6,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import jax.random as jr
 import jax.tree_util as jtu
 import numpy as np
 
@@ -49,10 +48,11 @@ def sweep(
     """Computes a function at every point of a space, on all devices.
 
     The values are those of
-    `stack([fn(space.point(i), key=fold_in(key, i)) for i in range(space.size)])`,
-    whatever the batch size, the devices and the number of chunks; bit for bit so for
-    one batch size, if the lanes of `fn` do not look at each other. Points are split
-    over devices that do not talk to each other, and vectorised in batches.
+    `stack([fn(space.point(i), key=space.point_key(i, key=key)) for i in range(n)])`
+    with `n = space.size`, whatever the batch size, the devices and the number of
+    chunks; bit for bit so for one batch size, if the lanes of `fn` do not look at each
+    other. Points are split over devices that do not talk to each other, and vectorised
+    in batches.
 
     A sweep of the same program (the traced function and the structure, shapes, dtypes
     and lengths of the space) compiles nothing the second time. The values of axes and
@@ -68,9 +68,11 @@ def sweep(
       `Static` values: it is made of operations of JAX, and no Python control flow
       hangs on the value of any other axis.
     - `space`: a `Space`, or a bare pytree with axes in it, which is their product.
-    - `key`: a PRNG key; point i gets `fold_in(key, i)`, so draws do not depend on how
-      the sweep runs (from $2^{32}$ on, the index is folded in two parts). A function
-      without a parameter `key` does not get one. (Keyword only.)
+    - `key`: a PRNG key; point i gets `space.point_key(i, key=key)`: the key folded with
+      the point's position on one dim after the other, `fold_in(key, i)` with one dim.
+      So draws do not depend on how the sweep runs, longer axes change none, and a
+      sweep of a slice draws what the whole one draws there. A function without a
+      parameter `key` does not get one. (Keyword only.)
     - `batch_size`: how many points are vectorised at once on a device, or `"auto"`:
       chosen from the function's operations; the result says what was chosen. At most
       the number of points. A function that prints, writes or calls back
@@ -237,7 +239,7 @@ def _outputs(
     fn: Callable[..., Any], space: Space, key: Key | None
 ) -> Callable[[int], Any]:
     def at(i: int) -> Any:
-        point_key = None if key is None else index_key(key, i)
+        point_key = space.point_key(i, key=key)
         try:
             return call("sweep", fn, space.point(i), point_key)
         except Exception as error:
@@ -245,14 +247,6 @@ def _outputs(
             raise
 
     return at
-
-
-def index_key(key: Key, i: int) -> Key:
-    """The key of the point with the index `i`."""
-    point_key = jr.fold_in(key, np.uint32(i % 2**32))
-    if i < 2**32:
-        return point_key
-    return jr.fold_in(point_key, np.uint32(i // 2**32))
 
 
 def _on_host(leaf: Any) -> Any:

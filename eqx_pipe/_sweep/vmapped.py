@@ -6,7 +6,6 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import jax.random as jr
 import jax.tree_util as jtu
 import numpy as np
 from jax.core import eval_jaxpr
@@ -17,6 +16,7 @@ from jaxtyping import Array, UInt32
 from .._check import check_key, keywords
 from .._errors import message
 from .._spaces.index import advance, advance_by, digits_of, strides
+from .._spaces.keys import point_key
 from .._spaces.space import Space, as_space
 from .._types import Key, PyTree
 from . import words
@@ -48,7 +48,7 @@ def vmap_space(
     - `fn`: called as `fn(point)`, or as `fn(point, key=...)` if it has a parameter of
       that name. The output is any pytree of arrays and numbers.
     - `space`: a `Space`, or a bare pytree with axes in it, which is their product.
-    - `key`: a PRNG key; point i gets `fold_in(key, i)`. (Keyword only.)
+    - `key`: a PRNG key; point i gets `space.point_key(i, key=key)`. (Keyword only.)
     - `batch_size`: how many points are vectorised at once, in a loop; by default all
       of them. (Keyword only.)
     - `mesh`: a mesh over all of whose axes the points are split; by default they are
@@ -150,9 +150,8 @@ def _lane(
             digits = advance_by(digits, [i], table, lengths)
         positions = [digit.astype(jnp.int32) for digit in digits]
         point = geometry.point(geometry.leaves, space.key, positions, plain)
-        point_key = None if key is None else jr.fold_in(key, i)
         try:
-            return call("vmap_space", fn, point, point_key)
+            return call("vmap_space", fn, point, point_key(key, positions))
         except Exception as error:
             explain("vmap_space", error, geometry)
             raise
@@ -204,8 +203,8 @@ def _on_devices(
             index = jax.sharding.reshard(index, P(mesh.axis_names))
 
         def on_device(row: Array, given: Any) -> PyTree:
-            here, point_key = eqx.combine(given, static)
-            lane = _lane(fn, here, point_key, plain)
+            here, own = eqx.combine(given, static)
+            lane = _lane(fn, here, own, plain)
             return _batches(lane, row)
 
     split = P(mesh.axis_names)

@@ -21,6 +21,8 @@ from ..tracing.trace import Traced, trace_alone
 
 _LONG = 200
 _NO_KEY = "no key"
+_KEY_LAW = "folded with the position on each dim"
+"""How the keys of points are made; stores that do not say folded the flat index."""
 
 
 def fingerprint(
@@ -30,6 +32,7 @@ def fingerprint(
     return {
         "space": _space(space),
         "key": _NO_KEY if key is None else _key(key),
+        "key_law": _KEY_LAW,
         "function": _function(parts, traced),
         "jax": jax.__version__,
     }
@@ -67,6 +70,12 @@ def check_same(
     lines = _differing(stored["space"], now["space"])
     if stored["key"] != now["key"]:
         lines.append(f"`key`: {stored['key']} in the store, now {now['key']}")
+    elif now["key"] != _NO_KEY and stored.get("key_law") != now["key_law"]:
+        lines.append(
+            "`key`: an older version of eqx_pipe made the points' keys in another way "
+            f"(from the flat index); now the key is {now['key_law']}, so that points "
+            "draw otherwise"
+        )
     reducers, sure = _reducing(stored, now)
     if reducers and (sure or stored["jax"] == now["jax"]):
         lines.append(reducers)

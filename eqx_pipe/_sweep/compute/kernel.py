@@ -14,13 +14,13 @@ from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
-import jax.random as jr
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Int32, UInt32
 
 from ..._spaces.index import advance, advance_by
+from ..._spaces.keys import point_key
 from ..._types import Key
 from ..tracing.evaluate import evaluate
 from ..tracing.trace import as_data
@@ -37,9 +37,9 @@ class Layout:
 
     `lengths` are those of the grid's dims; `capacity` is the most microbatches that
     one call computes on one device; `strided` says that the points are not neighbours
-    in the grid, `wide` that their indices may pass $2^{32}$, `listed` that the points
-    are handed in one by one. Devices are dealt runs of batches, batches, or points;
-    each is `unsplit`, kept to one thread, where there is work for every core.
+    in the grid, `listed` that they are handed in one by one. Devices are dealt runs of
+    batches, batches, or points; each is `unsplit`, kept to one thread, where there is
+    work for every core.
     """
 
     lengths: tuple[int, ...]
@@ -47,7 +47,6 @@ class Layout:
     capacity: int
     devices: tuple[Any, ...]
     strided: bool
-    wide: bool
     listed: bool = False
     dealt: Literal["runs", "batches", "points"] = "batches"
     unsplit: bool = False
@@ -67,10 +66,9 @@ def is_narrow(layout: Layout) -> bool:
 def row_width(layout: Layout) -> int:
     """How many numbers a listed point has.
 
-    Its index in the grid and that in the space; or, where 32 bits are not enough, the
-    positions on the grid's dims and the index in the space in two parts.
+    Its index in the grid; or, where 32 bits are not enough, the positions on its dims.
     """
-    return 2 if is_narrow(layout) else len(layout.lengths) + 2
+    return 1 if is_narrow(layout) else len(layout.lengths)
 
 
 def everywhere(layout: Layout) -> NamedSharding:
@@ -83,12 +81,9 @@ def everywhere(layout: Layout) -> NamedSharding:
     return NamedSharding(mesh, P())
 
 
-def control(
-    points: int, first: int, digits: Sequence[int]
-) -> UInt32[np.ndarray, " control"]:
+def control(points: int, digits: Sequence[int]) -> UInt32[np.ndarray, " control"]:
     """What a call of the kernel is told, as one array."""
-    parts = [points, first % 2**32, first // 2**32 % 2**32, *digits]
-    return np.array(parts, np.uint32)
+    return np.array([points, *digits], np.uint32)
 
 
 def build(jaxpr: Any, outputs: Sequence[jax.ShapeDtypeStruct], layout: Layout) -> Any:
@@ -215,34 +210,19 @@ def point_function(
     """The output leaves as a function of one of the `pointers` to points."""
 
     def at(pointer: UInt32[Array, "..."]) -> list[Any]:
-        digits = [ctl[3 + k] for k in range(len(layout.lengths))]
-        low, high, offset = ctl[1], ctl[2], pointer
-        if layout.listed:
-            numbers = [pointer[k] for k in range(row_width(layout))]
-            offset = jnp.uint32(0)
-            if is_narrow(layout):
-                flat, low, high = *numbers, jnp.uint32(0)
-                zeros = [jnp.uint32(0)] * len(layout.lengths)
-                digits = advance(zeros, flat, layout.lengths)
-            else:
-                *digits, low, high = numbers
+        digits = [ctl[1 + k] for k in range(len(layout.lengths))]
+        if layout.listed and is_narrow(layout):
+            zeros = [jnp.uint32(0)] * len(layout.lengths)
+            digits = advance(zeros, pointer[0], layout.lengths)
+        elif layout.listed:
+            digits = [pointer[k] for k in range(len(layout.lengths))]
         elif layout.strided:
-            digits = advance_by(digits, [offset], table, layout.lengths)
+            digits = advance_by(digits, [pointer], table, layout.lengths)
         else:
-            digits = advance(digits, offset, layout.lengths)
+            digits = advance(digits, pointer, layout.lengths)
         args = [*arrays, *(digit.astype(jnp.int32) for digit in digits)]
         if key is not None:
-            args.append(_point_key(key, low, high, offset, layout.wide))
+            args.append(point_key(key, digits))
         return evaluate(jaxpr, constants, args, layout.batch_size)
 
     return at
-
-
-def _point_key(key: Key, low: Array, high: Array, offset: Array, wide: bool) -> Key:
-    """The key of the point with the index `high * 2**32 + low + offset`."""
-    index = low + offset
-    point_key = jr.fold_in(key, index)
-    if not wide:
-        return point_key
-    high = high + (index < offset).astype(jnp.uint32)
-    return jnp.where(high > 0, jr.fold_in(point_key, high), point_key)

@@ -208,7 +208,6 @@ class Job:
             strided=not self._listed
             and geometry.window is not None
             and geometry.window[1] != 1,
-            wide=geometry.size > 2**32,
             listed=self._listed,
             dealt=dealt,
             unsplit=all_busy(self.devices, -(-most // batch_size)),

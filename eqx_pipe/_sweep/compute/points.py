@@ -28,7 +28,7 @@ class Neighbours:
         """What the kernel is told to compute `points` points from `first` on."""
         digits = digits_of(self.start + self.step * first, layout.lengths)
         table = strides(self.step, layout.lengths) if layout.strided else None
-        return control(points, first, digits), table
+        return control(points, digits), table
 
     def places(self, first: int, last: int) -> slice | Int64[np.ndarray, " points"]:
         """Where in the values of all points the outputs of some go."""
@@ -53,23 +53,20 @@ class Listed:
 
     def told(self, first: int, points: int, layout: Layout) -> Any:
         """As for neighbours, with a row of numbers for each point."""
-        index = self.indices(first, first + points)
-        flat = grid_indices(self.geometry, index)
+        flat = grid_indices(self.geometry, self.indices(first, first + points))
         rows = layout.capacity * layout.batch_size * len(layout.devices)
         table = np.zeros((rows, row_width(layout)), np.uint32)
         # Batches are whole: in the tail of one its last point is there again.
         ends = -(-points // layout.batch_size) * layout.batch_size
         into = table[:points]
         if is_narrow(layout):
-            into[:, 0], into[:, 1] = flat, index
+            into[:, 0] = flat
         else:
-            into[:, -2] = (index % 2**32).astype(np.uint32)
-            into[:, -1] = (index // 2**32).astype(np.uint32)
             for k in reversed(range(len(layout.lengths))):
                 into[:, k] = (flat % layout.lengths[k]).astype(np.uint32)
                 flat = flat // layout.lengths[k]
         table[points:ends] = into[-1]
-        return control(points, 0, [0] * len(layout.lengths)), table
+        return control(points, [0] * len(layout.lengths)), table
 
     def places(self, first: int, last: int) -> slice | Int64[np.ndarray, " points"]:
         """As for neighbours."""

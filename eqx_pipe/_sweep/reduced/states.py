@@ -146,7 +146,6 @@ class _ByPoints:
             capacity=blocks.most // len(devices),
             devices=devices,
             strided=window is not None and window[1] != 1,
-            wide=blocks.size > 2**32,
             unsplit=all_busy(devices, len(blocks)),
         )
         program, place = traced.program, everywhere(layout)
@@ -204,7 +203,7 @@ class _ByPoints:
         layout = self.layout
         digits = digits_of(start + step * first, layout.lengths)
         table = strides(step, layout.lengths) if layout.strided else None
-        return control(points, first, digits), table, self.blocks.batches
+        return control(points, digits), table, self.blocks.batches
 
 
 def _gathered(states: list[Array], home: Any) -> list[Any]:

@@ -3,7 +3,6 @@
 from typing import Any
 
 import jax
-import jax.random as jr
 import numpy as np
 from jax.sharding import Mesh
 
@@ -49,7 +48,7 @@ def check_sweep(
     check_sweep_key(function, key)
 
     def one(i: int) -> Any:
-        own = None if key is None else jr.fold_in(key, i)
+        own = space.point_key(i, key=key)
         return as_arrays(call(function, fn, space.point(i), own))
 
     plain = [one(i) for i in range(space.size)]

@@ -1,0 +1,202 @@
+"""The law of keys: a point draws by its position on each dim, on every road.
+
+Outputs are the keys themselves, so that one bit that differs is seen.
+"""
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import eqx_pipe as ep
+import eqx_pipe.testing as ept
+
+KEY = jr.key(7)
+SPACES = [
+    lambda n=4: ep.Linspace(0, 1, n),
+    lambda n=4: {"a": ep.Linspace(0, 1, 3), "b": ep.Linspace(0, 1, n)},
+    lambda n=4: ep.Space([ep.Linspace(0, 1, n), ep.Linspace(2, 3, n)], "zip"),
+    lambda n=4: {
+        "a": ep.Linspace(0, 1, n, dim="t"),
+        "b": ep.Static([1, 2]),
+        "c": ep.Linspace(0, 1, n, dim="t"),
+        "d": ep.Linspace(0, 1, 3),
+    },
+]
+which = st.integers(0, len(SPACES) - 1)
+ends = st.none() | st.integers(-30, 30)
+slices = st.builds(slice, ends, ends, st.sampled_from([None, 1, 2, 3, -1, -2, -5]))
+
+
+def drawn(point, key):
+    return jr.key_data(key)
+
+
+def total(point):
+    return point["a"]
+
+
+def by_hand(space):
+    """The keys of all points, written out."""
+    keys = []
+    for digits in np.ndindex(*space.dims.values()):
+        key = KEY
+        for digit in digits:
+            key = jr.fold_in(key, digit)
+        keys.append(jr.key_data(key))
+    return np.array(keys)
+
+
+def as_space(tree):
+    return tree if isinstance(tree, ep.Space) else ep.Space(tree)
+
+
+def said(space):
+    """What `point_key` says of all points."""
+    indices = range(space.size)
+    return np.array([jr.key_data(space.point_key(i, key=KEY)) for i in indices])
+
+
+def cut(whole, first, second):
+    """A slice of a slice, and which points of the whole it has."""
+    index = np.arange(whole.size)[first][second]
+    return (whole[first][second] if len(index) else None), index
+
+
+@pytest.mark.parametrize("make", SPACES)
+def test_a_key_is_folded_with_one_digit_after_the_other(make):
+    space = as_space(make())
+    expected = by_hand(space)
+    np.testing.assert_array_equal(said(space), expected)
+    np.testing.assert_array_equal(ep.sweep(drawn, space, key=KEY).values, expected)
+    at = jax.vmap(lambda i: space.point_key(i, key=KEY))(jnp.arange(space.size))
+    np.testing.assert_array_equal(jr.key_data(at), expected)
+
+
+@given(which, slices, slices)
+def test_a_slice_keeps_the_keys_of_the_space(i, first, second):
+    whole = as_space(SPACES[i]())
+    part, index = cut(whole, first, second)
+    if part is not None:
+        np.testing.assert_array_equal(said(part), by_hand(whole)[index])
+
+
+@settings(max_examples=10)
+@given(which, slices, slices, st.sampled_from([1, 3, "auto"]))
+def test_a_sweep_of_a_slice_is_that_of_the_space_there(i, first, second, batch_size):
+    whole = as_space(SPACES[i]())
+    part, index = cut(whole, first, second)
+    if part is None:
+        return
+    expected = by_hand(whole)[index]
+    result = ep.sweep(drawn, part, key=KEY, batch_size=batch_size)
+    np.testing.assert_array_equal(result.values, expected)
+    ordered = ep.sweep(drawn, part, key=KEY, order_by=-np.arange(len(part)))
+    np.testing.assert_array_equal(ordered.values, expected)
+    np.testing.assert_array_equal(ep.vmap_space(drawn, part, key=KEY), expected)
+    with jax.disable_jit():
+        np.testing.assert_array_equal(ep.sweep(drawn, part, key=KEY).values, expected)
+    most = ep.sweep(drawn, part, key=KEY, reduce=ep.Max()).values
+    np.testing.assert_array_equal(most, expected.max(axis=0))
+
+
+@given(
+    st.lists(st.integers(1, 3), min_size=1, max_size=3),
+    st.lists(st.integers(0, 3), min_size=3, max_size=3),
+)
+def test_longer_axes_change_no_key(lengths, more):
+    def keys(lengths):
+        space = ep.Space([ep.Linspace(0, 1, n) for n in lengths])
+        return said(space).reshape(*lengths, 2)
+
+    longer = keys([n + k for n, k in zip(lengths, more, strict=False)])
+    old = tuple(slice(n) for n in lengths)
+    np.testing.assert_array_equal(longer[old], keys(lengths))
+
+
+@pytest.mark.parametrize("make", SPACES)
+def test_a_longer_axis_changes_no_draw_of_a_sweep(make):
+    few, many = (ep.sweep(drawn, make(n), key=KEY).grid() for n in (4, 6))
+    old = tuple(slice(n) for n in few.shape[:-1])
+    np.testing.assert_array_equal(many[old], few)
+
+
+def test_it_is_so_behind_two_to_the_32_points():
+    side, first = 2**20, 2**32 - 2
+    space = ep.Space([ep.Linspace(0, 1, side), ep.Linspace(0, 1, side)])
+    few = {"neighbours": space[first : first + 4], "apart": space[first::side][:4]}
+    for step, part in zip((1, side), few.values(), strict=True):
+        digits = [divmod(first + step * i, side) for i in range(4)]
+        keys = [jr.fold_in(jr.fold_in(KEY, a), b) for a, b in digits]
+        expected = [jr.key_data(key).tolist() for key in keys]
+        assert ep.sweep(drawn, part, key=KEY).values.tolist() == expected
+        listed = ep.sweep(drawn, part, key=KEY, order_by=np.arange(4.0)).values
+        assert listed.tolist() == expected
+        assert said(part).tolist() == expected
+
+
+@pytest.mark.parametrize("make", SPACES)
+def test_the_law_of_a_sweep_knows_it(make):
+    ept.check_sweep(drawn, as_space(make())[1:], key=KEY)
+
+
+def test_a_key_is_no_key_where_there_is_none():
+    space = as_space(SPACES[0]())
+    assert space.point_key(1, key=None) is None
+    raw = space.point_key(1, key=jr.PRNGKey(7))
+    np.testing.assert_array_equal(raw, jr.key_data(space.point_key(1, key=KEY)))
+
+
+@pytest.mark.parametrize(
+    ("i", "key", "error", "says"),
+    [
+        (4, KEY, IndexError, "out of range"),
+        (-1, KEY, IndexError, "out of range"),
+        (1.5, KEY, TypeError, "an integer"),
+        (0, jr.key(0, impl="rbg"), ValueError, "threefry2x32"),
+        (0, 3, TypeError, "jax.random.key"),
+    ],
+)
+def test_what_has_no_key_is_refused(i, key, error, says, unchecked):
+    with pytest.raises(error, match=says):
+        as_space(SPACES[0]()).point_key(i, key=key)
+
+
+def test_stores_parts_and_executors_keep_it(tmp_path):
+    pytest.importorskip("zarr")
+    whole = as_space(SPACES[3]())
+    part, expected = whole[2:-3:2], by_hand(whole)[2:-3:2]
+    for rank in (0, 1):
+        shared = tmp_path / "shared.zarr"
+        result = ep.sweep(drawn, part, key=KEY, store=shared, part=(rank, 2))
+    np.testing.assert_array_equal(result.values, expected)
+    with ThreadPoolExecutor(1) as pool:
+        there = ep.sweep(drawn, part, key=KEY, executor=pool)
+    np.testing.assert_array_equal(there.values, expected)
+
+
+def test_a_store_of_the_older_law_is_refused(tmp_path):
+    pytest.importorskip("zarr")
+    path, space = tmp_path / "runs.zarr", {"a": ep.Linspace(0, 1, 3)}
+
+    def begun(fn, key):
+        ep.sweep(fn, space, key=key, store=path)
+        meta = json.loads((path / "zarr.json").read_text())
+        record = json.loads(meta["attributes"]["eqx_pipe_store"])
+        del record["key_law"]
+        meta["attributes"]["eqx_pipe_store"] = json.dumps(record)
+        (path / "zarr.json").write_text(json.dumps(meta))
+
+    begun(drawn, KEY)
+    with pytest.raises(ValueError, match="older version.*flat index") as caught:
+        ep.sweep(drawn, space, key=KEY, store=path)
+    assert "another path" in str(caught.value)
+    path = tmp_path / "still.zarr"
+    begun(total, None)  # no draws, no difference
+    assert ep.sweep(total, space, store=path).ok.all()
