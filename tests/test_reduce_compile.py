@@ -7,8 +7,8 @@ import numpy as np
 from compilations import compiled
 
 import eqx_pipe as ep
+from eqx_pipe._sweep.lru import LRUCache
 from eqx_pipe._sweep.reduced import trace as reduced_trace
-from eqx_pipe._sweep.tracing.kept import Kept
 
 
 def space():
@@ -25,7 +25,7 @@ def traced_reducers(monkeypatch):
 
     monkeypatch.setattr(reduced_trace, "_trace", noted)
     # Other tests may have traced them already.
-    monkeypatch.setattr(reduced_trace, "_kept", Kept(128))
+    monkeypatch.setattr(reduced_trace, "_kept", LRUCache(128))
     return names
 
 

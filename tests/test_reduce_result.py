@@ -107,11 +107,11 @@ def test_a_second_sweep_compiles_nothing(caplog):
 
 
 def test_there_is_no_communication():
+    from eqx_pipe._jaxprs.cache_key import identify
     from eqx_pipe._reduce.many import as_many
     from eqx_pipe._sweep.compute.kernel import Layout, control
     from eqx_pipe._sweep.reduced import kernel as rk
     from eqx_pipe._sweep.reduced.trace import trace_reducers
-    from eqx_pipe._sweep.tracing.program import identify
     from eqx_pipe._sweep.tracing.trace import trace
 
     traced = trace("sweep", jnp.sin, ep.Space(SPACE), None)

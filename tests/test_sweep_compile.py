@@ -11,7 +11,8 @@ import pytest
 from compilations import compiled
 
 import eqx_pipe as ep
-from eqx_pipe._sweep.tracing import program, trace
+from eqx_pipe._jaxprs import cache_key
+from eqx_pipe._sweep.tracing import trace
 
 
 def space(lo=0.0):
@@ -142,7 +143,7 @@ def test_the_function_is_traced_once_a_sweep():
 
 def test_a_jitted_function_is_traced_and_looked_at_once(monkeypatch):
     traces, looks = [], []
-    look = program._jaxpr
+    look = cache_key._jaxpr
 
     @jax.jit
     def fn(p):
@@ -150,7 +151,9 @@ def test_a_jitted_function_is_traced_and_looked_at_once(monkeypatch):
         return jnp.sin(p["a"]) * jnp.cos(p["b"])
 
     first = ep.sweep(fn, space()).values
-    monkeypatch.setattr(program, "_jaxpr", lambda *args: looks.append(1) or look(*args))
+    monkeypatch.setattr(
+        cache_key, "_jaxpr", lambda *args: looks.append(1) or look(*args)
+    )
     again, second = count(fn, space())
     assert (again, len(traces)) == (0, 1)
     assert len(looks) == 1  # what finds the point; not what is in `fn`

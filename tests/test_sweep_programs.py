@@ -13,8 +13,8 @@ import pytest
 from compilations import compiled
 
 import eqx_pipe as ep
+from eqx_pipe._jaxprs import cache_key
 from eqx_pipe._sweep.compute import execute
-from eqx_pipe._sweep.tracing import program
 
 
 def space():
@@ -196,9 +196,9 @@ def test_only_programs_keep_what_callbacks_hold():
 
 
 def test_large_arrays_that_stay_inside_are_known_by_their_hash():
-    large = program.freeze(np.arange(1000.0))
-    assert large == program.freeze(np.arange(1000.0))
-    assert large != program.freeze(np.arange(1000.0) + 1) and len(str(large)) < 400
+    large = cache_key.freeze(np.arange(1000.0))
+    assert large == cache_key.freeze(np.arange(1000.0))
+    assert large != cache_key.freeze(np.arange(1000.0) + 1) and len(str(large)) < 400
 
 
 def test_what_calls_itself_equal_may_yet_hold_another_program():
@@ -214,11 +214,11 @@ def test_what_calls_itself_equal_may_yet_hold_another_program():
         def __eq__(self, other):
             return type(self) is type(other)
 
-    assert program.freeze(Equal(jnp.sin)) == program.freeze(Equal(jnp.sin))
-    assert program.freeze(Equal(jnp.sin)) != program.freeze(Equal(jnp.cos))
+    assert cache_key.freeze(Equal(jnp.sin)) == cache_key.freeze(Equal(jnp.sin))
+    assert cache_key.freeze(Equal(jnp.sin)) != cache_key.freeze(Equal(jnp.cos))
     structures = [jax.tree.structure(Held(Equal(fn))) for fn in (jnp.sin, jnp.cos)]
     assert structures[0] == structures[1]
-    assert program.freeze(structures[0]) != program.freeze(structures[1])
+    assert cache_key.freeze(structures[0]) != cache_key.freeze(structures[1])
 
 
 class Held(eqx.Module):

@@ -9,8 +9,8 @@ from jax.sharding import AxisType
 
 import eqx_pipe as ep
 from eqx_pipe._sweep.compute import execute, threads
+from eqx_pipe._sweep.lru import LRUCache
 from eqx_pipe._sweep.reduced import states
-from eqx_pipe._sweep.tracing.kept import Kept
 
 BATCH = 64
 
@@ -56,7 +56,7 @@ def programs(monkeypatch):
         return made
 
     monkeypatch.setattr(execute, "compiled", compiled)
-    monkeypatch.setattr(execute, "_kernels", Kept(128))
+    monkeypatch.setattr(execute, "_kernels", LRUCache(128))
     return texts
 
 

@@ -19,7 +19,7 @@ from jaxtyping import Array
 
 from .._cache import WeakCache
 from .._sharding.mesh import is_staged
-from .._spaces.static import identity
+from .._values import as_hashable
 from .prepare import is_explicit, relaxed
 
 _MOST = 64
@@ -95,7 +95,7 @@ class _Static:
         arrays, self.rest = eqx.partition(loader, eqx.is_array)
         self.structure = jtu.tree_structure(arrays)
         leaves, structure = jtu.tree_flatten(self.rest)
-        self._known = self.structure, structure, tuple(map(identity, leaves))
+        self._known = self.structure, structure, tuple(map(as_hashable, leaves))
 
     def filled(self, leaves: list[Any]) -> Any:
         """A loader with these arrays."""

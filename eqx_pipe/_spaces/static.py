@@ -12,26 +12,10 @@ from jaxtyping import Array, Int
 from .._check import keywords
 from .._errors import describe_value, message
 from .._types import Key
+from .._values import Opaque, as_hashable, static_text
 from . import words
 from .axis import check_dim, check_length, is_axis
 from .named import Named, NamedAxis, as_named, named_field
-
-
-class Opaque:
-    """Python values that JAX does not look into, not even if they are pytrees."""
-
-    def __init__(self, values: tuple[Any, ...]):
-        self.values = values
-        self._identity = tuple(map(identity, values))
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Opaque) and self._identity == other._identity
-
-    def __hash__(self) -> int:
-        return hash(self._identity)
-
-    def __repr__(self) -> str:
-        return f"[{', '.join(map(static_text, self.values))}]"
 
 
 class Static(NamedAxis):
@@ -147,41 +131,6 @@ def static_index() -> TypeError:
     )
 
 
-def identity(value: Any) -> Any:
-    """A hashable stand-in: equal only for values that make the same program."""
-    if value is None or isinstance(value, bool | int | float | complex | str | bytes):
-        return (type(value), repr(value))  # 0.0 and -0.0 differ, NaNs are equal
-    if type(value) is tuple:
-        return (tuple, tuple(map(identity, value)))
-    return Same(value)
-
-
-class Same:
-    """Equal only to a wrapper of the very same object, which it keeps alive."""
-
-    def __init__(self, value: Any):
-        self.value = value
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Same) and self.value is other.value
-
-    def __hash__(self) -> int:
-        return id(self.value)
-
-
-def static_text(value: Any) -> str:
-    """A value as a short text that is the same in every process."""
-    if isinstance(value, str):
-        return value
-    name = getattr(value, "__name__", None)
-    if isinstance(name, str):
-        return name
-    text = repr(value)
-    if " at 0x" in text or "\n" in text or len(text) > 60:
-        return type(value).__name__
-    return text
-
-
 def static_column(values: list[Any]) -> np.ndarray:
     """Static values as a column: numbers if all are, otherwise different texts."""
     if all(isinstance(v, bool | np.bool_) for v in values):
@@ -194,7 +143,7 @@ def static_column(values: list[Any]) -> np.ndarray:
     texts = [static_text(v) for v in values]
     owners: dict[str, set[Any]] = {}
     for text, value in zip(texts, values, strict=True):
-        owners.setdefault(text, set()).add(identity(value))
+        owners.setdefault(text, set()).add(as_hashable(value))
     shared = {text for text, who in owners.items() if len(who) > 1}
     return np.array(
         [f"{t} ({i})" if t in shared else t for i, t in enumerate(texts)], np.str_

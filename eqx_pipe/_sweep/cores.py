@@ -8,7 +8,7 @@ import jax
 
 from .._check import check_int
 from .._errors import message
-from .say import say_once
+from .log import log_once
 
 
 def use_cpu_devices(n: Any = None) -> None:
@@ -72,7 +72,7 @@ def say_if_cores_idle(devices: Sequence[Any], mesh: Any) -> None:
     cores = num_cores()
     if cores == 1:
         return
-    say_once(
+    log_once(
         "idle cores",
         "eqx_pipe.sweep: this sweep runs on one CPU device, and this process may use "
         "%d cores. To use them all, call `eqx_pipe.use_cpu_devices()` at the top of "

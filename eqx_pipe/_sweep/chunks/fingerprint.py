@@ -10,13 +10,13 @@ import jax.random as jr
 import jax.tree_util as jtu
 
 from ..._errors import message
+from ..._jaxprs.text import Writer, digest, is_array
 from ..._spaces.axis import is_axis
 from ..._spaces.order import axis_name
 from ..._spaces.space import Space
 from ..._tree import is_key_array, path_name, tree_text
 from ..._types import Key
 from ..compute.select import Part
-from ..tracing.canonical import Writer, digest, is_array
 from ..tracing.trace import Traced, trace_alone
 
 _LONG = 200

@@ -13,6 +13,7 @@ from typing import Any
 import jax.tree_util as jtu
 import numpy as np
 
+from ..._jaxprs.text import Writer, digest
 from ..._reduce.many import Many, as_many
 from ..._spaces.space import Space
 from ..._store.chunks import Chunks, cut
@@ -30,7 +31,6 @@ from ..results.label import check_names, inner_dims, versions
 from ..results.label import storable as as_stored
 from ..results.result import SweepResult
 from ..tracing.call import fn_name
-from ..tracing.canonical import Writer, digest
 from .fingerprint import fingerprint, fingerprint_alone
 from .fold import InStore, InTurn, until_stopped
 from .interrupt import Interrupt

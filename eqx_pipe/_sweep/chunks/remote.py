@@ -19,17 +19,17 @@ import numpy as np
 from jaxtyping import Float
 
 from ..._errors import SweepError, describe_value, message
+from ..._jaxprs.text import Writer, digest
 from ..._reduce.many import as_many
 from ..._spaces.space import Space
 from ..._store.chunks import Chunks
 from ..._types import Key
 from ..compute.parts import Job, prepare
 from ..compute.progress import Progress
+from ..lru import LRUCache
 from ..reduced.rows import BlockRows
 from ..reduced.states import Blocks
-from ..tracing.canonical import Writer, digest
 from ..tracing.context import settings, under
-from ..tracing.kept import Kept
 from .answer import checked
 from .interrupt import Interrupt
 from .loop import Asked, Chunk, Costs, Source, Work
@@ -39,7 +39,7 @@ _IN_FLIGHT_BYTES = 2**30
 _IN_FLIGHT = 1024
 _GUESSED_WORKERS = 8
 
-_jobs = Kept(4)
+_jobs = LRUCache(4)
 
 
 def check_executor(executor: Any) -> None:

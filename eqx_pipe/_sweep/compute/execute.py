@@ -6,9 +6,9 @@ from typing import Any
 import jax
 import numpy as np
 
+from ..._jaxprs.cache_key import Program
 from ..._types import Key
-from ..tracing.kept import Kept
-from ..tracing.program import Program
+from ..lru import LRUCache
 from ..tracing.trace import Traced
 from .dealing import Deal
 from .failure import Failures, quiet
@@ -19,7 +19,7 @@ from .progress import Progress
 from .special import as_special, check_special
 from .threads import compiled
 
-_kernels = Kept(128)
+_kernels = LRUCache(128)
 
 
 class Runner:
@@ -96,7 +96,7 @@ def compiled_once(
     programs: Sequence[Program], layout: Any, make: Callable[[], Any]
 ) -> Any:
     """What `make` compiles from some programs, unless it is there already."""
-    place = (tuple(program.identity for program in programs), layout)
+    place = (tuple(program.cache_key for program in programs), layout)
     entry = _kernels.get(place)
     if entry is not None and all(program.still_valid() for program in entry[0]):
         return entry[1]

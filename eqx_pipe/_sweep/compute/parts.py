@@ -22,7 +22,7 @@ from ..._errors import MissingKeyError, message
 from ..._spaces.geometry import Geometry
 from ..._spaces.space import Space
 from ..._types import Key, PyTree
-from ..say import say_once
+from ..log import log_once
 from ..tracing.lapack import may_wait, say_if_it_may_stand_still
 from ..tracing.trace import Traced, trace
 from .batching import choose_batch_size
@@ -303,7 +303,7 @@ def _traced(
     for part, error in broken:
         what = f"{type(error).__name__}: {reason(error)}"
         text = "eqx_pipe.sweep: `fn` fails for `%s`, which is left out: %s."
-        say_once(f"{part.name}: {what}", text, part.name, what)
+        log_once(f"{part.name}: {what}", text, part.name, what)
     return parts, traced, tuple(part for part, _ in broken)
 
 

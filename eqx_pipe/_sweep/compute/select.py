@@ -16,8 +16,8 @@ from jaxtyping import Float, Int64
 
 from ..._errors import StructureError, message
 from ..._spaces.geometry import Geometry
-from ..._spaces.static import identity, static_text
 from ..._tree import differences
+from ..._values import as_hashable, static_text
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,7 +153,7 @@ def _groups(geometry: Geometry, dim: int) -> list[np.ndarray]:
     axes = _static_axes(geometry, dim)
     found: dict[Any, list[int]] = {}
     for i in range(len(axes[0][1])):
-        values = tuple(identity(axis.value(i, None)) for _, axis in axes)
+        values = tuple(as_hashable(axis.value(i, None)) for _, axis in axes)
         found.setdefault(values, []).append(i)
     return [np.array(positions, np.int64) for positions in found.values()]
 

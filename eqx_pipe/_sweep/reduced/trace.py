@@ -17,16 +17,16 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, Bool
 
+from ..._jaxprs.cache_key import CacheKey, Program, freeze, identify
 from ..._reduce.base import Reduction
 from ..._reduce.many import Many
 from ..._reduce.reducer import Reducer, begin
+from ..lru import LRUCache
 from ..tracing.evaluate import evaluate
-from ..tracing.kept import Kept
-from ..tracing.program import Identity, Program, freeze, identify
 from ..tracing.trace import Traced
 
 _KEPT_BYTES = 2**20
-_kept = Kept(128)
+_kept = LRUCache(128)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -162,7 +162,7 @@ def _identity(reducer: Any) -> Any:
     return freeze(reducer)
 
 
-def _form(traced: Traced, batch_size: int) -> Identity | None:
+def _form(traced: Traced, batch_size: int) -> CacheKey | None:
     """What else a trace depends on: the outputs, and the settings of JAX."""
     leaves = tuple(
         (leaf.shape, leaf.dtype, bool(getattr(leaf, "weak_type", False)))
@@ -174,7 +174,7 @@ def _form(traced: Traced, batch_size: int) -> Identity | None:
     # one again as long as they are the same.
     form = (structure, leaves, batch_size, _nothing.trace().jaxpr)
     try:
-        return Identity(form)
+        return CacheKey(form)
     except TypeError:  # a node of the output has a field that cannot be hashed
         return None
 

@@ -14,9 +14,11 @@ from jax.core import eval_jaxpr
 from jax.sharding import NamedSharding, Sharding
 
 from ..._choose.primitive import bind, trace
+from ..._jaxprs.cache_key import bodies, num_constants
+from ..._jaxprs.jaxpr import open_jaxpr as opened
+from ..._jaxprs.jaxpr import sub_jaxprs
 from ..._refill.loop import loop
 from ..._refill.quick import several, steps_at_once
-from .program import bodies, num_constants, opened, sub_jaxprs
 
 # What places an array on the user's mesh has no meaning on one device of the sweep.
 _PLACEMENTS = {"sharding_constraint", "mesh_cast", "reshard"}
@@ -183,9 +185,7 @@ def _on_a_mesh(eqn: Any) -> bool:
         return True
     if any(isinstance(v, NamedSharding) for v in eqn.params.values()):
         return True
-    return any(
-        _on_a_mesh(e) for body in sub_jaxprs(eqn.params) for e in opened(body)[0].eqns
-    )
+    return any(_on_a_mesh(e) for body in sub_jaxprs(eqn) for e in opened(body)[0].eqns)
 
 
 def _has_mesh(aval: Any) -> bool:

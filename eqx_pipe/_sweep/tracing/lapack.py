@@ -14,7 +14,7 @@ from typing import Any
 
 from .. import version
 from ..cores import num_cores
-from ..say import say_once
+from ..log import log_once
 
 _THREADS = 8
 """So many threads for each device are enough; with 2, JAX 0.10.1 still stood still."""
@@ -88,7 +88,7 @@ def say_if_it_may_stand_still(
     if whole is None or batch_size <= whole or not may_wait(devices):
         return
     smaller = f"Use a `batch_size` of at most {whole}" if whole else "Use JAX 0.11.1"
-    say_once(
+    log_once(
         "linear algebra",
         "eqx_pipe.sweep: with jaxlib %s, batches of %d points of linear algebra on %d "
         "CPU device%s may stand still for ever. %s, or set the environment variable "

@@ -18,20 +18,20 @@ import numpy as np
 
 from ..._closure import cells, defaults
 from ..._errors import message
+from ..._jaxprs.cache_key import CacheKey, Program
 from ..._spaces.geometry import Geometry
 from ..._spaces.space import Space
-from ..._spaces.static import identity
 from ..._tree import can_be_traced, join_path, leaves_with_names
+from ..._values import as_hashable
+from ..lru import LRUCache
 from .call import fn_name
-from .kept import Kept
-from .program import Identity, Program
 
 _PATIENCE = 3  # programs
 _DEPTH = 8
 _MOST = 1000  # things that are looked at
 _SHOWN = 3
 
-_forms, _said = Kept(128), Kept(128)
+_forms, _said = LRUCache(128), LRUCache(128)
 _lock = threading.Lock()
 
 
@@ -58,13 +58,13 @@ def note_compilation(
             held.look(leaf, name, "in the space")
     held.look(fn, "", "in the function")
     codes = tuple(held.codes)
-    form = (_form(program.identity, {}), hash(codes), hash(layout))
+    form = (_form(program.cache_key, {}), hash(codes), hash(layout))
     with _lock:
-        place = (*form, *map(identity, statics))
+        place = (*form, *map(as_hashable, statics))
         programs: dict[int, Any] = _forms.setdefault(place, {})
         if len(programs) >= _PATIENCE:
             return
-        programs[hash(program.identity)] = held.numbers
+        programs[hash(program.cache_key)] = held.numbers
         if len(programs) < _PATIENCE:
             return
         found = _differing(list(programs.values()))
@@ -105,7 +105,7 @@ def _differing(programs: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
 
 def _form(x: Any, known: dict[int, int]) -> int:
     """A hash of an identity with the type of each number in the place of its value."""
-    if isinstance(x, Identity):  # of a jitted function, which may be there many times
+    if isinstance(x, CacheKey):  # of a jitted function, which may be there many times
         if id(x) not in known:
             known[id(x)] = _form(x.parts, known)
         return known[id(x)]

@@ -10,10 +10,11 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from ..._jaxprs.jaxpr import open_jaxpr as opened
+from ..._jaxprs.jaxpr import sub_jaxprs
 from ..._refill.costly import is_costly
 from .evaluate import scan_counts
 from .lapack import most_whole
-from .program import opened, sub_jaxprs
 
 _PROGRAMS = frozenset(
     ("fft", "random_bits", "random_fold_in", "random_split", "threefry2x32")
@@ -153,7 +154,7 @@ def _through(
         ]
         chosen = [any(column) for column in zip(*found, strict=True)]
         return everything if operands[0] else chosen
-    inner = list(sub_jaxprs(params))
+    inner = list(sub_jaxprs(eqn))
     if len(inner) == 1 and len(opened(inner[0])[0].invars) == len(operands):
         found = _visit(inner[0], operands, reading, inside)
         return found if len(found) == len(everything) else everything
@@ -224,7 +225,7 @@ def _summed(eqn: Any) -> int:
 
 def _computed(eqn: Any) -> int:
     """The size in bytes of the largest value that is computed, not only moved."""
-    inner = [opened(jaxpr)[0] for jaxpr in sub_jaxprs(eqn.params)]
+    inner = [opened(jaxpr)[0] for jaxpr in sub_jaxprs(eqn)]
     if inner:
         within = (_computed(own) for jaxpr in inner for own in jaxpr.eqns)
         return max(within, default=0)

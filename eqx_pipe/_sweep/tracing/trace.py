@@ -13,20 +13,20 @@ import jax.tree_util as jtu
 from jax.core import Tracer
 
 from ..._errors import message
+from ..._jaxprs.cache_key import Program, identify
 from ..._spaces.axis import is_axis
 from ..._spaces.geometry import Geometry
 from ..._spaces.order import axis_name
 from ..._spaces.space import Space
 from ..._tree import can_be_traced, is_key_array
 from ..._types import ClosedJaxpr, Key, PyTree
+from ..lru import LRUCache
 from .call import call
 from .concrete import SPACE_KEY, explain
-from .kept import Kept
 from .numbers import note_compilation
-from .program import Program, identify
 from .reading import Reading, read
 
-_readings = Kept(128)
+_readings = LRUCache(128)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,9 +66,9 @@ class Traced:
     @ft.cached_property
     def reading(self) -> Reading:
         """What was read in the jaxpr, once for all that are the same."""
-        if self.program.witnesses:  # the place would keep alive what they hold
+        if self.program.callbacks:  # the place would keep alive what they hold
             return read(self.jaxpr, len(self.arrays))
-        place = (self.program.identity, len(self.arrays))
+        place = (self.program.cache_key, len(self.arrays))
         reading = _readings.get(place)
         if reading is None:
             reading = read(self.jaxpr, len(self.arrays))

@@ -13,7 +13,7 @@ from jaxtyping import Array
 
 from ..._check import check_key as check_one_key
 from ..._errors import message
-from ..._sweep.tracing.program import opened, sub_jaxprs
+from ..._jaxprs.jaxpr import open_jaxpr, sub_jaxprs
 from ..._tree import is_key_array
 from ..._types import Key, PyTree
 from .compare import Finding, Tolerance, same_bits
@@ -143,7 +143,7 @@ def _draws(trial: Trial, in_branches: bool = False) -> bool:
         return True
     # Whoever looks into a new-style key has a generator of his own.
     own = {"random_unwrap"} if is_new(trial.key) else {"threefry2x32"}
-    return _uses(opened(program)[0], own, in_branches)
+    return _uses(open_jaxpr(program)[0], own, in_branches)
 
 
 def _uses(jaxpr: Any, own: set[str], in_branches: bool) -> bool:
@@ -155,7 +155,7 @@ def _uses(jaxpr: Any, own: set[str], in_branches: bool) -> bool:
         if draws(eqn) or eqn.primitive.name in own:
             return True
         if in_branches or eqn.primitive.name not in BRANCHES:
-            inner = (opened(body)[0] for body in sub_jaxprs(eqn.params))
+            inner = (open_jaxpr(body)[0] for body in sub_jaxprs(eqn))
             if any(_uses(body, own, in_branches) for body in inner):
                 return True
     return False

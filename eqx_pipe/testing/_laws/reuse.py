@@ -24,8 +24,8 @@ import numpy as np
 from jax.extend.core import Literal
 from jaxtyping import Array
 
+from ..._jaxprs.jaxpr import open_jaxpr, sub_jaxprs
 from ..._sweep.tracing.evaluate import scan_counts
-from ..._sweep.tracing.program import opened, sub_jaxprs
 from .guards import Guards, exclusive, guards_in
 from .reach import BRANCHES
 
@@ -56,7 +56,7 @@ def draws(eqn: Any) -> bool:
     """Whether an operation draws random numbers: keys go in, and none come out."""
     if eqn.primitive.name == "rng_bit_generator":
         return True
-    if eqn.primitive.name in _LOOK or any(sub_jaxprs(eqn.params)):
+    if eqn.primitive.name in _LOOK or any(sub_jaxprs(eqn)):
         return False
     return any(map(_is_key, eqn.invars)) and not any(map(_is_key, eqn.outvars))
 
@@ -124,7 +124,7 @@ class _Walk:
         the loops around it still change, and `place` is where it is called, if JAX may
         have traced it for another caller.
         """
-        jaxpr, consts = opened(closed)
+        jaxpr, consts = open_jaxpr(closed)
         if jaxpr not in self.guards:
             self.guards[jaxpr] = guards_in(jaxpr)
         values = dict(zip(jaxpr.constvars, map(_Node, consts), strict=True))
@@ -179,7 +179,7 @@ class _Walk:
             cond = ft.partial(walk, params["cond"]), inputs[:n]
             body = ft.partial(walk, params["body"]), inputs[:n]
             return _while(cond, body, inputs[n:], lanes)
-        bodies = list(sub_jaxprs(params))
+        bodies = list(sub_jaxprs(eqn))
         if len(bodies) == 1 and _is_call_of(bodies[0], eqn):
             return walk(bodies[0], inputs, place=place or _place(eqn))
         raise Unknown(f"a key is used inside `{name}`, which is not understood")
@@ -295,7 +295,7 @@ def _is_call_of(body: Any, eqn: Any) -> bool:
         avals = [v.aval for v in variables]
         return [(getattr(a, "shape", None), getattr(a, "dtype", None)) for a in avals]
 
-    jaxpr = opened(body)[0]
+    jaxpr = open_jaxpr(body)[0]
     same_inputs = forms(jaxpr.invars) == forms(eqn.invars)
     return same_inputs and forms(jaxpr.outvars) == forms(eqn.outvars)
 
@@ -315,8 +315,8 @@ def _uses_inside(eqn: Any) -> bool:
         draws(inner)
         or inner.primitive.name in ("random_split", "random_clone")
         or _uses_inside(inner)
-        for body in sub_jaxprs(eqn.params)
-        for inner in opened(body)[0].eqns
+        for body in sub_jaxprs(eqn)
+        for inner in open_jaxpr(body)[0].eqns
     )
 
 

@@ -17,9 +17,9 @@ import jax.tree_util as jtu
 import numpy as np
 from jax.core import Tracer
 
-from ..._spaces.static import Opaque
-from ..._tree import is_key_array
-from .program import is_jaxpr, opened
+from .._tree import is_key_array
+from .._values import Opaque
+from .jaxpr import is_jaxpr, is_literal, open_jaxpr
 
 # What does not change values: names, and rules of differentiation.
 _ASIDE = {
@@ -48,12 +48,12 @@ class Writer:
 
     def program(self, closed: Any) -> str:
         """A jaxpr: a line for each equation, variables by number."""
-        jaxpr, consts = opened(closed)
+        jaxpr, consts = open_jaxpr(closed)
         self.constants += [array_text(const) for const in consts]
         numbers: dict[Any, int] = {}
 
         def atom(v: Any) -> str:
-            if hasattr(v, "val"):
+            if is_literal(v):
                 return f"{self.value(v.val)}:{_aval(v.aval)}"
             return f"%{numbers.setdefault(v, len(numbers))}"
 

@@ -1,6 +1,6 @@
 """What makes two traced functions the same program.
 
-The identity of a jaxpr is a nest of tuples: primitives, their parameters, and
+The cache key of a jaxpr is a nest of tuples: primitives, their parameters, and
 variables by number. It leaves out what may change from one sweep to the next without
 another compilation: the values of arrays that the function closes over (they are
 handed in as arguments), names, and rules of differentiation, since a sweep does not
@@ -14,18 +14,16 @@ import hashlib
 import struct
 import types
 import weakref
-from collections.abc import Iterator
 from typing import Any
 
 import equinox as eqx
 import jax
-import jax.extend.core
 import jax.tree_util as jtu
 import numpy as np
 from jax.core import Tracer
 
-from ..._spaces.static import Same
-from ..._types import ClosedJaxpr
+from .._values import Same
+from .jaxpr import is_jaxpr, is_literal, open_jaxpr
 
 # Equations that `evaluate` can take apart, and where their jaxprs are. Arrays that are
 # closed over inside of them are handed in from outside like all others.
@@ -47,8 +45,6 @@ _IGNORED = {
 }
 
 
-# As tuples made once: a union of types is made anew wherever it is written.
-_JAXPRS = (jax.extend.core.Jaxpr, ClosedJaxpr)
 _PLAIN = (bool, int, str, bytes, type)
 _NO_EFFECTS: frozenset[str] = frozenset()
 _SHORT = 256
@@ -57,7 +53,7 @@ _SHORT = 256
 _jitted: "weakref.WeakKeyDictionary[Any, Any]" = weakref.WeakKeyDictionary()
 
 
-class Identity:
+class CacheKey:
     """A nest of tuples as one value, whose hash is worked out once."""
 
     __slots__ = ("_hash", "_parts")
@@ -74,22 +70,22 @@ class Identity:
         return self._hash
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Identity):
+        if not isinstance(other, CacheKey):
             return NotImplemented
         return self._hash == other._hash and self._parts == other._parts
 
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-    """The identity of a jaxpr, and what belongs to this trace of it.
+    """The cache key of a jaxpr, and what belongs to this trace of it.
 
-    `constants` are the arrays to hand in, in the order of `evaluate`. `witnesses` are
-    the Python functions in it (callbacks) with their identities at this moment.
+    `constants` are the arrays to hand in, in the order of `evaluate`. `callbacks` are
+    the Python functions in it, each with what it was at this moment.
     """
 
-    identity: Identity
+    cache_key: CacheKey
     constants: list[Any]
-    witnesses: list[tuple[Any, Any]]
+    callbacks: list[tuple[Any, Any]]
 
     def without_constants(self) -> "Program":
         """The same without the arrays, which may be large."""
@@ -97,33 +93,15 @@ class Program:
 
     def still_valid(self) -> bool:
         """Whether no callback has changed what it closes over since the trace."""
-        return all(_function(f, []) == was for f, was in self.witnesses)
+        return all(_function(f, []) == was for f, was in self.callbacks)
 
 
 def identify(jaxpr: Any) -> Program:
-    """The identity of a closed jaxpr."""
+    """The cache key of a closed jaxpr, with what belongs to this trace of it."""
     constants: list[Any] = []
-    witnesses: list[tuple[Any, Any]] = []
-    parts = _jaxpr(jaxpr, constants, witnesses)
-    return Program(Identity(parts), constants, witnesses)
-
-
-def opened(jaxpr: Any) -> tuple[Any, list[Any]]:
-    """A jaxpr and its constants (JAX 0.12 has one class where 0.10 has two)."""
-    return getattr(jaxpr, "jaxpr", jaxpr), list(getattr(jaxpr, "consts", ()))
-
-
-def is_jaxpr(x: Any) -> bool:
-    """Whether `x` is a jaxpr, closed or open."""
-    return isinstance(x, _JAXPRS)
-
-
-def sub_jaxprs(params: dict[str, Any]) -> Iterator[Any]:
-    """The jaxprs among the parameters of an equation."""
-    for value in params.values():
-        for item in value if isinstance(value, tuple | list) else (value,):
-            if is_jaxpr(item):
-                yield item
+    callbacks: list[tuple[Any, Any]] = []
+    parts = _jaxpr(jaxpr, constants, callbacks)
+    return Program(CacheKey(parts), constants, callbacks)
 
 
 def bodies(eqn: Any) -> list[Any]:
@@ -137,20 +115,20 @@ def bodies(eqn: Any) -> list[Any]:
 
 def num_constants(jaxpr: Any) -> int:
     """How many arrays a jaxpr closes over, in itself and in what can be taken apart."""
-    inner = (body for eqn in opened(jaxpr)[0].eqns for body in bodies(eqn))
-    return len(opened(jaxpr)[1]) + sum(map(num_constants, inner))
+    inner = (body for eqn in open_jaxpr(jaxpr)[0].eqns for body in bodies(eqn))
+    return len(open_jaxpr(jaxpr)[1]) + sum(map(num_constants, inner))
 
 
 def _jaxpr(
-    closed: Any, constants: list[Any] | None, witnesses: list[tuple[Any, Any]]
+    closed: Any, constants: list[Any] | None, callbacks: list[tuple[Any, Any]]
 ) -> Any:
     """`constants` collects the arrays to hand in; where it is `None` they stay."""
-    jaxpr, consts = opened(closed)
+    jaxpr, consts = open_jaxpr(closed)
     numbers: dict[Any, int] = {}
 
     def atom(v: Any) -> Any:
-        if hasattr(v, "val"):
-            return ("literal", v.aval, _freeze(v.val, witnesses))
+        if is_literal(v):
+            return ("literal", v.aval, _freeze(v.val, callbacks))
         return numbers.setdefault(v, len(numbers))
 
     def binder(v: Any) -> Any:
@@ -158,13 +136,13 @@ def _jaxpr(
 
     heads = [binder(v) for v in (*jaxpr.constvars, *jaxpr.invars)]
     if constants is None:
-        heads += [_freeze(c, witnesses) for c in consts]
+        heads += [_freeze(c, callbacks) for c in consts]
     else:
         constants += consts
     equations = []
     for eqn in jaxpr.eqns:
         ignored = _IGNORED.get(eqn.primitive.name, ())
-        params = [_body(eqn, body, constants, witnesses) for body in bodies(eqn)]
+        params = [_body(eqn, body, constants, callbacks) for body in bodies(eqn)]
         for name, value in sorted(eqn.params.items()):
             if name in ignored or name in _BODIES.get(eqn.primitive.name, ()):
                 continue
@@ -172,7 +150,7 @@ def _jaxpr(
                 # It runs when the program is compiled, and may look at anything.
                 value = getattr(value, "rule", value)
                 params.append((name, Same(value)))
-            params.append((name, _freeze(value, witnesses)))
+            params.append((name, _freeze(value, callbacks)))
         equations.append(
             (
                 eqn.primitive,
@@ -196,23 +174,23 @@ def _body(
     eqn: Any,
     closed: Any,
     constants: list[Any] | None,
-    witnesses: list[tuple[Any, Any]],
+    callbacks: list[tuple[Any, Any]],
 ) -> Any:
-    """The identity of a jaxpr in an equation: that of a jitted function is kept.
+    """The parts of a jaxpr in an equation: that of a jitted function is kept.
 
     JAX traces one once and gives the same jaxpr ever after. One with callbacks is
     looked at again, since what they close over may change.
     """
     if eqn.primitive.name != "jit" or constants is None:
-        return _jaxpr(closed, constants, witnesses)
+        return _jaxpr(closed, constants, callbacks)
     known = _jitted.get(closed)
     if known is None:
         own: list[Any] = []
         seen: list[tuple[Any, Any]] = []
-        known = Identity(_jaxpr(closed, own, seen)), own
+        known = CacheKey(_jaxpr(closed, own, seen)), own
         if not seen:
             _jitted[closed] = known
-        witnesses += seen
+        callbacks += seen
     constants += known[1]
     return known[0]
 
@@ -226,7 +204,7 @@ def _context(ctx: Any) -> Any:
     return (ctx.compute_type, ctx.threefry_partitionable, str(ctx.xla_metadata))
 
 
-def _freeze(x: Any, witnesses: list[tuple[Any, Any]]) -> Any:
+def _freeze(x: Any, callbacks: list[tuple[Any, Any]]) -> Any:
     """A hashable stand-in for a parameter: equal only where the program is the same."""
     if x is None or isinstance(x, _PLAIN):
         return (type(x), x)
@@ -235,21 +213,21 @@ def _freeze(x: Any, witnesses: list[tuple[Any, Any]]) -> Any:
     if isinstance(x, complex):
         return (complex, struct.pack("dd", x.real, x.imag))
     if is_jaxpr(x):
-        return _jaxpr(x, None, witnesses)
+        return _jaxpr(x, None, callbacks)
     if isinstance(x, tuple | list):
-        return (type(x), tuple(_freeze(item, witnesses) for item in x))
+        return (type(x), tuple(_freeze(item, callbacks) for item in x))
     if isinstance(x, dict):
-        items = tuple((k, _freeze(v, witnesses)) for k, v in x.items())
+        items = tuple((k, _freeze(v, callbacks)) for k, v in x.items())
         return (dict, items)
     if isinstance(x, ft.partial):
         parts = _captured((*x.args, *x.keywords.items()), ())
-        return (ft.partial, _freeze(x.func, witnesses), len(x.args), parts)
+        return (ft.partial, _freeze(x.func, callbacks), len(x.args), parts)
     if isinstance(x, types.FunctionType):
-        identity = _function(x, witnesses)
-        witnesses.append((x, identity))
-        return identity
+        found = _function(x, callbacks)
+        callbacks.append((x, found))
+        return found
     if isinstance(x, types.MethodType):
-        parts = (_freeze(x.__func__, witnesses), Same(x.__self__))
+        parts = (_freeze(x.__func__, callbacks), Same(x.__self__))
         return (types.MethodType, parts)
     if isinstance(x, Tracer):
         # Equinox keeps the jaxpr of a function that it has converted (an operator of
@@ -261,21 +239,21 @@ def _freeze(x: Any, witnesses: list[tuple[Any, Any]]) -> Any:
     if isinstance(x, jax.Array) or hasattr(x, "__array__"):
         return _array(x)
     if isinstance(x, jtu.PyTreeDef):
-        return _structure(x, witnesses)
+        return _structure(x, callbacks)
     if isinstance(x, eqx.Module):
         leaves, structure = jtu.tree_flatten(x)
-        return _freeze((structure, leaves), witnesses)
+        return _freeze((structure, leaves), callbacks)
     if _is_flatten(x):
-        return _freeze(("Flatten", *x.get()), witnesses)
+        return _freeze(("Flatten", *x.get()), callbacks)
     held = getattr(x, "__dict__", {})
     if any(map(is_jaxpr, held.values())):
         # Optimistix says of all its wrappers of jaxprs that they are equal.
-        return (type(x), _freeze(held, witnesses))
+        return (type(x), _freeze(held, callbacks))
     if callable(x) and not type(x).__module__.startswith("jax."):
         return Same(x)
     if dataclasses.is_dataclass(x):
         fields = [getattr(x, f.name) for f in dataclasses.fields(x)]
-        return (type(x), tuple(_freeze(value, witnesses) for value in fields))
+        return (type(x), tuple(_freeze(value, callbacks) for value in fields))
     return (type(x), Same(x) if _by_identity(x) else x)
 
 
@@ -295,10 +273,10 @@ def _array(x: Any) -> Any:
     return (str(value.dtype), value.shape, weak, content)
 
 
-def _structure(x: Any, witnesses: list[tuple[Any, Any]]) -> Any:
+def _structure(x: Any, callbacks: list[tuple[Any, Any]]) -> Any:
     """The nodes of a pytree; what is equal to JAX may yet hold other jaxprs."""
-    children = tuple(_structure(child, witnesses) for child in x.children())
-    return (jtu.PyTreeDef, _freeze(x.node_data(), witnesses), children)
+    children = tuple(_structure(child, callbacks) for child in x.children())
+    return (jtu.PyTreeDef, _freeze(x.node_data(), callbacks), children)
 
 
 def _is_flatten(x: Any) -> bool:
@@ -320,7 +298,7 @@ def _by_identity(x: Any) -> bool:
 
 def _function(
     f: types.FunctionType,
-    witnesses: list[tuple[Any, Any]],
+    callbacks: list[tuple[Any, Any]],
     outer: tuple[types.FunctionType, ...] = (),
 ) -> Any:
     """A function by its code and by what it closes over, as it is now."""

@@ -1,0 +1,1 @@
+"""All that the house knows about reading and running jaxprs."""

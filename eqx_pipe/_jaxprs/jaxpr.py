@@ -1,0 +1,99 @@
+"""Opening and running jaxprs, in the same way on every version of JAX.
+
+JAX 0.12 has one class for jaxprs, open or closed, where 0.10 and 0.11 have two.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.core
+from jax.extend.core import Jaxpr, JaxprEqn, Literal
+
+from .._types import ClosedJaxpr
+
+# As a tuple made once: a union of types is made anew wherever it is written.
+_JAXPRS = (Jaxpr, ClosedJaxpr)
+
+
+def open_jaxpr(jaxpr: Any) -> tuple[Any, list[Any]]:
+    """A jaxpr, closed or open, as an open one and the constants that it closes over."""
+    return getattr(jaxpr, "jaxpr", jaxpr), list(getattr(jaxpr, "consts", ()))
+
+
+def is_jaxpr(x: object) -> bool:
+    """Whether `x` is a jaxpr, closed or open."""
+    return isinstance(x, _JAXPRS)
+
+
+def is_literal(atom: object) -> bool:
+    """Whether an operand is a value that stands in the jaxpr itself."""
+    return isinstance(atom, Literal)
+
+
+def sub_jaxprs(eqn: JaxprEqn) -> Iterator[Any]:
+    """The jaxprs among the parameters of an equation, closed or open."""
+    for value in eqn.params.values():
+        for item in value if isinstance(value, tuple | list) else (value,):
+            if is_jaxpr(item):
+                yield item
+
+
+def equations(jaxpr: Any) -> Iterator[Any]:
+    """All equations of a jaxpr, however deep: each before those inside of it."""
+    for eqn in open_jaxpr(jaxpr)[0].eqns:
+        yield eqn
+        for inner in sub_jaxprs(eqn):
+            yield from equations(inner)
+
+
+def trace(function: Callable[..., Any], *examples: Any) -> ClosedJaxpr:
+    """The jaxpr of a function of arrays, for arguments like the examples."""
+    make: Any = jax.make_jaxpr(function)
+    return make(*examples)
+
+
+def as_function(jaxpr: ClosedJaxpr) -> Callable[..., list[Any]]:
+    """A jaxpr as a function from arrays to a list of arrays."""
+    inner, consts = open_jaxpr(jaxpr)
+    return lambda *args: jax.core.eval_jaxpr(inner, consts, *args)
+
+
+def rebind(
+    eqn: JaxprEqn, inputs: Sequence[Any], params: dict[str, Any] | None = None
+) -> list[Any]:
+    """The outputs of an equation for other inputs, and perhaps with other parameters.
+
+    In the context in which it was traced (`jax.threefry_partitionable`, `compute_on`).
+    """
+    primitive: Any = eqn.primitive
+    given = primitive.get_bind_params(eqn.params if params is None else params)
+    with eqn.ctx.manager:
+        outputs = primitive.bind(*inputs, **given)
+    return list(outputs) if primitive.multiple_results else [outputs]
+
+
+def interpret(
+    jaxpr: Any,
+    inputs: Sequence[Any],
+    rule: Callable[[Any, list[Any]], Sequence[Any]],
+    constant: Callable[[Any], Any] = lambda x: x,
+) -> list[Any]:
+    """The outputs of a jaxpr whose equations mean what `rule(eqn, inputs)` says.
+
+    Values may be of any kind: arrays, marks, or arrays with something noted of them.
+    `constant` makes such a value of an array that the jaxpr holds.
+    """
+    inner, consts = open_jaxpr(jaxpr)
+    values: dict[Any, Any] = dict(
+        zip(inner.constvars, map(constant, consts), strict=True)
+    )
+    values |= zip(inner.invars, inputs, strict=True)
+
+    def read(atom: Any) -> Any:
+        return constant(atom.val) if is_literal(atom) else values[atom]
+
+    for eqn in inner.eqns:
+        outputs = rule(eqn, [read(atom) for atom in eqn.invars])
+        values |= zip(eqn.outvars, outputs, strict=True)
+    return [read(atom) for atom in inner.outvars]
