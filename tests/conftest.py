@@ -1,14 +1,27 @@
-"""Settings that hold for every test: devices, strictness, hypothesis profiles."""
+"""Settings that hold for every test: devices, strictness, hypothesis profiles.
 
+Half of the tests' time is compilation, so the workers of a run share compiled programs
+by a folder, and the last lines say how many there were.
+"""
+
+import collections
 import contextlib
 import ctypes
 import gc
 import os
 import re
+import tempfile
 
 os.environ["XLA_FLAGS"] = (
     os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
 )
+
+# Set before the workers of pytest-xdist start, which take it over as the processes do
+# that tests start. To keep programs between runs, give a folder by the same variable.
+PROGRAMS = "JAX_COMPILATION_CACHE_DIR"
+if PROGRAMS not in os.environ:
+    _folder = tempfile.TemporaryDirectory(prefix="eqx_pipe-tests-")
+    os.environ[PROGRAMS] = _folder.name  # removed when this process ends
 
 import hypothesis  # noqa: E402
 import jax  # noqa: E402
@@ -16,6 +29,13 @@ import jax.random as jr  # noqa: E402
 import jaxtyping  # noqa: E402
 import pytest  # noqa: E402
 
+jax.config.update("jax_compilation_cache_dir", os.environ[PROGRAMS])
+for _option, _least in {
+    "jax_persistent_cache_min_compile_time_secs": 0,
+    "jax_persistent_cache_min_entry_size_bytes": -1,
+}.items():
+    jax.config.update(_option, _least)
+    os.environ[_option.upper()] = str(_least)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 
@@ -34,29 +54,52 @@ THOROUGH = PROFILE == "thorough"
 hypothesis.settings.load_profile(PROFILE)
 
 
+_programs = collections.Counter()
+"""How many programs were asked for in this process, and how many the folder had."""
+
+
+def _count_program(event, *_, **__):
+    # JAX sends the first one whether it compiled the program or found it.
+    if event == "/jax/core/compile/backend_compile_duration":
+        _programs["programs"] += 1
+    elif event == "/jax/compilation_cache/cache_hits":
+        _programs["found"] += 1
+
+
+jax.monitoring.register_event_duration_secs_listener(_count_program)
+jax.monitoring.register_event_listener(_count_program)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_makereport(item, call):
-    """Notes with a test how many examples hypothesis tried."""
+    """Notes with a test how many examples hypothesis tried, and programs since."""
     text = getattr(item, "hypothesis_statistics", None)
     if call.when == "call" and text is not None:
         tried = re.findall(r"(\d+) passing(?: examples)?, (\d+) failing", text)
         count = sum(int(number) for pair in tried for number in pair)
         item.user_properties.append(("examples", count))
+    if call.when == "teardown":
+        item.user_properties.extend(_programs.items())
+        _programs.clear()
 
 
 def pytest_terminal_summary(terminalreporter):
-    """The number of examples in all; workers of pytest-xdist send theirs along."""
-    counts = [
-        value
-        for reports in terminalreporter.stats.values()
-        for report in reports
-        if getattr(report, "when", None) == "call"
-        for name, value in report.user_properties
-        if name == "examples"
-    ]
-    if counts:
+    """The numbers in all; workers of pytest-xdist send theirs along."""
+    counts = collections.defaultdict(list)
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if getattr(report, "when", None) == "teardown":
+                for name, value in report.user_properties:
+                    counts[name].append(value)
+    if counts["programs"]:
+        asked, found = sum(counts["programs"]), sum(counts["found"])
         terminalreporter.write_line(
-            f"hypothesis: {sum(counts)} examples in {len(counts)} tests"
+            f"programs: {asked - found} compiled, {found} more were compiled already"
+        )
+    if counts["examples"]:
+        terminalreporter.write_line(
+            f"hypothesis: {sum(counts['examples'])} examples in "
+            f"{len(counts['examples'])} tests"
         )
 
 
