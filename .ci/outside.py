@@ -1,4 +1,4 @@
-"""A user's file, run and type-checked outside of the clone, against the installed wheel.
+"""A user's file, run and type-checked outside of the clone, with the wheel installed.
 
 By `pyrightconfig.json` beside it, pyright reads the types of a package only if that has
 `py.typed`.
@@ -9,8 +9,9 @@ from importlib.resources import files
 from pathlib import Path
 from typing import assert_type
 
-import eqx_pipe as ep
 import jax.numpy as jnp
+
+import eqx_pipe as ep
 
 assert ep.__version__ == version("eqx_pipe")
 assert (files("eqx_pipe") / "py.typed").is_file()
