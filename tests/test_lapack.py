@@ -9,52 +9,52 @@ import jax.numpy as jnp
 import pytest
 
 import eqx_pipe as ep
-from eqx_pipe._sweep import log, version
+from eqx_pipe._sweep import log
 from eqx_pipe._sweep.compute.batching import choose_batch_size
 from eqx_pipe._sweep.tracing import lapack
-from eqx_pipe._sweep.tracing.reading import read
+from eqx_pipe._sweep.tracing.analysis import analyze
 
 SQUARE = jnp.eye(16)
-WORTH = 200_000  # operations
+SPLIT = 200_000  # operations
 
 
-def whole(fn, point=1.0):
-    return read(jax.make_jaxpr(fn)(point), 0).whole
+def limit(fn, point=1.0):
+    return analyze(jax.make_jaxpr(fn)(point), 0).linalg_limit
 
 
-def test_for_how_many_points_it_stays_whole():
-    assert whole(lambda a: a * SQUARE) is None
+def test_for_how_many_points_it_is_not_split():
+    assert limit(lambda a: a * SQUARE) is None
     # 16^3 operations each; the right-hand side of `solve` is a single vector.
     for name in ("inv", "det", "cholesky"):
         fn = getattr(jnp.linalg, name)
-        assert whole(lambda a, fn=fn: jnp.sum(fn(a * SQUARE))) == WORTH // 16**3
-    # Several matrices in a point, complex ones, dearer routines: fewer points.
+        assert limit(lambda a, fn=fn: jnp.sum(fn(a * SQUARE))) == SPLIT // 16**3
+    # Several matrices in a point, complex ones, more expensive routines: fewer points.
     stack = jnp.stack([SQUARE] * 4)
-    assert whole(lambda a: jnp.linalg.cholesky(a * stack)) == (WORTH - 1) // (4 * 16**3)
-    assert whole(lambda a: jnp.linalg.cholesky((a * SQUARE).astype(jnp.complex64))) == (
-        WORTH - 1
+    assert limit(lambda a: jnp.linalg.cholesky(a * stack)) == (SPLIT - 1) // (4 * 16**3)
+    assert limit(lambda a: jnp.linalg.cholesky((a * SQUARE).astype(jnp.complex64))) == (
+        SPLIT - 1
     ) // (3 * 16**3)
-    assert whole(lambda a: jnp.linalg.svd(a * SQUARE)[1]) == (WORTH - 1) // (10 * 16**3)
+    assert limit(lambda a: jnp.linalg.svd(a * SQUARE)[1]) == (SPLIT - 1) // (10 * 16**3)
     solve = jax.lax.linalg.tridiagonal_solve
     band, right = jnp.ones(100), jnp.ones((100, 1))
-    assert whole(lambda a: solve(band, a * band, band, right)) == (WORTH - 1) // 500
+    assert limit(lambda a: solve(band, a * band, band, right)) == (SPLIT - 1) // 500
     # One large matrix is never split; several are, whatever the batch.
-    assert whole(lambda a: jnp.linalg.cholesky(a * jnp.eye(99))) == 1
-    assert whole(lambda a: jnp.linalg.cholesky(a * jnp.ones((2, 99, 99)))) == 0
+    assert limit(lambda a: jnp.linalg.cholesky(a * jnp.eye(99))) == 1
+    assert limit(lambda a: jnp.linalg.cholesky(a * jnp.ones((2, 99, 99)))) == 0
 
 
 def test_it_is_found_wherever_it_stands():
     inside = lambda a: jnp.linalg.solve(a * SQUARE, SQUARE[0])  # noqa: E731
-    expected = whole(inside)
+    expected = limit(inside)
     for fn in (
         jax.jit(inside),
         lambda a: jax.lax.cond(a > 0, inside, lambda a: SQUARE[0], a),
         lambda a: jax.lax.scan(lambda c, _: (c + inside(c)[0], 0), a, None, 3)[0],
         lambda a: jax.lax.while_loop(lambda c: c < 3, lambda c: c + inside(c)[0], a),
     ):
-        assert whole(fn) == expected == WORTH // 16**3
+        assert limit(fn) == expected == SPLIT // 16**3
     # What is the same for all points is computed once.
-    assert whole(lambda a: a * jnp.linalg.inv(SQUARE)) is None
+    assert limit(lambda a: a * jnp.linalg.inv(SQUARE)) is None
 
 
 @pytest.mark.parametrize(
@@ -70,27 +70,27 @@ def test_it_is_found_wherever_it_stands():
         ("0.12.0.1", 2, 2, False),
     ],
 )
-def test_when_it_may_wait(monkeypatch, jaxlib, threads, devices, expected):
-    monkeypatch.setattr(version, "JAXLIB", jaxlib)
+def test_when_it_may_hang(monkeypatch, jaxlib, threads, devices, expected):
+    monkeypatch.setattr(lapack, "JAXLIB", jaxlib)
     monkeypatch.setenv("NPROC", str(threads))
-    assert lapack.may_wait(jax.devices("cpu")[:devices]) is expected
+    assert lapack.may_hang(jax.devices("cpu")[:devices]) is expected
 
 
 def test_the_batch_is_then_small_enough():
-    found = read(jax.make_jaxpr(lambda a: jnp.linalg.inv(a * SQUARE))(1.0), 0)
+    found = analyze(jax.make_jaxpr(lambda a: jnp.linalg.svd(a * SQUARE)[1])(1.0), 0)
     free, bound = (
-        choose_batch_size(found, 10**6, 2, may_wait=w) for w in (False, True)
+        choose_batch_size(found, 10**6, 2, may_hang=w) for w in (False, True)
     )
-    assert free > bound == WORTH // 16**3
-    large = read(jax.make_jaxpr(lambda a: jnp.linalg.inv(a * jnp.eye(99)))(1.0), 0)
-    assert choose_batch_size(large, 10**6, 2, may_wait=True) == 1
-    none = read(jax.make_jaxpr(jnp.sin)(1.0), 0)
-    free, bound = (choose_batch_size(none, 10**6, 2, may_wait=w) for w in (False, True))
+    assert free > bound == SPLIT // (10 * 16**3)
+    large = analyze(jax.make_jaxpr(lambda a: jnp.linalg.inv(a * jnp.eye(99)))(1.0), 0)
+    assert choose_batch_size(large, 10**6, 2, may_hang=True) == 1
+    none = analyze(jax.make_jaxpr(jnp.sin)(1.0), 0)
+    free, bound = (choose_batch_size(none, 10**6, 2, may_hang=w) for w in (False, True))
     assert free == bound
 
 
 def test_a_larger_batch_is_warned_of_once(monkeypatch, caplog):
-    monkeypatch.setattr(version, "JAXLIB", "0.10.2")
+    monkeypatch.setattr(lapack, "JAXLIB", "0.10.2")
     monkeypatch.setattr(log, "_logged", {"idle cores"})
     monkeypatch.setenv("NPROC", "2")
     fn = lambda a: jnp.linalg.cholesky(a * SQUARE)  # noqa: E731
@@ -109,7 +109,7 @@ def test_a_larger_batch_is_warned_of_once(monkeypatch, caplog):
 
 
 @pytest.mark.parametrize("by_flag", [True, False])
-def test_on_as_many_devices_as_threads_no_sweep_stands_still(by_flag):
+def test_on_as_many_devices_as_threads_no_sweep_hangs(by_flag):
     made = (
         'os.environ["XLA_FLAGS"] = '
         'f"--xla_force_host_platform_device_count={os.cpu_count()}"'

@@ -1,14 +1,12 @@
 """Many loops of different length in few lanes.
 
-A lane runs the loop of one point. When a quarter of the lanes have finished (an eighth,
-if steps are costly, half of them if they are short), their results are put in place and
-they get the next points. Each point takes the steps that it takes alone, so its value
-is the same.
+A lane runs the loop of one point. When a quarter of the lanes have finished, their
+results are put in place and they get the next points. Each point takes the steps that
+it takes alone, so its value is the same.
 
 How many lanes, how many steps between looks at them, and when to stop were chosen
 together on CPU, for trip counts from 1 to 1000: a step costs something however many
-lanes there are, but fewer leave less idle, which counts where a step has functions like
-`sin`.
+lanes there are, but fewer leave less idle.
 """
 
 from collections.abc import Sequence
@@ -22,18 +20,13 @@ from jaxtyping import Array, Bool, Int32
 
 from .._choose.dependence import may_loop_or_call_back
 from .._types import ClosedJaxpr
-from .costly import has_costly
-from .quick import is_quick, steps_at_once
 
 _MOST_LANES = 1024
-_MOST_COSTLY_LANES = 512
 _LEAST_LANES = 64
 _POINTS_PER_LANE = 32
 _LANE_BYTES = 128 * 1024
 _STEPS = 16
 _IDLE = 4  # one in so many lanes
-_COSTLY_IDLE = 8
-_QUICK_IDLE = _QUICK_STEPS = 2
 
 
 def run_in_lanes(
@@ -48,11 +41,10 @@ def run_in_lanes(
     return _Lanes(cond, body, consts, size, spread).run(list(init))
 
 
-def num_lanes(size: int, carry_bytes: int, costly: bool) -> int:
+def num_lanes(size: int, carry_bytes: int) -> int:
     """How many of `size` points to run at a time."""
     room = _LANE_BYTES // max(1, carry_bytes)
-    most = _MOST_COSTLY_LANES if costly else _MOST_LANES
-    wanted = min(most, room, size // _POINTS_PER_LANE)
+    wanted = min(_MOST_LANES, room, size // _POINTS_PER_LANE)
     return min(size, max(_LEAST_LANES, wanted))
 
 
@@ -66,9 +58,6 @@ class _Lanes:
         self.test, self.step = self._over_lanes(cond), self._over_lanes(body)
         # What may raise, or loop, must not see a point after its end.
         self.guarded = may_loop_or_call_back(body)
-        self.costly = has_costly(body) or has_costly(cond)
-        self.quick = is_quick(cond, body)
-        self.cond, self.body = cond, body
 
     def _over_lanes(self, jaxpr: Any) -> Any:
         inner, closed = getattr(jaxpr, "jaxpr", jaxpr), jaxpr.consts
@@ -83,7 +72,7 @@ class _Lanes:
     def run(self, results: list[Any]) -> list[Any]:
         """The final carries. `results` hold the first ones, until a point has ended."""
         carry_bytes = sum(x.nbytes // self.size for x in map(_data, results))
-        lanes = num_lanes(self.size, carry_bytes, self.costly)
+        lanes = num_lanes(self.size, carry_bytes)
         point = jnp.arange(lanes, dtype=jnp.int32)
         own, carry = self._load(point), _take(results, point)
         alive = self.test(own, carry)[0]
@@ -123,20 +112,14 @@ class _Lanes:
         """Steps until enough lanes have ended: all of them if no point is left."""
         lanes = len(point)
         busy = jnp.sum(point < self.size, dtype=jnp.int32)
-        idle = _COSTLY_IDLE if self.costly else _QUICK_IDLE if self.quick else _IDLE
-        few = jnp.where(following < self.size, busy - max(1, lanes // idle), 0)
-        at_once = steps_at_once(self.cond, self.body, lanes, most=_QUICK_STEPS)
+        few = jnp.where(following < self.size, busy - max(1, lanes // _IDLE), 0)
 
         def some(_: Any, now: Any) -> Any:
             # Tested first: what follows in a step reads `alive` and none writes it, so
             # XLA makes no copy. A lane that ends with the last step is found later.
             carry, alive = now
             alive = alive & self.test(own, carry)[0]
-            carry = _select(alive, self.step(own, carry), carry)
-            for _ in range(at_once - 1):
-                goes_on = alive & self.test(own, carry)[0]
-                carry = _select(goes_on, self.step(own, carry), carry)
-            return carry, alive
+            return _select(alive, self.step(own, carry), carry), alive
 
         def guarded(now: Any) -> Any:
             carry, alive = now
@@ -151,7 +134,7 @@ class _Lanes:
         def steps(now: Any) -> Any:
             if self.guarded:
                 return guarded(now)
-            return lax.fori_loop(0, _STEPS // at_once, some, now)
+            return lax.fori_loop(0, _STEPS, some, now)
 
         return lax.while_loop(
             lambda now: jnp.sum(now[1], dtype=jnp.int32) > jnp.maximum(few, 0),

@@ -223,6 +223,6 @@ def point_function(
         args = [*arrays, *(digit.astype(jnp.int32) for digit in digits)]
         if key is not None:
             args.append(point_key(key, digits))
-        return evaluate(jaxpr, constants, args, layout.batch_size)
+        return evaluate(jaxpr, constants, args)
 
     return at

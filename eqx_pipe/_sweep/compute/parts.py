@@ -23,7 +23,7 @@ from ..._spaces.geometry import Geometry
 from ..._spaces.space import Space
 from ..._types import Key, PyTree
 from ..log import log_once
-from ..tracing.lapack import may_wait, say_if_it_may_stand_still
+from ..tracing.lapack import may_hang, warn_if_it_may_hang
 from ..tracing.trace import Traced, trace
 from .batching import choose_batch_size
 from .execute import Runner
@@ -196,9 +196,9 @@ class Job:
         held = [*traced.outputs, *([row] if self._listed else [])]
         batch_size, num_devices = min(self.batch_size, part.size), len(self.devices)
         most = min(part.size, self.stretch)
-        uneven = traced.reading.waits or self._listed
+        uneven = traced.analysis.waits or self._listed
         dealt = "batches" if uneven else "runs"
-        if traced.reading.refilled:
+        if traced.analysis.refilled:
             dealt = "points"
         return Layout(
             lengths=lengths,
@@ -239,19 +239,19 @@ def prepare(
     elif auto:
         batch_size = min(
             choose_batch_size(
-                each.reading,
+                each.analysis,
                 -(-part.size // shares),
                 len(devices),
                 alike=costs,
                 on_cpu=devices[0].platform == "cpu",
-                may_wait=may_wait(devices),
+                may_hang=may_hang(devices),
             )
             for each, part in zip(traced, parts, strict=True)
         )
     batch_size = min(int(batch_size), max(part.size for part in parts))
     _check_at_once(batch_size, len(devices))
     for each in traced:
-        say_if_it_may_stand_still(batch_size, each.reading.whole, devices)
+        warn_if_it_may_hang(batch_size, each.analysis.linalg_limit, devices)
     job = Job(
         space=space,
         geometry=geometry,

@@ -1,7 +1,6 @@
 """Running a jaxpr whose closed-over arrays are handed in from outside.
 
-Here a sweep's function gets into its program. So this is also where several steps of a
-loop become one, if they are short (`_refill/quick.py`).
+Here a sweep's function gets into its program.
 """
 
 import contextlib
@@ -18,32 +17,26 @@ from ..._jaxprs.cache_key import bodies, num_constants
 from ..._jaxprs.jaxpr import open_jaxpr as opened
 from ..._jaxprs.jaxpr import sub_jaxprs
 from ..._refill.loop import loop
-from ..._refill.quick import several, steps_at_once
 
 # What places an array on the user's mesh has no meaning on one device of the sweep.
 _PLACEMENTS = {"sharding_constraint", "mesh_cast", "reshard"}
 
 
-def evaluate(
-    jaxpr: Any, constants: Sequence[Any], args: Sequence[Any], lanes: int = 1
-) -> list[Any]:
+def evaluate(jaxpr: Any, constants: Sequence[Any], args: Sequence[Any]) -> list[Any]:
     """The outputs of a jaxpr, with `constants` in the place of its own arrays.
 
     They come in the order in which `identify` found them: the jaxpr's own, then those
     inside of its equations. JAX keeps the arrays that an inner `jit` closes over
     inside of it, where they would be compiled in, so such equations are taken apart.
-    So are those that remember the user's mesh, which is not that of the sweep, and
-    loops of short steps, for as many points side by side as there are `lanes`.
+    So are those that remember the user's mesh, which is not that of the sweep.
     """
-    return _run(jaxpr, iter(constants), args, lanes)
+    return _run(jaxpr, iter(constants), args)
 
 
-def _run(
-    closed: Any, constants: Iterator[Any], args: Sequence[Any], lanes: int
-) -> list[Any]:
+def _run(closed: Any, constants: Iterator[Any], args: Sequence[Any]) -> list[Any]:
     jaxpr, own = opened(closed)
     consts = [next(constants) for _ in own]
-    if not _taken_apart(closed, lanes):
+    if not _taken_apart(closed):
         return eval_jaxpr(jaxpr, consts, *args)
     values = dict(zip(jaxpr.constvars, consts, strict=True))
     values |= dict(zip(jaxpr.invars, args, strict=True))
@@ -57,27 +50,25 @@ def _run(
         with contextlib.nullcontext() if placed else eqn.ctx.manager:
             if placed and eqn.primitive.name in _PLACEMENTS:
                 outputs = inputs
-            elif placed or _is_altered(eqn, lanes):
-                outputs = _equation(eqn, constants, inputs, lanes)
+            elif placed or _closes_over_arrays(eqn):
+                outputs = _equation(eqn, constants, inputs)
             else:
                 outputs = _bind(eqn, eqn.params, inputs)
         values |= dict(zip(eqn.outvars, outputs, strict=True))
     return [read(v) for v in jaxpr.outvars]
 
 
-def _equation(
-    eqn: Any, constants: Iterator[Any], inputs: list[Any], lanes: int
-) -> list[Any]:
+def _equation(eqn: Any, constants: Iterator[Any], inputs: list[Any]) -> list[Any]:
     """An equation with its jaxprs run by `_run`."""
     params, name = eqn.params, eqn.primitive.name
     # Lists, since JAX may trace a body more than once.
     owned = [[next(constants) for _ in range(num_constants(b))] for b in bodies(eqn)]
     runs = [
-        lambda *a, body=body, own=own: _run(body, iter(own), a, lanes)
+        lambda *a, body=body, own=own: _run(body, iter(own), a)
         for body, own in zip(bodies(eqn), owned, strict=True)
     ]
     if name in ("eqx_pipe_choose", "remat2"):
-        return _with_arguments(eqn, owned, inputs, lanes)
+        return _with_arguments(eqn, owned, inputs)
     if name == "scan":
         closed, init, xs = _split(inputs, *scan_counts(params))
 
@@ -95,11 +86,10 @@ def _equation(
         def test(carry: list[Any]) -> Any:
             return runs[0](*for_cond, *carry)[0]
 
-        def once(carry: list[Any]) -> list[Any]:
+        def step(carry: list[Any]) -> list[Any]:
             return runs[1](*for_body, *carry)
 
-        steps = several(test, once, _at_once(eqn, lanes))
-        return jax.lax.while_loop(test, steps, init)
+        return jax.lax.while_loop(test, step, init)
     if name == "eqx_pipe_refill":
         own, init, _ = _split(inputs, params["num_consts"], len(eqn.outvars))
         return loop(runs[0], runs[1], own, init, params["size"], params["spread"])
@@ -114,7 +104,7 @@ def _equation(
 
 
 def _with_arguments(
-    eqn: Any, owned: Sequence[list[Any]], inputs: list[Any], lanes: int
+    eqn: Any, owned: Sequence[list[Any]], inputs: list[Any]
 ) -> list[Any]:
     """An equation that cannot be made anew of functions, only of jaxprs.
 
@@ -126,7 +116,7 @@ def _with_arguments(
     def closed(k: int, args: Sequence[Any]) -> Any:
         body, mine = bodies(eqn)[k], slice(ends[k], ends[k + 1])
         return trace(
-            lambda *a: _run(body, iter(a[mine]), a[len(given) :], lanes), *given, *args
+            lambda *a: _run(body, iter(a[mine]), a[len(given) :]), *given, *args
         )
 
     params = eqn.params
@@ -160,23 +150,15 @@ def _bind(eqn: Any, params: dict[str, Any], inputs: list[Any]) -> list[Any]:
     return outputs if eqn.primitive.multiple_results else [outputs]
 
 
-def _taken_apart(closed: Any, lanes: int) -> bool:
+def _taken_apart(closed: Any) -> bool:
     return any(
-        _on_a_mesh(eqn) or _is_altered(eqn, lanes) for eqn in opened(closed)[0].eqns
+        _on_a_mesh(eqn) or _closes_over_arrays(eqn) for eqn in opened(closed)[0].eqns
     )
 
 
-def _is_altered(eqn: Any, lanes: int) -> bool:
-    """Whether arrays are closed over inside an equation, or steps put together."""
-    if eqn.primitive.name == "while" and _at_once(eqn, lanes) > 1:
-        return True
-    return any(num_constants(b) or _taken_apart(b, lanes) for b in bodies(eqn))
-
-
-def _at_once(eqn: Any, lanes: int) -> int:
-    """How many steps of a `while_loop` become one."""
-    cond, body = bodies(eqn)
-    return steps_at_once(cond, body, lanes)
+def _closes_over_arrays(eqn: Any) -> bool:
+    """Whether arrays are closed over inside of an equation."""
+    return any(num_constants(b) or _taken_apart(b) for b in bodies(eqn))
 
 
 def _on_a_mesh(eqn: Any) -> bool:

@@ -1,30 +1,36 @@
-"""Linear algebra that would wait for threads which all wait.
+"""Batches of linear algebra that some versions of JAX never finish.
 
 JAX 0.10.0 to 0.11.0 split a batch of matrices over the pool of threads that all CPU
 devices of a process share, and wait for the pieces. A program may run in a thread of
-that pool itself. If all of its threads wait, no piece is ever computed, and the program
-stands still (`ParallelBatchMap` in `jaxlib/cpu/lapack_kernels.cc`, until jax-ml/jax
-commit 8599924). Only batches that are worth it are split: smaller ones are safe.
+that pool itself. If all of its threads wait, no piece is ever computed: a deadlock, and
+the program hangs (`ParallelBatchMap` in `jaxlib/cpu/lapack_kernels.cc`, mended in
+https://github.com/jax-ml/jax/commit/8599924). Batches of little work are not split, and
+are safe. All of this can go when JAX 0.11.1 is the oldest version supported.
 """
 
 import math
 import os
 from collections.abc import Sequence
-from typing import Any
 
-from .. import version
+import jax
+from jax.extend.core import JaxprEqn
+from jaxlib.version import __version__ as JAXLIB
+
 from ..cores import num_cores
 from ..log import log_once
 
-_THREADS = 8
-"""So many threads for each device are enough; with 2, JAX 0.10.1 still stood still."""
+_HANGS = (0, 10), (0, 11, 1)
+"""The first version of jaxlib that may hang, and the first that does not any more."""
 
-_WORTH = 200_000
+_THREADS = 8
+"""So many threads for each device are enough; with 2, JAX 0.10.1 still hung."""
+
+_SPLIT = 200_000
 """A batch of fewer operations than this is not split."""
 
 # The operations of one matrix of m rows and n columns, over m n min(m, n), as JAX
-# estimates them for the dearest routine that a primitive calls, rounded up. (For a
-# tridiagonal system of m rows and n right-hand sides it is m n.)
+# estimates them for the most expensive routine that a primitive calls, rounded up. (For
+# a tridiagonal system of m rows and n right-hand sides it is m n.)
 _OPERATIONS = {
     "cholesky": 1,
     "eig": 10,
@@ -45,8 +51,8 @@ _OPERATIONS = {
 _COMPLEX = 3  # times as many
 
 
-def most_whole(eqn: Any) -> int | None:
-    """For how many points an equation of one point is not split.
+def linalg_limit(eqn: JaxprEqn) -> int | None:
+    """The most points for which an equation of one point is not split over threads.
 
     `None` if it never is, 0 if it is split for a single point.
     """
@@ -62,38 +68,39 @@ def most_whole(eqn: Any) -> int | None:
         one = math.prod(matrix[-2:])
     else:
         one = max(math.prod(s[-2:]) * min(s[-2:]) for s in shapes if len(s) >= 2)
-    number = math.prod(matrix[:-2])
+    num_matrices = math.prod(matrix[:-2])
     is_complex = eqn.invars[0].aval.dtype.kind == "c"
-    operations = number * one * per_product * (_COMPLEX if is_complex else 1)
+    operations = num_matrices * one * per_product * (_COMPLEX if is_complex else 1)
     if operations == 0:
         return None
     # A single matrix is not split, however much work it is.
-    return max((_WORTH - 1) // operations, int(number == 1))
+    return max((_SPLIT - 1) // operations, int(num_matrices == 1))
 
 
-def may_wait(devices: Sequence[Any]) -> bool:
-    """Whether batches that are split may wait for ever."""
-    threads = _pool()
+def may_hang(devices: Sequence[jax.Device]) -> bool:
+    """Whether a sweep on these devices may hang in batches that are split."""
+    first, mended = _HANGS
+    threads = _pool_size()
     return (
         devices[0].platform == "cpu"
-        and (0, 10) <= version.jaxlib_version() < (0, 11, 1)
+        and first <= _jaxlib_version() < mended
         and 1 < threads < _THREADS * len(devices)
     )
 
 
-def say_if_it_may_stand_still(
-    batch_size: int, whole: int | None, devices: Sequence[Any]
+def warn_if_it_may_hang(
+    batch_size: int, limit: int | None, devices: Sequence[jax.Device]
 ) -> None:
-    """Says once per process that a sweep may wait for ever, and what to do."""
-    if whole is None or batch_size <= whole or not may_wait(devices):
+    """Says once per process that a sweep may hang, and what to do."""
+    if limit is None or batch_size <= limit or not may_hang(devices):
         return
-    smaller = f"Use a `batch_size` of at most {whole}" if whole else "Use JAX 0.11.1"
+    smaller = f"Use a `batch_size` of at most {limit}" if limit else "Use JAX 0.11.1"
     log_once(
         "linear algebra",
         "eqx_pipe.sweep: with jaxlib %s, batches of %d points of linear algebra on %d "
-        "CPU device%s may stand still for ever. %s, or set the environment variable "
-        "NPROC to at least %d before Python starts, which makes other sweeps slower.",
-        version.JAXLIB,
+        "CPU device%s may hang. %s, or set the environment variable NPROC to at least "
+        "%d before Python starts, which makes other sweeps slower.",
+        JAXLIB,
         batch_size,
         len(devices),
         "s" * (len(devices) != 1),
@@ -102,7 +109,12 @@ def say_if_it_may_stand_still(
     )
 
 
-def _pool() -> int:
+def _jaxlib_version() -> tuple[int, ...]:
+    """The numbers of the version, without a suffix like `dev`."""
+    return tuple(int(n) for n in JAXLIB.split(".")[:3] if n.isdecimal())
+
+
+def _pool_size() -> int:
     """How many threads the devices share, unless the environment was changed since."""
     given = os.environ.get("NPROC", "")
     return int(given) if given.isdecimal() and int(given) else num_cores()

@@ -21,12 +21,12 @@ from ..._spaces.space import Space
 from ..._tree import can_be_traced, is_key_array
 from ..._types import ClosedJaxpr, Key, PyTree
 from ..lru import LRUCache
+from .analysis import Analysis, analyze
 from .call import call
 from .concrete import SPACE_KEY, explain
 from .numbers import note_compilation
-from .reading import Reading, read
 
-_readings = LRUCache(128)
+_analyses = LRUCache(128)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,16 +64,16 @@ class Traced:
         return identify(self.jaxpr)
 
     @ft.cached_property
-    def reading(self) -> Reading:
-        """What was read in the jaxpr, once for all that are the same."""
-        if self.program.callbacks:  # the place would keep alive what they hold
-            return read(self.jaxpr, len(self.arrays))
+    def analysis(self) -> Analysis:
+        """What the jaxpr computes, once for all that are the same."""
+        if self.program.callbacks:  # the cache would keep alive what they hold
+            return analyze(self.jaxpr, len(self.arrays))
         place = (self.program.cache_key, len(self.arrays))
-        reading = _readings.get(place)
-        if reading is None:
-            reading = read(self.jaxpr, len(self.arrays))
-            _readings.put(place, reading)
-        return reading
+        analysis = _analyses.get(place)
+        if analysis is None:
+            analysis = analyze(self.jaxpr, len(self.arrays))
+            _analyses.put(place, analysis)
+        return analysis
 
     @ft.cached_property
     def stored(self) -> list[jax.ShapeDtypeStruct]:
