@@ -12,10 +12,17 @@ if TYPE_CHECKING:
     class ClosedJaxpr(Any):
         """Typed differently from one version of JAX to the next."""
 
+    # JAX declares these as variables, which are no types for type checkers.
+    class Device(Any): ...
+
+    class PyTreeDef(Any): ...
+
     # jaxtyping leaves `PyTree` undefined for type checkers, which then say "unknown" of
     # every stage. This takes a parameter, as at run time, and admits everything.
     PyTree = TypeAliasType("PyTree", Any, type_params=(TypeVar("T", default=Any),))
 else:
+    from jax import Device as Device
+    from jax.tree_util import PyTreeDef as PyTreeDef
     from jaxtyping import PyTree as PyTree
 
     # JAX 0.12 has one class for both, and keeps the second name for now.

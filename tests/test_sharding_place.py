@@ -206,7 +206,7 @@ def test_sharding_info():
     assert "host" in lines[1]
 
 
-def test_specs_that_are_no_prefix_say_where(mesh):
+def test_specs_that_are_no_prefix_say_where(mesh, unchecked):
     tree = {"x": jnp.ones(8), "q": {"y": [jnp.ones((300, 300))] * 3}}
     cases = {
         "have 0 at `q.y` where the tree has 0, 1, 2": {

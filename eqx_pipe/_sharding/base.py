@@ -1,22 +1,22 @@
 """What stages that wrap one stage and run it on a mesh share."""
 
 from collections.abc import Mapping
-from typing import Any
 
 import equinox as eqx
 from jax.sharding import Mesh
 
 from .._stage import Composite
+from .._types import StageLike
 
 
 class OnMesh(Composite):
     """A stage and the mesh it runs on; how it runs there is left to `run`."""
 
-    stage: eqx.AbstractVar[Any]
-    mesh: eqx.AbstractVar[Mesh]
+    stage: StageLike
+    mesh: Mesh = eqx.field(static=True)
 
-    def children(self) -> Mapping[str, Any]:
+    def children(self) -> Mapping[str, StageLike]:
         return {"stage": self.stage}
 
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, dict[str, int]]:
         return {"mesh": {str(k): v for k, v in self.mesh.shape.items()}}

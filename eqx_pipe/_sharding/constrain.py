@@ -2,7 +2,6 @@
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,10 +11,10 @@ from jax.sharding import PartitionSpec as P
 
 from .._errors import message
 from .._tree import leaf_text, leaves_with_names
-from .._types import PyTree
+from .leaves import Placeable, Tree, is_placeable
 from .mesh import check_mesh, constrain_to, is_manual, mesh_like
-from .rules import AxisRules, Logical, as_rules
-from .specs import is_placeable, misfits
+from .rules import AxisRules, LogicalAxis, RulesLike, as_rules
+from .specs import uneven_sizes, wrong_axes
 
 # The one ambient setting of the package, read while tracing only: a constraint deep
 # inside a model cannot be handed the rules. `jax.jit` knows of it: it belongs to the
@@ -24,7 +23,7 @@ _RULES = jax.make_user_context(None)
 
 
 @contextlib.contextmanager
-def axis_rules(rules: Any, mesh: Mesh) -> Iterator[AxisRules]:
+def axis_rules(rules: RulesLike, mesh: Mesh) -> Iterator[AxisRules]:
     """Gives `constrain` its rules and mesh, for what is traced in the `with` block.
 
     A function under `jit` is traced again under other rules; the blocks nest, and the
@@ -68,7 +67,7 @@ def current_rules() -> tuple[AxisRules, Mesh] | None:
     return _RULES.value
 
 
-def constrain(x: PyTree, *logical: Logical) -> PyTree:
+def constrain(x: Tree, *logical: LogicalAxis) -> Tree:
     """Says how an array inside a program is split, by logical names.
 
     It has an effect under `with axis_rules(rules, mesh):`, and is the identity
@@ -96,12 +95,12 @@ def constrain(x: PyTree, *logical: Logical) -> PyTree:
         >>> ep.constrain(jnp.ones(3), "batch").shape
         (3,)
     """
-    current = _RULES.value
+    current = current_rules()
     if current is None or is_manual():
         return x
     rules, mesh = current
     spec, problems = rules.resolve(logical)
-    found = [f"{problem}" for problem in problems]
+    found = list(problems)
     if not problems:
         for name, leaf in leaves_with_names(x):
             if is_placeable(leaf):
@@ -118,18 +117,19 @@ def constrain(x: PyTree, *logical: Logical) -> PyTree:
                 "whole; or make sizes fit with `eqx_pipe.pad_to`.",
             )
         )
+    return jtu.tree_map(
+        lambda leaf: (
+            constrain_to(jnp.asarray(leaf), mesh_like(mesh, leaf), spec)
+            if is_placeable(leaf)
+            else leaf
+        ),
+        x,
+    )
 
-    def lay_out(leaf: Any) -> Any:
-        if not is_placeable(leaf):
-            return leaf
-        return constrain_to(jnp.asarray(leaf), mesh_like(mesh, leaf), spec)
 
-    return jtu.tree_map(lay_out, x)
-
-
-def _misfits(leaf: Any, spec: P, mesh: Mesh) -> list[str]:
+def _misfits(leaf: Placeable, spec: P, mesh: Mesh) -> list[str]:
     if len(spec) != leaf.ndim:
         return [
             f"{leaf_text(leaf)} has {leaf.ndim} axes, but {len(spec)} names are given."
         ]
-    return misfits(leaf, spec, mesh)
+    return wrong_axes(leaf, spec, mesh) or uneven_sizes(leaf, spec, mesh)

@@ -2,7 +2,7 @@
 
 import itertools as it
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -10,39 +10,36 @@ import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import Mesh, NamedSharding, Sharding
 from jax.sharding import PartitionSpec as P
+from jax.stages import Compiled, Traced
+from jaxtyping import Array
 
 from .._types import PyTree
-from .specs import is_placeable
+from .leaves import is_placeable
 
 _ANNOTATIONS = "sharding_constraint", "shard_map", "reshard"
+
+Function = Callable[[PyTree, PyTree], PyTree]
+"""A function of parameters and a batch."""
 
 
 class Program(NamedTuple):
     """A compiled function and where its inputs have to be.
 
-    `shardings` has one entry for each leaf that is an array, `None` for others.
+    `shardings` are those of the parameters and of the batch, `None` for leaves that are
+    no arrays.
     """
 
-    compiled: Any
-    shardings: list[Any]
-    structure: Any
-    other: list[PyTree]
-    anchor: Any
+    compiled: Compiled
+    shardings: tuple[PyTree, PyTree]
+    others: PyTree
+    anchor: Array
 
-    def place(self, tree: PyTree) -> list[Any]:
-        """The leaves of the inputs, each array in its place."""
-        leaves, where = jtu.tree_leaves(tree), self.shardings
-        held = [i for i, sharding in enumerate(where) if sharding is not None]
-        moved = jax.device_put([leaves[i] for i in held], [where[i] for i in held])
-        for i, leaf in zip(held, moved, strict=True):
-            leaves[i] = leaf
-        return leaves
-
-    def __call__(self, tree: PyTree) -> PyTree:
-        arrays = [leaf for leaf in self.place(tree) if is_placeable(leaf)]
-        return eqx.combine(self.compiled(self.anchor, *arrays), self.other[0])
+    def __call__(self, params: PyTree, batch: PyTree) -> PyTree:
+        arrays = eqx.filter((params, batch), is_placeable)
+        placed = jtu.tree_leaves(jax.device_put(arrays, self.shardings))
+        return eqx.combine(self.compiled(self.anchor, *placed), self.others)
 
 
 def struct_of(tree: PyTree) -> PyTree:
@@ -51,55 +48,49 @@ def struct_of(tree: PyTree) -> PyTree:
     def strip(leaf: Any) -> Any:
         if not is_placeable(leaf):
             return leaf
-        dtype = jax.dtypes.canonicalize_dtype(leaf.dtype) if _is_plain(leaf) else None
-        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype if dtype is None else dtype)
+        host = isinstance(leaf, np.ndarray | np.generic)
+        # Of the host's dtypes JAX has no 64-bit ones, as long as they are off.
+        dtype = jax.dtypes.canonicalize_dtype(leaf.dtype) if host else leaf.dtype
+        return jax.ShapeDtypeStruct(leaf.shape, dtype)
 
     return jtu.tree_map(strip, tree)
 
 
-def _is_plain(leaf: Any) -> bool:
-    return isinstance(leaf, np.ndarray | np.generic)
-
-
-def identity_of(struct: PyTree) -> Any:
-    """What tells one program from another, fit to be the key of a dict."""
+def cache_key(struct: PyTree) -> Hashable:
+    """What distinguishes one program from another."""
     leaves, structure = jtu.tree_flatten(struct)
     return structure, tuple(
         (leaf.shape, str(leaf.dtype)) if is_placeable(leaf) else leaf for leaf in leaves
     )
 
 
-def derive(fun: Callable[..., PyTree], struct: PyTree, mesh: Mesh) -> Program:
+def derive(fun: Function, struct: tuple[PyTree, PyTree], mesh: Mesh) -> Program:
     """Compiles `fun(params, batch)`, `struct` being both, and reads its shardings.
 
     The inputs are lowered without shardings, so the compiler carries those of the
     constraints back to them. An additional input that has one tells it the mesh, and
     so the answer is in terms of the mesh.
     """
-    leaves, structure = jtu.tree_flatten(struct)
-    is_array = [is_placeable(leaf) for leaf in leaves]
-    arrays = [leaf for leaf in leaves if is_placeable(leaf)]
-    other: list[PyTree] = []
+    dynamic, static = eqx.partition(struct, is_placeable)
+    arrays, structure = jtu.tree_flatten(dynamic)
+    others: list[PyTree] = []
 
-    def flat(anchor, *given):
-        filled = iter(given)
-        parts = zip(leaves, is_array, strict=True)
-        both = [next(filled) if array else leaf for leaf, array in parts]
-        out = fun(*jtu.tree_unflatten(structure, both))
+    def flat(anchor: Array, *arrays: Array) -> PyTree:
+        out = fun(*eqx.combine(jtu.tree_unflatten(structure, arrays), static))
         dynamic, rest = eqx.partition(out, eqx.is_array)
-        other[:] = [rest]
+        others[:] = [rest]
         return dynamic
 
     whole = NamedSharding(mesh, P())
     anchor = jax.ShapeDtypeStruct((), jnp.float32, sharding=whole)
     traced = jax.jit(flat, keep_unused=True).trace(anchor, *arrays)
-    text = str(traced.jaxpr)
-    found: list[Any]
+    text, compiled = str(traced.jaxpr), None
+    found: list[Sharding] = [whole] * len(arrays)
     if any(name in text for name in _ANNOTATIONS):
         compiled, derived = _compiled(traced, flat, arrays, mesh)
-        found = [_even(d, a, whole) for d, a in zip(derived, arrays, strict=True)]
-        same = all(a is b for a, b in zip(derived, found, strict=True))
-        same = same and compiled is not None
+        found = [_even(s, x, whole) for s, x in zip(derived, arrays, strict=True)]
+        if any(a is not b for a, b in zip(derived, found, strict=True)):
+            compiled = None
     else:
         warnings.warn(
             "`eqx_pipe.parallelize`: nothing inside `fun` says how an array is split, "
@@ -107,21 +98,18 @@ def derive(fun: Callable[..., PyTree], struct: PyTree, mesh: Mesh) -> Program:
             '"batch", ...)` in `fun` and give `rules=`.',
             stacklevel=4,
         )
-        compiled, found, same = None, [whole] * len(arrays), False
-    if not same:
+    if compiled is None:
         jitted = jax.jit(flat, keep_unused=True, in_shardings=(whole, *found))
         compiled = jitted.lower(anchor, *arrays).compile()
-    each = iter(found)
-    shardings = [next(each) if array else None for array in is_array]
     start = jax.device_put(np.zeros((), np.float32), whole)
-    return Program(compiled, shardings, structure, other, start)
+    return Program(compiled, jtu.tree_unflatten(structure, found), others[0], start)
 
 
-def mesh_inside(fun: Callable[..., PyTree], struct: PyTree) -> Mesh | None:
+def mesh_inside(fun: Function, struct: tuple[PyTree, PyTree]) -> Mesh | None:
     """The mesh of the first constraint inside `fun(params, batch)` that has one."""
     dynamic, static = eqx.partition(struct, is_placeable)
 
-    def arrays(dynamic):
+    def arrays(dynamic: PyTree) -> PyTree:
         return eqx.filter(fun(*eqx.combine(dynamic, static)), eqx.is_array)
 
     return _first_mesh(jax.make_jaxpr(arrays)(dynamic))
@@ -139,7 +127,12 @@ def _first_mesh(jaxpr: Any) -> Mesh | None:
     return None
 
 
-def _compiled(traced: Any, flat: Any, arrays: list[Any], mesh: Mesh) -> Any:
+def _compiled(
+    traced: Traced,
+    flat: Callable[..., PyTree],
+    arrays: Sequence[jax.ShapeDtypeStruct],
+    mesh: Mesh,
+) -> tuple[Compiled | None, Sequence[Sharding]]:
     """The compiled program, if it can be used as it is, and the inputs' shardings."""
     try:
         compiled = traced.lower().compile()
@@ -154,18 +147,20 @@ def _compiled(traced: Any, flat: Any, arrays: list[Any], mesh: Mesh) -> Any:
         return None, [_in_words(sharding, leaf.ndim, mesh) for sharding, leaf in pairs]
 
 
-def _in_words(sharding: Any, rank: int, mesh: Mesh) -> NamedSharding:
+def _in_words(sharding: Sharding, rank: int, mesh: Mesh) -> NamedSharding:
     """A sharding in terms of the mesh, a copy everywhere if there is no such one."""
-    for places in it.product((None, *range(rank)), repeat=len(mesh.axis_names)):
-        pairs = list(zip(mesh.axis_names, places, strict=True))
+    for axes in it.product((None, *range(rank)), repeat=len(mesh.axis_names)):
+        pairs = list(zip(mesh.axis_names, axes, strict=True))
         entries = [tuple(n for n, at in pairs if at == axis) for axis in range(rank)]
-        candidate = NamedSharding(mesh, P(*(e or None for e in entries)))
+        candidate = NamedSharding(mesh, P(*entries))
         if sharding.is_equivalent_to(candidate, rank):
             return candidate
     return NamedSharding(mesh, P())
 
 
-def _even(sharding: Any, leaf: Any, whole: NamedSharding) -> Any:
+def _even(
+    sharding: Sharding, leaf: jax.ShapeDtypeStruct, whole: NamedSharding
+) -> Sharding:
     """The sharding, or a copy on every device where sizes do not divide."""
     try:
         sharding.shard_shape(leaf.shape)

@@ -12,7 +12,7 @@ from jax.sharding import PartitionSpec as P
 
 from .._tree import leaves_with_names
 from .._types import PyTree
-from .specs import is_placeable
+from .leaves import is_placeable
 
 HEAD = ("path", "shape", "dtype", "spec", "devices", "bytes per device")
 
@@ -27,7 +27,7 @@ class LeafInfo(NamedTuple):
 
     path: str
     shape: tuple[int, ...]
-    dtype: Any
+    dtype: Any  # `numpy.dtype`, or JAX's own for keys, which has no public class
     spec: P | None
     bytes_per_device: int
     devices: int

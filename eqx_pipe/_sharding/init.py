@@ -1,32 +1,33 @@
 """Making a model directly in its shards."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import jax.random as jr
 import jax.tree_util as jtu
-import numpy as np
 from jax.core import Tracer
 from jax.sharding import Mesh
+from jax.stages import Compiled
 
 from .._check import check_key
 from .._errors import describe_value, message
-from .._tree import is_key_array
 from .._types import Key, PyTree
+from .leaves import Tree, draws_by_sharding, numpy_as_jax
 from .place import shard_as
+from .prefix import SpecsLike
+from .rules import RulesLike
 from .specs import resolve
 
 
 def init_sharded(
-    init: Callable[[Key], PyTree],
+    init: Callable[[Key], Tree],
     key: Key,
     mesh: Mesh,
-    specs: Any,
-    rules: Any = None,
-) -> PyTree:
+    specs: SpecsLike,
+    rules: RulesLike | None = None,
+) -> Tree:
     """Makes the model `init(key)` directly in its shards.
 
     No device ever holds a whole array that is split, as it would if the model were
@@ -63,33 +64,56 @@ def init_sharded(
     _check(init, key)
     if isinstance(key, Tracer):
         return shard_as("init_sharded", init(key), mesh, specs, rules)
-    compiled, static = compile_init(init, key, mesh, specs, rules)
-    return eqx.combine(compiled(key), static)
+    return compile_init(init, key, mesh, specs, rules)()
+
+
+class Maker(NamedTuple):
+    """A compiled function that makes the arrays of a pytree, and its other leaves."""
+
+    compiled: Compiled
+    inputs: PyTree
+    others: PyTree
+
+    def __call__(self) -> PyTree:
+        return eqx.combine(self.compiled(self.inputs), self.others)
 
 
 def compile_init(
-    init: Callable[[Key], PyTree], key: Key, mesh: Mesh, specs: Any, rules: Any = None
-) -> tuple[Any, PyTree]:
-    """The compiled maker of the arrays, and the leaves that are no arrays."""
-
-    def make(key: Key) -> PyTree:
-        return jtu.tree_map(
-            lambda leaf: jnp.asarray(leaf) if isinstance(leaf, np.ndarray) else leaf,
-            init(key),
-        )
-
-    struct = eqx.filter_eval_shape(make, key)
-    placed, structure = resolve("init_sharded", struct, mesh, specs, rules)
-    shardings = jtu.tree_unflatten(structure, [p.sharding for p in placed])
-    is_struct = [isinstance(p.leaf, jax.ShapeDtypeStruct) for p in placed]
-    static = eqx.filter(struct, jtu.tree_unflatten(structure, is_struct), inverse=True)
-    made = jax.jit(
-        lambda key: eqx.filter(make(key), eqx.is_array), out_shardings=shardings
-    )
-    return made.lower(key).compile(), static
+    init: Callable[[Key], PyTree],
+    key: Key,
+    mesh: Mesh,
+    specs: SpecsLike,
+    rules: RulesLike | None = None,
+) -> Maker:
+    """What makes the model `init(key)` in its shards."""
+    struct = eqx.filter_eval_shape(lambda key: numpy_as_jax(init(key)), key)
+    resolved, structure = resolve("init_sharded", struct, mesh, specs, rules)
+    shardings = jtu.tree_unflatten(structure, [leaf.sharding for leaf in resolved])
+    return compile_maker(init, (key,), {}, shardings)
 
 
-def _check(init: Any, key: Any) -> None:
+def compile_maker(
+    init: Callable[..., PyTree],
+    args: tuple[PyTree, ...],
+    kwargs: dict[str, PyTree],
+    shardings: PyTree,
+) -> Maker:
+    """What makes `init(*args, **kwargs)`, each array in its sharding."""
+    inputs, fixed = eqx.partition((args, kwargs), eqx.is_array)
+    others: list[PyTree] = []
+
+    def make(inputs: PyTree) -> PyTree:
+        args, kwargs = eqx.combine(inputs, fixed)
+        made = numpy_as_jax(init(*args, **kwargs))
+        arrays, rest = eqx.partition(made, eqx.is_array)
+        others.append(rest)
+        return arrays
+
+    compiled = jax.jit(make, out_shardings=shardings).lower(inputs).compile()
+    return Maker(compiled, inputs, others[0])
+
+
+def _check(init: object, key: Key | None) -> None:
     if not callable(init):
         raise TypeError(
             message(
@@ -104,13 +128,12 @@ def _check(init: Any, key: Any) -> None:
         raise TypeError(
             message("init_sharded", "`key` is None.", "Give `jax.random.key(seed)`.")
         )
-    kind = str(jr.key_impl(key)) if is_key_array(key) else ""
-    if "rbg" in kind:
+    if draws_by_sharding(key):
         raise ValueError(
             message(
                 "init_sharded",
-                f"`key` is of the kind `{kind}`, whose draws depend on how an array "
-                "is split.",
+                f"`key` is of the kind `{jr.key_impl(key)}`, whose draws depend on how "
+                "an array is split.",
                 'Give `jax.random.key(seed, impl="threefry2x32")`.',
             )
         )

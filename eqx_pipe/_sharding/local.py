@@ -1,13 +1,12 @@
 """A stage that runs on every device's own part: `shard_map` for modules."""
 
-from typing import Any
+from collections.abc import Callable
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
 import jax.tree_util as jtu
-import numpy as np
 from jax.sharding import AxisType, Mesh
 from jax.sharding import PartitionSpec as P
 
@@ -16,100 +15,79 @@ from .._errors import describe_value, message
 from .._stage import Scope, as_stage, enter
 from .._types import Key, PyTree, StageLike
 from .base import OnMesh
+from .leaves import numpy_as_jax
 from .mesh import check_mesh, constrain_to, mesh_like, names_of
 from .place import shard
-from .specs import is_spec_leaf, output_specs, resolve
+from .prefix import SpecsLike, is_spec_leaf
+from .specs import output_specs, resolve
 
 
 class Sharded(OnMesh):
     """A stage under `shard_map`; see `sharded`."""
 
-    stage: Any
     # Not static: specs are leaves of their own, and a dict of them has no hash.
-    in_specs: Any
-    out_specs: Any
-    mesh: Mesh = eqx.field(static=True)
+    in_specs: SpecsLike
+    out_specs: SpecsLike
     check_vma: bool = eqx.field(static=True)
 
     def run(
         self, x: PyTree, state: eqx.nn.State | None, scope: Scope
     ) -> tuple[PyTree, eqx.nn.State | None]:
-        placed, structure = resolve("sharded", x, self.mesh, self.in_specs)
-        leaves = [p.leaf for p in placed]
-        specs = tuple(None if p.sharding is None else p.sharding.spec for p in placed)
-        arrays, static = eqx.partition((self.stage, state, scope.key), eqx.is_array)
-        mesh = mesh_like(self.mesh, *jtu.tree_leaves(arrays), *leaves)
+        resolved, structure = resolve("sharded", x, self.mesh, self.in_specs)
+        specs = [leaf.sharding and leaf.sharding.spec for leaf in resolved]
+        whole, static = eqx.partition((self, state, scope.key), eqx.is_array)
+        leaves = [leaf.leaf for leaf in resolved]
+        mesh = mesh_like(self.mesh, *jtu.tree_leaves(whole), *leaves)
         # Placed here: inside of the program nothing can come from other devices.
-        arrays = jtu.tree_map(lambda leaf: constrain_to(leaf, mesh, P()), arrays)
+        whole = jtu.tree_map(lambda leaf: constrain_to(leaf, mesh, P()), whole)
         leaves = [
             leaf if spec is None else constrain_to(jnp.asarray(leaf), mesh, spec)
             for leaf, spec in zip(leaves, specs, strict=True)
         ]
-        given = eqx.combine(arrays, static)
-        return _program(
-            given,
-            leaves,
-            specs,
-            structure,
-            self.out_specs,
-            mesh,
-            self.check_vma,
-            scope.path,
-        )
+        x, specs = (jtu.tree_unflatten(structure, each) for each in (leaves, specs))
+        return _program(eqx.combine(whole, static), x, specs, mesh, scope.path)
 
 
 @eqx.filter_jit
 def _program(
-    given: Any,
-    leaves: list[Any],
-    specs: tuple[P | None, ...],
-    structure: Any,
-    out_specs: Any,
+    whole: tuple[Sharded, eqx.nn.State | None, Key | None],
+    x: PyTree,
+    specs: PyTree[P | None],
     mesh: Mesh,
-    check_vma: bool,
     path: str,
 ) -> tuple[PyTree, eqx.nn.State | None]:
     """The stage under `shard_map`, compiled once also where the user did not ask."""
-    stage, state, key = given
-    params, static = eqx.partition(stage, eqx.is_array)
-    axes = [name for spec in specs if spec is not None for name in names_of(spec)]
-    others: list[Any] = []
+    stage, state, key = whole
+    params, static = eqx.partition(stage.stage, eqx.is_array)
+    arrays, constants = eqx.partition(x, eqx.is_array)
+    axes = [name for spec in jtu.tree_leaves(specs) for name in names_of(spec)]
+    others: list[PyTree] = []
 
-    def on_device(params, arrays, state, key):
-        filled = iter(arrays)
-        mine = [
-            next(filled) if spec is not None else leaf
-            for leaf, spec in zip(leaves, specs, strict=True)
-        ]
+    def on_device(
+        params: PyTree, arrays: PyTree, state: eqx.nn.State | None, key: Key | None
+    ) -> tuple[PyTree, eqx.nn.State | None]:
         scope = Scope(_local_key(key, mesh, axes), path)
-        stage, x = eqx.combine(params, static), jtu.tree_unflatten(structure, mine)
-        y, state = enter(scope, "stage", stage, x, state=state)
-        arrays, rest = eqx.partition(_as_jax(y), eqx.is_array)
+        inner, x = eqx.combine(params, static), eqx.combine(arrays, constants)
+        y, state = enter(scope, "stage", inner, x, state=state)
+        arrays, rest = eqx.partition(numpy_as_jax(y), eqx.is_array)
         others[:] = [rest]
         return arrays, state
 
-    def mapped(outputs: Any, check: bool) -> Any:
+    def mapped(outputs: PyTree[P], check: bool) -> Callable[..., tuple[PyTree, PyTree]]:
         return jax.shard_map(
             on_device,
             mesh=mesh,
-            in_specs=(P(), [s for s in specs if s is not None], P(), P()),
+            in_specs=(P(), specs, P(), P()),
             out_specs=(outputs, P()),
             check_vma=check,
         )
 
-    arrays = [leaf for leaf, s in zip(leaves, specs, strict=True) if s is not None]
     inputs = params, arrays, state, key
     # What the stage gives on one device, to fit the specs to it.
     struct, _ = jax.eval_shape(mapped(P(), False), *inputs)
-    y, state = mapped(output_specs(struct, out_specs), check_vma)(*inputs)
+    outputs = output_specs(struct, stage.out_specs)
+    y, state = mapped(outputs, stage.check_vma)(*inputs)
     return eqx.combine(y, others[0]), state
-
-
-def _as_jax(tree: PyTree) -> PyTree:
-    """NumPy arrays as arrays of JAX; numbers stay what they are."""
-    return jtu.tree_map(
-        lambda leaf: jnp.asarray(leaf) if isinstance(leaf, np.ndarray) else leaf, tree
-    )
 
 
 def _local_key(key: Key | None, mesh: Mesh, axes: list[str]) -> Key | None:
@@ -123,8 +101,8 @@ def _local_key(key: Key | None, mesh: Mesh, axes: list[str]) -> Key | None:
 def sharded(
     stage: StageLike,
     mesh: Mesh,
-    in_specs: Any,
-    out_specs: Any,
+    in_specs: SpecsLike,
+    out_specs: SpecsLike,
     *,
     check_vma: bool = True,
 ) -> Sharded:
@@ -189,4 +167,4 @@ def sharded(
     if AxisType.Explicit in mesh.axis_types:
         # Where types name a mesh, those of the parameters must, too, for gradients.
         child = shard(child, mesh, None)
-    return Sharded(child, in_specs, out_specs, mesh, check_vma)
+    return Sharded(child, mesh, in_specs, out_specs, check_vma)

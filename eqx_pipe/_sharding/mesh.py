@@ -7,49 +7,49 @@ whether the arrays at hand have such types, not on the kind of mesh that was giv
 
 import contextlib
 import functools as ft
+import math
 from collections.abc import Iterable
-from typing import Any
+from contextlib import AbstractContextManager
+from typing import TypeAlias
 
 import jax
 import numpy as np
 from jax.core import Tracer
-from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array
 
 from .._errors import describe_value, message
 
+MeshAxes: TypeAlias = str | tuple[str, ...] | None
+"""The mesh axis that an axis of an array is split over, or several, or none."""
 
-def check_mesh(function: str, mesh: Any, argument: str = "mesh") -> None:
+
+def check_mesh(function: str, mesh: object) -> None:
     """Raises a `TypeError` unless `mesh` is a mesh of devices."""
     if not isinstance(mesh, Mesh):
         raise TypeError(
             message(
                 function,
-                f"`{argument}` is {describe_value(mesh)}.",
+                f"`mesh` is {describe_value(mesh)}.",
                 "Give a `jax.sharding.Mesh`: `jax.make_mesh((4, 2), ('data', "
                 "'model'))`.",
             )
         )
 
 
-def names_of(spec: Iterable[Any]) -> list[str]:
+def names_of(spec: Iterable[object]) -> list[str]:
     """The mesh axes that a spec mentions, in order, with repetitions."""
-    names = []
-    for entry in spec:
-        if isinstance(entry, str):
-            names.append(entry)
-        elif isinstance(entry, tuple):
-            names += list(entry)
-    return names
+    # An entry may also be None, or `PartitionSpec.UNCONSTRAINED`.
+    entries = ([entry] if isinstance(entry, str) else entry for entry in spec)
+    return [
+        name for entry in entries if isinstance(entry, list | tuple) for name in entry
+    ]
 
 
-def num_shards(mesh: Mesh, entry: Any) -> int:
+def num_shards(mesh: Mesh | AbstractMesh, entry: object) -> int:
     """Into how many parts one entry of a spec splits an axis."""
-    size = 1
-    for name in names_of([entry]):
-        size *= mesh.shape[name]
-    return size
+    return math.prod(mesh.shape[name] for name in names_of([entry]))
 
 
 def with_types(mesh: Mesh, kind: AxisType) -> Mesh:
@@ -57,12 +57,12 @@ def with_types(mesh: Mesh, kind: AxisType) -> Mesh:
     return Mesh(mesh.devices, mesh.axis_names, axis_types=(kind,) * mesh.devices.ndim)
 
 
-def mesh_like(mesh: Mesh, *leaves: Any) -> Mesh:
+def mesh_like(mesh: Mesh, *leaves: object) -> Mesh:
     """`mesh` with the kind of axes that these arrays, and the context, have.
 
     Explicit axes are part of the arrays' types, and cannot be mixed with others.
     """
-    meshes: list[Any] = [jax.sharding.get_abstract_mesh()]
+    meshes = [jax.sharding.get_abstract_mesh()]
     meshes += [_own_mesh(leaf) for leaf in leaves if isinstance(leaf, jax.Array)]
     explicit = [m for m in meshes if AxisType.Explicit in m.axis_types]
     for found in explicit:
@@ -71,7 +71,7 @@ def mesh_like(mesh: Mesh, *leaves: Any) -> Mesh:
     return with_types(mesh, AxisType.Explicit if explicit else AxisType.Auto)
 
 
-def _own_mesh(x: Array) -> Any:
+def _own_mesh(x: Array) -> AbstractMesh:
     """The mesh that stands in the type of `x`, an empty one if there is none."""
     return jax.typeof(x).sharding.mesh
 
@@ -91,7 +91,7 @@ def check_context(function: str, mesh: Mesh) -> None:
         )
 
 
-def no_context() -> Any:
+def no_context() -> AbstractContextManager[object]:
     """Leaves the user's `jax.set_mesh` for work on the host and programs of our own.
 
     A compiled program that is traced around it keeps its context.
@@ -155,8 +155,8 @@ def _part(sharding: NamedSharding, kind: AxisType) -> NamedSharding:
     mesh = sharding.mesh
     kinds = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
 
-    def one(entry: Any) -> Any:
-        names = [name for name in names_of([entry]) if kinds[name] == kind]
-        return tuple(names) if isinstance(entry, tuple) else next(iter(names), None)
+    def one(entry: MeshAxes) -> MeshAxes:
+        names = tuple(name for name in names_of([entry]) if kinds[name] == kind)
+        return names or None
 
     return NamedSharding(mesh, P(*map(one, sharding.spec)))

@@ -1,35 +1,42 @@
 """A function of a batch as the sum over parts of the batch."""
 
 import functools as ft
-import math
 from collections.abc import Callable
-from typing import Any, SupportsIndex
+from typing import Any, Literal, ParamSpec, SupportsIndex, TypeAlias, TypeGuard, TypeVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
+import numpy as np
 from jax.core import Tracer
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
-from jaxtyping import Array
+from jaxtyping import Array, Int
 
 from .._check import check_callable, check_choice, check_int
 from .._errors import StructureError, message
 from .._tree import as_arrays, differences, leaf_text, leaves_with_names
 from .._types import PyTree
-from .mesh import is_staged, names_of
+from .leaves import is_placeable
+from .mesh import is_staged, num_shards
 from .submesh import INSIDE
+
+Inputs = ParamSpec("Inputs")
+Output = TypeVar("Output")
+
+_Part: TypeAlias = Callable[[int | Int[Array, ""], int], PyTree]
+"""What `fun` gives for the part of a batch from a start on, of some size."""
 
 
 def microbatch(
-    fun: Callable[..., PyTree],
+    fun: Callable[Inputs, Output],
     *,
     size: SupportsIndex,
     axis: int = 0,
     argnum: int = 0,
-    reduce: str = "sum",
-) -> Callable[..., PyTree]:
+    reduce: Literal["sum", "mean"] = "sum",
+) -> Callable[Inputs, Output]:
     """Computes a function of a batch part by part, and adds up what comes out.
 
     One part is in memory at a time, so a gradient of a large batch fits where its
@@ -77,76 +84,70 @@ def microbatch(
     step, mean = size.__index__(), reduce == "mean"
 
     @ft.wraps(fun)
-    def in_parts(*args, **kwargs):
+    def in_parts(*args: Inputs.args, **kwargs: Inputs.kwargs) -> Output:
         where = _position(args, argnum)
         batch = as_arrays(args[where])
         total = _length(batch, axis, where)
         batch = jtu.tree_map(lambda leaf: _sliceable(leaf, axis, step, total), batch)
 
-        def part(start: Any, size: int) -> PyTree:
-            def cut(leaf: Any) -> Any:
-                if not _is_split(leaf):
-                    return leaf
-                return jax.lax.dynamic_slice_in_dim(leaf, start, size, axis)
+        def part(start: int | Int[Array, ""], size: int) -> PyTree:
+            piece = jtu.tree_map(
+                lambda leaf: (
+                    jax.lax.dynamic_slice_in_dim(leaf, start, size, axis)
+                    if _is_split(leaf)
+                    else leaf
+                ),
+                batch,
+            )
+            given: Any = (*args[:where], piece, *args[where + 1 :])
+            return as_arrays(fun(*given, **kwargs))
 
-            piece = jtu.tree_map(cut, batch)
-            return as_arrays(fun(*args[:where], piece, *args[where + 1 :], **kwargs))
+        return part(0, total) if total <= step else _total(part, total, step, mean)
 
-        count, rest = divmod(total, step)
-        if count + (rest > 0) <= 1:
-            return part(0, total)
-        try:
-            struct = eqx.filter_eval_shape(lambda: part(0, step))
-        except ValueError as error:
-            if is_staged() or INSIDE not in vars(error):
-                raise
-            # A stage of `on` cannot stand in a compiled loop. In a plain one, all
-            # calls are dispatched before the first has to be finished.
-            return _plain_loop(part, total, step, mean)
-        arrays, static = eqx.partition(struct, _is_struct)
-        _check_numbers(arrays, reduce)
-        if not rest and any(step in leaf.shape for leaf in jtu.tree_leaves(arrays)):
-            _check_size_free(arrays, part, step)
+    return in_parts
 
-        def add(sums: PyTree, start: Any, size: int) -> PyTree:
-            out = eqx.filter(part(start, size), eqx.is_array)
-            _check_same(arrays, out)
-            weight = size / total if mean else None
-            return jtu.tree_map(lambda s, a: s + _wide(a, weight), sums, out)
 
+def _total(part: _Part, total: int, step: int, mean: bool) -> PyTree:
+    """The sum (or mean) of what the parts give."""
+    count, rest = divmod(total, step)
+    try:
+        first = eqx.filter_eval_shape(lambda: part(0, step))
+        compiled = True
+    except ValueError as error:
+        if is_staged() or INSIDE not in vars(error):
+            raise
+        # A stage of `on` cannot stand in a compiled loop. In a plain one, all calls
+        # are dispatched before the first has to be finished.
+        first, compiled = part(0, step), False
+    arrays, static = eqx.partition(first, is_placeable)
+    _check_numbers(arrays, "mean" if mean else "sum")
+    if compiled and not rest and any(step in x.shape for x in jtu.tree_leaves(arrays)):
+        _check_size_free(arrays, part, step)
+
+    def add(sums: PyTree, start: int | Int[Array, ""], size: int) -> PyTree:
+        out = eqx.filter(part(start, size), eqx.is_array)
+        _check_same(arrays, out)
+        weight = size / total if mean else None
+        return jtu.tree_map(lambda s, a: s + _wide(a, weight), sums, out)
+
+    if compiled:
         sums = jtu.tree_map(
             lambda a: jnp.zeros(a.shape, _wide_dtype(a.dtype, mean)), arrays
         )
         starts = jnp.arange(count) * step
         sums, _ = jax.lax.scan(lambda s, i: (add(s, i, step), None), sums, starts)
-        if rest:
-            sums = add(sums, count * step, rest)
-        sums = jtu.tree_map(lambda s, a: _narrow(s, a.dtype), sums, arrays)
-        return eqx.combine(sums, static)
-
-    return in_parts
-
-
-def _plain_loop(
-    part: Callable[[Any, int], PyTree], total: int, step: int, mean: bool
-) -> PyTree:
-    sums, first, static = None, None, None
-    for start in range(0, total, step):
-        size = min(step, total - start)
-        arrays, other = eqx.partition(part(start, size), eqx.is_array)
-        weight = size / total if mean else None
-        if sums is None:
-            _check_numbers(arrays, "mean" if mean else "sum")
-            first, static = arrays, other
-            sums = jtu.tree_map(lambda a, w=weight: _wide(a, w), arrays)
-        else:
-            _check_same(first, arrays)
-            sums = jtu.tree_map(lambda s, a, w=weight: s + _wide(a, w), sums, arrays)
-    sums = jtu.tree_map(lambda s, a: _narrow(s, a.dtype), sums, first)
+    else:
+        weight = step / total if mean else None
+        sums = jtu.tree_map(lambda a: _wide(a, weight), arrays)
+        for i in range(1, count):
+            sums = add(sums, i * step, step)
+    if rest:
+        sums = add(sums, count * step, rest)
+    sums = jtu.tree_map(lambda s, a: _narrow(s, a.dtype), sums, arrays)
     return eqx.combine(sums, static)
 
 
-def _position(args: tuple[Any, ...], argnum: int) -> int:
+def _position(args: tuple[PyTree, ...], argnum: int) -> int:
     if not -len(args) <= argnum < len(args):
         raise TypeError(
             message(
@@ -159,12 +160,8 @@ def _position(args: tuple[Any, ...], argnum: int) -> int:
     return argnum % len(args)
 
 
-def _is_split(leaf: Any) -> bool:
+def _is_split(leaf: Any) -> TypeGuard[Array]:
     return eqx.is_array(leaf) and leaf.ndim > 0
-
-
-def _is_struct(leaf: Any) -> bool:
-    return isinstance(leaf, jax.ShapeDtypeStruct)
 
 
 def _length(batch: PyTree, axis: int, argnum: int) -> int:
@@ -214,7 +211,7 @@ def _check_same(struct: PyTree, out: PyTree) -> None:
         )
 
 
-def _check_size_free(arrays: PyTree, part: Callable[..., PyTree], step: int) -> None:
+def _check_size_free(arrays: PyTree, part: _Part, step: int) -> None:
     """Raises if parts of another size give another shape: one value per example.
 
     With a shorter part at the end this shows anyway.
@@ -223,10 +220,10 @@ def _check_size_free(arrays: PyTree, part: Callable[..., PyTree], step: int) -> 
         other = eqx.filter_eval_shape(lambda: part(0, step - 1 if step > 1 else 2))
     except Exception:  # the function wants this very size
         return
-    _check_same(arrays, eqx.filter(other, _is_struct))
+    _check_same(arrays, eqx.filter(other, is_placeable))
 
 
-def _sliceable(leaf: Any, axis: int, step: int, total: int) -> Any:
+def _sliceable(leaf: object, axis: int, step: int, total: int) -> object:
     """An array whose type says that it is split so that slices would not fit, whole.
 
     JAX refuses a slice of an axis that is split, by explicit axes of a mesh, into parts
@@ -242,14 +239,14 @@ def _sliceable(leaf: Any, axis: int, step: int, total: int) -> Any:
     if AxisType.Explicit not in sharding.mesh.axis_types:
         return leaf
     entries = list(sharding.spec) + [None] * (leaf.ndim - len(sharding.spec))
-    parts = math.prod(sharding.mesh.shape[name] for name in names_of([entries[axis]]))
+    parts = num_shards(sharding.mesh, entries[axis])
     if step % parts == 0 and total % step % parts == 0:
         return leaf
     entries[axis] = None
     return jax.sharding.reshard(leaf, NamedSharding(sharding.mesh, P(*entries)))
 
 
-def _wide_dtype(dtype: Any, mean: bool) -> Any:
+def _wide_dtype(dtype: np.dtype, mean: bool) -> np.dtype:
     """Where sums are kept: half precision is too short for them."""
     if jnp.issubdtype(dtype, jnp.integer):
         return jnp.result_type(float) if mean else dtype
@@ -261,5 +258,5 @@ def _wide(a: Array, weight: float | None) -> Array:
     return a if weight is None else a * weight
 
 
-def _narrow(a: Array, dtype: Any) -> Array:
+def _narrow(a: Array, dtype: np.dtype) -> Array:
     return a if jnp.issubdtype(dtype, jnp.integer) else a.astype(dtype)

@@ -3,8 +3,9 @@
 import contextlib
 import functools as ft
 import inspect
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol, cast, runtime_checkable
+from collections.abc import Callable, Hashable, Sequence
+from contextlib import AbstractContextManager
+from typing import ParamSpec, Protocol, TypeVar, cast, overload, runtime_checkable
 
 import equinox as eqx
 import jax
@@ -13,15 +14,35 @@ import jax.tree_util as jtu
 import numpy as np
 from jax.core import Tracer
 from jax.sharding import AxisType, Mesh
+from jax.stages import Compiled
 
 from .._check import check_callable
 from .._errors import message
-from .._tree import is_key_array
-from .._types import PyTree
+from .._types import Device, PyTree
 from .constrain import axis_rules, current_rules
-from .derive import Program, derive, identity_of, mesh_inside, struct_of
+from .derive import Function, Program, cache_key, derive, mesh_inside, struct_of
+from .init import compile_maker
+from .leaves import draws_by_sharding, is_placeable
 from .mesh import check_mesh, names_of, with_types
-from .rules import AxisRules, as_rules
+from .rules import AxisRules, RulesLike, as_rules
+
+InitArgs = ParamSpec("InitArgs")
+FeedArgs = ParamSpec("FeedArgs")
+Params = TypeVar("Params")
+Batch = TypeVar("Batch")
+Output = TypeVar("Output")
+_Params = TypeVar("_Params", contravariant=True)
+_Batch = TypeVar("_Batch", contravariant=True)
+_Output = TypeVar("_Output", covariant=True)
+
+
+@runtime_checkable
+class Parallel(Protocol[_Params, _Batch, _Output]):
+    """A function on all devices, which knows the programs that it runs."""
+
+    compiled: Callable[[PyTree, PyTree], Compiled]
+
+    def __call__(self, params: _Params, batch: _Batch) -> _Output: ...
 
 
 class _Plan:
@@ -30,11 +51,19 @@ class _Plan:
     It is a cache: everything in it can be computed again.
     """
 
-    def __init__(self, fun: Any, mesh: Mesh | None, rules: AxisRules | None):
-        self.mesh, self.rules = mesh, rules
+    def __init__(
+        self,
+        fun: Function,
+        init: Callable[..., PyTree] | None,
+        get: Callable[..., PyTree] | None,
+        mesh: Mesh | None,
+        rules: AxisRules | None,
+    ):
+        self.init, self.get, self.mesh, self.rules = init, get, mesh, rules
         self.params: PyTree | None = None
         self.batch: PyTree | None = None
-        self.programs: dict[Any, Program] = {}
+        self.ahead: list[PyTree] = []  # a batch that was made for its shapes
+        self.programs: dict[Hashable, Program] = {}
 
         def under_rules(params: PyTree, batch: PyTree) -> PyTree:
             with self.context():
@@ -43,58 +72,69 @@ class _Plan:
         self.fun = under_rules
         self.jitted = eqx.filter_jit(under_rules)
 
-    def context(self) -> Any:
+    def context(self) -> AbstractContextManager[object]:
         if self.rules is None or self.mesh is None:
             return contextlib.nullcontext()
         return axis_rules(self.rules, self.mesh)
 
     def program(self, params: PyTree, batch: PyTree) -> Program:
         struct = struct_of((params, batch))
-        known = identity_of(struct)
+        known = cache_key(struct)
         if self.mesh is None:
             self.mesh = _mesh(mesh_inside(self.fun, struct), None, None)
         if known not in self.programs:
             self.programs[known] = derive(self.fun, struct, self.mesh)
         return self.programs[known]
 
-    def places(self, which: int) -> PyTree | None:
-        """The shardings of the parameters (0) or the batch (1), if both are known."""
+    def shardings(self) -> tuple[PyTree, PyTree] | None:
+        """Those of the parameters and the batch, if the shapes of both are known."""
         if self.params is None or self.batch is None:
             return None
-        program = self.program(self.params, self.batch)
-        return jtu.tree_unflatten(program.structure, program.shardings)[which]
+        return self.program(self.params, self.batch).shardings
+
+    def guess_params(self) -> None:
+        """Learns the shapes of the parameters before they are made, if that can be."""
+        if self.params is None and self.init is not None:
+            self.params = _try(self.init, (jr.key(0),))
+
+    def guess_batch(self) -> None:
+        """Learns the shapes of a batch before one was asked for, if that can be.
+
+        A function without arguments is called, and the batch kept for the first call;
+        it may be an iterator's `next`.
+        """
+        if self.batch is not None or self.get is None:
+            return
+        if _required(self.get):
+            self.batch = _try(self.get, (0, jr.key(0)))
+        else:
+            self.ahead.append(self.get())
+            self.batch = struct_of(self.ahead[0])
 
 
-@runtime_checkable
-class _Parallel(Protocol):
-    """A function on all devices, which knows the programs that it runs."""
-
-    compiled: Callable[[PyTree, PyTree], Any]
-
-    def __call__(self, params: PyTree, batch: PyTree) -> PyTree: ...
-
-
-def _parallel(plan: _Plan, fun: Any) -> _Parallel:
+def _parallel(plan: _Plan, fun: Callable[[Params, Batch], Output]) -> Parallel:
     @ft.wraps(fun)
-    def parallel(params, batch):
+    def parallel(params: Params, batch: Batch) -> Output:
         leaves = jtu.tree_leaves((params, batch))
-        if any(isinstance(leaf, Tracer) for leaf in leaves):
-            return plan.jitted(params, batch)
-        return plan.program(params, batch)((params, batch))
+        traced = any(isinstance(leaf, Tracer) for leaf in leaves)
+        run = plan.jitted if traced else plan.program(params, batch)
+        return run(params, batch)
 
     # Not an object of a class: a function stays one, and keeps its own attributes.
-    made = cast(_Parallel, parallel)
+    made = cast(Parallel, parallel)
     made.compiled = lambda params, batch: plan.program(params, batch).compiled
     return made
 
 
-def _sharded_init(plan: _Plan, init: Any, guess: Callable[[], None]) -> Any:
+def _sharded_init(
+    plan: _Plan, init: Callable[InitArgs, Params]
+) -> Callable[InitArgs, Params]:
     @ft.wraps(init)
-    def sharded_init(*args, **kwargs):
+    def sharded_init(*args: InitArgs.args, **kwargs: InitArgs.kwargs) -> Params:
         plan.params = eqx.filter_eval_shape(init, *args, **kwargs)
-        guess()
-        places = plan.places(0)
-        if places is None:
+        plan.guess_batch()
+        shardings = plan.shardings()
+        if shardings is None:
             raise ValueError(
                 message(
                     "parallelize",
@@ -104,89 +144,47 @@ def _sharded_init(plan: _Plan, init: Any, guess: Callable[[], None]) -> Any:
                     "`initial_batch` instead.",
                 )
             )
-        if any(_depends_on_sharding(leaf) for leaf in jtu.tree_leaves((args, kwargs))):
-            return _placed(init(*args, **kwargs), places)
-        dynamic, static = eqx.partition((args, kwargs), eqx.is_array)
-
-        def make(dynamic):
-            args, kwargs = eqx.combine(dynamic, static)
-            return eqx.filter(_with_arrays(init(*args, **kwargs)), eqx.is_array)
-
-        arrays = jax.jit(make, out_shardings=places)(dynamic)
-        is_struct = jtu.tree_map(
-            lambda leaf: isinstance(leaf, jax.ShapeDtypeStruct | np.ndarray),
-            plan.params,
-        )
-        return eqx.combine(arrays, eqx.filter(plan.params, is_struct, inverse=True))
+        if any(map(draws_by_sharding, jtu.tree_leaves((args, kwargs)))):
+            return _put(init(*args, **kwargs), shardings[0])
+        return compile_maker(init, args, kwargs, shardings[0])()
 
     return sharded_init
 
 
-def _with_arrays(tree: PyTree) -> PyTree:
-    return jtu.tree_map(
-        lambda leaf: jax.numpy.asarray(leaf) if isinstance(leaf, np.ndarray) else leaf,
-        tree,
-    )
-
-
-def _depends_on_sharding(leaf: Any) -> bool:
-    return is_key_array(leaf) and "rbg" in str(jr.key_impl(leaf))
-
-
-def _placed(tree: PyTree, places: PyTree) -> PyTree:
-    return jtu.tree_map(
-        lambda leaf, place: leaf if place is None else jax.device_put(leaf, place),
-        tree,
-        places,
-        is_leaf=lambda leaf: leaf is None,
-    )
-
-
-class _Feed:
+def _feed(plan: _Plan, get: Callable[FeedArgs, Batch]) -> Callable[FeedArgs, Batch]:
     """`get_input_batch` with its batches placed, once it is known where."""
 
-    def __init__(self, plan: _Plan, get: Any, guess: Callable[[], None]):
-        self.plan, self.get, self.guess = plan, get, guess
-        self.ahead: list[PyTree] = []
-
-    def look_ahead(self) -> None:
-        """Learns the shapes of a batch before one was asked for, if that can be.
-
-        A function without arguments is called, and the batch kept for the first call;
-        it may be an iterator's `next`.
-        """
-        if self.plan.batch is not None:
-            return
-        if not _required(self.get):
-            self.ahead.append(self.get())
-            self.plan.batch = struct_of(self.ahead[0])
-        else:
-            self.plan.batch = _try(self.get, (0, jr.key(0)))
-
-    def __call__(self, *args: Any, **kwargs: Any) -> PyTree:
+    @ft.wraps(get)
+    def get_input_batch(*args: FeedArgs.args, **kwargs: FeedArgs.kwargs) -> Batch:
         plain = not args and not kwargs
-        batch = self.ahead.pop() if plain and self.ahead else self.get(*args, **kwargs)
-        self.plan.batch = struct_of(batch)
-        self.guess()
-        places = self.plan.places(1)
-        return batch if places is None else _placed(batch, places)
+        batch = plan.ahead.pop() if plain and plan.ahead else get(*args, **kwargs)
+        plan.batch = struct_of(batch)
+        plan.guess_params()
+        shardings = plan.shardings()
+        return batch if shardings is None else _put(batch, shardings[1])
+
+    return get_input_batch
 
 
-def _required(fn: Any) -> list[str]:
+def _put(tree: PyTree, shardings: PyTree) -> PyTree:
+    arrays, rest = eqx.partition(tree, is_placeable)
+    return eqx.combine(jax.device_put(arrays, shardings), rest)
+
+
+def _required(fn: Callable[..., object]) -> list[str]:
     """The parameters of a function without which it cannot be called."""
     try:
         parameters = inspect.signature(fn).parameters.values()
     except (TypeError, ValueError):  # some builtins have no signature
         return []
-    variadic = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
     return [
         p.name
         for p in parameters
-        if p.default is inspect.Parameter.empty and p.kind not in variadic
+        if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
     ]
 
 
-def _try(fn: Any, candidates: Sequence[Any]) -> PyTree | None:
+def _try(fn: Callable[..., PyTree], candidates: Sequence[object]) -> PyTree | None:
     """The struct of what `fn` returns for the first candidate that it takes."""
     if len(_required(fn)) > 1:
         return None
@@ -198,16 +196,54 @@ def _try(fn: Any, candidates: Sequence[Any]) -> PyTree | None:
     return None
 
 
+@overload
 def parallelize(
-    fun: Callable[[PyTree, PyTree], PyTree],
+    fun: Callable[[Params, Batch], Output],
+    *,
+    init_params: Callable[InitArgs, Params],
+    get_input_batch: Callable[FeedArgs, Batch],
+    mesh: Mesh | None = None,
+    devices: Sequence[Device] | None = None,
+    rules: RulesLike | None = None,
+) -> tuple[
+    Parallel[Params, Batch, Output],
+    Callable[InitArgs, Params],
+    Callable[FeedArgs, Batch],
+]: ...
+@overload
+def parallelize(
+    fun: Callable[[Params, Batch], Output],
+    *,
+    init_params: Callable[InitArgs, Params],
+    initial_batch: Batch,
+    mesh: Mesh | None = None,
+    devices: Sequence[Device] | None = None,
+    rules: RulesLike | None = None,
+) -> tuple[Parallel[Params, Batch, Output], Callable[InitArgs, Params]]: ...
+@overload
+def parallelize(
+    fun: Callable[[Params, Batch], Output],
+    *,
+    init_params: None = None,
+    get_input_batch: Callable[FeedArgs, Batch] | None = None,
+    initial_batch: Batch | None = None,
+    mesh: Mesh | None = None,
+    devices: Sequence[Device] | None = None,
+    rules: RulesLike | None = None,
+) -> (
+    tuple[Parallel[Params, Batch, Output], None]
+    | tuple[Parallel[Params, Batch, Output], None, Callable[FeedArgs, Batch]]
+): ...
+def parallelize(
+    fun: Function,
     *,
     init_params: Callable[..., PyTree] | None = None,
     get_input_batch: Callable[..., PyTree] | None = None,
     initial_batch: PyTree = None,
     mesh: Mesh | None = None,
-    devices: Sequence[Any] | None = None,
-    rules: Any = None,
-) -> tuple[Any, ...]:
+    devices: Sequence[Device] | None = None,
+    rules: RulesLike | None = None,
+) -> tuple[Callable[..., PyTree] | None, ...]:
     """Makes a function of parameters and a batch run on all devices of a mesh.
 
     Only `fun` says how things are split, by constraints where it matters:
@@ -261,12 +297,10 @@ def parallelize(
         ()
     """
     check_callable("parallelize", "fun", fun)
-    for name, value in (
-        ("init_params", init_params),
-        ("get_input_batch", get_input_batch),
-    ):
-        if value is not None:
-            check_callable("parallelize", name, value)
+    if init_params is not None:
+        check_callable("parallelize", "init_params", init_params)
+    if get_input_batch is not None:
+        check_callable("parallelize", "get_input_batch", get_input_batch)
     if (get_input_batch is None) == (initial_batch is None):
         which = "neither" if initial_batch is None else "both"
         raise ValueError(
@@ -282,27 +316,20 @@ def parallelize(
         # Kept: what is returned may be called outside of the block.
         known, given = around
         mesh = given if mesh is None and devices is None else mesh
+    # With nothing to go by, it is that of a constraint, once `fun` can be traced.
     found = None if mesh is devices is known is None else _mesh(mesh, devices, known)
-    plan = _Plan(fun, found, known)
-
-    def guess_params() -> None:
-        if plan.params is None and init_params is not None:
-            plan.params = _try(init_params, (jr.key(0),))
-
+    plan = _Plan(fun, init_params, get_input_batch, found, known)
     parallel = _parallel(plan, fun)
+    init = None if init_params is None else _sharded_init(plan, init_params)
     if get_input_batch is None:
         plan.batch = struct_of(initial_batch)
-        feed, look_ahead = None, lambda: None
-    else:
-        feed = _Feed(plan, get_input_batch, guess_params)
-        look_ahead = feed.look_ahead
-    init = None
-    if init_params is not None:
-        init = _sharded_init(plan, init_params, look_ahead)
-    return (parallel, init) if feed is None else (parallel, init, feed)
+        return parallel, init
+    return parallel, init, _feed(plan, get_input_batch)
 
 
-def _mesh(mesh: Any, devices: Any, rules: AxisRules | None) -> Mesh:
+def _mesh(
+    mesh: Mesh | None, devices: Sequence[Device] | None, rules: AxisRules | None
+) -> Mesh:
     """The mesh with automatic axes, whose shardings the compiler derives."""
     if mesh is not None and devices is not None:
         raise ValueError(

@@ -10,15 +10,21 @@ import numpy as np
 from jax.core import Tracer
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
+from jaxtyping import Array, Bool
 
 from .._errors import message
 from .._tree import is_key_array
 from .._types import PyTree
-from .mesh import check_mesh, constrain_to, mesh_like, num_shards
-from .specs import is_global, resolve
+from .leaves import Tree, is_global, put
+from .mesh import constrain_to, mesh_like, num_shards
+from .prefix import SpecsLike
+from .rules import RulesLike
+from .specs import resolve
 
 
-def shard(tree: PyTree, mesh: Mesh, specs: Any, rules: Any = None) -> PyTree:
+def shard(
+    tree: Tree, mesh: Mesh, specs: SpecsLike, rules: RulesLike | None = None
+) -> Tree:
     """Places the arrays of a pytree on a mesh, each split as its spec says.
 
     Values do not change. Arrays of JAX and NumPy are placed, wherever they are now;
@@ -68,30 +74,17 @@ def shard(tree: PyTree, mesh: Mesh, specs: Any, rules: Any = None) -> PyTree:
 
 
 def shard_as(
-    function: str, tree: PyTree, mesh: Mesh, specs: Any, rules: Any = None
-) -> PyTree:
+    function: str,
+    tree: Tree,
+    mesh: Mesh,
+    specs: SpecsLike,
+    rules: RulesLike | None = None,
+) -> Tree:
     """`shard` as a part of `function`, which errors name."""
-    check_mesh(function, mesh)
-    placed, structure = resolve(
-        function, tree, mesh, specs, rules, local=_num_processes(mesh) > 1
-    )
-    leaves: list[Any] = [p.leaf for p in placed]
-    wanted = [i for i, p in enumerate(placed) if p.sharding is not None]
-    _refuse_structs(function, placed)
-    traced = [i for i in wanted if isinstance(leaves[i], Tracer)]
-    for i in traced:
-        sharding = placed[i].sharding
-        assert sharding is not None
-        leaves[i] = constrain_to(leaves[i], mesh_like(mesh, leaves[i]), sharding.spec)
-    held = [i for i in wanted if i not in set(traced)]
-    moved = _put([leaves[i] for i in held], [placed[i].sharding for i in held])
-    for i, leaf in zip(held, moved, strict=True):
-        leaves[i] = leaf
-    return jtu.tree_unflatten(structure, leaves)
-
-
-def _refuse_structs(function: str, placed: list[Any]) -> None:
-    for name, leaf, _ in placed:
+    local = isinstance(mesh, Mesh) and mesh.is_multi_process
+    resolved, structure = resolve(function, tree, mesh, specs, rules, local=local)
+    leaves, shardings = [], []
+    for name, leaf, sharding in resolved:
         if isinstance(leaf, jax.ShapeDtypeStruct):
             raise TypeError(
                 message(
@@ -100,32 +93,22 @@ def _refuse_structs(function: str, placed: list[Any]) -> None:
                     "Give arrays; `eqx_pipe.init_sharded` makes a model in its shards.",
                 )
             )
-
-
-def _num_processes(mesh: Mesh) -> int:
-    """How many processes the mesh spans."""
-    return len({device.process_index for device in mesh.devices.flat})
-
-
-def _put(leaves: list[Any], shardings: list[Any]) -> list[Any]:
-    """All at once, so that transfers overlap."""
-    moved = list(leaves)
-    whole = []
-    for i, (leaf, sharding) in enumerate(zip(leaves, shardings, strict=True)):
-        if sharding.is_fully_addressable or is_global(leaf):
-            whole.append(i)
-        else:
+        if sharding is not None and isinstance(leaf, Tracer):
+            leaf = constrain_to(leaf, mesh_like(mesh, leaf), sharding.spec)
+            sharding = None
+        elif sharding is not None and local and not is_global(leaf):
+            # This process's part: `device_put` would take it for the whole array.
             data = leaf if is_key_array(leaf) else np.asarray(leaf)
-            moved[i] = jax.make_array_from_process_local_data(sharding, data)
-    done = jax.device_put([leaves[i] for i in whole], [shardings[i] for i in whole])
-    for i, leaf in zip(whole, done, strict=True):
-        moved[i] = leaf
-    return moved
+            leaf = jax.make_array_from_process_local_data(sharding, data)
+            sharding = None
+        leaves.append(leaf)
+        shardings.append(sharding)
+    return jtu.tree_unflatten(structure, put(leaves, shardings))
 
 
 def pad_to(
-    tree: PyTree, mesh: Mesh, specs: Any, rules: Any = None
-) -> tuple[PyTree, PyTree]:
+    tree: Tree, mesh: Mesh, specs: SpecsLike, rules: RulesLike | None = None
+) -> tuple[Tree, PyTree[Bool[Array | np.ndarray, "..."] | None]]:
     """Pads arrays so that `shard` can split them, and says what is padding.
 
     Each axis grows at its end to the next size that divides. The new entries are zero
@@ -155,20 +138,19 @@ def pad_to(
         >>> padded.shape == (2 * n, 3), int(mask[:, 0].sum()) == n + 1
         (True, True)
     """
-    placed, structure = resolve("pad_to", tree, mesh, specs, rules, divide=False)
+    resolved, structure = resolve("pad_to", tree, mesh, specs, rules, divide=False)
     leaves, masks = [], []
-    several = _num_processes(mesh) > 1
-    for _, leaf, sharding in placed:
-        if sharding is None:
-            leaves.append(leaf)
-            masks.append(None)
-            continue
-        over = mesh.local_mesh if several and not is_global(leaf) else mesh
-        widths = _widths(leaf.shape, over, sharding.spec)
-        leaves.append(_pad(leaf, widths))
-        xp = np if isinstance(leaf, np.ndarray | np.generic) else jnp
-        real = xp.ones(leaf.shape, bool)
-        masks.append(xp.pad(real, widths) if widths else real)
+    for _, leaf, sharding in resolved:
+        mask = None
+        if sharding is not None:
+            xp = np if isinstance(leaf, np.ndarray | np.generic) else jnp
+            local = mesh.is_multi_process and not is_global(leaf)
+            over = mesh.local_mesh if local else mesh
+            widths = _widths(leaf.shape, over, sharding.spec)
+            mask = _pad(xp.ones(leaf.shape, bool), widths)
+            leaf = _pad(leaf, widths)
+        leaves.append(leaf)
+        masks.append(mask)
     padded = jtu.tree_unflatten(structure, leaves)
     return padded, jtu.tree_unflatten(structure, masks)
 
@@ -182,9 +164,7 @@ def _widths(shape: tuple[int, ...], mesh: Mesh, spec: P) -> list[tuple[int, int]
 def _pad(leaf: Any, widths: list[tuple[int, int]]) -> Any:
     if not any(after for _, after in widths):
         return leaf
-    if isinstance(leaf, np.ndarray | np.generic):
-        return np.pad(leaf, widths)
     if is_key_array(leaf):  # zeros are no key
         data = jnp.pad(jr.key_data(leaf), [*widths, (0, 0)], mode="edge")
         return jr.wrap_key_data(data, impl=jr.key_impl(leaf))
-    return jnp.pad(leaf, widths)
+    return (jnp if isinstance(leaf, jax.Array) else np).pad(leaf, widths)

@@ -1,20 +1,17 @@
 """Rules that say which mesh axis a logical axis is split over."""
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeAlias
 
 import equinox as eqx
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from .._errors import describe_value, message, nearest
-from .mesh import check_mesh, names_of
+from .mesh import MeshAxes, check_mesh, names_of
 
-Logical = str | tuple[str, ...] | None
+LogicalAxis: TypeAlias = str | tuple[str, ...] | None
 """The logical name of an array's axis, or names of axes merged into one, or none."""
-
-MeshAxes = str | tuple[str, ...] | None
-"""The mesh axis that a logical axis is split over, or several, or none."""
 
 
 class AxisRules(eqx.Module):
@@ -53,10 +50,10 @@ class AxisRules(eqx.Module):
 
     pairs: tuple[tuple[str, MeshAxes], ...] = eqx.field(static=True)
 
-    def __init__(self, pairs: Any):
+    def __init__(self, pairs: "RulesLike"):
         self.pairs = _as_pairs(pairs)
 
-    def spec(self, *logical: Logical) -> P:
+    def spec(self, *logical: LogicalAxis) -> P:
         """The `PartitionSpec` of an array whose axes have these logical names.
 
         **Arguments:**
@@ -78,7 +75,7 @@ class AxisRules(eqx.Module):
             )
         return spec
 
-    def sharding(self, mesh: Mesh, *logical: Logical) -> NamedSharding:
+    def sharding(self, mesh: Mesh, *logical: LogicalAxis) -> NamedSharding:
         """The `NamedSharding` on `mesh` of an array with these logical axes.
 
         **Raises:** `ValueError` as `spec` does, or if the mesh lacks an axis.
@@ -98,7 +95,7 @@ class AxisRules(eqx.Module):
                 )
         return NamedSharding(mesh, spec)
 
-    def explain(self, *logical: Logical) -> str:
+    def explain(self, *logical: LogicalAxis) -> str:
         """A text that says, pair by pair, why each logical axis goes where it goes.
 
         It explains failures too, so it raises nothing.
@@ -111,7 +108,7 @@ class AxisRules(eqx.Module):
         lines.append(f"=> {spec}" if not problems else "=> no spec")
         return "\n".join(lines)
 
-    def resolve(self, logical: tuple[Logical, ...]) -> tuple[P, list[str]]:
+    def resolve(self, logical: tuple[LogicalAxis, ...]) -> tuple[P, list[str]]:
         """The spec, and what is wrong with it: nothing, if the list is empty."""
         problems = [
             f"the axis {describe_value(entry)} is not a logical name."
@@ -148,7 +145,7 @@ class AxisRules(eqx.Module):
         return P(*(_entry(entry, found) for entry in logical)), []
 
     def _assign(
-        self, logical: tuple[Logical, ...]
+        self, logical: tuple[LogicalAxis, ...]
     ) -> tuple[dict[str, tuple[str, ...]], list[str]]:
         """The mesh axes found for each name, and what became of each pair."""
         names = _flat(logical)
@@ -172,7 +169,15 @@ class AxisRules(eqx.Module):
         return found, log
 
 
-def as_rules(function: str, rules: Any) -> AxisRules | None:
+RulesLike: TypeAlias = (
+    AxisRules
+    | Mapping[str, MeshAxes | list[str]]
+    | Iterable[Sequence[str | Sequence[str] | None]]
+)
+"""`AxisRules`, or what makes them: a mapping, or pairs, of logical and mesh axes."""
+
+
+def as_rules(function: str, rules: RulesLike | None) -> AxisRules | None:
     """`rules` as `AxisRules`; mappings and pairs are accepted wherever rules are."""
     if rules is None or isinstance(rules, AxisRules):
         return rules
@@ -182,7 +187,7 @@ def as_rules(function: str, rules: Any) -> AxisRules | None:
         raise type(error)(str(error).replace("AxisRules", function, 1)) from None
 
 
-def _as_pairs(given: Any) -> tuple[tuple[str, MeshAxes], ...]:
+def _as_pairs(given: RulesLike) -> tuple[tuple[str, MeshAxes], ...]:
     if isinstance(given, AxisRules):
         return given.pairs
     items = given.items() if isinstance(given, Mapping) else given
@@ -222,7 +227,7 @@ def _as_pairs(given: Any) -> tuple[tuple[str, MeshAxes], ...]:
     return tuple(pairs)
 
 
-def _is_axis(entry: Any) -> bool:
+def _is_axis(entry: object) -> bool:
     if isinstance(entry, tuple):
         return all(isinstance(name, str) for name in entry)
     return entry is None or isinstance(entry, str)
@@ -234,18 +239,18 @@ def _as_tuple(axes: MeshAxes) -> tuple[str, ...]:
     return (axes,) if isinstance(axes, str) else axes
 
 
-def _flat(logical: tuple[Logical, ...]) -> list[str]:
+def _flat(logical: tuple[LogicalAxis, ...]) -> list[str]:
     return [name for entry in logical for name in _as_tuple(entry)]
 
 
-def _entry(entry: Logical, found: dict[str, tuple[str, ...]]) -> MeshAxes:
+def _entry(entry: LogicalAxis, found: dict[str, tuple[str, ...]]) -> MeshAxes:
     axes = tuple(axis for name in _as_tuple(entry) for axis in found[name])
     if len(axes) < 2:
         return axes[0] if axes else None
     return axes
 
 
-def _listed(logical: tuple[Logical, ...]) -> str:
+def _listed(logical: tuple[LogicalAxis, ...]) -> str:
     return f"({', '.join(map(repr, logical))})"
 
 

@@ -1,7 +1,5 @@
 """A stage with a set of devices of its own."""
 
-from typing import Any
-
 import equinox as eqx
 import jax
 import jax.tree_util as jtu
@@ -10,10 +8,11 @@ from jax.sharding import AxisType, Mesh
 
 from .._errors import message
 from .._stage import Scope, as_stage, enter
-from .._types import PyTree, StageLike
+from .._types import PyTree, PyTreeDef, StageLike
 from .base import OnMesh
 from .mesh import check_context, check_mesh, is_staged, with_types
 from .place import shard, shard_as
+from .prefix import SpecsLike
 
 INSIDE = "inside_a_program"
 """The mark of the error for a stage of `on` that was called in a compiled program."""
@@ -22,10 +21,8 @@ INSIDE = "inside_a_program"
 class On(OnMesh):
     """A stage on a submesh; see `on`."""
 
-    stage: Any
     # Not static: specs are leaves of their own, and a dict of them has no hash.
-    specs: Any
-    mesh: Mesh = eqx.field(static=True)
+    specs: SpecsLike
 
     def run(
         self, x: PyTree, state: eqx.nn.State | None, scope: Scope
@@ -46,54 +43,52 @@ class On(OnMesh):
         check_context("on", self.mesh)
         x = shard_as("on", x, self.mesh, self.specs)
         state, key = shard((state, scope.key), self.mesh, None)
-        stage = _settled(self.stage, self.mesh)
-        return _call(stage, x, state, key, scope.path)
+        stage = _on_mesh(self.stage, self.mesh)
+        # Not `equinox.filter_jit`: it waits for the result, and no submeshes would
+        # overlap.
+        dynamic, static = eqx.partition((stage, x, state, key), eqx.is_array)
+        out, rest = _program(dynamic, _Static.of((static, scope.path)))
+        return eqx.combine(out, rest.tree())
 
 
-class _Rest(eqx.Module):
+class _Static(eqx.Module):
     """What of a pytree is no array: part of its structure, so that it passes `jit`."""
 
-    leaves: tuple[Any, ...] = eqx.field(static=True)
-    structure: Any = eqx.field(static=True)
+    leaves: tuple[object, ...] = eqx.field(static=True)
+    structure: PyTreeDef = eqx.field(static=True)
 
     @staticmethod
-    def of(tree: PyTree) -> Any:
+    def of(tree: PyTree) -> "_Static":
         leaves, structure = jtu.tree_flatten(tree)
-        return _Rest(tuple(leaves), structure)
+        return _Static(tuple(leaves), structure)
 
     def tree(self) -> PyTree:
         return jtu.tree_unflatten(self.structure, self.leaves)
 
 
-def _call(*args: Any) -> Any:
-    # Not `equinox.filter_jit`: it waits for the result, and no submeshes would overlap.
-    dynamic, static = eqx.partition(args, eqx.is_array)
-    out, rest = _jitted(dynamic, _Rest.of(static))
-    return eqx.combine(out, rest.tree())
-
-
 @jax.jit
-def _jitted(dynamic: PyTree, rest: _Rest) -> tuple[PyTree, _Rest]:
-    stage, x, state, key, path = eqx.combine(dynamic, rest.tree())
+def _program(dynamic: PyTree, rest: _Static) -> tuple[PyTree, _Static]:
+    static, path = rest.tree()
+    stage, x, state, key = eqx.combine(dynamic, static)
     out = enter(Scope(key, path), "stage", stage, x, state=state)
     dynamic, static = eqx.partition(out, eqx.is_array)
-    return dynamic, _Rest.of(static)
+    return dynamic, _Static.of(static)
 
 
-def _settled(stage: Any, mesh: Mesh) -> Any:
+def _on_mesh(stage: StageLike, mesh: Mesh) -> StageLike:
     """The stage with its arrays on the mesh; those that are there stay as they are."""
     devices = set(mesh.devices.flat)
 
-    def settle(leaf: Any) -> Any:
-        if isinstance(leaf, Tracer) or not eqx.is_array(leaf):
+    def move(leaf: object) -> object:
+        if isinstance(leaf, Tracer) or not isinstance(leaf, jax.Array):
             return leaf
         there = leaf.committed and leaf.sharding.device_set == devices
         return leaf if there else shard(leaf, mesh, None)
 
-    return jtu.tree_map(settle, stage)
+    return jtu.tree_map(move, stage)
 
 
-def on(mesh: Mesh, stage: StageLike, *, specs: Any = None) -> On:
+def on(mesh: Mesh, stage: StageLike, *, specs: SpecsLike = None) -> On:
     """Gives a stage devices of its own.
 
     The stage's parameters live on `mesh`, and it runs there, compiled by itself. Its
@@ -137,4 +132,4 @@ def on(mesh: Mesh, stage: StageLike, *, specs: Any = None) -> On:
     child = as_stage("on", "stage", stage)
     # Arrays pass from mesh to mesh, so no type may say where one lives.
     mesh = with_types(mesh, AxisType.Auto)
-    return On(_settled(child, mesh), specs, mesh)
+    return On(_on_mesh(child, mesh), mesh, specs)
