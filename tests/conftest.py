@@ -107,11 +107,20 @@ def _is_client(path):
     return "clients" in path.parts
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest asks which tests are slow
 def pytest_collection_modifyitems(items):
-    """Other packages' deprecations are theirs."""
+    """Other packages' deprecations are theirs. Most cases of a large table are slow."""
     for item in filter(lambda item: _is_client(item.path), items):
         for kind in ("DeprecationWarning", "FutureWarning"):
             item.add_marker(pytest.mark.filterwarnings(f"ignore::{kind}"))
+    seen = collections.Counter()
+    for item in items:
+        one_of = item.get_closest_marker("one_of")
+        if one_of is not None:
+            test = item.nodeid.partition("[")[0]
+            if seen[test] % one_of.args[0]:
+                item.add_marker("slow")
+            seen[test] += 1
 
 
 @pytest.fixture(autouse=True)

@@ -5,9 +5,22 @@ import hypothesis
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
+import pytest
 
 few = hypothesis.settings(max_examples=-(-hypothesis.settings().max_examples // 4))
 """For tests of which each example compiles some twenty programs."""
+
+
+def one_of_a_kind(names, kinds):
+    """Parameters of which only those in `kinds` are run unless slow tests are wanted.
+
+    For a law over many implementations, some of which differ in little.
+    """
+    assert set(kinds) <= set(names), set(kinds) - set(names)
+    return [
+        name if name in kinds else pytest.param(name, marks=pytest.mark.slow)
+        for name in names
+    ]
 
 
 def assert_agree(a, b, *, tolerance=1e-4):

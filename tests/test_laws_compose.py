@@ -13,7 +13,7 @@ import jax.random as jr
 import jax.tree_util as jtu
 import pytest
 from by_hand import by_hand
-from helpers import assert_agree, few, numbers
+from helpers import assert_agree, few, numbers, one_of_a_kind
 
 import eqx_pipe as ep
 import eqx_pipe.testing as ept
@@ -133,7 +133,32 @@ COMBINATORS = {
 }
 
 
-@pytest.mark.parametrize("name", COMBINATORS)
+KINDS = {
+    "identity",
+    "lift",
+    "empty chain",
+    "chain",
+    "parallel concat",
+    "parallel sum",
+    "parallel module",
+    "weighted softmax",
+    "weighted by a gate",
+    "gated sum",
+    "gated concat",
+    "gated dict",
+    "cond",
+    "cond at random",
+    "switch",
+    "at a path",
+    "noisy repeat",
+    "no repeat",
+    "batched",
+    "batched with a name",
+    "graph",
+}
+
+
+@pytest.mark.parametrize("name", one_of_a_kind(COMBINATORS, KINDS))
 def test_each_combinator_keeps_every_law(name):
     pipe = COMBINATORS[name]()
     try:

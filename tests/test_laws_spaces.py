@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import pytest
-from helpers import few
+from helpers import few, one_of_a_kind
 
 import eqx_pipe as ep
 import eqx_pipe.testing as ept
@@ -63,7 +63,22 @@ AXES = {
 }
 
 
-@pytest.mark.parametrize("name", AXES)
+KINDS_OF_AXES = {
+    "linspace",
+    "a long linspace",
+    "geomspace",
+    "integers",
+    "vectors",
+    "keys",
+    "random",
+    "static",
+    "mapped draws",
+    "sobol",
+    "own",
+}
+
+
+@pytest.mark.parametrize("name", one_of_a_kind(AXES, KINDS_OF_AXES))
 def test_each_axis_keeps_every_law(name):
     axis = AXES[name]()
     ept.check_axis(axis, key=KEY if axis.needs_key else None)
@@ -150,7 +165,12 @@ def test_a_sweep_of_every_drawn_space_is_its_definition(data):
     ept.check_sweep(fn, space, key=KEY if fn is noisy else None)
 
 
-@pytest.mark.parametrize("name", sorted(set(SPACES) - {"huge"}))
+SWEPT = sorted(set(SPACES) - {"huge"})
+
+
+@pytest.mark.parametrize(
+    "name", one_of_a_kind(SWEPT, {"draws", "keys", "slice", "static", "zip"})
+)
 def test_a_sweep_of_each_space_is_its_definition(name):
     space = SPACES[name]()
     if name == "static":
