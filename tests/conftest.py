@@ -43,9 +43,9 @@ _common = {
     "deadline": None,  # the first example of a shape compiles
     "suppress_health_check": [hypothesis.HealthCheck.too_slow],
 }
-hypothesis.settings.register_profile("dev", max_examples=8, **_common)
+hypothesis.settings.register_profile("dev", max_examples=4, **_common)
 hypothesis.settings.register_profile(
-    "ci", max_examples=8, derandomize=True, print_blob=True, **_common
+    "ci", max_examples=4, derandomize=True, print_blob=True, **_common
 )
 # Some 15,000 examples in all; tests with few inputs to draw from end earlier.
 hypothesis.settings.register_profile("thorough", max_examples=250, **_common)

@@ -7,7 +7,7 @@ import jax.tree_util as jtu
 import numpy as np
 import pytest
 
-few = hypothesis.settings(max_examples=-(-hypothesis.settings().max_examples // 4))
+few = hypothesis.settings(max_examples=max(2, hypothesis.settings().max_examples // 4))
 """For tests of which each example compiles some twenty programs."""
 
 

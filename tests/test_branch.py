@@ -78,6 +78,7 @@ def test_gated_reduces_the_open_stages(opens, merge, dtype):
         close(pipe(x), jnp.zeros_like(ep.parallel(*stages, merge=merge)(x)))
 
 
+@pytest.mark.one_of(3)
 @pytest.mark.parametrize(
     "merge", ["concat", "stack", "sum", "mean", "max", "min", "prod", "tuple"]
 )
@@ -91,6 +92,7 @@ def test_gated_with_all_open_is_parallel(merge):
     )
 
 
+@pytest.mark.one_of(3)
 @pytest.mark.parametrize("merge", ["concat", "stack", "tuple", "dict"])
 @pytest.mark.parametrize("closed", ["input", "zeros"])
 def test_what_a_closed_stage_gives(merge, closed):
@@ -128,6 +130,7 @@ def by_hand(pipe, x):
     return jnp.where(x > 0, scale * jnp.log(jnp.where(x > 0, x, 1.0)), jnp.tanh(x))
 
 
+@pytest.mark.one_of(3)
 @pytest.mark.parametrize("kind", ["cond", "switch", "gated", "nested"])
 @pytest.mark.parametrize("order", ["plain", "grad(vmap)", "vmap(grad)", "batched"])
 @pytest.mark.parametrize("xs", [(1.0, 0.0, -1.0, 3.0, 0.0), (0.0, -1.0)], ids=len)

@@ -58,6 +58,7 @@ def choosing(key):
     ]
 
 
+@pytest.mark.one_of(2)
 @pytest.mark.parametrize("which", range(4))
 @pytest.mark.parametrize("inference", [False, True])
 def test_state_beside_a_choice_per_example_stays_one(which, inference):

@@ -69,6 +69,7 @@ def run_scan(loader, cursor):
     return jax.block_until_ready(loader.scan(step, start, cursor))[2]
 
 
+@pytest.mark.one_of(2)
 @pytest.mark.parametrize("run", [run_epoch, run_next, run_scan])
 @pytest.mark.parametrize("shuffle", [True, False])
 def test_a_second_epoch_iterator_or_loader(run, shuffle, monkeypatch):

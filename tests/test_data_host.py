@@ -148,6 +148,7 @@ def test_ctrl_c_while_waiting_ends_the_threads(given, monkeypatch):
     wait_for_threads()
 
 
+@pytest.mark.one_of(2)
 @pytest.mark.parametrize("shuffle", [True, False])
 def test_the_order_and_the_place_do_not_depend_on_who_reads(given, shuffle):
     loader = ep.Loader(given(Slow(100)), batch_size=7, shuffle=shuffle)

@@ -39,6 +39,7 @@ each_mesh = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.one_of(2)
 @each_mesh
 @pytest.mark.parametrize("kind", ["device", "host"])
 def test_batches_come_sharded_and_with_the_same_values(kind, mesh):
@@ -71,6 +72,7 @@ def test_the_source_is_moved_to_the_mesh_once():
     assert (a == b).all()
 
 
+@pytest.mark.one_of(2)
 @each_mesh
 @pytest.mark.parametrize("axis", ["data", "model"])
 def test_scan_over_sharded_batches(mesh, axis):
@@ -120,6 +122,7 @@ def test_a_mesh_of_one_device(kind):
         assert batch["x"].sharding.spec == P("data")
 
 
+@pytest.mark.one_of(2)
 @pytest.mark.parametrize("kind", ["device", "host"])
 @pytest.mark.parametrize("early", [True, False])
 @pytest.mark.parametrize("mesh", meshes()[1:], ids=["explicit", "mixed"])

@@ -94,7 +94,7 @@ def spawned(workers=1):
     )
 
 
-@settings(max_examples=max(4, settings().max_examples // 5))
+@settings(max_examples=max(3, settings().max_examples // 5))
 @given(
     st.sampled_from(FUNCTIONS),
     st.integers(0, SPACES - 1),

@@ -44,6 +44,7 @@ STAGES = {
 }
 
 
+@pytest.mark.one_of(2)
 @pytest.mark.parametrize("name", STAGES)
 def test_the_same_values_and_draws_without_parameters(name):
     stage = STAGES[name]

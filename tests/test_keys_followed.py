@@ -123,6 +123,7 @@ WAYS = [
 ]  # fmt: skip
 
 
+@pytest.mark.one_of(3)
 @pytest.mark.parametrize("kind", KEYS)
 @pytest.mark.parametrize("way", WAYS)
 def test_a_key_is_followed_by_whatever_way_it_goes(way, kind):

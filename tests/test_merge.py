@@ -23,6 +23,7 @@ def constants(*outputs):
     return [lambda x, y=y: y for y in outputs]
 
 
+@pytest.mark.one_of(3)
 @pytest.mark.parametrize("merge", REDUCTIONS)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_reductions_give_the_dtype_and_value_of_jnp(merge, dtype):
@@ -34,6 +35,7 @@ def test_reductions_give_the_dtype_and_value_of_jnp(merge, dtype):
     assert jnp.allclose(got.astype(float), expected.astype(float), rtol=2e-2)
 
 
+@pytest.mark.one_of(3)
 @pytest.mark.parametrize("merge", [m for m in REDUCTIONS if m != "mean"])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_neutral_element_changes_nothing(merge, dtype):

@@ -85,6 +85,7 @@ HOLDERS = [
 ]
 
 
+@pytest.mark.one_of(2)
 @pytest.mark.parametrize(("name", "make"), HOLDERS)
 def test_the_number_in_a_function_is_named(name, make):
     found = said(lambda rate=rate: ep.sweep(make(rate), X) for rate in fresh())

@@ -53,6 +53,7 @@ CALLS = {
 }
 
 
+@pytest.mark.one_of(3)
 @pytest.mark.parametrize("name", COMBINATORS)
 @pytest.mark.parametrize("call", CALLS)
 def test_a_failing_stage_runs_once(name, call):

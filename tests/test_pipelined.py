@@ -55,6 +55,7 @@ def assert_sequential(stack, pipe, x, given=None):
 CASES = [(1, 2, 4), (2, 4, 1), (4, 8, 4), (8, 8, 2), (2, 6, 32), (4, 4, 16)]
 
 
+@pytest.mark.one_of(2)
 @pytest.mark.parametrize("devices, n, count", CASES)
 def test_it_is_the_sequence(devices, n, count, getkey, monkeypatch):
     """And what stands in for the missing microbatches does not matter."""

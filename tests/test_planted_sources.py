@@ -106,6 +106,7 @@ LOADERS = {
 }
 
 
+@pytest.mark.one_of(2)
 @pytest.mark.parametrize("name", LOADERS)
 def test_a_broken_loader_is_caught(name):
     make, rule = LOADERS[name]

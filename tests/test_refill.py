@@ -98,6 +98,7 @@ def test_alone_it_is_the_loop():
             equal(ep.refill(*STEPS)(point), reference(*STEPS)(point))
 
 
+@pytest.mark.one_of(2)
 @pytest.mark.parametrize(
     ("sizes", "axes"),
     [

@@ -88,6 +88,7 @@ def numpy_array(array):
     return lambda p: p["a"] * jnp.sum(array)
 
 
+@pytest.mark.one_of(2)
 @pytest.mark.parametrize(
     "make",
     [

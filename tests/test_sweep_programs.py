@@ -129,6 +129,7 @@ Scaled = dataclasses.make_dataclass(
 )
 
 
+@pytest.mark.one_of(2)
 @pytest.mark.parametrize(
     "make",
     [

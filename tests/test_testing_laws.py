@@ -17,6 +17,7 @@ def normal(*shape):
     return jr.normal(jr.key(1), shape)
 
 
+@pytest.mark.one_of(4)
 @pytest.mark.parametrize(
     ("build", "x"),
     [

@@ -41,6 +41,7 @@ def test_it_is_the_sweep(on, batch_size):
     np.testing.assert_allclose(run(key)["y"], expected["y"], rtol=1e-6)
 
 
+@pytest.mark.one_of(2)
 @pytest.mark.parametrize("on", MESHES)
 @pytest.mark.parametrize("batch_size", [None, 2])
 def test_gradients_reach_axes_and_closed_over_values(on, batch_size):

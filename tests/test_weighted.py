@@ -95,6 +95,7 @@ def test_weights_may_be_plain_numbers(given):
     assert not pipe.weights.weak_type
 
 
+@pytest.mark.one_of(2)
 @pytest.mark.parametrize("weights", ["float32", "bfloat16", "gate"])
 @pytest.mark.parametrize(
     ("leaf", "expected"),
