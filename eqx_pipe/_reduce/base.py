@@ -1,7 +1,8 @@
 """What a reducer is, and how it picks its part of an output."""
 
 import abc
-from typing import Any
+from collections.abc import Callable
+from typing import TypeAlias
 
 import equinox as eqx
 import jax
@@ -13,6 +14,9 @@ from .._errors import describe_value, message, nearest
 from .._tree import is_key_array, leaf_text, leaves_with_names, tree_text
 from .._types import PyTree
 
+By: TypeAlias = str | Callable[[PyTree], PyTree] | None
+"""What of an output is reduced: the leaf with this path, what a function gives, all."""
+
 
 class Reduction(eqx.Module):
     """A running reduction, as a pure value.
@@ -22,14 +26,16 @@ class Reduction(eqx.Module):
     `absorb` takes in a batch of points, of which only those marked `ok` count.
     """
 
-    by: eqx.AbstractVar[Any]
+    by: eqx.AbstractVar[By]
 
     @abc.abstractmethod
     def init(self, struct: PyTree) -> PyTree:
         """The state of no points, for outputs of the given shapes and dtypes."""
 
     @abc.abstractmethod
-    def absorb(self, state: PyTree, values: PyTree, ok: Bool[Array, " points"]) -> Any:
+    def absorb(
+        self, state: PyTree, values: PyTree, ok: Bool[Array, " points"]
+    ) -> PyTree:
         """The state after a batch: outputs with a leading axis, and which of them."""
 
     def update(self, state: PyTree, value: PyTree) -> PyTree:
@@ -46,7 +52,7 @@ class Reduction(eqx.Module):
         """The result, in NumPy on the host."""
 
 
-def pick(function: str, by: Any, values: PyTree) -> PyTree:
+def pick(function: str, by: By, values: PyTree) -> PyTree:
     """The part of one output (or of its structure) that `by` names."""
     if by is None:
         return values
@@ -67,18 +73,14 @@ def pick(function: str, by: Any, values: PyTree) -> PyTree:
     )
 
 
-def picked(function: str, by: Any, struct: PyTree) -> PyTree:
+def picked(function: str, by: By, struct: PyTree) -> PyTree:
     """The shapes and dtypes of what `by` picks from an output."""
     if not callable(by):
         return pick(function, by, struct)
-
-    def arrays(values: PyTree) -> PyTree:
-        return jtu.tree_map(jnp.asarray, by(values))
-
-    return jax.eval_shape(arrays, struct)
+    return jax.eval_shape(lambda one: jtu.tree_map(jnp.asarray, by(one)), struct)
 
 
-def pick_all(function: str, by: Any, values: PyTree) -> PyTree:
+def pick_all(function: str, by: By, values: PyTree) -> PyTree:
     """What `by` picks from each of a batch of outputs."""
     values = jtu.tree_map(jnp.asarray, values)
     if not callable(by):
@@ -87,7 +89,7 @@ def pick_all(function: str, by: Any, values: PyTree) -> PyTree:
 
 
 def numbers(
-    function: str, by: Any, struct: PyTree, *, ordered: bool
+    function: str, by: By, struct: PyTree, *, ordered: bool
 ) -> list[jax.ShapeDtypeStruct]:
     """The leaves that `by` picks, after a check that they are numbers.
 
@@ -112,7 +114,7 @@ def numbers(
     return [leaf for _, leaf in leaves]
 
 
-def scalar(function: str, by: Any, struct: PyTree) -> jax.ShapeDtypeStruct:
+def scalar(function: str, by: By, struct: PyTree) -> jax.ShapeDtypeStruct:
     """The one real scalar that `by` picks, or an error."""
     chosen = picked(function, by, struct)
     leaves = jtu.tree_leaves(chosen)
@@ -130,6 +132,6 @@ def scalar(function: str, by: Any, struct: PyTree) -> jax.ShapeDtypeStruct:
     )
 
 
-def choose(function: str, by: Any, values: PyTree) -> Array:
+def scalar_of_each(function: str, by: By, values: PyTree) -> Array:
     """The scalar that `by` picks, for each of a batch of outputs."""
     return jtu.tree_leaves(pick_all(function, by, values))[0]

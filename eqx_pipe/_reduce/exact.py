@@ -6,33 +6,38 @@ merged element by element; zeros are the empty sum.
 """
 
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import TypeAlias, TypeVar
 
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
+from jax.typing import DTypeLike
 from jaxtyping import Array, Bool
 
 from .._types import PyTree
 
 Pair: TypeAlias = tuple[Array, Array]
 
+_States = TypeVar("_States", bound=PyTree)
+
 _ROWS = 8
+"""So many rows are merged in one round: few rounds, each a loop that vectorises."""
 
 
-def is_exact(dtype: Any) -> bool:
+def is_exact(dtype: DTypeLike) -> bool:
     """Whether numbers of this dtype are summed as integers."""
     return jnp.issubdtype(dtype, jnp.integer) or dtype == jnp.bool_
 
 
-def wide_float(dtype: Any) -> Any:
+def wide_float(dtype: DTypeLike) -> np.dtype:
     """The dtype in which numbers of `dtype` are accumulated as floats."""
     if is_exact(dtype):
         return jnp.result_type(float)
-    return dtype if jnp.dtype(dtype).itemsize >= 4 else jnp.dtype(jnp.float32)
+    dtype = jnp.dtype(dtype)
+    return dtype if dtype.itemsize >= 4 else jnp.dtype(jnp.float32)
 
 
-def zero(shape: tuple[int, ...], dtype: Any) -> Pair:
+def zero(shape: tuple[int, ...], dtype: DTypeLike) -> Pair:
     """The empty sum of numbers of the given shape and dtype."""
     kind = jnp.uint32 if is_exact(dtype) else wide_float(dtype)
     return jnp.zeros(shape, kind), jnp.zeros(shape, kind)
@@ -72,7 +77,7 @@ def total(values: Array, ok: Bool[Array, " points"]) -> Pair:
     return fold(add, lift(kept))
 
 
-def fold(merge: Callable[[Any, Any], Any], states: PyTree) -> PyTree:
+def fold(merge: Callable[[_States, _States], _States], states: _States) -> _States:
     """Merges along the leading axis, in any order; zeros must be the identity.
 
     Rows of the same length are merged element by element, a few at a time, so that
@@ -101,14 +106,14 @@ def count(ok: Bool[Array, " points"]) -> Pair:
     return number, jnp.zeros_like(number)
 
 
-def as_float(number: Pair, dtype: Any) -> Array:
+def as_float(number: Pair, dtype: DTypeLike) -> Array:
     """A count as a float, to rounding."""
     real = jnp.finfo(dtype).dtype
     low, high = (word.astype(real) for word in number)
     return high * real.type(2**32) + low
 
 
-def on_host(number: Pair, dtype: Any) -> np.ndarray:
+def on_host(number: Pair, dtype: DTypeLike) -> np.ndarray:
     """A sum of numbers of the given dtype, in 64 bits."""
     first, second = (np.asarray(x) for x in number)
     if is_exact(dtype):
@@ -119,6 +124,6 @@ def on_host(number: Pair, dtype: Any) -> np.ndarray:
     return np.asarray(first.astype(kind) + second.astype(kind))
 
 
-def whole(number: Pair) -> int:
+def as_int(number: Pair) -> int:
     """A single count as a Python integer."""
     return int(on_host(number, jnp.uint32))

@@ -1,16 +1,18 @@
 """`Min` and `Max`, leaf by leaf; `ArgMin` and `ArgMax`, of one scalar."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
+from jax.typing import DTypeLike
 from jaxtyping import Array, Bool
 
 from .._types import PyTree
 from . import exact
-from .base import Reduction, choose, numbers, pick_all, picked, scalar
+from .base import By, Reduction, numbers, pick_all, picked, scalar, scalar_of_each
 
 
 class Bounds(eqx.Module):
@@ -20,7 +22,44 @@ class Bounds(eqx.Module):
     values: PyTree
 
 
-class Min(Reduction):
+class _Bound(Reduction):
+    """What `Min` and `Max` are, whichever end `minimal` asks for."""
+
+    minimal: eqx.AbstractClassVar[bool]
+
+    def init(self, struct: PyTree) -> Bounds:
+        name = type(self).__name__
+        numbers(name, self.by, struct, ordered=True)
+
+        def worst(leaf: jax.ShapeDtypeStruct) -> Array:
+            return jnp.full(leaf.shape, worst_of(leaf.dtype, self.minimal))
+
+        empty = jtu.tree_map(worst, picked(name, self.by, struct))
+        return Bounds(jnp.zeros((), bool), empty)
+
+    def absorb(
+        self, state: Bounds, values: PyTree, ok: Bool[Array, " points"]
+    ) -> Bounds:
+        extreme = jnp.min if self.minimal else jnp.max
+
+        def bound(leaf: Array) -> Array:
+            counts = ok.reshape(ok.shape + (1,) * (leaf.ndim - 1))
+            kept = jnp.where(counts, leaf, worst_of(leaf.dtype, self.minimal))
+            return extreme(kept, axis=0)
+
+        chosen = pick_all(type(self).__name__, self.by, values)
+        return self.merge(state, Bounds(jnp.any(ok), jtu.tree_map(bound, chosen)))
+
+    def merge(self, first: Bounds, second: Bounds) -> Bounds:
+        extreme = jnp.minimum if self.minimal else jnp.maximum
+        values = jtu.tree_map(extreme, first.values, second.values)
+        return Bounds(first.found | second.found, values)
+
+    def finish(self, state: Bounds) -> PyTree:
+        return jtu.tree_map(lambda leaf: _result(leaf, state.found), state.values)
+
+
+class Min(_Bound):
     """The smallest value of each output leaf, entry by entry.
 
     A NaN comes through, as in NumPy; without any point there are NaNs and zeros.
@@ -36,29 +75,11 @@ class Min(Reduction):
         2.0
     """
 
-    by: Any = None
-
-    def init(self, struct: PyTree) -> Bounds:
-        return _no_bounds("Min", self.by, struct, 1)
-
-    def absorb(
-        self, state: Bounds, values: PyTree, ok: Bool[Array, " points"]
-    ) -> Bounds:
-        chosen = pick_all("Min", self.by, values)
-        worst = jtu.tree_map(lambda leaf: worst_of(leaf.dtype, 1), chosen)
-        kept = _kept(chosen, worst, ok)
-        least = jtu.tree_map(lambda leaf: jnp.min(leaf, axis=0), kept)
-        return self.merge(state, Bounds(jnp.any(ok), least))
-
-    def merge(self, first: Bounds, second: Bounds) -> Bounds:
-        least = jtu.tree_map(jnp.minimum, first.values, second.values)
-        return Bounds(first.found | second.found, least)
-
-    def finish(self, state: Bounds) -> PyTree:
-        return _bounds(state)
+    minimal: ClassVar[bool] = True
+    by: By = None
 
 
-class Max(Reduction):
+class Max(_Bound):
     """The largest value of each output leaf, entry by entry.
 
     A NaN comes through, as in NumPy; without any point there are NaNs and zeros.
@@ -74,26 +95,8 @@ class Max(Reduction):
         3.0
     """
 
-    by: Any = None
-
-    def init(self, struct: PyTree) -> Bounds:
-        return _no_bounds("Max", self.by, struct, -1)
-
-    def absorb(
-        self, state: Bounds, values: PyTree, ok: Bool[Array, " points"]
-    ) -> Bounds:
-        chosen = pick_all("Max", self.by, values)
-        worst = jtu.tree_map(lambda leaf: worst_of(leaf.dtype, -1), chosen)
-        kept = _kept(chosen, worst, ok)
-        most = jtu.tree_map(lambda leaf: jnp.max(leaf, axis=0), kept)
-        return self.merge(state, Bounds(jnp.any(ok), most))
-
-    def merge(self, first: Bounds, second: Bounds) -> Bounds:
-        most = jtu.tree_map(jnp.maximum, first.values, second.values)
-        return Bounds(first.found | second.found, most)
-
-    def finish(self, state: Bounds) -> PyTree:
-        return _bounds(state)
+    minimal: ClassVar[bool] = False
+    by: By = None
 
 
 class Extreme(eqx.Module):
@@ -103,11 +106,11 @@ class Extreme(eqx.Module):
     `value` is the scalar there. With `TopK` both are arrays, the best first.
     """
 
-    index: Any
-    value: Any
+    index: int | np.ndarray | None
+    value: np.ndarray | np.generic
 
 
-class Place(eqx.Module):
+class Best(eqx.Module):
     """How many points there were, the best of them, and where it is among them."""
 
     seen: exact.Pair
@@ -116,7 +119,53 @@ class Place(eqx.Module):
     value: Array
 
 
-class ArgMin(Reduction):
+class _ArgBound(Reduction):
+    """What `ArgMin` and `ArgMax` are, whichever end `minimal` asks for."""
+
+    minimal: eqx.AbstractClassVar[bool]
+
+    def init(self, struct: PyTree) -> Best:
+        zero = exact.zero((), jnp.uint32)
+        dtype = scalar(type(self).__name__, self.by, struct).dtype
+        return Best(zero, jnp.zeros((), bool), zero, jnp.zeros((), dtype))
+
+    def absorb(self, state: Best, values: PyTree, ok: Bool[Array, " points"]) -> Best:
+        scores = scalar_of_each(type(self).__name__, self.by, values)
+        candidate = ok & is_not_nan(scores)
+        kept = jnp.where(candidate, scores, worst_of(scores.dtype, self.minimal))
+        best = jnp.min(kept) if self.minimal else jnp.max(kept)
+        # Two passes that vectorise are faster than `argmin`.
+        positions = jnp.arange(ok.size, dtype=jnp.uint32)
+        wins = candidate & (kept == best)
+        index = jnp.min(jnp.where(wins, positions, np.uint32(ok.size - 1)))
+        value = scores.at[index].get(mode="promise_in_bounds")
+        zero = jnp.zeros((), jnp.uint32)
+        seen = (jnp.full((), ok.size, jnp.uint32), zero)
+        batch = Best(seen, jnp.any(candidate), (index, zero), value)
+        return self.merge(state, batch)
+
+    def merge(self, first: Best, second: Best) -> Best:
+        a, b = first.value, second.value
+        # Not `<=`: of equal values the earlier one stays.
+        better = b < a if self.minimal else b > a
+        later = second.found & (better | ~first.found)
+        moved = exact.add(second.index, first.seen)
+        low, high = (
+            jnp.where(later, y, x) for x, y in zip(first.index, moved, strict=True)
+        )
+        return Best(
+            exact.add(first.seen, second.seen),
+            first.found | second.found,
+            (low, high),
+            jnp.where(later, b, a),
+        )
+
+    def finish(self, state: Best) -> Extreme:
+        index = exact.as_int(state.index) if state.found else None
+        return Extreme(index, _result(state.value, state.found))
+
+
+class ArgMin(_ArgBound):
     """The point with the smallest scalar, and that scalar.
 
     Ties go to the lowest index, NaNs never win.
@@ -138,22 +187,11 @@ class ArgMin(Reduction):
         (4, 0.0)
     """
 
-    by: Any = None
-
-    def init(self, struct: PyTree) -> Place:
-        return _nowhere("ArgMin", self.by, struct)
-
-    def absorb(self, state: Place, values: PyTree, ok: Bool[Array, " points"]) -> Place:
-        return self.merge(state, _place(choose("ArgMin", self.by, values), ok, 1))
-
-    def merge(self, first: Place, second: Place) -> Place:
-        return _better(first, second, second.value < first.value)
-
-    def finish(self, state: Place) -> Extreme:
-        return _extreme(state)
+    minimal: ClassVar[bool] = True
+    by: By = None
 
 
-class ArgMax(Reduction):
+class ArgMax(_ArgBound):
     """The point with the largest scalar, and that scalar.
 
     Ties go to the lowest index, NaNs never win.
@@ -174,109 +212,30 @@ class ArgMax(Reduction):
         8
     """
 
-    by: Any = None
-
-    def init(self, struct: PyTree) -> Place:
-        return _nowhere("ArgMax", self.by, struct)
-
-    def absorb(self, state: Place, values: PyTree, ok: Bool[Array, " points"]) -> Place:
-        return self.merge(state, _place(choose("ArgMax", self.by, values), ok, -1))
-
-    def merge(self, first: Place, second: Place) -> Place:
-        return _better(first, second, second.value > first.value)
-
-    def finish(self, state: Place) -> Extreme:
-        return _extreme(state)
+    minimal: ClassVar[bool] = False
+    by: By = None
 
 
-def worst_of(dtype: Any, sign: int) -> np.ndarray:
-    """The number that never wins: the largest for `sign=1`, the smallest for -1."""
+def worst_of(dtype: DTypeLike, minimal: bool) -> np.ndarray:
+    """The number that never wins: the largest for a minimum, the smallest otherwise."""
     if dtype == jnp.bool_:
-        return np.asarray(sign > 0)
+        return np.asarray(minimal)
     if jnp.issubdtype(dtype, jnp.integer):
         limits = jnp.iinfo(dtype)
-        return np.asarray(limits.max if sign > 0 else limits.min, dtype)
-    return np.asarray(sign * np.inf, dtype)
+        return np.asarray(limits.max if minimal else limits.min, dtype)
+    return np.asarray(np.inf if minimal else -np.inf, dtype)
 
 
-def is_number(values: Array) -> Bool[Array, " points"]:
+def is_not_nan(values: Array) -> Bool[Array, " points"]:
     """Where there is no NaN."""
     floating = jnp.issubdtype(values.dtype, jnp.floating)
     return ~jnp.isnan(values) if floating else jnp.ones(values.shape, bool)
 
 
-def _no_bounds(function: str, by: Any, struct: PyTree, sign: int) -> Bounds:
-    numbers(function, by, struct, ordered=True)
-    empty = jtu.tree_map(
-        lambda leaf: jnp.full(leaf.shape, worst_of(leaf.dtype, sign)),
-        picked(function, by, struct),
-    )
-    return Bounds(jnp.zeros((), bool), empty)
-
-
-def _kept(values: PyTree, worst: PyTree, ok: Bool[Array, " points"]) -> PyTree:
-    def one(leaf: Array, other: Any) -> Array:
-        shape = ok.shape + (1,) * (leaf.ndim - 1)
-        return jnp.where(ok.reshape(shape), leaf, other)
-
-    return jtu.tree_map(one, values, worst)
-
-
-def _bounds(state: Bounds) -> PyTree:
-    def one(leaf: Array) -> Any:
-        value = np.asarray(leaf)
-        if not state.found:
-            floating = jnp.issubdtype(value.dtype, jnp.floating)
-            value = np.full_like(value, np.nan if floating else 0)
-        return value[()]
-
-    return jtu.tree_map(one, state.values)
-
-
-def _nowhere(function: str, by: Any, struct: PyTree) -> Place:
-    zero = exact.zero((), jnp.uint32)
-    value = jnp.zeros((), scalar(function, by, struct).dtype)
-    return Place(zero, jnp.zeros((), bool), zero, value)
-
-
-def _place(values: Array, ok: Bool[Array, " points"], sign: int) -> Place:
-    """The best of a batch."""
-    candidate = ok & is_number(values)
-    kept = jnp.where(candidate, values, worst_of(values.dtype, sign))
-    best = jnp.min(kept) if sign > 0 else jnp.max(kept)
-    # Two passes that vectorise are faster than `argmin`.
-    positions = jnp.arange(ok.size, dtype=jnp.uint32)
-    wins = candidate & (kept == best)
-    index = jnp.min(jnp.where(wins, positions, np.uint32(ok.size - 1)))
-    value = _take(values, index)
-    zero = jnp.zeros((), jnp.uint32)
-    seen = (jnp.full((), ok.size, jnp.uint32), zero)
-    return Place(seen, jnp.any(candidate), (index, zero), value)
-
-
-def _take(values: Array, index: Array) -> Array:
-    """`values[index]` for an index within bounds."""
-    return values.at[index].get(mode="promise_in_bounds")
-
-
-def _better(first: Place, second: Place, wins: Bool[Array, ""]) -> Place:
-    """The later one if it `wins` and has anything to show."""
-    later = second.found & (wins | ~first.found)
-    moved = exact.add(second.index, first.seen)
-    low, high = (
-        jnp.where(later, b, a) for a, b in zip(first.index, moved, strict=True)
-    )
-    return Place(
-        exact.add(first.seen, second.seen),
-        first.found | second.found,
-        (low, high),
-        jnp.where(later, second.value, first.value),
-    )
-
-
-def _extreme(state: Place) -> Extreme:
-    value = np.asarray(state.value)
-    if state.found:
-        return Extreme(exact.whole(state.index), value[()])
-    floating = jnp.issubdtype(value.dtype, jnp.floating)
-    return Extreme(None, np.full_like(value, np.nan if floating else 0)[()])
+def _result(leaf: Any, found: Bool[Array, ""]) -> np.ndarray | np.generic:
+    """A value on the host; without any point NaN, or zero where there is no NaN."""
+    value = np.asarray(leaf)
+    if not found:
+        floating = jnp.issubdtype(value.dtype, jnp.floating)
+        value = np.full_like(value, np.nan if floating else 0)
+    return value[()]

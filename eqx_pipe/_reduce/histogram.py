@@ -1,17 +1,18 @@
 """`Histogram`: how many points fall into each bin."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float64, Int64
+from jaxtyping import Array, ArrayLike, Bool, Float64, Int64
 
 from .._check import check_int
 from .._errors import describe_value, message
 from .._types import PyTree
 from . import exact
-from .base import Reduction, choose, scalar
+from .base import By, Reduction, scalar, scalar_of_each
 
 
 class Counts(eqx.Module):
@@ -51,9 +52,15 @@ class Histogram(Reduction):
     """
 
     edges: tuple[float, ...] = eqx.field(static=True)
-    by: Any
+    by: By
 
-    def __init__(self, bins: Any, by: Any = None, *, range: Any = None):
+    def __init__(
+        self,
+        bins: ArrayLike | Sequence[ArrayLike],
+        by: By = None,
+        *,
+        range: ArrayLike | Sequence[ArrayLike] | None = None,
+    ):
         self.edges = tuple(_edges(bins, range).tolist())
         self.by = by
 
@@ -64,7 +71,7 @@ class Histogram(Reduction):
     def absorb(
         self, state: exact.Pair, values: PyTree, ok: Bool[Array, " points"]
     ) -> exact.Pair:
-        score = choose("Histogram", self.by, values)
+        score = scalar_of_each("Histogram", self.by, values)
         score = score.astype(jnp.int32) if score.dtype == jnp.bool_ else score
         lefts, last = _exact_edges(np.array(self.edges), score.dtype)
         bins = len(self.edges) - 1
@@ -85,7 +92,9 @@ class Histogram(Reduction):
         return Counts(counts[1:-2], edges, int(counts[0]), int(counts[-2]))
 
 
-def _edges(bins: Any, range: Any) -> np.ndarray:
+def _edges(
+    bins: ArrayLike | Sequence[ArrayLike], range: ArrayLike | Sequence[ArrayLike] | None
+) -> np.ndarray:
     if range is not None:
         check_int("Histogram", "bins", bins, 1)
         edges = np.linspace(*_as_ends(range), int(bins) + 1)

@@ -1,7 +1,7 @@
 """A pytree of reducers as one."""
 
 import inspect
-from typing import Any
+from typing import Any, TypeAlias, TypeGuard
 
 import equinox as eqx
 import jax.tree_util as jtu
@@ -14,14 +14,20 @@ from .._types import PyTree
 from .base import Reduction
 from .reducer import Reducer, begin
 
+AnyReducer: TypeAlias = Reduction | Reducer
+"""One reducer, ours or made of the user's functions."""
+
+ReduceLike: TypeAlias = PyTree[AnyReducer]
+"""Whatever is accepted where values are reduced: a reducer or a pytree of them."""
+
 
 class Many(eqx.Module):
     """Reducers that all receive the whole output; a state is a list of theirs."""
 
-    reducers: list[Any]
+    reducers: list[AnyReducer]
     structure: Any = eqx.field(static=True)
 
-    def init(self, struct: PyTree) -> list[Any]:
+    def init(self, struct: PyTree) -> list[PyTree]:
         """The state of no points."""
         return [
             begin(r, struct) if isinstance(r, Reducer) else r.init(struct)
@@ -29,18 +35,18 @@ class Many(eqx.Module):
         ]
 
     def absorb(
-        self, state: list[Any], values: PyTree, ok: Bool[Array, " points"]
-    ) -> list[Any]:
+        self, state: list[PyTree], values: PyTree, ok: Bool[Array, " points"]
+    ) -> list[PyTree]:
         """The state after a batch: outputs with a leading axis, and which count."""
         both = zip(self.reducers, state, strict=True)
         return [r.absorb(s, values, ok) for r, s in both]
 
-    def merge(self, first: list[Any], second: list[Any]) -> list[Any]:
+    def merge(self, first: list[PyTree], second: list[PyTree]) -> list[PyTree]:
         """The state of the points of both."""
         three = zip(self.reducers, first, second, strict=True)
         return [r.merge(a, b) for r, a, b in three]
 
-    def finish(self, state: list[Any]) -> PyTree:
+    def finish(self, state: list[PyTree]) -> PyTree:
         """The results, in the place of the reducers."""
         both = zip(self.reducers, state, strict=True)
         results = [jtu.tree_map(_on_host, _finished(r, s)) for r, s in both]
@@ -51,14 +57,14 @@ class Many(eqx.Module):
         """Whether any of the reducers may ask to stop."""
         return any(getattr(r, "stop", None) is not None for r in self.reducers)
 
-    def stop(self, state: list[Any]) -> bool:
+    def stop(self, state: list[PyTree]) -> bool:
         """Whether any of the reducers asks to stop now."""
         both = zip(self.reducers, state, strict=True)
         asked = [(getattr(r, "stop", None), s) for r, s in both]
         return any(bool(stop(s)) for stop, s in asked if stop is not None)
 
 
-def as_many(function: str, reduce: Any) -> Many:
+def as_many(function: str, reduce: ReduceLike) -> Many:
     """A reducer or a pytree of them, after a check."""
     leaves, structure = jtu.tree_flatten_with_path(reduce, is_leaf=is_reducer)
     for path, leaf in leaves:
@@ -84,12 +90,12 @@ def as_many(function: str, reduce: Any) -> Many:
     return Many([leaf for _, leaf in leaves], structure)
 
 
-def is_reducer(x: Any) -> bool:
+def is_reducer(x: object) -> TypeGuard[AnyReducer]:
     """Whether `x` is a reducer."""
     return isinstance(x, Reduction | Reducer)
 
 
-def _finished(reducer: Any, state: PyTree) -> PyTree:
+def _finished(reducer: AnyReducer, state: PyTree) -> PyTree:
     if isinstance(reducer, Reducer):
         return reducer.finish(state)
     # By way of the class: a method that is read from a module is a module made anew,

@@ -1,17 +1,44 @@
 """`Sum`, `Mean`, `Var`: leaf by leaf, without losing digits."""
 
 import functools as ft
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import equinox as eqx
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
+from jax.typing import DTypeLike
 from jaxtyping import Array, Bool
 
 from .._types import PyTree
 from . import exact
-from .base import Reduction, numbers, pick_all, picked
+from .base import By, Reduction, numbers, pick_all, picked
+
+
+class _Like:
+    """The shapes and dtypes of what is reduced; equal if these are."""
+
+    def __init__(self, function: str, by: By, struct: PyTree):
+        self.value = picked(function, by, struct)
+        leaves, structure = jtu.tree_flatten(self.value)
+        self._key = (structure, tuple((leaf.shape, leaf.dtype) for leaf in leaves))
+
+    def results(
+        self,
+        result: Callable[[exact.Pair, np.dtype], np.ndarray],
+        pairs: Sequence[exact.Pair],
+    ) -> PyTree:
+        """What comes of the pair of each leaf, in the place of the leaf."""
+        leaves, structure = jtu.tree_flatten(self.value)
+        both = zip(pairs, leaves, strict=True)
+        found = [result(pair, leaf.dtype)[()] for pair, leaf in both]
+        return jtu.tree_unflatten(structure, found)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Like) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
 
 
 class Sums(eqx.Module):
@@ -19,10 +46,30 @@ class Sums(eqx.Module):
 
     count: exact.Pair
     sums: list[exact.Pair]
-    like: PyTree = eqx.field(static=True)
+    like: _Like = eqx.field(static=True)
 
 
-class Sum(Reduction):
+class _Summed(Reduction):
+    """What `Sum` and `Mean` have in common: all but what comes of the sums."""
+
+    def init(self, struct: PyTree) -> Sums:
+        name = type(self).__name__
+        leaves = numbers(name, self.by, struct, ordered=False)
+        sums = [exact.zero(leaf.shape, leaf.dtype) for leaf in leaves]
+        return Sums(exact.zero((), jnp.uint32), sums, _Like(name, self.by, struct))
+
+    def absorb(self, state: Sums, values: PyTree, ok: Bool[Array, " points"]) -> Sums:
+        leaves = jtu.tree_leaves(pick_all(type(self).__name__, self.by, values))
+        batch = [exact.total(leaf, ok) for leaf in leaves]
+        return self.merge(state, Sums(exact.count(ok), batch, state.like))
+
+    def merge(self, first: Sums, second: Sums) -> Sums:
+        pairs = zip(first.sums, second.sums, strict=True)
+        count = exact.add(first.count, second.count)
+        return Sums(count, [exact.add(a, b) for a, b in pairs], first.like)
+
+
+class Sum(_Summed):
     """The sum of each output leaf.
 
     Sums of floats are compensated for rounding; those of integers and bools are exact,
@@ -39,28 +86,17 @@ class Sum(Reduction):
         6
     """
 
-    by: Any = None
-
-    def init(self, struct: PyTree) -> Sums:
-        return _empty("Sum", self.by, struct)
-
-    def absorb(self, state: Sums, values: PyTree, ok: Bool[Array, " points"]) -> Sums:
-        return _taken_in("Sum", self.by, state, values, ok)
-
-    def merge(self, first: Sums, second: Sums) -> Sums:
-        return _joined(first, second)
+    by: By = None
 
     def finish(self, state: Sums) -> PyTree:
-        leaves, structure = jtu.tree_flatten(state.like.value)
-        results = []
-        for pair, leaf in zip(state.sums, leaves, strict=True):
-            value = exact.on_host(pair, leaf.dtype)
-            floating = not exact.is_exact(leaf.dtype)
-            results.append((value.astype(leaf.dtype) if floating else value)[()])
-        return jtu.tree_unflatten(structure, results)
+        def total(pair: exact.Pair, dtype: np.dtype) -> np.ndarray:
+            value = exact.on_host(pair, dtype)
+            return value if exact.is_exact(dtype) else value.astype(dtype)
+
+        return state.like.results(total, state.sums)
 
 
-class Mean(Reduction):
+class Mean(_Summed):
     """The mean of each output leaf; integers and bools become float.
 
     **Arguments:**
@@ -74,34 +110,24 @@ class Mean(Reduction):
         1.5
     """
 
-    by: Any = None
-
-    def init(self, struct: PyTree) -> Sums:
-        return _empty("Mean", self.by, struct)
-
-    def absorb(self, state: Sums, values: PyTree, ok: Bool[Array, " points"]) -> Sums:
-        return _taken_in("Mean", self.by, state, values, ok)
-
-    def merge(self, first: Sums, second: Sums) -> Sums:
-        return _joined(first, second)
+    by: By = None
 
     def finish(self, state: Sums) -> PyTree:
-        n = exact.whole(state.count)
-        leaves, structure = jtu.tree_flatten(state.like.value)
-        results = []
-        for pair, leaf in zip(state.sums, leaves, strict=True):
-            value = exact.on_host(pair, leaf.dtype) / (n or np.nan)
-            results.append(np.asarray(value).astype(_float(leaf.dtype))[()])
-        return jtu.tree_unflatten(structure, results)
+        n = exact.as_int(state.count) or np.nan
+
+        def mean(pair: exact.Pair, dtype: np.dtype) -> np.ndarray:
+            return np.asarray(exact.on_host(pair, dtype) / n).astype(_float(dtype))
+
+        return state.like.results(mean, state.sums)
 
 
-class Spread(eqx.Module):
+class Moments(eqx.Module):
     """Of each leaf the mean and the sum of squared deviations from it."""
 
     count: exact.Pair
     means: list[exact.Pair]
     squares: list[exact.Pair]
-    like: PyTree = eqx.field(static=True)
+    like: _Like = eqx.field(static=True)
 
 
 class Var(Reduction):
@@ -124,29 +150,29 @@ class Var(Reduction):
         (1979); means and sums of squares are compensated sums.
     """
 
-    by: Any = None
+    by: By = None
     ddof: int = eqx.field(static=True, default=0)
 
-    def init(self, struct: PyTree) -> Spread:
+    def init(self, struct: PyTree) -> Moments:
         leaves = numbers("Var", self.by, struct, ordered=False)
         wide = [(leaf.shape, exact.wide_float(leaf.dtype)) for leaf in leaves]
         means = [exact.zero(*w) for w in wide]
         squares = [exact.zero(shape, jnp.finfo(dtype).dtype) for shape, dtype in wide]
         count = exact.zero((), jnp.uint32)
-        return Spread(count, means, squares, _Like("Var", self.by, struct))
+        return Moments(count, means, squares, _Like("Var", self.by, struct))
 
     def absorb(
-        self, state: Spread, values: PyTree, ok: Bool[Array, " points"]
-    ) -> Spread:
+        self, state: Moments, values: PyTree, ok: Bool[Array, " points"]
+    ) -> Moments:
         count = exact.count(ok)
         means, squares = [], []
         for leaf in jtu.tree_leaves(pick_all("Var", self.by, values)):
-            mean, square = _spread(leaf, ok, count)
+            mean, square = _moments(leaf, ok, count)
             means.append(mean)
             squares.append(square)
-        return self.merge(state, Spread(count, means, squares, state.like))
+        return self.merge(state, Moments(count, means, squares, state.like))
 
-    def merge(self, first: Spread, second: Spread) -> Spread:
+    def merge(self, first: Moments, second: Moments) -> Moments:
         count = exact.add(first.count, second.count)
         means, squares = [], []
         for a, b, p, q in zip(
@@ -166,23 +192,24 @@ class Var(Reduction):
             )
             between = exact.lift(_square(step) * left * share)
             squares.append(exact.add(exact.add(p, q), between))
-        return Spread(count, means, squares, first.like)
+        return Moments(count, means, squares, first.like)
 
-    def finish(self, state: Spread) -> PyTree:
-        n = exact.whole(state.count) - self.ddof
-        leaves, structure = jtu.tree_flatten(state.like.value)
-        results = []
-        for pair, leaf in zip(state.squares, leaves, strict=True):
+    def finish(self, state: Moments) -> PyTree:
+        n = exact.as_int(state.count) - self.ddof
+
+        def variance(pair: exact.Pair, dtype: np.dtype) -> np.ndarray:
             value = exact.on_host(pair, jnp.float32) / (n if n > 0 else np.nan)
-            real = jnp.finfo(_float(leaf.dtype)).dtype
-            results.append(np.asarray(value).astype(real)[()])
-        return jtu.tree_unflatten(structure, results)
+            return np.asarray(value).astype(jnp.finfo(_float(dtype)).dtype)
+
+        return state.like.results(variance, state.squares)
 
 
-def _spread(
+def _moments(
     leaf: Array, ok: Bool[Array, " points"], count: exact.Pair
 ) -> tuple[exact.Pair, exact.Pair]:
     """The mean of a batch and its sum of squared deviations."""
+    # Deviations are taken from a number near the mean, since the difference of two
+    # large sums of squares has no digits left.
     leaf, low = _halves(leaf)
     whole = leaf if low is None else leaf + low
     n = jnp.maximum(exact.as_float(count, leaf.dtype), 1).astype(leaf.dtype)
@@ -214,41 +241,6 @@ def _square(x: Array) -> Array:
     return jnp.square(x.real) + jnp.square(x.imag) if jnp.iscomplexobj(x) else x * x
 
 
-class _Like:
-    """The shapes and dtypes of what is reduced; equal if these are."""
-
-    def __init__(self, function: str, by: Any, struct: PyTree):
-        self.value = picked(function, by, struct)
-        leaves, structure = jtu.tree_flatten(self.value)
-        self._key = (structure, tuple((leaf.shape, leaf.dtype) for leaf in leaves))
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Like) and self._key == other._key
-
-    def __hash__(self) -> int:
-        return hash(self._key)
-
-
-def _float(dtype: Any) -> Any:
+def _float(dtype: DTypeLike) -> np.dtype:
     """The dtype of a mean of numbers of the given dtype, as `jnp.mean` has it."""
-    return jnp.result_type(float) if exact.is_exact(dtype) else dtype
-
-
-def _empty(function: str, by: Any, struct: PyTree) -> Sums:
-    leaves = numbers(function, by, struct, ordered=False)
-    sums = [exact.zero(leaf.shape, leaf.dtype) for leaf in leaves]
-    return Sums(exact.zero((), jnp.uint32), sums, _Like(function, by, struct))
-
-
-def _taken_in(
-    function: str, by: Any, state: Sums, values: PyTree, ok: Bool[Array, " points"]
-) -> Sums:
-    leaves = jtu.tree_leaves(pick_all(function, by, values))
-    batch = [exact.total(jnp.asarray(leaf), ok) for leaf in leaves]
-    return _joined(state, Sums(exact.count(ok), batch, state.like))
-
-
-def _joined(first: Sums, second: Sums) -> Sums:
-    pairs = zip(first.sums, second.sums, strict=True)
-    count = exact.add(first.count, second.count)
-    return Sums(count, [exact.add(a, b) for a, b in pairs], first.like)
+    return jnp.result_type(float) if exact.is_exact(dtype) else jnp.dtype(dtype)

@@ -7,12 +7,12 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
-from jaxtyping import Array, Bool
+from jaxtyping import Array, ArrayLike, Bool
 
 from .._errors import StructureError, describe_value, message
 from .._tree import differences, is_key_array
 from .._types import PyTree
-from .base import pick_all, picked
+from .base import By, pick_all, picked
 
 
 class Reducer(eqx.Module):
@@ -51,12 +51,12 @@ class Reducer(eqx.Module):
         2.0
     """
 
-    init: Callable[..., Any]
-    update: Callable[..., Any]
-    merge: Callable[..., Any]
-    finish: Callable[..., Any]
-    stop: Callable[..., Any] | None = None
-    by: Any = eqx.field(default=None, kw_only=True)
+    init: Callable[[PyTree], PyTree]
+    update: Callable[[PyTree, PyTree], PyTree]
+    merge: Callable[[PyTree, PyTree], PyTree]
+    finish: Callable[[PyTree], PyTree]
+    stop: Callable[[PyTree], bool | Bool[ArrayLike, ""]] | None = None
+    by: By = eqx.field(default=None, kw_only=True)
 
     def __check_init__(self):
         for name in ("init", "update", "merge", "finish", "stop"):
@@ -83,7 +83,7 @@ class Reducer(eqx.Module):
         lanes = 2 ** (max(n.bit_length() - 1, 0) // 2)
         steps = -(-n // lanes)
 
-        def cut(leaf: Array) -> Array:
+        def as_lanes(leaf: Array) -> Array:
             left_over = lanes * steps - n
             padding = jnp.repeat(leaf[-1:], left_over, axis=0)
             whole = jnp.concatenate([leaf, padding])
@@ -101,7 +101,7 @@ class Reducer(eqx.Module):
         def step(states: PyTree, x: Any) -> Any:
             return jax.vmap(one)(states, *x), None
 
-        states, _ = jax.lax.scan(step, starts, (jtu.tree_map(cut, values), counts))
+        states, _ = jax.lax.scan(step, starts, (jtu.tree_map(as_lanes, values), counts))
 
         def join(state: PyTree, later: PyTree) -> Any:
             return _like(self.merge(state, later), state), None
@@ -132,7 +132,7 @@ def struct_of(leaf: Array) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
 
 
-def _arrays(fn: Callable[..., Any]) -> Callable[..., Any]:
+def _arrays(fn: Callable[..., PyTree]) -> Callable[..., PyTree]:
     return lambda *args: jtu.tree_map(jnp.asarray, fn(*args))
 
 

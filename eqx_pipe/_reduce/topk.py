@@ -1,6 +1,6 @@
 """`TopK`: the best few points."""
 
-from typing import Any
+from typing import Literal
 
 import equinox as eqx
 import jax
@@ -11,11 +11,11 @@ from jaxtyping import Array, Bool, UInt32
 from .._check import check_choice, check_int
 from .._types import PyTree
 from . import exact
-from .base import Reduction, choose, scalar
-from .extremes import Extreme, is_number
+from .base import By, Reduction, scalar, scalar_of_each
+from .extremes import Extreme, is_not_nan
 
 
-class Places(eqx.Module):
+class Best(eqx.Module):
     """How many points there were, and the best of them, the first `found` of `k`."""
 
     seen: exact.Pair
@@ -49,35 +49,33 @@ class TopK(Reduction):
     """
 
     k: int = eqx.field(static=True)
-    by: Any = None
-    mode: str = eqx.field(static=True, default="max")
+    by: By = None
+    mode: Literal["max", "min"] = eqx.field(static=True, default="max")
 
     def __check_init__(self):
         check_int("TopK", "k", self.k, 1)
         check_choice("TopK", "mode", self.mode, ("max", "min"))
 
-    def init(self, struct: PyTree) -> Places:
+    def init(self, struct: PyTree) -> Best:
         dtype = scalar("TopK", self.by, struct).dtype
         words = jnp.zeros(self.k, jnp.uint32)
         found, value = jnp.zeros(self.k, bool), jnp.zeros(self.k, dtype)
-        return Places(exact.zero((), jnp.uint32), found, (words, words), value)
+        return Best(exact.zero((), jnp.uint32), found, (words, words), value)
 
-    def absorb(
-        self, state: Places, values: PyTree, ok: Bool[Array, " points"]
-    ) -> Places:
-        score = choose("TopK", self.by, values)
-        candidate = ok & is_number(score)
+    def absorb(self, state: Best, values: PyTree, ok: Bool[Array, " points"]) -> Best:
+        score = scalar_of_each("TopK", self.by, values)
+        candidate = ok & is_not_nan(score)
         positions = jnp.arange(ok.size, dtype=jnp.uint32)
         seen = (jnp.full((), ok.size, jnp.uint32), jnp.zeros((), jnp.uint32))
-        batch = Places(seen, candidate, (positions, jnp.zeros_like(positions)), score)
-        # Sorting is dear, and soon few batches have anything to add.
+        batch = Best(seen, candidate, (positions, jnp.zeros_like(positions)), score)
+        # Sorting is expensive, and soon few batches have anything to add.
         last = state.value[-1]
         better = score > last if self.mode == "max" else score < last
         worth = jnp.any(candidate & better) | ~state.found[-1]
         skipped = eqx.tree_at(lambda s: s.seen, state, exact.add(state.seen, seen))
         return jax.lax.cond(worth, lambda: self.merge(state, batch), lambda: skipped)
 
-    def merge(self, first: Places, second: Places) -> Places:
+    def merge(self, first: Best, second: Best) -> Best:
         # The later points come second, so that a stable sort keeps ties in order.
         value = jnp.concatenate([first.value, second.value])
         found = jnp.concatenate([first.found, second.found])
@@ -88,7 +86,7 @@ class TopK(Reduction):
         _, _, found, low, high, value = jax.lax.sort(
             (~found, self._rank(value), found, low, high, value), num_keys=2
         )
-        return Places(
+        return Best(
             exact.add(first.seen, second.seen),
             found[: self.k],
             (low[: self.k], high[: self.k]),
@@ -103,7 +101,7 @@ class TopK(Reduction):
         # The complement turns integers round without overflow.
         return ~value if jnp.issubdtype(value.dtype, jnp.integer) else -value
 
-    def finish(self, state: Places) -> Extreme:
+    def finish(self, state: Best) -> Extreme:
         found = np.asarray(state.found)
         index = exact.on_host(state.index, jnp.int32)
         return Extreme(index[found], np.asarray(state.value)[found])
