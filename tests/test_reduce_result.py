@@ -36,7 +36,7 @@ def fn(x):
         (lambda: ep.Mean(by=3), TypeError, "`by` is 3"),
     ],
 )
-def test_wrong_reducers(make, kind, text):
+def test_wrong_reducers(make, kind, text, unchecked):
     with pytest.raises(kind, match=text):
         ep.sweep(fn, SPACE, reduce=make())
 
@@ -51,7 +51,7 @@ def test_wrong_reducers(make, kind, text):
         (lambda: ep.Histogram(10), "range="),
     ],
 )
-def test_wrong_settings(make, text):
+def test_wrong_settings(make, text, unchecked):
     with pytest.raises(ValueError, match=text):
         make()
 

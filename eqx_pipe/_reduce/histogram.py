@@ -92,9 +92,7 @@ class Histogram(Reduction):
         return Counts(counts[1:-2], edges, int(counts[0]), int(counts[-2]))
 
 
-def _edges(
-    bins: ArrayLike | Sequence[ArrayLike], range: ArrayLike | Sequence[ArrayLike] | None
-) -> np.ndarray:
+def _edges(bins: Any, range: Any) -> np.ndarray:
     if range is not None:
         check_int("Histogram", "bins", bins, 1)
         edges = np.linspace(*_as_ends(range), int(bins) + 1)
