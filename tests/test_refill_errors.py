@@ -7,7 +7,7 @@ import eqx_pipe as ep
 
 
 @pytest.mark.parametrize("name", ["init", "cond", "body", "out"])
-def test_what_cannot_be_called_is_an_error(name):
+def test_what_cannot_be_called_is_an_error(name, unchecked):
     four = dict.fromkeys(("init", "cond", "body", "out"), lambda *args: args[-1])
     with pytest.raises(TypeError, match=f"`{name}` is 3 .*Give four functions"):
         ep.refill(**{**four, name: 3})

@@ -1,14 +1,14 @@
 """`refill`: a loop whose finished lanes get new points."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
-import numpy as np
 from jax import lax
+from jaxtyping import Array, Bool
 
 from .._errors import StructureError, describe_value, message
 from .._tree import as_arrays, can_be_traced, differences
@@ -19,8 +19,18 @@ from . import batch as _batch  # noqa: F401
 from . import derivative as _derivative  # noqa: F401
 from .loop import loop, struct
 
+Point = TypeVar("Point")
+Output = TypeVar("Output")
 
-def refill(init: Any, cond: Any, body: Any, out: Any) -> Callable[[PyTree], PyTree]:
+
+def refill(
+    # Not a type variable for the carry: to begin with `0` and go on with an array is
+    # right, and a type checker would object.
+    init: Callable[[Point], PyTree],
+    cond: Callable[[Point, PyTree], Bool[Array, ""] | bool],
+    body: Callable[[Point, PyTree], PyTree],
+    out: Callable[[Point, PyTree], Output],
+) -> Callable[[Point], Output]:
     """A function of a point with a loop that does not hold up other points.
 
     Alone it is a `while_loop`:
@@ -88,29 +98,32 @@ def refill(init: Any, cond: Any, body: Any, out: Any) -> Callable[[PyTree], PyTr
                 )
             )
 
-    def refilled(point: PyTree) -> PyTree:
-        first = as_arrays(init(point))
-        return out(point, _run(cond, body, point, first))
+    def refilled(point: Point) -> Output:
+        return out(point, _last_carry(cond, body, point, as_arrays(init(point))))
 
     return refilled
 
 
-def _run(cond: Any, body: Any, point: PyTree, first: PyTree) -> PyTree:
-    """The last carry."""
+def _last_carry(
+    cond: Callable[..., object],
+    body: Callable[..., PyTree],
+    point: PyTree,
+    first: PyTree,
+) -> PyTree:
     arrays, others = eqx.partition(first, eqx.is_array)
     carry, structure = jtu.tree_flatten(arrays)
-    given, fixed = eqx.partition(point, can_be_traced)
-    values, point_structure = jtu.tree_flatten(given)
+    traceable, fixed = eqx.partition(point, can_be_traced)
+    values, point_structure = jtu.tree_flatten(traceable)
 
-    def whole(args: Any) -> tuple[PyTree, PyTree]:
+    def whole(args: tuple[Any, ...]) -> tuple[PyTree, PyTree]:
         point = jtu.tree_unflatten(point_structure, args[: len(values)])
         carry = jtu.tree_unflatten(structure, args[len(values) :])
         return eqx.combine(point, fixed), eqx.combine(carry, others)
 
-    def test(*args: Any) -> Any:
+    def test(*args: Any) -> list[Bool[Array, ""]]:
         return [_as_boolean(cond(*whole(args)))]
 
-    def following(*args: Any) -> PyTree:
+    def step(*args: Any) -> PyTree:
         return as_arrays(body(*whole(args)))
 
     if jax.config.jax_disable_jit:  # pyright: ignore[reportAttributeAccessIssue]
@@ -118,32 +131,33 @@ def _run(cond: Any, body: Any, point: PyTree, first: PyTree) -> PyTree:
         last = lax.while_loop(
             lambda carry: test(*values, *carry)[0],
             lambda carry: jtu.tree_leaves(
-                eqx.filter(following(*values, *carry), eqx.is_array)
+                eqx.filter(step(*values, *carry), eqx.is_array)
             ),
             carry,
         )
     else:
         values = [jnp.asarray(x) for x in values]
-        carry, step = _strong(following, values, carry, first)
-        last = loop(test, step, values, carry)
+        carry, traced = _strongly_typed(step, values, carry, first)
+        last = loop(test, traced, values, carry)
     return eqx.combine(jtu.tree_unflatten(structure, last), others)
 
 
-def _strong(
-    following: Callable[..., PyTree], values: list[Any], carry: list[Any], first: PyTree
+def _strongly_typed(
+    step: Callable[..., PyTree], values: list[Any], carry: list[Any], first: PyTree
 ) -> tuple[list[Any], ClosedJaxpr]:
     """The first carry in the dtypes of the next, and how that is computed.
 
-    `0` may turn out to be a float. `following` takes `values` and the carry.
+    `0` may turn out to be a float. `step` takes `values` and the carry.
     """
     arrays, others = eqx.partition(first, eqx.is_array)
     after, shapes = [], []
 
-    def step(*args: Any) -> list[Any]:
-        after[:] = eqx.partition(following(*args), eqx.is_array)
+    def arrays_of_step(*args: Any) -> list[Any]:
+        after[:] = eqx.partition(step(*args), eqx.is_array)
         return jtu.tree_leaves(after[0])
 
-    make: Any = jax.make_jaxpr(step, return_shape=True)
+    make: Any = jax.make_jaxpr(arrays_of_step, return_shape=True)
+    # A carry may become a float by way of another: a few rounds find all that do.
     for _ in range(3):
         traced, shapes = make(*map(struct, (*values, *carry)))
         if jtu.tree_structure(after) != jtu.tree_structure([arrays, others]):
@@ -154,7 +168,7 @@ def _strong(
             strong = [_promoted(x, y) for x, y in pairs]
             if all(x is y for x, y in zip(strong, carry, strict=True)):
                 return carry, traced
-            # Weakly typed ones, as arrays of their own dtype.
+            # The loop of JAX wants a carry that is as strongly typed as the next one.
             return strong, make(*map(struct, (*values, *strong)))[0]
         carry = [_promoted(x, y) for x, y in pairs]
     structs = jtu.tree_unflatten(jtu.tree_structure(after[0]), shapes)
@@ -172,6 +186,7 @@ def _strong(
 
 
 def _promoted(x: Any, after: Any) -> Any:
+    """A weakly typed array, as Python's numbers make them, in the next one's dtype."""
     if not getattr(x, "weak_type", False) or x.shape != after.shape:
         return x
     if jnp.issubdtype(after.dtype, jax.dtypes.prng_key):
@@ -179,11 +194,10 @@ def _promoted(x: Any, after: Any) -> Any:
     return lax.convert_element_type(x, jnp.result_type(x, after))
 
 
-def _as_boolean(found: Any) -> Any:
-    if isinstance(found, bool | np.bool_):
+def _as_boolean(found: Any) -> Bool[Array, ""]:
+    is_bool = isinstance(found, bool) or getattr(found, "dtype", None) == jnp.bool_
+    if is_bool and jnp.shape(found) == ():
         return jnp.asarray(found)
-    if getattr(found, "shape", None) == () and found.dtype == jnp.bool_:
-        return found
     raise ValueError(
         message(
             "refill",

@@ -1,6 +1,7 @@
 """The command line: `eqx-pipe demo`."""
 
 import argparse
+import contextlib
 import importlib.util
 import os
 import sys
@@ -8,7 +9,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-import jax
+import eqx_pipe as ep
 
 _NEEDED = ("matplotlib", "netCDF4", "optax", "sklearn", "xarray")
 
@@ -46,28 +47,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     if problem:
         print(f"eqx-pipe demo: {problem}", file=sys.stderr)
         return 2
-    use_all_cores()
+    _use_all_cores()
     from .job import run
 
     run(options.out, options.seed, options.quick)
     return 0
 
 
-def use_all_cores() -> None:
-    """Lets JAX see as many CPU devices as there are cores.
-
-    It has no effect once JAX runs, nor where the user has decided it by `XLA_FLAGS`.
-    """
+def _use_all_cores() -> None:
+    """Unless the user has decided it by `XLA_FLAGS`, or JAX runs already."""
     if "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", ""):
         return
-    try:
-        cores = len(os.sched_getaffinity(0))
-    except AttributeError:  # not on every system
-        cores = os.cpu_count() or 1
-    try:
-        jax.config.update("jax_num_cpu_devices", cores)
-    except RuntimeError:  # JAX runs already
-        pass
+    with contextlib.suppress(RuntimeError):
+        ep.use_cpu_devices()
 
 
 def _seed(text: str) -> int:

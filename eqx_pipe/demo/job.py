@@ -3,11 +3,11 @@
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import equinox as eqx
 import jax
 import numpy as np
+from xarray import Dataset
 
 import eqx_pipe as ep
 
@@ -72,7 +72,7 @@ def _train_once(
     print(f"   Validation accuracy {accuracy:.1%}, in {seconds}.")
 
 
-def _sweep(digits: Digits, size: Size, seed: int) -> Any:
+def _sweep(digits: Digits, size: Size, seed: int) -> Dataset:
     devices = jax.local_device_count()
     print(
         f"\n2. A sweep of {size.num_trainings} trainings: {size.learning_rates} "

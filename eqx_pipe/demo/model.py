@@ -1,14 +1,12 @@
 """The pipeline that the demo trains: from an image to ten scores."""
 
-from typing import Any
-
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 import eqx_pipe as ep
 
-from .._types import Key
+from .._types import Key, PyTree
 
 Image = Float[Array, "height width"]
 
@@ -42,6 +40,6 @@ def make_model(*, key: Key) -> ep.Stage:
     )
 
 
-def mixture(model: Any) -> Float[Array, " views"]:
+def mixture(model: PyTree) -> Float[Array, " views"]:
     """The weights of blur, edges and identity in a pipeline of `make_model`."""
     return model["views"].weights

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import equinox as eqx
+from xarray import Dataset
 
 import eqx_pipe as ep
 
@@ -44,7 +45,7 @@ def save_diagram(path: Path, model: ep.Stage) -> None:
     path.write_text(f"```mermaid\n{ep.draw(model)}\n```\n")
 
 
-def save_picture(path: Path, table: Any, best: Setting) -> None:
+def save_picture(path: Path, table: Dataset, best: Setting) -> None:
     """A heat map of validation accuracy over learning rate and weight decay."""
     # Without pyplot, which would look for a window system.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -67,7 +68,7 @@ def save_picture(path: Path, table: Any, best: Setting) -> None:
     FigureCanvasAgg(figure).print_png(path)
 
 
-def save(out: Path, table: Any, model: ep.Stage, best: Setting) -> None:
+def save(out: Path, table: Dataset, model: ep.Stage, best: Setting) -> None:
     """Everything that the demo leaves in its folder."""
     table.to_netcdf(out / RESULT)
     save_picture(out / PICTURE, table, best)

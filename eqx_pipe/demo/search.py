@@ -1,9 +1,10 @@
 """The sweep over trainings, and the choice of the best setting."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
+from xarray import Dataset
 
 import eqx_pipe as ep
 
@@ -45,7 +46,7 @@ def search(digits: Digits, size: Size, seed: int) -> ep.SweepResult:
     )
 
 
-def choose(table: Any) -> tuple[Setting, float]:
+def choose(table: Dataset) -> tuple[Setting, float]:
     """The best setting by validation accuracy, and that accuracy.
 
     Learning rate and weight decay are chosen by the mean over the seeds, which is less

@@ -15,10 +15,14 @@ from .model import make_model
 
 BATCH_SIZE = 64
 
+Carry = tuple[ep.Stage, optax.OptState]
+"""What a training goes on with: the pipeline and the optimizer's state."""
+
 
 class Setting(NamedTuple):
     """What a training depends on. With axes for numbers, it is a space of settings."""
 
+    # `Any`: a number, an array, a tracer or an axis, as the case may be.
     learning_rate: Any
     weight_decay: Any
     seed: Any
@@ -49,15 +53,13 @@ def train(
         weight_decay=setting.weight_decay,
     )
 
-    def loss(model: Any, batch: Images) -> Float[Array, ""]:
-        return loss_and_accuracy(model, batch)[0]
-
-    def step(carry: Any, batch: Images) -> tuple[Any, Float[Array, ""]]:
+    def step(carry: Carry, batch: Images) -> tuple[Carry, Float[Array, ""]]:
         model, state = carry
-        value, gradient = eqx.filter_value_and_grad(loss)(model, batch)
+        gradient_of = eqx.filter_value_and_grad(loss_and_accuracy, has_aux=True)
+        (loss, _), gradient = gradient_of(model, batch)
         params = eqx.filter(model, eqx.is_inexact_array)
         updates, state = optimizer.update(gradient, state, params)
-        return (eqx.apply_updates(model, updates), state), value
+        return (eqx.apply_updates(model, updates), state), loss
 
     start = (model, optimizer.init(eqx.filter(model, eqx.is_inexact_array)))
     cursor = loader.init(data_key)
