@@ -82,6 +82,7 @@ def derive(fun: Function, struct: tuple[PyTree, PyTree], mesh: Mesh) -> Program:
         return dynamic
 
     whole = NamedSharding(mesh, P())
+    # Inputs that `fun` does not read are kept: each has an entry in `input_shardings`.
     anchor = jax.ShapeDtypeStruct((), jnp.float32, sharding=whole)
     traced = jax.jit(flat, keep_unused=True).trace(anchor, *arrays)
     text, compiled = str(traced.jaxpr), None

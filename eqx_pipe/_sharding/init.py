@@ -109,6 +109,7 @@ def compile_maker(
         others.append(rest)
         return arrays
 
+    # Compiled at once, since `others` are known only when it has been traced.
     compiled = jax.jit(make, out_shardings=shardings).lower(inputs).compile()
     return Maker(compiled, inputs, others[0])
 

@@ -83,7 +83,8 @@ def _program(
         )
 
     inputs = params, arrays, state, key
-    # What the stage gives on one device, to fit the specs to it.
+    # What the stage gives on one device, to fit the specs to it. Not checked: the specs
+    # are not known yet, and `P()` would be refused for outputs that differ by device.
     struct, _ = jax.eval_shape(mapped(P(), False), *inputs)
     outputs = output_specs(struct, stage.out_specs)
     y, state = mapped(outputs, stage.check_vma)(*inputs)

@@ -99,6 +99,7 @@ def no_context() -> AbstractContextManager[object]:
     if jax.sharding.get_abstract_mesh().empty or is_staged():
         return contextlib.nullcontext()
     try:
+        # `set_mesh` takes no None. This is the mesh that JAX has where none is set.
         return jax.set_mesh(Mesh(np.empty((), object), ()))
     except ValueError:  # under `grad` or `vmap`
         return contextlib.nullcontext()
@@ -114,6 +115,7 @@ def is_staged() -> bool:
 
     `grad` and `vmap` alone compute as they go.
     """
+    # JAX has no public question for it. A constant is traced only where all is.
     return isinstance(jax.lax.add(np.float32(0), np.float32(0)), Tracer)
 
 

@@ -72,6 +72,7 @@ def _sharded_init(
                     "`initial_batch` instead.",
                 )
             )
+        # Made in shards they would draw other numbers: made whole, then split.
         if any(map(draws_by_sharding, jtu.tree_leaves((args, kwargs)))):
             return _put(init(*args, **kwargs), shardings[0])
         return compile_maker(init, args, kwargs, shardings[0])()

@@ -39,6 +39,7 @@ def pair(
 ) -> tuple[list[LeafSpec], PyTreeDef]:
     """Every leaf of `tree` with its spec, and the structure of `tree`."""
     leaves, structure = jtu.tree_flatten_with_path(tree)
+    # A model with specs for arrays, as `tree_at` makes it, can often be called, too.
     if callable(specs) and not isinstance(specs, eqx.Module):
         return _by_function(function, leaves, specs), structure
     spec_leaves, spec_structure = jtu.tree_flatten_with_path(

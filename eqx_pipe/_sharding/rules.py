@@ -152,6 +152,7 @@ class AxisRules(eqx.Module):
         found: dict[str, tuple[str, ...]] = {}
         owner: dict[str, str] = {}
         log = []
+        # The order is that of the pairs, not of the array's axes: as in Flax's rules.
         for name, axes in self.pairs:
             if name not in names:
                 continue

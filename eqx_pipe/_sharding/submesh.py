@@ -82,6 +82,7 @@ def _on_mesh(stage: StageLike, mesh: Mesh) -> StageLike:
     def move(leaf: object) -> object:
         if isinstance(leaf, Tracer) or not isinstance(leaf, jax.Array):
             return leaf
+        # What is not committed is where it is by default, and JAX may move it.
         there = leaf.committed and leaf.sharding.device_set == devices
         return leaf if there else shard(leaf, mesh, None)
 
