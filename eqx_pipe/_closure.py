@@ -14,6 +14,7 @@ import jax
 import jax.tree_util as jtu
 
 from ._tree import join_path, leaf_text, path_name
+from ._values import Same
 
 JITTED = type(jax.jit(lambda: None))
 IsLeaf = Callable[[Any], bool]
@@ -34,21 +35,17 @@ class Held(NamedTuple):
     holder: Any
 
 
-class Fixed:
+class Fixed(Same):
     """A value that a pytree does not show, on purpose; see `frozen`.
 
     Compared by identity, as functions are, so that a program which holds it is compiled
     once.
     """
 
-    def __init__(self, value: Any):
-        self.value = value
-
-    def __eq__(self, other: Any) -> bool:
-        return isinstance(other, Fixed) and other.value is self.value
-
-    def __hash__(self) -> int:
-        return id(self.value)
+    @property
+    def value(self) -> Any:
+        """The value itself."""
+        return self.values[0]
 
     def __repr__(self) -> str:
         return f"frozen {leaf_text(self.value)}"
@@ -145,7 +142,7 @@ def _from_callable(
         return
     seen[mark] = fn  # kept alive, so that no other object gets its identity
     names = _names_in(fn)
-    for kind, name, value in _contents(fn):
+    for kind, name, value in contents(fn):
         if not isinstance(value, _PLAIN):
             item = Held(kind, (*path, name), value, fn)
             yield from _from_value(item, names, seen)
@@ -179,8 +176,11 @@ def _identity(value: Any) -> Any:
     return id(value)
 
 
-def _contents(fn: Any) -> Iterator[tuple[str, str, Any]]:
-    """What a callable holds directly: in which way, by which name, the value."""
+def contents(fn: Any, plain: bool = False) -> Iterator[tuple[str, str, Any]]:
+    """What a callable holds directly: in which way, by which name, the value.
+
+    Numbers and text among the globals of its code are given only if `plain`.
+    """
     if isinstance(fn, ft.partial):
         for i, value in enumerate(fn.args):
             yield "partial argument", str(i), value
@@ -189,16 +189,16 @@ def _contents(fn: Any) -> Iterator[tuple[str, str, Any]]:
         yield "", "func", fn.func
     elif isinstance(fn, types.MethodType):
         yield "", "__self__", fn.__self__
-        yield from _contents(fn.__func__)
+        yield from contents(fn.__func__, plain)
     elif isinstance(fn, types.FunctionType):
-        yield from _of_function(fn)
+        yield from _of_function(fn, plain)
     else:  # `jax.jit(f)`, or an object with a method `__call__`
         yield "", "__wrapped__", getattr(fn, "__wrapped__", None)
         for name, value in _attributes(fn, _names_in(fn)):
             yield "attribute", name, value
 
 
-def _of_function(fn: types.FunctionType) -> Iterator[tuple[str, str, Any]]:
+def _of_function(fn: types.FunctionType, plain: bool) -> Iterator[tuple[str, str, Any]]:
     wrapped = fn.__dict__.get("__wrapped__")
     if wrapped is not None:
         yield "", "__wrapped__", wrapped
@@ -207,7 +207,7 @@ def _of_function(fn: types.FunctionType) -> Iterator[tuple[str, str, Any]]:
     for name, value in defaults(fn).items():
         yield "default", name, value
     if not _is_library(fn.__code__.co_filename):
-        yield from _globals(fn)
+        yield from _globals(fn, plain)
 
 
 def cells(fn: Any) -> dict[str, Any]:
@@ -230,12 +230,12 @@ def defaults(fn: types.FunctionType) -> dict[str, Any]:
     return {**dict(zip(named, given, strict=True)), **(fn.__kwdefaults__ or {})}
 
 
-def _globals(fn: types.FunctionType) -> Iterator[tuple[str, str, Any]]:
-    for name in _code_names(fn.__code__):
+def _globals(fn: types.FunctionType, plain: bool) -> Iterator[tuple[str, str, Any]]:
+    for name in code_names(fn.__code__):
         value = fn.__globals__.get(name)
-        if isinstance(value, _PLAIN) or _is_library_function(value):
+        if isinstance(value, _PLAIN) and not plain or _is_library_function(value):
             continue
-        if name in _global_names(fn.__code__):  # dear, so asked last
+        if name in _global_names(fn.__code__):  # expensive, so asked last
             yield "global", name, value
 
 
@@ -267,13 +267,14 @@ def _names_in(fn: Any) -> tuple[str, ...]:
         fn = inspect.getattr_static(type(fn), "__call__", None)
     fn = getattr(fn, "__func__", fn)
     code = getattr(fn, "__code__", None)
-    return () if code is None else _code_names(code)
+    return () if code is None else code_names(code)
 
 
 @ft.lru_cache(1024)
-def _code_names(code: types.CodeType) -> tuple[str, ...]:
+def code_names(code: types.CodeType) -> tuple[str, ...]:
+    """The names that code, and code inside of it, looks up."""
     inner = [c for c in code.co_consts if isinstance(c, types.CodeType)]
-    return tuple(dict.fromkeys(code.co_names + sum(map(_code_names, inner), ())))
+    return tuple(dict.fromkeys(code.co_names + sum(map(code_names, inner), ())))
 
 
 @ft.lru_cache(1024)

@@ -4,16 +4,18 @@ from typing import Any
 
 
 class Same:
-    """Equal only to a wrapper of the very same object, which it keeps alive."""
+    """Equal only to a wrapper of the very same objects, which it keeps alive."""
 
-    def __init__(self, value: Any):
-        self.value = value
+    def __init__(self, *values: object):
+        self.values = values
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Same) and self.value is other.value
+        if not isinstance(other, Same) or type(other) is not type(self):
+            return False
+        return list(map(id, self.values)) == list(map(id, other.values))
 
     def __hash__(self) -> int:
-        return id(self.value)
+        return hash(tuple(map(id, self.values)))
 
 
 def as_hashable(value: Any) -> Any:

@@ -3,11 +3,8 @@
 import jax
 from jax import lax
 
-from eqx_pipe._choose.dependence import (
-    depends_on,
-    may_loop_or_call_back,
-    used_inputs,
-)
+from eqx_pipe._choose.dependence import depends_on, used_inputs
+from eqx_pipe._jaxprs.table import may_loop_or_call_back
 
 
 def test_what_outputs_depend_on_and_which_inputs_are_used():

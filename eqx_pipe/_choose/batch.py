@@ -28,20 +28,16 @@ import equinox.internal as eqxi
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.core import eval_jaxpr
 from jax.custom_derivatives import SymbolicZero
 from jax.interpreters import batching
 from jaxtyping import Array, Bool
 
+from .._jaxprs.jaxpr import as_function, trace
+from .._jaxprs.table import is_elementwise, may_loop_or_call_back
 from .._types import ClosedJaxpr
 from .borrow import borrow, lane_in, spread
-from .dependence import (
-    depends_on,
-    is_elementwise,
-    may_loop_or_call_back,
-    used_inputs,
-)
-from .primitive import bind, choose_p, trace, zeros
+from .dependence import depends_on, used_inputs
+from .primitive import bind, choose_p, zeros
 
 
 def _batch(
@@ -64,7 +60,7 @@ def _batch(
         branch: ClosedJaxpr, batched: Sequence[bool], out_batched: Sequence[bool]
     ) -> Any:
         return jax.vmap(
-            ft.partial(eval_jaxpr, branch.jaxpr, branch.consts),
+            as_function(branch),
             in_axes=[0 if b else None for b in batched],
             out_axes=[0 if b else None for b in out_batched],
             axis_name=axis_data.name,

@@ -22,6 +22,8 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 from jaxtyping import Array, Bool
 
+from .._jaxprs.table import TABLE, Entry
+
 borrow_p = Primitive("eqx_pipe_borrow")
 cut_p = Primitive("eqx_pipe_cut")
 
@@ -85,6 +87,8 @@ def _cut_transpose(cotangent: Any, mask: Any, x: Any) -> Any:
 
 
 for _primitive in (borrow_p, cut_p):
+    # Whose lane is taken depends on the mask, but only of what differs itself.
+    TABLE[_primitive.name] = Entry("operation", flow=lambda _, __, marks: marks[1:])
     _primitive.def_impl(_identity)
     _primitive.def_abstract_eval(_identity)
     mlir.register_lowering(

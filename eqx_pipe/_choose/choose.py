@@ -15,11 +15,12 @@ from jax.extend.core import jaxpr_as_fun
 from jaxtyping import Array, Bool, Int
 
 from .._errors import StructureError, message
+from .._jaxprs.jaxpr import hoist, open_jaxpr, trace
 from .._tree import differences
 from .._types import ClosedJaxpr, PyTree
 from . import batch as batch  # registers its rules
 from . import derivative as derivative
-from .primitive import bind, trace
+from .primitive import bind
 
 
 class Like(NamedTuple):
@@ -63,7 +64,8 @@ def choose(
     same = _handed_on([t.jaxpr for t in traced])
     changed = [k for k, place in enumerate(same) if place is None]
     jaxprs = [_changed_outputs(t.jaxpr, changed, dtypes, leaves) for t in traced]
-    constants, jaxprs = _share_constants(jaxprs, leaves)
+    # What the branches close over (parameters, tracers) becomes operands.
+    constants, jaxprs = hoist(jaxprs, leaves)
     chosen = iter(bind(index, [*constants, *leaves], jaxprs))
     outputs = [next(chosen) if place is None else leaves[place] for place in same]
     # Evaluated outside jit, a constant output comes as a NumPy scalar.
@@ -111,7 +113,7 @@ def _trace_branch(
 
     def flat(*leaves: Any) -> Any:
         out = branch(*eqx.combine(jtu.tree_unflatten(structure, leaves), static))
-        out = jtu.tree_map(lambda y: jnp.asarray(y) if _is_number(y) else y, out)
+        out = jtu.tree_map(lambda y: jnp.asarray(y) if _is_host_number(y) else y, out)
         arrays, rest = eqx.partition(out, eqx.is_array)
         out_leaves, out_structure = jtu.tree_flatten(arrays)
         kept[:] = [out_structure, rest]
@@ -120,7 +122,7 @@ def _trace_branch(
     return _Traced(trace(flat, *leaves), *kept)
 
 
-def _is_number(y: Any) -> bool:
+def _is_host_number(y: Any) -> bool:
     return isinstance(y, bool | int | float | complex | np.generic | np.ndarray)
 
 
@@ -183,7 +185,7 @@ def _handed_on(jaxprs: Sequence[ClosedJaxpr]) -> list[int | None]:
     """
 
     def places(jaxpr: ClosedJaxpr) -> list[int | None]:
-        inner: Any = getattr(jaxpr, "jaxpr", jaxpr)
+        inner, _ = open_jaxpr(jaxpr)
         inputs = {id(v): k for k, v in enumerate(inner.invars)}
         return [inputs.get(id(v)) for v in inner.outvars]
 
@@ -211,23 +213,3 @@ def _changed_outputs(
         return [lax.convert_element_type(outputs[k], dtypes[k]) for k in changed]
 
     return trace(function, *leaves)
-
-
-def _share_constants(
-    jaxprs: Sequence[ClosedJaxpr], leaves: Sequence[Any]
-) -> tuple[list[Any], list[ClosedJaxpr]]:
-    """Turns what the branches close over (parameters, tracers) into operands."""
-    constants = list({id(c): c for j in jaxprs for c in j.consts}.values())
-    place = {id(c): k for k, c in enumerate(constants)}
-    count = len(constants)
-
-    def opened(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
-        where = [place[id(c)] for c in jaxpr.consts]
-
-        def function(*args: Any) -> Any:
-            closed = ClosedJaxpr(jaxpr.jaxpr, [args[k] for k in where])
-            return jaxpr_as_fun(closed)(*args[count:])
-
-        return trace(function, *constants, *leaves)
-
-    return constants, [opened(j) for j in jaxprs]

@@ -13,13 +13,13 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
-from jax.core import eval_jaxpr
-from jax.extend.core import Literal, jaxpr_as_fun
+from jax.extend.core import jaxpr_as_fun
 from jax.interpreters import ad
 
+from .._jaxprs.jaxpr import as_function, is_literal, trace
 from .._types import ClosedJaxpr
 from .dependence import used_inputs
-from .primitive import bind, choose_p, trace, zeros
+from .primitive import bind, choose_p, zeros
 
 
 class _Linearized(NamedTuple):
@@ -89,10 +89,10 @@ def _linearize(
     positions, sources = [], []
     for position, variable in enumerate(traced.jaxpr.outvars[num_out:], num_out):
         name = id(variable)
-        if not isinstance(variable, Literal) and name in arguments:
+        if not is_literal(variable) and name in arguments:
             sources.append(("operand", arguments[name]))
             continue
-        if isinstance(variable, Literal) or name not in kept:
+        if is_literal(variable) or name not in kept:
             kept[name] = len(positions)
             positions.append(position)
         sources.append(("saved", kept[name]))
@@ -209,7 +209,7 @@ def _backward(
                 next(tangents) if m else None if is_linear else next(values)
                 for m, is_linear in zip(moves, linear, strict=True)
             ]
-            outputs = eval_jaxpr(branch.jaxpr, branch.consts, *full)
+            outputs = as_function(branch)(*full)
             return [y for y, a in zip(outputs, alive, strict=True) if a]
 
         moved = iter(())

@@ -19,9 +19,13 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 from jax import lax
-from jax.extend.core import Primitive, jaxpr_as_fun
+from jax.extend.core import JaxprEqn, Primitive, jaxpr_as_fun
 from jax.interpreters import mlir
 
+from .._jaxprs.evaluate import Body
+from .._jaxprs.flow import Flow
+from .._jaxprs.jaxpr import hoist, trace
+from .._jaxprs.table import TABLE, Entry
 from .._types import ClosedJaxpr, PyTree
 
 choose_p = Primitive("eqx_pipe_choose")
@@ -51,12 +55,6 @@ def bind(
         owners=tuple(owners),
         num_linear=num_linear,
     )
-
-
-def trace(function: Any, *examples: Any) -> ClosedJaxpr:
-    """The jaxpr of a function of arrays, for arguments like the examples."""
-    make: Any = jax.make_jaxpr(function)
-    return make(*examples)
 
 
 def _as_varying(
@@ -150,3 +148,25 @@ def _abstract(index: Any, *operands: Any, branches: Any, **_: Any) -> Any:
 
 
 mlir.register_lowering(choose_p, mlir.lower_fun(_switch, multiple_results=True))
+
+
+def _remake(eqn: JaxprEqn, bodies: list[Body], inputs: list[Any]) -> list[Any]:
+    index, *operands = inputs
+    given, branches = hoist([trace(body, *operands) for body in bodies], operands)
+    params = eqn.params
+    return bind(
+        index, [*given, *operands], branches, params["owners"], params["num_linear"]
+    )
+
+
+def _flow(flow: Flow, eqn: JaxprEqn, marks: list[bool]) -> list[bool]:
+    """As for `lax.switch`; an output that one branch owns is not selected."""
+    found = [flow.run(branch, marks[1:]) for branch in eqn.params["branches"]]
+    pairs = zip(eqn.params["owners"], zip(*found, strict=True), strict=True)
+    return [
+        marks[0] or any(column) if owner is None else column[owner]
+        for owner, column in pairs
+    ]
+
+
+TABLE[choose_p.name] = Entry("branches", ("branches",), remake=_remake, flow=_flow)

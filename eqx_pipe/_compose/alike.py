@@ -5,13 +5,14 @@ from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
-import jax
 import jax.tree_util as jtu
 import numpy as np
 from jax.core import Tracer
-from jax.extend.core import Jaxpr, Literal
+from jax.extend.core import JaxprEqn
 
-from .._choose.dependence import equations
+from .._jaxprs.flow import Flow
+from .._jaxprs.jaxpr import trace, within
+from .._jaxprs.table import kind
 from .._tree import leaves_with_names
 from .._types import Key
 
@@ -38,10 +39,10 @@ def same_draws(make: Callable[[Key], Any], stage: Any, key: Any) -> list[str]:
     try:
         with warnings.catch_warnings():  # of which the user has been told already
             warnings.simplefilter("ignore")
-            jaxpr = jax.make_jaxpr(arrays)(key).jaxpr
+            jaxpr = trace(arrays, key)
     except Exception:  # it looks at values, which this trace does not have
         return []
-    drawn = _drawn(jaxpr, [False] * len(jaxpr.invars))
+    drawn = _Drawn().run(jaxpr, [False])
     return [
         name
         for (name, _), suspect, random in zip(named, suspects, drawn, strict=True)
@@ -67,35 +68,12 @@ def _is_uniform(x: Any) -> bool:
     return bool(np.all(values == values[:1]))
 
 
-def _drawn(jaxpr: Jaxpr, given: list[bool]) -> list[bool]:
-    """For each output of a jaxpr, whether random bits went into it."""
-    drawn = {v for v, is_drawn in zip(jaxpr.invars, given, strict=True) if is_drawn}
+class _Drawn(Flow):
+    """Marks what random bits went into."""
 
-    def is_drawn(atom: Any) -> bool:
-        return not isinstance(atom, Literal) and atom in drawn
-
-    for eqn in jaxpr.eqns:
-        inputs = [is_drawn(v) for v in eqn.invars]
-        inner = getattr(eqn.params.get("jaxpr"), "jaxpr", eqn.params.get("jaxpr"))
-        if eqn.primitive.name in ("jit", "pjit") and isinstance(inner, Jaxpr):
-            outputs = _drawn(inner, inputs)
-        else:
-            outputs = [any(inputs) or _draws(eqn)] * len(eqn.outvars)
-        drawn.update(v for v, is_ in zip(eqn.outvars, outputs, strict=True) if is_)
-    return [is_drawn(v) for v in jaxpr.outvars]
-
-
-def _draws(eqn: Any) -> bool:
-    """Whether an equation, or one inside of it, makes random bits."""
-    inner = [j for value in eqn.params.values() for j in _jaxprs(value)]
-    names = {
-        eqn.primitive.name,
-        *(e.primitive.name for j in inner for e in equations(j)),
-    }
-    return not names.isdisjoint(_RANDOM)
-
-
-def _jaxprs(value: Any) -> list[Jaxpr]:
-    values = value if isinstance(value, tuple | list) else (value,)
-    opened = (getattr(v, "jaxpr", v) for v in values)
-    return [v for v in opened if isinstance(v, Jaxpr)]
+    def equation(self, eqn: JaxprEqn, marks: list[bool]) -> list[bool]:
+        # Into a call it looks for which outputs are drawn; all of another equation are.
+        if kind(eqn) == "call":
+            return self.through(eqn, marks)
+        draws = any(inner.primitive.name in _RANDOM for inner in within(eqn))
+        return [any(marks) or draws] * len(eqn.outvars)

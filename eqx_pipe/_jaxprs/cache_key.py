@@ -24,26 +24,7 @@ from jax.core import Tracer
 
 from .._values import Same
 from .jaxpr import is_jaxpr, is_literal, open_jaxpr
-
-# Equations that `evaluate` can take apart, and where their jaxprs are. Arrays that are
-# closed over inside of them are handed in from outside like all others.
-_BODIES = {
-    "jit": ("jaxpr",),
-    "custom_jvp_call": ("call_jaxpr",),
-    "custom_vjp_call": ("call_jaxpr",),
-    "scan": ("jaxpr",),
-    "while": ("cond_jaxpr", "body_jaxpr"),
-    "cond": ("branches",),
-    "remat2": ("jaxpr",),
-    "eqx_pipe_refill": ("cond", "body"),
-    "eqx_pipe_choose": ("branches",),
-}
-_IGNORED = {
-    "jit": {"name", "ctx_mesh"},
-    "custom_jvp_call": {"jvp_jaxpr_fun"},
-    "custom_vjp_call": {"fwd_jaxpr_thunk", "bwd", "out_trees"},
-}
-
+from .table import bodies, entry
 
 _PLAIN = (bool, int, str, bytes, type)
 _NO_EFFECTS: frozenset[str] = frozenset()
@@ -104,21 +85,6 @@ def identify(jaxpr: Any) -> Program:
     return Program(CacheKey(parts), constants, callbacks)
 
 
-def bodies(eqn: Any) -> list[Any]:
-    """The jaxprs of an equation that can be taken apart, in a fixed order."""
-    found = []
-    for name in _BODIES.get(eqn.primitive.name, ()):
-        value = eqn.params[name]
-        found += value if isinstance(value, tuple) else [value]
-    return found
-
-
-def num_constants(jaxpr: Any) -> int:
-    """How many arrays a jaxpr closes over, in itself and in what can be taken apart."""
-    inner = (body for eqn in open_jaxpr(jaxpr)[0].eqns for body in bodies(eqn))
-    return len(open_jaxpr(jaxpr)[1]) + sum(map(num_constants, inner))
-
-
 def _jaxpr(
     closed: Any, constants: list[Any] | None, callbacks: list[tuple[Any, Any]]
 ) -> Any:
@@ -141,10 +107,11 @@ def _jaxpr(
         constants += consts
     equations = []
     for eqn in jaxpr.eqns:
-        ignored = _IGNORED.get(eqn.primitive.name, ())
-        params = [_body(eqn, body, constants, callbacks) for body in bodies(eqn)]
+        inner, known = bodies(eqn), entry(eqn)
+        params: list[Any] = [_body(eqn, b, constants, callbacks) for b in inner]
+        skipped = known.aside.union(known.bodies if inner else ()) if known else ()
         for name, value in sorted(eqn.params.items()):
-            if name in ignored or name in _BODIES.get(eqn.primitive.name, ()):
+            if name in skipped:
                 continue
             if name == "rule" and eqn.primitive.name == "custom_vmap_call":
                 # It runs when the program is compiled, and may look at anything.

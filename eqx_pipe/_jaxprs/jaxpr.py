@@ -3,6 +3,8 @@
 JAX 0.12 has one class for jaxprs, open or closed, where 0.10 and 0.11 have two.
 """
 
+import contextlib
+import functools as ft
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -39,12 +41,22 @@ def sub_jaxprs(eqn: JaxprEqn) -> Iterator[Any]:
                 yield item
 
 
-def equations(jaxpr: Any) -> Iterator[Any]:
+def within(eqn: JaxprEqn) -> Iterator[JaxprEqn]:
+    """An equation, and all those inside of it, however deep."""
+    yield eqn
+    for inner in sub_jaxprs(eqn):
+        yield from equations(inner)
+
+
+def equations(jaxpr: Any) -> Iterator[JaxprEqn]:
     """All equations of a jaxpr, however deep: each before those inside of it."""
     for eqn in open_jaxpr(jaxpr)[0].eqns:
-        yield eqn
-        for inner in sub_jaxprs(eqn):
-            yield from equations(inner)
+        yield from within(eqn)
+
+
+def axis_names(holder: Any) -> set[Any]:
+    """The named axes of `vmap` and `shard_map` that a jaxpr or equation looks along."""
+    return {getattr(effect, "name", None) for effect in holder.effects} - {None}
 
 
 def trace(function: Callable[..., Any], *examples: Any) -> ClosedJaxpr:
@@ -53,22 +65,53 @@ def trace(function: Callable[..., Any], *examples: Any) -> ClosedJaxpr:
     return make(*examples)
 
 
-def as_function(jaxpr: ClosedJaxpr) -> Callable[..., list[Any]]:
-    """A jaxpr as a function from arrays to a list of arrays."""
-    inner, consts = open_jaxpr(jaxpr)
-    return lambda *args: jax.core.eval_jaxpr(inner, consts, *args)
+def as_function(
+    jaxpr: ClosedJaxpr, consts: Sequence[Any] | None = None
+) -> Callable[..., list[Any]]:
+    """A jaxpr as a function from arrays to a list of arrays.
+
+    `consts` are arrays in the place of those that it closes over.
+    """
+    inner, own = open_jaxpr(jaxpr)
+    return ft.partial(jax.core.eval_jaxpr, inner, own if consts is None else consts)
+
+
+def hoist(
+    jaxprs: Sequence[ClosedJaxpr],
+    examples: Sequence[Any],
+    example_of: Callable[[Any], Any] = lambda x: x,
+) -> tuple[list[Any], list[ClosedJaxpr]]:
+    """What jaxprs close over, and jaxprs that take all of it before their inputs.
+
+    They are traced for inputs like the examples, and for what `example_of` makes of the
+    arrays that are closed over.
+    """
+    constants = list({id(c): c for j in jaxprs for c in j.consts}.values())
+    place = {id(c): k for k, c in enumerate(constants)}
+
+    def run(jaxpr: ClosedJaxpr, *args: Any) -> list[Any]:
+        own = [args[place[id(c)]] for c in jaxpr.consts]
+        return as_function(jaxpr, own)(*args[len(constants) :])
+
+    given = [*map(example_of, constants), *examples]
+    return constants, [trace(ft.partial(run, jaxpr), *given) for jaxpr in jaxprs]
 
 
 def rebind(
-    eqn: JaxprEqn, inputs: Sequence[Any], params: dict[str, Any] | None = None
+    eqn: JaxprEqn,
+    inputs: Sequence[Any],
+    params: dict[str, Any] | None = None,
+    in_context: bool = True,
 ) -> list[Any]:
     """The outputs of an equation for other inputs, and perhaps with other parameters.
 
-    In the context in which it was traced (`jax.threefry_partitionable`, `compute_on`).
+    The context is that in which it was traced (`jax.threefry_partitionable`,
+    `compute_on`, the user's mesh).
     """
     primitive: Any = eqn.primitive
+    # Among the parameters of `custom_jvp` and the like are functions to be made anew.
     given = primitive.get_bind_params(eqn.params if params is None else params)
-    with eqn.ctx.manager:
+    with eqn.ctx.manager if in_context else contextlib.nullcontext():
         outputs = primitive.bind(*inputs, **given)
     return list(outputs) if primitive.multiple_results else [outputs]
 
@@ -78,16 +121,17 @@ def interpret(
     inputs: Sequence[Any],
     rule: Callable[[Any, list[Any]], Sequence[Any]],
     constant: Callable[[Any], Any] = lambda x: x,
+    consts: Sequence[Any] | None = None,
 ) -> list[Any]:
     """The outputs of a jaxpr whose equations mean what `rule(eqn, inputs)` says.
 
     Values may be of any kind: arrays, marks, or arrays with something noted of them.
-    `constant` makes such a value of an array that the jaxpr holds.
+    `constant` makes such a value of an array that the jaxpr holds, and `consts` are
+    values in the place of those that it closes over.
     """
-    inner, consts = open_jaxpr(jaxpr)
-    values: dict[Any, Any] = dict(
-        zip(inner.constvars, map(constant, consts), strict=True)
-    )
+    inner, own = open_jaxpr(jaxpr)
+    consts = [constant(x) for x in own] if consts is None else consts
+    values: dict[Any, Any] = dict(zip(inner.constvars, consts, strict=True))
     values |= zip(inner.invars, inputs, strict=True)
 
     def read(atom: Any) -> Any:

@@ -12,8 +12,9 @@ import jax.numpy as jnp
 from jax.interpreters import batching
 
 from .._choose.dependence import depends_on
+from .._jaxprs.jaxpr import as_function, axis_names
 from .._types import ClosedJaxpr
-from .loop import Spread, as_function, loop, refill_p, run_alone
+from .loop import Spread, loop, refill_p, run_alone
 
 
 def carry_depends(
@@ -49,7 +50,7 @@ def _batch(
     ]
     batched = [dim is not None for dim in dims]
     consts, init = args[:num_consts], args[num_consts:]
-    named = axis_data.name in _axis_names(cond) | _axis_names(body)
+    named = axis_data.name in axis_names(cond) | axis_names(body)
     if named:  # points look at each other, step by step
         return _plain(axis_data, args, batched, cond, body, num_consts, size, spread)
     own = batched[:num_consts]
@@ -80,11 +81,6 @@ def _batch(
     if size is not None:
         out = [x.reshape(axis_data.size, size, *x.shape[1:]) for x in out]
     return out, [0] * len(out)
-
-
-def _axis_names(jaxpr: Any) -> set[Any]:
-    """The named axes that a jaxpr looks along."""
-    return {getattr(effect, "name", None) for effect in jaxpr.effects} - {None}
 
 
 def _repeated(x: Any, size: int) -> Any:

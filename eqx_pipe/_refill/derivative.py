@@ -15,9 +15,10 @@ from jax.interpreters import partial_eval as pe
 from .._choose.dependence import depends_on
 from .._choose.primitive import zeros
 from .._errors import message
+from .._jaxprs.jaxpr import as_function
 from .._types import ClosedJaxpr
 from .batch import carry_depends
-from .loop import Spread, as_function, loop, refill_p, struct
+from .loop import Spread, loop, refill_p, struct
 
 
 def _jvp(

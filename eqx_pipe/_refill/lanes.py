@@ -15,10 +15,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.core import eval_jaxpr
 from jaxtyping import Array, Bool, Int32
 
-from .._choose.dependence import may_loop_or_call_back
+from .._jaxprs.jaxpr import as_function
+from .._jaxprs.table import may_loop_or_call_back
 from .._types import ClosedJaxpr
 
 _MOST_LANES = 1024
@@ -60,12 +60,12 @@ class _Lanes:
         self.guarded = may_loop_or_call_back(body)
 
     def _over_lanes(self, jaxpr: Any) -> Any:
-        inner, closed = getattr(jaxpr, "jaxpr", jaxpr), jaxpr.consts
+        run = as_function(jaxpr)
 
         def one(own: list[Any], carry: list[Any]) -> list[Any]:
             shared, mine = iter(self.shared), iter(own)
             args = [next(shared) if s is None else next(mine) for s in self.spread]
-            return eval_jaxpr(inner, closed, *args, *carry)
+            return run(*args, *carry)
 
         return jax.vmap(one)
 

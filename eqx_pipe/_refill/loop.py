@@ -18,10 +18,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.core import eval_jaxpr
-from jax.extend.core import Primitive
+from jax.extend.core import JaxprEqn, Primitive
 from jax.interpreters import mlir
 
+from .._jaxprs.evaluate import Body
+from .._jaxprs.jaxpr import as_function, hoist, is_jaxpr, trace
+from .._jaxprs.table import TABLE, Entry
 from .._types import ClosedJaxpr
 from .lanes import run_in_lanes
 
@@ -47,13 +49,11 @@ def loop(
     spread = tuple([None] * len(consts) if spread is None else spread)
     lanes = [of_one(x, s is not None) for x, s in zip(consts, spread, strict=True)]
     examples = [*lanes, *(of_one(x, size is not None) for x in init)]
-    traced = [
-        f if isinstance(f, ClosedJaxpr) else jax.make_jaxpr(f)(*examples)
-        for f in (cond, body)
-    ]
-    closed = [x for each in traced for x in each.consts]
-    if closed:
-        traced = _opened(traced, closed, examples)
+    functions: Any = cond, body
+    traced = [f if is_jaxpr(f) else trace(f, *examples) for f in functions]
+    closed: list[Any] = []
+    if any(each.consts for each in traced):
+        closed, traced = hoist(traced, examples, struct)
     return refill_p.bind(
         *closed,
         *consts,
@@ -64,23 +64,6 @@ def loop(
         size=size,
         spread=(None,) * len(closed) + spread,
     )
-
-
-def _opened(
-    traced: Sequence[ClosedJaxpr], closed: Sequence[Any], examples: Sequence[Any]
-) -> list[ClosedJaxpr]:
-    """Jaxprs with all that they close over as their first arguments."""
-    found, start, taken = [], 0, len(closed)
-    for each in traced:
-        own = slice(start, start + len(each.consts))
-        start = own.stop
-
-        def function(*args: Any, each: Any = each, own: slice = own) -> list[Any]:
-            inner: Any = getattr(each, "jaxpr", each)
-            return eval_jaxpr(inner, args[own], *args[taken:])
-
-        found.append(jax.make_jaxpr(function)(*map(struct, closed), *examples))
-    return found
 
 
 def struct(x: Any) -> jax.ShapeDtypeStruct:
@@ -94,13 +77,6 @@ def of_one(x: Any, batched: bool) -> jax.ShapeDtypeStruct:
     """The type of an array for one point."""
     whole = struct(x)
     return whole.update(shape=whole.shape[1:]) if batched else whole
-
-
-def as_function(jaxpr: ClosedJaxpr) -> Callable[..., list[Any]]:
-    """A jaxpr as a function from a list of arrays to one."""
-    inner: Any = getattr(jaxpr, "jaxpr", jaxpr)
-    consts = jaxpr.consts
-    return lambda *args: eval_jaxpr(inner, consts, *args)
 
 
 def run_alone(
@@ -144,3 +120,19 @@ def _evaluate(*args: Any, **params: Any) -> list[Any]:
 
 
 mlir.register_lowering(refill_p, mlir.lower_fun(_run, multiple_results=True))
+
+
+def _remake(eqn: JaxprEqn, bodies: list[Body], inputs: list[Any]) -> list[Any]:
+    params, num_consts = eqn.params, eqn.params["num_consts"]
+    consts, init = inputs[:num_consts], inputs[num_consts:]
+    cond, body = bodies
+    return loop(cond, body, consts, init, params["size"], params["spread"])
+
+
+TABLE[refill_p.name] = Entry(
+    "while",
+    ("cond", "body"),
+    remake=_remake,
+    # Whether it is batched as one loop or lane by lane is known only to `batch.py`.
+    flow=lambda flow, eqn, _: flow.opaque(eqn),
+)

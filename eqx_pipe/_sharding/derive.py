@@ -15,6 +15,7 @@ from jax.sharding import PartitionSpec as P
 from jax.stages import Compiled, Traced
 from jaxtyping import Array
 
+from .._jaxprs.jaxpr import equations
 from .._types import PyTree
 from .leaves import is_placeable
 
@@ -85,9 +86,9 @@ def derive(fun: Function, struct: tuple[PyTree, PyTree], mesh: Mesh) -> Program:
     # Inputs that `fun` does not read are kept: each has an entry in `input_shardings`.
     anchor = jax.ShapeDtypeStruct((), jnp.float32, sharding=whole)
     traced = jax.jit(flat, keep_unused=True).trace(anchor, *arrays)
-    text, compiled = str(traced.jaxpr), None
+    compiled = None
     found: list[Sharding] = [whole] * len(arrays)
-    if any(name in text for name in _ANNOTATIONS):
+    if any(eqn.primitive.name in _ANNOTATIONS for eqn in equations(traced.jaxpr)):
         compiled, derived = _compiled(traced, flat, arrays, mesh)
         found = [_even(s, x, whole) for s, x in zip(derived, arrays, strict=True)]
         if any(a is not b for a, b in zip(derived, found, strict=True)):
@@ -113,16 +114,10 @@ def mesh_inside(fun: Function, struct: tuple[PyTree, PyTree]) -> Mesh | None:
     def arrays(dynamic: PyTree) -> PyTree:
         return eqx.filter(fun(*eqx.combine(dynamic, static)), eqx.is_array)
 
-    return _first_mesh(jax.make_jaxpr(arrays)(dynamic))
-
-
-def _first_mesh(jaxpr: Any) -> Mesh | None:
-    for eqn in getattr(jaxpr, "jaxpr", jaxpr).eqns:
+    for eqn in equations(jax.make_jaxpr(arrays)(dynamic)):
         for value in eqn.params.values():
             for item in value if isinstance(value, tuple | list) else (value,):
                 mesh = item if isinstance(item, Mesh) else getattr(item, "mesh", None)
-                if not isinstance(mesh, Mesh) and hasattr(item, "eqns"):
-                    mesh = _first_mesh(item)
                 if isinstance(mesh, Mesh):
                     return mesh
     return None

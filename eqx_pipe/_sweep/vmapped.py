@@ -8,13 +8,13 @@ import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
-from jax.core import eval_jaxpr
 from jax.sharding import AxisType, Mesh
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, UInt32
 
 from .._check import check_key, keywords
 from .._errors import message
+from .._jaxprs.jaxpr import as_function
 from .._spaces.index import advance, advance_by, digits_of, strides
 from .._spaces.keys import point_key
 from .._spaces.space import Space, as_space
@@ -184,12 +184,11 @@ def _on_devices(
         lane = _lane(fn, space, key, plain)
         jaxpr, out = jax.make_jaxpr(lane, return_shape=True)(np.uint32(0))
         structure = jtu.tree_structure(out)
-        closed: Any = getattr(jaxpr, "jaxpr", jaxpr)
         given = list(jaxpr.consts)
 
         def alone(row: Array, given: Any) -> PyTree:
             def one(i: Array) -> PyTree:
-                leaves = eval_jaxpr(closed, given, i)
+                leaves = as_function(jaxpr, given)(i)
                 return jtu.tree_unflatten(structure, leaves)
 
             return _batches(one, row)

@@ -19,10 +19,10 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Int32, UInt32
 
+from ..._jaxprs.evaluate import evaluate
 from ..._spaces.index import advance, advance_by
 from ..._spaces.keys import point_key
 from ..._types import Key
-from ..tracing.evaluate import evaluate
 from ..tracing.trace import as_data
 from .dealing import Deal
 from .meshless import without_mesh

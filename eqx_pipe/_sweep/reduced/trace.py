@@ -18,11 +18,11 @@ import jax.tree_util as jtu
 from jaxtyping import Array, Bool
 
 from ..._jaxprs.cache_key import CacheKey, Program, freeze, identify
+from ..._jaxprs.evaluate import evaluate
 from ..._reduce.base import Reduction
 from ..._reduce.many import Many
 from ..._reduce.reducer import Reducer, begin
 from ..lru import LRUCache
-from ..tracing.evaluate import evaluate
 from ..tracing.trace import Traced
 
 _KEPT_BYTES = 2**20

@@ -10,13 +10,13 @@ import functools as ft
 import threading
 import types
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
-from ..._closure import cells, defaults
+from ..._closure import contents
 from ..._errors import message
 from ..._jaxprs.cache_key import CacheKey, Program
 from ..._spaces.geometry import Geometry
@@ -137,10 +137,10 @@ class _Held:
         self.left -= 1
         if self.left < 0 or depth > _DEPTH:
             return
-        if _is_number(x):
+        if _is_python_number(x):
             self.numbers[f"`{name}` {where}" if name else where] = x
             return
-        if isinstance(x, types.FunctionType):
+        if isinstance(x, types.FunctionType | types.MethodType):
             self.codes.append(x.__code__)
         for inner, value in _inside(x):
             dotted = join_path(name, inner) if inner else name
@@ -149,34 +149,25 @@ class _Held:
                 return
 
 
-def _inside(x: Any) -> Iterable[tuple[str, Any]]:
+def _inside(x: Any) -> Iterator[tuple[str, Any]]:
     """What is in a function, a container or an object, by name."""
-    if isinstance(x, types.FunctionType):
-        return _in_function(x)
-    if isinstance(x, types.MethodType):
-        return [("", x.__func__), ("", x.__self__)]
-    if isinstance(x, ft.partial):
-        return [("", x.func), ("", x.keywords), ("", x.args)]
-    if isinstance(x, tuple | list):
-        return ((str(i), value) for i, value in enumerate(x))
-    if isinstance(x, dict):
-        return ((str(name), value) for name, value in x.items())
-    if isinstance(x, types.ModuleType | type | np.ndarray | jax.Array):
-        return ()
-    if hasattr(x, "__wrapped__"):
-        return [("", x.__wrapped__)]
-    return getattr(x, "__dict__", {}).items()
+    if isinstance(x, types.FunctionType | types.MethodType | ft.partial):
+        for kind, name, value in contents(x, plain=True):
+            if kind != "global" or _is_python_number(value):
+                yield name if kind else "", value
+    elif isinstance(x, tuple | list):
+        yield from ((str(i), value) for i, value in enumerate(x))
+    elif isinstance(x, dict):
+        yield from ((str(name), value) for name, value in x.items())
+    elif isinstance(x, types.ModuleType | type | np.ndarray | jax.Array):
+        return
+    elif hasattr(x, "__wrapped__"):
+        yield "", x.__wrapped__
+    else:
+        yield from getattr(x, "__dict__", {}).items()
 
 
-def _in_function(f: types.FunctionType) -> Iterator[tuple[str, Any]]:
-    yield from cells(f).items()
-    yield from defaults(f).items()
-    for name in f.__code__.co_names:
-        if _is_number(f.__globals__.get(name)):
-            yield name, f.__globals__[name]
-
-
-def _is_number(x: Any) -> bool:
+def _is_python_number(x: Any) -> bool:
     """Whether `x` is a number that JAX writes into a program."""
     if isinstance(x, np.ndarray):
         return x.ndim == 0 and x.dtype.kind in "biufc"

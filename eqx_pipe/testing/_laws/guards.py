@@ -7,7 +7,7 @@ alone matters only in the lanes that choose this side.
 
 from typing import Any
 
-from jax.extend.core import Literal
+from ..._jaxprs.jaxpr import is_literal
 
 Guards = frozenset[tuple[Any, int]]
 """Conditions: the variable that a select asks, and the side that it must choose."""
@@ -28,7 +28,7 @@ def guards_in(jaxpr: Any) -> tuple[Guards | None, ...]:
     known: dict[Any, Guards] = {}
 
     def meet(variable: Any, guards: Guards) -> None:
-        if not isinstance(variable, Literal):
+        if not is_literal(variable):
             known[variable] = known.get(variable, guards) & guards
 
     def root(variable: Any) -> Any:

@@ -20,8 +20,9 @@ import jax
 import jax.tree_util as jtu
 import numpy as np
 
-from ..._closure import cells, defaults
+from ..._closure import cells, code_names, defaults
 from ..._stage import Lift
+from ..._values import Same
 
 _LIBRARIES = {"jax", "jaxlib", "equinox", "numpy", "jaxtyping", "beartype", "eqx_pipe"}
 _LIBRARIES |= sys.stdlib_module_names
@@ -29,20 +30,6 @@ _PLAIN = bool | int | float | complex | str | bytes | type(None)
 _CLOSED = np.ndarray | jax.Array | set | frozenset | types.ModuleType
 _DEEPEST = 8
 _LONG = 1000  # entries of a container from which on only their identities are looked at
-
-
-class Same:
-    """Something that is equal to itself alone, and is kept alive to stay so."""
-
-    def __init__(self, *values: Any):
-        self.values = values
-
-    def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, Same)
-            and len(self.values) == len(other.values)
-            and all(map(lambda a, b: a is b, self.values, other.values))
-        )
 
 
 def held(stage: Any) -> dict[str, Any]:
@@ -125,21 +112,13 @@ def _function_parts(fn: types.FunctionType, package: str) -> Iterator[tuple[str,
     yield from ((f" > {name}", value) for name, value in cells(fn).items())
     given = defaults(fn).values()
     yield from ((f" > default {i}", value) for i, value in enumerate(given))
-    names = dict.fromkeys(_names(fn.__code__))
+    names = code_names(fn.__code__)
     for name in names:
         value = fn.__globals__.get(name)
         yield f" > {name}", value
         if isinstance(value, types.ModuleType) and _root(value.__name__) == package:
             inner = vars(value)
             yield from ((f" > {name}.{n}", inner[n]) for n in names if n in inner)
-
-
-def _names(code: types.CodeType) -> Iterator[str]:
-    """The names that code, and code inside of it, looks up."""
-    yield from code.co_names
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _names(constant)
 
 
 def _class_parts(cls: type, package: str) -> Iterator[tuple[str, Any]]:

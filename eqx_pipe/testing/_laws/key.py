@@ -14,11 +14,12 @@ from jaxtyping import Array
 from ..._check import check_key as check_one_key
 from ..._errors import message
 from ..._jaxprs.jaxpr import open_jaxpr, sub_jaxprs
+from ..._jaxprs.table import kind
 from ..._tree import is_key_array
 from ..._types import Key, PyTree
 from .compare import Finding, Tolerance, same_bits
 from .locate import locate
-from .reach import BRANCHES, Value, run_with_all_branches
+from .reach import Value, run_with_all_branches
 from .report import check, report, stage_text
 from .reuse import Reused, check_reuse, draws
 from .trial import Trial, evaluate, trial_of
@@ -143,22 +144,21 @@ def _draws(trial: Trial, in_branches: bool = False) -> bool:
         return True
     # Whoever looks into a new-style key has a generator of his own.
     own = {"random_unwrap"} if is_new(trial.key) else {"threefry2x32"}
-    return _uses(open_jaxpr(program)[0], own, in_branches)
+    return _uses(program, own, in_branches)
 
 
-def _uses(jaxpr: Any, own: set[str], in_branches: bool) -> bool:
+def _uses(program: Any, own: set[str], in_branches: bool) -> bool:
     """Whether an operation draws, or is one of its `own`; branches as told.
 
     A key that is only split or folded is not drawn from.
     """
-    for eqn in jaxpr.eqns:
-        if draws(eqn) or eqn.primitive.name in own:
-            return True
-        if in_branches or eqn.primitive.name not in BRANCHES:
-            inner = (open_jaxpr(body)[0] for body in sub_jaxprs(eqn))
-            if any(_uses(body, own, in_branches) for body in inner):
-                return True
-    return False
+    return any(
+        draws(eqn)
+        or eqn.primitive.name in own
+        or (in_branches or kind(eqn) != "branches")
+        and any(_uses(body, own, in_branches) for body in sub_jaxprs(eqn))
+        for eqn in open_jaxpr(program)[0].eqns
+    )
 
 
 def is_new(key: Key | None) -> bool:

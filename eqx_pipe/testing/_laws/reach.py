@@ -10,13 +10,10 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import Literal
+from jax.extend.core import JaxprEqn
 
-from ..._sweep.tracing.evaluate import scan_counts
-
-BRANCHES = {"cond", "eqx_pipe_choose"}
-_CALLS = {"jit", "pjit", "closed_call", "core_call", "remat2", "checkpoint"}
-_CALLS |= {"custom_jvp_call", "custom_vjp_call"}
+from ..._jaxprs.jaxpr import interpret, rebind, sub_jaxprs
+from ..._jaxprs.table import kind, scan_counts
 
 
 class Value(NamedTuple):
@@ -31,35 +28,27 @@ def run_with_all_branches(closed: Any, args: list[Value]) -> list[Value]:
 
     Raises `NotImplementedError` for `while`: with other numbers it might not end.
     """
-    jaxpr = getattr(closed, "jaxpr", closed)
-    consts = [Value(c, False) for c in getattr(closed, "consts", ())]
-    values = dict(zip(jaxpr.constvars, consts, strict=True))
-    values |= dict(zip(jaxpr.invars, args, strict=True))
-
-    def read(v: Any) -> Value:
-        return Value(v.val, False) if isinstance(v, Literal) else values[v]
-
-    for eqn in jaxpr.eqns:
-        outputs = _equation(eqn, [read(v) for v in eqn.invars])
-        values |= zip(eqn.outvars, outputs, strict=True)
-    return [read(v) for v in jaxpr.outvars]
+    return interpret(closed, args, _equation, lambda x: Value(x, False))
 
 
-def _equation(eqn: Any, inputs: list[Value]) -> list[Value]:
-    name, params = eqn.primitive.name, eqn.params
+def _equation(eqn: JaxprEqn, inputs: list[Value]) -> list[Value]:
+    arrays = [v.array for v in inputs]
     if not any(v.varies for v in inputs):
-        return [Value(y, False) for y in _bind(eqn, inputs)]
-    if name in _CALLS:
-        body = params["jaxpr"] if "jaxpr" in params else params["call_jaxpr"]
-        return run_with_all_branches(body, inputs)
-    if name == "while":
-        raise NotImplementedError
-    outputs = _scan(params, inputs) if name == "scan" else _bind(eqn, inputs)
-    if inputs[0].varies and name in BRANCHES:
-        each = [_arrays(body, inputs[1:]) for body in params["branches"]]
+        return [Value(y, False) for y in rebind(eqn, arrays)]
+    match kind(eqn):
+        case "call":
+            return run_with_all_branches(next(sub_jaxprs(eqn)), inputs)
+        case "while":
+            raise NotImplementedError
+        case "scan":
+            outputs = _scan(eqn, inputs)
+        case _:
+            outputs = rebind(eqn, arrays)
+    if inputs[0].varies and kind(eqn) == "branches":
+        each = [_arrays(body, inputs[1:]) for body in eqn.params["branches"]]
         outputs = [_mixed(*ys) for ys in zip(outputs, *each, strict=True)]
-    elif inputs[0].varies and name == "select_n":
-        outputs = [_mixed(outputs[0], *(v.array for v in inputs[1:]))]
+    elif inputs[0].varies and eqn.primitive.name == "select_n":
+        outputs = [_mixed(outputs[0], *arrays[1:])]
     return [Value(y, True) for y in outputs]
 
 
@@ -67,24 +56,19 @@ def _arrays(closed: Any, args: list[Value]) -> list[Any]:
     return [v.array for v in run_with_all_branches(closed, args)]
 
 
-def _scan(params: dict[str, Any], inputs: list[Value]) -> list[Any]:
-    num_consts, num_carry = scan_counts(params)
+def _scan(eqn: JaxprEqn, inputs: list[Value]) -> list[Any]:
+    num_consts, num_carry = scan_counts(eqn)
     consts, arrays = inputs[:num_consts], [v.array for v in inputs[num_consts:]]
 
     def step(carry: list[Any], xs: list[Any]) -> Any:
-        ys = _arrays(params["jaxpr"], consts + [Value(v, True) for v in carry + xs])
+        given = consts + [Value(v, True) for v in carry + xs]
+        ys = _arrays(eqn.params["jaxpr"], given)
         return ys[:num_carry], ys[num_carry:]
 
     init, xs = arrays[:num_carry], arrays[num_carry:]
-    keywords = {k: params[k] for k in ("length", "reverse")}
+    keywords = {k: eqn.params[k] for k in ("length", "reverse")}
     carry, ys = jax.lax.scan(step, init, xs, **keywords)
     return [*carry, *ys]
-
-
-def _bind(eqn: Any, inputs: list[Value]) -> list[Any]:
-    params = eqn.primitive.get_bind_params(eqn.params)
-    outputs = eqn.primitive.bind(*(v.array for v in inputs), **params)
-    return outputs if eqn.primitive.multiple_results else [outputs]
 
 
 def _mixed(chosen: Any, *cases: Any) -> Any:

@@ -21,13 +21,12 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
-from jax.extend.core import Literal
+from jax.extend.core import JaxprEqn
 from jaxtyping import Array
 
-from ..._jaxprs.jaxpr import open_jaxpr, sub_jaxprs
-from ..._sweep.tracing.evaluate import scan_counts
+from ..._jaxprs.jaxpr import interpret, open_jaxpr, rebind, sub_jaxprs, within
+from ..._jaxprs.table import kind, scan_counts, while_counts
 from .guards import Guards, exclusive, guards_in
-from .reach import BRANCHES
 
 PASSES = 16
 """How many passes of a loop are walked: a key that all share is seen in the second."""
@@ -124,23 +123,18 @@ class _Walk:
         the loops around it still change, and `place` is where it is called, if JAX may
         have traced it for another caller.
         """
-        jaxpr, consts = open_jaxpr(closed)
+        jaxpr = open_jaxpr(closed)[0]
         if jaxpr not in self.guards:
             self.guards[jaxpr] = guards_in(jaxpr)
-        values = dict(zip(jaxpr.constvars, map(_Node, consts), strict=True))
-        values |= dict(zip(jaxpr.invars, inputs, strict=True))
+        own = iter(self.guards[jaxpr])
 
-        def read(v: Any) -> _Node:
-            return _Node(v.val) if isinstance(v, Literal) else values[v]
+        def rule(eqn: JaxprEqn, given: list[_Node]) -> list[_Node]:
+            further = next(own)
+            if further is None:  # What comes out is not used.
+                return _bound(eqn, given)
+            return self.equation(eqn, given, guards | further, lanes, place)
 
-        for eqn, own in zip(jaxpr.eqns, self.guards[jaxpr], strict=True):
-            given = [read(v) for v in eqn.invars]
-            if own is None:  # What comes out is not used.
-                outputs = _bound(eqn, given)
-            else:
-                outputs = self.equation(eqn, given, guards | own, lanes, place)
-            values |= zip(eqn.outvars, outputs, strict=True)
-        return [read(v) for v in jaxpr.outvars]
+        return interpret(closed, inputs, rule, _Node)
 
     def equation(
         self,
@@ -161,16 +155,16 @@ class _Walk:
             number = _FIRST_CLONE + next(self.clones)
             return [_Node.of(lambda key: jr.fold_in(key, number), inputs)]
         # A checkpoint that is differentiated runs what was run before again.
-        if not _uses_inside(eqn) or params.get("differentiated"):
+        if not _may_use_inside(eqn, inputs) or params.get("differentiated"):
             return _bound(eqn, inputs)
         walk = ft.partial(self.run, guards=guards, lanes=lanes, place=place)
-        if name in BRANCHES:
+        if kind(eqn) == "branches":
             self.branches(params["branches"], inputs[1:], walk)
             return _bound(eqn, inputs)
         if name == "scan":
             return _scan(eqn, inputs, walk)
         if name == "while":
-            n, m = params["cond_nconsts"], params["body_nconsts"]
+            n, m = while_counts(eqn)
             cond = ft.partial(walk, params["cond_jaxpr"]), inputs[:n]
             body = ft.partial(walk, params["body_jaxpr"]), inputs[n : n + m]
             return _while(cond, body, inputs[n + m :], lanes)
@@ -236,13 +230,7 @@ def _spread(lanes: Any, ndim: int) -> Any:
 def _bound(eqn: Any, inputs: list[_Node]) -> list[_Node]:
     """The outputs of an operation as it is."""
 
-    def run(*values: Any) -> list[Any]:
-        params = eqn.primitive.get_bind_params(eqn.params)
-        with eqn.ctx.manager:
-            outputs = eqn.primitive.bind(*values, **params)
-        return outputs if eqn.primitive.multiple_results else [outputs]
-
-    all_of_them = _Node.of(run, inputs)
+    all_of_them = _Node.of(lambda *values: rebind(eqn, values), inputs)
     return [
         _Node.of(lambda outputs, k=k: outputs[k], [all_of_them])
         for k in range(len(eqn.outvars))
@@ -250,7 +238,7 @@ def _bound(eqn: Any, inputs: list[_Node]) -> list[_Node]:
 
 
 def _scan(eqn: Any, inputs: list[_Node], walk: Any) -> list[_Node]:
-    num_consts, num_carry = scan_counts(eqn.params)
+    num_consts, num_carry = scan_counts(eqn)
     consts, carry = inputs[:num_consts], inputs[num_consts:][:num_carry]
     xs, length = inputs[num_consts + num_carry :], eqn.params["length"]
     steps = range(length)[::-1] if eqn.params["reverse"] else range(length)
@@ -309,15 +297,15 @@ def _place(eqn: Any) -> str:
     return f"`{eqn.primitive.name}`"
 
 
-def _uses_inside(eqn: Any) -> bool:
-    """Whether a key is used, or cloned, by the programs that an operation holds."""
-    return any(
-        draws(inner)
-        or inner.primitive.name in ("random_split", "random_clone")
-        or _uses_inside(inner)
-        for body in sub_jaxprs(eqn)
-        for inner in open_jaxpr(body)[0].eqns
-    )
+def _may_use_inside(eqn: JaxprEqn, inputs: list[_Node]) -> bool:
+    """Whether a key may be used, or cloned, by what an operation holds."""
+    if kind(eqn) is None and not draws(eqn):  # it may hide a program
+        pairs = zip(eqn.invars, inputs, strict=True)
+        if any(_is_key(v) and node.varies for v, node in pairs):
+            return True
+    _, *inner = within(eqn)
+    names = ("random_split", "random_clone")
+    return any(draws(e) or e.primitive.name in names for e in inner)
 
 
 def _is_key(variable: Any) -> bool:

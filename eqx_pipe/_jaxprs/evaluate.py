@@ -1,0 +1,145 @@
+"""Running a jaxpr whose closed-over arrays are handed in from outside.
+
+JAX keeps the arrays that an inner `jit` closes over inside of it, where they would be
+compiled in. So the equations that hold such jaxprs are made anew, of functions that
+take the arrays from outside. So are those that remember the user's mesh, which is not
+that of the sweep.
+"""
+
+import itertools as it
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+from jax.extend.core import JaxprEqn
+from jax.sharding import NamedSharding, Sharding
+
+from .jaxpr import as_function, hoist, interpret, open_jaxpr, rebind, trace, within
+from .table import TABLE, bodies, entry, num_constants, scan_counts, while_counts
+
+# What places an array on the user's mesh has no meaning on one device of the sweep.
+_PLACEMENTS = {"sharding_constraint", "mesh_cast", "reshard"}
+
+
+def evaluate(jaxpr: Any, constants: Sequence[Any], args: Sequence[Any]) -> list[Any]:
+    """The outputs of a jaxpr, with `constants` in the place of its own arrays.
+
+    They come in the order in which `identify` found them: the jaxpr's own, then those
+    inside of its equations.
+    """
+    if not _is_altered(jaxpr):
+        return as_function(jaxpr, constants)(*args)
+    left = iter(constants)
+    consts = [next(left) for _ in open_jaxpr(jaxpr)[1]]
+
+    def rule(eqn: JaxprEqn, inputs: list[Any]) -> list[Any]:
+        # Lists, since JAX may trace a body more than once.
+        inner = [Body(b, [*it.islice(left, num_constants(b))]) for b in bodies(eqn)]
+        if _is_on_a_mesh(eqn):
+            return _without_mesh(eqn, inner, inputs)
+        if not _is_remade(eqn):
+            return rebind(eqn, inputs)
+        with eqn.ctx.manager:
+            return _remake(eqn, inner, inputs)
+
+    return interpret(jaxpr, args, rule, consts=consts)
+
+
+class Body(NamedTuple):
+    """A jaxpr of an equation, and arrays in the place of those that it closes over."""
+
+    jaxpr: Any
+    constants: list[Any]
+
+    def __call__(self, *args: Any) -> list[Any]:
+        return evaluate(self.jaxpr, self.constants, args)
+
+
+def _remake(eqn: JaxprEqn, bodies: list[Body], inputs: list[Any]) -> list[Any]:
+    """An equation with other bodies."""
+    known = entry(eqn)
+    if known is not None and known.remake is not None:
+        return known.remake(eqn, bodies, inputs)
+    match known.kind if known is not None else None:
+        case "call":
+            return bodies[0](*inputs)
+        case "branches":
+            return list(jax.lax.switch(inputs[0], bodies, *inputs[1:]))
+        case "scan":
+            return _scan(eqn, bodies[0], inputs)
+        case "while":
+            return _while_loop(eqn, bodies, inputs)
+    raise AssertionError(f"`{eqn.primitive}` is made anew: please report this.")
+
+
+def _scan(eqn: JaxprEqn, body: Body, inputs: list[Any]) -> list[Any]:
+    num_consts, num_carry = scan_counts(eqn)
+    consts, rest = inputs[:num_consts], inputs[num_consts:]
+
+    def step(carry: list[Any], x: list[Any]) -> tuple[list[Any], list[Any]]:
+        outputs = body(*consts, *carry, *x)
+        return outputs[:num_carry], outputs[num_carry:]
+
+    keywords = {k: eqn.params[k] for k in ("length", "reverse", "unroll")}
+    carry, ys = jax.lax.scan(step, rest[:num_carry], rest[num_carry:], **keywords)
+    return [*carry, *ys]
+
+
+def _while_loop(eqn: JaxprEqn, bodies: list[Body], inputs: list[Any]) -> list[Any]:
+    cond, body = bodies
+    of_cond, of_body = while_counts(eqn)
+    init = inputs[of_cond + of_body :]
+
+    def test(carry: list[Any]) -> Any:
+        return cond(*inputs[:of_cond], *carry)[0]
+
+    def step(carry: list[Any]) -> list[Any]:
+        return body(*inputs[of_cond : of_cond + of_body], *carry)
+
+    return jax.lax.while_loop(test, step, init)
+
+
+def _remat(eqn: JaxprEqn, bodies: list[Body], inputs: list[Any]) -> list[Any]:
+    # It cannot be made anew of a function, only of a jaxpr that closes over nothing.
+    given, (jaxpr,) = hoist([trace(bodies[0], *inputs)], inputs)
+    params = {**eqn.params, "jaxpr": open_jaxpr(jaxpr)[0]}
+    return rebind(eqn, [*given, *inputs], params, in_context=False)
+
+
+TABLE["remat2"] = TABLE["remat2"]._replace(remake=_remat)
+
+
+def _without_mesh(eqn: JaxprEqn, bodies: list[Body], inputs: list[Any]) -> list[Any]:
+    """An equation that remembers the user's mesh, as if there had been none."""
+    if eqn.primitive.name in _PLACEMENTS:
+        return inputs
+    if bodies:
+        return _remake(eqn, bodies, inputs)
+    params = eqn.params.items()
+    placeless = {k: None if isinstance(v, Sharding) else v for k, v in params}
+    return rebind(eqn, inputs, placeless, in_context=False)
+
+
+def _is_altered(jaxpr: Any) -> bool:
+    """Whether some equation of a jaxpr cannot stay as it is."""
+    eqns = open_jaxpr(jaxpr)[0].eqns
+    return any(_is_on_a_mesh(eqn) or _is_remade(eqn) for eqn in eqns)
+
+
+def _is_remade(eqn: JaxprEqn) -> bool:
+    """Whether an equation is made anew: of arrays from outside, or without a mesh."""
+    return any(num_constants(b) or _is_altered(b) for b in bodies(eqn))
+
+
+def _is_on_a_mesh(eqn: JaxprEqn) -> bool:
+    """Whether an equation remembers a mesh, in the type of an array or in itself."""
+    return any(
+        any(_has_mesh(v.aval) for v in (*inner.invars, *inner.outvars))
+        or any(isinstance(v, NamedSharding) for v in inner.params.values())
+        for inner in within(eqn)
+    )
+
+
+def _has_mesh(aval: Any) -> bool:
+    mesh = getattr(getattr(aval, "sharding", None), "mesh", None)
+    return mesh is not None and not mesh.empty

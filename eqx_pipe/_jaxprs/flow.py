@@ -1,0 +1,98 @@
+"""Which values of a program depend on which: marks that go from inputs to outputs.
+
+What is found for calls, branches and loops is what JAX's rules of batching find, so
+that an output without a mark is one that `vmap` leaves unbatched.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from jax.extend.core import JaxprEqn
+
+from .jaxpr import interpret, open_jaxpr, sub_jaxprs
+from .table import entry, scan_counts, while_counts
+
+
+class Flow:
+    """The rules. A subclass may know better of some equations, or note what it sees."""
+
+    def run(self, jaxpr: Any, marks: Sequence[bool]) -> list[bool]:
+        """Which outputs of a jaxpr are marked, if these of its inputs are."""
+        return interpret(jaxpr, marks, self.equation, constant=lambda _: False)
+
+    def equation(self, eqn: JaxprEqn, marks: list[bool]) -> list[bool]:
+        """Which outputs of an equation are marked."""
+        return self.through(eqn, marks) if any(marks) else [False] * len(eqn.outvars)
+
+    def silent(self) -> "Flow":
+        """The same rules, for passes that do not count."""
+        return self
+
+    def inside(self, eqn: JaxprEqn, waits: bool = False) -> "Flow":
+        """The rules for the jaxprs of an equation.
+
+        `waits` says that it is a loop whose condition is marked.
+        """
+        return self
+
+    def through(self, eqn: JaxprEqn, marks: list[bool]) -> list[bool]:
+        """The outputs of an equation that are marked, by way of the jaxprs in it."""
+        known = entry(eqn)
+        if known is not None and known.flow is not None:
+            return known.flow(self, eqn, marks)
+        match known.kind if known is not None else None:
+            case "call":
+                return self.inside(eqn).run(next(sub_jaxprs(eqn)), marks)
+            case "branches":
+                return self.branches(eqn, marks)
+            case "scan":
+                return self.scan(eqn, marks)
+            case "while":
+                return self.while_loop(eqn, marks)
+        return self.opaque(eqn)
+
+    def opaque(self, eqn: JaxprEqn) -> list[bool]:
+        """All of them; the jaxprs inside are looked at with all inputs marked."""
+        flow = self.inside(eqn)
+        for jaxpr in sub_jaxprs(eqn):
+            flow.run(jaxpr, [True] * len(open_jaxpr(jaxpr)[0].invars))
+        return [True] * len(eqn.outvars)
+
+    def branches(self, eqn: JaxprEqn, marks: list[bool]) -> list[bool]:
+        """Those of any branch; all, if which one runs is marked."""
+        flow = self.inside(eqn)
+        found = [flow.run(branch, marks[1:]) for branch in eqn.params["branches"]]
+        return [marks[0] or any(column) for column in zip(*found, strict=True)]
+
+    def scan(self, eqn: JaxprEqn, marks: list[bool]) -> list[bool]:
+        """Those of the carry, when it has gone round, and of what is stacked."""
+        body, (consts, carried) = eqn.params["jaxpr"], scan_counts(eqn)
+        marks = self.carry(body, marks, consts, carried)
+        outputs = self.inside(eqn).run(body, marks)
+        return [*marks[consts : consts + carried], *outputs[carried:]]
+
+    def while_loop(self, eqn: JaxprEqn, marks: list[bool]) -> list[bool]:
+        """Those of the carry; all, if the condition is marked: then it is selected."""
+        cond, body = eqn.params["cond_jaxpr"], eqn.params["body_jaxpr"]
+        of_cond, of_body = while_counts(eqn)
+        first, rest = marks[:of_cond], marks[of_cond:]
+        rest = self.carry(body, rest, of_body, len(eqn.outvars))
+        waits = self.silent().run(cond, [*first, *rest[of_body:]])[0]
+        carry = [waits or mark for mark in rest[of_body:]]
+        flow = self.inside(eqn, waits)
+        flow.run(cond, [*first, *carry])
+        flow.run(body, [*rest[:of_body], *carry])
+        return carry
+
+    def carry(
+        self, body: Any, marks: Sequence[bool], consts: int, carried: int
+    ) -> list[bool]:
+        """The marks of a loop's inputs, when it has gone round."""
+        marks, flow = list(marks), self.silent()
+        while True:
+            before, carry = marks, slice(consts, consts + carried)
+            outputs = flow.run(body, marks)[:carried]
+            joined = [a or b for a, b in zip(marks[carry], outputs, strict=True)]
+            marks = [*marks[:consts], *joined, *marks[consts + carried :]]
+            if marks == before:
+                return marks

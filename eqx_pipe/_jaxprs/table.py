@@ -1,0 +1,159 @@
+"""What is known of the primitives of JAX: one table for whoever reads jaxprs.
+
+A primitive that is not in the table may do anything: loop for as long as a value
+says, call Python, use a key, ask for its place in a batch. Those that hide what they
+run in their parameters (`call_hi_primitive` of JAX, whatever Equinox makes by
+`filter_primitive`) stay out on purpose. `tests/test_jaxprs.py` says which are new.
+"""
+
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
+
+from jax.extend.core import JaxprEqn
+
+from .jaxpr import equations, open_jaxpr
+
+Kind = Literal[
+    "elementwise", "operation", "callback", "call", "scan", "while", "branches", "other"
+]
+
+
+class Entry(NamedTuple):
+    """A primitive.
+
+    `kind` is `"elementwise"` for what compilers fuse into the operations around it,
+    `"operation"` for what else is done with arrays alone, `"callback"` for calls to
+    Python. The others hold jaxprs, in the parameters `bodies`: `"call"` hands its
+    inputs to the only one, `"branches"` its inputs but the first to one of several;
+    `"other"` uses them in a way of its own. `aside` are parameters that do not change
+    what comes out.
+
+    `remake(eqn, bodies, inputs)` makes an equation anew of functions (of `Body`s, see
+    `evaluate.py`), and `flow(flow, eqn, marks)` says which outputs are marked (see
+    `flow.py`), for a primitive that the rules of its kind do not suit.
+    """
+
+    kind: Kind
+    bodies: tuple[str, ...] = ()
+    aside: frozenset[str] = frozenset()
+    remake: Callable[..., list[Any]] | None = None
+    flow: Callable[..., list[bool]] | None = None
+
+
+_ELEMENTWISE = """
+    abs acos acosh add add_any and argmax argmin asin asinh atan atan2 atanh
+    bitcast_convert_type broadcast_in_dim cbrt ceil clamp concatenate
+    convert_element_type copy copy_p cos cosh div eq erf erf_inv erfc exp exp2
+    expand_dims expm1 floor ge gt imag integer_pow iota is_finite le lgamma log log1p
+    log2 logistic lt max min mul ne neg nextafter not one_minus_square or pad pow real
+    reduce_and reduce_max reduce_min reduce_or reduce_precision reduce_prod reduce_sum
+    rem reshape rev round rsqrt select_n shift_left shift_right_arithmetic
+    shift_right_logical sign sin sinh slice sqrt square squeeze stop_gradient sub tan
+    tanh transpose xor
+"""
+
+# Some hold a jaxpr for two single numbers (`reduce`, `scatter`); some are of Equinox.
+_OPERATIONS = """
+    after_all all_gather all_gather_invariant all_to_all approx_top_k axis_index
+    bessel_i0e bessel_i1e broadcast_to cholesky cholesky_update clz complex conj
+    conv_general_dilated create_token cumlogsumexp cummax cummin cumprod cumsum
+    device_put digamma dimension_size dot_general dynamic_slice dynamic_update_slice eig
+    eigh empty empty2 eq_to fft from_edtype gather geqp3 geqrf hessenberg
+    householder_product igamma igamma_grad_a igammac iota_2x32_shape layout_constraint
+    le_to lt_to lu lu_pivots_to_permutation maybe_set mesh_cast mulhi name nonbatchable
+    nondifferentiable_backward nontraceable optimization_barrier ormqr pbroadcast pcast
+    philox2x32 philox4x32 platform_index pmax pmin polygamma polynomial population_count
+    ppermute preduced psum psum2 psum_invariant pvary qr ragged_all_to_all
+    ragged_dot_general random_bits random_clone random_fold_in random_gamma random_seed
+    random_split random_unwrap random_wrap reduce reduce_scatter reduce_window
+    reduce_window_max reduce_window_min reduce_window_sum reduce_xor reduced_vary_cast
+    regularized_incomplete_beta reshard rng_bit_generator rng_uniform scaled_dot scatter
+    scatter-add scatter-max scatter-min scatter-mul scatter-sub schur
+    select_and_gather_add select_and_scatter select_and_scatter_add select_if_vmap
+    sharding_constraint sort split stack svd symmetric_product threefry2x32 threefry4x32
+    tie tile to_edtype top_k triangular_solve tridiagonal tridiagonal_solve
+    unreduced_psum unstack unvmap_all unvmap_any unvmap_max zeta
+"""
+
+_CALLBACKS = "debug_callback debug_print io_callback pure_callback"
+
+TABLE: dict[str, Entry] = {
+    **{name: Entry("elementwise") for name in _ELEMENTWISE.split()},
+    **{name: Entry("operation") for name in _OPERATIONS.split()},
+    **{name: Entry("callback") for name in _CALLBACKS.split()},
+    # How a sweep's function is differentiated does not matter: the sweep does not.
+    "jit": Entry("call", ("jaxpr",), frozenset(["name", "ctx_mesh"])),
+    "custom_jvp_call": Entry("call", ("call_jaxpr",), frozenset(["jvp_jaxpr_fun"])),
+    "custom_vjp_call": Entry(
+        "call", ("call_jaxpr",), frozenset(["fwd_jaxpr_thunk", "bwd", "out_trees"])
+    ),
+    "closed_call": Entry("call", ("call_jaxpr",)),
+    "eval_jaxpr": Entry("call", ("call_jaxpr",)),  # the same since JAX 0.12
+    "remat2": Entry("call", ("jaxpr",)),
+    "scan": Entry("scan", ("jaxpr",)),
+    "while": Entry("while", ("cond_jaxpr", "body_jaxpr")),
+    "cond": Entry("branches", ("branches",)),
+    "composite": Entry("other", ("jaxpr",)),
+    "custom_linear_solve": Entry("other", ("jaxprs",)),
+    "custom_vmap_call": Entry("other", ("call",)),
+    "linear_call": Entry("other", ("callee", "transpose")),
+    "shard_map": Entry("other", ("jaxpr",)),
+}
+"""What is known, by name. Our own are put in by the rooms that make them."""
+
+
+def entry(eqn: JaxprEqn) -> Entry | None:
+    """What is known of the primitive of an equation; `None`: it may do anything."""
+    return TABLE.get(eqn.primitive.name)
+
+
+def kind(eqn: JaxprEqn) -> Kind | None:
+    """The kind of an equation's primitive, `None` if it is unknown."""
+    known = entry(eqn)
+    return None if known is None else known.kind
+
+
+def may_loop_or_call_back(jaxpr: Any) -> bool:
+    """Whether a jaxpr may hold a loop whose length depends on values, or call Python.
+
+    Such a program can tell what it is run on, besides by its output: it takes longer,
+    or raises (`equinox.error_if`).
+    """
+    return any(kind(eqn) in (None, "while", "callback") for eqn in equations(jaxpr))
+
+
+def is_elementwise(jaxpr: Any) -> bool:
+    """Whether a jaxpr holds only what compilers fuse into the operations around it."""
+    return all(kind(eqn) in ("elementwise", "call") for eqn in equations(jaxpr))
+
+
+def bodies(eqn: JaxprEqn) -> list[Any]:
+    """The jaxprs of an equation that can be made anew, in a fixed order."""
+    known = entry(eqn)
+    if known is None or known.kind == "other" and known.remake is None:
+        return []
+    found = []
+    for name in known.bodies:
+        value = eqn.params[name]
+        found += value if isinstance(value, tuple) else [value]
+    return found
+
+
+def num_constants(jaxpr: Any) -> int:
+    """How many arrays a jaxpr closes over, in itself and in what can be made anew."""
+    inner, own = open_jaxpr(jaxpr)
+    return len(own) + sum(num_constants(b) for eqn in inner.eqns for b in bodies(eqn))
+
+
+def scan_counts(eqn: JaxprEqn) -> tuple[int, int]:
+    """How many inputs of a scan are constants, and how many are carried."""
+    params = eqn.params
+    if "num_consts" in params:
+        return params["num_consts"], params["num_carry"]
+    consts, carry, _ = params["ft_in"].unpack()  # since JAX 0.12
+    return len(consts), len(carry)
+
+
+def while_counts(eqn: JaxprEqn) -> tuple[int, int]:
+    """How many inputs of a `while_loop` only its condition reads, and only its body."""
+    return eqn.params["cond_nconsts"], eqn.params["body_nconsts"]
