@@ -3,10 +3,8 @@
 from collections.abc import Hashable, Sequence
 from typing import Any
 
-from jax.extend.core import JaxprEqn
-
 from .._jaxprs.flow import Flow
-from .._jaxprs.jaxpr import axis_names, is_literal, open_jaxpr, within
+from .._jaxprs.jaxpr import Equation, axis_names, is_literal, open_jaxpr, within
 from .._jaxprs.table import kind
 from .._types import ClosedJaxpr
 
@@ -31,7 +29,7 @@ class _Dependence(Flow):
     def __init__(self, axis_name: Hashable):
         self.axis_name = axis_name
 
-    def equation(self, eqn: JaxprEqn, marks: list[bool]) -> list[bool]:
+    def equation(self, eqn: Equation, marks: list[bool]) -> list[bool]:
         if self.axis_name is not None:
             if eqn.primitive.name in _SUMS:
                 if self.axis_name in _as_tuple(eqn.params.get("axes", ())):
@@ -40,7 +38,7 @@ class _Dependence(Flow):
                 return self.through(eqn, marks)
         return super().equation(eqn, marks)
 
-    def asks_for_position(self, eqn: JaxprEqn) -> bool:
+    def asks_for_position(self, eqn: Equation) -> bool:
         """Whether an equation asks for the example's position, or may do so."""
         if kind(eqn) is None:
             return self.axis_name in axis_names(eqn)

@@ -19,12 +19,12 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 from jax import lax
-from jax.extend.core import JaxprEqn, Primitive, jaxpr_as_fun
+from jax.extend.core import Primitive, jaxpr_as_fun
 from jax.interpreters import mlir
 
 from .._jaxprs.evaluate import Body
 from .._jaxprs.flow import Flow
-from .._jaxprs.jaxpr import hoist, trace
+from .._jaxprs.jaxpr import Equation, hoist, trace
 from .._jaxprs.table import TABLE, Entry
 from .._types import ClosedJaxpr, PyTree
 
@@ -150,7 +150,7 @@ def _abstract(index: Any, *operands: Any, branches: Any, **_: Any) -> Any:
 mlir.register_lowering(choose_p, mlir.lower_fun(_switch, multiple_results=True))
 
 
-def _remake(eqn: JaxprEqn, bodies: list[Body], inputs: list[Any]) -> list[Any]:
+def _remake(eqn: Equation, bodies: list[Body], inputs: list[Any]) -> list[Any]:
     index, *operands = inputs
     given, branches = hoist([trace(body, *operands) for body in bodies], operands)
     params = eqn.params
@@ -159,7 +159,7 @@ def _remake(eqn: JaxprEqn, bodies: list[Body], inputs: list[Any]) -> list[Any]:
     )
 
 
-def _flow(flow: Flow, eqn: JaxprEqn, marks: list[bool]) -> list[bool]:
+def _flow(flow: Flow, eqn: Equation, marks: list[bool]) -> list[bool]:
     """As for `lax.switch`; an output that one branch owns is not selected."""
     found = [flow.run(branch, marks[1:]) for branch in eqn.params["branches"]]
     pairs = zip(eqn.params["owners"], zip(*found, strict=True), strict=True)

@@ -8,10 +8,9 @@ import equinox as eqx
 import jax.tree_util as jtu
 import numpy as np
 from jax.core import Tracer
-from jax.extend.core import JaxprEqn
 
 from .._jaxprs.flow import Flow
-from .._jaxprs.jaxpr import trace, within
+from .._jaxprs.jaxpr import Equation, trace, within
 from .._jaxprs.table import kind
 from .._tree import leaves_with_names
 from .._types import Key
@@ -71,7 +70,7 @@ def _is_uniform(x: Any) -> bool:
 class _Drawn(Flow):
     """Marks what random bits went into."""
 
-    def equation(self, eqn: JaxprEqn, marks: list[bool]) -> list[bool]:
+    def equation(self, eqn: Equation, marks: list[bool]) -> list[bool]:
         # Into a call it looks for which outputs are drawn; all of another equation are.
         if kind(eqn) == "call":
             return self.through(eqn, marks)

@@ -11,10 +11,18 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
-from jax.extend.core import JaxprEqn
 from jax.sharding import NamedSharding, Sharding
 
-from .jaxpr import as_function, hoist, interpret, open_jaxpr, rebind, trace, within
+from .jaxpr import (
+    Equation,
+    as_function,
+    hoist,
+    interpret,
+    open_jaxpr,
+    rebind,
+    trace,
+    within,
+)
 from .table import TABLE, bodies, entry, num_constants, scan_counts, while_counts
 
 # What places an array on the user's mesh has no meaning on one device of the sweep.
@@ -32,7 +40,7 @@ def evaluate(jaxpr: Any, constants: Sequence[Any], args: Sequence[Any]) -> list[
     left = iter(constants)
     consts = [next(left) for _ in open_jaxpr(jaxpr)[1]]
 
-    def rule(eqn: JaxprEqn, inputs: list[Any]) -> list[Any]:
+    def rule(eqn: Equation, inputs: list[Any]) -> list[Any]:
         # Lists, since JAX may trace a body more than once.
         inner = [Body(b, [*it.islice(left, num_constants(b))]) for b in bodies(eqn)]
         if _is_on_a_mesh(eqn):
@@ -55,7 +63,7 @@ class Body(NamedTuple):
         return evaluate(self.jaxpr, self.constants, args)
 
 
-def _remake(eqn: JaxprEqn, bodies: list[Body], inputs: list[Any]) -> list[Any]:
+def _remake(eqn: Equation, bodies: list[Body], inputs: list[Any]) -> list[Any]:
     """An equation with other bodies."""
     known = entry(eqn)
     if known is not None and known.remake is not None:
@@ -72,7 +80,7 @@ def _remake(eqn: JaxprEqn, bodies: list[Body], inputs: list[Any]) -> list[Any]:
     raise AssertionError(f"`{eqn.primitive}` is made anew: please report this.")
 
 
-def _scan(eqn: JaxprEqn, body: Body, inputs: list[Any]) -> list[Any]:
+def _scan(eqn: Equation, body: Body, inputs: list[Any]) -> list[Any]:
     num_consts, num_carry = scan_counts(eqn)
     consts, rest = inputs[:num_consts], inputs[num_consts:]
 
@@ -85,7 +93,7 @@ def _scan(eqn: JaxprEqn, body: Body, inputs: list[Any]) -> list[Any]:
     return [*carry, *ys]
 
 
-def _while_loop(eqn: JaxprEqn, bodies: list[Body], inputs: list[Any]) -> list[Any]:
+def _while_loop(eqn: Equation, bodies: list[Body], inputs: list[Any]) -> list[Any]:
     cond, body = bodies
     of_cond, of_body = while_counts(eqn)
     init = inputs[of_cond + of_body :]
@@ -99,7 +107,7 @@ def _while_loop(eqn: JaxprEqn, bodies: list[Body], inputs: list[Any]) -> list[An
     return jax.lax.while_loop(test, step, init)
 
 
-def _remat(eqn: JaxprEqn, bodies: list[Body], inputs: list[Any]) -> list[Any]:
+def _remat(eqn: Equation, bodies: list[Body], inputs: list[Any]) -> list[Any]:
     # It cannot be made anew of a function, only of a jaxpr that closes over nothing.
     given, (jaxpr,) = hoist([trace(bodies[0], *inputs)], inputs)
     params = {**eqn.params, "jaxpr": open_jaxpr(jaxpr)[0]}
@@ -109,7 +117,7 @@ def _remat(eqn: JaxprEqn, bodies: list[Body], inputs: list[Any]) -> list[Any]:
 TABLE["remat2"] = TABLE["remat2"]._replace(remake=_remat)
 
 
-def _without_mesh(eqn: JaxprEqn, bodies: list[Body], inputs: list[Any]) -> list[Any]:
+def _without_mesh(eqn: Equation, bodies: list[Body], inputs: list[Any]) -> list[Any]:
     """An equation that remembers the user's mesh, as if there had been none."""
     if eqn.primitive.name in _PLACEMENTS:
         return inputs
@@ -126,12 +134,12 @@ def _is_altered(jaxpr: Any) -> bool:
     return any(_is_on_a_mesh(eqn) or _is_remade(eqn) for eqn in eqns)
 
 
-def _is_remade(eqn: JaxprEqn) -> bool:
+def _is_remade(eqn: Equation) -> bool:
     """Whether an equation is made anew: of arrays from outside, or without a mesh."""
     return any(num_constants(b) or _is_altered(b) for b in bodies(eqn))
 
 
-def _is_on_a_mesh(eqn: JaxprEqn) -> bool:
+def _is_on_a_mesh(eqn: Equation) -> bool:
     """Whether an equation remembers a mesh, in the type of an array or in itself."""
     return any(
         any(_has_mesh(v.aval) for v in (*inner.invars, *inner.outvars))

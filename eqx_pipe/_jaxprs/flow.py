@@ -7,9 +7,7 @@ that an output without a mark is one that `vmap` leaves unbatched.
 from collections.abc import Sequence
 from typing import Any
 
-from jax.extend.core import JaxprEqn
-
-from .jaxpr import interpret, open_jaxpr, sub_jaxprs
+from .jaxpr import Equation, interpret, open_jaxpr, sub_jaxprs
 from .table import entry, scan_counts, while_counts
 
 
@@ -20,7 +18,7 @@ class Flow:
         """Which outputs of a jaxpr are marked, if these of its inputs are."""
         return interpret(jaxpr, marks, self.equation, constant=lambda _: False)
 
-    def equation(self, eqn: JaxprEqn, marks: list[bool]) -> list[bool]:
+    def equation(self, eqn: Equation, marks: list[bool]) -> list[bool]:
         """Which outputs of an equation are marked."""
         return self.through(eqn, marks) if any(marks) else [False] * len(eqn.outvars)
 
@@ -28,14 +26,14 @@ class Flow:
         """The same rules, for passes that do not count."""
         return self
 
-    def inside(self, eqn: JaxprEqn, waits: bool = False) -> "Flow":
+    def inside(self, eqn: Equation, waits: bool = False) -> "Flow":
         """The rules for the jaxprs of an equation.
 
         `waits` says that it is a loop whose condition is marked.
         """
         return self
 
-    def through(self, eqn: JaxprEqn, marks: list[bool]) -> list[bool]:
+    def through(self, eqn: Equation, marks: list[bool]) -> list[bool]:
         """The outputs of an equation that are marked, by way of the jaxprs in it."""
         known = entry(eqn)
         if known is not None and known.flow is not None:
@@ -51,27 +49,27 @@ class Flow:
                 return self.while_loop(eqn, marks)
         return self.opaque(eqn)
 
-    def opaque(self, eqn: JaxprEqn) -> list[bool]:
+    def opaque(self, eqn: Equation) -> list[bool]:
         """All of them; the jaxprs inside are looked at with all inputs marked."""
         flow = self.inside(eqn)
         for jaxpr in sub_jaxprs(eqn):
             flow.run(jaxpr, [True] * len(open_jaxpr(jaxpr)[0].invars))
         return [True] * len(eqn.outvars)
 
-    def branches(self, eqn: JaxprEqn, marks: list[bool]) -> list[bool]:
+    def branches(self, eqn: Equation, marks: list[bool]) -> list[bool]:
         """Those of any branch; all, if which one runs is marked."""
         flow = self.inside(eqn)
         found = [flow.run(branch, marks[1:]) for branch in eqn.params["branches"]]
         return [marks[0] or any(column) for column in zip(*found, strict=True)]
 
-    def scan(self, eqn: JaxprEqn, marks: list[bool]) -> list[bool]:
+    def scan(self, eqn: Equation, marks: list[bool]) -> list[bool]:
         """Those of the carry, when it has gone round, and of what is stacked."""
         body, (consts, carried) = eqn.params["jaxpr"], scan_counts(eqn)
         marks = self.carry(body, marks, consts, carried)
         outputs = self.inside(eqn).run(body, marks)
         return [*marks[consts : consts + carried], *outputs[carried:]]
 
-    def while_loop(self, eqn: JaxprEqn, marks: list[bool]) -> list[bool]:
+    def while_loop(self, eqn: Equation, marks: list[bool]) -> list[bool]:
         """Those of the carry; all, if the condition is marked: then it is selected."""
         cond, body = eqn.params["cond_jaxpr"], eqn.params["body_jaxpr"]
         of_cond, of_body = while_counts(eqn)

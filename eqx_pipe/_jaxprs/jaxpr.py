@@ -6,13 +6,16 @@ JAX 0.12 has one class for jaxprs, open or closed, where 0.10 and 0.11 have two.
 import contextlib
 import functools as ft
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.core
 from jax.extend.core import Jaxpr, JaxprEqn, Literal
 
 from .._types import ClosedJaxpr
+
+Equation: TypeAlias = JaxprEqn
+"""One equation of a jaxpr: a primitive, its operands, parameters and results."""
 
 # As a tuple made once: a union of types is made anew wherever it is written.
 _JAXPRS = (Jaxpr, ClosedJaxpr)
@@ -33,7 +36,7 @@ def is_literal(atom: object) -> bool:
     return isinstance(atom, Literal)
 
 
-def sub_jaxprs(eqn: JaxprEqn) -> Iterator[Any]:
+def sub_jaxprs(eqn: Equation) -> Iterator[Any]:
     """The jaxprs among the parameters of an equation, closed or open."""
     for value in eqn.params.values():
         for item in value if isinstance(value, tuple | list) else (value,):
@@ -41,14 +44,14 @@ def sub_jaxprs(eqn: JaxprEqn) -> Iterator[Any]:
                 yield item
 
 
-def within(eqn: JaxprEqn) -> Iterator[JaxprEqn]:
+def within(eqn: Equation) -> Iterator[Equation]:
     """An equation, and all those inside of it, however deep."""
     yield eqn
     for inner in sub_jaxprs(eqn):
         yield from equations(inner)
 
 
-def equations(jaxpr: Any) -> Iterator[JaxprEqn]:
+def equations(jaxpr: Any) -> Iterator[Equation]:
     """All equations of a jaxpr, however deep: each before those inside of it."""
     for eqn in open_jaxpr(jaxpr)[0].eqns:
         yield from within(eqn)
@@ -98,7 +101,7 @@ def hoist(
 
 
 def rebind(
-    eqn: JaxprEqn,
+    eqn: Equation,
     inputs: Sequence[Any],
     params: dict[str, Any] | None = None,
     in_context: bool = True,

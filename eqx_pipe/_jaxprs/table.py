@@ -9,9 +9,7 @@ run in their parameters (`call_hi_primitive` of JAX, whatever Equinox makes by
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
-from jax.extend.core import JaxprEqn
-
-from .jaxpr import equations, open_jaxpr
+from .jaxpr import Equation, equations, open_jaxpr
 
 Kind = Literal[
     "elementwise", "operation", "callback", "call", "scan", "while", "branches", "other"
@@ -102,12 +100,12 @@ TABLE: dict[str, Entry] = {
 """What is known, by name. Our own are put in by the rooms that make them."""
 
 
-def entry(eqn: JaxprEqn) -> Entry | None:
+def entry(eqn: Equation) -> Entry | None:
     """What is known of the primitive of an equation; `None`: it may do anything."""
     return TABLE.get(eqn.primitive.name)
 
 
-def kind(eqn: JaxprEqn) -> Kind | None:
+def kind(eqn: Equation) -> Kind | None:
     """The kind of an equation's primitive, `None` if it is unknown."""
     known = entry(eqn)
     return None if known is None else known.kind
@@ -127,7 +125,7 @@ def is_elementwise(jaxpr: Any) -> bool:
     return all(kind(eqn) in ("elementwise", "call") for eqn in equations(jaxpr))
 
 
-def bodies(eqn: JaxprEqn) -> list[Any]:
+def bodies(eqn: Equation) -> list[Any]:
     """The jaxprs of an equation that can be made anew, in a fixed order."""
     known = entry(eqn)
     if known is None or known.kind == "other" and known.remake is None:
@@ -145,7 +143,7 @@ def num_constants(jaxpr: Any) -> int:
     return len(own) + sum(num_constants(b) for eqn in inner.eqns for b in bodies(eqn))
 
 
-def scan_counts(eqn: JaxprEqn) -> tuple[int, int]:
+def scan_counts(eqn: Equation) -> tuple[int, int]:
     """How many inputs of a scan are constants, and how many are carried."""
     params = eqn.params
     if "num_consts" in params:
@@ -154,6 +152,6 @@ def scan_counts(eqn: JaxprEqn) -> tuple[int, int]:
     return len(consts), len(carry)
 
 
-def while_counts(eqn: JaxprEqn) -> tuple[int, int]:
+def while_counts(eqn: Equation) -> tuple[int, int]:
     """How many inputs of a `while_loop` only its condition reads, and only its body."""
     return eqn.params["cond_nconsts"], eqn.params["body_nconsts"]

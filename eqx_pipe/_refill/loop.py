@@ -18,11 +18,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.extend.core import JaxprEqn, Primitive
+from jax.extend.core import Primitive
 from jax.interpreters import mlir
 
 from .._jaxprs.evaluate import Body
-from .._jaxprs.jaxpr import as_function, hoist, is_jaxpr, trace
+from .._jaxprs.jaxpr import Equation, as_function, hoist, is_jaxpr, trace
 from .._jaxprs.table import TABLE, Entry
 from .._types import ClosedJaxpr
 from .lanes import run_in_lanes
@@ -122,7 +122,7 @@ def _evaluate(*args: Any, **params: Any) -> list[Any]:
 mlir.register_lowering(refill_p, mlir.lower_fun(_run, multiple_results=True))
 
 
-def _remake(eqn: JaxprEqn, bodies: list[Body], inputs: list[Any]) -> list[Any]:
+def _remake(eqn: Equation, bodies: list[Body], inputs: list[Any]) -> list[Any]:
     params, num_consts = eqn.params, eqn.params["num_consts"]
     consts, init = inputs[:num_consts], inputs[num_consts:]
     cond, body = bodies

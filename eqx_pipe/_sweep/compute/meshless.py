@@ -17,9 +17,12 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 from jax.sharding import AbstractMesh
 
+from ..._jaxprs.table import TABLE, Entry
+
 # Its meaning is the identity. There is no public function that gives an array inside a
 # `shard_map` the type that it has outside (`reshard` is for axes that are not manual).
 _leave_p = Primitive("eqx_pipe_leave_mesh")
+TABLE[_leave_p.name] = Entry("operation")
 _leave_p.def_impl(lambda x: x)
 _leave_p.def_abstract_eval(
     lambda x: ShapedArray(x.shape, x.dtype, weak_type=x.weak_type)

@@ -9,10 +9,8 @@ import dataclasses
 import math
 from typing import Any
 
-from jax.extend.core import JaxprEqn
-
 from ..._jaxprs.flow import Flow
-from ..._jaxprs.jaxpr import open_jaxpr
+from ..._jaxprs.jaxpr import Equation, open_jaxpr
 from ..._jaxprs.table import kind
 from .lapack import linalg_limit
 
@@ -39,7 +37,7 @@ class Analysis:
 
 
 def analyze(jaxpr: Any, num_same: int) -> Analysis:
-    """What a jaxpr computes; its first `num_same` inputs are the same for all points."""
+    """What is in a jaxpr whose first `num_same` inputs are the same for all points."""
     analysis = Analysis()
     varies = [i >= num_same for i in range(len(open_jaxpr(jaxpr)[0].invars))]
     _Analyzer(analysis).run(jaxpr, varies)
@@ -57,14 +55,14 @@ class _Analyzer(Flow):
     def silent(self) -> Flow:
         return Flow()
 
-    def equation(self, eqn: JaxprEqn, marks: list[bool]) -> list[bool]:
+    def equation(self, eqn: Equation, marks: list[bool]) -> list[bool]:
         outputs = super().equation(eqn, marks)
         if any(marks):
             pairs = zip(eqn.outvars, outputs, strict=True)
             self.note(eqn, [v for v, varies in pairs if varies])
         return outputs
 
-    def note(self, eqn: JaxprEqn, outputs: list[Any]) -> None:
+    def note(self, eqn: Equation, outputs: list[Any]) -> None:
         """Adds what an equation makes."""
         analysis = self.analysis
         limits = [linalg_limit(eqn), analysis.linalg_limit]
@@ -74,7 +72,7 @@ class _Analyzer(Flow):
         if self.in_loop:
             analysis.of_a_step = max(analysis.of_a_step, largest)
 
-    def inside(self, eqn: JaxprEqn, waits: bool = False) -> Flow:
+    def inside(self, eqn: Equation, waits: bool = False) -> Flow:
         if kind(eqn) not in ("scan", "while"):
             return self
         refilled = eqn.primitive.name == _REFILL

@@ -13,9 +13,9 @@ import os
 from collections.abc import Sequence
 
 import jax
-from jax.extend.core import JaxprEqn
 from jaxlib.version import __version__ as JAXLIB
 
+from ..._jaxprs.jaxpr import Equation
 from ..cores import num_cores
 from ..log import log_once
 
@@ -51,7 +51,7 @@ _OPERATIONS = {
 _COMPLEX = 3  # times as many
 
 
-def linalg_limit(eqn: JaxprEqn) -> int | None:
+def linalg_limit(eqn: Equation) -> int | None:
     """The most points for which an equation of one point is not split over threads.
 
     `None` if it never is, 0 if it is split for a single point.

@@ -10,9 +10,8 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import JaxprEqn
 
-from ..._jaxprs.jaxpr import interpret, rebind, sub_jaxprs
+from ..._jaxprs.jaxpr import Equation, interpret, rebind, sub_jaxprs
 from ..._jaxprs.table import kind, scan_counts
 
 
@@ -31,7 +30,7 @@ def run_with_all_branches(closed: Any, args: list[Value]) -> list[Value]:
     return interpret(closed, args, _equation, lambda x: Value(x, False))
 
 
-def _equation(eqn: JaxprEqn, inputs: list[Value]) -> list[Value]:
+def _equation(eqn: Equation, inputs: list[Value]) -> list[Value]:
     arrays = [v.array for v in inputs]
     if not any(v.varies for v in inputs):
         return [Value(y, False) for y in rebind(eqn, arrays)]
@@ -56,7 +55,7 @@ def _arrays(closed: Any, args: list[Value]) -> list[Any]:
     return [v.array for v in run_with_all_branches(closed, args)]
 
 
-def _scan(eqn: JaxprEqn, inputs: list[Value]) -> list[Any]:
+def _scan(eqn: Equation, inputs: list[Value]) -> list[Any]:
     num_consts, num_carry = scan_counts(eqn)
     consts, arrays = inputs[:num_consts], [v.array for v in inputs[num_consts:]]
 

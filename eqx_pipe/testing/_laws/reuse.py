@@ -21,10 +21,9 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
-from jax.extend.core import JaxprEqn
 from jaxtyping import Array
 
-from ..._jaxprs.jaxpr import interpret, open_jaxpr, rebind, sub_jaxprs, within
+from ..._jaxprs.jaxpr import Equation, interpret, open_jaxpr, rebind, sub_jaxprs, within
 from ..._jaxprs.table import kind, scan_counts, while_counts
 from .guards import Guards, exclusive, guards_in
 
@@ -128,7 +127,7 @@ class _Walk:
             self.guards[jaxpr] = guards_in(jaxpr)
         own = iter(self.guards[jaxpr])
 
-        def rule(eqn: JaxprEqn, given: list[_Node]) -> list[_Node]:
+        def rule(eqn: Equation, given: list[_Node]) -> list[_Node]:
             further = next(own)
             if further is None:  # What comes out is not used.
                 return _bound(eqn, given)
@@ -297,7 +296,7 @@ def _place(eqn: Any) -> str:
     return f"`{eqn.primitive.name}`"
 
 
-def _may_use_inside(eqn: JaxprEqn, inputs: list[_Node]) -> bool:
+def _may_use_inside(eqn: Equation, inputs: list[_Node]) -> bool:
     """Whether a key may be used, or cloned, by what an operation holds."""
     if kind(eqn) is None and not draws(eqn):  # it may hide a program
         pairs = zip(eqn.invars, inputs, strict=True)
