@@ -125,7 +125,7 @@ PROGRAMS = {
     "shard_map": _ring,
     "callbacks": lambda x: jax.pure_callback(lambda x: x, x, x),
     "debug": lambda x: (jax.debug.print("{}", x), jax.debug.callback(print, x))[1],
-    "linalg": lambda x: (jnp.linalg.svd(SQUARE * x), jnp.linalg.inv(SQUARE * x)),
+    "linalg": lambda x: (jnp.linalg.svd(SQUARE * x[0]), jnp.linalg.inv(SQUARE * x[0])),
     "random": lambda x: jr.gamma(jr.clone(jr.key(0)), x) + jr.choice(jr.key(1), x),
     "error_if": lambda x: eqx.error_if(x, x[0] > 0, "large"),
     "eqx loop": lambda x: eqxi.while_loop(
