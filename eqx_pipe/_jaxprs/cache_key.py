@@ -23,15 +23,17 @@ import numpy as np
 from jax.core import Tracer
 
 from .._values import Same
-from .jaxpr import is_jaxpr, is_literal, open_jaxpr
+from .functions import captured_key, function_key
+from .jaxpr import Equation, is_jaxpr, is_literal, open_jaxpr
 from .table import bodies, entry
 
+# As a tuple made once: a union of types is made anew wherever it is written.
 _PLAIN = (bool, int, str, bytes, type)
 _NO_EFFECTS: frozenset[str] = frozenset()
-_SHORT = 256
+_SHORT = 256  # bytes
 
-
-_jitted: "weakref.WeakKeyDictionary[Any, Any]" = weakref.WeakKeyDictionary()
+Callbacks = list[tuple[types.FunctionType, Any]]
+"""Python functions in a program, each with its key when it was traced."""
 
 
 class CacheKey:
@@ -56,6 +58,10 @@ class CacheKey:
         return self._hash == other._hash and self._parts == other._parts
 
 
+_jitted: weakref.WeakKeyDictionary[Any, tuple[CacheKey, list[Any]]]
+_jitted = weakref.WeakKeyDictionary()
+
+
 @dataclasses.dataclass(frozen=True)
 class Program:
     """The cache key of a jaxpr, and what belongs to this trace of it.
@@ -66,7 +72,7 @@ class Program:
 
     cache_key: CacheKey
     constants: list[Any]
-    callbacks: list[tuple[Any, Any]]
+    callbacks: Callbacks
 
     def without_constants(self) -> "Program":
         """The same without the arrays, which may be large."""
@@ -74,20 +80,18 @@ class Program:
 
     def still_valid(self) -> bool:
         """Whether no callback has changed what it closes over since the trace."""
-        return all(_function(f, []) == was for f, was in self.callbacks)
+        return all(function_key(f, freeze) == was for f, was in self.callbacks)
 
 
 def identify(jaxpr: Any) -> Program:
     """The cache key of a closed jaxpr, with what belongs to this trace of it."""
     constants: list[Any] = []
-    callbacks: list[tuple[Any, Any]] = []
+    callbacks: Callbacks = []
     parts = _jaxpr(jaxpr, constants, callbacks)
     return Program(CacheKey(parts), constants, callbacks)
 
 
-def _jaxpr(
-    closed: Any, constants: list[Any] | None, callbacks: list[tuple[Any, Any]]
-) -> Any:
+def _jaxpr(closed: Any, constants: list[Any] | None, callbacks: Callbacks) -> Any:
     """`constants` collects the arrays to hand in; where it is `None` they stay."""
     jaxpr, consts = open_jaxpr(closed)
     numbers: dict[Any, int] = {}
@@ -138,12 +142,9 @@ def _jaxpr(
 
 
 def _body(
-    eqn: Any,
-    closed: Any,
-    constants: list[Any] | None,
-    callbacks: list[tuple[Any, Any]],
+    eqn: Equation, closed: Any, constants: list[Any] | None, callbacks: Callbacks
 ) -> Any:
-    """The parts of a jaxpr in an equation: that of a jitted function is kept.
+    """The parts of a jaxpr in an equation; those of a jitted function are cached.
 
     JAX traces one once and gives the same jaxpr ever after. One with callbacks is
     looked at again, since what they close over may change.
@@ -153,7 +154,7 @@ def _body(
     known = _jitted.get(closed)
     if known is None:
         own: list[Any] = []
-        seen: list[tuple[Any, Any]] = []
+        seen: Callbacks = []
         known = CacheKey(_jaxpr(closed, own, seen)), own
         if not seen:
             _jitted[closed] = known
@@ -171,7 +172,7 @@ def _context(ctx: Any) -> Any:
     return (ctx.compute_type, ctx.threefry_partitionable, str(ctx.xla_metadata))
 
 
-def _freeze(x: Any, callbacks: list[tuple[Any, Any]]) -> Any:
+def _freeze(x: Any, callbacks: Callbacks) -> Any:
     """A hashable stand-in for a parameter: equal only where the program is the same."""
     if x is None or isinstance(x, _PLAIN):
         return (type(x), x)
@@ -187,10 +188,10 @@ def _freeze(x: Any, callbacks: list[tuple[Any, Any]]) -> Any:
         items = tuple((k, _freeze(v, callbacks)) for k, v in x.items())
         return (dict, items)
     if isinstance(x, ft.partial):
-        parts = _captured((*x.args, *x.keywords.items()), ())
+        parts = captured_key((*x.args, *x.keywords.items()), freeze)
         return (ft.partial, _freeze(x.func, callbacks), len(x.args), parts)
     if isinstance(x, types.FunctionType):
-        found = _function(x, callbacks)
+        found = function_key(x, freeze)
         callbacks.append((x, found))
         return found
     if isinstance(x, types.MethodType):
@@ -240,7 +241,7 @@ def _array(x: Any) -> Any:
     return (str(value.dtype), value.shape, weak, content)
 
 
-def _structure(x: Any, callbacks: list[tuple[Any, Any]]) -> Any:
+def _structure(x: Any, callbacks: Callbacks) -> Any:
     """The nodes of a pytree; what is equal to JAX may yet hold other jaxprs."""
     children = tuple(_structure(child, callbacks) for child in x.children())
     return (jtu.PyTreeDef, _freeze(x.node_data(), callbacks), children)
@@ -261,59 +262,3 @@ def _by_identity(x: Any) -> bool:
     except TypeError:
         return True
     return type(x).__eq__ is object.__eq__
-
-
-def _function(
-    f: types.FunctionType,
-    callbacks: list[tuple[Any, Any]],
-    outer: tuple[types.FunctionType, ...] = (),
-) -> Any:
-    """A function by its code and by what it closes over, as it is now."""
-    if f in outer:  # it calls itself
-        return Same(f)
-    # Each `equinox.error_if` makes a list of the frames that lead to it, which do not
-    # matter, and one of its messages; each `jax.debug.callback` a dict of its arguments
-    # that are no arrays. These wrappers do not change what they made.
-    module = f.__module__ or ""
-    wrapper = module.startswith(("jax.", "equinox."))
-    contents = [
-        _content(cell, (*outer, f), wrapper)
-        for name, cell in zip(f.__code__.co_freevars, f.__closure__ or (), strict=True)
-        if (module, name) != ("equinox._errors", "stack")
-    ]
-    given = (f.__defaults__ or (), tuple((f.__kwdefaults__ or {}).items()))
-    return (
-        types.FunctionType,
-        f.__code__,
-        f.__code__.co_filename,
-        id(f.__globals__),
-        tuple(contents),
-        _captured(given, (*outer, f)),
-    )
-
-
-def _content(cell: Any, outer: tuple[types.FunctionType, ...], fixed: bool) -> Any:
-    try:
-        content = cell.cell_contents
-    except ValueError:  # not assigned yet
-        return Same(cell)
-    return _captured(content, outer, fixed)
-
-
-def _captured(
-    x: Any, outer: tuple[types.FunctionType, ...], fixed: bool = False
-) -> Any:
-    """What a function closes over; `fixed` if its list or dict does not change."""
-    if x is None or isinstance(x, str | bytes | bool | int | float | complex | type):
-        return _freeze(x, [])
-    if isinstance(x, types.FunctionType):
-        return _function(x, [], outer)
-    if isinstance(x, jtu.PyTreeDef):
-        return _structure(x, [])
-    if type(x) is tuple or fixed and type(x) is list:
-        return (type(x), tuple(_captured(item, outer) for item in x))
-    if fixed and type(x) is dict:
-        return (dict, tuple((k, _captured(v, outer)) for k, v in x.items()))
-    # Lists, dicts, arrays, objects: a callback may look at them, or change them, when
-    # it runs, so that another object is another program.
-    return Same(x)

@@ -1,7 +1,7 @@
-"""What is said where a function wants the value of what is traced.
+"""Messages where a function wants the value of something that is traced.
 
 JAX names the arguments of the function that was traced, which is our own: `arrays[0]`.
-They are told as what the user knows, the axes and other leaves of the space.
+The message names what the user knows instead: axes and other leaves of the space.
 """
 
 import re
@@ -44,7 +44,7 @@ _MASK = (
     "How many entries a mask picks would differ between points: write "
     "`jnp.where(mask, x, 0)`, or `jnp.sum(x, where=mask)`."
 )
-_TELLS_WHERE = "The error occurred while tracing the function "
+_JAX_SAYS_WHERE = "The error occurred while tracing the function "
 
 
 def explain(
@@ -53,7 +53,7 @@ def explain(
     geometry: Geometry,
     sources: Sequence[str] | None = None,
 ) -> None:
-    """Says in `error` which axes a value was wanted of, and what to do.
+    """Rewrites the message of `error`: which axes a value was wanted of, what to do.
 
     Its type stays. `sources` are the leaves that the traced arrays belong to; without
     them it is not known on which axes the value depends.
@@ -104,7 +104,7 @@ def _cure(error: Exception) -> str | None:
         return _MASK
     if isinstance(error, IndexError) and "Tracer" in text:
         return _INTEGER
-    said = text.partition(_TELLS_WHERE)[0]
+    said = text.partition(_JAX_SAYS_WHERE)[0]
     if "Tracer" not in said or re.search("unsupported operand|argument", said):
         return None
     return _ANY if isinstance(error, TypeError | ValueError) else None
@@ -112,16 +112,16 @@ def _cure(error: Exception) -> str | None:
 
 def _named(text: str, geometry: Geometry, sources: Sequence[str]) -> list[str]:
     """The axes and leaves that JAX says a value depends on, in the space's order."""
-    told = text.partition(_TELLS_WHERE)[2]
-    found = {sources[int(k)] for k in re.findall(rf"{ARRAYS}\[(\d+)\]", told)}
-    for digit in re.findall(rf"{DIGITS}\[(\d+)\]", told):
+    where = text.partition(_JAX_SAYS_WHERE)[2]
+    found = {sources[int(k)] for k in re.findall(rf"{ARRAYS}\[(\d+)\]", where)}
+    for digit in re.findall(rf"{DIGITS}\[(\d+)\]", where):
         pairs = zip(geometry.names, geometry.axis_dims, strict=True)
         members = [name for name, dim in pairs if dim == int(digit)]
-        # All axes of a dim depend on the same position: their arrays tell them apart.
+        # All axes of a dim depend on the same position: their arrays distinguish them.
         found |= set() if found.intersection(members) else set(members)
     order = [*geometry.names, *sources]
     known = sorted(found - {SPACE_KEY}, key=order.index)
-    return [*known, *([KEY] if KEY in told else [])]
+    return [*known, *([KEY] if KEY in where else [])]
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -131,4 +131,6 @@ def _listed(names: Sequence[str]) -> str:
 
 def _is_noise(line: str) -> bool:
     ours = any(name in line for name in (ARRAYS, DIGITS, KEY))
-    return (ours and line.startswith(_TELLS_WHERE)) or line.startswith("See https://")
+    return (ours and line.startswith(_JAX_SAYS_WHERE)) or line.startswith(
+        "See https://"
+    )

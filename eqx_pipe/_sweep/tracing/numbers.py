@@ -31,7 +31,7 @@ _DEPTH = 8
 _MOST = 1000  # things that are looked at
 _SHOWN = 3
 
-_forms, _said = LRUCache(128), LRUCache(128)
+_programs, _warned = LRUCache(128), LRUCache(128)
 _lock = threading.Lock()
 
 
@@ -58,10 +58,10 @@ def note_compilation(
             held.look(leaf, name, "in the space")
     held.look(fn, "", "in the function")
     codes = tuple(held.codes)
-    form = (_form(program.cache_key, {}), hash(codes), hash(layout))
+    shape = (_without_numbers(program.cache_key, {}), hash(codes), hash(layout))
     with _lock:
-        place = (*form, *map(as_hashable, statics))
-        programs: dict[int, Any] = _forms.setdefault(place, {})
+        place = (*shape, *map(as_hashable, statics))
+        programs: dict[int, Any] = _programs.setdefault(place, {})
         if len(programs) >= _PATIENCE:
             return
         programs[hash(program.cache_key)] = held.numbers
@@ -69,9 +69,9 @@ def note_compilation(
             return
         found = _differing(list(programs.values()))
         place = hash((codes, tuple(found)))  # whatever the static values and layout
-        if _said.get(place):
+        if _warned.get(place):
             return
-        _said.put(place, True)
+        _warned.put(place, True)
     _warn(fn, found)
 
 
@@ -103,17 +103,17 @@ def _differing(programs: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
     return {n: values for n, values in found.items() if len({*map(repr, values)}) > 1}
 
 
-def _form(x: Any, known: dict[int, int]) -> int:
+def _without_numbers(x: Any, known: dict[int, int]) -> int:
     """A hash of an identity with the type of each number in the place of its value."""
     if isinstance(x, CacheKey):  # of a jitted function, which may be there many times
         if id(x) not in known:
-            known[id(x)] = _form(x.parts, known)
+            known[id(x)] = _without_numbers(x.parts, known)
         return known[id(x)]
     if type(x) is not tuple:
         return hash(x)
     if len(x) == 3 and isinstance(x[0], str) and x[0] == "literal":
         return hash(x[:2])
-    return hash(tuple(_form(item, known) for item in x))
+    return hash(tuple(_without_numbers(item, known) for item in x))
 
 
 def _is_lasting(value: Any) -> bool:
