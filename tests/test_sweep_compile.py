@@ -162,13 +162,13 @@ def test_a_jitted_function_is_traced_and_looked_at_once(monkeypatch):
 
 
 def test_what_was_read_in_a_function_is_kept(monkeypatch):
-    reads, read = [], trace.read
-    monkeypatch.setattr(trace, "read", lambda *args: reads.append(1) or read(*args))
+    looks, look = [], trace.analyze
+    monkeypatch.setattr(trace, "analyze", lambda *args: looks.append(1) or look(*args))
     sizes = {
         ep.sweep(lambda p: jnp.tan(p["a"] - p["b"]), space()).batch_size
         for _ in range(3)
     }
-    assert len(reads) == len(sizes) == 1
+    assert len(looks) == len(sizes) == 1
 
 
 def test_other_dtypes_and_lengths_are_other_programs():

@@ -6,9 +6,10 @@ take the arrays from outside. So are those that remember the user's mesh, which 
 that of the sweep.
 """
 
+import dataclasses
 import itertools as it
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 from jax.sharding import NamedSharding, Sharding
@@ -53,7 +54,8 @@ def evaluate(jaxpr: Any, constants: Sequence[Any], args: Sequence[Any]) -> list[
     return interpret(jaxpr, args, rule, consts=consts)
 
 
-class Body(NamedTuple):
+@dataclasses.dataclass(frozen=True, eq=False)  # JAX refers to what it traces weakly
+class Body:
     """A jaxpr of an equation, and arrays in the place of those that it closes over."""
 
     jaxpr: Any

@@ -154,7 +154,7 @@ class _Walk:
             number = _FIRST_CLONE + next(self.clones)
             return [_Node.of(lambda key: jr.fold_in(key, number), inputs)]
         # A checkpoint that is differentiated runs what was run before again.
-        if not _may_use_inside(eqn, inputs) or params.get("differentiated"):
+        if not _uses_inside(eqn) or params.get("differentiated"):
             return _bound(eqn, inputs)
         walk = ft.partial(self.run, guards=guards, lanes=lanes, place=place)
         if kind(eqn) == "branches":
@@ -296,12 +296,8 @@ def _place(eqn: Any) -> str:
     return f"`{eqn.primitive.name}`"
 
 
-def _may_use_inside(eqn: Equation, inputs: list[_Node]) -> bool:
-    """Whether a key may be used, or cloned, by what an operation holds."""
-    if kind(eqn) is None and not draws(eqn):  # it may hide a program
-        pairs = zip(eqn.invars, inputs, strict=True)
-        if any(_is_key(v) and node.varies for v, node in pairs):
-            return True
+def _uses_inside(eqn: Equation) -> bool:
+    """Whether a key is used, or cloned, by the programs that an operation holds."""
     _, *inner = within(eqn)
     names = ("random_split", "random_clone")
     return any(draws(e) or e.primitive.name in names for e in inner)
