@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 import eqx_pipe as ep
 from eqx_pipe._sweep.compute.dealing import Deal
+from eqx_pipe._sweep.compute.job import prepare
 from eqx_pipe._sweep.compute.kernel import Layout
-from eqx_pipe._sweep.compute.parts import prepare
 from eqx_pipe._sweep.reduced.kernel import block_rows
 
 any_deal = given(

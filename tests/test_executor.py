@@ -30,7 +30,7 @@ from stores import (
 
 import eqx_pipe as ep
 from eqx_pipe._store.store import Store
-from eqx_pipe._sweep.chunks import remote
+from eqx_pipe._sweep.sources import remote
 
 pytest.importorskip("cloudpickle")
 pytest.importorskip("xarray")

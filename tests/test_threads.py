@@ -10,7 +10,7 @@ from jax.sharding import AxisType
 import eqx_pipe as ep
 from eqx_pipe._sweep.compute import execute, threads
 from eqx_pipe._sweep.lru import LRUCache
-from eqx_pipe._sweep.reduced import states
+from eqx_pipe._sweep.reduced import blocks
 
 BATCH = 64
 
@@ -100,7 +100,7 @@ def test_reduced_sweeps_too(monkeypatch):
         told.append(unsplit)
         return threads.compiled(lowered, unsplit)
 
-    monkeypatch.setattr(states, "compiled", compiled)
+    monkeypatch.setattr(blocks, "compiled", compiled)
     space = {"a": ep.Linspace(0.1, 2, 50_000)}
     for cores in (8, 9):
         monkeypatch.setattr(threads, "num_cores", lambda cores=cores: cores)

@@ -29,7 +29,7 @@ class Variable:
 
 
 @dataclasses.dataclass(frozen=True)
-class Plan:
+class StoreLayout:
     """All that is known of a store before there is any value.
 
     `record` says what the store is for and must be JSON; `status` is the name of the
@@ -45,13 +45,13 @@ class Plan:
     record: Mapping[str, Any]
 
 
-def create(path: Path, plan: Plan) -> None:
+def create(path: Path, layout: StoreLayout) -> None:
     """Makes a store at `path`, unless another process has made one meanwhile."""
     path = Path(os.path.realpath(path))  # where a link leads
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.parent / f".{path.name}.{uuid.uuid4().hex}.partial"
     try:
-        _write(aside, plan)
+        _write(aside, layout)
         with contextlib.suppress(FileExistsError, OSError):
             # Onto a folder with something in it this fails: the other's store stands.
             os.rename(aside, path)
@@ -63,56 +63,56 @@ def create(path: Path, plan: Plan) -> None:
         shutil.rmtree(aside, ignore_errors=True)
 
 
-def _write(path: Path, plan: Plan) -> None:
+def _write(path: Path, layout: StoreLayout) -> None:
     import zarr
 
-    _write_coordinates(path, plan)
+    _write_coordinates(path, layout)
     folder = as_zarr(path)
     group = zarr.open_group(folder, mode="r+", use_consolidated=False)
-    for variable in plan.variables:
-        _array(group, plan, variable)
-    _array(group, plan, Variable(plan.status, np.dtype(np.int8)))
+    for variable in layout.variables:
+        _array(group, layout, variable)
+    _array(group, layout, Variable(layout.status, np.dtype(np.int8)))
     marked = str(group.attrs.get("coordinates", "")).split()
-    group.attrs["coordinates"] = " ".join([*marked, plan.status])
+    group.attrs["coordinates"] = " ".join([*marked, layout.status])
     record = {
         "format": FORMAT,
-        "split": plan.chunks.split,
-        "count": plan.chunks.count,
-        "lengths": plan.chunks.lengths,
-        "variables": [variable.name for variable in plan.variables],
-        "status": plan.status,
-        **plan.record,
+        "split": layout.chunks.split,
+        "count": layout.chunks.count,
+        "lengths": layout.chunks.lengths,
+        "variables": [variable.name for variable in layout.variables],
+        "status": layout.status,
+        **layout.record,
     }
     group.attrs[RECORD] = json.dumps(record)
     with quiet():
         zarr.consolidate_metadata(folder)
 
 
-def _write_coordinates(path: Path, plan: Plan) -> None:
+def _write_coordinates(path: Path, layout: StoreLayout) -> None:
     # By xarray, which knows how to write texts and which coordinates to mark as such.
     import xarray
 
     coordinates = {
         name: (dims, value.astype(object) if value.dtype.kind == "U" else value, attrs)
-        for name, (dims, value, attrs) in plan.coordinates.items()
+        for name, (dims, value, attrs) in layout.coordinates.items()
     }
-    dataset = xarray.Dataset(coords=coordinates, attrs=dict(plan.attributes))
+    dataset = xarray.Dataset(coords=coordinates, attrs=dict(layout.attributes))
     with quiet():
         dataset.to_zarr(as_zarr(path), zarr_format=3, consolidated=False)
 
 
-def _array(group: Any, plan: Plan, variable: Variable) -> None:
+def _array(group: Any, layout: StoreLayout, variable: Variable) -> None:
     from zarr.codecs import Crc32cCodec, ZstdCodec
 
-    is_status = variable.name == plan.status
+    is_status = variable.name == layout.status
     fill = 0 if is_status or variable.dtype.kind in "biu" else np.nan
     group.create_array(
         variable.name,
-        shape=(*plan.chunks.lengths, *variable.inner),
-        chunks=(*plan.chunks.shape, *(max(1, n) for n in variable.inner)),
+        shape=(*layout.chunks.lengths, *variable.inner),
+        chunks=(*layout.chunks.shape, *(max(1, n) for n in variable.inner)),
         dtype=variable.dtype,
         fill_value=variable.dtype.type(fill),
-        dimension_names=(*plan.dims, *variable.inner_dims),
+        dimension_names=(*layout.dims, *variable.inner_dims),
         # The checksum tells a chunk that was cut off or damaged.
         compressors=[ZstdCodec(level=1), Crc32cCodec()],
     )

@@ -1,8 +1,9 @@
 """What the points of a sweep cost, as the user says."""
 
 import dataclasses
+import functools as ft
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -11,13 +12,16 @@ import numpy as np
 from jaxtyping import Float
 
 from .._errors import MissingKeyError, SweepError, describe_value, message
-from .._spaces.space import Space
 from .compute.failure import reason
-from .compute.parts import prepare
+from .compute.job import Job, prepare
 from .compute.progress import Progress
+from .request import Request
+
+CostsBySpan: TypeAlias = Callable[[int, int], Float[np.ndarray, " points"]]
+"""What points cost, from one to the one behind the last."""
 
 
-def named(call: Callable[..., Any]) -> Callable[..., Any]:
+def _named(call: Callable[..., Any]) -> Callable[..., Any]:
     """What calls `order_by`, with errors that say that it is that function."""
 
     def of_costs(*args: Any, **keywords: Any) -> Any:
@@ -50,47 +54,44 @@ def named(call: Callable[..., Any]) -> Callable[..., Any]:
     return of_costs
 
 
-def costs_of(
-    order_by: Any, size: int, evaluate: Callable[[Any], Any]
-) -> Float[np.ndarray, " points"]:
-    """The cost of each point; `evaluate` gives the values of a function of a point."""
-    found = evaluate(order_by) if callable(order_by) else order_by
-    if isinstance(found, list) and len(found) == size:
-        found = np.asarray(found)
-    _check("gives" if callable(order_by) else "is", found, size)
-    return np.asarray(found).astype(np.float64)
+def costs_of(request: Request) -> Callable[[int], CostsBySpan] | None:
+    """What points cost, as a function of how many of them are asked for at most.
 
-
-def costs_by_chunk(
-    order_by: Any, space: Space, devices: tuple[Any, ...]
-) -> Callable[[int], Callable[[int, int], Float[np.ndarray, " points"]]]:
-    """What the points of one chunk cost, computed when it is that chunk's turn.
-
-    Points are sorted within a chunk, so that nobody needs the costs of chunks that are
-    finished or that another process computes. Given how many points a chunk has at
-    most, this is a function of its first point and of the one behind its last.
+    They are computed chunk by chunk, since nobody needs the costs of chunks that are
+    finished or that another process computes. Where values are reduced, which happens
+    in order, costs change nothing.
     """
+    order_by, size = request.order_by, request.space.size
+    if order_by is None:
+        return None
     if not callable(order_by):
-        costs = costs_of(order_by, space.size, lambda cost: cost)
-        return lambda most: lambda first, last: costs[first:last]
-    job = named(prepare)(order_by, space, None, "auto", devices, False)
+        listed = isinstance(order_by, list) and len(order_by) == size
+        found = np.asarray(order_by) if listed else order_by
+        _check("is", found, size)
+        return ft.partial(_some, np.asarray(found).astype(np.float64))
+    if request.reducers is not None or request.by_hand:
+        return None
+    job = _named(prepare)(order_by, request.space, None, "auto", request.devices, False)
     outputs = [
-        jax.ShapeDtypeStruct((space.size, *leaf.shape), leaf.dtype)
+        jax.ShapeDtypeStruct((size, *leaf.shape), leaf.dtype)
         for leaf in job.traced[0].outputs
     ]
-    _check("gives", jtu.tree_unflatten(job.traced[0].structure, outputs), space.size)
+    _check("gives", jtu.tree_unflatten(job.traced[0].structure, outputs), size)
+    return ft.partial(_computed, job)
 
-    def within(most: int) -> Callable[[int, int], Float[np.ndarray, " points"]]:
-        compute = named(dataclasses.replace(job, stretch=most).compute)
 
-        def costs(first: int, last: int) -> Float[np.ndarray, " points"]:
-            quiet = Progress(False, last - first)
-            (found,), _ = compute(first, last, None, quiet, False)
-            return found.astype(np.float64)
+def _some(costs: Float[np.ndarray, " all"], most: int) -> CostsBySpan:
+    return lambda first, last: costs[first:last]
 
-        return costs
 
-    return within
+def _computed(job: Job, most: int) -> CostsBySpan:
+    compute = _named(dataclasses.replace(job, stretch=most).compute)
+
+    def costs(first: int, last: int) -> Float[np.ndarray, " points"]:
+        (found,), _ = compute(first, last, None, Progress(False, last - first))
+        return found.astype(np.float64)
+
+    return costs
 
 
 def _check(what: str, found: Any, size: int) -> None:

@@ -1,49 +1,45 @@
 """`sweep`: a function at every point of a space."""
 
+import os
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Literal
 
-import jax
-import jax.numpy as jnp
-import jax.tree_util as jtu
-import numpy as np
+from jax.sharding import Mesh
 
-from .._check import check_choice, check_key, keywords
-from .._errors import message
-from .._spaces.space import Space, as_space
-from .._types import Key
+from .._check import keywords
+from .._types import Key, PyTree
 from . import words
-from .chunks.elsewhere import check_elsewhere, sweep_elsewhere
-from .chunks.reduced import reduce_elsewhere
-from .compute.failure import Failures, nothing_like, some_output
-from .compute.parts import prepare
-from .compute.plan import check_batch_size, mesh_devices
-from .compute.progress import Progress
 from .cores import say_if_cores_idle
-from .costs import costs_by_chunk, costs_of, named
-from .reduced.sweep import sweep_reduced
+from .costs import CostsBySpan, costs_of
+from .gather import Sink, Source, gather
+from .plan import Plan, plan_of
+from .request import BatchSize, Costs, Executor, Part, checked
+from .result import result_of
 from .results.result import SweepResult
-from .tracing.call import call, check_fn, check_sweep_key, fn_name
+from .sinks.memory import Arrays, Reduction
+from .sinks.stored import InStore
+from .sources.here import Here
+from .sources.remote import Elsewhere
 from .tracing.context import no_mesh
 
 
 @keywords("sweep", **words.SWEEP)
 def sweep(
-    fn: Any,
-    space: Any,
+    fn: Callable[..., PyTree],
+    space: PyTree,
     *,
-    key: Any = None,
-    batch_size: Any = "auto",
-    mesh: Any = None,
-    order_by: Any = None,
-    reduce: Any = None,
-    store: Any = None,
-    part: Any = None,
-    executor: Any = None,
-    resume: Any = None,
-    on_error: Any = "raise",
-    progress: Any = None,
+    key: Key | None = None,
+    batch_size: BatchSize = "auto",
+    mesh: Mesh | None = None,
+    order_by: Costs | None = None,
+    reduce: PyTree = None,
+    store: str | os.PathLike[str] | None = None,
+    part: Part | None = None,
+    executor: Executor | None = None,
+    resume: Literal["force"] | None = None,
+    on_error: Literal["raise", "isolate"] = "raise",
+    progress: bool | None = None,
 ) -> SweepResult:
     """Computes a function at every point of a space, on all devices.
 
@@ -146,120 +142,38 @@ def sweep(
         >>> ep.sweep(lambda p: p["x"] * p["y"], space).grid().tolist()
         [[0.0, 0.0], [10.0, 20.0], [20.0, 40.0], [30.0, 60.0]]
     """
-    check_fn("sweep", fn)
-    space = as_space("sweep", space)
-    check_key("sweep", key)
-    check_sweep_key("sweep", key)
-    check_batch_size("sweep", batch_size, "auto")
-    check_choice("sweep", "on_error", on_error, ("raise", "isolate"))
-    devices = mesh_devices("sweep", mesh)
-    say_if_cores_idle(devices, mesh)
-    size = space.size
-    _check_size(size)
-    isolated = on_error == "isolate"
-    away = check_elsewhere(store, part, executor, resume, mesh)
     started = time.time()
-    if reduce is not None and order_by is not None and not callable(order_by):
-        # It changes nothing, but should not be wrong.
-        costs_of(order_by, size, lambda cost: cost)
-    if reduce is not None and away is not None:
-        with no_mesh():
-            work = (reduce, fn, space, key, batch_size, devices, isolated)
-            return reduce_elsewhere(away, *work, lambda *n: Progress(progress, *n))
-    if reduce is not None:
-        outputs = _outputs(fn, space, key)
-        with no_mesh(), Progress(progress, size) as bar:
-            work = (fn, space, key, batch_size, devices, outputs, bar)
-            return sweep_reduced(reduce, *work, on_error)
-    if away is not None:
-        with no_mesh():
-            costs = None
-            if order_by is not None:
-                costs = costs_by_chunk(order_by, space, devices)
-            work = (fn, space, key, batch_size, devices, costs, isolated)
-            return sweep_elsewhere(away, *work, lambda *n: Progress(progress, *n))
-    costs = None
-    if order_by is not None:
-        costs = costs_of(
-            order_by,
-            size,
-            lambda cost: named(sweep)(cost, space, mesh=mesh, progress=False).values,
-        )
-    with no_mesh():
-        with Progress(progress, size) as bar:
-            if jax.config.jax_disable_jit:  # pyright: ignore[reportAttributeAccessIssue]
-                failures = Failures(isolated, size)
-                batch_size = 1
-                values = _loop(fn, space, key, bar, failures)
-                ok = failures.ok
-            else:
-                alike = costs is not None
-                job = prepare(
-                    fn, space, key, batch_size, devices, alike, isolated=isolated
-                )
-                batch_size = job.batch_size
-                leaves, ok = job.compute(0, size, costs, bar, isolated)
-                values = job.unflatten(leaves)
-    return SweepResult(
-        values=values,
-        space=space,
-        ok=ok,
+    request = checked(
+        fn,
+        space,
+        key=key,
         batch_size=batch_size,
-        num_devices=len(devices),
-        started=started,
-        seconds=time.time() - started,
-        function=fn_name(fn),
+        mesh=mesh,
+        order_by=order_by,
+        reduce=reduce,
+        store=store,
+        part=part,
+        executor=executor,
+        resume=resume,
+        on_error=on_error,
+        progress=progress,
     )
+    say_if_cores_idle(request.devices, mesh)
+    with no_mesh():
+        costs = costs_of(request)
+        sink = _sink(plan_of(request))
+        gather(_source(sink.plan, costs), sink, progress)
+        return result_of(sink.plan, sink.outcome(), started)
 
 
-def _loop(
-    fn: Callable[..., Any],
-    space: Space,
-    key: Key | None,
-    bar: Progress,
-    failures: Failures,
-) -> Any:
-    """The definition of a sweep, as it stands."""
-    outputs, at = {}, _outputs(fn, space, key)
-    for i in range(space.size):
-        try:
-            outputs[i] = at(i)
-        except Exception:
-            if not failures.isolated:
-                raise
-            failures.mark(i)
-        bar.done(1)
-    some = next(iter(outputs.values())) if outputs else some_output(at)
-    nothing = jtu.tree_map(nothing_like, some)
-    rows = [outputs.get(i, nothing) for i in range(space.size)]
-    return jtu.tree_map(lambda *leaves: _on_host(jnp.stack(leaves)), *rows)
+def _sink(plan: Plan) -> Sink:
+    """Where what is computed is kept."""
+    if plan.request.store is not None:
+        return InStore(plan)
+    return Arrays(plan) if plan.blocks is None else Reduction(plan)
 
 
-def _outputs(
-    fn: Callable[..., Any], space: Space, key: Key | None
-) -> Callable[[int], Any]:
-    def at(i: int) -> Any:
-        point_key = space.point_key(i, key=key)
-        try:
-            return call("sweep", fn, space.point(i), point_key)
-        except Exception as error:
-            error.add_note(f"At point {i} of the space.")
-            raise
-
-    return at
-
-
-def _on_host(leaf: Any) -> Any:
-    is_key = jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-    return leaf if is_key else np.array(leaf)
-
-
-def _check_size(size: int) -> None:
-    if size >= 2**63:
-        raise ValueError(
-            message(
-                "sweep",
-                f"the space has {size} points.",
-                "Sweep over a slice of it: `space[a:b]`.",
-            )
-        )
+def _source(plan: Plan, costs: Callable[[int], CostsBySpan] | None) -> Source:
+    """Where it is computed; with `costs` points of like cost share a batch."""
+    own = None if costs is None else costs(plan.chunks.points)
+    return Here(plan, own) if plan.request.executor is None else Elsewhere(plan, own)

@@ -23,8 +23,8 @@ from . import words
 from .compute.batching import even_out
 from .compute.kernel import POINTS
 from .compute.meshless import without_mesh
-from .compute.plan import check_batch_size, mesh_devices
 from .compute.select import Part, check_agree, naming, parts_of
+from .request import check_batch_size, mesh_devices
 from .tracing.call import call, check_fn, check_sweep_key
 from .tracing.concrete import explain
 

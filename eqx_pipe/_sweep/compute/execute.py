@@ -1,7 +1,7 @@
 """The host's side of a running sweep: kept programs, and the loop of chunks."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import numpy as np
@@ -18,6 +18,9 @@ from .points import Listed, Neighbours
 from .progress import Progress
 from .special import as_special, check_special
 from .threads import compiled
+
+Compiled: TypeAlias = jax.stages.Compiled
+"""A program for devices of this process."""
 
 _kernels = LRUCache(128)
 

@@ -17,6 +17,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Int32, UInt32
 
 from ..._types import Key, PyTree
+from ..compute.capacity import CHUNK_BYTES
 from ..compute.dealing import Deal
 from ..compute.kernel import (
     Layout,
@@ -25,7 +26,6 @@ from ..compute.kernel import (
     pointers,
     side_by_side,
 )
-from ..compute.plan import CHUNK_BYTES
 from ..tracing.trace import Traced
 from .trace import Reducing
 
@@ -114,24 +114,22 @@ def build_blocks(traced: Traced, reducing: Reducing, layout: Layout) -> Any:
 
 
 def build_merge(reducing: Reducing) -> Any:
-    """`merge(state, states, rows, first, last, constants)`: the state after a stretch.
+    """`merge(state, states, first, last, constants)`: the state after a stretch.
 
-    The states of some blocks, `states[rows[i]]` for `first <= i < last`, are merged to
+    The states of some blocks, `states[i]` for `first <= i < last`, are merged to
     `state` one after the other.
     """
 
     def merge(
         state: list[Array],
         states: list[Array],
-        rows: Int32[Array, " blocks"],
         first: Int32[Array, ""],
         last: Int32[Array, ""],
         constants: list[list[Array]],
     ) -> list[Array]:
         def one(i: Int32[Array, ""], state: list[Array]) -> list[Array]:
             later = [
-                jax.lax.dynamic_index_in_dim(leaf, rows[i], keepdims=False)
-                for leaf in states
+                jax.lax.dynamic_index_in_dim(leaf, i, keepdims=False) for leaf in states
             ]
             return reducing.merge(constants, state, later)
 
@@ -216,10 +214,8 @@ def block_rows(
     blocks: int, capacity: int, num_devices: int
 ) -> Int32[np.ndarray, " blocks"]:
     """Where the state of each block of a call lies among those of all devices."""
-    turn, place = np.divmod(np.arange(blocks), num_devices)
-    device = _blocks_to(num_devices).place(place, turn)
-    rows = np.zeros(capacity * num_devices, np.int32)
-    rows[:blocks] = device * capacity + turn
+    turn, place = np.divmod(np.arange(blocks, dtype=np.int32), num_devices)
+    rows = _blocks_to(num_devices).place(place, turn) * capacity + turn
     rows.flags.writeable = False
     return rows
 

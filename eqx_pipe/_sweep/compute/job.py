@@ -8,7 +8,7 @@ import dataclasses
 import functools
 import math
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -26,15 +26,16 @@ from ..log import log_once
 from ..tracing.lapack import may_hang, warn_if_it_may_hang
 from ..tracing.trace import Traced, trace
 from .batching import choose_batch_size
+from .capacity import CHUNK_BYTES, chunk_capacity, empty_values
 from .execute import Runner
 from .failure import Failures, clear, reason
 from .kernel import Layout, build
 from .memory import compiled_bytes, fitting, free_bytes
-from .plan import CHUNK_BYTES, chunk_capacity, empty_values
 from .points import Listed, Neighbours
 from .progress import Progress
 from .select import Part, check_agree, groups_of, naming, part_numbers, parts_of
 from .threads import all_busy, compiled
+from .work import Rows
 
 _AT_ONCE = 2**30
 
@@ -44,8 +45,9 @@ class Job:
     """A sweep that is ready to be computed.
 
     `costs` says that points will come with costs, `stretch` how many points will be
-    asked for at once at most. `broken` are the parts that have no program, since the
-    function raises when it is traced for them: their points have failed.
+    asked for at once at most. Points that fail are `isolated`, or end the sweep.
+    `broken` are the parts that have no program, since the function raises when it is
+    traced for them: their points have failed.
     """
 
     space: Space
@@ -57,6 +59,7 @@ class Job:
     devices: tuple[Any, ...]
     costs: bool
     stretch: int
+    isolated: bool = False
     broken: tuple[Part, ...] = ()
 
     def __post_init__(self) -> None:
@@ -78,26 +81,20 @@ class Job:
         return sum(sizes) * len(self.devices)
 
     @property
-    def point_bytes(self) -> int:
-        """The size of the output at one point."""
-        sizes = [math.prod(s.shape) * s.dtype.itemsize for s in self.traced[0].stored]
-        return max(1, sum(sizes))
-
-    @property
-    def row_bytes(self) -> int:
-        """The size of one row of what `compute` gives, which is that of a point."""
-        return self.point_bytes
-
-    @property
-    def row(self) -> Sequence[jax.ShapeDtypeStruct]:
+    def row(self) -> list[jax.ShapeDtypeStruct]:
         """The shape and dtype of each leaf of what `compute` gives, at one point."""
         return self.traced[0].stored
 
-    def count(self, first: int, last: int) -> int:
-        """How many points some rows stand for."""
-        return last - first
+    @property
+    def row_bytes(self) -> int:
+        """The size of the output at one point."""
+        return max(1, sum(math.prod(s.shape) * s.dtype.itemsize for s in self.row))
 
-    def failures(self, values: list[np.ndarray], ok: Any) -> int:
+    def span(self, first: int, last: int) -> tuple[int, int]:
+        """The points of some rows, which are the points themselves."""
+        return first, last
+
+    def failures(self, values: Rows, ok: Bool[np.ndarray, " points"]) -> int:
         """How many points have failed in some rows."""
         return int(np.sum(~ok))
 
@@ -107,14 +104,13 @@ class Job:
         last: int,
         costs: Float[np.ndarray, " points"] | None,
         bar: Progress,
-        isolated: bool,
-    ) -> tuple[list[np.ndarray], Bool[np.ndarray, " points"]]:
+    ) -> tuple[Rows, Bool[np.ndarray, " points"]]:
         """The output leaves at the points of a stretch, and which have not failed.
 
         `costs` are those of these points.
         """
         values = empty_values(last - first, self.traced[0].stored)
-        failures = Failures(isolated, last - first)
+        failures = Failures(self.isolated, last - first)
         within = self._within(first, last)
         for part in map(within, self.broken):
             places = part.indices(0, part.size) - first
@@ -262,6 +258,7 @@ def prepare(
         devices=devices,
         costs=costs,
         stretch=geometry.size,
+        isolated=isolated,
         broken=broken,
     )
     free = free_bytes(devices) if auto else None

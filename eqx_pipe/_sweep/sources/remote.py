@@ -16,66 +16,30 @@ from typing import Any
 
 import jax
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
-from ..._errors import SweepError, describe_value, message
+from ..._errors import SweepError, message
 from ..._jaxprs.text import Writer, digest
 from ..._reduce.many import as_many
 from ..._spaces.space import Space
-from ..._store.chunks import Chunks
-from ..._types import Key
-from ..compute.parts import Job, prepare
+from ..._types import Key, PyTree
+from ..compute.job import Job, prepare
 from ..compute.progress import Progress
+from ..compute.work import Rows, Work
+from ..costs import CostsBySpan
+from ..gather import Chunk
+from ..interrupt import Interrupt
 from ..lru import LRUCache
-from ..reduced.rows import BlockRows
-from ..reduced.states import Blocks
+from ..plan import Plan
+from ..reduced.blocks import Blocks
 from ..tracing.context import settings, under
 from .answer import checked
-from .interrupt import Interrupt
-from .loop import Asked, Chunk, Costs, Source, Work
 
 _TRIES = 3
 _IN_FLIGHT_BYTES = 2**30
 _IN_FLIGHT = 1024
-_GUESSED_WORKERS = 8
 
 _jobs = LRUCache(4)
-
-
-def check_executor(executor: Any) -> None:
-    """Raises unless work can be submitted to `executor`."""
-    if isinstance(executor, type) or not callable(getattr(executor, "submit", None)):
-        raise TypeError(
-            message(
-                "sweep",
-                f"`executor` is {describe_value(executor)}.",
-                "Give something with a method `submit(fn, *args)`: a "
-                "`concurrent.futures.ProcessPoolExecutor(mp_context=multiprocessing."
-                "get_context('spawn'))`, or Dask's `client.get_executor()`.",
-            )
-        )
-    _check_not_forked(executor)
-
-
-def _check_not_forked(executor: Any) -> None:
-    # Of the standard library's pools, which say so before anything is submitted.
-    context = getattr(executor, "_mp_context", None)
-    method = getattr(context, "get_start_method", None)
-    if callable(method) and method() == "fork":
-        raise ValueError(
-            message(
-                "sweep",
-                "`executor` makes its workers by `fork`, and a forked JAX hangs.",
-                "Give `ProcessPoolExecutor(mp_context=multiprocessing.get_context("
-                "'spawn'))`, under `if __name__ == '__main__':` in a script.",
-            )
-        )
-
-
-def workers(executor: Any) -> int:
-    """About how many workers an executor has."""
-    known = getattr(executor, "_max_workers", None)  # the pools of the standard library
-    return known if isinstance(known, int) and known > 0 else _GUESSED_WORKERS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,12 +53,12 @@ class Task:
     costs: bool
     stretch: int
     isolated: bool
-    reduce: Any
+    reduce: PyTree
     settings: dict[str, Any]
     program: tuple[str, str]
 
 
-def pack(fn: Callable[..., Any], job: Job, isolated: bool, reduce: Any = None) -> bytes:
+def pack(plan: Plan) -> bytes:
     """A sweep for a worker, as bytes."""
     try:
         import cloudpickle
@@ -103,15 +67,17 @@ def pack(fn: Callable[..., Any], job: Job, isolated: bool, reduce: Any = None) -
             "`eqx_pipe.sweep` needs cloudpickle for `executor`. Install it by "
             "`pip install 'eqx_pipe[distributed]'`."
         ) from error
+    request, job = plan.request, plan.job
+    assert job is not None
     task = Task(
-        fn=fn,
+        fn=request.fn,
         space=job.space,
         key=job.key,
         batch_size=job.batch_size,
         costs=job.costs,
         stretch=job.stretch,
-        isolated=isolated,
-        reduce=reduce,
+        isolated=job.isolated,
+        reduce=request.reduce,
         settings=settings(),
         program=_program(job),
     )
@@ -142,60 +108,51 @@ def work(
         with Interrupt(said=""), under(task.settings):
             job = job or _prepared(name, task)
             quiet = Progress(False, last - first)
-            values, ok = job.compute(first, last, costs, quiet, task.isolated)
+            values, ok = job.compute(first, last, costs, quiet)
     except Exception as error:
         return None, None, _portable(error)
     return values, ok, None
 
 
-def elsewhere(
-    executor: Any,
-    packed: bytes,
-    rows: Work,
-    chunks: Chunks,
-    costs: Costs | None,
-    bar: Progress,
-) -> Source:
-    """Chunks that the workers of an executor compute."""
+class Elsewhere:
+    """Computes chunks by the workers of an executor."""
 
-    def source(todo: Sequence[int], stop: Asked) -> Iterator[Chunk]:
-        waiting = collections.deque(_Try(number) for number in todo)
+    def __init__(self, plan: Plan, costs: CostsBySpan | None):
+        assert plan.request.executor is not None
+        self.plan, self.costs = plan, costs
+        self.executor = plan.request.executor
+        self.packed = pack(plan)
+
+    def __call__(
+        self, numbers: Sequence[int], stopping: Callable[[], bool], bar: Progress
+    ) -> Iterator[Chunk]:
+        """The chunks with some numbers, as they come."""
+        waiting = collections.deque(map(_Try, numbers))
         flying: list[_Try] = []
-        room = rows.row_bytes * chunks.points + len(packed)
+        room = self.plan.work.row_bytes * self.plan.chunks.points + len(self.packed)
         most = max(2, min(_IN_FLIGHT, _IN_FLIGHT_BYTES // room))
-
-        def launch(it: _Try) -> None:
-            span = chunks.span(it.number)
-            own = None if costs is None else costs(*span)
-            it.tries += 1
-            try:
-                it.future = executor.submit(work, packed, *span, own)
-            except Exception as error:
-                raise _broken(error) from error
-            flying.append(it)
-
         try:
-            while flying or (waiting and not stop.asked):
-                if stop.asked:
+            while flying or (waiting and not stopping()):
+                if stopping():
                     flying = [it for it in flying if not it.cancelled()]
                 elif waiting and len(flying) < most:
-                    launch(waiting.popleft())
+                    flying.append(self._launched(waiting.popleft()))
                     if not flying[-1].is_done():
                         continue
                 trouble: Exception | None = None
                 for it in _finished(flying, wait=not waiting or len(flying) >= most):
                     flying.remove(it)
                     try:
-                        found = it.result(rows, chunks)
+                        found = it.result(self.plan)
                     except Exception as error:
                         # What else is finished is kept first.
                         trouble = trouble or error
                         continue
                     if found is None:
-                        if not stop.asked:
+                        if not stopping():
                             waiting.append(it)
                         continue
-                    bar.done(rows.count(*chunks.span(it.number)))
+                    bar.done(self.plan.count([it.number]))
                     yield it.number, *found
                 if trouble is not None:
                     raise trouble
@@ -203,7 +160,15 @@ def elsewhere(
             for it in flying:
                 it.cancelled()
 
-    return source
+    def _launched(self, it: "_Try") -> "_Try":
+        span = self.plan.chunks.span(it.number)
+        costs = None if self.costs is None else self.costs(*span)
+        it.tries += 1
+        try:
+            it.future = self.executor.submit(work, self.packed, *span, costs)
+        except Exception as error:
+            raise _broken(error) from error
+        return it
 
 
 @dataclasses.dataclass(eq=False)
@@ -225,9 +190,10 @@ class _Try:
             return bool(self.future.cancel())
         return False
 
-    def result(self, rows: Work, chunks: Chunks) -> tuple[Any, Any] | None:
+    def result(self, plan: Plan) -> tuple[Rows, Bool[np.ndarray, " rows"]] | None:
         """Values and which are ok, or `None` if it is worth another try."""
-        points = _points(rows, chunks, self.number)
+        first, last = plan.chunks.span(self.number)
+        points = plan.work.span(first, last)
         try:
             answer = self.future.result()
         except concurrent.futures.BrokenExecutor as error:
@@ -238,15 +204,7 @@ class _Try:
                 return None
             raise _killing(*points, self.tries, error) from error
         which = f"chunk {self.number}, the points {points[0]} to {points[1] - 1}"
-        first, last = chunks.span(self.number)
-        return checked(answer, rows.row, last - first, which)
-
-
-def _points(rows: Work, chunks: Chunks, number: int) -> tuple[int, int]:
-    """The points of a chunk, the first and the one behind the last."""
-    first, last = chunks.span(number)
-    start = rows.count(0, first)
-    return start, start + rows.count(first, last)
+        return checked(answer, plan.work.row, last - first, which)
 
 
 def _finished(flying: Sequence[_Try], wait: bool) -> list[_Try]:
@@ -279,7 +237,7 @@ def _prepared(name: str, task: Task) -> Work:
         )
     rows: Work = job
     if task.reduce is not None:
-        rows = BlockRows(Blocks(job, as_many("sweep", task.reduce)))
+        rows = Blocks(job, as_many("sweep", task.reduce))
     # Threads may come here together: all of them use one.
     return _jobs.setdefault(name, rows)
 

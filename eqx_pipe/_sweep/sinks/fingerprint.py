@@ -60,12 +60,12 @@ def check_same(
     stored: Mapping[str, Any],
     now: Mapping[str, Any],
     alone: Callable[[], dict[str, str]],
-    resume: str,
+    trusting: bool,
 ) -> None:
     """Raises a `ValueError` that says in what a sweep differs from that of a store.
 
-    `alone` gives the `fingerprint_alone`. With `resume="force"` the function may be
-    another.
+    `alone` gives the `fingerprint_alone`. If the user is to be trusted (by
+    `resume="force"`) the function may be another.
     """
     lines = _differing(stored["space"], now["space"])
     if stored["key"] != now["key"]:
@@ -79,16 +79,15 @@ def check_same(
     reducers, sure = _reducing(stored, now)
     if reducers and (sure or stored["jax"] == now["jax"]):
         lines.append(reducers)
-    forced = resume == "force"
     # What a store has room for is no matter of trust.
     form = _form(stored["function"], now["function"])
     lines += form
     function, certain = _changes(stored, now)
     if function and not form and lines and _follows(stored, now, alone):
         function = []
-    if function and certain and not forced and not form:
+    if function and certain and not trusting and not form:
         lines += function
-    elif (function or reducers) and not lines and not forced:
+    elif (function or reducers) and not lines and not trusting:
         warnings.warn(
             message(
                 "sweep",

@@ -1,6 +1,7 @@
 """The record of a store, and its arrays, as a sweep wants them."""
 
 from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
 
 from ..._store.layout import Variable
 from ..._store.record import COUNT, check_record, damaged
@@ -39,15 +40,26 @@ def check_batch_size(store: Store, size: int) -> None:
     check_record("sweep", store.path, store.record, schema)
 
 
-def check_room(
-    store: Store, lengths: Sequence[int], variables: Sequence[Variable], status: str
-) -> None:
+@runtime_checkable
+class Shape(Protocol):
+    """The names and shapes of what is computed."""
+
+    @property
+    def lengths(self) -> tuple[int, ...]: ...
+    @property
+    def variables(self) -> Sequence[Variable]: ...
+    @property
+    def status(self) -> str: ...
+
+
+def check_room(store: Store, computed: Shape) -> None:
     """Raises a `ValueError` unless the store has a place for what is computed."""
-    names = [*(variable.name for variable in variables), status]
+    lengths, variables = computed.lengths, computed.variables
+    names = [*(variable.name for variable in variables), computed.status]
     kept = [*store.record["variables"], store.record["status"]]
     if kept != names:
         raise damaged("sweep", store.path, f"its arrays are {kept}, and not {names}")
-    if store.chunks.lengths != tuple(lengths):
+    if store.chunks.lengths != lengths:
         kept = list(store.chunks.lengths)
         what = f"`lengths` is {kept}, and not {list(lengths)}"
         raise damaged("sweep", store.path, what)

@@ -3,7 +3,7 @@
 import signal
 import sys
 import threading
-from typing import Any
+from types import FrameType
 
 _SAID = "\nThe chunk in flight will be finished. Ctrl-C again stops at once.\n"
 
@@ -30,7 +30,7 @@ class Interrupt:
     def __exit__(self, *_: object) -> None:
         self._restore()
 
-    def _note(self, *_: Any) -> None:
+    def _note(self, number: int, frame: FrameType | None) -> None:
         self.asked = True
         self._restore()
         sys.stderr.write(self._said)

@@ -1,0 +1,105 @@
+"""The one road of a sweep: chunks from a source of finished work to a sink.
+
+What is computed and how it is cut into chunks is said by a `Plan`. A source computes
+chunks: in this process, or by the workers of an executor. A sink keeps them: as arrays,
+in a store, or merged to a reduction. Neither knows of the other.
+"""
+
+import dataclasses
+import functools as ft
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import Protocol, TypeAlias, runtime_checkable
+
+import numpy as np
+from jaxtyping import Bool
+
+from .._types import PyTree
+from .compute.progress import Progress
+from .interrupt import Interrupt
+from .plan import Plan
+
+Chunk: TypeAlias = tuple[int, list[np.ndarray], Bool[np.ndarray, " rows"]]
+"""The number of a chunk, the leaves of its rows, and in which rows nothing failed."""
+
+Source: TypeAlias = Callable[
+    [Sequence[int], Callable[[], bool], Progress], Iterator[Chunk]
+]
+"""Computes the chunks with some numbers; gives each when it is finished, in any order.
+
+It is called as `source(numbers, stopping, bar)`: no more chunks are begun once
+`stopping()` is true, and `bar` is told how many points are done.
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Todo:
+    """Which chunks a sink is to have, and which of them it lacks."""
+
+    mine: Sequence[int]
+    missing: Sequence[int]
+    interrupt: Interrupt
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What a sink has in the end: the fields of a `SweepResult` that it knows."""
+
+    values: PyTree
+    ok: Bool[np.ndarray, " points"]
+    missing: Bool[np.ndarray, " points"] | None = None
+    points: int | None = None
+
+
+@runtime_checkable
+class Sink(Protocol):
+    """What keeps chunks."""
+
+    @property
+    def plan(self) -> Plan:
+        """What is computed: a store may have been begun with another batch size."""
+        ...
+
+    @property
+    def stopped(self) -> bool:
+        """Whether it needs no more chunks: a reducer asked to stop."""
+        ...
+
+    def filling(self) -> AbstractContextManager[Todo]:
+        """Within it chunks may be kept."""
+        ...
+
+    def keep(
+        self, number: int, values: list[np.ndarray], ok: Bool[np.ndarray, " rows"]
+    ) -> None:
+        """Keeps a chunk."""
+        ...
+
+    def outcome(self) -> Outcome:
+        """All that has been kept."""
+        ...
+
+
+def gather(source: Source, sink: Sink, progress: bool | None) -> None:
+    """Computes the chunks that a sink lacks; after Ctrl-C only those that are begun."""
+    plan = sink.plan
+    with sink.filling() as todo:
+        if not todo.missing:
+            return
+        size, left = plan.count(todo.mine), plan.count(todo.missing)
+        kept = failed = 0
+        with Progress(progress, size, size - left) as bar:
+            stopping = ft.partial(_stopping, todo.interrupt, sink)
+            for number, values, ok in source(todo.missing, stopping, bar):
+                sink.keep(number, values, ok)
+                kept += 1
+                failed += plan.work.failures(values, ok)
+                bar.failed(failed)
+                if sink.stopped:
+                    return
+        if todo.interrupt.asked and kept < len(todo.missing):
+            raise KeyboardInterrupt
+
+
+def _stopping(interrupt: Interrupt, sink: Sink) -> bool:
+    return interrupt.asked or sink.stopped

@@ -1,0 +1,221 @@
+"""The definition of a sweep, as it stands: the plain loop under `jax.disable_jit()`.
+
+So a debugger stops inside the function, at one point, where values can be looked at.
+"""
+
+import functools as ft
+from collections.abc import Iterator, Sequence
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import jax.tree_util as jtu
+import numpy as np
+from jaxtyping import Bool
+
+from .._tree import is_key_array
+from .._types import PyTree
+from .compute.failure import nothing_like, some_output
+from .compute.progress import Progress
+from .compute.work import Rows
+from .reduced.kernel import block_batches
+from .request import Request
+from .tracing.call import call
+from .tracing.trace import as_data
+
+
+class LoopPoints:
+    """The points of a sweep, one after the other."""
+
+    def __init__(self, request: Request):
+        self.request = request
+
+    @property
+    def row(self) -> list[jax.ShapeDtypeStruct]:
+        """The shape and dtype of each leaf of an output."""
+        return [
+            jax.eval_shape(as_data, leaf) for leaf in jtu.tree_leaves(self._example)
+        ]
+
+    @property
+    def row_bytes(self) -> int:
+        """No limit is set by it: nothing is computed at once."""
+        return 1
+
+    def span(self, first: int, last: int) -> tuple[int, int]:
+        """The points of some rows, which are the points themselves."""
+        return first, last
+
+    def failures(self, values: Rows, ok: Bool[np.ndarray, " points"]) -> int:
+        """How many points have failed in some rows."""
+        return int(np.sum(~ok))
+
+    def output(self, i: int) -> PyTree:
+        """The output at a point."""
+        request = self.request
+        key = request.space.point_key(i, key=request.key)
+        try:
+            return call("sweep", request.fn, request.space.point(i), key)
+        except Exception as error:
+            error.add_note(f"At point {i} of the space.")
+            raise
+
+    def attempt(self, i: int) -> PyTree | None:
+        """The same; `None` where it raises, if that is to be isolated."""
+        try:
+            return self.output(i)
+        except Exception:
+            if not self.request.isolated:
+                raise
+            return None
+
+    def compute(
+        self, first: int, last: int, costs: object, bar: Progress
+    ) -> tuple[Rows, Bool[np.ndarray, " points"]]:
+        """The outputs at some points, and which have not failed."""
+        outputs = []
+        for i in range(first, last):
+            outputs.append(self.attempt(i))
+            bar.done(1)
+        ok = np.array([output is not None for output in outputs], bool)
+        if ok.any():
+            self._example = outputs[int(np.argmax(ok))]
+        nothing = jtu.tree_map(nothing_like, self._example)
+        rows = [nothing if output is None else output for output in outputs]
+        columns = zip(*map(jtu.tree_leaves, rows), strict=True)
+        return [_stacked(column) for column in columns], ok
+
+    def unflatten(self, leaves: Sequence[np.ndarray]) -> PyTree:
+        """The output as the function gives it, with keys from their raw data."""
+        like, structure = jtu.tree_flatten(self._example)
+        pairs = zip(leaves, like, strict=True)
+        return jtu.tree_unflatten(structure, [_wrapped(*pair) for pair in pairs])
+
+    @ft.cached_property
+    def _example(self) -> PyTree:
+        return some_output(self.output)
+
+
+class LoopBlocks:
+    """The blocks of a sweep that is reduced: points taken in one after the other."""
+
+    def __init__(self, request: Request):
+        assert request.reducers is not None
+        self.each, self.reducers = LoopPoints(request), request.reducers
+        self.size = request.space.size
+        self.points = block_batches(self.size, 1)
+        self._known: dict[int, PyTree | None] = {}
+
+    def __len__(self) -> int:
+        return -(-self.size // self.points)
+
+    @property
+    def row(self) -> list[jax.ShapeDtypeStruct]:
+        """The shape and dtype of each leaf of a state, and of the bits."""
+        bits = jax.ShapeDtypeStruct((-(-self.points // 8),), jnp.uint8)
+        return [*(jax.eval_shape(as_data, leaf) for leaf in self.begin()), bits]
+
+    @property
+    def row_bytes(self) -> int:
+        """No limit is set by it: nothing is computed at once."""
+        return 1
+
+    def span(self, first: int, last: int) -> tuple[int, int]:
+        """The points of some blocks."""
+        return first * self.points, min(last * self.points, self.size)
+
+    def failures(self, values: Rows, ok: Bool[np.ndarray, " blocks"]) -> int:
+        """How many points have failed in some rows."""
+        return int(np.unpackbits(values[-1]).sum())
+
+    def failed(self, first: int, values: Rows) -> np.ndarray:
+        """Which points have failed in rows of which the first has this number."""
+        bits = np.unpackbits(values[-1], axis=1)[:, : self.points]
+        return first * self.points + np.flatnonzero(bits)
+
+    def compute(
+        self, first: int, last: int, costs: object, bar: Progress
+    ) -> tuple[Rows, Bool[np.ndarray, " blocks"]]:
+        """The rows of some blocks, and in which of them no point failed."""
+        rows = [self._block(number, bar) for number in range(first, last)]
+        columns = [np.stack(column) for column in zip(*rows, strict=True)]
+        return columns, np.asarray(~columns[-1].any(axis=1))
+
+    def begin(self) -> list[jax.Array]:
+        """The state of no points."""
+        return jtu.tree_leaves(self._empty)
+
+    def merge(
+        self,
+        state: Sequence[jax.Array],
+        values: Rows,
+        spans: Sequence[tuple[int, int]],
+        most: int,
+    ) -> Iterator[list[jax.Array]]:
+        """The state after each of some stretches of rows, which follow one another."""
+        now = self._tree(state)
+        for first, last in spans:
+            for i in range(first, last):
+                leaves = [leaf[i] for leaf in values[:-1]]
+                pairs = zip(leaves, self.begin(), strict=True)
+                later = self._tree([jnp.asarray(_wrapped(*pair)) for pair in pairs])
+                now = self.reducers.merge(now, later)
+            yield jtu.tree_leaves(now)
+
+    def stop(self, state: Sequence[jax.Array]) -> bool:
+        """Whether a reducer asks to stop."""
+        return self.reducers.stop(self._tree(state))
+
+    def finish(self, state: Sequence[jax.Array]) -> PyTree:
+        """The reduction."""
+        return self.reducers.finish(self._tree(state))
+
+    def _block(self, number: int, bar: Progress) -> Rows:
+        state, example = self._empty, self._example
+        first, last = self.span(number, number + 1)
+        bits = np.zeros(8 * -(-self.points // 8), bool)
+        for i in range(first, last):
+            output = self._output(i)
+            failed = bits[i - first] = output is None
+            batch = jtu.tree_map(_alone, example if failed else output)
+            state = self.reducers.absorb(state, batch, jnp.array([not failed]))
+            bar.done(1)
+        leaves = jtu.tree_leaves(state)
+        return [*(np.asarray(as_data(leaf)) for leaf in leaves), np.packbits(bits)]
+
+    def _output(self, i: int) -> PyTree | None:
+        # Those that were needed for the form of an output are not computed twice.
+        return self._known.pop(i) if i in self._known else self.each.attempt(i)
+
+    @ft.cached_property
+    def _example(self) -> PyTree:
+        for i in range(self.size):
+            self._known[i] = output = self.each.attempt(i)
+            if output is not None:
+                return output
+        return some_output(self.each.output)
+
+    @ft.cached_property
+    def _empty(self) -> list[PyTree]:
+        return self.reducers.init(jtu.tree_map(_struct, self._example))
+
+    def _tree(self, leaves: Sequence[jax.Array]) -> list[PyTree]:
+        return jtu.tree_unflatten(jtu.tree_structure(self._empty), leaves)
+
+
+def _stacked(column: Sequence[jax.Array]) -> np.ndarray:
+    return np.stack([np.asarray(as_data(leaf)) for leaf in column])
+
+
+def _wrapped(leaf: np.ndarray, like: jax.Array) -> np.ndarray | jax.Array:
+    if not is_key_array(like):
+        return leaf
+    return jr.wrap_key_data(jnp.asarray(leaf), impl=jr.key_impl(like))
+
+
+def _alone(leaf: jax.Array) -> jax.Array:
+    return jnp.asarray(leaf)[None]
+
+
+def _struct(leaf: jax.Array) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)

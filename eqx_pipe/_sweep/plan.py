@@ -1,0 +1,127 @@
+"""How a sweep is done: what is computed, in which chunks, by which programs."""
+
+import dataclasses
+from collections.abc import Sequence
+
+import jax
+
+from .._store.chunks import Chunks, cut
+from .compute.capacity import CHUNK_BYTES
+from .compute.job import Job, prepare
+from .compute.work import BlockWork, PointWork
+from .loop import LoopBlocks, LoopPoints
+from .reduced.blocks import Blocks
+from .request import Request
+
+_GUESSED_WORKERS = 8
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What a request comes to: rows of `work`, computed and kept in `chunks`.
+
+    The work is the `points`, or the `blocks` of a sweep that is reduced. `job` holds
+    the traced programs; the plain loop has none.
+    """
+
+    request: Request
+    job: Job | None
+    points: PointWork
+    blocks: BlockWork | None
+    chunks: Chunks
+
+    @property
+    def work(self) -> PointWork | BlockWork:
+        """What is computed."""
+        return self.points if self.blocks is None else self.blocks
+
+    @property
+    def batch_size(self) -> int:
+        """How many points are vectorised at once."""
+        return 1 if self.job is None else self.job.batch_size
+
+    @property
+    def devices(self) -> tuple[jax.Device, ...]:
+        """The devices of one process that computes."""
+        return self.request.devices if self.job is None else self.job.devices
+
+    def count(self, numbers: Sequence[int]) -> int:
+        """How many points some chunks have."""
+        spans = (self.work.span(*self.chunks.span(number)) for number in numbers)
+        return sum(last - first for first, last in spans)
+
+    def with_batch_size(self, batch_size: int) -> "Plan":
+        """The same with the batch size that a store was begun with."""
+        assert self.job is not None
+        job = dataclasses.replace(self.job, batch_size=batch_size)
+        return _planned(self.request, job)
+
+    def with_chunks(self, chunks: Chunks) -> "Plan":
+        """The same in other chunks, of which one is computed at a time."""
+        if self.blocks is not None or self.job is None:
+            return dataclasses.replace(self, chunks=chunks)
+        job = dataclasses.replace(self.job, stretch=chunks.points)
+        return dataclasses.replace(self, job=job, points=job, chunks=chunks)
+
+
+def plan_of(request: Request) -> Plan:
+    """Traces what was asked for, and decides how to do it; nothing is computed."""
+    if request.by_hand:
+        points, blocks = LoopPoints(request), None
+        chunks = _whole(request.space.size)
+        if request.reducers is not None:
+            blocks = LoopBlocks(request)
+            chunks = Chunks((len(blocks),), 0, 1)
+        return Plan(request, None, points, blocks, chunks)
+    devices, shares = request.devices, request.processes
+    if request.executor is not None:
+        # What devices a worker has is not known: one for a guess.
+        devices, shares = devices[:1], shares * _num_workers(request.executor)
+    job = prepare(
+        request.fn,
+        request.space,
+        request.key,
+        request.batch_size,
+        devices,
+        costs=request.order_by is not None and request.reducers is None,
+        shares=shares,
+        isolated=request.isolated,
+    )
+    return _planned(request, job)
+
+
+def _planned(request: Request, job: Job) -> Plan:
+    if request.reducers is not None:
+        blocks = Blocks(job, request.reducers)
+        return Plan(request, job, job, blocks, _chunks_of_blocks(request, blocks))
+    chunks = _chunks_of_points(request, job)
+    return Plan(request, job, job, None, chunks).with_chunks(chunks)
+
+
+def _chunks_of_points(request: Request, job: Job) -> Chunks:
+    size, most = job.geometry.size, max(1, CHUNK_BYTES // job.row_bytes)
+    if request.store is not None:
+        lengths = tuple(request.space.dims.values())
+        return cut(lengths, job.across, most, request.processes)
+    if request.executor is not None:
+        return cut((size,), job.across, most)
+    return _whole(size)
+
+
+def _chunks_of_blocks(request: Request, blocks: Blocks) -> Chunks:
+    kept = request.store is not None or request.executor is not None
+    if kept or blocks.reducers.stops:
+        # Small, so that a kill costs little, and little is computed behind a stop.
+        most = max(1, CHUNK_BYTES // blocks.row_bytes)
+        return cut((len(blocks),), len(blocks.job.devices), most, request.processes)
+    return Chunks((len(blocks),), 0, min(blocks.most, len(blocks)))
+
+
+def _whole(size: int) -> Chunks:
+    return Chunks((size,), 0, size)
+
+
+def _num_workers(executor: object) -> int:
+    """About how many workers an executor has."""
+    known = getattr(executor, "_max_workers", None)  # the pools of the standard library
+    return known if isinstance(known, int) and known > 0 else _GUESSED_WORKERS

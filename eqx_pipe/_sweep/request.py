@@ -1,0 +1,268 @@
+"""A call of `sweep`, with every argument checked: what is wanted, not how."""
+
+import dataclasses
+import operator
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Literal, Protocol, SupportsIndex, TypeAlias, runtime_checkable
+
+import jax
+from jax.sharding import Mesh
+from jaxtyping import ArrayLike
+
+from .._check import check_choice, check_int, check_key
+from .._errors import describe_value, message, nearest
+from .._reduce.many import Many, as_many
+from .._spaces.space import Space, as_space
+from .._store.folder import as_path
+from .._store.store import check_zarr
+from .._types import Key, PyTree
+from .tracing.call import check_fn, check_sweep_key
+
+BatchSize: TypeAlias = SupportsIndex | Literal["auto"]
+"""How many points are vectorised at once, or `"auto"`."""
+
+Costs: TypeAlias = Callable[[PyTree], ArrayLike] | Sequence[float] | ArrayLike
+"""What a point costs, as a function of it or as a number for each."""
+
+Part: TypeAlias = Sequence[SupportsIndex]
+"""`(rank, size)`: which of how many shares."""
+
+
+@runtime_checkable
+class Executor(Protocol):
+    """What computes elsewhere; what it gives has a method `result()`."""
+
+    def submit(self, fn: Callable[..., object], /, *args: object) -> object:
+        """Has `fn(*args)` called, and gives what will have its result."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """What a sweep was asked for; every argument of `sweep` has been checked.
+
+    `devices` are those of this process that may be used; `reduce` is what the user gave
+    and `reducers` what it stands for. A `part` is that of the user, or `None`.
+    """
+
+    fn: Callable[..., PyTree]
+    space: Space
+    key: Key | None
+    batch_size: int | Literal["auto"]
+    mesh: Mesh | None
+    devices: tuple[jax.Device, ...]
+    order_by: Costs | None
+    reduce: PyTree
+    reducers: Many | None
+    store: Path | None
+    part: tuple[int, int] | None
+    executor: Executor | None
+    trusting: bool
+    isolated: bool
+    progress: bool | None
+
+    @property
+    def by_hand(self) -> bool:
+        """Whether it is the plain loop, since JAX is told not to compile."""
+        return jax.config.jax_disable_jit  # pyright: ignore[reportAttributeAccessIssue]
+
+    @property
+    def processes(self) -> int:
+        """How many processes fill the store together."""
+        return 1 if self.part is None else self.part[1]
+
+
+def checked(
+    fn: Callable[..., PyTree],
+    space: PyTree,
+    *,
+    key: Key | None,
+    batch_size: BatchSize,
+    mesh: Mesh | None,
+    order_by: Costs | None,
+    reduce: PyTree,
+    store: object,
+    part: Part | None,
+    executor: Executor | None,
+    resume: Literal["force"] | None,
+    on_error: Literal["raise", "isolate"],
+    progress: bool | None,
+) -> Request:
+    """The arguments of `sweep` after all checks that need no tracing."""
+    check_fn("sweep", fn)
+    space = as_space("sweep", space)
+    _check_size(space.size)
+    check_key("sweep", key)
+    check_sweep_key("sweep", key)
+    check_batch_size("sweep", batch_size, "auto")
+    check_choice("sweep", "on_error", on_error, ("raise", "isolate"))
+    if resume is not None:
+        check_choice("sweep", "resume", resume, ("force",))
+    _check_progress(progress)
+    request = Request(
+        fn=fn,
+        space=space,
+        key=key,
+        batch_size="auto" if batch_size == "auto" else operator.index(batch_size),
+        mesh=mesh,
+        devices=mesh_devices("sweep", mesh),
+        order_by=order_by,
+        reduce=reduce,
+        reducers=None if reduce is None else as_many("sweep", reduce),
+        store=None if store is None else as_path("sweep", store),
+        part=None if part is None else _as_part(part),
+        executor=executor,
+        trusting=resume == "force",
+        isolated=on_error == "isolate",
+        progress=progress,
+    )
+    if executor is not None:
+        _check_executor(executor)
+    _check_together(request)
+    if request.store is not None:
+        check_zarr("sweep")
+    return request
+
+
+def mesh_devices(function: str, mesh: Mesh | None) -> tuple[jax.Device, ...]:
+    """The devices that points are split over: those of `mesh`, or all local ones."""
+    if mesh is None:
+        return tuple(jax.local_devices())
+    if not isinstance(mesh, Mesh):
+        raise TypeError(
+            message(
+                function,
+                f"`mesh` is {describe_value(mesh)}.",
+                "Give a `jax.sharding.Mesh`, made by `jax.make_mesh`, or None for all "
+                "local devices.",
+            )
+        )
+    devices = tuple(mesh.devices.flat)
+    foreign = [d for d in devices if d.process_index != jax.process_index()]
+    if foreign or not devices:
+        raise ValueError(
+            message(
+                function,
+                f"`mesh` has {len(devices)} devices, {len(foreign)} of them of other "
+                "processes.",
+                "Give a mesh of this process's own devices: "
+                "`jax.make_mesh((n,), ('x',), devices=jax.local_devices()[:n])`.",
+            )
+        )
+    return devices
+
+
+def check_batch_size(
+    function: str, batch_size: BatchSize | None, word: Literal["auto"] | None
+) -> None:
+    """Raises unless `batch_size` is a positive integer or `word` (`None` too)."""
+    if batch_size is None and word is None:
+        return
+    if isinstance(batch_size, str):
+        if batch_size == word:
+            return
+        raise ValueError(
+            message(
+                function,
+                f"`batch_size` is {describe_value(batch_size)}.",
+                nearest(batch_size, [word or "None", "a positive integer"]),
+            )
+        )
+    check_int(function, "batch_size", batch_size, 1)
+
+
+def _check_size(size: int) -> None:
+    if size >= 2**63:
+        raise ValueError(
+            message(
+                "sweep",
+                f"the space has {size} points.",
+                "Sweep over a slice of it: `space[a:b]`.",
+            )
+        )
+
+
+def _check_progress(progress: object) -> None:
+    if progress is not None and not isinstance(progress, bool):
+        raise TypeError(
+            message(
+                "sweep",
+                f"`progress` is {describe_value(progress)}.",
+                "Give True, False, or None for a bar where somebody can see it.",
+            )
+        )
+
+
+def _check_together(request: Request) -> None:
+    """Raises a `ValueError` for arguments that do not go together."""
+    trusting, executor = request.trusting, request.executor
+    if request.part is not None and request.store is None:
+        _refuse(
+            "`part` is given without `store`.",
+            "Give all processes the same path, `store='runs.zarr'`: they fill it "
+            "together. For a share alone sweep over a slice of the space.",
+        )
+    if trusting and request.store is None:
+        _refuse("`resume` is given without `store`.", "Give the path of the store.")
+    if executor is not None and request.mesh is not None:
+        _refuse(
+            "`mesh` together with `executor`.",
+            "Leave `mesh` out: each worker uses all of its own devices.",
+        )
+    if request.by_hand and (request.store is not None or executor is not None):
+        name = "store" if request.store is not None else "executor"
+        _refuse(
+            f"`{name}` under `jax.disable_jit()`, which is the plain loop.",
+            f"Leave `{name}` out to debug.",
+        )
+
+
+def _check_executor(executor: object) -> None:
+    """Raises unless work can be submitted to `executor`."""
+    if isinstance(executor, type) or not callable(getattr(executor, "submit", None)):
+        raise TypeError(
+            message(
+                "sweep",
+                f"`executor` is {describe_value(executor)}.",
+                "Give something with a method `submit(fn, *args)`: a "
+                "`concurrent.futures.ProcessPoolExecutor(mp_context=multiprocessing."
+                "get_context('spawn'))`, or Dask's `client.get_executor()`.",
+            )
+        )
+    # The pools of the standard library say so before anything is submitted.
+    context = getattr(executor, "_mp_context", None)
+    method = getattr(context, "get_start_method", None)
+    if callable(method) and method() == "fork":
+        _refuse(
+            "`executor` makes its workers by `fork`, and a forked JAX hangs.",
+            "Give `ProcessPoolExecutor(mp_context=multiprocessing.get_context("
+            "'spawn'))`, under `if __name__ == '__main__':` in a script.",
+        )
+
+
+def _as_part(part: Part) -> tuple[int, int]:
+    try:
+        rank, size = part
+        if isinstance(rank, bool) or isinstance(size, bool):
+            raise TypeError
+        rank, size = operator.index(rank), operator.index(size)
+    except (TypeError, ValueError):
+        raise TypeError(
+            message(
+                "sweep",
+                f"`part` is {describe_value(part)}.",
+                "Give two integers, `(rank, size)`, with 0 <= rank < size.",
+            )
+        ) from None
+    if not 0 <= rank < size:
+        _refuse(
+            f"`part` is ({rank}, {size}).",
+            "Give `(rank, size)` with 0 <= rank < size: the first of four processes "
+            "is (0, 4), the last (3, 4).",
+        )
+    return rank, size
+
+
+def _refuse(wrong: str, cure: str) -> None:
+    raise ValueError(message("sweep", wrong, cure))

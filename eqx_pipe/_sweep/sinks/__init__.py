@@ -1,0 +1,1 @@
+"""What keeps chunks: arrays, a reduction, a store of either."""

@@ -1,0 +1,160 @@
+"""A store of the states of blocks, of which any reduction can be finished.
+
+States are merged in the order of the index and one after the other, as if the sweep
+had never been interrupted.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax.tree_util as jtu
+import numpy as np
+
+from ..._jaxprs.text import Writer, digest
+from ..._store.layout import StoreLayout, Variable
+from ..._store.store import MISSING, Store
+from ..._tree import tree_text
+from ..gather import Outcome
+from ..plan import Plan
+from ..reduced.blocks import Blocks
+from ..reduced.fold import Fold
+from ..reduced.trace import trace_reducers
+from ..results.label import check_names, inner_dims, storable, versions
+from ..tracing.call import fn_name
+from .errors import refuse_failed
+from .memory import reduced_outcome
+
+_STATUS = "status"
+
+
+class StoredStates:
+    """The states of blocks as the arrays of a store."""
+
+    def __init__(self, plan: Plan):
+        assert isinstance(plan.blocks, Blocks)
+        self.plan, self.blocks = plan, plan.blocks
+        self.fold = Fold(self.blocks, plan.chunks)
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the chunks at the beginning say that no more are needed."""
+        return self.fold.stopped
+
+    @property
+    def identity(self) -> Mapping[str, Any]:
+        """What tells reducers: what they do to a state, whatever the batch size."""
+        reducers = self.blocks.reducers
+        reducing = trace_reducers(reducers, self.blocks.job.traced[0], 2)
+        writer = Writer()
+        texts = [
+            writer.program(jaxpr)
+            for one in reducing.each
+            for jaxpr in (one.absorb, one.merge)
+        ]
+        texts += [*writer.constants, *map(writer.value, reducing.init)]
+        kinds = [type(reducer).__name__ for reducer in reducers.reducers]
+        states = jtu.tree_unflatten(reducing.structure, reducing.init)
+        return {
+            "reduce": {
+                "reducers": str(jtu.tree_unflatten(reducers.structure, kinds)),
+                "states": tree_text(states),
+                "text": digest("\n".join(texts)),
+            }
+        }
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """How many rows there are on each dim."""
+        return (len(self.blocks),)
+
+    @property
+    def variables(self) -> list[Variable]:
+        """The arrays for the states of blocks."""
+        found = []
+        for name, leaf in self.blocks.variables:
+            dtype = storable(np.empty((0,), leaf.dtype)).dtype
+            dims = inner_dims(name, len(leaf.shape))
+            found.append(Variable(name, dtype, leaf.shape, dims))
+        return found
+
+    @property
+    def status(self) -> str:
+        """The name of the array that says which blocks are there."""
+        return _STATUS
+
+    def layout(self, record: Mapping[str, Any]) -> StoreLayout:
+        """What a new store is made of."""
+        blocks, request = self.blocks, self.plan.request
+        first = np.arange(len(blocks), dtype=np.int64) * blocks.points
+        variables = self.variables
+        check_names("sweep", [variable.name for variable in variables])
+        return StoreLayout(
+            dims=("block",),
+            chunks=self.plan.chunks,
+            coordinates={"first_point": (("block",), first, {})},
+            variables=variables,
+            status=_STATUS,
+            attributes={
+                "function": fn_name(request.fn),
+                "reduce": record["reduce"]["reducers"],
+                "space": repr(request.space),
+                "points": request.space.size,
+                "batch_size": self.plan.batch_size,
+                "block_points": blocks.points,
+                "devices": len(self.plan.devices),
+                **versions(),
+            },
+            record=record,
+        )
+
+    def refuse(self, store: Store, rows: np.ndarray) -> None:
+        """Raises if there are failed points in the store, unless they are isolated."""
+        # Where a reducer stops the sweep, blocks behind that do not count.
+        if len(rows) and not (self.plan.request.isolated or self.blocks.reducers.stops):
+            refuse_failed(store.path, self._all(store)[0].failed)
+
+    def advance(self, store: Store) -> None:
+        """Merges the chunks that are finished up to the first one that is not.
+
+        Only where that may stop the sweep.
+        """
+        if not self.blocks.reducers.stops:
+            return
+        fold = self.fold
+        while fold.next < len(store.chunks) and not fold.stopped:
+            try:
+                if not (store.is_done(fold.next) and _put(fold, store, fold.next)):
+                    return
+            except OSError:  # damaged; it is removed, or named when all is read
+                return
+
+    def outcome(self, store: Store) -> Outcome:
+        """The reduction of what is in the store."""
+        fold, gaps = self._all(store)
+        if not self.plan.request.isolated:
+            refuse_failed(store.path, fold.failed)
+        missing = np.zeros(fold.points, bool)
+        for first, last in gaps:
+            missing[slice(*self.blocks.span(first, last))] = True
+        return reduced_outcome(fold, missing if gaps else None)
+
+    def _all(self, store: Store) -> tuple[Fold, list[tuple[int, int]]]:
+        """Merges all that there is; and the blocks that are missing, from and to."""
+        fold, gaps = Fold(self.blocks, store.chunks), []
+        for number in range(len(store.chunks)):
+            if fold.stopped:
+                break
+            if not _put(fold, store, number):
+                first, last = store.chunks.span(number)
+                gaps.append((first, last))
+                fold.put(number, self.blocks.gap(last - first))
+        return fold, gaps
+
+
+def _put(fold: Fold, store: Store, number: int) -> bool:
+    """Merges a chunk of a store; whether it is there."""
+    if (store.read_status(number) == MISSING).any():
+        return False
+    names = range(len(store.arrays))
+    fold.put(number, [store.read(number, variable) for variable in names])
+    return True
