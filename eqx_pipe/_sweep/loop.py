@@ -147,7 +147,7 @@ class LoopBlocks:
 
     def merge(
         self,
-        state: Sequence[jax.Array],
+        state: list[jax.Array],
         values: Rows,
         spans: Sequence[tuple[int, int]],
         most: int,
@@ -162,11 +162,11 @@ class LoopBlocks:
                 now = self.reducers.merge(now, later)
             yield jtu.tree_leaves(now)
 
-    def stop(self, state: Sequence[jax.Array]) -> bool:
+    def stop(self, state: list[jax.Array]) -> bool:
         """Whether a reducer asks to stop."""
         return self.reducers.stop(self._tree(state))
 
-    def finish(self, state: Sequence[jax.Array]) -> PyTree:
+    def finish(self, state: list[jax.Array]) -> PyTree:
         """The reduction."""
         return self.reducers.finish(self._tree(state))
 
@@ -199,7 +199,7 @@ class LoopBlocks:
     def _empty(self) -> list[PyTree]:
         return self.reducers.init(jtu.tree_map(_struct, self._example))
 
-    def _tree(self, leaves: Sequence[jax.Array]) -> list[PyTree]:
+    def _tree(self, leaves: list[jax.Array]) -> list[PyTree]:
         return jtu.tree_unflatten(jtu.tree_structure(self._empty), leaves)
 
 

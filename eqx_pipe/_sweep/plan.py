@@ -3,9 +3,8 @@
 import dataclasses
 from collections.abc import Sequence
 
-import jax
-
 from .._store.chunks import Chunks, cut
+from .._types import Device
 from .compute.capacity import CHUNK_BYTES
 from .compute.job import Job, prepare
 from .compute.work import BlockWork, PointWork
@@ -41,7 +40,7 @@ class Plan:
         return 1 if self.job is None else self.job.batch_size
 
     @property
-    def devices(self) -> tuple[jax.Device, ...]:
+    def devices(self) -> tuple[Device, ...]:
         """The devices of one process that computes."""
         return self.request.devices if self.job is None else self.job.devices
 

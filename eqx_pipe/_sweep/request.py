@@ -16,7 +16,7 @@ from .._reduce.many import Many, as_many
 from .._spaces.space import Space, as_space
 from .._store.folder import as_path
 from .._store.store import check_zarr
-from .._types import Key, PyTree
+from .._types import Device, Key, PyTree
 from .tracing.call import check_fn, check_sweep_key
 
 BatchSize: TypeAlias = SupportsIndex | Literal["auto"]
@@ -51,7 +51,7 @@ class Request:
     key: Key | None
     batch_size: int | Literal["auto"]
     mesh: Mesh | None
-    devices: tuple[jax.Device, ...]
+    devices: tuple[Device, ...]
     order_by: Costs | None
     reduce: PyTree
     reducers: Many | None
@@ -125,7 +125,7 @@ def checked(
     return request
 
 
-def mesh_devices(function: str, mesh: Mesh | None) -> tuple[jax.Device, ...]:
+def mesh_devices(function: str, mesh: Mesh | None) -> tuple[Device, ...]:
     """The devices that points are split over: those of `mesh`, or all local ones."""
     if mesh is None:
         return tuple(jax.local_devices())

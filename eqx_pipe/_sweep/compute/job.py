@@ -21,7 +21,7 @@ from jaxtyping import Bool, Float
 from ..._errors import MissingKeyError, message
 from ..._spaces.geometry import Geometry
 from ..._spaces.space import Space
-from ..._types import Key, PyTree
+from ..._types import Device, Key, PyTree
 from ..log import log_once
 from ..tracing.lapack import may_hang, warn_if_it_may_hang
 from ..tracing.trace import Traced, trace
@@ -56,7 +56,7 @@ class Job:
     parts: list[Part]
     traced: list[Traced]
     batch_size: int
-    devices: tuple[Any, ...]
+    devices: tuple[Device, ...]
     costs: bool
     stretch: int
     isolated: bool = False
@@ -123,7 +123,7 @@ class Job:
             runner.run(points, span, first, bar, values, failures)
         return values, failures.ok
 
-    def unflatten(self, leaves: list[Any]) -> PyTree:
+    def unflatten(self, leaves: Sequence[np.ndarray]) -> PyTree:
         """The output as the function gives it, with keys from their raw data."""
         wrapped = [
             leaf if kind is None else jr.wrap_key_data(leaf, impl=kind)
@@ -215,7 +215,7 @@ def prepare(
     space: Space,
     key: Key | None,
     batch_size: Any,
-    devices: tuple[Any, ...],
+    devices: tuple[Device, ...],
     costs: bool,
     shares: int = 1,
     isolated: bool = False,

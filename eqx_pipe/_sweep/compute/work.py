@@ -5,7 +5,7 @@ from typing import Protocol, runtime_checkable
 
 import jax
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Array, Bool, Float
 
 from ..._reduce.many import Many
 from ..._types import PyTree
@@ -73,27 +73,27 @@ class BlockWork(Work, Protocol):
         """Which points have failed in rows of which the first has this number."""
         ...
 
-    def begin(self) -> Sequence[object]:
+    def begin(self) -> list[Array]:
         """The state of no points."""
         ...
 
     def merge(
         self,
-        state: Sequence[object],
+        state: list[Array],
         values: Rows,
         spans: Sequence[tuple[int, int]],
         most: int,
-    ) -> Iterator[Sequence[object]]:
+    ) -> Iterator[list[Array]]:
         """The state after each of some stretches of rows, which follow one another.
 
         There are never more than `most` rows, so that one program will do.
         """
         ...
 
-    def stop(self, state: Sequence[object]) -> bool:
+    def stop(self, state: list[Array]) -> bool:
         """Whether a reducer asks to stop."""
         ...
 
-    def finish(self, state: Sequence[object]) -> PyTree:
+    def finish(self, state: list[Array]) -> PyTree:
         """The reduction."""
         ...
