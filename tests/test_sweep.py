@@ -272,6 +272,7 @@ def test_texts_beside_the_axes_pass_through():
     assert values.tolist() == [3, 6, 9]
 
 
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
     ("make", "error", "says"),
     [

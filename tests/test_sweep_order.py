@@ -76,6 +76,7 @@ def test_points_of_like_cost_share_a_batch():
         assert batches == [[5, 6], [3, 4], [1, 2]]
 
 
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
     ("order_by", "says"),
     [
@@ -225,6 +226,7 @@ def test_nans_found_by_debug_nans_are_failures():
     assert result.ok.tolist() == [False, True, True]
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_on_error_is_checked():
     with pytest.raises(ValueError, match="Did you mean `isolate`"):
         ep.sweep(jnp.sin, ep.Linspace(0, 1, 3), on_error="isolated")

@@ -156,7 +156,7 @@ class LoopBlocks:
         now = self._tree(state)
         for first, last in spans:
             for i in range(first, last):
-                leaves = [leaf[i] for leaf in values[:-1]]
+                leaves = [np.asarray(leaf[i]) for leaf in values[:-1]]
                 pairs = zip(leaves, self.begin(), strict=True)
                 later = self._tree([jnp.asarray(_wrapped(*pair)) for pair in pairs])
                 now = self.reducers.merge(now, later)

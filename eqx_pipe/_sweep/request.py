@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Literal, Protocol, SupportsIndex, TypeAlias, runtime_checkable
 
 import jax
+import numpy as np
 from jax.sharding import Mesh
-from jaxtyping import ArrayLike
+from jaxtyping import Array, ArrayLike
 
 from .._check import check_choice, check_int, check_key
 from .._errors import describe_value, message, nearest
@@ -22,7 +23,9 @@ from .tracing.call import check_fn, check_sweep_key
 BatchSize: TypeAlias = SupportsIndex | Literal["auto"]
 """How many points are vectorised at once, or `"auto"`."""
 
-Costs: TypeAlias = Callable[[PyTree], ArrayLike] | Sequence[float] | ArrayLike
+Costs: TypeAlias = (
+    Callable[[PyTree], ArrayLike] | Sequence[ArrayLike] | Array | np.ndarray
+)
 """What a point costs, as a function of it or as a number for each."""
 
 Part: TypeAlias = Sequence[SupportsIndex]
