@@ -6,7 +6,8 @@ from typing import Any
 class Same:
     """Equal only to a wrapper of the very same objects, which it keeps alive."""
 
-    def __init__(self, *values: object):
+    def __init__(self, *values: Any):
+        # Kept, since the address of an object that is gone may be given to another.
         self.values = values
 
     def __eq__(self, other: object) -> bool:

@@ -48,6 +48,7 @@ def evaluate(jaxpr: Any, constants: Sequence[Any], args: Sequence[Any]) -> list[
             return _without_mesh(eqn, inner, inputs)
         if not _is_remade(eqn):
             return rebind(eqn, inputs)
+        # What is traced here binds its equations in the context of this one.
         with eqn.ctx.manager:
             return _remake(eqn, inner, inputs)
 
@@ -125,6 +126,7 @@ def _without_mesh(eqn: Equation, bodies: list[Body], inputs: list[Any]) -> list[
         return inputs
     if bodies:
         return _remake(eqn, bodies, inputs)
+    # Such as `broadcast_in_dim`, which notes where its output is to be.
     params = eqn.params.items()
     placeless = {k: None if isinstance(v, Sharding) else v for k, v in params}
     return rebind(eqn, inputs, placeless, in_context=False)

@@ -75,8 +75,11 @@ class Flow:
         of_cond, of_body = while_counts(eqn)
         first, rest = marks[:of_cond], marks[of_cond:]
         rest = self.carry(body, rest, of_body, len(eqn.outvars))
+        # As `_while_loop_batching_rule` in jax/_src/lax/control_flow/loops.py: under
+        # `vmap` a loop goes on in all lanes, and keeps the carries of those at an end.
         waits = self.silent().run(cond, [*first, *rest[of_body:]])[0]
         carry = [waits or mark for mark in rest[of_body:]]
+        # Once more, for a subclass that notes what it sees: now the marks are final.
         flow = self.inside(eqn, waits)
         flow.run(cond, [*first, *carry])
         flow.run(body, [*rest[:of_body], *carry])
@@ -87,7 +90,7 @@ class Flow:
     ) -> list[bool]:
         """The marks of a loop's inputs, when it has gone round."""
         marks, flow = list(marks), self.silent()
-        while True:
+        while True:  # each pass marks one more carry, or is the last
             before, carry = marks, slice(consts, consts + carried)
             outputs = flow.run(body, marks)[:carried]
             joined = [a or b for a, b in zip(marks[carry], outputs, strict=True)]

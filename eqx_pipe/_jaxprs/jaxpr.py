@@ -75,6 +75,8 @@ def as_function(
 
     `consts` are arrays in the place of those that it closes over.
     """
+    # Not `jax.extend.core.jaxpr_as_fun`, which switches `jax_debug_nans` off, and has
+    # no place for other constants.
     inner, own = open_jaxpr(jaxpr)
     return ft.partial(jax.core.eval_jaxpr, inner, own if consts is None else consts)
 
@@ -89,6 +91,7 @@ def hoist(
     They are traced for inputs like the examples, and for what `example_of` makes of the
     arrays that are closed over.
     """
+    # Branches often share parameters: each is handed in once.
     constants = list({id(c): c for j in jaxprs for c in j.consts}.values())
     place = {id(c): k for k, c in enumerate(constants)}
 

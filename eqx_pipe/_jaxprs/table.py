@@ -1,8 +1,8 @@
 """What is known of the primitives of JAX: one table for whoever reads jaxprs.
 
 A primitive that is not in the table may do anything: loop for as long as a value
-says, call Python, ask for its place in a batch. Those that hide what they
-run in their parameters (`call_hi_primitive` of JAX, whatever Equinox makes by
+says, call Python, ask for its place in a batch. Those that hide what they run in
+their parameters (`call_hi_primitive` of JAX, whatever Equinox makes by
 `filter_primitive`) stay out on purpose. `tests/test_jaxprs.py` says which are new.
 """
 
@@ -73,6 +73,7 @@ _OPERATIONS = """
     unreduced_psum unstack unvmap_all unvmap_any unvmap_max zeta
 """
 
+# `equinox.error_if` is a `pure_callback` in a branch of a `cond`.
 _CALLBACKS = "debug_callback debug_print io_callback pure_callback"
 
 TABLE: dict[str, Entry] = {
@@ -91,6 +92,7 @@ TABLE: dict[str, Entry] = {
     "scan": Entry("scan", ("jaxpr",)),
     "while": Entry("while", ("cond_jaxpr", "body_jaxpr")),
     "cond": Entry("branches", ("branches",)),
+    # Their jaxprs run somewhere else (on a part of a mesh), or on something else.
     "composite": Entry("other", ("jaxpr",)),
     "custom_linear_solve": Entry("other", ("jaxprs",)),
     "custom_vmap_call": Entry("other", ("call",)),

@@ -21,7 +21,8 @@ from .._tree import is_key_array
 from .._values import Opaque
 from .jaxpr import is_jaxpr, is_literal, open_jaxpr
 
-# What does not change values: names, and rules of differentiation.
+# What does not change values: names, places, and rules of differentiation. (Across
+# machines; within a process `Entry.aside` leaves out less, and so compiles rightly.)
 _ASIDE = {
     "name", "debug_info", "ctx_mesh", "jvp_jaxpr_fun", "fwd_jaxpr_thunk", "bwd",
     "out_trees", "jvp", "transpose", "in_layouts", "out_layouts", "mesh", "sharding",
