@@ -318,6 +318,7 @@ for kind in ("host", "device"):
 """
 
 
+@pytest.mark.slow
 def test_a_run_of_one_process_is_continued_by_two_and_again_by_one(tmp_path):
     """By batches of 7, 8 and 5; every record once, with the draws of one run."""
     task = TASK.replace("PLACE", repr(str(tmp_path)))

@@ -85,6 +85,7 @@ def test_the_printed_lines_of_code_run(finished):
     assert opened.returncode == 0
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_answer(finished, tmp_path):
     import xarray
 

@@ -1,6 +1,7 @@
 """What holds for the package as a whole: checks in tests, imports, exports."""
 
 import ast
+import functools as ft
 import json
 import subprocess
 import sys
@@ -34,6 +35,7 @@ OPTIONAL = {
 }
 
 
+@ft.cache
 def loaded_by(statement):
     """The modules that a fresh process holds after `statement`."""
     code = f"{statement}; import sys, json; print(json.dumps(sorted(sys.modules)))"
@@ -104,11 +106,9 @@ def test_an_unknown_name_is_an_attribute_error():
         ep.sweeep  # noqa: B018
 
 
-@pytest.mark.parametrize(
-    "path", sorted(PACKAGE.rglob("*.py")), ids=lambda p: str(p.relative_to(PACKAGE))
-)
-def test_annotations_are_not_strings(path):
+def test_annotations_are_not_strings():
     """Strings would blind the runtime checker."""
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ImportFrom):
-            assert node.module != "__future__"
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom):
+                assert node.module != "__future__", path
