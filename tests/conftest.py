@@ -111,6 +111,7 @@ def _is_client(path):
 def pytest_collection_modifyitems(items):
     """Other packages' deprecations are theirs. Most cases of a large table are slow."""
     for item in filter(lambda item: _is_client(item.path), items):
+        item.add_marker("slow")
         for kind in ("DeprecationWarning", "FutureWarning"):
             item.add_marker(pytest.mark.filterwarnings(f"ignore::{kind}"))
     seen = collections.Counter()

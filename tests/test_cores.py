@@ -49,6 +49,7 @@ print(result.num_devices)
     assert "use_cpu_devices" not in err  # five devices: nothing is idle
 
 
+@pytest.mark.slow
 def test_the_pool_of_threads_is_left_alone():
     # More threads than cores make loops over long arrays several times slower.
     code = """
@@ -81,6 +82,7 @@ ep.sweep(lambda x: x + 1, ep.Linspace(0, 1, 3))
     assert first.count("\n") == 1 and second == ""
 
 
+@pytest.mark.slow
 def test_one_core_says_nothing_and_the_logger_can_be_silenced():
     code = """
 import os, logging

@@ -90,6 +90,7 @@ def learned(source, **options):
     return ep.Loader(source, ep.at("x", layer), batch_size=4, **options)
 
 
+@pytest.mark.one_of(2)
 @pytest.mark.parametrize(
     ("name", "loss", "jit", "options"),
     [

@@ -141,6 +141,7 @@ def test_next_can_be_resumed_with_another_batch_size(size, kind):
     assert cursor.to_json() == after.to_json()
 
 
+@pytest.mark.one_of(3)
 @pytest.mark.parametrize("drop", [False, True])
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_next_under_jit_is_next(shuffle, drop):

@@ -91,6 +91,7 @@ def test_sizes_that_do_not_divide():
     assert loader.next(loader.init(KEY))[0]["x"].shape == (8, 2)
 
 
+@pytest.mark.one_of(2)
 @each_mesh
 @pytest.mark.parametrize("kind", ["device", "host"])
 def test_a_short_last_batch_that_does_not_divide(kind, mesh):

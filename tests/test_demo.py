@@ -98,6 +98,7 @@ def test_the_same_seed_gives_the_same_answer(finished, tmp_path):
     assert (tmp_path / "again" / "model.eqx").read_bytes() == model
 
 
+@pytest.mark.slow
 def test_a_missing_extra_is_named(tmp_path):
     code = "sys.modules['optax'] = sys.modules['xarray'] = None"
     done = run("--quick", code=code, cwd=tmp_path)
@@ -107,6 +108,7 @@ def test_a_missing_extra_is_named(tmp_path):
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_a_folder_that_cannot_be_written(tmp_path):
     (tmp_path / "file").write_text("")
     done = run("--quick", "--out", "file/results", cwd=tmp_path)
@@ -117,6 +119,7 @@ def test_a_folder_that_cannot_be_written(tmp_path):
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_a_bad_seed(tmp_path):
     done = run("--seed", "-1", cwd=tmp_path)
     assert done.returncode == 2

@@ -342,6 +342,7 @@ def elsewhere_other(p):
     return p * (2 if multiprocessing.parent_process() is None else 3)
 
 
+@pytest.mark.slow
 def test_dask(tmp_path):
     distributed = pytest.importorskip("distributed")
     # Workers in this process: those of their own take a quarter of a minute.

@@ -108,6 +108,7 @@ def test_a_larger_batch_is_warned_of_once(monkeypatch, caplog):
     assert "NPROC to at least 8 before" in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by_flag", [True, False])
 def test_on_as_many_devices_as_threads_no_sweep_hangs(by_flag):
     made = (

@@ -90,6 +90,7 @@ def test_each_reducer_keeps_every_law(name):
     ept.check_reducer(REDUCERS[name](), VALUES)
 
 
+@pytest.mark.one_of(2)
 @pytest.mark.parametrize(
     "name", ["min", "sum of a function", "more than there are", "histogram", "own"]
 )

@@ -187,6 +187,7 @@ def functions(value):
     ep.sweep(lambda p: fn(p["x"]), X)
 
 
+@pytest.mark.one_of(2)
 @pytest.mark.parametrize(
     "sweep", [static, objects, shapes, lengths, structures, functions]
 )

@@ -13,6 +13,7 @@ xarray = pytest.importorskip("xarray")
 pytest.importorskip("zarr")
 
 
+@pytest.mark.one_of(3)
 @pytest.mark.parametrize(
     ("which", "size", "batch_size"), [(0, 2, 1), (2, 3, 2), (3, 4, 3), (4, 2, 1)]
 )

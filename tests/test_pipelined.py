@@ -65,6 +65,7 @@ def test_it_is_the_sequence(devices, n, count, getkey, monkeypatch):
     assert_sequential(stack, ep.pipelined(stack, make(devices), count), x)
 
 
+@pytest.mark.one_of(2)
 @pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit], ids=str)
 def test_two_axes_and_both_kinds(kind, getkey):
     mesh = jax.make_mesh((2, 4), ("data", "stages"), axis_types=(kind,) * 2)

@@ -163,6 +163,7 @@ SPACES = {
 }
 
 
+@pytest.mark.one_of(2)
 @pytest.mark.parametrize("name", SPACES)
 def test_a_broken_space_is_caught(name):
     make, rule = SPACES[name]
@@ -184,6 +185,7 @@ SWEPT = {
 }
 
 
+@pytest.mark.one_of(2)
 @pytest.mark.parametrize("name", SWEPT)
 def test_a_broken_swept_function_is_caught(name):
     with pytest.raises(AssertionError, match="check_sweep"):

@@ -361,6 +361,7 @@ def times_a_difference(x, *, key):
     return x + (x - x) * jr.normal(key, x.shape)
 
 
+@pytest.mark.one_of(2)
 @pytest.mark.parametrize(
     "stage",
     [

@@ -168,6 +168,7 @@ def clean():
     vars(into_itself).clear()
 
 
+@pytest.mark.one_of(2)
 @pytest.mark.parametrize("name", WRITES)
 def test_a_write_by_the_first_call_is_caught(name):
     with pytest.raises(AssertionError) as caught:
@@ -242,6 +243,7 @@ def with_itself(x):
     return x if x.ndim else with_itself(x[None])[0]
 
 
+@pytest.mark.one_of(2)
 @pytest.mark.parametrize(
     "stage",
     [

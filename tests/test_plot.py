@@ -51,6 +51,7 @@ def test_values_out_of_order_are_drawn_in_order():
     assert [list(d) for d in ax.lines[0].get_data()] == [[1, 4], [1, 4]]
 
 
+@pytest.mark.one_of(3)
 @pytest.mark.parametrize(
     "axis",
     [
@@ -91,6 +92,7 @@ def ticks_of(ax, which="x"):
     return list(axis.get_ticklocs()), [t.get_text() for t in axis.get_ticklabels()]
 
 
+@pytest.mark.one_of(3)
 @pytest.mark.parametrize(
     ("values", "scale", "places"),
     [

@@ -51,6 +51,7 @@ CELLS = {
 VALUES = "[0.     0.0625 0.25   0.5625 1.    ]"
 
 
+@pytest.mark.slow
 def test_a_notebook_has_a_bar_with_and_without_widgets():
     make = nbformat.v4
     cells = [make.new_code_cell(textwrap.dedent(text)) for text in CELLS.values()]

@@ -381,6 +381,7 @@ EQUAL = {
 }
 
 
+@pytest.mark.one_of(2)
 @pytest.mark.parametrize("name", EQUAL)
 def test_layers_that_begin_equal_by_mistake_are_named_once(name):
     make, names = EQUAL[name]
@@ -416,6 +417,7 @@ DIFFERENT = {
 }
 
 
+@pytest.mark.one_of(2)
 @pytest.mark.parametrize("name", DIFFERENT)
 def test_what_is_equal_by_right_or_not_at_all_is_no_mistake(name):
     ep.repeat(DIFFERENT[name], 3, key=jr.key(0))  # a warning is an error here

@@ -34,6 +34,7 @@ def spec(array):
     return P(*entries)
 
 
+@pytest.mark.one_of(2)
 @pytest.mark.parametrize("rules, wanted", [(ONE, P("data", "model")), (TWO, None)])
 def test_values_stay_and_shardings_are_as_said(mesh, x, rules, wanted):
     wanted = wanted or P(("data", "model"))
@@ -43,6 +44,7 @@ def test_values_stay_and_shardings_are_as_said(mesh, x, rules, wanted):
         assert np.array_equal(f(x), 2 * x)
 
 
+@pytest.mark.one_of(2)
 def test_through_grad_and_vmap(mesh, x):
     def loss(x):
         return jnp.sum(ep.constrain(2 * x, "a", "b") ** 2)
@@ -57,6 +59,7 @@ def test_through_grad_and_vmap(mesh, x):
         assert np.allclose(grads(x), 2 * np.asarray(x))
 
 
+@pytest.mark.one_of(2)
 def test_under_the_users_own_mesh(mesh, x):
     def loss(x):
         return jnp.sum(ep.constrain(2 * x, "a", "b") ** 2)

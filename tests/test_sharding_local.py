@@ -28,6 +28,7 @@ def rows(mlp):
     return ep.batched(mlp)
 
 
+@pytest.mark.one_of(3)
 @pytest.mark.parametrize("placed", [False, True])
 def test_rows_of_a_module_as_on_the_whole(mesh, placed, getkey):
     mlp = eqx.nn.MLP(4, 4, 8, 1, key=getkey())
@@ -50,6 +51,7 @@ def test_rows_of_a_module_as_on_the_whole(mesh, placed, getkey):
     assert np.allclose(stage(given), rows(mlp)(x), atol=1e-5)  # outside jit
 
 
+@pytest.mark.one_of(3)
 @pytest.mark.parametrize("which", ["cond", "switch", "gated", "one for all"])
 def test_gradients_where_each_device_chooses(which, getkey):
     """A sum over devices inside of a branch would wait for those in another."""

@@ -47,6 +47,7 @@ def close(a, b):
             assert np.allclose(left, right, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.one_of(3)
 @pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit], ids=str)
 @pytest.mark.parametrize("order", ["init first", "batch first"])
 def test_params_and_batches_come_sharded_and_values_stay(kind, order, getkey):

@@ -63,6 +63,7 @@ def test_each_axis_draws_its_own_values():
     assert not set(frame["a"]) & set(other["a"])
 
 
+@pytest.mark.one_of(2)
 @pytest.mark.parametrize("sampler", SAMPLERS)
 def test_a_sweep_sees_the_points_of_the_space(sampler):
     space = random_space(sampler, 5, b=ep.Values([1, 2]))

@@ -186,6 +186,7 @@ def divides(point):
 BROKEN = {"x": ep.Linspace(0, 4, 5), "n": ep.Static([2, 4, 3, 5])}
 
 
+@pytest.mark.one_of(2)
 @pytest.mark.parametrize(
     ("space", "settings"),
     [

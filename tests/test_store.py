@@ -123,6 +123,7 @@ def reweighted(p):
     return {"y": jnp.stack([total, total / 3]) @ DOUBLE, "n": {"k": total > 0}}
 
 
+@pytest.mark.one_of(3)
 @pytest.mark.parametrize(
     ("fn", "space", "key", "says"),
     [
@@ -394,6 +395,7 @@ def damage(path, name, how):
     return file
 
 
+@pytest.mark.one_of(2)
 @pytest.mark.parametrize("how", ["cut", "empty", "flipped"])
 @pytest.mark.parametrize("name", ["value", "status"])
 def test_a_damaged_chunk_is_never_read(tmp_path, how, name):

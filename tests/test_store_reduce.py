@@ -200,6 +200,7 @@ def test_failures_behind_the_end_of_a_reduction_do_not_count(tmp_path):
     assert caught.value.indices == tuple(range(91, 100))
 
 
+@pytest.mark.one_of(2)
 @pytest.mark.parametrize("kind", ["store", "executor", "both", "parts"])
 def test_a_reducer_stops_the_sweep(tmp_path, threads, kind):
     reduce = [
@@ -245,6 +246,7 @@ def test_what_is_in_the_store(tmp_path):
         ep.load_result(path)
 
 
+@pytest.mark.one_of(3)
 @pytest.mark.parametrize(
     ("changed", "says"),
     [
@@ -290,6 +292,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_killed_for_real(tmp_path):
     script, path = tmp_path / "child.py", tmp_path / "runs.zarr"
     script.write_text(CHILD)

@@ -120,6 +120,7 @@ def test_longer_axes_change_no_key(lengths, more):
     np.testing.assert_array_equal(longer[old], keys(lengths))
 
 
+@pytest.mark.one_of(2)
 @pytest.mark.parametrize("make", SPACES)
 def test_a_longer_axis_changes_no_draw_of_a_sweep(make):
     few, many = (ep.sweep(drawn, make(n), key=KEY).grid() for n in (4, 6))
@@ -141,6 +142,7 @@ def test_it_is_so_behind_two_to_the_32_points():
         assert said(part).tolist() == expected
 
 
+@pytest.mark.one_of(2)
 @pytest.mark.parametrize("make", SPACES)
 def test_the_law_of_a_sweep_knows_it(make):
     ept.check_sweep(drawn, as_space(make())[1:], key=KEY)

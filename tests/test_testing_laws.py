@@ -132,6 +132,7 @@ def all_huge(x):
     return x.min() > 1000
 
 
+@pytest.mark.one_of(2)
 @pytest.mark.parametrize(
     "stage",
     [

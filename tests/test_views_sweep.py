@@ -27,6 +27,7 @@ SPACES = {
 }
 
 
+@pytest.mark.one_of(2)
 @pytest.mark.parametrize("name", sorted(SPACES))
 def test_every_result_and_space_is_shown(name):
     space = SPACES[name]
@@ -42,6 +43,7 @@ def test_every_result_and_space_is_shown(name):
     assert f"{low:.6g} to {high:.6g}" in page
 
 
+@pytest.mark.one_of(2)
 @pytest.mark.parametrize(
     "reduce",
     [

@@ -23,6 +23,7 @@ def mesh(n, kind):
 MESHES = [None, (2, AxisType.Auto), (8, AxisType.Explicit)]
 
 
+@pytest.mark.one_of(2)
 @pytest.mark.parametrize(
     ("on", "batch_size"),
     [(None, None), (None, 2), (None, 100), (MESHES[1], 2), (MESHES[2], None)],
