@@ -18,24 +18,19 @@ from .._errors import message
 from .._jaxprs.jaxpr import as_function
 from .._types import ClosedJaxpr
 from .batch import carry_depends
-from .loop import Spread, loop, refill_p, struct
+from .loop import LoopParams, loop, refill_p, struct
 
 
 def _jvp(
-    primals: Any,
-    tangents: Any,
-    *,
-    cond: ClosedJaxpr,
-    body: ClosedJaxpr,
-    num_consts: int,
-    size: int | None,
-    spread: tuple[Spread, ...],
+    primals: Sequence[Any], tangents: Sequence[Any], **params: Any
 ) -> tuple[list[Any], list[Any]]:
+    p = LoopParams(**params)
+    num_consts = p.num_consts
     inexact = [jnp.issubdtype(struct(x).dtype, jnp.inexact) for x in primals]
     moving = [
         type(t) is not ad.Zero and i for t, i in zip(tangents, inexact, strict=True)
     ]
-    depends = carry_depends(body, moving[:num_consts], moving[num_consts:])
+    depends = carry_depends(p.body, *p.split(moving))
     moves = [d and i for d, i in zip(depends, inexact[num_consts:], strict=True)]
     moving[num_consts:] = moves
     num, extra = len(primals), sum(moving[:num_consts])
@@ -48,7 +43,7 @@ def _jvp(
         return [*consts, *rest[:num_carry]], [*middle, *rest[num_carry:]]
 
     def test(*args: Any) -> Any:
-        return as_function(cond)(*split(args)[0])
+        return as_function(p.cond)(*split(args)[0])
 
     def step(*args: Any) -> list[Any]:
         values, moved = split(args)
@@ -56,7 +51,7 @@ def _jvp(
         def of_moving(*given: Any) -> list[Any]:
             left = iter(given)
             pairs = zip(values, moving, strict=True)
-            return as_function(body)(*(next(left) if m else x for x, m in pairs))
+            return as_function(p.body)(*(next(left) if m else x for x, m in pairs))
 
         at = [x for x, m in zip(values, moving, strict=True) if m]
         carry, slopes = jax.jvp(of_moving, at, moved)
@@ -65,14 +60,14 @@ def _jvp(
     given = [
         ad.instantiate_zeros(t) for t, m in zip(tangents, moving, strict=True) if m
     ]
-    of_consts = zip(spread, moving[:num_consts], strict=True)
+    of_consts = zip(p.tilings, moving[:num_consts], strict=True)
     results = loop(
         test,
         step,
         [*primals[:num_consts], *given[:extra]],
         [*primals[num_consts:], *given[extra:]],
-        size,
-        [*spread, *(s for s, m in of_consts if m)],
+        p.size,
+        [*p.tilings, *(t for t, m in of_consts if m)],
     )
     outputs = results[: num - num_consts]
     slopes = iter(results[num - num_consts :])
@@ -87,15 +82,15 @@ def _partial_eval(trace: Any, *tracers: Any, **params: Any) -> list[Any]:
 
     So the values are known while their tangents wait for theirs (`jax.linearize`).
     """
-    cond, body, num_consts = params["cond"], params["body"], params["num_consts"]
+    p = LoopParams(**params)
     unknown = [not t.pval.is_known() for t in tracers]
-    consts = unknown[:num_consts]
-    carry = carry_depends(body, consts, unknown[num_consts:])
+    consts, carry = p.split(unknown)
+    carry = carry_depends(p.body, consts, carry)
     hidden = [*consts, *carry]
-    missing = [x for x, u in zip(body.in_avals, hidden, strict=True) if u]
+    missing = [x for x, u in zip(p.body.in_avals, hidden, strict=True) if u]
     is_key = [jnp.issubdtype(x.dtype, jax.dtypes.prng_key) for x in missing]
     whole = trace.default_process_primitive
-    if all(carry) or not any(unknown) or any(is_key) or depends_on(cond, hidden)[0]:
+    if all(carry) or not any(unknown) or any(is_key) or depends_on(p.cond, hidden)[0]:
         return whole(refill_p, tracers, params)
 
     def of_known(jaxpr: ClosedJaxpr) -> Callable[..., list[Any]]:
@@ -108,14 +103,14 @@ def _partial_eval(trace: Any, *tracers: Any, **params: Any) -> list[Any]:
         return function
 
     def step(*args: Any) -> list[Any]:
-        carried = of_known(body)(*args)
+        carried = of_known(p.body)(*args)
         return [x for x, u in zip(carried, carry, strict=True) if not u]
 
     values = [t.pval.get_known() for t, u in zip(tracers, hidden, strict=True) if not u]
     shown = len(consts) - sum(consts)
-    kept = [s for s, u in zip(params["spread"], consts, strict=True) if not u]
+    tilings = [t for t, u in zip(p.tilings, consts, strict=True) if not u]
     known = iter(
-        loop(of_known(cond), step, values[:shown], values[shown:], params["size"], kept)
+        loop(of_known(p.cond), step, values[:shown], values[shown:], p.size, tilings)
     )
     rest = whole(refill_p, tracers, params)
     return [t if u else next(known) for t, u in zip(rest, carry, strict=True)]

@@ -9,8 +9,8 @@ together on CPU, for trip counts from 1 to 1000: a step costs something however 
 lanes there are, but fewer leave less idle.
 """
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -29,16 +29,29 @@ _STEPS = 16
 _IDLE = 4  # one in so many lanes
 
 
+Tiling: TypeAlias = tuple[int, int] | None
+"""`(repeats, length)`: point i sees entry `i // repeats % length` of a constant.
+
+`None`: the constant has no axis for points, and all see the same.
+"""
+
+
+def entry_of(point: Int32[Array, " points"], tiling: tuple[int, int]) -> Array:
+    """Which entry of a constant each of these points sees."""
+    repeats, length = tiling
+    return point // repeats % length
+
+
 def run_in_lanes(
     cond: ClosedJaxpr,
     body: ClosedJaxpr,
     consts: Sequence[Any],
     init: Sequence[Any],
     size: int,
-    spread: Sequence[Any],
+    tilings: Sequence[Tiling],
 ) -> list[Any]:
     """The final carries of `size` points; the arguments are those of the primitive."""
-    return _Lanes(cond, body, consts, size, spread).run(list(init))
+    return _Lanes(cond, body, consts, size, tilings).run(list(init))
 
 
 def num_lanes(size: int, carry_bytes: int) -> int:
@@ -51,20 +64,27 @@ def num_lanes(size: int, carry_bytes: int) -> int:
 class _Lanes:
     """What does not change while the loops run."""
 
-    def __init__(self, cond: Any, body: Any, consts: Any, size: int, spread: Any):
-        self.size, self.spread = size, spread
-        self.shared = [x for x, s in zip(consts, spread, strict=True) if s is None]
-        self.own = [x for x, s in zip(consts, spread, strict=True) if s is not None]
+    def __init__(
+        self,
+        cond: ClosedJaxpr,
+        body: ClosedJaxpr,
+        consts: Sequence[Array],
+        size: int,
+        tilings: Sequence[Tiling],
+    ):
+        self.size, self.tilings = size, tilings
+        self.shared = [x for x, t in zip(consts, tilings, strict=True) if t is None]
+        self.own = [x for x, t in zip(consts, tilings, strict=True) if t is not None]
         self.test, self.step = self._over_lanes(cond), self._over_lanes(body)
         # What may raise, or loop, must not see a point after its end.
         self.guarded = may_loop_or_call_back(body)
 
-    def _over_lanes(self, jaxpr: Any) -> Any:
+    def _over_lanes(self, jaxpr: ClosedJaxpr) -> Callable[..., list[Array]]:
         run = as_function(jaxpr)
 
         def one(own: list[Any], carry: list[Any]) -> list[Any]:
             shared, mine = iter(self.shared), iter(own)
-            args = [next(shared) if s is None else next(mine) for s in self.spread]
+            args = [next(shared) if t is None else next(mine) for t in self.tilings]
             return run(*args, *carry)
 
         return jax.vmap(one)
@@ -144,10 +164,10 @@ class _Lanes:
 
     def _load(self, point: Int32[Array, " lanes"]) -> list[Any]:
         """The lanes' own constants."""
-        spread = [s for s in self.spread if s is not None]
+        tilings = [t for t in self.tilings if t is not None]
         return [
-            x.at[point // divisor % modulus].get(mode="clip")
-            for x, (divisor, modulus) in zip(self.own, spread, strict=True)
+            x.at[entry_of(point, t)].get(mode="clip")
+            for x, t in zip(self.own, tilings, strict=True)
         ]
 
 

@@ -7,13 +7,12 @@ This loop remembers instead that it has a batch of points, through any number of
 
 `cond` and `body` are jaxprs for a single point, `(*consts, *carry)` being their
 arguments. If `size` is not `None`, there are as many points. The carries then have a
-leading axis of that size, and so may constants: point i sees entry
-`i // divisor % modulus` of those with `spread = (divisor, modulus)`, and all see the
-same of those with `None`. (So nothing is copied under a `vmap` in a `vmap`.)
+leading axis of that size, and constants one that their tiling says how to read. (So
+nothing is copied under a `vmap` in a `vmap`.)
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -25,12 +24,29 @@ from .._jaxprs.evaluate import Body
 from .._jaxprs.jaxpr import Equation, as_function, hoist, is_jaxpr, trace
 from .._jaxprs.table import TABLE, Entry
 from .._types import ClosedJaxpr
-from .lanes import run_in_lanes
+from .lanes import Tiling, run_in_lanes
+
+T = TypeVar("T")
 
 refill_p = Primitive("eqx_pipe_refill")
 refill_p.multiple_results = True
 
-Spread = tuple[int, int] | None
+
+class LoopParams(NamedTuple):
+    """The parameters of the primitive."""
+
+    cond: ClosedJaxpr
+    body: ClosedJaxpr
+    num_consts: int
+    size: int | None
+    tilings: tuple[Tiling, ...]
+
+    def split(self, args: Sequence[T]) -> tuple[list[T], list[T]]:
+        """What belongs to constants, and to the carry."""
+        return list(args[: self.num_consts]), list(args[self.num_consts :])
+
+    def bind(self, *args: Any) -> list[Any]:
+        return refill_p.bind(*args, **self._asdict())
 
 
 def loop(
@@ -39,30 +55,25 @@ def loop(
     consts: Sequence[Any],
     init: Sequence[Any],
     size: int | None = None,
-    spread: Sequence[Spread] | None = None,
+    tilings: Sequence[Tiling] | None = None,
 ) -> list[Any]:
     """Runs `carry = body(*consts, *carry)` from `init` on, as long as `cond` holds.
 
     `cond` and `body` are functions for a single point that may close over arrays;
     `body` may be traced already.
     """
-    spread = tuple([None] * len(consts) if spread is None else spread)
-    lanes = [of_one(x, s is not None) for x, s in zip(consts, spread, strict=True)]
-    examples = [*lanes, *(of_one(x, size is not None) for x in init)]
+    tilings = tuple([None] * len(consts) if tilings is None else tilings)
+    examples = [of_one(x, t is not None) for x, t in zip(consts, tilings, strict=True)]
+    examples += [of_one(x, size is not None) for x in init]
     functions: Any = cond, body
     traced = [f if is_jaxpr(f) else trace(f, *examples) for f in functions]
     closed: list[Any] = []
     if any(each.consts for each in traced):
         closed, traced = hoist(traced, examples, struct)
-    return refill_p.bind(
-        *closed,
-        *consts,
-        *init,
-        cond=traced[0],
-        body=traced[1],
-        num_consts=len(closed) + len(consts),
-        size=size,
-        spread=(None,) * len(closed) + spread,
+    num_consts = len(closed) + len(consts)
+    tilings = (None,) * len(closed) + tilings
+    return LoopParams(traced[0], traced[1], num_consts, size, tilings).bind(
+        *closed, *consts, *init
     )
 
 
@@ -91,27 +102,20 @@ def run_alone(
     )
 
 
-def _run(
-    *args: Any,
-    cond: ClosedJaxpr,
-    body: ClosedJaxpr,
-    num_consts: int,
-    size: int | None,
-    spread: Sequence[Spread],
-) -> list[Any]:
-    consts, init = args[:num_consts], args[num_consts:]
-    if size is None:
-        return run_alone(cond, body, consts, init)
-    if size == 0:
-        return list(init)
-    return run_in_lanes(cond, body, consts, init, size, spread)
+def _run(*args: Any, **params: Any) -> list[Any]:
+    p = LoopParams(**params)
+    consts, init = p.split(args)
+    if p.size is None:
+        return run_alone(p.cond, p.body, consts, init)
+    if p.size == 0:
+        return init
+    return run_in_lanes(p.cond, p.body, consts, init, p.size, p.tilings)
 
 
 @refill_p.def_effectful_abstract_eval
-def _abstract(
-    *args: Any, cond: ClosedJaxpr, body: ClosedJaxpr, num_consts: int, **_: Any
-) -> Any:
-    return list(args[num_consts:]), frozenset(cond.effects) | frozenset(body.effects)
+def _abstract(*args: Any, **params: Any) -> Any:
+    p = LoopParams(**params)
+    return p.split(args)[1], frozenset(p.cond.effects) | frozenset(p.body.effects)
 
 
 @refill_p.def_impl
@@ -123,10 +127,8 @@ mlir.register_lowering(refill_p, mlir.lower_fun(_run, multiple_results=True))
 
 
 def _remake(eqn: Equation, bodies: list[Body], inputs: list[Any]) -> list[Any]:
-    params, num_consts = eqn.params, eqn.params["num_consts"]
-    consts, init = inputs[:num_consts], inputs[num_consts:]
-    cond, body = bodies
-    return loop(cond, body, consts, init, params["size"], params["spread"])
+    p, (cond, body) = LoopParams(**eqn.params), bodies
+    return loop(cond, body, *p.split(inputs), p.size, p.tilings)
 
 
 TABLE[refill_p.name] = Entry(
