@@ -77,8 +77,8 @@ def _flat(x: Array, size: int | None) -> Array:
 
 
 def _tiled(
-    x: Array, batched: bool, size: int | None, tiling: Tiling, outer: int
-) -> tuple[Array, Tiling]:
+    x: Any, batched: bool, size: int | None, tiling: Tiling, outer: int
+) -> tuple[Any, Tiling]:
     """A constant with one more batch of `outer` round the `size` points there are."""
     if not batched:
         return x, tiling
