@@ -92,9 +92,9 @@ def sharding_info(tree: PyTree) -> ShardingInfo:
         >>> from jax.sharding import AxisType, Mesh, PartitionSpec as P
         >>> mesh = Mesh(jax.devices()[:1], ("data",))
         >>> ep.sharding_info(ep.shard({"x": jnp.ones((16, 3))}, mesh, P("data")))
-        path   shape    dtype    spec       devices  bytes per device
-        x      (16, 3)  float32  P('data',)       1               192
-        total                                                     192
+        path   shape    dtype    spec        devices  bytes per device
+        x      (16, 3)  float32  P('data',)        1               192
+        total                                                      192
     """
     rows = {
         name: _row(name, leaf)
