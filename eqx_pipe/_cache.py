@@ -1,13 +1,15 @@
-"""What was found out about an object, kept beside it for as long as it lives.
+"""Caches of what is expensive to make: by what it is made of, or beside an object.
 
 Modules are frozen, and nothing is written into them. Programs and copies that are made
 for one are found here instead, by the object itself: not by its value, as a Module that
 holds arrays has no hash, and comparing arrays would wait for the device.
 """
 
+import collections
 import threading
 import weakref
-from typing import Generic, TypeVar
+from collections.abc import Hashable
+from typing import Any, Generic, TypeVar
 
 _Value = TypeVar("_Value")
 
@@ -50,3 +52,44 @@ class WeakCache(Generic[_Value]):
 
     def __len__(self) -> int:
         return len(self._entries)
+
+
+class LRUCache:
+    """A mapping of at most `maxsize` entries: the one used longest ago goes first.
+
+    Unlike `functools.lru_cache` it does not need to know how an entry is made, and two
+    threads may make the same one.
+    """
+
+    def __init__(self, maxsize: int):
+        self._maxsize = maxsize
+        self._entries: collections.OrderedDict[Hashable, Any] = (
+            collections.OrderedDict()
+        )
+        self._lock = threading.Lock()
+
+    def get(self, key: Hashable) -> Any:
+        """The entry of a key, or `None`."""
+        with self._lock:
+            entry = self._entries.get(key)
+            if entry is not None:
+                self._entries.move_to_end(key)
+            return entry
+
+    def setdefault(self, key: Hashable, entry: Any) -> Any:
+        """The entry of a key: the given one, unless there was another."""
+        with self._lock:
+            entry = self._entries.get(key, entry)
+            self._put(key, entry)
+            return entry
+
+    def put(self, key: Hashable, entry: Any) -> None:
+        """Stores an entry, in the place of what was there."""
+        with self._lock:
+            self._put(key, entry)
+
+    def _put(self, key: Hashable, entry: Any) -> None:
+        self._entries[key] = entry
+        self._entries.move_to_end(key)
+        while len(self._entries) > self._maxsize:
+            self._entries.popitem(last=False)

@@ -4,10 +4,15 @@ A message has three parts: what was wrong and where, what came, what to do.
 """
 
 import difflib
+import logging
 import re
+import threading
 from collections.abc import Iterable
 from typing import Any
 
+_log = logging.getLogger("eqx_pipe")
+_logging = threading.Lock()
+_logged: set[str] = set()
 _NOTE = "In eqx_pipe stage "
 _ASKS_FOR_KEY = re.compile(r"\b(an?|no|prng|rng|random) `?key\b", re.IGNORECASE)
 
@@ -121,3 +126,16 @@ def locate(error: BaseException, segment: str) -> None:
             notes.remove(note)
             break
     error.add_note(f"{_NOTE}`{path}`")
+
+
+def log_once(subject: str, text: str, *args: Any) -> None:
+    """Logs a warning, unless one about `subject` was logged before in this process.
+
+    No Python warning: test suites that turn these into errors would fail. Python shows
+    what a logger warns of unless told otherwise.
+    """
+    with _logging:
+        if subject in _logged:
+            return
+        _logged.add(subject)
+    _log.warning(text + " (Said once.)", *args)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import pytest
 
 import eqx_pipe as ep
-from eqx_pipe._sweep import log
+from eqx_pipe import _errors
 from eqx_pipe._sweep.compute.batching import choose_batch_size
 from eqx_pipe._sweep.tracing import lapack
 from eqx_pipe._sweep.tracing.analysis import analyze
@@ -91,7 +91,7 @@ def test_the_batch_is_then_small_enough():
 
 def test_a_larger_batch_is_warned_of_once(monkeypatch, caplog):
     monkeypatch.setattr(lapack, "JAXLIB", "0.10.2")
-    monkeypatch.setattr(log, "_logged", {"idle cores"})
+    monkeypatch.setattr(_errors, "_logged", {"idle cores"})
     monkeypatch.setenv("NPROC", "2")
     fn = lambda a: jnp.linalg.cholesky(a * SQUARE)  # noqa: E731
     space = ep.Linspace(1, 2, 60)

@@ -7,7 +7,7 @@ import numpy as np
 from compilations import compiled
 
 import eqx_pipe as ep
-from eqx_pipe._sweep.lru import LRUCache
+from eqx_pipe._cache import LRUCache
 from eqx_pipe._sweep.reduced import trace as reduced_trace
 
 

@@ -9,7 +9,7 @@ import pytest
 from stores import one_device, same
 
 import eqx_pipe as ep
-from eqx_pipe._sweep.sinks.errors import continuing
+from eqx_pipe._sweep.sinks.checks import continuing
 
 xarray = pytest.importorskip("xarray")
 zarr = pytest.importorskip("zarr")

@@ -8,8 +8,8 @@ import pytest
 from jax.sharding import AxisType
 
 import eqx_pipe as ep
+from eqx_pipe._cache import LRUCache
 from eqx_pipe._sweep.compute import execute, threads
-from eqx_pipe._sweep.lru import LRUCache
 from eqx_pipe._sweep.reduced import blocks
 
 BATCH = 64

@@ -7,8 +7,7 @@ from typing import Any
 import jax
 
 from .._check import check_int
-from .._errors import message
-from .log import log_once
+from .._errors import log_once, message
 
 
 def use_cpu_devices(n: Any = None) -> None:

@@ -7,8 +7,13 @@ in a store, or merged to a reduction. Neither knows of the other.
 
 import dataclasses
 import functools as ft
+import signal
+import sys
+import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from types import FrameType
 from typing import Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
@@ -16,8 +21,9 @@ from jaxtyping import Bool
 
 from .._types import PyTree
 from .compute.progress import Progress
-from .interrupt import Interrupt
 from .plan import Plan
+from .results.result import SweepResult
+from .tracing.call import fn_name
 
 Chunk: TypeAlias = tuple[int, list[np.ndarray], Bool[np.ndarray, " rows"]]
 """The number of a chunk, the leaves of its rows, and in which rows nothing failed."""
@@ -30,6 +36,42 @@ Source: TypeAlias = Callable[
 It is called as `source(numbers, stopping, bar)`: no more chunks are begun once
 `stopping()` is true, and `bar` is told how many points are done.
 """
+
+
+_SAID = "\nThe chunk in flight will be finished. Ctrl-C again stops at once.\n"
+
+
+class Interrupt:
+    """Within it the first Ctrl-C only sets `asked`; the second one is as ever.
+
+    Somebody else's way to deal with Ctrl-C is left as it is, and signals come to the
+    main thread only.
+    """
+
+    def __init__(self, said: str = _SAID) -> None:
+        self.asked = False
+        self._said = said
+        self._installed = False
+
+    def __enter__(self) -> "Interrupt":
+        usual = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        if usual and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, self._note)
+            self._installed = True
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._restore()
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self.asked = True
+        self._restore()
+        sys.stderr.write(self._said)
+
+    def _restore(self) -> None:
+        if self._installed:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            self._installed = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,3 +145,19 @@ def gather(source: Source, sink: Sink, progress: bool | None) -> None:
 
 def _stopping(interrupt: Interrupt, sink: Sink) -> bool:
     return interrupt.asked or sink.stopped
+
+
+def result_of(plan: Plan, outcome: Outcome, started: float) -> SweepResult:
+    """What a sink has in the end, with what made it."""
+    return SweepResult(
+        values=outcome.values,
+        space=plan.request.space,
+        ok=outcome.ok,
+        batch_size=plan.batch_size,
+        num_devices=len(plan.devices),
+        started=started,
+        seconds=time.time() - started,
+        points=outcome.points,
+        function=fn_name(plan.request.fn),
+        missing=outcome.missing,
+    )

@@ -12,10 +12,9 @@ from .._types import Key, PyTree
 from . import words
 from .cores import say_if_cores_idle
 from .costs import CostsBySpan, costs_of
-from .gather import Sink, Source, gather
+from .gather import Sink, Source, gather, result_of
 from .plan import Plan, plan_of
 from .request import BatchSize, Costs, Executor, Part, checked
-from .result import result_of
 from .results.result import SweepResult
 from .sinks.memory import Arrays, Reduction
 from .sinks.stored import InStore

@@ -6,9 +6,9 @@ from typing import Any, TypeAlias
 import jax
 import numpy as np
 
+from ..._cache import LRUCache
 from ..._jaxprs.cache_key import Program
 from ..._types import Key
-from ..lru import LRUCache
 from ..tracing.trace import Traced
 from .dealing import Deal
 from .failure import Failures, quiet

@@ -18,11 +18,10 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Bool, Float
 
-from ..._errors import MissingKeyError, message
+from ..._errors import MissingKeyError, log_once, message
 from ..._spaces.geometry import Geometry
 from ..._spaces.space import Space
 from ..._types import Device, Key, PyTree
-from ..log import log_once
 from ..tracing.lapack import may_hang, warn_if_it_may_hang
 from ..tracing.trace import Traced, trace
 from .batching import choose_batch_size
@@ -126,7 +125,7 @@ class Job:
     def unflatten(self, leaves: Sequence[np.ndarray]) -> PyTree:
         """The output as the function gives it, with keys from their raw data."""
         wrapped = [
-            leaf if kind is None else jr.wrap_key_data(leaf, impl=kind)
+            leaf if kind is None else jr.wrap_key_data(jnp.asarray(leaf), impl=kind)
             for leaf, kind in zip(leaves, self.traced[0].key_kinds, strict=True)
         ]
         return jtu.tree_unflatten(self.traced[0].structure, wrapped)

@@ -6,24 +6,22 @@ copied once. A copy goes when its array goes.
 """
 
 import math
-import threading
-import weakref
 from typing import Any
 
 import jax
 import jax.tree_util as jtu
 
+from ..._cache import WeakCache
 from ..._types import PyTree
 
-_KEPT_BYTES = 2**20
-_kept: dict[int, tuple[Any, dict[Any, Any]]] = {}
-_lock = threading.RLock()
+_MOST_BYTES = 2**20
+_copies: WeakCache[dict[Any, jax.Array]] = WeakCache()
 
 
-def put(tree: PyTree, place: Any) -> PyTree:
+def put(tree: PyTree, place: jax.sharding.Sharding) -> PyTree:
     """The arrays of a pytree, copied to where `place` says unless they are there."""
     leaves, structure = jtu.tree_flatten(tree)
-    found = [_known(leaf, place) for leaf in leaves]
+    found = [(_copies.get(leaf) or {}).get(place) for leaf in leaves]
     new = [k for k, there in enumerate(found) if there is None]
     if new:
         copies = jax.device_put([leaves[k] for k in new], place)
@@ -33,33 +31,11 @@ def put(tree: PyTree, place: Any) -> PyTree:
     return jtu.tree_unflatten(structure, found)
 
 
-def _known(leaf: Any, place: Any) -> Any:
-    """The copy of an array, or `None`."""
-    with _lock:
-        there = _kept.get(id(leaf))
-        # An address is used again, perhaps before the entry of its last owner is gone.
-        if there is None or there[0]() is not leaf:
-            return None
-        return there[1].get(place)
-
-
-def _keep(leaf: Any, place: Any, copy: Any) -> None:
+def _keep(leaf: Any, place: jax.sharding.Sharding, copy: jax.Array) -> None:
     # Others may change; and what is its own copy would never go.
     if not isinstance(leaf, jax.Array) or copy is leaf:
         return
-    if math.prod(leaf.shape) * leaf.dtype.itemsize > _KEPT_BYTES:
-        return
-    address = id(leaf)
-    with _lock:
-        there = _kept.get(address)
-        if there is None or there[0]() is not leaf:
-            there = (weakref.ref(leaf, lambda ref: _forget(address, ref)), {})
-            _kept[address] = there
-        there[1][place] = copy
-
-
-def _forget(address: int, ref: Any) -> None:
-    with _lock:
-        there = _kept.get(address)
-        if there is not None and there[0] is ref:
-            del _kept[address]
+    if math.prod(leaf.shape) * leaf.dtype.itemsize <= _MOST_BYTES:
+        copies = _copies.get(leaf)
+        copies = _copies.put(leaf, {}) if copies is None else copies
+        copies[place] = copy

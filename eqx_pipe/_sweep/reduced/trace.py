@@ -17,12 +17,12 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, Bool
 
+from ..._cache import LRUCache
 from ..._jaxprs.cache_key import CacheKey, Program, freeze, identify
 from ..._jaxprs.evaluate import evaluate
 from ..._reduce.base import Reduction
 from ..._reduce.many import Many
 from ..._reduce.reducer import Reducer, begin
-from ..lru import LRUCache
 from ..tracing.trace import Traced
 
 _KEPT_BYTES = 2**20

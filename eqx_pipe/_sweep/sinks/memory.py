@@ -8,8 +8,7 @@ from jaxtyping import Bool
 
 from ..compute.capacity import empty_values
 from ..compute.work import Rows
-from ..gather import Outcome, Todo
-from ..interrupt import Interrupt
+from ..gather import Interrupt, Outcome, Todo
 from ..plan import Plan
 from ..reduced.fold import Fold
 

@@ -21,7 +21,7 @@ from ..reduced.fold import Fold
 from ..reduced.trace import trace_reducers
 from ..results.label import check_names, inner_dims, storable, versions
 from ..tracing.call import fn_name
-from .errors import refuse_failed
+from .checks import refuse_failed
 from .memory import reduced_outcome
 
 _STATUS = "status"

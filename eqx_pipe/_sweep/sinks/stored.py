@@ -15,13 +15,11 @@ from ..._store.lock import Taken, lock
 from ..._store.names import LOCKS
 from ..._store.store import FAILED, OK, Store, open_store
 from ..compute.work import Rows
-from ..gather import Outcome, Todo
-from ..interrupt import Interrupt
+from ..gather import Interrupt, Outcome, Todo
 from ..plan import Plan
 from ..results.label import storable
-from .errors import continuing
+from .checks import check_batch_size, check_room, check_sweep, continuing
 from .fingerprint import check_same, fingerprint, fingerprint_alone
-from .record import check_batch_size, check_room, check_sweep
 from .states import StoredStates
 from .values import StoredValues
 

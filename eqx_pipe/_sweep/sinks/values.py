@@ -11,9 +11,8 @@ import numpy as np
 from ..._store.layout import StoreLayout, Variable
 from ..._store.lazy import Stored
 from ..._store.store import MISSING, OK, Store
-from ..gather import Outcome
+from ..gather import Outcome, result_of
 from ..plan import Plan
-from ..result import result_of
 from ..results.label import (
     Names,
     attributes,
@@ -23,7 +22,7 @@ from ..results.label import (
     names_of,
     storable,
 )
-from .errors import refuse_failed
+from .checks import refuse_failed
 
 
 @dataclasses.dataclass(frozen=True)

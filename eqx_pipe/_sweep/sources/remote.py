@@ -1,9 +1,7 @@
 """Chunks computed elsewhere: by the workers of an executor.
 
 Nothing is asked of an executor but `submit(fn, *args)`, and of what that returns but
-`.result()`; if it has `.done()` too, chunks are gathered as they come. The function
-travels by cloudpickle, the space and the key with it; a worker traces and compiles
-once, for its own devices.
+`.result()`; if it has `.done()` too, chunks are gathered as they come.
 """
 
 import collections
@@ -16,102 +14,19 @@ from typing import Any
 
 import jax
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Bool
 
-from ..._errors import SweepError, message
-from ..._jaxprs.text import Writer, digest
-from ..._reduce.many import as_many
-from ..._spaces.space import Space
-from ..._types import Key, PyTree
-from ..compute.job import Job, prepare
+from ..._errors import SweepError, describe_value, message
 from ..compute.progress import Progress
-from ..compute.work import Rows, Work
+from ..compute.work import Rows
 from ..costs import CostsBySpan
 from ..gather import Chunk
-from ..interrupt import Interrupt
-from ..lru import LRUCache
 from ..plan import Plan
-from ..reduced.blocks import Blocks
-from ..tracing.context import settings, under
-from .answer import checked
+from .worker import pack, work
 
 _TRIES = 3
 _IN_FLIGHT_BYTES = 2**30
 _IN_FLIGHT = 1024
-
-_jobs = LRUCache(4)
-
-
-@dataclasses.dataclass(frozen=True)
-class Task:
-    """A sweep as it travels to a worker; `program` is what is traced from it here."""
-
-    fn: Callable[..., Any]
-    space: Space
-    key: Key | None
-    batch_size: int
-    costs: bool
-    stretch: int
-    isolated: bool
-    reduce: PyTree
-    settings: dict[str, Any]
-    program: tuple[str, str]
-
-
-def pack(plan: Plan) -> bytes:
-    """A sweep for a worker, as bytes."""
-    try:
-        import cloudpickle
-    except ImportError as error:
-        raise ImportError(
-            "`eqx_pipe.sweep` needs cloudpickle for `executor`. Install it by "
-            "`pip install 'eqx_pipe[distributed]'`."
-        ) from error
-    request, job = plan.request, plan.job
-    assert job is not None
-    task = Task(
-        fn=request.fn,
-        space=job.space,
-        key=job.key,
-        batch_size=job.batch_size,
-        costs=job.costs,
-        stretch=job.stretch,
-        isolated=job.isolated,
-        reduce=request.reduce,
-        settings=settings(),
-        program=_program(job),
-    )
-    try:
-        return cloudpickle.dumps(task)
-    except Exception as error:
-        raise TypeError(
-            message(
-                "sweep",
-                f"`fn` or `space` cannot be sent to a worker: {error}.",
-                "Make what cannot travel (devices, meshes, open files, locks) inside "
-                "of `fn`.",
-            )
-        ) from error
-
-
-def work(
-    packed: bytes, first: int, last: int, costs: Float[np.ndarray, " points"] | None
-) -> tuple[Any, Any, Exception | None]:
-    """What a worker does: the points of a stretch; or what the function raised."""
-    import cloudpickle
-
-    name = digest(packed)
-    job = _jobs.get(name)
-    try:
-        task = cloudpickle.loads(packed)
-        # Ctrl-C comes to the processes of a pool too: the chunk is finished there.
-        with Interrupt(said=""), under(task.settings):
-            job = job or _prepared(name, task)
-            quiet = Progress(False, last - first)
-            values, ok = job.compute(first, last, costs, quiet)
-    except Exception as error:
-        return None, None, _portable(error)
-    return values, ok, None
 
 
 class Elsewhere:
@@ -220,47 +135,6 @@ def _finished(flying: Sequence[_Try], wait: bool) -> list[_Try]:
         pause = min(2 * pause, 0.02)
 
 
-def _prepared(name: str, task: Task) -> Work:
-    devices = tuple(jax.local_devices())
-    given = (task.fn, task.space, task.key, task.batch_size)
-    job = prepare(*given, devices, task.costs, isolated=task.isolated)
-    job = dataclasses.replace(job, stretch=task.stretch)
-    if _program(job) != task.program:
-        raise SweepError(
-            message(
-                "sweep",
-                f"a worker traces another program from `fn` (jax {jax.__version__} "
-                f"there, {task.program[1]} here).",
-                "Give the workers the same versions of JAX, and of the modules that "
-                "`fn` uses.",
-            )
-        )
-    rows: Work = job
-    if task.reduce is not None:
-        rows = Blocks(job, as_many("sweep", task.reduce))
-    # Threads may come here together: all of them use one.
-    return _jobs.setdefault(name, rows)
-
-
-def _program(job: Job) -> tuple[str, str]:
-    """What tells the program of a sweep, and the version of JAX."""
-    # The programs alone: a callable among static values may lose its name on its way.
-    writer = Writer()
-    texts = [writer.program(traced.jaxpr) for traced in job.traced]
-    return digest("\n".join([*texts, *writer.constants])), jax.__version__
-
-
-def _portable(error: Exception) -> Exception:
-    """An error that arrives as what it is, or else as its text."""
-    import cloudpickle
-
-    try:
-        cloudpickle.loads(cloudpickle.dumps(error))
-    except Exception:
-        return SweepError(f"{type(error).__name__}: {error}")
-    return error
-
-
 def _broken(error: BaseException) -> SweepError:
     return SweepError(
         message(
@@ -284,3 +158,40 @@ def _killing(first: int, last: int, tries: int, error: BaseException) -> SweepEr
             "is missing.",
         )
     )
+
+
+def checked(
+    answer: Any, row: Sequence[jax.ShapeDtypeStruct], count: int, which: str
+) -> tuple[list[np.ndarray], Bool[np.ndarray, " rows"]]:
+    """The values that a worker answers with, and which are ok; or raises its error.
+
+    There are `count` rows, each with leaves as in `row`. An array that keeps values
+    would cast or broadcast others. `which` names the chunk.
+    """
+    wanted = [f"{leaf.dtype}{[count, *leaf.shape]}" for leaf in row]
+    wanted, came = [*wanted, f"bool[{count}]"], describe_value(answer)
+    if isinstance(answer, tuple) and len(answer) == 3:
+        values, ok, error = answer
+        if isinstance(error, Exception):
+            raise error
+        if isinstance(values, list):
+            found = [_form(leaf) for leaf in (*values, ok)]
+            if found == wanted:
+                return values, ok
+            came = ", ".join(found)
+    raise SweepError(
+        message(
+            "sweep",
+            f"for {which}, a worker answered {came}, where {', '.join(wanted)} was "
+            "asked for.",
+            "Nothing of it is kept. Give the workers the same versions of eqx_pipe and "
+            "JAX, and see that the executor gives back what the submitted function "
+            "returns.",
+        )
+    )
+
+
+def _form(leaf: Any) -> str:
+    if not isinstance(leaf, np.ndarray):
+        return describe_value(leaf)
+    return f"{leaf.dtype}{list(leaf.shape)}"

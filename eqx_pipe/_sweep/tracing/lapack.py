@@ -15,9 +15,9 @@ from collections.abc import Sequence
 import jax
 from jaxlib.version import __version__ as JAXLIB
 
+from ..._errors import log_once
 from ..._jaxprs.jaxpr import Equation
 from ..cores import num_cores
-from ..log import log_once
 
 _HANGS = (0, 10), (0, 11, 1)
 """The first version of jaxlib that may hang, and the first that does not any more."""

@@ -16,6 +16,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from ..._cache import LRUCache
 from ..._closure import contents
 from ..._errors import message
 from ..._jaxprs.cache_key import CacheKey, Program
@@ -23,7 +24,6 @@ from ..._spaces.geometry import Geometry
 from ..._spaces.space import Space
 from ..._tree import can_be_traced, join_path, leaves_with_names
 from ..._values import as_hashable
-from ..lru import LRUCache
 from .call import fn_name
 
 _PATIENCE = 3  # programs

@@ -12,6 +12,7 @@ import jax.random as jr
 import jax.tree_util as jtu
 from jax.core import Tracer
 
+from ..._cache import LRUCache
 from ..._errors import message
 from ..._jaxprs.cache_key import Program, identify
 from ..._spaces.axis import is_axis
@@ -20,7 +21,6 @@ from ..._spaces.order import axis_name
 from ..._spaces.space import Space
 from ..._tree import can_be_traced, is_key_array
 from ..._types import ClosedJaxpr, Key, PyTree
-from ..lru import LRUCache
 from .analysis import Analysis, analyze
 from .call import call
 from .concrete import SPACE_KEY, explain

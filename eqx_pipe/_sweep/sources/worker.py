@@ -1,0 +1,142 @@
+"""The side of a worker: a sweep as it travels, and one chunk of it computed.
+
+The function travels by cloudpickle, the space and the key with it; a worker traces and
+compiles once, for its own devices.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Bool, Float
+
+from ..._cache import LRUCache
+from ..._errors import SweepError, message
+from ..._jaxprs.text import Writer, digest
+from ..._reduce.many import as_many
+from ..._spaces.space import Space
+from ..._types import Key, PyTree
+from ..compute.job import Job, prepare
+from ..compute.progress import Progress
+from ..compute.work import Rows, Work
+from ..gather import Interrupt
+from ..plan import Plan
+from ..reduced.blocks import Blocks
+from ..tracing.context import settings, under
+
+_jobs = LRUCache(4)
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """A sweep as it travels to a worker; `program` is what is traced from it here."""
+
+    fn: Callable[..., Any]
+    space: Space
+    key: Key | None
+    batch_size: int
+    costs: bool
+    stretch: int
+    isolated: bool
+    reduce: PyTree
+    settings: dict[str, Any]
+    program: tuple[str, str]
+
+
+def pack(plan: Plan) -> bytes:
+    """A sweep for a worker, as bytes."""
+    try:
+        import cloudpickle
+    except ImportError as error:
+        raise ImportError(
+            "`eqx_pipe.sweep` needs cloudpickle for `executor`. Install it by "
+            "`pip install 'eqx_pipe[distributed]'`."
+        ) from error
+    request, job = plan.request, plan.job
+    assert job is not None
+    task = Task(
+        fn=request.fn,
+        space=job.space,
+        key=job.key,
+        batch_size=job.batch_size,
+        costs=job.costs,
+        stretch=job.stretch,
+        isolated=job.isolated,
+        reduce=request.reduce,
+        settings=settings(),
+        program=_program(job),
+    )
+    try:
+        return cloudpickle.dumps(task)
+    except Exception as error:
+        raise TypeError(
+            message(
+                "sweep",
+                f"`fn` or `space` cannot be sent to a worker: {error}.",
+                "Make what cannot travel (devices, meshes, open files, locks) inside "
+                "of `fn`.",
+            )
+        ) from error
+
+
+def work(
+    packed: bytes, first: int, last: int, costs: Float[np.ndarray, " points"] | None
+) -> tuple[Rows | None, Bool[np.ndarray, " rows"] | None, Exception | None]:
+    """What a worker does: the points of a stretch; or what the function raised."""
+    import cloudpickle
+
+    name = digest(packed)
+    job = _jobs.get(name)
+    try:
+        task = cloudpickle.loads(packed)
+        # Ctrl-C comes to the processes of a pool too: the chunk is finished there.
+        with Interrupt(said=""), under(task.settings):
+            job = job or _prepared(name, task)
+            quiet = Progress(False, last - first)
+            values, ok = job.compute(first, last, costs, quiet)
+    except Exception as error:
+        return None, None, _portable(error)
+    return values, ok, None
+
+
+def _prepared(name: str, task: Task) -> Work:
+    devices = tuple(jax.local_devices())
+    given = (task.fn, task.space, task.key, task.batch_size)
+    job = prepare(*given, devices, task.costs, isolated=task.isolated)
+    job = dataclasses.replace(job, stretch=task.stretch)
+    if _program(job) != task.program:
+        raise SweepError(
+            message(
+                "sweep",
+                f"a worker traces another program from `fn` (jax {jax.__version__} "
+                f"there, {task.program[1]} here).",
+                "Give the workers the same versions of JAX, and of the modules that "
+                "`fn` uses.",
+            )
+        )
+    rows: Work = job
+    if task.reduce is not None:
+        rows = Blocks(job, as_many("sweep", task.reduce))
+    # Threads may come here together: all of them use one.
+    return _jobs.setdefault(name, rows)
+
+
+def _program(job: Job) -> tuple[str, str]:
+    """What tells the program of a sweep, and the version of JAX."""
+    # The programs alone: a callable among static values may lose its name on its way.
+    writer = Writer()
+    texts = [writer.program(traced.jaxpr) for traced in job.traced]
+    return digest("\n".join([*texts, *writer.constants])), jax.__version__
+
+
+def _portable(error: Exception) -> Exception:
+    """An error that arrives as what it is, or else as its text."""
+    import cloudpickle
+
+    try:
+        cloudpickle.loads(cloudpickle.dumps(error))
+    except Exception:
+        return SweepError(f"{type(error).__name__}: {error}")
+    return error
