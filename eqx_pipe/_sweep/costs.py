@@ -61,9 +61,10 @@ def costs_of(request: Request) -> Callable[[int], CostsBySpan] | None:
     finished or that another process computes. Where values are reduced, which happens
     in order, costs change nothing.
     """
-    order_by, size = request.order_by, request.space.size
+    order_by = request.order_by
     if order_by is None:
         return None
+    size = request.space.size
     if not callable(order_by):
         listed = isinstance(order_by, list) and len(order_by) == size
         found = np.asarray(order_by) if listed else order_by

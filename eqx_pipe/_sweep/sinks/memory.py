@@ -1,6 +1,7 @@
 """What is kept in memory: the values at all points, or their reduction."""
 
 import contextlib
+import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -31,7 +32,7 @@ class Arrays:
 
     def keep(self, number: int, values: Rows, ok: Bool[np.ndarray, " rows"]) -> None:
         """Puts the values of a chunk in their place."""
-        size = self.plan.request.space.size
+        size = math.prod(self.plan.chunks.lengths)
         if len(ok) == size:  # all of them, and not copied
             self._values, self._ok = values, ok
             return
