@@ -1,22 +1,21 @@
 """The axes: evenly spaced, evenly spaced in the logarithm, given one by one."""
 
-import operator
-from typing import Any
+from typing import Any, SupportsIndex
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
-from jaxtyping import Array, Inexact, Int, Shaped
+from jaxtyping import Array, ArrayLike, Inexact, Int, Shaped
 
 from .._check import keywords
 from .._errors import describe_value, message
 from .._tree import is_key_array
 from .._types import Key
 from . import words
-from .axis import check_dim, check_length
-from .given import as_values
+from .as_values import ValuesLike, as_values
+from .axis import check_dim, check_length, dim_text
 from .lookup import Lookup, as_ends, look_up, tabulate, take
 from .named import Named, NamedAxis, as_named, named_field
 
@@ -54,19 +53,18 @@ class Linspace(NamedAxis):
     @keywords("Linspace", **words.LINSPACE)
     def __init__(
         self,
-        lo: Any,
-        hi: Any,
-        n: Any,
+        lo: ArrayLike,
+        hi: ArrayLike,
+        n: SupportsIndex,
         *,
-        dim: Any = None,
+        dim: str | None = None,
         label: str | None = None,
         unit: str | None = None,
     ):
-        check_length("Linspace", n)
+        self.n = check_length("Linspace", n)
         check_dim("Linspace", dim)
         self.named = as_named("Linspace", label, unit)
         (first, last), (a, b) = as_ends("Linspace", lo, hi)
-        self.n = operator.index(n)
         self.dim = dim
         self.lookup = tabulate(
             "Linspace",
@@ -119,15 +117,15 @@ class Geomspace(NamedAxis):
     @keywords("Geomspace", **words.GEOMSPACE)
     def __init__(
         self,
-        lo: Any,
-        hi: Any,
-        n: Any,
+        lo: ArrayLike,
+        hi: ArrayLike,
+        n: SupportsIndex,
         *,
-        dim: Any = None,
+        dim: str | None = None,
         label: str | None = None,
         unit: str | None = None,
     ):
-        check_length("Geomspace", n)
+        self.n = check_length("Geomspace", n)
         check_dim("Geomspace", dim)
         self.named = as_named("Geomspace", label, unit)
         (first, last), (a, b) = as_ends("Geomspace", lo, hi)
@@ -136,7 +134,6 @@ class Geomspace(NamedAxis):
                 _refuse_ends(lo, hi, "an end is zero")
             if np.any(np.signbit(first) != np.signbit(last)):
                 _refuse_ends(lo, hi, "the ends have different signs")
-        self.n = operator.index(n)
         self.dim = dim
 
         def whole(xp: Any, t: Any) -> Any:
@@ -192,9 +189,9 @@ class Values(NamedAxis):
     @keywords("Values", **words.VALUES)
     def __init__(
         self,
-        values: Any,
+        values: ValuesLike,
         *,
-        dim: Any = None,
+        dim: str | None = None,
         label: str | None = None,
         unit: str | None = None,
     ):
@@ -218,10 +215,10 @@ class Values(NamedAxis):
         else:
             shown = [_number_text(x) for x in np.asarray(self.values[:6]).tolist()]
             text = f"[{', '.join(shown + ['...'] * (len(self) > 6))}]"
-        return f"Values({text}{_dim_text(self.dim)})"
+        return f"Values({text}{dim_text(self.dim)})"
 
 
-def _refuse_ends(lo: Any, hi: Any, what: str) -> None:
+def _refuse_ends(lo: ArrayLike, hi: ArrayLike, what: str) -> None:
     raise ValueError(
         message(
             "Geomspace",
@@ -232,12 +229,8 @@ def _refuse_ends(lo: Any, hi: Any, what: str) -> None:
     )
 
 
-def _number_text(x: Any) -> str:
+def _number_text(x: object) -> str:
     return f"{x:.6g}" if isinstance(x, float) else str(x)
-
-
-def _dim_text(dim: str | None) -> str:
-    return "" if dim is None else f", dim={dim!r}"
 
 
 def _spaced_text(name: str, lookup: Lookup, n: int, dim: str | None) -> str:
@@ -247,4 +240,4 @@ def _spaced_text(name: str, lookup: Lookup, n: int, dim: str | None) -> str:
     else:
         first, last = map(float, np.asarray(table)[[0, -1]])
         shown = f"{first:.6g}, {last:.6g}"
-    return f"{name}({shown}, {n}{_dim_text(dim)})"
+    return f"{name}({shown}, {n}{dim_text(dim)})"

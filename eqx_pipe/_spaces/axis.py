@@ -1,17 +1,22 @@
 """The abstract base of axes, and the checks that all of them share."""
 
 import abc
-from typing import Any
+import operator
+from typing import SupportsIndex, TypeAlias, TypeGuard
 
 import equinox as eqx
 from jaxtyping import Array, Int
 
 from .._check import check_int
 from .._errors import describe_value, message
-from .._types import Key
+from .._types import Key, PyTree
 
 MAX_LENGTH = 2**31 - 1
 """The most values that one axis may have: positions on an axis are `int32`."""
+
+
+Position: TypeAlias = Int[Array, ""] | int
+"""A position on an axis: often traced, a Python integer for Python values."""
 
 
 class Axis(eqx.Module):
@@ -77,7 +82,7 @@ class Axis(eqx.Module):
         """The number of values."""
 
     @abc.abstractmethod
-    def value(self, i: Int[Array, ""], key: Key | None) -> Any:
+    def value(self, i: Int[Array, ""], key: Key | None) -> PyTree:
         """The value at position `i`.
 
         **Arguments:**
@@ -91,12 +96,21 @@ class Axis(eqx.Module):
         """
 
 
-def is_axis(x: Any) -> bool:
+class HasAxes(eqx.Module):
+    """The base of what may hold axes where no other axis may: of spaces."""
+
+
+def is_axis(x: object) -> TypeGuard[Axis]:
     """Whether `x` is an axis."""
     return isinstance(x, Axis)
 
 
-def check_dim(function: str, dim: Any) -> None:
+def dim_text(dim: str | None) -> str:
+    """The argument `dim` in the text of an axis."""
+    return "" if dim is None else f", dim={dim!r}"
+
+
+def check_dim(function: str, dim: object) -> None:
     """Raises unless `dim` is `None` or a non-empty string."""
     if dim is None or (isinstance(dim, str) and dim):
         return
@@ -110,9 +124,10 @@ def check_dim(function: str, dim: Any) -> None:
     )
 
 
-def check_length(function: str, n: Any) -> None:
-    """Raises unless `n` is an integer that may be the length of an axis."""
+def check_length(function: str, n: SupportsIndex) -> int:
+    """The length of an axis; raises unless `n` is an integer that may be one."""
     check_int(function, "n", n, 1)
+    n = operator.index(n)
     if n > MAX_LENGTH:
         raise ValueError(
             message(
@@ -121,3 +136,4 @@ def check_length(function: str, n: Any) -> None:
                 "Split it into two axes, a coarse one and a fine one.",
             )
         )
+    return n

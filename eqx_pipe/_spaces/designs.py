@@ -1,8 +1,9 @@
 """Joint designs: few points that fill a box of many dimensions evenly."""
 
 import math
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, SupportsIndex, TypeAlias
 
 import equinox as eqx
 import jax
@@ -22,18 +23,21 @@ from .named import Named, NamedAxis, as_named, named_field
 
 _SOBOL_MOST = 2**30
 
+Texts: TypeAlias = Mapping[str, str] | str | None
+"""Labels or units by the path of a pair; a bare one is that of the only pair."""
+
 
 class Column(NamedAxis):
-    """One axis of a joint design, its `place`: the design and the path in it."""
+    """One axis of a joint design, its `part`: the design and the path in it."""
 
     values: Shaped[Array, "n ..."]
     dim: str | None = eqx.field(static=True)
-    place: tuple[str, str] = eqx.field(static=True)
+    part: tuple[str, str] = eqx.field(static=True)
     named: Named = named_field()
 
     @property
     def design(self) -> tuple[str, str]:
-        return self.place
+        return self.part
 
     def __len__(self) -> int:
         return self.values.shape[0]
@@ -42,18 +46,18 @@ class Column(NamedAxis):
         return take(self.values, i)
 
     def __repr__(self) -> str:
-        return f"{self.place[0].split('(')[0]}({len(self)}, dim={self.dim!r})"
+        return f"{self.part[0].split('(')[0]}({len(self)}, dim={self.dim!r})"
 
 
 @keywords("sobol", **words.DESIGN)
 def sobol(
     bounds_tree: PyTree,
-    n: Any,
+    n: SupportsIndex,
     *,
-    seed: Any = 0,
-    dim: Any = "sobol",
-    label: Mapping[str, str] | str | None = None,
-    unit: Mapping[str, str] | str | None = None,
+    seed: SupportsIndex = 0,
+    dim: str = "sobol",
+    label: Texts = None,
+    unit: Texts = None,
 ) -> PyTree[Axis]:
     """The first `n` points of a scrambled Sobol sequence in a box.
 
@@ -98,7 +102,7 @@ def sobol(
         sampler = _qmc().Sobol(columns, scramble=True, seed=seed)
         return sampler.random_base2(max(0, (n - 1).bit_length()))[:n]
 
-    check_length("sobol", n)
+    n = check_length("sobol", n)
     if n > _SOBOL_MOST:
         raise ValueError(
             message(
@@ -113,12 +117,12 @@ def sobol(
 @keywords("latin_hypercube", **words.DESIGN)
 def latin_hypercube(
     bounds_tree: PyTree,
-    n: Any,
+    n: SupportsIndex,
     *,
-    seed: Any = 0,
-    dim: Any = "latin_hypercube",
-    label: Mapping[str, str] | str | None = None,
-    unit: Mapping[str, str] | str | None = None,
+    seed: SupportsIndex = 0,
+    dim: str = "latin_hypercube",
+    label: Texts = None,
+    unit: Texts = None,
 ) -> PyTree[Axis]:
     """A Latin hypercube of `n` points in a box.
 
@@ -159,7 +163,7 @@ def latin_hypercube(
     def draw(columns: int, n: int, seed: int) -> np.ndarray:
         return _qmc().LatinHypercube(columns, seed=seed).random(n)
 
-    check_length("latin_hypercube", n)
+    n = check_length("latin_hypercube", n)
     return _design("latin_hypercube", draw, bounds_tree, n, seed, dim, (label, unit))
 
 
@@ -175,9 +179,9 @@ def _design(
     draw: Callable[[int, int, int], np.ndarray],
     tree: PyTree,
     n: int,
-    seed: Any,
-    dim: Any,
-    texts: tuple[Any, Any],
+    seed: SupportsIndex,
+    dim: str,
+    texts: tuple[Texts, Texts],
 ) -> PyTree:
     """A tree of axes from points of the unit cube, a column for each number."""
     check_int(function, "seed", seed, 0)
@@ -200,19 +204,19 @@ def _design(
         for p, b in bounds
     ]
     sizes = [math.prod(np.shape(first)) for (first, _), _ in ends]
-    cube = draw(sum(sizes), int(n), int(seed))
+    cube = draw(sum(sizes), n, operator.index(seed))
     parts = np.split(cube, np.cumsum(sizes)[:-1], axis=1)
     design = f"{function}({', '.join(paths)}; n={n}, seed={seed})"
     axes = (
-        Column(values=_scaled(part, *both), dim=dim, place=(design, path), named=name)
+        Column(values=_scaled(part, *both), dim=dim, part=(design, path), named=name)
         for path, part, both, name in zip(paths, parts, ends, named, strict=True)
     )
     return _rebuild(tree, axes)
 
 
 def _by_path(
-    function: str, argument: str, given: Any, paths: Sequence[str]
-) -> Mapping[str, Any]:
+    function: str, argument: str, given: Texts, paths: Sequence[str]
+) -> Mapping[str, str | None]:
     """Texts by the path of a pair; a bare one is that of the only pair."""
     if given is None or (not isinstance(given, Mapping) and len(paths) == 1):
         return {paths[0]: given}
@@ -232,8 +236,8 @@ def _by_path(
     return given
 
 
-def _scaled(part: np.ndarray, ends: tuple[Any, Any], wide: tuple[Any, Any]) -> Any:
-    first, (lo, hi) = ends[0], wide
+def _scaled(part: np.ndarray, ends: tuple[Any, Any], precise: tuple[Any, Any]) -> Any:
+    first, (lo, hi) = ends[0], precise
     share: Any = part.reshape(len(part), *first.shape)
     if isinstance(first, jax.Array):
         share = jnp.asarray(share, first.dtype)

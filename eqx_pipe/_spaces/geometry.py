@@ -28,15 +28,16 @@ class Geometry:
     """Where the axes of a space are, and what grid they form.
 
     `leaves` are those of the pytree, axes among them, and `structure` is the rest;
-    `names` are the axes' in the order written, and `places` say which leaves they are.
+    `names` are the axes' in the order written, and `leaf_indices` say which leaves they
+    are.
     `grid_dims` are the dims of the whole grid, and `axis_dims` has for each axis the
-    place of its dim in them. `window` is `(start, step, count)` for a slice.
+    number of its dim. `window` is `(start, step, count)` for a slice.
     """
 
     structure: Any
     leaves: list[Any]
     names: tuple[str, ...]
-    places: tuple[int, ...]
+    leaf_indices: tuple[int, ...]
     grid_dims: dict[str, int]
     axis_dims: tuple[int, ...]
     window: tuple[int, int, int] | None
@@ -44,7 +45,7 @@ class Geometry:
     @ft.cached_property
     def axes(self) -> dict[str, Axis]:
         """The axes by name, in the order in which they were written."""
-        found = (self.leaves[place] for place in self.places)
+        found = (self.leaves[index] for index in self.leaf_indices)
         return dict(zip(self.names, found, strict=True))
 
     @ft.cached_property
@@ -87,12 +88,12 @@ class Geometry:
         need.
         """
         values = list(leaves)
-        for name, place, dim in zip(
-            self.names, self.places, self.axis_dims, strict=True
+        for name, index, dim in zip(
+            self.names, self.leaf_indices, self.axis_dims, strict=True
         ):
-            axis = leaves[place]
+            axis = leaves[index]
             position: Any = (plain if axis.is_static else digits)[dim]
-            values[place] = value_of(name, axis, position, axis_key(key, name))
+            values[index] = value_of(name, axis, position, axis_key(key, name))
         return jtu.tree_unflatten(self.structure, values)
 
 
@@ -104,10 +105,10 @@ def geometry_of(
     Raises a `ValueError` if the axes do not form a space.
     """
     pairs, structure = jtu.tree_flatten_with_path(tree, is_leaf=is_axis)
-    found = [place for place, (_, leaf) in enumerate(pairs) if is_axis(leaf)]
-    places = tuple(found[k] for k in order)
+    found = [index for index, (_, leaf) in enumerate(pairs) if is_axis(leaf)]
+    indices = tuple(found[k] for k in order)
     leaves = [leaf for _, leaf in pairs]
-    names = tuple(axis_name(pairs[place][0]) for place in places)
+    names = tuple(axis_name(pairs[index][0]) for index in indices)
     if len(set(names)) < len(names):
         twice = sorted({name for name in names if names.count(name) > 1})
         raise ValueError(
@@ -117,7 +118,7 @@ def geometry_of(
                 "Rename one of the dict keys (a dot in a key looks like nesting).",
             )
         )
-    axes = {name: leaves[place] for name, place in zip(names, places, strict=True)}
+    axes = {name: leaves[index] for name, index in zip(names, indices, strict=True)}
     check_draws_apart("Space", [name for name in axes if axes[name].needs_key])
     grid_dims, axis_dims = arrange(axes, mode)
-    return Geometry(structure, leaves, names, places, grid_dims, axis_dims, window)
+    return Geometry(structure, leaves, names, indices, grid_dims, axis_dims, window)

@@ -1,26 +1,23 @@
-"""What a notebook shows of a space."""
+"""What a notebook shows of a space: the pieces, from which results make theirs too."""
 
 import html
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TypeVar
 
-from .space import Space
+from .arrange import POINT
+from .geometry import Geometry
 
-
-def space_html(space: Space) -> str:
-    """A heading and a table of the axes."""
-    how = "zip" if space.mode == "zip" else "product"
-    cut = "" if space.window is None else f", sliced from {space.grid_size:,}"
-    return heading(f"Space: {space.size:,} points ({how}{cut})") + axes_table(space)
+_T = TypeVar("_T")
 
 
-def axes_table(space: Space) -> str:
-    """The axes with their dims."""
-    names = list(space.grid_dims)
-    dims = ["point" if space.window else names[at] for at in space.axis_dims()]
+def axes_table(geometry: Geometry) -> str:
+    """The axes of a space with their dims."""
+    names = list(geometry.grid_dims)
     rows = [
-        (name, dim, f"{len(axis):,}", repr(axis))
-        for (name, axis), dim in zip(space.axes().items(), dims, strict=True)
+        (name, POINT if geometry.window else names[dim], f"{len(axis):,}", repr(axis))
+        for (name, axis), dim in zip(
+            geometry.axes.items(), geometry.axis_dims, strict=True
+        )
     ]
     return table(("axis", "dim", "values", ""), rows)
 
@@ -30,8 +27,8 @@ def heading(text: str) -> str:
     return f"<div><b>{html.escape(text)}</b></div>"
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    """Rows of texts, cut to a readable length."""
+def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """Rows of texts, shortened to a readable length."""
     cells = "".join(f"<th>{html.escape(name)}</th>" for name in head)
     lines = [f"<tr>{cells}</tr>"]
     for row in rows:
@@ -40,7 +37,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     return f"<table>{''.join(lines)}</table>"
 
 
-def shown(make: Callable[[Any], str], thing: Any) -> str:
+def shown(make: Callable[[_T], str], thing: _T) -> str:
     """What `make` gives, or a plain text: a view never raises."""
     try:
         return make(thing)

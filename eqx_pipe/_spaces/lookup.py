@@ -22,7 +22,11 @@ from .._errors import describe_value, message
 from .narrow import check_fits, warn_if_alike
 
 BLOCK = 2**16
-"""Axes up to this length have one table; longer ones a fine table this long."""
+"""Axes up to this length have one table; longer ones a fine table this long.
+
+The longest axis then has two tables of at most 2**16 entries, small enough to be data
+of a program rather than computed anew in each.
+"""
 
 
 class Lookup(eqx.Module):
@@ -105,8 +109,8 @@ def as_ends(
     in messages where the ends stand.
     """
     plain = [
-        _number(function, f"{place}`lo`", lo),
-        _number(function, f"{place}`hi`", hi),
+        _as_real(function, f"{place}`lo`", lo),
+        _as_real(function, f"{place}`hi`", hi),
     ]
     typed = [x.dtype for x in (lo, hi) if hasattr(x, "dtype")]
     dtype = (
@@ -116,10 +120,10 @@ def as_ends(
         dtype = jnp.result_type(float)
     dtype = jax.dtypes.canonicalize_dtype(dtype)
     if any(isinstance(x, Tracer) for x in plain):
-        plain = wide = [jnp.asarray(x, dtype) for x in plain]
+        plain = precise = [jnp.asarray(x, dtype) for x in plain]
     else:
-        wide = [np.asarray(x).astype(np.float64) for x in plain]
-        for name, given, x in zip(("lo", "hi"), (lo, hi), wide, strict=True):
+        precise = [np.asarray(x).astype(np.float64) for x in plain]
+        for name, given, x in zip(("lo", "hi"), (lo, hi), precise, strict=True):
             if not np.all(np.isfinite(x)):
                 raise ValueError(
                     message(
@@ -139,10 +143,10 @@ def as_ends(
                 "Give two numbers, or two arrays of the same shape.",
             )
         )
-    return (plain[0], plain[1]), (wide[0], wide[1])
+    return (plain[0], plain[1]), (precise[0], precise[1])
 
 
-def _number(function: str, name: str, x: Any) -> Any:
+def _as_real(function: str, name: str, x: Any) -> Any:
     if isinstance(x, Tracer):
         dtype = x.dtype
     elif isinstance(x, bool | int | float | np.generic | np.ndarray | jax.Array):

@@ -1,13 +1,14 @@
 """A function applied to the values of an axis, point by point."""
 
+from collections.abc import Callable
 from typing import Any
 
 from .._check import keywords
 from .._errors import describe_value, message
 from .._tree import as_arrays
-from .._types import Key
+from .._types import Key, PyTree
 from . import words
-from .axis import Axis, is_axis
+from .axis import Axis, Position, is_axis
 from .named import Named, NamedAxis, as_named, named_field
 
 
@@ -39,15 +40,15 @@ class Mapped(NamedAxis):
         [0.0, 1.0, 4.0, 9.0]
     """
 
-    fn: Any
+    fn: Callable[[Any], PyTree]
     axis: Axis
     named: Named = named_field()
 
     @keywords("Mapped", **words.MAPPED)
     def __init__(
         self,
-        fn: Any,
-        axis: Any,
+        fn: Callable[[Any], PyTree],
+        axis: Axis,
         *,
         label: str | None = None,
         unit: str | None = None,
@@ -87,9 +88,10 @@ class Mapped(NamedAxis):
     def __len__(self) -> int:
         return len(self.axis)
 
-    def value(self, i: Any, key: Key | None) -> Any:
+    def value(self, i: Position, key: Key | None) -> PyTree:
         try:
-            value = self.fn(type(self.axis).value(self.axis, i, key))
+            value_at: Any = type(self.axis).value  # takes a position of either kind
+            value = self.fn(value_at(self.axis, i, key))
             return value if self.is_static else as_arrays(value)
         except Exception as error:
             error.add_note("Raised by a `Mapped` axis.")

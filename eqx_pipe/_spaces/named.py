@@ -46,7 +46,7 @@ def named_field() -> Any:
     return eqx.field(static=True, compare=False)
 
 
-def as_named(function: str, label: Any, unit: Any) -> Named:
+def as_named(function: str, label: str | None, unit: str | None) -> Named:
     """A label and a unit; raises unless each is a string or left out."""
     for argument, text in (("label", label), ("unit", unit)):
         if text is not None and not isinstance(text, str):

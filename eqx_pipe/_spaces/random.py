@@ -1,7 +1,7 @@
 """An axis of random draws."""
 
-import operator
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Protocol, SupportsIndex, TypeAlias, runtime_checkable
 
 import equinox as eqx
 import jax.random as jr
@@ -9,10 +9,23 @@ from jaxtyping import Array, Int
 
 from .._check import keywords
 from .._errors import MissingKeyError, describe_value, message
-from .._types import Key
+from .._types import Key, PyTree
 from . import words
-from .axis import check_dim, check_length
+from .axis import check_dim, check_length, dim_text
 from .named import Named, NamedAxis, as_named, named_field
+
+
+@runtime_checkable
+class Distribution(Protocol):
+    """What has draws, such as a distribution of NumPyro."""
+
+    def sample(self, key: Key, sample_shape: tuple[int, ...], /) -> PyTree:
+        """Draws of the given shape."""
+        ...
+
+
+Sampler: TypeAlias = Callable[[Key, tuple[int, ...]], PyTree] | Distribution
+"""What values are drawn by: a function of a key and a shape, or a distribution."""
 
 
 class Random(NamedAxis):
@@ -49,7 +62,7 @@ class Random(NamedAxis):
         [0.17, -1.89, 1.18]
     """
 
-    sampler: Any
+    sampler: Sampler
     n: int = eqx.field(static=True)
     dim: str | None = eqx.field(static=True)
     named: Named = named_field()
@@ -57,14 +70,14 @@ class Random(NamedAxis):
     @keywords("Random", **words.RANDOM)
     def __init__(
         self,
-        sampler: Any,
-        n: Any,
-        dim: Any = None,
+        sampler: Sampler,
+        n: SupportsIndex,
+        dim: str | None = None,
         *,
         label: str | None = None,
         unit: str | None = None,
     ):
-        check_length("Random", n)
+        self.n = check_length("Random", n)
         check_dim("Random", dim)
         self.named = as_named("Random", label, unit)
         if isinstance(sampler, type) or not (
@@ -79,7 +92,6 @@ class Random(NamedAxis):
                 )
             )
         self.sampler = sampler
-        self.n = operator.index(n)
         self.dim = dim
 
     @property
@@ -89,17 +101,16 @@ class Random(NamedAxis):
     def __len__(self) -> int:
         return self.n
 
-    def value(self, i: Int[Array, ""], key: Key | None) -> Any:
+    def value(self, i: Int[Array, ""], key: Key | None) -> PyTree:
         if key is None:
             raise MissingAxisKey("x")
         # A distribution may be callable too, and mean something else by it.
-        sample = getattr(self.sampler, "sample", self.sampler)
+        sample: Any = getattr(self.sampler, "sample", self.sampler)
         return sample(jr.fold_in(key, i), ())
 
     def __repr__(self) -> str:
         name = getattr(self.sampler, "__name__", type(self.sampler).__name__)
-        dim = "" if self.dim is None else f", dim={self.dim!r}"
-        return f"Random({name}, {self.n}{dim})"
+        return f"Random({name}, {self.n}{dim_text(self.dim)})"
 
 
 class MissingAxisKey(MissingKeyError):

@@ -4,31 +4,42 @@ import dataclasses
 import operator
 import sys
 from collections.abc import Iterator
-from typing import Any, overload
+from typing import TYPE_CHECKING, Literal, SupportsIndex, TypeAlias, overload
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 from jax.core import Tracer
-from jaxtyping import Array
+from jaxtyping import Array, Integer
 
 from .._check import check_choice, check_draws, check_key, keywords
 from .._errors import describe_value, message
 from .._tree import is_key_array
 from .._types import Key, PyTree
 from . import words
-from .axis import Axis, is_axis
+from .axis import Axis, HasAxes, is_axis
 from .geometry import Geometry, geometry_of
+from .html import axes_table, heading, shown
 from .index import BITS, advance_by, digits_of, strides
 from .keys import axis_key, point_key
 from .no_axis import check_seen, no_axis
 from .order import axes_by_path, axis_name, written_order
 from .random import MissingAxisKey
 from .static import static_index
+from .table import points_frame
+
+if TYPE_CHECKING:
+    import pandas
+
+Point: TypeAlias = PyTree
+"""A space's pytree with a value in the place of each axis."""
+
+Index: TypeAlias = SupportsIndex | Integer[Array, ""]
+"""The index of a point, which may be traced."""
 
 
-class Space(eqx.Module):
+class Space(HasAxes):
     """A pytree some of whose leaves are axes, as a sequence of points.
 
     A point is the same pytree with a value in the place of each axis; other leaves
@@ -71,7 +82,12 @@ class Space(eqx.Module):
     window: tuple[int, int, int] | None = eqx.field(static=True)
 
     @keywords("Space", **words.SPACE)
-    def __init__(self, tree: PyTree, mode: str = "product", key: Any = None):
+    def __init__(
+        self,
+        tree: PyTree,
+        mode: Literal["product", "zip"] = "product",
+        key: Key | None = None,
+    ):
         check_choice("Space", "mode", mode, ("product", "zip"))
         check_key("Space", key)
         if key is not None:
@@ -121,14 +137,9 @@ class Space(eqx.Module):
         return self.geometry.dims
 
     @property
-    def grid_size(self) -> int:
-        """The number of points of the whole grid."""
-        return self.geometry.grid_size
-
-    @property
     def size(self) -> int:
         """The number of points, a Python integer of any size."""
-        return self.grid_size if self.window is None else self.window[2]
+        return self.geometry.size
 
     def __len__(self) -> int:
         size = self.size
@@ -141,17 +152,9 @@ class Space(eqx.Module):
     def __bool__(self) -> bool:
         return True  # also with more points than `len` can say
 
-    def axis_dims(self) -> tuple[int, ...]:
-        """For each axis the place of its dim in `grid_dims`."""
-        return self.geometry.axis_dims
-
-    def static_dims(self) -> tuple[int, ...]:
-        """The places in `grid_dims` of the dims that have `Static` axes."""
-        return self.geometry.static_dims
-
     # Points.
 
-    def point(self, i: Any) -> PyTree:
+    def point(self, i: Index) -> Point:
         """The point with the index `i`.
 
         **Arguments:**
@@ -176,10 +179,10 @@ class Space(eqx.Module):
         return geometry.point(geometry.leaves, self.key, digits, plain)
 
     @overload
-    def point_key(self, i: Any, *, key: Key) -> Key: ...
+    def point_key(self, i: Index, *, key: Key) -> Key: ...
     @overload
-    def point_key(self, i: Any, *, key: None) -> None: ...
-    def point_key(self, i: Any, *, key: Key | None) -> Key | None:
+    def point_key(self, i: Index, *, key: None) -> None: ...
+    def point_key(self, i: Index, *, key: Key | None) -> Key | None:
         """The key from which the point with the index `i` draws in a sweep with `key`.
 
         `key` is folded with the point's position on one dim after the other: with one
@@ -218,7 +221,11 @@ class Space(eqx.Module):
         """The key of the axis called `name`, which does not depend on other axes."""
         return axis_key(self.key, name)
 
-    def __getitem__(self, i: Any) -> Any:
+    @overload
+    def __getitem__(self, i: slice) -> "Space": ...
+    @overload
+    def __getitem__(self, i: Index) -> Point: ...
+    def __getitem__(self, i: slice | Index) -> "Space | Point":
         if isinstance(i, slice):
             start, step, _ = self.window or (0, 1, 0)
             chosen = range(self.size)[i]
@@ -241,7 +248,7 @@ class Space(eqx.Module):
             i = i + size if -size <= i else i
         return self.point(i)
 
-    def __iter__(self) -> Iterator[PyTree]:
+    def __iter__(self) -> Iterator[Point]:
         return (self.point(i) for i in range(self.size))
 
     def __hash__(self) -> int:
@@ -261,11 +268,9 @@ class Space(eqx.Module):
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        from .html import shown, space_html
+        return shown(_html, self)
 
-        return shown(space_html, self)
-
-    def to_pandas(self) -> Any:
+    def to_pandas(self) -> "pandas.DataFrame":
         """All points as a `pandas.DataFrame`, one row each.
 
         Columns are named by the axes' paths; an axis of arrays has a column for each
@@ -276,12 +281,14 @@ class Space(eqx.Module):
 
         Needs `pip install 'eqx_pipe[sweep]'`.
         """
-        from .table import points_frame
-
-        return points_frame(self)
+        return points_frame(self.geometry, self.key)
 
 
-def as_space(function: str, space: Any) -> Space:
+SpaceLike: TypeAlias = Space | Axis | PyTree
+"""Whatever is accepted where a space is: also a bare axis, or a pytree with axes."""
+
+
+def as_space(function: str, space: SpaceLike) -> Space:
     """`space` itself, or the product space of a bare pytree, ready to be compiled."""
     if isinstance(space, Space):
         _check_bits(function, space)
@@ -315,6 +322,14 @@ def _check_bits(function: str, space: Space) -> None:
                 )
 
 
+def _html(space: Space) -> str:
+    geometry = space.geometry
+    how = "zip" if space.mode == "zip" else "product"
+    part = "" if space.window is None else f", sliced from {geometry.grid_size:,}"
+    head = heading(f"Space: {geometry.size:,} points ({how}{part})")
+    return head + axes_table(geometry)
+
+
 def range_length(chosen: range) -> int:
     """`len(chosen)`, also beyond the largest length that Python's `len` allows."""
     if chosen.step > 0:
@@ -322,7 +337,7 @@ def range_length(chosen: range) -> int:
     return max(0, -((chosen.stop - chosen.start) // -chosen.step))
 
 
-def _digits(geometry: Geometry, i: Any) -> list[int]:
+def _digits(geometry: Geometry, i: SupportsIndex) -> list[int]:
     """The position on each dim of the whole grid of the point with the index `i`."""
     i = _as_index(i)
     if not 0 <= i < geometry.size:
@@ -337,7 +352,7 @@ def _digits(geometry: Geometry, i: Any) -> list[int]:
     return digits_of(start + step * i, geometry.lengths)
 
 
-def _traced_digits(geometry: Geometry, i: Any) -> list[Array]:
+def _traced_digits(geometry: Geometry, i: Array) -> list[Array]:
     if i.shape != () or not jnp.issubdtype(i.dtype, jnp.integer):
         raise TypeError(
             message(
@@ -368,7 +383,7 @@ def _with_window(space: Space, window: tuple[int, int, int]) -> Space:
     return copy
 
 
-def _as_index(i: Any) -> int:
+def _as_index(i: SupportsIndex) -> int:
     try:
         if isinstance(i, bool):
             raise TypeError

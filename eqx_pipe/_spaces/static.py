@@ -7,14 +7,20 @@ import equinox as eqx
 import jax.tree_util as jtu
 import numpy as np
 from jax.core import Tracer
-from jaxtyping import Array, Int
 
 from .._check import keywords
 from .._errors import describe_value, message
 from .._types import Key
 from .._values import Opaque, as_hashable, static_text
 from . import words
-from .axis import check_dim, check_length, is_axis
+from .axis import (
+    HasAxes,
+    Position,
+    check_dim,
+    check_length,
+    dim_text,
+    is_axis,
+)
 from .named import Named, NamedAxis, as_named, named_field
 
 
@@ -52,9 +58,9 @@ class Static(NamedAxis):
     @keywords("Static", **words.STATIC)
     def __init__(
         self,
-        values: Any,
+        values: Iterable[object],
         *,
-        dim: Any = None,
+        dim: str | None = None,
         label: str | None = None,
         unit: str | None = None,
     ):
@@ -86,20 +92,17 @@ class Static(NamedAxis):
     def __len__(self) -> int:
         return len(self.choices.values)
 
-    def value(self, i: Int[Array, ""] | int, key: Key | None) -> Any:
+    def value(self, i: Position, key: Key | None) -> Any:
         if isinstance(i, Tracer):
             raise static_index()
         return self.choices.values[int(i)]
 
     def __repr__(self) -> str:
-        dim = "" if self.dim is None else f", dim={self.dim!r}"
-        return f"Static({self.choices!r}{dim})"
+        return f"Static({self.choices!r}{dim_text(self.dim)})"
 
 
-def _check_no_axis(i: int, value: Any) -> None:
-    from .space import Space  # a space knows of this axis
-
-    if isinstance(value, Space):  # for a function that sweeps over it by itself
+def _check_no_axis(i: int, value: object) -> None:
+    if isinstance(value, HasAxes):  # for a function that sweeps over it by itself
         return
     try:
         leaves = jtu.tree_leaves(value, is_leaf=is_axis)

@@ -10,19 +10,19 @@ from jaxtyping import Array
 
 from .._errors import message
 from .._tree import is_key_array, leaves_with_names
+from .._types import Key, PyTree
 from .axes import Geomspace, Linspace, Values
 from .axis import Axis
 from .designs import Column
 from .geometry import Geometry
 from .keys import axis_key
-from .space import Space
 from .static import static_column
 from .value import value_of
 
 _Column = TypeVar("_Column")
 
 
-def axis_structs(name: str, axis: Axis, key: Any) -> Any:
+def axis_structs(name: str, axis: Axis, key: Key | None) -> PyTree:
     """The shapes and dtypes of one value of an axis whose values are arrays."""
     table = _table_of(axis)
     if table is not None:
@@ -31,7 +31,7 @@ def axis_structs(name: str, axis: Axis, key: Any) -> Any:
     return jax.eval_shape(lambda i: value_of(name, axis, i, key), position)
 
 
-def axis_columns(geometry: Geometry, key: Any) -> dict[str, tuple[int, ...]]:
+def axis_columns(geometry: Geometry, key: Key | None) -> dict[str, tuple[int, ...]]:
     """The shape of one value in each column of a space, without computing any.
 
     `key` is that of the space.
@@ -52,7 +52,7 @@ def axis_columns(geometry: Geometry, key: Any) -> dict[str, tuple[int, ...]]:
 
 
 def axis_values(
-    name: str, axis: Axis, key: Any, positions: np.ndarray
+    name: str, axis: Axis, key: Key | None, positions: np.ndarray
 ) -> list[tuple[str, np.ndarray]]:
     """The columns of an axis at some positions; keys as their raw data.
 
@@ -70,9 +70,8 @@ def axis_values(
     return [(column, as_numpy(leaf)) for column, leaf in _columns(name, values)]
 
 
-def positions_of(space: Space) -> dict[str, np.ndarray]:
+def _positions(geometry: Geometry) -> list[np.ndarray]:
     """For each axis its position at every point of the space, in order."""
-    geometry = space.geometry
     start, step, count = geometry.window or (0, 1, geometry.size)
     columns = []
     # Python integers, since the whole grid may be larger than any integer of NumPy.
@@ -83,12 +82,10 @@ def positions_of(space: Space) -> dict[str, np.ndarray]:
     for n in reversed(geometry.lengths):
         columns.append((flat % n).astype(np.int32))
         flat = flat // n
-    columns = columns[::-1]
-    pairs = zip(geometry.names, geometry.axis_dims, strict=True)
-    return {name: columns[dim] for name, dim in pairs}
+    return [columns[::-1][dim] for dim in geometry.axis_dims]
 
 
-def point_columns(space: Space) -> dict[str, np.ndarray]:
+def point_columns(geometry: Geometry, key: Key | None) -> dict[str, np.ndarray]:
     """The value of each axis at every point; the leading axis counts the points.
 
     **Raises:** `ValueError` if two columns have the same name.
@@ -96,10 +93,10 @@ def point_columns(space: Space) -> dict[str, np.ndarray]:
 
     def values() -> Iterator[tuple[str, str, np.ndarray]]:
         for (name, axis), position in zip(
-            space.axes().items(), positions_of(space).values(), strict=True
+            geometry.axes.items(), _positions(geometry), strict=True
         ):
             few, back = np.unique(position, return_inverse=True)
-            for column, value in axis_values(name, axis, space.axis_key(name), few):
+            for column, value in axis_values(name, axis, axis_key(key, name), few):
                 yield name, column, value[back]
 
     return _distinct(values())
@@ -117,7 +114,9 @@ def flat_columns(name: str, value: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def entry_columns(
-    space: Space, convert: Callable[[np.ndarray], np.ndarray] = np.asarray
+    geometry: Geometry,
+    key: Key | None,
+    convert: Callable[[np.ndarray], np.ndarray] = np.asarray,
 ) -> dict[str, np.ndarray]:
     """One column for each entry of the converted value of each axis at every point.
 
@@ -125,14 +124,14 @@ def entry_columns(
     """
     return _distinct(
         (name, entry, column)
-        for name, value in point_columns(space).items()
+        for name, value in point_columns(geometry, key).items()
         for entry, column in flat_columns(name, convert(value)).items()
     )
 
 
-def points_frame(space: Space) -> Any:
+def points_frame(geometry: Geometry, key: Key | None) -> Any:
     """The points of a space as a data frame."""
-    size = space.size
+    size = geometry.size
     if size >= 2**31:
         raise ValueError(
             message(
@@ -142,7 +141,7 @@ def points_frame(space: Space) -> Any:
             )
         )
     pandas = import_pandas("Space.to_pandas")
-    return pandas.DataFrame(entry_columns(space))
+    return pandas.DataFrame(entry_columns(geometry, key))
 
 
 def import_pandas(function: str) -> Any:

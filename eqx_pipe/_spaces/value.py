@@ -5,12 +5,13 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.tree_util as jtu
+from jaxtyping import ArrayLike
 
 from .._check import check_draws
 from .._errors import MissingKeyError, asks_for_key, describe_value, message
 from .._tree import is_key_array, path_name
-from .._types import Key
-from .axis import Axis
+from .._types import Key, PyTree
+from .axis import Axis, Position
 from .random import MissingAxisKey
 
 _NEEDS_NUMBERS = (
@@ -25,10 +26,10 @@ _TRACED = (
 )
 
 
-def value_of(name: str, axis: Axis, i: Any, key: Key | None) -> Any:
+def value_of(name: str, axis: Axis, i: Position, key: Key | None) -> PyTree:
     """The value of the axis called `name` at position `i`."""
     # By the class: a method of a module is a module itself, made each time it is asked.
-    value_at = type(axis).value
+    value_at: Any = type(axis).value
     try:
         value = value_at(axis, i, key)
     except MissingKeyError:
@@ -47,7 +48,7 @@ def value_of(name: str, axis: Axis, i: Any, key: Key | None) -> Any:
     return value
 
 
-def _check_arrays(name: str, value: Any) -> None:
+def _check_arrays(name: str, value: PyTree) -> None:
     for path, leaf in jtu.tree_flatten_with_path(value)[0]:
         if eqx.is_array_like(leaf):
             _check_key(name, leaf)
@@ -63,6 +64,6 @@ def _check_arrays(name: str, value: Any) -> None:
         )
 
 
-def _check_key(name: str, value: Any) -> None:
+def _check_key(name: str, value: ArrayLike) -> None:
     if is_key_array(value):
         check_draws("Space", f"the axis `{name}` gives keys", value)

@@ -15,7 +15,8 @@ import numpy as np
 
 from ..._errors import message
 from ..._spaces.axis import Axis
-from ..._spaces.geometry import Geometry, axis_key
+from ..._spaces.geometry import Geometry
+from ..._spaces.keys import axis_key
 from ..._spaces.space import Space
 from ..._spaces.table import (
     axis_columns,
@@ -77,7 +78,7 @@ def dataset(result: SweepResult) -> Any:
 def frame(result: SweepResult) -> Any:
     """The result as a `pandas.DataFrame`."""
     pandas = import_pandas("SweepResult.to_pandas")
-    columns = entry_columns(result.space, storable)
+    columns = entry_columns(result.space.geometry, result.space.key, storable)
     taken = {*columns, *result.space.axes()}
     status = free_status(taken)
     names = free_names(result.values, {*taken, status}, entry_names)
@@ -132,7 +133,9 @@ def coordinate_variables(
     """Dims, values and attributes of each axis, or leaf of an axis with several."""
     geometry, key = names.geometry, space.key
     if geometry.window is not None:
-        columns = {name: ("point", v) for name, v in point_columns(space).items()}
+        columns = {
+            name: ("point", v) for name, v in point_columns(geometry, key).items()
+        }
     else:
         columns = {}
         dims = list(geometry.dims)

@@ -35,7 +35,7 @@ def page(result: SweepResult) -> str:
     dims = " × ".join(f"{name}: {n:,}" for name, n in result.space.dims.items())
     parts = [heading(f"SweepResult: {result.space.size:,} points ({dims})")]
     parts += [f"<div>{line.strip()}</div>" for line in _reduced(result)]
-    parts.append(axes_table(result.space))
+    parts.append(axes_table(result.space.geometry))
     rows = [
         (name or "value", _leaf(leaf, result), _range(leaf, result))
         for name, leaf in leaves_with_names(result.values)

@@ -211,7 +211,7 @@ def check_space(
     ways = ("in a slice", "in the space")
     end = as_arrays(tail.point(tail.size - 1))
     fail("a slice holds the points.", same_bits(end, plain[-1], ways))
-    if space.static_dims():
+    if space.geometry.static_dims:
         return
     # A traced index is an array, and so has 32 bits.
     near = [(i, point) for i, point in zip(places, plain, strict=True) if i < 2**32]

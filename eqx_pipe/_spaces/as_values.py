@@ -1,12 +1,13 @@
-"""Values that an axis is given one by one, as one array."""
+"""The values of an axis, given one by one, as one array."""
 
-from typing import Any, NoReturn
+from collections.abc import Iterable
+from typing import Any, NoReturn, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
-from jaxtyping import Array
+from jaxtyping import Array, ArrayLike
 
 from .._check import check_draws
 from .._errors import describe_value, message
@@ -15,6 +16,10 @@ from .narrow import check_fits, warn_if_alike
 
 _NUMBERS = "biufcV"
 """NumPy's letters for numbers; JAX's small dtypes such as bfloat16 have `V`."""
+
+
+ValuesLike: TypeAlias = ArrayLike | Iterable[object]
+"""An array whose leading axis counts the values, or numbers, arrays or keys."""
 
 
 def as_values(values: Any) -> Array:
