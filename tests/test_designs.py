@@ -104,7 +104,7 @@ def test_bounds_may_be_traced():
         ((0, 1), 2, {"dim": ""}, ValueError, "non-empty"),
     ],
 )
-def test_misuse_says_what_to_do(make, bounds, n, settings, error, says):
+def test_misuse_says_what_to_do(make, bounds, n, settings, error, says, unchecked):
     with pytest.raises(error, match=says):
         make(bounds, n, **settings)
 

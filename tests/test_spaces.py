@@ -344,7 +344,7 @@ _two = ep.Values([1, 2])
         (lambda: ep.Values([2**40]), ValueError, "int32"),
     ],
 )
-def test_what_cannot_be_a_space_says_so_when_built(make, error, says):
+def test_what_cannot_be_a_space_says_so_when_built(make, error, says, unchecked):
     with pytest.raises(error, match=says):
         make()
 

@@ -159,7 +159,7 @@ def test_repr_names_the_sampler():
         (lambda: ep.Mapped(jnp.exp, 3), "no axis"),
     ],
 )
-def test_misuse_says_what_to_do(make, says):
+def test_misuse_says_what_to_do(make, says, unchecked):
     with pytest.raises(TypeError, match=says):
         make()
 

@@ -235,6 +235,6 @@ def test_where_nothing_can_be_traced_it_raises():
         (lambda: ep.Static([1], dim=""), ValueError, "non-empty"),
     ],
 )
-def test_misuse_says_what_to_do(make, error, says):
+def test_misuse_says_what_to_do(make, error, says, unchecked):
     with pytest.raises(error, match=says):
         make()

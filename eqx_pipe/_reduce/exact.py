@@ -50,6 +50,7 @@ def lift(values: Array) -> Pair:
         return values, jnp.zeros_like(values)
     if values.dtype.itemsize == 8:
         low = (values & values.dtype.type(0xFFFFFFFF)).astype(jnp.uint32)
+        # The shift of a signed integer keeps its sign, as two's complement wants it.
         return low, (values >> values.dtype.type(32)).astype(jnp.uint32)
     signed = jnp.issubdtype(values.dtype, jnp.signedinteger)
     low = values.astype(jnp.int32 if signed else jnp.uint32)
@@ -63,6 +64,8 @@ def add(a: Pair, b: Pair) -> Pair:
     total = a[0] + b[0]
     if total.dtype == jnp.uint32:
         return total, a[1] + b[1] + (total < a[0]).astype(jnp.uint32)
+    # XLA keeps these operations as they are written, unless `xla_cpu_enable_fast_math`,
+    # which is off by default, lets it cancel them to 0.
     part = total - a[0]
     lost = (a[0] - (total - part)) + (b[0] - part)
     # An infinite sum has lost nothing; without this it would become NaN.

@@ -233,6 +233,7 @@ def _halves(leaf: Array) -> tuple[Array, Array | None]:
     dtype = exact.wide_float(leaf.dtype)
     if leaf.dtype.itemsize < 4 or not exact.is_exact(leaf.dtype):
         return leaf.astype(dtype), None
+    # A float32 has 24 bits for digits, a float64 53: fewer than the integer has.
     low = leaf & jnp.asarray(2 ** (4 * leaf.dtype.itemsize - 4) - 1, leaf.dtype)
     return (leaf - low).astype(dtype), low.astype(dtype)
 

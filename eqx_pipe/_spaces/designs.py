@@ -285,6 +285,8 @@ def _rebuild(node: Any, axes: Iterator[Axis]) -> Any:
 
 def _children(node: Any) -> tuple[list[tuple[str, Any]] | None, Any]:
     """The children of a node with their names, `None` for a leaf."""
+    # By hand and not by `jax.tree_util`, which sorts the keys of a dict: the order in
+    # which pairs are written decides which column of the design each gets.
     if type(node) is dict:
         return [(str(key), child) for key, child in node.items()], None
     found, structure = jtu.tree_flatten_with_path(node, is_leaf=lambda x: x is not node)

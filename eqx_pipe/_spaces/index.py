@@ -41,6 +41,7 @@ def advance(
     for digit, n in zip(reversed(digits), reversed(lengths), strict=True):
         total = digit + carry
         radix = jnp.uint32(n)
+        # Not `//` and `%`, which would compare signs that unsigned numbers have not.
         carry = jax.lax.div(total, radix)
         result.append(jax.lax.rem(total, radix))
     return result[::-1]
@@ -77,4 +78,5 @@ def advance_by(
             result.append(total - carry * radix)
         return result[::-1]
 
+    # A loop: unrolled these would be a hundred operations for each dim to compile.
     return jax.lax.fori_loop(0, table.shape[0], add, list(digits))

@@ -30,6 +30,7 @@ def point_key(key: Key | None, digits: Sequence[Digit]) -> Key | None:
     """
     if key is None:
         return None
+    # A digit has less than 32 bits, which is what `fold_in` takes of a number.
     for digit in digits:
         key = jr.fold_in(key, digit)
     return key
@@ -39,4 +40,5 @@ def axis_key(key: Key | None, name: str) -> Key | None:
     """The key of the axis called `name`, which does not depend on other axes."""
     if key is None:
         return None
+    # CRC-32 and not `hash`, which is another number in each process.
     return jr.fold_in(key, np.uint32(zlib.crc32(name.encode())))

@@ -105,6 +105,7 @@ class Space(HasAxes):
         self.key = key
         self.order = written_order(tree)
         self.window = None
+        # Before the count of axes, since an axis that is hidden is none that was found.
         check_seen(tree)
         if not self.order:
             raise no_axis("Space", "tree", tree)
@@ -363,6 +364,7 @@ def _traced_digits(geometry: Geometry, i: Array) -> list[Array]:
         )
     lengths = geometry.lengths
     start, step, _ = geometry.window or (0, 1, 0)
+    # The dtype may hold fewer numbers than there are points.
     most = min(geometry.size - 1, int(jnp.iinfo(i.dtype).max))
     i = jnp.clip(i, jnp.asarray(0, i.dtype), jnp.asarray(most, i.dtype))
     wide = i.dtype.itemsize > 4
