@@ -233,6 +233,7 @@ def test_a_source_that_reads_many_at_once():
     assert [len(c) for c in calls] == [6, 6, 6, 2]
 
 
+@pytest.mark.slow
 def test_a_memory_map_of_many_gigabytes(tmp_path):
     """Only what is read is touched: the file is sparse, and memory stays small."""
     path, size = tmp_path / "large", 3 * 2**30

@@ -59,6 +59,7 @@ def test_scan_is_the_loop(shuffle, drop, lead):
     check_scan(shuffle, drop, lead, traced=False)
 
 
+@pytest.mark.one_of(3)
 @pytest.mark.parametrize(("shuffle", "traced"), [(0, 0), (0, 1), (1, 0)])
 def test_scan_of_small_batches_that_run_over_is_the_loop(shuffle, traced):
     check_scan(bool(shuffle), drop=False, lead=1, traced=bool(traced), size=42)

@@ -39,7 +39,7 @@ each_mesh = pytest.mark.parametrize(
 )
 
 
-@pytest.mark.one_of(2)
+@pytest.mark.one_of(5)
 @each_mesh
 @pytest.mark.parametrize("kind", ["device", "host"])
 def test_batches_come_sharded_and_with_the_same_values(kind, mesh):
@@ -91,7 +91,7 @@ def test_sizes_that_do_not_divide():
     assert loader.next(loader.init(KEY))[0]["x"].shape == (8, 2)
 
 
-@pytest.mark.one_of(2)
+@pytest.mark.one_of(5)
 @each_mesh
 @pytest.mark.parametrize("kind", ["device", "host"])
 def test_a_short_last_batch_that_does_not_divide(kind, mesh):
@@ -123,7 +123,7 @@ def test_a_mesh_of_one_device(kind):
         assert batch["x"].sharding.spec == P("data")
 
 
-@pytest.mark.one_of(2)
+@pytest.mark.one_of(8)
 @pytest.mark.parametrize("kind", ["device", "host"])
 @pytest.mark.parametrize("early", [True, False])
 @pytest.mark.parametrize("mesh", meshes()[1:], ids=["explicit", "mixed"])
@@ -222,6 +222,7 @@ assert sorted(np.concatenate(found).tolist()) == list(range(24))
 """
 
 
+@pytest.mark.slow
 def test_two_processes_read_their_own_records():
     run_processes(SCRIPT)
 

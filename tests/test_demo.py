@@ -28,6 +28,7 @@ def finished(tmp_path_factory):
     return run("--quick", "--out", "results", cwd=folder), folder / "results"
 
 
+@pytest.mark.slow
 def test_it_succeeds_and_says_what_it_found(finished):
     done, _ = finished
     assert done.returncode == 0, done.stderr
@@ -40,6 +41,7 @@ def test_it_succeeds_and_says_what_it_found(finished):
     assert lines[-1].startswith("Done in ")
 
 
+@pytest.mark.slow
 def test_the_result_opens_again_with_its_labels(finished):
     import xarray
 
@@ -55,6 +57,7 @@ def test_the_result_opens_again_with_its_labels(finished):
     assert f"Validation accuracy {float(best):.1%}, mean" in done.stdout
 
 
+@pytest.mark.slow
 def test_the_model_opens_again(finished):
     from eqx_pipe.demo import make_model
 
@@ -64,18 +67,21 @@ def test_the_model_opens_again(finished):
     assert model(jax.numpy.zeros((8, 8))).shape == (10,)
 
 
+@pytest.mark.slow
 def test_the_pictures_are_there(finished):
     _, folder = finished
     assert (folder / "grid.png").read_bytes().startswith(b"\x89PNG")
     assert (folder / "pipeline.md").read_text().startswith("```mermaid\nflowchart")
 
 
+@pytest.mark.slow
 def test_it_says_how_to_open_each_file(finished):
     done, folder = finished
     for path in folder.iterdir():
         assert f"  {path.name}: " in done.stdout
 
 
+@pytest.mark.slow
 def test_the_printed_lines_of_code_run(finished):
     done, folder = finished
     lines = done.stdout.split("\nIn results:")[1].splitlines()

@@ -55,7 +55,7 @@ def assert_sequential(stack, pipe, x, given=None):
 CASES = [(1, 2, 4), (2, 4, 1), (4, 8, 4), (8, 8, 2), (2, 6, 32), (4, 4, 16)]
 
 
-@pytest.mark.one_of(2)
+@pytest.mark.one_of(5)
 @pytest.mark.parametrize("devices, n, count", CASES)
 def test_it_is_the_sequence(devices, n, count, getkey, monkeypatch):
     """And what stands in for the missing microbatches does not matter."""
@@ -78,6 +78,7 @@ def test_two_axes_and_both_kinds(kind, getkey):
     assert ep.sharding_info(pipe)["stages.linear.weight"].bytes_per_device == 64
 
 
+@pytest.mark.one_of(2)
 @pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit], ids=str)
 def test_gradients_outside_jit_and_mesh_contexts(kind, getkey, unchecked):
     mesh = jax.make_mesh((4,), ("stages",), axis_types=(kind,))

@@ -315,7 +315,7 @@ STAGES = {
 }
 
 
-@pytest.mark.one_of(2)
+@pytest.mark.one_of(3)
 @pytest.mark.parametrize("name", STAGES)
 def test_a_broken_stage_is_caught(name):
     law, stage, x = STAGES[name]
@@ -361,7 +361,7 @@ def times_a_difference(x, *, key):
     return x + (x - x) * jr.normal(key, x.shape)
 
 
-@pytest.mark.one_of(2)
+@pytest.mark.one_of(5)
 @pytest.mark.parametrize(
     "stage",
     [

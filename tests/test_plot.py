@@ -65,6 +65,7 @@ def test_geometric_axes_are_logarithmic(axis):
     assert ep.sweep(total, {"b": axis}).plot().get_xscale() == "log"
 
 
+@pytest.mark.slow
 def test_negative_geometric_axes_and_few_values_are_linear():
     for axis in (ep.Geomspace(-1, -4, 3), ep.Values([1.0, 10.0]), ep.Values([1, 2, 3])):
         assert ep.sweep(total, {"b": axis}).plot().get_xscale() == "linear"
@@ -118,6 +119,7 @@ def test_few_numbers_have_a_tick_each_and_the_same_room(values, scale, places):
     assert not len(ax.get_xticks(minor=True))
 
 
+@pytest.mark.slow
 def test_other_numbers_stand_where_they_are():
     draws = ep.Space({"x": ep.Random(jax.random.normal, 6)}, key=jax.random.key(0))
     result = ep.sweep(total, draws)
@@ -127,6 +129,7 @@ def test_other_numbers_stand_where_they_are():
     assert many.lines[0].get_xdata()[-1] == 121
 
 
+@pytest.mark.slow
 def test_names_are_not_joined_by_a_line():
     space = {"f": ep.Static([jnp.sin, jnp.cos, jnp.tanh])}
     ax = ep.sweep(lambda p: p["f"](1.0), space).plot()
@@ -216,6 +219,7 @@ def test_failed_nan_and_infinite_look_different_in_lines():
     assert len(looks) == 4
 
 
+@pytest.mark.slow
 def test_failed_nan_and_infinite_look_different_in_heat_maps():
     ax = ep.sweep(broken, {"i": FROM_0_TO_6, "b": B}, on_error="isolate").plot()
     assert legend_of(ax) == KINDS
@@ -250,6 +254,7 @@ def test_points_not_computed_yet_are_told_from_failed_ones(tmp_path):
     assert legend_of(ep.load_result(path).plot()) == ["not computed"]
 
 
+@pytest.mark.slow
 def test_where_nothing_is_a_number_there_is_no_colour_bar():
     result = ep.sweep(lambda p: total(p) * jnp.nan, {"a": A, "b": B})
     ax = result.plot()
@@ -277,6 +282,7 @@ def test_two_random_parameters_are_points_in_colour():
     np.testing.assert_allclose(turned.collections[0].get_offsets(), points[:, ::-1])
 
 
+@pytest.mark.slow
 def test_designs_beside_other_axes():
     design = ep.sobol({"p": (0.0, 1.0), "q": (0.0, 1.0)}, 8)
     panels = ep.sweep(total, {**design, "c": C}).plot()
@@ -295,6 +301,7 @@ def test_designs_beside_other_axes():
     assert cloud.plot(x="w.0", y="w.2").get_ylabel() == "w.2"
 
 
+@pytest.mark.slow
 def test_axes_that_rise_and_fall_together_are_one():
     pair = {"n": ep.Values([8, 16, 64], dim="s"), "r": ep.Values([3.0, 2, 1], dim="s")}
     ax = ep.sweep(total, pair).plot()
@@ -320,6 +327,7 @@ def test_curves_are_lines_with_a_hue():
     assert names.plot(hue="f").lines[0].get_linestyle() == "-"
 
 
+@pytest.mark.slow
 def test_many_curves_have_a_colour_bar_instead():
     space = {"r": ep.Geomspace(0.01, 1, 12, label="rate"), "c": C}
     result = ep.sweep(lambda p: p["c"] * p["r"] * jnp.arange(4.0), space)
@@ -331,6 +339,7 @@ def test_many_curves_have_a_colour_bar_instead():
     assert len(set(colors)) == 12
 
 
+@pytest.mark.slow
 def test_a_curve_that_ends_is_marked_where_it_does():
     def curve(p):
         y = jnp.where(jnp.arange(60) < 40, p["i"] + 1, jnp.nan)
@@ -354,6 +363,7 @@ def test_repeats_by_keys_are_thin_lines_and_their_mean():
     assert alone.lines[0].get_linestyle() == "None"
 
 
+@pytest.mark.slow
 def test_hue_gives_lines_of_a_grid():
     result = ep.sweep(total, {"a": A, "b": B, "c": C})
     ax = result.plot(hue="c", sel={"b": 1})
@@ -366,6 +376,7 @@ def test_hue_gives_lines_of_a_grid():
     assert names.lines[0].get_linestyle() == "-" and legend_of(names) == ["sin", "cos"]
 
 
+@pytest.mark.slow
 def test_colours_pass_through():
     result = ep.sweep(total, {"a": A, "b": B, "c": C})
     ax = result.plot(sel={"c": 1}, cmap="magma", vmin=1.5, vmax=2.5)
@@ -401,6 +412,7 @@ def test_labels_and_units_stand_at_axes_titles_and_legends():
     assert ax.get_title() == "b = 3 V, kind = y"
 
 
+@pytest.mark.slow
 def test_long_names_are_turned():
     names = [f"a rather long name, number {k}" for k in range(5)]
     space = {"s": ep.Static(names), "a": A}
@@ -428,12 +440,14 @@ def test_axes_that_vary_together_are_parallel_coordinates():
     assert np.array_equal(ax.collections[0].get_array(), result.values[order])
 
 
+@pytest.mark.slow
 def test_a_slice_of_a_grid_is_drawn_across_its_axes():
     ax = ep.sweep(total, {"a": A, "b": B})[2:9].plot()
     assert len(ax.collections[0].get_offsets()) == 7
     assert (ax.get_xlabel(), ax.get_ylabel(), ax.get_yscale()) == ("a", "b", "log")
 
 
+@pytest.mark.slow
 def test_texts_and_positions_have_ticks():
     space = {"f": ep.Static([jnp.sin, jnp.cos]), "a": A}
     ax = ep.sweep(lambda p: p["f"](p["a"]), space).plot()
@@ -444,6 +458,7 @@ def test_texts_and_positions_have_ticks():
     assert [text.get_text() for text in flags.get_xticklabels()] == ["True", "False"]
 
 
+@pytest.mark.slow
 def test_arrays_are_drawn_by_their_own_dims():
     result = ep.sweep(lambda p: p["a"] * jnp.arange(3.0), {"a": A})
     ax = result.plot(sel={"value.0": 2})

@@ -70,8 +70,8 @@ def test_reducers_that_differ_do_not_share_a_trace(monkeypatch):
         names.clear()
         kept = reduced(reducer, pair)
         assert len(names) == 1
-        whole = ep.sweep(pair, space(), reduce=reducer, batch_size=4).values
         if not isinstance(reducer, ep.TopK):
+            whole = ep.sweep(pair, space(), reduce=reducer, batch_size=4).values
             for a, b in zip(jax.tree.leaves(kept), jax.tree.leaves(whole), strict=True):
                 np.testing.assert_allclose(a, b, rtol=1e-6)
 

@@ -42,7 +42,7 @@ def reduced(reducer, values, ok):
     return reducer.finish(run(values, jnp.asarray(ok)))
 
 
-@pytest.mark.one_of(2)
+@pytest.mark.one_of(4)
 @both
 def test_of_every_dtype(dtype):
     values = jnp.asarray(np.asarray(NUMBERS[dtype]).astype(jnp.dtype(dtype)))
@@ -80,7 +80,7 @@ def test_of_every_dtype(dtype):
         np.testing.assert_allclose(float(got["mean"]), wide.mean(), rtol=1e-2)
 
 
-@pytest.mark.one_of(2)
+@pytest.mark.one_of(4)
 @both
 def test_of_no_points(dtype):
     """Neither of none at all nor of some that failed is there anything to show."""

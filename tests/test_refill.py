@@ -98,7 +98,7 @@ def test_alone_it_is_the_loop():
             equal(ep.refill(*STEPS)(point), reference(*STEPS)(point))
 
 
-@pytest.mark.one_of(2)
+@pytest.mark.one_of(4)
 @pytest.mark.parametrize(
     ("sizes", "axes"),
     [
@@ -197,6 +197,7 @@ def test_keys_in_point_and_carry(few_lanes):
     equal(ours, plain)
 
 
+@pytest.mark.one_of(3)
 @pytest.mark.parametrize("batch_size", [1, 6, 40])
 def test_the_same_in_a_sweep_on_any_devices(few_lanes, batch_size):
     rng = np.random.default_rng(0)

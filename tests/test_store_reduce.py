@@ -149,7 +149,7 @@ def fails(p, key):
 
 
 def test_failed_points_are_kept_apart_and_named(tmp_path, threads):
-    asked = {**ASKED, "on_error": "isolate"}
+    asked = {**ASKED, "on_error": "isolate", "reduce": FEW}
     here = ep.sweep(fails, SPACE, **asked)
     assert 0 < here.ok.sum() < 120
     for away in ({"executor": threads}, {"store": tmp_path / "r"}, {"store": "again"}):
@@ -161,10 +161,11 @@ def test_failed_points_are_kept_apart_and_named(tmp_path, threads):
         assert np.array_equal(there.status, here.status)
     bad = int(np.flatnonzero(~here.ok)[0])
     with pytest.raises(ep.SweepError, match=f"at point {bad}") as caught:
-        ep.sweep(fails, SPACE, store=tmp_path / "other", **ASKED)
+        ep.sweep(fails, SPACE, store=tmp_path / "other", **{**ASKED, "reduce": FEW})
     assert caught.value.indices == (bad,)
 
 
+@pytest.mark.one_of(2)
 @pytest.mark.parametrize("first", [{}, {"part": (0, 2)}])
 def test_failures_in_a_store_are_raised(tmp_path, first):
     asked = {**ASKED, "reduce": ep.ArgMin(by="x"), "store": tmp_path / "r"}
@@ -177,6 +178,7 @@ def test_failures_in_a_store_are_raised(tmp_path, first):
     assert [stored(tmp_path / "r").is_done(i) for i in range(2)] == done
 
 
+@pytest.mark.slow
 def test_failures_behind_the_end_of_a_reduction_do_not_count(tmp_path):
     def fn(x):
         return eqx.error_if(x, x > 90, "large")
@@ -200,7 +202,7 @@ def test_failures_behind_the_end_of_a_reduction_do_not_count(tmp_path):
     assert caught.value.indices == tuple(range(91, 100))
 
 
-@pytest.mark.one_of(2)
+@pytest.mark.one_of(4)
 @pytest.mark.parametrize("kind", ["store", "executor", "both", "parts"])
 def test_a_reducer_stops_the_sweep(tmp_path, threads, kind):
     reduce = [
@@ -226,6 +228,7 @@ def test_a_reducer_stops_the_sweep(tmp_path, threads, kind):
         assert status.sum() == here.points // 6
 
 
+@pytest.mark.slow
 def test_static_axes(tmp_path, threads):
     space = {"w": ep.Static([1, 2]), "a": ep.Linspace(0, 1, 5)}
     fn = lambda p: {"x": p["a"] * p["w"]}  # noqa: E731

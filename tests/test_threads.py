@@ -69,7 +69,7 @@ def swept(fn, devices, cores, monkeypatch):
     return ep.sweep(fn, space, key=jr.key(0), batch_size=BATCH, mesh=mesh).values
 
 
-@pytest.mark.one_of(2)
+@pytest.mark.one_of(4)
 @several_cores
 @pytest.mark.parametrize("fn", [smooth, steps, logs, whole])
 def test_values_are_the_same_bit_for_bit(fn, programs, monkeypatch):

@@ -23,7 +23,7 @@ def mesh(n, kind):
 MESHES = [None, (2, AxisType.Auto), (8, AxisType.Explicit)]
 
 
-@pytest.mark.one_of(2)
+@pytest.mark.one_of(5)
 @pytest.mark.parametrize(
     ("on", "batch_size"),
     [(None, None), (None, 2), (None, 100), (MESHES[1], 2), (MESHES[2], None)],
@@ -42,7 +42,7 @@ def test_it_is_the_sweep(on, batch_size):
     np.testing.assert_allclose(run(key)["y"], expected["y"], rtol=1e-6)
 
 
-@pytest.mark.one_of(2)
+@pytest.mark.one_of(5)
 @pytest.mark.parametrize("on", MESHES)
 @pytest.mark.parametrize("batch_size", [None, 2])
 def test_gradients_reach_axes_and_closed_over_values(on, batch_size):

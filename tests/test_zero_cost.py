@@ -96,7 +96,7 @@ COMBINATORS = {
 }
 
 
-@pytest.mark.one_of(2)
+@pytest.mark.one_of(4)
 @pytest.mark.parametrize("name", COMBINATORS)
 def test_each_combinator_costs_what_its_maths_costs(name, getkey):
     key = getkey() if name == "random chain" else None
