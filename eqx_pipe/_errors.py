@@ -91,6 +91,11 @@ def nearest(name: object, known: Iterable[object]) -> str:
     return f"{hint}Known names: {listed}."
 
 
+def bullets(lines: Iterable[object]) -> str:
+    """The end of a message part: a list, one line each."""
+    return "".join(f"\n- {line}" for line in lines) + "\n"
+
+
 def describe_value(value: Any, limit: int = 80) -> str:
     """`value (type)`, cut to a readable length."""
     if hasattr(value, "shape") and hasattr(value, "dtype"):

@@ -8,7 +8,7 @@ whatever stands in for the input.
 """
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import Any, SupportsIndex
 
 import equinox as eqx
@@ -21,8 +21,8 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import Array
 
 from ._check import check_choice, check_int
-from ._compose.repeat import Repeat
-from ._errors import StructureError, describe_value, message
+from ._compose.repeat import Repeat, check_same
+from ._errors import bullets, describe_value, message
 from ._sharding.mesh import (
     check_context,
     check_mesh,
@@ -32,20 +32,20 @@ from ._sharding.mesh import (
 )
 from ._sharding.place import shard
 from ._stage import Composite, Scope, enter, is_stateful
-from ._tree import as_arrays, differences, is_key_array, leaf_text, leaves_with_names
-from ._types import Key, PyTree
+from ._tree import as_arrays, is_key_array, leaf_text, leaves_with_names
+from ._types import AnyStage, Key, MaybeState, Output, PyTree
 
 
 class Pipelined(Composite):
     """The stages of a `repeat` over a mesh axis; see `pipelined`."""
 
-    stages: Any
+    stages: AnyStage
     size: int = eqx.field(static=True)
     mesh: Mesh = eqx.field(static=True)
-    axis: Any = eqx.field(static=True)
+    axis: Hashable = eqx.field(static=True)
     microbatches: int = eqx.field(static=True)
 
-    def children(self) -> Mapping[str, Any]:
+    def children(self) -> Mapping[str, AnyStage]:
         """The stages stacked into one, as in a `repeat`."""
         return {"0": self.stages}
 
@@ -60,9 +60,7 @@ class Pipelined(Composite):
     def __len__(self) -> int:
         return self.size
 
-    def run(
-        self, x: PyTree, state: eqx.nn.State | None, scope: Scope
-    ) -> tuple[PyTree, eqx.nn.State | None]:
+    def run(self, x: PyTree, state: MaybeState, scope: Scope) -> Output:
         check_context("pipelined", self.mesh)
         x = as_arrays(x)
         _check_batch(eqx.filter(x, eqx.is_array), self.microbatches)
@@ -86,7 +84,7 @@ def _program(pipe: Pipelined, x: PyTree, key: Key | None, path: str) -> PyTree:
             stage, given = eqx.combine(part, static), eqx.combine(x, constant)
             y, _ = enter(Scope(key, path), 0, stage, given, state=None, index=i)
             y = as_arrays(y)
-            _check_same(path, given, y)
+            check_same("pipelined", Scope(None, path), given, y)
             return eqx.filter(y, eqx.is_array), None
 
         return jax.lax.scan(body, x, (layers, first + jnp.arange(local)))[0]
@@ -184,7 +182,7 @@ def _check_takes_batches(
             return jax.ShapeDtypeStruct(shape, leaf.dtype)
 
         def run(stage: Any, x: PyTree) -> PyTree:
-            y, _ = enter(Scope(key, path), 0, stage, x, state=None, index=0)
+            y, _ = enter(Scope(key, path), 0, stage, x, state=None)
             return eqx.filter(as_arrays(y), eqx.is_array)
 
         try:
@@ -202,33 +200,17 @@ def _check_takes_batches(
         )
 
 
-def _check_same(path: str, given: PyTree, y: PyTree) -> None:
-    lines = differences(given, y)
-    if lines:
-        place = f" at `{path}`" if path else ""
-        listed = "".join(f"\n- {line}" for line in lines)
-        raise StructureError(
-            message(
-                "pipelined",
-                f"the stage{place} gives something else than it takes; first what it "
-                f"takes, then what it gives, for one microbatch:{listed}\n",
-                "Each stage is fed by the one before, so return the structure, shapes "
-                "and dtypes of the input.",
-            )
-        )
-
-
 def _check_batch(carry: PyTree, count: int) -> None:
     """Raises unless every array has the same leading size, a multiple of `count`."""
     named = leaves_with_names(carry)
     sizes = {n: a.shape[0] if a.ndim else leaf_text(a) for n, a in named}
-    listed = "".join(f"\n- `{name or 'input'}`: {s}" for name, s in sizes.items())
     found = list(dict.fromkeys(sizes.values()))
     if len(found) != 1 or isinstance(found[0], str):
         raise ValueError(
             message(
                 "pipelined",
-                f"the input's arrays have no common leading size:{listed}\n",
+                "the input's arrays have no common leading size:"
+                + bullets(f"`{name or 'input'}`: {s}" for name, s in sizes.items()),
                 "The leading axis of every array is split into microbatches; what is "
                 "the same for all belongs into the stages.",
             )
@@ -358,7 +340,7 @@ def pipelined(
     return Pipelined(stages, n, mesh, axis, microbatches.__index__())
 
 
-def _axis(mesh: Mesh, axis_name: Any) -> Any:
+def _axis(mesh: Mesh, axis_name: Hashable | None) -> Hashable:
     if axis_name is None and len(mesh.axis_names) != 1:
         raise ValueError(
             message(

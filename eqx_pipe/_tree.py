@@ -27,6 +27,11 @@ def leaves_with_names(tree: PyTree) -> list[tuple[str, Any]]:
     return [(path_name(p), leaf) for p, leaf in jtu.tree_flatten_with_path(tree)[0]]
 
 
+def of_leaf(name: str) -> str:
+    """Which leaf a message speaks of, before "the output of ..."; `""` is the root."""
+    return f"`.{name}` of " if name else ""
+
+
 def is_key_array(x: Any) -> bool:
     """Whether `x` is an array of new-style PRNG keys."""
     return eqx.is_array(x) and jnp.issubdtype(x.dtype, jax.dtypes.prng_key)

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import equinox as eqx
 import jax.extend.core
 from jaxtyping import PRNGKeyArray
 
@@ -20,10 +21,17 @@ if TYPE_CHECKING:
     # jaxtyping leaves `PyTree` undefined for type checkers, which then say "unknown" of
     # every stage. This takes a parameter, as at run time, and admits everything.
     PyTree = TypeAliasType("PyTree", Any, type_params=(TypeVar("T", default=Any),))
+
+    class AnyStage(Any):
+        """A stage inside of another: it can be called, and has fields of its own."""
+
+        def __call__(self, *args: PyTree, key: "Key | None" = None) -> PyTree: ...
 else:
     from jax import Device as Device
     from jax.tree_util import PyTreeDef as PyTreeDef
     from jaxtyping import PyTree as PyTree
+
+    AnyStage = Callable[..., Any]
 
     # JAX 0.12 has one class for both, and keeps the second name for now.
     ClosedJaxpr = getattr(jax.extend.core, "ClosedJaxpr", jax.extend.core.Jaxpr)
@@ -36,3 +44,9 @@ Segment: TypeAlias = str | int
 
 StageLike: TypeAlias = Callable[..., Any]
 """Whatever is accepted where a stage is: a module or a plain function."""
+
+MaybeState: TypeAlias = eqx.nn.State | None
+"""The state that goes through a pipeline; `None` where nothing in it is stateful."""
+
+Output: TypeAlias = tuple[PyTree, MaybeState]
+"""What a stage put out, and the state after it."""

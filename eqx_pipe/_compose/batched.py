@@ -8,19 +8,19 @@ import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 
-from .._errors import StructureError, describe_value, message
+from .._errors import StructureError, bullets, describe_value, message
 from .._stage import Composite, Scope, as_stage, enter, is_stateful
 from .._tree import as_arrays, leaf_text, leaves_with_names, path_name, tree_text
-from .._types import PyTree, StageLike
+from .._types import AnyStage, MaybeState, Output, PyTree, StageLike
 
 
 class Batched(Composite):
     """A stage under `vmap`; see `batched`."""
 
-    stage: Any
+    stage: AnyStage
     # `in_axes` taken apart, since a static field must be hashable and a dict is not.
     axes: tuple[int | None, ...] = eqx.field(static=True)
-    axes_structure: Any = eqx.field(static=True)
+    axes_structure: Any = eqx.field(static=True)  # a `PyTreeDef`
     axis_name: Hashable | None = eqx.field(static=True)
 
     @property
@@ -28,7 +28,7 @@ class Batched(Composite):
         """The axes along which examples lie, as they were given."""
         return jtu.tree_unflatten(self.axes_structure, self.axes)
 
-    def children(self) -> Mapping[str, Any]:
+    def children(self) -> Mapping[str, AnyStage]:
         return {"stage": self.stage}
 
     def settings(self) -> dict[str, Any]:
@@ -38,9 +38,7 @@ class Batched(Composite):
             "axis_name": None if name is None else str(name),
         }
 
-    def run(
-        self, x: PyTree, state: eqx.nn.State | None, scope: Scope
-    ) -> tuple[PyTree, eqx.nn.State | None]:
+    def run(self, x: PyTree, state: MaybeState, scope: Scope) -> Output:
         x = as_arrays(x)
         leaves, structure = jtu.tree_flatten(x)
         axes = _leaf_axes(self.in_axes, x, scope)
@@ -92,21 +90,17 @@ class Batched(Composite):
 def _state_message(scope: Scope) -> str:
     return message(
         "batched",
-        f"the stage{_at(scope)} updates its state differently for each example, but "
+        f"the stage{scope.where} updates its state differently for each example, but "
         "all examples share one state.",
         "Combine the examples inside the stage by a collective over `axis_name` "
         "(`jax.lax.pmean`, as `equinox.nn.BatchNorm` does).",
     )
 
 
-def _at(scope: Scope) -> str:
-    return f" at `{scope.path}`" if scope.path else ""
-
-
 def _leaf_axes(in_axes: PyTree, x: PyTree, scope: Scope) -> list[int | None]:
     """The mapped axis of each leaf of `x`; `None` for what is not an array."""
     try:
-        spread = jtu.tree_map(
+        axes = jtu.tree_map(
             lambda axis, part: jtu.tree_map(
                 lambda leaf: _Axis(axis if eqx.is_array(leaf) else None), part
             ),
@@ -119,15 +113,15 @@ def _leaf_axes(in_axes: PyTree, x: PyTree, scope: Scope) -> list[int | None]:
             message(
                 "batched",
                 f"`in_axes` is {in_axes!r}, which is not a prefix of the input"
-                f"{_at(scope)}, {tree_text(x)}.",
+                f"{scope.where}, {tree_text(x)}.",
                 "Give one integer, or a pytree of integers and `None` with the same "
                 "containers as the input, down to where they end.",
             )
         ) from None
-    return [axis.value for axis in jtu.tree_leaves(spread)]
+    return [axis.value for axis in jtu.tree_leaves(axes)]
 
 
-def _is_none(axis: Any) -> bool:
+def _is_none(axis: object) -> bool:
     return axis is None
 
 
@@ -144,23 +138,22 @@ def _batch_size(axes: list[int | None], x: PyTree, scope: Scope) -> int:
     for (name, leaf), axis in zip(leaves_with_names(x), axes, strict=True):
         if axis is None:
             continue
-        place = f"`.{name}`" if name else "the input"
+        part = f"`.{name}`" if name else "the input"
         if not -leaf.ndim <= axis < leaf.ndim:
-            wrong.append(f"{place} is {leaf_text(leaf)} and has no axis {axis}")
+            wrong.append(f"{part} is {leaf_text(leaf)} and has no axis {axis}")
         else:
             sizes[
-                f"{place} is {leaf_text(leaf)}: {leaf.shape[axis]} along axis {axis}"
+                f"{part} is {leaf_text(leaf)}: {leaf.shape[axis]} along axis {axis}"
             ] = leaf.shape[axis]
     if not wrong and len(set(sizes.values())) > 1:
         wrong = list(sizes)
     if not wrong and sizes:
         return next(iter(sizes.values()))
-    listed = "".join(f"\n- {line}" for line in wrong) + "\n"
     raise StructureError(
         message(
             "batched",
-            f"the input{_at(scope)} cannot be split into examples:"
-            + (listed if wrong else " nothing in it is mapped."),
+            f"the input{scope.where} cannot be split into examples:"
+            + (bullets(wrong) if wrong else " nothing in it is mapped."),
             "Every array needs the same number of examples along its axis of "
             "`in_axes`; give `None` in `in_axes` for what all examples share.",
         )

@@ -1,37 +1,38 @@
 """One of several stages, chosen by a predicate or a selector."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int
 
-from .._check import check_choice
+from .._check import check_choice, is_integer
 from .._choose.choose import choose
 from .._choose.primitive import varying_as
 from .._errors import message
 from .._stage import Composite, Scope, as_stage, enter, identity
 from .._tree import join_path, tree_text
-from .._types import PyTree, StageLike
+from .._types import AnyStage, MaybeState, Output, PyTree, StageLike
 from .container import Container
 from .decide import branch_of, run_predicate
+
+Bounds: TypeAlias = Literal["clamp", "error"]
+"""What an index outside of the positions does."""
 
 
 class Cond(Composite):
     """One of two stages; see `cond`."""
 
-    pred: Any
-    then: Any
-    otherwise: Any
+    pred: AnyStage
+    then: AnyStage
+    otherwise: AnyStage
 
-    def children(self) -> Mapping[str, Any]:
+    def children(self) -> Mapping[str, AnyStage]:
         return {"pred": self.pred, "then": self.then, "otherwise": self.otherwise}
 
-    def run(
-        self, x: PyTree, state: eqx.nn.State | None, scope: Scope
-    ) -> tuple[PyTree, eqx.nn.State | None]:
+    def run(self, x: PyTree, state: MaybeState, scope: Scope) -> Output:
         pred, state = run_predicate("cond", scope, "pred", self.pred, x, state)
         otherwise, then, x = varying_as(pred, (self.otherwise, self.then, x))
         return choose(
@@ -90,8 +91,8 @@ def cond(pred: StageLike, then: StageLike, otherwise: StageLike = identity) -> C
 class Switch(Container):
     """One of several stages; see `switch`."""
 
-    selector: Any
-    stages: tuple[Any, ...]
+    selector: AnyStage
+    stages: tuple[AnyStage, ...]
     bounds: str = eqx.field(static=True)
 
     @property
@@ -99,16 +100,13 @@ class Switch(Container):
         """The stages have positions only."""
         return None
 
-    def children(self) -> Mapping[str, Any]:
-        numbered = {str(i): stage for i, stage in enumerate(self.stages)}
-        return {"selector": self.selector, **numbered}
+    def children(self) -> Mapping[str, AnyStage]:
+        return {"selector": self.selector, **super().children()}
 
     def settings(self) -> dict[str, Any]:
         return {"bounds": self.bounds}
 
-    def run(
-        self, x: PyTree, state: eqx.nn.State | None, scope: Scope
-    ) -> tuple[PyTree, eqx.nn.State | None]:
+    def run(self, x: PyTree, state: MaybeState, scope: Scope) -> Output:
         index, state = self._index(x, state, scope)
         stages, x = varying_as(index, (self.stages, x))
         return choose(
@@ -121,10 +119,10 @@ class Switch(Container):
         )
 
     def _index(
-        self, x: PyTree, state: eqx.nn.State | None, scope: Scope
-    ) -> tuple[Int[Array, ""], eqx.nn.State | None]:
+        self, x: PyTree, state: MaybeState, scope: Scope
+    ) -> tuple[Int[Array, ""], MaybeState]:
         value, state = enter(scope.silent(), "selector", self.selector, x, state=state)
-        if not _is_integer(value):
+        if not _is_one_integer(value):
             raise ValueError(
                 message(
                     "switch",
@@ -151,14 +149,14 @@ class Switch(Container):
         return index.astype(jnp.int32), state
 
 
-def _is_integer(value: Any) -> bool:
-    """Whether a value is a single integer, of Python, NumPy or JAX."""
+def _is_one_integer(value: Any) -> bool:
+    """Whether a selector returned an integer. `is_integer` takes no traced ones."""
     if eqx.is_array(value) or isinstance(value, np.ndarray | np.generic):
         return value.shape == () and jnp.issubdtype(value.dtype, jnp.integer)
-    return isinstance(value, int) and not isinstance(value, bool)
+    return is_integer(value)
 
 
-def switch(selector: StageLike, *stages: StageLike, bounds: str = "clamp") -> Switch:
+def switch(selector: StageLike, *stages: StageLike, bounds: Bounds = "clamp") -> Switch:
     """Applies the stage whose position a selector of the input gives.
 
     Only the chosen stage runs. Under `vmap` with a choice per example it behaves as

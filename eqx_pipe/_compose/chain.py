@@ -1,14 +1,13 @@
 """Stages one after the other."""
 
-from collections.abc import Mapping
-from typing import Any
+from typing import SupportsIndex, overload
 
 import equinox as eqx
 
 from .._check import check_draws_apart, check_name
 from .._errors import message
 from .._stage import Scope, as_stage, enter
-from .._types import PyTree, StageLike
+from .._types import AnyStage, MaybeState, Output, PyTree, StageLike
 from .container import Container
 from .named import Names
 
@@ -16,20 +15,21 @@ from .named import Names
 class Chain(Container):
     """Stages left to right; see `chain`."""
 
-    stages: tuple[Any, ...]
+    stages: tuple[AnyStage, ...]
     names: Names = eqx.field(static=True)
 
-    def children(self) -> Mapping[str, Any]:
-        return dict(zip(map(str, self.segments), self.stages, strict=True))
-
-    def run(
-        self, x: PyTree, state: eqx.nn.State | None, scope: Scope
-    ) -> tuple[PyTree, eqx.nn.State | None]:
+    def run(self, x: PyTree, state: MaybeState, scope: Scope) -> Output:
         for segment, stage in zip(self.segments, self.stages, strict=True):
             x, state = enter(scope, segment, stage, x, state=state)
         return x, state
 
-    def __getitem__(self, item: Any) -> Any:
+    @overload
+    def __getitem__(self, item: slice) -> "Chain": ...
+
+    @overload
+    def __getitem__(self, item: str | SupportsIndex) -> AnyStage: ...
+
+    def __getitem__(self, item: str | SupportsIndex | slice) -> PyTree:
         """The stage at a position or of a name; for a slice, the chain of those."""
         if isinstance(item, slice):
             names = None if self.names is None else self.names[item]

@@ -1,7 +1,6 @@
 """A pipeline compiled ahead of time, for loops that call it often."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import equinox as eqx
 import jax
@@ -11,140 +10,128 @@ import numpy as np
 from jax.core import Tracer
 
 from .._check import check_callable, check_key
-from .._errors import StructureError, message
+from .._errors import StructureError, bullets, message
 from .._stage import Composite, Scope, as_stage, call, check_state, is_stateful
 from .._tree import differences, tree_text
-from .._types import Key, PyTree, StageLike
+from .._types import AnyStage, Key, MaybeState, Output, PyTree, StageLike
 
 # A module's own way to look up an attribute takes a microsecond longer.
-_look_up = object.__getattribute__
+_fields_of = object.__getattribute__
 
 
-class Baked:
-    """What `compiled` made: a program, and the very arrays that stand in it.
+class Program:
+    """What `compiled` made: a jitted function, and the pipeline that stands in it.
 
     It is compared by identity, so it can be a static field. It is not copied by pickle:
     a program lives in its process.
     """
 
-    def __init__(self, pipe: Any, x: PyTree, state: Any):
-        self.leaves, self.structure = jtu.tree_flatten(pipe)
-        self.stateful = is_stateful(pipe)
-        self.structs = _struct(x), _struct(state)
+    def __init__(self, pipe: PyTree, x: PyTree, state: MaybeState):
+        self.pipe: PyTree = pipe
+        self.stateful: bool = is_stateful(pipe)
+        self.structs: tuple[PyTree, PyTree] = _struct(x), _struct(state)
         # The leaves that are no arguments of the program, such as text.
-        self.fixed = jtu.tree_leaves(eqx.filter(x, _is_dynamic, inverse=True))
-        self.program: Any = None
+        self.fixed: list[PyTree] = jtu.tree_leaves(
+            eqx.filter(x, _is_dynamic, inverse=True)
+        )
+        # Asked for when there is a backend, which an import would start.
+        self.array_type: type = type(jnp.zeros(()))
+        self.run: Callable[..., PyTree] | None = None
 
-    def arguments(self, x: PyTree, state: Any, key: Any) -> tuple:
-        """Those of the program; called in one way only where `x` is all there is."""
+    def arguments(
+        self, x: PyTree, state: MaybeState, key: Key | None
+    ) -> tuple[PyTree, ...]:
+        """Those of `run`; called in one way only where `x` is all there is."""
         state = state if self.stateful else None
         x = eqx.filter(x, _is_dynamic) if self.fixed else x
         return (x,) if state is None and key is None else (x, state, key)
 
-    def holds(self, pipe: Any) -> bool:
-        """Whether these are the parameters that were baked in, unchanged."""
+    def holds(self, pipe: PyTree) -> bool:
+        """Whether these are the parameters that were compiled in, unchanged.
+
+        A transformation rebuilds a pipeline round the same arrays.
+        """
+        if pipe is self.pipe:
+            return True
         leaves, structure = jtu.tree_flatten(pipe)
+        ours, our_structure = jtu.tree_flatten(self.pipe)
         return (
-            len(leaves) == len(self.leaves)
-            and all(a is b for a, b in zip(leaves, self.leaves, strict=True))
-            and structure == self.structure
-            and self.program is not None
+            len(leaves) == len(ours)
+            and all(a is b for a, b in zip(leaves, ours, strict=True))
+            and structure == our_structure
         )
 
-    def __deepcopy__(self, memo: dict) -> "Baked":
+    def __deepcopy__(self, memo: object) -> "Program":
         return self
 
-    def __reduce__(self) -> Any:
-        return Baked, (None, None, None)
+    def __reduce__(self) -> tuple[type, tuple[None, None, None]]:
+        return Program, (None, None, None)
 
 
 class Compiled(Composite):
     """A pipeline with its compiled program; see `compiled`."""
 
-    pipe: Any
-    baked: Baked = eqx.field(static=True, repr=False)
+    pipe: AnyStage
+    program: Program = eqx.field(static=True, repr=False)
 
-    # The program and the type of a concrete array are found in the attribute `_ready`.
-    # It is no field: an instance rebuilt by a transformation, or with other parameters,
-    # has none and finds out in `settle` what it is.
-
-    def children(self) -> Mapping[str, Any]:
-        """Those of the pipeline, whose place this stage takes."""
+    def children(self) -> Mapping[str, AnyStage]:
+        """Those of the pipeline, for which this stage stands."""
         return self.pipe.children() if isinstance(self.pipe, Composite) else {}
 
     def is_stateful(self) -> bool:
         return is_stateful(self.pipe)
 
     def __call__(
-        self, x: PyTree, state: eqx.nn.State | None = None, *, key: Key | None = None
-    ) -> Any:
+        self, x: PyTree, state: MaybeState = None, *, key: Key | None = None
+    ) -> PyTree:
         failure = None
         if state is None and key is None:
-            try:
-                program, array = _look_up(self, "_ready")
-                # `jax.jit` would take a tracer too, but that is for the plain pipeline.
-                if type(x) is array:
-                    return program(x)
-            except Exception as error:
-                failure = error
+            fields = _fields_of(self, "__dict__")
+            program = fields["program"]
+            # `jax.jit` would take a tracer too, but that is for the plain pipeline.
+            if fields["pipe"] is program.pipe and type(x) is program.array_type:
+                try:
+                    return program.run(x)
+                except Exception as error:
+                    failure = error
         y, new_state = self._general(x, state, Scope(key), failure)
         return y if state is None else (y, new_state)
 
-    def run(
-        self, x: PyTree, state: eqx.nn.State | None, scope: Scope
-    ) -> tuple[PyTree, eqx.nn.State | None]:
+    def run(self, x: PyTree, state: MaybeState, scope: Scope) -> Output:
         if scope.record is not None:
             return call(self.pipe, (x,), state, scope)
         return self._general(x, state, scope, None)
 
     def _general(
-        self,
-        x: PyTree,
-        state: eqx.nn.State | None,
-        scope: Scope,
-        failure: Exception | None,
-    ) -> tuple[PyTree, eqx.nn.State | None]:
+        self, x: PyTree, state: MaybeState, scope: Scope, failure: Exception | None
+    ) -> Output:
         """A call with anything. `failure` is that of the program, if it ran already."""
         check_key("compiled", scope.key)
         if state is not None:
             check_state("compiled", self, state)
-        fresh = "_ready" not in self.__dict__
+        program = self.program
         traced = any(map(_is_tracer, jtu.tree_leaves((x, state, scope.key))))
-        if traced or not self.settle():
+        if traced or program.run is None or not program.holds(self.pipe):
             check_state("compiled", self, state)
             return call(self.pipe, (x,), state, scope)
-        baked = self.baked
-        if baked.fixed:  # the program does not see these
-            _check_fits(baked.structs, x, state, scope)
-        if failure is None or fresh:
-            program, _ = self._ready  # pyright: ignore
+        if program.fixed:  # the program does not see these
+            _check_fits(program.structs, x, state, scope)
+        if failure is None:
             try:
-                y = program(*baked.arguments(x, state, scope.key))
-                return y if baked.stateful else (y, state)
+                y = program.run(*program.arguments(x, state, scope.key))
+                return y if program.stateful else (y, state)
             except Exception as error:
                 failure = error
         check_state("compiled", self, state)
-        _check_fits(baked.structs, x, state, scope)
+        _check_fits(program.structs, x, state, scope)
         raise failure
 
-    def settle(self) -> bool:
-        """Takes the program as this instance's, if its parameters are those in it."""
-        if "_ready" not in self.__dict__:
-            if not self.baked.holds(self.pipe):
-                return False
-            ready = self.baked.program, type(jnp.zeros(()))
-            object.__setattr__(self, "_ready", ready)
-        return True
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {"pipe": self.pipe, "baked": self.baked}
-
-
-def _is_tracer(leaf: Any) -> bool:
+def _is_tracer(leaf: object) -> bool:
     return isinstance(leaf, Tracer)
 
 
-def _is_dynamic(leaf: Any) -> bool:
+def _is_dynamic(leaf: PyTree) -> bool:
     """Whether a leaf of the input may change between calls: arrays and numbers."""
     if isinstance(leaf, jax.ShapeDtypeStruct):
         return True
@@ -164,40 +151,37 @@ def _struct(tree: PyTree) -> PyTree:
 
 
 def _check_fits(
-    structs: tuple[PyTree, PyTree], x: PyTree, state: Any, scope: Scope
+    structs: tuple[PyTree, PyTree], x: PyTree, state: MaybeState, scope: Scope
 ) -> None:
     x_struct, state_struct = structs
-    place = f" at `{scope.path}`" if scope.path else ""
     lines = differences(x_struct, _struct(x))
     if lines:
-        listed = "".join(f"\n- {line}" for line in lines)
         raise StructureError(
             message(
                 "compiled",
-                f"the stage{place} was compiled for {tree_text(x_struct)}; the input "
-                f"differs, first what was compiled:{listed}\n",
+                f"the stage{scope.where} was compiled for {tree_text(x_struct)}; the "
+                f"input differs, first what was compiled:{bullets(lines)}",
                 "Make another with `compiled` for this input, or call the pipeline "
                 "itself.",
             )
         )
-    if state is not None and state_struct is not None:
-        lines = differences(state_struct, _struct(state))
-        if lines:
-            raise StructureError(
-                message(
-                    "compiled",
-                    f"the stage{place} was compiled for another state than it is "
-                    "given.",
-                    "Give the state made with this pipeline by "
-                    "`equinox.nn.make_with_state`, or make another with `compiled`.",
-                )
+    both = state is not None and state_struct is not None
+    if both and differences(state_struct, _struct(state)):
+        raise StructureError(
+            message(
+                "compiled",
+                f"the stage{scope.where} was compiled for another state than it is "
+                "given.",
+                "Give the state made with this pipeline by "
+                "`equinox.nn.make_with_state`, or make another with `compiled`.",
             )
+        )
 
 
 def _compile(
-    pipe: Any, baked: Baked, x: PyTree, state: Any, key: Key | None
-) -> Callable[..., Any]:
-    """The program: a `jax.jit` with its first entry compiled.
+    made: Program, x: PyTree, state: MaybeState, key: Key | None
+) -> Callable[..., PyTree]:
+    """The function to run: a `jax.jit` with its first entry compiled.
 
     Not the ahead-of-time `jax.stages.Compiled`, which takes longer to call. Other
     shapes, which would compile again, are turned away while they are traced.
@@ -207,16 +191,16 @@ def _compile(
 
     def program(moving, state=None, key=None):
         given = eqx.combine(moving, fixed)
-        _check_fits(baked.structs, given, state, Scope(None))
-        y, state = call(pipe, (given,), state, Scope(key))
-        out = (y, state) if baked.stateful else y
+        _check_fits(made.structs, given, state, Scope(None))
+        y, state = call(made.pipe, (given,), state, Scope(key))
+        out = (y, state) if made.stateful else y
         arrays, constant = eqx.partition(out, eqx.is_array)
         constants.append(constant)
         return arrays
 
     program.__name__ = "compiled"
     jitted = jax.jit(program)
-    jitted.lower(*baked.arguments(x, state, key)).compile()
+    jitted.lower(*made.arguments(x, state, key)).compile()
     if jtu.tree_leaves(constants[0]):
         return lambda *args: eqx.combine(jitted(*args), constants[0])
     return jitted
@@ -225,7 +209,7 @@ def _compile(
 def compiled(
     pipe: StageLike,
     example: PyTree,
-    state: eqx.nn.State | None = None,
+    state: MaybeState = None,
     *,
     key: Key | None = None,
 ) -> Compiled:
@@ -281,8 +265,6 @@ def compiled(
                 "Make the compiled stage outside; inside, call the pipeline itself.",
             )
         )
-    baked = Baked(stage, example, state)
-    baked.program = _compile(stage, baked, example, state, key)
-    made = Compiled(stage, baked)
-    made.settle()
-    return made
+    program = Program(stage, example, state)
+    program.run = _compile(program, example, state, key)
+    return Compiled(stage, program)

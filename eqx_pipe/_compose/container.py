@@ -1,14 +1,14 @@
 """What composites of several stages have in common with a list or a dict."""
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, ClassVar, SupportsIndex
 
 import equinox as eqx
 
 from .._check import is_integer
 from .._errors import describe_value, message, nearest
 from .._stage import Composite, Lift
-from .._types import Segment
+from .._types import AnyStage, PyTree, Segment
 from .named import Names
 
 
@@ -21,10 +21,10 @@ class Container(Composite):
     """
 
     if TYPE_CHECKING:  # which takes an `AbstractVar` for a field of this class
-        stages: ClassVar[Any]
+        stages: ClassVar[PyTree]
         names: ClassVar[Names]
     else:
-        stages: eqx.AbstractVar[Any]
+        stages: eqx.AbstractVar[PyTree]
         names: eqx.AbstractVar[Names]
 
     @property
@@ -32,29 +32,33 @@ class Container(Composite):
         """The names of the stages, or their positions."""
         return tuple(range(len(self))) if self.names is None else self.names
 
+    def children(self) -> Mapping[str, AnyStage]:
+        """The stages by the names, or positions, that paths call them by."""
+        return dict(zip(map(str, self.segments), self.stages, strict=True))
+
     def keys(self) -> tuple[Segment, ...]:
         """The names of the stages, or their positions."""
         return self.segments
 
-    def values(self) -> tuple[Any, ...]:
+    def values(self) -> tuple[AnyStage, ...]:
         """The stages."""
         return tuple(self)
 
-    def items(self) -> tuple[tuple[Segment, Any], ...]:
+    def items(self) -> tuple[tuple[Segment, AnyStage], ...]:
         """The names, or positions, with the stages."""
         return tuple(zip(self.segments, self, strict=True))
 
-    def pick(self, position: int) -> Any:
+    def pick(self, position: int) -> AnyStage:
         """The stage at a position that there is."""
         return self.stages[position]
 
     def __len__(self) -> int:
         return len(self.stages)
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[AnyStage]:
         return (self.pick(i) for i in range(len(self)))
 
-    def __contains__(self, item: Any) -> bool:
+    def __contains__(self, item: object) -> bool:
         if isinstance(item, str):
             return self._position(item) is not None
         return any(
@@ -62,7 +66,7 @@ class Container(Composite):
             for stage in self
         )
 
-    def __getitem__(self, item: Any) -> Any:
+    def __getitem__(self, item: str | SupportsIndex) -> AnyStage:
         """The stage at a position or of a name."""
         if isinstance(item, str):
             position = self._position(item)
@@ -93,7 +97,7 @@ class Container(Composite):
         known = tuple(map(str, self.segments))
         return known.index(name) if name in known else None
 
-    def _known(self, item: Any) -> str:
+    def _known(self, item: str | SupportsIndex) -> str:
         """Which stages there are, for a message on an item that is not among them."""
         if not len(self):
             return "There are none."

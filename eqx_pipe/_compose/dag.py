@@ -2,17 +2,23 @@
 
 import graphlib
 import heapq
-from collections.abc import Collection, Hashable, Mapping
-from typing import Any
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from typing import TypeAlias
 
 from .._check import check_draws_apart, check_name
 from .._errors import describe_value, message, nearest
+
+GraphEdges: TypeAlias = Mapping[str, str | Sequence[str]]
+"""From each node to its predecessors; a name alone is a list of one."""
+
+GraphSink: TypeAlias = str | tuple[str, ...] | Mapping[Hashable, str]
+"""What comes out: a node, a tuple of nodes, or a dict of them."""
 
 INPUT = "input"
 """The name that stands for what goes into the graph."""
 
 
-def check_nodes(nodes: Any) -> None:
+def check_nodes(nodes: object) -> None:
     """Raises unless `nodes` is a mapping from good names, at least one."""
     if not isinstance(nodes, Mapping):
         raise TypeError(
@@ -39,7 +45,7 @@ def check_nodes(nodes: Any) -> None:
         )
 
 
-def read_edges(names: Collection[str], edges: Any) -> dict[str, tuple[str, ...]]:
+def read_edges(names: Collection[str], edges: object) -> dict[str, tuple[str, ...]]:
     """The predecessors of each node; raises unless they are all known."""
     if not isinstance(edges, Mapping):
         raise TypeError(
@@ -72,7 +78,7 @@ def read_edges(names: Collection[str], edges: Any) -> dict[str, tuple[str, ...]]
     return {name: _predecessors(name, edges[name], names) for name in names}
 
 
-def _predecessors(name: str, given: Any, names: Collection[str]) -> tuple[str, ...]:
+def _predecessors(name: str, given: object, names: Collection[str]) -> tuple[str, ...]:
     if isinstance(given, str):
         given = (given,)
     if not isinstance(given, (list, tuple)):
@@ -97,7 +103,7 @@ def _predecessors(name: str, given: Any, names: Collection[str]) -> tuple[str, .
 
 
 def read_sink(
-    names: Collection[str], sink: Any
+    names: Collection[str], sink: object
 ) -> tuple[tuple[Hashable, ...] | None, str | tuple[str, ...]]:
     """The keys of a dict of sinks (else `None`), and the name or names of the sinks."""
     keys = tuple(sink) if isinstance(sink, Mapping) else None

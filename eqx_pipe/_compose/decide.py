@@ -1,6 +1,7 @@
 """What the conditional combinators share: predicates, and branches traced apart."""
 
-from typing import Any
+from collections.abc import Callable
+from typing import TypeAlias
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -10,16 +11,19 @@ from jaxtyping import Array, Bool
 from .._errors import locate, message
 from .._stage import Scope, enter
 from .._tree import join_path, tree_text
-from .._types import PyTree, Segment
+from .._types import AnyStage, MaybeState, Output, PyTree, Segment
+
+Branch: TypeAlias = Callable[[PyTree, MaybeState], Output]
+"""A stage as a function that is traced by itself."""
 
 
-def branch_of(scope: Scope, segment: Segment, stage: Any) -> Any:
+def branch_of(scope: Scope, segment: Segment, stage: AnyStage) -> Branch:
     """A child as a function `(x, state) -> (y, state)` that is traced by itself.
 
     Values computed inside cannot leave it, so nothing below is recorded.
     """
 
-    def run(x: PyTree, state: eqx.nn.State | None) -> Any:
+    def run(x: PyTree, state: MaybeState) -> Output:
         return enter(scope.silent(), segment, stage, x, state=state)
 
     return run
@@ -29,10 +33,10 @@ def run_predicate(
     function: str,
     scope: Scope,
     segment: Segment,
-    pred: Any,
+    pred: AnyStage,
     x: PyTree,
-    state: eqx.nn.State | None,
-) -> tuple[Bool[Array, ""], eqx.nn.State | None]:
+    state: MaybeState,
+) -> tuple[Bool[Array, ""], MaybeState]:
     """Calls a predicate and checks that it returned one bool."""
     value, state = enter(scope.silent(), segment, pred, x, state=state)
     if isinstance(value, bool | np.bool_):
@@ -53,10 +57,10 @@ def run_predicate(
 def run_gate(
     scope: Scope,
     segment: Segment,
-    gate: Any,
+    gate: AnyStage,
     x: PyTree,
-    state: eqx.nn.State | None,
-) -> tuple[Bool[Array, ""], eqx.nn.State | None]:
+    state: MaybeState,
+) -> tuple[Bool[Array, ""], MaybeState]:
     """Calls the gate of a stage, which lies below the group `gates`."""
     try:
         inner = scope.child("gates")

@@ -3,8 +3,8 @@
 import copy
 import dataclasses
 import operator
-from collections.abc import Callable, Hashable, Mapping
-from typing import Any
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, SupportsIndex, TypeAlias
 
 import equinox as eqx
 import jax.tree_util as jtu
@@ -13,17 +13,24 @@ import numpy as np
 from .._errors import StructureError, describe_value, message, nearest
 from .._stage import Composite, Scope, as_stage, enter
 from .._tree import leaves_with_names
-from .._types import PyTree, StageLike
+from .._types import AnyStage, MaybeState, Output, PyTree, StageLike
+
+Where: TypeAlias = (
+    str | SupportsIndex | tuple[Hashable, ...] | Callable[[PyTree], PyTree]
+)
+"""A key or index, a path of them, or a function as `equinox.tree_at` takes it."""
 
 
 class At(Composite):
     """A stage on one part of its input; see `at`."""
 
-    stage: Any
+    stage: AnyStage
     path: tuple[Hashable, ...] | None = eqx.field(static=True)
-    select: Any  # the `tree_at`-style function, where one was given
+    select: (
+        Callable[[PyTree], PyTree] | None
+    )  # the `tree_at`-style function, where one was given
 
-    def children(self) -> Mapping[str, Any]:
+    def children(self) -> Mapping[str, AnyStage]:
         return {"stage": self.stage}
 
     def settings(self) -> dict[str, Any]:
@@ -31,13 +38,11 @@ class At(Composite):
             return {"where": getattr(self.select, "__name__", str(self.select))}
         return {"where": [k if isinstance(k, int) else str(k) for k in self.path]}
 
-    def run(
-        self, x: PyTree, state: eqx.nn.State | None, scope: Scope
-    ) -> tuple[PyTree, eqx.nn.State | None]:
-        if self.path is None:
+    def run(self, x: PyTree, state: MaybeState, scope: Scope) -> Output:
+        if self.select is not None:
             part, put = _selected(self.select, x, scope)
         else:
-            part, put = _followed(self.path, x, scope)
+            part, put = _followed(self.path or (), x, scope)
         y, state = enter(scope, "stage", self.stage, part, state=state)
         return put(y), state
 
@@ -51,15 +56,15 @@ def _followed(
     """The part at the end of `path`, and how to put another in its place."""
     puts: list[Put] = []
     for depth, key in enumerate(path):
-        labels, parts, rebuild = _open(x)
+        labels, parts, rebuild = _one_level(x)
         index = _position(key, x, labels)
         if index is None:
             inside = "".join(f".{k}" for k in path[:depth])
-            place = f"`{inside}` of the input" if inside else "the input"
+            whole = f"`{inside}` of the input" if inside else "the input"
             raise StructureError(
                 message(
                     "at",
-                    f"{place}{_here(scope)}, a `{type(x).__name__}`, has no part "
+                    f"{whole}{scope.where}, a `{type(x).__name__}`, has no part "
                     f"`{key}`.",
                     nearest(key, labels),
                 )
@@ -75,7 +80,9 @@ def _followed(
     return x, put
 
 
-def _open(x: PyTree) -> tuple[list[Any], list[PyTree], Callable[[list], PyTree]]:
+def _one_level(
+    x: PyTree,
+) -> tuple[Sequence[Hashable], list[PyTree], Callable[[list], PyTree]]:
     """One level of a pytree: what its parts are called, the parts, the way back."""
     if isinstance(x, dict):  # JAX would sort it
 
@@ -99,7 +106,7 @@ def _open(x: PyTree) -> tuple[list[Any], list[PyTree], Callable[[list], PyTree]]
     return [], [], lambda parts: x
 
 
-def _label(entry: Any) -> Any:
+def _label(entry: object) -> Hashable:
     """What one entry of a key path is called in Python."""
     for attribute in ("name", "key", "idx"):
         if hasattr(entry, attribute):
@@ -107,7 +114,7 @@ def _label(entry: Any) -> Any:
     return str(entry)
 
 
-def _position(key: Any, x: PyTree, labels: list[Any]) -> int | None:
+def _position(key: Hashable, x: PyTree, labels: Sequence[Hashable]) -> int | None:
     """Where among the parts `key` is; sequences count from the end too."""
     if isinstance(x, list | tuple) and isinstance(key, int):
         size = len(labels)
@@ -115,7 +122,9 @@ def _position(key: Any, x: PyTree, labels: list[Any]) -> int | None:
     return labels.index(key) if key in labels else None
 
 
-def _selected(select: Any, x: PyTree, scope: Scope) -> tuple[PyTree, Put]:
+def _selected(
+    select: Callable[[PyTree], PyTree], x: PyTree, scope: Scope
+) -> tuple[PyTree, Put]:
     """The part that a `tree_at`-style function names, and the way back."""
     found = []
 
@@ -129,7 +138,7 @@ def _selected(select: Any, x: PyTree, scope: Scope) -> tuple[PyTree, Put]:
         raise StructureError(
             message(
                 "at",
-                f"`where` names no part of the input{_here(scope)} ({error!r}).",
+                f"`where` names no part of the input{scope.where} ({error!r}).",
                 f"{nearest('', _names(x))} It must take the input and return one "
                 "part of it unchanged, as for `equinox.tree_at`.",
             )
@@ -138,14 +147,14 @@ def _selected(select: Any, x: PyTree, scope: Scope) -> tuple[PyTree, Put]:
         raise StructureError(
             message(
                 "at",
-                f"`where` names {len(found)} parts of the input{_here(scope)}.",
+                f"`where` names {len(found)} parts of the input{scope.where}.",
                 "Return one part, or put one `at` after another.",
             )
         )
     return found[0], lambda y: eqx.tree_at(select, x, y, is_leaf=_is_none)
 
 
-def _is_none(x: Any) -> bool:
+def _is_none(x: object) -> bool:
     return x is None
 
 
@@ -153,11 +162,7 @@ def _names(x: PyTree) -> list[str]:
     return [f".{name}" for name, _ in leaves_with_names(x)]
 
 
-def _here(scope: Scope) -> str:
-    return f" at `{scope.path}`" if scope.path else ""
-
-
-def at(where: Any, stage: StageLike) -> At:
+def at(where: Where, stage: StageLike) -> At:
     """Applies a stage to one part of the input; the rest passes untouched.
 
     **Arguments:**
@@ -194,7 +199,7 @@ def at(where: Any, stage: StageLike) -> At:
     return At(child, tuple(_read_key(key, where) for key in path), None)
 
 
-def _read_key(key: Any, where: Any) -> Hashable:
+def _read_key(key: object, where: object) -> Hashable:
     if isinstance(key, np.integer):
         return operator.index(key)
     # Keys of a dict may be anything; alone, only what is plainly a key or an index.

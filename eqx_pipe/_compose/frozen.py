@@ -1,7 +1,6 @@
 """A stage whose arrays are constants, no parameters."""
 
 import inspect
-from typing import Any
 
 import equinox as eqx
 import jax
@@ -10,9 +9,8 @@ from jax.core import Tracer
 
 from .._check import check_callable
 from .._closure import Fixed, has_function
-from .._keys import key_argument
-from .._stage import Scope, Stage, call, is_stateful
-from .._types import Key, PyTree, StageLike
+from .._stage import Scope, Stage, as_module, call, is_stateful
+from .._types import AnyStage, Key, PyTree, StageLike
 
 
 class Frozen(Stage):
@@ -20,10 +18,10 @@ class Frozen(Stage):
 
     # The stage with its arrays and functions put away in leaves that are no arrays. The
     # rest of it stays in sight, for `make_with_state` and `inference_mode`.
-    fixed: Any
+    fixed: PyTree
 
     @property
-    def stage(self) -> Any:
+    def stage(self) -> AnyStage:
         """The stage that was frozen, with its parameters."""
         return jtu.tree_map(_thaw, self.fixed)
 
@@ -35,21 +33,17 @@ class Frozen(Stage):
     def __signature__(self) -> inspect.Signature:  # how many inputs it takes
         return inspect.signature(self.stage)
 
-    def __call__(self, *args: PyTree, key: Key | None = None) -> Any:
-        stage = self.stage
-        if not isinstance(stage, eqx.Module):
-            return stage(*args, **key_argument(stage, key))
-        if not self.is_stateful():
-            return call(stage, args, None, Scope(key))[0]
-        *inputs, state = args
-        return call(stage, tuple(inputs), state, Scope(key))
+    def __call__(self, *args: PyTree, key: Key | None = None) -> PyTree:
+        *inputs, state = args if self.is_stateful() else (*args, None)
+        y, state = call(as_module(self.stage), tuple(inputs), state, Scope(key))
+        return y if state is None else (y, state)
 
 
-def _is_whole(node: Any) -> bool:
+def _is_whole(node: object) -> bool:
     return isinstance(node, eqx.nn.StateIndex) or has_function(node)
 
 
-def _fix(leaf: Any) -> Any:
+def _fix(leaf: PyTree) -> PyTree:
     if not callable(leaf) and not eqx.is_inexact_array(leaf):
         return leaf
     if any(isinstance(x, Tracer) for x in jtu.tree_leaves(leaf)):
@@ -58,11 +52,11 @@ def _fix(leaf: Any) -> Any:
     return Fixed(leaf)
 
 
-def _still(leaf: Any) -> Any:
+def _still(leaf: object) -> object:
     return jax.lax.stop_gradient(leaf) if eqx.is_inexact_array(leaf) else leaf
 
 
-def _thaw(leaf: Any) -> Any:
+def _thaw(leaf: object) -> object:
     return leaf.value if isinstance(leaf, Fixed) else leaf
 
 

@@ -1,8 +1,8 @@
 """Several stages on the same input, each behind a gate of its own."""
 
 import functools as ft
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, SupportsIndex, TypeAlias
 
 import equinox as eqx
 import jax
@@ -10,55 +10,43 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, Bool
 
-from .._check import check_choice, check_draws_apart
+from .._check import check_choice
 from .._choose.choose import Like, choose
 from .._choose.primitive import varying_as
 from .._errors import describe_value, message
-from .._stage import Scope, as_stage, enter
+from .._stage import Scope
 from .._tree import as_arrays, join_path
-from .._types import PyTree, Segment, StageLike
-from .container import Container
+from .._types import AnyStage, MaybeState, Output, PyTree, Segment, StageLike
 from .decide import branch_of, run_gate
-from .merge import (
-    REDUCTIONS,
-    Reduction,
-    check_axis,
-    check_merge,
-    check_mergeable,
-    merge_outputs,
-)
+from .merge import REDUCTIONS, Merge, Reduction, check_mergeable
+from .merging import Merging, read_merge
 from .named import Names, read_stages
 
+Gates: TypeAlias = Sequence[StageLike] | Mapping[str, StageLike]
+"""Stages `x -> Bool[Array, ""]`, in the order or by the names of those they gate."""
 
-class Gated(Container):
+
+class Gated(Merging):
     """Stages behind gates; see `gated`."""
 
-    stages: tuple[Any, ...]
-    gates: tuple[Any, ...]
+    stages: tuple[AnyStage, ...]
+    gates: tuple[AnyStage, ...]
     names: Names = eqx.field(static=True)
-    merge: Any  # the stage, where a callable was given
+    merge: AnyStage | None
     builtin: str | None = eqx.field(static=True)
     axis: int = eqx.field(static=True)
     closed: str = eqx.field(static=True)
 
-    def children(self) -> Mapping[str, Any]:
-        stages = zip(map(str, self.segments), self.stages, strict=True)
+    def children(self) -> Mapping[str, AnyStage]:
         gates = zip((f"gates.{s}" for s in self.segments), self.gates, strict=True)
-        return {**dict(stages), **dict(gates)} | (
-            {} if self.builtin else {"merge": self.merge}
-        )
+        merge = {} if self.builtin else {"merge": self.merge}
+        return {**super().children(), **dict(gates), **merge}
 
     def settings(self) -> dict[str, Any]:
-        settings: dict[str, Any] = {"merge": self.builtin} if self.builtin else {}
-        if self.builtin in ("concat", "stack"):
-            settings["axis"] = self.axis
-        if self.builtin not in REDUCTIONS:
-            settings["closed"] = self.closed
-        return settings
+        closed = {} if self.builtin in REDUCTIONS else {"closed": self.closed}
+        return {**super().settings(), **closed}
 
-    def run(
-        self, x: PyTree, state: eqx.nn.State | None, scope: Scope
-    ) -> tuple[PyTree, eqx.nn.State | None]:
+    def run(self, x: PyTree, state: MaybeState, scope: Scope) -> Output:
         opens = []
         for segment, gate in zip(self.segments, self.gates, strict=True):
             is_open, state = run_gate(scope, segment, gate, x, state)
@@ -68,45 +56,48 @@ class Gated(Container):
             self.segments, self.stages, opens, strict=True
         ):
             stage, given = varying_as(is_open, (stage, x))
-            closed, branch, cure = self._ways(scope, segment, stage)
-            ways = (f'closed="{self.closed}"', join_path(scope.path, segment))
+            closed, branch, cure = self._branches(scope, segment, stage)
+            path = join_path(scope.path, segment)
             y, state = choose(
-                "gated", ways, is_open, [closed, branch], given, state, cure=cure
+                "gated",
+                (f'closed="{self.closed}"', path),
+                is_open,
+                [closed, branch],
+                given,
+                state,
+                cure=cure,
             )
             if scope.record is not None:
-                scope.record[join_path(scope.path, segment)] = y
+                scope.record[path] = y
             outputs.append(y)
-        if self.builtin is None:
-            return enter(scope, "merge", self.merge, tuple(outputs), state=state)
-        names = [str(segment) for segment in self.segments]
-        paths = [join_path(scope.path, name) for name in names]
-        if self.builtin in REDUCTIONS:
-            check_mergeable("gated", self.builtin, self.axis, paths, outputs)
-            return _reduce_open(REDUCTIONS[self.builtin], opens, outputs), state
-        y = merge_outputs("gated", self.builtin, self.axis, names, paths, outputs)
-        return y, state
+        if self.builtin not in REDUCTIONS:
+            return self.merged(outputs, state, scope)
+        check_mergeable("gated", self.builtin, self.axis, self.paths(scope), outputs)
+        return _reduce_open(REDUCTIONS[self.builtin], opens, outputs), state
 
-    def _ways(self, scope: Scope, segment: Segment, stage: Any) -> tuple[Any, Any, str]:
+    def _branches(
+        self, scope: Scope, segment: Segment, stage: AnyStage
+    ) -> tuple[Any, Any, str]:
         """What runs if closed, what if open, and what to do if their outputs differ."""
         run = branch_of(scope, segment, stage)
         merge = self.builtin
         if merge is not None and merge in REDUCTIONS:
             reduction = REDUCTIONS[merge]
-            path = join_path(scope.path, str(segment))
+            path = join_path(scope.path, segment)
 
-            def prepared(x: PyTree, state: Any) -> Any:
+            def prepared(x: PyTree, state: MaybeState) -> Output:
                 y, state = run(x, state)
                 y = as_arrays(y)
                 check_mergeable("gated", merge, self.axis, [path], [y])
                 return jtu.tree_map(reduction.prepare, y), state
 
-            def nothing(shapes: Any, x: PyTree, state: Any) -> Any:
+            def nothing(shapes: PyTree, x: PyTree, state: MaybeState) -> Output:
                 return jtu.tree_map(reduction.absent, shapes), state
 
             return Like(nothing), prepared, ""
         if self.closed == "zeros":
 
-            def zeros(shapes: Any, x: PyTree, state: Any) -> Any:
+            def zeros(shapes: PyTree, x: PyTree, state: MaybeState) -> Output:
                 return jtu.tree_map(_zeros, shapes), state
 
             return Like(zeros), run, ""
@@ -117,7 +108,7 @@ class Gated(Container):
         return (lambda x, state: (x, state)), run, cure
 
 
-def _zeros(leaf: Any) -> Any:
+def _zeros(leaf: PyTree) -> PyTree:
     shaped = isinstance(leaf, jax.ShapeDtypeStruct)
     return jnp.zeros(leaf.shape, leaf.dtype) if shaped else leaf
 
@@ -141,10 +132,10 @@ def _reduce_open(
 
 def gated(
     *stages: StageLike | Mapping[str, StageLike],
-    gates: Sequence[StageLike] | Mapping[str, StageLike],
-    merge: str | Callable[..., Any] = "sum",
-    axis: int = -1,
-    closed: str = "input",
+    gates: Gates,
+    merge: Merge | StageLike = "sum",
+    axis: SupportsIndex = -1,
+    closed: Literal["input", "zeros"] = "input",
 ) -> Gated:
     """Applies those stages whose gate is open to the same input, and merges.
 
@@ -192,32 +183,12 @@ def gated(
     if names is not None and gate_names is not None:
         by_name = dict(zip(gate_names, gate_children, strict=True))
         gate_children = tuple(by_name[name] for name in names)
-    check_merge("gated", merge)
-    check_axis("gated", axis)
     check_choice("gated", "closed", closed, ("input", "zeros"))
-    builtin = merge if isinstance(merge, str) else None
-    if builtin == "dict" and names is None:
-        raise ValueError(
-            message(
-                "gated",
-                f'`merge="dict"`, and the {len(children)} stages have no names.',
-                "Give them in a mapping, `gated({'a': stage, ...}, gates={'a': gate, "
-                '...})`, or use `merge="tuple"`.',
-            )
-        )
-    _check_free_names(names, builtin)
-    return Gated(
-        children,
-        gate_children,
-        names,
-        None if builtin else as_stage("gated", "merge", merge),
-        builtin,
-        axis.__index__(),
-        closed,
-    )
+    read = read_merge("gated", merge, axis, names, ("gates",))
+    return Gated(children, gate_children, names, *read, closed)
 
 
-def _listed(gates: Any) -> Sequence[Any]:
+def _listed(gates: object) -> Sequence[object]:
     if isinstance(gates, Sequence) and not isinstance(gates, str):
         return gates
     raise TypeError(
@@ -230,7 +201,10 @@ def _listed(gates: Any) -> Sequence[Any]:
 
 
 def _check_one_gate_each(
-    names: Names, children: Sequence[Any], gate_names: Names, gates: Sequence[Any]
+    names: Names,
+    children: Sequence[AnyStage],
+    gate_names: Names,
+    gates: Sequence[AnyStage],
 ) -> None:
     if names is not None and gate_names is not None:
         without = [name for name in names if name not in gate_names]
@@ -260,17 +234,3 @@ def _check_one_gate_each(
                 "Give one gate per stage; `lambda x: True` is one that is always open.",
             )
         )
-
-
-def _check_free_names(names: Names, builtin: str | None) -> None:
-    taken = {"gates"} | (set() if builtin else {"merge"})
-    clash = taken & set(names or ())
-    if clash:
-        raise ValueError(
-            message(
-                "gated",
-                f"a stage has the name `{clash.pop()}`, which is that of an argument.",
-                "Rename the stage.",
-            )
-        )
-    check_draws_apart("gated", (*(names or ()), *sorted(taken)))

@@ -1,32 +1,38 @@
 """Stages as the nodes of a directed graph."""
 
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
-from typing import Any
+from collections.abc import Hashable, Mapping
+from typing import Any, SupportsIndex
 
 import equinox as eqx
 
 from .._check import check_callable
 from .._errors import message, nearest
-from .._hidden import check_nothing_hidden
-from .._stage import Scope, enter, lifted, misfit
-from .._types import PyTree, StageLike
+from .._stage import Scope, as_module, enter, misfit
+from .._stage.hidden import check_nothing_hidden
+from .._types import AnyStage, MaybeState, Output, PyTree, StageLike
 from .container import Container
-from .dag import INPUT, check_alive, check_nodes, order, read_edges, read_sink
+from .dag import (
+    INPUT,
+    GraphEdges,
+    GraphSink,
+    check_alive,
+    check_nodes,
+    order,
+    read_edges,
+    read_sink,
+)
 
 
 class Graph(Container):
     """Stages joined by edges; see `graph`."""
 
     # All in the order of execution.
-    stages: tuple[Any, ...]
+    stages: tuple[AnyStage, ...]
     names: tuple[str, ...] = eqx.field(static=True)
     predecessors: tuple[tuple[str, ...], ...] = eqx.field(static=True)
     sink: str | tuple[str, ...] = eqx.field(static=True)
     sink_keys: tuple[Hashable, ...] | None = eqx.field(static=True)
-
-    def children(self) -> Mapping[str, Any]:
-        return dict(zip(self.names, self.stages, strict=True))
 
     def settings(self) -> dict[str, Any]:
         sink = self.sink
@@ -35,9 +41,7 @@ class Graph(Container):
         edges = dict(zip(self.names, map(list, self.predecessors), strict=True))
         return {"edges": edges, "sink": sink}
 
-    def run(
-        self, x: PyTree, state: eqx.nn.State | None, scope: Scope
-    ) -> tuple[PyTree, eqx.nn.State | None]:
+    def run(self, x: PyTree, state: MaybeState, scope: Scope) -> Output:
         sinks = (self.sink,) if isinstance(self.sink, str) else self.sink
         uses = Counter(p for some in (*self.predecessors, sinks) for p in some)
         values = {INPUT: x}
@@ -58,7 +62,7 @@ class Graph(Container):
             return dict(zip(self.sink_keys, y, strict=True)), state
         return y, state
 
-    def __getitem__(self, item: Any) -> Any:
+    def __getitem__(self, item: str | SupportsIndex) -> AnyStage:
         """The node of that name."""
         if item not in self.names:  # positions have no meaning in a graph
             raise KeyError(
@@ -67,7 +71,7 @@ class Graph(Container):
         return self.stages[self.names.index(item)]
 
 
-def _check_inputs(name: str, stage: Any, predecessors: tuple[str, ...]) -> None:
+def _check_inputs(name: str, stage: StageLike, predecessors: tuple[str, ...]) -> None:
     """Raises if a node cannot be called with as many inputs as it has predecessors."""
     wrong = misfit(stage, len(predecessors))
     if wrong:
@@ -84,11 +88,7 @@ def _check_inputs(name: str, stage: Any, predecessors: tuple[str, ...]) -> None:
         )
 
 
-def graph(
-    nodes: Mapping[Any, StageLike],
-    edges: Mapping[Any, Sequence[Any]],
-    sink: str | tuple[str, ...] | Mapping[Any, str],
-) -> Graph:
+def graph(nodes: Mapping[str, StageLike], edges: GraphEdges, sink: GraphSink) -> Graph:
     """Joins stages to a directed graph without cycles.
 
     Each node is called with the outputs of its predecessors by position, in the order
@@ -131,7 +131,7 @@ def graph(
     for name, stage in nodes.items():
         check_callable("graph", f'nodes["{name}"]', stage)
         check_nothing_hidden("graph", f'nodes["{name}"]', stage)
-    stages = {name: lifted(stage) for name, stage in nodes.items()}
+    stages = {name: as_module(stage) for name, stage in nodes.items()}
     read = read_edges(tuple(stages), edges)
     sink_keys, wanted = read_sink(tuple(stages), sink)
     names = order(read)

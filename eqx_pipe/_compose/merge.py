@@ -8,7 +8,7 @@ import contextlib
 import dataclasses
 import functools as ft
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Literal, TypeAlias, get_args
 
 import jax
 import jax.numpy as jnp
@@ -16,10 +16,15 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array
 
-from .._check import check_callable, is_integer
-from .._errors import StructureError, describe_value, message, nearest
-from .._signature import why_not
-from .._tree import as_arrays, differences, is_key_array, leaf_text, leaves_with_names
+from .._errors import StructureError, bullets, message
+from .._tree import (
+    as_arrays,
+    differences,
+    is_key_array,
+    leaf_text,
+    leaves_with_names,
+    of_leaf,
+)
 from .._types import PyTree
 
 
@@ -67,46 +72,12 @@ REDUCTIONS = {
 }
 """From the name of a merge to its reduction."""
 
-MERGES = ("concat", "stack", *REDUCTIONS, "tuple", "dict")
+Merge: TypeAlias = Literal[
+    "concat", "stack", "sum", "mean", "max", "min", "prod", "tuple", "dict"
+]
 """The names of the built-in merges."""
 
-
-def check_merge(function: str, merge: Any) -> None:
-    """Raises unless `merge` is the name of a built-in merge, or a stage."""
-    if isinstance(merge, str):
-        if merge not in MERGES:
-            raise ValueError(
-                message(
-                    function,
-                    f"`merge` is {describe_value(merge)}.",
-                    f"{nearest(merge, MERGES)} Or give a callable on the tuple of "
-                    "outputs.",
-                )
-            )
-        return
-    check_callable(function, "merge", merge)
-    wrong = why_not(merge, 1)
-    if wrong:
-        raise TypeError(
-            message(
-                function,
-                f"`merge` cannot be called with one argument: {wrong}.",
-                "It gets one tuple with the outputs of all stages: `lambda outputs: "
-                "outputs[0] + outputs[1]`.",
-            )
-        )
-
-
-def check_axis(function: str, axis: Any) -> None:
-    """Raises a `TypeError` unless `axis` is an integer."""
-    if not is_integer(axis):
-        raise TypeError(
-            message(
-                function,
-                f"`axis` is {describe_value(axis)}.",
-                "Give one integer; a negative one counts from the end.",
-            )
-        )
+MERGES = get_args(Merge)
 
 
 def merge_outputs(
@@ -141,7 +112,7 @@ def merge_outputs(
 
 
 @contextlib.contextmanager
-def one_place(function: str) -> Iterator[None]:
+def on_one_device_set(function: str) -> Iterator[None]:
     """Says in words that outputs which are to become one live on different devices."""
     try:
         yield
@@ -183,13 +154,13 @@ def _check_leaves(
 ) -> None:
     """Raises unless the merge can act on each leaf by itself."""
     for name, leaf in leaves_with_names(tree):
-        place = f"{_at(name)}the output of `{path}`"
+        which = f"{of_leaf(name)}the output of `{path}`"
         wrong = not isinstance(leaf, jax.Array)  # `is_array` takes text of NumPy too
         if wrong or (merge in REDUCTIONS and is_key_array(leaf)):
             raise TypeError(
                 message(
                     function,
-                    f'{place} is {leaf_text(leaf)}, on which `merge="{merge}"` cannot '
+                    f'{which} is {leaf_text(leaf)}, on which `merge="{merge}"` cannot '
                     "act.",
                     "Keep it out of the stages: apply them to the other parts by "
                     '`eqx_pipe.at`, or use `merge="tuple"` or a callable.',
@@ -204,7 +175,7 @@ def _check_leaves(
             raise ValueError(
                 message(
                     function,
-                    f"`axis` is {axis}, and {place} is {leaf_text(leaf)}, too small "
+                    f"`axis` is {axis}, and {which} is {leaf_text(leaf)}, too small "
                     f'for `merge="{merge}"` along it.',
                     allowed,
                 )
@@ -222,19 +193,16 @@ def check_agree(
 
     Sizes along `free_axis` may differ. `cure` is a second way out, for the message.
     """
-    lines = []
-    for path, tree in zip(paths[1:], trees[1:], strict=True):
-        for line in differences(trees[0], tree, free_axis):
-            lines.append(f"\n- `{paths[0]}` and `{path}`: {line}")
+    lines = [
+        f"`{paths[0]}` and `{path}`: {line}"
+        for path, tree in zip(paths[1:], trees[1:], strict=True)
+        for line in differences(trees[0], tree, free_axis)
+    ]
     if lines:
         raise StructureError(
             message(
                 function,
-                f"outputs that are to become one disagree:{''.join(lines)}\n",
+                f"outputs that are to become one disagree:{bullets(lines)}",
                 "Make the stages' outputs agree by a stage after one of them" + cure,
             )
         )
-
-
-def _at(name: str) -> str:
-    return f"`.{name}` of " if name else ""

@@ -1,19 +1,19 @@
 """Reading stages given by position or in one mapping."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from .._check import check_draws_apart, check_name
 from .._errors import message
 from .._stage import as_stage
+from .._types import AnyStage
 
 Names = tuple[str, ...] | None
 """The names of stages; `None` where they have positions."""
 
 
 def read_stages(
-    function: str, argument: str, stages: Sequence[Any]
-) -> tuple[Names, tuple[Any, ...]]:
+    function: str, argument: str, stages: Sequence[object]
+) -> tuple[Names, tuple[AnyStage, ...]]:
     """The names, if there are any, and the children.
 
     `stages` is what a constructor got as `*stages`: stages, or one mapping of them.

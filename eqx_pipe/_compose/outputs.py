@@ -1,18 +1,14 @@
 """What every stage of a pipeline put out."""
 
-from typing import Any
-
-import equinox as eqx
-
 from .._check import check_callable, check_key
 from .._stage import Composite, Scope, check_state, copy_state
-from .._types import Key, PyTree, StageLike
+from .._types import Key, MaybeState, PyTree, StageLike
 
 
 def outputs(
     pipe: StageLike,
     x: PyTree,
-    state: eqx.nn.State | None = None,
+    state: MaybeState = None,
     *,
     key: Key | None = None,
 ) -> dict[str, PyTree]:
@@ -46,7 +42,7 @@ def outputs(
     check_callable("outputs", "pipe", pipe)
     check_key("outputs", key)
     check_state("outputs", pipe, state)
-    record: dict[str, Any] = {}
+    record: dict[str, PyTree] = {}
     if isinstance(pipe, Composite):
         pipe.run(x, copy_state(state), Scope(key, record=record))
     return record

@@ -1,60 +1,42 @@
 """Several stages on the same input."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import SupportsIndex
 
 import equinox as eqx
 
-from .._check import check_draws_apart
-from .._errors import message
-from .._stage import Scope, as_stage, enter
-from .._tree import join_path
-from .._types import PyTree, StageLike
-from .container import Container
-from .merge import check_axis, check_merge, merge_outputs, one_place
+from .._stage import Scope, enter
+from .._types import AnyStage, MaybeState, Output, PyTree, StageLike
+from .merge import Merge
+from .merging import Merging, read_merge
 from .named import Names, read_stages
 
 
-class Parallel(Container):
+class Parallel(Merging):
     """Stages side by side; see `parallel`."""
 
-    stages: tuple[Any, ...]
+    stages: tuple[AnyStage, ...]
     names: Names = eqx.field(static=True)
-    merge: Any  # the stage, where a callable was given
+    merge: AnyStage | None
     builtin: str | None = eqx.field(static=True)
     axis: int = eqx.field(static=True)
 
-    def children(self) -> Mapping[str, Any]:
-        branches = dict(zip(map(str, self.segments), self.stages, strict=True))
-        return branches if self.builtin else {**branches, "merge": self.merge}
+    def children(self) -> Mapping[str, AnyStage]:
+        merge = {} if self.builtin else {"merge": self.merge}
+        return {**super().children(), **merge}
 
-    def settings(self) -> dict[str, Any]:
-        if self.builtin in ("concat", "stack"):
-            return {"merge": self.builtin, "axis": self.axis}
-        return {"merge": self.builtin} if self.builtin else {}
-
-    def run(
-        self, x: PyTree, state: eqx.nn.State | None, scope: Scope
-    ) -> tuple[PyTree, eqx.nn.State | None]:
+    def run(self, x: PyTree, state: MaybeState, scope: Scope) -> Output:
         outputs = []
         for segment, stage in zip(self.segments, self.stages, strict=True):
             y, state = enter(scope, segment, stage, x, state=state)
             outputs.append(y)
-        if self.builtin is None:
-            return enter(scope, "merge", self.merge, tuple(outputs), state=state)
-        names = [str(segment) for segment in self.segments]
-        paths = [join_path(scope.path, name) for name in names]
-        with one_place("parallel"):
-            y = merge_outputs(
-                "parallel", self.builtin, self.axis, names, paths, outputs
-            )
-        return y, state
+        return self.merged(outputs, state, scope)
 
 
 def parallel(
     *stages: StageLike | Mapping[str, StageLike],
-    merge: str | StageLike = "concat",
-    axis: int = -1,
+    merge: Merge | StageLike = "concat",
+    axis: SupportsIndex = -1,
 ) -> Parallel:
     """Applies all stages to the same input and merges their outputs.
 
@@ -102,33 +84,5 @@ def parallel(
         >>> {k: v.item() for k, v in pipe(jnp.arange(3)).items()}, len(pipe)
         ({'low': 0, 'high': 2}, 2)
     """
-    check_axis("parallel", axis)
-    check_merge("parallel", merge)
     names, children = read_stages("parallel", "stages", stages)
-    builtin = merge if isinstance(merge, str) else None
-    if builtin == "dict" and names is None:
-        raise ValueError(
-            message(
-                "parallel",
-                f'`merge="dict"`, and the {len(children)} stages have no names.',
-                "Give them in one mapping from names to stages, or use "
-                '`merge="tuple"`.',
-            )
-        )
-    if builtin is None and "merge" in (names or ()):
-        raise ValueError(
-            message(
-                "parallel",
-                "a stage has the name `merge`, which is that of the callable `merge`.",
-                "Rename the stage.",
-            )
-        )
-    if builtin is None:
-        check_draws_apart("parallel", (*(names or ()), "merge"))
-    return Parallel(
-        children,
-        names,
-        None if builtin else as_stage("parallel", "merge", merge),
-        builtin,
-        axis.__index__(),
-    )
+    return Parallel(children, names, *read_merge("parallel", merge, axis, names))

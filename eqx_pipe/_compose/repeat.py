@@ -13,11 +13,11 @@ import jax.tree_util as jtu
 import numpy as np
 
 from .._check import check_int, check_key
-from .._errors import StructureError, describe_value, message
-from .._hidden import check_nothing_traced
+from .._errors import StructureError, bullets, describe_value, message
 from .._stage import Scope, as_stage, enter
+from .._stage.hidden import check_nothing_traced
 from .._tree import as_arrays, differences
-from .._types import Key, PyTree
+from .._types import AnyStage, Key, MaybeState, Output, PyTree, StageLike
 from .alike import same_draws
 from .container import Container
 
@@ -25,7 +25,7 @@ from .container import Container
 class Repeat(Container):
     """Stages of equal structure under one scan; see `repeat`."""
 
-    stages: Any
+    stages: AnyStage
     size: int = eqx.field(static=True)
 
     @property
@@ -33,16 +33,14 @@ class Repeat(Container):
         """The stages have positions only."""
         return None
 
-    def children(self) -> Mapping[str, Any]:
+    def children(self) -> Mapping[str, AnyStage]:
         """The stages stacked into one: every array has a leading axis of `size`."""
         return {"0": self.stages}
 
     def settings(self) -> dict[str, Any]:
         return {"n": self.size}
 
-    def run(
-        self, x: PyTree, state: eqx.nn.State | None, scope: Scope
-    ) -> tuple[PyTree, eqx.nn.State | None]:
+    def run(self, x: PyTree, state: MaybeState, scope: Scope) -> Output:
         if self.size == 0:
             return x, state
         stacked, rest = eqx.partition(self.stages, eqx.is_array)
@@ -59,7 +57,7 @@ class Repeat(Container):
             # All stages are traced as the first, so the first is named in errors.
             y, part_state = enter(silent, 0, stage, given, state=part_state, index=i)
             y = as_arrays(y)
-            _check_same(scope, given, y)
+            check_same("repeat", scope, given, y)
             return eqx.filter(y, eqx.is_array), part_state
 
         carry, states = jax.lax.scan(body, carry, (stacked, states, index), self.size)
@@ -70,7 +68,7 @@ class Repeat(Container):
     def __len__(self) -> int:
         return self.size
 
-    def pick(self, position: int) -> Any:
+    def pick(self, position: int) -> AnyStage:
         """The stage made for that position, its arrays unstacked.
 
         If it is stateful, its state is that slice of `state.substate(pipe)`.
@@ -91,28 +89,29 @@ class Repeat(Container):
         )
 
 
-def _is_wrapped(leaf: Any) -> bool:
+def _is_wrapped(leaf: object) -> bool:
     """Whether `equinox.tree_at` asks, which hands out wrappers in place of leaves."""
     return type(leaf).__name__ == "_LeafWrapper"
 
 
-def _check_same(scope: Scope, given: PyTree, y: PyTree) -> None:
+def check_same(function: str, scope: Scope, given: PyTree, y: PyTree) -> None:
+    """Raises unless a stage returned what it takes; else no loop can run it."""
     lines = differences(given, y)
     if lines:
-        place = f" at `{scope.path}`" if scope.path else ""
-        listed = "".join(f"\n- {line}" for line in lines)
         raise StructureError(
             message(
-                "repeat",
-                f"the stage{place} gives something else than it takes; first what it "
-                f"takes, then what it gives:{listed}\n",
+                function,
+                f"the stage{scope.where} gives something else than it takes; first "
+                f"what it takes, then what it gives:{bullets(lines)}",
                 "Each stage is fed by the one before, so return the structure, shapes "
                 "and dtypes of the input; for stages that differ use `chain`.",
             )
         )
 
 
-def repeat(make_stage: Callable[[Key], Any], n: SupportsIndex, *, key: Key) -> Repeat:
+def repeat(
+    make_stage: Callable[..., StageLike], n: SupportsIndex, *, key: Key
+) -> Repeat:
     """Applies `n` stages of equal structure one after the other.
 
     Stage `i` is `make_stage(fold_in(key, i))`. The function is traced once, under
@@ -208,7 +207,7 @@ def repeat(make_stage: Callable[[Key], Any], n: SupportsIndex, *, key: Key) -> R
     return Repeat(stages, size)
 
 
-def _takes_keyword(make_stage: Any) -> bool:
+def _takes_keyword(make_stage: Callable[..., StageLike]) -> bool:
     """Whether the maker takes its key as a keyword; raises if it takes no key."""
     layer = isinstance(make_stage, eqx.Module) and not hasattr(
         make_stage,

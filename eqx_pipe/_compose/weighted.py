@@ -1,13 +1,13 @@
 """A weighted sum of what several stages make of the same input."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypeAlias, cast
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
-from jaxtyping import Array, Float
+from jaxtyping import Array, ArrayLike, Float
 
 from .._check import check_choice
 from .._errors import StructureError, describe_value, message
@@ -18,11 +18,12 @@ from .._tree import (
     join_path,
     leaf_text,
     leaves_with_names,
+    of_leaf,
     tree_text,
 )
-from .._types import PyTree, StageLike
+from .._types import AnyStage, MaybeState, Output, PyTree, StageLike
 from .container import Container
-from .merge import REDUCTIONS, check_agree, one_place
+from .merge import REDUCTIONS, check_agree, on_one_device_set
 
 _NORMALIZE = {
     "none": lambda weights: weights,
@@ -30,11 +31,14 @@ _NORMALIZE = {
     "softmax": jax.nn.softmax,
 }
 
+Weights: TypeAlias = ArrayLike | Sequence[ArrayLike] | StageLike
+"""One number per stage, `Float[Array, " stages"]`, or a stage that computes them."""
+
 
 class Weighted(Container):
     """A weighted sum of stages; see `weighted`."""
 
-    stages: tuple[Any, ...]
+    stages: tuple[AnyStage, ...]
     weights: Float[Array, " stages"] | StageLike
     gated: bool = eqx.field(static=True)
     normalize: str = eqx.field(static=True)
@@ -44,17 +48,15 @@ class Weighted(Container):
         """The stages have positions only."""
         return None
 
-    def children(self) -> Mapping[str, Any]:
-        branches = {str(i): stage for i, stage in enumerate(self.stages)}
-        return {"weights": self.weights, **branches} if self.gated else branches
+    def children(self) -> Mapping[str, AnyStage]:
+        gate = {"weights": cast(AnyStage, self.weights)} if self.gated else {}
+        return {**gate, **super().children()}
 
     def settings(self) -> dict[str, Any]:
         return {"normalize": self.normalize}
 
-    def run(
-        self, x: PyTree, state: eqx.nn.State | None, scope: Scope
-    ) -> tuple[PyTree, eqx.nn.State | None]:
-        weights = self.weights
+    def run(self, x: PyTree, state: MaybeState, scope: Scope) -> Output:
+        weights: PyTree = self.weights
         if self.gated:
             weights, state = enter(scope, "weights", weights, x, state=state)
         weights = _NORMALIZE[self.normalize](self._checked(weights, scope))
@@ -68,11 +70,11 @@ class Weighted(Container):
             term = jtu.tree_map(
                 lambda leaf, w=weights[i]: w.astype(leaf.dtype) * leaf, y
             )
-            with one_place("weighted"):
+            with on_one_device_set("weighted"):
                 total = term if total is None else jtu.tree_map(jnp.add, total, term)
         return total, state
 
-    def _checked(self, weights: Any, scope: Scope) -> Float[Array, " stages"]:
+    def _checked(self, weights: PyTree, scope: Scope) -> Float[Array, " stages"]:
         weights = as_arrays(weights)
         if not isinstance(weights, jax.Array) or weights.shape != (len(self.stages),):
             raise StructureError(
@@ -91,21 +93,16 @@ def _as_inexact(path: str, y: PyTree) -> PyTree:
     """`y` with integers and bools as floats; raises for what cannot be weighted."""
     for name, leaf in leaves_with_names(y):
         if not isinstance(leaf, jax.Array) or is_key_array(leaf):
-            place = f"`.{name}` of " if name else ""
             raise TypeError(
                 message(
                     "weighted",
-                    f"{place}the output of `{path}` is {leaf_text(leaf)}, which has no "
-                    "weighted sum.",
+                    f"{of_leaf(name)}the output of `{path}` is {leaf_text(leaf)}, "
+                    "which has no weighted sum.",
                     "Apply `weighted` to the other parts only, by `eqx_pipe.at`.",
                 )
             )
     mean = REDUCTIONS["mean"]
     return jtu.tree_map(mean.prepare, y)
-
-
-def _scale(weight: Float[Array, ""], y: PyTree) -> PyTree:
-    return jtu.tree_map(lambda leaf: weight.astype(leaf.dtype) * leaf, y)
 
 
 def _as_weights(weights: Array) -> Array:
@@ -125,8 +122,8 @@ def _as_weights(weights: Array) -> Array:
 
 def weighted(
     *stages: StageLike,
-    weights: Any = None,  # `Float[Array, " stages"]`, numbers, or a stage
-    normalize: str = "none",
+    weights: Weights | None = None,
+    normalize: Literal["none", "sum", "softmax"] = "none",
 ) -> Weighted:
     r"""Adds up what several stages make of the same input.
 
@@ -185,7 +182,7 @@ def weighted(
     return Weighted(children, _read_weights(weights, len(stages)), False, normalize)
 
 
-def _read_weights(weights: Any, num_stages: int) -> Float[Array, " stages"]:
+def _read_weights(weights: object, num_stages: int) -> Float[Array, " stages"]:
     try:
         leaf = jnp.asarray(weights)
     except (TypeError, ValueError):

@@ -15,9 +15,8 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, UInt32
 
 from .._errors import StructureError, message
-from .._scope import fold
 from .._sharding.mesh import constrain_to, mesh_like, num_shards, with_types
-from .._stage import Identity, Scope, enter
+from .._stage import Identity, Scope, enter, fold
 from .._tree import as_arrays, leaf_text, leaves_with_names
 from .._types import Key, PyTree
 

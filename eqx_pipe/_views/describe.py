@@ -18,8 +18,8 @@ from .._check import check_callable
 from .._compose.compiled import Compiled
 from .._compose.frozen import Frozen
 from .._compose.repeat import Repeat
-from .._hidden import constants
 from .._stage import Composite, Lift, is_stateful
+from .._stage.hidden import constants
 from .._tree import leaf_text, leaves_with_names, path_name
 from .._types import PyTree, StageLike
 

@@ -12,7 +12,7 @@ from .._compose.compiled import Compiled
 from .._compose.dag import INPUT
 from .._compose.graph import Graph
 from .._errors import message
-from .._stage import Composite, Scope, enter, is_stateful, lifted
+from .._stage import Composite, Scope, as_module, enter, is_stateful
 from .._tree import as_arrays
 from .._types import PyTree, StageLike
 from .describe import as_json, children_of, function_name, is_function, kind_of
@@ -180,7 +180,7 @@ def draw(
             n3 -->|"float32[]"| n4
     """
     check_callable("draw", "pipe", pipe)
-    values = {} if x is None else _values(lifted(pipe), x, state)
+    values = {} if x is None else _values(as_module(pipe), x, state)
     sketch = Sketch(values)
     start = Wire(sketch.box("input", [], "([])"), "" if x is None else shapes_text(x))
     wire = _stage(sketch, "", "", pipe, [start])

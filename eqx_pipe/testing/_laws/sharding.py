@@ -13,7 +13,7 @@ from jax.sharding import PartitionSpec as P
 
 from ..._check import check_callable
 from ..._errors import describe_value, message
-from ..._stage import lifted
+from ..._stage import as_module
 from ..._types import PyTree
 from .compare import Finding, Tolerance, compare, raised
 from .report import check
@@ -116,6 +116,6 @@ def check_sharding(
         )
     if unsharded is not None:
         check_callable(function, "unsharded", unsharded)
-        unsharded = lifted(unsharded)
+        unsharded = as_module(unsharded)
     options = {"mesh": mesh, "unsharded": unsharded}
     check("sharding", law, RULE, stage, x, state, key, rtol, atol, **options)

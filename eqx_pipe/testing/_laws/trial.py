@@ -15,10 +15,10 @@ from ..._check import check_callable, check_key
 from ..._errors import MissingKeyError
 from ..._stage import (
     Scope,
+    as_module,
     call,
     check_state,
     copy_state,
-    lifted,
     wants_key,
 )
 from ..._tree import is_key_array
@@ -102,7 +102,7 @@ def trial_of(function: str, stage: Any, x: PyTree, state: Any, key: Any) -> Tria
     """
     __tracebackhide__ = True
     check_callable(function, "stage", stage)
-    child = lifted(stage)
+    child = as_module(stage)
     check_key(function, key)
     check_state(function, child, state)
     trial = Trial(child, x, state, key, held(child))

@@ -10,7 +10,7 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 
-from ._closure import cells
+from .._closure import cells
 
 
 def parameters(fn: Any) -> Mapping[str, inspect.Parameter]:

@@ -2,12 +2,13 @@
 
 import dataclasses
 import zlib
-from typing import Any
 
 import jax.random as jr
 import numpy as np
+from jaxtyping import Array, Int
 
-from ._types import Key, PyTree, Segment
+from .._tree import join_path
+from .._types import Key, PyTree, Segment
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,22 +24,26 @@ class Scope:
     path: str = ""
     record: dict[str, PyTree] | None = None
 
-    def child(self, segment: Segment, index: Any = None) -> "Scope":
+    def child(self, segment: Segment, index: Int[Array, ""] | None = None) -> "Scope":
         """The scope of the child named, or positioned at, `segment`.
 
         `index` is folded into the key instead of `segment` where one traced call
         stands for many (`repeat`, `batched`).
         """
-        path = f"{self.path}.{segment}" if self.path else str(segment)
         key = fold(self.key, segment if index is None else index)
-        return Scope(key, path, self.record)
+        return Scope(key, join_path(self.path, segment), self.record)
+
+    @property
+    def where(self) -> str:
+        """ " at `path`" for a message, or nothing at the root."""
+        return f" at `{self.path}`" if self.path else ""
 
     def silent(self) -> "Scope":
         """The same scope without a record."""
         return dataclasses.replace(self, record=None)
 
 
-def fold(key: Key | None, segment: Any) -> Key | None:
+def fold(key: Key | None, segment: Segment | Int[Array, ""]) -> Key | None:
     """The key of a child: `fold_in` of its position, or of its name's CRC-32."""
     if key is None:
         return None

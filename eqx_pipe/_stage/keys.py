@@ -6,8 +6,8 @@ from typing import Any
 
 import equinox as eqx
 
-from ._signature import parameters
-from ._types import Key
+from .._types import Key
+from .signature import parameters
 
 
 def key_of(stage: Any, key: Key | None) -> dict[str, Key | None]:
@@ -29,7 +29,7 @@ def takes_key(stage: Any) -> bool:
 
 def _key_parameter(stage: Any) -> inspect.Parameter | None:
     """The parameter of a module that takes `key=`: of that name, or its `**kwargs`."""
-    found = _of_type(type(stage))
+    found = of_type(type(stage))
     if found is None or found.kind is not found.VAR_KEYWORD:
         return found
     if isinstance(stage, eqx.Partial):
@@ -50,7 +50,8 @@ def _key_parameter(stage: Any) -> inspect.Parameter | None:
 
 
 @ft.cache
-def _of_type(cls: type) -> inspect.Parameter | None:
+def of_type(cls: type) -> inspect.Parameter | None:
+    """That of all instances of a class, or the `**kwargs` by which they may have it."""
     known = parameters(cls.__call__)
     wraps = [p for p in known.values() if p.kind is p.VAR_KEYWORD]
     return known.get("key", wraps[0] if wraps else None)
@@ -62,18 +63,6 @@ def _of_callee(bound: Any, callee: Any) -> inspect.Parameter | None:
         return _key_parameter(callee)
     named = dict(list(parameters(bound).items())[1:])  # the first is the input
     return named.get("key")
-
-
-def say_if_no_key(stage: Any, keyword: dict[str, Any], error: Exception) -> None:
-    """A note on `error` if `**kwargs` led to a function that takes no key."""
-    refused = "unexpected keyword argument 'key'" in str(error)
-    parameter = _of_type(type(stage))
-    if keyword and refused and parameter and parameter.kind is parameter.VAR_KEYWORD:
-        name = type(stage).__name__
-        error.add_note(
-            f"`{name}` takes `**kwargs`, so it is given the key that every layer gets. "
-            "If it has no use for one, say so by `__call__(self, x, *, key=None)`."
-        )
 
 
 def key_argument(fn: Any, key: Key | None) -> dict[str, Any]:

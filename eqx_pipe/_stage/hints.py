@@ -7,8 +7,8 @@ import equinox as eqx
 import jax.tree_util as jtu
 from equinox import nn
 
-from ._errors import message, nearest
-from ._tree import leaf_text
+from .._errors import message, nearest
+from .._tree import leaf_text
 
 _UNBOUND = re.compile(r"unbound axis name: (.+?)(?:\. |\.?$)", re.MULTILINE)
 _BATCH = "put the stage into `eqx_pipe.batched(...)`, or call `jax.vmap(pipe)(batch)`."

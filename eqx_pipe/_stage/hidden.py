@@ -9,7 +9,7 @@ import jax.tree_util as jtu
 import numpy as np
 from jax.core import Tracer
 
-from ._closure import (
+from .._closure import (
     JITTED,
     Fixed,
     Held,
@@ -19,8 +19,8 @@ from ._closure import (
     named_leaves_of,
     opaque_leaves,
 )
-from ._errors import message
-from ._tree import leaf_text, leaves_with_names
+from .._errors import message
+from .._tree import leaf_text, leaves_with_names
 
 
 def check_nothing_hidden(function: str, argument: str, stage: Any) -> None:

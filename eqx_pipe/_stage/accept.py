@@ -1,0 +1,84 @@
+"""What is accepted where a stage is, and how functions become modules."""
+
+from typing import cast
+
+import equinox as eqx
+
+from .._check import check_callable
+from .._errors import message
+from .._types import AnyStage, StageLike
+from .base import Lift, is_stateful
+from .composite import Composite
+from .diagnose import say_if_not_layer
+from .hidden import check_nothing_hidden
+from .keys import takes_key
+from .signature import why_not
+
+
+def lift(fn: StageLike) -> AnyStage:
+    """Makes a plain function a stage.
+
+    The key is passed on only to a function that has a parameter named `key`, after its
+    inputs; not if a `functools.partial` has given one already, and `None` not in place
+    of a default. Plain functions are accepted wherever a stage is, so this is needed
+    only to call one by itself with the convention of a layer.
+
+    **Arguments:**
+
+    - `fn`: any callable.
+
+    **Returns:** a stage that calls `fn`; `fn` itself if it is a layer already.
+
+    **Raises:** `TypeError` if `fn` cannot be called, or is a class.
+
+    !!! example
+
+        >>> import eqx_pipe as ep, jax.numpy as jnp, jax.random as jr
+        >>> ep.lift(jnp.negative)(1.0, key=jr.key(0)).item()
+        -1.0
+    """
+    check_callable("lift", "fn", fn)
+    check_nothing_hidden("lift", "fn", fn)
+    is_layer = is_stateful(fn) or isinstance(fn, eqx.Module) and takes_key(fn)
+    return cast(AnyStage, fn if is_layer else Lift(cast(StageLike, fn)))
+
+
+def as_stage(function: str, argument: str, value: object) -> AnyStage:
+    """`value` as a child that gets one input: modules stay, functions are lifted.
+
+    `function` and `argument` say where the value came from, for the error message.
+    """
+    check_callable(function, argument, value)
+    check_nothing_hidden(function, argument, value)
+    value = cast(StageLike, value)
+    wrong = misfit(value, 1)
+    if wrong:
+        single = "a Module" if isinstance(value, eqx.Module) else "a function"
+        error = TypeError(
+            message(
+                function,
+                f"`{argument}` is given one input, and {wrong}.",
+                "A stage takes one input, and perhaps `key=`. Make one of several "
+                f"inputs a node of `eqx_pipe.graph`, or call it in {single} of one "
+                "input, which may be a tuple.",
+            )
+        )
+        say_if_not_layer(value, error)
+        raise error
+    return as_module(value)
+
+
+def as_module(value: StageLike) -> AnyStage:
+    """Modules as they are, and functions as modules."""
+    return cast(AnyStage, value if isinstance(value, eqx.Module) else Lift(value))
+
+
+def misfit(stage: StageLike, num_inputs: int) -> str | None:
+    """Why a stage cannot be called with so many inputs; `None` if it can be."""
+    if not isinstance(stage, eqx.Module):
+        return why_not(stage, num_inputs)
+    if isinstance(stage, Composite):
+        return None if num_inputs == 1 else "a pipeline takes one"
+    if isinstance(stage, Lift):
+        return why_not(stage.fn, num_inputs)
+    return why_not(stage, num_inputs + is_stateful(stage))
