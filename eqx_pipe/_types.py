@@ -22,10 +22,12 @@ if TYPE_CHECKING:
     # every stage. This takes a parameter, as at run time, and admits everything.
     PyTree = TypeAliasType("PyTree", Any, type_params=(TypeVar("T", default=Any),))
 
-    class AnyStage(Any):
-        """A stage inside of another: it can be called, and has fields of its own."""
+    class AnyStage(eqx.Module):
+        """A stage inside of another: it can be called, and has what its class has."""
 
         def __call__(self, *args: PyTree, key: "Key | None" = None) -> PyTree: ...
+        def __getattr__(self, name: str) -> Any: ...
+        def __getitem__(self, item: Any) -> Any: ...
 else:
     from jax import Device as Device
     from jax.tree_util import PyTreeDef as PyTreeDef

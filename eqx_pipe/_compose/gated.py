@@ -39,8 +39,7 @@ class Gated(Merging):
 
     def children(self) -> Mapping[str, AnyStage]:
         gates = zip((f"gates.{s}" for s in self.segments), self.gates, strict=True)
-        merge = {} if self.builtin else {"merge": self.merge}
-        return {**super().children(), **dict(gates), **merge}
+        return {**super().children(), **dict(gates), **self._merge_child()}
 
     def settings(self) -> dict[str, Any]:
         closed = {} if self.builtin in REDUCTIONS else {"closed": self.closed}

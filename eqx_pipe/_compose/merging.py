@@ -32,6 +32,9 @@ class Merging(Container):
         builtin: eqx.AbstractVar[str | None]
         axis: eqx.AbstractVar[int]
 
+    def _merge_child(self) -> dict[str, AnyStage]:
+        return {} if self.builtin else {"merge": cast(AnyStage, self.merge)}
+
     def settings(self) -> dict[str, Any]:
         settings = {"merge": self.builtin} if self.builtin else {}
         along = self.builtin in ("concat", "stack")
@@ -46,7 +49,7 @@ class Merging(Container):
     ) -> Output:
         """One output from those of the stages."""
         if self.builtin is None:
-            merge = cast(AnyStage, self.merge)
+            merge = self._merge_child()["merge"]
             return enter(scope, "merge", merge, tuple(outputs), state=state)
         function, names = self._function, list(map(str, self.segments))
         with on_one_device_set(function):
@@ -107,8 +110,7 @@ def _read_builtin(function: str, merge: str, names: Names) -> str:
             message(
                 function,
                 '`merge="dict"`, and the stages have no names.',
-                "Give the stages in one mapping from names to stages, or use "
-                '`merge="tuple"`.',
+                'Give them in a mapping from names to stages, or use `merge="tuple"`.',
             )
         )
     return merge

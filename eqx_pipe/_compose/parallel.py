@@ -22,8 +22,7 @@ class Parallel(Merging):
     axis: int = eqx.field(static=True)
 
     def children(self) -> Mapping[str, AnyStage]:
-        merge = {} if self.builtin else {"merge": self.merge}
-        return {**super().children(), **merge}
+        return {**super().children(), **self._merge_child()}
 
     def run(self, x: PyTree, state: MaybeState, scope: Scope) -> Output:
         outputs = []
