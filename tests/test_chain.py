@@ -113,7 +113,7 @@ def test_a_missing_key_is_located_at_every_nesting():
         pipe(x, key=jr.key(0))
 
 
-def test_length_iteration_indexing_and_slices(unchecked):
+def test_length_iteration_indexing_and_slices():
     pipe = ep.chain(a=jnp.sin, b=jnp.cos, c=jnp.tanh)
     assert len(pipe) == 3 and len(list(pipe)) == 3
     assert pipe["b"] is pipe[1] is list(pipe)[1]

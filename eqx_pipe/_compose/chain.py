@@ -24,12 +24,15 @@ class Chain(Container):
         return x, state
 
     @overload
-    def __getitem__(self, item: slice) -> "Chain": ...
+    def __getitem__(self, item: str) -> AnyStage: ...
 
     @overload
-    def __getitem__(self, item: str | SupportsIndex) -> AnyStage: ...
+    def __getitem__(self, item: SupportsIndex) -> AnyStage: ...
 
-    def __getitem__(self, item: str | SupportsIndex | slice) -> PyTree:
+    @overload
+    def __getitem__(self, item: slice) -> "Chain": ...
+
+    def __getitem__(self, item: PyTree) -> PyTree:
         """The stage at a position or of a name; for a slice, the chain of those."""
         if isinstance(item, slice):
             names = None if self.names is None else self.names[item]

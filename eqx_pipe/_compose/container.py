@@ -1,7 +1,7 @@
 """What composites of several stages have in common with a list or a dict."""
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, ClassVar, SupportsIndex
+from typing import TYPE_CHECKING, ClassVar, SupportsIndex, overload
 
 import equinox as eqx
 
@@ -66,7 +66,13 @@ class Container(Composite):
             for stage in self
         )
 
-    def __getitem__(self, item: str | SupportsIndex) -> AnyStage:
+    @overload
+    def __getitem__(self, item: str) -> AnyStage: ...
+
+    @overload
+    def __getitem__(self, item: SupportsIndex) -> AnyStage: ...
+
+    def __getitem__(self, item: PyTree) -> AnyStage:
         """The stage at a position or of a name."""
         if isinstance(item, str):
             position = self._position(item)
@@ -97,7 +103,7 @@ class Container(Composite):
         known = tuple(map(str, self.segments))
         return known.index(name) if name in known else None
 
-    def _known(self, item: str | SupportsIndex) -> str:
+    def _known(self, item: object) -> str:
         """Which stages there are, for a message on an item that is not among them."""
         if not len(self):
             return "There are none."

@@ -207,7 +207,7 @@ def repeat(
     return Repeat(stages, size)
 
 
-def _takes_keyword(make_stage: Callable[..., StageLike]) -> bool:
+def _takes_keyword(make_stage: Any) -> bool:
     """Whether the maker takes its key as a keyword; raises if it takes no key."""
     layer = isinstance(make_stage, eqx.Module) and not hasattr(
         make_stage,

@@ -6,16 +6,16 @@ import equinox as eqx
 from jax.sharding import Mesh
 
 from .._stage import Composite
-from .._types import StageLike
+from .._types import AnyStage
 
 
 class OnMesh(Composite):
     """A stage and the mesh it runs on; how it runs there is left to `run`."""
 
-    stage: StageLike
+    stage: AnyStage
     mesh: Mesh = eqx.field(static=True)
 
-    def children(self) -> Mapping[str, StageLike]:
+    def children(self) -> Mapping[str, AnyStage]:
         return {"stage": self.stage}
 
     def settings(self) -> dict[str, dict[str, int]]:

@@ -8,7 +8,7 @@ from jax.sharding import AxisType, Mesh
 
 from .._errors import message
 from .._stage import Scope, as_stage, enter
-from .._types import PyTree, PyTreeDef, StageLike
+from .._types import AnyStage, PyTree, PyTreeDef, StageLike
 from .base import OnMesh
 from .mesh import check_context, check_mesh, is_staged, with_types
 from .place import shard, shard_as
@@ -75,7 +75,7 @@ def _program(dynamic: PyTree, rest: _Static) -> tuple[PyTree, _Static]:
     return dynamic, _Static.of(static)
 
 
-def _on_mesh(stage: StageLike, mesh: Mesh) -> StageLike:
+def _on_mesh(stage: AnyStage, mesh: Mesh) -> AnyStage:
     """The stage with its arrays on the mesh; those that are there stay as they are."""
     devices = set(mesh.devices.flat)
 
