@@ -27,7 +27,7 @@ from ._stage import lift as lift
 __version__ = _version("eqx_pipe")
 
 
-def _offer_to_hypothesis(module: _typing.Any) -> None:
+def _offer_to_hypothesis(module: object) -> None:
     """If hypothesis is loaded, it learns of the public types; see its entry point."""
     known = _sys.modules.get("_eqx_pipe_hypothesis")
     if known is not None:
@@ -40,7 +40,7 @@ if _typing.TYPE_CHECKING:
     from ._later import *  # noqa: F403
 else:
 
-    def __getattr__(name: str) -> _typing.Any:
+    def __getattr__(name: str) -> object:
         """Sweeps, sharding and pictures: loaded together when first asked for."""
         if not name.startswith("_"):
             from . import _later

@@ -43,48 +43,33 @@ def keywords(function: str, **words: str) -> Callable[[_Fn], _Fn]:
     return decorate
 
 
-def check_callable(function: str, argument: str, value: Any) -> None:
+def check_callable(function: str, argument: str, value: object) -> None:
     """Raises a `TypeError` unless `value` can be called as a stage."""
+    kind = type(value).__name__
     if inspect.isclass(value):
-        raise TypeError(
-            message(
-                function,
-                f"`{argument}` is the class `{value.__name__}`, not a stage.",
-                f"Make an instance of it first: `{value.__name__}(...)`.",
-            )
-        )
-    if isinstance(value, list | tuple):
-        raise TypeError(
-            message(
-                function,
-                f"`{argument}` is a {type(value).__name__} of {len(value)} things, not "
-                "a stage.",
-                f"If these are the stages, unpack them: `{function}(*stages)`.",
-            )
-        )
-    if isinstance(value, Mapping):
+        wrong = f"is the class `{value.__name__}`, not a stage."
+        cure = f"Make an instance of it first: `{value.__name__}(...)`."
+    elif isinstance(value, list | tuple):
+        wrong = f"is a {kind} of {len(value)} things, not a stage."
+        cure = f"If these are the stages, unpack them: `{function}(*stages)`."
+    elif isinstance(value, Mapping):
         unpack = "(**stages)" if function == "chain" else "(*stages.values())"
-        raise TypeError(
-            message(
-                function,
-                f"`{argument}` is a {type(value).__name__} with the keys "
-                f"{list(value)}, not a stage.",
-                f"If these are the stages, unpack them: `{function}{unpack}`.",
-            )
+        wrong = f"is a {kind} with the keys {list(value)}, not a stage."
+        cure = f"If these are the stages, unpack them: `{function}{unpack}`."
+    elif not callable(value):
+        wrong = f"is {describe_value(value)}, which cannot be called."
+        cure = (
+            "A stage is a callable `stage(x, *, key=None)`: an `equinox.nn` layer, "
+            "another pipeline, or a plain function."
         )
-    if not callable(value):
-        raise TypeError(
-            message(
-                function,
-                f"`{argument}` is {describe_value(value)}, which cannot be called.",
-                "A stage is a callable `stage(x, *, key=None)`: an `equinox.nn` layer, "
-                "another pipeline, or a plain function.",
-            )
-        )
-    _check_plain(function, argument, value)
+    else:
+        return _check_gives_output(function, argument, value)
+    raise TypeError(message(function, f"`{argument}` {wrong}", cure))
 
 
-def _check_plain(function: str, argument: str, value: Any) -> None:
+def _check_gives_output(
+    function: str, argument: str, value: Callable[..., Any]
+) -> None:
     """Raises a `TypeError` if calling `value` gives no output but a promise of one."""
     for fn in (_unwrapped(value), _unwrapped(type(value).__call__)):
         if inspect.iscoroutinefunction(fn) or inspect.isasyncgenfunction(fn):
@@ -147,22 +132,12 @@ def check_draws_apart(function: str, names: Iterable[str]) -> None:
 
 def check_int(function: str, argument: str, value: Any, minimum: int) -> None:
     """Raises unless `value` is an integer of at least `minimum`."""
+    cure = f"Give an integer of at least {minimum}."
     if not is_integer(value):
-        raise TypeError(
-            message(
-                function,
-                f"`{argument}` is {describe_value(value)}.",
-                f"Give an integer of at least {minimum}.",
-            )
-        )
+        wrong = f"`{argument}` is {describe_value(value)}."
+        raise TypeError(message(function, wrong, cure))
     if operator.index(value) < minimum:
-        raise ValueError(
-            message(
-                function,
-                f"`{argument}` is {value}.",
-                f"Give an integer of at least {minimum}.",
-            )
-        )
+        raise ValueError(message(function, f"`{argument}` is {value}.", cure))
 
 
 def is_integer(value: Any) -> bool:
