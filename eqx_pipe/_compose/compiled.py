@@ -9,6 +9,7 @@ import jax.tree_util as jtu
 import numpy as np
 from jax.core import Tracer
 
+from .._cache import WeakCache
 from .._check import check_callable, check_key
 from .._errors import StructureError, bullets, message
 from .._stage import Composite, Scope, as_stage, call, check_state, is_stateful
@@ -51,21 +52,28 @@ class Program:
 
         A transformation rebuilds a pipeline round the same arrays.
         """
-        if pipe is self.pipe:
+        if pipe is self.pipe or _REBUILT.get(pipe) is self:
             return True
         leaves, structure = jtu.tree_flatten(pipe)
         ours, our_structure = jtu.tree_flatten(self.pipe)
-        return (
+        same = (
             len(leaves) == len(ours)
             and all(a is b for a, b in zip(leaves, ours, strict=True))
             and structure == our_structure
         )
+        if same:
+            _REBUILT.put(pipe, self)
+        return same
 
     def __deepcopy__(self, memo: object) -> "Program":
         return self
 
     def __reduce__(self) -> tuple[type, tuple[None, None, None]]:
         return Program, (None, None, None)
+
+
+# Pipelines that a transformation rebuilt round the arrays of a program.
+_REBUILT: WeakCache[Program] = WeakCache()
 
 
 class Compiled(Composite):
@@ -89,7 +97,9 @@ class Compiled(Composite):
             fields = _fields_of(self, "__dict__")
             program = fields["program"]
             # `jax.jit` would take a tracer too, but that is for the plain pipeline.
-            if fields["pipe"] is program.pipe and type(x) is program.array_type:
+            pipe = fields["pipe"]
+            ours = pipe is program.pipe or _REBUILT.get(pipe) is program
+            if ours and type(x) is program.array_type:
                 try:
                     return program.run(x)
                 except Exception as error:
