@@ -84,6 +84,7 @@ def test_it_works_under_vmap_and_on_a_traced_space():
     np.testing.assert_allclose(got[2], 2 * np.tile([1, 2, 3], 5))
 
 
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
     ("make", "error", "says"),
     [

@@ -1,16 +1,19 @@
 """All cores of a CPU: a JAX device for each, and a hint for those who use one."""
 
+import operator
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import SupportsIndex
 
 import jax
+from jax.sharding import Mesh
 
 from .._check import check_int
 from .._errors import log_once, message
+from .._types import Device
 
 
-def use_cpu_devices(n: Any = None) -> None:
+def use_cpu_devices(n: SupportsIndex | None = None) -> None:
     """Gives JAX a CPU device for every core, so that sweeps use all of them.
 
     JAX has one CPU device unless it is told otherwise, and a sweep on it leaves most of
@@ -34,7 +37,7 @@ def use_cpu_devices(n: Any = None) -> None:
     if n is None:
         n = num_cores()
     check_int("use_cpu_devices", "n", n, 1)
-    n = int(n)
+    n = operator.index(n)
     try:
         # Not asked before whether JAX has started, since that would start it.
         jax.config.update("jax_num_cpu_devices", n)
@@ -60,7 +63,7 @@ def num_cores() -> int:
     return os.cpu_count() or 1
 
 
-def say_if_cores_idle(devices: Sequence[Any], mesh: Any) -> None:
+def say_if_cores_idle(devices: Sequence[Device], mesh: Mesh | None) -> None:
     """Says once per process that a sweep uses one core where there are more.
 
     Who gives a mesh, or has several processes, has chosen.

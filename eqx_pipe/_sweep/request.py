@@ -13,8 +13,8 @@ from jaxtyping import Array, ArrayLike
 
 from .._check import check_choice, check_int, check_key
 from .._errors import describe_value, message, nearest
-from .._reduce.many import Many, as_many
-from .._spaces.space import Space, as_space
+from .._reduce.many import Many, ReduceLike, as_many
+from .._spaces.space import Space, SpaceLike, as_space
 from .._store.folder import as_path
 from .._store.store import check_zarr
 from .._types import Device, Key, PyTree
@@ -56,7 +56,7 @@ class Request:
     mesh: Mesh | None
     devices: tuple[Device, ...]
     order_by: Costs | None
-    reduce: PyTree
+    reduce: ReduceLike | None
     reducers: Many | None
     store: Path | None
     part: tuple[int, int] | None
@@ -78,13 +78,13 @@ class Request:
 
 def checked(
     fn: Callable[..., PyTree],
-    space: PyTree,
+    space: SpaceLike,
     *,
     key: Key | None,
     batch_size: BatchSize,
     mesh: Mesh | None,
     order_by: Costs | None,
-    reduce: PyTree,
+    reduce: ReduceLike | None,
     store: object,
     part: Part | None,
     executor: Executor | None,

@@ -8,6 +8,8 @@ from typing import Literal
 from jax.sharding import Mesh
 
 from .._check import keywords
+from .._reduce.many import ReduceLike
+from .._spaces.space import SpaceLike
 from .._types import Key, PyTree
 from . import words
 from .cores import say_if_cores_idle
@@ -26,13 +28,13 @@ from .tracing.context import no_mesh
 @keywords("sweep", **words.SWEEP)
 def sweep(
     fn: Callable[..., PyTree],
-    space: PyTree,
+    space: SpaceLike,
     *,
     key: Key | None = None,
     batch_size: BatchSize = "auto",
     mesh: Mesh | None = None,
     order_by: Costs | None = None,
-    reduce: PyTree = None,
+    reduce: ReduceLike | None = None,
     store: str | os.PathLike[str] | None = None,
     part: Part | None = None,
     executor: Executor | None = None,

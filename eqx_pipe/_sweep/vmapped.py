@@ -1,7 +1,8 @@
 """`vmap_space`: a function at every point of a space, as a pure function."""
 
+import operator
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, SupportsIndex
 
 import equinox as eqx
 import jax
@@ -17,8 +18,8 @@ from .._errors import message
 from .._jaxprs.jaxpr import as_function
 from .._spaces.index import advance, advance_by, digits_of, strides
 from .._spaces.keys import point_key
-from .._spaces.space import Space, as_space
-from .._types import Key, PyTree
+from .._spaces.space import Space, SpaceLike, as_space
+from .._types import Device, Key, PyTree
 from . import words
 from .compute.batching import even_out
 from .compute.kernel import POINTS
@@ -31,12 +32,12 @@ from .tracing.concrete import explain
 
 @keywords("vmap_space", **words.VMAP_SPACE)
 def vmap_space(
-    fn: Any,
-    space: Any,
+    fn: Callable[..., PyTree],
+    space: SpaceLike,
     *,
-    key: Any = None,
-    batch_size: Any = None,
-    mesh: Any = None,
+    key: Key | None = None,
+    batch_size: SupportsIndex | None = None,
+    mesh: Mesh | None = None,
 ) -> PyTree:
     """Computes a function at every point of a space, under `jit`, `grad` and `vmap`.
 
@@ -108,13 +109,14 @@ def _part(
     key: Key | None,
     part: Part,
     index: np.ndarray,
-    batch_size: Any,
-    devices: tuple[Any, ...],
-    mesh: Any,
+    batch_size: SupportsIndex | None,
+    devices: tuple[Device, ...],
+    mesh: Mesh | None,
 ) -> PyTree:
     """The values at the points of a part, in the order of `index`."""
     size, count = len(index), max(1, len(devices))
-    batch = even_out(min(int(batch_size or size), size), size, count)
+    asked = size if batch_size is None else operator.index(batch_size)
+    batch = even_out(min(asked, size), size, count)
     blocks = _index_blocks(index, batch, count)
     if mesh is None:
         values = _batches(_lane(fn, space, key, part.plain), blocks)
