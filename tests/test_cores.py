@@ -96,6 +96,7 @@ ep.sweep(lambda x: x, ep.Linspace(0, 1, 3))
     assert run(code) == ("", "")
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_a_wrong_number_of_devices():
     with pytest.raises(ValueError, match="`n` is 0.*at least 1"):
         ep.use_cpu_devices(0)
