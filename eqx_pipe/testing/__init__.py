@@ -7,7 +7,6 @@ hypothesis: `pip install 'eqx_pipe[testing]'`.
 import typing as _typing
 
 from ._laws.axis import check_axis as check_axis
-from ._laws.axis import check_space as check_space
 from ._laws.grad import check_grad as check_grad
 from ._laws.jit import check_jit as check_jit
 from ._laws.key import check_key as check_key
@@ -17,6 +16,7 @@ from ._laws.pure import check_pure as check_pure
 from ._laws.reducer import check_reducer as check_reducer
 from ._laws.serialise import check_serialise as check_serialise
 from ._laws.sharding import check_sharding as check_sharding
+from ._laws.space import check_space as check_space
 from ._laws.stage import check_stage as check_stage
 from ._laws.struct import check_struct as check_struct
 from ._laws.sweep import check_sweep as check_sweep

@@ -5,25 +5,29 @@ import dataclasses
 import functools as ft
 import inspect
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import beartype
 import hypothesis as hp
+import hypothesis.strategies as st
 import jax.tree_util as jtu
 from hypothesis.errors import InvalidArgument
 from jaxtyping import PyTree, TypeCheckError, jaxtyped
 
 from ..._errors import describe_value, nearest
 from ..._tree import tree_text
-from .._strategies.validate import check_strategy, composite, invalid
+from .._strategies.arrays import Numbers
+from .._strategies.validate import Draw, check_strategy, composite, invalid
 from .dims import Binding, attempts, parse
 from .dtypes import bind_dtype, is_array_annotation
 from .values import value_for
 
 
 @composite
-def from_jaxtyping(draw: Any, annotation: Any, *, elements: Any = None) -> Any:
+def from_jaxtyping(
+    draw: Draw, annotation: object, *, elements: Numbers | None = None
+) -> Any:
     """A value that satisfies an annotation.
 
     All of jaxtyping's language is understood: dtypes and groups of them; axes that are
@@ -58,7 +62,13 @@ def from_jaxtyping(draw: Any, annotation: Any, *, elements: Any = None) -> Any:
 
 
 @composite
-def arguments(draw: Any, fn: Any, *, elements: Any = None, **overrides: Any) -> Any:
+def arguments(
+    draw: Draw,
+    fn: Callable[..., Any],
+    *,
+    elements: Numbers | None = None,
+    **overrides: st.SearchStrategy,
+) -> dict[str, Any]:
     """Keyword arguments that satisfy a function's annotations, as a dict.
 
     A name stands for the same size, shape or structure in all of them. An argument with
@@ -117,7 +127,9 @@ def arguments(draw: Any, fn: Any, *, elements: Any = None, **overrides: Any) -> 
     return attempts(draw, around, make)
 
 
-def annotations_of(function: str, fn: Any, overrides: Mapping[str, Any]) -> dict:
+def annotations_of(
+    function: str, fn: Callable[..., Any], overrides: Mapping[str, object]
+) -> dict[str, Any]:
     """The annotation of each argument that needs a value."""
     if not callable(fn) or isinstance(fn, str):
         wrong = f"`fn` is {describe_value(fn)}, which cannot be called."
@@ -165,7 +177,7 @@ def _text(annotation: Any) -> str:
     return own + "".join(_text(part) for part in inner if part is not annotation)
 
 
-def _bind(binding: Binding, annotation: Any, value: Any, place: str) -> None:
+def _bind(binding: Binding, annotation: Any, value: PyTree, place: str) -> None:
     """Binds names to what a given value has."""
     if is_array_annotation(annotation) and hasattr(value, "shape"):
         binding.match(parse(annotation.dim_str), tuple(value.shape), place)
@@ -192,7 +204,23 @@ def _bind_fields(binding: Binding, module: Any) -> None:
             _bind(binding, hints.get(field.name), value, f"`self.{field.name}`")
 
 
-def given_typed(fn: Any = None, *, elements: Any = None, **overrides: Any) -> Any:
+@typing.overload
+def given_typed(
+    fn: Callable[..., Any],
+    *,
+    elements: Numbers | None = None,
+    **overrides: st.SearchStrategy,
+) -> Callable[[], None]: ...
+@typing.overload
+def given_typed(
+    fn: None = None, *, elements: Numbers | None = None, **overrides: st.SearchStrategy
+) -> Callable[[Callable[..., Any]], Callable[[], None]]: ...
+def given_typed(
+    fn: Callable[..., Any] | None = None,
+    *,
+    elements: Numbers | None = None,
+    **overrides: st.SearchStrategy,
+) -> Callable[..., Any]:
     """Makes an annotated function a property test: a decorator.
 
     The test calls `fn` with `arguments(fn)` and checks that what it returns satisfies
@@ -239,7 +267,7 @@ def given_typed(fn: Any = None, *, elements: Any = None, **overrides: Any) -> An
     return test
 
 
-def _checking(fn: Any) -> Any:
+def _checking(fn: Callable[..., Any]) -> Callable[[dict[str, Any]], None]:
     """`fn` on a dict of arguments, with a check of what it returns."""
     signature = inspect.signature(fn, eval_str=True)
     returned = signature.return_annotation

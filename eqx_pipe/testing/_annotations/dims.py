@@ -1,14 +1,18 @@
 """The axes of a jaxtyping shape string, and the sizes that their names stand for."""
 
 import dataclasses
+import types
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import hypothesis.strategies as st
 
-from .._strategies.validate import invalid
+from .._strategies.validate import Draw, invalid
 
 _POOLS = ((1, 2, 3), (1, 2, 3), (2, 3, 4, 5), (1, 3, 5, 8), (4, 6, 8, 12), (8, 12, 16))
+
+
+T = TypeVar("T")
 
 
 class Unmet(Exception):
@@ -62,7 +66,7 @@ class Binding:
     counts how often drawing was begun again with other sizes.
     """
 
-    def __init__(self, draw: Any, attempt: int, values: dict[str, Any]):
+    def __init__(self, draw: Draw, attempt: int, values: dict[str, Any]):
         self.draw, self.values = draw, values
         self.sizes: dict[Any, int] = {}
         self.shapes: dict[Any, tuple[int, ...]] = {}
@@ -178,12 +182,12 @@ class Binding:
         )
 
 
-def _names_in(code: Any) -> tuple[str, ...]:
+def _names_in(code: types.CodeType) -> tuple[str, ...]:
     known = __builtins__ if isinstance(__builtins__, dict) else vars(__builtins__)
     return tuple(name for name in code.co_names if name not in known)
 
 
-def attempts(draw: Any, values: dict[str, Any], make: Callable[[Binding], Any]) -> Any:
+def attempts(draw: Draw, values: dict[str, Any], make: Callable[[Binding], T]) -> T:
     """What `make` gives, with sizes drawn until every axis can be computed."""
     reason = None
     for attempt in range(4 * len(_POOLS)):

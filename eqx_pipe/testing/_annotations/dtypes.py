@@ -6,8 +6,9 @@ from typing import Any
 import hypothesis.strategies as st
 import jax
 import numpy as np
+from jax.typing import DTypeLike
 
-from .._strategies.arrays import arrays
+from .._strategies.arrays import Numbers, arrays
 from .._strategies.validate import invalid
 from .dims import Binding, parse
 
@@ -18,7 +19,7 @@ _MORE += ("float8_e4m3fnuz", "float8_e5m2fnuz", "float4_e2m1fn")
 _WIDE = ("float64", "int64", "uint64", "complex128")
 
 
-def array_for(annotation: Any, binding: Binding, elements: Any) -> Any:
+def array_for(annotation: Any, binding: Binding, elements: Numbers | None) -> Any:
     """An array that satisfies an annotation such as `Float[Array, "n"]`."""
     kind = annotation.array_type
     dtype = _dtype_for(annotation, binding)
@@ -59,7 +60,7 @@ def _group(annotation: Any) -> tuple[str, bool]:
     return str(annotation.dtypes), _is_numpy(annotation.array_type)
 
 
-def bind_dtype(annotation: Any, binding: Binding, dtype: Any) -> None:
+def bind_dtype(annotation: Any, binding: Binding, dtype: DTypeLike) -> None:
     """Makes other arrays of an annotation's dtypes have that of a given one."""
     name = "prng_key" if jax.numpy.issubdtype(dtype, jax.dtypes.prng_key) else dtype
     if _allows(annotation.dtypes, str(name)):
@@ -103,7 +104,7 @@ def _is_numpy(kind: Any) -> bool:
     return isinstance(kind, type) and issubclass(kind, np.ndarray)
 
 
-def scalar_of(kind: type, elements: Any) -> st.SearchStrategy:
+def scalar_of(kind: type, elements: Numbers | None) -> Numbers:
     """A Python number."""
     if kind is bool:
         return st.booleans()

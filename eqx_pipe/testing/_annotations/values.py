@@ -14,7 +14,7 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import PRNGKeyArray, PyTree
 
-from .._strategies.arrays import arrays, keys
+from .._strategies.arrays import Numbers, arrays, keys
 from .._strategies.meshes import meshes
 from .._strategies.validate import invalid
 from .dims import Binding
@@ -23,7 +23,7 @@ from .dtypes import array_for, is_array_annotation, scalar_of
 _STRUCTURES = (0, (0, 0), {"a": 0, "b": 0}, [(0,), {"c": 0}])
 
 
-def value_for(annotation: Any, binding: Binding, elements: Any) -> Any:
+def value_for(annotation: Any, binding: Binding, elements: Numbers | None) -> Any:
     """A value that satisfies an annotation, with names bound as in `binding`."""
     if is_array_annotation(annotation):
         return array_for(annotation, binding, elements)
@@ -52,7 +52,7 @@ def value_for(annotation: Any, binding: Binding, elements: Any) -> Any:
 _NOTHING: Any = object()
 
 
-def _special(annotation: Any, binding: Binding, elements: Any) -> Any:
+def _special(annotation: Any, binding: Binding, elements: Numbers | None) -> Any:
     """A value for one of Python's own forms of types."""
     origin, args = typing.get_origin(annotation), typing.get_args(annotation)
 
@@ -102,13 +102,13 @@ def _alternative(args: tuple[Any, ...], binding: Binding) -> Any:
     return binding.draw(st.sampled_from(ordered))
 
 
-def _bound_of(variable: Any) -> Any:
+def _bound_of(variable: typing.TypeVar) -> Any:
     if variable.__constraints__:
         return typing.Union[variable.__constraints__]  # noqa: UP007
     return Any if variable.__bound__ is None else variable.__bound__
 
 
-def _of_class(cls: type, binding: Binding, elements: Any) -> Any:
+def _of_class(cls: type, binding: Binding, elements: Numbers | None) -> Any:
     """An instance of a class whose fields, or whose `__init__`, are annotated."""
     if issubclass(cls, enum.Enum):
         return binding.draw(st.sampled_from(list(cls)))
@@ -164,7 +164,7 @@ def _from_type(annotation: Any, binding: Binding) -> Any:
 # Pytrees.
 
 
-def _tree_for(annotation: Any, binding: Binding, elements: Any) -> Any:
+def _tree_for(annotation: Any, binding: Binding, elements: Numbers | None) -> Any:
     leaf = getattr(annotation, "leaftype", Any)
     text = getattr(annotation, "structure", None)
     shape = _skeleton(text, binding)

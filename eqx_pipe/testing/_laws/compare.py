@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from typing import Any
+from typing import Any, TypeAlias
 
 import equinox as eqx
 import jax
@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import jax.random as jr
 import jax.tree_util as jtu
 import numpy as np
+from jax.typing import DTypeLike
 
 from ..._errors import describe_value, message
 from ..._tree import differences, is_key_array, leaves_with_names
@@ -17,6 +18,13 @@ from ..._types import PyTree
 
 _RELATIVE = {"float64": 1e-9, "complex128": 1e-9, "float32": 1e-4, "complex64": 1e-4}
 _RELATIVE |= {"float16": 1e-2, "bfloat16": 5e-2}
+
+
+AnyArray: TypeAlias = jax.Array | np.ndarray | np.generic
+"""An array, of JAX or NumPy."""
+
+Bound: TypeAlias = int | float | None
+"""How far apart numbers may be; `None` for what suits the dtype."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,10 +35,10 @@ class Tolerance:
     each, so that sums that cancel to about zero are no false alarm.
     """
 
-    rtol: float | None = None
-    atol: float | None = None
+    rtol: Bound = None
+    atol: Bound = None
 
-    def allowed(self, dtype: Any, largest: float) -> float:
+    def allowed(self, dtype: DTypeLike, largest: float) -> float:
         """The bound for an array of a dtype."""
         usual = _RELATIVE.get(str(dtype), 0.25 if _is_inexact(dtype) else 0.0)
         rtol = usual if self.rtol is None else self.rtol
@@ -38,7 +46,7 @@ class Tolerance:
         return atol + rtol * largest
 
 
-def tolerance_of(function: str, rtol: Any, atol: Any) -> Tolerance:
+def tolerance_of(function: str, rtol: Bound, atol: Bound) -> Tolerance:
     """`rtol` and `atol`, after a check."""
     for name, value in (("rtol", rtol), ("atol", atol)):
         number = isinstance(value, int | float) and not isinstance(value, bool)
@@ -58,7 +66,7 @@ def tolerance_of(function: str, rtol: Any, atol: Any) -> Tolerance:
 class Finding:
     """How a law is broken: at which leaf, in which way, in words.
 
-    `kind` tells apart ways of breaking one law, so that a smaller input is taken only
+    `kind` distinguishes ways of breaking one law, so that a smaller input is taken only
     if it breaks the law in the same way.
     """
 
@@ -68,29 +76,36 @@ class Finding:
 
 
 def compare(
-    got: PyTree, wanted: PyTree, tolerance: Tolerance, ways: tuple[str, str]
+    got: PyTree, wanted: PyTree, tolerance: Tolerance, labels: tuple[str, str]
 ) -> Finding | None:
     """The first leaf at which two pytrees differ; `None` if they agree.
 
-    `ways` say how each was computed, for the message.
+    `labels` say how each was computed, for the message.
     """
-    lines = differences(_forms(got), _forms(wanted))
-    if lines:
-        leaf = lines[0].partition("`.")[2].partition("`")[0] if "`." in lines[0] else ""
-        return Finding(
-            "form", leaf, f"{'; '.join(lines)} ({ways[0]} against {ways[1]})"
-        )
+    found = same_forms(got, wanted, labels)
+    if found:
+        return found
     pairs = zip(leaves_with_names(got), jtu.tree_leaves(wanted), strict=True)
     for (name, a), b in pairs:
-        what = _gap(a, b, tolerance, ways) if _is_array(a) else None
+        what = _gap(a, b, tolerance, labels) if _is_array(a) else None
         if what:
             return Finding("value", name, what)
     return None
 
 
-def same_bits(got: PyTree, wanted: PyTree, ways: tuple[str, str]) -> Finding | None:
+def same_forms(got: PyTree, wanted: PyTree, labels: tuple[str, str]) -> Finding | None:
+    """The same of structures, shapes and dtypes alone."""
+    lines = differences(_forms(got), _forms(wanted))
+    if not lines:
+        return None
+    leaf = lines[0].partition("`.")[2].partition("`")[0]
+    what = f"{'; '.join(lines)} ({labels[0]} against {labels[1]})"
+    return Finding("form", leaf, what)
+
+
+def same_bits(got: PyTree, wanted: PyTree, labels: tuple[str, str]) -> Finding | None:
     """The same, with no tolerance at all."""
-    return compare(got, wanted, Tolerance(0.0, 0.0), ways)
+    return compare(got, wanted, Tolerance(0.0, 0.0), labels)
 
 
 def raised(error: BaseException, how: str) -> Finding:
@@ -100,10 +115,10 @@ def raised(error: BaseException, how: str) -> Finding:
     return Finding("raises", "", f"{how} raises {type(error).__name__}: {text}")
 
 
-def as_numpy(leaf: Any) -> np.ndarray:
-    """Numbers in NumPy, wide enough to be subtracted; keys as their raw data."""
+def as_numpy(leaf: AnyArray) -> np.ndarray:
+    """Numbers in NumPy, wide enough to be subtracted; keys as their bits."""
     if is_key_array(leaf):
-        return np.asarray(jr.key_data(leaf))
+        return np.asarray(jr.key_data(jnp.asarray(leaf)))
     array = np.asarray(leaf)
     if not _is_inexact(leaf.dtype):
         return array
@@ -122,7 +137,9 @@ def _forms(tree: PyTree) -> PyTree:
     return jtu.tree_map(form, tree)
 
 
-def _gap(a: Any, b: Any, tolerance: Tolerance, ways: tuple[str, str]) -> str | None:
+def _gap(
+    a: AnyArray, b: AnyArray, tolerance: Tolerance, labels: tuple[str, str]
+) -> str | None:
     left, right = as_numpy(a), as_numpy(b)
     if left.dtype.kind not in "fc":
         apart = (left != right).astype(float)
@@ -141,7 +158,7 @@ def _gap(a: Any, b: Any, tolerance: Tolerance, ways: tuple[str, str]) -> str | N
         return None
     place = np.unravel_index(int(np.argmax(apart)), apart.shape)
     at = f"most at [{', '.join(map(str, place))}]: " if apart.ndim else ""
-    numbers = f"{at}{left[place]:.6g} {ways[0]}, {right[place]:.6g} {ways[1]}"
+    numbers = f"{at}{left[place]:.6g} {labels[0]}, {right[place]:.6g} {labels[1]}"
     if left.dtype.kind in "fc" and np.isfinite(apart[place]):
         numbers += f"; {apart[place]:.3g} apart, {allowed:.2g} allowed"
     count = (
@@ -154,5 +171,5 @@ def _is_array(leaf: Any) -> bool:
     return eqx.is_array(leaf) or isinstance(leaf, np.ndarray | np.generic)
 
 
-def _is_inexact(dtype: Any) -> bool:
+def _is_inexact(dtype: DTypeLike) -> bool:
     return jnp.issubdtype(dtype, jnp.inexact)

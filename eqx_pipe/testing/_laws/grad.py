@@ -2,39 +2,42 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
+from equinox.nn import State
+from jax.typing import DTypeLike
 
 from ..._errors import describe_value, message
 from ..._tree import leaves_with_names
-from ..._types import PyTree
-from .compare import Finding, Tolerance, as_numpy, raised
+from ..._types import Key, PyTree, StageLike
+from .compare import AnyArray, Bound, Finding, Tolerance, as_numpy, raised
+from .law import Law
 from .report import check
 from .trial import Trial, evaluate
 
-RULE = "gradients are finite where the output is, and forward and reverse mode agree."
+Arrays: TypeAlias = list[AnyArray]
 
 
-def law(trial: Trial, tolerance: Tolerance, numerical: bool = False) -> Finding | None:
+def find(trial: Trial, tolerance: Tolerance, numerical: bool = False) -> Finding | None:
     """What `check_grad` finds."""
     problem = _problem(trial)
     if problem is None:
         return None
     outputs = [v for _, v in _inexact(trial.plain)]
     finite = all(np.isfinite(as_numpy(v)).all() for v in outputs)
-    forward, why_not_forward = _try(lambda: _forward(problem))
-    backward, why_not_backward = _try(lambda: _backward(problem))
+    forward, _ = _try(problem.forward)
+    backward, why_not = _try(problem.backward)
     if forward is None and backward is None:
-        assert why_not_backward is not None
-        return raised(why_not_backward, "reverse mode (as does forward mode)")
+        assert why_not is not None
+        return raised(why_not, "reverse mode (as does forward mode)")
     found = None
     if forward is not None:
-        found = _not_finite_forward(problem, outputs, forward)
+        found = _not_finite_forward(problem, outputs, forward, backward)
     if not found and backward is not None and finite:
         found = _not_finite_backward(problem, backward)
     if found or not finite:
@@ -59,17 +62,28 @@ class _Problem:
 
     rest: tuple[Any, ...]
     names: list[str]
-    inputs: list[Any]
+    inputs: Arrays
     out_names: list[str]
-    tangents: list[Any]
-    cotangents: list[Any]
+    tangents: Arrays
+    cotangents: Arrays
 
-    def fn(self, inputs: list[Any]) -> list[Any]:
-        """The inexact outputs."""
-        return _call(inputs, self.rest)
+    def forward(self) -> Arrays:
+        """Tangents of the outputs."""
+        return _jvp(self.inputs, self.tangents, self.rest)
+
+    def backward(self) -> Arrays:
+        """Cotangents of the inputs."""
+        return _vjp(self.inputs, self.cotangents, self.rest)
+
+    def along(self, i: int) -> "_Problem":
+        """The problem along the direction of one input alone."""
+        zeros = [jnp.zeros_like(t) for t in self.tangents]
+        tangents = [*zeros[:i], self.tangents[i], *zeros[i + 1 :]]
+        return dataclasses.replace(self, tangents=tangents)
 
 
-def _call(inputs: list[Any], rest: tuple[Any, ...]) -> list[Any]:
+def _call(inputs: Arrays, rest: tuple[Any, ...]) -> Arrays:
+    """The inexact outputs."""
     structure, fixed, state, key = rest
     both = eqx.combine(jtu.tree_unflatten(structure, inputs), fixed)
     return [v for _, v in _inexact(evaluate(both["stage"], both["x"], state, key))]
@@ -79,12 +93,12 @@ def _call(inputs: list[Any], rest: tuple[Any, ...]) -> list[Any]:
 
 
 @eqx.filter_jit
-def _jvp(inputs: list[Any], tangents: list[Any], rest: tuple[Any, ...]) -> list[Any]:
+def _jvp(inputs: Arrays, tangents: Arrays, rest: tuple[Any, ...]) -> Arrays:
     return jax.jvp(lambda v: _call(v, rest), (inputs,), (tangents,))[1]
 
 
 @eqx.filter_jit
-def _vjp(inputs: list[Any], cotangents: list[Any], rest: tuple[Any, ...]) -> list[Any]:
+def _vjp(inputs: Arrays, cotangents: Arrays, rest: tuple[Any, ...]) -> Arrays:
     return jax.vjp(lambda v: _call(v, rest), inputs)[1](cotangents)[0]
 
 
@@ -106,26 +120,20 @@ def _problem(trial: Trial) -> _Problem | None:
     )
 
 
-def _inexact(tree: PyTree) -> list[tuple[str, Any]]:
+def _inexact(tree: PyTree) -> list[tuple[str, AnyArray]]:
     return [(n, v) for n, v in leaves_with_names(tree) if eqx.is_inexact_array(v)]
 
 
-def _direction(rng: np.random.Generator, leaf: Any) -> Any:
+def _direction(rng: np.random.Generator, leaf: AnyArray) -> AnyArray:
     drawn = rng.normal(size=leaf.shape)
     if jnp.issubdtype(leaf.dtype, jnp.complexfloating):
         drawn = drawn + 1j * rng.normal(size=leaf.shape)
     return jnp.asarray(drawn).astype(leaf.dtype)
 
 
-def _forward(problem: _Problem) -> list[Any]:
-    return _jvp(problem.inputs, problem.tangents, problem.rest)
-
-
-def _backward(problem: _Problem) -> list[Any]:
-    return _vjp(problem.inputs, problem.cotangents, problem.rest)
-
-
-def _try(run: Callable[[], list[Any]]) -> tuple[list[Any] | None, Exception | None]:
+def _try(
+    run: Callable[[], Arrays],
+) -> tuple[Arrays | None, Exception | None]:
     """A mode's result, or why the stage does not have it."""
     try:
         return run(), None
@@ -134,26 +142,23 @@ def _try(run: Callable[[], list[Any]]) -> tuple[list[Any] | None, Exception | No
 
 
 def _not_finite_forward(
-    problem: _Problem, outputs: list[Any], tangents: list[Any]
+    problem: _Problem,
+    outputs: Arrays,
+    tangents: Arrays,
+    grads: Arrays | None,
 ) -> Finding | None:
     for name, y, t in zip(problem.out_names, outputs, tangents, strict=True):
         wrong = np.isfinite(as_numpy(y)) & ~np.isfinite(as_numpy(t))
         if wrong.any():
             count = f"{int(wrong.sum())} of {wrong.size} elements"
             what = f"{count} are finite and have derivatives that are not (forward)"
-            blame = _blame(problem)
-            return Finding("finite", blame or name, what)
+            # Reverse mode, where there is one, tells the input that is to blame.
+            found = None if grads is None else _not_finite_backward(problem, grads)
+            return Finding("finite", found.leaf if found else name, what)
     return None
 
 
-def _blame(problem: _Problem) -> str:
-    """The input with a gradient that is not finite, if reverse mode tells."""
-    backward, _ = _try(lambda: _backward(problem))
-    found = None if backward is None else _not_finite_backward(problem, backward)
-    return found.leaf if found else ""
-
-
-def _not_finite_backward(problem: _Problem, grads: list[Any]) -> Finding | None:
+def _not_finite_backward(problem: _Problem, grads: Arrays) -> Finding | None:
     for name, grad in zip(problem.names, grads, strict=True):
         wrong = ~np.isfinite(as_numpy(grad))
         if wrong.any():
@@ -165,42 +170,40 @@ def _not_finite_backward(problem: _Problem, grads: list[Any]) -> Finding | None:
 
 
 def _disagree(
-    problem: _Problem, forward: list[Any], backward: list[Any], tolerance: Tolerance
+    problem: _Problem,
+    forward: Arrays,
+    backward: Arrays,
+    tolerance: Tolerance,
 ) -> Finding | None:
-    left, left_size = _dot(problem.cotangents, forward)
-    right, right_size = _dot(backward, problem.tangents)
-    dtype = max((v.dtype for v in problem.inputs), key=lambda d: _coarse(d))
-    allowed = 10 * tolerance.allowed(dtype, max(left_size, right_size))
+    left, right, allowed = _modes(problem, forward, backward, tolerance)
     if abs(left - right) <= allowed:
         return None
     what = (
         f"a directional derivative is {left:.6g} in forward mode, {right:.6g} in "
         f"reverse mode; {abs(left - right):.3g} apart, {allowed:.2g} allowed"
     )
-    return Finding("modes", _worst(problem, backward, tolerance), what)
-
-
-def _worst(problem: _Problem, backward: list[Any], tolerance: Tolerance) -> str:
-    """The input along which alone the modes disagree."""
     for i, name in enumerate(problem.names):
-        alone = _along(problem, i)
-        left, left_size = _dot(problem.cotangents, _forward(alone))
-        right, right_size = _dot(backward, alone.tangents)
-        size = max(left_size, right_size)
-        if abs(left - right) > 10 * tolerance.allowed(problem.inputs[i].dtype, size):
-            return name
-    return ""
+        alone = problem.along(i)
+        left, right, allowed = _modes(alone, alone.forward(), backward, tolerance)
+        if abs(left - right) > allowed:
+            return Finding("modes", name, what)
+    return Finding("modes", "", what)
 
 
-def _along(problem: _Problem, i: int) -> _Problem:
-    """The problem along the direction of one input alone."""
-    tangents = [
-        t if j == i else jnp.zeros_like(t) for j, t in enumerate(problem.tangents)
-    ]
-    return dataclasses.replace(problem, tangents=tangents)
+def _modes(
+    problem: _Problem,
+    forward: Arrays,
+    backward: Arrays,
+    tolerance: Tolerance,
+) -> tuple[float, float, float]:
+    """A directional derivative by each mode, and how far apart these may be."""
+    left, left_size = _dot(problem.cotangents, forward)
+    right, right_size = _dot(backward, problem.tangents)
+    size = max(left_size, right_size)
+    return left, right, 10 * tolerance.allowed(_coarsest(problem.inputs), size)
 
 
-def _dot(a: list[Any], b: list[Any]) -> tuple[float, float]:
+def _dot(a: Arrays, b: Arrays) -> tuple[float, float]:
     """The real inner product, and the sum of its terms' sizes."""
     terms = [
         np.ravel(np.real(as_numpy(u) * as_numpy(v))) for u, v in zip(a, b, strict=True)
@@ -210,7 +213,7 @@ def _dot(a: list[Any], b: list[Any]) -> tuple[float, float]:
 
 
 def _unlike_differences(
-    problem: _Problem, forward: list[Any], tolerance: Tolerance
+    problem: _Problem, forward: Arrays, tolerance: Tolerance
 ) -> Finding | None:
     """Whether the derivative along a direction is unlike a central difference."""
     step, differences, scales = _differences(problem)
@@ -225,11 +228,11 @@ def _unlike_differences(
 
 
 def _unlike_differences_backward(
-    problem: _Problem, backward: list[Any], tolerance: Tolerance
+    problem: _Problem, backward: Arrays, tolerance: Tolerance
 ) -> Finding | None:
     """The same by reverse mode, for each input by itself."""
     for i, name in enumerate(problem.names):
-        alone = _along(problem, i)
+        alone = problem.along(i)
         step, differences, scales = _differences(alone)
         left, left_size = _dot(problem.cotangents, differences)
         right, right_size = _dot(backward, alone.tangents)
@@ -245,18 +248,20 @@ def _unlike_differences_backward(
     return None
 
 
-def _differences(problem: _Problem) -> tuple[float, list[np.ndarray], list[float]]:
+def _differences(problem: _Problem) -> tuple[float, Arrays, list[float]]:
     """A step, the outputs' central differences by it, and how large the outputs are."""
-    dtype = max((v.dtype for v in problem.inputs), key=lambda d: _coarse(d))
-    step = float(jnp.finfo(dtype).eps) ** (1 / 3)
+    step = float(jnp.finfo(_coarsest(problem.inputs)).eps) ** (1 / 3)
 
-    def moved(sign: float) -> list[Any]:
+    def moved(sign: float) -> Arrays:
         return [
-            (as_numpy(v) + sign * step * as_numpy(t)).astype(v.dtype)
+            jnp.asarray((as_numpy(v) + sign * step * as_numpy(t)).astype(v.dtype))
             for v, t in zip(problem.inputs, problem.tangents, strict=True)
         ]
 
-    ends = [problem.fn([jnp.asarray(v) for v in moved(sign)]) for sign in (1.0, -1.0)]
+    ends = [
+        _call([jnp.asarray(v) for v in moved(sign)], problem.rest)
+        for sign in (1.0, -1.0)
+    ]
     high, low = ([as_numpy(v) for v in end] for end in ends)
     differences = [(h - v) / (2 * step) for h, v in zip(high, low, strict=True)]
     return step, differences, [float(np.max(np.abs(h), initial=1.0)) for h in high]
@@ -267,7 +272,9 @@ def _usual(step: float, size: float) -> float:
     return 20 * step * min(1.0, 10 * step) * size
 
 
-def _allowed(tolerance: Tolerance, dtype: Any, size: float, usual: float) -> float:
+def _allowed(
+    tolerance: Tolerance, dtype: DTypeLike, size: float, usual: float
+) -> float:
     """The caller's bound if there is one, else the usual."""
     given = tolerance.rtol is not None or tolerance.atol is not None
     return tolerance.allowed(dtype, size) if given else usual
@@ -281,19 +288,26 @@ def _unlike(name: str, apart: float, step: float, allowed: float) -> Finding:
     return Finding("numerical", name, what)
 
 
-def _coarse(dtype: Any) -> float:
-    return float(jnp.finfo(dtype).eps)
+def _coarsest(arrays: Arrays) -> np.dtype:
+    return max((v.dtype for v in arrays), key=lambda dtype: float(jnp.finfo(dtype).eps))
+
+
+LAW = Law(
+    "grad",
+    "gradients are finite where the output is, and forward and reverse mode agree.",
+    find,
+)
 
 
 def check_grad(
-    stage: Any,
+    stage: StageLike,
     x: PyTree,
-    state: Any = None,
+    state: State | None = None,
     *,
-    key: Any = None,
-    rtol: Any = None,
-    atol: Any = None,
-    numerical: Any = False,
+    key: Key | None = None,
+    rtol: Bound = None,
+    atol: Bound = None,
+    numerical: bool = False,
 ) -> None:
     """Checks the derivatives of a stage by its input and its parameters.
 
@@ -326,4 +340,4 @@ def check_grad(
                 "Give True or False.",
             )
         )
-    check("grad", law, RULE, stage, x, state, key, rtol, atol, numerical=numerical)
+    check(LAW, stage, x, state, key, rtol, atol, numerical=numerical)

@@ -1,22 +1,19 @@
 """The law that compiling changes nothing."""
 
-from typing import Any
-
 import equinox as eqx
+from equinox.nn import State
 
-from ..._types import PyTree
-from .compare import Finding, Tolerance, compare, raised
+from ..._types import Key, PyTree, StageLike
+from .compare import Bound, Finding, Tolerance, compare, raised
+from .law import Law
 from .report import check
 from .trial import Trial, evaluate
-
-RULE = "under `equinox.filter_jit` a stage gives what a plain call gives."
-
 
 # One for all calls, so that a stage compiles once and not for each input.
 COMPILED = eqx.filter_jit(evaluate)
 
 
-def law(trial: Trial, tolerance: Tolerance) -> Finding | None:
+def find(trial: Trial, tolerance: Tolerance) -> Finding | None:
     """What `check_jit` finds."""
     plain = trial.plain
     try:
@@ -26,14 +23,19 @@ def law(trial: Trial, tolerance: Tolerance) -> Finding | None:
     return compare(jitted, plain, tolerance, ("under jit", "plain"))
 
 
+LAW = Law(
+    "jit", "under `equinox.filter_jit` a stage gives what a plain call gives.", find
+)
+
+
 def check_jit(
-    stage: Any,
+    stage: StageLike,
     x: PyTree,
-    state: Any = None,
+    state: State | None = None,
     *,
-    key: Any = None,
-    rtol: Any = None,
-    atol: Any = None,
+    key: Key | None = None,
+    rtol: Bound = None,
+    atol: Bound = None,
 ) -> None:
     """Checks that a stage gives the same under `equinox.filter_jit`.
 
@@ -50,4 +52,4 @@ def check_jit(
         AssertionError: `eqx_pipe.testing.check_jit`: the law `jit` is broken: ...
     """
     __tracebackhide__ = True
-    check("jit", law, RULE, stage, x, state, key, rtol, atol)
+    check(LAW, stage, x, state, key, rtol, atol)

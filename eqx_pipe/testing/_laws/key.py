@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import jax.tree_util as jtu
+from equinox.nn import State
 from jaxtyping import Array
 
 from ..._check import check_key as check_one_key
@@ -16,27 +17,26 @@ from ..._errors import message
 from ..._jaxprs.jaxpr import open_jaxpr, sub_jaxprs
 from ..._jaxprs.table import kind
 from ..._tree import is_key_array
-from ..._types import Key, PyTree
-from .compare import Finding, Tolerance, same_bits
+from ..._types import Key, PyTree, StageLike
+from .compare import Bound, Finding, Tolerance, same_bits
+from .law import Law
 from .locate import locate
 from .reach import Value, run_with_all_branches
-from .report import check, report, stage_text
+from .report import broken_by_stage, check, stage_text
 from .reuse import Reused, check_reuse, draws
 from .trial import Trial, evaluate, trial_of
-
-RULE = "the same key gives the same draws, another others, and none is used twice."
 
 _NUM_KEYS = 32
 
 
-def law(trial: Trial, tolerance: Tolerance) -> Finding | None:
+def find(trial: Trial, tolerance: Tolerance) -> Finding | None:
     """What `check_key` finds."""
     if trial.key is None or not _draws(trial, in_branches=True):
         return None
     if not _draws(trial):
         return find_reuse(trial)
-    ways = ("the second time", "the first time with the same key")
-    found = same_bits(trial.again(), trial.plain, ways) or find_reuse(trial)
+    labels = ("the second time", "the first time with the same key")
+    found = same_bits(trial.again(), trial.plain, labels) or find_reuse(trial)
     if found:
         return found
     for x in (trial.x, *(_random_like(trial.x, seed) for seed in (101, 102, 103))):
@@ -185,14 +185,21 @@ def find_reuse(trial: Trial) -> Finding | None:
     return None
 
 
+LAW = Law(
+    "key",
+    "the same key gives the same draws, another others, and none is used twice.",
+    find,
+)
+
+
 def check_key(
-    stage: Any,
+    stage: StageLike,
     x: PyTree,
-    state: Any = None,
+    state: State | None = None,
     *,
-    key: Any,
-    rtol: Any = None,
-    atol: Any = None,
+    key: Key,
+    rtol: Bound = None,
+    atol: Bound = None,
 ) -> None:
     """Checks that a stage draws from its key, and from nothing else.
 
@@ -221,16 +228,16 @@ def check_key(
             )
         )
     check_one_key("testing.check_key", key)
-    check("key", law, RULE, stage, x, state, key, rtol, atol)
+    check(LAW, stage, x, state, key, rtol, atol)
     trial = trial_of("testing.check_key", stage, x, state, key)
     if _draws(trial):
         return
     finding = _closed_branch(trial)
     if finding:
-        raise report("key", RULE, *locate(_closed_branch, trial, finding))
+        raise broken_by_stage(LAW, *locate(_closed_branch, trial, finding))
     if not _draws(trial, in_branches=True):
         nothing = Finding("nothing", "", "the stage draws no random numbers at all")
-        raise report("key", RULE, "", trial, nothing)
+        raise broken_by_stage(LAW, "", trial, nothing)
 
 
 def _closed_branch(trial: Trial) -> Finding | None:

@@ -15,17 +15,17 @@ from .compare import Finding
 from .held import held
 from .trial import Packed, Trial
 
-Law = Callable[[Trial], Finding | None]
-"""A law without its tolerance: what it finds, `None` if it holds."""
+Find = Callable[[Trial], Finding | None]
+"""A law's `find` with its tolerance."""
 
 
-def locate(law: Law, trial: Trial, finding: Finding) -> tuple[str, Trial, Finding]:
+def locate(find: Find, trial: Trial, finding: Finding) -> tuple[str, Trial, Finding]:
     """The path of the innermost stage that breaks the law, and how it does."""
     for name, inner in trials_inside(trial).items():
         with contextlib.suppress(Exception):
-            found = law(inner)
+            found = find(inner)
             if found is not None:
-                path, inner, found = locate(law, inner, found)
+                path, inner, found = locate(find, inner, found)
                 return join_path(name, path) if path else name, inner, found
     return "", trial, finding
 

@@ -1,28 +1,66 @@
 """The law that `parallelize` changes where numbers live and nothing else."""
 
-from typing import Any
+import dataclasses
+import functools as ft
+from collections.abc import Callable
 
 import jax
-import jax.tree_util as jtu
+from jax.sharding import Mesh
 
 from ..._check import check_callable
 from ..._sharding.parallelize import parallelize
+from ..._sharding.rules import RulesLike
 from ..._tree import as_arrays
-from .compare import Finding, compare, raised, tolerance_of
-from .report import broken
+from ..._types import PyTree
+from .compare import Bound, Finding, Tolerance, compare, tolerance_of
+from .law import Law, check_laws
 
-_RULE = "`parallelize(fun)` gives what `fun` gives."
+
+@dataclasses.dataclass(frozen=True)
+class _Trial:
+    """A function made parallel, its arguments, and what it gives plainly."""
+
+    parallel: Callable[[PyTree, PyTree], PyTree]
+    init: Callable[[], PyTree]
+    params: PyTree
+    batch: PyTree
+    plain: PyTree
+    tolerance: Tolerance
+
+    @ft.cached_property
+    def placed(self) -> PyTree:
+        return self.init()
+
+    def find_other_params(self) -> Finding | None:
+        labels = ("as placed", "as given")
+        return compare(self.placed, self.params, self.tolerance, labels)
+
+    def find_other_values(self) -> Finding | None:
+        got = as_arrays(self.parallel(self.placed, self.batch))
+        return compare(got, self.plain, self.tolerance, ("in parallel", "plain"))
+
+
+_LAWS = (
+    Law(
+        "params",
+        "`parallelize` places the parameters as they are.",
+        _Trial.find_other_params,
+    ),
+    Law(
+        "values", "`parallelize(fun)` gives what `fun` gives.", _Trial.find_other_values
+    ),
+)
 
 
 def check_parallelize(
-    fun: Any,
-    params: Any,
-    batch: Any,
+    fun: Callable[[PyTree, PyTree], PyTree],
+    params: PyTree,
+    batch: PyTree,
     *,
-    mesh: Any = None,
-    rules: Any = None,
-    rtol: Any = None,
-    atol: Any = None,
+    mesh: Mesh | None = None,
+    rules: RulesLike | None = None,
+    rtol: Bound = None,
+    atol: Bound = None,
 ) -> None:
     """Checks that a function made parallel by its annotations computes the same.
 
@@ -59,17 +97,6 @@ def check_parallelize(
     parallel, init = parallelize(
         fun, init_params=lambda: params, initial_batch=batch, mesh=mesh, rules=rules
     )
-    finding: Finding | None = None
-    try:
-        placed = init()
-        got = as_arrays(parallel(placed, batch))
-    except Exception as error:
-        finding = raised(error, f"the parallel function on {mesh.size} devices")
-    else:
-        ways = ("in parallel", "plain")
-        finding = compare(got, plain, tolerance, ways)
-        if finding is None:
-            same = jtu.tree_map(lambda v: v, placed)
-            finding = compare(same, params, tolerance, ("as placed", "as given"))
-    if finding:
-        raise broken("check_parallelize", _RULE, "", finding)
+    trial = _Trial(parallel, init, params, batch, plain, tolerance)
+    kind = f"a parallel function on {mesh.size} devices"
+    check_laws("check_parallelize", kind, _LAWS, trial)

@@ -4,17 +4,17 @@ from typing import Any
 
 import equinox as eqx
 import jax
+from equinox.nn import State
 
-from ..._types import PyTree
-from .compare import Finding, Tolerance, raised, same_bits
+from ..._types import Key, PyTree, StageLike
+from .compare import Bound, Finding, Tolerance, raised, same_bits
 from .held import held
+from .law import Law
 from .report import check
 from .trial import Trial, evaluate, snapshot
 
-RULE = "a stage depends on its arguments alone, and changes none of them."
 
-
-def law(trial: Trial, tolerance: Tolerance) -> Finding | None:
+def find(trial: Trial, tolerance: Tolerance) -> Finding | None:
     """What `check_pure` finds."""
     before = trial.held if trial.held is not None else held(trial.stage)
     given = snapshot(trial.x)  # a copy, so that writing into it harms nobody
@@ -29,8 +29,8 @@ def law(trial: Trial, tolerance: Tolerance) -> Finding | None:
     if found:
         return found
     if len(trial.examples) > 1:
-        ways = ("after calls on other inputs", "before them")
-        found = same_bits(fresh.again(), first, ways)
+        labels = ("after calls on other inputs", "before them")
+        found = same_bits(fresh.again(), first, labels)
     written = _written(trial.x, given) or _changed(before, trial.stage)
     return found or written or _leak(trial)
 
@@ -69,14 +69,19 @@ def _leak(trial: Trial) -> Finding | None:
     return None
 
 
+LAW = Law(
+    "pure", "a stage depends on its arguments alone, and changes none of them.", find
+)
+
+
 def check_pure(
-    stage: Any,
+    stage: StageLike,
     x: PyTree,
-    state: Any = None,
+    state: State | None = None,
     *,
-    key: Any = None,
-    rtol: Any = None,
-    atol: Any = None,
+    key: Key | None = None,
+    rtol: Bound = None,
+    atol: Bound = None,
 ) -> None:
     """Checks that a stage has no hidden state and writes into nothing.
 
@@ -92,4 +97,4 @@ def check_pure(
     **Raises:** `AssertionError` if the law is broken.
     """
     __tracebackhide__ = True
-    check("pure", law, RULE, stage, x, state, key, rtol, atol)
+    check(LAW, stage, x, state, key, rtol, atol)

@@ -1,79 +1,67 @@
-"""Trying a law, and saying how it is broken."""
+"""Trying a law on a stage, and saying how it is broken."""
 
 import contextlib
 import functools as ft
 import sys
-from collections.abc import Callable
 from typing import Any
 
+from equinox.nn import State
+
 from ..._stage import Lift
-from ..._types import PyTree
-from .compare import Finding, Tolerance, tolerance_of
+from ..._types import Key, PyTree, StageLike
+from .compare import Bound, Finding, Tolerance, tolerance_of
+from .law import Law, broken
 from .locate import locate
 from .shrink import input_text, shrink
 from .trial import Trial, trial_of
 
-TrialLaw = Callable[..., Finding | None]
-"""A law of stages: from a trial and a tolerance (and options) to what it finds."""
-
 
 def check(
-    name: str,
-    law: TrialLaw,
-    rule: str,
-    stage: Any,
+    law: Law,
+    stage: StageLike,
     x: PyTree,
-    state: Any,
-    key: Any,
-    rtol: Any,
-    atol: Any,
+    state: State | None,
+    key: Key | None,
+    rtol: Bound,
+    atol: Bound,
     **options: Any,
 ) -> None:
-    """Raises an `AssertionError` if a stage breaks a law.
-
-    `name` is the law's, `rule` says in words what it demands.
-    """
+    """Raises an `AssertionError` if a stage breaks a law."""
     __tracebackhide__ = True
-    function = f"testing.check_{name}"
+    function = f"testing.check_{law.name}"
     tolerance = tolerance_of(function, rtol, atol)
-    trial = trial_of(function, stage, x, state, key)
-    try_law(name, law, rule, trial, tolerance, **options)
+    try_law(law, trial_of(function, stage, x, state, key), tolerance, **options)
 
 
-def try_law(
-    name: str,
-    law: TrialLaw,
-    rule: str,
-    trial: Trial,
-    tolerance: Tolerance,
-    **options: Any,
-) -> None:
+def try_law(law: Law, trial: Trial, tolerance: Tolerance, **options: Any) -> None:
     """The same for arguments that have been checked."""
     __tracebackhide__ = True
-    bound = ft.partial(law, tolerance=tolerance, **options)
-    finding = bound(trial)
+    find = ft.partial(law.find, tolerance=tolerance, **options)
+    finding = find(trial)
     if finding is None:
         return
-    path, inner, finding = locate(bound, trial, finding)
+    path, inner, finding = locate(find, trial, finding)
     if not _hypothesis_shrinks():
         with contextlib.suppress(Exception):
-            inner, finding = shrink(bound, inner, finding)
-    raise report(name, rule, path, inner, finding)
+            inner, finding = shrink(find, inner, finding)
+    raise broken_by_stage(law, path, inner, finding)
 
 
-def report(
-    name: str, rule: str, path: str, trial: Trial, finding: Finding
+def broken_by_stage(
+    law: Law, path: str, trial: Trial, finding: Finding
 ) -> AssertionError:
     """The error for a law broken by the stage at a path."""
-    lines = [
-        f"`eqx_pipe.testing.check_{name}`: the law `{name}` is broken: {rule}",
-        f"  stage: {f'`{path}` ' if path else ''}({stage_text(trial.stage)})",
-        *([f"  leaf: `{finding.leaf}`"] if finding.leaf else []),
-        f"  difference: {finding.what}",
-        f"  smallest input found: {input_text(trial.x)}",
-        f"  If this is meant, leave the law out: `check_stage(..., skip=({name!r},))`.",
-    ]
-    return AssertionError("\n".join(lines))
+    return broken(
+        f"check_{law.name}",
+        f"the law `{law.name}` is broken: {law.rule}",
+        finding,
+        [f"stage: {f'`{path}` ' if path else ''}({stage_text(trial.stage)})"],
+        [
+            f"smallest input found: {input_text(trial.x)}",
+            f"If this is meant, leave the law out: `check_stage(..., "
+            f"skip=({law.name!r},))`.",
+        ],
+    )
 
 
 def _hypothesis_shrinks() -> bool:
@@ -82,18 +70,7 @@ def _hypothesis_shrinks() -> bool:
     return hypothesis is not None and hypothesis.currently_in_test_context()
 
 
-def broken(function: str, rule: str, where: str, finding: Finding) -> AssertionError:
-    """The error for a broken law of something that is not a stage."""
-    lines = [
-        f"`eqx_pipe.testing.{function}`: a law is broken: {rule}",
-        *([f"  where: {where}"] if where else []),
-        *([f"  leaf: `{finding.leaf}`"] if finding.leaf else []),
-        f"  difference: {finding.what}",
-    ]
-    return AssertionError("\n".join(lines))
-
-
-def stage_text(stage: Any) -> str:
+def stage_text(stage: StageLike) -> str:
     """The name of a stage's type, or of the function that it stands for."""
     fn = stage.fn if isinstance(stage, Lift) else stage
     return getattr(fn, "__name__", type(fn).__name__)

@@ -7,17 +7,17 @@ import equinox as eqx
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
+from equinox.nn import State
 
 from ..._tree import is_key_array
-from ..._types import PyTree
-from .compare import Finding, Tolerance, raised, same_bits
+from ..._types import Key, PyTree, StageLike
+from .compare import Bound, Finding, Tolerance, raised, same_bits
+from .law import Law
 from .report import check
 from .trial import Trial, evaluate
 
-RULE = "a stage flattened, or saved and loaded, is the stage."
 
-
-def law(trial: Trial, tolerance: Tolerance) -> Finding | None:
+def find(trial: Trial, tolerance: Tolerance) -> Finding | None:
     """What `check_serialise` finds."""
     plain = trial.plain
     try:
@@ -42,15 +42,15 @@ def law(trial: Trial, tolerance: Tolerance) -> Finding | None:
 def _compare(
     trial: Trial, loaded: tuple[Any, Any], plain: PyTree, how: str
 ) -> Finding | None:
-    ways = (how, "before")
-    found = same_bits(loaded, (trial.stage, trial.state), ways)
+    labels = (how, "before")
+    found = same_bits(loaded, (trial.stage, trial.state), labels)
     if found:
         return found
     try:
         output = evaluate(loaded[0], trial.x, loaded[1], trial.key)
     except Exception as error:
         return raised(error, f"{how}, a call")
-    return same_bits(output, plain, ways)
+    return same_bits(output, plain, labels)
 
 
 def _blank(leaf: Any) -> Any:
@@ -64,14 +64,17 @@ def _blank(leaf: Any) -> Any:
     return type(leaf)() if isinstance(leaf, bool | int | float | complex) else leaf
 
 
+LAW = Law("serialise", "a stage flattened, or saved and loaded, is the stage.", find)
+
+
 def check_serialise(
-    stage: Any,
+    stage: StageLike,
     x: PyTree,
-    state: Any = None,
+    state: State | None = None,
     *,
-    key: Any = None,
-    rtol: Any = None,
-    atol: Any = None,
+    key: Key | None = None,
+    rtol: Bound = None,
+    atol: Bound = None,
 ) -> None:
     """Checks that a stage survives flattening, and `equinox.tree_serialise_leaves`.
 
@@ -83,4 +86,4 @@ def check_serialise(
     **Raises:** `AssertionError` if the law is broken.
     """
     __tracebackhide__ = True
-    check("serialise", law, RULE, stage, x, state, key, rtol, atol)
+    check(LAW, stage, x, state, key, rtol, atol)

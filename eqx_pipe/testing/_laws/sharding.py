@@ -8,46 +8,47 @@ import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
+from equinox.nn import State
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from ..._check import check_callable
 from ..._errors import describe_value, message
 from ..._stage import as_module
-from ..._types import PyTree
-from .compare import Finding, Tolerance, compare, raised
+from ..._types import Key, PyTree, StageLike
+from .compare import Bound, Finding, Tolerance, compare, raised
+from .law import Law
 from .report import check
 from .trial import Trial, evaluate
 from .vmap import examples, over_batch
 
-RULE = "an input spread over devices gives what the same input on one device gives."
 
-
-def law(
+def find(
     trial: Trial,
     tolerance: Tolerance,
     mesh: Mesh | None = None,
-    unsharded: Any = None,
+    unsharded: StageLike | None = None,
 ) -> Finding | None:
     """What `check_sharding` finds."""
     mesh = _all_devices() if mesh is None else mesh
-    ways = (f"on {mesh.size} devices", "on one")
-    whole = dataclasses.replace(trial, stage=unsharded)
-    plain = trial.plain if unsharded is None else whole.plain
-    batch = examples(trial, mesh.size) if unsharded is None else None
+    labels = (f"on {mesh.size} devices", "on one")
+    if unsharded is None:
+        plain, batch = trial.plain, examples(trial, mesh.size)
+    else:
+        plain, batch = dataclasses.replace(trial, stage=unsharded).plain, None
     if batch is None or not jtu.tree_leaves(batch[:2]):
         batch = (None, None, None)
     xs, keys, wanted = batch
 
-    x, xs = _spread((trial.x, xs), mesh)
+    x, xs = _divided((trial.x, xs), mesh)
     try:
         got, got_batch = _run(trial.stage, x, trial.state, trial.key, xs, keys)
     except Exception as error:
-        return raised(error, f"a jitted call {ways[0]}")
-    found = compare(got, plain, tolerance, ways)
+        return raised(error, f"a jitted call {labels[0]}")
+    found = compare(got, plain, tolerance, labels)
     if found or got_batch is None:
         return found
-    return compare(got_batch, wanted, tolerance, (f"in a batch {ways[0]}", ways[1]))
+    return compare(got_batch, wanted, tolerance, (f"in a batch {labels[0]}", labels[1]))
 
 
 @eqx.filter_jit  # in one program, which compiles faster than two
@@ -62,7 +63,7 @@ def _all_devices() -> Mesh:
     return Mesh(np.array(jax.local_devices()), ("devices",))
 
 
-def _spread(x: PyTree, mesh: Mesh) -> PyTree:
+def _divided(x: PyTree, mesh: Mesh) -> PyTree:
     """Each array over all devices along its first axis that divides, else copied."""
 
     def place(leaf: Any) -> Any:
@@ -78,16 +79,23 @@ def _spread(x: PyTree, mesh: Mesh) -> PyTree:
     return jtu.tree_map(place, x)
 
 
+LAW = Law(
+    "sharding",
+    "an input spread over devices gives what the same input on one device gives.",
+    find,
+)
+
+
 def check_sharding(
-    stage: Any,
+    stage: StageLike,
     x: PyTree,
-    state: Any = None,
+    state: State | None = None,
     *,
-    key: Any = None,
-    rtol: Any = None,
-    atol: Any = None,
-    mesh: Any = None,
-    unsharded: Any = None,
+    key: Key | None = None,
+    rtol: Bound = None,
+    atol: Bound = None,
+    mesh: Mesh | None = None,
+    unsharded: StageLike | None = None,
 ) -> None:
     """Checks that a stage gives the same for an input spread over devices.
 
@@ -118,4 +126,4 @@ def check_sharding(
         check_callable(function, "unsharded", unsharded)
         unsharded = as_module(unsharded)
     options = {"mesh": mesh, "unsharded": unsharded}
-    check("sharding", law, RULE, stage, x, state, key, rtol, atol, **options)
+    check(LAW, stage, x, state, key, rtol, atol, **options)

@@ -1,6 +1,8 @@
 """A smaller input that still breaks a law."""
 
 import contextlib
+import functools as ft
+import itertools as it
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -11,14 +13,14 @@ import numpy as np
 
 from ..._tree import is_key_array, leaf_text, leaves_with_names
 from ..._types import PyTree
-from .compare import Finding
-from .locate import Law
+from .compare import Finding, as_numpy
+from .locate import Find
 from .trial import Trial
 
 _MOST_ATTEMPTS = 24  # each may compile
 
 
-def shrink(law: Law, trial: Trial, finding: Finding) -> tuple[Trial, Finding]:
+def shrink(find: Find, trial: Trial, finding: Finding) -> tuple[Trial, Finding]:
     """The smallest input found that breaks the law in the same way, and how."""
     left = _MOST_ATTEMPTS
     progress = True
@@ -27,7 +29,7 @@ def shrink(law: Law, trial: Trial, finding: Finding) -> tuple[Trial, Finding]:
         for x in _smaller(trial.x):
             left -= 1
             with contextlib.suppress(Exception):
-                found = law(trial.on(x))
+                found = find(trial.on(x))
                 if found is not None and found.kind == finding.kind:
                     trial, finding, progress = trial.on(x), found, True
                     break
@@ -37,44 +39,39 @@ def shrink(law: Law, trial: Trial, finding: Finding) -> tuple[Trial, Finding]:
 
 
 def _smaller(x: PyTree) -> Iterator[PyTree]:
-    """Inputs simpler than `x`, the simplest first."""
-    size, zeros = _size(x), _nonzeros(x)
-    tries: list[Callable[[np.ndarray], np.ndarray]] = [
-        lambda v: np.zeros_like(v[(slice(1),) * v.ndim]),
-        lambda v: v[(slice(1),) * v.ndim],
-        np.zeros_like,
-        np.round,
-    ]
-    for change in tries:
-        new = _each(x, change)
-        if (_size(new), _nonzeros(new)) < (size, zeros) or _rounder(new, x):
-            yield new
+    """Inputs simpler than `x`, the simplest first: changed as a whole, then in part."""
     leaves, structure = jtu.tree_flatten(x)
-    for i, leaf in enumerate(leaves):
-        if not _is_numbers(leaf):
-            continue
-        for change in (np.zeros_like, _first_half_zero, _last_half_zero):
-            new = [*leaves[:i], _changed(leaf, change), *leaves[i + 1 :]]
-            if _nonzeros(new) < zeros:
-                yield jtu.tree_unflatten(structure, new)
+    numbers = [i for i, leaf in enumerate(leaves) if _is_numbers(leaf)]
+    whole = [(numbers, change) for change in _OF_ALL]
+    for chosen, change in [*whole, *it.product([[i] for i in numbers], _OF_ONE)]:
+        new = [_changed(v, change) if i in chosen else v for i, v in enumerate(leaves)]
+        if _complexity(new) < _complexity(leaves):
+            yield jtu.tree_unflatten(structure, new)
 
 
-def _first_half_zero(v: np.ndarray) -> np.ndarray:
+def _complexity(leaves: list[Any]) -> tuple[int, int, int]:
+    """How many numbers there are, how many not zero, how many not round."""
+    arrays = [as_numpy(leaf) for leaf in leaves if _is_numbers(leaf)]
+    return (
+        sum(v.size for v in arrays),
+        sum(int(np.count_nonzero(v)) for v in arrays),
+        sum(int((v != np.round(v)).sum()) for v in arrays if v.dtype != bool),
+    )
+
+
+def _with_zeros(v: np.ndarray, half: int) -> np.ndarray:
+    """Half of the numbers that are not zero made so."""
     flat = v.ravel().copy()
-    places = np.flatnonzero(flat)
-    flat[places[: -(-places.size // 2)]] = 0
+    flat[np.array_split(np.flatnonzero(flat), 2)[half]] = 0
     return flat.reshape(v.shape)
 
 
-def _last_half_zero(v: np.ndarray) -> np.ndarray:
-    flat = v.ravel().copy()
-    places = np.flatnonzero(flat)
-    flat[places[places.size // 2 :]] = 0
-    return flat.reshape(v.shape)
+def _first(v: np.ndarray) -> np.ndarray:
+    return v[(slice(1),) * v.ndim]
 
 
-def _each(x: PyTree, change: Callable[[np.ndarray], np.ndarray]) -> PyTree:
-    return jtu.tree_map(lambda v: _changed(v, change) if _is_numbers(v) else v, x)
+_OF_ALL = (lambda v: np.zeros_like(_first(v)), _first, np.zeros_like, np.round)
+_OF_ONE = (np.zeros_like, *(ft.partial(_with_zeros, half=i) for i in (0, 1)))
 
 
 def _changed(leaf: Any, change: Callable[[np.ndarray], np.ndarray]) -> Any:
@@ -86,28 +83,10 @@ def _is_numbers(leaf: Any) -> bool:
     return eqx.is_array(leaf) and not is_key_array(leaf)
 
 
-def _numbers(x: PyTree) -> list[np.ndarray]:
-    return [np.asarray(leaf) for leaf in jtu.tree_leaves(x) if _is_numbers(leaf)]
-
-
-def _size(x: PyTree) -> int:
-    return sum(v.size for v in _numbers(x))
-
-
-def _nonzeros(x: PyTree) -> int:
-    return sum(int(np.count_nonzero(v)) for v in _numbers(x))
-
-
-def _rounder(new: PyTree, old: PyTree) -> bool:
-    pairs = zip(_numbers(new), _numbers(old), strict=True)
-    return _size(new) == _size(old) and any(bool(np.any(a != b)) for a, b in pairs)
-
-
 def input_text(x: PyTree) -> str:
     """An input in a line or two: values of small arrays, shapes of large ones."""
     named = leaves_with_names(x)
-    shown = [f"{name}: {_value_text(leaf)}" if name else _value_text(leaf)
-             for name, leaf in named[:6]]  # fmt: skip
+    shown = [f"{name}: {_value_text(v)}".removeprefix(": ") for name, v in named[:6]]
     return ", ".join(shown + ["..."] * (len(named) > 6)) or "nothing"
 
 

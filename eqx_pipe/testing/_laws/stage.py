@@ -1,36 +1,32 @@
 """All laws of a stage at once."""
 
-from typing import Any
+from collections.abc import Collection
+
+from equinox.nn import State
 
 from ..._errors import describe_value, message, nearest
-from ..._types import PyTree
+from ..._types import Key, PyTree, StageLike
 from . import grad, jit, key, pure, serialise, sharding, struct, vmap
-from .compare import tolerance_of
+from .compare import Bound, tolerance_of
 from .report import try_law
 from .trial import trial_of
 
 LAWS = {
-    "pure": pure,
-    "struct": struct,
-    "jit": jit,
-    "vmap": vmap,
-    "key": key,
-    "grad": grad,
-    "serialise": serialise,
-    "sharding": sharding,
+    module.LAW.name: module.LAW
+    for module in (pure, struct, jit, vmap, key, grad, serialise, sharding)
 }
 """The laws by name, in the order in which they are tried."""
 
 
 def check_stage(
-    stage: Any,
+    stage: StageLike,
     x: PyTree,
-    state: Any = None,
+    state: State | None = None,
     *,
-    key: Any = None,
-    skip: Any = (),
-    rtol: Any = None,
-    atol: Any = None,
+    key: Key | None = None,
+    skip: Collection[str] = (),
+    rtol: Bound = None,
+    atol: Bound = None,
 ) -> None:
     """Checks that a stage keeps every law of stages.
 
@@ -75,12 +71,12 @@ def check_stage(
     skipped = _skipped(skip)
     tolerance = tolerance_of("testing.check_stage", rtol, atol)
     trial = trial_of("testing.check_stage", stage, x, state, key)
-    for name, module in LAWS.items():
+    for name, law in LAWS.items():
         if name not in skipped:
-            try_law(name, module.law, module.RULE, trial, tolerance)
+            try_law(law, trial, tolerance)
 
 
-def _skipped(skip: Any) -> set[str]:
+def _skipped(skip: Collection[str]) -> set[str]:
     if isinstance(skip, str) or not isinstance(skip, tuple | list | set | frozenset):
         raise TypeError(
             message(

@@ -4,16 +4,16 @@ from typing import Any
 
 import equinox as eqx
 import jax.tree_util as jtu
+from equinox.nn import State
 
-from ..._types import PyTree
-from .compare import Finding, Tolerance, compare, raised
+from ..._types import Key, PyTree, StageLike
+from .compare import Bound, Finding, Tolerance, compare, raised
+from .law import Law
 from .report import check
 from .trial import Trial, evaluate
 
-RULE = "abstract evaluation gives the structure, shapes and dtypes of a real one."
 
-
-def law(trial: Trial, tolerance: Tolerance) -> Finding | None:
+def find(trial: Trial, tolerance: Tolerance) -> Finding | None:
     """What `check_struct` finds."""
     real = trial.plain
     try:
@@ -22,8 +22,8 @@ def law(trial: Trial, tolerance: Tolerance) -> Finding | None:
         )
     except Exception as error:
         return raised(error, "abstract evaluation")
-    ways = ("abstractly", "when run")
-    return compare(_forms(abstract), _forms(real), tolerance, ways)
+    labels = ("abstractly", "when run")
+    return compare(_forms(abstract), _forms(real), tolerance, labels)
 
 
 def _forms(tree: PyTree) -> PyTree:
@@ -35,14 +35,21 @@ def _forms(tree: PyTree) -> PyTree:
     return jtu.tree_map(form, tree)
 
 
+LAW = Law(
+    "struct",
+    "abstract evaluation gives the structure, shapes and dtypes of a real one.",
+    find,
+)
+
+
 def check_struct(
-    stage: Any,
+    stage: StageLike,
     x: PyTree,
-    state: Any = None,
+    state: State | None = None,
     *,
-    key: Any = None,
-    rtol: Any = None,
-    atol: Any = None,
+    key: Key | None = None,
+    rtol: Bound = None,
+    atol: Bound = None,
 ) -> None:
     """Checks that abstract evaluation (`jax.eval_shape`) tells what will come out.
 
@@ -54,4 +61,4 @@ def check_struct(
     **Raises:** `AssertionError` if the law is broken.
     """
     __tracebackhide__ = True
-    check("struct", law, RULE, stage, x, state, key, rtol, atol)
+    check(LAW, stage, x, state, key, rtol, atol)

@@ -1,24 +1,83 @@
-"""The law that a sweep is what it is defined as."""
+"""The laws that a sweep is what it is defined as."""
 
-from typing import Any
+import dataclasses
+import functools as ft
+from collections.abc import Callable
 
 import jax
+import jax.random as jr
 import numpy as np
 from jax.sharding import Mesh
 
-from ..._spaces.space import as_space
+from ..._spaces.space import Space, as_space
 from ..._sweep.run import sweep
 from ..._sweep.tracing.call import call, check_fn, check_sweep_key
 from ..._tree import as_arrays
-from .compare import compare, raised, same_bits, tolerance_of
-from .report import broken
+from ..._types import Key, PyTree
+from .compare import Bound, Finding, Tolerance, compare, raised, same_bits, tolerance_of
+from .law import Law, check_laws
 from .vmap import stack
 
-_RULE = "a sweep is `fn` at one point after the other, however it runs."
+_FUNCTION = "testing.check_sweep"
+
+
+@dataclasses.dataclass(frozen=True)
+class _Trial:
+    """A function with a space, and the plain loop over its points."""
+
+    fn: Callable[..., PyTree]
+    space: Space
+    key: Key | None
+    tolerance: Tolerance
+
+    def at(self, i: int) -> PyTree:
+        key = None if self.key is None else jr.fold_in(self.key, i)
+        return as_arrays(call(_FUNCTION, self.fn, self.space.point(i), key))
+
+    @ft.cached_property
+    def plain(self) -> list[PyTree]:
+        return [self.at(i) for i in range(self.space.size)]
+
+    def find_change(self) -> Finding | None:
+        labels = ("the second time", "the first time")
+        return same_bits(self.at(0), self.plain[0], labels)
+
+    def find_other_values(self) -> Finding | None:
+        wanted, n = stack(self.plain), self.space.size
+        alone = Mesh(np.array(jax.local_devices()[:1]), ("points",))
+        sizes = sorted({1, min(3, n), n})
+        for size, mesh in [*((size, alone) for size in sizes), (n, None)]:
+            devices = "all devices" if mesh is None else "one device"
+            how = f"swept in batches of {size} on {devices}"
+            options = {"key": self.key, "batch_size": size, "mesh": mesh}
+            try:
+                result = sweep(self.fn, self.space, **options, progress=False)
+            except Exception as error:
+                return raised(error, f"`fn` {how}")
+            got = as_arrays(result.values)
+            found = compare(got, wanted, self.tolerance, (how, "in the loop"))
+            if found:
+                return found
+        return None
+
+
+_LAWS = (
+    Law("pure", "`fn` depends on the point and the key alone.", _Trial.find_change),
+    Law(
+        "values",
+        "it gives `fn` at one point after the other, however it runs.",
+        _Trial.find_other_values,
+    ),
+)
 
 
 def check_sweep(
-    fn: Any, space: Any, *, key: Any = None, rtol: Any = None, atol: Any = None
+    fn: Callable[..., PyTree],
+    space: PyTree,
+    *,
+    key: Key | None = None,
+    rtol: Bound = None,
+    atol: Bound = None,
 ) -> None:
     """Checks that sweeping a function gives what a loop over the points gives.
 
@@ -41,34 +100,11 @@ def check_sweep(
         >>> ept.check_sweep(lambda p: p["a"] ** 2, {"a": ep.Linspace(0, 1, 3)})
     """
     __tracebackhide__ = True
-    function = "testing.check_sweep"
-    tolerance = tolerance_of(function, rtol, atol)
-    space = as_space(function, space)
-    check_fn(function, fn)
-    check_sweep_key(function, key)
+    tolerance = tolerance_of(_FUNCTION, rtol, atol)
+    space = as_space(_FUNCTION, space)
+    check_fn(_FUNCTION, fn)
+    check_sweep_key(_FUNCTION, key)
 
-    def one(i: int) -> Any:
-        own = space.point_key(i, key=key)
-        return as_arrays(call(function, fn, space.point(i), own))
-
-    plain = [one(i) for i in range(space.size)]
-    again = same_bits(one(0), plain[0], ("the second time", "the first time"))
-    if again:
-        raise broken("check_sweep", _RULE, "point 0", again)
-    wanted = stack(plain)
-    alone = Mesh(np.array(jax.local_devices()[:1]), ("points",))
-    sizes = sorted({1, min(3, space.size), space.size})
-    for size, mesh in [*((n, alone) for n in sizes), (sizes[-1], None)]:
-        devices = "all devices" if mesh is None else "one device"
-        where = f"batch size {size}, {devices}"
-        try:
-            result = sweep(
-                fn, space, key=key, batch_size=size, mesh=mesh, progress=False
-            )
-        except Exception as error:
-            found = raised(error, "`sweep`")
-        else:
-            ways = ("swept", "in the loop")
-            found = compare(as_arrays(result.values), wanted, tolerance, ways)
-        if found:
-            raise broken("check_sweep", _RULE, where, found)
+    trial = _Trial(fn, space, key, tolerance)
+    len(trial.plain)  # What `fn` itself raises is raised as it is.
+    check_laws("check_sweep", "a sweep", _LAWS, trial)

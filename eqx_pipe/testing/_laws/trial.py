@@ -10,6 +10,7 @@ import jax
 import jax.random as jr
 import jax.tree_util as jtu
 import numpy as np
+from equinox.nn import State
 
 from ..._check import check_callable, check_key
 from ..._errors import MissingKeyError
@@ -22,7 +23,7 @@ from ..._stage import (
     wants_key,
 )
 from ..._tree import is_key_array
-from ..._types import Key, PyTree
+from ..._types import Key, PyTree, StageLike
 from .held import held
 
 
@@ -30,13 +31,13 @@ from .held import held
 class Trial:
     """A stage and what it is called with.
 
-    Plain calls are the dear part, since a loop or a branch compiles again each time, so
-    those that several laws need are made once.
+    Plain calls are the expensive part, since a loop or a branch compiles again each
+    time, so those that several laws need are made once.
     """
 
-    stage: Any
+    stage: StageLike
     x: PyTree
-    state: eqx.nn.State | None = None
+    state: State | None = None
     key: Key | None = None
     held: dict[str, Any] | None = None  # what the stage held before any call
 
@@ -80,21 +81,23 @@ class Trial:
 class Packed(eqx.Module):
     """A stage of several inputs as a stage of one tuple."""
 
-    stage: Any
+    stage: StageLike
 
     def __call__(self, x: PyTree, *, key: Key | None = None) -> PyTree:
         return call(self.stage, tuple(x), None, Scope(key))[0]
 
 
 def evaluate(
-    stage: Any, x: PyTree, state: eqx.nn.State | None, key: Key | None
+    stage: StageLike, x: PyTree, state: State | None, key: Key | None
 ) -> dict[str, PyTree]:
     """The output, and the new state if there is one; the old state stays valid."""
     y, new = call(stage, (x,), copy_state(state), Scope(key))
     return {"output": y} if state is None else {"output": y, "state": new}
 
 
-def trial_of(function: str, stage: Any, x: PyTree, state: Any, key: Any) -> Trial:
+def trial_of(
+    function: str, stage: StageLike, x: PyTree, state: State | None, key: Key | None
+) -> Trial:
     """The arguments of a law, after a check and a first plain call.
 
     What a stage raises on the caller's own input is raised as it is: then there is no

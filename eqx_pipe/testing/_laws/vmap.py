@@ -7,16 +7,16 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
+from equinox.nn import State
 
-from ..._types import PyTree
-from .compare import Finding, Tolerance, compare, raised
+from ..._types import Key, PyTree, StageLike
+from .compare import Bound, Finding, Tolerance, compare, raised
+from .law import Law
 from .report import check
 from .trial import Trial, evaluate
 
-RULE = "`jax.vmap` over a batch gives what a loop over its examples gives."
 
-
-def law(trial: Trial, tolerance: Tolerance) -> Finding | None:
+def find(trial: Trial, tolerance: Tolerance) -> Finding | None:
     """What `check_vmap` finds."""
     found = examples(trial)
     if found is None:
@@ -76,14 +76,19 @@ def _with_arrays(tree: PyTree) -> PyTree:
     return jtu.tree_map(lambda v: jnp.asarray(v) if eqx.is_array_like(v) else v, tree)
 
 
+LAW = Law(
+    "vmap", "`jax.vmap` over a batch gives what a loop over its examples gives.", find
+)
+
+
 def check_vmap(
-    stage: Any,
+    stage: StageLike,
     x: PyTree,
-    state: Any = None,
+    state: State | None = None,
     *,
-    key: Any = None,
-    rtol: Any = None,
-    atol: Any = None,
+    key: Key | None = None,
+    rtol: Bound = None,
+    atol: Bound = None,
 ) -> None:
     """Checks that `jax.vmap` of a stage is a loop over the examples.
 
@@ -95,4 +100,4 @@ def check_vmap(
     **Raises:** `AssertionError` if the law is broken.
     """
     __tracebackhide__ = True
-    check("vmap", law, RULE, stage, x, state, key, rtol, atol)
+    check(LAW, stage, x, state, key, rtol, atol)

@@ -1,6 +1,7 @@
 """Strategies for shapes, arrays, keys and batches."""
 
-from typing import Any
+from collections.abc import Callable
+from typing import TypeAlias
 
 import hypothesis.extra.numpy as hnp
 import hypothesis.strategies as st
@@ -10,10 +11,15 @@ import jax.random as jr
 import jax.tree_util as jtu
 import numpy as np
 from hypothesis.errors import InvalidArgument
+from jax.typing import DTypeLike
+from jaxtyping import Array
 
 from ..._errors import describe_value
-from ..._types import PyTree
-from .validate import check_int, check_strategy, check_struct, composite, invalid
+from ..._types import Key, PyTree
+from .validate import Draw, check_int, check_strategy, check_struct, composite, invalid
+
+Numbers: TypeAlias = st.SearchStrategy
+"""A strategy for single numbers."""
 
 VECTOR = jax.ShapeDtypeStruct((4,), jnp.float32)
 _POOL = (
@@ -29,7 +35,7 @@ _POOL = (
 )
 
 
-def structs() -> st.SearchStrategy:
+def structs() -> st.SearchStrategy[PyTree]:
     """A pytree of shapes and dtypes, from a small pool.
 
     Each new shape makes JAX compile again, so the pool has six: vectors, a scalar, a
@@ -39,7 +45,9 @@ def structs() -> st.SearchStrategy:
 
 
 @composite
-def arrays(draw: Any, struct: Any = None, *, elements: Any = None) -> Any:
+def arrays(
+    draw: Draw, struct: PyTree | None = None, *, elements: Numbers | None = None
+) -> PyTree:
     """A pytree of JAX arrays.
 
     **Arguments:**
@@ -68,7 +76,9 @@ def arrays(draw: Any, struct: Any = None, *, elements: Any = None) -> Any:
     return jtu.tree_unflatten(structure, [draw(_array(v, elements)) for v in leaves])
 
 
-def _array(struct: Any, elements: Any) -> st.SearchStrategy:
+def _array(
+    struct: jax.ShapeDtypeStruct | Array, elements: Numbers | None
+) -> st.SearchStrategy[Array]:
     shape, dtype = tuple(struct.shape), struct.dtype
     if jnp.issubdtype(dtype, jax.dtypes.prng_key):
         count = int(np.prod(shape))
@@ -88,7 +98,7 @@ def _array(struct: Any, elements: Any) -> st.SearchStrategy:
     return drawn.map(lambda v: jnp.asarray(v).astype(dtype))
 
 
-def _near(dtype: Any) -> tuple[np.dtype, st.SearchStrategy]:
+def _near(dtype: DTypeLike) -> tuple[np.dtype, Numbers]:
     eighths = st.integers(-32, 32).map(lambda i: i / 8)
     if jnp.issubdtype(dtype, jnp.floating):
         wide = np.dtype(dtype) == np.float64
@@ -107,35 +117,38 @@ def _near(dtype: Any) -> tuple[np.dtype, st.SearchStrategy]:
     return np.dtype(np.int64 if wide else np.int32), st.integers(low, high)
 
 
-def _checked(dtype: Any) -> Any:
+def _checked(dtype: DTypeLike) -> Callable[[object], np.generic]:
     """A check that what the user's own elements give fits the dtype."""
 
-    def check(value: Any) -> Any:
-        fits = isinstance(value, int | float | complex | np.number | np.bool_)
-        if fits and jnp.issubdtype(dtype, jnp.integer):
-            info = jnp.iinfo(dtype)
-            fits = not isinstance(value, float | complex | np.inexact) and int(
-                info.min
-            ) <= value <= int(info.max)
-        elif fits and dtype == jnp.bool_:
-            fits = isinstance(value, bool | np.bool_)
-        elif fits and jnp.issubdtype(dtype, jnp.floating):
-            fits = not isinstance(value, complex | np.complexfloating)
-        if not fits:
+    def check(value: object) -> np.generic:
+        if not _fits(value, dtype):
             raise invalid(
                 "arrays",
                 f"`elements` gave {describe_value(value)}, which does not fit "
                 f"{np.dtype(dtype).name}.",
                 "Give a strategy whose numbers lie in the range of the dtype.",
             )
-        near = _near(dtype)[0]
-        return near.type(value)
+        return _near(dtype)[0].type(value)
 
     return check
 
 
+def _fits(value: object, dtype: DTypeLike) -> bool:
+    if isinstance(value, bool | np.bool_):
+        return True
+    if dtype == jnp.bool_:
+        return False
+    if isinstance(value, int | np.integer):
+        info = jnp.iinfo(dtype) if jnp.issubdtype(dtype, jnp.integer) else None
+        return info is None or int(info.min) <= int(value) <= int(info.max)
+    real = isinstance(value, float | np.floating)
+    wanted = jnp.inexact if real else jnp.complexfloating
+    known = real or isinstance(value, complex | np.complexfloating)
+    return known and bool(jnp.issubdtype(dtype, wanted))
+
+
 @composite
-def keys(draw: Any) -> Any:
+def keys(draw: Draw) -> Key:
     """A PRNG key, `jax.random.key(seed)`; shrinks to seed 0.
 
     !!! example
@@ -151,7 +164,11 @@ def keys(draw: Any) -> Any:
 
 @composite
 def batches(
-    draw: Any, struct: Any, *, max_size: Any = 4, elements: Any = None
+    draw: Draw,
+    struct: PyTree,
+    *,
+    max_size: int = 4,
+    elements: Numbers | None = None,
 ) -> PyTree:
     """A batch: a pytree of arrays with a leading axis, of the same size in each.
 

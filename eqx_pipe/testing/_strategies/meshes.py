@@ -1,22 +1,25 @@
 """A strategy for meshes."""
 
 import math
-from typing import Any
 
 import hypothesis.strategies as st
 import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh
 
-from .validate import check_bool, check_int, composite
+from .validate import Draw, check_bool, check_int, composite
 
 _NAMES = ("data", "model")
 
 
 @composite
 def meshes(
-    draw: Any, *, max_devices: Any = None, max_axes: Any = 2, explicit: Any = True
-) -> Any:
+    draw: Draw,
+    *,
+    max_devices: int | None = None,
+    max_axes: int = 2,
+    explicit: bool = True,
+) -> Mesh:
     """A `jax.sharding.Mesh` over some of the local devices.
 
     To have several devices on a CPU, set `jax.config.update("jax_num_cpu_devices", 8)`

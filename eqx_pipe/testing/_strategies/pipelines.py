@@ -19,15 +19,16 @@ from ..._compose.branch import cond, switch
 from ..._compose.chain import chain
 from ..._compose.focus import at
 from ..._compose.gated import gated
-from ..._compose.graph import graph
+from ..._compose.graph import Graph, graph
 from ..._compose.parallel import parallel
 from ..._compose.repeat import repeat
 from ..._compose.weighted import weighted
 from ..._stage import Stage
 from ..._tree import leaves_with_names
-from ..._types import Key, PyTree
+from ..._types import Key, PyTree, StageLike
 from .stages import Affine, add_noise, is_inexact, squash, stages
 from .validate import (
+    Draw,
     check_bool,
     check_int,
     check_strategy,
@@ -42,14 +43,14 @@ _THRESHOLD = 0.0317
 
 @composite
 def pipelines(
-    draw: Any,
-    struct: Any,
+    draw: Draw,
+    struct: PyTree,
     *,
-    max_depth: Any = 3,
-    random: Any = True,
-    branches: Any = True,
-    leaves: Any = None,
-) -> Any:
+    max_depth: int = 3,
+    random: bool = True,
+    branches: bool = True,
+    leaves: st.SearchStrategy[StageLike] | None = None,
+) -> StageLike:
     """A pipeline whose output is like its input, with every combinator in it.
 
     **Arguments:**
@@ -86,7 +87,9 @@ def pipelines(
 
 
 @composite
-def graphs(draw: Any, struct: Any, *, max_nodes: Any = 4, random: Any = True) -> Any:
+def graphs(
+    draw: Draw, struct: PyTree, *, max_nodes: int = 4, random: bool = True
+) -> Graph:
     """A `graph` whose output is like its input.
 
     **Arguments:**
@@ -134,7 +137,7 @@ def graphs(draw: Any, struct: Any, *, max_nodes: Any = 4, random: Any = True) ->
     return graph(nodes, edges, "end")
 
 
-def _line(nodes: dict[str, Any], edges: dict[str, list[str]], end: str) -> Any:
+def _line(nodes: dict[str, StageLike], edges: dict[str, list[str]], end: str) -> Graph:
     """The graph of what leads to `end`."""
     needed, waiting = set(), [end]
     while waiting:
@@ -155,7 +158,7 @@ def _mean_of(*trees: PyTree) -> PyTree:
 class _Averaging(eqx.Module):
     """A stage of several inputs: one of their mean."""
 
-    stage: Any
+    stage: StageLike
 
     def __call__(self, *trees: PyTree, key: Key | None = None) -> PyTree:
         return chain(_mean_of_tuple, self.stage)(trees, key=key)
@@ -171,25 +174,30 @@ def _mean_of_tuple(trees: PyTree) -> PyTree:
 class _Drawing:
     """What a combinator draws from: the struct, and pipelines one level deeper."""
 
-    def __init__(self, draw: Any, struct: PyTree, inner: Callable[..., Any]):
+    def __init__(self, draw: Draw, struct: PyTree, inner: Callable[..., StageLike]):
         self.draw, self.struct, self.inner = draw, struct, inner
 
     def one_of(self, *values: Any) -> Any:
         return self.draw(st.sampled_from(values))
 
-    def few(self) -> list[Any]:
+    def few(self) -> list[StageLike]:
         return [self.inner() for _ in range(self.draw(st.integers(1, 2)))]
 
 
 def _pipeline(
-    draw: Any, struct: PyTree, depth: int, random: bool, branches: bool, leaves: Any
-) -> Any:
+    draw: Draw,
+    struct: PyTree,
+    depth: int,
+    random: bool,
+    branches: bool,
+    leaves: st.SearchStrategy[StageLike] | None,
+) -> StageLike:
     kinds = ["leaf"]
     if depth:
         kinds += [*_ALWAYS, *(_BRANCHES if branches else {})]
-        kinds += [] if not is_inexact(struct) else list(_INEXACT)
-        kinds += ["repeat"] if leaves is None and is_inexact(struct) else []
-        kinds += ["gated"] if branches and is_inexact(struct) else []
+        if is_inexact(struct):
+            kinds += [*_INEXACT, *(["repeat"] if leaves is None else [])]
+            kinds += _INEXACT_BRANCHES if branches else {}
     # One alternative at a time, and not `one_of` of all, whose text would be huge.
     kind = draw(st.sampled_from(kinds))
     if kind == "leaf":
@@ -200,26 +208,13 @@ def _pipeline(
     # Only the first child goes all the way down: else sizes grow exponentially.
     depths = itertools.chain([depth - 1], itertools.repeat(max(0, min(1, depth - 2))))
 
-    def inner(part: PyTree = struct) -> Any:
+    def inner(part: PyTree = struct) -> StageLike:
         return _pipeline(draw, part, next(depths), random, branches, leaves)
 
-    makers = {**_ALWAYS, **_INEXACT, **_BRANCHES, "gated": _gated}
-    return makers[kind](_Drawing(draw, struct, inner))
+    return _MAKERS[kind](_Drawing(draw, struct, inner))
 
 
-def _chain(d: _Drawing) -> Any:
-    return chain(*d.few())
-
-
-def _named_chain(d: _Drawing) -> Any:
-    return chain(one=d.inner(), two=d.inner())
-
-
-def _extremum(d: _Drawing) -> Any:
-    return parallel(*d.few(), merge=d.one_of("max", "min"))
-
-
-def _at(d: _Drawing) -> Any:
+def _at(d: _Drawing) -> StageLike:
     places = [name for name, _ in leaves_with_names(d.struct)]
     if places == [""]:
         return at((), d.inner())
@@ -236,7 +231,7 @@ def _at(d: _Drawing) -> Any:
     return at(where, d.inner(part))
 
 
-def _graph(d: _Drawing) -> Any:
+def _graph(d: _Drawing) -> StageLike:
     nodes = {"first": d.inner(), "left": d.inner(), "right": d.inner()}
     edges = {"first": [], "left": ["first"], "right": ["first"]}
     join = parallel_max if not is_inexact(d.struct) else _mean_of
@@ -248,7 +243,7 @@ def parallel_max(a: PyTree, b: PyTree) -> PyTree:
     return jtu.tree_map(jnp.maximum, a, b)
 
 
-def _fold(d: _Drawing) -> Any:
+def _fold(d: _Drawing) -> StageLike:
     merge = d.one_of("mean", "sum", "prod")
     # Squashed, as sums of sums would leave the range of small dtypes.
     named = d.draw(st.booleans())
@@ -256,7 +251,7 @@ def _fold(d: _Drawing) -> Any:
     return chain(parallel(*given, merge=merge), squash)
 
 
-def _wide(d: _Drawing) -> Any:
+def _wide(d: _Drawing) -> StageLike:
     merge = d.one_of("tuple", "stack", "dict", "concat", "own")
     children = [d.inner() for _ in range(2)]
     given = [dict(zip("ba", children, strict=True))] if merge == "dict" else children
@@ -282,7 +277,7 @@ def _mean_of_halves(tree: PyTree) -> PyTree:
     return jtu.tree_map(lambda v: sum(jnp.split(v, 2)) / 2, tree)
 
 
-def _weighted(d: _Drawing) -> Any:
+def _weighted(d: _Drawing) -> StageLike:
     children = d.few()
     normalize = d.one_of("softmax", "sum", "none")
     weights = jnp.linspace(0.2, 0.8, len(children))
@@ -302,10 +297,6 @@ class _Weigh(Stage):
         return (jnp.arange(1.0, self.size + 1) + first) / self.size
 
 
-def _batched(d: _Drawing) -> Any:
-    return chain(_twice, batched(d.inner()), _mean_of_stack)
-
-
 def _twice(x: PyTree) -> PyTree:
     return jtu.tree_map(lambda v: jnp.stack([v, -v]), x)
 
@@ -323,27 +314,14 @@ def always(x: PyTree) -> bool:
     return True
 
 
-def _cond(d: _Drawing) -> Any:
-    return cond(positive, d.inner(), d.inner())
-
-
-def _switch(d: _Drawing) -> Any:
-    return switch(_selector, d.inner(), d.inner())
-
-
 def _selector(x: PyTree) -> Int[Array, ""]:
     return positive(x).astype(jnp.int32)
 
 
-def _gated(d: _Drawing) -> Any:
-    merge = d.one_of("mean", "max")
-    return gated(d.inner(), d.inner(), gates=(positive, always), merge=merge)
-
-
-def _repeat(draw: Any, struct: PyTree, random: bool) -> Any:
+def _repeat(draw: Draw, struct: PyTree, random: bool) -> StageLike:
     noisy = random and draw(st.booleans())
 
-    def make(key: Key) -> Any:
+    def make(key: Key) -> StageLike:
         scale = jtu.tree_map(lambda s: jr.normal(key, s.shape, s.dtype) / 2, struct)
         affine = Affine(scale, jtu.tree_map(jnp.ones_like, scale))
         return chain(affine, add_noise) if noisy else affine
@@ -352,11 +330,25 @@ def _repeat(draw: Any, struct: PyTree, random: bool) -> Any:
 
 
 _ALWAYS = {
-    "chain": _chain,
-    "named chain": _named_chain,
-    "extremum": _extremum,
+    "chain": lambda d: chain(*d.few()),
+    "named chain": lambda d: chain(one=d.inner(), two=d.inner()),
+    "extremum": lambda d: parallel(*d.few(), merge=d.one_of("max", "min")),
     "at": _at,
     "graph": _graph,
 }
-_INEXACT = {"fold": _fold, "wide": _wide, "weighted": _weighted, "batched": _batched}
-_BRANCHES = {"cond": _cond, "switch": _switch}
+_INEXACT = {
+    "fold": _fold,
+    "wide": _wide,
+    "weighted": _weighted,
+    "batched": lambda d: chain(_twice, batched(d.inner()), _mean_of_stack),
+}
+_BRANCHES = {
+    "cond": lambda d: cond(positive, d.inner(), d.inner()),
+    "switch": lambda d: switch(_selector, d.inner(), d.inner()),
+}
+_INEXACT_BRANCHES = {
+    "gated": lambda d: gated(
+        d.inner(), d.inner(), gates=(positive, always), merge=d.one_of("mean", "max")
+    )
+}
+_MAKERS = {**_ALWAYS, **_INEXACT, **_BRANCHES, **_INEXACT_BRANCHES}

@@ -1,15 +1,22 @@
 """Your own stages, made known to the strategies."""
 
 import dataclasses
+import functools as ft
+import typing
 from collections.abc import Callable
-from typing import Any
+from typing import TypeAlias
 
 import hypothesis.strategies as st
 
 from ..._errors import describe_value
+from ..._types import PyTree
 from .validate import check_bool, invalid
 
-Maker = Callable[[Any], st.SearchStrategy | None]
+Maker: TypeAlias = Callable[[PyTree], st.SearchStrategy | None]
+"""From a struct to a strategy of stages that keep it, or None."""
+
+
+Make = typing.TypeVar("Make", bound=Maker)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,7 +30,15 @@ class Registered:
 _REGISTERED: dict[str, Registered] = {}
 
 
-def register_stage(make: Any = None, *, random: Any = False) -> Any:
+@typing.overload
+def register_stage(make: Make, *, random: bool = False) -> Make: ...
+@typing.overload
+def register_stage(
+    make: None = None, *, random: bool = False
+) -> Callable[[Make], Make]: ...
+def register_stage(
+    make: Make | None = None, *, random: bool = False
+) -> Make | Callable[[Make], Make]:
     """Makes your own stages known, so that `stages` and `pipelines` use them.
 
     **Arguments:**
@@ -50,7 +65,7 @@ def register_stage(make: Any = None, *, random: Any = False) -> Any:
     """
     check_bool("register_stage", "random", random)
     if make is None:
-        return lambda make: register_stage(make, random=random)
+        return ft.partial(register_stage, random=random)
     if isinstance(make, type) or not callable(make):
         raise invalid(
             "register_stage",
@@ -62,7 +77,7 @@ def register_stage(make: Any = None, *, random: Any = False) -> Any:
     return make
 
 
-def unregister_stage(make: Any) -> None:
+def unregister_stage(make: Maker) -> None:
     """Takes back a `register_stage`."""
     if _REGISTERED.pop(_name(make), None) is None:
         raise invalid(
@@ -72,7 +87,7 @@ def unregister_stage(make: Any) -> None:
         )
 
 
-def registered(struct: Any, random: bool) -> list[st.SearchStrategy]:
+def registered(struct: PyTree, random: bool) -> list[st.SearchStrategy]:
     """Strategies of the registered stages that take `struct`."""
     found = []
     for name, entry in _REGISTERED.items():
@@ -91,6 +106,6 @@ def registered(struct: Any, random: bool) -> list[st.SearchStrategy]:
     return found
 
 
-def _name(make: Any) -> str:
+def _name(make: Maker) -> str:
     module = getattr(make, "__module__", "")
     return f"{module}.{getattr(make, '__qualname__', repr(make))}"

@@ -1,26 +1,27 @@
 """Strategies for axes and spaces."""
 
-from typing import Any
-
 import hypothesis.strategies as st
 import jax.random as jr
 import numpy as np
+from jaxtyping import Array
 
 from ..._spaces.axes import Geomspace, Linspace, Values
+from ..._spaces.axis import Axis
 from ..._spaces.designs import sobol
 from ..._spaces.mapped import Mapped
 from ..._spaces.random import Random
 from ..._spaces.space import Space
 from ..._spaces.static import Static
-from .validate import check_bool, check_int, composite
+from ..._types import PyTree
+from .validate import Draw, check_bool, check_int, composite
 
 _NAMES = ("a", "b", "c")
 
 
 @composite
 def axes(
-    draw: Any, *, max_size: Any = 4, random: Any = True, static: Any = False
-) -> Any:
+    draw: Draw, *, max_size: int = 4, random: bool = True, static: bool = False
+) -> Axis:
     """An axis of any kind.
 
     **Arguments:**
@@ -46,11 +47,13 @@ def axes(
     return draw(_axis(size, random, static, None))
 
 
-def _axis(size: int, random: bool, static: bool, dim: str | None) -> Any:
+def _axis(
+    size: int, random: bool, static: bool, dim: str | None
+) -> st.SearchStrategy[Axis]:
     numbers = st.integers(-8, 8).map(lambda i: i / 4)
 
     @composite
-    def make(draw: Any) -> Any:
+    def make(draw: Draw) -> Axis:
         kinds = ["values", "linspace", "geomspace", "arrays", "mapped"]
         kinds += ["random"] * random + ["static"] * static
         kind = draw(st.sampled_from(kinds))
@@ -73,19 +76,19 @@ def _axis(size: int, random: bool, static: bool, dim: str | None) -> Any:
     return make()
 
 
-def _square(value: Any) -> Any:
+def _square(value: Array) -> Array:
     return value * value
 
 
 @composite
 def spaces(
-    draw: Any,
+    draw: Draw,
     *,
-    max_axes: Any = 3,
-    max_size: Any = 3,
-    random: Any = True,
-    static: Any = False,
-) -> Any:
+    max_axes: int = 3,
+    max_size: int = 3,
+    random: bool = True,
+    static: bool = False,
+) -> Space:
     """A `Space`: products and zips, shared dims, joint designs, slices.
 
     **Arguments:**
@@ -116,7 +119,7 @@ def spaces(
     # The same draws for both modes: so the first is what it shrinks to.
     shared = draw(st.booleans()) and mode == "product" and count > 1
     has_design = draw(st.booleans()) and mode == "product" and count < max_axes
-    tree: dict[str, Any] = {}
+    tree: dict[str, PyTree] = {}
     for i, name in enumerate(_NAMES[:count]):
         dim = "both" if shared and i < 2 else None
         length = draw(st.integers(1, max_size))

@@ -1,7 +1,5 @@
 """Strategies for single stages."""
 
-from typing import Any
-
 import equinox as eqx
 import hypothesis.strategies as st
 import jax
@@ -10,10 +8,10 @@ import jax.random as jr
 import jax.tree_util as jtu
 
 from ..._stage import Stage, identity
-from ..._types import Key, PyTree
+from ..._types import Key, PyTree, StageLike
 from .arrays import arrays
 from .registry import registered
-from .validate import check_bool, check_struct, composite, structs_of
+from .validate import Draw, check_bool, check_struct, composite, structs_of
 
 
 class Affine(Stage):
@@ -52,7 +50,7 @@ _scales = st.integers(-4, 3).map(lambda i: (i + (i >= 0)) / 4)
 
 
 @composite
-def stages(draw: Any, struct: Any, *, random: Any = True) -> Any:
+def stages(draw: Draw, struct: PyTree, *, random: bool = True) -> StageLike:
     """A stage without stages inside, whose output is like its input.
 
     The identity, elementwise functions and affine maps, `equinox.nn` layers where the

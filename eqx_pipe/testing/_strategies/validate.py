@@ -3,11 +3,11 @@
 import functools as ft
 import random
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 import hypothesis.strategies as st
+import jax
 import jax.tree_util as jtu
-import numpy as np
 from hypothesis.errors import InvalidArgument
 
 from ..._check import check_int as check_plain_int
@@ -15,13 +15,21 @@ from ..._errors import describe_value, message
 from ..._tree import leaves_with_names
 from ..._types import PyTree
 
+if TYPE_CHECKING:
+    from hypothesis.strategies import DrawFn as Draw
+else:
+    Draw = Callable  # `DrawFn` is a protocol that cannot be checked at run time
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
 
 def invalid(function: str, wrong: str, cure: str) -> InvalidArgument:
     """The error for an argument that a strategy cannot do with."""
     return InvalidArgument(message(f"testing.{function}", wrong, cure))
 
 
-def check_strategy(function: str, argument: str, value: Any) -> None:
+def check_strategy(function: str, argument: str, value: object) -> None:
     """Raises unless `value` is a strategy, or `None` for the default."""
     if value is None or isinstance(value, st.SearchStrategy):
         return
@@ -32,7 +40,7 @@ def check_strategy(function: str, argument: str, value: Any) -> None:
     )
 
 
-def check_struct(function: str, struct: Any) -> None:
+def check_struct(function: str, struct: PyTree) -> None:
     """Raises unless every leaf of `struct` has a shape and a dtype."""
     named = leaves_with_names(struct)
     for name, leaf in named:
@@ -52,7 +60,7 @@ def check_struct(function: str, struct: Any) -> None:
         )
 
 
-def check_int(function: str, argument: str, value: Any, minimum: int) -> None:
+def check_int(function: str, argument: str, value: object, minimum: int) -> None:
     """Raises unless `value` is an integer of at least `minimum`."""
     try:
         check_plain_int(f"testing.{function}", argument, value, minimum)
@@ -60,7 +68,7 @@ def check_int(function: str, argument: str, value: Any, minimum: int) -> None:
         raise InvalidArgument(str(error)) from None
 
 
-def check_bool(function: str, argument: str, value: Any) -> None:
+def check_bool(function: str, argument: str, value: object) -> None:
     """Raises unless `value` is True or False."""
     if not isinstance(value, bool):
         wrong = f"`{argument}` is {describe_value(value)}."
@@ -69,12 +77,12 @@ def check_bool(function: str, argument: str, value: Any) -> None:
 
 def structs_of(tree: PyTree) -> PyTree:
     """Shapes and dtypes, whether given as such or by an example."""
-    import jax
-
     return jtu.tree_map(lambda v: jax.ShapeDtypeStruct(v.shape, v.dtype), tree)
 
 
-def composite(fn: Callable[..., Any]) -> Callable[..., st.SearchStrategy]:
+def composite(
+    fn: Callable[Concatenate[Draw, P], T],
+) -> Callable[P, st.SearchStrategy[T]]:
     """`hypothesis.strategies.composite` for strategies that build our own modules.
 
     Under jaxtyping's hook with beartype, building draws from Python's own generator of
@@ -82,7 +90,7 @@ def composite(fn: Callable[..., Any]) -> Callable[..., st.SearchStrategy]:
     """
 
     @ft.wraps(fn)
-    def traceless(draw: Any, *args: Any, **kwargs: Any) -> Any:
+    def traceless(draw: Draw, *args: P.args, **kwargs: P.kwargs) -> T:
         before = random.getstate()
         try:
             return fn(draw, *args, **kwargs)
@@ -90,12 +98,3 @@ def composite(fn: Callable[..., Any]) -> Callable[..., st.SearchStrategy]:
             random.setstate(before)
 
     return st.composite(traceless)
-
-
-def is_dtype(value: Any) -> bool:
-    """Whether NumPy knows `value` as a dtype."""
-    try:
-        np.dtype(value)
-    except TypeError:
-        return False
-    return True
