@@ -19,7 +19,7 @@ class _Like:
     """The shapes and dtypes of what is reduced; equal if these are."""
 
     def __init__(self, function: str, by: By, struct: PyTree):
-        self.value = picked(function, by, struct)
+        self.value: PyTree = picked(function, by, struct)
         leaves, structure = jtu.tree_flatten(self.value)
         self._key = (structure, tuple((leaf.shape, leaf.dtype) for leaf in leaves))
 

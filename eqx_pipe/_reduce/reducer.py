@@ -58,7 +58,7 @@ class Reducer(eqx.Module):
     stop: Callable[[PyTree], bool | Bool[ArrayLike, ""]] | None = None
     by: By = eqx.field(default=None, kw_only=True)
 
-    def __check_init__(self):
+    def __check_init__(self) -> None:
         for name in ("init", "update", "merge", "finish", "stop"):
             value = getattr(self, name)
             if not callable(value) and not (name == "stop" and value is None):

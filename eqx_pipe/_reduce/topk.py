@@ -52,7 +52,7 @@ class TopK(Reduction):
     by: By = None
     mode: Literal["max", "min"] = eqx.field(static=True, default="max")
 
-    def __check_init__(self):
+    def __check_init__(self) -> None:
         check_int("TopK", "k", self.k, 1)
         check_choice("TopK", "mode", self.mode, ("max", "min"))
 

@@ -12,7 +12,7 @@ import jax.tree_util as jtu
 
 from ..._errors import describe_value, message
 from ..._reduce.base import pick
-from ..._reduce.many import Many, as_many
+from ..._reduce.many import Many, ReduceLike, as_many
 from ..._reduce.reducer import Reducer, struct_of
 from ..._tree import as_arrays
 from ..._types import PyTree
@@ -127,7 +127,7 @@ _LAWS = (
 
 
 def check_reducer(
-    reducer: PyTree, values: PyTree, *, rtol: Bound = None, atol: Bound = None
+    reducer: ReduceLike, values: PyTree, *, rtol: Bound = None, atol: Bound = None
 ) -> None:
     """Checks that a reducer may be split, joined and compiled as a sweep does it.
 
