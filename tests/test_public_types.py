@@ -10,7 +10,7 @@ from typing_extensions import TypeAliasType
 REASONS: dict[str, str] = {}
 """Parameters that may admit everything, each with the reason."""
 
-REMAINING = 70
+REMAINING = 42
 """How many more there are, to be lowered until none is left."""
 
 

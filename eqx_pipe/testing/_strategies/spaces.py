@@ -1,5 +1,7 @@
 """Strategies for axes and spaces."""
 
+from typing import Literal
+
 import hypothesis.strategies as st
 import jax.random as jr
 import numpy as np
@@ -114,7 +116,8 @@ def spaces(
     check_bool("spaces", "random", random)
     check_bool("spaces", "static", static)
     count = draw(st.integers(1, min(max_axes, len(_NAMES))))
-    mode = draw(st.sampled_from(["product", "zip"]))
+    modes: list[Literal["product", "zip"]] = ["product", "zip"]
+    mode = draw(st.sampled_from(modes))
     size = draw(st.integers(1, max_size))
     # The same draws for both modes: so the first is what it shrinks to.
     shared = draw(st.booleans()) and mode == "product" and count > 1
