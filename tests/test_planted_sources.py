@@ -116,7 +116,7 @@ def test_a_broken_loader_is_caught(name):
 
 
 def test_an_end_from_which_nothing_follows_is_caught(monkeypatch):
-    monkeypatch.setattr(loaders, "going_on", lambda cursor, loader: cursor)
+    monkeypatch.setattr(loaders, "rolled_over", lambda cursor, loader: cursor)
     with pytest.raises(AssertionError, match="the next epoch follows on the end"):
         ept.check_loader(loader())
 

@@ -133,7 +133,7 @@ class Cursor(eqx.Module):
         return cursor
 
 
-def start(key: Any, size: int, form: int) -> Cursor:
+def start(key: Any, size: int, schema: int) -> Cursor:
     """The cursor at the beginning of the first epoch."""
     if key is None:
         raise TypeError(
@@ -159,7 +159,7 @@ def start(key: Any, size: int, form: int) -> Cursor:
         words=words if isinstance(words, Tracer) else np.asarray(words),
         epochs=np.asarray(0, np.uint32),
         record=split(0),
-        made_for=np.concatenate([split(size), np.asarray([form], np.uint32)]),
+        made_for=np.concatenate([split(size), np.asarray([schema], np.uint32)]),
         kind=kind,
     )
 

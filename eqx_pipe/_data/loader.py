@@ -1,37 +1,30 @@
 """`Loader`: from a source to batches."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import NoReturn, SupportsIndex, TypeVar
 
-import equinox as eqx
+import numpy as np
 from jax.sharding import NamedSharding
 
 from .._check import check_callable, check_int
 from .._errors import message
 from .._stage import identity
-from .._types import PyTree, StageLike
+from .._types import Key, PyTree, StageLike
 from . import scan as scanning
-from .arguments import (
-    as_stateless,
-    check_sharding,
-    check_size,
-    check_switch,
-    placed,
-)
+from .array_source import DeviceSource
+from .checks import as_stateless, check_sharding, check_size, check_switch
 from .cursor import Cursor, check_concrete, check_cursor, start
-from .epoch import (
-    DeviceEpoch,
-    Epoch,
-    HostEpoch,
-    check_epochs,
-    going_on,
-    outside,
-)
-from .source import DeviceSource, Source, as_source, form_of
-from .step import next_batch
+from .device_batch import next_on_device
+from .epoch import DeviceEpoch, Epoch, HostEpoch, check_epochs, rolled_over
+from .host_batch import next_on_host
+from .layout import source_on_mesh, without_users_mesh
+from .settings import Settings
+from .source import SourceLike, as_source, schema_of
+
+_Carry = TypeVar("_Carry")
 
 
-class Loader(eqx.Module):
+class Loader(Settings):
     """Batches of records, in an order and with draws that a cursor decides.
 
     A loader is a value, like a pipeline: it holds no place. `init` makes the first
@@ -82,27 +75,18 @@ class Loader(eqx.Module):
         [(4,), (4,), (2,)]
     """
 
-    source: Source
-    pipe: Any
-    batch_pipe: Any
-    batch_size: int = eqx.field(static=True)
-    shuffle: bool = eqx.field(static=True)
-    drop_remainder: bool = eqx.field(static=True)
-    sharding: NamedSharding | None = eqx.field(static=True)
-    form: int = eqx.field(static=True, repr=False)
-
     def __init__(
         self,
-        source: Any,
+        source: SourceLike,
         pipe: StageLike = identity,
         *,
         batch_pipe: StageLike = identity,
-        batch_size: Any,
-        shuffle: Any = True,
-        drop_remainder: Any = False,
-        sharding: Any = None,
+        batch_size: SupportsIndex,
+        shuffle: bool | np.bool_ = True,
+        drop_remainder: bool | np.bool_ = False,
+        sharding: NamedSharding | None = None,
     ):
-        source = as_source("Loader", "source", source)
+        known = as_source("Loader", "source", source)
         check_int("Loader", "batch_size", batch_size, 1)
         check_switch("shuffle", shuffle)
         check_switch("drop_remainder", drop_remainder)
@@ -110,12 +94,12 @@ class Loader(eqx.Module):
         self.batch_pipe = as_stateless("batch_pipe", batch_pipe)
         self.batch_size = batch_size.__index__()
         self.shuffle, self.drop_remainder = bool(shuffle), bool(drop_remainder)
-        check_size(len(source), self.batch_size, self.drop_remainder)
+        check_size(len(known), self.batch_size, self.drop_remainder)
         self.sharding = check_sharding(sharding, self.batch_size)
-        self.source = placed(source, self.sharding)
-        self.form = form_of((source.struct(), self.shuffle))
+        self.source = source_on_mesh(known, self.sharding)
+        self.schema = schema_of((known.struct(), self.shuffle))
 
-    def init(self, key: Any) -> Cursor:
+    def init(self, key: Key) -> Cursor:
         """The cursor at the beginning of the first epoch.
 
         **Arguments:**
@@ -124,9 +108,9 @@ class Loader(eqx.Module):
 
         **Returns:** a cursor.
         """
-        return start(key, len(self.source), self.form)
+        return start(key, len(self.source), self.schema)
 
-    def next(self, cursor: Any) -> tuple[PyTree, Cursor]:
+    def next(self, cursor: Cursor) -> tuple[PyTree, Cursor]:
         """The next batch, always a full one, and the cursor behind it.
 
         A batch runs over into the next epoch; with `drop_remainder` it begins there
@@ -145,12 +129,13 @@ class Loader(eqx.Module):
           epoch 2^32 - 1. (Under `jit` neither is seen, and that epoch comes again.)
         - `TypeError` if it is traced and the source is on the host.
         """
-        check_cursor("Loader.next", cursor, len(self.source), self.form)
+        check_cursor("Loader.next", cursor, len(self.source), self.schema)
         check_epochs("Loader.next", cursor, self, 1)
-        with outside(self):
-            return next_batch(self, cursor)
+        on_device = isinstance(self.source, DeviceSource)
+        with without_users_mesh(self.sharding):
+            return (next_on_device if on_device else next_on_host)(self, cursor)
 
-    def epoch(self, cursor: Any) -> Epoch:
+    def epoch(self, cursor: Cursor) -> Epoch:
         """Iterates over the batches that are left of the cursor's epoch.
 
         The last batch is short if records do not divide; with `drop_remainder` there
@@ -182,19 +167,19 @@ class Loader(eqx.Module):
 
         **Raises:** as `next`.
         """
-        check_cursor("Loader.epoch", cursor, len(self.source), self.form)
+        check_cursor("Loader.epoch", cursor, len(self.source), self.schema)
         check_concrete("Loader.epoch", cursor)
-        cursor = going_on(cursor, self)
+        cursor = rolled_over(cursor, self)
         on_device = isinstance(self.source, DeviceSource)
-        with outside(self):
-            return DeviceEpoch(self, cursor) if on_device else HostEpoch(self, cursor)
+        with without_users_mesh(self.sharding):
+            return (DeviceEpoch if on_device else HostEpoch)(self, cursor)
 
     def __len__(self) -> int:
         """The number of batches of an epoch."""
         whole, rest = divmod(len(self.source), self.batch_size)
         return whole + (rest > 0 and not self.drop_remainder)
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> NoReturn:
         raise TypeError(
             message(
                 "Loader",
@@ -205,11 +190,11 @@ class Loader(eqx.Module):
 
     def scan(
         self,
-        step: Callable[..., Any],
-        carry: PyTree,
-        cursor: Any,
-        length: Any = None,
-    ) -> tuple[PyTree, PyTree, Cursor]:
+        step: Callable[[_Carry, PyTree], tuple[_Carry, PyTree]],
+        carry: _Carry | complex,
+        cursor: Cursor,
+        length: SupportsIndex | None = None,
+    ) -> tuple[_Carry, PyTree, Cursor]:
         """Many batches, and what is done with them, as one compiled program.
 
         It equals this loop, up to rounding, and gives the same records and draws:
@@ -259,7 +244,7 @@ class Loader(eqx.Module):
             (15.0, (3,))
         """
         check_callable("Loader.scan", "step", step)
-        check_cursor("Loader.scan", cursor, len(self.source), self.form)
+        check_cursor("Loader.scan", cursor, len(self.source), self.schema)
         length = len(self.source) // self.batch_size if length is None else length
         check_int("Loader.scan", "length", length, 0)
         if not isinstance(self.source, DeviceSource):

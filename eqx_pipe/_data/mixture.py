@@ -3,7 +3,7 @@
 import functools as ft
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal, SupportsIndex, TypeAlias
 
 import equinox as eqx
 import jax
@@ -16,14 +16,18 @@ from .._check import check_choice
 from .._errors import StructureError, describe_value, message
 from .._tree import differences, is_key_array
 from .._types import PyTree
+from .array_source import MOST_ON_DEVICE, DeviceSource
 from .bits import as_numbers
-from .host import HostSource, index_of
-from .source import MOST_ON_DEVICE, DeviceSource, as_source
+from .host_source import HostSource, index_of
+from .source import Source, SourceLike, as_source
 
 _LONGEST = 1024
 
-Shares = tuple[int, ...]
+Shares: TypeAlias = tuple[int, ...]
 """How often each source stands in a pattern, which is repeated."""
+
+WeightsLike: TypeAlias = Sequence[float] | np.ndarray | Array
+"""One positive number for each source."""
 
 
 class Mixture(DeviceSource):
@@ -61,7 +65,7 @@ class HostMixture:
     def __len__(self) -> int:
         return self.size
 
-    def __getitem__(self, index: Any) -> PyTree:
+    def __getitem__(self, index: SupportsIndex) -> PyTree:
         return self.__getitems__([index_of(index, len(self))])[0]
 
     def __getitems__(self, indices: Sequence[int]) -> list[PyTree]:
@@ -84,8 +88,11 @@ class HostMixture:
 
 
 def mixture(
-    sources: Sequence[Any], weights: Any = None, *, until: str = "first"
-) -> Any:
+    sources: Sequence[SourceLike],
+    weights: WeightsLike | None = None,
+    *,
+    until: Literal["first", "last"] = "first",
+) -> Mixture | HostMixture:
     """Mixes sources in fixed proportions.
 
     The sources take turns by a pattern that spreads each as evenly as its weight
@@ -128,7 +135,7 @@ def mixture(
         )
     check_choice("mixture", "until", until, ("first", "last"))
     known = [as_source("mixture", f"sources[{i}]", s) for i, s in enumerate(sources)]
-    _check_forms(known)
+    _check_schemas(known)
     shares = shares_of(_check_weights(weights, len(known)))
     size = _size([len(source) for source in known], shares, until)
     here = tuple(source for source in known if isinstance(source, DeviceSource))
@@ -142,7 +149,7 @@ class _OnHost:
 
     thread_safe = True
 
-    def __init__(self, source: Any):
+    def __init__(self, source: DeviceSource):
         self.source = source
 
     def __len__(self) -> int:
@@ -159,7 +166,7 @@ class _OnHost:
         ]
 
 
-def on_host(source: Any) -> HostSource:
+def on_host(source: Source) -> HostSource:
     """A source, wherever it is, as one that the host reads."""
     return source if isinstance(source, HostSource) else HostSource(_OnHost(source))
 
@@ -210,7 +217,7 @@ def _size(sizes: list[int], shares: Shares, until: str) -> int:
     return max(slot_of(k, size - 1) + 1 for k, size in enumerate(sizes))
 
 
-def _check_weights(weights: Any, count: int) -> list[float]:
+def _check_weights(weights: WeightsLike | None, count: int) -> list[float]:
     if weights is None:
         return [1.0] * count
     numbers = np.asarray(weights, np.float64)
@@ -226,7 +233,7 @@ def _check_weights(weights: Any, count: int) -> list[float]:
     return numbers.tolist()
 
 
-def _check_forms(sources: list[Any]) -> None:
+def _check_schemas(sources: list[Source]) -> None:
     for i, source in enumerate(sources):
         if len(source) == 0:
             raise ValueError(

@@ -20,7 +20,8 @@ from jaxtyping import Array
 from .._cache import WeakCache
 from .._sharding.mesh import is_staged
 from .._values import as_hashable
-from .prepare import is_explicit, relaxed
+from .axis_types import is_explicit, with_auto_axes
+from .settings import Pipes, Settings
 
 _MOST = 64
 
@@ -33,7 +34,7 @@ class Known:
         default_factory=dict
     )
     arrays: list[Array] | None = None
-    stages: eqx.Module | None = None
+    pipes: Pipes | None = None
     numbers: dict[Hashable, list[Any]] = dataclasses.field(default_factory=dict)
 
 
@@ -44,6 +45,14 @@ def known(owner: eqx.Module) -> Known:
     """What was made for a Module before."""
     found = _known.get(owner)
     return _known.put(owner, Known()) if found is None else found
+
+
+def pipes_of(loader: Settings) -> Pipes:
+    """The pipelines of a loader: always the same Module, which has programs too."""
+    kept = known(loader)
+    if kept.pipes is None:
+        kept.pipes = loader.pipes
+    return kept.pipes
 
 
 def program(
@@ -81,7 +90,7 @@ def arrays_of(owner: eqx.Module) -> list[Array]:
     if found is None:
         with jax.ensure_compile_time_eval():
             # Programs of ours have automatic axes.
-            leaves = relaxed(leaves) if sharded else leaves
+            leaves = with_auto_axes(leaves) if sharded else leaves
         found = [jnp.asarray(leaf) for leaf in leaves]
         if not any(isinstance(leaf, Tracer) for leaf in found):
             kept.arrays = found
@@ -89,16 +98,16 @@ def arrays_of(owner: eqx.Module) -> list[Array]:
 
 
 class _Static:
-    """Everything of a loader but its arrays, with equality and a hash."""
+    """Everything of a Module but its arrays, with equality and a hash."""
 
-    def __init__(self, loader: Any):
-        arrays, self.rest = eqx.partition(loader, eqx.is_array)
+    def __init__(self, owner: eqx.Module):
+        arrays, self.rest = eqx.partition(owner, eqx.is_array)
         self.structure = jtu.tree_structure(arrays)
         leaves, structure = jtu.tree_flatten(self.rest)
         self._known = self.structure, structure, tuple(map(as_hashable, leaves))
 
-    def filled(self, leaves: list[Any]) -> Any:
-        """A loader with these arrays."""
+    def filled(self, leaves: list[Array]) -> eqx.Module:
+        """A Module with these arrays."""
         return eqx.combine(jtu.tree_unflatten(self.structure, leaves), self.rest)
 
     def __eq__(self, other: object) -> bool:
@@ -109,12 +118,16 @@ class _Static:
 
 
 @ft.lru_cache(maxsize=_MOST)
-def _jitted(function: Callable[..., Any], options: tuple, static: _Static) -> Any:
+def _jitted(
+    function: Callable[..., Any], options: tuple[Hashable, ...], static: _Static
+) -> Callable[..., Any]:
     return _make(function, options, static)
 
 
-def _make(function: Callable[..., Any], options: tuple, static: _Static) -> Any:
-    def run(leaves: list[Any], *arguments: Any) -> Any:
+def _make(
+    function: Callable[..., Any], options: tuple[Hashable, ...], static: _Static
+) -> Callable[..., Any]:
+    def run(leaves: list[Array], *arguments: Any) -> Any:
         return function(static.filled(leaves), *options, *arguments)
 
     run.__name__ = function.__name__.strip("_")

@@ -14,10 +14,12 @@ from .._errors import StructureError, describe_value, message
 from .._sharding.mesh import is_staged
 from .._tree import as_arrays, differences
 from .._types import PyTree
+from .axis_types import is_explicit, with_auto_axes
 from .cursor import Cursor, is_concrete
-from .draw import Place, draw, seam_of
-from .prepare import is_explicit, relaxed
+from .device_batch import device_batch, seam_of
+from .order import Overrun, Place
 from .programs import known as beside
+from .settings import Settings
 
 _MOST = 64
 
@@ -31,24 +33,27 @@ class _Numbers(Exception):
 
 
 def scan(
-    loader: Any, step: Callable[..., Any], carry: PyTree, cursor: Cursor, length: int
+    loader: Settings,
+    step: Callable[..., Any],
+    carry: PyTree,
+    cursor: Cursor,
+    length: int,
 ) -> tuple[PyTree, PyTree, Cursor]:
     """The carry and outputs of `length` steps, and the place behind them."""
     # Where no batch runs over into the next epoch, the program need not look out for
     # it. It must not depend on the place in any other way: the next call shall find it.
-    whole = is_concrete(cursor) and (
-        len(loader.source) % loader.batch_size == 0
-        and cursor.position % loader.batch_size == 0
-    )
+    count, size = loader.batch_size, len(loader.source)
+    whole = is_concrete(cursor) and size % count == 0 == cursor.position % count
+    overrun = "skip" if loader.drop_remainder or whole else "wrap"
     run = _scanned if is_staged() else _compiled
     own = loader
     if loader.sharding is not None and not _is_explicit(carry):
-        loader = relaxed(loader)
+        loader = with_auto_axes(loader)
     known, key = _known_numbers(own, step, carry)
     while True:
         given = carry if known is None else _with_arrays(carry, known)
         try:
-            return run(loader, step, given, cursor, length, whole)
+            return run(loader, step, given, cursor, length, overrun)
         except _Numbers as found:
             # A loss that starts as `0.0`, for instance. Numbers that a step leaves
             # alone, such as the rate of a `Dropout`, stay what they are.
@@ -89,24 +94,23 @@ def _with_arrays(carry: PyTree, dtypes: list[Any]) -> PyTree:
 
 
 def _scanned(
-    loader: Any,
+    loader: Settings,
     step: Callable[..., Any],
     carry: PyTree,
     cursor: Cursor,
     length: int,
-    whole: bool,
+    overrun: Overrun,
 ) -> tuple[PyTree, PyTree, Cursor]:
     words = jnp.asarray(cursor.words)
-    key = jax.random.wrap_key_data(words, impl=cursor.kind)
     place = Place(jnp.asarray(cursor.epochs), jnp.asarray(cursor.record)[0])
     arrays, rest = eqx.partition(carry, eqx.is_array)
     constants: list[Any] = []
-    count = loader.batch_size
-    seam = seam_of(loader, count, whole)
+    count, impl = loader.batch_size, cursor.kind
+    seam = seam_of(loader, count, overrun)
 
     def body(state: Any, _: None) -> Any:
         arrays, place = state
-        batch, place = draw(loader, words, key, place, count, False, whole, seam)
+        batch, place = device_batch(loader, impl, words, place, count, overrun, seam)
         before = eqx.combine(arrays, rest)
         pair = step(before, batch)
         if not isinstance(pair, tuple) or len(pair) != 2:
@@ -126,8 +130,7 @@ def _scanned(
         return (eqx.filter(after, eqx.is_array), place), outputs
 
     (arrays, place), outputs = jax.lax.scan(body, (arrays, place), None, length)
-    record = jnp.stack([place.start, jnp.zeros_like(place.start)])
-    after = dataclasses.replace(cursor, epochs=place.epoch, record=record)
+    after = dataclasses.replace(cursor, epochs=place.epoch, record=place.record())
     return eqx.combine(arrays, rest), eqx.combine(outputs, constants[-1]), after
 
 

@@ -1,7 +1,5 @@
 """Statistics of what a loader gives, in one pass."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
@@ -11,12 +9,13 @@ from .._reduce.many import Many, as_many
 from .._sharding.mesh import no_context
 from .._tree import leaf_text, leaves_with_names
 from .._types import PyTree
+from .axis_types import with_auto_axes
+from .cursor import Cursor
 from .loader import Loader
-from .prepare import relaxed
 from .programs import arrays_of, program
 
 
-def reduce_loader(loader: Any, cursor: Any, reducers: Any) -> PyTree:
+def reduce_loader(loader: Loader, cursor: Cursor, reducers: PyTree) -> PyTree:
     """Reduces the rest of an epoch to statistics, in one pass and constant memory.
 
     The records go through `pipe` and `batch_pipe` as in training; each entry along the
@@ -63,11 +62,11 @@ def reduce_loader(loader: Any, cursor: Any, reducers: Any) -> PyTree:
         return _reduced(loader, cursor, many)
 
 
-def _reduced(loader: Loader, cursor: Any, many: Many) -> PyTree:
-    state: Any = None
+def _reduced(loader: Loader, cursor: Cursor, many: Many) -> PyTree:
+    state: PyTree = None
     absorb, arrays = program(many, _absorb), arrays_of(many)
     for batch in loader.epoch(cursor):
-        batch = relaxed(batch)
+        batch = with_auto_axes(batch)
         if state is None:
             state = many.init(_struct(batch))
         state = absorb(arrays, state, batch)
@@ -76,7 +75,7 @@ def _reduced(loader: Loader, cursor: Any, many: Many) -> PyTree:
     return many.finish(state)
 
 
-def _absorb(many: Many, state: Any, batch: PyTree) -> Any:
+def _absorb(many: Many, state: PyTree, batch: PyTree) -> PyTree:
     count = jtu.tree_leaves(batch)[0].shape[0]
     return many.absorb(state, batch, jnp.ones(count, bool))
 

@@ -1,7 +1,7 @@
 """Stretches of a source as records."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import SupportsIndex
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -12,8 +12,9 @@ from jaxtyping import Array, UInt32
 from .._check import check_int
 from .._errors import message
 from .._types import PyTree
-from .host import HostSource, index_of
-from .source import DeviceSource, as_source
+from .array_source import DeviceSource
+from .host_source import HostSource, index_of
+from .source import SourceLike, as_source
 
 
 class Windows(DeviceSource):
@@ -45,7 +46,7 @@ class HostWindows:
     def __len__(self) -> int:
         return (len(self.source) - self.width) // self.stride + 1
 
-    def __getitem__(self, index: Any) -> PyTree:
+    def __getitem__(self, index: SupportsIndex) -> PyTree:
         first = index_of(index, len(self)) * self.stride
         return self.source.read(range(first, first + self.width))
 
@@ -53,7 +54,9 @@ class HostWindows:
         return [self[i] for i in indices]
 
 
-def windows(source: Any, size: Any, stride: Any = 1) -> Any:
+def windows(
+    source: SourceLike, size: SupportsIndex, stride: SupportsIndex = 1
+) -> Windows | HostWindows:
     """Cuts a source into stretches of equal length, each of them one record.
 
     Record `i` holds the records `i * stride` to `i * stride + size - 1` of the source,

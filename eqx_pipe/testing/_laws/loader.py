@@ -10,9 +10,9 @@ import jax.tree_util as jtu
 import numpy as np
 
 from ..._check import check_key as check_one_key
+from ..._data.array_source import DeviceSource
 from ..._data.cursor import Cursor
 from ..._data.loader import Loader
-from ..._data.source import DeviceSource
 from ..._errors import describe_value, message
 from ..._stage import identity
 from ..._tree import as_arrays, is_key_array

@@ -12,8 +12,7 @@ import numpy as np
 from .._check import is_integer
 from .._errors import StructureError, message
 from .._types import PyTree
-from .fit import dtype_of, leaves_like, misfit, narrowed, struct_of
-from .kinds import (
+from .adapters import (
     Gaps,
     has_columns,
     is_plain,
@@ -21,6 +20,7 @@ from .kinds import (
     listed,
     many_of,
 )
+from .record import dtype_of, leaves_like, misfit, narrowed, struct_of
 
 _THREADS = 4
 

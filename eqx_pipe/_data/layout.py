@@ -1,0 +1,149 @@
+"""How batches and records lie on devices, as the loader's sharding says.
+
+Every function takes the sharding that the user gave, or None, and the number of records
+in the batch: a short last batch that does not divide is whole along its leading axis.
+"""
+
+import contextlib
+from contextlib import AbstractContextManager
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.tree_util as jtu
+import numpy as np
+from jax.core import Tracer
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+from jaxtyping import Array
+
+from .._sharding.mesh import constrain_to, mesh_like, no_context, num_shards
+from .._sharding.place import shard
+from .._types import PyTree
+from .array_source import DeviceSource
+from .axis_types import auto_mesh, is_explicit, with_axis_types
+from .source import Source
+
+
+def num_parts(sharding: NamedSharding) -> int:
+    """Into how many parts a sharding splits the leading axis of a batch."""
+    entry = sharding.spec[0] if len(sharding.spec) else None
+    return num_shards(auto_mesh(sharding), entry)
+
+
+def constrained(batch: PyTree, sharding: NamedSharding | None, count: int) -> PyTree:
+    """A batch inside a program, laid out as the loader's sharding says."""
+    if sharding is None:
+        return batch
+    mesh, wanted = auto_mesh(sharding), _for_count(sharding, count)
+
+    def one(leaf: Array) -> Array:
+        return constrain_to(leaf, mesh_like(mesh, leaf), _spec(wanted, leaf.ndim))
+
+    return jtu.tree_map(one, batch)
+
+
+def as_given(batch: PyTree, sharding: NamedSharding | None, count: int) -> PyTree:
+    """A computed batch in the very sharding that the loader was given.
+
+    Its mesh may have explicit axes, and programs name the sharding of a single device
+    by another spec.
+    """
+    if sharding is None:
+        return batch
+    wanted = _for_count(sharding, count)
+
+    def one(leaf: Array) -> Array:
+        placed = NamedSharding(sharding.mesh, _spec(wanted, leaf.ndim))
+        if isinstance(leaf, Tracer):  # of a gradient: its sharding is not known
+            return jax.device_put(leaf, placed) if is_explicit(placed.mesh) else leaf
+        return leaf if leaf.sharding == placed else jax.device_put(leaf, placed)
+
+    return jtu.tree_map(one, batch)
+
+
+def own_rows(sharding: NamedSharding | None, count: int) -> list[int]:
+    """Which of the `count` rows of a batch this process holds."""
+    if sharding is None or sharding.is_fully_addressable:
+        return list(range(count))
+    parts = _rows_only(sharding, count).addressable_devices_indices_map((count,))
+    slices = [index[0] for index in parts.values() if index is not None]
+    return sorted({row for part in slices for row in range(*part.indices(count))})
+
+
+def from_own_rows(
+    tree: PyTree, sharding: NamedSharding | None, count: int, rows: list[int]
+) -> PyTree:
+    """NumPy arrays of this process's own rows, as arrays of all rows on the devices."""
+    if sharding is None:
+        return jax.device_put(tree)
+    placed = _rows_only(sharding, count)
+    if sharding.is_fully_addressable:
+        return jax.device_put(tree, placed)
+    where = np.zeros(count, np.int64)
+    where[rows] = np.arange(len(rows))
+
+    def one(leaf: np.ndarray) -> Array:
+        def part(index: Any) -> np.ndarray:
+            return leaf[(where[index[0]], *index[1:])]
+
+        shape = (count, *leaf.shape[1:])
+        return jax.make_array_from_callback(shape, placed, part)
+
+    return jtu.tree_map(one, tree)
+
+
+def replicated(tree: PyTree, sharding: NamedSharding | None) -> PyTree:
+    """What all processes know, such as a key, whole on every device of a sharding."""
+    if sharding is None:
+        return tree
+    placed = NamedSharding(auto_mesh(sharding), P())
+    if sharding.is_fully_addressable:
+        return jax.device_put(tree, placed)
+
+    def one(leaf: np.ndarray | Array) -> Array:
+        host = np.asarray(leaf)
+        return jax.make_array_from_callback(host.shape, placed, host.__getitem__)
+
+    return jtu.tree_map(one, tree)
+
+
+def source_on_mesh(source: Source, sharding: NamedSharding | None) -> Source:
+    """A device source on all devices of the mesh, so that no batch moves it again."""
+    if sharding is None or not isinstance(source, DeviceSource):
+        return source
+    arrays = [x for x in jtu.tree_leaves(source) if eqx.is_array(x)]
+    there = all(_is_on(x, sharding) for x in arrays)
+    with no_context():
+        source = source if there else shard(source, auto_mesh(sharding), P())
+        # Explicit axes stand in the types of arrays: those of the user's mesh.
+        return with_axis_types(source, sharding.mesh.axis_types)
+
+
+def without_users_mesh(sharding: NamedSharding | None) -> AbstractContextManager[None]:
+    """Leaves the user's `jax.set_mesh`, if the loader brings its own."""
+    return contextlib.nullcontext() if sharding is None else no_context()
+
+
+def _for_count(sharding: NamedSharding, count: int) -> NamedSharding:
+    """The sharding of a batch of `count` records."""
+    if count % num_parts(sharding) == 0:
+        return sharding
+    return NamedSharding(sharding.mesh, P(None, *tuple(sharding.spec)[1:]))
+
+
+def _spec(sharding: NamedSharding, ndim: int) -> P:
+    """The spec for a leaf that may have fewer axes than the sharding has entries."""
+    return P(*tuple(sharding.spec)[:ndim])
+
+
+def _rows_only(sharding: NamedSharding, count: int) -> NamedSharding:
+    """The sharding of records: that of the leading axis alone."""
+    return NamedSharding(auto_mesh(sharding), _spec(_for_count(sharding, count), 1))
+
+
+def _is_on(x: object, sharding: NamedSharding) -> bool:
+    if isinstance(x, Tracer):
+        return True
+    own = x.sharding if isinstance(x, jax.Array) else None
+    return isinstance(own, NamedSharding) and own.device_set == sharding.device_set
