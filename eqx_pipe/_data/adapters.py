@@ -1,6 +1,6 @@
 """Sources of other libraries: how each is best read."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -9,17 +9,20 @@ from .._errors import message
 from .._types import PyTree
 
 
-def has_columns(source: Any) -> bool:
+def has_columns(source: object) -> bool:
     """Whether it is a Hugging Face dataset, which reads many records at once."""
     return hasattr(source, "column_names") and hasattr(source, "with_format")
 
 
-def is_plain(source: Any) -> bool:
-    """Whether it is a Hugging Face dataset of Python values."""
-    return has_columns(source) and getattr(source, "format", {}).get("type", "") is None
+def as_numpy(source: Any) -> Any:
+    """The source itself; a Hugging Face dataset of Python values as one of arrays."""
+    plain = (
+        has_columns(source) and getattr(source, "format", {}).get("type", "") is None
+    )
+    return source.with_format("numpy") if plain else source
 
 
-def is_grain(source: Any) -> bool:
+def is_grain(source: object) -> bool:
     """Whether it is a `MapDataset` of Grain."""
     return any(
         base.__name__ == "MapDataset" and base.__module__.startswith("grain.")
@@ -27,7 +30,7 @@ def is_grain(source: Any) -> bool:
     )
 
 
-def is_thread_safe(source: Any) -> bool:
+def is_thread_safe(source: object) -> bool:
     """Whether it is known that several threads may read it at a time."""
     ours = getattr(source, "thread_safe", None)
     if isinstance(ours, bool):
@@ -35,14 +38,14 @@ def is_thread_safe(source: Any) -> bool:
     return isinstance(source, np.ndarray) or is_grain(source)
 
 
-def many_of(source: Any) -> Any:
+def many_of(source: object) -> Callable[[list[int]], Iterable[PyTree]] | None:
     """How to ask a source for many records at once; None if it cannot be asked."""
     # Of Grain's datasets, and of the sources for them that read in batches.
     own = getattr(source, "_getitems", None) if is_grain(source) else None
     return getattr(source, "__getitems__", own)
 
 
-def listed(found: Any, count: int) -> list[PyTree]:
+def listed(found: Iterable[PyTree], count: int) -> list[PyTree]:
     """The records that a source gave at once, after a check that they are so many."""
     cure = "It returns a list with one record for each of the indices, in their order."
     if isinstance(found, Mapping):

@@ -52,11 +52,12 @@ class Bits(eqx.Module):
 def as_bits(tree: PyTree) -> PyTree:
     """A tree of arrays with those of floating-point or complex numbers as `Bits`."""
 
-    def one(leaf: Any) -> Any:
+    def one(leaf: Array | np.ndarray) -> Bits | Array | np.ndarray:
         if not jnp.issubdtype(leaf.dtype, jnp.inexact):
             return leaf
-        bits = _bits_on_host if isinstance(leaf, np.ndarray) else _bits
-        return Bits(bits(leaf), np.dtype(leaf.dtype))
+        on_host = isinstance(leaf, np.ndarray)
+        bits = _bits_on_host(leaf) if on_host else _bits(leaf)
+        return Bits(bits, np.dtype(leaf.dtype))
 
     return jtu.tree_map(one, tree)
 
@@ -121,10 +122,10 @@ def _derivative(primals: tuple[Any], tangents: tuple[Any]) -> tuple[Any, Any]:
 _bits.defjvp(_derivative, symbolic_zeros=True)
 
 
-def _is_complex(dtype: Any) -> bool:
+def _is_complex(dtype: np.dtype) -> bool:
     return jnp.issubdtype(dtype, jnp.complexfloating)
 
 
-def _integers(dtype: Any) -> np.dtype:
+def _integers(dtype: np.dtype) -> np.dtype:
     """The unsigned integers with as many bits."""
     return np.dtype(getattr(jnp, f"uint{jnp.finfo(dtype).bits}"))

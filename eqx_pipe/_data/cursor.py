@@ -133,7 +133,7 @@ class Cursor(eqx.Module):
         return cursor
 
 
-def start(key: Any, size: int, schema: int) -> Cursor:
+def start(key: Key | None, size: int, schema: int) -> Cursor:
     """The cursor at the beginning of the first epoch."""
     if key is None:
         raise TypeError(
@@ -169,7 +169,9 @@ def split(number: int) -> UInt32[np.ndarray, "2"]:
     return np.asarray([number % 2**32, number // 2**32], np.uint32)
 
 
-def later(epoch: Any, count: Any) -> Any:
+def later(
+    epoch: UInt32[_Numbers, "..."], count: UInt32[_Numbers, "..."] | np.uint32
+) -> Any:
     """The epoch that is so many behind `epoch`, and the last one if there is none.
 
     Whoever knows the values says so first, by `check_epoch`; where they are traced, the
@@ -209,7 +211,7 @@ def check_concrete(function: str, cursor: Cursor) -> None:
         )
 
 
-def check_cursor(function: str, cursor: Any, size: int, form: int) -> None:
+def check_cursor(function: str, cursor: object, size: int, form: int) -> None:
     """Raises unless the cursor was made for such a source, as far as can be told."""
     if not isinstance(cursor, Cursor):
         raise TypeError(

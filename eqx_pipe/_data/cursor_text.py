@@ -17,7 +17,7 @@ def write(fields: dict[str, Any]) -> str:
     return json.dumps({_NAME: _FORMAT, **fields})
 
 
-def read(text: Any) -> dict[str, Any]:
+def read(text: object) -> dict[str, Any]:
     """The fields of the cursor in a text; a `ValueError` says what is wrong with it.
 
     Its words follow on the text, as "which has no field `epoch`" does.
@@ -51,14 +51,14 @@ def _parsed(text: Any) -> dict[str, Any]:
     return found
 
 
-def _check_whole(name: str, value: Any, below: int) -> None:
+def _check_whole(name: str, value: object, below: int) -> None:
     if type(value) is not int or not 0 <= value < below:
         raise ValueError(
             f"whose `{name}` is {_shown(value)}, no integer of 0 to {below - 1}"
         )
 
 
-def _check_key(key: Any, kind: Any) -> None:
+def _check_key(key: object, kind: object) -> None:
     if not isinstance(key, list):
         raise ValueError(f"whose `key` is {_shown(key)}, no list of integers")
     for i, word in enumerate(key):
@@ -72,7 +72,7 @@ def _check_key(key: Any, kind: Any) -> None:
         )
 
 
-def _words_of(kind: Any) -> int | None:
+def _words_of(kind: object) -> int | None:
     """How many words a key of that kind has; None if cursors have no such keys."""
     if not isinstance(kind, str) or "rbg" in kind:
         return None
@@ -82,7 +82,7 @@ def _words_of(kind: Any) -> int | None:
         return None
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     """A value in a few words; a nested one could be too deep for `repr`, too."""
     if isinstance(value, list | dict):
         return f"a {type(value).__name__} of {len(value)}"

@@ -167,7 +167,7 @@ class HostEpoch(Epoch):
         super().__init__(loader, cursor)
         assert isinstance(loader.source, HostSource)
         read = EpochReader(loader, cursor, self._end)
-        self._ahead = ReadAhead(read, range(len(read)), loader.source.threads)
+        self._ahead = ReadAhead(read, len(read), loader.source.threads)
 
     def _fetch(self, count: int) -> tuple[Selection, PyTree]:
         return next(self._ahead)

@@ -3,7 +3,7 @@
 import contextlib
 import threading
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol, SupportsIndex, runtime_checkable
 
 import jax
 import jax.tree_util as jtu
@@ -14,8 +14,8 @@ from .._errors import StructureError, message
 from .._types import PyTree
 from .adapters import (
     Gaps,
+    as_numpy,
     has_columns,
-    is_plain,
     is_thread_safe,
     listed,
     many_of,
@@ -25,6 +25,19 @@ from .record import dtype_of, leaves_like, misfit, narrowed, struct_of
 _THREADS = 4
 
 
+@runtime_checkable
+class Records(Protocol):
+    """Records on the host by their numbers: an array or memory map, a dataset, a list.
+
+    One with `__getitems__`, from a list of numbers to a list of records, is asked for
+    the records of a batch at once.
+    """
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> PyTree: ...
+
+
 class HostSource:
     """A host source, with the form that its records must have.
 
@@ -32,12 +45,13 @@ class HostSource:
     Only sources that are known to bear it are read by several threads at a time.
     """
 
-    def __init__(self, source: Any):
-        self.source = source.with_format("numpy") if is_plain(source) else source
+    def __init__(self, source: Records):
+        # Of a class that nobody here knows: what it bears is asked, not declared.
+        self.source: Any = as_numpy(source)
         self.size = len(source)
         self.threads = _THREADS if is_thread_safe(self.source) else 1
         self._lock = threading.Lock() if self.threads == 1 else contextlib.nullcontext()
-        self._struct: Any = None
+        self._struct: PyTree = None
         self._gaps: Gaps | None = None
 
     def __len__(self) -> int:
@@ -93,7 +107,7 @@ class HostSource:
             records = [self._record(i) for i in indices]
         return self._stacked(indices, records)
 
-    def _rows(self, indices: list[int]) -> Any:
+    def _rows(self, indices: list[int]) -> np.ndarray:
         """Rows of one NumPy array, copied: here is where a memory map is read."""
         first, n = indices[0], len(indices)
         in_order = indices[-1] == first + n - 1 and indices == list(
@@ -166,7 +180,7 @@ def _is_like(leaf: np.ndarray, struct: jax.ShapeDtypeStruct) -> bool:
     return leaf.shape == struct.shape and dtype_of(leaf) == struct.dtype
 
 
-def _narrowed(stacked: Any, struct: Any) -> Any:
+def _narrowed(stacked: np.ndarray, struct: jax.ShapeDtypeStruct) -> np.ndarray:
     return narrowed("Loader", stacked, struct.dtype)
 
 
@@ -197,7 +211,7 @@ def _stopped(error: Exception, when: str) -> RuntimeError:
     return stopped
 
 
-def index_of(index: Any, size: int) -> int:
+def index_of(index: SupportsIndex, size: int) -> int:
     """The number of a record that `source[index]` asks for, counted from 0."""
     if not is_integer(index):
         raise TypeError(

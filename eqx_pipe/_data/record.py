@@ -20,20 +20,20 @@ def struct_of(record: PyTree) -> PyTree:
     return jtu.tree_unflatten(structure, structs)
 
 
-def leaves_like(record: PyTree, structure: Any) -> list[Any] | None:
+def leaves_like(record: PyTree, structure: object) -> list[Any] | None:
     """The leaves of a record, or None if it has another structure."""
     leaves, own = jtu.tree_flatten(record)
     return leaves if own == structure else None
 
 
-def dtype_of(leaf: Any) -> Any:
+def dtype_of(leaf: np.ndarray) -> np.dtype | None:
     """The dtype that JAX gives an array; None for text and other objects."""
     if leaf.dtype.kind in "OSUMm":
         return None
     return jax.dtypes.canonicalize_dtype(leaf.dtype)
 
 
-def narrowed(function: str, array: Any, dtype: Any) -> Any:
+def narrowed(function: str, array: np.ndarray, dtype: np.dtype) -> np.ndarray:
     """A NumPy array in the dtype that JAX gives it, unless numbers do not fit."""
     if array.dtype == dtype:
         return array
@@ -54,7 +54,7 @@ def narrowed(function: str, array: Any, dtype: Any) -> Any:
     return narrow
 
 
-def _leaf_struct(name: str, leaf: Any) -> jax.ShapeDtypeStruct:
+def _leaf_struct(name: str, leaf: object) -> jax.ShapeDtypeStruct:
     array = None if is_key_array(leaf) else np.asarray(leaf)
     if array is None or array.dtype.kind not in "biufcV":
         raise _unusable(0, leaf, "is no array of numbers", name)
@@ -64,7 +64,7 @@ def _leaf_struct(name: str, leaf: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(array.shape, dtype)
 
 
-def _unusable(i: int, leaf: Any, why: str, name: str = "") -> TypeError:
+def _unusable(i: int, leaf: object, why: str, name: str = "") -> TypeError:
     place = f" at `.{name}`" if name else ""
     shown = leaf_text(leaf) if hasattr(leaf, "dtype") else describe_value(leaf)
     return TypeError(

@@ -10,27 +10,37 @@ network, so it can be undone). A number that lands outside of 0 ... n - 1 goes t
 it again, until it is inside.
 """
 
+import functools as ft
 import math
-from typing import Any
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, UInt32
+from jaxtyping import Array, UInt32, UInt64
 
 _TURNS = 8
 _RANKED = 32
 _GOLDEN = 0x9E3779B9  # 2^32 over the golden ratio: steps that spread evenly
 
 
-def mix(x: Any) -> Any:
+# What is written once for both takes arrays of either, `Any`, and their module `xp`.
+_Numbers = TypeVar("_Numbers", Array, np.ndarray)
+_Words = UInt32[Array | np.ndarray, " words"]
+
+
+def mix(x: _Numbers) -> _Numbers:
     """A bijection of 32-bit numbers that changes half of the bits on average."""
     x = (x ^ (x >> np.uint32(16))) * np.uint32(0x7FEB352D)
     x = (x ^ (x >> np.uint32(15))) * np.uint32(0x846CA68B)
     return x ^ (x >> np.uint32(16))
 
 
-def turn_keys(words: Any, epoch: Any, xp: Any) -> Any:
+def turn_keys(
+    words: _Words, epoch: UInt32[Array | np.ndarray, "..."], xp: ModuleType
+) -> UInt32[Array | np.ndarray, "turns ..."]:
     """One number for each turn, of shape `(turns, *epoch.shape)`.
 
     `words` are those of a PRNG key.
@@ -39,9 +49,8 @@ def turn_keys(words: Any, epoch: Any, xp: Any) -> Any:
     # Two hashes of everything, so that 64 bits decide the order.
     seeds = np.asarray([0x243F6A88, 0x85A308D3], np.uint32)
     seeds = xp.asarray(seeds).reshape(2, *(1,) * epoch.ndim)
-    for i in range(words.shape[0]):
-        seeds = mix(seeds ^ words[i]) + np.uint32(_GOLDEN)
-    seeds = mix(seeds ^ epoch[None]) + np.uint32(_GOLDEN)
+    for word in (*words, epoch[None]):
+        seeds = mix(seeds ^ word) + np.uint32(_GOLDEN)
     numbers = np.arange(_TURNS // 2, dtype=np.uint32).reshape(-1, 1, *(1,) * epoch.ndim)
     keys = mix(seeds[None] ^ xp.asarray(numbers * np.uint32(_GOLDEN)))
     return keys.reshape(_TURNS, *epoch.shape)
@@ -53,34 +62,19 @@ def rectangle(size: int) -> tuple[int, int]:
     return rows, -(-size // rows)
 
 
-def permute_on_host(words: Any, epoch: int, positions: Any, size: int) -> Any:
-    """What stands at some positions of an epoch's order, as unsigned 64-bit integers.
-
-    `size` may be anything up to 2^62.
-    """
-    words = np.asarray(words, np.uint32)
-    keys = turn_keys(words, np.full(1, epoch, np.uint32), np)
+def permute_on_host(
+    words: _Words, epoch: int, positions: UInt64[np.ndarray, " n"], size: int
+) -> UInt64[np.ndarray, " n"]:
+    """What stands at some positions of an epoch's order. `size` is 2^62 at most."""
+    words, epochs = np.asarray(words, np.uint32), np.full(1, epoch, np.uint32)
+    keys = turn_keys(words, epochs, np)
     x = np.asarray(positions, np.uint64)
     if size <= _RANKED:
         return _ranks(keys, x.astype(np.uint32), size, np).astype(np.uint64)
-    rows, columns = rectangle(size)
-
-    def amount(other: Any, key: Any, modulus: int) -> Any:
-        hashed = mix(other.astype(np.uint32) ^ key).astype(np.uint64)
-        return (hashed * np.uint64(modulus)) >> np.uint64(32)
-
-    def once(x: Any) -> Any:
-        row, column = x // np.uint64(columns), x % np.uint64(columns)
-        for i in range(0, _TURNS, 2):
-            row = _turned(row, amount(column, keys[i], rows), np.uint64(rows), np)
-            column = _turned(
-                column, amount(row, keys[i + 1], columns), np.uint64(columns), np
-            )
-        return row * np.uint64(columns) + column
-
-    x = once(x)
+    turn = ft.partial(_turned, keys=keys, size=size, amount=_amount_on_host, xp=np)
+    x = turn(x)
     while (outside := x >= size).any():
-        x[outside] = once(x[outside])
+        x[outside] = turn(x[outside])
     return x
 
 
@@ -97,42 +91,55 @@ def permute(
     keys = turn_keys(words, epoch, jnp)
     if size <= _RANKED:
         return _ranks(keys, positions, size, jnp)
-    rows, columns = rectangle(size)
-
-    def amount(other: Any, key: Any, modulus: int) -> Any:
-        # The upper half of a 64-bit product; it fits, as a modulus is below 2^16.
-        hashed, m = mix(other ^ key), np.uint32(modulus)
-        low = ((hashed & np.uint32(0xFFFF)) * m) >> np.uint32(16)
-        return ((hashed >> np.uint32(16)) * m + low) >> np.uint32(16)
-
-    def once(x: Any) -> Any:
-        row, column = x // np.uint32(columns), x % np.uint32(columns)
-        for i in range(0, _TURNS, 2):
-            row = _turned(row, amount(column, keys[i], rows), np.uint32(rows), jnp)
-            column = _turned(
-                column, amount(row, keys[i + 1], columns), np.uint32(columns), jnp
-            )
-        return row * np.uint32(columns) + column
-
-    if rows * columns == size:
-        return once(positions)
+    turn = ft.partial(_turned, keys=keys, size=size, amount=_amount, xp=jnp)
+    if math.prod(rectangle(size)) == size:
+        return turn(positions)
 
     # Written so that the turns stand in the program once, not twice.
-    def again(state: Any) -> Any:
+    def again(state: tuple[Array, Array]) -> tuple[Array, Array]:
         x, inside = state
-        x = jnp.where(inside, x, once(x))
+        x = jnp.where(inside, x, turn(x))
         return x, x < np.uint32(size)
 
     start = positions, jnp.zeros(positions.shape, bool)
     return jax.lax.while_loop(lambda state: ~jnp.all(state[1]), again, start)[0]
 
 
-def _turned(coordinate: Any, amount: Any, modulus: Any, xp: Any) -> Any:
-    moved = coordinate + amount
-    return xp.where(moved >= modulus, moved - modulus, moved)
+def _turned(
+    x: Any,
+    keys: Any,
+    size: int,
+    amount: Callable[[Any, Any, int], Any],
+    xp: ModuleType,
+) -> Any:
+    """`x` after all turns, each of one coordinate by an amount of the other."""
+    rows, columns = rectangle(size)
+    number = np.uint64 if xp is np else np.uint32
+
+    def moved(coordinate: Any, by: Any, modulus: int) -> Any:
+        to = coordinate + by
+        return xp.where(to >= number(modulus), to - number(modulus), to)
+
+    row, column = x // number(columns), x % number(columns)
+    for i in range(0, _TURNS, 2):
+        row = moved(row, amount(column, keys[i], rows), rows)
+        column = moved(column, amount(row, keys[i + 1], columns), columns)
+    return row * number(columns) + column
 
 
-def _ranks(keys: Any, positions: Any, size: int, xp: Any) -> Any:
+def _amount_on_host(other: np.ndarray, key: np.ndarray, modulus: int) -> np.ndarray:
+    hashed = mix(other.astype(np.uint32) ^ key).astype(np.uint64)
+    return (hashed * np.uint64(modulus)) >> np.uint64(32)
+
+
+def _amount(other: Array, key: Array, modulus: int) -> Array:
+    # The upper half of a 64-bit product; it fits, as a modulus is below 2^16.
+    hashed, m = mix(other ^ key), np.uint32(modulus)
+    low = ((hashed & np.uint32(0xFFFF)) * m) >> np.uint32(16)
+    return ((hashed >> np.uint32(16)) * m + low) >> np.uint32(16)
+
+
+def _ranks(keys: Any, positions: Any, size: int, xp: ModuleType) -> Any:
     """The rank of each position's hash among all `size` of them. No two are equal."""
     keys = keys.reshape(_TURNS, 1, -1)
 

@@ -2,7 +2,7 @@
 
 import zlib
 from collections.abc import Mapping
-from typing import Protocol, TypeAlias, runtime_checkable
+from typing import TypeAlias
 
 import jax
 from jaxtyping import Array
@@ -12,21 +12,7 @@ from .._tree import leaf_text, leaves_with_names
 from .._types import PyTree
 from .adapters import has_columns
 from .array_source import ArraySource, DeviceSource
-from .host_source import HostSource
-
-
-@runtime_checkable
-class Records(Protocol):
-    """Records on the host by their numbers: an array or memory map, a dataset, a list.
-
-    One with `__getitems__`, from a list of numbers to a list of records, is asked for
-    the records of a batch at once.
-    """
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, index: int, /) -> PyTree: ...
-
+from .host_source import HostSource, Records
 
 Source: TypeAlias = DeviceSource | HostSource
 """A source as loaders hold it."""
@@ -35,7 +21,7 @@ SourceLike: TypeAlias = Source | Array | Records
 """Whatever is accepted where a source is; an array of JAX stays on the device."""
 
 
-def as_source(function: str, argument: str, source: object) -> Source:
+def as_source(function: str, argument: str, source: SourceLike) -> Source:
     """A source, after a check that it is one."""
     if isinstance(source, DeviceSource | HostSource):
         return source
