@@ -90,14 +90,19 @@ class Loader(Settings):
         check_int("Loader", "batch_size", batch_size, 1)
         check_switch("shuffle", shuffle)
         check_switch("drop_remainder", drop_remainder)
-        self.pipe = as_stateless("pipe", pipe)
-        self.batch_pipe = as_stateless("batch_pipe", batch_pipe)
-        self.batch_size = batch_size.__index__()
-        self.shuffle, self.drop_remainder = bool(shuffle), bool(drop_remainder)
-        check_size(len(known), self.batch_size, self.drop_remainder)
-        self.sharding = check_sharding(sharding, self.batch_size)
-        self.source = source_on_mesh(known, self.sharding)
-        self.schema = schema_of((known.struct(), self.shuffle))
+        size, shuffle = batch_size.__index__(), bool(shuffle)
+        check_size(len(known), size, bool(drop_remainder))
+        sharding = check_sharding(sharding, size)
+        super().__init__(
+            source=source_on_mesh(known, sharding),
+            pipe=as_stateless("pipe", pipe),
+            batch_pipe=as_stateless("batch_pipe", batch_pipe),
+            batch_size=size,
+            shuffle=shuffle,
+            drop_remainder=bool(drop_remainder),
+            sharding=sharding,
+            schema=schema_of((known.struct(), shuffle)),
+        )
 
     def init(self, key: Key) -> Cursor:
         """The cursor at the beginning of the first epoch.

@@ -59,8 +59,10 @@ class HostMixture:
     """Sources of which some are on the host as one; see `mixture`."""
 
     def __init__(self, sources: Sequence[HostSource], shares: Shares, size: int):
-        self.sources, self.shares, self.size = tuple(sources), shares, size
-        self.thread_safe = all(source.threads > 1 for source in self.sources)
+        self.sources: tuple[HostSource, ...] = tuple(sources)
+        self.shares: Shares = shares
+        self.size: int = size
+        self.thread_safe: bool = all(source.threads > 1 for source in self.sources)
 
     def __len__(self) -> int:
         return self.size

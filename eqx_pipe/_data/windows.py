@@ -40,8 +40,10 @@ class HostWindows:
     """Stretches of a host source; see `windows`."""
 
     def __init__(self, source: HostSource, width: int, stride: int):
-        self.source, self.width, self.stride = source, width, stride
-        self.thread_safe = source.threads > 1
+        self.source: HostSource = source
+        self.width: int = width
+        self.stride: int = stride
+        self.thread_safe: bool = source.threads > 1
 
     def __len__(self) -> int:
         return (len(self.source) - self.width) // self.stride + 1
