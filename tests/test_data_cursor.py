@@ -147,7 +147,7 @@ def test_a_traced_cursor_where_a_value_is_needed():
         run(host.next, cursor)
 
 
-def test_bad_keys():
+def test_bad_keys(unchecked):
     with pytest.raises(TypeError, match=r"jax.random.key\(0\)"):
         make().init(None)
     with pytest.raises(TypeError, match="not a single PRNG key"):

@@ -265,7 +265,7 @@ def test_gradients_reach_the_parameters_of_pipe():
 # Bad input.
 
 
-def test_bad_batch_sizes():
+def test_bad_batch_sizes(unchecked):
     with pytest.raises(ValueError, match="Give an integer of at least 1"):
         ep.Loader(device(5), batch_size=0)
     with pytest.raises(TypeError, match="Give an integer of at least 1"):
@@ -293,7 +293,7 @@ def test_leaves_that_do_not_fit_together():
         ep.ArraySource({})
 
 
-def test_what_is_no_source():
+def test_what_is_no_source(unchecked):
     with pytest.raises(TypeError, match="without `__len__`"):
 
         class Endless:
@@ -329,7 +329,7 @@ def test_a_batch_holds_arrays_only():
         loader.next(loader.init(KEY))
 
 
-def test_bad_cursors():
+def test_bad_cursors(unchecked):
     loader = ep.Loader(device(5), batch_size=2)
     for call in (loader.next, loader.epoch, lambda c: loader.scan(max, 0, c)):
         with pytest.raises(TypeError, match="loader.init"):

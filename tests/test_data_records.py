@@ -126,8 +126,13 @@ def test_a_grain_dataset():
     assert np.concatenate([b["i"] for b in found]).tolist() == order.tolist()
     x = np.concatenate([b["x"] for b in found])
     assert np.allclose(x, np.sqrt(arrays()[order]))
+
+
+def test_a_stream_is_no_source(unchecked):
+    grain = pytest.importorskip("grain")
+    stream = grain.MapDataset.range(20).to_iter_dataset()
     with pytest.raises(TypeError, match="A stream cannot be sought"):
-        ep.Loader(data.to_iter_dataset(), batch_size=6)
+        ep.Loader(stream, batch_size=6)
 
 
 def test_a_hugging_face_dataset():

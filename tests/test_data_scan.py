@@ -300,7 +300,7 @@ def test_a_step_that_changes_the_carry():
         loader.scan(lambda c, b: c, jnp.zeros(3), cursor)
 
 
-def test_bad_lengths():
+def test_bad_lengths(unchecked):
     loader = ep.Loader(source(), batch_size=4)
     for length in (-1, 2.5):
         with pytest.raises((ValueError, TypeError), match="integer of at least 0"):

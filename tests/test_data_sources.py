@@ -119,6 +119,12 @@ def test_an_index_of_windows_and_mixtures(kind):
         for beyond in (7, -8):
             with pytest.raises(IndexError, match=f"record {beyond} of a source"):
                 source[beyond]
+
+
+@pytest.mark.parametrize("kind", ["device", "host"])
+def test_what_is_no_index(kind, unchecked):
+    source = numbered(7, kind)
+    for source in (ep.windows(source, 3, 2), ep.mixture([source, source])):
         for wrong in (slice(0, 2), np.arange(2), 1.0):
             with pytest.raises(TypeError, match="by its number"):
                 source[wrong]
@@ -150,7 +156,7 @@ def test_simple_shares_stay_simple():
     assert shares_of([2.0, 2.0, 2.0]) == (1, 1, 1)
 
 
-def test_bad_mixtures():
+def test_bad_mixtures(unchecked):
     source = numbered(5, "device")
     for weights in ([1], [1, 0], [1, -1], [1, float("nan")]):
         with pytest.raises(ValueError, match="one positive number for each source"):
@@ -169,7 +175,7 @@ def test_what_is_no_list_of_sources(unchecked):
             ep.mixture(sources)
 
 
-def test_bad_windows():
+def test_bad_windows(unchecked):
     source = numbered(5, "device")
     with pytest.raises(ValueError, match="Give a smaller size"):
         ep.windows(source, 6)

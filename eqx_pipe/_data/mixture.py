@@ -26,7 +26,7 @@ _LONGEST = 1024
 Shares: TypeAlias = tuple[int, ...]
 """How often each source stands in a pattern, which is repeated."""
 
-WeightsLike: TypeAlias = Sequence[float] | np.ndarray | Array
+WeightsLike: TypeAlias = Sequence[float | int] | np.ndarray | Array
 """One positive number for each source."""
 
 
