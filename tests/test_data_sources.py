@@ -123,8 +123,8 @@ def test_an_index_of_windows_and_mixtures(kind):
 
 @pytest.mark.parametrize("kind", ["device", "host"])
 def test_what_is_no_index(kind, unchecked):
-    source = numbered(7, kind)
-    for source in (ep.windows(source, 3, 2), ep.mixture([source, source])):
+    numbers = numbered(7, kind)
+    for source in (ep.windows(numbers, 3, 2), ep.mixture([numbers, numbers])):
         for wrong in (slice(0, 2), np.arange(2), 1.0):
             with pytest.raises(TypeError, match="by its number"):
                 source[wrong]
