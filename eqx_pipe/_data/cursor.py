@@ -11,7 +11,7 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, UInt32
 
-from .._check import check_key
+from .._check import check_draws, check_key
 from .._errors import describe_value, message
 from .._types import Key
 from .cursor_text import read, write
@@ -140,19 +140,11 @@ def start(key: Key | None, size: int, schema: int) -> Cursor:
             message("Loader.init", "no key.", "Give one: `jax.random.key(0)`.")
         )
     check_key("Loader.init", key)
+    check_draws("Loader.init", "`key` is", key)
     typed = jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
     if not typed:
         key = jr.wrap_key_data(jnp.asarray(key))
     kind = str(jr.key_impl(key))
-    if "rbg" in kind:
-        raise ValueError(
-            message(
-                "Loader.init",
-                f"`key` is of the kind `{kind}`, whose draws under `vmap` differ from "
-                "those of a single record.",
-                "Use `jax.random.key(seed, impl='threefry2x32')`.",
-            )
-        )
     words = jr.key_data(key)
     return Cursor(
         # In NumPy where possible: whoever looks at a cursor need not wait for a device.

@@ -120,7 +120,9 @@ def source_on_mesh(source: Source, sharding: NamedSharding | None) -> Source:
         return with_axis_types(source, sharding.mesh.axis_types)
 
 
-def without_users_mesh(sharding: NamedSharding | None) -> AbstractContextManager[object]:
+def without_users_mesh(
+    sharding: NamedSharding | None,
+) -> AbstractContextManager[object]:
     """Leaves the user's `jax.set_mesh`, if the loader brings its own."""
     return contextlib.nullcontext() if sharding is None else no_context()
 

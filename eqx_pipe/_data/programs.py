@@ -2,7 +2,8 @@
 
 A program is found beside the loader itself, or among those of loaders that differ only
 in the values of their arrays (a pipeline with other parameters, say): these are
-arguments of the program.
+arguments of the program. (`equinox.filter_jit` takes a Module apart at every call: 93
+us against 11.)
 """
 
 import dataclasses
@@ -21,6 +22,7 @@ from .._cache import WeakCache
 from .._sharding.mesh import is_staged
 from .._values import as_hashable
 from .axis_types import is_explicit, with_auto_axes
+from .counters import Counters
 from .settings import Pipes, Settings
 
 _MOST = 64
@@ -35,7 +37,7 @@ class Known:
     )
     arrays: list[Array] | None = None
     pipes: Pipes | None = None
-    numbers: dict[Hashable, list[Any]] = dataclasses.field(default_factory=dict)
+    counters: dict[Hashable, Counters] = dataclasses.field(default_factory=dict)
 
 
 _known: WeakCache[Known] = WeakCache()

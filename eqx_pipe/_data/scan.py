@@ -1,6 +1,7 @@
 """`Loader.scan`: many batches and what is done with them as one program."""
 
 import dataclasses
+import functools as ft
 from collections.abc import Callable
 from typing import Any
 
@@ -8,33 +9,23 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
-import numpy as np
 
 from .._errors import StructureError, describe_value, message
 from .._sharding.mesh import is_staged
 from .._tree import as_arrays, differences
 from .._types import PyTree
 from .axis_types import is_explicit, with_auto_axes
+from .counters import check_counters, with_counters
 from .cursor import Cursor, is_concrete
 from .device_batch import device_batch, seam_of
 from .order import Overrun, Place
-from .programs import known as beside
+from .programs import known
 from .settings import Settings
-
-_MOST = 64
-
-
-class _Numbers(Exception):
-    """Some Python numbers of the carry changed in the step, to these dtypes."""
-
-    def __init__(self, leaves: list[Any]):
-        super().__init__("numbers changed")
-        self.leaves = leaves
 
 
 def scan(
     loader: Settings,
-    step: Callable[..., Any],
+    step: Callable[..., tuple[PyTree, PyTree]],
     carry: PyTree,
     cursor: Cursor,
     length: int,
@@ -46,25 +37,11 @@ def scan(
     whole = is_concrete(cursor) and size % count == 0 == cursor.position % count
     overrun = "skip" if loader.drop_remainder or whole else "wrap"
     run = _scanned if is_staged() else _compiled
-    own = loader
+    memory = known(loader).counters
     if loader.sharding is not None and not _is_explicit(carry):
         loader = with_auto_axes(loader)
-    known, key = _known_numbers(own, step, carry)
-    while True:
-        given = carry if known is None else _with_arrays(carry, known)
-        try:
-            return run(loader, step, given, cursor, length, overrun)
-        except _Numbers as found:
-            # A loss that starts as `0.0`, for instance. Numbers that a step leaves
-            # alone, such as the rate of a `Dropout`, stay what they are.
-            old = known or [None] * len(found.leaves)
-            pairs = zip(old, found.leaves, strict=True)
-            known = [a if b is None else b for a, b in pairs]
-            if key is not None:
-                numbers = beside(own).numbers
-                if len(numbers) >= _MOST:
-                    numbers.clear()
-                numbers[key] = known
+    run = ft.partial(run, loader, step, cursor, length, overrun)
+    return with_counters(run, carry, step, memory)
 
 
 def _is_explicit(carry: PyTree) -> bool:
@@ -75,31 +52,13 @@ def _is_explicit(carry: PyTree) -> bool:
     return any(map(is_explicit, meshes))
 
 
-def _known_numbers(loader: Any, step: Any, carry: PyTree) -> tuple[Any, Any]:
-    """Which numbers of such a carry are arrays, if it was met, and how to find it."""
-    leaves, structure = jtu.tree_flatten(carry)
-    kinds = tuple(type(leaf) if _is_number(leaf) else None for leaf in leaves)
-    key = step, structure, kinds, jnp.result_type(float).name
-    try:
-        return beside(loader).numbers.get(key), key
-    except TypeError:  # a step or a field that has no hash
-        return None, None
-
-
-def _with_arrays(carry: PyTree, dtypes: list[Any]) -> PyTree:
-    leaves, structure = jtu.tree_flatten(carry)
-    pairs = zip(leaves, dtypes, strict=True)
-    leaves = [a if dtype is None else jnp.asarray(a, dtype) for a, dtype in pairs]
-    return jtu.tree_unflatten(structure, leaves)
-
-
 def _scanned(
     loader: Settings,
-    step: Callable[..., Any],
-    carry: PyTree,
+    step: Callable[..., tuple[PyTree, PyTree]],
     cursor: Cursor,
     length: int,
     overrun: Overrun,
+    carry: PyTree,
 ) -> tuple[PyTree, PyTree, Cursor]:
     words = jnp.asarray(cursor.words)
     place = Place(jnp.asarray(cursor.epochs), jnp.asarray(cursor.record)[0])
@@ -138,20 +97,16 @@ _compiled = eqx.filter_jit(_scanned)
 
 
 def _check_carry(before: PyTree, after: PyTree) -> None:
-    if jtu.tree_structure(before) == jtu.tree_structure(after):
-        pairs = list(zip(jtu.tree_leaves(before), jtu.tree_leaves(after), strict=True))
-        became = [_dtype_of_counter(a, b) for a, b in pairs]
-        if any(dtype is not None for dtype in became):
-            raise _Numbers(became)
-        weak = [getattr(a, "weak_type", False) for a, _ in pairs]
-        if any(weak):
-            after = jtu.tree_unflatten(
-                jtu.tree_structure(after),
-                [
-                    jnp.asarray(b, a.dtype) if w else b
-                    for (a, b), w in zip(pairs, weak, strict=True)
-                ],
-            )
+    structure = jtu.tree_structure(after)
+    if jtu.tree_structure(before) == structure:
+        check_counters(before, after)
+        pairs = zip(jtu.tree_leaves(before), jtu.tree_leaves(after), strict=True)
+        # `lax.scan` itself lets a weak dtype become the one that the step gives.
+        weak = [
+            jnp.asarray(b, a.dtype) if getattr(a, "weak_type", False) else b
+            for a, b in pairs
+        ]
+        after = jtu.tree_unflatten(structure, weak)
     lines = differences(before, after)
     if lines:
         listed = "".join(f"\n- {line}" for line in lines)
@@ -164,22 +119,3 @@ def _check_carry(before: PyTree, after: PyTree) -> None:
                 "step to step is an output, or an array.",
             )
         )
-
-
-def _dtype_of_counter(before: Any, after: Any) -> Any:
-    """The dtype of what began as a Python number and is changed by the step, or None.
-
-    It may have become an array, or another number: `count + 1`.
-    """
-    if not _is_number(before):
-        return None
-    if eqx.is_array(after) or isinstance(after, np.generic):
-        return after.dtype
-    same = type(before) is type(after) and (before == after or before != before)
-    return None if same or not _is_number(after) else jnp.asarray(after).dtype
-
-
-def _is_number(leaf: Any) -> bool:
-    return isinstance(leaf, bool | int | float | complex) and not isinstance(
-        leaf, np.generic
-    )
