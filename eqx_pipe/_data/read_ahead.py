@@ -5,13 +5,14 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from types import ModuleType
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar, runtime_checkable
 
 _AHEAD = 2
 
 _Result = TypeVar("_Result", covariant=True)
 
 
+@runtime_checkable
 class _Results(Protocol[_Result]):
     def __next__(self) -> _Result: ...
 
