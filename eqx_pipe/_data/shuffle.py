@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, UInt32, UInt64
+from jaxtyping import Array, Integer, UInt32, UInt64
 
 _TURNS = 8
 _RANKED = 32
@@ -63,7 +63,7 @@ def rectangle(size: int) -> tuple[int, int]:
 
 
 def permute_on_host(
-    words: _Words, epoch: int, positions: UInt64[np.ndarray, " n"], size: int
+    words: _Words, epoch: int, positions: Integer[np.ndarray, " n"], size: int
 ) -> UInt64[np.ndarray, " n"]:
     """What stands at some positions of an epoch's order. `size` is 2^62 at most."""
     words, epochs = np.asarray(words, np.uint32), np.full(1, epoch, np.uint32)
