@@ -12,7 +12,7 @@ it again, until it is inside.
 
 import functools as ft
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any, TypeVar
 
@@ -63,11 +63,14 @@ def rectangle(size: int) -> tuple[int, int]:
 
 
 def permute_on_host(
-    words: _Words, epoch: int, positions: Integer[np.ndarray, " n"], size: int
+    words: _Words | Sequence[int],
+    epoch: int,
+    positions: Integer[np.ndarray, " n"] | Sequence[int],
+    size: int,
 ) -> UInt64[np.ndarray, " n"]:
     """What stands at some positions of an epoch's order. `size` is 2^62 at most."""
-    words, epochs = np.asarray(words, np.uint32), np.full(1, epoch, np.uint32)
-    keys = turn_keys(words, epochs, np)
+    key, epochs = np.asarray(words, np.uint32), np.full(1, epoch, np.uint32)
+    keys = turn_keys(key, epochs, np)
     x = np.asarray(positions, np.uint64)
     if size <= _RANKED:
         return _ranks(keys, x.astype(np.uint32), size, np).astype(np.uint64)
