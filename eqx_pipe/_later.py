@@ -44,8 +44,8 @@ from ._spaces.random import Random as Random
 from ._spaces.space import Space as Space
 from ._spaces.static import Static as Static
 from ._sweep.cores import use_cpu_devices as use_cpu_devices
+from ._sweep.results.load import load_result as load_result
 from ._sweep.results.result import SweepResult as SweepResult
-from ._sweep.results.saved import load_result as load_result
 from ._sweep.run import sweep as sweep
 from ._sweep.vmapped import vmap_space as vmap_space
 from ._views.describe import describe as describe

@@ -512,7 +512,7 @@ NORM = matplotlib.colors.LogNorm()
         ({"ax": 3}, TypeError, "`ax` is 3.*plt.subplots"),
     ],
 )
-def test_what_cannot_be_drawn(options, error, says):
+def test_what_cannot_be_drawn(unchecked, options, error, says):
     with pytest.raises(error, match=says):
         ep.sweep(total, {"a": A, "b": B}).plot(**options)
 

@@ -234,12 +234,12 @@ def test_what_cannot_be_saved_or_loaded(tmp_path, unchecked):
         with pytest.raises(ValueError, match="cannot be opened"):
             ep.load_result(tmp_path / name)
     data = result.to_xarray()
-    data.attrs["eqx_pipe_form"] = '{"version": 99}'
+    data.attrs["eqx_pipe_schema"] = '{"version": 99}'
     data.to_netcdf(tmp_path / "new.nc")
     with pytest.raises(ValueError, match="version 99.*xarray.open_dataset"):
         ep.load_result(tmp_path / "new.nc")
     data.drop_attrs().to_netcdf(tmp_path / "foreign.nc")
-    with pytest.raises(ValueError, match="no form"):
+    with pytest.raises(ValueError, match="no schema"):
         ep.load_result(tmp_path / "foreign.nc")
 
 

@@ -111,13 +111,13 @@ def test_a_mutated_record_is_an_error_or_gives_the_same_values(store):
     assert refused > i / 3
 
 
-def test_a_mutated_form_is_an_error_or_a_result(store):
+def test_a_mutated_schema_is_an_error_or_a_result(store):
     """Its names of outputs and its numbers beside the axes are all that it is."""
     attributes, rng = store[1]["attributes"], random.Random(17)
     if store[2]:
         return
     for _ in range(1_000 if THOROUGH else 20):
-        write(store, "eqx_pipe_form", mutated(attributes["eqx_pipe_form"], rng))
+        write(store, "eqx_pipe_schema", mutated(attributes["eqx_pipe_schema"], rng))
         read(store, load=True)
 
 
@@ -194,9 +194,9 @@ def test_arrays_that_are_not_as_the_record_says(store, change, says):
 def test_a_form_with_other_dtypes(store, dtype):
     if store[2]:
         return
-    form = json.loads(store[1]["attributes"]["eqx_pipe_form"])
+    form = json.loads(store[1]["attributes"]["eqx_pipe_schema"])
     form["outputs"]["dict"][0][1]["dtype"] = dtype
-    write(store, "eqx_pipe_form", json.dumps(form))
+    write(store, "eqx_pipe_schema", json.dumps(form))
     with pytest.raises(ValueError, match="is damaged.*`xarray.open_dataset` may still"):
         raise read(store, load=True)
 
@@ -205,6 +205,6 @@ def test_a_form_with_other_dtypes(store, dtype):
 def test_what_is_no_form(store, text):
     if store[2]:
         return
-    write(store, "eqx_pipe_form", text)
-    with pytest.raises(ValueError, match="no form|form of version.*open_dataset"):
+    write(store, "eqx_pipe_schema", text)
+    with pytest.raises(ValueError, match="no schema|schema of version.*open_dataset"):
         raise read(store, load=True)

@@ -8,6 +8,8 @@ how much memory they have (CPUs) set no limit.
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
+
 SPARE = 0.8
 """The part of what is free that is used: allocators need some room."""
 
@@ -42,7 +44,7 @@ def fitting(batch_size: int, needs: Callable[[int], int | None], free: int) -> i
     return max(1, min(batch_size, room // per_lane))
 
 
-def compiled_bytes(compiled: Any) -> int | None:
+def compiled_bytes(compiled: jax.stages.Compiled) -> int | None:
     """What a compiled program holds on one device while it runs."""
     found = compiled.memory_analysis()
     if found is None:

@@ -8,6 +8,8 @@ each other's threads: loops of short steps took up to 1.7 times as long.
 from collections.abc import Sequence
 from typing import Any
 
+import jax
+
 from ..cores import num_cores
 
 _UNSPLIT = {"xla_disable_hlo_passes": "cpu-parallel-task-assigner"}
@@ -19,6 +21,6 @@ def all_busy(devices: Sequence[Any], batches: int) -> bool:
     return on_cpu and min(len(devices), batches) >= num_cores()
 
 
-def compiled(lowered: Any, unsplit: bool) -> Any:
+def compiled(lowered: jax.stages.Lowered, unsplit: bool) -> jax.stages.Compiled:
     """Compiles a program; `unsplit` keeps each device to its own thread."""
     return lowered.compile(compiler_options=dict(_UNSPLIT) if unsplit else None)

@@ -1,21 +1,22 @@
 """The best point of a sweep: what is compared, and who wins."""
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
+from jaxtyping import Bool
 
 from ..._errors import describe_value, message, nearest
+from ..._spaces.space import Space
 from ..._tree import leaves_with_names
 from ..._types import PyTree
 
-if TYPE_CHECKING:
-    from .result import SweepResult
-else:
-    SweepResult = Any
+Compared: TypeAlias = str | Callable[[PyTree], Any] | None
+"""What is compared: the path of a scalar output, or a function of one output."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,17 +29,24 @@ class Best:
 
     index: int
     point: PyTree
-    value: Any
+    value: bool | int | float
     output: PyTree
 
 
-def best(result: SweepResult, by: Any, mode: str, parts: list[slice]) -> Best:
+def best(
+    values: PyTree,
+    space: Space,
+    ok: Bool[np.ndarray, " points"],
+    by: Compared,
+    mode: str,
+    parts: Sequence[slice],
+) -> Best:
     """The point with the smallest or largest output; see `SweepResult.best`.
 
     `parts` are all points in order, those of one part few enough to be held at once.
     """
-    scores = _scores(result, by, parts)
-    allowed = result.ok & ~np.isnan(scores)
+    scores = _scores(values, space.size, by, parts)
+    allowed = ok & ~np.isnan(scores)
     if not np.any(allowed):
         raise ValueError(
             message(
@@ -50,19 +58,24 @@ def best(result: SweepResult, by: Any, mode: str, parts: list[slice]) -> Best:
     candidates = np.flatnonzero(allowed)
     pick = np.argmin if mode == "min" else np.argmax
     i = int(candidates[pick(scores[candidates])])
-    return Best(i, result.space.point(i), scores[i].item(), result[i])
+    output = jtu.tree_map(lambda leaf: leaf[i], values)
+    return Best(i, space.point(i), scores[i].item(), output)
 
 
-def _compared(result: SweepResult, by: Any, part: slice) -> np.ndarray:
-    values = jtu.tree_map(lambda leaf: jnp.asarray(leaf[part]), result.values)
-    return _host(jax.vmap(by)(values))
+def _scores_of_part(
+    values: PyTree, by: Callable[[PyTree], Any], part: slice
+) -> np.ndarray:
+    outputs = jtu.tree_map(lambda leaf: jnp.asarray(leaf[part]), values)
+    return _host(jax.vmap(by)(outputs))
 
 
-def _scores(result: SweepResult, by: Any, parts: list[slice]) -> np.ndarray:
-    named = {name or "value": leaf for name, leaf in leaves_with_names(result.values)}
+def _scores(
+    values: PyTree, size: int, by: Compared, parts: Sequence[slice]
+) -> np.ndarray:
+    named = {name or "value": leaf for name, leaf in leaves_with_names(values)}
     if callable(by):
         shown = "by"
-        scores = np.concatenate([_compared(result, by, part) for part in parts])
+        scores = np.concatenate([_scores_of_part(values, by, part) for part in parts])
     elif by is None and len(named) == 1:
         shown, scores = next((k, _host(v)) for k, v in named.items())
     elif isinstance(by, str) and by in named:
@@ -75,7 +88,7 @@ def _scores(result: SweepResult, by: Any, parts: list[slice]) -> np.ndarray:
         if isinstance(by, str) and by in ("min", "max"):
             cure = f'The first argument is what is compared: `mode="{by}"`. {cure}'
         raise ValueError(message("SweepResult.best", f"{wrong}.", cure))
-    if scores.shape != (len(result),) or scores.dtype.kind not in "biuf":
+    if scores.shape != (size,) or scores.dtype.kind not in "biuf":
         raise ValueError(
             message(
                 "SweepResult.best",

@@ -1,7 +1,6 @@
 """A sweep's result with names on it: as an xarray dataset, as a pandas data frame."""
 
 import dataclasses
-import datetime
 import functools
 import importlib.metadata
 import platform
@@ -12,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
+from jaxtyping import Int8
 
 from ..._errors import message
 from ..._spaces.axis import Axis
@@ -33,16 +33,23 @@ from ..._store.lazy import Stored, stored_in
 from ..._store.names import LONGEST, is_name
 from ..._store.record import RECORD
 from ..._tree import leaves_with_names
-from .form import FORM, form_of
+from ..._types import Key, PyTree
+from .schema import SCHEMA, schema_of
 
 if TYPE_CHECKING:
-    from .result import SweepResult
-else:
-    SweepResult = Any
+    from pandas import DataFrame
+    from xarray import Dataset
+else:  # imported where they are used
+    DataFrame = Dataset = Any
 
 
-def dataset(result: SweepResult) -> Any:
-    """The result as an `xarray.Dataset`."""
+def dataset(
+    values: PyTree,
+    space: Space,
+    status: Int8[np.ndarray, " points"],
+    made: Mapping[str, Any],
+) -> Dataset:
+    """Values at the points of a space, and what made them, as an `xarray.Dataset`."""
     try:
         import xarray
     except ImportError as error:
@@ -50,7 +57,7 @@ def dataset(result: SweepResult) -> Any:
             "`eqx_pipe.SweepResult.to_xarray` needs xarray. Install it by "
             "`pip install 'eqx_pipe[sweep]'`."
         ) from error
-    store = stored_in(jtu.tree_leaves(result.values))
+    store = stored_in(jtu.tree_leaves(values))
     if store is not None:
         # A unit such as "days" is no request for times.
         data = xarray.open_zarr(
@@ -62,29 +69,31 @@ def dataset(result: SweepResult) -> Any:
         # A copy of the data would not be a store.
         del data.attrs[RECORD]
         return data
-    space = result.space
-    names = names_of(result.values, space)
+    names = names_of(values, space)
     dims, coordinates = names.geometry.dims, coordinate_variables(space, names)
-    at = result.status.reshape(tuple(dims.values()))
-    coordinates[names.status] = (tuple(dims), at, {})
+    by_dims = status.reshape(tuple(dims.values()))
+    coordinates[names.status] = (tuple(dims), by_dims, {})
     variables = {}
-    for name, leaf in zip(names.outputs, jtu.tree_leaves(result.values), strict=True):
+    for name, leaf in zip(names.outputs, jtu.tree_leaves(values), strict=True):
         leaf = storable(leaf)
         value = leaf.reshape((*dims.values(), *leaf.shape[1:]))
         variables[name] = ((*dims, *inner_dims(name, leaf.ndim - 1)), value)
-    return xarray.Dataset(variables, coordinates, attributes(result, names))
+    attrs = attributes(values, space, names, made)
+    return xarray.Dataset(variables, coordinates, attrs)
 
 
-def frame(result: SweepResult) -> Any:
-    """The result as a `pandas.DataFrame`."""
+def frame(
+    values: PyTree, space: Space, status: Int8[np.ndarray, " points"]
+) -> DataFrame:
+    """Values at the points of a space as a `pandas.DataFrame`."""
     pandas = import_pandas("SweepResult.to_pandas")
-    columns = entry_columns(result.space.geometry, result.space.key, storable)
-    taken = {*columns, *result.space.axes()}
-    status = free_status(taken)
-    names = free_names(result.values, {*taken, status}, entry_names)
-    for name, leaf in zip(names, jtu.tree_leaves(result.values), strict=True):
+    columns = entry_columns(space.geometry, space.key, storable)
+    taken = {*columns, *space.axes()}
+    column = free_status(taken)
+    names = free_names(values, {*taken, column}, entry_names)
+    for name, leaf in zip(names, jtu.tree_leaves(values), strict=True):
         columns |= flat_columns(name, storable(leaf))
-    return pandas.DataFrame({**columns, status: result.status})
+    return pandas.DataFrame({**columns, column: status})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,7 +111,7 @@ class Names:
     inner: dict[str, tuple[str, ...]]
 
 
-def names_of(outputs: Any, space: Space) -> Names:
+def names_of(outputs: PyTree, space: Space) -> Names:
     """The names in the dataset of a space; no name is two things.
 
     `outputs` have a leading axis over the points, or are the structs of one output.
@@ -161,7 +170,7 @@ def _attrs(axes: Mapping[str, Axis], column: str) -> dict[str, str]:
     return axes[max(owners, key=len)].attrs
 
 
-def _coordinate_dims(geometry: Geometry, key: Any) -> dict[str, tuple[str, ...]]:
+def _coordinate_dims(geometry: Geometry, key: Key | None) -> dict[str, tuple[str, ...]]:
     """The names of the dims of one value of each coordinate, each name once."""
     shapes = axis_columns(geometry, key)
     taken = {*geometry.dims, *shapes}
@@ -176,7 +185,7 @@ def _coordinate_dims(geometry: Geometry, key: Any) -> dict[str, tuple[str, ...]]
 
 
 def free_names(
-    outputs: Any,
+    outputs: PyTree,
     taken: set[str],
     parts: Callable[[str, tuple[int, ...]], Iterable[str]],
 ) -> list[str]:
@@ -229,20 +238,17 @@ def _text(array: np.ndarray) -> np.ndarray:
     return array.astype(object) if array.dtype.kind == "U" else array
 
 
-def attributes(result: SweepResult, names: Names) -> dict[str, Any]:
-    """What made a result, as plain text and numbers."""
+def attributes(
+    outputs: PyTree, space: Space, names: Names, made: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What `made` a result, and on what, as plain text and numbers."""
     return {
-        "function": result.function,
-        "space": repr(result.space),
-        "mode": result.space.mode,
+        "space": repr(space),
+        "mode": space.mode,
         "points": names.geometry.size,
-        "batch_size": result.batch_size,
-        "devices": result.num_devices,
-        "started": _date(result.started),
-        "seconds": round(result.seconds, 6),
         **versions(),
-        **dict(result.made),
-        FORM: form_of(result.values, names.outputs, names.status, result.space),
+        **made,
+        SCHEMA: schema_of(outputs, names.outputs, names.status, space),
     }
 
 
@@ -260,11 +266,6 @@ def versions() -> dict[str, str]:
 @functools.cache  # it reads and parses a file
 def _installed(package: str) -> str:
     return importlib.metadata.version(package)
-
-
-def _date(seconds: float) -> str:
-    moment = datetime.datetime.fromtimestamp(seconds, datetime.UTC)
-    return moment.isoformat(timespec="seconds")
 
 
 def check_names(

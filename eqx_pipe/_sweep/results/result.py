@@ -1,9 +1,11 @@
 """What a sweep gives back."""
 
 import dataclasses
+import datetime
 import operator
-from collections.abc import Iterator
-from typing import Any
+import os
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, SupportsIndex, overload
 
 import equinox as eqx
 import jax.tree_util as jtu
@@ -17,8 +19,16 @@ from ..._spaces.html import shown
 from ..._spaces.space import Space
 from ..._store.lazy import stored_in
 from ..._types import PyTree
-from .best import Best, best
-from .view import page, text
+from .best import Best, Compared, best
+from .view import Summary, run_text
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.colors import Colormap, Normalize
+    from pandas import DataFrame
+    from xarray import Dataset
+else:  # imported where they are used
+    Axes = Colormap = Normalize = DataFrame = Dataset = Any
 
 _READ_BYTES = 64 * 1024 * 1024
 """How much of a store is held at once where all of it is looked at."""
@@ -63,7 +73,11 @@ class SweepResult(eqx.Module):
     def __len__(self) -> int:
         return self.space.size
 
-    def __getitem__(self, i: Any) -> Any:
+    @overload
+    def __getitem__(self, i: SupportsIndex) -> PyTree: ...
+    @overload
+    def __getitem__(self, i: slice) -> "SweepResult": ...
+    def __getitem__(self, i: SupportsIndex | slice) -> "PyTree | SweepResult":
         self._check_all_values("result[i]")
         if isinstance(i, slice):
             values = jtu.tree_map(lambda leaf: leaf[i], self.values)
@@ -104,10 +118,33 @@ class SweepResult(eqx.Module):
         return (self[i] for i in range(len(self)))
 
     def __repr__(self) -> str:
-        return text(self)
+        return self._summary().text()
 
     def _repr_html_(self) -> str:
-        return shown(page, self)
+        return shown(Summary.page, self._summary())
+
+    def _summary(self) -> Summary:
+        return Summary(
+            space=self.space,
+            values=self.values,
+            ok=self.ok,
+            missing=self.missing,
+            points=self.points,
+            run=run_text(self.batch_size, self.num_devices, self.seconds),
+        )
+
+    @property
+    def provenance(self) -> dict[str, Any]:
+        """What made the result, as plain text and numbers."""
+        moment = datetime.datetime.fromtimestamp(self.started, datetime.UTC)
+        return {
+            "function": self.function,
+            "batch_size": self.batch_size,
+            "devices": self.num_devices,
+            "started": moment.isoformat(timespec="seconds"),
+            "seconds": round(self.seconds, 6),
+            **dict(self.made),
+        }
 
     def _check_all_values(self, asked: str) -> None:
         if self.points is not None:
@@ -140,7 +177,7 @@ class SweepResult(eqx.Module):
         maximize='Say `mode="max"`.',
         key="Say what is compared by `by=`: a path or a function of one output.",
     )
-    def best(self, by: Any = None, mode: str = "min") -> Best:
+    def best(self, by: Compared = None, mode: str = "min") -> Best:
         """The point with the smallest or largest output.
 
         Points without a value and NaNs never win; ties go to the lowest index.
@@ -167,7 +204,7 @@ class SweepResult(eqx.Module):
         """
         self._check_all_values("best")
         check_choice("SweepResult.best", "mode", mode, ("min", "max"))
-        return best(self, by, mode, self._slices())
+        return best(self.values, self.space, self.ok, by, mode, self._slices())
 
     def _slices(self) -> list[slice]:
         """All points, or neighbours few enough to be read from a store at once."""
@@ -177,7 +214,7 @@ class SweepResult(eqx.Module):
         step = max(1, _READ_BYTES // max(1, row))
         return [slice(i, i + step) for i in range(0, len(self), step)]
 
-    def to_xarray(self) -> Any:
+    def to_xarray(self) -> Dataset:
         """The result as an `xarray.Dataset`.
 
         The dims are those of the space. Axes are coordinates on their dim; those that
@@ -198,9 +235,9 @@ class SweepResult(eqx.Module):
         from .label import dataset
 
         self._check_all_values("to_xarray")
-        return dataset(self)
+        return dataset(self.values, self.space, self.status, self.provenance)
 
-    def to_pandas(self) -> Any:
+    def to_pandas(self) -> DataFrame:
         """The result as a `pandas.DataFrame` with one row for each point.
 
         Columns are the axes and the outputs by their paths, and last `status`: whether
@@ -216,25 +253,25 @@ class SweepResult(eqx.Module):
         from .label import frame
 
         self._check_all_values("to_pandas")
-        return frame(self)
+        return frame(self.values, self.space, self.status)
 
     def plot(
         self,
-        variable: Any = None,
+        variable: str | None = None,
         *,
-        sel: Any = None,
+        sel: Mapping[str, object] | None = None,
         x: str | None = None,
         y: str | None = None,
         hue: str | None = None,
         row: str | None = None,
         col: str | None = None,
-        cmap: Any = None,
-        norm: Any = None,
-        vmin: Any = None,
-        vmax: Any = None,
-        ax: Any = None,
-        **others: Any,
-    ) -> Any:
+        cmap: str | Colormap | None = None,
+        norm: str | Normalize | None = None,
+        vmin: float | None = None,
+        vmax: float | None = None,
+        ax: Axes | None = None,
+        **others: object,
+    ) -> "Axes | np.ndarray":
         """Draws one output over the space, with matplotlib.
 
         One dim gives a line; two give a heat map, the first dim along x; three give a
@@ -293,7 +330,7 @@ class SweepResult(eqx.Module):
         data = self.to_xarray()
         return draw("SweepResult.plot", data, variable, sel, given, ax, log)
 
-    def save(self, path: Any, *, overwrite: bool = False) -> None:
+    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
         """Writes the result to a file, which `load_result` and xarray open.
 
         What is written is `to_xarray()`. It appears at `path` when it is complete: a
@@ -318,7 +355,7 @@ class SweepResult(eqx.Module):
             ...     ep.load_result(f"{folder}/squares.nc").best(mode="max").index
             3
         """
-        from .saved import save
+        from .save import save
 
         self._check_all_values("save")
-        save(self, path, overwrite)
+        save(self.to_xarray(), path, overwrite)

@@ -22,6 +22,7 @@ from ..results.label import (
     names_of,
     storable,
 )
+from ..results.result import provenance_of
 from .checks import refuse_failed
 
 
@@ -66,7 +67,7 @@ class StoredValues:
         # What made it, but for the time it took: it is not over yet.
         nothing = result_of(self.plan, Outcome(self._outputs, np.ones(0, bool)), 0.0)
         now = dataclasses.replace(nothing, started=time.time())
-        made = attributes(now, names)
+        made = attributes(now.values, space, names, provenance_of(now))
         return StoreLayout(
             dims=tuple(space.dims),
             chunks=self.plan.chunks,

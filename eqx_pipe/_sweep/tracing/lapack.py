@@ -11,8 +11,8 @@ are safe. All of this can go when JAX 0.11.1 is the oldest version supported.
 import math
 import os
 from collections.abc import Sequence
+from typing import Any
 
-import jax
 from jaxlib.version import __version__ as JAXLIB
 
 from ..._errors import log_once
@@ -77,7 +77,7 @@ def linalg_limit(eqn: Equation) -> int | None:
     return max((_SPLIT - 1) // operations, int(num_matrices == 1))
 
 
-def may_hang(devices: Sequence[jax.Device]) -> bool:
+def may_hang(devices: Sequence[Any]) -> bool:
     """Whether a sweep on these devices may hang in batches that are split."""
     first, mended = _HANGS
     threads = _pool_size()
@@ -89,7 +89,7 @@ def may_hang(devices: Sequence[jax.Device]) -> bool:
 
 
 def warn_if_it_may_hang(
-    batch_size: int, limit: int | None, devices: Sequence[jax.Device]
+    batch_size: int, limit: int | None, devices: Sequence[Any]
 ) -> None:
     """Says once per process that a sweep may hang, and what to do."""
     if limit is None or batch_size <= limit or not may_hang(devices):

@@ -1,62 +1,31 @@
-"""Results as files: Zarr or NetCDF, and back."""
+"""Results from files: what was saved, or a store as it stands."""
 
 import contextlib
 import datetime
-import importlib.util
 import os
-import shutil
-import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..._errors import describe_value, message, nearest
+from ..._errors import message, nearest
 from ..._store.folder import as_zarr
 from ..._store.lazy import Stored
-from ..._store.names import is_name, is_netcdf_name
 from ..._store.quiet import quiet
 from ..._store.record import RECORD, read_record
 from ..._store.store import Recut, Store, open_store
-from .form import FORM, as_kind, outputs_from, parse, space_from
-from .label import check_names, storable_dtype
+from .label import storable_dtype
 from .result import SweepResult
+from .save import as_path, netcdf_options
+from .schema import SCHEMA, as_kind, outputs_from, parse, space_from
 
-_OWN = (FORM, RECORD, "batch_size", "devices", "seconds", "started", "function")
+if TYPE_CHECKING:
+    from xarray import Dataset
+else:  # imported where it is used
+    Dataset = Any
 
-
-def save(result: SweepResult, path: Any, overwrite: bool) -> None:
-    """Writes a result beside its place, and then puts it there."""
-    path = _path("SweepResult.save", path)
-    kind = path.suffix
-    if kind not in (".zarr", ".nc"):
-        raise ValueError(
-            message(
-                "SweepResult.save",
-                f"`path` is {str(path)!r}, with the suffix {kind!r}.",
-                "Give a path that ends in `.zarr` or in `.nc` (NetCDF).",
-            )
-        )
-    if os.path.lexists(path):
-        _check_replaceable(path, overwrite)
-    data = result.to_xarray()
-    names = {*map(str, data.variables), *map(str, data.dims)}
-    fits = is_name if kind == ".zarr" else is_netcdf_name
-    check_names("SweepResult.save", sorted(names), fits)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.partial")
-    try:
-        if kind == ".zarr":
-            with quiet():
-                data.to_zarr(
-                    as_zarr(beside), mode="w-", zarr_format=3, consolidated=True
-                )
-        else:
-            data.to_netcdf(beside, **_netcdf_options(data))
-        _put(beside, path)
-    finally:
-        _remove(beside)
+_OWN = (SCHEMA, RECORD, "batch_size", "devices", "seconds", "started", "function")
 
 
 def _where_else(path: Path) -> str:
@@ -74,7 +43,7 @@ def _where_else(path: Path) -> str:
     return nearest(path.name, sorted(results)[:20])
 
 
-def load_result(path: Any) -> SweepResult:
+def load_result(path: str | os.PathLike[str]) -> SweepResult:
     """The result that was saved, or the one in the store of a sweep.
 
     It reads what `SweepResult.save` wrote, and a store that `sweep(store=)` fills, also
@@ -110,7 +79,7 @@ def load_result(path: Any) -> SweepResult:
         ...     ep.load_result(f"{folder}/squares.zarr").values["y"].tolist()
         [0.0, 1.0, 4.0, 9.0]
     """
-    path = _path("load_result", path)
+    path = as_path("load_result", path)
     if not os.path.lexists(path):
         raise FileNotFoundError(
             message(
@@ -121,12 +90,12 @@ def load_result(path: Any) -> SweepResult:
         )
     with _opened(path) as data:
         store = _store_in(path, data.attrs)
-        form = parse("load_result", str(path), data.attrs.get(FORM))
+        schema = parse("load_result", str(path), data.attrs.get(SCHEMA))
         try:
-            return _result(data, form, store)
+            return _result(data, schema, store)
         except OSError:  # which names the chunk
             raise
-        except Exception as error:  # whatever a damaged form leads to
+        except Exception as error:  # whatever a damaged schema leads to
             raise ValueError(
                 message(
                     "load_result",
@@ -138,7 +107,7 @@ def load_result(path: Any) -> SweepResult:
             ) from error
 
 
-def _store_in(path: Path, attributes: Any) -> Store | None:
+def _store_in(path: Path, attributes: Mapping[Any, Any]) -> Store | None:
     """The store that a folder is; nothing if it is another file, or a copy of one."""
     if RECORD not in attributes:
         return None
@@ -158,11 +127,11 @@ def _store_in(path: Path, attributes: Any) -> Store | None:
     return None
 
 
-def _result(data: Any, form: dict[str, Any], store: Store | None) -> SweepResult:
-    """The result in an open dataset that has a form; values of a `store` stay there."""
+def _result(data: Dataset, schema: dict[str, Any], store: Store | None) -> SweepResult:
+    """The result in a dataset that has a schema; values of a `store` stay there."""
     attrs = {name: _plain(value) for name, value in data.attrs.items()}
-    dims = data[form["status"]].dims
-    size = data[form["status"]].size
+    dims = data[schema["status"]].dims
+    size = data[schema["status"]].size
 
     def column(name: str) -> np.ndarray:
         return data[name].values
@@ -184,14 +153,14 @@ def _result(data: Any, form: dict[str, Any], store: Store | None) -> SweepResult
             points(name), {"dtype": dtype, **({"key": kind} if kind else {})}
         )
 
-    space = space_from(form, column)
+    space = space_from(schema, column)
     if space.size != size:
         raise ValueError(f"{space.size} points of axes, {size} of outputs")
-    if store is not None and store.record["status"] != form["status"]:
-        raise ValueError(f"`{form['status']}` is not the status of the store")
-    status = points(form["status"]) if store is None else store.statuses()
+    if store is not None and store.record["status"] != schema["status"]:
+        raise ValueError(f"`{schema['status']}` is not the status of the store")
+    status = points(schema["status"]) if store is None else store.statuses()
     return SweepResult(
-        values=outputs_from(form, leaf),
+        values=outputs_from(schema, leaf),
         space=space,
         ok=status == 1,
         batch_size=int(attrs["batch_size"]),
@@ -205,20 +174,26 @@ def _result(data: Any, form: dict[str, Any], store: Store | None) -> SweepResult
     )
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     """An attribute as a number or text of Python's."""
     return value.item() if isinstance(value, np.generic) else value
 
 
 @contextlib.contextmanager
-def _opened(path: Path) -> Iterator[Any]:
-    xarray = _xarray("load_result")
+def _opened(path: Path) -> Iterator[Dataset]:
+    try:
+        import xarray
+    except ImportError as error:
+        raise ImportError(
+            "`eqx_pipe.load_result` needs xarray. Install it by "
+            "`pip install 'eqx_pipe[sweep]'`."
+        ) from error
     options: dict[str, Any] = {"decode_times": False, "decode_timedelta": False}
     file: Any = path
     if path.is_dir():
         file, options = as_zarr(path), options | {"engine": "zarr", "chunks": None}
     else:
-        options |= _netcdf_options()
+        options |= netcdf_options()
     try:
         with quiet():
             data = xarray.open_dataset(file, **options)
@@ -232,72 +207,3 @@ def _opened(path: Path) -> Iterator[Any]:
         ) from error
     with data:
         yield data
-
-
-def _xarray(function: str) -> Any:
-    try:
-        import xarray
-    except ImportError as error:
-        raise ImportError(
-            f"`eqx_pipe.{function}` needs xarray. Install it by "
-            "`pip install 'eqx_pipe[sweep]'`."
-        ) from error
-    return xarray
-
-
-def _path(function: str, path: Any) -> Path:
-    if isinstance(path, str | os.PathLike):
-        text = os.fspath(path)
-        if isinstance(text, str) and text:
-            return Path(os.path.expanduser(text)).absolute()
-    raise TypeError(
-        message(
-            function,
-            f"`path` is {describe_value(path)}.",
-            "Give a path as a text or a `pathlib.Path`.",
-        )
-    )
-
-
-def _check_replaceable(path: Path, overwrite: bool) -> None:
-    wrong, cure = f"there is something at {str(path)!r} already.", ""
-    if not overwrite:
-        cure = "Choose another path, or give `overwrite=True`."
-    elif path.suffix == ".zarr" and not (path / "zarr.json").is_file():
-        wrong = f"what is at {str(path)!r} is no Zarr folder, and not overwritten."
-        cure = "Choose another path, or remove it yourself."
-    elif path.suffix == ".nc" and not path.is_file():
-        wrong = f"what is at {str(path)!r} is no file, and not overwritten."
-        cure = "Choose another path, or remove it yourself."
-    if cure:
-        raise FileExistsError(message("SweepResult.save", wrong, cure))
-
-
-def _put(beside: Path, path: Path) -> None:
-    """Renames what is finished; a folder cannot replace a folder in one step."""
-    if not path.is_dir():
-        os.replace(beside, path)
-        return
-    old = beside.with_suffix(".old")
-    os.replace(path, old)
-    try:
-        os.replace(beside, path)
-    except BaseException:
-        os.replace(old, path)
-        raise
-    _remove(old)
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        path.unlink(missing_ok=True)
-
-
-def _netcdf_options(data: Any = None) -> dict[str, Any]:
-    """NetCDF has complex numbers in one of its two libraries only, and on request."""
-    wanted = data is None or any(x.dtype.kind == "c" for x in data.variables.values())
-    if not wanted or importlib.util.find_spec("netCDF4") is None:
-        return {}
-    return {"engine": "netcdf4", "auto_complex": True}

@@ -1,4 +1,4 @@
-"""The form of a result as text: what names and dtypes alone do not tell.
+"""The schema of a result as text: what names and dtypes alone do not tell.
 
 A labelled dataset holds arrays by name. To have a result back from it one also needs
 the structure of the outputs and of the points, the dtypes that files do not know, and
@@ -26,8 +26,8 @@ from ..._spaces.table import axis_structs
 from ..._tree import is_key_array, path_name
 from ..._types import PyTree
 
-FORM = "eqx_pipe_form"
-"""The attribute of a dataset that holds its form."""
+SCHEMA = "eqx_pipe_schema"
+"""The attribute of a dataset that holds its schema."""
 
 VERSION = 1
 _MOST_BYTES = 1024
@@ -35,8 +35,8 @@ _MOST_BYTES = 1024
 Read = Callable[[str], Any]
 
 
-def form_of(outputs: PyTree, names: list[str], status: str, space: Space) -> str:
-    """The form of a dataset.
+def schema_of(outputs: PyTree, names: list[str], status: str, space: Space) -> str:
+    """The schema of a dataset.
 
     `outputs` is the pytree of outputs or of their shapes and dtypes, `names` are the
     variables of its leaves, in order, and `status` that of the points' status.
@@ -61,17 +61,17 @@ def form_of(outputs: PyTree, names: list[str], status: str, space: Space) -> str
     )
 
 
-def parse(function: str, path: str, text: Any) -> dict[str, Any]:
-    """The form in the file at `path`, after a check of its version."""
-    form: Any = None
+def parse(function: str, path: str, text: object) -> dict[str, Any]:
+    """The schema in the file at `path`, after a check of its version."""
+    schema: Any = None
     if isinstance(text, str):
         try:
-            form = json.loads(text)
+            schema = json.loads(text)
         except (ValueError, RecursionError):
-            form = {}
-    version = form.get("version") if isinstance(form, dict) else None
+            schema = {}
+    version = schema.get("version") if isinstance(schema, dict) else None
     if type(version) is not int or version != VERSION:
-        what = f"a form of version {version}" if version is not None else "no form"
+        what = "no schema" if version is None else f"a schema of version {version}"
         raise ValueError(
             message(
                 function,
@@ -81,10 +81,12 @@ def parse(function: str, path: str, text: Any) -> dict[str, Any]:
                 "its attributes name.",
             )
         )
-    return form
+    return schema
 
 
-def outputs_from(form: dict[str, Any], read: Callable[[str, Any, Any], Any]) -> PyTree:
+def outputs_from(
+    schema: dict[str, Any], read: Callable[[str, Any, Any], Any]
+) -> PyTree:
     """The outputs, with a leading axis over the points.
 
     `read(name, dtype, kind)` gives an array in a dtype, as PRNG keys if there is a
@@ -94,10 +96,10 @@ def outputs_from(form: dict[str, Any], read: Callable[[str, Any, Any], Any]) -> 
     def leaf(node: dict[str, Any]) -> Any:
         return read(node["array"], _dtype(node), node.get("key"))
 
-    return _read(form["outputs"], leaf)
+    return _read(schema["outputs"], leaf)
 
 
-def space_from(form: dict[str, Any], read: Read) -> Space:
+def space_from(schema: dict[str, Any], read: Read) -> Space:
     """The space, with `Values` and `Static` axes made of coordinates."""
 
     def part(node: dict[str, Any]) -> Any:
@@ -111,7 +113,7 @@ def space_from(form: dict[str, Any], read: Read) -> Space:
             return Static(values, dim=node["dim"], label=label, unit=unit)
         return _leaf(node)
 
-    return Space(_read(form["space"], part), form["mode"])
+    return Space(_read(schema["space"], part), schema["mode"])
 
 
 def as_kind(array: Any, kind: dict[str, Any]) -> Any:
@@ -125,7 +127,7 @@ def as_kind(array: Any, kind: dict[str, Any]) -> Any:
 
 
 def _dtype(node: dict[str, Any]) -> np.dtype:
-    """The dtype that a form names, one of numbers."""
+    """The dtype that a schema names, one of numbers."""
     dtype = jnp.dtype(node["dtype"])
     if not any(jnp.issubdtype(dtype, kind) for kind in (np.bool_, np.number)):
         raise ValueError(f"values of the dtype {dtype}")
