@@ -1,40 +1,14 @@
-"""What is drawn of a result: lines, meshes, points, panels, parallel axes; scales."""
+"""What is drawn of a result: lines, meshes, points, panels, parallel axes."""
 
-import sys
-
-import equinox as eqx
 import jax
 import jax.numpy as jnp
-import jax.tree_util as jtu
 import numpy as np
 import pytest
+from plots import A, B, C, closed, legend_of, matplotlib, mesh_of, plt, total
 
 import eqx_pipe as ep
 
-matplotlib = pytest.importorskip("matplotlib")
-matplotlib.use("agg")
-plt = pytest.importorskip("matplotlib.pyplot")
-
-
-@pytest.fixture(autouse=True)
-def closed():
-    """Draws what was plotted, which finds more errors, and forgets it."""
-    yield
-    for number in plt.get_fignums():
-        plt.figure(number).canvas.draw()
-    plt.close("all")
-
-
-def total(point):
-    return sum(jnp.float32(x) for x in point.values())
-
-
-A, B, C = ep.Linspace(0, 2, 5), ep.Geomspace(0.01, 1, 3), ep.Values([4.0, 1.0])
-
-
-def mesh_of(ax):
-    """The values of a heat map's cells, rows from below."""
-    return ax.collections[0].get_array()
+__all__ = ["closed"]  # a fixture
 
 
 def test_one_dim_is_a_line():
@@ -44,31 +18,6 @@ def test_one_dim_is_a_line():
     assert np.array_equal(x, [0, 0.5, 1, 1.5, 2]) and np.array_equal(y, result.values)
     assert (ax.get_xlabel(), ax.get_ylabel()) == ("a", "value")
     assert ax.get_xscale() == ax.get_yscale() == "linear"
-
-
-def test_values_out_of_order_are_drawn_in_order():
-    ax = ep.sweep(total, {"c": C}).plot()
-    assert [list(d) for d in ax.lines[0].get_data()] == [[1, 4], [1, 4]]
-
-
-@pytest.mark.one_of(3)
-@pytest.mark.parametrize(
-    "axis",
-    [
-        B,
-        ep.Geomspace(1, 2, 2),
-        ep.Values([1, 10, 100]),
-        ep.Values(10.0 ** np.linspace(0, 3, 14) ** 1.1),
-    ],
-)
-def test_geometric_axes_are_logarithmic(axis):
-    assert ep.sweep(total, {"b": axis}).plot().get_xscale() == "log"
-
-
-@pytest.mark.slow
-def test_negative_geometric_axes_and_few_values_are_linear():
-    for axis in (ep.Geomspace(-1, -4, 3), ep.Values([1.0, 10.0]), ep.Values([1, 2, 3])):
-        assert ep.sweep(total, {"b": axis}).plot().get_xscale() == "linear"
 
 
 def test_two_dims_are_a_heat_map_with_the_first_along_x():
@@ -84,59 +33,6 @@ def test_two_dims_are_a_heat_map_with_the_first_along_x():
     assert np.array_equal(mesh_of(turned), result.grid())
     bars = [other.get_ylabel() for other in ax.figure.axes if other is not ax]
     assert bars == ["value"]
-
-
-def ticks_of(ax, which="x"):
-    """Where ticks are, and what they say."""
-    ax.figure.canvas.draw()
-    axis = getattr(ax, f"{which}axis")
-    return list(axis.get_ticklocs()), [t.get_text() for t in axis.get_ticklabels()]
-
-
-@pytest.mark.one_of(3)
-@pytest.mark.parametrize(
-    ("values", "scale", "places"),
-    [
-        ([4, 16], "linear", [4, 16]),
-        ([3, 7, 100], "linear", [0, 1, 2]),
-        ([1, 2, 4, 8, 16], "log", [1, 2, 4, 8, 16]),
-        ([0.1, 0.25, 0.5], "linear", [0, 1, 2]),
-        ([0, 1, 2, 3], "linear", [0, 1, 2, 3]),
-        ([-1000, -100, -10], "linear", [0, 1, 2]),
-        ([1.0, 1.00001, 1.5], "linear", [0, 1, 2]),
-    ],
-)
-def test_few_numbers_have_a_tick_each_and_the_same_room(values, scale, places):
-    result = ep.sweep(total, {"n": ep.Values(values), "a": A})
-    ax = result.plot()
-    at, texts = ticks_of(ax)
-    assert ax.get_xscale() == scale
-    np.testing.assert_allclose(at, places)
-    assert [np.float32(text) for text in texts] == [np.float32(v) for v in values]
-    edges = ax.collections[0].get_coordinates()[0, :, 0]
-    wide = np.diff(np.log(edges) if scale == "log" else edges)
-    np.testing.assert_allclose(wide, wide[0], rtol=1e-5)
-    assert not len(ax.get_xticks(minor=True))
-
-
-@pytest.mark.slow
-def test_other_numbers_stand_where_they_are():
-    draws = ep.Space({"x": ep.Random(jax.random.normal, 6)}, key=jax.random.key(0))
-    result = ep.sweep(total, draws)
-    x = np.sort(result.to_xarray().x.values)
-    np.testing.assert_allclose(result.plot().lines[0].get_xdata(), x)
-    many = ep.sweep(total, {"a": ep.Values(np.arange(12.0) ** 2)}).plot()
-    assert many.lines[0].get_xdata()[-1] == 121
-
-
-@pytest.mark.slow
-def test_names_are_not_joined_by_a_line():
-    space = {"f": ep.Static([jnp.sin, jnp.cos, jnp.tanh])}
-    ax = ep.sweep(lambda p: p["f"](1.0), space).plot()
-    assert ax.lines[0].get_linestyle() == "None" and ax.lines[0].get_marker() == "o"
-    assert ticks_of(ax)[1] == ["sin", "cos", "tanh"]
-    flags = ep.sweep(total, {"on": ep.Values([True, False])}).plot()
-    assert flags.lines[0].get_linestyle() == "None"
 
 
 def test_three_dims_are_small_multiples_with_the_same_colours():
@@ -182,85 +78,6 @@ def test_outputs_are_chosen_by_path():
         result.plot("fit.los")
 
 
-def test_failed_points_are_gaps():
-    def fn(point):
-        x = point["a"]
-        return {"x": eqx.error_if(x, x == 1, "one"), "n": jnp.int32(x)}
-
-    result = ep.sweep(fn, {"a": A}, on_error="isolate")
-    for name in ("x", "n"):
-        y = result.plot(name).lines[0].get_ydata()
-        assert np.isnan(y).tolist() == [False, False, True, False, False]
-    result = ep.sweep(fn, {"a": A, "b": B}, on_error="isolate")
-    assert mesh_of(result.plot("n")).mask.tolist() == [[0, 0, 1, 0, 0]] * 3
-
-
-def broken(point):
-    """A value, NaN, inf, -inf and a failure."""
-    x = point["i"]
-    y = jnp.select([x == 1, x == 2, x == 3], [jnp.nan, jnp.inf, -jnp.inf], x)
-    return eqx.error_if(y + 0 * sum(jtu.tree_leaves(point)), x == 4, "four")
-
-
-FROM_0_TO_6 = ep.Linspace(0, 6, 7)
-KINDS = ["failed", "NaN", "inf", "-inf"]
-
-
-def legend_of(ax):
-    return [text.get_text() for text in ax.get_legend().get_texts()]
-
-
-def test_failed_nan_and_infinite_look_different_in_lines():
-    ax = ep.sweep(broken, {"i": FROM_0_TO_6}, on_error="isolate").plot()
-    assert legend_of(ax) == KINDS
-    dots = ax.collections
-    assert [d.get_offsets()[:, 0].tolist() for d in dots] == [[4], [1], [2], [3]]
-    looks = {(p.get_paths()[0].vertices.tobytes(), *p.get_edgecolor()[0]) for p in dots}
-    assert len(looks) == 4
-
-
-@pytest.mark.slow
-def test_failed_nan_and_infinite_look_different_in_heat_maps():
-    ax = ep.sweep(broken, {"i": FROM_0_TO_6, "b": B}, on_error="isolate").plot()
-    assert legend_of(ax) == KINDS
-    patches = ax.get_legend().get_patches()
-    assert len({(p.get_facecolor(), p.get_hatch()) for p in patches}) == 4
-    meshes = [c for c in ax.collections if hasattr(c, "get_coordinates")]
-    assert len(meshes) == 5
-    for mesh, column in zip(meshes[1:], (4, 1, 2, 3), strict=True):
-        assert np.argwhere(~mesh.get_array().mask[0]).tolist() == [[column]]
-    (hatched,) = [c for c in ax.collections if c.get_hatch()]
-    assert hatched.get_paths()[0].vertices[:, 0].min() == 3.5
-    panels = ep.sweep(
-        broken, {"i": FROM_0_TO_6, "b": B, "c": C}, on_error="isolate"
-    ).plot()
-    (legend,) = panels.flat[0].figure.legends
-    assert [text.get_text() for text in legend.get_texts()] == KINDS
-
-
-@pytest.mark.parametrize("sizes", [2, 3])
-def test_failed_nan_and_infinite_look_different_in_designs(sizes):
-    space = {**ep.sobol({str(k): (0.0, 1.0) for k in range(sizes - 1)}, 7)}
-    space["i"] = ep.Linspace(0, 6, 7, dim="sobol")
-    ax = ep.sweep(broken, space, on_error="isolate").plot()
-    assert legend_of(ax) == KINDS
-    dots = [c for c in ax.collections if hasattr(c, "get_sizes")]
-    assert [len(c.get_offsets()) for c in dots[-4:]] == [1] * 4
-
-
-def test_points_not_computed_yet_are_told_from_failed_ones(tmp_path):
-    space, path = {"a": ep.Linspace(0, 1, 8)}, tmp_path / "r.zarr"
-    ep.sweep(total, space, store=path, part=(0, 2))
-    assert legend_of(ep.load_result(path).plot()) == ["not computed"]
-
-
-@pytest.mark.slow
-def test_where_nothing_is_a_number_there_is_no_colour_bar():
-    result = ep.sweep(lambda p: total(p) * jnp.nan, {"a": A, "b": B})
-    ax = result.plot()
-    assert len(ax.figure.axes) == 1 and legend_of(ax) == ["NaN"]
-
-
 def test_two_random_parameters_are_points_in_colour():
     draw = ep.Random(jax.random.uniform, 30, dim="draw")
     rate = ep.Mapped(lambda u: 10 ** (-4 * u), draw, label="rate", unit="1/s")
@@ -301,17 +118,6 @@ def test_designs_beside_other_axes():
     assert cloud.plot(x="w.0", y="w.2").get_ylabel() == "w.2"
 
 
-@pytest.mark.slow
-def test_axes_that_rise_and_fall_together_are_one():
-    pair = {"n": ep.Values([8, 16, 64], dim="s"), "r": ep.Values([3.0, 2, 1], dim="s")}
-    ax = ep.sweep(total, pair).plot()
-    assert ticks_of(ax)[1] == ["8, 3", "16, 2", "64, 1"] and ax.get_xlabel() == "n, r"
-    assert ep.sweep(total, pair).plot(x="r").lines[0].get_linestyle() == "-"
-    long = ep.Space({"u": ep.Linspace(0, 1, 20), "v": ep.Geomspace(1, 9, 20)}, "zip")
-    ax = ep.sweep(total, long).plot()
-    assert len(ax.lines[0].get_xdata()) == 20 and ax.get_xlabel() == "u (with it v)"
-
-
 def test_curves_are_lines_with_a_hue():
     rate = ep.Geomspace(0.01, 1, 3, label="rate", unit="1/s")
     result = ep.sweep(lambda p: jnp.exp(-p["r"] * jnp.arange(60.0)), {"r": rate})
@@ -337,18 +143,6 @@ def test_many_curves_have_a_colour_bar_instead():
     assert bar.get_ylabel() == "rate" and bar.get_yscale() == "log"
     colors = [line.get_color() for line in panels.flat[0].lines]
     assert len(set(colors)) == 12
-
-
-@pytest.mark.slow
-def test_a_curve_that_ends_is_marked_where_it_does():
-    def curve(p):
-        y = jnp.where(jnp.arange(60) < 40, p["i"] + 1, jnp.nan)
-        return eqx.error_if(jnp.where(p["i"] > 0, y, 1.0), p["i"] == 2, "two")
-
-    ax = ep.sweep(curve, {"i": ep.Values([0.0, 1.0, 2.0])}, on_error="isolate").plot()
-    shown = [text.get_text() for text in ax.artists[0].get_texts()]
-    assert shown == ["0", "1", "2 (failed)"] and legend_of(ax) == ["failed", "NaN"]
-    assert ax.collections[1].get_offsets().tolist() == [[40, 2]]
 
 
 def test_repeats_by_keys_are_thin_lines_and_their_mean():
@@ -398,28 +192,6 @@ def test_colours_pass_through():
     assert np.all(shown[..., 3] == 1)  # nothing is left blank
 
 
-def test_labels_and_units_stand_at_axes_titles_and_legends():
-    space = {
-        "a": ep.Linspace(0, 2, 12, label="speed", unit="m/s"),
-        "b": ep.Values([1.0, 3.0], unit="V"),
-        "c": ep.Static(["x", "y"], label="kind"),
-    }
-    panels = ep.sweep(lambda p: p["a"] * p["b"], space).plot()
-    assert panels.flat[0].get_xlabel() == "speed [m/s]"
-    assert panels.flat[0].get_ylabel() == "b [V]"
-    assert panels.flat[0].get_title() == "kind = x"
-    ax = ep.sweep(lambda p: p["a"] * p["b"], space).plot(sel={"b": 3, "c": "y"})
-    assert ax.get_title() == "b = 3 V, kind = y"
-
-
-@pytest.mark.slow
-def test_long_names_are_turned():
-    names = [f"a rather long name, number {k}" for k in range(5)]
-    space = {"s": ep.Static(names), "a": A}
-    ax = ep.sweep(lambda p: p["a"] * len(p["s"]), space).plot()
-    assert {text.get_rotation() for text in ax.get_xticklabels()} == {40}
-
-
 def test_axes_that_vary_together_are_parallel_coordinates():
     tree = ep.sobol({"rate": (0.0, 1.0), "shift": (2.0, 4.0), "w": (0.0, 1.0)}, 16)
     space = {**tree, "how": ep.Values([True, False] * 8, dim="sobol")}
@@ -448,17 +220,6 @@ def test_a_slice_of_a_grid_is_drawn_across_its_axes():
 
 
 @pytest.mark.slow
-def test_texts_and_positions_have_ticks():
-    space = {"f": ep.Static([jnp.sin, jnp.cos]), "a": A}
-    ax = ep.sweep(lambda p: p["f"](p["a"]), space).plot()
-    assert [text.get_text() for text in ax.get_xticklabels()] == ["sin", "cos"]
-    selected = ep.sweep(lambda p: p["f"](p["a"]), space).plot(sel={"f": "cos"})
-    assert selected.lines[0].get_ydata()[0] == 1 and selected.get_title() == "f = cos"
-    flags = ep.sweep(total, {"on": ep.Values([True, False])}).plot()
-    assert [text.get_text() for text in flags.get_xticklabels()] == ["True", "False"]
-
-
-@pytest.mark.slow
 def test_arrays_are_drawn_by_their_own_dims():
     result = ep.sweep(lambda p: p["a"] * jnp.arange(3.0), {"a": A})
     ax = result.plot(sel={"value.0": 2})
@@ -470,66 +231,3 @@ def test_arrays_are_drawn_by_their_own_dims():
     cube = ep.sweep(lambda p: p["c"] * jnp.zeros((2, 2, 2)), {"c": C})
     with pytest.raises(ValueError, match=r"array at each point.*'value\.0': 0.*`row=`"):
         cube.plot()
-
-
-def test_many_dims_say_what_to_select():
-    space = {name: ep.Linspace(0, 1, 2) for name in "abcd"}
-    result = ep.sweep(total, space)
-    with pytest.raises(ValueError, match=r"4 dims.*sel=\{'d': 0\}.*`hue=` for"):
-        result.plot()
-    with pytest.raises(ValueError, match="4 dims.*`row=`"):
-        result.plot(x="a", y="b")
-    assert result.plot(row="c", col="d").shape == (2, 2)
-    assert result.plot(x="b", sel={"c": 0, "d": 1}).get_xlabel() == "b"
-    with pytest.raises(ValueError, match="one value.*1.*Leave a dim out"):
-        result.plot(sel={"a": 0, "b": 0, "c": 0, "d": 1})
-    single = ep.sweep(total, {**space, "b": ep.Values([3.0]), "c": ep.Values([1])})
-    ax = single.plot()  # dims of length 1 are selected by themselves
-    assert (ax.get_xlabel(), ax.get_ylabel(), ax.get_title()) == (
-        "a", "d", "b = 3, c = 1",
-    )  # fmt: skip
-
-
-NORM = matplotlib.colors.LogNorm()
-
-
-@pytest.mark.parametrize(
-    ("options", "error", "says"),
-    [
-        ({"sel": {"z": 1}}, ValueError, "`sel` names 'z'.*Known names: `a`, `b`"),
-        ({"sel": ["a"]}, TypeError, "Give a dict"),
-        ({"x": "z"}, ValueError, "`x` is 'z'.*Known names: `a`, `b`"),
-        ({"x": "a", "y": "a"}, ValueError, "`x` and `y` are both `a`.*different"),
-        ({"hue": "a", "col": "a"}, ValueError, "both along the dim `a`.*different"),
-        ({"hue": "a", "y": "b"}, ValueError, "`hue` and `y`.*Leave one out"),
-        ({"hue": "a", "row": "b"}, ValueError, "no dim is left for the x axis.*Leave"),
-        ({"dims": ("a", "b")}, TypeError, "no keyword `dims`.*`x=`, `y=`, `hue=`"),
-        ({"log": True}, TypeError, 'no keyword `log`.*norm="log"'),
-        ({"figsize": (3, 3)}, TypeError, "no keyword `figsize`.*ax=plt.subplots"),
-        ({"cmpa": "magma"}, TypeError, "Did you mean `cmap`.*`hue`.*`vmax`"),
-        ({"norm": NORM, "vmin": 1}, ValueError, r"`norm` is given.*LogNorm\(vmin="),
-        ({"sel": {"a": 0}, "vmin": 1}, ValueError, "`vmin` is given.*set_ylim"),
-        ({"ax": 3}, TypeError, "`ax` is 3.*plt.subplots"),
-    ],
-)
-def test_what_cannot_be_drawn(unchecked, options, error, says):
-    with pytest.raises(error, match=says):
-        ep.sweep(total, {"a": A, "b": B}).plot(**options)
-
-
-def test_more_that_cannot_be_drawn(monkeypatch):
-    three = ep.sweep(total, {"a": A, "b": B, "c": ep.Linspace(0, 1, 40)})
-    with pytest.raises(ValueError, match="40 positions.*at most 36"):
-        three.plot()
-    with pytest.raises(ValueError, match="several panels.*sel="):
-        three.plot(ax=plt.subplots()[1])
-    with pytest.raises(TypeError, match="reduced them"):
-        ep.sweep(total, {"a": A}, reduce=ep.Mean()).plot()
-    with pytest.raises(ValueError, match="complex64.*absolute value"):
-        ep.sweep(lambda p: jax.lax.complex(p["a"], p["a"]), {"a": A}).plot()
-    wide = ep.Space({str(i): ep.Values([1, 3, 2]) for i in range(21)}, "zip")
-    with pytest.raises(ValueError, match="21 coordinates.*`x='0'`, `y='1'`"):
-        ep.sweep(total, wide).plot()
-    monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
-    with pytest.raises(ImportError, match=r"matplotlib.*eqx_pipe\[sweep\]"):
-        ep.sweep(total, {"a": A}).plot()

@@ -29,7 +29,7 @@ def result():
     return ep.sweep(fn, SPACE)
 
 
-def test_it_is_a_sequence_of_outputs(result):
+def test_it_is_a_sequence_of_outputs(unchecked, result):
     outputs = list(result)
     assert len(result) == len(outputs) == 6
     for i, output in enumerate(outputs):

@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Shaped
 
 from .._errors import message
+from .types import Colours, Figure
 
 COLOURS = ("cmap", "norm", "vmin", "vmax")
 
@@ -44,7 +45,7 @@ def colours_of(
     return colours
 
 
-def bar(figure: Any, colours: Any, axes: Any, label: str) -> None:
+def bar(figure: Figure, colours: Colours, axes: Any, label: str) -> None:
     """A colour bar, pointed where values lie beyond its ends."""
     values, norm = colours.get_array(), colours.norm
     below = bool(values.size and values.min() < norm.vmin)

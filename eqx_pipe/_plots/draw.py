@@ -1,20 +1,19 @@
 """The picture that fits a dataset: line, heat map, points, parallel axes, in panels."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from .._errors import describe_value, message
+from .._errors import describe_value, message, nearest
+from .cloud import MOST_AXES, parallel, scatter
 from .colours import COLOURS, bar, colours_of
 from .heat import heat
 from .line import hue_colours, is_repeated, line
 from .marks import kinds, legend, marks_in
 from .panels import label_outer, layout_of, subplots
-from .parallel import MOST_AXES, parallel
 from .pick import pick
-from .roles import ROLES, Roles, roles_of
+from .roles import ROLES, Roles, place_scale, roles_of
 from .scale import label_of
-from .scatter import scatter
-from .together import place_scale
+from .types import Axes, DataArray, Dataset
 
 _PAINT: Mapping[str, Callable[..., None]] = {
     "line": line,
@@ -24,13 +23,35 @@ _PAINT: Mapping[str, Callable[..., None]] = {
 }
 
 
+_INSTEAD = {
+    "dims": "Say where each dim goes: `x=`, `y=`, `hue=`, `row=`, `col=`.",
+    "dim": "Say where each dim goes: `x=`, `y=`, `hue=`, `row=`, `col=`.",
+    "log": 'Colours: `norm="log"`. Axes: `ax.set_xscale("log")` on what is returned.',
+    "xscale": "Set it on what is returned: `ax.set_xscale(...)`.",
+    "yscale": "Set it on what is returned: `ax.set_yscale(...)`.",
+    "xlim": "Set it on what is returned: `ax.set_xlim(...)`.",
+    "ylim": "Set it on what is returned: `ax.set_ylim(...)`.",
+    "title": "Set it on what is returned: `ax.set_title(...)`.",
+    "figsize": "Give an `ax` of that size: `ax=plt.subplots(figsize=(6, 4))[1]`.",
+}
+
+
+def check_no_others(
+    function: str, others: Mapping[str, Any], known: Iterable[str]
+) -> None:
+    """Raises a `TypeError` for the first keyword that is not known."""
+    for name in others:
+        cure = _INSTEAD.get(name) or nearest(name, known)
+        raise TypeError(message(function, f"there is no keyword `{name}`.", cure))
+
+
 def draw(
     function: str,
-    data: Any,
-    variable: Any,
-    sel: Any,
+    data: Dataset,
+    variable: str | None,
+    sel: Mapping[str, object] | None,
     options: Mapping[str, Any],
-    ax: Any,
+    ax: Axes | None,
     log: frozenset[str],
 ) -> Any:
     """Draws one variable of a dataset and gives the matplotlib axes.
@@ -52,12 +73,10 @@ def draw(
     paint, title = _PAINT[roles.kind], ", ".join(chosen)
     marks = [mark for _, mark in marks_in(kinds(array))]
     if layout is None:
-        if ax is None:
-            size = _width(roles), 4.8
-            ax = plt.subplots(layout="constrained", figsize=size)[1]
-        figure, axes, first = ax.figure, ax, ax
-        paint(ax, array, roles, log, colours)
-        ax.set_title(title, pad=24 if marks else None)
+        first: Axes = _new_axes(plt, roles) if ax is None else ax
+        figure, axes = first.figure, first
+        paint(first, array, roles, log, colours)
+        first.set_title(title, pad=24 if marks else None)
     else:
         wide = roles.kind == "parallel"
         figure, axes = subplots(plt, layout, wide)
@@ -79,11 +98,11 @@ def draw(
     elif marks:
         above = (1, 1.06 if roles.kind == "parallel" else 1)  # numbers stand there too
         place = {"loc": "lower right", "bbox_to_anchor": above, "borderaxespad": 0.1}
-        legend(ax, marks, roles.kind == "heat", **place)
+        legend(first, marks, roles.kind == "heat", **place)
     return axes
 
 
-def _name_lines(ax: Any, array: Any, roles: Roles, log: frozenset[str]) -> None:
+def _name_lines(ax: Axes, array: DataArray, roles: Roles, log: frozenset[str]) -> None:
     """A legend beside the lines, which covers none."""
     assert roles.hue is not None, "please report"
     repeated = is_repeated(array, roles.hue)
@@ -99,12 +118,13 @@ def _name_lines(ax: Any, array: Any, roles: Roles, log: frozenset[str]) -> None:
     )
 
 
-def _width(roles: Roles) -> float:
-    """Inches: parallel axes take as many as they need."""
-    return max(6.4, 1.3 * len(roles.x.columns)) if roles.kind == "parallel" else 6.4
+def _new_axes(plt: Any, roles: Roles) -> Axes:
+    """Those of a new figure; parallel axes take as many inches as they need."""
+    width = 1.3 * len(roles.x.columns) if roles.kind == "parallel" else 0
+    return plt.subplots(layout="constrained", figsize=(max(6.4, width), 4.8))[1]
 
 
-def _check(function: str, roles: Roles, ax: Any) -> None:
+def _check(function: str, roles: Roles, ax: Axes | None) -> None:
     """Raises for an `ax` that cannot be drawn into, and more axes than there is room
     for.
     """

@@ -1,18 +1,22 @@
 """A heat map over two dims."""
 
-from typing import Any
-
 import numpy as np
 from jaxtyping import Bool, Float
 
 from .marks import Mark, kinds, marks_in
-from .roles import Roles
-from .together import place_scale
+from .roles import Roles, place_scale
+from .types import Axes, Colours, DataArray
 
 MOST_HATCHED = 2000
 
 
-def heat(ax: Any, array: Any, roles: Roles, log: frozenset[str], colours: Any) -> None:
+def heat(
+    ax: Axes,
+    array: DataArray,
+    roles: Roles,
+    log: frozenset[str],
+    colours: Colours,
+) -> None:
     """Draws a `DataArray` of two dims; what is no number has a filling of its own."""
     from matplotlib.colors import ListedColormap
 
@@ -33,7 +37,7 @@ def heat(ax: Any, array: Any, roles: Roles, log: frozenset[str], colours: Any) -
 
 
 def _hatch(
-    ax: Any,
+    ax: Axes,
     x: Float[np.ndarray, " x_edges"],
     y: Float[np.ndarray, " y_edges"],
     where: Bool[np.ndarray, "rows columns"],

@@ -9,15 +9,21 @@ from jaxtyping import Bool, Float, Int
 from .._errors import message
 from .colours import colours_of
 from .marks import kinds, marks_in
-from .roles import Place, Roles, is_inner
+from .roles import Place, Roles, is_inner, place_scale
 from .scale import FEW, Scale, label_of
-from .together import place_scale
+from .types import Axes, Colours, DataArray
 
 MOST_NAMES = 40
 MOST_DOTS = 50
 
 
-def line(ax: Any, array: Any, roles: Roles, log: frozenset[str], colours: Any) -> None:
+def line(
+    ax: Axes,
+    array: DataArray,
+    roles: Roles,
+    log: frozenset[str],
+    colours: Colours,
+) -> None:
     """Draws a `DataArray` of one dim, or of two: then a line for each `hue`.
 
     `colours` are those of the numbers on `hue`, `None` where lines are told apart by
@@ -53,7 +59,7 @@ def line(ax: Any, array: Any, roles: Roles, log: frozenset[str], colours: Any) -
 
 
 def _mark(
-    ax: Any,
+    ax: Axes,
     x: Float[np.ndarray, " n"],
     values: Float[np.ndarray, "h n"],
     found: Int[np.ndarray, "h n"],
@@ -89,7 +95,7 @@ def _mark(
 
 
 def hue_colours(
-    function: str, array: Any, roles: Roles, log: frozenset[str], options: Mapping
+    function: str, array: DataArray, roles: Roles, log: frozenset[str], options: Mapping
 ) -> Any:
     """The colours of many numbers on `hue`, or of few if any of `options` is given."""
     wanted = {name: value for name, value in options.items() if value is not None}
@@ -124,13 +130,13 @@ def hue_colours(
     return colours_of(function, scale.values.astype(float), options)
 
 
-def is_repeated(array: Any, place: Place) -> bool:
+def is_repeated(array: DataArray, place: Place) -> bool:
     """Whether nothing is known of a dim but that it repeats the others."""
     return not place.columns and not is_inner(array, place.dim)
 
 
 def _named(
-    ax: Any,
+    ax: Axes,
     x: Any,
     values: Float[np.ndarray, "h n"],
     hue: Scale,
@@ -152,11 +158,11 @@ def _named(
 
 
 def _bundle(
-    ax: Any,
+    ax: Axes,
     x: Any,
     values: Float[np.ndarray, "h n"],
     hue: Scale,
-    colours: Any,
+    colours: Colours,
     style: Any,
 ) -> None:
     if style["linestyle"]:
@@ -165,7 +171,7 @@ def _bundle(
         ax.plot(x, row, color=colours.to_rgba(number), linewidth=0.9, **style)
 
 
-def _repeated(ax: Any, x: Any, values: Float[np.ndarray, "h n"], style: Any) -> None:
+def _repeated(ax: Axes, x: Any, values: Float[np.ndarray, "h n"], style: Any) -> None:
     thin = {**style, "marker": "" if style["linestyle"] else ".", "linewidth": 0.7}
     for k, row in enumerate(values):
         label = "each" if k == 0 else None

@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Int, Shaped
 
 from .scale import is_status
+from .types import DataArray
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +41,7 @@ MARKS = (
 )
 
 
-def kinds(array: Any) -> Int[np.ndarray, "..."]:
+def kinds(array: DataArray) -> Int[np.ndarray, "..."]:
     """For each value 0 if it is finite, otherwise 1 + its place in `MARKS`."""
     values = np.asarray(array.values)
     found = np.select(

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from .._errors import message
-from .roles import Roles
+from .roles import Roles, place_scale
 from .scale import Scale
-from .together import place_scale
+from .types import DataArray
 
 MOST_PANELS = 36
 
@@ -23,7 +23,7 @@ class Layout:
 
 
 def layout_of(
-    function: str, array: Any, roles: Roles, log: frozenset[str]
+    function: str, array: DataArray, roles: Roles, log: frozenset[str]
 ) -> Layout | None:
     """Where panels stand, in reading order; `None` if there is one alone."""
     scales = [
@@ -55,7 +55,7 @@ def layout_of(
 
 
 def _parts(
-    array: Any, scales: list[tuple[str, Scale]], title: list[str]
+    array: DataArray, scales: list[tuple[str, Scale]], title: list[str]
 ) -> Iterator[tuple[str, Any]]:
     if not scales:
         yield ", ".join(title), array

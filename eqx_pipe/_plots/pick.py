@@ -7,6 +7,7 @@ import numpy as np
 
 from .._errors import describe_value, message, nearest
 from .scale import columns_of, value_text
+from .types import DataArray, Dataset
 
 MOST_ENTRIES = 20
 
@@ -14,8 +15,12 @@ _ROUNDING = 1e-6
 
 
 def pick(
-    function: str, data: Any, variable: Any, sel: Any, asked: Iterable[Any]
-) -> tuple[Any, list[str]]:
+    function: str,
+    data: Dataset,
+    variable: str | None,
+    sel: Mapping[str, object] | None,
+    asked: Iterable[str | None],
+) -> tuple[DataArray, list[str]]:
     """A real `DataArray` of at least one dim, with NaN where there is no result.
 
     And the texts of what was selected. Dims of length 1 are selected by themselves,
@@ -43,7 +48,7 @@ def pick(
     return array, chosen
 
 
-def _variable(function: str, data: Any, variable: Any) -> str:
+def _variable(function: str, data: Dataset, variable: str | None) -> str:
     names = [str(name) for name in data.data_vars]
     if variable is None and len(names) == 1:
         return names[0]
@@ -55,7 +60,7 @@ def _variable(function: str, data: Any, variable: Any) -> str:
     raise ValueError(message(function, wrong, nearest(variable, names)))
 
 
-def _masked(function: str, data: Any, name: str) -> Any:
+def _masked(function: str, data: Dataset, name: str) -> DataArray:
     array = data[name].assign_coords(_entries(data, data[name].dims))
     if array.dtype.kind not in "biuf":
         raise ValueError(
@@ -72,7 +77,7 @@ def _masked(function: str, data: Any, name: str) -> Any:
     return shown.where(data[status] == 1) if status in data.coords else shown
 
 
-def _entries(data: Any, dims: Sequence[Any]) -> dict[str, Any]:
+def _entries(data: Dataset, dims: Sequence[Any]) -> dict[str, Any]:
     """Coordinates that are arrays at each point, which a variable does not keep.
 
     There is one for each entry; of many, the position alone. Raw data of PRNG keys,
@@ -98,7 +103,7 @@ def _entries(data: Any, dims: Sequence[Any]) -> dict[str, Any]:
     return found
 
 
-def _mapping(function: str, sel: Any) -> Mapping[str, Any]:
+def _mapping(function: str, sel: object) -> Mapping[Any, Any]:
     if sel is None:
         return {}
     if isinstance(sel, Mapping):
@@ -112,7 +117,9 @@ def _mapping(function: str, sel: Any) -> Mapping[str, Any]:
     )
 
 
-def _select(function: str, array: Any, name: Any, value: Any) -> tuple[Any, str]:
+def _select(
+    function: str, array: DataArray, name: Any, value: Any
+) -> tuple[DataArray, str]:
     """The part of an array where a coordinate is nearest to a value."""
     dim, values = name, None
     if name in array.coords and array[name].ndim == 1:
@@ -135,7 +142,7 @@ def _select(function: str, array: Any, name: Any, value: Any) -> tuple[Any, str]
             wrong = f"`sel[{name!r}]` is {describe_value(value)}."
             raise ValueError(message(function, wrong, nearest(value, values.tolist())))
         at = int(found[0])
-    return _at(array, dim, at, None if values is None else str(name))
+    return _at(array, str(dim), at, None if values is None else str(name))
 
 
 def _nearest(function: str, name: Any, values: Any, value: float) -> int:
@@ -155,7 +162,9 @@ def _nearest(function: str, name: Any, values: Any, value: float) -> int:
     return int(np.nanargmin(np.abs(values - value)))
 
 
-def _at(array: Any, dim: str, at: int, name: str | None = None) -> tuple[Any, str]:
+def _at(
+    array: DataArray, dim: str, at: int, name: str | None = None
+) -> tuple[DataArray, str]:
     columns = columns_of(array, dim)
     label = name or next(iter(columns), None)
     part = array.isel({dim: at})

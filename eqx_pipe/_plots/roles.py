@@ -2,13 +2,13 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
 from .._errors import describe_value, message, nearest
-from .refuse import refuse
-from .scale import FEW, columns_of
+from .scale import FEW, Scale, columns_of, label_of, scale_of, value_text
+from .types import DataArray
 
 ROLES = ("x", "y", "hue", "row", "col")
 
@@ -39,7 +39,7 @@ class Roles:
     col: Place | None = None
 
 
-def roles_of(function: str, array: Any, given: Mapping[str, str | None]) -> Roles:
+def roles_of(function: str, array: DataArray, given: Mapping[str, str | None]) -> Roles:
     """The roles of all dims of an array; `given` names dims or coordinates.
 
     A dim whose points have several coordinates of their own (a design) is a cloud of
@@ -63,7 +63,7 @@ def roles_of(function: str, array: Any, given: Mapping[str, str | None]) -> Role
         what = f"`{array.name}` has {len(dims)} dims"
         if any(is_inner(array, dim) for dim in left):
             what += " (it is an array at each point)"
-        refuse(function, array, what, left[-1])
+        _refuse(function, array, what, left[-1])
     if "x" not in found:  # `y` alone, of one dim: along which else?
         raise ValueError(
             message(
@@ -75,7 +75,27 @@ def roles_of(function: str, array: Any, given: Mapping[str, str | None]) -> Role
     return Roles(_kind(found), **found)
 
 
-def _slots(array: Any, free: list[str], found: Mapping[str, Place]) -> dict[str, str]:
+def _refuse(function: str, array: DataArray, what: str, dim: str) -> NoReturn:
+    """Raises: there is too much, and selecting a value on `dim` would be less."""
+    sizes = ", ".join(f"`{d}`: {n}" for d, n in array.sizes.items())
+    columns = columns_of(array, dim)
+    name, values = next(iter(columns.items()), (dim, np.arange(1)))
+    value = value_text(values[0])
+    quoted = value if values.dtype.kind in "iuf" else repr(value)
+    raise ValueError(
+        message(
+            function,
+            f"{what} ({sizes}); a picture shows three unless it is told where others "
+            "go.",
+            f"Select a value first, `sel={{{name!r}: {quoted}}}`, or say where: `x=`, "
+            "`y=` (or `hue=` for lines), `row=` and `col=`.",
+        )
+    )
+
+
+def _slots(
+    array: DataArray, free: list[str], found: Mapping[str, Place]
+) -> dict[str, str]:
     """The role of each free dim that gets one."""
     slots: dict[str, str] = {}
     free = list(free)
@@ -117,7 +137,7 @@ def _kind(found: Mapping[str, Place]) -> str:
     return "scatter" if len(x.columns) == 2 else "parallel"
 
 
-def _place(function: str, array: Any, role: str, name: Any) -> Place:
+def _place(function: str, array: DataArray, role: str, name: Any) -> Place:
     columns = {str(dim): columns_of(array, str(dim)) for dim in array.dims}
     for dim, known in columns.items():
         if name in known:
@@ -129,7 +149,7 @@ def _place(function: str, array: Any, role: str, name: Any) -> Place:
     raise ValueError(message(function, wrong, nearest(name, known)))
 
 
-def default_place(array: Any, dim: str) -> Place:
+def default_place(array: DataArray, dim: str) -> Place:
     """A dim with the coordinate that labels it: its own, or the first on it.
 
     That of a cloud of points is none.
@@ -168,12 +188,12 @@ def _check(function: str, found: Mapping[str, Place]) -> None:
         )
 
 
-def is_inner(array: Any, dim: str) -> bool:
+def is_inner(array: DataArray, dim: str) -> bool:
     """Whether a dim is one of the arrays that the points have as values."""
     return dim.startswith(f"{array.name}.") and not columns_of(array, dim)
 
 
-def is_cloud(array: Any, dim: str) -> bool:
+def is_cloud(array: DataArray, dim: str) -> bool:
     """Whether the points of a dim have several coordinates that go their own ways.
 
     Those that rise or fall together, and different names, say the same of a point.
@@ -188,5 +208,27 @@ def is_cloud(array: Any, dim: str) -> bool:
     return not (numbers and path and all(len(set(v)) == len(v) for v in names))
 
 
-def _is_repeat(array: Any, dim: str) -> bool:
+def _is_repeat(array: DataArray, dim: str) -> bool:
     return not columns_of(array, dim) and not is_inner(array, dim)
+
+
+def place_scale(array: DataArray, place: Place, log: frozenset[str]) -> Scale:
+    """The scale of a dim by its column, and the others with it that rise and fall so.
+
+    For a cloud of points, of which none was chosen, it is the first column.
+    """
+    column = place.column or next(iter(place.columns), None)
+    scale = scale_of(array, place.dim, column, log, spread=place.cloud)
+    others = [name for name in place.columns if name != column]
+    if place.chosen or place.cloud or not others:
+        return scale
+    if len(scale.texts) > FEW:
+        label = f"{scale.label} (with it {', '.join(others)})"
+        return dataclasses.replace(scale, label=label)
+    texts = list(scale.texts)
+    for name in others:
+        other = scale_of(array, place.dim, name, log)
+        shown = dict(zip(other.order.tolist(), other.texts, strict=True))
+        texts = [f"{t}, {shown[i]}" for t, i in zip(texts, scale.order, strict=True)]
+    label = ", ".join(label_of(array, name) for name in (place.column, *others))
+    return dataclasses.replace(scale, label=label, texts=texts, ticks=True)

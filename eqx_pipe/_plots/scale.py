@@ -2,10 +2,12 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Float, Int, Shaped
+
+from .types import Axes, DataArray, Figure
 
 FEW = 10
 """So many positions have a tick each, and so many lines are told apart by a legend."""
@@ -52,7 +54,7 @@ class Scale:
             edges = np.array([ends[0], *middle, ends[1]])
         return np.exp(edges) if self.log else edges
 
-    def show(self, ax: Any, which: str) -> None:
+    def show(self, ax: Axes, which: Literal["x", "y"]) -> None:
         """Sets the scale, ticks and label of the `"x"` or `"y"` axis."""
         axis = getattr(ax, f"{which}axis")
         axis.set_label_text(self.label)
@@ -71,7 +73,7 @@ class Scale:
             ax.locator_params(axis=which, integer=whole, nbins=_room(ax, which))
 
 
-def columns_of(data: Any, dim: str) -> dict[str, Shaped[np.ndarray, " n"]]:
+def columns_of(data: DataArray, dim: str) -> dict[str, Shaped[np.ndarray, " n"]]:
     """The coordinates along a dim by name, that of its own name first."""
     columns = {
         str(name): np.asarray(coordinate.values)
@@ -81,13 +83,13 @@ def columns_of(data: Any, dim: str) -> dict[str, Shaped[np.ndarray, " n"]]:
     return {dim: columns.pop(dim), **columns} if dim in columns else columns
 
 
-def is_status(data: Any, name: Any) -> bool:
+def is_status(data: DataArray, name: Any) -> bool:
     """Whether a coordinate is the status of the points."""
     own = "sweep.status" if "sweep.status" in data.coords else "status"
     return name == own
 
 
-def label_of(data: Any, name: str | None = None) -> str:
+def label_of(data: DataArray, name: str | None = None) -> str:
     """The label of a coordinate, or of the variable itself, with its unit."""
     attrs = data.attrs if name is None else data[name].attrs
     label = attrs.get("long_name") or (data.name if name is None else name)
@@ -95,7 +97,11 @@ def label_of(data: Any, name: str | None = None) -> str:
 
 
 def scale_of(
-    data: Any, dim: str, column: str | None, log: frozenset[str], spread: bool = False
+    data: DataArray,
+    dim: str,
+    column: str | None,
+    log: frozenset[str],
+    spread: bool = False,
 ) -> Scale:
     """The scale of a column of a dim of a `DataArray`; without one, of its positions.
 
@@ -192,16 +198,22 @@ def _off_middle(x: Float[np.ndarray, " n"]) -> float:
     return abs(float((np.median(x) - x[0]) / (x[-1] - x[0])) - 0.5)
 
 
-def _room(ax: Any, which: str) -> int:
+def _room(ax: Axes, which: str) -> int:
     """So many ticks stand beside one another."""
-    inches = ax.get_position().width * ax.figure.get_figwidth()
+    inches = _width(ax)
     return 4 if which == "x" and inches < 3 else 8
 
 
-def _turn(ax: Any, texts: Sequence[str]) -> None:
+def _turn(ax: Axes, texts: Sequence[str]) -> None:
     """Turns tick labels that would not stand beside one another."""
-    inches = ax.get_position().width * ax.figure.get_figwidth()
+    inches = _width(ax)
     if max(map(len, texts)) + 1.5 > 11 * inches / len(texts):
         ax.tick_params(axis="x", labelrotation=40)
         for text in ax.get_xticklabels():
             text.set(ha="right", rotation_mode="anchor")
+
+
+def _width(ax: Axes) -> float:
+    """In inches."""
+    figure: Figure = ax.figure
+    return ax.get_position().width * figure.get_figwidth()

@@ -133,19 +133,6 @@ class SweepResult(eqx.Module):
             run=run_text(self.batch_size, self.num_devices, self.seconds),
         )
 
-    @property
-    def provenance(self) -> dict[str, Any]:
-        """What made the result, as plain text and numbers."""
-        moment = datetime.datetime.fromtimestamp(self.started, datetime.UTC)
-        return {
-            "function": self.function,
-            "batch_size": self.batch_size,
-            "devices": self.num_devices,
-            "started": moment.isoformat(timespec="seconds"),
-            "seconds": round(self.seconds, 6),
-            **dict(self.made),
-        }
-
     def _check_all_values(self, asked: str) -> None:
         if self.points is not None:
             raise TypeError(
@@ -235,7 +222,7 @@ class SweepResult(eqx.Module):
         from .label import dataset
 
         self._check_all_values("to_xarray")
-        return dataset(self.values, self.space, self.status, self.provenance)
+        return dataset(self.values, self.space, self.status, provenance_of(self))
 
     def to_pandas(self) -> DataFrame:
         """The result as a `pandas.DataFrame` with one row for each point.
@@ -318,8 +305,7 @@ class SweepResult(eqx.Module):
             >>> ax.get_xscale(), ax.get_title()
             ('log', 'b = 0.5')
         """
-        from ..._plots.draw import draw
-        from ..._plots.keywords import check_no_others
+        from ..._plots.draw import check_no_others, draw
 
         self._check_all_values("plot")
         given = {"x": x, "y": y, "hue": hue, "row": row, "col": col}
@@ -359,3 +345,16 @@ class SweepResult(eqx.Module):
 
         self._check_all_values("save")
         save(self.to_xarray(), path, overwrite)
+
+
+def provenance_of(result: SweepResult) -> dict[str, Any]:
+    """What made a result, as plain text and numbers."""
+    moment = datetime.datetime.fromtimestamp(result.started, datetime.UTC)
+    return {
+        "function": result.function,
+        "batch_size": result.batch_size,
+        "devices": result.num_devices,
+        "started": moment.isoformat(timespec="seconds"),
+        "seconds": round(result.seconds, 6),
+        **dict(result.made),
+    }

@@ -1,7 +1,6 @@
-"""Parallel coordinates: many axes that vary together, a line for each point."""
+"""Points that go their own ways: in a plane, or as lines across parallel axes."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -9,12 +8,51 @@ from jaxtyping import Float
 from .marks import kinds, marks_in
 from .roles import Roles
 from .scale import FEW, Scale, label_of, scale_of, value_text
+from .types import Axes, Colours, DataArray
 
 MOST_AXES = 20
 
 
+def scatter(
+    ax: Axes,
+    array: DataArray,
+    roles: Roles,
+    log: frozenset[str],
+    colours: Colours,
+) -> None:
+    """Draws a `DataArray` of one dim over two of its coordinates.
+
+    The largest values lie on top; what is no number has a marker of its own.
+    """
+    dim, columns = roles.x.dim, roles.x.columns
+    names = (roles.x.column, roles.y.column) if roles.y else columns[:2]
+    x, y = (scale_of(array, dim, name, log, spread=True) for name in names)
+    values, found = np.asarray(array.values), kinds(array)
+    size = float(np.clip(3000 / len(values), 6, 50))
+    good = _by_value(values, found)
+    ax.scatter(
+        x.at[good],
+        y.at[good],
+        size,
+        values[good],
+        norm=colours.norm,
+        cmap=colours.cmap,
+        linewidths=0.3,
+        edgecolors="0.3",
+    )
+    for kind, mark in marks_in(found):
+        here = found == kind
+        ax.scatter(x.at[here], y.at[here], **mark.dots(max(size, 16.0)))
+    x.show(ax, "x")
+    y.show(ax, "y")
+
+
 def parallel(
-    ax: Any, array: Any, roles: Roles, log: frozenset[str], colours: Any
+    ax: Axes,
+    array: DataArray,
+    roles: Roles,
+    log: frozenset[str],
+    colours: Colours,
 ) -> None:
     """Draws a line for each point across its coordinates and its value, in colour.
 
@@ -25,8 +63,7 @@ def parallel(
     dim, columns = roles.x.dim, roles.x.columns
     scales = [scale_of(array, dim, name, log, spread=True) for name in columns]
     values, found = np.asarray(array.values), kinds(array)
-    good = np.flatnonzero(found == 0)
-    good = good[np.argsort(values[good], kind="stable")]
+    good = _by_value(values, found)
     heights = np.stack([_heights(scale) for scale in scales], axis=1)
     last = np.clip(colours.norm(values[good]), 0, 1)
     lines = np.column_stack([heights[good], np.ma.filled(last, np.nan)])
@@ -63,6 +100,12 @@ def parallel(
         spine.set_visible(False)
 
 
+def _by_value(values: np.ndarray, found: np.ndarray) -> np.ndarray:
+    """Where the finite ones of some values are, the largest last and so on top."""
+    good = np.flatnonzero(found == 0)
+    return good[np.argsort(values[good], kind="stable")]
+
+
 def _paths(heights: Float[np.ndarray, "points axes"]) -> list[np.ndarray]:
     x = np.arange(heights.shape[1])
     return [np.stack([x, row], axis=1) for row in heights]
@@ -75,7 +118,7 @@ def _heights(scale: Scale) -> Float[np.ndarray, " n"]:
     return (x - low) / (high - low) if high > low else np.full(len(x), 0.5)
 
 
-def _upright(ax: Any, k: int, scale: Scale) -> None:
+def _upright(ax: Axes, k: int, scale: Scale) -> None:
     """One of the axes: its line, and what stands at its ends or, of names, at each."""
     ax.axvline(k, color="black", linewidth=0.6)
     names = dict(zip(scale.texts, scale.positions, strict=True))
@@ -96,7 +139,7 @@ def _upright(ax: Any, k: int, scale: Scale) -> None:
         )
 
 
-def _ends(ax: Any, k: int, texts: Sequence[str]) -> None:
+def _ends(ax: Axes, k: int, texts: Sequence[str]) -> None:
     for text, at, va in zip(texts, (0, 1), ("top", "bottom"), strict=True):
         ax.annotate(
             text,

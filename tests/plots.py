@@ -1,0 +1,42 @@
+"""Results to draw, and what is read of a picture, for tests of `plot`."""
+
+import jax.numpy as jnp
+import pytest
+
+import eqx_pipe as ep
+
+matplotlib = pytest.importorskip("matplotlib")
+matplotlib.use("agg")
+plt = pytest.importorskip("matplotlib.pyplot")
+
+
+@pytest.fixture(autouse=True)
+def closed():
+    """Draws what was plotted, which finds more errors, and forgets it."""
+    yield
+    for number in plt.get_fignums():
+        plt.figure(number).canvas.draw()
+    plt.close("all")
+
+
+def total(point):
+    return sum(jnp.float32(x) for x in point.values())
+
+
+A, B, C = ep.Linspace(0, 2, 5), ep.Geomspace(0.01, 1, 3), ep.Values([4.0, 1.0])
+
+
+def mesh_of(ax):
+    """The values of a heat map's cells, rows from below."""
+    return ax.collections[0].get_array()
+
+
+def ticks_of(ax, which="x"):
+    """Where ticks are, and what they say."""
+    ax.figure.canvas.draw()
+    axis = getattr(ax, f"{which}axis")
+    return list(axis.get_ticklocs()), [t.get_text() for t in axis.get_ticklabels()]
+
+
+def legend_of(ax):
+    return [text.get_text() for text in ax.get_legend().get_texts()]
