@@ -2,10 +2,9 @@
 
 Where points may take longer than others, each device gets one batch in each round, in
 one round from the first device to the last, in the next the other way: if cost rises or
-falls along the points, no device always gets the more expensive batch, let alone that
-half. Where a loop refills its lanes a device has but a few large batches, and points
-are dealt one by one. Else all batches of a device are neighbours, and their outputs
-are copied in one piece.
+falls along the points, no device gets the more expensive half. Where a loop refills its
+lanes a device has but a few large batches, and points are dealt one by one. Else all
+batches of a device are neighbours, and their outputs are copied in one piece.
 """
 
 import dataclasses
