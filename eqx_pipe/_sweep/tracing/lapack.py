@@ -59,7 +59,8 @@ def linalg_limit(eqn: Equation) -> int | None:
     per_product = _OPERATIONS.get(eqn.primitive.name)
     if per_product is None:
         return None
-    shapes = [v.aval.shape for v in (*eqn.invars, *eqn.outvars)]
+    avals: list[Any] = [v.aval for v in (*eqn.invars, *eqn.outvars)]
+    shapes = [aval.shape for aval in avals]
     matrix = shapes[0]
     if eqn.primitive.name == "triangular_solve":
         one = math.prod(shapes[1][-2:]) * matrix[-1]
@@ -69,7 +70,7 @@ def linalg_limit(eqn: Equation) -> int | None:
     else:
         one = max(math.prod(s[-2:]) * min(s[-2:]) for s in shapes if len(s) >= 2)
     num_matrices = math.prod(matrix[:-2])
-    is_complex = eqn.invars[0].aval.dtype.kind == "c"
+    is_complex = avals[0].dtype.kind == "c"
     operations = num_matrices * one * per_product * (_COMPLEX if is_complex else 1)
     if operations == 0:
         return None
