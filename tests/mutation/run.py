@@ -153,7 +153,7 @@ def ask(name: str) -> int:
     """Runs a file of tests on the package as it stands now."""
     file, _, row = name.partition(":")
     quiet = "ignore::pytest.PytestAssertRewriteWarning"  # of what is imported already
-    arguments = ["-x", "-q", "-W", quiet, f"tests/test_{file}.py"]
+    arguments = ["-x", "-q", "-m", "", "-W", quiet, f"tests/test_{file}.py"]
     return int(pytest.main(arguments, [QuickestFirst(row)]))
 
 
