@@ -107,6 +107,7 @@ def test_a_drawn_pipeline_in_a_loader_keeps_every_law(data):
     ept.check_loader(ep.Loader(ep.ArraySource(records), pipe, batch_size=2), key=key)
 
 
+@pytest.mark.slow
 @few
 @hp.given(ept.meshes(max_devices=4))
 def test_a_sharded_loader_keeps_every_law(mesh):

@@ -72,17 +72,7 @@ REDUCERS = {
 }
 
 
-KINDS = {
-    "mean",
-    "unbiased variance",
-    "max",
-    "argmin",
-    "top",
-    "histogram",
-    "own",
-    "own table",
-    "several",
-}
+KINDS = {"unbiased variance", "top", "histogram", "own table", "several"}
 
 
 @pytest.mark.parametrize("name", one_of_a_kind(REDUCERS, KINDS))
@@ -90,7 +80,7 @@ def test_each_reducer_keeps_every_law(name):
     ept.check_reducer(REDUCERS[name](), VALUES)
 
 
-@pytest.mark.one_of(2)
+@pytest.mark.one_of(3)
 @pytest.mark.parametrize(
     "name", ["min", "sum of a function", "more than there are", "histogram", "own"]
 )
@@ -112,6 +102,7 @@ def test_every_reducer_keeps_every_law_for_drawn_values(data):
     ept.check_reducer(make(), {**values, "steps": jnp.abs(values["steps"])})
 
 
+@pytest.mark.one_of(3)
 @pytest.mark.parametrize("dtype", ["bfloat16", "int8", "bool"])
 def test_reducers_keep_their_laws_for_every_dtype(dtype):
     values = jnp.asarray(np.arange(7) % 3, dtype)

@@ -169,6 +169,7 @@ def test_a_sweep_of_every_drawn_space_is_its_definition(data):
 SWEPT = sorted(set(SPACES) - {"huge"})
 
 
+@pytest.mark.one_of(2)
 @pytest.mark.parametrize(
     "name", one_of_a_kind(SWEPT, {"draws", "keys", "slice", "static", "zip"})
 )

@@ -128,6 +128,7 @@ def test_whatever_has_the_convention_of_a_layer_is_a_stage():
         assert jnp.allclose(ep.chain(layer)(x, key=key), expected), name
 
 
+@pytest.mark.slow
 def test_layers_of_equinox_nest():
     key = jr.key(0)
     image = jr.normal(key, (1, 8, 8))

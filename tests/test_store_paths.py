@@ -27,6 +27,7 @@ def whole():
 NAMES = ["run#1", "a?b=1", "a;b", "a\nb", "a b", "50%20", "é", "[a-z]*", "a::b", "~x"]
 
 
+@pytest.mark.one_of(4)
 @pytest.mark.parametrize("name", NAMES)
 def test_any_name_of_a_file_or_a_folder(name, tmp_path, monkeypatch, whole):
     monkeypatch.chdir(tmp_path)

@@ -17,7 +17,7 @@ def normal(*shape):
     return jr.normal(jr.key(1), shape)
 
 
-@pytest.mark.one_of(4)
+@pytest.mark.one_of(8)
 @pytest.mark.parametrize(
     ("build", "x"),
     [
@@ -73,6 +73,7 @@ def test_layers_of_equinox_raise_no_false_alarm(build, x):
     ept.check_stage(layer, x, key=jr.key(7))
 
 
+@pytest.mark.one_of(2)
 @pytest.mark.parametrize("mode", ["batch", "ema"])
 def test_batch_norm_raises_no_false_alarm(mode):
     def make():
@@ -103,6 +104,7 @@ class Attention(ep.Stage):
         return self.layer(x, x, x, key=key)
 
 
+@pytest.mark.slow
 def test_attention_raises_no_false_alarm():
     layer = eqx.nn.MultiheadAttention(2, 4, dropout_p=0.5, key=KEY)
     ept.check_stage(Attention(layer), normal(3, 4), key=KEY)
@@ -132,7 +134,7 @@ def all_huge(x):
     return x.min() > 1000
 
 
-@pytest.mark.one_of(2)
+@pytest.mark.one_of(5)
 @pytest.mark.parametrize(
     "stage",
     [
@@ -160,6 +162,7 @@ def test_a_branch_in_a_scan_plays_its_part():
     assert all(v.varies and jnp.all(v.array > 0) for v in found)
 
 
+@pytest.mark.slow
 def test_a_pipeline_with_a_closed_gate_keeps_all_laws():
     gate = ep.gated(jnp.sin, gates=(all_positive,))
     ept.check_stage(ep.chain(gate, eqx.nn.Dropout(0.5)), -jnp.ones(4), key=KEY)

@@ -65,6 +65,7 @@ def test_keys_and_structs_shrink_to_the_first():
     assert simplest(ept.structs()).shape == (1,)
 
 
+@pytest.mark.slow
 def test_pipelines_shrink_to_one_stage():
     assert simplest(ept.stages(VECTOR)) is ep.identity
     assert simplest(ept.pipelines(VECTOR, max_depth=4)) is ep.identity
@@ -80,6 +81,7 @@ def test_a_pipeline_shrinks_to_the_stage_that_matters():
     assert isinstance(found, eqx.nn.Dropout)
 
 
+@pytest.mark.slow
 def test_spaces_shrink_to_one_point():
     axis = simplest(ept.axes())
     assert len(axis) == 1 and are_zeros(axis.value(jnp.int32(0), None))
@@ -102,6 +104,7 @@ def test_values_of_annotations_shrink_to_size_one():
 # What is drawn.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["Parallel", "Gated"])
 def test_pipelines_hold_the_combinator(name):
     assert simplest(ept.pipelines(VECTOR), lambda p: type(p).__name__ == name)
@@ -119,6 +122,7 @@ def test_pipelines_are_as_deep_as_asked_for_and_no_deeper():
         simplest(ept.pipelines(VECTOR, max_depth=0), lambda p: depth(p) > 0, 30)
 
 
+@pytest.mark.slow
 def test_what_is_left_out_is_not_drawn():
     def draws(pipe):
         plain = {"add_noise"}
