@@ -319,6 +319,7 @@ def test_a_histogram_is_that_of_numpy():
     assert ep.Histogram(4, range=(0, 1)).edges == (0, 0.25, 0.5, 0.75, 1)
 
 
+@pytest.mark.slow
 def test_under_disable_jit_it_is_the_plain_loop():
     reduce = {name: make() for name, (make, _) in REDUCERS.items() if name != "top"}
     with jax.disable_jit():

@@ -36,7 +36,7 @@ def assert_close(a, b):
         assert np.allclose(left, right, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.one_of(3)
+@pytest.mark.one_of(4)
 @pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit], ids=str)
 @pytest.mark.parametrize("n", [2, 4])
 def test_values_and_gradients_over_submeshes(n, kind, getkey):

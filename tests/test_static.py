@@ -66,6 +66,7 @@ def test_a_sweep_is_its_definition(recipe, batch_size, num_devices):
     assert result.ok.all() and len(result.to_pandas()) == space.size
 
 
+@pytest.mark.slow
 @settings(max_examples=5)
 @given(recipes, st.sampled_from([None, 2]), st.sampled_from([None, 2]))
 def test_vmap_space_agrees(recipe, batch_size, num_devices):
