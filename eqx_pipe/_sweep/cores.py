@@ -63,7 +63,7 @@ def num_cores() -> int:
     return os.cpu_count() or 1
 
 
-def say_if_cores_idle(devices: Sequence[Device], mesh: Mesh | None) -> None:
+def warn_if_cores_idle(devices: Sequence[Device], mesh: Mesh | None) -> None:
     """Says once per process that a sweep uses one core where there are more.
 
     Who gives a mesh, or has several processes, has chosen.

@@ -12,7 +12,7 @@ from .._reduce.many import ReduceLike
 from .._spaces.space import SpaceLike
 from .._types import Key, PyTree
 from . import words
-from .cores import say_if_cores_idle
+from .cores import warn_if_cores_idle
 from .costs import CostsBySpan, costs_of
 from .gather import Sink, Source, gather, result_of
 from .plan import Plan, plan_of
@@ -159,7 +159,7 @@ def sweep(
         on_error=on_error,
         progress=progress,
     )
-    say_if_cores_idle(request.devices, mesh)
+    warn_if_cores_idle(request.devices, mesh)
     with no_mesh():
         costs = costs_of(request)
         sink = _sink(plan_of(request))

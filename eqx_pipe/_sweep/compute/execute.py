@@ -10,13 +10,13 @@ from ..._cache import LRUCache
 from ..._jaxprs.cache_key import Program
 from ..._types import Key
 from ..tracing.trace import Traced
-from .dealing import Deal
 from .failure import Failures, quiet
 from .kernel import Layout, build, by_device, everywhere
+from .nonfinite import as_nonfinite, check_finite
+from .partition import Partition
 from .placed import put
 from .points import Listed, Neighbours
 from .progress import Progress
-from .special import as_special, check_special
 from .threads import compiled
 
 Compiled: TypeAlias = jax.stages.Compiled
@@ -43,8 +43,8 @@ class Runner:
         def make() -> Any:
             traced.note_compilation(layout)
             kernel = build(traced.jaxpr, traced.stored, layout)
-            told = points.told(0, 1, layout)
-            return compiled(kernel.lower(*told, *self._arguments), layout.unsplit)
+            args = points.kernel_args(0, 1, layout)
+            return compiled(kernel.lower(*args, *self._arguments), layout.unsplit)
 
         self._kernel = compiled_once([program], layout, make)
 
@@ -65,21 +65,21 @@ class Runner:
         across = layout.batch_size * len(layout.devices)
 
         def compute(first: int, now: int) -> Exception | None:
-            told = points.told(first, now, layout)
+            args = points.kernel_args(first, now, layout)
             try:
-                outputs = kernel(*told, *self._arguments)
-                check_special(outputs)
+                outputs = kernel(*args, *self._arguments)
+                check_finite(outputs)
                 places = points.places(first, first + now)
-                _collect(outputs, values, places, base, layout.deal(now))
+                _collect(outputs, values, places, base, layout.partition(now))
             except jax.errors.JaxRuntimeError as error:
                 # JAX would complain about it again when Python exits, unless something
                 # else has run on the device since: no points at all.
-                nothing, table = points.told(first, 1, layout)
+                nothing, table = points.kernel_args(first, 1, layout)
                 nothing[0] = 0
                 kernel(nothing, table, *self._arguments)
                 return error
             except Exception as error:
-                return as_special(error)
+                return as_nonfinite(error)
             return None
 
         done, end = span
@@ -115,7 +115,7 @@ def _collect(
     values: list[np.ndarray],
     places: slice | np.ndarray,
     base: int,
-    deal: Deal,
+    partition: Partition,
 ) -> None:
     """Copies what one call computed to its places, without the repeated tails."""
     for out, into in zip(outputs, values, strict=True):
@@ -123,8 +123,8 @@ def _collect(
             data = np.asarray(shard)
             if isinstance(places, slice):
                 rows = into[places.start - base : places.stop - base]
-                for place, own in deal.stretches(rows, data, device):
+                for place, own in partition.stretches(rows, data, device):
                     place[...] = own
             else:
-                for place, own in deal.stretches(places - base, data, device):
+                for place, own in partition.stretches(places - base, data, device):
                     into[place] = own

@@ -177,11 +177,11 @@ class Job:
         points: Neighbours | Listed = Neighbours(0, 1, 1)
         if self._listed:
             points = Listed(self.geometry, part)
-        told = points.told(0, 1, layout)
+        args = points.kernel_args(0, 1, layout)
         arguments = (traced.arrays, traced.program.constants, self.key)
         structs = jax.eval_shape(lambda *x: x, *arguments)
         kernel = build(traced.jaxpr, traced.stored, layout)
-        return compiled_bytes(compiled(kernel.lower(*told, *structs), layout.unsplit))
+        return compiled_bytes(compiled(kernel.lower(*args, *structs), layout.unsplit))
 
     def _layout(self, part: Part, traced: Traced) -> Layout:
         geometry = self.geometry
@@ -192,9 +192,9 @@ class Job:
         batch_size, num_devices = min(self.batch_size, part.size), len(self.devices)
         most = min(part.size, self.stretch)
         uneven = traced.analysis.waits or self._listed
-        dealt = "batches" if uneven else "runs"
+        split = "batches" if uneven else "runs"
         if traced.analysis.refilled:
-            dealt = "points"
+            split = "points"
         return Layout(
             lengths=lengths,
             batch_size=batch_size,
@@ -204,7 +204,7 @@ class Job:
             and geometry.window is not None
             and geometry.window[1] != 1,
             listed=self._listed,
-            dealt=dealt,
+            split=split,
             unsplit=all_busy(self.devices, -(-most // batch_size)),
         )
 

@@ -1,7 +1,7 @@
 """The compiled part of a sweep: on every device, a loop of vectorised microbatches.
 
 The host asks for `points` points from some start, and each device computes those that
-it is dealt. Both numbers are data: with a loop of fixed length XLA removes the loop
+falls to it. Both numbers are data: with a loop of fixed length XLA removes the loop
 where there is one microbatch, and the same point rounds differently. So are the axes'
 values and the arrays that the function closes over. No device waits for another: there
 is no communication.
@@ -24,8 +24,8 @@ from ..._spaces.index import advance, advance_by
 from ..._spaces.keys import point_key
 from ..._types import Key
 from ..tracing.trace import as_data
-from .dealing import Deal
 from .meshless import without_mesh
+from .partition import Partition
 
 POINTS = "eqx_pipe_points"
 """The mesh axis over which points are split."""
@@ -37,7 +37,7 @@ class Layout:
 
     `lengths` are those of the grid's dims; `capacity` is the most microbatches that
     one call computes on one device; `strided` says that the points are not neighbours
-    in the grid, `listed` that they are handed in one by one. Devices are dealt runs of
+    in the grid, `listed` that they are handed in one by one. Devices get runs of
     batches, batches, or points; each is `unsplit`, kept to one thread, where there is
     work for every core.
     """
@@ -48,14 +48,16 @@ class Layout:
     devices: tuple[Any, ...]
     strided: bool
     listed: bool = False
-    dealt: Literal["runs", "batches", "points"] = "batches"
+    split: Literal["runs", "batches", "points"] = "batches"
     unsplit: bool = False
 
-    def deal(self, points: Any) -> Deal:
+    def partition(self, points: Any) -> Partition:
         """Which device gets which of some points, whose number may be traced."""
         across = self.batch_size * len(self.devices)
-        run = (points + (across - 1)) // across if self.dealt == "runs" else None
-        return Deal(self.batch_size, len(self.devices), run, self.dealt == "points")
+        run = (points + (across - 1)) // across if self.split == "runs" else None
+        return Partition(
+            self.batch_size, len(self.devices), run, self.split == "points"
+        )
 
 
 def is_narrow(layout: Layout) -> bool:
@@ -106,26 +108,26 @@ def build(jaxpr: Any, outputs: Sequence[jax.ShapeDtypeStruct], layout: Layout) -
         key: Key | None,
     ) -> list[Array]:
         points = ctl[0].astype(jnp.int32)
-        deal = layout.deal(points)
+        partition = layout.partition(points)
         at = point_function(jaxpr, layout, ctl, table, arrays, constants, key)
 
-        def lane(pointer: UInt32[Array, "..."]) -> list[Array]:
+        def lane(point_id: UInt32[Array, "..."]) -> list[Array]:
             # An output that is a constant comes out as a literal.
             return [
                 jnp.asarray(as_data(out), leaf.dtype)
-                for out, leaf in zip(at(pointer), outputs, strict=True)
+                for out, leaf in zip(at(point_id), outputs, strict=True)
             ]
 
         def microbatch(step: Int32[Array, ""], filled: list[Array]) -> list[Array]:
-            first = deal.start(device, step)
-            if layout.listed and deal.stride == 1:
+            first = partition.start(device, step)
+            if layout.listed and partition.stride == 1:
                 assert table is not None  # a tail has the last row again
                 chosen = jax.lax.dynamic_slice_in_dim(table, first, batch)
             else:
-                offsets = first + deal.stride * jnp.arange(batch, dtype=jnp.int32)
+                offsets = first + partition.stride * jnp.arange(batch, dtype=jnp.int32)
                 # A tail repeats the last point; the host cuts it off.
                 offsets = jnp.minimum(offsets, points - 1).astype(jnp.uint32)
-                chosen = pointers(layout, table, offsets)
+                chosen = point_ids(layout, table, offsets)
             return [
                 jax.lax.dynamic_update_slice_in_dim(into, out, step * batch, 0)
                 for into, out in zip(filled, side_by_side(lane, chosen), strict=True)
@@ -135,7 +137,7 @@ def build(jaxpr: Any, outputs: Sequence[jax.ShapeDtypeStruct], layout: Layout) -
             jnp.zeros((layout.capacity * batch, *leaf.shape), leaf.dtype)
             for leaf in outputs
         ]
-        trips = deal.count(device, points)
+        trips = partition.count(device, points)
         return jax.lax.fori_loop(jnp.int32(0), trips, microbatch, empty)
 
     return on_each(on_device, layout)
@@ -171,7 +173,7 @@ def by_device(out: Array) -> list[Array]:
     return [out.addressable_data(k) for k in range(out.sharding.num_devices)]
 
 
-def pointers(
+def point_ids(
     layout: Layout,
     table: UInt32[Array, "rows columns"] | None,
     offsets: UInt32[Array, " batch"],
@@ -207,19 +209,19 @@ def point_function(
     constants: list[Array],
     key: Key | None,
 ) -> Callable[[UInt32[Array, "..."]], list[Any]]:
-    """The output leaves as a function of one of the `pointers` to points."""
+    """The output leaves as a function of one of the `point_ids` to points."""
 
-    def at(pointer: UInt32[Array, "..."]) -> list[Any]:
+    def at(point_id: UInt32[Array, "..."]) -> list[Any]:
         digits = [ctl[1 + k] for k in range(len(layout.lengths))]
         if layout.listed and is_narrow(layout):
             zeros = [jnp.uint32(0)] * len(layout.lengths)
-            digits = advance(zeros, pointer[0], layout.lengths)
+            digits = advance(zeros, point_id[0], layout.lengths)
         elif layout.listed:
-            digits = [pointer[k] for k in range(len(layout.lengths))]
+            digits = [point_id[k] for k in range(len(layout.lengths))]
         elif layout.strided:
-            digits = advance_by(digits, [pointer], table, layout.lengths)
+            digits = advance_by(digits, [point_id], table, layout.lengths)
         else:
-            digits = advance(digits, pointer, layout.lengths)
+            digits = advance(digits, point_id, layout.lengths)
         args = [*arrays, *(digit.astype(jnp.int32) for digit in digits)]
         if key is not None:
             args.append(point_key(key, digits))

@@ -24,7 +24,7 @@ class Neighbours:
     step: int
     size: int
 
-    def told(self, first: int, points: int, layout: Layout) -> Any:
+    def kernel_args(self, first: int, points: int, layout: Layout) -> Any:
         """What the kernel is told to compute `points` points from `first` on."""
         digits = digits_of(self.start + self.step * first, layout.lengths)
         table = strides(self.step, layout.lengths) if layout.strided else None
@@ -51,7 +51,7 @@ class Listed:
         """How many points there are."""
         return self.part.size
 
-    def told(self, first: int, points: int, layout: Layout) -> Any:
+    def kernel_args(self, first: int, points: int, layout: Layout) -> Any:
         """As for neighbours, with a row of numbers for each point."""
         flat = grid_indices(self.geometry, self.indices(first, first + points))
         rows = layout.capacity * layout.batch_size * len(layout.devices)

@@ -29,9 +29,9 @@ from ..compute.execute import Compiled, compiled_once
 from ..compute.failure import Failures, quiet
 from ..compute.job import Job
 from ..compute.kernel import Layout, by_device, control, everywhere
+from ..compute.nonfinite import as_nonfinite, check_finite
 from ..compute.placed import put
 from ..compute.progress import Progress
-from ..compute.special import as_special, check_special
 from ..compute.threads import all_busy, compiled
 from ..compute.work import Rows
 from ..tracing.trace import as_data
@@ -304,7 +304,7 @@ class _ByPoints:
         layout, blocks = self.layout, self.blocks
         try:
             states = self._compute(*self._arguments(first, points))
-            check_special(states, infs=False)
+            check_finite(states, infs=False)
             # By way of the host, which takes less time than to put small arrays
             # together on one device.
             gathered = [
@@ -317,7 +317,7 @@ class _ByPoints:
             jax.block_until_ready(self._compute(*self._arguments(first, 0)))
             return error
         except Exception as error:
-            return as_special(error)
+            return as_nonfinite(error)
         count = -(-points // blocks.points)
         rows = block_rows(count, layout.capacity, len(layout.devices))
         return [leaf[rows] for leaf in gathered]
@@ -327,8 +327,8 @@ class _ByPoints:
         layout = self.layout
         digits = digits_of(start + step * first, layout.lengths)
         table = strides(step, layout.lengths) if layout.strided else None
-        told = control(points, digits), table, self.blocks.batches
-        return arguments_of(told, *self._given)
+        args = control(points, digits), table, self.blocks.batches
+        return arguments_of(args, *self._given)
 
 
 class _ByValues:

@@ -18,14 +18,14 @@ from jaxtyping import Array, Bool, Int32, UInt32
 
 from ..._types import Key, PyTree
 from ..compute.capacity import CHUNK_BYTES
-from ..compute.dealing import Deal
 from ..compute.kernel import (
     Layout,
     on_each,
     point_function,
-    pointers,
+    point_ids,
     side_by_side,
 )
+from ..compute.partition import Partition
 from ..tracing.trace import Traced
 from .trace import Reducing
 
@@ -61,7 +61,7 @@ def build_blocks(traced: Traced, reducing: Reducing, layout: Layout) -> Any:
     reducer_constants)`, where `batches` is how many make a block, and gives for each
     leaf of a state an array in which the states of device d are the d-th part.
     """
-    batch, deal = layout.batch_size, _blocks_to(len(layout.devices))
+    batch, partition = layout.batch_size, _blocks_to(len(layout.devices))
 
     def on_device(
         device: Int32[Array, ""],
@@ -78,25 +78,25 @@ def build_blocks(traced: Traced, reducing: Reducing, layout: Layout) -> Any:
         in_all = (points.astype(jnp.int32) + (batch - 1)) // batch
         at = point_function(traced.jaxpr, layout, ctl, table, arrays, constants, key)
 
-        def lane(pointer: UInt32[Array, "..."]) -> list[Any]:
+        def lane(point_id: UInt32[Array, "..."]) -> list[Any]:
             # An output that is a constant comes out as a literal.
             return [
                 jnp.asarray(out, None if kind is not None else leaf.dtype)
                 for out, leaf, kind in zip(
-                    at(pointer), traced.outputs, traced.key_kinds, strict=True
+                    at(point_id), traced.outputs, traced.key_kinds, strict=True
                 )
             ]
 
         def block(turn: Int32[Array, ""], filled: list[Array]) -> list[Array]:
-            first = deal.start(device, turn) * batches
+            first = partition.start(device, turn) * batches
 
             def microbatch(step: Int32[Array, ""], state: list[Array]) -> list[Array]:
                 begin = (step * batch).astype(jnp.uint32)
                 offsets = begin + jnp.arange(batch, dtype=jnp.uint32)
-                # A tail repeats the last point, and the reducers are told.
+                # A tail repeats the last point, and the reducers see which count.
                 ok = offsets < points
                 offsets = jnp.minimum(offsets, points - jnp.uint32(1))
-                values = side_by_side(lane, pointers(layout, table, offsets))
+                values = side_by_side(lane, point_ids(layout, table, offsets))
                 return reducing.absorb(reducer_constants, state, values, ok)
 
             last = jnp.minimum(first + batches, in_all)
@@ -106,7 +106,7 @@ def build_blocks(traced: Traced, reducing: Reducing, layout: Layout) -> Any:
                 for into, leaf in zip(filled, state, strict=True)
             ]
 
-        turns = deal.count(device, (in_all + batches - 1) // batches)
+        turns = partition.count(device, (in_all + batches - 1) // batches)
         empty = [jnp.stack([leaf] * layout.capacity) for leaf in init]
         return jax.lax.fori_loop(jnp.int32(0), turns, block, empty)
 
@@ -204,9 +204,9 @@ def build_gap(reducing: Reducing, traced: Traced, batch: int) -> Any:
     return jax.jit(gap)
 
 
-def _blocks_to(num_devices: int) -> Deal:
-    """The dealing of blocks, each as a batch of points is dealt."""
-    return Deal(1, num_devices)
+def _blocks_to(num_devices: int) -> Partition:
+    """Which device gets which blocks, each as a batch of points."""
+    return Partition(1, num_devices)
 
 
 @ft.lru_cache(maxsize=64)
@@ -220,7 +220,7 @@ def block_rows(
     return rows
 
 
-def arguments_of(told: PyTree, *rest: Any) -> Sequence[Any]:
+def arguments_of(args: PyTree, *rest: Any) -> Sequence[Any]:
     """The arguments of the function that computes blocks, in their order."""
-    ctl, table, batches = told
+    ctl, table, batches = args
     return (ctl, np.int32(batches), table, *rest)

@@ -3,7 +3,7 @@
 Where points may take longer than others, each device gets one batch in each round, in
 one round from the first device to the last, in the next the other way: if cost rises or
 falls along the points, no device gets the more expensive half. Where a loop refills its
-lanes a device has but a few large batches, and points are dealt one by one. Else all
+lanes a device has but a few large batches, and points go round one by one. Else all
 batches of a device are neighbours, and their outputs are copied in one piece.
 """
 
@@ -17,8 +17,8 @@ from jaxtyping import Array, Int32
 
 
 @dataclasses.dataclass(frozen=True)
-class Deal:
-    """The dealing of points to devices: batches in turn, or `singly` point by point.
+class Partition:
+    """Which device gets which points: batches in turn, or `singly` point by point.
 
     With `run` every device gets so many batches at once, which are neighbours. In the
     methods the numbers of a device, of its batches and of all points may be arrays of

@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import eqx_pipe as ep
-from eqx_pipe._sweep.compute.dealing import Deal
 from eqx_pipe._sweep.compute.job import prepare
 from eqx_pipe._sweep.compute.kernel import Layout
+from eqx_pipe._sweep.compute.partition import Partition
 from eqx_pipe._sweep.reduced.kernel import block_rows
 
-any_deal = given(
+any_partition = given(
     how=st.sampled_from(["runs", "batches", "points"]),
     batch=st.integers(1, 5),
     devices=st.integers(1, 4),
@@ -20,59 +20,61 @@ any_deal = given(
 )
 
 
-def dealt(how, batch, devices, points):
-    return Layout((100,), batch, 1, (None,) * devices, False, False, how).deal(points)
+def parted(how, batch, devices, points):
+    return Layout((100,), batch, 1, (None,) * devices, False, False, how).partition(
+        points
+    )
 
 
-def computed(deal, device, points):
+def computed(partition, device, points):
     """What a kernel computes on a device: the points of all its batches, in order."""
-    numbers = np.arange(int(deal.count(device, points)))[:, None]
-    within = deal.stride * np.arange(deal.batch_size)
-    return np.minimum(deal.start(device, numbers) + within, points - 1).reshape(-1)
+    numbers = np.arange(int(partition.count(device, points)))[:, None]
+    within = partition.stride * np.arange(partition.batch_size)
+    return np.minimum(partition.start(device, numbers) + within, points - 1).reshape(-1)
 
 
-@any_deal
+@any_partition
 def test_every_point_comes_to_its_place(how, batch, devices, points):
-    deal = dealt(how, batch, devices, points)
+    partition = parted(how, batch, devices, points)
     rows = np.full((points, 2), -1)
-    for device in range(deal.num_devices):
-        given = computed(deal, device, points)[:, None] * [1, 10]
-        for place, own in deal.stretches(rows, given, device):
+    for device in range(partition.num_devices):
+        given = computed(partition, device, points)[:, None] * [1, 10]
+        for place, own in partition.stretches(rows, given, device):
             assert np.all(place == -1)
             place[...] = own
     assert rows.tolist() == [[i, 10 * i] for i in range(points)]
 
 
-@any_deal
+@any_partition
 def test_no_device_has_more_than_its_share(how, batch, devices, points):
-    deal = dealt(how, batch, devices, points)
-    shares = [int(deal.count(d, points)) for d in range(deal.num_devices)]
-    assert max(shares) == -(-points // (deal.batch_size * deal.num_devices))
-    assert sum(shares) <= -(-points // deal.batch_size) + deal.num_devices - 1
-    none = [int(deal.count(d, 0)) for d in range(deal.num_devices)]
-    assert none == [0] * deal.num_devices
+    partition = parted(how, batch, devices, points)
+    shares = [int(partition.count(d, points)) for d in range(partition.num_devices)]
+    assert max(shares) == -(-points // (partition.batch_size * partition.num_devices))
+    assert sum(shares) <= -(-points // partition.batch_size) + partition.num_devices - 1
+    none = [int(partition.count(d, 0)) for d in range(partition.num_devices)]
+    assert none == [0] * partition.num_devices
 
 
 @given(st.integers(1, 5), st.integers(1, 4), st.integers(1, 6), st.booleans())
 def test_devices_have_as_much_to_do_where_costs_rise(batch, devices, rounds, singly):
     points = 2 * rounds * batch * devices
-    deal = Deal(batch, devices, singly=singly)
-    loads = [computed(deal, device, points).sum() for device in range(devices)]
+    partition = Partition(batch, devices, singly=singly)
+    loads = [computed(partition, device, points).sum() for device in range(devices)]
     # Dealt to and fro there is no difference; point by point one point in each lane.
     allowed = 2 * rounds * batch * (devices - 1) if singly else 0
     assert max(loads) - min(loads) <= allowed
 
 
-def test_what_is_dealt():
-    assert computed(Deal(2, 3), 0, 12).tolist() == [0, 1, 10, 11]
-    assert computed(Deal(2, 3), 2, 12).tolist() == [4, 5, 6, 7]
-    assert computed(Deal(2, 3, run=2), 2, 12).tolist() == [8, 9, 10, 11]
-    assert computed(Deal(2, 3, run=2), 1, 7).tolist() == [4, 5, 6, 6]
-    assert computed(Deal(2, 3, singly=True), 2, 12).tolist() == [2, 5, 8, 11]
-    assert computed(Deal(2, 3, singly=True), 1, 8).tolist() == [1, 4, 7, 7]
+def test_who_gets_what():
+    assert computed(Partition(2, 3), 0, 12).tolist() == [0, 1, 10, 11]
+    assert computed(Partition(2, 3), 2, 12).tolist() == [4, 5, 6, 7]
+    assert computed(Partition(2, 3, run=2), 2, 12).tolist() == [8, 9, 10, 11]
+    assert computed(Partition(2, 3, run=2), 1, 7).tolist() == [4, 5, 6, 6]
+    assert computed(Partition(2, 3, singly=True), 2, 12).tolist() == [2, 5, 8, 11]
+    assert computed(Partition(2, 3, singly=True), 1, 8).tolist() == [1, 4, 7, 7]
 
 
-def test_points_that_may_take_longer_are_dealt():
+def test_points_that_may_take_longer_go_round():
     def loop(p):
         return jax.lax.while_loop(lambda n: n < p, lambda n: n + 1, 0)
 
@@ -87,7 +89,7 @@ def test_points_that_may_take_longer_are_dealt():
     ]:
         args = fn, ep.Space(space), None, 2, tuple(jax.devices()[:2]), costs
         job = prepare(*args)
-        assert job._layout(job.parts[0], job.traced[0]).dealt == how
+        assert job._layout(job.parts[0], job.traced[0]).split == how
 
 
 def last(point, carry):
@@ -95,10 +97,10 @@ def last(point, carry):
 
 
 @given(st.integers(1, 40), st.integers(1, 4))
-def test_the_rows_of_blocks_are_where_they_were_dealt_to(blocks, devices):
-    deal, capacity = Deal(1, devices), -(-blocks // devices)
+def test_the_rows_of_blocks_are_where_their_device_put_them(blocks, devices):
+    partition, capacity = Partition(1, devices), -(-blocks // devices)
     rows = block_rows(blocks, capacity, devices)[:blocks]
     for device in range(devices):
-        numbers = computed(deal, device, blocks)
+        numbers = computed(partition, device, blocks)
         at = device * capacity + np.arange(len(numbers))
         assert rows[numbers].tolist() == at.tolist()

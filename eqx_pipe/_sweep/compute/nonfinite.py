@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 
-def check_special(outputs: Sequence[Any], infs: bool = True) -> None:
+def check_finite(outputs: Sequence[Any], infs: bool = True) -> None:
     """Raises a `FloatingPointError` under `jax_debug_nans`, `jax_debug_infs`.
 
     `outputs` are arrays on devices, each of which is looked at by itself; `infs` says
@@ -34,7 +34,7 @@ def check_special(outputs: Sequence[Any], infs: bool = True) -> None:
                 raise FloatingPointError("inf")
 
 
-def as_special(error: Exception) -> FloatingPointError:
+def as_nonfinite(error: Exception) -> FloatingPointError:
     """The error about NaN or inf; raises what is none."""
     if isinstance(error, FloatingPointError):
         return error
