@@ -2,7 +2,7 @@
 
 import equinox as eqx
 import jax.tree_util as jtu
-from jaxtyping import Array, Int
+from jaxtyping import Array, Integer
 
 from .._errors import MissingKeyError, describe_value, is_located, locate
 from .._types import MaybeState, Output, PyTree, Segment, StageLike
@@ -20,7 +20,7 @@ def enter(
     stage: StageLike,
     *args: PyTree,
     state: MaybeState,
-    index: Int[Array, ""] | None = None,
+    index: Integer[Array, ""] | None = None,
 ) -> Output:
     """Calls one child with its own key, records its output, locates its errors.
 

@@ -5,7 +5,7 @@ import zlib
 
 import jax.random as jr
 import numpy as np
-from jaxtyping import Array, Int
+from jaxtyping import Array, Integer
 
 from .._tree import join_path
 from .._types import Key, PyTree, Segment
@@ -24,7 +24,9 @@ class Scope:
     path: str = ""
     record: dict[str, PyTree] | None = None
 
-    def child(self, segment: Segment, index: Int[Array, ""] | None = None) -> "Scope":
+    def child(
+        self, segment: Segment, index: Integer[Array, ""] | None = None
+    ) -> "Scope":
         """The scope of the child named, or positioned at, `segment`.
 
         `index` is folded into the key instead of `segment` where one traced call
@@ -43,7 +45,7 @@ class Scope:
         return dataclasses.replace(self, record=None)
 
 
-def fold(key: Key | None, segment: Segment | Int[Array, ""]) -> Key | None:
+def fold(key: Key | None, segment: Segment | Integer[Array, ""]) -> Key | None:
     """The key of a child: `fold_in` of its position, or of its name's CRC-32."""
     if key is None:
         return None
