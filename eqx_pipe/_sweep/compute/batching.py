@@ -4,8 +4,9 @@ It knows four cases (no loop, a loop, a loop in which lanes wait for the slowest
 whose lanes are refilled) and one cap: what a batch works on should stay in the nearest
 cache. Figures are of `benchmarks/sweep_batch_size.py` and `sweep_batch_survey.py`, on
 two cores of a CPU with jaxlib 0.10.2 and 0.12.0: times over that of the best size. The
-rule took 1.17 times as long (geometric mean over 34 models), 2.7 times at worst. Who
-wants the best size for a function tries a few.
+rule took 1.17 times as long, 2.7 times at worst (geometric mean over 34 rows, each of a
+model and a version of jaxlib; those that the numbers were chosen by). Who wants the best
+size for a function tries a few.
 """
 
 from ..tracing.analysis import Analysis
