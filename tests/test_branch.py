@@ -268,7 +268,7 @@ def test_nests_in_equinox_and_trains():
         (
             lambda: ep.gated(jnp.sin, gates=[first_positive], merge="dict"),
             ValueError,
-            "Give them in one mapping",
+            "Give them in a mapping",
         ),
         (
             lambda: ep.gated({"a": jnp.sin}, gates={"b": jnp.sin}),

@@ -151,7 +151,7 @@ def test_length_iteration_and_indexing():
         (lambda p: p(jnp.sin, merge=3), TypeError, "`merge` is 3"),
         (lambda p: p(jnp.sin, merge=None), TypeError, "`merge` is None"),
         (lambda p: p(jnp.sin, merge=eqx.nn.Linear), TypeError, "Make an instance"),
-        (lambda p: p(jnp.sin, merge="dict"), ValueError, "one mapping from names"),
+        (lambda p: p(jnp.sin, merge="dict"), ValueError, "a mapping from names"),
         (lambda p: p({"a": jnp.sin}, jnp.sin), TypeError, "all in one mapping"),
         (lambda p: p(jnp.sin, {"a": jnp.sin}), TypeError, "all in one mapping"),
         (lambda p: p({1: jnp.sin}), ValueError, "non-empty string"),

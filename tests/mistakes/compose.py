@@ -143,7 +143,7 @@ PARALLEL = [
     ("merge 3", lambda: ep.parallel(sin, merge=3), TypeError, "A stage is a callable"),
     ("a class", lambda: ep.parallel(sin, merge=nn.Linear), TypeError, "an instance"),
     ("jnp.add", lambda: ep.parallel(sin, merge=jnp.add), TypeError, "gets one tuple"),
-    ("no names", lambda: ep.parallel(sin, merge="dict"), ValueError, "in one mapping"),
+    ("no names", lambda: ep.parallel(sin, merge="dict"), ValueError, "in a mapping"),
     ("a dict and", lambda: ep.parallel({"a": sin}, sin), TypeError, "in one mapping"),
     ("name 1", lambda: ep.parallel({1: sin}), ValueError, "non-empty string"),
     ("stage 3", lambda: ep.parallel({"a": 3}), TypeError, "A stage is a callable"),
