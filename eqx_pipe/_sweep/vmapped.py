@@ -184,7 +184,8 @@ def _on_devices(
         # What the function closes over, traced values too, is handed in as an argument,
         # so that gradients flow back to it.
         lane = _lane(fn, space, key, plain)
-        jaxpr, out = jax.make_jaxpr(lane, return_shape=True)(np.uint32(0))
+        make: Any = jax.make_jaxpr(lane, return_shape=True)
+        jaxpr, out = make(np.uint32(0))
         structure = jtu.tree_structure(out)
         given = list(jaxpr.consts)
 
