@@ -5,8 +5,8 @@ whose lanes are refilled) and one cap: what a batch works on should stay in the 
 cache. Figures are of `benchmarks/sweep_batch_size.py` and `sweep_batch_survey.py`, on
 two cores of a CPU with jaxlib 0.10.2 and 0.12.0: times over that of the best size. The
 rule took 1.17 times as long, 2.7 times at worst (geometric mean over 34 rows, each of a
-model and a version of jaxlib; those that the numbers were chosen by). Who wants the best
-size for a function tries a few.
+model and a version of jaxlib; those by which the numbers were chosen). Who wants the
+best size for a function tries a few.
 """
 
 from ..tracing.analysis import Analysis
