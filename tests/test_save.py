@@ -258,3 +258,12 @@ def test_folders_on_the_way_are_made(suffix, tmp_path):
     path = tmp_path / "new" / "folder" / f"runs.{suffix}"
     ep.sweep(jnp.sin, ep.Linspace(0, 1, 3)).save(path)
     assert ep.load_result(path).values.shape == (3,)
+
+
+def test_an_axis_named_like_the_parts_of_complex_numbers_comes_back(tmp_path):
+    space = {"c": ep.Linspace(0, 1, 2), "x": ep.Linspace(0, 1, 3)}
+    result = ep.sweep(lambda p: p["c"] * p["x"], space)
+    result.save(tmp_path / "r.nc")
+    again = ep.load_result(tmp_path / "r.nc")
+    assert np.array_equal(again.values, result.values)
+    assert list(again.space.dims) == ["c", "x"]

@@ -17,7 +17,7 @@ from ..._store.record import RECORD, read_record
 from ..._store.store import Recut, Store, open_store
 from .label import storable_dtype
 from .result import SweepResult
-from .save import as_path, netcdf_options
+from .save import COMPLEX, as_path
 from .schema import SCHEMA, as_kind, outputs_from, parse, space_from
 
 if TYPE_CHECKING:
@@ -192,11 +192,14 @@ def _opened(path: Path) -> Iterator[Dataset]:
     file: Any = path
     if path.is_dir():
         file, options = as_zarr(path), options | {"engine": "zarr", "chunks": None}
-    else:
-        options |= netcdf_options()
     try:
         with quiet():
             data = xarray.open_dataset(file, **options)
+            # Asked for always, it would take a dim `c` of two values for the parts of
+            # a complex number.
+            if path.is_file() and any(x.dtype.names for x in data.variables.values()):
+                data.close()
+                data = xarray.open_dataset(file, **options, **COMPLEX)
     except Exception as error:
         raise ValueError(
             message(

@@ -18,6 +18,11 @@ if TYPE_CHECKING:
 else:  # imported where it is used
     Dataset = Any
 
+# NetCDF has complex numbers in one of its two libraries only, and on request.
+COMPLEX: dict[str, Any] = {}
+if importlib.util.find_spec("netCDF4") is not None:
+    COMPLEX = {"engine": "netcdf4", "auto_complex": True}
+
 
 def save(data: Dataset, path: str | os.PathLike[str], overwrite: bool) -> None:
     """Writes a dataset beside its place, and then puts it there."""
@@ -45,7 +50,8 @@ def save(data: Dataset, path: str | os.PathLike[str], overwrite: bool) -> None:
                     as_zarr(beside), mode="w-", zarr_format=3, consolidated=True
                 )
         else:
-            data.to_netcdf(beside, **netcdf_options(data))
+            numbers = {x.dtype.kind for x in data.variables.values()}
+            data.to_netcdf(beside, **(COMPLEX if "c" in numbers else {}))
         _put(beside, path)
     finally:
         _remove(beside)
@@ -100,11 +106,3 @@ def _remove(path: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
     else:
         path.unlink(missing_ok=True)
-
-
-def netcdf_options(data: Dataset | None = None) -> dict[str, Any]:
-    """NetCDF has complex numbers in one of its two libraries only, and on request."""
-    wanted = data is None or any(x.dtype.kind == "c" for x in data.variables.values())
-    if not wanted or importlib.util.find_spec("netCDF4") is None:
-        return {}
-    return {"engine": "netcdf4", "auto_complex": True}
