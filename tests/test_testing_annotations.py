@@ -247,6 +247,7 @@ def draw(strategy):
     run()
 
 
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
     ("strategy", "match"),
     [

@@ -196,6 +196,7 @@ def test_a_registered_stage_that_draws_is_left_out_with_the_random_ones():
 # Bad arguments. `test_mistakes.py` has more of them.
 
 
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
     ("make", "match"),
     [

@@ -5,7 +5,6 @@ import functools as ft
 from collections.abc import Callable
 
 import jax
-import jax.random as jr
 import numpy as np
 from jax.sharding import Mesh
 
@@ -31,7 +30,7 @@ class _Trial:
     tolerance: Tolerance
 
     def at(self, i: int) -> PyTree:
-        key = None if self.key is None else jr.fold_in(self.key, i)
+        key = self.space.point_key(i, key=self.key)
         return as_arrays(call(_FUNCTION, self.fn, self.space.point(i), key))
 
     @ft.cached_property
