@@ -9,9 +9,9 @@ from typing_extensions import TypeAliasType
 
 _OPTIONAL = "a type of matplotlib, which need not be installed"
 REASONS = {
-    "eqx_pipe._sweep.results.result.SweepResult.plot(ax)": _OPTIONAL,
-    "eqx_pipe._sweep.results.result.SweepResult.plot(cmap)": _OPTIONAL,
-    "eqx_pipe._sweep.results.result.SweepResult.plot(norm)": _OPTIONAL,
+    "SweepResult.plot(ax)": _OPTIONAL,
+    "SweepResult.plot(cmap)": _OPTIONAL,
+    "SweepResult.plot(norm)": _OPTIONAL,
 }
 """Parameters that may admit everything, each with the reason."""
 

@@ -15,9 +15,9 @@ from jaxtyping import Bool
 
 from .._tree import is_key_array
 from .._types import PyTree
+from .compute.capacity import Rows
 from .compute.failure import nothing_like, some_output
 from .compute.progress import Progress
-from .compute.work import Rows
 from .reduced.kernel import block_batches
 from .request import Request
 from .tracing.call import call

@@ -2,17 +2,25 @@
 
 import dataclasses
 from collections.abc import Sequence
+from typing import TypeAlias
 
 from .._store.chunks import Chunks, cut
 from .._types import Device
 from .compute.capacity import CHUNK_BYTES
 from .compute.job import Job, prepare
-from .compute.work import BlockWork, PointWork
 from .loop import LoopBlocks, LoopPoints
 from .reduced.blocks import Blocks
 from .request import Request
 
 _GUESSED_WORKERS = 8
+
+PointWork: TypeAlias = Job | LoopPoints
+"""What computes the outputs at points, a row for each."""
+
+BlockWork: TypeAlias = Blocks | LoopBlocks
+"""What computes the states of blocks, a row for each; the last leaf says as bits which
+points failed.
+"""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -3,11 +3,18 @@
 import math
 import os
 from collections.abc import Sequence
+from typing import TypeAlias
 
 import jax
 import numpy as np
 
 from ..._errors import message
+
+Rows: TypeAlias = list[np.ndarray]
+"""The leaves of the outputs at some points, or of the states of some blocks.
+
+There is a row for each; PRNG keys are raw data.
+"""
 
 CHUNK_BYTES = 64 * 1024 * 1024
 """About how much output one call of the kernel holds, over all devices.

@@ -25,7 +25,7 @@ from ..._types import Device, Key, PyTree
 from ..tracing.lapack import may_hang, warn_if_it_may_hang
 from ..tracing.trace import Traced, trace
 from .batching import choose_batch_size
-from .capacity import CHUNK_BYTES, chunk_capacity, empty_values
+from .capacity import CHUNK_BYTES, Rows, chunk_capacity, empty_values
 from .execute import Runner
 from .failure import Failures, clear, reason
 from .kernel import Layout, build
@@ -34,7 +34,6 @@ from .points import Listed, Neighbours
 from .progress import Progress
 from .select import Part, check_agree, groups_of, naming, part_numbers, parts_of
 from .threads import all_busy, compiled
-from .work import Rows
 
 _AT_ONCE = 2**30
 

@@ -24,7 +24,7 @@ from ..._reduce.many import Many
 from ..._spaces.index import digits_of, strides
 from ..._tree import is_key_array, leaves_with_names
 from ..._types import PyTree
-from ..compute.capacity import CHUNK_BYTES
+from ..compute.capacity import CHUNK_BYTES, Rows
 from ..compute.execute import Compiled, compiled_once
 from ..compute.failure import Failures, quiet
 from ..compute.job import Job
@@ -33,7 +33,6 @@ from ..compute.nonfinite import as_nonfinite, check_finite
 from ..compute.placed import put
 from ..compute.progress import Progress
 from ..compute.threads import all_busy, compiled
-from ..compute.work import Rows
 from ..tracing.trace import as_data
 from .kernel import (
     arguments_of,
@@ -162,10 +161,7 @@ class Blocks:
 
         There are never more than `most` rows, so that one program will do.
         """
-        there = [
-            self._placed(leaf, init, most)
-            for leaf, init in zip(values[:-1], self.reducing.init, strict=True)
-        ]
+        there = self._placed(values[:-1], most)
         constants = self.reducing.placed(self.home)[2]
         merge = self._merging(state, there, most, constants)
         for first, last in spans:
@@ -201,14 +197,23 @@ class Blocks:
         """The states of the reducers."""
         return jtu.tree_unflatten(self.reducing.structure, state)
 
-    def _placed(self, leaf: np.ndarray, init: Array, most: int) -> Array:
-        # A store may have kept it in a wider dtype: there is no bfloat16 in files.
-        full = np.zeros((most, *leaf.shape[1:]), jax.eval_shape(as_data, init).dtype)
-        full[: len(leaf)] = leaf
+    def _placed(self, leaves: Rows, most: int) -> list[Array]:
+        """Rows of states on a device, filled up to `most`."""
+        full = []
+        for leaf, init in zip(leaves, self.reducing.init, strict=True):
+            # A store may have kept it in a wider dtype: there is no bfloat16 in files.
+            dtype = leaf.dtype if is_key_array(init) else init.dtype
+            rows = np.zeros((most, *leaf.shape[1:]), dtype)
+            rows[: len(leaf)] = leaf
+            full.append(rows)
         there = jax.device_put(full, self.home)
-        if not is_key_array(init):
-            return there
-        return jr.wrap_key_data(there, impl=jr.key_impl(init))
+        pairs = zip(there, self.reducing.init, strict=True)
+        return [
+            jr.wrap_key_data(leaf, impl=jr.key_impl(init))
+            if is_key_array(init)
+            else leaf
+            for leaf, init in pairs
+        ]
 
     def _merging(
         self,

@@ -4,7 +4,6 @@ import contextlib
 import errno
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -46,22 +45,11 @@ def check_batch_size(store: Store, size: int) -> None:
     check_record("sweep", store.path, store.record, schema)
 
 
-@runtime_checkable
-class Shape(Protocol):
-    """The names and shapes of what is computed."""
-
-    @property
-    def lengths(self) -> tuple[int, ...]: ...
-    @property
-    def variables(self) -> Sequence[Variable]: ...
-    @property
-    def status(self) -> str: ...
-
-
-def check_room(store: Store, computed: Shape) -> None:
+def check_room(
+    store: Store, lengths: tuple[int, ...], variables: Sequence[Variable], status: str
+) -> None:
     """Raises a `ValueError` unless the store has a place for what is computed."""
-    lengths, variables = computed.lengths, computed.variables
-    names = [*(variable.name for variable in variables), computed.status]
+    names = [*(variable.name for variable in variables), status]
     kept = [*store.record["variables"], store.record["status"]]
     if kept != names:
         raise damaged("sweep", store.path, f"its arrays are {kept}, and not {names}")

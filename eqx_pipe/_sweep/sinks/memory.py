@@ -7,11 +7,10 @@ from collections.abc import Iterator
 import numpy as np
 from jaxtyping import Bool
 
-from ..compute.capacity import empty_values
-from ..compute.work import Rows
+from ..compute.capacity import Rows, empty_values
 from ..gather import Interrupt, Outcome, Todo
 from ..plan import Plan
-from ..reduced.fold import Fold
+from .fold import Fold
 
 
 class Arrays:

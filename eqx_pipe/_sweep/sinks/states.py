@@ -17,11 +17,11 @@ from ..._tree import tree_text
 from ..gather import Outcome
 from ..plan import Plan
 from ..reduced.blocks import Blocks
-from ..reduced.fold import Fold
 from ..reduced.trace import trace_reducers
 from ..results.label import check_names, inner_dims, storable, versions
 from ..tracing.call import fn_name
 from .checks import refuse_failed
+from .fold import Fold
 from .memory import reduced_outcome
 
 _STATUS = "status"

@@ -2,19 +2,18 @@
 
 import contextlib
 import functools as ft
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from jaxtyping import Bool
 
 from ..._errors import SweepError, message
 from ..._store.folder import check_no_links, is_vacant
-from ..._store.layout import StoreLayout, Variable, create
+from ..._store.layout import create
 from ..._store.lock import Taken, lock
 from ..._store.names import LOCKS
 from ..._store.store import FAILED, OK, Store, open_store
-from ..compute.work import Rows
+from ..compute.capacity import Rows
 from ..gather import Interrupt, Outcome, Todo
 from ..plan import Plan
 from ..results.label import storable
@@ -25,57 +24,6 @@ from .values import StoredValues
 
 _LOOK_AGAIN = 256 * 1024 * 1024
 """How many bytes of the newest chunks are read before a sweep goes on."""
-
-
-@runtime_checkable
-class Contents(Protocol):
-    """What a store holds: the values at points, or the states of blocks."""
-
-    @property
-    def plan(self) -> Plan:
-        """What is computed."""
-        ...
-
-    @property
-    def stopped(self) -> bool:
-        """Whether no more chunks are needed."""
-        ...
-
-    @property
-    def identity(self) -> Mapping[str, Any]:
-        """What else than the sweep must be the same when a store is opened again."""
-        ...
-
-    @property
-    def lengths(self) -> tuple[int, ...]:
-        """How many rows there are on each dim."""
-        ...
-
-    @property
-    def variables(self) -> list[Variable]:
-        """The arrays of the store."""
-        ...
-
-    @property
-    def status(self) -> str:
-        """The name of the array that says which rows are there."""
-        ...
-
-    def layout(self, record: Mapping[str, Any]) -> StoreLayout:
-        """What a new store is made of."""
-        ...
-
-    def refuse(self, store: Store, rows: np.ndarray) -> None:
-        """Raises if some rows that have failed may not have."""
-        ...
-
-    def advance(self, store: Store) -> None:
-        """Looks whether what is there stops the sweep."""
-        ...
-
-    def outcome(self, store: Store) -> Outcome:
-        """What is there."""
-        ...
 
 
 class InStore:
@@ -99,7 +47,9 @@ class InStore:
             )
         plan = plan.with_batch_size(kept).with_chunks(self.store.chunks)
         self.plan, self.contents = plan, _contents(plan)
-        check_room(self.store, self.contents)
+        contents = self.contents
+        names = contents.variables, contents.status
+        check_room(self.store, contents.lengths, *names)
 
     @property
     def stopped(self) -> bool:
@@ -163,7 +113,7 @@ class InStore:
         return []
 
 
-def _contents(plan: Plan) -> Contents:
+def _contents(plan: Plan) -> StoredValues | StoredStates:
     return StoredValues(plan) if plan.blocks is None else StoredStates(plan)
 
 

@@ -17,8 +17,8 @@ import numpy as np
 from jaxtyping import Bool
 
 from ..._errors import SweepError, describe_value, message
+from ..compute.capacity import Rows
 from ..compute.progress import Progress
-from ..compute.work import Rows
 from ..costs import CostsBySpan
 from ..gather import Chunk
 from ..plan import Plan

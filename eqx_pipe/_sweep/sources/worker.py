@@ -18,9 +18,9 @@ from ..._jaxprs.text import Writer, digest
 from ..._reduce.many import as_many
 from ..._spaces.space import Space
 from ..._types import Key, PyTree
+from ..compute.capacity import Rows
 from ..compute.job import Job, prepare
 from ..compute.progress import Progress
-from ..compute.work import Rows, Work
 from ..gather import Interrupt
 from ..plan import Plan
 from ..reduced.blocks import Blocks
@@ -101,7 +101,7 @@ def work(
     return values, ok, None
 
 
-def _prepared(name: str, task: Task) -> Work:
+def _prepared(name: str, task: Task) -> Job | Blocks:
     devices = tuple(jax.local_devices())
     given = (task.fn, task.space, task.key, task.batch_size)
     job = prepare(*given, devices, task.costs, isolated=task.isolated)
@@ -116,7 +116,7 @@ def _prepared(name: str, task: Task) -> Work:
                 "`fn` uses.",
             )
         )
-    rows: Work = job
+    rows: Job | Blocks = job
     if task.reduce is not None:
         rows = Blocks(job, as_many("sweep", task.reduce))
     # Threads may come here together: all of them use one.

@@ -5,7 +5,8 @@ from jaxtyping import Int64
 
 from ..._store.chunks import Chunks
 from ..._types import PyTree
-from ..compute.work import BlockWork, Rows
+from ..compute.capacity import Rows
+from ..plan import BlockWork
 
 
 class Fold:
