@@ -3,7 +3,8 @@
 A primitive that is not in the table may do anything: loop for as long as a value
 says, call Python, ask for its place in a batch. Those that hide what they run in
 their parameters (`call_hi_primitive` of JAX, whatever Equinox makes by
-`filter_primitive`) stay out on purpose. `tests/test_jaxprs.py` says which are new.
+`filter_primitive`) stay out on purpose. `tests/clients/test_jaxprs.py` says which are
+new.
 """
 
 from collections.abc import Callable
