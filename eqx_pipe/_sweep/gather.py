@@ -135,7 +135,7 @@ def gather(source: Source, sink: Sink, progress: bool | None) -> None:
             for number, values, ok in source(todo.missing, stopping, bar):
                 sink.keep(number, values, ok)
                 kept += 1
-                failed += plan.work.failures(values, ok)
+                failed += plan.num_failed(values, ok)
                 bar.failed(failed)
                 if sink.stopped:
                     return

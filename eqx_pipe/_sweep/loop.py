@@ -46,10 +46,6 @@ class LoopPoints:
         """The points of some rows, which are the points themselves."""
         return first, last
 
-    def failures(self, values: Rows, ok: Bool[np.ndarray, " points"]) -> int:
-        """How many points have failed in some rows."""
-        return int(np.sum(~ok))
-
     def output(self, i: int) -> PyTree:
         """The output at a point."""
         request = self.request
@@ -123,15 +119,6 @@ class LoopBlocks:
     def span(self, first: int, last: int) -> tuple[int, int]:
         """The points of some blocks."""
         return first * self.points, min(last * self.points, self.size)
-
-    def failures(self, values: Rows, ok: Bool[np.ndarray, " blocks"]) -> int:
-        """How many points have failed in some rows."""
-        return int(np.unpackbits(values[-1]).sum())
-
-    def failed(self, first: int, values: Rows) -> np.ndarray:
-        """Which points have failed in rows of which the first has this number."""
-        bits = np.unpackbits(values[-1], axis=1)[:, : self.points]
-        return first * self.points + np.flatnonzero(bits)
 
     def compute(
         self, first: int, last: int, costs: object, bar: Progress

@@ -4,9 +4,12 @@ import dataclasses
 from collections.abc import Sequence
 from typing import TypeAlias
 
+import numpy as np
+from jaxtyping import Bool
+
 from .._store.chunks import Chunks, cut
 from .._types import Device
-from .compute.capacity import CHUNK_BYTES
+from .compute.capacity import CHUNK_BYTES, Rows
 from .compute.job import Job, prepare
 from .loop import LoopBlocks, LoopPoints
 from .reduced.blocks import Blocks
@@ -56,6 +59,10 @@ class Plan:
         """How many points some chunks have."""
         spans = (self.work.span(*self.chunks.span(number)) for number in numbers)
         return sum(last - first for first, last in spans)
+
+    def num_failed(self, values: Rows, ok: Bool[np.ndarray, " rows"]) -> int:
+        """How many points have failed in some rows."""
+        return int(np.sum(~ok if self.blocks is None else np.unpackbits(values[-1])))
 
     def with_batch_size(self, batch_size: int) -> "Plan":
         """The same with the batch size that a store was begun with."""

@@ -92,10 +92,6 @@ class Job:
         """The points of some rows, which are the points themselves."""
         return first, last
 
-    def failures(self, values: Rows, ok: Bool[np.ndarray, " points"]) -> int:
-        """How many points have failed in some rows."""
-        return int(np.sum(~ok))
-
     def compute(
         self,
         first: int,

@@ -107,15 +107,6 @@ class Blocks:
         """The points of some blocks, from the first to behind the last."""
         return first * self.points, min(last * self.points, self.size)
 
-    def failures(self, values: Rows, ok: Bool[np.ndarray, " blocks"]) -> int:
-        """How many points have failed in some rows."""
-        return int(np.unpackbits(values[-1]).sum())
-
-    def failed(self, first: int, values: Rows) -> np.ndarray:
-        """Which points have failed in rows of which the first is that of a block."""
-        bits = np.unpackbits(values[-1], axis=1)[:, : self.points]
-        return first * self.points + np.flatnonzero(bits)
-
     def bits(
         self, first: int, last: int, failed: np.ndarray
     ) -> UInt8[np.ndarray, "blocks bytes"]:

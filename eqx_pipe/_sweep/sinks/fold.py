@@ -50,7 +50,9 @@ class Fold:
 
     def _merge(self, values: Rows) -> None:
         blocks, count = self.blocks, len(values[-1])
-        self._failed.append(blocks.failed(self._taken, values))
+        first, _ = blocks.span(self._taken, self._taken)
+        bits = np.unpackbits(values[-1], axis=1)[:, : blocks.points]
+        self._failed.append(first + np.flatnonzero(bits))
         # One by one where a reducer may stop.
         stops = blocks.reducers.stops
         spans = [(i, i + 1) for i in range(count)] if stops else [(0, count)]
