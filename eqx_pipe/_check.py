@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 
-from ._errors import describe_value, message, nearest
+from ._errors import describe_value, nearest, type_error, value_error
 
 _Fn = TypeVar("_Fn", bound=Callable[..., Any])
 
@@ -33,9 +33,7 @@ def keywords(function: str, **words: str) -> Callable[[_Fn], _Fn]:
             if not names.issuperset(given):
                 wrong = next(name for name in given if name not in names)
                 cure = words.get(wrong) or nearest(wrong, known)
-                raise TypeError(
-                    message(function, f"it has no argument `{wrong}`.", cure)
-                )
+                raise type_error(function, f"it has no argument `{wrong}`.", cure)
             return fn(*args, **given)
 
         return cast(_Fn, call)
@@ -64,7 +62,7 @@ def check_callable(function: str, argument: str, value: object) -> None:
         )
     else:
         return _check_gives_output(function, argument, value)
-    raise TypeError(message(function, f"`{argument}` {wrong}", cure))
+    raise type_error(function, f"`{argument}` {wrong}", cure)
 
 
 def _check_gives_output(
@@ -73,23 +71,19 @@ def _check_gives_output(
     """Raises a `TypeError` if calling `value` gives no output but a promise of one."""
     for fn in (_unwrapped(value), _unwrapped(type(value).__call__)):
         if inspect.iscoroutinefunction(fn) or inspect.isasyncgenfunction(fn):
-            raise TypeError(
-                message(
-                    function,
-                    f"`{argument}` is `async`: called, it gives no output but an "
-                    "awaitable.",
-                    "Make it a plain function; wait for data before it comes in.",
-                )
+            raise type_error(
+                function,
+                f"`{argument}` is `async`: called, it gives no output but an "
+                "awaitable.",
+                "Make it a plain function; wait for data before it comes in.",
             )
         if inspect.isgeneratorfunction(fn):
-            raise TypeError(
-                message(
-                    function,
-                    f"`{argument}` is a generator function: called, it gives no output "
-                    "but an iterator.",
-                    "Write `return` in place of `yield`, or collect what it yields: "
-                    "`lambda x: tuple(fn(x))`.",
-                )
+            raise type_error(
+                function,
+                f"`{argument}` is a generator function: called, it gives no output "
+                "but an iterator.",
+                "Write `return` in place of `yield`, or collect what it yields: "
+                "`lambda x: tuple(fn(x))`.",
             )
 
 
@@ -104,13 +98,11 @@ def _unwrapped(fn: Any) -> Any:
 def check_name(function: str, argument: str, name: Any) -> None:
     """Raises a `ValueError` unless `name` is a non-empty string without a dot."""
     if not isinstance(name, str) or not name or "." in name:
-        raise ValueError(
-            message(
-                function,
-                f"`{argument}` has the name {describe_value(name)}.",
-                "A name is a non-empty string without a dot (dots join the names of a "
-                "path). Rename it.",
-            )
+        raise value_error(
+            function,
+            f"`{argument}` has the name {describe_value(name)}.",
+            "A name is a non-empty string without a dot (dots join the names of a "
+            "path). Rename it.",
         )
 
 
@@ -120,13 +112,11 @@ def check_draws_apart(function: str, names: Iterable[str]) -> None:
     for name in names:
         other = seen.setdefault(zlib.crc32(name.encode()), name)
         if other != name:
-            raise ValueError(
-                message(
-                    function,
-                    f"the names `{other}` and `{name}` have the same CRC-32, by which "
-                    "keys are told apart: both would get the same random draws.",
-                    "Rename one of them.",
-                )
+            raise value_error(
+                function,
+                f"the names `{other}` and `{name}` have the same CRC-32, by which "
+                "keys are told apart: both would get the same random draws.",
+                "Rename one of them.",
             )
 
 
@@ -135,9 +125,9 @@ def check_int(function: str, argument: str, value: Any, minimum: int) -> None:
     cure = f"Give an integer of at least {minimum}."
     if not is_integer(value):
         wrong = f"`{argument}` is {describe_value(value)}."
-        raise TypeError(message(function, wrong, cure))
+        raise type_error(function, wrong, cure)
     if operator.index(value) < minimum:
-        raise ValueError(message(function, f"`{argument}` is {value}.", cure))
+        raise value_error(function, f"`{argument}` is {value}.", cure)
 
 
 def is_integer(value: Any) -> bool:
@@ -155,12 +145,10 @@ def check_choice(
     """Raises a `ValueError` unless `value` is one of the strings `choices`."""
     choices = tuple(choices)
     if not isinstance(value, str) or value not in choices:
-        raise ValueError(
-            message(
-                function,
-                f"`{argument}` is {describe_value(value)}.",
-                nearest(value, choices),
-            )
+        raise value_error(
+            function,
+            f"`{argument}` is {describe_value(value)}.",
+            nearest(value, choices),
         )
 
 
@@ -180,12 +168,10 @@ def check_key(function: str, key: Any) -> None:
         "keyword arguments too, one to each example: `jax.vmap(pipe)(xs, "
         "key=jax.random.split(key, len(xs)))`."
     )
-    raise TypeError(
-        message(
-            function,
-            f"`key` is {describe_value(key)}, which is not a single PRNG key.",
-            "Give one made by `jax.random.key(seed)`." + (several if is_array else ""),
-        )
+    raise type_error(
+        function,
+        f"`key` is {describe_value(key)}, which is not a single PRNG key.",
+        "Give one made by `jax.random.key(seed)`." + (several if is_array else ""),
     )
 
 
@@ -198,11 +184,9 @@ def check_draws(function: str, subject: str, keys: Any) -> None:
     raw = "rbg" if keys.shape[-1:] == (4,) else ""  # four words; other kinds have two
     kind = str(jr.key_impl(keys)) if typed else raw
     if "rbg" in kind:
-        raise ValueError(
-            message(
-                function,
-                f"{subject} of the kind `{kind}`, whose draws under `vmap` differ from "
-                "those of a single point.",
-                "Use `jax.random.key(seed, impl='threefry2x32')`.",
-            )
+        raise value_error(
+            function,
+            f"{subject} of the kind `{kind}`, whose draws under `vmap` differ from "
+            "those of a single point.",
+            "Use `jax.random.key(seed, impl='threefry2x32')`.",
         )

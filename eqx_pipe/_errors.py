@@ -82,6 +82,21 @@ def message(function: str, wrong: str, cure: str) -> str:
     return f"`eqx_pipe.{function}`: {wrong}{space}{cure}"
 
 
+def value_error(function: str, wrong: str, cure: str) -> ValueError:
+    """A `ValueError` with this `message`."""
+    return ValueError(message(function, wrong, cure))
+
+
+def type_error(function: str, wrong: str, cure: str) -> TypeError:
+    """A `TypeError` with this `message`."""
+    return TypeError(message(function, wrong, cure))
+
+
+def structure_error(function: str, wrong: str, cure: str) -> StructureError:
+    """A `StructureError` with this `message`."""
+    return StructureError(message(function, wrong, cure))
+
+
 def nearest(name: object, known: Iterable[object]) -> str:
     """A sentence that lists the known names, with the likeliest one first."""
     names = [str(k) for k in known]

@@ -22,7 +22,7 @@ from jaxtyping import Array
 
 from ._check import check_choice, check_int
 from ._compose.repeat import Repeat, check_same
-from ._errors import bullets, describe_value, message
+from ._errors import bullets, describe_value, type_error, value_error
 from ._sharding.mesh import (
     check_context,
     check_mesh,
@@ -206,26 +206,22 @@ def _check_batch(carry: PyTree, count: int) -> None:
     sizes = {n: a.shape[0] if a.ndim else leaf_text(a) for n, a in named}
     found = list(dict.fromkeys(sizes.values()))
     if len(found) != 1 or isinstance(found[0], str):
-        raise ValueError(
-            message(
-                "pipelined",
-                "the input's arrays have no common leading size:"
-                + bullets(f"`{name or 'input'}`: {s}" for name, s in sizes.items()),
-                "The leading axis of every array is split into microbatches; what is "
-                "the same for all belongs into the stages.",
-            )
+        raise value_error(
+            "pipelined",
+            "the input's arrays have no common leading size:"
+            + bullets(f"`{name or 'input'}`: {s}" for name, s in sizes.items()),
+            "The leading axis of every array is split into microbatches; what is "
+            "the same for all belongs into the stages.",
         )
     size = found[0]
     if size % count or not size:
         fits = _nearest(count, [m for m in range(1, size + 1) if size % m == 0])
         sizes_fit = _around(size, count)
-        raise ValueError(
-            message(
-                "pipelined",
-                f"a batch of {size} does not split into {count} microbatches.",
-                f"The nearest batch sizes that do: {sizes_fit}; for a batch of {size} "
-                f"the nearest `microbatches`: {fits}.",
-            )
+        raise value_error(
+            "pipelined",
+            f"a batch of {size} does not split into {count} microbatches.",
+            f"The nearest batch sizes that do: {sizes_fit}; for a batch of {size} "
+            f"the nearest `microbatches`: {fits}.",
         )
 
 
@@ -302,36 +298,30 @@ def pipelined(
         computed again: put `jax.checkpoint` into the stages for that.
     """
     if not isinstance(stack, Repeat):
-        raise TypeError(
-            message(
-                "pipelined",
-                f"`stack` is {describe_value(stack)}.",
-                "Give what `eqx_pipe.repeat(make_stage, n, key=key)` returns.",
-            )
+        raise type_error(
+            "pipelined",
+            f"`stack` is {describe_value(stack)}.",
+            "Give what `eqx_pipe.repeat(make_stage, n, key=key)` returns.",
         )
     check_mesh("pipelined", mesh)
     check_int("pipelined", "microbatches", microbatches, 1)
     axis = _axis(mesh, axis_name)
     if is_stateful(stack):
-        raise ValueError(
-            message(
-                "pipelined",
-                "a stage of `stack` is stateful; its state would see one microbatch "
-                "after the other.",
-                "Use layers without state, `equinox.nn.GroupNorm` for instance.",
-            )
+        raise value_error(
+            "pipelined",
+            "a stage of `stack` is stateful; its state would see one microbatch "
+            "after the other.",
+            "Use layers without state, `equinox.nn.GroupNorm` for instance.",
         )
     n, devices = len(stack), mesh.shape[axis]
     if n % devices or n == 0:
         fits = _nearest(devices, [d for d in range(1, n + 1) if n % d == 0])
-        raise ValueError(
-            message(
-                "pipelined",
-                f"{n} stages do not spread over the {devices} devices of the mesh axis "
-                f"`{axis}`.",
-                f"The nearest numbers of stages that do: {_around(n, devices)}; for "
-                f"{n} stages the nearest numbers of devices: {fits}.",
-            )
+        raise value_error(
+            "pipelined",
+            f"{n} stages do not spread over the {devices} devices of the mesh axis "
+            f"`{axis}`.",
+            f"The nearest numbers of stages that do: {_around(n, devices)}; for "
+            f"{n} stages the nearest numbers of devices: {fits}.",
         )
     # Automatic axes, as `grad` outside `jit` needs: explicit ones are in the types of
     # everything that is computed from them.
@@ -342,14 +332,12 @@ def pipelined(
 
 def _axis(mesh: Mesh, axis_name: Hashable | None) -> Hashable:
     if axis_name is None and len(mesh.axis_names) != 1:
-        raise ValueError(
-            message(
-                "pipelined",
-                f"the mesh has {len(mesh.axis_names)} axes, {dict(mesh.shape)}, and no "
-                "`axis_name` was given.",
-                "Name the one that the stages are spread over: "
-                f"`axis_name={str(mesh.axis_names[0])!r}`.",
-            )
+        raise value_error(
+            "pipelined",
+            f"the mesh has {len(mesh.axis_names)} axes, {dict(mesh.shape)}, and no "
+            "`axis_name` was given.",
+            "Name the one that the stages are spread over: "
+            f"`axis_name={str(mesh.axis_names[0])!r}`.",
         )
     if axis_name is None:
         return mesh.axis_names[0]

@@ -14,7 +14,7 @@ from jax.core import Tracer
 from jax.extend.core import jaxpr_as_fun
 from jaxtyping import Array, Bool, Int
 
-from .._errors import StructureError, message
+from .._errors import structure_error
 from .._jaxprs.jaxpr import hoist, open_jaxpr, trace
 from .._tree import differences
 from .._types import ClosedJaxpr, PyTree
@@ -152,13 +152,10 @@ def _common_dtypes(
         other = shapes(branch)
         lines = differences(first[0], other[0]) or differences(first, other)
         if lines:
-            raise StructureError(
-                message(
-                    function,
-                    f"the outputs of `{names[0]}` and `{name}` differ: "
-                    f"{'; '.join(lines)}.",
-                    cure,
-                )
+            raise structure_error(
+                function,
+                f"the outputs of `{names[0]}` and `{name}` differ: {'; '.join(lines)}.",
+                cure,
             )
     return dtypes
 

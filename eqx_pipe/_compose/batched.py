@@ -8,7 +8,14 @@ import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 
-from .._errors import StructureError, bullets, describe_value, message
+from .._errors import (
+    bullets,
+    describe_value,
+    message,
+    structure_error,
+    type_error,
+    value_error,
+)
 from .._stage import Composite, Scope, as_stage, enter, is_stateful
 from .._tree import as_arrays, leaf_text, leaves_with_names, path_name, tree_text
 from .._types import AnyStage, MaybeState, Output, PyTree, StageLike
@@ -109,14 +116,12 @@ def _leaf_axes(in_axes: PyTree, x: PyTree, scope: Scope) -> list[int | None]:
             is_leaf=_is_none,
         )
     except ValueError:
-        raise StructureError(
-            message(
-                "batched",
-                f"`in_axes` is {in_axes!r}, which is not a prefix of the input"
-                f"{scope.where}, {tree_text(x)}.",
-                "Give one integer, or a pytree of integers and `None` with the same "
-                "containers as the input, down to where they end.",
-            )
+        raise structure_error(
+            "batched",
+            f"`in_axes` is {in_axes!r}, which is not a prefix of the input"
+            f"{scope.where}, {tree_text(x)}.",
+            "Give one integer, or a pytree of integers and `None` with the same "
+            "containers as the input, down to where they end.",
         ) from None
     return [axis.value for axis in jtu.tree_leaves(axes)]
 
@@ -149,14 +154,12 @@ def _batch_size(axes: list[int | None], x: PyTree, scope: Scope) -> int:
         wrong = list(sizes)
     if not wrong and sizes:
         return next(iter(sizes.values()))
-    raise StructureError(
-        message(
-            "batched",
-            f"the input{scope.where} cannot be split into examples:"
-            + (bullets(wrong) if wrong else " nothing in it is mapped."),
-            "Every array needs the same number of examples along its axis of "
-            "`in_axes`; give `None` in `in_axes` for what all examples share.",
-        )
+    raise structure_error(
+        "batched",
+        f"the input{scope.where} cannot be split into examples:"
+        + (bullets(wrong) if wrong else " nothing in it is mapped."),
+        "Every array needs the same number of examples along its axis of "
+        "`in_axes`; give `None` in `in_axes` for what all examples share.",
     )
 
 
@@ -208,29 +211,23 @@ def batched(
     for path, axis in named:
         if axis is not None and (isinstance(axis, bool) or not isinstance(axis, int)):
             place = f" at `.{path_name(path)}`" if path else ""
-            raise TypeError(
-                message(
-                    "batched",
-                    f"`in_axes` is {describe_value(axis)}{place}.",
-                    "Give an integer, `None`, or a pytree of these.",
-                )
+            raise type_error(
+                "batched",
+                f"`in_axes` is {describe_value(axis)}{place}.",
+                "Give an integer, `None`, or a pytree of these.",
             )
     if all(axis is None for _, axis in named):
-        raise ValueError(
-            message(
-                "batched",
-                f"`in_axes` is {in_axes!r}: nothing is mapped.",
-                "Give the axis along which the examples lie.",
-            )
+        raise value_error(
+            "batched",
+            f"`in_axes` is {in_axes!r}: nothing is mapped.",
+            "Give the axis along which the examples lie.",
         )
     try:
         hash(axis_name)
     except TypeError:
-        raise TypeError(
-            message(
-                "batched",
-                f"`axis_name` is {describe_value(axis_name)}, which cannot be a name.",
-                'Give a string: `axis_name="batch"`.',
-            )
+        raise type_error(
+            "batched",
+            f"`axis_name` is {describe_value(axis_name)}, which cannot be a name.",
+            'Give a string: `axis_name="batch"`.',
         ) from None
     return Batched(child, tuple(axis for _, axis in named), structure, axis_name)

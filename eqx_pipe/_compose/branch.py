@@ -11,7 +11,7 @@ from jaxtyping import Array, Int
 from .._check import check_choice, is_integer
 from .._choose.choose import choose
 from .._choose.primitive import varying_as
-from .._errors import message
+from .._errors import value_error
 from .._stage import Composite, Scope, as_stage, enter, identity
 from .._tree import join_path, tree_text
 from .._types import AnyStage, MaybeState, Output, PyTree, StageLike
@@ -123,14 +123,12 @@ class Switch(Container):
     ) -> tuple[Int[Array, ""], MaybeState]:
         value, state = enter(scope.silent(), "selector", self.selector, x, state=state)
         if not _is_one_integer(value):
-            raise ValueError(
-                message(
-                    "switch",
-                    f"`selector` returned {tree_text(value)}, not a single integer.",
-                    "Return an int32[] from 0 to "
-                    f"{len(self.stages) - 1} (`jnp.argmax` gives one); for a bool use "
-                    "`cond`. For one choice per example wrap the stage in `batched`.",
-                )
+            raise value_error(
+                "switch",
+                f"`selector` returned {tree_text(value)}, not a single integer.",
+                "Return an int32[] from 0 to "
+                f"{len(self.stages) - 1} (`jnp.argmax` gives one); for a bool use "
+                "`cond`. For one choice per example wrap the stage in `batched`.",
             )
         last = len(self.stages) - 1
         if isinstance(value, int) and self.bounds == "clamp":
@@ -188,8 +186,8 @@ def switch(selector: StageLike, *stages: StageLike, bounds: Bounds = "clamp") ->
         [4.0, 2.0]
     """
     if not stages:
-        raise ValueError(
-            message("switch", "no stages.", "Give at least one after the selector.")
+        raise value_error(
+            "switch", "no stages.", "Give at least one after the selector."
         )
     check_choice("switch", "bounds", bounds, ("clamp", "error"))
     return Switch(

@@ -5,7 +5,7 @@ from typing import SupportsIndex, overload
 import equinox as eqx
 
 from .._check import check_draws_apart, check_name
-from .._errors import message
+from .._errors import type_error
 from .._stage import Scope, as_stage, enter
 from .._types import AnyStage, MaybeState, Output, PyTree, StageLike
 from .container import Container
@@ -75,12 +75,10 @@ def chain(*stages: StageLike, **named: StageLike) -> Chain:
         (2, 0.0)
     """
     if stages and named:
-        raise TypeError(
-            message(
-                "chain",
-                f"{len(stages)} stages by position and {list(named)} by name.",
-                "Give all stages by position or all by name.",
-            )
+        raise type_error(
+            "chain",
+            f"{len(stages)} stages by position and {list(named)} by name.",
+            "Give all stages by position or all by name.",
         )
     if named:
         for name in named:

@@ -11,7 +11,7 @@ from jax.core import Tracer
 
 from .._cache import WeakCache
 from .._check import check_callable, check_key
-from .._errors import StructureError, bullets, message
+from .._errors import bullets, structure_error, value_error
 from .._stage import Composite, Scope, as_stage, call, check_state, is_stateful
 from .._tree import differences, tree_text
 from .._types import AnyStage, Key, MaybeState, Output, PyTree, StageLike
@@ -166,25 +166,19 @@ def _check_fits(
     x_struct, state_struct = structs
     lines = differences(x_struct, _struct(x))
     if lines:
-        raise StructureError(
-            message(
-                "compiled",
-                f"the stage{scope.where} was compiled for {tree_text(x_struct)}; the "
-                f"input differs, first what was compiled:{bullets(lines)}",
-                "Make another with `compiled` for this input, or call the pipeline "
-                "itself.",
-            )
+        raise structure_error(
+            "compiled",
+            f"the stage{scope.where} was compiled for {tree_text(x_struct)}; the "
+            f"input differs, first what was compiled:{bullets(lines)}",
+            "Make another with `compiled` for this input, or call the pipeline itself.",
         )
     both = state is not None and state_struct is not None
     if both and differences(state_struct, _struct(state)):
-        raise StructureError(
-            message(
-                "compiled",
-                f"the stage{scope.where} was compiled for another state than it is "
-                "given.",
-                "Give the state made with this pipeline by "
-                "`equinox.nn.make_with_state`, or make another with `compiled`.",
-            )
+        raise structure_error(
+            "compiled",
+            f"the stage{scope.where} was compiled for another state than it is given.",
+            "Give the state made with this pipeline by "
+            "`equinox.nn.make_with_state`, or make another with `compiled`.",
         )
 
 
@@ -267,13 +261,11 @@ def compiled(
     stage = as_stage("compiled", "pipe", pipe)
     check_state("compiled", stage, state)
     if any(map(_is_tracer, jtu.tree_leaves((stage, example, state, key)))):
-        raise ValueError(
-            message(
-                "compiled",
-                "it was called inside a transformation (`jit`, `grad`, `vmap`, ...), "
-                "where nothing can be compiled ahead of time.",
-                "Make the compiled stage outside; inside, call the pipeline itself.",
-            )
+        raise value_error(
+            "compiled",
+            "it was called inside a transformation (`jit`, `grad`, `vmap`, ...), "
+            "where nothing can be compiled ahead of time.",
+            "Make the compiled stage outside; inside, call the pipeline itself.",
         )
     program = Program(stage, example, state)
     program.run = _compile(program, example, state, key)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, ClassVar, SupportsIndex, overload
 import equinox as eqx
 
 from .._check import is_integer
-from .._errors import describe_value, message, nearest
+from .._errors import describe_value, message, nearest, type_error
 from .._stage import Composite, Lift
 from .._types import AnyStage, PyTree, Segment
 from .named import Names
@@ -83,12 +83,10 @@ class Container(Composite):
             return self.pick(position)
         size = len(self)
         if not is_integer(item):
-            raise TypeError(
-                message(
-                    self._function,
-                    f"the index is {describe_value(item)}.",
-                    "Give an integer, or a name if the stages have names.",
-                )
+            raise type_error(
+                self._function,
+                f"the index is {describe_value(item)}.",
+                "Give an integer, or a name if the stages have names.",
             )
         if not -size <= item.__index__() < size:
             raise IndexError(

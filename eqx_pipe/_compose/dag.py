@@ -6,7 +6,7 @@ from collections.abc import Collection, Hashable, Mapping, Sequence
 from typing import TypeAlias
 
 from .._check import check_draws_apart, check_name
-from .._errors import describe_value, message, nearest
+from .._errors import describe_value, nearest, type_error, value_error
 
 GraphEdges: TypeAlias = Mapping[str, str | Sequence[str]]
 """From each node to its predecessors; a name alone is a list of one."""
@@ -21,59 +21,47 @@ INPUT = "input"
 def check_nodes(nodes: object) -> None:
     """Raises unless `nodes` is a mapping from good names, at least one."""
     if not isinstance(nodes, Mapping):
-        raise TypeError(
-            message(
-                "graph",
-                f"`nodes` is {describe_value(nodes)}.",
-                'Give a dict from name to stage: `nodes={"a": stage}`.',
-            )
+        raise type_error(
+            "graph",
+            f"`nodes` is {describe_value(nodes)}.",
+            'Give a dict from name to stage: `nodes={"a": stage}`.',
         )
     if not nodes:
-        raise ValueError(
-            message("graph", "`nodes` is empty.", "Give at least one node.")
-        )
+        raise value_error("graph", "`nodes` is empty.", "Give at least one node.")
     for name in nodes:
         check_name("graph", "nodes", name)
     check_draws_apart("graph", nodes)
     if INPUT in nodes:
-        raise ValueError(
-            message(
-                "graph",
-                f"a node has the name `{INPUT}`, which stands for the graph's input.",
-                "Rename it.",
-            )
+        raise value_error(
+            "graph",
+            f"a node has the name `{INPUT}`, which stands for the graph's input.",
+            "Rename it.",
         )
 
 
 def read_edges(names: Collection[str], edges: object) -> dict[str, tuple[str, ...]]:
     """The predecessors of each node; raises unless they are all known."""
     if not isinstance(edges, Mapping):
-        raise TypeError(
-            message(
-                "graph",
-                f"`edges` is {describe_value(edges)}.",
-                'Give a dict from name to its predecessors: `edges={"b": ["a"]}`.',
-            )
+        raise type_error(
+            "graph",
+            f"`edges` is {describe_value(edges)}.",
+            'Give a dict from name to its predecessors: `edges={"b": ["a"]}`.',
         )
     for name in edges:
         if name not in names:
-            raise ValueError(
-                message(
-                    "graph",
-                    f"`edges` has `{name}`, but there is no such node.",
-                    nearest(name, names),
-                )
+            raise value_error(
+                "graph",
+                f"`edges` has `{name}`, but there is no such node.",
+                nearest(name, names),
             )
     missing = [name for name in names if name not in edges]
     if missing:
-        raise ValueError(
-            message(
-                "graph",
-                f"no edges for {_listed(missing)}.",
-                'List the predecessors of every node, as in `edges={"'
-                + missing[0]
-                + "\": []}`; `[]` means the graph's input.",
-            )
+        raise value_error(
+            "graph",
+            f"no edges for {_listed(missing)}.",
+            'List the predecessors of every node, as in `edges={"'
+            + missing[0]
+            + "\": []}`; `[]` means the graph's input.",
         )
     return {name: _predecessors(name, edges[name], names) for name in names}
 
@@ -82,22 +70,18 @@ def _predecessors(name: str, given: object, names: Collection[str]) -> tuple[str
     if isinstance(given, str):
         given = (given,)
     if not isinstance(given, (list, tuple)):
-        raise TypeError(
-            message(
-                "graph",
-                f'`edges["{name}"]` is {describe_value(given)}.',
-                "Give a list of names.",
-            )
+        raise type_error(
+            "graph",
+            f'`edges["{name}"]` is {describe_value(given)}.',
+            "Give a list of names.",
         )
     for predecessor in given:
         if predecessor != INPUT and predecessor not in names:
-            raise ValueError(
-                message(
-                    "graph",
-                    f'`edges["{name}"]` has the unknown name '
-                    f"{describe_value(predecessor)}.",
-                    nearest(predecessor, [*names, INPUT]),
-                )
+            raise value_error(
+                "graph",
+                f'`edges["{name}"]` has the unknown name '
+                f"{describe_value(predecessor)}.",
+                nearest(predecessor, [*names, INPUT]),
             )
     return tuple(given) or (INPUT,)
 
@@ -109,37 +93,29 @@ def read_sink(
     keys = tuple(sink) if isinstance(sink, Mapping) else None
     wanted = tuple(sink.values()) if isinstance(sink, Mapping) else sink
     if not isinstance(wanted, (str, tuple)):
-        raise TypeError(
-            message(
-                "graph",
-                f"`sink` is {describe_value(sink)}.",
-                "Give the name of a node, a tuple of names, or a dict `{key: name}`.",
-            )
+        raise type_error(
+            "graph",
+            f"`sink` is {describe_value(sink)}.",
+            "Give the name of a node, a tuple of names, or a dict `{key: name}`.",
         )
     if not wanted:
-        raise ValueError(
-            message(
-                "graph",
-                f"`sink` is {describe_value(sink)}: nothing would come out.",
-                nearest(None, names),
-            )
+        raise value_error(
+            "graph",
+            f"`sink` is {describe_value(sink)}: nothing would come out.",
+            nearest(None, names),
         )
     for name in (wanted,) if isinstance(wanted, str) else wanted:
         if wanted == INPUT:
-            raise ValueError(
-                message(
-                    "graph",
-                    '`sink` is "input": the graph would return its input.',
-                    nearest(None, names),
-                )
+            raise value_error(
+                "graph",
+                '`sink` is "input": the graph would return its input.',
+                nearest(None, names),
             )
         if name != INPUT and name not in names:
-            raise ValueError(
-                message(
-                    "graph",
-                    f"`sink` has the unknown name {describe_value(name)}.",
-                    nearest(name, names),
-                )
+            raise value_error(
+                "graph",
+                f"`sink` has the unknown name {describe_value(name)}.",
+                nearest(name, names),
             )
     return keys, wanted
 
@@ -158,13 +134,11 @@ def order(edges: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
         cycle = error.args[1][:-1]
         first = cycle.index(min(cycle))
         cycle = cycle[first:] + cycle[:first]
-        raise ValueError(
-            message(
-                "graph",
-                f"the edges form a cycle: {' -> '.join([*cycle, cycle[0]])}.",
-                "Take one of these arrows away; for a loop use `repeat`, or "
-                "`jax.lax.scan` round a stage.",
-            )
+        raise value_error(
+            "graph",
+            f"the edges form a cycle: {' -> '.join([*cycle, cycle[0]])}.",
+            "Take one of these arrows away; for a loop use `repeat`, or "
+            "`jax.lax.scan` round a stage.",
         ) from None
     done = []
     ready = list(sorter.get_ready())
@@ -188,12 +162,10 @@ def check_alive(edges: Mapping[str, tuple[str, ...]], sinks: Collection[str]) ->
             todo.extend(edges[name])
     dead = sorted(name for name in edges if name not in alive)
     if dead:
-        raise ValueError(
-            message(
-                "graph",
-                f"nothing that leads to the sink uses {_listed(dead)}.",
-                "Take such dead nodes away, connect them, or add them to `sink`.",
-            )
+        raise value_error(
+            "graph",
+            f"nothing that leads to the sink uses {_listed(dead)}.",
+            "Take such dead nodes away, connect them, or add them to `sink`.",
         )
 
 

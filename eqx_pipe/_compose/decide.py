@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool
 
-from .._errors import locate, message
+from .._errors import locate, value_error
 from .._stage import Scope, enter
 from .._tree import join_path, tree_text
 from .._types import AnyStage, MaybeState, Output, PyTree, Segment
@@ -42,14 +42,12 @@ def run_predicate(
     if isinstance(value, bool | np.bool_):
         value = jnp.asarray(value)
     if not eqx.is_array(value) or value.shape != () or value.dtype != jnp.bool_:
-        raise ValueError(
-            message(
-                function,
-                f"`{join_path(scope.path, segment)}` returned {tree_text(value)}, not "
-                "a single bool.",
-                "Compare, or reduce with `jnp.any` or `jnp.all`, so that it returns "
-                "bool[]. For one decision per example wrap the stage in `batched`.",
-            )
+        raise value_error(
+            function,
+            f"`{join_path(scope.path, segment)}` returned {tree_text(value)}, not "
+            "a single bool.",
+            "Compare, or reduce with `jnp.any` or `jnp.all`, so that it returns "
+            "bool[]. For one decision per example wrap the stage in `batched`.",
         )
     return jnp.asarray(value), state
 

@@ -10,7 +10,12 @@ import equinox as eqx
 import jax.tree_util as jtu
 import numpy as np
 
-from .._errors import StructureError, describe_value, message, nearest
+from .._errors import (
+    describe_value,
+    nearest,
+    structure_error,
+    type_error,
+)
 from .._stage import Composite, Scope, as_stage, enter
 from .._tree import leaves_with_names
 from .._types import AnyStage, MaybeState, Output, PyTree, StageLike
@@ -61,13 +66,10 @@ def _followed(
         if index is None:
             inside = "".join(f".{k}" for k in path[:depth])
             whole = f"`{inside}` of the input" if inside else "the input"
-            raise StructureError(
-                message(
-                    "at",
-                    f"{whole}{scope.where}, a `{type(x).__name__}`, has no part "
-                    f"`{key}`.",
-                    nearest(key, labels),
-                )
+            raise structure_error(
+                "at",
+                f"{whole}{scope.where}, a `{type(x).__name__}`, has no part `{key}`.",
+                nearest(key, labels),
             )
         puts.append(lambda y, i=index, p=parts, r=rebuild: r([*p[:i], y, *p[i + 1 :]]))
         x = parts[index]
@@ -135,21 +137,17 @@ def _selected(
     try:
         eqx.tree_at(select, x, replace_fn=look, is_leaf=_is_none)
     except Exception as error:
-        raise StructureError(
-            message(
-                "at",
-                f"`where` names no part of the input{scope.where} ({error!r}).",
-                f"{nearest('', _names(x))} It must take the input and return one "
-                "part of it unchanged, as for `equinox.tree_at`.",
-            )
+        raise structure_error(
+            "at",
+            f"`where` names no part of the input{scope.where} ({error!r}).",
+            f"{nearest('', _names(x))} It must take the input and return one "
+            "part of it unchanged, as for `equinox.tree_at`.",
         ) from error
     if len(found) != 1:
-        raise StructureError(
-            message(
-                "at",
-                f"`where` names {len(found)} parts of the input{scope.where}.",
-                "Return one part, or put one `at` after another.",
-            )
+        raise structure_error(
+            "at",
+            f"`where` names {len(found)} parts of the input{scope.where}.",
+            "Return one part, or put one `at` after another.",
         )
     return found[0], lambda y: eqx.tree_at(select, x, y, is_leaf=_is_none)
 
@@ -207,11 +205,9 @@ def _read_key(key: object, where: object) -> Hashable:
     never = key is None or isinstance(key, bool | float) or callable(key)
     if not never and isinstance(key, allowed):
         return key
-    raise TypeError(
-        message(
-            "at",
-            f"`where` is {describe_value(where)}.",
-            "Give a key or an index, a tuple of them read as a path, or a function "
-            "from the input to one part of it: `lambda x: x.image`.",
-        )
+    raise type_error(
+        "at",
+        f"`where` is {describe_value(where)}.",
+        "Give a key or an index, a tuple of them read as a path, or a function "
+        "from the input to one part of it: `lambda x: x.image`.",
     )

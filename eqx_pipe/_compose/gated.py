@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool
 from .._check import check_choice
 from .._choose.choose import Like, choose
 from .._choose.primitive import varying_as
-from .._errors import describe_value, message
+from .._errors import describe_value, type_error, value_error
 from .._stage import Scope
 from .._tree import as_arrays, join_path
 from .._types import AnyStage, MaybeState, Output, PyTree, Segment, StageLike
@@ -190,12 +190,10 @@ def gated(
 def _listed(gates: object) -> Sequence[object]:
     if isinstance(gates, Sequence) and not isinstance(gates, str):
         return gates
-    raise TypeError(
-        message(
-            "gated",
-            f"`gates` is {describe_value(gates)}.",
-            "Give one gate per stage, in a tuple or list: `gates=(gate,)`.",
-        )
+    raise type_error(
+        "gated",
+        f"`gates` is {describe_value(gates)}.",
+        "Give one gate per stage, in a tuple or list: `gates=(gate,)`.",
     )
 
 
@@ -209,27 +207,20 @@ def _check_one_gate_each(
         without = [name for name in names if name not in gate_names]
         surplus = [name for name in gate_names if name not in names]
         if without or surplus:
-            raise ValueError(
-                message(
-                    "gated",
-                    f"stages without a gate: {without}; gates without a stage: "
-                    f"{surplus}.",
-                    "Give `gates` a gate for each name of `stages`.",
-                )
+            raise value_error(
+                "gated",
+                f"stages without a gate: {without}; gates without a stage: {surplus}.",
+                "Give `gates` a gate for each name of `stages`.",
             )
     elif gate_names is not None:
-        raise ValueError(
-            message(
-                "gated",
-                f"`gates` has names {list(gate_names)}, and the stages have positions.",
-                "Give both by position, or both in a mapping.",
-            )
+        raise value_error(
+            "gated",
+            f"`gates` has names {list(gate_names)}, and the stages have positions.",
+            "Give both by position, or both in a mapping.",
         )
     if len(children) != len(gates):
-        raise ValueError(
-            message(
-                "gated",
-                f"{len(children)} stages and {len(gates)} gates.",
-                "Give one gate per stage; `lambda x: True` is one that is always open.",
-            )
+        raise value_error(
+            "gated",
+            f"{len(children)} stages and {len(gates)} gates.",
+            "Give one gate per stage; `lambda x: True` is one that is always open.",
         )

@@ -7,7 +7,7 @@ from typing import Any, SupportsIndex
 import equinox as eqx
 
 from .._check import check_callable
-from .._errors import message, nearest
+from .._errors import message, nearest, value_error
 from .._stage import Scope, as_module, enter, misfit
 from .._stage.hidden import check_nothing_hidden
 from .._types import AnyStage, MaybeState, Output, PyTree, StageLike
@@ -75,16 +75,14 @@ def _check_inputs(name: str, stage: StageLike, predecessors: tuple[str, ...]) ->
     """Raises if a node cannot be called with as many inputs as it has predecessors."""
     wrong = misfit(stage, len(predecessors))
     if wrong:
-        raise ValueError(
-            message(
-                "graph",
-                f"node `{name}` has {len(predecessors)} predecessor"
-                f"{'s' * (len(predecessors) != 1)}, "
-                f"{', '.join(f'`{p}`' for p in predecessors)}, passed to it by "
-                f"position, but {wrong}.",
-                "Change `edges`, or join several values in a node before it, such as "
-                "`lambda a, b: (a, b)`.",
-            )
+        raise value_error(
+            "graph",
+            f"node `{name}` has {len(predecessors)} predecessor"
+            f"{'s' * (len(predecessors) != 1)}, "
+            f"{', '.join(f'`{p}`' for p in predecessors)}, passed to it by "
+            f"position, but {wrong}.",
+            "Change `edges`, or join several values in a node before it, such as "
+            "`lambda a, b: (a, b)`.",
         )
 
 

@@ -16,7 +16,12 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array
 
-from .._errors import StructureError, bullets, message
+from .._errors import (
+    bullets,
+    structure_error,
+    type_error,
+    value_error,
+)
 from .._tree import (
     as_arrays,
     differences,
@@ -119,14 +124,12 @@ def on_one_device_set(function: str) -> Iterator[None]:
     except ValueError as error:
         if "incompatible devices" not in str(error):
             raise
-        raise ValueError(
-            message(
-                function,
-                "the outputs of its stages live on different devices.",
-                "End each of them on the same submesh, by `eqx_pipe.chain(stage, "
-                "eqx_pipe.on(mesh, eqx_pipe.identity))`, or merge there: "
-                '`merge=eqx_pipe.on(mesh, ...)` or `merge="tuple"`.',
-            )
+        raise value_error(
+            function,
+            "the outputs of its stages live on different devices.",
+            "End each of them on the same submesh, by `eqx_pipe.chain(stage, "
+            "eqx_pipe.on(mesh, eqx_pipe.identity))`, or merge there: "
+            '`merge=eqx_pipe.on(mesh, ...)` or `merge="tuple"`.',
         ) from error
 
 
@@ -157,14 +160,11 @@ def _check_leaves(
         which = f"{of_leaf(name)}the output of `{path}`"
         wrong = not isinstance(leaf, jax.Array)  # `is_array` takes text of NumPy too
         if wrong or (merge in REDUCTIONS and is_key_array(leaf)):
-            raise TypeError(
-                message(
-                    function,
-                    f'{which} is {leaf_text(leaf)}, on which `merge="{merge}"` cannot '
-                    "act.",
-                    "Keep it out of the stages: apply them to the other parts by "
-                    '`eqx_pipe.at`, or use `merge="tuple"` or a callable.',
-                )
+            raise type_error(
+                function,
+                f'{which} is {leaf_text(leaf)}, on which `merge="{merge}"` cannot act.',
+                "Keep it out of the stages: apply them to the other parts by "
+                '`eqx_pipe.at`, or use `merge="tuple"` or a callable.',
             )
         num_axes = leaf.ndim + (merge == "stack")
         if merge in ("concat", "stack") and not -num_axes <= axis < num_axes:
@@ -172,13 +172,11 @@ def _check_leaves(
                 allowed = f"Give `axis` from {-num_axes} to {num_axes - 1}."
             else:
                 allowed = 'Scalars cannot be joined: use `merge="stack"`.'
-            raise ValueError(
-                message(
-                    function,
-                    f"`axis` is {axis}, and {which} is {leaf_text(leaf)}, too small "
-                    f'for `merge="{merge}"` along it.',
-                    allowed,
-                )
+            raise value_error(
+                function,
+                f"`axis` is {axis}, and {which} is {leaf_text(leaf)}, too small "
+                f'for `merge="{merge}"` along it.',
+                allowed,
             )
 
 
@@ -199,10 +197,8 @@ def check_agree(
         for line in differences(trees[0], tree, free_axis)
     ]
     if lines:
-        raise StructureError(
-            message(
-                function,
-                f"outputs that are to become one disagree:{bullets(lines)}",
-                "Make the stages' outputs agree by a stage after one of them" + cure,
-            )
+        raise structure_error(
+            function,
+            f"outputs that are to become one disagree:{bullets(lines)}",
+            "Make the stages' outputs agree by a stage after one of them" + cure,
         )

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, SupportsIndex, cast
 import equinox as eqx
 
 from .._check import check_callable, check_draws_apart, is_integer
-from .._errors import describe_value, message, nearest
+from .._errors import describe_value, nearest, type_error, value_error
 from .._stage import Scope, as_stage, enter
 from .._stage.signature import why_not
 from .._tree import join_path
@@ -71,12 +71,10 @@ def read_merge(
     `reserved` are names that no stage may have, besides that of a callable merge.
     """
     if not is_integer(axis):
-        raise TypeError(
-            message(
-                function,
-                f"`axis` is {describe_value(axis)}.",
-                "Give one integer; a negative one counts from the end.",
-            )
+        raise type_error(
+            function,
+            f"`axis` is {describe_value(axis)}.",
+            "Give one integer; a negative one counts from the end.",
         )
     stage, builtin = None, None
     if isinstance(merge, str):
@@ -85,12 +83,10 @@ def read_merge(
         stage = _read_callable(function, merge)
         reserved = (*reserved, "merge")
     for name in set(reserved) & set(names or ()):
-        raise ValueError(
-            message(
-                function,
-                f"a stage has the name `{name}`, which is that of an argument.",
-                "Rename the stage.",
-            )
+        raise value_error(
+            function,
+            f"a stage has the name `{name}`, which is that of an argument.",
+            "Rename the stage.",
         )
     check_draws_apart(function, (*(names or ()), *reserved))
     return stage, builtin, axis.__index__()
@@ -98,20 +94,16 @@ def read_merge(
 
 def _read_builtin(function: str, merge: str, names: Names) -> str:
     if merge not in MERGES:
-        raise ValueError(
-            message(
-                function,
-                f"`merge` is {describe_value(merge)}.",
-                f"{nearest(merge, MERGES)} Or give a callable on the tuple of outputs.",
-            )
+        raise value_error(
+            function,
+            f"`merge` is {describe_value(merge)}.",
+            f"{nearest(merge, MERGES)} Or give a callable on the tuple of outputs.",
         )
     if merge == "dict" and names is None:
-        raise ValueError(
-            message(
-                function,
-                '`merge="dict"`, and the stages have no names.',
-                'Give them in a mapping from names to stages, or use `merge="tuple"`.',
-            )
+        raise value_error(
+            function,
+            '`merge="dict"`, and the stages have no names.',
+            'Give them in a mapping from names to stages, or use `merge="tuple"`.',
         )
     return merge
 
@@ -120,12 +112,10 @@ def _read_callable(function: str, merge: StageLike) -> AnyStage:
     check_callable(function, "merge", merge)
     wrong = why_not(merge, 1)
     if wrong:
-        raise TypeError(
-            message(
-                function,
-                f"`merge` cannot be called with one argument: {wrong}.",
-                "It gets one tuple with the outputs of all stages: `lambda outputs: "
-                "outputs[0] + outputs[1]`.",
-            )
+        raise type_error(
+            function,
+            f"`merge` cannot be called with one argument: {wrong}.",
+            "It gets one tuple with the outputs of all stages: `lambda outputs: "
+            "outputs[0] + outputs[1]`.",
         )
     return as_stage(function, "merge", merge)

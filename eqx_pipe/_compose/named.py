@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from .._check import check_draws_apart, check_name
-from .._errors import message
+from .._errors import type_error, value_error
 from .._stage import as_stage
 from .._types import AnyStage
 
@@ -20,17 +20,15 @@ def read_stages(
     """
     mappings = [s for s in stages if isinstance(s, Mapping)]
     if mappings and len(stages) > 1:
-        raise TypeError(
-            message(
-                function,
-                f"`{argument}` is a mapping of names {list(mappings[0])} together with "
-                f"{len(stages) - 1} more positional arguments.",
-                "Give all by position, or all in one mapping.",
-            )
+        raise type_error(
+            function,
+            f"`{argument}` is a mapping of names {list(mappings[0])} together with "
+            f"{len(stages) - 1} more positional arguments.",
+            "Give all by position, or all in one mapping.",
         )
     named = mappings[0] if mappings else None
     if not (stages if named is None else named):
-        raise ValueError(message(function, f"no {argument}.", "Give at least one."))
+        raise value_error(function, f"no {argument}.", "Give at least one.")
     if named is None:
         labelled = [(f"{argument}[{i}]", stage) for i, stage in enumerate(stages)]
         names = None

@@ -13,7 +13,14 @@ import jax.tree_util as jtu
 import numpy as np
 
 from .._check import check_int, check_key
-from .._errors import StructureError, bullets, describe_value, message
+from .._errors import (
+    bullets,
+    describe_value,
+    message,
+    structure_error,
+    type_error,
+    value_error,
+)
 from .._stage import Scope, as_stage, enter
 from .._stage.hidden import check_nothing_traced
 from .._tree import as_arrays, differences
@@ -74,15 +81,13 @@ class Repeat(Container):
         If it is stateful, its state is that slice of `state.substate(pipe)`.
         """
         if any(map(_is_wrapped, jtu.tree_leaves(self.stages))):
-            raise ValueError(
-                message(
-                    "repeat",
-                    f"`[{position}]` is cut out of stacked arrays, so `tree_at` cannot "
-                    "put anything in its place.",
-                    "Set a slice of a stacked array: `tree_at(lambda pipe: "
-                    "pipe[...].stages.weight, pipe, replace_fn=lambda w: "
-                    f"w.at[{position}].set(new))`.",
-                )
+            raise value_error(
+                "repeat",
+                f"`[{position}]` is cut out of stacked arrays, so `tree_at` cannot "
+                "put anything in its place.",
+                "Set a slice of a stacked array: `tree_at(lambda pipe: "
+                "pipe[...].stages.weight, pipe, replace_fn=lambda w: "
+                f"w.at[{position}].set(new))`.",
             )
         return jtu.tree_map(
             lambda leaf: leaf[position] if eqx.is_array(leaf) else leaf, self.stages
@@ -98,14 +103,12 @@ def check_same(function: str, scope: Scope, given: PyTree, y: PyTree) -> None:
     """Raises unless a stage returned what it takes; else no loop can run it."""
     lines = differences(given, y)
     if lines:
-        raise StructureError(
-            message(
-                function,
-                f"the stage{scope.where} gives something else than it takes; first "
-                f"what it takes, then what it gives:{bullets(lines)}",
-                "Each stage is fed by the one before, so return the structure, shapes "
-                "and dtypes of the input; for stages that differ use `chain`.",
-            )
+        raise structure_error(
+            function,
+            f"the stage{scope.where} gives something else than it takes; first "
+            f"what it takes, then what it gives:{bullets(lines)}",
+            "Each stage is fed by the one before, so return the structure, shapes "
+            "and dtypes of the input; for stages that differ use `chain`.",
         )
 
 
@@ -164,12 +167,10 @@ def repeat(
     check_int("repeat", "n", n, 0)
     check_key("repeat", key)
     if key is None:
-        raise TypeError(
-            message(
-                "repeat",
-                "`key` is None.",
-                "Give the key from which the stages are made: `key=jax.random.key(0)`.",
-            )
+        raise type_error(
+            "repeat",
+            "`key` is None.",
+            "Give the key from which the stages are made: `key=jax.random.key(0)`.",
         )
     by_keyword = _takes_keyword(make_stage)
 
@@ -214,13 +215,11 @@ def _takes_keyword(make_stage: Any) -> bool:
         "__wrapped__",  # `filter_jit(make)` is a module too
     )
     if not callable(make_stage) or layer:
-        raise TypeError(
-            message(
-                "repeat",
-                f"`make_stage` is {describe_value(make_stage)}.",
-                "Give a function that makes one stage from a key: `lambda key: "
-                "equinox.nn.Linear(3, 3, key=key)`.",
-            )
+        raise type_error(
+            "repeat",
+            f"`make_stage` is {describe_value(make_stage)}.",
+            "Give a function that makes one stage from a key: `lambda key: "
+            "equinox.nn.Linear(3, 3, key=key)`.",
         )
     try:
         signature = inspect.signature(make_stage)
@@ -232,11 +231,9 @@ def _takes_keyword(make_stage: Any) -> bool:
     try:
         signature.bind(None)
     except TypeError as error:
-        raise TypeError(
-            message(
-                "repeat",
-                f"`make_stage` cannot be called with one key ({error}).",
-                "Wrap it: `lambda key: Layer(..., key=key)`.",
-            )
+        raise type_error(
+            "repeat",
+            f"`make_stage` cannot be called with one key ({error}).",
+            "Wrap it: `lambda key: Layer(..., key=key)`.",
         ) from None
     return False

@@ -10,7 +10,12 @@ import jax.tree_util as jtu
 from jaxtyping import Array, ArrayLike, Float
 
 from .._check import check_choice
-from .._errors import StructureError, describe_value, message
+from .._errors import (
+    describe_value,
+    structure_error,
+    type_error,
+    value_error,
+)
 from .._stage import Scope, as_stage, enter
 from .._tree import (
     as_arrays,
@@ -77,14 +82,12 @@ class Weighted(Container):
     def _checked(self, weights: PyTree, scope: Scope) -> Float[Array, " stages"]:
         weights = as_arrays(weights)
         if not isinstance(weights, jax.Array) or weights.shape != (len(self.stages),):
-            raise StructureError(
-                message(
-                    "weighted",
-                    f"`{join_path(scope.path, 'weights')}` is {tree_text(weights)} for "
-                    f"{len(self.stages)} stages.",
-                    f"Give one weight per stage: float32[{len(self.stages)}]. For "
-                    "weights per example wrap the stage in `batched`.",
-                )
+            raise structure_error(
+                "weighted",
+                f"`{join_path(scope.path, 'weights')}` is {tree_text(weights)} for "
+                f"{len(self.stages)} stages.",
+                f"Give one weight per stage: float32[{len(self.stages)}]. For "
+                "weights per example wrap the stage in `batched`.",
             )
         return _as_weights(weights)
 
@@ -93,13 +96,11 @@ def _as_inexact(path: str, y: PyTree) -> PyTree:
     """`y` with integers and bools as floats; raises for what cannot be weighted."""
     for name, leaf in leaves_with_names(y):
         if not isinstance(leaf, jax.Array) or is_key_array(leaf):
-            raise TypeError(
-                message(
-                    "weighted",
-                    f"{of_leaf(name)}the output of `{path}` is {leaf_text(leaf)}, "
-                    "which has no weighted sum.",
-                    "Apply `weighted` to the other parts only, by `eqx_pipe.at`.",
-                )
+            raise type_error(
+                "weighted",
+                f"{of_leaf(name)}the output of `{path}` is {leaf_text(leaf)}, "
+                "which has no weighted sum.",
+                "Apply `weighted` to the other parts only, by `eqx_pipe.at`.",
             )
     mean = REDUCTIONS["mean"]
     return jtu.tree_map(mean.prepare, y)
@@ -110,12 +111,10 @@ def _as_weights(weights: Array) -> Array:
         return weights
     real = jnp.issubdtype(weights.dtype, jnp.integer) or weights.dtype == jnp.bool_
     if not real:
-        raise TypeError(
-            message(
-                "weighted",
-                f"`weights` is {leaf_text(weights)}.",
-                "Give real numbers, one per stage.",
-            )
+        raise type_error(
+            "weighted",
+            f"`weights` is {leaf_text(weights)}.",
+            "Give real numbers, one per stage.",
         )
     return weights.astype(float)
 
@@ -167,7 +166,7 @@ def weighted(
         0.5
     """
     if not stages:
-        raise ValueError(message("weighted", "no stages.", "Give at least one."))
+        raise value_error("weighted", "no stages.", "Give at least one.")
     check_choice("weighted", "normalize", normalize, _NORMALIZE)
     children = tuple(
         as_stage("weighted", f"stages[{i}]", stage) for i, stage in enumerate(stages)
@@ -188,19 +187,15 @@ def _read_weights(weights: object, num_stages: int) -> Float[Array, " stages"]:
     except (TypeError, ValueError):
         leaf = None
     if leaf is None or is_key_array(leaf):
-        raise TypeError(
-            message(
-                "weighted",
-                f"`weights` is {describe_value(weights)}.",
-                "Give one number per stage, or a stage that computes them.",
-            )
+        raise type_error(
+            "weighted",
+            f"`weights` is {describe_value(weights)}.",
+            "Give one number per stage, or a stage that computes them.",
         )
     if leaf.shape != (num_stages,):
-        raise ValueError(
-            message(
-                "weighted",
-                f"`weights` has shape {leaf.shape} for {num_stages} stages.",
-                f"Give one number per stage: shape ({num_stages},).",
-            )
+        raise value_error(
+            "weighted",
+            f"`weights` has shape {leaf.shape} for {num_stages} stages.",
+            f"Give one number per stage: shape ({num_stages},).",
         )
     return _as_weights(leaf)

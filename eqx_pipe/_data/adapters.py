@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from .._errors import message
+from .._errors import type_error, value_error
 from .._types import PyTree
 
 
@@ -51,11 +51,11 @@ def listed(found: Iterable[PyTree], count: int) -> list[PyTree]:
     if isinstance(found, Mapping):
         wrong = f"returned a {type(found).__name__} with {len(found)} entries, "
         wrong += f"where {count} records were asked for."
-        raise TypeError(message("Loader", f"`__getitems__` {wrong}", cure))
+        raise type_error("Loader", f"`__getitems__` {wrong}", cure)
     records = list(found)
     if len(records) != count:
         wrong = f"returned {len(records)} records, and {count} were asked for."
-        raise ValueError(message("Loader", f"`__getitems__` {wrong}", cure))
+        raise value_error("Loader", f"`__getitems__` {wrong}", cure)
     return records
 
 

@@ -10,7 +10,13 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array, UInt32
 
-from .._errors import StructureError, describe_value, message
+from .._errors import (
+    StructureError,
+    describe_value,
+    message,
+    structure_error,
+    value_error,
+)
 from .._tree import as_arrays, leaf_text, leaves_with_names
 from .._types import PyTree
 from .bits import as_bits, as_numbers
@@ -95,21 +101,17 @@ class ArraySource(DeviceSource):
             lines = [
                 f"\n- `{name or 'tree'}`: {leaf_text(leaf)}" for name, leaf in leaves
             ]
-            raise StructureError(
-                message(
-                    "ArraySource",
-                    f"the leading axes differ:{''.join(lines)}\n",
-                    "The leading axis of every array counts the records. Cut or "
-                    "transpose those that do not fit.",
-                )
+            raise structure_error(
+                "ArraySource",
+                f"the leading axes differ:{''.join(lines)}\n",
+                "The leading axis of every array counts the records. Cut or "
+                "transpose those that do not fit.",
             )
         if max(sizes) > MOST_ON_DEVICE:
-            raise ValueError(
-                message(
-                    "ArraySource",
-                    f"{max(sizes)} records, and there can be 2^31 - 1 on a device.",
-                    "Give the NumPy array or memory map itself as a host source.",
-                )
+            raise value_error(
+                "ArraySource",
+                f"{max(sizes)} records, and there can be 2^31 - 1 on a device.",
+                "Give the NumPy array or memory map itself as a host source.",
             )
         self.held = as_arrays(as_bits(jtu.tree_map(_fitting, tree)))
 
@@ -148,12 +150,10 @@ def _fitting(leaf: object) -> object:
 
 def _check_leaves(leaves: list[tuple[str, Any]]) -> None:
     if not leaves:
-        raise StructureError(
-            message(
-                "ArraySource",
-                "`tree` holds no arrays.",
-                "Give arrays whose leading axis counts the records.",
-            )
+        raise structure_error(
+            "ArraySource",
+            "`tree` holds no arrays.",
+            "Give arrays whose leading axis counts the records.",
         )
     for name, leaf in leaves:
         place = f"`{name}`" if name else "`tree`"
@@ -168,10 +168,8 @@ def _check_leaves(leaves: list[tuple[str, Any]]) -> None:
             wrong = f"{place} is {describe_value(leaf)}, no array with records."
             raise what(message("ArraySource", wrong, cure))
         if leaf.ndim == 0:
-            raise StructureError(
-                message(
-                    "ArraySource",
-                    f"{place} is {leaf_text(leaf)}, a scalar without a leading axis.",
-                    "Repeat it for each record, or add it to records in `pipe`.",
-                )
+            raise structure_error(
+                "ArraySource",
+                f"{place} is {leaf_text(leaf)}, a scalar without a leading axis.",
+                "Repeat it for each record, or add it to records in `pipe`.",
             )

@@ -17,7 +17,7 @@ import numpy as np
 from jax.custom_derivatives import SymbolicZero
 from jaxtyping import Array
 
-from .._errors import message
+from .._errors import type_error, value_error
 from .._types import PyTree
 
 
@@ -75,14 +75,11 @@ def _check_bits(held: Bits) -> None:
     """Raises a `TypeError` if something mapped over the leaves, and made others."""
     found = held.bits.dtype
     if not jnp.issubdtype(found, jnp.unsignedinteger):
-        raise TypeError(
-            message(
-                "ArraySource",
-                f"a leaf is {found}, where the bits of {held.dtype} are held as "
-                "integers.",
-                "Records are data, no parameters: to change them, make another source, "
-                "`ArraySource(jax.tree.map(function, source.tree))`.",
-            )
+        raise type_error(
+            "ArraySource",
+            f"a leaf is {found}, where the bits of {held.dtype} are held as integers.",
+            "Records are data, no parameters: to change them, make another source, "
+            "`ArraySource(jax.tree.map(function, source.tree))`.",
         )
 
 
@@ -104,15 +101,13 @@ def _derivative(primals: tuple[Any], tangents: tuple[Any]) -> tuple[Any, Any]:
     # By itself JAX takes the derivative of bits for zero, without a word.
     (x,), (tangent,) = primals, tangents
     if not isinstance(tangent, SymbolicZero):
-        raise ValueError(
-            message(
-                "ArraySource",
-                "a derivative with respect to its records is asked for, and records "
-                "are data: none reaches them.",
-                "Make what shall be learned a parameter of `pipe`: "
-                "`Loader(ArraySource(jnp.arange(n)), eqx.nn.Embedding(weight=x))`; "
-                "else give `jax.lax.stop_gradient(x)`.",
-            )
+        raise value_error(
+            "ArraySource",
+            "a derivative with respect to its records is asked for, and records "
+            "are data: none reaches them.",
+            "Make what shall be learned a parameter of `pipe`: "
+            "`Loader(ArraySource(jnp.arange(n)), eqx.nn.Embedding(weight=x))`; "
+            "else give `jax.lax.stop_gradient(x)`.",
         )
     bits = _bits(x)
     return bits, np.zeros(bits.shape, jax.dtypes.float0)

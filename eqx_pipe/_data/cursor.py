@@ -12,7 +12,7 @@ from jax.core import Tracer
 from jaxtyping import Array, UInt32
 
 from .._check import check_draws, check_key
-from .._errors import describe_value, message
+from .._errors import describe_value, type_error, value_error
 from .._types import Key
 from .cursor_text import read, write
 
@@ -113,12 +113,10 @@ class Cursor(eqx.Module):
         try:
             found = read(text)
         except ValueError as error:
-            raise ValueError(
-                message(
-                    "Cursor.from_json",
-                    f"`text` is {describe_value(text)}, {error}.",
-                    "Give what `to_json` returned.",
-                )
+            raise value_error(
+                "Cursor.from_json",
+                f"`text` is {describe_value(text)}, {error}.",
+                "Give what `to_json` returned.",
             ) from None
         form = np.asarray([found["form"]], np.uint32)
         cursor = Cursor(
@@ -136,9 +134,7 @@ class Cursor(eqx.Module):
 def start(key: Key | None, size: int, schema: int) -> Cursor:
     """The cursor at the beginning of the first epoch."""
     if key is None:
-        raise TypeError(
-            message("Loader.init", "no key.", "Give one: `jax.random.key(0)`.")
-        )
+        raise type_error("Loader.init", "no key.", "Give one: `jax.random.key(0)`.")
     check_key("Loader.init", key)
     check_draws("Loader.init", "`key` is", key)
     typed = jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
@@ -176,12 +172,10 @@ def later(
 def check_epoch(function: str, epoch: int) -> None:
     """Raises a `ValueError` if there is no epoch of that number."""
     if epoch > _LAST:
-        raise ValueError(
-            message(
-                function,
-                f"epoch {_LAST} is the last one: its number is kept in 32 bits.",
-                "Begin anew with another key: `loader.init(key)`.",
-            )
+        raise value_error(
+            function,
+            f"epoch {_LAST} is the last one: its number is kept in 32 bits.",
+            "Begin anew with another key: `loader.init(key)`.",
         )
 
 
@@ -193,25 +187,21 @@ def is_concrete(cursor: Cursor) -> bool:
 def check_concrete(function: str, cursor: Cursor) -> None:
     """Raises a `TypeError` if the place of the cursor is traced."""
     if not is_concrete(cursor):
-        raise TypeError(
-            message(
-                function,
-                "the cursor is traced, and its place is asked for.",
-                "Call it outside of `jit` and `vmap`; inside, use `next` or `scan` of "
-                "a loader whose source is on the device.",
-            )
+        raise type_error(
+            function,
+            "the cursor is traced, and its place is asked for.",
+            "Call it outside of `jit` and `vmap`; inside, use `next` or `scan` of "
+            "a loader whose source is on the device.",
         )
 
 
 def check_cursor(function: str, cursor: object, size: int, form: int) -> None:
     """Raises unless the cursor was made for such a source, as far as can be told."""
     if not isinstance(cursor, Cursor):
-        raise TypeError(
-            message(
-                function,
-                f"`cursor` is {describe_value(cursor)}.",
-                "Give a `Cursor`: `loader.init(jax.random.key(0))` makes the first.",
-            )
+        raise type_error(
+            function,
+            f"`cursor` is {describe_value(cursor)}.",
+            "Give a `Cursor`: `loader.init(jax.random.key(0))` makes the first.",
         )
     made_for = cursor.made_for
     if not isinstance(made_for, Tracer):
@@ -221,21 +211,17 @@ def check_cursor(function: str, cursor: object, size: int, form: int) -> None:
             wrong = f"{other} records, and this source has {size}"
             if other == size:
                 wrong = "records of another form, or another order (`shuffle`)"
-            raise ValueError(
-                message(
-                    function,
-                    f"the cursor is one of another source: it was made for {wrong}.",
-                    "Continue with the source and `shuffle` that it was made for, or "
-                    "begin anew with `loader.init(key)`.",
-                )
+            raise value_error(
+                function,
+                f"the cursor is one of another source: it was made for {wrong}.",
+                "Continue with the source and `shuffle` that it was made for, or "
+                "begin anew with `loader.init(key)`.",
             )
     if is_concrete(cursor) and cursor.position > size:
-        raise ValueError(
-            message(
-                function,
-                f"the cursor stands at record {cursor.position} of {size}.",
-                "Take cursors from `loader.init`, `next`, `scan` and `epoch` only.",
-            )
+        raise value_error(
+            function,
+            f"the cursor stands at record {cursor.position} of {size}.",
+            "Take cursors from `loader.init`, `next`, `scan` and `epoch` only.",
         )
 
 
@@ -243,13 +229,11 @@ def _check_alike(cursor: Cursor, like: Cursor) -> None:
     check_concrete("Cursor.from_json", like)
     same_key = np.array_equal(np.asarray(cursor.words), np.asarray(like.words))
     if not same_key or cursor.kind != like.kind:
-        raise ValueError(
-            message(
-                "Cursor.from_json",
-                "the text is the cursor of another key than that of `like`.",
-                "Give the key that the run began with, or leave `like` out to go on "
-                "with the one in the text.",
-            )
+        raise value_error(
+            "Cursor.from_json",
+            "the text is the cursor of another key than that of `like`.",
+            "Give the key that the run began with, or leave `like` out to go on "
+            "with the one in the text.",
         )
     low, high, form = np.asarray(like.made_for).tolist()
     check_cursor("Cursor.from_json", cursor, low + 2**32 * high, form)

@@ -10,7 +10,7 @@ import jax.tree_util as jtu
 import numpy as np
 
 from .._check import is_integer
-from .._errors import StructureError, message
+from .._errors import message, structure_error
 from .._types import PyTree
 from .adapters import (
     Gaps,
@@ -144,14 +144,12 @@ class HostSource:
         found = self._gaps.find(indices)
         if found is not None:
             i, name = found
-            error = StructureError(
-                message(
-                    "Loader",
-                    f"record {i} of the source has a gap: a number of its column "
-                    f"`{name}` is missing.",
-                    "Leave such records out, or fill them, with NaN where that is "
-                    "meant: `dataset.filter(...)` or `dataset.map(...)`.",
-                )
+            error = structure_error(
+                "Loader",
+                f"record {i} of the source has a gap: a number of its column "
+                f"`{name}` is missing.",
+                "Leave such records out, or fill them, with NaN where that is "
+                "meant: `dataset.filter(...)` or `dataset.map(...)`.",
             )
             _name_record(error, i)
             raise error

@@ -7,7 +7,7 @@ import numpy as np
 from jax.sharding import NamedSharding
 
 from .._check import check_callable, check_int
-from .._errors import message
+from .._errors import type_error
 from .._stage import identity
 from .._types import Key, PyTree, StageLike
 from . import scan as scanning
@@ -185,12 +185,10 @@ class Loader(Settings):
         return whole + (rest > 0 and not self.drop_remainder)
 
     def __iter__(self) -> NoReturn:
-        raise TypeError(
-            message(
-                "Loader",
-                "it cannot be iterated by itself: it does not remember where it is.",
-                "Write `for batch in loader.epoch(loader.init(key))`.",
-            )
+        raise type_error(
+            "Loader",
+            "it cannot be iterated by itself: it does not remember where it is.",
+            "Write `for batch in loader.epoch(loader.init(key))`.",
         )
 
     def scan(
@@ -253,13 +251,11 @@ class Loader(Settings):
         length = len(self.source) // self.batch_size if length is None else length
         check_int("Loader.scan", "length", length, 0)
         if not isinstance(self.source, DeviceSource):
-            raise TypeError(
-                message(
-                    "Loader.scan",
-                    "the source is on the host, which a compiled program cannot read.",
-                    "Iterate over `epoch`, or put the data on the device: "
-                    "`ArraySource(arrays)`.",
-                )
+            raise type_error(
+                "Loader.scan",
+                "the source is on the host, which a compiled program cannot read.",
+                "Iterate over `epoch`, or put the data on the device: "
+                "`ArraySource(arrays)`.",
             )
         check_epochs("Loader.scan", cursor, self, length.__index__())
         return scanning.scan(self, step, carry, cursor, length.__index__())

@@ -13,7 +13,12 @@ import numpy as np
 from jaxtyping import Array, Int, UInt32
 
 from .._check import check_choice
-from .._errors import StructureError, describe_value, message
+from .._errors import (
+    describe_value,
+    structure_error,
+    type_error,
+    value_error,
+)
 from .._tree import differences, is_key_array
 from .._types import PyTree
 from .array_source import MOST_ON_DEVICE, DeviceSource
@@ -128,12 +133,10 @@ def mixture(
         [0, 10, 1, 2, 11, 3, 4, 12, 5]
     """
     if not isinstance(sources, Sequence) or isinstance(sources, str) or not sources:
-        raise TypeError(
-            message(
-                "mixture",
-                f"`sources` is {describe_value(sources)}.",
-                "Give a list of sources.",
-            )
+        raise type_error(
+            "mixture",
+            f"`sources` is {describe_value(sources)}.",
+            "Give a list of sources.",
         )
     check_choice("mixture", "until", until, ("first", "last"))
     known = [as_source("mixture", f"sources[{i}]", s) for i, s in enumerate(sources)]
@@ -224,13 +227,11 @@ def _check_weights(weights: WeightsLike | None, count: int) -> list[float]:
         return [1.0] * count
     numbers = np.asarray(weights, np.float64)
     if numbers.shape != (count,) or not (np.isfinite(numbers) & (numbers > 0)).all():
-        raise ValueError(
-            message(
-                "mixture",
-                f"`weights` is {describe_value(weights)}, for {count} sources.",
-                "Give one positive number for each source; leave out a source that "
-                "has no share.",
-            )
+        raise value_error(
+            "mixture",
+            f"`weights` is {describe_value(weights)}, for {count} sources.",
+            "Give one positive number for each source; leave out a source that "
+            "has no share.",
         )
     return numbers.tolist()
 
@@ -238,18 +239,14 @@ def _check_weights(weights: WeightsLike | None, count: int) -> list[float]:
 def _check_schemas(sources: list[Source]) -> None:
     for i, source in enumerate(sources):
         if len(source) == 0:
-            raise ValueError(
-                message("mixture", f"`sources[{i}]` is empty.", "Leave it out.")
-            )
+            raise value_error("mixture", f"`sources[{i}]` is empty.", "Leave it out.")
         lines = differences(sources[0].struct(), source.struct())
         if lines:
-            raise StructureError(
-                message(
-                    "mixture",
-                    f"the records of `sources[0]` and `sources[{i}]` differ: "
-                    f"{'; '.join(lines)}.",
-                    "Bring them into one form first.",
-                )
+            raise structure_error(
+                "mixture",
+                f"the records of `sources[0]` and `sources[{i}]` differ: "
+                f"{'; '.join(lines)}.",
+                "Bring them into one form first.",
             )
 
 

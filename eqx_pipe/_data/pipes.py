@@ -9,7 +9,7 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, UInt32
 
-from .._errors import StructureError, message
+from .._errors import structure_error
 from .._stage import Identity, Scope, enter, fold
 from .._tree import as_arrays, leaf_text, leaves_with_names
 from .._types import Key, PyTree, StageLike
@@ -82,11 +82,9 @@ def _only_arrays(argument: str, y: PyTree) -> PyTree:
     for name, leaf in leaves_with_names(y):
         if not eqx.is_array(leaf):
             place = f" at `.{name}`" if name else ""
-            raise StructureError(
-                message(
-                    "Loader",
-                    f"the output of `{argument}`{place} is {leaf_text(leaf)}.",
-                    "A batch holds arrays and numbers only. Leave the rest out.",
-                )
+            raise structure_error(
+                "Loader",
+                f"the output of `{argument}`{place} is {leaf_text(leaf)}.",
+                "A batch holds arrays and numbers only. Leave the rest out.",
             )
     return y

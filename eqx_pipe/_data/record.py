@@ -6,7 +6,13 @@ import jax
 import jax.tree_util as jtu
 import numpy as np
 
-from .._errors import StructureError, describe_value, message
+from .._errors import (
+    StructureError,
+    describe_value,
+    structure_error,
+    type_error,
+    value_error,
+)
 from .._tree import is_key_array, leaf_text, path_name
 from .._types import PyTree
 
@@ -44,12 +50,10 @@ def narrowed(function: str, array: np.ndarray, dtype: np.dtype) -> np.ndarray:
     else:
         fits = np.array_equal(np.isfinite(narrow), np.isfinite(array))
     if not fits:
-        raise ValueError(
-            message(
-                function,
-                f"the source holds {array.dtype} numbers that do not fit into {dtype}.",
-                "Switch `jax_enable_x64` on, or let the source give smaller numbers.",
-            )
+        raise value_error(
+            function,
+            f"the source holds {array.dtype} numbers that do not fit into {dtype}.",
+            "Switch `jax_enable_x64` on, or let the source give smaller numbers.",
         )
     return narrow
 
@@ -67,13 +71,11 @@ def _leaf_struct(name: str, leaf: object) -> jax.ShapeDtypeStruct:
 def _unusable(i: int, leaf: object, why: str, name: str = "") -> TypeError:
     place = f" at `.{name}`" if name else ""
     shown = leaf_text(leaf) if hasattr(leaf, "dtype") else describe_value(leaf)
-    return TypeError(
-        message(
-            "Loader",
-            f"record {i} of the source{place} is {shown}, which {why}.",
-            "A record is a pytree of numbers and arrays. Leave text and the like out, "
-            "or encode them as integers.",
-        )
+    return type_error(
+        "Loader",
+        f"record {i} of the source{place} is {shown}, which {why}.",
+        "A record is a pytree of numbers and arrays. Leave text and the like out, "
+        "or encode them as integers.",
     )
 
 
@@ -89,11 +91,9 @@ def misfit(i: int, record: PyTree, struct: PyTree) -> StructureError:
                 text = leaf_text(np.asarray(leaf))
                 lines.append(f"{place}{text} against {leaf_text(s)}")
     shown = "; ".join(lines) or f"{structure} against {jtu.tree_structure(struct)}"
-    return StructureError(
-        message(
-            "Loader",
-            f"record {i} of the source has another form than record 0: {shown}.",
-            "All records agree in structure, shapes and dtypes. Pad or cut them in "
-            "the source.",
-        )
+    return structure_error(
+        "Loader",
+        f"record {i} of the source has another form than record 0: {shown}.",
+        "All records agree in structure, shapes and dtypes. Pad or cut them in "
+        "the source.",
     )

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 
-from .._errors import StructureError, describe_value, message
+from .._errors import describe_value, structure_error, type_error
 from .._sharding.mesh import is_staged
 from .._tree import as_arrays, differences
 from .._types import PyTree
@@ -73,14 +73,11 @@ def _scanned(
         before = eqx.combine(arrays, rest)
         pair = step(before, batch)
         if not isinstance(pair, tuple) or len(pair) != 2:
-            raise TypeError(
-                message(
-                    "Loader.scan",
-                    f"`step` returned {describe_value(pair)}, no pair of carry and "
-                    "output.",
-                    "Write `step(carry, batch) -> (carry, output)`; the output may be "
-                    "None.",
-                )
+            raise type_error(
+                "Loader.scan",
+                f"`step` returned {describe_value(pair)}, no pair of carry and output.",
+                "Write `step(carry, batch) -> (carry, output)`; the output may be "
+                "None.",
             )
         after, output = pair
         _check_carry(before, after)
@@ -110,12 +107,10 @@ def _check_carry(before: PyTree, after: PyTree) -> None:
     lines = differences(before, after)
     if lines:
         listed = "".join(f"\n- {line}" for line in lines)
-        raise StructureError(
-            message(
-                "Loader.scan",
-                f"`step` does not return a carry like the one it got (first what it "
-                f"got):{listed}\n",
-                "A carry keeps its structure, shapes and dtypes; what differs from "
-                "step to step is an output, or an array.",
-            )
+        raise structure_error(
+            "Loader.scan",
+            f"`step` does not return a carry like the one it got (first what it "
+            f"got):{listed}\n",
+            "A carry keeps its structure, shapes and dtypes; what differs from "
+            "step to step is an output, or an array.",
         )

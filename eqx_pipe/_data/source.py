@@ -7,7 +7,7 @@ from typing import TypeAlias
 import jax
 from jaxtyping import Array
 
-from .._errors import describe_value, message
+from .._errors import describe_value, type_error
 from .._tree import leaf_text, leaves_with_names
 from .._types import PyTree
 from .adapters import has_columns
@@ -46,7 +46,7 @@ def as_source(function: str, argument: str, source: SourceLike) -> Source:
     else:
         cure = "Wrap a pytree of arrays: `ArraySource(tree)`. A list of records is a "
         cure += "source as it stands."
-    raise TypeError(message(function, wrong + ".", cure))
+    raise type_error(function, wrong + ".", cure)
 
 
 def schema_of(struct: PyTree) -> int:

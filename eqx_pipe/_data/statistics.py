@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 
-from .._errors import StructureError, describe_value, message
+from .._errors import describe_value, structure_error, type_error
 from .._reduce.many import Many, as_many
 from .._sharding.mesh import no_context
 from .._tree import leaf_text, leaves_with_names
@@ -50,12 +50,10 @@ def reduce_loader(loader: Loader, cursor: Cursor, reducers: PyTree) -> PyTree:
         (2.0, 4.0)
     """
     if not isinstance(loader, Loader):
-        raise TypeError(
-            message(
-                "reduce_loader",
-                f"`loader` is {describe_value(loader)}.",
-                "Give a `Loader(source, batch_size=...)`.",
-            )
+        raise type_error(
+            "reduce_loader",
+            f"`loader` is {describe_value(loader)}.",
+            "Give a `Loader(source, batch_size=...)`.",
         )
     many = as_many("reduce_loader", reducers)
     with no_context():
@@ -86,12 +84,10 @@ def _struct(batch: PyTree) -> PyTree:
     sizes = {leaf.shape[:1] for _, leaf in leaves}
     if len(sizes) != 1 or () in sizes:
         lines = [f"\n- `{name or 'batch'}`: {leaf_text(leaf)}" for name, leaf in leaves]
-        raise StructureError(
-            message(
-                "reduce_loader",
-                f"the leaves of a batch have no common leading axis:{''.join(lines)}\n",
-                "Leave `batch_pipe` out, or let it return one entry for each record.",
-            )
+        raise structure_error(
+            "reduce_loader",
+            f"the leaves of a batch have no common leading axis:{''.join(lines)}\n",
+            "Leave `batch_pipe` out, or let it return one entry for each record.",
         )
     return jtu.tree_map(
         lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), batch

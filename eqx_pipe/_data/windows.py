@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, UInt32
 
 from .._check import check_int
-from .._errors import message
+from .._errors import value_error
 from .._types import PyTree
 from .array_source import DeviceSource
 from .host_source import HostSource, index_of
@@ -89,12 +89,10 @@ def windows(
     check_int("windows", "stride", stride, 1)
     size, stride = size.__index__(), stride.__index__()
     if len(known) < size:
-        raise ValueError(
-            message(
-                "windows",
-                f"`size` is {size}, and the source has {len(known)} records.",
-                "Give a smaller size or a longer source.",
-            )
+        raise value_error(
+            "windows",
+            f"`size` is {size}, and the source has {len(known)} records.",
+            "Give a smaller size or a longer source.",
         )
     if isinstance(known, DeviceSource):
         return Windows(known, size, stride)

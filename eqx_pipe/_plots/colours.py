@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Shaped
 
-from .._errors import message
+from .._errors import value_error
 from .types import Colours, Figure
 
 COLOURS = ("cmap", "norm", "vmin", "vmax")
@@ -26,12 +26,10 @@ def colours_of(
     norm, ends = options["norm"], (options["vmin"], options["vmax"])
     if isinstance(norm, Normalize):
         if ends != (None, None):
-            raise ValueError(
-                message(
-                    function,
-                    "`norm` is given together with `vmin` or `vmax`.",
-                    f"Give them to the norm: `{type(norm).__name__}(vmin=..., ...)`.",
-                )
+            raise value_error(
+                function,
+                "`norm` is given together with `vmin` or `vmax`.",
+                f"Give them to the norm: `{type(norm).__name__}(vmin=..., ...)`.",
             )
         norm = copy.copy(norm)  # the caller's keeps its own limits
     colours = ScalarMappable(norm, options["cmap"])

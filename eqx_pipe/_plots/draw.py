@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from .._errors import describe_value, message, nearest
+from .._errors import describe_value, nearest, type_error, value_error
 from .cloud import MOST_AXES, parallel, scatter
 from .colours import COLOURS, bar, colours_of
 from .heat import heat
@@ -42,7 +42,7 @@ def check_no_others(
     """Raises a `TypeError` for the first keyword that is not known."""
     for name in others:
         cure = _INSTEAD.get(name) or nearest(name, known)
-        raise TypeError(message(function, f"there is no keyword `{name}`.", cure))
+        raise type_error(function, f"there is no keyword `{name}`.", cure)
 
 
 def draw(
@@ -129,30 +129,24 @@ def _check(function: str, roles: Roles, ax: Axes | None) -> None:
     for.
     """
     if ax is not None and not hasattr(ax, "pcolormesh"):
-        raise TypeError(
-            message(
-                function,
-                f"`ax` is {describe_value(ax)}.",
-                "Give matplotlib `Axes`, such as `plt.subplots()[1]`, or leave it out.",
-            )
+        raise type_error(
+            function,
+            f"`ax` is {describe_value(ax)}.",
+            "Give matplotlib `Axes`, such as `plt.subplots()[1]`, or leave it out.",
         )
     if ax is not None and (roles.row or roles.col):
-        raise ValueError(
-            message(
-                function,
-                "`ax` is given, and there are several panels.",
-                "Leave it out, or select a value of one dim in `sel=`.",
-            )
+        raise value_error(
+            function,
+            "`ax` is given, and there are several panels.",
+            "Leave it out, or select a value of one dim in `sel=`.",
         )
     columns = roles.x.columns
     if roles.kind == "parallel" and len(columns) > MOST_AXES:
-        raise ValueError(
-            message(
-                function,
-                f"`{roles.x.dim}` has {len(columns)} coordinates.",
-                f"At most {MOST_AXES} fit a picture: say which, as in "
-                f"`x={columns[0]!r}`, `y={columns[1]!r}`.",
-            )
+        raise value_error(
+            function,
+            f"`{roles.x.dim}` has {len(columns)} coordinates.",
+            f"At most {MOST_AXES} fit a picture: say which, as in "
+            f"`x={columns[0]!r}`, `y={columns[1]!r}`.",
         )
 
 

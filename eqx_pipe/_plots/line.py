@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from .._errors import message
+from .._errors import value_error
 from .colours import colours_of
 from .marks import kinds, marks_in
 from .roles import Place, Roles, is_inner, place_scale
@@ -104,23 +104,18 @@ def hue_colours(
     repeated = roles.hue is not None and is_repeated(array, roles.hue)
     if scale is None or repeated or not numbers:
         if wanted:
-            raise ValueError(
-                message(
-                    function,
-                    f"`{next(iter(wanted))}` is given, and no number is shown by "
-                    "colour.",
-                    "Leave it out; for the height of lines set that of the `Axes`, "
-                    "`ax.set_ylim(0, 1)` or `ax.set_yscale('log')`.",
-                )
+            raise value_error(
+                function,
+                f"`{next(iter(wanted))}` is given, and no number is shown by colour.",
+                "Leave it out; for the height of lines set that of the `Axes`, "
+                "`ax.set_ylim(0, 1)` or `ax.set_yscale('log')`.",
             )
         if scale is not None and not repeated and len(scale.texts) > MOST_NAMES:
-            raise ValueError(
-                message(
-                    function,
-                    f"`{scale.label}` has {len(scale.texts)} names, each a line.",
-                    f"At most {MOST_NAMES} are told apart: select one in `sel=`, or "
-                    "leave out `hue=`.",
-                )
+            raise value_error(
+                function,
+                f"`{scale.label}` has {len(scale.texts)} names, each a line.",
+                f"At most {MOST_NAMES} are told apart: select one in `sel=`, or "
+                "leave out `hue=`.",
             )
         return None
     if len(scale.values) <= FEW and not wanted:

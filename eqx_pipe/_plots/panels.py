@@ -5,7 +5,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from .._errors import message
+from .._errors import value_error
 from .roles import Roles, place_scale
 from .scale import Scale
 from .types import DataArray
@@ -36,13 +36,11 @@ def layout_of(
     n = math.prod(len(scale.texts) for _, scale in scales)
     if n > MOST_PANELS:
         shown = " and ".join(f"`{dim}` has {len(s.texts)}" for dim, s in scales)
-        raise ValueError(
-            message(
-                function,
-                f"{shown} positions, and each would be a panel.",
-                f"Draw at most {MOST_PANELS}: let a shorter dim be `col=`, or select "
-                "a value in `sel=`.",
-            )
+        raise value_error(
+            function,
+            f"{shown} positions, and each would be a panel.",
+            f"Draw at most {MOST_PANELS}: let a shorter dim be `col=`, or select "
+            "a value in `sel=`.",
         )
     if len(scales) == 2:
         rows, columns = (len(scale.texts) for _, scale in scales)

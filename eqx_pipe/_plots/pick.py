@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from .._errors import describe_value, message, nearest
+from .._errors import describe_value, nearest, type_error, value_error
 from .scale import columns_of, value_text
 from .types import DataArray, Dataset
 
@@ -38,12 +38,10 @@ def pick(
             array, text = _at(array, str(dim), 0)
             chosen.append(text)
     if not array.ndim:
-        raise ValueError(
-            message(
-                function,
-                f"one value of `{array.name}` is left, {value_text(array.values)}.",
-                "Leave a dim out of `sel=`.",
-            )
+        raise value_error(
+            function,
+            f"one value of `{array.name}` is left, {value_text(array.values)}.",
+            "Leave a dim out of `sel=`.",
         )
     return array, chosen
 
@@ -57,19 +55,17 @@ def _variable(function: str, data: Dataset, variable: str | None) -> str:
     wrong = f"`variable` is {describe_value(variable)}."
     if variable is None:
         wrong = f"there are {len(names)} outputs and `variable` is not given."
-    raise ValueError(message(function, wrong, nearest(variable, names)))
+    raise value_error(function, wrong, nearest(variable, names))
 
 
 def _masked(function: str, data: Dataset, name: str) -> DataArray:
     array = data[name].assign_coords(_entries(data, data[name].dims))
     if array.dtype.kind not in "biuf":
-        raise ValueError(
-            message(
-                function,
-                f"`{name}` is {array.dtype}, which has no order.",
-                "Sweep a function that gives a real number, such as the absolute "
-                "value, or draw it from `result.to_xarray()`.",
-            )
+        raise value_error(
+            function,
+            f"`{name}` is {array.dtype}, which has no order.",
+            "Sweep a function that gives a real number, such as the absolute "
+            "value, or draw it from `result.to_xarray()`.",
         )
     status = "sweep.status" if "sweep.status" in data.coords else "status"
     wide = np.float64 if array.dtype.kind != "f" else array.dtype
@@ -108,12 +104,10 @@ def _mapping(function: str, sel: object) -> Mapping[Any, Any]:
         return {}
     if isinstance(sel, Mapping):
         return sel
-    raise TypeError(
-        message(
-            function,
-            f"`sel` is {describe_value(sel)}.",
-            "Give a dict from names to values: `sel={'rate': 0.5}`.",
-        )
+    raise type_error(
+        function,
+        f"`sel` is {describe_value(sel)}.",
+        "Give a dict from names to values: `sel={'rate': 0.5}`.",
     )
 
 
@@ -128,19 +122,19 @@ def _select(
         known = [*array.dims, *(c for c in array.coords if array[c].ndim == 1)]
         known = [k for k in dict.fromkeys(map(str, known)) if "status" not in k]
         wrong = f"`sel` names {describe_value(name)}."
-        raise ValueError(message(function, wrong, nearest(name, known)))
+        raise value_error(function, wrong, nearest(name, known))
     if values is None:
         at, n = _index(function, name, value), array.sizes[dim]
         if not -n <= at < n:
             cure = f"Give a position from 0 to {n - 1}."
-            raise ValueError(message(function, f"`sel[{name!r}]` is {at}.", cure))
+            raise value_error(function, f"`sel[{name!r}]` is {at}.", cure)
     elif values.dtype.kind in "iufb" and _is_number(value):
         at = _nearest(function, name, values.astype(float), float(value))
     else:
         found = np.flatnonzero([v == value for v in values.tolist()])
         if not len(found):
             wrong = f"`sel[{name!r}]` is {describe_value(value)}."
-            raise ValueError(message(function, wrong, nearest(value, values.tolist())))
+            raise value_error(function, wrong, nearest(value, values.tolist()))
         at = int(found[0])
     return _at(array, str(dim), at, None if values is None else str(name))
 
@@ -151,13 +145,11 @@ def _nearest(function: str, name: Any, values: Any, value: float) -> int:
     # A number that was given as a decimal is not quite the coordinate's.
     margin = _ROUNDING * max(abs(least), abs(most))
     if not least - margin <= value <= most + margin:
-        raise ValueError(
-            message(
-                function,
-                f"`sel[{name!r}]` is {value:.6g}, and `{name}` goes from {least:.6g} "
-                f"to {most:.6g}.",
-                "Give a value in this range: the point nearest to it is drawn.",
-            )
+        raise value_error(
+            function,
+            f"`sel[{name!r}]` is {value:.6g}, and `{name}` goes from {least:.6g} "
+            f"to {most:.6g}.",
+            "Give a value in this range: the point nearest to it is drawn.",
         )
     return int(np.nanargmin(np.abs(values - value)))
 
@@ -178,12 +170,10 @@ def _at(
 def _index(function: str, name: Any, value: Any) -> int:
     if isinstance(value, int | np.integer) and not isinstance(value, bool):
         return int(value)
-    raise TypeError(
-        message(
-            function,
-            f"`sel[{name!r}]` is {describe_value(value)}, and `{name}` has no values.",
-            "Give a position, an integer.",
-        )
+    raise type_error(
+        function,
+        f"`sel[{name!r}]` is {describe_value(value)}, and `{name}` has no values.",
+        "Give a position, an integer.",
     )
 
 

@@ -6,7 +6,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from .._errors import describe_value, message, nearest
+from .._errors import describe_value, nearest, value_error
 from .scale import FEW, Scale, columns_of, label_of, scale_of, value_text
 from .types import DataArray
 
@@ -65,12 +65,10 @@ def roles_of(function: str, array: DataArray, given: Mapping[str, str | None]) -
             what += " (it is an array at each point)"
         _refuse(function, array, what, left[-1])
     if "x" not in found:  # `y` alone, of one dim: along which else?
-        raise ValueError(
-            message(
-                function,
-                "no dim is left for the x axis.",
-                "Leave out one of " + ", ".join(f"`{role}=`" for role in found) + ".",
-            )
+        raise value_error(
+            function,
+            "no dim is left for the x axis.",
+            "Leave out one of " + ", ".join(f"`{role}=`" for role in found) + ".",
         )
     return Roles(_kind(found), **found)
 
@@ -82,14 +80,11 @@ def _refuse(function: str, array: DataArray, what: str, dim: str) -> NoReturn:
     name, values = next(iter(columns.items()), (dim, np.arange(1)))
     value = value_text(values[0])
     quoted = value if values.dtype.kind in "iuf" else repr(value)
-    raise ValueError(
-        message(
-            function,
-            f"{what} ({sizes}); a picture shows three unless it is told where others "
-            "go.",
-            f"Select a value first, `sel={{{name!r}: {quoted}}}`, or say where: `x=`, "
-            "`y=` (or `hue=` for lines), `row=` and `col=`.",
-        )
+    raise value_error(
+        function,
+        f"{what} ({sizes}); a picture shows three unless it is told where others go.",
+        f"Select a value first, `sel={{{name!r}: {quoted}}}`, or say where: `x=`, "
+        "`y=` (or `hue=` for lines), `row=` and `col=`.",
     )
 
 
@@ -146,7 +141,7 @@ def _place(function: str, array: DataArray, role: str, name: Any) -> Place:
         return default_place(array, name)
     known = dict.fromkeys([*columns, *(c for found in columns.values() for c in found)])
     wrong = f"`{role}` is {describe_value(name)}."
-    raise ValueError(message(function, wrong, nearest(name, known)))
+    raise value_error(function, wrong, nearest(name, known))
 
 
 def default_place(array: DataArray, dim: str) -> Place:
@@ -166,26 +161,22 @@ def default_place(array: DataArray, dim: str) -> Place:
 
 def _check(function: str, found: Mapping[str, Place]) -> None:
     if "hue" in found and "y" in found:
-        raise ValueError(
-            message(
-                function,
-                "`hue` and `y` are both given.",
-                "`hue=` gives a line for each position, whose height is the value; "
-                "`x=` and `y=` give a heat map. Leave one out.",
-            )
+        raise value_error(
+            function,
+            "`hue` and `y` are both given.",
+            "`hue=` gives a line for each position, whose height is the value; "
+            "`x=` and `y=` give a heat map. Leave one out.",
         )
     owners: dict[str, str] = {}
     for role, place in found.items():
         other = owners.setdefault(place.dim, role)
         if other != role and {other, role} != {"x", "y"}:
             wrong = f"`{other}` and `{role}` are both along the dim `{place.dim}`."
-            raise ValueError(message(function, wrong, "Give different dims."))
+            raise value_error(function, wrong, "Give different dims.")
     x, y = found.get("x"), found.get("y")
     if x is not None and y is not None and x.dim == y.dim and x.column == y.column:
         wrong = f"`x` and `y` are both `{x.column or x.dim}`."
-        raise ValueError(
-            message(function, wrong, "Give different dims or coordinates.")
-        )
+        raise value_error(function, wrong, "Give different dims or coordinates.")
 
 
 def is_inner(array: DataArray, dim: str) -> bool:

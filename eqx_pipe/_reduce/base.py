@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, Bool
 
-from .._errors import describe_value, message, nearest
+from .._errors import describe_value, nearest, type_error, value_error
 from .._tree import is_key_array, leaf_text, leaves_with_names, tree_text
 from .._types import PyTree
 
@@ -61,15 +61,13 @@ def pick(function: str, by: By, values: PyTree) -> PyTree:
         if by in named:
             return named[by]
         wrong = f"`by` is {describe_value(by)}, which is no leaf of the output."
-        raise ValueError(message(function, wrong, nearest(by, named)))
+        raise value_error(function, wrong, nearest(by, named))
     if callable(by):
         return by(values)
-    raise TypeError(
-        message(
-            function,
-            f"`by` is {describe_value(by)}.",
-            "Give the path of an output, or a function of the output.",
-        )
+    raise type_error(
+        function,
+        f"`by` is {describe_value(by)}.",
+        "Give the path of an output, or a function of the output.",
     )
 
 
@@ -102,14 +100,12 @@ def numbers(
         if is_number and not (ordered and complex_):
             continue
         what = "no order" if is_number else "no arithmetic"
-        raise TypeError(
-            message(
-                function,
-                f"the output{f' at `.{name}`' if name else ''} is "
-                f"{leaf_text(leaf)}, which has {what}.",
-                "Choose what to reduce by `by=`: the path of an output, or a function "
-                "of it (such as `lambda out: abs(out)`).",
-            )
+        raise type_error(
+            function,
+            f"the output{f' at `.{name}`' if name else ''} is "
+            f"{leaf_text(leaf)}, which has {what}.",
+            "Choose what to reduce by `by=`: the path of an output, or a function "
+            "of it (such as `lambda out: abs(out)`).",
         )
     return [leaf for _, leaf in leaves]
 
@@ -122,13 +118,11 @@ def scalar(function: str, by: By, struct: PyTree) -> jax.ShapeDtypeStruct:
         return numbers(function, by, struct, ordered=True)[0]
     shown = "the output" if by is None else "what `by` picks"
     names = [name or "value" for name, leaf in leaves_with_names(struct)]
-    raise ValueError(
-        message(
-            function,
-            f"{shown} is {tree_text(chosen)}, and one real scalar is needed.",
-            "Give `by=`: the path of a scalar output, or a function of the output "
-            f"that gives one. Known names: {', '.join(f'`{n}`' for n in names)}.",
-        )
+    raise value_error(
+        function,
+        f"{shown} is {tree_text(chosen)}, and one real scalar is needed.",
+        "Give `by=`: the path of a scalar output, or a function of the output "
+        f"that gives one. Known names: {', '.join(f'`{n}`' for n in names)}.",
     )
 
 

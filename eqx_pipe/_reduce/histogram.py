@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float64, Int64
 
 from .._check import check_int
-from .._errors import describe_value, message
+from .._errors import describe_value, type_error, value_error
 from .._types import PyTree
 from . import exact
 from .base import By, Reduction, scalar, scalar_of_each
@@ -101,13 +101,11 @@ def _edges(bins: Any, range: Any) -> np.ndarray:
     wrong = np.flatnonzero(~(edges[1:] > edges[:-1]))
     if wrong.size or not np.all(np.isfinite(edges)):
         i = int(wrong[0]) if wrong.size else 0
-        raise ValueError(
-            message(
-                "Histogram",
-                f"`bins` are not increasing finite numbers: bins[{i}] is "
-                f"{edges[i]:g}, bins[{i + 1}] is {edges[i + 1]:g}.",
-                "Give the edges of the bins from the lowest to the highest, each once.",
-            )
+        raise value_error(
+            "Histogram",
+            f"`bins` are not increasing finite numbers: bins[{i}] is "
+            f"{edges[i]:g}, bins[{i + 1}] is {edges[i + 1]:g}.",
+            "Give the edges of the bins from the lowest to the highest, each once.",
         )
     return edges
 
@@ -116,12 +114,10 @@ def _as_ends(range: Any) -> tuple[float, float]:
     try:
         low, high = map(float, range)
     except (TypeError, ValueError):
-        raise TypeError(
-            message(
-                "Histogram",
-                f"`range` is {describe_value(range)}.",
-                "Give the lowest and the highest edge: `range=(0, 1)`.",
-            )
+        raise type_error(
+            "Histogram",
+            f"`range` is {describe_value(range)}.",
+            "Give the lowest and the highest edge: `range=(0, 1)`.",
         ) from None
     return low, high
 
@@ -132,14 +128,12 @@ def _as_edges(bins: Any) -> np.ndarray:
     except (TypeError, ValueError):
         edges = np.zeros(())
     if edges.ndim != 1 or edges.size < 2:
-        raise ValueError(
-            message(
-                "Histogram",
-                f"`bins` is {describe_value(bins)}.",
-                "Give at least two edges, `Histogram([0.0, 0.5, 1.0])`, or a number of "
-                "bins and their range, `Histogram(10, range=(0, 1))`: in a running "
-                "reduction nobody knows yet how far the values reach.",
-            )
+        raise value_error(
+            "Histogram",
+            f"`bins` is {describe_value(bins)}.",
+            "Give at least two edges, `Histogram([0.0, 0.5, 1.0])`, or a number of "
+            "bins and their range, `Histogram(10, range=(0, 1))`: in a running "
+            "reduction nobody knows yet how far the values reach.",
         )
     return edges
 

@@ -8,7 +8,7 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array, Bool
 
-from .._errors import describe_value, message
+from .._errors import describe_value, type_error
 from .._tree import path_name
 from .._types import PyTree
 from .base import Reduction
@@ -76,16 +76,12 @@ def as_many(function: str, reduce: ReduceLike) -> Many:
         cure += "`Reducer(init, update, merge, finish)`, or a pytree of reducers."
         if inspect.isclass(leaf) and issubclass(leaf, Reduction | Reducer):
             cure = f"Make an instance of it: `{leaf.__name__}(...)`."
-        raise TypeError(
-            message(function, f"{place} {describe_value(leaf)}, no reducer.", cure)
-        )
+        raise type_error(function, f"{place} {describe_value(leaf)}, no reducer.", cure)
     if not leaves:
-        raise TypeError(
-            message(
-                function,
-                f"`reduce` is {describe_value(reduce)}, without any reducer in it.",
-                "Give one such as `Mean()`, or None to keep all values.",
-            )
+        raise type_error(
+            function,
+            f"`reduce` is {describe_value(reduce)}, without any reducer in it.",
+            "Give one such as `Mean()`, or None to keep all values.",
         )
     return Many([leaf for _, leaf in leaves], structure)
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, ArrayLike, Bool
 
-from .._errors import StructureError, describe_value, message
+from .._errors import describe_value, structure_error, type_error
 from .._tree import differences, is_key_array
 from .._types import PyTree
 from .base import By, pick_all, picked
@@ -62,12 +62,10 @@ class Reducer(eqx.Module):
         for name in ("init", "update", "merge", "finish", "stop"):
             value = getattr(self, name)
             if not callable(value) and not (name == "stop" and value is None):
-                raise TypeError(
-                    message(
-                        "Reducer",
-                        f"`{name}` is {describe_value(value)}, which cannot be called.",
-                        "Give functions: `Reducer(init, update, merge, finish)`.",
-                    )
+                raise type_error(
+                    "Reducer",
+                    f"`{name}` is {describe_value(value)}, which cannot be called.",
+                    "Give functions: `Reducer(init, update, merge, finish)`.",
                 )
 
     def absorb(
@@ -153,12 +151,9 @@ def _like(new: PyTree, state: PyTree) -> PyTree:
 def _check(name: str, state: PyTree, new: PyTree) -> None:
     lines = differences(state, new)
     if lines:
-        raise StructureError(
-            message(
-                "Reducer",
-                f"`init` gives one form of state and `{name}` another: "
-                f"{'; '.join(lines)}.",
-                "A state keeps its structure, shapes and dtypes. Change `init`, or "
-                f"cast in `{name}`.",
-            )
+        raise structure_error(
+            "Reducer",
+            f"`init` gives one form of state and `{name}` another: {'; '.join(lines)}.",
+            "A state keeps its structure, shapes and dtypes. Change `init`, or "
+            f"cast in `{name}`.",
         )

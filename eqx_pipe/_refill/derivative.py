@@ -14,7 +14,7 @@ from jax.interpreters import partial_eval as pe
 
 from .._choose.dependence import depends_on
 from .._choose.primitive import zeros
-from .._errors import message
+from .._errors import value_error
 from .._jaxprs.jaxpr import as_function
 from .._types import ClosedJaxpr
 from .batch import carry_depends
@@ -117,14 +117,12 @@ def _partial_eval(trace: Any, *tracers: Any, **params: Any) -> list[Any]:
 
 
 def _transpose(*_: Any, **__: Any) -> Any:
-    raise ValueError(
-        message(
-            "refill",
-            "it was differentiated in reverse mode (`jax.grad`, `jax.vjp`), and how "
-            "many steps there are to go back over is not known.",
-            "Use forward mode (`jax.jvp`, `jax.jacfwd`), or a `jax.lax.scan` with a "
-            "largest number of steps.",
-        )
+    raise value_error(
+        "refill",
+        "it was differentiated in reverse mode (`jax.grad`, `jax.vjp`), and how "
+        "many steps there are to go back over is not known.",
+        "Use forward mode (`jax.jvp`, `jax.jacfwd`), or a `jax.lax.scan` with a "
+        "largest number of steps.",
     )
 
 

@@ -10,7 +10,12 @@ import jax.tree_util as jtu
 from jax import lax
 from jaxtyping import Array, Bool
 
-from .._errors import StructureError, describe_value, message
+from .._errors import (
+    describe_value,
+    structure_error,
+    type_error,
+    value_error,
+)
 from .._tree import as_arrays, can_be_traced, differences
 from .._types import ClosedJaxpr, PyTree
 
@@ -90,12 +95,10 @@ def refill(
     """
     for name, given in (("init", init), ("cond", cond), ("body", body), ("out", out)):
         if not callable(given):
-            raise TypeError(
-                message(
-                    "refill",
-                    f"`{name}` is {describe_value(given)}, which cannot be called.",
-                    "Give four functions: `refill(init, cond, body, out)`.",
-                )
+            raise type_error(
+                "refill",
+                f"`{name}` is {describe_value(given)}, which cannot be called.",
+                "Give four functions: `refill(init, cond, body, out)`.",
             )
 
     def refilled(point: Point) -> Output:
@@ -175,13 +178,11 @@ def _strongly_typed(
     found = "; ".join(differences(first, eqx.combine(structs, after[1])))
     for place, name in (("first", "init"), ("second", "body")):
         found = found.replace(f"in the {place}", f"in that of `{name}`")
-    raise StructureError(
-        message(
-            "refill",
-            f"`init` and `body` give different carries: {found}.",
-            "Let `body` return what `init` starts with: the same structure, shapes "
-            "and dtypes (`jnp.float32(0)` instead of `0`, say).",
-        )
+    raise structure_error(
+        "refill",
+        f"`init` and `body` give different carries: {found}.",
+        "Let `body` return what `init` starts with: the same structure, shapes "
+        "and dtypes (`jnp.float32(0)` instead of `0`, say).",
     )
 
 
@@ -198,11 +199,9 @@ def _as_boolean(found: Any) -> Bool[Array, ""]:
     is_bool = isinstance(found, bool) or getattr(found, "dtype", None) == jnp.bool_
     if is_bool and jnp.shape(found) == ():
         return jnp.asarray(found)
-    raise ValueError(
-        message(
-            "refill",
-            f"`cond` gave {describe_value(found)}.",
-            "Return one boolean that says whether to go on, such as `carry < limit`; "
-            "join several by `jnp.any` or `jnp.all`.",
-        )
+    raise value_error(
+        "refill",
+        f"`cond` gave {describe_value(found)}.",
+        "Return one boolean that says whether to go on, such as `carry < limit`; "
+        "join several by `jnp.any` or `jnp.all`.",
     )

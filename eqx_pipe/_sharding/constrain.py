@@ -9,7 +9,7 @@ import jax.tree_util as jtu
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
-from .._errors import message
+from .._errors import type_error, value_error
 from .._tree import leaf_text, leaves_with_names
 from .leaves import Placeable, Tree, is_placeable
 from .mesh import check_mesh, constrain_to, is_manual, mesh_like
@@ -51,12 +51,10 @@ def axis_rules(rules: RulesLike, mesh: Mesh) -> Iterator[AxisRules]:
     check_mesh("axis_rules", mesh)
     known = as_rules("axis_rules", rules)
     if known is None:
-        raise TypeError(
-            message(
-                "axis_rules",
-                "`rules` is None.",
-                'Give `AxisRules`, or a mapping such as `{"batch": "data"}`.',
-            )
+        raise type_error(
+            "axis_rules",
+            "`rules` is None.",
+            'Give `AxisRules`, or a mapping such as `{"batch": "data"}`.',
         )
     with _RULES((known, mesh)):
         yield known
@@ -109,13 +107,11 @@ def constrain(x: Tree, *logical: LogicalAxis) -> Tree:
     if found:
         listed = "".join(f"\n- {line}" for line in found)
         names = ", ".join(map(repr, logical))
-        raise ValueError(
-            message(
-                "constrain",
-                f"({names}) does not fit on the mesh {dict(mesh.shape)}:{listed}\n",
-                "Give one name per axis; name None, or add rules, for what stays "
-                "whole; or make sizes fit with `eqx_pipe.pad_to`.",
-            )
+        raise value_error(
+            "constrain",
+            f"({names}) does not fit on the mesh {dict(mesh.shape)}:{listed}\n",
+            "Give one name per axis; name None, or add rules, for what stays "
+            "whole; or make sizes fit with `eqx_pipe.pad_to`.",
         )
     return jtu.tree_map(
         lambda leaf: (

@@ -12,7 +12,7 @@ from jax.sharding import Mesh
 from jax.stages import Compiled
 
 from .._check import check_key
-from .._errors import describe_value, message
+from .._errors import describe_value, type_error, value_error
 from .._types import Key, PyTree
 from .leaves import Tree, draws_by_sharding, numpy_as_jax
 from .place import shard_as
@@ -116,25 +116,20 @@ def compile_maker(
 
 def _check(init: object, key: Key | None) -> None:
     if not callable(init):
-        raise TypeError(
-            message(
-                "init_sharded",
-                f"`init` is {describe_value(init)}.",
-                "Give a function of a key: `lambda key: equinox.nn.Linear(3, 3, "
-                "key=key)`.",
-            )
+        raise type_error(
+            "init_sharded",
+            f"`init` is {describe_value(init)}.",
+            "Give a function of a key: `lambda key: equinox.nn.Linear(3, 3, key=key)`.",
         )
     check_key("init_sharded", key)
     if key is None:
-        raise TypeError(
-            message("init_sharded", "`key` is None.", "Give `jax.random.key(seed)`.")
+        raise type_error(
+            "init_sharded", "`key` is None.", "Give `jax.random.key(seed)`."
         )
     if draws_by_sharding(key):
-        raise ValueError(
-            message(
-                "init_sharded",
-                f"`key` is of the kind `{jr.key_impl(key)}`, whose draws depend on how "
-                "an array is split.",
-                'Give `jax.random.key(seed, impl="threefry2x32")`.',
-            )
+        raise value_error(
+            "init_sharded",
+            f"`key` is of the kind `{jr.key_impl(key)}`, whose draws depend on how "
+            "an array is split.",
+            'Give `jax.random.key(seed, impl="threefry2x32")`.',
         )

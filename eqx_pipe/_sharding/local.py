@@ -11,7 +11,7 @@ from jax.sharding import AxisType, Mesh
 from jax.sharding import PartitionSpec as P
 
 from .._check import check_choice
-from .._errors import describe_value, message
+from .._errors import describe_value, type_error
 from .._stage import Scope, as_stage, enter
 from .._types import Key, PyTree, StageLike
 from .base import OnMesh
@@ -155,13 +155,11 @@ def sharded(
     child = as_stage("sharded", "stage", stage)
     for leaf in jtu.tree_leaves(out_specs, is_leaf=is_spec_leaf):
         if not is_spec_leaf(leaf):
-            raise TypeError(
-                message(
-                    "sharded",
-                    f"`out_specs` holds {describe_value(leaf)}.",
-                    "Give `jax.sharding.PartitionSpec`s, or None for what is the same "
-                    "on every device.",
-                )
+            raise type_error(
+                "sharded",
+                f"`out_specs` holds {describe_value(leaf)}.",
+                "Give `jax.sharding.PartitionSpec`s, or None for what is the same "
+                "on every device.",
             )
         for name in names_of(leaf or P()):
             check_choice("sharded", "out_specs", name, map(str, mesh.axis_names))

@@ -19,7 +19,7 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array
 
-from .._errors import describe_value, message
+from .._errors import describe_value, type_error, value_error
 
 MeshAxes: TypeAlias = str | tuple[str, ...] | None
 """The mesh axis that an axis of an array is split over, or several, or none."""
@@ -28,13 +28,10 @@ MeshAxes: TypeAlias = str | tuple[str, ...] | None
 def check_mesh(function: str, mesh: object) -> None:
     """Raises a `TypeError` unless `mesh` is a mesh of devices."""
     if not isinstance(mesh, Mesh):
-        raise TypeError(
-            message(
-                function,
-                f"`mesh` is {describe_value(mesh)}.",
-                "Give a `jax.sharding.Mesh`: `jax.make_mesh((4, 2), ('data', "
-                "'model'))`.",
-            )
+        raise type_error(
+            function,
+            f"`mesh` is {describe_value(mesh)}.",
+            "Give a `jax.sharding.Mesh`: `jax.make_mesh((4, 2), ('data', 'model'))`.",
         )
 
 
@@ -80,14 +77,11 @@ def check_context(function: str, mesh: Mesh) -> None:
     """Raises a `ValueError` inside a `jax.set_mesh` of another mesh than `mesh`."""
     context = jax.sharding.get_abstract_mesh()
     if not context.empty and dict(context.shape) != dict(mesh.shape):
-        raise ValueError(
-            message(
-                function,
-                f"it runs on the mesh {dict(mesh.shape)}, and was called under "
-                f"`jax.set_mesh` with the mesh {dict(context.shape)}.",
-                "Call it outside of that context, or set the mesh that it was built "
-                "with.",
-            )
+        raise value_error(
+            function,
+            f"it runs on the mesh {dict(mesh.shape)}, and was called under "
+            f"`jax.set_mesh` with the mesh {dict(context.shape)}.",
+            "Call it outside of that context, or set the mesh that it was built with.",
         )
 
 

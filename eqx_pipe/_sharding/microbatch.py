@@ -15,7 +15,7 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Int
 
 from .._check import check_callable, check_choice, check_int
-from .._errors import StructureError, message
+from .._errors import structure_error, type_error, value_error
 from .._tree import as_arrays, differences, leaf_text, leaves_with_names
 from .._types import PyTree
 from .leaves import is_placeable
@@ -149,13 +149,10 @@ def _total(part: _Part, total: int, step: int, mean: bool) -> PyTree:
 
 def _position(args: tuple[PyTree, ...], argnum: int) -> int:
     if not -len(args) <= argnum < len(args):
-        raise TypeError(
-            message(
-                "microbatch",
-                f"there are {len(args)} positional arguments, and `argnum` is "
-                f"{argnum}.",
-                "Give the batch by position, or another `argnum`.",
-            )
+        raise type_error(
+            "microbatch",
+            f"there are {len(args)} positional arguments, and `argnum` is {argnum}.",
+            "Give the batch by position, or another `argnum`.",
         )
     return argnum % len(args)
 
@@ -174,13 +171,11 @@ def _length(batch: PyTree, axis: int, argnum: int) -> int:
     if len(set(sizes.values())) == 1 and not isinstance([*sizes.values()][0], str):
         return [*sizes.values()][0]
     listed = "".join(f"\n- `{name}`: {size}" for name, size in sizes.items())
-    raise ValueError(
-        message(
-            "microbatch",
-            f"the arrays of argument {argnum} have no common size along axis {axis}"
-            + (f":{listed}\n" if sizes else "; there are none."),
-            "Give arrays of one batch size; bind what is no batch with a lambda.",
-        )
+    raise value_error(
+        "microbatch",
+        f"the arrays of argument {argnum} have no common size along axis {axis}"
+        + (f":{listed}\n" if sizes else "; there are none."),
+        "Give arrays of one batch size; bind what is no batch with a lambda.",
     )
 
 
@@ -188,12 +183,10 @@ def _check_numbers(arrays: PyTree, reduce: str) -> None:
     for name, leaf in leaves_with_names(arrays):
         if not jnp.issubdtype(leaf.dtype, jnp.number):
             place = f"`{name}` of the output" if name else "the output"
-            raise ValueError(
-                message(
-                    "microbatch",
-                    f"{place} is {leaf_text(leaf)}, of which there is no {reduce}.",
-                    "Return numbers; count with `.astype(int)`.",
-                )
+            raise value_error(
+                "microbatch",
+                f"{place} is {leaf_text(leaf)}, of which there is no {reduce}.",
+                "Return numbers; count with `.astype(int)`.",
             )
 
 
@@ -201,13 +194,11 @@ def _check_same(struct: PyTree, out: PyTree) -> None:
     lines = differences(struct, out)
     if lines:
         listed = "".join(f"\n- {line}" for line in lines)
-        raise StructureError(
-            message(
-                "microbatch",
-                "the output depends on the size of the part; first that of a full "
-                f"part, then that of another:{listed}\n",
-                "Return a sum or mean over the batch, not one value per example.",
-            )
+        raise structure_error(
+            "microbatch",
+            "the output depends on the size of the part; first that of a full "
+            f"part, then that of another:{listed}\n",
+            "Return a sum or mean over the batch, not one value per example.",
         )
 
 

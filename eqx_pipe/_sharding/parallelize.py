@@ -12,7 +12,7 @@ from jax.sharding import Mesh
 from jax.stages import Compiled
 
 from .._check import check_callable
-from .._errors import message
+from .._errors import value_error
 from .._types import Device, PyTree
 from .constrain import current_rules
 from .derive import Function, struct_of
@@ -63,14 +63,12 @@ def _sharded_init(
         plan.guess_batch()
         shardings = plan.shardings()
         if shardings is None:
-            raise ValueError(
-                message(
-                    "parallelize",
-                    "the shapes of a batch are not known yet, and the shardings of the "
-                    "parameters depend on them.",
-                    "Call `get_input_batch` once before `init_params`, or give "
-                    "`initial_batch` instead.",
-                )
+            raise value_error(
+                "parallelize",
+                "the shapes of a batch are not known yet, and the shardings of the "
+                "parameters depend on them.",
+                "Call `get_input_batch` once before `init_params`, or give "
+                "`initial_batch` instead.",
             )
         # Made in shards they would draw other numbers: made whole, then split.
         if any(map(draws_by_sharding, jtu.tree_leaves((args, kwargs)))):
@@ -207,12 +205,10 @@ def parallelize(
         check_callable("parallelize", "get_input_batch", get_input_batch)
     if (get_input_batch is None) == (initial_batch is None):
         which = "neither" if initial_batch is None else "both"
-        raise ValueError(
-            message(
-                "parallelize",
-                f"{which} of `get_input_batch` and `initial_batch` was given.",
-                "Give exactly one: a function that makes batches, or one batch.",
-            )
+        raise value_error(
+            "parallelize",
+            f"{which} of `get_input_batch` and `initial_batch` was given.",
+            "Give exactly one: a function that makes batches, or one batch.",
         )
     known = as_rules("parallelize", rules)
     around = current_rules()

@@ -12,7 +12,7 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Bool
 
-from .._errors import message
+from .._errors import type_error
 from .._tree import is_key_array
 from .._types import PyTree
 from .leaves import Tree, is_global, put
@@ -86,12 +86,10 @@ def shard_as(
     leaves, shardings = [], []
     for name, leaf, sharding in resolved:
         if isinstance(leaf, jax.ShapeDtypeStruct):
-            raise TypeError(
-                message(
-                    function,
-                    f"`{name}` is a `jax.ShapeDtypeStruct`, which has no values.",
-                    "Give arrays; `eqx_pipe.init_sharded` makes a model in its shards.",
-                )
+            raise type_error(
+                function,
+                f"`{name}` is a `jax.ShapeDtypeStruct`, which has no values.",
+                "Give arrays; `eqx_pipe.init_sharded` makes a model in its shards.",
             )
         if sharding is not None and isinstance(leaf, Tracer):
             leaf = constrain_to(leaf, mesh_like(mesh, leaf), sharding.spec)

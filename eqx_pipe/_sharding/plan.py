@@ -11,7 +11,7 @@ import jax.random as jr
 import numpy as np
 from jax.sharding import AxisType, Mesh
 
-from .._errors import message
+from .._errors import type_error, value_error
 from .._types import Device, PyTree
 from .constrain import axis_rules
 from .derive import Function, Program, cache_key, derive, mesh_inside, struct_of
@@ -91,24 +91,20 @@ def mesh_for(
 ) -> Mesh:
     """The mesh with automatic axes, whose shardings the compiler derives."""
     if mesh is not None and devices is not None:
-        raise ValueError(
-            message(
-                "parallelize",
-                "both `mesh` and `devices` were given.",
-                "Give the mesh alone; it has its devices.",
-            )
+        raise value_error(
+            "parallelize",
+            "both `mesh` and `devices` were given.",
+            "Give the mesh alone; it has its devices.",
         )
     if mesh is not None:
         check_mesh("parallelize", mesh)
         return with_types(mesh, AxisType.Auto)
     held = np.array(jax.devices() if devices is None else devices)
     if held.ndim != 1 or not all(isinstance(d, jax.Device) for d in held):
-        raise TypeError(
-            message(
-                "parallelize",
-                f"`devices` is {devices!r}.",
-                "Give a list of devices: `jax.devices()[:4]`.",
-            )
+        raise type_error(
+            "parallelize",
+            f"`devices` is {devices!r}.",
+            "Give a list of devices: `jax.devices()[:4]`.",
         )
     named = [] if rules is None else [n for _, a in rules.pairs for n in names_of([a])]
     axes = tuple(dict.fromkeys(named)) or ("devices",)

@@ -9,7 +9,7 @@ import jax.tree_util as jtu
 from jax.sharding import PartitionSpec as P
 from jax.tree_util import KeyPath
 
-from .._errors import StructureError, describe_value, message
+from .._errors import describe_value, structure_error, type_error
 from .._tree import join_path, path_name
 from .._types import PyTree, PyTreeDef
 from .leaves import is_placeable
@@ -48,14 +48,12 @@ def pair(
     try:
         parts = spec_structure.flatten_up_to(tree)
     except ValueError as error:
-        raise StructureError(
-            message(
-                function,
-                f"`specs` is not a prefix of the tree: {_mismatch(specs, tree, ())}.",
-                "Give a spec for every part of the tree, in the same containers: one "
-                "`PartitionSpec` (or None) stands for all arrays below it. A function "
-                "`(path, leaf) -> spec` fits every tree.",
-            )
+        raise structure_error(
+            function,
+            f"`specs` is not a prefix of the tree: {_mismatch(specs, tree, ())}.",
+            "Give a spec for every part of the tree, in the same containers: one "
+            "`PartitionSpec` (or None) stands for all arrays below it. A function "
+            "`(path, leaf) -> spec` fits every tree.",
         ) from error
     paired = []
     for (spec_path, spec), part in zip(spec_leaves, parts, strict=True):
@@ -135,11 +133,9 @@ def _takes_two(fn: Callable[..., object]) -> bool:
 def _as_spec(function: str, argument: str, spec: object) -> P:
     if is_spec_leaf(spec):
         return P() if spec is None else spec
-    raise TypeError(
-        message(
-            function,
-            f"`{argument}` is {describe_value(spec)}.",
-            "Give a `jax.sharding.PartitionSpec`, as in `P('data', None)`, or None for "
-            "a copy on every device.",
-        )
+    raise type_error(
+        function,
+        f"`{argument}` is {describe_value(spec)}.",
+        "Give a `jax.sharding.PartitionSpec`, as in `P('data', None)`, or None for "
+        "a copy on every device.",
     )

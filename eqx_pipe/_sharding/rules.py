@@ -7,7 +7,7 @@ import equinox as eqx
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from .._errors import describe_value, message, nearest
+from .._errors import describe_value, nearest, type_error, value_error
 from .mesh import MeshAxes, check_mesh, names_of
 
 LogicalAxis: TypeAlias = str | tuple[str, ...] | None
@@ -66,12 +66,10 @@ class AxisRules(eqx.Module):
         """
         spec, problems = self.resolve(logical)
         if problems:
-            raise ValueError(
-                message(
-                    "AxisRules",
-                    _bullets(problems),
-                    f"`rules.explain{_listed(logical)}` shows what was tried.",
-                )
+            raise value_error(
+                "AxisRules",
+                _bullets(problems),
+                f"`rules.explain{_listed(logical)}` shows what was tried.",
             )
         return spec
 
@@ -84,14 +82,12 @@ class AxisRules(eqx.Module):
         spec = self.spec(*logical)
         for name in names_of(spec):
             if name not in mesh.shape:
-                raise ValueError(
-                    message(
-                        "AxisRules",
-                        f"the rules split {_listed(logical)} over the mesh axis "
-                        f"`{name}`, which the mesh does not have.",
-                        f"{nearest(name, mesh.axis_names)} Change the rules, or make "
-                        "a mesh with this axis (of size 1 to split nothing).",
-                    )
+                raise value_error(
+                    "AxisRules",
+                    f"the rules split {_listed(logical)} over the mesh axis "
+                    f"`{name}`, which the mesh does not have.",
+                    f"{nearest(name, mesh.axis_names)} Change the rules, or make "
+                    "a mesh with this axis (of size 1 to split nothing).",
                 )
         return NamedSharding(mesh, spec)
 
@@ -193,13 +189,11 @@ def _as_pairs(given: RulesLike) -> tuple[tuple[str, MeshAxes], ...]:
         return given.pairs
     items = given.items() if isinstance(given, Mapping) else given
     if isinstance(items, str) or not isinstance(items, Iterable):
-        raise TypeError(
-            message(
-                "AxisRules",
-                f"`pairs` is {describe_value(given)}.",
-                "Give a mapping from logical names to mesh axes, or pairs: "
-                '`[("batch", "data"), ("hidden", None)]`.',
-            )
+        raise type_error(
+            "AxisRules",
+            f"`pairs` is {describe_value(given)}.",
+            "Give a mapping from logical names to mesh axes, or pairs: "
+            '`[("batch", "data"), ("hidden", None)]`.',
         )
     pairs = []
     for i, pair in enumerate(items):
@@ -207,22 +201,17 @@ def _as_pairs(given: RulesLike) -> tuple[tuple[str, MeshAxes], ...]:
         axes = pair[1] if good else None
         axes = tuple(axes) if isinstance(axes, list) else axes
         if not good or not isinstance(pair[0], str) or not _is_axis(axes):
-            raise TypeError(
-                message(
-                    "AxisRules",
-                    f"`pairs[{i}]` is {describe_value(pair)}.",
-                    "A pair is a logical name and a mesh axis: its name, a tuple of "
-                    "names, or None for no splitting.",
-                )
+            raise type_error(
+                "AxisRules",
+                f"`pairs[{i}]` is {describe_value(pair)}.",
+                "A pair is a logical name and a mesh axis: its name, a tuple of "
+                "names, or None for no splitting.",
             )
         if isinstance(axes, tuple) and len(set(axes)) < len(axes):
-            raise ValueError(
-                message(
-                    "AxisRules",
-                    f"`pairs[{i}]` is {describe_value(pair)}, which has a mesh axis "
-                    "twice.",
-                    "An axis of the mesh can split one axis of an array: name it once.",
-                )
+            raise value_error(
+                "AxisRules",
+                f"`pairs[{i}]` is {describe_value(pair)}, which has a mesh axis twice.",
+                "An axis of the mesh can split one axis of an array: name it once.",
             )
         pairs.append((pair[0], axes))
     return tuple(pairs)

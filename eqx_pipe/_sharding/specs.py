@@ -6,7 +6,7 @@ import jax.tree_util as jtu
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from .._errors import message, nearest
+from .._errors import nearest, value_error
 from .._tree import leaf_text
 from .._types import PyTree, PyTreeDef
 from .leaves import Placeable, is_global, is_placeable
@@ -55,16 +55,14 @@ def resolve(
         resolved.append(LeafSharding(name, leaf, sharding))
     if problems:
         listed = "".join(f"\n- {problem}" for problem in problems)
-        raise ValueError(
-            message(
-                function,
-                "these specs do not fit the arrays and the mesh "
-                f"{dict(mesh.shape)}:{listed}\n",
-                "Change the specs or the sizes; `eqx_pipe.pad_to` pads arrays to sizes "
-                "that fit."
-                if uneven
-                else "Change the specs.",
-            )
+        raise value_error(
+            function,
+            "these specs do not fit the arrays and the mesh "
+            f"{dict(mesh.shape)}:{listed}\n",
+            "Change the specs or the sizes; `eqx_pipe.pad_to` pads arrays to sizes "
+            "that fit."
+            if uneven
+            else "Change the specs.",
         )
     return resolved, structure
 
@@ -132,11 +130,9 @@ def output_specs(struct: PyTree, specs: SpecsLike) -> PyTree[P]:
         if len(spec) > leaf.ndim
     ]
     if problems:
-        raise ValueError(
-            message(
-                "sharded",
-                f"`out_specs` does not fit the stage's output:{''.join(problems)}\n",
-                "Give at most one entry for each axis.",
-            )
+        raise value_error(
+            "sharded",
+            f"`out_specs` does not fit the stage's output:{''.join(problems)}\n",
+            "Give at most one entry for each axis.",
         )
     return jtu.tree_unflatten(structure, [spec for _, _, spec in paired])

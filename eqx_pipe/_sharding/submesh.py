@@ -6,7 +6,7 @@ import jax.tree_util as jtu
 from jax.core import Tracer
 from jax.sharding import AxisType, Mesh
 
-from .._errors import message
+from .._errors import value_error
 from .._stage import Scope, as_stage, enter
 from .._types import AnyStage, PyTree, PyTreeDef, StageLike
 from .base import OnMesh
@@ -28,15 +28,13 @@ class On(OnMesh):
         self, x: PyTree, state: eqx.nn.State | None, scope: Scope
     ) -> tuple[PyTree, eqx.nn.State | None]:
         if is_staged():
-            error = ValueError(
-                message(
-                    "on",
-                    "it was called inside `jit` (or `scan`, or another function that "
-                    "is compiled): one program cannot span several sets of devices.",
-                    "Call it outside; each stage on a submesh is compiled by itself. "
-                    "`grad`, `vmap` and `eqx_pipe.microbatch` may stand outside it. To "
-                    "spread layers inside one program use `eqx_pipe.pipelined`.",
-                )
+            error = value_error(
+                "on",
+                "it was called inside `jit` (or `scan`, or another function that "
+                "is compiled): one program cannot span several sets of devices.",
+                "Call it outside; each stage on a submesh is compiled by itself. "
+                "`grad`, `vmap` and `eqx_pipe.microbatch` may stand outside it. To "
+                "spread layers inside one program use `eqx_pipe.pipelined`.",
             )
             vars(error)[INSIDE] = True
             raise error

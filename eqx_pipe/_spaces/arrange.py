@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from .._errors import message
+from .._errors import value_error
 from .axis import MAX_LENGTH, Axis, check_dim
 
 POINT = "point"
@@ -18,13 +18,11 @@ def arrange(
     """
     lengths = {name: _length(name, axis) for name, axis in axes.items()}
     if POINT in axes:
-        raise ValueError(
-            message(
-                "Space",
-                "an axis has the path `point`, which is the dim of zipped and sliced "
-                "spaces.",
-                "Rename it.",
-            )
+        raise value_error(
+            "Space",
+            "an axis has the path `point`, which is the dim of zipped and sliced "
+            "spaces.",
+            "Rename it.",
         )
     if mode == "zip":
         _check_equal(lengths, "Zipped axes", "all axes the same length")
@@ -49,12 +47,10 @@ def arrange(
 def _length(name: str, axis: Axis) -> int:
     n = len(axis)
     if not 1 <= n <= MAX_LENGTH:
-        raise ValueError(
-            message(
-                "Space",
-                f"the axis `{name}` has {n} values.",
-                "Give it at least one and at most 2**31 - 1.",
-            )
+        raise value_error(
+            "Space",
+            f"the axis `{name}` has {n} values.",
+            "Give it at least one and at most 2**31 - 1.",
         )
     return n
 
@@ -62,24 +58,20 @@ def _length(name: str, axis: Axis) -> int:
 def _check_name(name: str, axis: Axis, dim: str, axes: Mapping[str, Axis]) -> None:
     check_dim("Space", dim)
     if dim == POINT:
-        raise ValueError(
-            message(
-                "Space",
-                f"the axis `{name}` has the dim `point`, which is the dim of zipped "
-                "and sliced spaces.",
-                "Rename the dim.",
-            )
+        raise value_error(
+            "Space",
+            f"the axis `{name}` has the dim `point`, which is the dim of zipped "
+            "and sliced spaces.",
+            "Rename the dim.",
         )
     other = axes.get(dim)
     if other is not None and dim != name and other.dim != dim:
-        raise ValueError(
-            message(
-                "Space",
-                f"the dim `{dim}` of the axis `{name}` is also the path of another "
-                "axis, which does not share it.",
-                f"Give the axis `{dim}` `dim={dim!r}` too if they shall vary together, "
-                "or rename the dim.",
-            )
+        raise value_error(
+            "Space",
+            f"the dim `{dim}` of the axis `{name}` is also the path of another "
+            "axis, which does not share it.",
+            f"Give the axis `{dim}` `dim={dim!r}` too if they shall vary together, "
+            "or rename the dim.",
         )
 
 
@@ -95,15 +87,13 @@ def _check_design(dim: str, axes: Mapping[str, Axis]) -> None:
         first.setdefault(axis.design[0], name)
         if axis.design in seen or len(first) > 1:
             other = next(iter(first.values()))
-            raise ValueError(
-                message(
-                    "Space",
-                    f"`{other}` and `{name}` are of two joint designs, and both have "
-                    f"the dim `{dim}`.",
-                    "Make one design of all bounds, so that together they fill the "
-                    'box; or give one a name of its own, `dim="..."`, for the product '
-                    "of both.",
-                )
+            raise value_error(
+                "Space",
+                f"`{other}` and `{name}` are of two joint designs, and both have "
+                f"the dim `{dim}`.",
+                "Make one design of all bounds, so that together they fill the "
+                'box; or give one a name of its own, `dim="..."`, for the product '
+                "of both.",
             )
         seen.add(axis.design)
 
@@ -111,10 +101,8 @@ def _check_design(dim: str, axes: Mapping[str, Axis]) -> None:
 def _check_equal(lengths: Mapping[str, int], who: str, cure: str) -> None:
     if len(set(lengths.values())) > 1:
         listed = ", ".join(f"`{name}` has {n}" for name, n in lengths.items())
-        raise ValueError(
-            message(
-                "Space",
-                f"{who} vary together and differ in length: {listed}.",
-                f"Give {cure}.",
-            )
+        raise value_error(
+            "Space",
+            f"{who} vary together and differ in length: {listed}.",
+            f"Give {cure}.",
         )

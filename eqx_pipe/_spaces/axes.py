@@ -10,7 +10,7 @@ from jax.core import Tracer
 from jaxtyping import Array, ArrayLike, Inexact, Int, Shaped
 
 from .._check import keywords
-from .._errors import describe_value, message
+from .._errors import describe_value, value_error
 from .._tree import is_key_array
 from .._types import Key
 from . import words
@@ -219,13 +219,11 @@ class Values(NamedAxis):
 
 
 def _refuse_ends(lo: ArrayLike, hi: ArrayLike, what: str) -> None:
-    raise ValueError(
-        message(
-            "Geomspace",
-            f"{what}: `lo` is {describe_value(lo)}, `hi` is {describe_value(hi)}.",
-            "A geometric sequence needs two ends of the same sign, neither zero; use "
-            "`Linspace`, or `Values` with the numbers you want.",
-        )
+    raise value_error(
+        "Geomspace",
+        f"{what}: `lo` is {describe_value(lo)}, `hi` is {describe_value(hi)}.",
+        "A geometric sequence needs two ends of the same sign, neither zero; use "
+        "`Linspace`, or `Values` with the numbers you want.",
     )
 
 

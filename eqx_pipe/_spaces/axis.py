@@ -8,7 +8,7 @@ import equinox as eqx
 from jaxtyping import Array, Int
 
 from .._check import check_int
-from .._errors import describe_value, message
+from .._errors import describe_value, message, value_error
 from .._types import Key, PyTree
 
 MAX_LENGTH = 2**31 - 1
@@ -129,11 +129,9 @@ def check_length(function: str, n: SupportsIndex) -> int:
     check_int(function, "n", n, 1)
     n = operator.index(n)
     if n > MAX_LENGTH:
-        raise ValueError(
-            message(
-                function,
-                f"`n` is {n}; one axis has at most 2**31 - 1 = {MAX_LENGTH} values.",
-                "Split it into two axes, a coarse one and a fine one.",
-            )
+        raise value_error(
+            function,
+            f"`n` is {n}; one axis has at most 2**31 - 1 = {MAX_LENGTH} values.",
+            "Split it into two axes, a coarse one and a fine one.",
         )
     return n

@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Array, Int, Shaped
 
 from .._check import check_int, keywords
-from .._errors import describe_value, message, nearest
+from .._errors import describe_value, nearest, type_error, value_error
 from .._tree import join_path
 from .._types import Key, PyTree
 from . import words
@@ -104,12 +104,10 @@ def sobol(
 
     n = check_length("sobol", n)
     if n > _SOBOL_MOST:
-        raise ValueError(
-            message(
-                "sobol",
-                f"`n` is {n}, and a Sobol sequence has 2**30 points.",
-                "Give at most so many, or use `latin_hypercube`.",
-            )
+        raise value_error(
+            "sobol",
+            f"`n` is {n}, and a Sobol sequence has 2**30 points.",
+            "Give at most so many, or use `latin_hypercube`.",
         )
     return _design("sobol", draw, bounds_tree, n, seed, dim, (label, unit))
 
@@ -188,12 +186,10 @@ def _design(
     check_dim(function, dim)
     bounds = list(_pairs(function, tree, ""))
     if not bounds:
-        raise ValueError(
-            message(
-                function,
-                "`bounds_tree` has no leaf.",
-                "Give at least one pair: `{'rate': (0.0, 1.0)}`.",
-            )
+        raise value_error(
+            function,
+            "`bounds_tree` has no leaf.",
+            "Give at least one pair: `{'rate': (0.0, 1.0)}`.",
         )
     paths = [path for path, _ in bounds]
     labels = _by_path(function, "label", texts[0], paths)
@@ -221,18 +217,16 @@ def _by_path(
     if given is None or (not isinstance(given, Mapping) and len(paths) == 1):
         return {paths[0]: given}
     if not isinstance(given, Mapping):
-        raise TypeError(
-            message(
-                function,
-                f"`{argument}` is {describe_value(given)}, and there are {len(paths)} "
-                "pairs of bounds.",
-                f"Give a dict: `{argument}={{{paths[0]!r}: ...}}`.",
-            )
+        raise type_error(
+            function,
+            f"`{argument}` is {describe_value(given)}, and there are {len(paths)} "
+            "pairs of bounds.",
+            f"Give a dict: `{argument}={{{paths[0]!r}: ...}}`.",
         )
     for path in given:
         if path not in paths:
             wrong = f"`{argument}` names {describe_value(path)}."
-            raise ValueError(message(function, wrong, nearest(path, paths)))
+            raise value_error(function, wrong, nearest(path, paths))
     return given
 
 
@@ -260,13 +254,11 @@ def _pairs(function: str, node: Any, path: str) -> Iterator[tuple[str, Any]]:
         return
     steps = _children(node)[0]
     if steps is None:
-        raise TypeError(
-            message(
-                function,
-                f"`bounds_tree` has {describe_value(node)} at `{path or '.'}`.",
-                "Its leaves are pairs `(lo, hi)` of numbers, or of arrays of one "
-                "shape. Put what does not vary in the space beside the design.",
-            )
+        raise type_error(
+            function,
+            f"`bounds_tree` has {describe_value(node)} at `{path or '.'}`.",
+            "Its leaves are pairs `(lo, hi)` of numbers, or of arrays of one "
+            "shape. Put what does not vary in the space beside the design.",
         )
     for name, child in steps:
         yield from _pairs(function, child, join_path(path, name))

@@ -14,7 +14,7 @@ import jax.tree_util as jtu
 from jaxtyping import Array, Int
 
 from .._check import check_draws_apart
-from .._errors import message
+from .._errors import value_error
 from .._types import Key, PyTree
 from .arrange import POINT, arrange
 from .axis import Axis, is_axis
@@ -111,12 +111,10 @@ def geometry_of(
     names = tuple(axis_name(pairs[index][0]) for index in indices)
     if len(set(names)) < len(names):
         twice = sorted({name for name in names if names.count(name) > 1})
-        raise ValueError(
-            message(
-                "Space",
-                f"two axes have the path `{twice[0]}`.",
-                "Rename one of the dict keys (a dot in a key looks like nesting).",
-            )
+        raise value_error(
+            "Space",
+            f"two axes have the path `{twice[0]}`.",
+            "Rename one of the dict keys (a dot in a key looks like nesting).",
         )
     axes = {name: leaves[index] for name, index in zip(names, indices, strict=True)}
     check_draws_apart("Space", [name for name in axes if axes[name].needs_key])

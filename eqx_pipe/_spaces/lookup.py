@@ -18,7 +18,7 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Inexact, Int
 
-from .._errors import describe_value, message
+from .._errors import describe_value, type_error, value_error
 from .narrow import check_fits, warn_if_alike
 
 BLOCK = 2**16
@@ -125,23 +125,18 @@ def as_ends(
         precise = [np.asarray(x).astype(np.float64) for x in plain]
         for name, given, x in zip(("lo", "hi"), (lo, hi), precise, strict=True):
             if not np.all(np.isfinite(x)):
-                raise ValueError(
-                    message(
-                        function,
-                        f"{place}`{name}` is {describe_value(given)}, not finite.",
-                        "Give finite ends.",
-                    )
+                raise value_error(
+                    function,
+                    f"{place}`{name}` is {describe_value(given)}, not finite.",
+                    "Give finite ends.",
                 )
             check_fits(function, name, x, dtype, place)
         plain = [np.asarray(x).astype(dtype) for x in plain]
     if plain[0].shape != plain[1].shape:
-        raise ValueError(
-            message(
-                function,
-                f"{place}`lo` has the shape {plain[0].shape} and `hi` "
-                f"{plain[1].shape}.",
-                "Give two numbers, or two arrays of the same shape.",
-            )
+        raise value_error(
+            function,
+            f"{place}`lo` has the shape {plain[0].shape} and `hi` {plain[1].shape}.",
+            "Give two numbers, or two arrays of the same shape.",
         )
     return (plain[0], plain[1]), (precise[0], precise[1])
 
@@ -156,12 +151,10 @@ def _as_real(function: str, name: str, x: Any) -> Any:
     if dtype is None or not (
         jnp.issubdtype(dtype, jnp.integer) or jnp.issubdtype(dtype, jnp.floating)
     ):
-        raise TypeError(
-            message(
-                function,
-                f"{name} is {describe_value(x)}.",
-                "Give a real number or an array of them; for values of another kind "
-                "use `Values`.",
-            )
+        raise type_error(
+            function,
+            f"{name} is {describe_value(x)}.",
+            "Give a real number or an array of them; for values of another kind "
+            "use `Values`.",
         )
     return x

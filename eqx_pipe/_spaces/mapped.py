@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .._check import keywords
-from .._errors import describe_value, message
+from .._errors import describe_value, type_error
 from .._tree import as_arrays
 from .._types import Key, PyTree
 from . import words
@@ -54,20 +54,16 @@ class Mapped(NamedAxis):
         unit: str | None = None,
     ):
         if isinstance(fn, Axis) or not callable(fn):
-            raise TypeError(
-                message(
-                    "Mapped",
-                    f"`fn` is {describe_value(fn)}, which cannot be called.",
-                    "The function comes first: `Mapped(jnp.exp, Linspace(0, 1, 5))`.",
-                )
+            raise type_error(
+                "Mapped",
+                f"`fn` is {describe_value(fn)}, which cannot be called.",
+                "The function comes first: `Mapped(jnp.exp, Linspace(0, 1, 5))`.",
             )
         if not is_axis(axis):
-            raise TypeError(
-                message(
-                    "Mapped",
-                    f"`axis` is {describe_value(axis)}, which is no axis.",
-                    "Give a `Linspace`, `Values` or another axis.",
-                )
+            raise type_error(
+                "Mapped",
+                f"`axis` is {describe_value(axis)}, which is no axis.",
+                "Give a `Linspace`, `Values` or another axis.",
             )
         self.fn = fn
         self.axis = axis

@@ -4,7 +4,7 @@ from typing import Any
 
 import equinox as eqx
 
-from .._errors import describe_value, message
+from .._errors import describe_value, type_error
 from .axis import Axis
 
 
@@ -50,12 +50,10 @@ def as_named(function: str, label: str | None, unit: str | None) -> Named:
     """A label and a unit; raises unless each is a string or left out."""
     for argument, text in (("label", label), ("unit", unit)):
         if text is not None and not isinstance(text, str):
-            raise TypeError(
-                message(
-                    function,
-                    f"`{argument}` is {describe_value(text)}.",
-                    "Give a text, such as `label='learning rate', unit='1/s'`, or "
-                    "leave it out.",
-                )
+            raise type_error(
+                function,
+                f"`{argument}` is {describe_value(text)}.",
+                "Give a text, such as `label='learning rate', unit='1/s'`, or "
+                "leave it out.",
             )
     return Named(label, unit)

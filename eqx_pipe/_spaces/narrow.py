@@ -10,7 +10,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from .._errors import message
+from .._errors import message, value_error
 
 _CURE = (
     "Use a wider dtype (64 bits need `jax.config.update('jax_enable_x64', True)` at "
@@ -43,7 +43,7 @@ def check_fits(
             at = f"[{', '.join(map(str, entry))}]" if entry else ""
             number = given[entry].item()
             wrong = f"{place}`{name}{at}` is {number!r}, which {what} {dtype}."
-            raise ValueError(message(function, wrong, _CURE))
+            raise value_error(function, wrong, _CURE)
 
 
 def warn_if_alike(function: str, given: Any, dtype: Any) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import jax.tree_util as jtu
 import numpy as np
 
-from .._errors import describe_value, message
+from .._errors import describe_value, type_error, value_error
 from .._tree import path_name, unregistered
 from .axis import is_axis
 
@@ -26,7 +26,7 @@ def no_axis(function: str, argument: str, tree: Any) -> ValueError:
             "Put a `Linspace`, `Geomspace` or `Values` in the place of a leaf.",
         )
     )
-    return ValueError(message(function, f"`{argument}` {wrong}.", cure))
+    return value_error(function, f"`{argument}` {wrong}.", cure)
 
 
 def check_seen(tree: Any) -> None:
@@ -42,13 +42,11 @@ def check_seen(tree: Any) -> None:
         hidden = [name for name in names if is_axis(getattr(leaf, name, None))]
         if hidden:
             place = f" at `{path_name(path)}`" if path else ""
-            raise TypeError(
-                message(
-                    "Space",
-                    f"the axis `{hidden[0]}` is in a `{type(leaf).__name__}`{place}, "
-                    "and would not vary.",
-                    unregistered(leaf),
-                )
+            raise type_error(
+                "Space",
+                f"the axis `{hidden[0]}` is in a `{type(leaf).__name__}`{place}, "
+                "and would not vary.",
+                unregistered(leaf),
             )
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import jax.tree_util as jtu
 
-from .._errors import describe_value, message
+from .._errors import describe_value, type_error
 from .._tree import join_path, path_name
 from .._types import PyTree
 from .axis import Axis, is_axis
@@ -68,13 +68,11 @@ def _check_keys(node: PyTree, place: str) -> None:
             raise
         of_each_type = {type(key): key for key in node}.values()
         keys = " and ".join(map(describe_value, of_each_type))
-        raise TypeError(
-            message(
-                "Space",
-                f"the dict at `{place or '.'}` has keys such as {keys}.",
-                "JAX sorts the keys of a dict: give keys of one type that can be "
-                "sorted, such as strings.",
-            )
+        raise type_error(
+            "Space",
+            f"the dict at `{place or '.'}` has keys such as {keys}.",
+            "JAX sorts the keys of a dict: give keys of one type that can be "
+            "sorted, such as strings.",
         ) from error
     for step, child in children:
         if step:  # a leaf flattens to itself, with an empty path

@@ -8,7 +8,7 @@ import jax.random as jr
 from jaxtyping import Array, Int
 
 from .._check import keywords
-from .._errors import MissingKeyError, describe_value, message
+from .._errors import MissingKeyError, describe_value, message, type_error
 from .._types import Key, PyTree
 from . import words
 from .axis import check_dim, check_length, dim_text
@@ -83,13 +83,11 @@ class Random(NamedAxis):
         if isinstance(sampler, type) or not (
             callable(sampler) or hasattr(sampler, "sample")
         ):
-            raise TypeError(
-                message(
-                    "Random",
-                    f"`sampler` is {describe_value(sampler)}.",
-                    "Give a function of `(key, shape)` such as `jax.random.normal`, "
-                    "or an object with `.sample(key, sample_shape)`.",
-                )
+            raise type_error(
+                "Random",
+                f"`sampler` is {describe_value(sampler)}.",
+                "Give a function of `(key, shape)` such as `jax.random.normal`, "
+                "or an object with `.sample(key, sample_shape)`.",
             )
         self.sampler = sampler
         self.dim = dim

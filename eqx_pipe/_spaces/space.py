@@ -14,7 +14,7 @@ from jax.core import Tracer
 from jaxtyping import Array, Integer
 
 from .._check import check_choice, check_draws, check_key, keywords
-from .._errors import describe_value, message
+from .._errors import describe_value, message, type_error, value_error
 from .._tree import is_key_array
 from .._types import Key, PyTree
 from . import words
@@ -93,12 +93,10 @@ class Space(HasAxes):
         if key is not None:
             check_draws("Space", "`key` is", key)
         if isinstance(tree, Space):
-            raise TypeError(
-                message(
-                    "Space",
-                    "`tree` is a space already.",
-                    "Use it as it is, or give its `.tree`.",
-                )
+            raise type_error(
+                "Space",
+                "`tree` is a space already.",
+                "Use it as it is, or give its `.tree`.",
             )
         self.tree = tree
         self.mode = mode
@@ -232,12 +230,10 @@ class Space(HasAxes):
             chosen = range(self.size)[i]
             count = range_length(chosen)
             if count == 0:
-                raise ValueError(
-                    message(
-                        "Space",
-                        f"the slice {_slice_text(i)} of {self.size} points is empty.",
-                        "Choose at least one point.",
-                    )
+                raise value_error(
+                    "Space",
+                    f"the slice {_slice_text(i)} of {self.size} points is empty.",
+                    "Choose at least one point.",
                 )
             window = (start + step * chosen.start, step * chosen.step, count)
             return _with_window(self, window)
@@ -312,14 +308,12 @@ def _check_bits(function: str, space: Space) -> None:
             if not isinstance(leaf, jax.Array) or is_key_array(leaf):
                 continue
             if jax.dtypes.canonicalize_dtype(leaf.dtype) != leaf.dtype:
-                raise ValueError(
-                    message(
-                        function,
-                        f"`{axis_name(path)}` in the space is of {leaf.dtype}, made "
-                        "while 64 bits were on, and they are off now.",
-                        "Switch `jax_enable_x64` on before this call too, or off "
-                        "before the space is made.",
-                    )
+                raise value_error(
+                    function,
+                    f"`{axis_name(path)}` in the space is of {leaf.dtype}, made "
+                    "while 64 bits were on, and they are off now.",
+                    "Switch `jax_enable_x64` on before this call too, or off "
+                    "before the space is made.",
                 )
 
 
@@ -355,12 +349,10 @@ def _digits(geometry: Geometry, i: SupportsIndex) -> list[int]:
 
 def _traced_digits(geometry: Geometry, i: Array) -> list[Array]:
     if i.shape != () or not jnp.issubdtype(i.dtype, jnp.integer):
-        raise TypeError(
-            message(
-                "Space",
-                f"the index is a traced {i.dtype}{list(i.shape)}.",
-                "Give a scalar integer; for many points at once use `jax.vmap`.",
-            )
+        raise type_error(
+            "Space",
+            f"the index is a traced {i.dtype}{list(i.shape)}.",
+            "Give a scalar integer; for many points at once use `jax.vmap`.",
         )
     lengths = geometry.lengths
     start, step, _ = geometry.window or (0, 1, 0)
@@ -391,12 +383,10 @@ def _as_index(i: SupportsIndex) -> int:
             raise TypeError
         return operator.index(i)
     except TypeError:
-        raise TypeError(
-            message(
-                "Space",
-                f"the index is {describe_value(i)}.",
-                "Give an integer or a slice.",
-            )
+        raise type_error(
+            "Space",
+            f"the index is {describe_value(i)}.",
+            "Give an integer or a slice.",
         ) from None
 
 

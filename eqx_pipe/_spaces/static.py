@@ -9,7 +9,7 @@ import numpy as np
 from jax.core import Tracer
 
 from .._check import keywords
-from .._errors import describe_value, message
+from .._errors import describe_value, type_error, value_error
 from .._types import Key
 from .._values import Opaque, as_hashable, static_text
 from . import words
@@ -67,17 +67,15 @@ class Static(NamedAxis):
         check_dim("Static", dim)
         self.named = as_named("Static", label, unit)
         if isinstance(values, str | bytes) or not isinstance(values, Iterable):
-            raise TypeError(
-                message(
-                    "Static",
-                    f"`values` is {describe_value(values)}.",
-                    "Give a list of the values, also if there is only one.",
-                )
+            raise type_error(
+                "Static",
+                f"`values` is {describe_value(values)}.",
+                "Give a list of the values, also if there is only one.",
             )
         values = tuple(values)
         if not values:
-            raise ValueError(
-                message("Static", "`values` is empty.", "Give at least one value.")
+            raise value_error(
+                "Static", "`values` is empty.", "Give at least one value."
             )
         check_length("Static", len(values))
         for i, value in enumerate(values):
@@ -111,26 +109,22 @@ def _check_no_axis(i: int, value: object) -> None:
     axes = [leaf for leaf in leaves if is_axis(leaf)]
     if axes:
         where = "is" if value is axes[0] else "holds"
-        raise TypeError(
-            message(
-                "Static",
-                f"`values[{i}]` {where} an axis, {axes[0]!r}, and the function would "
-                "get that axis instead of its values.",
-                "Put the axis in the space itself, beside the `Static` one; where only "
-                "some of the static values go with it, sweep over these by themselves.",
-            )
+        raise type_error(
+            "Static",
+            f"`values[{i}]` {where} an axis, {axes[0]!r}, and the function would "
+            "get that axis instead of its values.",
+            "Put the axis in the space itself, beside the `Static` one; where only "
+            "some of the static values go with it, sweep over these by themselves.",
         )
 
 
 def static_index() -> TypeError:
     """The error for a traced index into a space with static axes."""
-    return TypeError(
-        message(
-            "Space",
-            "the index is traced, and the space has `Static` axes.",
-            "Their values are Python values, which a compiled program cannot choose "
-            "from. Use a plain integer, or `sweep` and `vmap_space`.",
-        )
+    return type_error(
+        "Space",
+        "the index is traced, and the space has `Static` axes.",
+        "Their values are Python values, which a compiled program cannot choose "
+        "from. Use a plain integer, or `sweep` and `vmap_space`.",
     )
 
 

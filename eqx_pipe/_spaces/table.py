@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from .._errors import message
+from .._errors import value_error
 from .._tree import is_key_array, leaves_with_names
 from .._types import Key, PyTree
 from .axes import Geomspace, Linspace, Values
@@ -133,12 +133,10 @@ def points_frame(geometry: Geometry, key: Key | None) -> Any:
     """The points of a space as a data frame."""
     size = geometry.size
     if size >= 2**31:
-        raise ValueError(
-            message(
-                "Space.to_pandas",
-                f"the space has {size} points, and each is a row.",
-                "At most 2**31 - 1 rows are made: take a slice, `space[a:b]`.",
-            )
+        raise value_error(
+            "Space.to_pandas",
+            f"the space has {size} points, and each is a row.",
+            "At most 2**31 - 1 rows are made: take a slice, `space[a:b]`.",
         )
     pandas = import_pandas("Space.to_pandas")
     return pandas.DataFrame(entry_columns(geometry, key))
@@ -203,15 +201,12 @@ def _distinct(columns: Iterable[tuple[str, str, _Column]]) -> dict[str, _Column]
     found = {}
     for owner, name, column in columns:
         if name in found:
-            raise ValueError(
-                message(
-                    "Space",
-                    f"`{name}` is the name of two columns, one of `{owners[name]}` and "
-                    f"one of `{owner}`.",
-                    "Rename one of these axes, or a part of its values: entries of "
-                    "arrays and leaves of pytrees are called by the axis and their "
-                    "place, `x.0`.",
-                )
+            raise value_error(
+                "Space",
+                f"`{name}` is the name of two columns, one of `{owners[name]}` and "
+                f"one of `{owner}`.",
+                "Rename one of these axes, or a part of its values: entries of arrays "
+                "and leaves of pytrees are called by the axis and their place, `x.0`.",
             )
         owners[name], found[name] = owner, column
     return found

@@ -8,7 +8,7 @@ import jax.tree_util as jtu
 from jaxtyping import ArrayLike
 
 from .._check import check_draws
-from .._errors import MissingKeyError, asks_for_key, describe_value, message
+from .._errors import MissingKeyError, asks_for_key, describe_value, type_error
 from .._tree import is_key_array, path_name
 from .._types import Key, PyTree
 from .axis import Axis, Position
@@ -54,13 +54,11 @@ def _check_arrays(name: str, value: PyTree) -> None:
             _check_key(name, leaf)
             continue
         place = f" at `.{path_name(path)}`" if path else ""
-        raise TypeError(
-            message(
-                "Space",
-                f"the axis `{name}` gives {describe_value(leaf)}{place}.",
-                "The values of an axis are arrays, numbers or pytrees of them. For "
-                "functions, texts and other Python values use `Static`, or map one.",
-            )
+        raise type_error(
+            "Space",
+            f"the axis `{name}` gives {describe_value(leaf)}{place}.",
+            "The values of an axis are arrays, numbers or pytrees of them. For "
+            "functions, texts and other Python values use `Static`, or map one.",
         )
 
 

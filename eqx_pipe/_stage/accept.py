@@ -5,7 +5,7 @@ from typing import cast
 import equinox as eqx
 
 from .._check import check_callable
-from .._errors import message
+from .._errors import type_error
 from .._types import AnyStage, StageLike
 from .base import Lift, is_stateful
 from .composite import Composite
@@ -54,14 +54,12 @@ def as_stage(function: str, argument: str, value: object) -> AnyStage:
     wrong = misfit(value, 1)
     if wrong:
         single = "a Module" if isinstance(value, eqx.Module) else "a function"
-        error = TypeError(
-            message(
-                function,
-                f"`{argument}` is given one input, and {wrong}.",
-                "A stage takes one input, and perhaps `key=`. Make one of several "
-                f"inputs a node of `eqx_pipe.graph`, or call it in {single} of one "
-                "input, which may be a tuple.",
-            )
+        error = type_error(
+            function,
+            f"`{argument}` is given one input, and {wrong}.",
+            "A stage takes one input, and perhaps `key=`. Make one of several "
+            f"inputs a node of `eqx_pipe.graph`, or call it in {single} of one "
+            "input, which may be a tuple.",
         )
         say_if_not_layer(value, error)
         raise error

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, overload
 import equinox as eqx
 
 from .._check import check_key
-from .._errors import describe_value, message
+from .._errors import describe_value, type_error, value_error
 from .._tree import join_path
 from .._types import AnyStage, Key, MaybeState, Output, PyTree, StageLike
 from .base import Stage, is_stateful, state_indices
@@ -85,22 +85,18 @@ def check_state(function: str, stage: StageLike, state: object) -> None:
     if state is None and is_stateful(stage):
         path, _ = _innermost(stage, is_stateful)
         who = f"stage `{path}`" if path else "it"
-        raise ValueError(
-            message(
-                function,
-                f"{who} is stateful, and no state was given.",
-                "Build the pipeline by `pipe, state = equinox.nn.make_with_state(...)"
-                "(...)` and call `y, state = pipe(x, state)`.",
-            )
+        raise value_error(
+            function,
+            f"{who} is stateful, and no state was given.",
+            "Build the pipeline by `pipe, state = equinox.nn.make_with_state(...)"
+            "(...)` and call `y, state = pipe(x, state)`.",
         )
     if state is not None and not isinstance(state, eqx.nn.State):
-        raise TypeError(
-            message(
-                function,
-                f"the second argument, `state`, is {describe_value(state)}.",
-                "Give an `equinox.nn.State`. A stage takes one input; several values "
-                "go in as one tuple or dict. Keys are passed as `key=`.",
-            )
+        raise type_error(
+            function,
+            f"the second argument, `state`, is {describe_value(state)}.",
+            "Give an `equinox.nn.State`. A stage takes one input; several values "
+            "go in as one tuple or dict. Keys are passed as `key=`.",
         )
 
 
@@ -120,14 +116,12 @@ def _check_state_is_ours(
         return
     path, holder = _innermost(stage, holds)
     who = f"`{path}` (`{type(holder).__name__}`)" if path else "a stage inside"
-    raise ValueError(
-        message(
-            function,
-            f"the state holds nothing for {who}: it was made with another pipeline, "
-            "or before this one was changed.",
-            "Give the state that `equinox.nn.make_with_state` made together with this "
-            "pipeline.",
-        )
+    raise value_error(
+        function,
+        f"the state holds nothing for {who}: it was made with another pipeline, "
+        "or before this one was changed.",
+        "Give the state that `equinox.nn.make_with_state` made together with this "
+        "pipeline.",
     ) from error
 
 

@@ -19,7 +19,7 @@ from .._closure import (
     named_leaves_of,
     opaque_leaves,
 )
-from .._errors import message
+from .._errors import value_error
 from .._tree import leaf_text, leaves_with_names
 
 
@@ -38,15 +38,13 @@ def check_nothing_hidden(function: str, argument: str, stage: Any) -> None:
             continue
         places = [f"`{_class(m)}` ({_place(item)})" for item, m in found.values()]
         first, _ = next(iter(found.values()))
-        raise ValueError(
-            message(
-                function,
-                f"{_place_of(fn, stage)}`{argument}` hides parameters in a function, "
-                "where gradients and optimisers do not see them: those of "
-                f"{', '.join(places)}.",
-                f"{_cure(first)} If they are to stay as they are, say so: "
-                "`eqx_pipe.frozen(...)`.",
-            )
+        raise value_error(
+            function,
+            f"{_place_of(fn, stage)}`{argument}` hides parameters in a function, "
+            "where gradients and optimisers do not see them: those of "
+            f"{', '.join(places)}.",
+            f"{_cure(first)} If they are to stay as they are, say so: "
+            "`eqx_pipe.frozen(...)`.",
         )
 
 
@@ -58,23 +56,19 @@ def check_nothing_traced(function: str, argument: str, stage: Any) -> None:
     """
     fixed = [x.value for x in jtu.tree_leaves(stage) if isinstance(x, Fixed)]
     if any(map(_is_traced, fixed)) or any(map(_traced_in, opaque_leaves(fixed))):
-        raise ValueError(
-            message(
-                function,
-                f"`{argument}` holds frozen arrays that are made from the key.",
-                "Freeze only what is made outside, and is the same in each stage.",
-            )
+        raise value_error(
+            function,
+            f"`{argument}` holds frozen arrays that are made from the key.",
+            "Freeze only what is made outside, and is the same in each stage.",
         )
     for fn in opaque_leaves(stage):
         places = _traced_in(fn)
         if places:
-            raise ValueError(
-                message(
-                    function,
-                    f"{_place_of(fn, stage)}`{argument}` is a function that closes "
-                    f"over arrays made from the key: {', '.join(places)}.",
-                    "Return an `equinox.Module` that has these arrays as fields.",
-                )
+            raise value_error(
+                function,
+                f"{_place_of(fn, stage)}`{argument}` is a function that closes "
+                f"over arrays made from the key: {', '.join(places)}.",
+                "Return an `equinox.Module` that has these arrays as fields.",
             )
 
 

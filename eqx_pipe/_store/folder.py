@@ -5,27 +5,23 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from .._errors import describe_value, message
+from .._errors import describe_value, type_error, value_error
 
 
 def as_path(function: str, store: Any) -> Path:
     """The argument `store` as a path on this machine's file systems."""
     if not isinstance(store, str | os.PathLike) or isinstance(store, bytes):
-        raise TypeError(
-            message(
-                function,
-                f"`store` is {describe_value(store)}.",
-                "Give the path of a folder: `store='runs.zarr'`.",
-            )
+        raise type_error(
+            function,
+            f"`store` is {describe_value(store)}.",
+            "Give the path of a folder: `store='runs.zarr'`.",
         )
     if "://" in str(store) or "\0" in str(store) or not str(store):
-        raise ValueError(
-            message(
-                function,
-                f"`store` is {describe_value(str(store))}.",
-                "Give the path of a folder on a disk, also a shared one; copy the "
-                "finished store to where it shall be.",
-            )
+        raise value_error(
+            function,
+            f"`store` is {describe_value(str(store))}.",
+            "Give the path of a folder on a disk, also a shared one; copy the "
+            "finished store to where it shall be.",
         )
     return Path(os.path.expanduser(store)).absolute()
 
@@ -52,15 +48,13 @@ def check_no_links(function: str, path: Path) -> None:
     """
     link = next(_links(path), None)
     if link is not None:
-        raise ValueError(
-            message(
-                function,
-                f"there is a link in the store `{path}`: `{link.path}` leads to "
-                f"`{os.readlink(link.path)}`.",
-                "A store that is filled has no links, which would lead what is written "
-                "elsewhere: put in its place what it leads to (`cp -rL` copies a store "
-                "so), or delete it.",
-            )
+        raise value_error(
+            function,
+            f"there is a link in the store `{path}`: `{link.path}` leads to "
+            f"`{os.readlink(link.path)}`.",
+            "A store that is filled has no links, which would lead what is written "
+            "elsewhere: put in its place what it leads to (`cp -rL` copies a store "
+            "so), or delete it.",
         )
 
 

@@ -5,7 +5,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from .._errors import describe_value, message
+from .._errors import describe_value, value_error
 from .names import is_name
 
 FORMAT = 1
@@ -34,14 +34,12 @@ def read_record(function: str, path: Path, text: str) -> dict[str, Any]:
         raise damaged(function, path, f"it is no JSON ({error})") from error
     check_record(function, path, record, {"format": int})
     if record["format"] != FORMAT:
-        raise ValueError(
-            message(
-                function,
-                f"the store `{path}` has the format {record['format']!r}, this "
-                f"version of eqx_pipe knows the format {FORMAT}.",
-                "Use the version that made it (its attribute `eqx_pipe`), or give a "
-                "path where there is nothing yet.",
-            )
+        raise value_error(
+            function,
+            f"the store `{path}` has the format {record['format']!r}, this "
+            f"version of eqx_pipe knows the format {FORMAT}.",
+            "Use the version that made it (its attribute `eqx_pipe`), or give a "
+            "path where there is nothing yet.",
         )
     check_record(function, path, record, _LAYOUT)
     lengths, split, names = record["lengths"], record["split"], record["variables"]
@@ -97,11 +95,9 @@ def _named(place: str) -> str:
 
 def damaged(function: str, path: Path, what: str) -> ValueError:
     """The error for a record that is not what it was when the store was made."""
-    return ValueError(
-        message(
-            function,
-            f"the record of the store `{path}` is damaged: {what}.",
-            "Put back its `zarr.json` from a copy, or give another path; "
-            "`xarray.open_zarr` may still show the values.",
-        )
+    return value_error(
+        function,
+        f"the record of the store `{path}` is damaged: {what}.",
+        "Put back its `zarr.json` from a copy, or give another path; "
+        "`xarray.open_zarr` may still show the values.",
     )

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from .._errors import message
+from .._errors import message, value_error
 from .chunks import Chunks
 from .folder import as_zarr
 from .quiet import quiet
@@ -228,11 +228,9 @@ def _group(function: str, path: Path) -> Any:
             if isinstance(text, str):
                 return group, text
             what = "was not made by a sweep"
-    raise ValueError(
-        message(
-            function,
-            f"`{path}` {what}.",
-            "It is left as it is. Give a path where there is nothing yet, or a store "
-            "that `sweep(..., store=)` has made.",
-        )
+    raise value_error(
+        function,
+        f"`{path}` {what}.",
+        "It is left as it is. Give a path where there is nothing yet, or a store "
+        "that `sweep(..., store=)` has made.",
     )

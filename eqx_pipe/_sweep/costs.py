@@ -11,7 +11,14 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Float
 
-from .._errors import MissingKeyError, SweepError, describe_value, message
+from .._errors import (
+    MissingKeyError,
+    SweepError,
+    describe_value,
+    message,
+    type_error,
+    value_error,
+)
 from .compute.failure import reason
 from .compute.job import Job, prepare
 from .compute.progress import Progress
@@ -28,13 +35,11 @@ def _named(call: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return call(*args, **keywords)
         except MissingKeyError as error:
-            raise TypeError(
-                message(
-                    "sweep",
-                    "`order_by` needs a PRNG key.",
-                    "Give a function of the point alone: a cost is a guess, and draws "
-                    "are made in `fn`.",
-                )
+            raise type_error(
+                "sweep",
+                "`order_by` needs a PRNG key.",
+                "Give a function of the point alone: a cost is a guess, and draws "
+                "are made in `fn`.",
             ) from error
         except SweepError as error:
             i = next(iter(error.indices), None)
@@ -106,11 +111,9 @@ def _check(what: str, found: Any, size: int) -> None:
         real = any(jnp.issubdtype(given.dtype, kind) for kind in kinds)
         if real and given.shape == (size,):
             return
-    raise ValueError(
-        message(
-            "sweep",
-            f"`order_by` {what} {form} for {size} points.",
-            "Give a function from a point to one real number, or an array with one "
-            "number for each point.",
-        )
+    raise value_error(
+        "sweep",
+        f"`order_by` {what} {form} for {size} points.",
+        "Give a function from a point to one real number, or an array with one "
+        "number for each point.",
     )

@@ -12,7 +12,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, ArrayLike
 
 from .._check import check_choice, check_int, check_key
-from .._errors import describe_value, message, nearest
+from .._errors import describe_value, nearest, type_error, value_error
 from .._reduce.many import Many, ReduceLike, as_many
 from .._spaces.space import Space, SpaceLike, as_space
 from .._store.folder import as_path
@@ -133,25 +133,21 @@ def mesh_devices(function: str, mesh: Mesh | None) -> tuple[Device, ...]:
     if mesh is None:
         return tuple(jax.local_devices())
     if not isinstance(mesh, Mesh):
-        raise TypeError(
-            message(
-                function,
-                f"`mesh` is {describe_value(mesh)}.",
-                "Give a `jax.sharding.Mesh`, made by `jax.make_mesh`, or None for all "
-                "local devices.",
-            )
+        raise type_error(
+            function,
+            f"`mesh` is {describe_value(mesh)}.",
+            "Give a `jax.sharding.Mesh`, made by `jax.make_mesh`, or None for all "
+            "local devices.",
         )
     devices = tuple(mesh.devices.flat)
     foreign = [d for d in devices if d.process_index != jax.process_index()]
     if foreign or not devices:
-        raise ValueError(
-            message(
-                function,
-                f"`mesh` has {len(devices)} devices, {len(foreign)} of them of other "
-                "processes.",
-                "Give a mesh of this process's own devices: "
-                "`jax.make_mesh((n,), ('x',), devices=jax.local_devices()[:n])`.",
-            )
+        raise value_error(
+            function,
+            f"`mesh` has {len(devices)} devices, {len(foreign)} of them of other "
+            "processes.",
+            "Give a mesh of this process's own devices: "
+            "`jax.make_mesh((n,), ('x',), devices=jax.local_devices()[:n])`.",
         )
     return devices
 
@@ -165,35 +161,29 @@ def check_batch_size(
     if isinstance(batch_size, str):
         if batch_size == word:
             return
-        raise ValueError(
-            message(
-                function,
-                f"`batch_size` is {describe_value(batch_size)}.",
-                nearest(batch_size, [word or "None", "a positive integer"]),
-            )
+        raise value_error(
+            function,
+            f"`batch_size` is {describe_value(batch_size)}.",
+            nearest(batch_size, [word or "None", "a positive integer"]),
         )
     check_int(function, "batch_size", batch_size, 1)
 
 
 def _check_size(size: int) -> None:
     if size >= 2**63:
-        raise ValueError(
-            message(
-                "sweep",
-                f"the space has {size} points.",
-                "Sweep over a slice of it: `space[a:b]`.",
-            )
+        raise value_error(
+            "sweep",
+            f"the space has {size} points.",
+            "Sweep over a slice of it: `space[a:b]`.",
         )
 
 
 def _check_progress(progress: object) -> None:
     if progress is not None and not isinstance(progress, bool):
-        raise TypeError(
-            message(
-                "sweep",
-                f"`progress` is {describe_value(progress)}.",
-                "Give True, False, or None for a bar where somebody can see it.",
-            )
+        raise type_error(
+            "sweep",
+            f"`progress` is {describe_value(progress)}.",
+            "Give True, False, or None for a bar where somebody can see it.",
         )
 
 
@@ -224,14 +214,12 @@ def _check_together(request: Request) -> None:
 def _check_executor(executor: object) -> None:
     """Raises unless work can be submitted to `executor`."""
     if isinstance(executor, type) or not callable(getattr(executor, "submit", None)):
-        raise TypeError(
-            message(
-                "sweep",
-                f"`executor` is {describe_value(executor)}.",
-                "Give something with a method `submit(fn, *args)`: a "
-                "`concurrent.futures.ProcessPoolExecutor(mp_context=multiprocessing."
-                "get_context('spawn'))`, or Dask's `client.get_executor()`.",
-            )
+        raise type_error(
+            "sweep",
+            f"`executor` is {describe_value(executor)}.",
+            "Give something with a method `submit(fn, *args)`: a "
+            "`concurrent.futures.ProcessPoolExecutor(mp_context=multiprocessing."
+            "get_context('spawn'))`, or Dask's `client.get_executor()`.",
         )
     # The pools of the standard library say so before anything is submitted.
     context = getattr(executor, "_mp_context", None)
@@ -251,12 +239,10 @@ def _as_part(part: Part) -> tuple[int, int]:
             raise TypeError
         rank, size = operator.index(rank), operator.index(size)
     except (TypeError, ValueError):
-        raise TypeError(
-            message(
-                "sweep",
-                f"`part` is {describe_value(part)}.",
-                "Give two integers, `(rank, size)`, with 0 <= rank < size.",
-            )
+        raise type_error(
+            "sweep",
+            f"`part` is {describe_value(part)}.",
+            "Give two integers, `(rank, size)`, with 0 <= rank < size.",
         ) from None
     if not 0 <= rank < size:
         _refuse(
@@ -268,4 +254,4 @@ def _as_part(part: Part) -> tuple[int, int]:
 
 
 def _refuse(wrong: str, cure: str) -> None:
-    raise ValueError(message("sweep", wrong, cure))
+    raise value_error("sweep", wrong, cure)

@@ -14,7 +14,7 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, UInt32
 
 from .._check import check_key, keywords
-from .._errors import message
+from .._errors import value_error
 from .._jaxprs.jaxpr import as_function
 from .._spaces.index import advance, advance_by, digits_of, strides
 from .._spaces.keys import point_key
@@ -76,12 +76,10 @@ def vmap_space(
     check_batch_size("vmap_space", batch_size, None)
     size = space.size
     if size >= 2**31:
-        raise ValueError(
-            message(
-                "vmap_space",
-                f"the space has {size} points, and all of their values are returned.",
-                "At most 2**31 - 1 fit one array: take a slice, `space[a:b]`.",
-            )
+        raise value_error(
+            "vmap_space",
+            f"the space has {size} points, and all of their values are returned.",
+            "At most 2**31 - 1 fit one array: take a slice, `space[a:b]`.",
         )
     devices = () if mesh is None else mesh_devices("vmap_space", mesh)
     parts = parts_of(space.geometry)

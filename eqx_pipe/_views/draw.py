@@ -11,7 +11,7 @@ from .._compose.chain import Chain
 from .._compose.compiled import Compiled
 from .._compose.dag import INPUT
 from .._compose.graph import Graph
-from .._errors import message
+from .._errors import value_error
 from .._stage import Composite, Scope, as_module, enter, is_stateful
 from .._tree import as_arrays
 from .._types import PyTree, StageLike
@@ -119,13 +119,11 @@ def _values(pipe: Any, x: PyTree, state: eqx.nn.State | None) -> dict[str, PyTre
         try:
             pipe, state = eqx.nn.make_with_state(lambda: pipe)()
         except ValueError:  # it has been through `make_with_state` already
-            raise ValueError(
-                message(
-                    "draw",
-                    "a stage inside is stateful, and shapes were asked for without a "
-                    "state.",
-                    "Call `draw(pipe, x, state=state)`.",
-                )
+            raise value_error(
+                "draw",
+                "a stage inside is stateful, and shapes were asked for without a "
+                "state.",
+                "Call `draw(pipe, x, state=state)`.",
             ) from None
 
     def run(pipe, x, state):

@@ -8,7 +8,7 @@ from typing import TypeAlias
 import jax
 import numpy as np
 
-from ..._errors import message
+from ..._errors import value_error
 
 Rows: TypeAlias = list[np.ndarray]
 """The leaves of the outputs at some points, or of the states of some blocks.
@@ -53,14 +53,12 @@ def empty_values(
             raise MemoryError
         return [np.empty((size, *leaf.shape), leaf.dtype) for leaf in outputs]
     except (MemoryError, ValueError) as error:  # more than NumPy can count
-        raise ValueError(
-            message(
-                "sweep",
-                f"the values of {size:,} points take {needed / 2**30:,.0f} GiB, and "
-                f"this machine has {_memory() / 2**30:,.0f} GiB of memory.",
-                "Keep less of them: a reduction by `reduce=`, or values on disk by "
-                '`store="runs.zarr"`; or sweep over a part of the space, `space[a:b]`.',
-            )
+        raise value_error(
+            "sweep",
+            f"the values of {size:,} points take {needed / 2**30:,.0f} GiB, and "
+            f"this machine has {_memory() / 2**30:,.0f} GiB of memory.",
+            "Keep less of them: a reduction by `reduce=`, or values on disk by "
+            '`store="runs.zarr"`; or sweep over a part of the space, `space[a:b]`.',
         ) from error
 
 

@@ -18,7 +18,7 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Bool, Float
 
-from ..._errors import MissingKeyError, log_once, message
+from ..._errors import MissingKeyError, log_once, value_error
 from ..._spaces.geometry import Geometry
 from ..._spaces.space import Space
 from ..._types import Device, Key, PyTree
@@ -301,11 +301,9 @@ def _traced(
 def _check_at_once(batch_size: int, num_devices: int) -> None:
     most = _AT_ONCE // num_devices
     if batch_size > most:
-        raise ValueError(
-            message(
-                "sweep",
-                f"`batch_size` is {batch_size} on {num_devices} devices.",
-                f"Points computed at once are counted in 32 bits: give at most {most}. "
-                "Batches of some thousands are no slower.",
-            )
+        raise value_error(
+            "sweep",
+            f"`batch_size` is {batch_size} on {num_devices} devices.",
+            f"Points computed at once are counted in 32 bits: give at most {most}. "
+            "Batches of some thousands are no slower.",
         )

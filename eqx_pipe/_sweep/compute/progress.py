@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from ..._errors import describe_value, message
+from ..._errors import describe_value, type_error
 
 _TARGET = 0.25
 _FIRST_PARTS = 32
@@ -22,12 +22,10 @@ class Progress:
 
     def __init__(self, shown: Any, size: int, before: int = 0):
         if shown is not None and not isinstance(shown, bool):
-            raise TypeError(
-                message(
-                    "sweep",
-                    f"`progress` is {describe_value(shown)}.",
-                    "Give True, False, or None for a bar where somebody can see it.",
-                )
+            raise type_error(
+                "sweep",
+                f"`progress` is {describe_value(shown)}.",
+                "Give True, False, or None for a bar where somebody can see it.",
             )
         self._last = time.perf_counter()
         self._pace: float | None = None

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int64
 
-from ..._errors import StructureError, message
+from ..._errors import structure_error
 from ..._spaces.geometry import Geometry
 from ..._tree import differences
 from ..._values import as_hashable, static_text
@@ -193,13 +193,11 @@ def check_agree(function: str, parts: Sequence[Part], outputs: Sequence[Any]) ->
             lines.append(f"- {parts[0].text} against {part.text}: {'; '.join(found)}")
     if lines:
         more = [f"- and {len(lines) - 5} more"] if len(lines) > 5 else []
-        raise StructureError(
-            message(
-                function,
-                "the outputs of `fn` differ between `Static` values:\n"
-                + "\n".join(lines[:5] + more)
-                + "\n",
-                "Return the same structure, shapes and dtypes for all of them, for "
-                "instance a scalar, or sweep over each value by itself.",
-            )
+        raise structure_error(
+            function,
+            "the outputs of `fn` differ between `Static` values:\n"
+            + "\n".join(lines[:5] + more)
+            + "\n",
+            "Return the same structure, shapes and dtypes for all of them, for "
+            "instance a scalar, or sweep over each value by itself.",
         )

@@ -18,13 +18,7 @@ from jaxtyping import Array, Bool, Int32, UInt32
 
 from ..._types import Key, PyTree
 from ..compute.capacity import CHUNK_BYTES
-from ..compute.kernel import (
-    Layout,
-    on_each,
-    point_function,
-    point_ids,
-    side_by_side,
-)
+from ..compute.kernel import Layout, on_each, point_function, point_ids, side_by_side
 from ..compute.partition import Partition
 from ..tracing.trace import Traced
 from .trace import Reducing

@@ -10,7 +10,7 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Bool
 
-from ..._errors import describe_value, message, nearest
+from ..._errors import describe_value, nearest, value_error
 from ..._spaces.space import Space
 from ..._tree import leaves_with_names
 from ..._types import PyTree
@@ -48,12 +48,10 @@ def best(
     scores = _scores(values, space.size, by, parts)
     allowed = ok & ~np.isnan(scores)
     if not np.any(allowed):
-        raise ValueError(
-            message(
-                "SweepResult.best",
-                "no point has a value that is a number.",
-                "Look at `result.values` and `result.ok`.",
-            )
+        raise value_error(
+            "SweepResult.best",
+            "no point has a value that is a number.",
+            "Look at `result.values` and `result.ok`.",
         )
     candidates = np.flatnonzero(allowed)
     pick = np.argmin if mode == "min" else np.argmax
@@ -87,15 +85,13 @@ def _scores(
         cure = nearest(by, named)
         if isinstance(by, str) and by in ("min", "max"):
             cure = f'The first argument is what is compared: `mode="{by}"`. {cure}'
-        raise ValueError(message("SweepResult.best", f"{wrong}.", cure))
+        raise value_error("SweepResult.best", f"{wrong}.", cure)
     if scores.shape != (size,) or scores.dtype.kind not in "biuf":
-        raise ValueError(
-            message(
-                "SweepResult.best",
-                f"`{shown}` is a {scores.dtype}{list(scores.shape[1:])} per point.",
-                "Compare by a real scalar: the path of one, or a function of the "
-                "output that gives one.",
-            )
+        raise value_error(
+            "SweepResult.best",
+            f"`{shown}` is a {scores.dtype}{list(scores.shape[1:])} per point.",
+            "Compare by a real scalar: the path of one, or a function of the "
+            "output that gives one.",
         )
     return scores
 

@@ -13,7 +13,7 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Int8
 
-from ..._errors import message
+from ..._errors import value_error
 from ..._spaces.axis import Axis
 from ..._spaces.geometry import Geometry
 from ..._spaces.keys import axis_key
@@ -274,13 +274,11 @@ def check_names(
     """Raises a `ValueError` for what cannot be the name of an array in a file."""
     wrong = next((name for name in names if not fits(name)), None)
     if wrong is not None:
-        raise ValueError(
-            message(
-                function,
-                f"`{ascii(wrong)[1:-1]}` cannot be the name of an array in a file.",
-                "Rename the axis or the output: such names have no slash, backslash "
-                f"or control character, at most {LONGEST} bytes, no dot in front, and "
-                "are not `zarr.json`; in NetCDF they begin with a letter, a digit or "
-                "`_` and do not end in a space.",
-            )
+        raise value_error(
+            function,
+            f"`{ascii(wrong)[1:-1]}` cannot be the name of an array in a file.",
+            "Rename the axis or the output: such names have no slash, backslash "
+            f"or control character, at most {LONGEST} bytes, no dot in front, and "
+            "are not `zarr.json`; in NetCDF they begin with a letter, a digit or "
+            "`_` and do not end in a space.",
         )

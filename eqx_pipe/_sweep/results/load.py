@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..._errors import message, nearest
+from ..._errors import message, nearest, value_error
 from ..._store.folder import as_zarr
 from ..._store.lazy import Stored
 from ..._store.quiet import quiet
@@ -96,14 +96,12 @@ def load_result(path: str | os.PathLike[str]) -> SweepResult:
         except OSError:  # which names the chunk
             raise
         except Exception as error:  # whatever a damaged schema leads to
-            raise ValueError(
-                message(
-                    "load_result",
-                    f"{str(path)!r} is damaged: what its attributes say does not fit "
-                    f"what is in it ({type(error).__name__}: {error}).",
-                    "Take a copy, if there is one; `xarray.open_dataset` may still "
-                    "show the values.",
-                )
+            raise value_error(
+                "load_result",
+                f"{str(path)!r} is damaged: what its attributes say does not fit "
+                f"what is in it ({type(error).__name__}: {error}).",
+                "Take a copy, if there is one; `xarray.open_dataset` may still "
+                "show the values.",
             ) from error
 
 
@@ -113,13 +111,11 @@ def _store_in(path: Path, attributes: Mapping[Any, Any]) -> Store | None:
         return None
     record = read_record("load_result", path, attributes[RECORD])
     if "reduce" in record:
-        raise ValueError(
-            message(
-                "load_result",
-                f"the store {str(path)!r} keeps the states of a reduction.",
-                "Call the same sweep with the same `reduce` and `store`: what is there "
-                "is not computed again. `xarray.open_zarr` shows the states.",
-            )
+        raise value_error(
+            "load_result",
+            f"the store {str(path)!r} keeps the states of a reduction.",
+            "Call the same sweep with the same `reduce` and `store`: what is there "
+            "is not computed again. `xarray.open_zarr` shows the states.",
         )
     if path.is_dir():
         with contextlib.suppress(Recut):
@@ -201,12 +197,10 @@ def _opened(path: Path) -> Iterator[Dataset]:
                 data.close()
                 data = xarray.open_dataset(file, **options, **COMPLEX)
     except Exception as error:
-        raise ValueError(
-            message(
-                "load_result",
-                f"{str(path)!r} cannot be opened ({error}).",
-                "Give a folder that Zarr wrote, or a NetCDF file.",
-            )
+        raise value_error(
+            "load_result",
+            f"{str(path)!r} cannot be opened ({error}).",
+            "Give a folder that Zarr wrote, or a NetCDF file.",
         ) from error
     with data:
         yield data

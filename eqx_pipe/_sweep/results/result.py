@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Bool, Int8
 
 from ..._check import check_choice, keywords
-from ..._errors import describe_value, message
+from ..._errors import describe_value, message, type_error
 from ..._spaces.axes import Geomspace
 from ..._spaces.html import shown
 from ..._spaces.space import Space
@@ -99,8 +99,8 @@ class SweepResult(eqx.Module):
             cure = "Give an integer or a slice."
             if isinstance(i, str):
                 cure = f"Outputs are in `.values`: `result.values[{i!r}]`. {cure}"
-            raise TypeError(
-                message("SweepResult", f"the index is {describe_value(i)}.", cure)
+            raise type_error(
+                "SweepResult", f"the index is {describe_value(i)}.", cure
             ) from None
         n = len(self)
         if not -n <= i < n:
@@ -135,14 +135,12 @@ class SweepResult(eqx.Module):
 
     def _check_all_values(self, asked: str) -> None:
         if self.points is not None:
-            raise TypeError(
-                message(
-                    "SweepResult",
-                    f"`{asked}` needs the values at all points, and this sweep has "
-                    "reduced them.",
-                    "The reduction is `result.values`; sweep without `reduce=`, or "
-                    "over a part of the space, to keep the values.",
-                )
+            raise type_error(
+                "SweepResult",
+                f"`{asked}` needs the values at all points, and this sweep has "
+                "reduced them.",
+                "The reduction is `result.values`; sweep without `reduce=`, or "
+                "over a part of the space, to keep the values.",
             )
 
     def grid(self) -> PyTree:

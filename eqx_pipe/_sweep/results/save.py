@@ -7,7 +7,7 @@ import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..._errors import describe_value, message
+from ..._errors import describe_value, message, type_error, value_error
 from ..._store.folder import as_zarr
 from ..._store.names import is_name, is_netcdf_name
 from ..._store.quiet import quiet
@@ -29,12 +29,10 @@ def save(data: Dataset, path: str | os.PathLike[str], overwrite: bool) -> None:
     path = as_path("SweepResult.save", path)
     kind = path.suffix
     if kind not in (".zarr", ".nc"):
-        raise ValueError(
-            message(
-                "SweepResult.save",
-                f"`path` is {str(path)!r}, with the suffix {kind!r}.",
-                "Give a path that ends in `.zarr` or in `.nc` (NetCDF).",
-            )
+        raise value_error(
+            "SweepResult.save",
+            f"`path` is {str(path)!r}, with the suffix {kind!r}.",
+            "Give a path that ends in `.zarr` or in `.nc` (NetCDF).",
         )
     if os.path.lexists(path):
         _check_replaceable(path, overwrite)
@@ -63,12 +61,10 @@ def as_path(function: str, path: object) -> Path:
         text = os.fspath(path)
         if isinstance(text, str) and text:
             return Path(os.path.expanduser(text)).absolute()
-    raise TypeError(
-        message(
-            function,
-            f"`path` is {describe_value(path)}.",
-            "Give a path as a text or a `pathlib.Path`.",
-        )
+    raise type_error(
+        function,
+        f"`path` is {describe_value(path)}.",
+        "Give a path as a text or a `pathlib.Path`.",
     )
 
 

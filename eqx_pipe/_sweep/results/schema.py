@@ -16,7 +16,7 @@ import jax.random as jr
 import jax.tree_util as jtu
 import numpy as np
 
-from ..._errors import message
+from ..._errors import value_error
 from ..._spaces.axes import Values
 from ..._spaces.axis import Axis, is_axis
 from ..._spaces.order import axis_name
@@ -72,14 +72,12 @@ def parse(function: str, path: str, text: object) -> dict[str, Any]:
     version = schema.get("version") if isinstance(schema, dict) else None
     if type(version) is not int or version != VERSION:
         what = "no schema" if version is None else f"a schema of version {version}"
-        raise ValueError(
-            message(
-                function,
-                f"{path!r} has {what}, and this version of eqx_pipe reads version "
-                f"{VERSION}.",
-                "Open it by `xarray.open_dataset`, or by the version of eqx_pipe that "
-                "its attributes name.",
-            )
+        raise value_error(
+            function,
+            f"{path!r} has {what}, and this version of eqx_pipe reads version "
+            f"{VERSION}.",
+            "Open it by `xarray.open_dataset`, or by the version of eqx_pipe that "
+            "its attributes name.",
         )
     return schema
 

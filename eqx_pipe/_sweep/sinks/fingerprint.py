@@ -9,7 +9,7 @@ import jax
 import jax.random as jr
 import jax.tree_util as jtu
 
-from ..._errors import message
+from ..._errors import message, value_error
 from ..._jaxprs.text import Writer, digest, is_array
 from ..._spaces.axis import is_axis
 from ..._spaces.order import axis_name
@@ -105,14 +105,12 @@ def check_same(
         if only:
             cure += ' If you know that the values are the same, `resume="force"` goes '
             cure += "on with it."
-        raise ValueError(
-            message(
-                "sweep",
-                f"the store `{path}` is that of another sweep:\n"
-                + "\n".join(f"- {line}" for line in lines)
-                + "\n",
-                cure,
-            )
+        raise value_error(
+            "sweep",
+            f"the store `{path}` is that of another sweep:\n"
+            + "\n".join(f"- {line}" for line in lines)
+            + "\n",
+            cure,
         )
 
 

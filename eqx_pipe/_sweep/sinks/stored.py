@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from jaxtyping import Bool
 
-from ..._errors import SweepError, message
+from ..._errors import SweepError, message, value_error
 from ..._store.folder import check_no_links, is_vacant
 from ..._store.layout import create
 from ..._store.lock import Taken, lock
@@ -36,14 +36,12 @@ class InStore:
         check_batch_size(self.store, request.space.size)
         kept = self.store.record["batch_size"]
         if request.batch_size != "auto" and plan.batch_size != kept:
-            raise ValueError(
-                message(
-                    "sweep",
-                    f"`batch_size` is {request.batch_size}, and the store "
-                    f"`{request.store}` was begun with {kept}.",
-                    "Leave it out, so that all values are those of one run, or give "
-                    "another path.",
-                )
+            raise value_error(
+                "sweep",
+                f"`batch_size` is {request.batch_size}, and the store "
+                f"`{request.store}` was begun with {kept}.",
+                "Leave it out, so that all values are those of one run, or give "
+                "another path.",
             )
         plan = plan.with_batch_size(kept).with_chunks(self.store.chunks)
         self.plan, self.contents = plan, _contents(plan)

@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from ..._cache import LRUCache
-from ..._errors import SweepError, message
+from ..._errors import SweepError, message, type_error
 from ..._jaxprs.text import Writer, digest
 from ..._reduce.many import as_many
 from ..._spaces.space import Space
@@ -71,13 +71,11 @@ def pack(plan: Plan) -> bytes:
     try:
         return cloudpickle.dumps(task)
     except Exception as error:
-        raise TypeError(
-            message(
-                "sweep",
-                f"`fn` or `space` cannot be sent to a worker: {error}.",
-                "Make what cannot travel (devices, meshes, open files, locks) inside "
-                "of `fn`.",
-            )
+        raise type_error(
+            "sweep",
+            f"`fn` or `space` cannot be sent to a worker: {error}.",
+            "Make what cannot travel (devices, meshes, open files, locks) inside "
+            "of `fn`.",
         ) from error
 
 

@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..._errors import message
+from ..._errors import type_error
 
 _KEYS = {
     "keys", "prng", "prng_key", "prngkey", "rand_key", "random_key", "rng", "rng_key",
@@ -40,18 +40,16 @@ def not_a_point(
         return _key_name(function, others[0])
     if len(wanted) < 2:
         wrong = "`fn` has no place for the point, the one argument that it gets."
-        return TypeError(message(function, wrong, "Write `lambda p: fn(**p)`."))
+        return type_error(function, wrong, "Write `lambda p: fn(**p)`.")
     takes = ", ".join(f"`{name}`" for name in wanted)
     given = [_from_point(name) for name in wanted]
     head = "lambda p, key:" if "key" in wanted else "lambda p:"
-    return TypeError(
-        message(
-            function,
-            f"`fn` takes {len(wanted)} arguments ({takes}), and gets one point.",
-            f"Take them from the point, `{head} fn({', '.join(given)})`, where the "
-            "space is a dict with these names. What does not vary stands in the space "
-            "too, or is given by `functools.partial`.",
-        )
+    return type_error(
+        function,
+        f"`fn` takes {len(wanted)} arguments ({takes}), and gets one point.",
+        f"Take them from the point, `{head} fn({', '.join(given)})`, where the "
+        "space is a dict with these names. What does not vary stands in the space "
+        "too, or is given by `functools.partial`.",
     )
 
 
@@ -62,13 +60,11 @@ def _from_point(name: str) -> str:
 
 
 def _key_name(function: str, name: str) -> TypeError:
-    return TypeError(
-        message(
-            function,
-            f"`fn` has a parameter `{name}`, which nothing is given to.",
-            "The parameter for a PRNG key must be called `key`: rename it, or give "
-            f"`lambda point, key: fn(point, {name}=key)`.",
-        )
+    return type_error(
+        function,
+        f"`fn` has a parameter `{name}`, which nothing is given to.",
+        "The parameter for a PRNG key must be called `key`: rename it, or give "
+        f"`lambda point, key: fn(point, {name}=key)`.",
     )
 
 

@@ -10,7 +10,13 @@ import jax.tree_util as jtu
 import numpy as np
 
 from ..._check import check_draws
-from ..._errors import MissingKeyError, asks_for_key, describe_value, message
+from ..._errors import (
+    MissingKeyError,
+    asks_for_key,
+    describe_value,
+    message,
+    type_error,
+)
 from ..._tree import path_name, unregistered
 from ..._types import Key, PyTree
 from .arguments import check_key_name, not_a_point
@@ -90,28 +96,24 @@ def _checked(function: str, out: PyTree) -> PyTree:
     """The output with arrays for numbers; a `TypeError` for anything else."""
     leaves, structure = jtu.tree_flatten(out)
     if not leaves:
-        raise TypeError(
-            message(
-                function,
-                f"`fn` returned {describe_value(out)}, in which there is no array or "
-                "number.",
-                "Is its `return` missing? A function that only prints or writes may "
-                "return 0.",
-            )
+        raise type_error(
+            function,
+            f"`fn` returned {describe_value(out)}, in which there is no array or "
+            "number.",
+            "Is its `return` missing? A function that only prints or writes may "
+            "return 0.",
         )
     arrays = [_as_array(leaf) for leaf in leaves]
     for k, array in enumerate(arrays):
         if array is None:
             path, leaf = jtu.tree_flatten_with_path(out)[0][k]
             place = f" at `.{path_name(path)}`" if path else ""
-            raise TypeError(
-                message(
-                    function,
-                    f"`fn` returned {describe_value(leaf)}{place}.",
-                    unregistered(leaf)
-                    or "Outputs are pytrees of arrays and numbers; leave other things "
-                    "out or return a number that stands for them.",
-                )
+            raise type_error(
+                function,
+                f"`fn` returned {describe_value(leaf)}{place}.",
+                unregistered(leaf)
+                or "Outputs are pytrees of arrays and numbers; leave other things "
+                "out or return a number that stands for them.",
             )
     return jtu.tree_unflatten(structure, arrays)
 
@@ -132,12 +134,10 @@ def _as_array(leaf: Any) -> Any:
 def check_fn(function: str, fn: Any) -> None:
     """Raises a `TypeError` unless `fn` can be called."""
     if not callable(fn):
-        raise TypeError(
-            message(
-                function,
-                f"`fn` is {describe_value(fn)}, which cannot be called.",
-                "The first argument is the function of a point, the second the space.",
-            )
+        raise type_error(
+            function,
+            f"`fn` is {describe_value(fn)}, which cannot be called.",
+            "The first argument is the function of a point, the second the space.",
         )
 
 

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from ..._errors import message
+from ..._errors import type_error
 
 _SETTINGS = (
     "enable_x64",
@@ -27,13 +27,11 @@ def no_mesh() -> Any:
     try:
         return jax.set_mesh(Mesh(np.empty((), object), ()))
     except ValueError as error:  # it has to be set outside of all transformations
-        raise TypeError(
-            message(
-                "sweep",
-                "it was called under a transformation (`jit`, `grad`, `vmap`, ...).",
-                "A sweep runs on the host. Use `eqx_pipe.vmap_space`, which is a pure "
-                "function.",
-            )
+        raise type_error(
+            "sweep",
+            "it was called under a transformation (`jit`, `grad`, `vmap`, ...).",
+            "A sweep runs on the host. Use `eqx_pipe.vmap_space`, which is a pure "
+            "function.",
         ) from error
 
 

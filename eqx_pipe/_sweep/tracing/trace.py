@@ -13,7 +13,7 @@ import jax.tree_util as jtu
 from jax.core import Tracer
 
 from ..._cache import LRUCache
-from ..._errors import message
+from ..._errors import type_error
 from ..._jaxprs.cache_key import Program, identify
 from ..._spaces.axis import is_axis
 from ..._spaces.geometry import Geometry
@@ -130,13 +130,11 @@ def trace(
     outputs, structure = jtu.tree_flatten(out)
     constants = [x for x in (*jaxpr.consts, *arrays, key) if x is not None]
     if any(isinstance(x, Tracer) for x in constants):
-        raise TypeError(
-            message(
-                function,
-                "`fn` or `space` holds traced values.",
-                "A sweep runs on the host. Under `jit`, `grad` or `vmap` use "
-                "`eqx_pipe.vmap_space`, which is a pure function.",
-            )
+        raise type_error(
+            function,
+            "`fn` or `space` holds traced values.",
+            "A sweep runs on the host. Under `jit`, `grad` or `vmap` use "
+            "`eqx_pipe.vmap_space`, which is a pure function.",
         )
     source = (fn, space, geometry, plain)
     return Traced(jaxpr, arrays, structure, outputs, kinds, source)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 
 from ..._check import check_key as check_one_key
-from ..._errors import describe_value, message
+from ..._errors import describe_value, type_error, value_error
 from ..._spaces.axis import MAX_LENGTH, Axis
 from ..._tree import as_arrays
 from ..._types import Key, PyTree
@@ -151,24 +151,20 @@ def check_axis(
     """
     __tracebackhide__ = True
     if not isinstance(axis, Axis):
-        raise TypeError(
-            message(
-                "testing.check_axis",
-                f"`axis` is {describe_value(axis)}.",
-                "Give an `Axis`: `Linspace(0, 1, 5)`, or an instance of your own.",
-            )
+        raise type_error(
+            "testing.check_axis",
+            f"`axis` is {describe_value(axis)}.",
+            "Give an `Axis`: `Linspace(0, 1, 5)`, or an instance of your own.",
         )
     check_one_key("testing.check_axis", key)
     trial = _Trial(axis, key, tolerance_of("testing.check_axis", rtol, atol))
     name = type(axis).__name__
     check_laws("check_axis", "an axis", (_LENGTH,), trial, name)
     if axis.needs_key and key is None:
-        raise ValueError(
-            message(
-                "testing.check_axis",
-                "the axis draws its values, and `key` is None.",
-                "Give `key=jax.random.key(0)`.",
-            )
+        raise value_error(
+            "testing.check_axis",
+            "the axis draws its values, and `key` is None.",
+            "Give `key=jax.random.key(0)`.",
         )
     if not axis.is_static:
         check_laws("check_axis", "an axis", _LAWS, trial, name)

@@ -12,7 +12,7 @@ import numpy as np
 from equinox.nn import State
 from jax.typing import DTypeLike
 
-from ..._errors import describe_value, message
+from ..._errors import describe_value, type_error
 from ..._tree import leaves_with_names
 from ..._types import Key, PyTree, StageLike
 from .compare import AnyArray, Bound, Finding, Tolerance, as_numpy, raised
@@ -333,11 +333,9 @@ def check_grad(
     """
     __tracebackhide__ = True
     if not isinstance(numerical, bool):
-        raise TypeError(
-            message(
-                "testing.check_grad",
-                f"`numerical` is {describe_value(numerical)}.",
-                "Give True or False.",
-            )
+        raise type_error(
+            "testing.check_grad",
+            f"`numerical` is {describe_value(numerical)}.",
+            "Give True or False.",
         )
     check(LAW, stage, x, state, key, rtol, atol, numerical=numerical)

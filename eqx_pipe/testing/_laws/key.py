@@ -13,7 +13,7 @@ from equinox.nn import State
 from jaxtyping import Array
 
 from ..._check import check_key as check_one_key
-from ..._errors import message
+from ..._errors import message, value_error
 from ..._jaxprs.jaxpr import open_jaxpr, sub_jaxprs
 from ..._jaxprs.table import kind
 from ..._tree import is_key_array
@@ -222,10 +222,8 @@ def check_key(
     """
     __tracebackhide__ = True
     if key is None:
-        raise ValueError(
-            message(
-                "testing.check_key", "`key` is None.", "Give `key=jax.random.key(0)`."
-            )
+        raise value_error(
+            "testing.check_key", "`key` is None.", "Give `key=jax.random.key(0)`."
         )
     check_one_key("testing.check_key", key)
     check(LAW, stage, x, state, key, rtol, atol)

@@ -13,7 +13,7 @@ from ..._check import check_key as check_one_key
 from ..._data.array_source import DeviceSource
 from ..._data.cursor import Cursor
 from ..._data.loader import Loader
-from ..._errors import describe_value, message
+from ..._errors import describe_value, type_error
 from ..._stage import identity
 from ..._tree import as_arrays, is_key_array
 from ..._types import Key, PyTree
@@ -192,12 +192,10 @@ def check_loader(
     tolerance = tolerance_of(function, rtol, atol)
     check_one_key(function, key)
     if not isinstance(loader, Loader):
-        raise TypeError(
-            message(
-                function,
-                f"`loader` is {describe_value(loader)}.",
-                "Give a `Loader(source, pipe, batch_size=...)`.",
-            )
+        raise type_error(
+            function,
+            f"`loader` is {describe_value(loader)}.",
+            "Give a `Loader(source, pipe, batch_size=...)`.",
         )
     trial = _Trial(loader, jr.key(0) if key is None else key, tolerance)
     check_laws("check_loader", "a loader", _LAWS, trial)

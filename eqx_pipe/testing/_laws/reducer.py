@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 
-from ..._errors import describe_value, message
+from ..._errors import describe_value, value_error
 from ..._reduce.base import pick
 from ..._reduce.many import Many, ReduceLike, as_many
 from ..._reduce.reducer import Reducer, struct_of
@@ -158,12 +158,10 @@ def check_reducer(
     values = as_arrays(values)
     sizes = {leaf.shape[0] if leaf.ndim else 0 for leaf in jtu.tree_leaves(values)}
     if len(sizes) != 1 or min(sizes) < 3:
-        raise ValueError(
-            message(
-                function,
-                f"`values` is {describe_value(values)}, with leading axes {sizes}.",
-                "Give outputs of at least three points, stacked along a leading axis.",
-            )
+        raise value_error(
+            function,
+            f"`values` is {describe_value(values)}, with leading axes {sizes}.",
+            "Give outputs of at least three points, stacked along a leading axis.",
         )
     trial = _Trial(many, values, min(sizes), tolerance)
     check_laws("check_reducer", "a reducer", _LAWS, trial, type(reducer).__name__)

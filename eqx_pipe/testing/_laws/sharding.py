@@ -13,7 +13,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from ..._check import check_callable
-from ..._errors import describe_value, message
+from ..._errors import describe_value, type_error
 from ..._stage import as_module
 from ..._types import Key, PyTree, StageLike
 from .compare import Bound, Finding, Tolerance, compare, raised
@@ -115,12 +115,10 @@ def check_sharding(
     __tracebackhide__ = True
     function = "testing.check_sharding"
     if mesh is not None and not isinstance(mesh, Mesh):
-        raise TypeError(
-            message(
-                function,
-                f"`mesh` is {describe_value(mesh)}.",
-                "Give a `jax.sharding.Mesh`, such as `jax.make_mesh((8,), ('data',))`.",
-            )
+        raise type_error(
+            function,
+            f"`mesh` is {describe_value(mesh)}.",
+            "Give a `jax.sharding.Mesh`, such as `jax.make_mesh((8,), ('data',))`.",
         )
     if unsharded is not None:
         check_callable(function, "unsharded", unsharded)

@@ -4,7 +4,7 @@ from collections.abc import Collection
 
 from equinox.nn import State
 
-from ..._errors import describe_value, message, nearest
+from ..._errors import describe_value, nearest, type_error, value_error
 from ..._types import Key, PyTree, StageLike
 from . import grad, jit, key, pure, serialise, sharding, struct, vmap
 from .compare import Bound, tolerance_of
@@ -78,20 +78,16 @@ def check_stage(
 
 def _skipped(skip: Collection[str]) -> set[str]:
     if isinstance(skip, str) or not isinstance(skip, tuple | list | set | frozenset):
-        raise TypeError(
-            message(
-                "testing.check_stage",
-                f"`skip` is {describe_value(skip)}.",
-                "Give a tuple of names of laws: `skip=('grad',)`.",
-            )
+        raise type_error(
+            "testing.check_stage",
+            f"`skip` is {describe_value(skip)}.",
+            "Give a tuple of names of laws: `skip=('grad',)`.",
         )
     for name in skip:
         if name not in LAWS:
-            raise ValueError(
-                message(
-                    "testing.check_stage",
-                    f"`skip` has {describe_value(name)}, which is no law.",
-                    nearest(name, LAWS),
-                )
+            raise value_error(
+                "testing.check_stage",
+                f"`skip` has {describe_value(name)}, which is no law.",
+                nearest(name, LAWS),
             )
     return set(skip)

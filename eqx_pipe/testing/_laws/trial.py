@@ -14,14 +14,7 @@ from equinox.nn import State
 
 from ..._check import check_callable, check_key
 from ..._errors import MissingKeyError
-from ..._stage import (
-    Scope,
-    as_module,
-    call,
-    check_state,
-    copy_state,
-    wants_key,
-)
+from ..._stage import Scope, as_module, call, check_state, copy_state, wants_key
 from ..._tree import is_key_array
 from ..._types import Key, PyTree, StageLike
 from .held import held
