@@ -41,13 +41,7 @@ from .primitive import bind, choose_p, zeros
 
 
 def _batch(
-    axis_data: Any,
-    args: Any,
-    dims: Any,
-    *,
-    branches: Any,
-    owners: Any,
-    num_linear: int,
+    axis_data: Any, args: Any, dims: Any, *, branches: Any, owners: Any, num_linear: int
 ) -> tuple[list[Any], list[int | None]]:
     args = [
         x if dim is None or dim == 0 else jnp.moveaxis(x, dim, 0)

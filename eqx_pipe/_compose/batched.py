@@ -164,9 +164,7 @@ def _batch_size(axes: list[int | None], x: PyTree, scope: Scope) -> int:
 
 
 def batched(
-    stage: StageLike,
-    in_axes: PyTree[int | None] = 0,
-    axis_name: Hashable | None = None,
+    stage: StageLike, in_axes: PyTree[int | None] = 0, axis_name: Hashable | None = None
 ) -> Batched:
     """Applies a stage to every example of a batch.
 

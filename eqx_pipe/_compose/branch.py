@@ -39,10 +39,7 @@ class Cond(Composite):
             "cond",
             [join_path(scope.path, name) for name in ("otherwise", "then")],
             pred,
-            [
-                branch_of(scope, "otherwise", otherwise),
-                branch_of(scope, "then", then),
-            ],
+            [branch_of(scope, "otherwise", otherwise), branch_of(scope, "then", then)],
             x,
             state,
         )

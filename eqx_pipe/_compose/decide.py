@@ -53,11 +53,7 @@ def run_predicate(
 
 
 def run_gate(
-    scope: Scope,
-    segment: Segment,
-    gate: AnyStage,
-    x: PyTree,
-    state: MaybeState,
+    scope: Scope, segment: Segment, gate: AnyStage, x: PyTree, state: MaybeState
 ) -> tuple[Bool[Array, ""], MaybeState]:
     """Calls the gate of a stage, which lies below the group `gates`."""
     try:

@@ -10,12 +10,7 @@ import equinox as eqx
 import jax.tree_util as jtu
 import numpy as np
 
-from .._errors import (
-    describe_value,
-    nearest,
-    structure_error,
-    type_error,
-)
+from .._errors import describe_value, nearest, structure_error, type_error
 from .._stage import Composite, Scope, as_stage, enter
 from .._tree import leaves_with_names
 from .._types import AnyStage, MaybeState, Output, PyTree, StageLike

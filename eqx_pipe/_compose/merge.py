@@ -16,12 +16,7 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array
 
-from .._errors import (
-    bullets,
-    structure_error,
-    type_error,
-    value_error,
-)
+from .._errors import bullets, structure_error, type_error, value_error
 from .._tree import (
     as_arrays,
     differences,
@@ -134,11 +129,7 @@ def on_one_device_set(function: str) -> Iterator[None]:
 
 
 def check_mergeable(
-    function: str,
-    merge: str,
-    axis: int,
-    paths: Sequence[str],
-    trees: Sequence[PyTree],
+    function: str, merge: str, axis: int, paths: Sequence[str], trees: Sequence[PyTree]
 ) -> None:
     """Raises unless the merge can act on these outputs; all misfits in one error."""
     for path, tree in zip(paths, trees, strict=True):

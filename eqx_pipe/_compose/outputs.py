@@ -6,11 +6,7 @@ from .._types import Key, MaybeState, PyTree, StageLike
 
 
 def outputs(
-    pipe: StageLike,
-    x: PyTree,
-    state: MaybeState = None,
-    *,
-    key: Key | None = None,
+    pipe: StageLike, x: PyTree, state: MaybeState = None, *, key: Key | None = None
 ) -> dict[str, PyTree]:
     """Runs a pipeline and collects the output of every stage in it.
 

@@ -10,12 +10,7 @@ import jax.tree_util as jtu
 from jaxtyping import Array, ArrayLike, Float
 
 from .._check import check_choice
-from .._errors import (
-    describe_value,
-    structure_error,
-    type_error,
-    value_error,
-)
+from .._errors import describe_value, structure_error, type_error, value_error
 from .._stage import Scope, as_stage, enter
 from .._tree import (
     as_arrays,

@@ -25,9 +25,7 @@ def check_switch(argument: str, value: object) -> None:
     """Raises a `TypeError` unless `value` is True or False."""
     if not isinstance(value, bool | np.bool_):
         raise type_error(
-            "Loader",
-            f"`{argument}` is {describe_value(value)}.",
-            "Give True or False.",
+            "Loader", f"`{argument}` is {describe_value(value)}.", "Give True or False."
         )
 
 

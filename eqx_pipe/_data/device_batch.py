@@ -79,9 +79,7 @@ def _across(
     last = np.uint32(size - count)
     if seam is None:
         return jax.lax.cond(
-            start <= last,
-            lambda: source.slice(start, count),
-            lambda: source.take(ids),
+            start <= last, lambda: source.slice(start, count), lambda: source.take(ids)
         )
     # A conditional would have to write the batch down before anything is done with it.
     over = start > last

@@ -12,14 +12,7 @@ import numpy as np
 from .._check import is_integer
 from .._errors import message, structure_error
 from .._types import PyTree
-from .adapters import (
-    Gaps,
-    as_numpy,
-    has_columns,
-    is_thread_safe,
-    listed,
-    many_of,
-)
+from .adapters import Gaps, as_numpy, has_columns, is_thread_safe, listed, many_of
 from .record import dtype_of, leaves_like, misfit, narrowed, struct_of
 
 _THREADS = 4

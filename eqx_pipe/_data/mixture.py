@@ -13,12 +13,7 @@ import numpy as np
 from jaxtyping import Array, Int, UInt32
 
 from .._check import check_choice
-from .._errors import (
-    describe_value,
-    structure_error,
-    type_error,
-    value_error,
-)
+from .._errors import describe_value, structure_error, type_error, value_error
 from .._tree import differences, is_key_array
 from .._types import PyTree
 from .array_source import MOST_ON_DEVICE, DeviceSource

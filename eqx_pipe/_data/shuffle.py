@@ -109,11 +109,7 @@ def permute(
 
 
 def _turned(
-    x: Any,
-    keys: Any,
-    size: int,
-    amount: Callable[[Any, Any, int], Any],
-    xp: ModuleType,
+    x: Any, keys: Any, size: int, amount: Callable[[Any, Any, int], Any], xp: ModuleType
 ) -> Any:
     """`x` after all turns, each of one coordinate by an amount of the other."""
     rows, columns = rectangle(size)

@@ -14,11 +14,7 @@ MOST_AXES = 20
 
 
 def scatter(
-    ax: Axes,
-    array: DataArray,
-    roles: Roles,
-    log: frozenset[str],
-    colours: Colours,
+    ax: Axes, array: DataArray, roles: Roles, log: frozenset[str], colours: Colours
 ) -> None:
     """Draws a `DataArray` of one dim over two of its coordinates.
 
@@ -48,11 +44,7 @@ def scatter(
 
 
 def parallel(
-    ax: Axes,
-    array: DataArray,
-    roles: Roles,
-    log: frozenset[str],
-    colours: Colours,
+    ax: Axes, array: DataArray, roles: Roles, log: frozenset[str], colours: Colours
 ) -> None:
     """Draws a line for each point across its coordinates and its value, in colour.
 
@@ -69,11 +61,7 @@ def parallel(
     lines = np.column_stack([heights[good], np.ma.filled(last, np.nan)])
     # One object for all lines: thousands of points are drawn at once.
     drawing = LineCollection(
-        _paths(lines),
-        cmap=colours.cmap,
-        norm=colours.norm,
-        linewidths=0.8,
-        alpha=0.7,
+        _paths(lines), cmap=colours.cmap, norm=colours.norm, linewidths=0.8, alpha=0.7
     )
     drawing.set_array(values[good])
     ax.add_collection(drawing)

@@ -11,11 +11,7 @@ MOST_HATCHED = 2000
 
 
 def heat(
-    ax: Axes,
-    array: DataArray,
-    roles: Roles,
-    log: frozenset[str],
-    colours: Colours,
+    ax: Axes, array: DataArray, roles: Roles, log: frozenset[str], colours: Colours
 ) -> None:
     """Draws a `DataArray` of two dims; what is no number has a filling of its own."""
     from matplotlib.colors import ListedColormap

@@ -18,11 +18,7 @@ MOST_DOTS = 50
 
 
 def line(
-    ax: Axes,
-    array: DataArray,
-    roles: Roles,
-    log: frozenset[str],
-    colours: Colours,
+    ax: Axes, array: DataArray, roles: Roles, log: frozenset[str], colours: Colours
 ) -> None:
     """Draws a `DataArray` of one dim, or of two: then a line for each `hue`.
 

@@ -10,12 +10,7 @@ import jax.tree_util as jtu
 from jax import lax
 from jaxtyping import Array, Bool
 
-from .._errors import (
-    describe_value,
-    structure_error,
-    type_error,
-    value_error,
-)
+from .._errors import describe_value, structure_error, type_error, value_error
 from .._tree import as_arrays, can_be_traced, differences
 from .._types import ClosedJaxpr, PyTree
 

@@ -13,14 +13,7 @@ from .._errors import describe_value, type_error, value_error
 from .._types import Key
 from .._values import Opaque, as_hashable, static_text
 from . import words
-from .axis import (
-    HasAxes,
-    Position,
-    check_dim,
-    check_length,
-    dim_text,
-    is_axis,
-)
+from .axis import HasAxes, Position, check_dim, check_length, dim_text, is_axis
 from .named import Named, NamedAxis, as_named, named_field
 
 

@@ -209,11 +209,7 @@ def _on_devices(
 
     split = P(mesh.axis_names)
     values = jax.shard_map(
-        on_device,
-        mesh=mesh,
-        in_specs=(split, P()),
-        out_specs=split,
-        check_vma=False,
+        on_device, mesh=mesh, in_specs=(split, P()), out_specs=split, check_vma=False
     )(index, given)
     if AxisType.Explicit in context.axis_types:
         # Uneven slices of an array with explicit sharding are not implemented in JAX.

@@ -83,9 +83,7 @@ def load_result(path: str | os.PathLike[str]) -> SweepResult:
     if not os.path.lexists(path):
         raise FileNotFoundError(
             message(
-                "load_result",
-                f"there is nothing at {str(path)!r}.",
-                _where_else(path),
+                "load_result", f"there is nothing at {str(path)!r}.", _where_else(path)
             )
         )
     with _opened(path) as data:

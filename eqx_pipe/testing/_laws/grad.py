@@ -131,9 +131,7 @@ def _direction(rng: np.random.Generator, leaf: AnyArray) -> AnyArray:
     return jnp.asarray(drawn).astype(leaf.dtype)
 
 
-def _try(
-    run: Callable[[], Arrays],
-) -> tuple[Arrays | None, Exception | None]:
+def _try(run: Callable[[], Arrays]) -> tuple[Arrays | None, Exception | None]:
     """A mode's result, or why the stage does not have it."""
     try:
         return run(), None
@@ -142,10 +140,7 @@ def _try(
 
 
 def _not_finite_forward(
-    problem: _Problem,
-    outputs: Arrays,
-    tangents: Arrays,
-    grads: Arrays | None,
+    problem: _Problem, outputs: Arrays, tangents: Arrays, grads: Arrays | None
 ) -> Finding | None:
     for name, y, t in zip(problem.out_names, outputs, tangents, strict=True):
         wrong = np.isfinite(as_numpy(y)) & ~np.isfinite(as_numpy(t))
@@ -170,10 +165,7 @@ def _not_finite_backward(problem: _Problem, grads: Arrays) -> Finding | None:
 
 
 def _disagree(
-    problem: _Problem,
-    forward: Arrays,
-    backward: Arrays,
-    tolerance: Tolerance,
+    problem: _Problem, forward: Arrays, backward: Arrays, tolerance: Tolerance
 ) -> Finding | None:
     left, right, allowed = _modes(problem, forward, backward, tolerance)
     if abs(left - right) <= allowed:
@@ -191,10 +183,7 @@ def _disagree(
 
 
 def _modes(
-    problem: _Problem,
-    forward: Arrays,
-    backward: Arrays,
-    tolerance: Tolerance,
+    problem: _Problem, forward: Arrays, backward: Arrays, tolerance: Tolerance
 ) -> tuple[float, float, float]:
     """A directional derivative by each mode, and how far apart these may be."""
     left, left_size = _dot(problem.cotangents, forward)

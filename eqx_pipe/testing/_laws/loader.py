@@ -159,11 +159,7 @@ _LAWS = (
 
 
 def check_loader(
-    loader: Loader,
-    *,
-    key: Key | None = None,
-    rtol: Bound = None,
-    atol: Bound = None,
+    loader: Loader, *, key: Key | None = None, rtol: Bound = None, atol: Bound = None
 ) -> None:
     """Checks a loader, and with it a source and the stages of its pipes.
 

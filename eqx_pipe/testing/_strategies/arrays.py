@@ -28,10 +28,7 @@ _POOL = (
     jax.ShapeDtypeStruct((), jnp.float32),
     jax.ShapeDtypeStruct((2, 3), jnp.float32),
     jax.ShapeDtypeStruct((3,), jnp.bfloat16),
-    {
-        "image": jax.ShapeDtypeStruct((2, 3), jnp.float32),
-        "meta": (VECTOR,),
-    },
+    {"image": jax.ShapeDtypeStruct((2, 3), jnp.float32), "meta": (VECTOR,)},
 )
 
 
@@ -164,11 +161,7 @@ def keys(draw: Draw) -> Key:
 
 @composite
 def batches(
-    draw: Draw,
-    struct: PyTree,
-    *,
-    max_size: int = 4,
-    elements: Numbers | None = None,
+    draw: Draw, struct: PyTree, *, max_size: int = 4, elements: Numbers | None = None
 ) -> PyTree:
     """A batch: a pytree of arrays with a leading axis, of the same size in each.
 
