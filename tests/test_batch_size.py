@@ -11,7 +11,7 @@ import eqx_pipe as ep
 from eqx_pipe._sweep.compute import job as jobs
 from eqx_pipe._sweep.compute import memory
 from eqx_pipe._sweep.compute.batching import choose_batch_size, even_out
-from eqx_pipe._sweep.compute.capacity import chunk_capacity
+from eqx_pipe._sweep.compute.memory import chunk_capacity
 from eqx_pipe._sweep.tracing.analysis import analyze
 
 

@@ -30,7 +30,7 @@ from stores import (
 
 import eqx_pipe as ep
 from eqx_pipe._store.store import Store
-from eqx_pipe._sweep.sources import remote
+from eqx_pipe._sweep import sources
 
 pytest.importorskip("cloudpickle")
 pytest.importorskip("xarray")
@@ -234,7 +234,7 @@ def test_another_state_of_a_block_is_refused_too():
 
 
 def test_chunks_in_flight_are_bounded(monkeypatch):
-    monkeypatch.setattr(remote, "_IN_FLIGHT", 3)
+    monkeypatch.setattr(sources, "_IN_FLIGHT", 3)
     executor = Plain()
     ep.sweep(jnp.sin, ep.Linspace(0, 1, 30), executor=executor, batch_size=1)
     assert executor.most == 3 and len(executor.calls) == 30

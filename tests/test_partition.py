@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 import eqx_pipe as ep
 from eqx_pipe._sweep.compute.job import prepare
-from eqx_pipe._sweep.compute.kernel import Layout
-from eqx_pipe._sweep.compute.partition import Partition
+from eqx_pipe._sweep.compute.partition import Layout, Partition
 from eqx_pipe._sweep.reduced.kernel import block_rows
 
 any_partition = given(
@@ -21,7 +20,7 @@ any_partition = given(
 
 
 def parted(how, batch, devices, points):
-    return Layout((100,), batch, 1, (None,) * devices, False, False, how).partition(
+    return Layout((100,), batch, 1, (None,) * devices, False, how).partition(
         points
     )
 

@@ -109,18 +109,18 @@ def test_a_second_sweep_compiles_nothing(caplog):
 def test_there_is_no_communication():
     from eqx_pipe._jaxprs.cache_key import identify
     from eqx_pipe._reduce.many import as_many
-    from eqx_pipe._sweep.compute.kernel import Layout, control
+    from eqx_pipe._sweep.compute.partition import Layout, control
     from eqx_pipe._sweep.reduced import kernel as rk
     from eqx_pipe._sweep.reduced.trace import trace_reducers
     from eqx_pipe._sweep.tracing.trace import trace
 
     traced = trace("sweep", jnp.sin, ep.Space(SPACE), None)
     reducing = trace_reducers(as_many("t", [ep.Var(), ep.TopK(3)]), traced, 2)
-    layout = Layout((20,), 2, 4, tuple(jax.devices()), False)
+    layout = Layout((20,), 2, 4, tuple(jax.devices()))
     constants = identify(traced.jaxpr).constants
     own = [program.constants for program in reducing.absorbing]
-    told = control(20, [0]), None, 1
-    args = rk.arguments_of(told, traced.arrays, constants, None, reducing.init, own)
+    args = control(20, [0]), np.int32(1), traced.arrays, constants, None
+    args = *args, reducing.init, own
     text = rk.build_blocks(traced, reducing, layout).lower(*args).compile().as_text()
     for name in ("all-reduce", "all-gather", "all-to-all", "collective-permute"):
         assert name not in text

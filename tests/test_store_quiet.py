@@ -6,7 +6,7 @@ import warnings
 
 import pytest
 
-from eqx_pipe._store.quiet import quiet
+from eqx_pipe._store.folder import quiet
 
 
 def _warn() -> None:

@@ -206,14 +206,14 @@ def test_the_geometry_of_a_space_is_not_worked_out_again_and_again(monkeypatch):
 
 
 def test_small_arrays_are_copied_to_the_devices_once():
-    from eqx_pipe._sweep.compute import placed
+    from eqx_pipe._sweep.compute import execute as placed
 
     devices = np.array(jax.devices()[:2])
     place = jax.sharding.NamedSharding(
         jax.sharding.Mesh(devices, "x"), jax.sharding.PartitionSpec()
     )
     small, host = jnp.arange(5.0), np.arange(5.0, dtype="f4")
-    big = jnp.zeros(placed._MOST_BYTES // 4 + 1)
+    big = jnp.zeros(placed._SMALL_BYTES // 4 + 1)
     given = [small, {"key": jr.key(3), "none": None}, host, big]
     first, second = placed.put(given, place), placed.put(given, place)
     assert first[0] is second[0] and first[1]["key"] is second[1]["key"]

@@ -64,6 +64,11 @@ class Geometry:
         return self.grid_size if self.window is None else self.window[2]
 
     @property
+    def is_strided(self) -> bool:
+        """Whether points that follow each other are not neighbours in the grid."""
+        return self.window is not None and self.window[1] != 1
+
+    @property
     def dims(self) -> dict[str, int]:
         """The length of each dim by its name; a slice has one."""
         return self.grid_dims if self.window is None else {POINT: self.size}

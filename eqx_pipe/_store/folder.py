@@ -1,6 +1,9 @@
 """The folder of a store: its path, and what may lie in it."""
 
+import contextlib
 import os
+import threading
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -68,3 +71,56 @@ def _links(folder: Path | str) -> Iterator[os.DirEntry[str]]:
                     yield entry
                 elif entry.is_dir():
                     folders.append(entry.path)
+
+
+_ONE_AT_A_TIME = threading.RLock()
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Without Zarr's warnings of what its own version 3 leaves open.
+
+    In one thread at a time: `warnings.catch_warnings` replaces the filters of the whole
+    process, so of two threads one would undo what the other had set, and the last to
+    leave would put back what the first had found.
+    """
+    with _ONE_AT_A_TIME, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", module=r"(zarr|xarray)\.")
+        warnings.filterwarnings("ignore", message=".*Zarr format 3 specification.*")
+        # What xarray says of a store whose metadata nobody consolidated.
+        warnings.filterwarnings("ignore", message="Failed to open Zarr store")
+        yield
+
+
+LOCKS = ".locks"
+"""The folder in a store for the locks of processes that fill it."""
+
+LONGEST = 200
+"""Bytes of a name: file systems allow 255, some of which others need."""
+
+
+def is_name(name: str) -> bool:
+    """Whether a name is that of a file everywhere, and that of an array for Zarr.
+
+    Those in front of which there is a dot are hidden, or ours. A backslash is a slash
+    to Zarr, and what cannot be printed (a NUL, a new line, half of a surrogate pair)
+    is cut, split or refused by one library or another.
+    """
+    return (
+        bool(name)
+        and name.isprintable()
+        and not name.startswith(".")
+        and not {"/", "\\"} & set(name)
+        and name != "zarr.json"
+        and len(name.encode()) <= LONGEST
+    )
+
+
+def is_netcdf_name(name: str) -> bool:
+    """Whether NetCDF can hold a name too: it begins like a word and ends in no space.
+
+    https://docs.unidata.ucar.edu/netcdf-c/current/programming_notes.html
+    """
+    first = name[:1]
+    word = first.isalnum() or first == "_" or not first.isascii()
+    return is_name(name) and word and not name.endswith(" ")

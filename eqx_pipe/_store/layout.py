@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 
 from .chunks import Chunks
-from .folder import as_zarr
-from .quiet import quiet
+from .folder import as_zarr, quiet
 from .record import FORMAT, RECORD
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from .._errors import describe_value, value_error
-from .names import is_name
+from .folder import is_name
 
 FORMAT = 1
 """The version of what is written in a store."""

@@ -15,8 +15,8 @@ from jaxtyping import Bool
 
 from .._tree import is_key_array
 from .._types import PyTree
-from .compute.capacity import Rows
 from .compute.failure import nothing_like, some_output
+from .compute.memory import Rows
 from .compute.progress import Progress
 from .reduced.kernel import block_batches
 from .request import Request

@@ -9,8 +9,8 @@ from jaxtyping import Bool
 
 from .._store.chunks import Chunks, cut
 from .._types import Device
-from .compute.capacity import CHUNK_BYTES, Rows
 from .compute.job import Job, prepare
+from .compute.memory import CHUNK_BYTES, Rows
 from .loop import LoopBlocks, LoopPoints
 from .reduced.blocks import Blocks
 from .request import Request

@@ -11,21 +11,19 @@ from .._check import keywords
 from .._reduce.many import ReduceLike
 from .._spaces.space import SpaceLike
 from .._types import Key, PyTree
-from . import words
 from .cores import warn_if_cores_idle
 from .costs import CostsBySpan, costs_of
 from .gather import Sink, Source, gather, result_of
 from .plan import Plan, plan_of
-from .request import BatchSize, Costs, Executor, Part, checked
+from .request import SWEEP_WORDS, BatchSize, Costs, Executor, Part, checked
 from .results.result import SweepResult
 from .sinks.memory import Arrays, Reduction
 from .sinks.stored import InStore
-from .sources.here import Here
-from .sources.remote import Elsewhere
-from .tracing.context import no_mesh
+from .sources import Elsewhere, Here
+from .tracing.trace import no_mesh
 
 
-@keywords("sweep", **words.SWEEP)
+@keywords("sweep", **SWEEP_WORDS)
 def sweep(
     fn: Callable[..., PyTree],
     space: SpaceLike,

@@ -20,17 +20,16 @@ from .._spaces.index import advance, advance_by, digits_of, strides
 from .._spaces.keys import point_key
 from .._spaces.space import Space, SpaceLike, as_space
 from .._types import Device, Key, PyTree
-from . import words
 from .compute.batching import even_out
-from .compute.kernel import POINTS
-from .compute.meshless import without_mesh
+from .compute.kernel import without_mesh
+from .compute.partition import POINTS
 from .compute.select import Part, check_agree, naming, parts_of
-from .request import check_batch_size, mesh_devices
+from .request import VMAP_WORDS, check_batch_size, mesh_devices
 from .tracing.call import call, check_fn, check_sweep_key
 from .tracing.concrete import explain
 
 
-@keywords("vmap_space", **words.VMAP_SPACE)
+@keywords("vmap_space", **VMAP_WORDS)
 def vmap_space(
     fn: Callable[..., PyTree],
     space: SpaceLike,

@@ -1,28 +1,34 @@
-"""The host's side of a running sweep: kept programs, and the loop of chunks."""
+"""The host's side of a running sweep: kept programs and arguments, and calls."""
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import jax
+import jax.tree_util as jtu
 import numpy as np
 
-from ..._cache import LRUCache
+from ..._cache import LRUCache, WeakCache
 from ..._jaxprs.cache_key import Program
-from ..._types import Key
+from ..._types import Key, PyTree
+from ..cores import compiled
 from ..tracing.trace import Traced
-from .failure import Failures, quiet
-from .kernel import Layout, build, by_device, everywhere
-from .nonfinite import as_nonfinite, check_finite
-from .partition import Partition
-from .placed import put
+from .failure import Failures, as_nonfinite, check_finite, quiet
+from .kernel import build, by_device
+from .partition import Layout, Partition, everywhere
 from .points import Listed, Neighbours
 from .progress import Progress
-from .threads import compiled
 
 Compiled: TypeAlias = jax.stages.Compiled
 """A program for devices of this process."""
 
 _kernels = LRUCache(128)
+
+# A copy to every device takes longer than a small sweep. Arrays of JAX do not change,
+# so those that live on from one sweep to the next (tables of axes, keys, small weights)
+# are copied once. A copy goes when its array goes.
+_SMALL_BYTES = 2**20
+_copies: WeakCache[dict[Any, jax.Array]] = WeakCache()
 
 
 class Runner:
@@ -128,3 +134,26 @@ def _collect(
             else:
                 for place, own in partition.stretches(places - base, data, device):
                     into[place] = own
+
+
+def put(tree: PyTree, place: jax.sharding.Sharding) -> PyTree:
+    """The arrays of a pytree, copied to where `place` says unless they are there."""
+    leaves, structure = jtu.tree_flatten(tree)
+    found = [(_copies.get(leaf) or {}).get(place) for leaf in leaves]
+    new = [k for k, there in enumerate(found) if there is None]
+    if new:
+        copies = jax.device_put([leaves[k] for k in new], place)
+        for k, copy in zip(new, copies, strict=True):
+            found[k] = copy
+            _keep(leaves[k], place, copy)
+    return jtu.tree_unflatten(structure, found)
+
+
+def _keep(leaf: Any, place: jax.sharding.Sharding, copy: jax.Array) -> None:
+    # Others may change; and what is its own copy would never go.
+    if not isinstance(leaf, jax.Array) or copy is leaf:
+        return
+    if math.prod(leaf.shape) * leaf.dtype.itemsize <= _SMALL_BYTES:
+        copies = _copies.get(leaf)
+        copies = _copies.put(leaf, {}) if copies is None else copies
+        copies[place] = copy

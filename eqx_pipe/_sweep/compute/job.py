@@ -22,18 +22,26 @@ from ..._errors import MissingKeyError, log_once, value_error
 from ..._spaces.geometry import Geometry
 from ..._spaces.space import Space
 from ..._types import Device, Key, PyTree
+from ..cores import all_busy, compiled
 from ..tracing.lapack import may_hang, warn_if_it_may_hang
 from ..tracing.trace import Traced, trace
 from .batching import choose_batch_size
-from .capacity import CHUNK_BYTES, Rows, chunk_capacity, empty_values
 from .execute import Runner
 from .failure import Failures, clear, reason
-from .kernel import Layout, build
-from .memory import compiled_bytes, fitting, free_bytes
+from .kernel import build
+from .memory import (
+    CHUNK_BYTES,
+    Rows,
+    chunk_capacity,
+    compiled_bytes,
+    empty_values,
+    fitting,
+    free_bytes,
+)
+from .partition import Layout
 from .points import Listed, Neighbours
 from .progress import Progress
 from .select import Part, check_agree, groups_of, naming, part_numbers, parts_of
-from .threads import all_busy, compiled
 
 _AT_ONCE = 2**30
 
@@ -143,8 +151,7 @@ class Job:
     ) -> Any:
         """For each part its points in a stretch, and which of them."""
         if not self._listed:
-            window = self.geometry.window or (0, 1, self.geometry.size)
-            yield 0, Neighbours(*window), (first, last)
+            yield 0, Neighbours((self.geometry.window or (0,))[0]), (first, last)
             return
         for k, part in enumerate(map(within, self.parts)):
             if costs is not None:
@@ -154,7 +161,7 @@ class Job:
 
     @property
     def _listed(self) -> bool:
-        return self.costs or len(self._groups) > 0
+        return self.costs or len(self._groups) > 0 or self.geometry.is_strided
 
     def _runner(self, k: int, points: Neighbours | Listed) -> Runner:
         with self._lock:
@@ -169,7 +176,7 @@ class Job:
         layout = dataclasses.replace(
             self._layout(part, traced), batch_size=batch_size, capacity=1
         )
-        points: Neighbours | Listed = Neighbours(0, 1, 1)
+        points: Neighbours | Listed = Neighbours()
         if self._listed:
             points = Listed(self.geometry, part)
         args = points.kernel_args(0, 1, layout)
@@ -195,9 +202,6 @@ class Job:
             batch_size=batch_size,
             capacity=chunk_capacity(most, batch_size, num_devices, held),
             devices=self.devices,
-            strided=not self._listed
-            and geometry.window is not None
-            and geometry.window[1] != 1,
             listed=self._listed,
             split=split,
             unsplit=all_busy(self.devices, -(-most // batch_size)),

@@ -7,85 +7,26 @@ values and the arrays that the function closes over. No device waits for another
 is no communication.
 """
 
-import dataclasses
-import math
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jax.sharding import AxisType, Mesh, NamedSharding
+import jax.tree_util as jtu
+from jax.core import ShapedArray
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
+from jax.sharding import AbstractMesh
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Int32, UInt32
 
 from ..._jaxprs.evaluate import evaluate
-from ..._spaces.index import advance, advance_by
+from ..._jaxprs.table import TABLE, Entry
+from ..._spaces.index import advance
 from ..._spaces.keys import point_key
 from ..._types import Key
 from ..tracing.trace import as_data
-from .meshless import without_mesh
-from .partition import Partition
-
-POINTS = "eqx_pipe_points"
-"""The mesh axis over which points are split."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Layout:
-    """What of a sweep is compiled in besides the function.
-
-    `lengths` are those of the grid's dims; `capacity` is the most microbatches that
-    one call computes on one device; `strided` says that the points are not neighbours
-    in the grid, `listed` that they are handed in one by one. Devices get runs of
-    batches, batches, or points; each is `unsplit`, kept to one thread, where there is
-    work for every core.
-    """
-
-    lengths: tuple[int, ...]
-    batch_size: int
-    capacity: int
-    devices: tuple[Any, ...]
-    strided: bool
-    listed: bool = False
-    split: Literal["runs", "batches", "points"] = "batches"
-    unsplit: bool = False
-
-    def partition(self, points: Any) -> Partition:
-        """Which device gets which of some points, whose number may be traced."""
-        across = self.batch_size * len(self.devices)
-        run = (points + (across - 1)) // across if self.split == "runs" else None
-        return Partition(
-            self.batch_size, len(self.devices), run, self.split == "points"
-        )
-
-
-def is_narrow(layout: Layout) -> bool:
-    """Whether 32 bits are enough for the index of any point of the grid."""
-    return math.prod(layout.lengths) <= 2**32
-
-
-def row_width(layout: Layout) -> int:
-    """How many numbers a listed point has.
-
-    Its index in the grid; or, where 32 bits are not enough, the positions on its dims.
-    """
-    return 1 if is_narrow(layout) else len(layout.lengths)
-
-
-def everywhere(layout: Layout) -> NamedSharding:
-    """The placement of the kernel's arguments: a copy on every device.
-
-    The mesh is our own, with one automatic axis, whatever the user's looks like.
-    """
-    devices = np.array(layout.devices)
-    mesh = Mesh(devices, (POINTS,), axis_types=(AxisType.Auto,))
-    return NamedSharding(mesh, P())
-
-
-def control(points: int, digits: Sequence[int]) -> UInt32[np.ndarray, " control"]:
-    """What a call of the kernel is told, as one array."""
-    return np.array([points, *digits], np.uint32)
+from .partition import POINTS, Layout, everywhere, is_narrow
 
 
 def build(jaxpr: Any, outputs: Sequence[jax.ShapeDtypeStruct], layout: Layout) -> Any:
@@ -94,8 +35,8 @@ def build(jaxpr: Any, outputs: Sequence[jax.ShapeDtypeStruct], layout: Layout) -
     `outputs` are the output leaves as they are stored: a PRNG key cannot be written
     into a buffer, its data can. The function is called as
     `kernel(control, table, arrays, constants, key)`, and gives for each output leaf an
-    array in which device d's points are the d-th block. `table` holds the strides, or
-    the points themselves where they are listed.
+    array in which device d's points are the d-th block. `table` holds the points
+    where they are listed.
     """
     batch = layout.batch_size
 
@@ -218,8 +159,6 @@ def point_function(
             digits = advance(zeros, point_id[0], layout.lengths)
         elif layout.listed:
             digits = [point_id[k] for k in range(len(layout.lengths))]
-        elif layout.strided:
-            digits = advance_by(digits, [point_id], table, layout.lengths)
         else:
             digits = advance(digits, point_id, layout.lengths)
         args = [*arrays, *(digit.astype(jnp.int32) for digit in digits)]
@@ -228,3 +167,33 @@ def point_function(
         return evaluate(jaxpr, constants, args)
 
     return at
+
+
+# Inside `shard_map` the type of every array names the mesh. Libraries that note the
+# types of a function when they trace it, and compare later, then see another type:
+# lineax calls a vector of the right shape one that "does not match out_structure", and
+# Equinox's `filter_closure_convert` refuses its own arguments. Nothing in a sweep looks
+# beyond its device, so the mesh is taken out of the types, and functions run as under
+# `vmap` alone.
+#
+# Its meaning is the identity. There is no public function that gives an array inside a
+# `shard_map` the type that it has outside (`reshard` is for axes that are not manual).
+_leave_p = Primitive("eqx_pipe_leave_mesh")
+TABLE[_leave_p.name] = Entry("operation")
+_leave_p.def_impl(lambda x: x)
+_leave_p.def_abstract_eval(
+    lambda x: ShapedArray(x.shape, x.dtype, weak_type=x.weak_type)
+)
+mlir.register_lowering(_leave_p, lambda _, x: [x])
+ad.deflinear(_leave_p, lambda cotangent: [cotangent])
+batching.defvectorized(_leave_p)
+
+
+def without_mesh(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function` of arrays, whose types inside of it do not name the mesh."""
+
+    def run(*args: Any) -> Any:
+        with jax.sharding.use_abstract_mesh(AbstractMesh((), ())):
+            return function(*jtu.tree_map(_leave_p.bind, args))
+
+    return run

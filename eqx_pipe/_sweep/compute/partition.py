@@ -1,4 +1,4 @@
-"""Which device computes which points of a call of a kernel.
+"""How points lie in a call of a kernel: which device computes which of them.
 
 Where points may take longer than others, each device gets one batch in each round, in
 one round from the first device to the last, in the next the other way: if cost rises or
@@ -8,12 +8,18 @@ batches of a device are neighbours, and their outputs are copied in one piece.
 """
 
 import dataclasses
-from collections.abc import Iterator
-from typing import Any
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int32
+from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+from jaxtyping import Array, Int32, UInt32
+
+POINTS = "eqx_pipe_points"
+"""The mesh axis over which points are split."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,3 +95,58 @@ class Partition:
         first = self.start(device, turns)
         last = rows[first : first + each * self.stride : self.stride]
         yield last, given[turns * each : turns * each + len(last)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """What of a sweep is compiled in besides the function.
+
+    `lengths` are those of the grid's dims; `capacity` is the most microbatches that
+    one call computes on one device; `listed` says that points are handed in
+    one by one. Devices get runs of batches, batches, or points; each is `unsplit`, kept
+    to one thread, where there is work for every core.
+    """
+
+    lengths: tuple[int, ...]
+    batch_size: int
+    capacity: int
+    devices: tuple[Any, ...]
+    listed: bool = False
+    split: Literal["runs", "batches", "points"] = "batches"
+    unsplit: bool = False
+
+    def partition(self, points: Any) -> Partition:
+        """Which device gets which of some points, whose number may be traced."""
+        across = self.batch_size * len(self.devices)
+        run = (points + (across - 1)) // across if self.split == "runs" else None
+        return Partition(
+            self.batch_size, len(self.devices), run, self.split == "points"
+        )
+
+
+def is_narrow(layout: Layout) -> bool:
+    """Whether 32 bits are enough for the index of any point of the grid."""
+    return math.prod(layout.lengths) <= 2**32
+
+
+def row_width(layout: Layout) -> int:
+    """How many numbers a listed point has.
+
+    Its index in the grid; or, where 32 bits are not enough, the positions on its dims.
+    """
+    return 1 if is_narrow(layout) else len(layout.lengths)
+
+
+def everywhere(layout: Layout) -> NamedSharding:
+    """The placement of the kernel's arguments: a copy on every device.
+
+    The mesh is our own, with one automatic axis, whatever the user's looks like.
+    """
+    devices = np.array(layout.devices)
+    mesh = Mesh(devices, (POINTS,), axis_types=(AxisType.Auto,))
+    return NamedSharding(mesh, P())
+
+
+def control(points: int, digits: Sequence[int]) -> UInt32[np.ndarray, " control"]:
+    """What a call of the kernel is told, as one array."""
+    return np.array([points, *digits], np.uint32)

@@ -11,24 +11,20 @@ import numpy as np
 from jaxtyping import Int64
 
 from ..._spaces.geometry import Geometry
-from ..._spaces.index import digits_of, strides
-from .kernel import Layout, control, is_narrow, row_width
+from ..._spaces.index import digits_of
+from .partition import Layout, control, is_narrow, row_width
 from .select import Part, grid_indices
 
 
 @dataclasses.dataclass(frozen=True)
 class Neighbours:
-    """`size` points from the grid index `start` on, `step` apart."""
+    """Points that follow each other in the grid from the index `start` on."""
 
-    start: int
-    step: int
-    size: int
+    start: int = 0
 
     def kernel_args(self, first: int, points: int, layout: Layout) -> Any:
         """What the kernel is told to compute `points` points from `first` on."""
-        digits = digits_of(self.start + self.step * first, layout.lengths)
-        table = strides(self.step, layout.lengths) if layout.strided else None
-        return control(points, digits), table
+        return control(points, digits_of(self.start + first, layout.lengths)), None
 
     def places(self, first: int, last: int) -> slice | Int64[np.ndarray, " points"]:
         """Where in the values of all points the outputs of some go."""

@@ -21,21 +21,19 @@ import numpy as np
 from jaxtyping import Array, Bool, UInt8
 
 from ..._reduce.many import Many
-from ..._spaces.index import digits_of, strides
+from ..._spaces.index import digits_of
 from ..._tree import is_key_array, leaves_with_names
 from ..._types import PyTree
-from ..compute.capacity import CHUNK_BYTES, Rows
-from ..compute.execute import Compiled, compiled_once
-from ..compute.failure import Failures, quiet
+from ..compute.execute import Compiled, compiled_once, put
+from ..compute.failure import Failures, as_nonfinite, check_finite, quiet
 from ..compute.job import Job
-from ..compute.kernel import Layout, by_device, control, everywhere
-from ..compute.nonfinite import as_nonfinite, check_finite
-from ..compute.placed import put
+from ..compute.kernel import by_device
+from ..compute.memory import CHUNK_BYTES, Rows
+from ..compute.partition import Layout, control, everywhere
 from ..compute.progress import Progress
-from ..compute.threads import all_busy, compiled
+from ..cores import all_busy, compiled
 from ..tracing.trace import as_data
 from .kernel import (
-    arguments_of,
     block_batches,
     block_rows,
     build_blocks,
@@ -226,8 +224,9 @@ class Blocks:
 
     @property
     def _in_order(self) -> bool:
-        # Neighbours in the index are of several programs where there are static values.
-        return not self.job.geometry.static_dims
+        # Else neighbours in the index are listed, or of several programs.
+        geometry = self.job.geometry
+        return not geometry.static_dims and not geometry.is_strided
 
     def _halved(self, first: int, last: int) -> list[Rows]:
         """Computes blocks, halving them until those that fail are alone."""
@@ -257,13 +256,11 @@ class _ByPoints:
         self.blocks = blocks
         job, reducing = blocks.job, blocks.reducing
         traced, devices = job.traced[0], job.devices
-        window = job.geometry.window
         self.layout = layout = Layout(
             lengths=job.geometry.lengths,
             batch_size=job.batch_size,
             capacity=blocks.most // len(devices),
             devices=devices,
-            strided=window is not None and window[1] != 1,
             unsplit=all_busy(devices, len(blocks)),
         )
         program, place = traced.program, everywhere(layout)
@@ -319,12 +316,9 @@ class _ByPoints:
         return [leaf[rows] for leaf in gathered]
 
     def _arguments(self, first: int, points: int) -> Sequence[Any]:
-        start, step, _ = self.blocks.job.geometry.window or (0, 1, 0)
-        layout = self.layout
-        digits = digits_of(start + step * first, layout.lengths)
-        table = strides(step, layout.lengths) if layout.strided else None
-        args = control(points, digits), table, self.blocks.batches
-        return arguments_of(args, *self._given)
+        start = (self.blocks.job.geometry.window or (0,))[0]
+        digits = digits_of(start + first, self.layout.lengths)
+        return control(points, digits), np.int32(self.blocks.batches), *self._given
 
 
 class _ByValues:

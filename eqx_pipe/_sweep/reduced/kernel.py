@@ -16,10 +16,10 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Bool, Int32, UInt32
 
-from ..._types import Key, PyTree
-from ..compute.capacity import CHUNK_BYTES
-from ..compute.kernel import Layout, on_each, point_function, point_ids, side_by_side
-from ..compute.partition import Partition
+from ..._types import Key
+from ..compute.kernel import on_each, point_function, side_by_side
+from ..compute.memory import CHUNK_BYTES
+from ..compute.partition import Layout, Partition
 from ..tracing.trace import Traced
 from .trace import Reducing
 
@@ -51,7 +51,7 @@ def call_blocks(size: int, block_points: int, num_devices: int, bytes_: int) -> 
 def build_blocks(traced: Traced, reducing: Reducing, layout: Layout) -> Any:
     """The function that computes blocks, under `jax.jit`.
 
-    It is called as `blocks(control, batches, table, arrays, constants, key, init,
+    It is called as `blocks(control, batches, arrays, constants, key, init,
     reducer_constants)`, where `batches` is how many make a block, and gives for each
     leaf of a state an array in which the states of device d are the d-th part.
     """
@@ -61,7 +61,6 @@ def build_blocks(traced: Traced, reducing: Reducing, layout: Layout) -> Any:
         device: Int32[Array, ""],
         ctl: UInt32[Array, " control"],
         batches: Int32[Array, ""],
-        table: UInt32[Array, "rows columns"] | None,
         arrays: list[Array],
         constants: list[Array],
         key: Key | None,
@@ -70,7 +69,7 @@ def build_blocks(traced: Traced, reducing: Reducing, layout: Layout) -> Any:
     ) -> list[Array]:
         points = ctl[0]
         in_all = (points.astype(jnp.int32) + (batch - 1)) // batch
-        at = point_function(traced.jaxpr, layout, ctl, table, arrays, constants, key)
+        at = point_function(traced.jaxpr, layout, ctl, None, arrays, constants, key)
 
         def lane(point_id: UInt32[Array, "..."]) -> list[Any]:
             # An output that is a constant comes out as a literal.
@@ -90,7 +89,7 @@ def build_blocks(traced: Traced, reducing: Reducing, layout: Layout) -> Any:
                 # A tail repeats the last point, and the reducers see which count.
                 ok = offsets < points
                 offsets = jnp.minimum(offsets, points - jnp.uint32(1))
-                values = side_by_side(lane, point_ids(layout, table, offsets))
+                values = side_by_side(lane, offsets)
                 return reducing.absorb(reducer_constants, state, values, ok)
 
             last = jnp.minimum(first + batches, in_all)
@@ -212,9 +211,3 @@ def block_rows(
     rows = _blocks_to(num_devices).place(place, turn) * capacity + turn
     rows.flags.writeable = False
     return rows
-
-
-def arguments_of(args: PyTree, *rest: Any) -> Sequence[Any]:
-    """The arguments of the function that computes blocks, in their order."""
-    ctl, table, batches = args
-    return (ctl, np.int32(batches), table, *rest)

@@ -28,9 +28,8 @@ from ..._spaces.table import (
     point_columns,
     raw_shape,
 )
-from ..._store.folder import as_zarr
+from ..._store.folder import LONGEST, as_zarr, is_name
 from ..._store.lazy import Stored, stored_in
-from ..._store.names import LONGEST, is_name
 from ..._store.record import RECORD
 from ..._tree import leaves_with_names
 from ..._types import Key, PyTree

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..._errors import message, nearest, value_error
-from ..._store.folder import as_zarr
+from ..._store.folder import as_zarr, quiet
 from ..._store.lazy import Stored
-from ..._store.quiet import quiet
 from ..._store.record import RECORD, read_record
 from ..._store.store import Recut, Store, open_store
 from .label import storable_dtype

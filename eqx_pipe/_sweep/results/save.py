@@ -8,9 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..._errors import describe_value, message, type_error, value_error
-from ..._store.folder import as_zarr
-from ..._store.names import is_name, is_netcdf_name
-from ..._store.quiet import quiet
+from ..._store.folder import as_zarr, is_name, is_netcdf_name, quiet
 from .label import check_names
 
 if TYPE_CHECKING:

@@ -21,8 +21,7 @@ from ..reduced.trace import trace_reducers
 from ..results.label import check_names, inner_dims, storable, versions
 from ..tracing.call import fn_name
 from .checks import refuse_failed
-from .fold import Fold
-from .memory import reduced_outcome
+from .memory import Fold, reduced_outcome
 
 _STATUS = "status"
 

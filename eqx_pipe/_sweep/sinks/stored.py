@@ -8,12 +8,11 @@ import numpy as np
 from jaxtyping import Bool
 
 from ..._errors import SweepError, message, value_error
-from ..._store.folder import check_no_links, is_vacant
+from ..._store.folder import LOCKS, check_no_links, is_vacant
 from ..._store.layout import create
 from ..._store.lock import Taken, lock
-from ..._store.names import LOCKS
 from ..._store.store import FAILED, OK, Store, open_store
-from ..compute.capacity import Rows
+from ..compute.memory import Rows
 from ..gather import Interrupt, Outcome, Todo
 from ..plan import Plan
 from ..results.label import storable

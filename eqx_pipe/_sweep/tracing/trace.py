@@ -10,7 +10,9 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import jax.tree_util as jtu
+import numpy as np
 from jax.core import Tracer
+from jax.sharding import Mesh
 
 from ..._cache import LRUCache
 from ..._errors import type_error
@@ -187,3 +189,16 @@ def _struct(x: Any) -> jax.ShapeDtypeStruct:
     weak = bool(getattr(x, "weak_type", False))
     dtype = jax.dtypes.canonicalize_dtype(x.dtype, allow_extended_dtype=True)
     return jax.ShapeDtypeStruct(x.shape, dtype, weak_type=weak)
+
+
+def no_mesh() -> Any:
+    """Leaves the user's own mesh context, which would end up in the program."""
+    try:
+        return jax.set_mesh(Mesh(np.empty((), object), ()))
+    except ValueError as error:  # it has to be set outside of all transformations
+        raise type_error(
+            "sweep",
+            "it was called under a transformation (`jit`, `grad`, `vmap`, ...).",
+            "A sweep runs on the host. Use `eqx_pipe.vmap_space`, which is a pure "
+            "function.",
+        ) from error

@@ -4,29 +4,41 @@ The function travels by cloudpickle, the space and the key with it; a worker tra
 compiles once, for its own devices.
 """
 
+import contextlib
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
 import numpy as np
 from jaxtyping import Bool, Float
 
-from ..._cache import LRUCache
-from ..._errors import SweepError, message, type_error
-from ..._jaxprs.text import Writer, digest
-from ..._reduce.many import as_many
-from ..._spaces.space import Space
-from ..._types import Key, PyTree
-from ..compute.capacity import Rows
-from ..compute.job import Job, prepare
-from ..compute.progress import Progress
-from ..gather import Interrupt
-from ..plan import Plan
-from ..reduced.blocks import Blocks
-from ..tracing.context import settings, under
+from .._cache import LRUCache
+from .._errors import SweepError, message, type_error
+from .._jaxprs.text import Writer, digest
+from .._reduce.many import as_many
+from .._spaces.space import Space
+from .._types import Key, PyTree
+from .compute.job import Job, prepare
+from .compute.memory import Rows
+from .compute.progress import Progress
+from .gather import Interrupt
+from .plan import Plan
+from .reduced.blocks import Blocks
+from .tracing.trace import no_mesh
 
 _jobs = LRUCache(4)
+_SETTINGS = (
+    "enable_x64",
+    "numpy_dtype_promotion",
+    "numpy_rank_promotion",
+    "default_matmul_precision",
+    "default_prng_impl",
+    "threefry_partitionable",
+    "debug_nans",
+    "debug_infs",
+)
+"""The settings of JAX that programs depend on."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,7 +77,7 @@ def pack(plan: Plan) -> bytes:
         stretch=job.stretch,
         isolated=job.isolated,
         reduce=request.reduce,
-        settings=settings(),
+        settings={name: getattr(jax.config, f"jax_{name}") for name in _SETTINGS},
         program=_program(job),
     )
     try:
@@ -90,7 +102,7 @@ def work(
     try:
         task = cloudpickle.loads(packed)
         # Ctrl-C comes to the processes of a pool too: the chunk is finished there.
-        with Interrupt(said=""), under(task.settings):
+        with Interrupt(said=""), _under(task.settings):
             job = job or _prepared(name, task)
             quiet = Progress(False, last - first)
             values, ok = job.compute(first, last, costs, quiet)
@@ -138,3 +150,13 @@ def _portable(error: Exception) -> Exception:
     except Exception:
         return SweepError(f"{type(error).__name__}: {error}")
     return error
+
+
+@contextlib.contextmanager
+def _under(settings: dict[str, Any]) -> Iterator[None]:
+    """Runs under the settings of another process, without a mesh."""
+    with contextlib.ExitStack() as stack:
+        for name, value in settings.items():
+            stack.enter_context(getattr(jax, name)(value))
+        stack.enter_context(no_mesh())
+        yield

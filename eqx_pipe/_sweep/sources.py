@@ -16,12 +16,12 @@ import jax
 import numpy as np
 from jaxtyping import Bool
 
-from ..._errors import SweepError, describe_value, message
-from ..compute.capacity import Rows
-from ..compute.progress import Progress
-from ..costs import CostsBySpan
-from ..gather import Chunk
-from ..plan import Plan
+from .._errors import SweepError, describe_value, message
+from .compute.memory import Rows
+from .compute.progress import Progress
+from .costs import CostsBySpan
+from .gather import Chunk
+from .plan import Plan
 from .worker import pack, work
 
 _TRIES = 3
@@ -195,3 +195,22 @@ def _form(leaf: Any) -> str:
     if not isinstance(leaf, np.ndarray):
         return describe_value(leaf)
     return f"{leaf.dtype}{list(leaf.shape)}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Here:
+    """Computes chunks on the devices of this process."""
+
+    plan: Plan
+    costs: CostsBySpan | None
+
+    def __call__(
+        self, numbers: Sequence[int], stopping: Callable[[], bool], bar: Progress
+    ) -> Iterator[Chunk]:
+        """The chunks with some numbers, in this order."""
+        for number in numbers:
+            if stopping():
+                return
+            span = self.plan.chunks.span(number)
+            costs = None if self.costs is None else self.costs(*span)
+            yield number, *self.plan.work.compute(*span, costs, bar)

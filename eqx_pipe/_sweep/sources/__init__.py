@@ -1,1 +1,0 @@
-"""Where chunks are computed: in this process, or by the workers of an executor."""
