@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import eqx_pipe as ep
 from eqx_pipe._sweep.compute import memory
-from eqx_pipe._sweep.compute.select import _order, parts_of
+from eqx_pipe._sweep.compute.points import _order, parts_of
 
 
 def make_mesh(n):

@@ -16,7 +16,7 @@ import numpy as np
 from .._errors import message, value_error
 from .chunks import Chunks
 from .folder import as_zarr, quiet
-from .record import RECORD, damaged, read_record
+from .layout import RECORD, damaged, read_record
 
 MISSING, OK, FAILED = 0, 1, 2
 

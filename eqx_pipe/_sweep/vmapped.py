@@ -23,7 +23,7 @@ from .._types import Device, Key, PyTree
 from .compute.batching import even_out
 from .compute.kernel import without_mesh
 from .compute.partition import POINTS
-from .compute.select import Part, check_agree, naming, parts_of
+from .compute.points import Part, check_agree, naming, parts_of
 from .request import VMAP_WORDS, check_batch_size, mesh_devices
 from .tracing.call import call, check_fn, check_sweep_key
 from .tracing.concrete import explain

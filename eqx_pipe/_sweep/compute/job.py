@@ -39,9 +39,17 @@ from .memory import (
     free_bytes,
 )
 from .partition import Layout
-from .points import Listed, Neighbours
+from .points import (
+    Listed,
+    Neighbours,
+    Part,
+    check_agree,
+    groups_of,
+    naming,
+    part_numbers,
+    parts_of,
+)
 from .progress import Progress
-from .select import Part, check_agree, groups_of, naming, part_numbers, parts_of
 
 _AT_ONCE = 2**30
 

@@ -1,19 +1,210 @@
-"""In what order a kernel gets the points of a part, and where their outputs go.
+"""Which points are computed together, in what order, and where their outputs go.
 
-Neighbours in the grid are counted off on the device. Others are listed, a row for each
-point.
+Those with equal `Static` values are a part of a sweep, which is one program. Its points
+are found by their number within the part; nothing is kept for each point unless the
+points were sorted or the space is a slice. Neighbours in the grid are counted off on
+the device; others are listed for it, a row for each point.
 """
 
+import contextlib
 import dataclasses
+import itertools as it
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from jaxtyping import Int64
+from jaxtyping import Float, Int64
 
+from ..._errors import structure_error
 from ..._spaces.geometry import Geometry
 from ..._spaces.index import digits_of
+from ..._tree import differences
+from ..._values import as_hashable, static_text
 from .partition import Layout, control, is_narrow, row_width
-from .select import Part, grid_indices
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """Points that share their static values.
+
+    `plain` has for each dim a position with these values, `text` says what they are;
+    `number` counts the combinations of static values, also those without a point.
+    The points are `listed`, or the product of the positions `allowed` on each dim
+    (`None` for all of them).
+    """
+
+    plain: tuple[int, ...]
+    text: str
+    lengths: tuple[int, ...]
+    allowed: tuple[np.ndarray | None, ...]
+    listed: Int64[np.ndarray, " points"] | None = None
+    number: int = 0
+
+    @property
+    def name(self) -> str:
+        """Its static values, for people to read."""
+        return self.text.replace("`", "")
+
+    @property
+    def size(self) -> int:
+        """How many points there are."""
+        if self.listed is not None:
+            return len(self.listed)
+        pairs = zip(self.lengths, self.allowed, strict=True)
+        return math.prod(n if some is None else len(some) for n, some in pairs)
+
+    def indices(self, first: int, last: int) -> Int64[np.ndarray, " points"]:
+        """The indices in the space of the part's points from `first` to `last - 1`."""
+        if self.listed is not None:
+            return self.listed[first:last]
+        left = np.arange(first, last, dtype=np.int64)
+        if self._has_all:
+            return left
+        index = np.zeros(last - first, np.int64)
+        stride = 1
+        for n, some in zip(reversed(self.lengths), reversed(self.allowed), strict=True):
+            left, digit = np.divmod(left, n if some is None else len(some))
+            index += (digit if some is None else some[digit]) * stride
+            stride *= n
+        return index
+
+    @property
+    def _has_all(self) -> bool:
+        """Whether it has every point of the space."""
+        return self.listed is None and all(some is None for some in self.allowed)
+
+    def sorted_by(self, costs: Float[np.ndarray, " points"], base: int = 0) -> "Part":
+        """The same points, the cheapest first; `costs` begins with the point `base`."""
+        if self._has_all and base == 0:
+            return dataclasses.replace(self, listed=_order(costs))
+        index = self.indices(0, self.size)
+        return dataclasses.replace(self, listed=index[_order(costs[index - base])])
+
+
+def _order(costs: Float[np.ndarray, " points"]) -> Int64[np.ndarray, " points"]:
+    """The places of costs from the least on, ties in order and NaN last."""
+    return np.argsort(costs, kind="stable")
+
+
+@contextlib.contextmanager
+def naming(part: Part) -> Iterator[None]:
+    """Says in an error which static values it came with."""
+    try:
+        yield
+    except Exception as error:
+        if part.text:
+            error.add_note(f"While `fn` was traced for `{part.name}`.")
+        raise
+
+
+def parts_of(geometry: Geometry) -> list[Part]:
+    """The parts of a space: one, or one for each combination of static values."""
+    lengths = geometry.lengths
+    groups = groups_of(geometry)
+    if not groups:
+        plain = (0,) * len(lengths)
+        return [Part(plain, "", (geometry.size,), (None,))]
+    window = None
+    if geometry.window is not None:
+        window = part_numbers(
+            geometry, groups, np.arange(geometry.size, dtype=np.int64)
+        )
+    parts = []
+    for number, chosen in enumerate(it.product(*groups.values())):
+        at = dict(zip(groups, chosen, strict=True))
+        listed = None
+        if window is not None:
+            listed = np.flatnonzero(window == number)
+            if not len(listed):
+                continue
+        parts.append(
+            Part(
+                plain=tuple(
+                    int(at[dim][0]) if dim in at else 0 for dim in range(len(lengths))
+                ),
+                text=_text(geometry, {dim: int(some[0]) for dim, some in at.items()}),
+                lengths=lengths,
+                allowed=tuple(at.get(dim) for dim in range(len(lengths))),
+                listed=listed,
+                number=number,
+            )
+        )
+    return parts
+
+
+def groups_of(geometry: Geometry) -> dict[int, list[np.ndarray]]:
+    """For each dim with static axes its positions, those with equal values together."""
+    return {dim: _groups(geometry, dim) for dim in geometry.static_dims}
+
+
+def _groups(geometry: Geometry, dim: int) -> list[np.ndarray]:
+    """The positions on a dim, together where all static values are equal."""
+    axes = _static_axes(geometry, dim)
+    found: dict[Any, list[int]] = {}
+    for i in range(len(axes[0][1])):
+        values = tuple(as_hashable(axis.value(i, None)) for _, axis in axes)
+        found.setdefault(values, []).append(i)
+    return [np.array(positions, np.int64) for positions in found.values()]
+
+
+def part_numbers(
+    geometry: Geometry,
+    groups: Mapping[int, Sequence[np.ndarray]],
+    index: Int64[np.ndarray, " points"],
+) -> Int64[np.ndarray, " points"]:
+    """The number of the part that each of some points belongs to."""
+    flat = grid_indices(geometry, index)
+    lengths = geometry.lengths
+    number = np.zeros(len(index), np.int64)
+    for dim, members in groups.items():
+        which = np.zeros(lengths[dim], np.int64)
+        for k, positions in enumerate(members):
+            which[positions] = k
+        digit = flat // math.prod(lengths[dim + 1 :]) % lengths[dim]
+        number = number * len(members) + which[digit.astype(np.int64)]
+    return number
+
+
+def grid_indices(geometry: Geometry, index: Int64[np.ndarray, " points"]) -> np.ndarray:
+    """The indices in the whole grid of points of a space, perhaps a slice of it."""
+    start, step, count = geometry.window or (0, 1, geometry.size)
+    # Python integers where the grid may be larger than any integer of NumPy.
+    if geometry.grid_size >= 2**62 or start + step * count < -(2**62):
+        index = index.astype(object)
+    return start + step * index
+
+
+def _static_axes(geometry: Geometry, dim: int) -> list[tuple[str, Any]]:
+    pairs = zip(geometry.axes.items(), geometry.axis_dims, strict=True)
+    return [item for item, at in pairs if at == dim and item[1].is_static]
+
+
+def _text(geometry: Geometry, at: Mapping[int, int]) -> str:
+    return ", ".join(
+        f"`{name}` = {static_text(axis.value(i, None))}"
+        for dim, i in at.items()
+        for name, axis in _static_axes(geometry, dim)
+    )
+
+
+def check_agree(function: str, parts: Sequence[Part], outputs: Sequence[Any]) -> None:
+    """Raises a `StructureError` unless all parts give outputs of the same form."""
+    lines = []
+    for part, output in zip(parts[1:], outputs[1:], strict=True):
+        found = differences(outputs[0], output)
+        if found:
+            lines.append(f"- {parts[0].text} against {part.text}: {'; '.join(found)}")
+    if lines:
+        more = [f"- and {len(lines) - 5} more"] if len(lines) > 5 else []
+        raise structure_error(
+            function,
+            "the outputs of `fn` differ between `Static` values:\n"
+            + "\n".join(lines[:5] + more)
+            + "\n",
+            "Return the same structure, shapes and dtypes for all of them, for "
+            "instance a scalar, or sweep over each value by itself.",
+        )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -29,8 +29,8 @@ from ..._spaces.table import (
     raw_shape,
 )
 from ..._store.folder import LONGEST, as_zarr, is_name
+from ..._store.layout import RECORD
 from ..._store.lazy import Stored, stored_in
-from ..._store.record import RECORD
 from ..._tree import leaves_with_names
 from ..._types import Key, PyTree
 from .schema import SCHEMA, schema_of

@@ -11,8 +11,8 @@ import numpy as np
 
 from ..._errors import message, nearest, value_error
 from ..._store.folder import as_zarr, quiet
+from ..._store.layout import RECORD, read_record
 from ..._store.lazy import Stored
-from ..._store.record import RECORD, read_record
 from ..._store.store import Recut, Store, open_store
 from .label import storable_dtype
 from .result import SweepResult

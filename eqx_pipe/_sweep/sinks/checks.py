@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from ..._errors import SweepError, message
-from ..._store.layout import Variable
-from ..._store.record import COUNT, check_record, damaged
+from ..._store.layout import COUNT, Variable, check_record, damaged
 from ..._store.store import Store
 
 _SWEEP = {

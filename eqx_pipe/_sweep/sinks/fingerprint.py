@@ -16,7 +16,7 @@ from ..._spaces.order import axis_name
 from ..._spaces.space import Space
 from ..._tree import is_key_array, path_name, tree_text
 from ..._types import Key
-from ..compute.select import Part
+from ..compute.points import Part
 from ..tracing.trace import Traced, trace_alone
 
 _LONG = 200
