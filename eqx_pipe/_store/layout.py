@@ -20,7 +20,6 @@ from .._errors import describe_value, value_error
 from .chunks import Chunks
 from .folder import as_zarr, is_name, quiet
 
-
 FORMAT = 1
 """The version of what is written in a store."""
 
