@@ -53,12 +53,13 @@ def test_failed_nan_and_infinite_look_different_in_heat_maps():
     assert legend_of(ax) == KINDS
     patches = ax.get_legend().get_patches()
     assert len({(p.get_facecolor(), p.get_hatch()) for p in patches}) == 4
-    meshes = [c for c in ax.collections if hasattr(c, "get_coordinates")]
-    assert len(meshes) == 5
-    for mesh, column in zip(meshes[1:], (4, 1, 2, 3), strict=True):
-        assert np.argwhere(~mesh.get_array().mask[0]).tolist() == [[column]]
-    (hatched,) = [c for c in ax.collections if c.get_hatch()]
-    assert hatched.get_paths()[0].vertices[:, 0].min() == 3.5
+    cells = {c.get_label(): c for c in ax.collections[1:]}
+    assert list(cells) == KINDS
+    for name, column in zip(KINDS, (4, 1, 2, 3), strict=True):
+        x = np.concatenate([path.vertices[:, 0] for path in cells[name].get_paths()])
+        assert (x.min(), x.max()) == (column - 0.5, column + 0.5)
+    assert mesh_of(ax).mask[0].tolist() == [0, 1, 1, 1, 1, 0, 0]
+    assert [bool(c.get_hatch()) for c in cells.values()] == [True, False, False, False]
     panels = ep.sweep(
         broken, {"i": FROM_0_TO_6, "b": B, "c": C}, on_error="isolate"
     ).plot()

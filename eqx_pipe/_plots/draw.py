@@ -1,161 +1,254 @@
 """The picture that fits a dataset: line, heat map, points, parallel axes, in panels."""
 
-from collections.abc import Callable, Iterable, Mapping
+import copy
+import itertools
+import math
+from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+from jaxtyping import Shaped
+
 from .._errors import describe_value, nearest, type_error, value_error
-from .cloud import MOST_AXES, parallel, scatter
-from .colours import COLOURS, bar, colours_of
-from .heat import heat
-from .line import hue_colours, is_repeated, line
-from .marks import kinds, legend, marks_in
-from .panels import label_outer, layout_of, subplots
+from .paint import Panel, heat, line, parallel, scatter
 from .pick import pick
-from .roles import ROLES, Roles, place_scale, roles_of
-from .scale import label_of
-from .types import Axes, DataArray, Dataset
+from .roles import places_of
+from .scale import (
+    FEW,
+    FUNCTION,
+    KIND,
+    Axes,
+    Dataset,
+    Scale,
+    is_number,
+    label_of,
+    scale_of,
+    sort,
+)
 
-_PAINT: Mapping[str, Callable[..., None]] = {
-    "line": line,
-    "heat": heat,
-    "scatter": scatter,
-    "parallel": parallel,
-}
+MOST_AXES = 20
+MOST_NAMES = 40
+MOST_PANELS = 36
 
-
+_ROLES = ("x", "y", "hue", "row", "col")
+_COLOURS = ("cmap", "norm", "vmin", "vmax")
+_WHERE = "Say where each dim goes: `x=`, `y=`, `hue=`, `row=`, `col=`."
 _INSTEAD = {
-    "dims": "Say where each dim goes: `x=`, `y=`, `hue=`, `row=`, `col=`.",
-    "dim": "Say where each dim goes: `x=`, `y=`, `hue=`, `row=`, `col=`.",
+    "dims": _WHERE,
+    "dim": _WHERE,
     "log": 'Colours: `norm="log"`. Axes: `ax.set_xscale("log")` on what is returned.',
-    "xscale": "Set it on what is returned: `ax.set_xscale(...)`.",
-    "yscale": "Set it on what is returned: `ax.set_yscale(...)`.",
-    "xlim": "Set it on what is returned: `ax.set_xlim(...)`.",
-    "ylim": "Set it on what is returned: `ax.set_ylim(...)`.",
-    "title": "Set it on what is returned: `ax.set_title(...)`.",
     "figsize": "Give an `ax` of that size: `ax=plt.subplots(figsize=(6, 4))[1]`.",
 }
 
 
-def check_no_others(
-    function: str, others: Mapping[str, Any], known: Iterable[str]
-) -> None:
-    """Raises a `TypeError` for the first keyword that is not known."""
-    for name in others:
-        cure = _INSTEAD.get(name) or nearest(name, known)
-        raise type_error(function, f"there is no keyword `{name}`.", cure)
-
-
 def draw(
-    function: str,
     data: Dataset,
     variable: str | None,
     sel: Mapping[str, object] | None,
     options: Mapping[str, Any],
+    others: Mapping[str, object],
     ax: Axes | None,
     log: frozenset[str],
 ) -> Any:
     """Draws one variable of a dataset and gives the matplotlib axes.
 
     `options` are the roles and colours that were asked for, `None` where they were
-    not. `log` names coordinates that are shown on a logarithmic scale.
+    not; `others` are no options. `log` names columns that are geometric.
     """
-    plt = _pyplot(function)
-    asked = {role: options[role] for role in ROLES}
-    array, chosen = pick(function, data, variable, sel, asked.values())
-    roles = roles_of(function, array, asked)
-    _check(function, roles, ax)
-    layout = layout_of(function, array, roles, log)
-    chosen_colours = {name: options[name] for name in COLOURS}
-    if roles.kind == "line":
-        colours = hue_colours(function, array, roles, log, chosen_colours)
-    else:
-        colours = colours_of(function, array.values[kinds(array) == 0], chosen_colours)
-    paint, title = _PAINT[roles.kind], ", ".join(chosen)
-    marks = [mark for _, mark in marks_in(kinds(array))]
-    if layout is None:
-        first: Axes = _new_axes(plt, roles) if ax is None else ax
-        figure, axes = first.figure, first
-        paint(first, array, roles, log, colours)
-        first.set_title(title, pad=24 if marks else None)
-    else:
-        wide = roles.kind == "parallel"
-        figure, axes = subplots(plt, layout, wide)
-        first = axes.flat[layout.columns - 1]
-        for panel, (text, part) in zip(axes.flat, layout.parts, strict=False):
-            paint(panel, part, roles, log, colours)
-            panel.set_title(text, fontsize="medium")
-        label_outer(axes, layout)
-        figure.suptitle(title)
-    if colours is not None and colours.get_array().size:
-        label = label_of(array)
-        if roles.kind == "line" and roles.hue is not None:
-            label = place_scale(array, roles.hue, log).label
-        bar(figure, colours, axes, label)
-    elif roles.hue is not None:
-        _name_lines(first, array, roles, log)
-    if marks and layout is not None:
-        legend(figure, marks, roles.kind == "heat", loc="outside lower center")
-    elif marks:
-        above = (1, 1.06 if roles.kind == "parallel" else 1)  # numbers stand there too
-        place = {"loc": "lower right", "bbox_to_anchor": above, "borderaxespad": 0.1}
-        legend(first, marks, roles.kind == "heat", **place)
-    return axes
-
-
-def _name_lines(ax: Axes, array: DataArray, roles: Roles, log: frozenset[str]) -> None:
-    """A legend beside the lines, which covers none."""
-    assert roles.hue is not None, "please report"
-    repeated = is_repeated(array, roles.hue)
-    title = None if repeated else place_scale(array, roles.hue, log).label
-    count = len(ax.get_legend_handles_labels()[0])
-    ax.legend(
-        title=title,
-        loc="upper left",
-        bbox_to_anchor=(1, 1),
-        frameon=False,
-        fontsize="small",
-        ncols=-(-count // 20),
-    )
-
-
-def _new_axes(plt: Any, roles: Roles) -> Axes:
-    """Those of a new figure; parallel axes take as many inches as they need."""
-    width = 1.3 * len(roles.x.columns) if roles.kind == "parallel" else 0
-    return plt.subplots(layout="constrained", figsize=(max(6.4, width), 4.8))[1]
-
-
-def _check(function: str, roles: Roles, ax: Axes | None) -> None:
-    """Raises for an `ax` that cannot be drawn into, and more axes than there is room
-    for.
-    """
-    if ax is not None and not hasattr(ax, "pcolormesh"):
-        raise type_error(
-            function,
-            f"`ax` is {describe_value(ax)}.",
-            "Give matplotlib `Axes`, such as `plt.subplots()[1]`, or leave it out.",
-        )
-    if ax is not None and (roles.row or roles.col):
-        raise value_error(
-            function,
-            "`ax` is given, and there are several panels.",
-            "Leave it out, or select a value of one dim in `sel=`.",
-        )
-    columns = roles.x.columns
-    if roles.kind == "parallel" and len(columns) > MOST_AXES:
-        raise value_error(
-            function,
-            f"`{roles.x.dim}` has {len(columns)} coordinates.",
-            f"At most {MOST_AXES} fit a picture: say which, as in "
-            f"`x={columns[0]!r}`, `y={columns[1]!r}`.",
-        )
-
-
-def _pyplot(function: str) -> Any:
     try:
+        import matplotlib.axes
         import matplotlib.pyplot as plt
     except ImportError as error:
         raise ImportError(
-            f"`eqx_pipe.{function}` needs matplotlib. Install it by "
+            f"`eqx_pipe.{FUNCTION}` needs matplotlib. Install it by "
             "`pip install 'eqx_pipe[sweep]'`."
         ) from error
-    return plt
+    for name in others:
+        cure = _INSTEAD.get(name) or nearest(name, ("sel", *options, "ax"))
+        if hasattr(matplotlib.axes.Axes, f"set_{name}"):
+            cure = f"Set it on what is returned: `ax.set_{name}(...)`."
+        raise type_error(FUNCTION, f"there is no keyword `{name}`.", cure)
+    asked = {role: options[role] for role in _ROLES}
+    array, chosen = pick(data, variable, sel, asked.values())
+    places = places_of(array, asked)
+    for place in places.values():
+        array = sort(array, place)
+    scales = {role: scale_of(array, place, log) for role, place in places.items()}
+    outer = [scales[role] for role in ("row", "col") if role in scales]
+    x, y, hue = places["x"], places.get("y"), scales.get("hue")
+    paint = line
+    if y is not None:
+        paint = scatter if x.dim == y.dim else heat
+    elif x.cloud and not x.chosen and hue is None:
+        paint = parallel
+    _check(scales["x"], outer, paint is parallel, ax)
+    if paint is line:
+        colours = _line_colours(hue, options)
+    else:
+        colours = _colours_of(array.values[array[KIND].values == 0], options)
+
+    # A panel for each combination of positions on the outer dims, if there are any.
+    positions = list(itertools.product(*(range(len(s.at)) for s in outer)))
+    if ax is None:
+        n = len(positions)
+        columns = n if n <= 3 else math.ceil(math.sqrt(n))
+        if "row" in scales:
+            columns = len(scales["col"].at) if "col" in scales else 1
+        width, height = (4.5, 3.0) if paint is parallel else (2.7, 2.3)
+        if not outer:
+            wide = 1.3 * len(x.columns) if paint is parallel else 0.0
+            width, height = max(4.9, wide), 4.2
+        figure, axes = plt.subplots(
+            rows := math.ceil(n / columns),
+            columns,
+            sharex=True,
+            sharey=True,
+            squeeze=False,
+            layout="constrained",
+            figsize=(width * columns + 1.5, height * rows + 0.6),
+        )
+    else:
+        figure, axes = ax.figure, np.array([[ax]])
+    for panel, at in zip(axes.flat, positions, strict=False):
+        known = list(zip(outer, at, strict=True))
+        part = array.isel({scale.place.dim: k for scale, k in known})
+        paint(Panel(panel, part, scales, log, colours))
+        title = ", ".join(f"{scale.label} = {scale.texts[k]}" for scale, k in known)
+        panel.set_title(title, fontsize="medium")
+    has_marks = bool(np.any(array[KIND].values))
+    if outer:
+        _label_outer(axes, len(positions))
+        figure.suptitle(", ".join(chosen))
+    else:
+        axes[0, 0].set_title(", ".join(chosen), pad=24 if has_marks else None)
+    if colours is not None and colours.get_array().size:
+        label = label_of(array) if hue is None else hue.label
+        values, norm = colours.get_array(), colours.norm
+        below, above = values.min() < norm.vmin, values.max() > norm.vmax
+        extend = ("neither", "min", "max", "both")[below + 2 * above]
+        figure.colorbar(colours, ax=axes, label=label, extend=extend)
+    _legends(axes, None if colours is not None else hue, has_marks)
+    return axes if outer else axes[0, 0]
+
+
+def _check(x: Scale, outer: list[Scale], is_parallel: bool, ax: Axes | None) -> None:
+    """Raises for an `ax` that cannot be drawn into, and where there is no room."""
+    columns = x.place.columns
+    if ax is not None and not hasattr(ax, "pcolormesh"):
+        raise type_error(
+            FUNCTION,
+            f"`ax` is {describe_value(ax)}.",
+            "Give matplotlib `Axes`, such as `plt.subplots()[1]`, or leave it out.",
+        )
+    if ax is not None and outer:
+        raise value_error(
+            FUNCTION,
+            "`ax` is given, and there are several panels.",
+            "Leave it out, or select a value of one dim in `sel=`.",
+        )
+    if is_parallel and len(columns) > MOST_AXES:
+        raise value_error(
+            FUNCTION,
+            f"`{x.place.dim}` has {len(columns)} coordinates.",
+            f"At most {MOST_AXES} fit a picture: say which, as in "
+            f"`x={columns[0]!r}`, `y={columns[1]!r}`.",
+        )
+    if math.prod(len(scale.at) for scale in outer) > MOST_PANELS:
+        sizes = " and ".join(f"`{s.place.dim}` has {len(s.at)}" for s in outer)
+        raise value_error(
+            FUNCTION,
+            f"{sizes} positions, and each would be a panel.",
+            f"Draw at most {MOST_PANELS}: let a shorter dim be `col=`, or select "
+            "a value in `sel=`.",
+        )
+
+
+def _colours_of(values: Shaped[np.ndarray, "..."], options: Mapping[str, Any]) -> Any:
+    """A matplotlib `ScalarMappable` from the finite ones of some values to colours."""
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import Normalize
+
+    norm, ends = options["norm"], (options["vmin"], options["vmax"])
+    if isinstance(norm, Normalize):
+        if ends != (None, None):
+            raise value_error(
+                FUNCTION,
+                "`norm` is given together with `vmin` or `vmax`.",
+                f"Give them to the norm: `{type(norm).__name__}(vmin=..., ...)`.",
+            )
+        norm = copy.copy(norm)  # the caller's keeps its own limits
+    colours = ScalarMappable(norm, options["cmap"])
+    colours.set_clim(*ends)
+    # A logarithm has no colour for zero, which is below all others.
+    colours.set_cmap(colours.cmap.with_extremes(bad=colours.cmap(0.0)))
+    finite = values[np.isfinite(values)]
+    colours.norm.autoscale_None(finite if finite.size else np.array([0.0, 1.0]))
+    colours.set_array(finite)
+    return colours
+
+
+def _line_colours(hue: Scale | None, options: Mapping[str, Any]) -> Any:
+    """The colours of many numbers on `hue`, or of few if any of `options` is given."""
+    wanted = [name for name in _COLOURS if options[name] is not None]
+    named = None if hue is None or hue.place.repeats else hue
+    if named is not None and is_number(named.values):
+        if len(named.at) <= FEW and not wanted:
+            return None
+        norm = options["norm"] or ("log" if named.log else None)
+        return _colours_of(named.values.astype(float), {**options, "norm": norm})
+    if wanted:
+        raise value_error(
+            FUNCTION,
+            f"`{wanted[0]}` is given, and no number is shown by colour.",
+            "Leave it out; for the height of lines set that of the `Axes`, "
+            "`ax.set_ylim(0, 1)` or `ax.set_yscale('log')`.",
+        )
+    if named is not None and len(named.at) > MOST_NAMES:
+        raise value_error(
+            FUNCTION,
+            f"`{named.label}` has {len(named.at)} names, each a line.",
+            f"At most {MOST_NAMES} are told apart: select one in `sel=`, or "
+            "leave out `hue=`.",
+        )
+    return None
+
+
+def _label_outer(axes: Any, n: int) -> None:
+    """Leaves labels at the left, and below the last of the `n` panels in each column.
+
+    Matplotlib's own `label_outer` leaves them in the last row, also of empty places.
+    """
+    columns = axes.shape[1]
+    for k, ax in enumerate(axes.flat):
+        below, left = n - columns <= k < n, k % columns == 0
+        ax.tick_params(axis="x", labelbottom=below)
+        ax.set_xlabel(ax.get_xlabel() if below else "")
+        ax.set_ylabel(ax.get_ylabel() if left else "")
+        if k >= n:
+            ax.set_axis_off()
+
+
+def _legends(axes: Any, hue: Scale | None, has_marks: bool) -> None:
+    """Says beside the panels what lines are, and above or below what marks mean."""
+    from matplotlib.lines import Line2D
+
+    found = [ax.get_legend_handles_labels() for ax in axes.flat]
+    every = {text: handle for pair in found for handle, text in zip(*pair, strict=True)}
+    lines = [handle for handle in every.values() if isinstance(handle, Line2D)]
+    marks = [handle for handle in every.values() if not isinstance(handle, Line2D)]
+    first, style = axes[0, -1], {"frameon": False, "fontsize": "small"}
+    if hue is not None:
+        place = {"loc": "upper left", "bbox_to_anchor": (1, 1)}
+        title = None if hue.place.repeats else hue.label
+        columns = -(-len(lines) // 20)
+        first.legend(handles=lines, title=title, ncols=columns, **place, **style)
+    style |= {"handles": marks, "ncols": len(marks)}
+    if has_marks and axes.size > 1:
+        first.figure.legend(loc="outside lower center", **style)
+    elif has_marks:
+        beside = first.get_legend()
+        place = {"loc": "lower right", "bbox_to_anchor": (1, 1), "borderaxespad": 0.1}
+        first.legend(**place, **style)
+        if beside is not None:
+            first.add_artist(beside)
+            beside.set_clip_on(False)  # or the layout has no room for it

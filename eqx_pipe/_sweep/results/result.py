@@ -303,16 +303,14 @@ class SweepResult(eqx.Module):
             >>> ax.get_xscale(), ax.get_title()
             ('log', 'b = 0.5')
         """
-        from ..._plots.draw import check_no_others, draw
+        from ..._plots.draw import draw
 
         self._check_all_values("plot")
         given = {"x": x, "y": y, "hue": hue, "row": row, "col": col}
         given |= {"cmap": cmap, "norm": norm, "vmin": vmin, "vmax": vmax}
-        check_no_others("SweepResult.plot", others, ("sel", *given, "ax"))
         axes = self.space.axes().items()
         log = frozenset(name for name, axis in axes if isinstance(axis, Geomspace))
-        data = self.to_xarray()
-        return draw("SweepResult.plot", data, variable, sel, given, ax, log)
+        return draw(self.to_xarray(), variable, sel, given, others, ax, log)
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
         """Writes the result to a file, which `load_result` and xarray open.

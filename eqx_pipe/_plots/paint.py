@@ -1,0 +1,275 @@
+"""A panel: lines, a heat map, points, or lines across parallel axes.
+
+What is no number has a look of its own: that a point failed, or is NaN, or infinite.
+"""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from .scale import (
+    FEW,
+    KIND,
+    Axes,
+    Colours,
+    DataArray,
+    Scale,
+    label_of,
+    scale_of,
+    value_text,
+)
+
+MOST_DOTS = 50
+MOST_HATCHED = 2000
+
+
+class Panel(NamedTuple):
+    """What is drawn into `ax`: a part of the array, the dims of which are sorted."""
+
+    ax: Axes
+    array: DataArray
+    scales: Mapping[str, Scale]
+    log: frozenset[str]
+    colours: Colours
+
+
+class _Mark(NamedTuple):
+    """One kind of point without a number, as a marker and as a filled cell.
+
+    `height` is where it stands, as a share of the picture, if it is one of no height.
+    """
+
+    label: str
+    color: str
+    marker: str
+    height: float
+    face: str
+    hatch: str | None = None
+
+    def dots(self, size: float = 30.0) -> dict[str, Any]:
+        """How markers are drawn."""
+        face = "none" if self.marker in "os" else self.color
+        style = {"c": face, "edgecolors": self.color, "zorder": 3}
+        return {"marker": self.marker, "s": size, "label": self.label, **style}
+
+
+_MARKS = (
+    _Mark("failed", "tab:red", "X", 0.03, "#f9d9d9", "xxxx"),
+    _Mark("NaN", "dimgray", "o", 0.03, "0.8"),
+    _Mark("inf", "black", "^", 0.97, "black"),
+    _Mark("-inf", "black", "v", 0.03, "0.45"),
+    _Mark("not computed", "0.6", "s", 0.03, "white", "...."),
+)
+
+
+def _marks_in(kinds: Int[np.ndarray, "..."]) -> list[tuple[Any, _Mark]]:
+    """The marks that there are, and where."""
+    found = [(kinds == k, mark) for k, mark in enumerate(_MARKS, 1)]
+    return [(where, mark) for where, mark in found if where.any()]
+
+
+def heat(panel: Panel) -> None:
+    """Draws an array over two dims."""
+    from matplotlib.collections import PolyCollection
+
+    ax, colours = panel.ax, panel.colours
+    along, up = panel.scales["x"], panel.scales["y"]
+    x, y = along.edges, up.edges
+    array = panel.array.transpose(up.place.dim, along.place.dim)
+    kinds = array[KIND].values
+    shown = np.ma.masked_where(kinds > 0, array.values)
+    ax.pcolormesh(x, y, shown, norm=colours.norm, cmap=colours.cmap)
+    for where, mark in _marks_in(kinds):
+        # Neighbours in a row are one polygon: those of each cell would take seconds.
+        ends = np.diff(np.pad(where, ((0, 0), (1, 1))).astype(np.int8), axis=1)
+        (row, start), (_, stop) = np.nonzero(ends == 1), np.nonzero(ends == -1)
+        left, right, low, high = x[start], x[stop], y[row], y[row + 1]
+        corners = np.stack([[left, right, right, left], [low, low, high, high]])
+        cells = PolyCollection(
+            list(corners.transpose(2, 1, 0)),
+            facecolors=mark.face,
+            edgecolors=mark.color,
+            linewidths=0.0,
+            antialiaseds=False,
+            hatch=mark.hatch if len(row) <= MOST_HATCHED else None,
+            label=mark.label,
+        )
+        ax.add_collection(cells)
+    along.show(ax, "x")
+    up.show(ax, "y")
+
+
+def scatter(panel: Panel) -> None:
+    """Draws an array of one dim over two of its coordinates."""
+    ax, colours, kinds = panel.ax, panel.colours, panel.array[KIND].values
+    x, y = panel.scales["x"], panel.scales["y"]
+    size = float(np.clip(3000 / len(kinds), 6, 50))
+    good = _by_value(panel.array)
+    ax.scatter(
+        x.at[good],
+        y.at[good],
+        size,
+        panel.array.values[good],
+        norm=colours.norm,
+        cmap=colours.cmap,
+        linewidths=0.3,
+        edgecolors="0.3",
+    )
+    for where, mark in _marks_in(kinds):
+        ax.scatter(x.at[where], y.at[where], **mark.dots(max(size, 16.0)))
+    x.show(ax, "x")
+    y.show(ax, "y")
+
+
+def parallel(panel: Panel) -> None:
+    """Draws a line for each point across its coordinates and its value, in colour.
+
+    A point whose value is no number ends before it.
+    """
+    from matplotlib.collections import LineCollection
+
+    ax, array, colours = panel.ax, panel.array, panel.colours
+    place, columns = panel.scales["x"].place, panel.scales["x"].place.columns
+    single = [place._replace(column=name) for name in columns]
+    scales = [scale_of(array, column, panel.log) for column in single]
+    heights = np.stack([_heights(scale) for scale in scales], axis=1)
+    good = _by_value(array)
+    last = np.clip(colours.norm(array.values[good]), 0, 1)
+    lines = np.column_stack([heights[good], np.ma.filled(last, np.nan)])
+    style = {"cmap": colours.cmap, "norm": colours.norm, "linewidths": 0.8}
+    # One object for all lines: thousands of points are drawn at once.
+    drawing = LineCollection(_paths(lines), alpha=0.7, **style)
+    drawing.set_array(array.values[good])
+    ax.add_collection(drawing)
+    for where, mark in _marks_in(array[KIND].values):
+        ends = heights[where]
+        dashed = {"linewidths": 0.8, "linestyles": "--", "alpha": 0.6, "zorder": 1}
+        ax.add_collection(LineCollection(_paths(ends), colors=mark.color, **dashed))
+        # Between two axes, where even points of one name are apart.
+        at = np.full(len(ends), len(columns) - 1.5)
+        ax.scatter(at, ends[:, -2:].mean(axis=1), **mark.dots())
+    box = {"facecolor": "white", "alpha": 0.8, "edgecolor": "none", "pad": 1}
+    ends = colours.norm.vmin, colours.norm.vmax
+    texts = [_texts_at(scale, _heights(scale)) for scale in scales]
+    texts.append(dict(enumerate(map(value_text, ends))) if good.size else {})
+    for k, known in enumerate(texts):
+        ax.axvline(k, color="black", linewidth=0.6)
+        for height, text in known.items():
+            at = {"xy": (k, height), "xytext": (4, 0), "textcoords": "offset points"}
+            ax.annotate(text, **at, va="center", fontsize="small", bbox=box)
+    labels = [*(scale.label for scale in scales), label_of(array)]
+    ax.set_xticks(range(len(labels)), labels)
+    ax.tick_params(axis="x", length=0)
+    ax.set_yticks([])
+    ax.set(xlim=(-0.1, len(columns) + 0.3), ylim=(-0.04, 1.04), frame_on=False)
+
+
+def _by_value(array: DataArray) -> Int[np.ndarray, " finite"]:
+    """Where the finite values are, the largest last and so on top."""
+    good = np.flatnonzero(array[KIND].values == 0)
+    return good[np.argsort(array.values[good], kind="stable")]
+
+
+def _paths(heights: Float[np.ndarray, "points axes"]) -> list[np.ndarray]:
+    x = np.arange(heights.shape[1])
+    return [np.stack([x, row], axis=1) for row in heights]
+
+
+def _heights(scale: Scale) -> Float[np.ndarray, " n"]:
+    """The positions of points between 0 and 1."""
+    x = np.log(scale.at) if scale.log else scale.at
+    low, high = x.min(), x.max()
+    return (x - low) / (high - low) if high > low else np.full(len(x), 0.5)
+
+
+def _texts_at(scale: Scale, heights: Float[np.ndarray, " n"]) -> Mapping[float, str]:
+    """What stands at the ends of an axis or, of a few names, at each."""
+    texts = dict(zip(heights.tolist(), scale.texts, strict=True))
+    if scale.ordered or len(texts) > FEW:
+        return {end: texts[end] for end in (min(texts), max(texts))}
+    return texts
+
+
+def line(panel: Panel) -> None:
+    """Draws an array of one dim, or of two: then a line for each `hue`.
+
+    Only numbers are joined; a gap is marked by what is there.
+    """
+    ax, x = panel.ax, panel.scales["x"]
+    place, hue = x.place, panel.scales.get("hue")
+    array = panel.array.transpose(..., place.dim)
+    kinds = np.atleast_2d(array[KIND].values)
+    values = np.where(kinds > 0, np.nan, np.atleast_2d(array.values))
+    joined = x.ordered and not place.cloud and not place.repeats
+    few = len(x.at) <= MOST_DOTS
+    rows = list(values)
+    if hue is not None and hue.place.repeats:
+        rows.append(np.ma.masked_invalid(values).mean(axis=0).filled(np.nan))
+    for row, look in zip(rows, _looks(panel, kinds), strict=True):
+        style = {"linestyle": "", "marker": "o"}
+        if joined:  # a point between two gaps has no line
+            is_number = np.pad(np.isfinite(row), 1)
+            dots = is_number[1:-1] & ~is_number[:-2] & ~is_number[2:]
+            dots |= few and "linewidth" not in look
+            style = {"marker": "." if dots.any() else "", "markevery": dots}
+        ax.plot(x.at, row, **style, **look)
+    # Also those where there is no number belong to the picture.
+    ax.update_datalim(np.column_stack([x.at, x.at]), updatey=False)
+    ax.autoscale_view(scaley=False)
+    _mark_gaps(ax, x.at, values, kinds, few, alone=hue is None)
+    x.show(ax, "x")
+    ax.set_ylabel(label_of(array))
+
+
+def _looks(panel: Panel, kinds: Int[np.ndarray, "h n"]) -> list[dict[str, Any]]:
+    """The style of each line; of repeats also that of their mean, the last."""
+    import matplotlib
+
+    n, hue = len(kinds), panel.scales.get("hue")
+    if hue is None:
+        return [{}]
+    if hue.place.repeats:
+        thin = {"color": "tab:blue", "alpha": 0.4, "linewidth": 0.7}
+        mean = {"color": "tab:blue", "label": f"mean of {n}", "lw": 2}
+        return [{**thin, "label": "each"}, *[thin] * (n - 1), mean]
+    if panel.colours is not None:
+        colours = map(panel.colours.to_rgba, hue.values.astype(float))
+        return [{"color": color, "linewidth": 0.9} for color in colours]
+    palette = matplotlib.colormaps["tab10"](np.arange(n))
+    if hue.ordered or n > FEW:  # not to the end of the map, which is faint on white
+        name = "viridis" if hue.ordered else "turbo"
+        palette = matplotlib.colormaps[name](np.linspace(0.0, 0.92, n))
+    failed = [" (failed)" if np.all(row == 1) else "" for row in kinds]
+    every = zip(palette, hue.texts, failed, strict=True)
+    return [{"color": color, "label": text + end} for color, text, end in every]
+
+
+def _mark_gaps(
+    ax: Axes,
+    x: Float[np.ndarray, " n"],
+    values: Float[np.ndarray, "h n"],
+    kinds: Int[np.ndarray, "h n"],
+    few: bool,
+    alone: bool,
+) -> None:
+    """Marks what is no number: each, or of many neighbours the first.
+
+    One of several lines has its mark where the line ends, if it has begun.
+    """
+    before = np.pad(kinds, ((0, 0), (1, 0)))[:, :-1]
+    shown = kinds if few else np.where(kinds == before, 0, kinds)
+    # The last number at or before each position, -1 if there is none.
+    last = np.maximum.accumulate(np.where(kinds == 0, np.arange(len(x)), -1), axis=1)
+    for where, mark in _marks_in(shown):
+        row, k = np.nonzero(where)
+        begun = (last[row, k] >= 0) & (not alone)
+        height = np.where(begun, values[row, last[row, k]], mark.height)
+        for chosen, transform in (
+            (begun, ax.transData),
+            (~begun, ax.get_xaxis_transform()),
+        ):
+            if chosen.any():
+                place = {"transform": transform, "clip_on": False}
+                ax.scatter(x[k[chosen]], height[chosen], **place, **mark.dots())
