@@ -8,7 +8,7 @@ import pytest
 
 import eqx_pipe as ep
 import eqx_pipe.testing as ept
-from eqx_pipe.testing._laws.reach import Value, run_with_all_branches
+from eqx_pipe.testing._laws.branches import Value, run_with_all_branches
 
 KEY = jr.key(0)
 

@@ -7,11 +7,11 @@ from ._strategies.arrays import arrays as arrays
 from ._strategies.arrays import batches as batches
 from ._strategies.arrays import keys as keys
 from ._strategies.arrays import structs as structs
-from ._strategies.meshes import meshes as meshes
 from ._strategies.pipelines import graphs as graphs
 from ._strategies.pipelines import pipelines as pipelines
-from ._strategies.registry import register_stage as register_stage
-from ._strategies.registry import unregister_stage as unregister_stage
 from ._strategies.spaces import axes as axes
+from ._strategies.spaces import meshes as meshes
 from ._strategies.spaces import spaces as spaces
+from ._strategies.stages import register_stage as register_stage
 from ._strategies.stages import stages as stages
+from ._strategies.stages import unregister_stage as unregister_stage

@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import PRNGKeyArray, PyTree
 
 from .._strategies.arrays import Numbers, arrays, keys
-from .._strategies.meshes import meshes
+from .._strategies.spaces import meshes
 from .._strategies.validate import invalid
 from .dims import Binding
 from .dtypes import array_for, is_array_annotation, scalar_of

@@ -1,4 +1,4 @@
-"""What differs between two pytrees that should agree, and how much may."""
+"""Whether two pytrees agree, and how far apart their numbers may be."""
 
 import dataclasses
 import math
@@ -15,6 +15,7 @@ from jax.typing import DTypeLike
 from ..._errors import describe_value, message
 from ..._tree import differences, is_key_array, leaves_with_names
 from ..._types import PyTree
+from .law import Broken
 
 _RELATIVE = {"float64": 1e-9, "complex128": 1e-9, "float32": 1e-4, "complex64": 1e-4}
 _RELATIVE |= {"float16": 1e-2, "bfloat16": 5e-2}
@@ -46,6 +47,9 @@ class Tolerance:
         return atol + rtol * largest
 
 
+EXACT = Tolerance(0.0, 0.0)
+
+
 def tolerance_of(function: str, rtol: Bound, atol: Bound) -> Tolerance:
     """`rtol` and `atol`, after a check."""
     for name, value in (("rtol", rtol), ("atol", atol)):
@@ -62,57 +66,32 @@ def tolerance_of(function: str, rtol: Bound, atol: Bound) -> Tolerance:
     return Tolerance(rtol, atol)
 
 
-@dataclasses.dataclass(frozen=True)
-class Finding:
-    """How a law is broken: at which leaf, in which way, in words.
-
-    `kind` distinguishes ways of breaking one law, so that a smaller input is taken only
-    if it breaks the law in the same way.
-    """
-
-    kind: str
-    leaf: str
-    what: str
-
-
-def compare(
-    got: PyTree, wanted: PyTree, tolerance: Tolerance, labels: tuple[str, str]
-) -> Finding | None:
-    """The first leaf at which two pytrees differ; `None` if they agree.
+def agree(
+    got: PyTree,
+    wanted: PyTree,
+    labels: tuple[str, str],
+    tolerance: Tolerance = EXACT,
+) -> None:
+    """Raises `Broken` for the first leaf at which two pytrees differ; in a bit, if no
+    tolerance is given.
 
     `labels` say how each was computed, for the message.
     """
-    found = same_forms(got, wanted, labels)
-    if found:
-        return found
+    agree_in_form(got, wanted, labels)
     pairs = zip(leaves_with_names(got), jtu.tree_leaves(wanted), strict=True)
     for (name, a), b in pairs:
-        what = _gap(a, b, tolerance, labels) if _is_array(a) else None
+        what = _gap(a, b, tolerance, labels) if eqx.is_array(a) else None
         if what:
-            return Finding("value", name, what)
-    return None
+            raise Broken("value", what, name)
 
 
-def same_forms(got: PyTree, wanted: PyTree, labels: tuple[str, str]) -> Finding | None:
+def agree_in_form(got: PyTree, wanted: PyTree, labels: tuple[str, str]) -> None:
     """The same of structures, shapes and dtypes alone."""
     lines = differences(_forms(got), _forms(wanted))
-    if not lines:
-        return None
-    leaf = lines[0].partition("`.")[2].partition("`")[0]
-    what = f"{'; '.join(lines)} ({labels[0]} against {labels[1]})"
-    return Finding("form", leaf, what)
-
-
-def same_bits(got: PyTree, wanted: PyTree, labels: tuple[str, str]) -> Finding | None:
-    """The same, with no tolerance at all."""
-    return compare(got, wanted, Tolerance(0.0, 0.0), labels)
-
-
-def raised(error: BaseException, how: str) -> Finding:
-    """The finding that something which should work raises."""
-    lines = str(error).strip().splitlines() or [""]
-    text = lines[0] if len(lines[0]) < 200 else lines[0][:200] + "..."
-    return Finding("raises", "", f"{how} raises {type(error).__name__}: {text}")
+    if lines:
+        leaf = lines[0].partition("`.")[2].partition("`")[0]
+        what = f"{'; '.join(lines)} ({labels[0]} against {labels[1]})"
+        raise Broken("form", what, leaf)
 
 
 def as_numpy(leaf: AnyArray) -> np.ndarray:
@@ -130,7 +109,7 @@ def _forms(tree: PyTree) -> PyTree:
     """Shapes and dtypes in the place of arrays; static functions left out."""
 
     def form(leaf: Any) -> Any:
-        if _is_array(leaf):
+        if eqx.is_array(leaf):
             return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
         return "a function" if callable(leaf) else leaf
 
@@ -157,18 +136,14 @@ def _gap(
     if not wrong.any():
         return None
     place = np.unravel_index(int(np.argmax(apart)), apart.shape)
-    at = f"most at [{', '.join(map(str, place))}]: " if apart.ndim else ""
-    numbers = f"{at}{left[place]:.6g} {labels[0]}, {right[place]:.6g} {labels[1]}"
+    numbers = f"{left[place]:.6g} {labels[0]}, {right[place]:.6g} {labels[1]}"
     if left.dtype.kind in "fc" and np.isfinite(apart[place]):
         numbers += f"; {apart[place]:.3g} apart, {allowed:.2g} allowed"
-    count = (
-        f"{int(wrong.sum())} of {wrong.size} elements differ, " if apart.ndim else ""
-    )
-    return count + numbers
-
-
-def _is_array(leaf: Any) -> bool:
-    return eqx.is_array(leaf) or isinstance(leaf, np.ndarray | np.generic)
+    if not apart.ndim:
+        return numbers
+    at = ", ".join(map(str, place))
+    count = f"{int(wrong.sum())} of {wrong.size} elements differ"
+    return f"{count}, most at [{at}]: {numbers}"
 
 
 def _is_inexact(dtype: DTypeLike) -> bool:

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import jax.tree_util as jtu
+import numpy as np
 from equinox.nn import State
 from jaxtyping import Array
 
@@ -18,56 +19,48 @@ from ..._jaxprs.jaxpr import open_jaxpr, sub_jaxprs
 from ..._jaxprs.table import kind
 from ..._tree import is_key_array
 from ..._types import Key, PyTree, StageLike
-from .compare import Bound, Finding, Tolerance, same_bits
-from .law import Law
-from .locate import locate
-from .reach import Value, run_with_all_branches
-from .report import broken_by_stage, check, stage_text
-from .reuse import Reused, check_reuse, draws
-from .trial import Trial, evaluate, trial_of
+from .branches import Value, run_with_all_branches
+from .compare import Bound, agree, as_numpy
+from .law import Broken, law
+from .report import broken_by_stage, check, locate, stage_text
+from .reuse import check_reuse, draws
+from .trial import Trial, evaluate
 
 _NUM_KEYS = 32
 
 
-def find(trial: Trial, tolerance: Tolerance) -> Finding | None:
-    """What `check_key` finds."""
+@law(
+    "key", "the same key gives the same draws, another others, and none is used twice."
+)
+def key_law(trial: Trial) -> None:
     if trial.key is None or not _draws(trial, in_branches=True):
-        return None
+        return
     if not _draws(trial):
-        return find_reuse(trial)
+        return no_reuse(trial)
     labels = ("the second time", "the first time with the same key")
-    found = same_bits(trial.again(), trial.plain, labels) or find_reuse(trial)
-    if found:
-        return found
-    for x in (trial.x, *(_random_like(trial.x, seed) for seed in (101, 102, 103))):
-        # Dropout of zeros is zeros, whatever the key; so other numbers have a chance.
-        with contextlib.suppress(_Other):
-            if _vary(trial.on(x), trial.x is x):
-                return None
-    if _could_vary(trial):
-        return None  # A closed gate hides it; then these inputs tell nothing.
-    what = f"of {_NUM_KEYS} keys all give the same output, though the stage draws"
-    return Finding("same", "", what)
+    agree(trial.again(), trial.plain, labels)
+    no_reuse(trial)
+    if _vary(trial):
+        return
+    for seed in (101, 102, 103):
+        # Dropout of zeros is zeros, whatever the key; so other numbers have a chance,
+        # unless they lie outside of what the stage takes.
+        with contextlib.suppress(Exception):
+            if _vary(trial.on(_random_like(trial.x, seed))):
+                return
+    if not _could_vary(trial):  # Else a closed gate hides it, and nothing is told.
+        what = f"of {_NUM_KEYS} keys all give the same output, though the stage draws"
+        raise Broken("same", what)
 
 
-class _Other(Exception):
-    """Another input than the caller's lies outside of what the stage takes."""
-
-
-def _vary(trial: Trial, own: bool) -> bool:
+def _vary(trial: Trial) -> bool:
     """Whether two of some keys give different outputs."""
+    given = (trial.stage, trial.x, trial.state)
     keys = jr.split(trial.key, _NUM_KEYS)  # type: ignore
-
     try:
-        outs = _over_keys(trial.stage, trial.x, trial.state, keys)
+        outs = _over_keys(*given, keys)
     except Exception:
-        given = trial.stage, trial.x, trial.state
-        try:
-            each = [_outputs(*given, key) for key in keys]
-        except Exception as error:
-            if own:
-                raise
-            raise _Other from error
+        each = [_outputs(*given, key) for key in keys]
         outs = [jnp.stack(leaves) for leaves in zip(*each, strict=True)]
     return _differ(outs)
 
@@ -86,31 +79,19 @@ def _could_vary(trial: Trial) -> bool:
 
 @eqx.filter_jit
 def _over_keys_with_all(stage: Any, x: PyTree, state: Any, keys: Array) -> list[Array]:
-    """The outputs with all branches; see `reach.py`."""
-    given, fixed = eqx.partition(x, eqx.is_array)
-    leaves, structure = jtu.tree_flatten(given)
+    """The outputs with all branches; see `branches.py`."""
 
-    def outputs(key: Key, *leaves: Array) -> list[Array]:
-        x = eqx.combine(jtu.tree_unflatten(structure, leaves), fixed)
+    def outputs(key: Key, x: PyTree) -> list[Array]:
         return _outputs(stage, x, state, key)
 
-    program = jax.make_jaxpr(outputs)(keys[0], *leaves)
+    program = eqx.filter_make_jaxpr(outputs)(keys[0], x)[0]
+    arrays = eqx.filter(x, eqx.is_array)
 
     def run(key: Key) -> list[Array]:
-        values = [Value(v, True) for v in (key, *leaves)]
+        values = [Value(v, True) for v in jtu.tree_leaves((key, arrays))]
         return [v.array for v in run_with_all_branches(program, values)]
 
     return jax.lax.map(run, keys)
-
-
-def _differ(outs: list[Array]) -> bool:
-    """Whether some array has rows that are not all the same."""
-    return any(not bool(jnp.all(_same(leaf, leaf[:1]))) for leaf in outs)
-
-
-def _outputs(stage: Any, x: PyTree, state: Any, key: Key) -> list[Array]:
-    out = evaluate(stage, x, state, key)
-    return [_raw(leaf) for leaf in jtu.tree_leaves(out) if eqx.is_array(leaf)]
 
 
 @eqx.filter_jit
@@ -118,12 +99,15 @@ def _over_keys(stage: Any, x: PyTree, state: Any, keys: Key) -> list[Array]:
     return jax.lax.map(lambda key: _outputs(stage, x, state, key), keys)
 
 
-def _same(a: Array, b: Array) -> Array:
-    return (a == b) | ((a != a) & (b != b))
+def _outputs(stage: Any, x: PyTree, state: Any, key: Key) -> list[Array]:
+    return jtu.tree_leaves(eqx.filter(evaluate(stage, x, state, key), eqx.is_array))
 
 
-def _raw(leaf: Any) -> Array:
-    return jr.key_data(leaf) if is_key_array(leaf) else jnp.asarray(leaf)
+def _differ(outs: list[Array]) -> bool:
+    """Whether some array has rows that are not all the same."""
+    arrays = map(as_numpy, outs)
+    first = [(v, np.broadcast_to(v[:1], v.shape)) for v in arrays]
+    return not all(np.array_equal(v, w, equal_nan=True) for v, w in first)
 
 
 def _random_like(x: PyTree, seed: int, scale: float = 1.0) -> PyTree:
@@ -143,7 +127,7 @@ def _draws(trial: Trial, in_branches: bool = False) -> bool:
     except Exception:
         return True
     # Whoever looks into a new-style key has a generator of his own.
-    own = {"random_unwrap"} if is_new(trial.key) else {"threefry2x32"}
+    own = {"random_unwrap"} if is_key_array(trial.key) else {"threefry2x32"}
     return _uses(program, own, in_branches)
 
 
@@ -161,18 +145,13 @@ def _uses(program: Any, own: set[str], in_branches: bool) -> bool:
     )
 
 
-def is_new(key: Key | None) -> bool:
-    """Whether a key is of the new style."""
-    return key is not None and is_key_array(key)
-
-
-def find_reuse(trial: Trial) -> Finding | None:
-    """Whether one key is used for two draws."""
+def no_reuse(trial: Trial) -> None:
+    """Raises `Broken` if one key is used for two draws."""
     try:
         program, args = trial.program
         check_reuse(program, args, [arg is trial.key for arg in args])
-    except Reused as error:
-        return Finding("reuse", "", str(error))
+    except Broken:
+        raise
     except Exception as error:
         name = stage_text(trial.stage)
         why = (str(error).splitlines() or [type(error).__name__])[0]
@@ -182,14 +161,6 @@ def find_reuse(trial: Trial) -> Finding | None:
             "Check the part that draws alone, or leave the law out: `skip=('key',)`.",
         )
         warnings.warn(text, stacklevel=2)
-    return None
-
-
-LAW = Law(
-    "key",
-    "the same key gives the same draws, another others, and none is used twice.",
-    find,
-)
 
 
 def check_key(
@@ -226,25 +197,24 @@ def check_key(
             "testing.check_key", "`key` is None.", "Give `key=jax.random.key(0)`."
         )
     check_one_key("testing.check_key", key)
-    check(LAW, stage, x, state, key, rtol, atol)
-    trial = trial_of("testing.check_key", stage, x, state, key)
+    trial = check(key_law, stage, x, state, key, rtol, atol)
     if _draws(trial):
         return
-    finding = _closed_branch(trial)
-    if finding:
-        raise broken_by_stage(LAW, *locate(_closed_branch, trial, finding))
+    how = _closed_branch.broken_by(trial)
+    if how:
+        raise broken_by_stage(key_law, *locate(_closed_branch, trial, how))
     if not _draws(trial, in_branches=True):
-        nothing = Finding("nothing", "", "the stage draws no random numbers at all")
-        raise broken_by_stage(LAW, "", trial, nothing)
+        nothing = Broken("nothing", "the stage draws no random numbers at all")
+        raise broken_by_stage(key_law, "", trial, nothing)
 
 
-def _closed_branch(trial: Trial) -> Finding | None:
-    """Whether the stage draws in branches alone, and this input shows none of it."""
-    if _draws(trial) or not _draws(trial, in_branches=True) or _vary(trial, True):
-        return None
-    what = (
+@law("key", "the input shows what the stage draws")
+def _closed_branch(trial: Trial) -> None:
+    if _draws(trial) or not _draws(trial, in_branches=True) or _vary(trial):
+        return
+    raise Broken(
+        "branch",
         "the stage draws in a branch only, and with this input no draw reaches the "
         f"output ({_NUM_KEYS} keys all give the same); give an input for which the "
-        "branch that draws is taken"
+        "branch that draws is taken",
     )
-    return Finding("branch", "", what)

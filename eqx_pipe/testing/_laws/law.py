@@ -1,54 +1,107 @@
-"""What a law is, and how a broken one is reported."""
+"""What a law is, how one is broken, and the error that says so."""
 
+import contextlib
 import dataclasses
-from collections.abc import Callable, Sequence
+import functools as ft
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from .compare import Finding, raised
+
+class Broken(Exception):
+    """How a law is broken: in which way, in words, and at which leaf.
+
+    `kind` distinguishes ways of breaking one law, so that a smaller input is taken only
+    if it breaks the law in the same way.
+    """
+
+    def __init__(self, kind: str, what: str, leaf: str = ""):
+        super().__init__(what)
+        self.kind, self.what, self.leaf = kind, what, leaf
+
+
+@contextlib.contextmanager
+def must_work(how: str) -> Iterator[None]:
+    """A law is broken if what is tried inside raises; `how` says what that is."""
+    try:
+        yield
+    except Broken:
+        raise
+    except Exception as error:
+        lines = str(error).strip().splitlines() or [""]
+        text = lines[0] if len(lines[0]) < 200 else lines[0][:200] + "..."
+        what = f"{how} raises {type(error).__name__}: {text}"
+        raise Broken("raises", what) from error
 
 
 @dataclasses.dataclass(frozen=True)
 class Law:
-    """What always holds, in words, and a search for what breaks it.
+    """What always holds, in words, and a test that raises `Broken` where it does not.
 
-    `find(trial, ...)` gives what it finds in something under trial, `None` if the law
-    holds. Laws of stages take a tolerance, too.
+    `test(trial)` is given something under trial.
     """
 
     name: str
     rule: str
-    find: Callable[..., Finding | None]
+    test: Callable[..., None]
+
+    def broken_by(self, trial: Any) -> Broken | None:
+        """How something under trial breaks the law; `None` if the law holds."""
+        try:
+            self.test(trial)
+        except Broken as how:
+            return how
+        return None
+
+
+def law(name: str, rule: str) -> Callable[[Callable[..., None]], Law]:
+    """Makes a law of its test: a decorator."""
+    return ft.partial(Law, name, rule)
+
+
+def laws_of(trial: type) -> list[Law]:
+    """The laws that a class of trials has, in the order in which they are written."""
+    return [value for value in vars(trial).values() if isinstance(value, Law)]
 
 
 def check_laws(
-    function: str, kind: str, laws: Sequence[Law], trial: Any, where: str = ""
+    function: str,
+    kind: str,
+    trial: Any,
+    where: str = "",
+    laws: Sequence[Law] | None = None,
 ) -> None:
     """Raises an `AssertionError` at the first law that something breaks.
 
-    `kind` says what it is, as "an axis", and `where` which one.
+    `kind` says what it is, as "an axis", and `where` which one. The laws are by default
+    all that the trial's class has.
     """
     __tracebackhide__ = True
-    place = [f"where: {where}"] if where else []
-    for law in laws:
-        cause = None
+    for law in laws_of(type(trial)) if laws is None else laws:
+        how = None
         try:
-            finding = law.find(trial)
-        except Exception as error:
-            finding, cause = raised(error, kind), error
-        if finding is not None:
+            with must_work(kind):
+                law.test(trial)
+        except Broken as error:
+            how = error
+        if how is not None:
             text = f"the law `{law.name}` of {kind} is broken: {law.rule}"
-            raise broken(function, text, finding, place) from cause
+            place = [f"where: {where}"] if where else []
+            raise broken(function, text, how, place) from how.__cause__
 
 
 def broken(
     function: str,
     law: str,
-    finding: Finding,
+    how: Broken,
     before: Sequence[str],
     after: Sequence[str] = (),
 ) -> AssertionError:
-    """The error for a broken law, with lines before and after what was found."""
-    leaf = [f"leaf: `{finding.leaf}`"] if finding.leaf else []
-    lines = [*before, *leaf, f"difference: {finding.what}", *after]
+    """The error for a broken law, with lines before and after what was found.
+
+    To be raised where nothing is being caught: to hypothesis, another context is
+    another error, and it would not shrink one to the other.
+    """
+    leaf = [f"leaf: `{how.leaf}`"] if how.leaf else []
+    lines = [*before, *leaf, f"difference: {how.what}", *after]
     head = f"`eqx_pipe.testing.{function}`: {law}"
     return AssertionError("\n  ".join([head, *lines]))

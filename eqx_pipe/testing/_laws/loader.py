@@ -17,8 +17,8 @@ from ..._errors import describe_value, type_error
 from ..._stage import identity
 from ..._tree import as_arrays, is_key_array
 from ..._types import Key, PyTree
-from .compare import Bound, Finding, Tolerance, compare, same_bits, tolerance_of
-from .law import Law, check_laws
+from .compare import Bound, Tolerance, agree, tolerance_of
+from .law import Broken, check_laws, law
 
 _SETTINGS = (
     "pipe",
@@ -47,13 +47,15 @@ class _Trial:
         settings = {name: getattr(self.loader, name) for name in _SETTINGS}
         return Loader(self.loader.source, **{**settings, **changes})
 
-    def find_change(self) -> Finding | None:
+    @law("pure", "the same cursor gives the same batch.")
+    def pure_law(self) -> None:
         first, _ = self.loader.next(self.cursor)
         again, _ = self.loader.next(self.cursor)
         labels = ("the second time", "the first time")
-        return same_bits(as_arrays(again), as_arrays(first), labels)
+        agree(as_arrays(again), as_arrays(first), labels)
 
-    def find_lost_records(self) -> Finding | None:
+    @law("records", "an epoch has every record once.")
+    def records_law(self) -> None:
         plain = {"pipe": identity, "batch_pipe": identity}
         got = self.variant(**plain)
         whole = self.variant(
@@ -65,54 +67,37 @@ class _Trial:
         surplus = [row for row in records if records.count(row) > known.count(row)]
         if surplus or (missing and not self.loader.drop_remainder):
             what = f"{len(missing)} of {len(known)} records are missing, and "
-            return Finding("records", "", f"{what}{len(surplus)} come too often")
-        return None
+            raise Broken("records", f"{what}{len(surplus)} come too often")
 
-    def find_resumed(self) -> Finding | None:
+    @law("resume", "a resumed epoch is the rest of the whole one.")
+    def resume_law(self) -> None:
         epoch = self.loader.epoch(self.cursor)
         batches, places = [], []
         for batch in epoch:
             batches.append(as_arrays(batch))
             places.append(epoch.cursor)
         if len(batches) < 2:
-            return None
+            return
         middle = (len(batches) - 1) // 2
         text = Cursor.from_json(places[middle].to_json(), like=places[middle])
         for cursor, how in ((places[middle], "resumed"), (text, "resumed from text")):
             rest = [as_arrays(batch) for batch in self.loader.epoch(cursor)]
             wanted = batches[middle + 1 :]
-            found = compare(rest, wanted, self.tolerance, (how, "uninterrupted"))
-            if found:
-                return found
-        return None
+            agree(rest, wanted, (how, "uninterrupted"), self.tolerance)
 
-    def find_next_epoch(self) -> Finding | None:
-        iterator = self.loader.epoch(self.cursor)
-        for _ in iterator:
-            pass
-        end, begin = iterator.cursor, self.cursor.next_epoch()
-        if end.epoch != self.cursor.epoch or end.next_epoch().epoch != begin.epoch:
-            what = f"{end} does not stand between {self.cursor} and {begin}"
-            return Finding("place", "", what)
-        got, wanted = (
-            [as_arrays(batch) for batch in self.loader.epoch(cursor)]
-            + [as_arrays(self.loader.next(cursor)[0])]
-            for cursor in (end, begin)
-        )
-        labels = ("from the end of the one before", "from its beginning")
-        return compare(got, wanted, self.tolerance, labels)
-
-    def find_other_batches(self) -> Finding | None:
+    @law("batches", "a record does not depend on the batch size.")
+    def batches_law(self) -> None:
         options = {"batch_pipe": identity, "drop_remainder": False, "sharding": None}
         one, usual = self.variant(**options, batch_size=1), self.variant(**options)
         single = _joined(list(one.epoch(one.init(self.key))))
         several = _joined(list(usual.epoch(usual.init(self.key))))
         labels = (f"in batches of {self.loader.batch_size}", "in batches of 1")
-        return compare(several, single, self.tolerance, labels)
+        agree(several, single, labels, self.tolerance)
 
-    def find_scanned(self) -> Finding | None:
+    @law("scan", "`scan` gives what a loop of `next` gives.")
+    def scan_law(self) -> None:
         if not isinstance(self.loader.source, DeviceSource):
-            return None  # a compiled program cannot read it
+            return  # a compiled program cannot read it
 
         def step(carry: Any, batch: PyTree) -> Any:
             arrays = [v for v in jtu.tree_leaves(batch) if hasattr(v, "dtype")]
@@ -125,7 +110,24 @@ class _Trial:
             loop.append(out)
         got = self.loader.scan(step, jnp.int32(0), self.cursor, length=2)
         wanted = jtu.tree_map(lambda *v: jnp.stack(v), *loop)
-        return compare(got[:2], (count, wanted), self.tolerance, ("scan", "a loop"))
+        agree(got[:2], (count, wanted), ("scan", "a loop"), self.tolerance)
+
+    @law("epochs", "the next epoch follows on the end of one.")
+    def epochs_law(self) -> None:
+        iterator = self.loader.epoch(self.cursor)
+        for _ in iterator:
+            pass
+        end, begin = iterator.cursor, self.cursor.next_epoch()
+        if end.epoch != self.cursor.epoch or end.next_epoch().epoch != begin.epoch:
+            what = f"{end} does not stand between {self.cursor} and {begin}"
+            raise Broken("place", what)
+        got, wanted = (
+            [as_arrays(batch) for batch in self.loader.epoch(cursor)]
+            + [as_arrays(self.loader.next(cursor)[0])]
+            for cursor in (end, begin)
+        )
+        labels = ("from the end of the one before", "from its beginning")
+        agree(got, wanted, labels, self.tolerance)
 
 
 def _joined(batches: list[PyTree]) -> PyTree:
@@ -142,20 +144,6 @@ def _rows(tree: PyTree) -> list[bytes]:
     leaves = [v for v in jtu.tree_leaves(tree) if hasattr(v, "dtype")]
     arrays = [np.asarray(jr.key_data(v) if is_key_array(v) else v) for v in leaves]
     return [b"".join(v[i].tobytes() for v in arrays) for i in range(len(arrays[0]))]
-
-
-_LAWS = (
-    Law("pure", "the same cursor gives the same batch.", _Trial.find_change),
-    Law("records", "an epoch has every record once.", _Trial.find_lost_records),
-    Law("resume", "a resumed epoch is the rest of the whole one.", _Trial.find_resumed),
-    Law(
-        "batches",
-        "a record does not depend on the batch size.",
-        _Trial.find_other_batches,
-    ),
-    Law("scan", "`scan` gives what a loop of `next` gives.", _Trial.find_scanned),
-    Law("epochs", "the next epoch follows on the end of one.", _Trial.find_next_epoch),
-)
 
 
 def check_loader(
@@ -194,4 +182,4 @@ def check_loader(
             "Give a `Loader(source, pipe, batch_size=...)`.",
         )
     trial = _Trial(loader, jr.key(0) if key is None else key, tolerance)
-    check_laws("check_loader", "a loader", _LAWS, trial)
+    check_laws("check_loader", "a loader", trial)

@@ -1,63 +1,38 @@
-"""The law that a stage is a function of its arguments, and leaves them alone."""
+"""The laws that a stage is a value: without hidden state, and fit to be saved."""
 
+import io
 from typing import Any
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
 from equinox.nn import State
 
+from ..._tree import is_key_array
 from ..._types import Key, PyTree, StageLike
-from .compare import Bound, Finding, Tolerance, raised, same_bits
+from .compare import Bound, agree
 from .held import held
-from .law import Law
+from .law import Broken, law, must_work
 from .report import check
 from .trial import Trial, evaluate, snapshot
 
 
-def find(trial: Trial, tolerance: Tolerance) -> Finding | None:
-    """What `check_pure` finds."""
+@law("pure", "a stage depends on its arguments alone, and changes none of them.")
+def pure_law(trial: Trial) -> None:
     before = trial.held if trial.held is not None else held(trial.stage)
     given = snapshot(trial.x)  # a copy, so that writing into it harms nobody
     fresh = trial.on(given)
+    labels = ("the second time", "the first time")
+
     first = snapshot(fresh.again())
-    found = _written(trial.x, given) or _changed(before, trial.stage)
-    if found:
-        return found
-    found = same_bits(
-        fresh.again(), first, ("the second time", "the first time")
-    ) or same_bits(first, trial.plain, ("the second time", "the first time"))
-    if found:
-        return found
+    _changed_nothing(trial, given, before)
+    agree(fresh.again(), first, labels)
+    agree(first, trial.plain, labels)
     if len(trial.examples) > 1:
-        labels = ("after calls on other inputs", "before them")
-        found = same_bits(fresh.again(), first, labels)
-    written = _written(trial.x, given) or _changed(before, trial.stage)
-    return found or written or _leak(trial)
-
-
-def _written(x: PyTree, given: PyTree) -> Finding | None:
-    found = same_bits(given, x, ("after the call", "before"))
-    if found:
-        what = f"a call changed its input: {found.what}"
-        return Finding("change", found.leaf, what)
-    return None
-
-
-def _changed(before: dict[str, Any], stage: Any) -> Finding | None:
-    after = held(stage)
-    for name in (*after, *before):
-        if name not in before or name not in after or before[name] != after[name]:
-            what = (
-                f"a call changed `stage{name}`; return what is to be remembered, or "
-                "keep it in an `equinox.nn.State` (or, if it only saves time, by "
-                "`functools.cache`)"
-            )
-            return Finding("change", "", what)
-    return None
-
-
-def _leak(trial: Trial) -> Finding | None:
-    """Whether the stage keeps hold of something that only exists while tracing."""
+        agree(fresh.again(), first, ("after calls on other inputs", "before them"))
+    _changed_nothing(trial, given, before)
     try:
         with jax.checking_leaks():
             eqx.filter_make_jaxpr(evaluate)(
@@ -65,13 +40,56 @@ def _leak(trial: Trial) -> Finding | None:
             )
     except Exception as error:
         if "Leaked" in str(error):
-            return raised(error, "tracing")
-    return None
+            with must_work("tracing"):
+                raise
 
 
-LAW = Law(
-    "pure", "a stage depends on its arguments alone, and changes none of them.", find
-)
+def _changed_nothing(trial: Trial, given: PyTree, before: dict[str, Any]) -> None:
+    """Whether neither the input nor the stage is another than before the calls."""
+    try:
+        agree(given, trial.x, ("after the call", "before"))
+    except Broken as how:
+        what = f"a call changed its input: {how.what}"
+        raise Broken("change", what, how.leaf) from None
+    after = held(trial.stage)
+    for name in (*after, *before):
+        if name not in before or name not in after or before[name] != after[name]:
+            raise Broken(
+                "change",
+                f"a call changed `stage{name}`; return what is to be remembered, or "
+                "keep it in an `equinox.nn.State` (or, if it only saves time, by "
+                "`functools.cache`)",
+            )
+
+
+@law("serialise", "a stage flattened, or saved and loaded, is the stage.")
+def serialise_law(trial: Trial) -> None:
+    whole = (trial.stage, trial.state)
+    with must_work("flattening and unflattening"):
+        leaves, structure = jtu.tree_flatten(whole)
+        again = jtu.tree_unflatten(structure, leaves)
+    agree(again, whole, ("flattened", "before"))
+    with must_work("`equinox.tree_serialise_leaves`, or loading again,"):
+        file = io.BytesIO()
+        eqx.tree_serialise_leaves(file, whole)
+        file.seek(0)
+        loaded = eqx.tree_deserialise_leaves(file, jtu.tree_map(_blank, whole))
+    labels = ("after saving and loading", "before")
+    agree(loaded, whole, labels)
+    with must_work("after saving and loading, a call"):
+        output = evaluate(loaded[0], trial.x, loaded[1], trial.key)
+    agree(output, trial.plain, labels)
+
+
+def _blank(leaf: Any) -> Any:
+    """Another value of the same form, so that nothing seems loaded that was not."""
+    if is_key_array(leaf):
+        return leaf
+    if isinstance(leaf, np.ndarray):
+        return np.zeros_like(leaf)
+    if eqx.is_array(leaf):
+        return jnp.zeros_like(leaf)
+    return type(leaf)() if isinstance(leaf, bool | int | float | complex) else leaf
 
 
 def check_pure(
@@ -97,4 +115,26 @@ def check_pure(
     **Raises:** `AssertionError` if the law is broken.
     """
     __tracebackhide__ = True
-    check(LAW, stage, x, state, key, rtol, atol)
+    check(pure_law, stage, x, state, key, rtol, atol)
+
+
+def check_serialise(
+    stage: StageLike,
+    x: PyTree,
+    state: State | None = None,
+    *,
+    key: Key | None = None,
+    rtol: Bound = None,
+    atol: Bound = None,
+) -> None:
+    """Checks that a stage survives flattening, and `equinox.tree_serialise_leaves`.
+
+    It is loaded into a stage of the same form with zeros for numbers, and must then
+    have the same leaves and give the same bits.
+
+    **Arguments:** those of `check_stage`.
+
+    **Raises:** `AssertionError` if the law is broken.
+    """
+    __tracebackhide__ = True
+    check(serialise_law, stage, x, state, key, rtol, atol)

@@ -16,8 +16,8 @@ from ..._reduce.many import Many, ReduceLike, as_many
 from ..._reduce.reducer import Reducer, struct_of
 from ..._tree import as_arrays
 from ..._types import PyTree
-from .compare import Bound, Finding, Tolerance, compare, tolerance_of
-from .law import Law, check_laws
+from .compare import Bound, Tolerance, agree, tolerance_of
+from .law import check_laws, law
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +35,8 @@ class _Trial:
         first = jtu.tree_map(lambda leaf: struct_of(leaf[0]), self.values)
         return self.many.init(first)
 
-    def find_empty(self) -> None:
+    @law("empty", "it has a state for no points.")
+    def empty_law(self) -> None:
         # The first to ask for it: what `init` raises breaks this law, not the next.
         jtu.tree_leaves(self.empty)
 
@@ -45,17 +46,18 @@ class _Trial:
         ok = jnp.ones(stop - start, bool) if ok is None else ok[start:stop]
         return self.many.absorb(self.empty, part, ok)
 
-    def same(self, got: Any, wanted: Any, labels: tuple[str, str]) -> Finding | None:
-        """What differs between the results of two states."""
+    def same(self, got: Any, wanted: Any, labels: tuple[str, str]) -> None:
+        """Raises `Broken` for what differs between the results of two states."""
         got, wanted = (as_arrays(self.many.finish(s)) for s in (got, wanted))
-        return compare(got, wanted, self.tolerance, labels)
+        agree(got, wanted, labels, self.tolerance)
 
     def thirds(self) -> list[Any]:
         """The states of three stretches that follow one another."""
         cuts = (0, max(1, self.n // 3), max(2, 2 * self.n // 3), self.n)
         return [self.state(a, b) for a, b in it.pairwise(cuts)]
 
-    def find_one_by_one(self) -> Finding | None:
+    @law("update", "taking points in one by one is taking them in at once.")
+    def update_law(self) -> None:
         states = list(self.empty)
         for i in range(self.n):
             value = jtu.tree_map(lambda leaf, i=i: leaf[i], self.values)
@@ -63,33 +65,38 @@ class _Trial:
                 own = isinstance(r, Reducer)
                 given = pick("testing.check_reducer", r.by, value) if own else value
                 states[j] = r.update(states[j], given)
-        return self.same(states, self.state(0, self.n), ("one by one", "at once"))
+        self.same(states, self.state(0, self.n), ("one by one", "at once"))
 
-    def find_other_order(self) -> Finding | None:
+    @law("associative", "merging is associative.")
+    def associative_law(self) -> None:
         a, b, c = self.thirds()
         merge = self.many.merge
         left, right = merge(merge(a, b), c), merge(a, merge(b, c))
-        return self.same(left, right, ("(a b) c", "a (b c)"))
+        self.same(left, right, ("(a b) c", "a (b c)"))
 
-    def find_no_identity(self) -> Finding | None:
+    @law("identity", "the state of no points is the identity of merging.")
+    def identity_law(self) -> None:
         whole = self.state(0, self.n)
         before = self.many.merge(self.empty, whole)
         after = self.many.merge(whole, self.empty)
-        found = self.same(before, whole, ("with no points before", "alone"))
-        return found or self.same(after, whole, ("with no points behind", "alone"))
+        self.same(before, whole, ("with no points before", "alone"))
+        self.same(after, whole, ("with no points behind", "alone"))
 
-    def find_parts(self) -> Finding | None:
+    @law("parts", "merged states of parts are the state of the whole.")
+    def parts_law(self) -> None:
         a, b, c = self.thirds()
         joined = self.many.merge(self.many.merge(a, b), c)
-        return self.same(joined, self.state(0, self.n), ("in parts", "as a whole"))
+        self.same(joined, self.state(0, self.n), ("in parts", "as a whole"))
 
-    def find_failed(self) -> Finding | None:
+    @law("failed", "points that failed do not count.")
+    def failed_law(self) -> None:
         ok = jnp.arange(self.n) < self.n - 1
         got = self.state(0, self.n, ok)
         wanted = self.state(0, self.n - 1)
-        return self.same(got, wanted, ("with a failed point", "without it"))
+        self.same(got, wanted, ("with a failed point", "without it"))
 
-    def find_compiled(self) -> Finding | None:
+    @law("jit", "compiling changes nothing.")
+    def jit_law(self) -> None:
         @eqx.filter_jit
         def run(values: PyTree) -> Any:
             return self.many.absorb(self.empty, values, jnp.ones(self.n, bool))
@@ -98,32 +105,9 @@ class _Trial:
             return self.many.merge(a, b)
 
         a, b, _ = self.thirds()
-        found = self.same(
-            run(self.values), self.state(0, self.n), ("under jit", "plain")
-        )
+        self.same(run(self.values), self.state(0, self.n), ("under jit", "plain"))
         both = jax.jit(merged)(a, b)
-        return found or self.same(both, merged(a, b), ("merged under jit", "plain"))
-
-
-_LAWS = (
-    Law("empty", "it has a state for no points.", _Trial.find_empty),
-    Law(
-        "update",
-        "taking points in one by one is taking them in at once.",
-        _Trial.find_one_by_one,
-    ),
-    Law("associative", "merging is associative.", _Trial.find_other_order),
-    Law(
-        "identity",
-        "the state of no points is the identity of merging.",
-        _Trial.find_no_identity,
-    ),
-    Law(
-        "parts", "merged states of parts are the state of the whole.", _Trial.find_parts
-    ),
-    Law("failed", "points that failed do not count.", _Trial.find_failed),
-    Law("jit", "compiling changes nothing.", _Trial.find_compiled),
-)
+        self.same(both, merged(a, b), ("merged under jit", "plain"))
 
 
 def check_reducer(
@@ -164,4 +148,4 @@ def check_reducer(
             "Give outputs of at least three points, stacked along a leading axis.",
         )
     trial = _Trial(many, values, min(sizes), tolerance)
-    check_laws("check_reducer", "a reducer", _LAWS, trial, type(reducer).__name__)
+    check_laws("check_reducer", "a reducer", trial, type(reducer).__name__)

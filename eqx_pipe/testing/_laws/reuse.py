@@ -25,7 +25,8 @@ from jaxtyping import Array
 
 from ..._jaxprs.jaxpr import Equation, interpret, open_jaxpr, rebind, sub_jaxprs, within
 from ..._jaxprs.table import kind, scan_counts, while_counts
-from .guards import Guards, exclusive, guards_in
+from .branches import Guards, exclusive, guards_in
+from .law import Broken
 
 PASSES = 16
 """How many passes of a loop are walked: a key that all share is seen in the second."""
@@ -42,10 +43,6 @@ _NOT_THE_USERS = tuple(
 )
 
 
-class Reused(Exception):
-    """One key is used twice; the message says where, and what to do."""
-
-
 class Unknown(Exception):
     """An operation that cannot be looked into uses keys."""
 
@@ -60,7 +57,7 @@ def draws(eqn: Any) -> bool:
 
 
 def check_reuse(program: Any, args: Sequence[Any], is_given: Sequence[bool]) -> None:
-    """Raises `Reused` if a key among the `args` that `is_given`, or one made of these,
+    """Raises `Broken` if a key among the `args` that `is_given`, or one made of these,
     is used twice in a jaxpr, and `Unknown` if that cannot be told.
 
     To split a key is to use it, to fold something into it is not, as in JAX's own
@@ -189,20 +186,22 @@ class _Walk:
     def use(
         self, node: _Node, place: str, guards: Guards, lanes: tuple[_Node, ...]
     ) -> None:
-        """Takes note of a use of keys, and raises `Reused` at the second."""
+        """Takes note of a use of keys, and raises `Broken` at the second."""
         fresh: set[bytes] = set()
         for key in _rows(node.get(), [v.get() for v in lanes]):
             if key in fresh:
-                raise Reused(
+                raise Broken(
+                    "reuse",
                     f"one key is used in several lanes at {place}; split it, a key for "
-                    "each lane, or draw once and hand in what was drawn"
+                    "each lane, or draw once and hand in what was drawn",
                 )
             for earlier, where in self.used.get(key, ()):
                 if not exclusive(earlier, guards):
                     again = "and again" if where == place else f"and at {place}"
-                    raise Reused(
+                    raise Broken(
+                        "reuse",
                         f"one key is used at {where} {again}; split it first, or, if "
-                        "this is meant, use its `jax.random.clone`"
+                        "this is meant, use its `jax.random.clone`",
                     )
             fresh.add(key)
         for key in fresh:

@@ -3,55 +3,50 @@
 import contextlib
 import functools as ft
 import itertools as it
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
-import equinox as eqx
-import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 
-from ..._tree import is_key_array, leaf_text, leaves_with_names
+from ..._tree import leaf_text, leaves_with_names
 from ..._types import PyTree
-from .compare import Finding, as_numpy
-from .locate import Find
-from .trial import Trial
+from .compare import as_numpy
+from .law import Broken, Law
+from .trial import Trial, changed, is_numbers
 
 _MOST_ATTEMPTS = 24  # each may compile
 
 
-def shrink(find: Find, trial: Trial, finding: Finding) -> tuple[Trial, Finding]:
+def shrink(law: Law, trial: Trial, how: Broken) -> tuple[Trial, Broken]:
     """The smallest input found that breaks the law in the same way, and how."""
-    left = _MOST_ATTEMPTS
-    progress = True
-    while progress and left > 0:
-        progress = False
-        for x in _smaller(trial.x):
-            left -= 1
-            with contextlib.suppress(Exception):
-                found = find(trial.on(x))
-                if found is not None and found.kind == finding.kind:
-                    trial, finding, progress = trial.on(x), found, True
-                    break
-            if left <= 0:
-                break
-    return trial, finding
+    candidates = _smaller(trial.x)
+    for _ in range(_MOST_ATTEMPTS):
+        smaller = next(candidates, None)
+        if smaller is None:
+            break
+        with contextlib.suppress(Exception):
+            found = law.broken_by(trial.on(smaller))
+            if found is not None and found.kind == how.kind:
+                trial, how = trial.on(smaller), found
+                candidates = _smaller(smaller)
+    return trial, how
 
 
 def _smaller(x: PyTree) -> Iterator[PyTree]:
     """Inputs simpler than `x`, the simplest first: changed as a whole, then in part."""
     leaves, structure = jtu.tree_flatten(x)
-    numbers = [i for i, leaf in enumerate(leaves) if _is_numbers(leaf)]
+    numbers = [i for i, leaf in enumerate(leaves) if is_numbers(leaf)]
     whole = [(numbers, change) for change in _OF_ALL]
     for chosen, change in [*whole, *it.product([[i] for i in numbers], _OF_ONE)]:
-        new = [_changed(v, change) if i in chosen else v for i, v in enumerate(leaves)]
+        new = [changed(v, change) if i in chosen else v for i, v in enumerate(leaves)]
         if _complexity(new) < _complexity(leaves):
             yield jtu.tree_unflatten(structure, new)
 
 
 def _complexity(leaves: list[Any]) -> tuple[int, int, int]:
     """How many numbers there are, how many not zero, how many not round."""
-    arrays = [as_numpy(leaf) for leaf in leaves if _is_numbers(leaf)]
+    arrays = [as_numpy(leaf) for leaf in leaves if is_numbers(leaf)]
     return (
         sum(v.size for v in arrays),
         sum(int(np.count_nonzero(v)) for v in arrays),
@@ -74,15 +69,6 @@ _OF_ALL = (lambda v: np.zeros_like(_first(v)), _first, np.zeros_like, np.round)
 _OF_ONE = (np.zeros_like, *(ft.partial(_with_zeros, half=i) for i in (0, 1)))
 
 
-def _changed(leaf: Any, change: Callable[[np.ndarray], np.ndarray]) -> Any:
-    new = np.asarray(change(np.asarray(leaf))).astype(leaf.dtype)
-    return new if isinstance(leaf, np.ndarray | np.generic) else jnp.asarray(new)
-
-
-def _is_numbers(leaf: Any) -> bool:
-    return eqx.is_array(leaf) and not is_key_array(leaf)
-
-
 def input_text(x: PyTree) -> str:
     """An input in a line or two: values of small arrays, shapes of large ones."""
     named = leaves_with_names(x)
@@ -91,7 +77,7 @@ def input_text(x: PyTree) -> str:
 
 
 def _value_text(leaf: Any) -> str:
-    if not _is_numbers(leaf):
+    if not is_numbers(leaf):
         return leaf_text(leaf)
     array = np.asarray(leaf)
     if array.size and not array.astype(bool).any():

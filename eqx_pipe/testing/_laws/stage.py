@@ -6,15 +6,19 @@ from equinox.nn import State
 
 from ..._errors import describe_value, nearest, type_error, value_error
 from ..._types import Key, PyTree, StageLike
-from . import grad, jit, key, pure, serialise, sharding, struct, vmap
 from .compare import Bound, tolerance_of
+from .grad import grad_law
+from .key import key_law
+from .law import Law
+from .pure import pure_law, serialise_law
 from .report import try_law
+from .sharding import sharding_law
+from .transforms import jit_law, struct_law, vmap_law
 from .trial import trial_of
 
-LAWS = {
-    module.LAW.name: module.LAW
-    for module in (pure, struct, jit, vmap, key, grad, serialise, sharding)
-}
+_IN_ORDER: tuple[Law, ...] = (pure_law, struct_law, jit_law, vmap_law)
+_IN_ORDER += (key_law, grad_law, serialise_law, sharding_law)
+LAWS = {law.name: law for law in _IN_ORDER}
 """The laws by name, in the order in which they are tried."""
 
 
@@ -70,10 +74,10 @@ def check_stage(
     __tracebackhide__ = True
     skipped = _skipped(skip)
     tolerance = tolerance_of("testing.check_stage", rtol, atol)
-    trial = trial_of("testing.check_stage", stage, x, state, key)
+    trial = trial_of("testing.check_stage", stage, x, state, key, tolerance)
     for name, law in LAWS.items():
         if name not in skipped:
-            try_law(law, trial, tolerance)
+            try_law(law, trial)
 
 
 def _skipped(skip: Collection[str]) -> set[str]:

@@ -13,9 +13,9 @@ from ..._sweep.run import sweep
 from ..._sweep.tracing.call import call, check_fn, check_sweep_key
 from ..._tree import as_arrays
 from ..._types import Key, PyTree
-from .compare import Bound, Finding, Tolerance, compare, raised, same_bits, tolerance_of
-from .law import Law, check_laws
-from .vmap import stack
+from .compare import Bound, Tolerance, agree, tolerance_of
+from .law import check_laws, law, must_work
+from .trial import stack
 
 _FUNCTION = "testing.check_sweep"
 
@@ -37,11 +37,12 @@ class _Trial:
     def plain(self) -> list[PyTree]:
         return [self.at(i) for i in range(self.space.size)]
 
-    def find_change(self) -> Finding | None:
-        labels = ("the second time", "the first time")
-        return same_bits(self.at(0), self.plain[0], labels)
+    @law("pure", "`fn` depends on the point and the key alone.")
+    def pure_law(self) -> None:
+        agree(self.at(0), self.plain[0], ("the second time", "the first time"))
 
-    def find_other_values(self) -> Finding | None:
+    @law("values", "it gives `fn` at one point after the other, however it runs.")
+    def values_law(self) -> None:
         wanted, n = stack(self.plain), self.space.size
         alone = Mesh(np.array(jax.local_devices()[:1]), ("points",))
         sizes = sorted({1, min(3, n), n})
@@ -49,25 +50,10 @@ class _Trial:
             devices = "all devices" if mesh is None else "one device"
             how = f"swept in batches of {size} on {devices}"
             options = {"key": self.key, "batch_size": size, "mesh": mesh}
-            try:
+            with must_work(f"`fn` {how}"):
                 result = sweep(self.fn, self.space, **options, progress=False)
-            except Exception as error:
-                return raised(error, f"`fn` {how}")
             got = as_arrays(result.values)
-            found = compare(got, wanted, self.tolerance, (how, "in the loop"))
-            if found:
-                return found
-        return None
-
-
-_LAWS = (
-    Law("pure", "`fn` depends on the point and the key alone.", _Trial.find_change),
-    Law(
-        "values",
-        "it gives `fn` at one point after the other, however it runs.",
-        _Trial.find_other_values,
-    ),
-)
+            agree(got, wanted, (how, "in the loop"), self.tolerance)
 
 
 def check_sweep(
@@ -106,4 +92,4 @@ def check_sweep(
 
     trial = _Trial(fn, space, key, tolerance)
     len(trial.plain)  # What `fn` itself raises is raised as it is.
-    check_laws("check_sweep", "a sweep", _LAWS, trial)
+    check_laws("check_sweep", "a sweep", trial)

@@ -3,10 +3,12 @@
 import contextlib
 import dataclasses
 import functools as ft
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import jax.random as jr
 import jax.tree_util as jtu
 import numpy as np
@@ -17,12 +19,13 @@ from ..._errors import MissingKeyError
 from ..._stage import Scope, as_module, call, check_state, copy_state, wants_key
 from ..._tree import is_key_array
 from ..._types import Key, PyTree, StageLike
+from .compare import Tolerance
 from .held import held
 
 
 @dataclasses.dataclass(frozen=True)
 class Trial:
-    """A stage and what it is called with.
+    """A stage, what it is called with, and how far its numbers may be apart.
 
     Plain calls are the expensive part, since a loop or a branch compiles again each
     time, so those that several laws need are made once.
@@ -32,6 +35,7 @@ class Trial:
     x: PyTree
     state: State | None = None
     key: Key | None = None
+    tolerance: Tolerance = Tolerance()
     held: dict[str, Any] | None = None  # what the stage held before any call
 
     def again(self) -> PyTree:
@@ -41,55 +45,53 @@ class Trial:
     @ft.cached_property
     def plain(self) -> PyTree:
         """What a plain call gives; on a copy, should the stage write into its input."""
-        return snapshot(evaluate(self.stage, snapshot(self.x), self.state, self.key))
+        return snapshot(self.on(snapshot(self.x)).again())
 
     @ft.cached_property
     def examples(self) -> list[tuple[PyTree, Key | None, PyTree]]:
         """Inputs like `x` that the stage takes, keys for them, and plain outputs."""
-        keys = fold_all(self.key, 3)
         found = [(self.x, self.key, self.plain)]
-        for x, key in zip(variants(self.x), keys, strict=False):
+        for i, x in enumerate(variants(self.x)):
+            key = None if self.key is None else jr.fold_in(self.key, i)
             # Another input may lie outside of what the stage takes.
             with contextlib.suppress(Exception):
                 found.append((x, key, evaluate(self.stage, x, self.state, key)))
         return found
 
+    def batch(self, n: int) -> tuple[PyTree, Any, PyTree] | None:
+        """`n` inputs, keys and plain outputs, each stacked; `None` if they differ."""
+        chosen = [self.examples[i % len(self.examples)] for i in range(n)]
+        try:
+            xs, keys, outputs = map(stack, zip(*chosen, strict=True))
+        except (TypeError, ValueError):
+            return None
+        return xs, keys, outputs
+
     @ft.cached_property
     def program(self) -> tuple[Any, list[Any]]:
-        """A plain call as a jaxpr, and its arguments, of which the key is the first."""
-        given = (self.key, self.stage, self.x, self.state)
+        """A plain call as a jaxpr, and its arguments."""
+        given = (self.stage, self.x, self.state, self.key)
         try:
-            return _traced(given, eqx.is_array)
+            program = eqx.filter_make_jaxpr(evaluate)(*given)[0]
         except Exception:
             # The stage looks at numbers, which then are those of this input.
             with jax.ensure_compile_time_eval():
-                is_key = jtu.tree_map(lambda leaf: leaf is self.key, given)
-                return _traced(given, is_key)
+                of_key = eqx.filter_make_jaxpr(lambda key: evaluate(*given[:3], key))
+                return of_key(self.key)[0], [self.key]
+        return program, jtu.tree_leaves(eqx.filter(given, eqx.is_array))
 
     def on(self, x: PyTree) -> "Trial":
         """The same stage on another input."""
         return dataclasses.replace(self, x=x)
 
 
-class Packed(eqx.Module):
-    """A stage of several inputs as a stage of one tuple."""
-
-    stage: StageLike
-
-    def __call__(self, x: PyTree, *, key: Key | None = None) -> PyTree:
-        return call(self.stage, tuple(x), None, Scope(key))[0]
-
-
-def evaluate(
-    stage: StageLike, x: PyTree, state: State | None, key: Key | None
-) -> dict[str, PyTree]:
-    """The output, and the new state if there is one; the old state stays valid."""
-    y, new = call(stage, (x,), copy_state(state), Scope(key))
-    return {"output": y} if state is None else {"output": y, "state": new}
-
-
 def trial_of(
-    function: str, stage: StageLike, x: PyTree, state: State | None, key: Key | None
+    function: str,
+    stage: StageLike,
+    x: PyTree,
+    state: State | None,
+    key: Key | None,
+    tolerance: Tolerance,
 ) -> Trial:
     """The arguments of a law, after a check and a first plain call.
 
@@ -101,7 +103,7 @@ def trial_of(
     child = as_module(stage)
     check_key(function, key)
     check_state(function, child, state)
-    trial = Trial(child, x, state, key, held(child))
+    trial = Trial(child, x, state, key, tolerance, held(child))
     try:
         trial.plain  # noqa: B018
     except Exception as error:
@@ -112,16 +114,12 @@ def trial_of(
     return trial
 
 
-def _traced(given: PyTree, chosen: Any) -> tuple[Any, list[Any]]:
-    traced, rest = eqx.partition(given, chosen)
-    leaves, structure = jtu.tree_flatten(traced)
-
-    def run(*leaves: Any) -> PyTree:
-        whole = eqx.combine(jtu.tree_unflatten(structure, leaves), rest)
-        key, stage, x, state = whole
-        return eqx.filter(evaluate(stage, x, state, key), eqx.is_array)
-
-    return jax.make_jaxpr(run)(*leaves), leaves
+def evaluate(
+    stage: StageLike, x: PyTree, state: State | None, key: Key | None
+) -> dict[str, PyTree]:
+    """The output, and the new state if there is one; the old state stays valid."""
+    y, new = call(stage, (x,), copy_state(state), Scope(key))
+    return {"output": y} if state is None else {"output": y, "state": new}
 
 
 def snapshot(tree: PyTree) -> PyTree:
@@ -141,29 +139,33 @@ def variants(x: PyTree) -> list[PyTree]:
     """
 
     def rolled(leaf: Any) -> Any:
-        array = _movable(leaf)
-        return leaf if array is None else np.roll(array.ravel(), 1).reshape(array.shape)
+        return changed(leaf, lambda v: np.roll(v, 1)) if is_numbers(leaf) else leaf
 
     def halved(leaf: Any) -> Any:
-        if not eqx.is_inexact_array(leaf):
-            return leaf
-        return (np.asarray(leaf) * np.asarray(0.5, leaf.dtype)).astype(leaf.dtype)
+        half = np.asarray(0.5, getattr(leaf, "dtype", float))
+        return changed(leaf, lambda v: v * half) if eqx.is_inexact_array(leaf) else leaf
 
     moved = jtu.tree_map(rolled, x)
-    return [_like(v, x) for v in (moved, jtu.tree_map(halved, moved))]
+    return [moved, jtu.tree_map(halved, moved)]
 
 
-def _movable(leaf: Any) -> np.ndarray | None:
-    return np.asarray(leaf) if eqx.is_array(leaf) and not is_key_array(leaf) else None
+def is_numbers(leaf: Any) -> bool:
+    """Whether a leaf is an array, and not of keys."""
+    return eqx.is_array(leaf) and not is_key_array(leaf)
 
 
-def _like(tree: PyTree, x: PyTree) -> PyTree:
-    def one(new: Any, old: Any) -> Any:
-        return jax.numpy.asarray(new) if isinstance(old, jax.Array) else new
+def changed(leaf: Any, change: Callable[[np.ndarray], np.ndarray]) -> Any:
+    """An array after a change made in NumPy, of its dtype, and of JAX if it was."""
+    new = np.asarray(change(np.asarray(leaf))).astype(leaf.dtype)
+    return jnp.asarray(new) if isinstance(leaf, jax.Array) else new
 
-    return jtu.tree_map(one, tree, x)
 
+def stack(trees: Sequence[PyTree]) -> PyTree:
+    """Pytrees as one with a leading axis; leaves that are no arrays, of the first."""
 
-def fold_all(key: Key | None, n: int) -> list[Key | None]:
-    """A key for each of several examples."""
-    return [None if key is None else jr.fold_in(key, i) for i in range(n)]
+    def join(*leaves: Any) -> Any:
+        if eqx.is_array_like(leaves[0]) and not isinstance(leaves[0], str):
+            return jnp.stack([jnp.asarray(leaf) for leaf in leaves])
+        return leaves[0]
+
+    return jtu.tree_map(join, *trees)

@@ -1,6 +1,5 @@
 """Strategies for shapes, arrays, keys and batches."""
 
-from collections.abc import Callable
 from typing import TypeAlias
 
 import hypothesis.extra.numpy as hnp
@@ -10,7 +9,6 @@ import jax.numpy as jnp
 import jax.random as jr
 import jax.tree_util as jtu
 import numpy as np
-from hypothesis.errors import InvalidArgument
 from jax.typing import DTypeLike
 from jaxtyping import Array
 
@@ -21,6 +19,8 @@ from .validate import Draw, check_int, check_strategy, check_struct, composite, 
 Numbers: TypeAlias = st.SearchStrategy
 """A strategy for single numbers."""
 
+EIGHTHS = st.integers(-32, 32).map(lambda i: i / 8)
+COMPLEX = st.builds(complex, EIGHTHS, EIGHTHS)
 VECTOR = jax.ShapeDtypeStruct((4,), jnp.float32)
 _POOL = (
     jax.ShapeDtypeStruct((1,), jnp.float32),
@@ -67,81 +67,77 @@ def arrays(
     """
     if struct is None:
         struct = draw(st.sampled_from(_POOL[:4]))
-    check_struct("arrays", struct)
-    check_strategy("arrays", "elements", elements)
+    return _tree("arrays", draw, struct, elements)
+
+
+def _tree(
+    function: str, draw: Draw, struct: PyTree, elements: Numbers | None
+) -> PyTree:
+    check_struct(function, struct)
+    check_strategy(function, "elements", elements)
     leaves, structure = jtu.tree_flatten(struct)
-    return jtu.tree_unflatten(structure, [draw(_array(v, elements)) for v in leaves])
+    drawn = [draw(_array(function, leaf, elements)) for leaf in leaves]
+    return jtu.tree_unflatten(structure, drawn)
 
 
 def _array(
-    struct: jax.ShapeDtypeStruct | Array, elements: Numbers | None
+    function: str, struct: jax.ShapeDtypeStruct | Array, elements: Numbers | None
 ) -> st.SearchStrategy[Array]:
     shape, dtype = tuple(struct.shape), struct.dtype
     if jnp.issubdtype(dtype, jax.dtypes.prng_key):
-        count = int(np.prod(shape))
-        seeds = st.lists(st.integers(0, 7), min_size=count, max_size=count)
-        return seeds.map(
-            lambda s: (
-                jax.vmap(jr.key)(jnp.array(s, jnp.uint32)).reshape(shape)
-                if count
-                else jr.split(jr.key(0), 1)[:0].reshape(shape)
-            )
+        seeds = hnp.arrays(np.uint32, shape, elements=st.integers(0, 7))
+        return seeds.map(lambda s: jax.vmap(jr.key)(s.ravel()).reshape(shape))
+    # NumPy's own strategy shrinks well, and knows few dtypes: draw in the widest.
+    kinds = (wide for kind, wide in _WIDEST.items() if jnp.issubdtype(dtype, kind))
+    wide = np.dtype(next(kinds))
+
+    def checked(value: object) -> np.generic:
+        if _fits(value, dtype):
+            return wide.type(value)
+        raise invalid(
+            function,
+            f"`elements` gave {describe_value(value)}, which does not fit "
+            f"{np.dtype(dtype).name}.",
+            "Give a strategy whose numbers lie in the range of the dtype.",
         )
-    # NumPy's own strategy shrinks well, and knows few dtypes: draw in a near one.
-    near, usual = _near(dtype)
-    given = usual if elements is None else elements.map(_checked(dtype))
-    fill = st.just(near.type(0)) if elements is None else None
-    drawn = hnp.arrays(near, shape, elements=given, fill=fill)
-    return drawn.map(lambda v: jnp.asarray(v).astype(dtype))
+
+    given = _usual(dtype) if elements is None else elements.map(checked)
+    fill = st.just(wide.type(0)) if elements is None else None
+    drawn = hnp.arrays(wide, shape, elements=given, fill=fill)
+    return drawn.map(lambda v: jnp.asarray(v.astype(dtype)))
 
 
-def _near(dtype: DTypeLike) -> tuple[np.dtype, Numbers]:
-    eighths = st.integers(-32, 32).map(lambda i: i / 8)
-    if jnp.issubdtype(dtype, jnp.floating):
-        wide = np.dtype(dtype) == np.float64
-        return np.dtype(np.float64 if wide else np.float32), eighths
-    if jnp.issubdtype(dtype, jnp.complexfloating):
-        wide = np.dtype(dtype) == np.complex128
-        parts = st.builds(complex, eighths, eighths)
-        return np.dtype(np.complex128 if wide else np.complex64), parts
+_WIDEST = {
+    jnp.bool_: bool,
+    jnp.unsignedinteger: np.uint64,
+    jnp.integer: np.int64,
+    jnp.floating: np.float64,
+    jnp.complexfloating: np.complex128,
+}
+
+
+def _usual(dtype: DTypeLike) -> Numbers:
+    """Small numbers that a dtype holds exactly."""
+    if jnp.issubdtype(dtype, jnp.inexact):
+        return COMPLEX if jnp.issubdtype(dtype, jnp.complexfloating) else EIGHTHS
     if dtype == jnp.bool_:
-        return np.dtype(bool), st.booleans()
+        return st.booleans()
     info = jnp.iinfo(dtype)
-    low, high = max(-4, int(info.min)), min(4, int(info.max))
-    wide = int(info.bits) == 64
-    if int(info.min) == 0:
-        return np.dtype(np.uint64 if wide else np.uint32), st.integers(low, high)
-    return np.dtype(np.int64 if wide else np.int32), st.integers(low, high)
-
-
-def _checked(dtype: DTypeLike) -> Callable[[object], np.generic]:
-    """A check that what the user's own elements give fits the dtype."""
-
-    def check(value: object) -> np.generic:
-        if not _fits(value, dtype):
-            raise invalid(
-                "arrays",
-                f"`elements` gave {describe_value(value)}, which does not fit "
-                f"{np.dtype(dtype).name}.",
-                "Give a strategy whose numbers lie in the range of the dtype.",
-            )
-        return _near(dtype)[0].type(value)
-
-    return check
+    return st.integers(max(-4, int(info.min)), min(4, int(info.max)))
 
 
 def _fits(value: object, dtype: DTypeLike) -> bool:
+    """Whether a number of the user's own elements has its like in a dtype."""
     if isinstance(value, bool | np.bool_):
         return True
-    if dtype == jnp.bool_:
-        return False
-    if isinstance(value, int | np.integer):
-        info = jnp.iinfo(dtype) if jnp.issubdtype(dtype, jnp.integer) else None
-        return info is None or int(info.min) <= int(value) <= int(info.max)
-    real = isinstance(value, float | np.floating)
-    wanted = jnp.inexact if real else jnp.complexfloating
-    known = real or isinstance(value, complex | np.complexfloating)
-    return known and bool(jnp.issubdtype(dtype, wanted))
+    if jnp.issubdtype(dtype, jnp.integer):
+        info = jnp.iinfo(dtype)
+        whole = isinstance(value, int | np.integer)
+        return whole and int(info.min) <= int(value) <= int(info.max)
+    real = isinstance(value, int | float | np.integer | np.floating)
+    if jnp.issubdtype(dtype, jnp.complexfloating):
+        return real or isinstance(value, complex | np.complexfloating)
+    return real and dtype != jnp.bool_
 
 
 @composite
@@ -190,8 +186,4 @@ def batches(
     longer = jtu.tree_map(
         lambda v: jax.ShapeDtypeStruct((size, *v.shape), v.dtype), struct
     )
-    try:
-        return draw(arrays(longer, elements=elements))
-    except InvalidArgument as error:
-        text = str(error).replace("testing.arrays", "testing.batches")
-        raise InvalidArgument(text) from None
+    return _tree("batches", draw, longer, elements)

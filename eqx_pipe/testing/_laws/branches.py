@@ -1,9 +1,14 @@
-"""What a program gives where every branch that its input may choose plays a part.
+"""Branches of a program: what is used on one side alone, and what if none is closed.
+
+`vmap` makes a select of a branch whose condition differs from lane to lane, and both
+sides are then computed, from the same key too. What is used by one side of a select
+alone matters only in the lanes that choose this side: `guards_in`.
 
 With one input, a closed gate can hide a draw: dropout of zeros is zeros, whatever the
 key. Whether the key could reach the output at all is seen if no branch is closed. So
-what each branch gives is added, in a share of its own, to what was chosen. Zeros that
-do not come from a branch stay zeros: `0 * noise` is still found to ignore its key.
+`run_with_all_branches` adds what each branch gives, in a share of its own, to what was
+chosen. Zeros that do not come from a branch stay zeros: `0 * noise` is still found to
+ignore its key.
 """
 
 from typing import Any, NamedTuple
@@ -11,8 +16,53 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from ..._jaxprs.jaxpr import Equation, interpret, rebind, sub_jaxprs
+from ..._jaxprs.jaxpr import Equation, interpret, is_literal, rebind, sub_jaxprs
 from ..._jaxprs.table import kind, scan_counts
+
+Guards = frozenset[tuple[Any, int]]
+"""Conditions: the variable that a select asks, and the side that it must choose."""
+
+# These give the condition another form, and are traced anew for each select.
+_SHAPES = {"broadcast_in_dim", "reshape", "squeeze", "convert_element_type", "copy"}
+
+
+def exclusive(first: Guards, second: Guards) -> bool:
+    """Whether no lane can need both."""
+    sides = dict(first)
+    return any(sides.get(asked, side) != side for asked, side in second)
+
+
+def guards_in(jaxpr: Any) -> tuple[Guards | None, ...]:
+    """The guards of each operation of a jaxpr; `None` if nothing uses its outputs."""
+    makers = {v: eqn for eqn in jaxpr.eqns for v in eqn.outvars}
+    known: dict[Any, Guards] = {}
+
+    def meet(variable: Any, guards: Guards) -> None:
+        if not is_literal(variable):
+            known[variable] = known.get(variable, guards) & guards
+
+    def root(variable: Any) -> Any:
+        while variable in makers and makers[variable].primitive.name in _SHAPES:
+            variable = makers[variable].invars[0]
+        return variable
+
+    for variable in jaxpr.outvars:
+        meet(variable, frozenset())
+    found: list[Guards | None] = []
+    for eqn in reversed(jaxpr.eqns):
+        needed = [known[v] for v in eqn.outvars if v in known]
+        if eqn.effects:
+            needed.append(frozenset())
+        if not needed:
+            found.append(None)
+            continue
+        guards = frozenset.intersection(*needed)
+        found.append(guards)
+        is_select = eqn.primitive.name == "select_n"
+        for side, variable in enumerate(eqn.invars, start=-1):
+            chosen = {(root(eqn.invars[0]), side)} if is_select and side >= 0 else set()
+            meet(variable, guards | chosen)
+    return tuple(reversed(found))
 
 
 class Value(NamedTuple):

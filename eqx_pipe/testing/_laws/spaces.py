@@ -1,0 +1,233 @@
+"""The laws of axes and of spaces."""
+
+import dataclasses
+import functools as ft
+import math
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+
+from ..._check import check_key as check_one_key
+from ..._errors import describe_value, type_error, value_error
+from ..._spaces.axis import MAX_LENGTH, Axis
+from ..._spaces.space import Space, as_space
+from ..._tree import as_arrays
+from ..._types import Key, PyTree
+from .compare import Bound, Tolerance, agree, agree_in_form, tolerance_of
+from .law import Broken, check_laws, law, laws_of, must_work
+from .trial import stack
+
+_MOST = 16  # positions of a long axis that are looked at
+
+
+def _positions_of(n: int) -> list[int]:
+    """Some of `n` positions, both ends among them."""
+    if n <= _MOST:
+        return list(range(n))
+    inner = [(n - 1) * i // (_MOST - 1) for i in range(_MOST)]
+    return sorted({0, 1, n - 2, n - 1, *inner})
+
+
+@dataclasses.dataclass(frozen=True)
+class _Axis:
+    """An axis, and what it gives at some positions."""
+
+    axis: Axis
+    key: Key | None
+    tolerance: Tolerance
+
+    @ft.cached_property
+    def positions(self) -> list[int]:
+        return _positions_of(len(self.axis))
+
+    @ft.cached_property
+    def plain(self) -> list[PyTree]:
+        return self.values(self.positions)
+
+    def values(self, positions: list[int]) -> list[PyTree]:
+        return [self.value(jnp.int32(i)) for i in positions]
+
+    def value(self, i: jax.Array) -> PyTree:
+        return as_arrays(self.axis.value(i, self.key))
+
+    @law("length", "it has a length, and a dim.")
+    def length_law(self) -> None:
+        with must_work("`len`"):
+            n = len(self.axis)
+        if not 1 <= n <= MAX_LENGTH:
+            raise Broken("length", f"the length is {n}, and must be at least 1")
+        dim = self.axis.dim
+        if not (dim is None or (isinstance(dim, str) and dim)):
+            raise Broken("dim", f"`dim` is {dim!r}, not a name or None", "dim")
+
+    @law("forms", "its values agree in form.")
+    def forms_law(self) -> None:
+        for i, value in zip(self.positions, self.plain, strict=True):
+            labels = (f"at position {i}", "at position 0")
+            agree_in_form(value, self.plain[0], labels)
+
+    @law("pure", "a value is the same each time.")
+    def pure_law(self) -> None:
+        again = self.values(self.positions[::-1])[::-1]
+        agree(again, self.plain, ("the second time", "the first time"))
+
+    @law("traced", "a value can be traced.")
+    def traced_law(self) -> None:
+        positions, wanted = jnp.array(self.positions, jnp.int32), stack(self.plain)
+        for how, transformed in (
+            ("traced", lambda p: jax.lax.map(self.value, p)),
+            ("vectorised", jax.vmap(self.value)),
+        ):
+            with must_work(f"a {how} position"):
+                got = jax.jit(transformed)(positions)
+            agree(got, wanted, (how, "plain"), self.tolerance)
+
+    @law("keyless", "it can do without a key.")
+    def keyless_law(self) -> None:
+        if not self.axis.needs_key:
+            with must_work("`needs_key` is False, and a value without a key"):
+                for i in self.positions[:2]:
+                    self.axis.value(jnp.int32(i), None)
+
+    @law("flatten", "flattening keeps it.")
+    def flatten_law(self) -> None:
+        leaves, structure = jtu.tree_flatten(self.axis)
+        other = dataclasses.replace(self, axis=jtu.tree_unflatten(structure, leaves))
+        got = other.values(self.positions)
+        agree(got, self.plain, ("after flattening", "before"))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Space:
+    """A space, and some of its points."""
+
+    space: Space
+    tolerance: Tolerance
+
+    @ft.cached_property
+    def positions(self) -> list[int]:
+        return _positions_of(self.space.size)
+
+    @ft.cached_property
+    def plain(self) -> list[PyTree]:
+        return self.points()
+
+    def points(self) -> list[PyTree]:
+        return [as_arrays(self.space.point(i)) for i in self.positions]
+
+    @law("size", "its size is the product of its dims.")
+    def size_law(self) -> None:
+        dims, size = self.space.dims, self.space.size
+        product = math.prod(dims.values())
+        if product != size:
+            what = f"dims {dims} make {product} points, and `.size` is {size}"
+            raise Broken("size", what)
+
+    @law("pure", "a point is the same each time.")
+    def pure_law(self) -> None:
+        agree(self.points(), self.plain, ("the second time", "the first time"))
+
+    @law("slice", "a slice holds the points.")
+    def slice_law(self) -> None:
+        tail = self.space[self.positions[-1] // 2 :]
+        end = as_arrays(tail.point(tail.size - 1))
+        agree(end, self.plain[-1], ("in a slice", "in the space"))
+
+    @law("traced", "a point can be traced.")
+    def traced_law(self) -> None:
+        if self.space.geometry.static_dims:
+            return
+        # A traced index is an array, and so has 32 bits.
+        near = [i for i in self.positions if i < 2**32]
+        dtype = jnp.int32 if self.space.size < 2**31 else jnp.uint32
+        with must_work("a traced index"):
+            points = jax.jit(jax.vmap(lambda i: _arrays_in(self.space.point(i))))
+            got = points(jnp.array(near, dtype))
+        wanted = stack([_arrays_in(point) for point in self.plain[: len(near)]])
+        agree(got, wanted, ("traced", "plain"), self.tolerance)
+
+
+def _arrays_in(tree: PyTree) -> list[Any]:
+    return jtu.tree_leaves(eqx.filter(as_arrays(tree), eqx.is_array))
+
+
+def check_axis(
+    axis: Axis, *, key: Key | None = None, rtol: Bound = None, atol: Bound = None
+) -> None:
+    """Checks that an axis is a sequence that JAX can compute with.
+
+    It has a length; its values agree in structure, shapes and dtypes; a value is the
+    same each time, traced, and vectorised; it can do without a key unless `needs_key`
+    says otherwise; flattening keeps it. Of a long axis the values at both ends are
+    looked at, and some between.
+
+    **Arguments:**
+
+    - `axis`: an `Axis`.
+    - `key`: a PRNG key, for an axis that needs one. (Keyword only.)
+    - `rtol`, `atol`: as in `check_stage`, for traced values. (Keyword only.)
+
+    **Raises:** `AssertionError` if a law is broken.
+
+    !!! example
+
+        >>> import eqx_pipe as ep, eqx_pipe.testing as ept, jax
+        >>> ept.check_axis(ep.Geomspace(1e-3, 1, 7))
+        >>> ept.check_axis(ep.Random(jax.random.normal, 4), key=jax.random.key(0))
+    """
+    __tracebackhide__ = True
+    if not isinstance(axis, Axis):
+        raise type_error(
+            "testing.check_axis",
+            f"`axis` is {describe_value(axis)}.",
+            "Give an `Axis`: `Linspace(0, 1, 5)`, or an instance of your own.",
+        )
+    check_one_key("testing.check_axis", key)
+    trial = _Axis(axis, key, tolerance_of("testing.check_axis", rtol, atol))
+    name, laws = type(axis).__name__, laws_of(_Axis)
+    check_laws("check_axis", "an axis", trial, name, laws[:1])
+    if axis.needs_key and key is None:
+        raise value_error(
+            "testing.check_axis",
+            "the axis draws its values, and `key` is None.",
+            "Give `key=jax.random.key(0)`.",
+        )
+    if not axis.is_static:
+        check_laws("check_axis", "an axis", trial, name, laws[1:])
+
+
+def check_space(
+    space: PyTree, *, key: Key | None = None, rtol: Bound = None, atol: Bound = None
+) -> None:
+    """Checks that a space is a pure function from index to point.
+
+    The size is the product of the dims; a point is the same each time, traced, and in a
+    slice; it holds for each axis the value at the point's position, the first dim
+    varying slowest. All axes keep the laws of `check_axis`.
+
+    **Arguments:**
+
+    - `space`: a `Space`, or a bare pytree with axes in it.
+    - `key`: for a bare pytree with axes that draw. (Keyword only.)
+    - `rtol`, `atol`: as in `check_stage`, for traced points. (Keyword only.)
+
+    **Raises:** `AssertionError` if a law is broken.
+
+    !!! example
+
+        >>> import eqx_pipe as ep, eqx_pipe.testing as ept
+        >>> ept.check_space({"a": ep.Linspace(0, 1, 3), "b": ep.Values([1, 2])})
+    """
+    __tracebackhide__ = True
+    function = "testing.check_space"
+    tolerance = tolerance_of(function, rtol, atol)
+    check_one_key(function, key)
+    if key is not None and not isinstance(space, Space):
+        space = Space(space, key=key)
+    space = as_space(function, space)
+    for name, axis in space.axes().items():
+        check_axis(axis, key=space.axis_key(name), rtol=rtol, atol=atol)
+    check_laws("check_space", "a space", _Space(space, tolerance))
