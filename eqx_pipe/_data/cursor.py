@@ -1,6 +1,7 @@
-"""Where a loader stands: a small pytree."""
+"""Where a loader stands: a small pytree, and its text."""
 
 import dataclasses
+import json
 from typing import Any
 
 import equinox as eqx
@@ -13,10 +14,13 @@ from jaxtyping import Array, UInt32
 
 from .._check import check_draws, check_key
 from .._errors import describe_value, type_error, value_error
+from .._tree import is_key_array
 from .._types import Key
-from .cursor_text import read, write
 
 _LAST = 2**32 - 1
+_NAME = "eqx_pipe.Cursor"
+_FORMAT = 1
+_BELOW = {"epoch": 2**32, "position": 2**64, "records": 2**64, "form": 2**32}
 _Numbers = Array | np.ndarray
 
 
@@ -69,8 +73,7 @@ class Cursor(eqx.Module):
     def position(self) -> int:
         """How many records of the epoch were given."""
         check_concrete("Cursor.position", self)
-        low, high = np.asarray(self.record).tolist()
-        return low + 2**32 * high
+        return _joined(self.record)
 
     def next_epoch(self) -> "Cursor":
         """The beginning of the epoch that follows, from anywhere in this one.
@@ -86,15 +89,15 @@ class Cursor(eqx.Module):
     def to_json(self) -> str:
         """The cursor as text."""
         check_concrete("Cursor.to_json", self)
-        size, high, form = np.asarray(self.made_for).tolist()
-        return write(
+        return json.dumps(
             {
+                _NAME: _FORMAT,
                 "key": np.asarray(self.words).tolist(),
                 "kind": self.kind,
                 "epoch": self.epoch,
                 "position": self.position,
-                "records": size + 2**32 * high,
-                "form": form,
+                "records": _joined(self.made_for),
+                "form": int(self.made_for[2]),
             }
         )
 
@@ -111,19 +114,18 @@ class Cursor(eqx.Module):
         **Raises:** `ValueError` if the text is none of a cursor, or not of this run.
         """
         try:
-            found = read(text)
+            found = _fields(text)
         except ValueError as error:
             raise value_error(
                 "Cursor.from_json",
                 f"`text` is {describe_value(text)}, {error}.",
                 "Give what `to_json` returned.",
             ) from None
-        form = np.asarray([found["form"]], np.uint32)
         cursor = Cursor(
             words=np.asarray(found["key"], np.uint32),
             epochs=np.asarray(found["epoch"], np.uint32),
             record=split(found["position"]),
-            made_for=np.concatenate([split(found["records"]), form]),
+            made_for=_made_for(found["records"], found["form"]),
             kind=found["kind"],
         )
         if like is not None:
@@ -137,24 +139,32 @@ def start(key: Key | None, size: int, schema: int) -> Cursor:
         raise type_error("Loader.init", "no key.", "Give one: `jax.random.key(0)`.")
     check_key("Loader.init", key)
     check_draws("Loader.init", "`key` is", key)
-    typed = jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
-    if not typed:
+    if not is_key_array(key):
         key = jr.wrap_key_data(jnp.asarray(key))
-    kind = str(jr.key_impl(key))
     words = jr.key_data(key)
     return Cursor(
         # In NumPy where possible: whoever looks at a cursor need not wait for a device.
         words=words if isinstance(words, Tracer) else np.asarray(words),
         epochs=np.asarray(0, np.uint32),
         record=split(0),
-        made_for=np.concatenate([split(size), np.asarray([schema], np.uint32)]),
-        kind=kind,
+        made_for=_made_for(size, schema),
+        kind=str(jr.key_impl(key)),
     )
 
 
 def split(number: int) -> UInt32[np.ndarray, "2"]:
     """A number below 2^64 as its lower and upper half."""
     return np.asarray([number % 2**32, number // 2**32], np.uint32)
+
+
+def _joined(halves: UInt32[_Numbers, "..."]) -> int:
+    """The number whose halves come first."""
+    low, high = np.asarray(halves).tolist()[:2]
+    return low + 2**32 * high
+
+
+def _made_for(size: int, schema: int) -> UInt32[np.ndarray, "3"]:
+    return np.concatenate([split(size), np.asarray([schema], np.uint32)])
 
 
 def later(
@@ -205,9 +215,8 @@ def check_cursor(function: str, cursor: object, size: int, form: int) -> None:
         )
     made_for = cursor.made_for
     if not isinstance(made_for, Tracer):
-        low, high, other_form = np.asarray(made_for).tolist()
-        other = low + 2**32 * high
-        if other != size or other_form != form:
+        other = _joined(made_for)
+        if other != size or int(made_for[2]) != form:
             wrong = f"{other} records, and this source has {size}"
             if other == size:
                 wrong = "records of another form, or another order (`shuffle`)"
@@ -235,5 +244,69 @@ def _check_alike(cursor: Cursor, like: Cursor) -> None:
             "Give the key that the run began with, or leave `like` out to go on "
             "with the one in the text.",
         )
-    low, high, form = np.asarray(like.made_for).tolist()
-    check_cursor("Cursor.from_json", cursor, low + 2**32 * high, form)
+    size, form = _joined(like.made_for), int(like.made_for[2])
+    check_cursor("Cursor.from_json", cursor, size, form)
+
+
+def _fields(text: Any) -> dict[str, Any]:
+    """The fields of the cursor in a text; a `ValueError` says what is wrong with it.
+
+    Its words follow on the text, as "which has no field `epoch`" does.
+    """
+    try:
+        found = json.loads(text)
+    except RecursionError:
+        raise ValueError("which is nested too deeply") from None
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"which is no JSON ({error})") from None
+    if not isinstance(found, dict):
+        raise ValueError("which is no JSON object")
+    names = (_NAME, "key", "kind", *_BELOW)
+    for name in names:
+        if name not in found:
+            raise ValueError(f"which has no field `{name}`")
+    for name in found:
+        if name not in names:
+            raise ValueError(f"whose field {_shown(name)} is unknown")
+    version = found.pop(_NAME)
+    if type(version) is not int or version != _FORMAT:
+        raise ValueError(f"whose format is {_shown(version)}, and {_FORMAT} is known")
+    for name, below in _BELOW.items():
+        _check_whole(name, found[name], below)
+    _check_whole("position", found["position"], found["records"] + 1)
+    _check_words(found["key"], found["kind"])
+    return found
+
+
+def _check_whole(name: str, value: object, below: int) -> None:
+    if type(value) is not int or not 0 <= value < below:
+        raise ValueError(
+            f"whose `{name}` is {_shown(value)}, no integer of 0 to {below - 1}"
+        )
+
+
+def _check_words(words: object, kind: object) -> None:
+    """Raises a `ValueError` unless these are the words of a key of that kind."""
+    if not isinstance(words, list):
+        raise ValueError(f"whose `key` is {_shown(words)}, no list of integers")
+    for i, word in enumerate(words):
+        _check_whole(f"key[{i}]", word, 2**32)
+    try:
+        if not isinstance(kind, str) or "rbg" in kind:
+            raise ValueError
+        count = jax.eval_shape(lambda: jr.key_data(jr.key(0, impl=kind))).size
+    except ValueError:  # JAX's own too, of a kind that it does not know
+        text = f"whose `kind` is {_shown(kind)}, no kind of key for a cursor"
+        raise ValueError(text) from None
+    if len(words) != count:
+        raise ValueError(
+            f"whose `key` has {len(words)} words, and {count} are one of kind `{kind}`"
+        )
+
+
+def _shown(value: object) -> str:
+    """A value in a few words; a nested one could be too deep for `repr`, too."""
+    if isinstance(value, list | dict):
+        return f"a {type(value).__name__} of {len(value)}"
+    text = repr(value)
+    return text if len(text) <= 40 else f"{text[:37]}..."
