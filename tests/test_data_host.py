@@ -167,9 +167,9 @@ def test_the_order_and_the_place_do_not_depend_on_who_reads(given, shuffle):
 
 
 def test_an_order_of_many_blocks_is_that_of_one():
-    size = 20_000
-    loader = ep.Loader(np.arange(size), batch_size=3000)
-    device = ep.Loader(ep.ArraySource(np.arange(size)), batch_size=3000)
+    size = 80_000
+    loader = ep.Loader(np.arange(size), batch_size=12_000)
+    device = ep.Loader(ep.ArraySource(np.arange(size)), batch_size=12_000)
     _, middle = device.next(device.init(KEY))
     for cursor in (loader.init(KEY), middle):
         pairs = zip(loader.epoch(cursor), device.epoch(cursor), strict=True)

@@ -20,8 +20,7 @@ from .._errors import (
 from .._tree import as_arrays, leaf_text, leaves_with_names
 from .._types import PyTree
 from .bits import as_bits, as_numbers
-from .host_source import index_of
-from .record import narrowed
+from .records import check_leading, index_of, narrowed
 
 MOST_ON_DEVICE = 2**31 - 1
 
@@ -96,21 +95,11 @@ class ArraySource(DeviceSource):
     def __init__(self, tree: PyTree):
         leaves = leaves_with_names(tree)
         _check_leaves(leaves)
-        sizes = {leaf.shape[0] for _, leaf in leaves}
-        if len(sizes) > 1:
-            lines = [
-                f"\n- `{name or 'tree'}`: {leaf_text(leaf)}" for name, leaf in leaves
-            ]
-            raise structure_error(
-                "ArraySource",
-                f"the leading axes differ:{''.join(lines)}\n",
-                "The leading axis of every array counts the records. Cut or "
-                "transpose those that do not fit.",
-            )
-        if max(sizes) > MOST_ON_DEVICE:
+        size = check_leading("ArraySource", leaves)
+        if size > MOST_ON_DEVICE:
             raise value_error(
                 "ArraySource",
-                f"{max(sizes)} records, and there can be 2^31 - 1 on a device.",
+                f"{size} records, and there can be 2^31 - 1 on a device.",
                 "Give the NumPy array or memory map itself as a host source.",
             )
         self.held = as_arrays(as_bits(jtu.tree_map(_fitting, tree)))

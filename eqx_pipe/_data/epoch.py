@@ -1,8 +1,15 @@
-"""The batches of an epoch, one by one."""
+"""The batches of an epoch, one by one; those from the host are read ahead."""
 
 import abc
+import concurrent.futures as cf
 import dataclasses
+import functools as ft
+import itertools as it
+import threading
+import weakref
+from collections import deque
 from collections.abc import Callable, Iterator
+from types import ModuleType
 from typing import Any
 
 import jax
@@ -10,17 +17,18 @@ import numpy as np
 from jaxtyping import Array, UInt32
 
 from .._sharding.mesh import no_context
-from .._stage import Identity
 from .._types import PyTree
+from .batch import Found, Settings, device_batch, host_batch, ordered, read
 from .cursor import Cursor, check_epoch, is_concrete, split
-from .device_batch import device_batch
-from .host_batch import EpochReader, host_batch
-from .host_source import HostSource
 from .layout import as_given, replicated, without_users_mesh
-from .order import Place, Selection
+from .order import Place
+from .pipes import are_identity
 from .programs import arrays_of, program
-from .read_ahead import ReadAhead
-from .settings import Settings
+from .source import HostSource
+
+_AHEAD = 2
+_BLOCK = 2**15
+"""About how many places of the order are computed at once."""
 
 
 class Epoch(Iterator[PyTree]):
@@ -52,8 +60,13 @@ class Epoch(Iterator[PyTree]):
         try:
             batch = self._batch(given, count)
         except Exception as error:
-            if count < self._batch_size:
-                _note_a_short_batch(error, self._loader, count)
+            self.close()
+            if count < self._batch_size and not are_identity(self._loader.batch_pipe):
+                error.add_note(
+                    "In eqx_pipe.Loader: `batch_pipe` was given the short last batch, "
+                    f"of {count} records instead of {self._batch_size}; with "
+                    "`drop_remainder=True` there is none."
+                )
             raise
         self._position += count
         return batch
@@ -102,16 +115,6 @@ def batches_end(loader: Settings, position: int) -> int:
     if loader.drop_remainder:
         return position + (size - position) // loader.batch_size * loader.batch_size
     return size
-
-
-def _note_a_short_batch(error: Exception, loader: Settings, count: int) -> None:
-    """Says with an error of `batch_pipe` that it came for the short last batch."""
-    if not isinstance(loader.batch_pipe, Identity):
-        error.add_note(
-            f"In eqx_pipe.Loader: `batch_pipe` was given the short last batch, of "
-            f"{count} records instead of {loader.batch_size}; with "
-            "`drop_remainder=True` there is none."
-        )
 
 
 class DeviceEpoch(Epoch):
@@ -165,16 +168,129 @@ class HostEpoch(Epoch):
 
     def __init__(self, loader: Settings, cursor: Cursor):
         super().__init__(loader, cursor)
-        assert isinstance(loader.source, HostSource)
-        read = EpochReader(loader, cursor, self._end)
-        self._ahead = ReadAhead(read, len(read), loader.source.threads)
+        source = loader.source
+        assert isinstance(source, HostSource)
+        work, chunk = _reader(loader, cursor, self._end), source.chunk(self._batch_size)
+        self._ahead = ReadAhead(work, len(self), source.threads, chunk)
 
-    def _fetch(self, count: int) -> tuple[Selection, PyTree]:
+    def _fetch(self, count: int) -> Found:
         return next(self._ahead)
 
-    def _batch(self, given: tuple[Selection, PyTree], count: int) -> PyTree:
+    def _batch(self, given: Found, count: int) -> PyTree:
         with without_users_mesh(self._sharding):
-            return host_batch(self._loader, self._from, *given)
+            return host_batch(self._loader, self._from, given)
 
     def close(self) -> None:
         self._ahead.close()
+
+
+def _reader(loader: Settings, cursor: Cursor, end: int) -> Callable[[int], Found]:
+    """What reads the batches from a cursor on by their numbers, from any thread."""
+    first, size, epoch = cursor.position, loader.batch_size, cursor.epoch
+    block = max(1, _BLOCK // size) * size
+    lock = threading.Lock()
+
+    # Several threads may want the same block, or one and its neighbour.
+    @ft.lru_cache(2)
+    def order(start: int) -> np.ndarray:
+        return ordered(loader, cursor, epoch, start, min(end, start + block))
+
+    def batch(index: int) -> Found:
+        at = index * size
+        with lock:
+            ids = order(first + at - at % block)
+        ids = ids[at % block : at % block + size]
+        return read(loader, ids, np.asarray(epoch, np.uint32), first + at)
+
+    return batch
+
+
+class ReadAhead(Iterator[Any]):
+    """`map(work, range(count))`, with a bounded number of results ready beforehand.
+
+    There are `threads` threads, Grain's own where it is installed and else of the
+    standard library. Each takes `chunk` numbers in one go, and there are at most two
+    chunks more than threads. The threads end with the last result, with the first
+    error, with `close`, and when nobody holds the iterator any more.
+    """
+
+    def __init__(
+        self, work: Callable[[int], Any], count: int, threads: int, chunk: int
+    ):
+        def some(number: int) -> list[Any]:
+            found: list[Any] = []
+            try:
+                for i in range(number * chunk, min(count, (number + 1) * chunk)):
+                    found.append(work(i))
+            except Exception as error:  # raised behind the results that came before
+                found.append(error)
+            return found
+
+        grain, chunks = _grain(), -(-count // chunk)
+        self._results: Any = (
+            _ByPool(some, chunks, threads)
+            if grain is None
+            else _by_grain(grain, some, chunks, threads)
+        )
+        self._ready: deque[Any] = deque()
+        # The threads know the results, not this iterator, so that it can be dropped.
+        self.close = weakref.finalize(self, self._results.close)
+
+    def __next__(self) -> Any:
+        if not self.close.alive:
+            raise StopIteration
+        try:
+            if not self._ready:
+                self._ready.extend(next(self._results))
+            result = self._ready.popleft()
+            if isinstance(result, Exception):
+                raise result
+            return result
+        except BaseException:  # also when somebody presses Ctrl-C while it waits
+            self.close()
+            raise
+
+
+def _grain() -> ModuleType | None:
+    try:
+        import grain
+    except ImportError:  # also where it is installed and does not work
+        return None
+    return grain
+
+
+def _by_grain(
+    grain: ModuleType, work: Callable[[int], Any], count: int, threads: int
+) -> Any:
+    """The results by the threads with which Grain reads its datasets."""
+    ahead = threads + _AHEAD
+    options = grain.ReadOptions(num_threads=threads, prefetch_buffer_size=ahead)
+    results = grain.MapDataset.range(count).map(work).to_iter_dataset(options)
+    iterator = iter(results)
+    iterator.start_prefetch()
+    return iterator
+
+
+class _ByPool:
+    """The results by a thread pool of the standard library."""
+
+    def __init__(self, work: Callable[[int], Any], count: int, threads: int):
+        self._pool = cf.ThreadPoolExecutor(threads, "eqx_pipe-read-ahead")
+        self._waiting: deque[cf.Future[Any]] = deque()
+        self._left = map(ft.partial(self._pool.submit, work), range(count))
+        self._fill(threads + _AHEAD)
+
+    def _fill(self, number: int) -> None:
+        self._waiting.extend(it.islice(self._left, number))
+
+    def __next__(self) -> Any:
+        if not self._waiting:
+            raise StopIteration
+        result = self._waiting.popleft().result()
+        self._fill(1)
+        return result
+
+    def close(self) -> None:
+        """Ends the threads, without waiting for what they do just now."""
+        # A slow read shall not hold up an error.
+        self._pool.shutdown(wait=False, cancel_futures=True)

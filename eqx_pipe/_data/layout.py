@@ -1,7 +1,11 @@
 """How batches and records lie on devices, as the loader's sharding says.
 
-Every function takes the sharding that the user gave, or None, and the number of records
+Most functions take the sharding that the user gave, or None, and the number of records
 in the batch: a short last batch that does not divide is whole along its leading axis.
+
+Explicit axes of a mesh are part of an array's type, and a program takes one kind only.
+Ours are written for automatic axes, whatever the user's meshes have: arrays change at
+the boundary, which moves no data.
 """
 
 import contextlib
@@ -13,15 +17,20 @@ import jax
 import jax.tree_util as jtu
 import numpy as np
 from jax.core import Tracer
-from jax.sharding import NamedSharding
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array
 
-from .._sharding.mesh import constrain_to, mesh_like, no_context, num_shards
+from .._sharding.mesh import (
+    constrain_to,
+    mesh_like,
+    no_context,
+    num_shards,
+    with_types,
+)
 from .._sharding.place import shard
 from .._types import PyTree
 from .array_source import DeviceSource
-from .axis_types import auto_mesh, is_explicit, with_axis_types
 from .source import Source
 
 
@@ -62,23 +71,23 @@ def as_given(batch: PyTree, sharding: NamedSharding | None, count: int) -> PyTre
     return jtu.tree_map(one, batch)
 
 
-def own_rows(sharding: NamedSharding | None, count: int) -> list[int]:
-    """Which of the `count` rows of a batch this process holds."""
+def own_rows(sharding: NamedSharding | None, count: int) -> list[int] | None:
+    """Which of the `count` rows of a batch this process holds, if not all."""
     if sharding is None or sharding.is_fully_addressable:
-        return list(range(count))
+        return None
     parts = _rows_only(sharding, count).addressable_devices_indices_map((count,))
     slices = [index[0] for index in parts.values() if index is not None]
     return sorted({row for part in slices for row in range(*part.indices(count))})
 
 
 def from_own_rows(
-    tree: PyTree, sharding: NamedSharding | None, count: int, rows: list[int]
+    tree: PyTree, sharding: NamedSharding | None, count: int, rows: list[int] | None
 ) -> PyTree:
     """NumPy arrays of this process's own rows, as arrays of all rows on the devices."""
     if sharding is None:
         return jax.device_put(tree)
     placed = _rows_only(sharding, count)
-    if sharding.is_fully_addressable:
+    if rows is None:
         return jax.device_put(tree, placed)
     where = np.zeros(count, np.int64)
     where[rows] = np.arange(len(rows))
@@ -149,3 +158,41 @@ def _is_on(x: object, sharding: NamedSharding) -> bool:
         return True
     own = x.sharding if isinstance(x, jax.Array) else None
     return isinstance(own, NamedSharding) and own.device_set == sharding.device_set
+
+
+def auto_mesh(sharding: NamedSharding) -> Mesh:
+    """The mesh of a sharding with automatic axes, as our programs use it."""
+    assert isinstance(sharding.mesh, Mesh)
+    return with_types(sharding.mesh, AxisType.Auto)
+
+
+def is_explicit(mesh: Mesh | AbstractMesh) -> bool:
+    """Whether any of its axes are explicit."""
+    return AxisType.Explicit in mesh.axis_types
+
+
+def with_auto_axes(tree: PyTree) -> PyTree:
+    """Arrays of explicit meshes on the same meshes with automatic axes."""
+    return with_axis_types(tree, None)
+
+
+def with_axis_types(tree: PyTree, types: tuple[AxisType, ...] | None) -> PyTree:
+    """Arrays that lie on meshes of so many axes, with axes of these kinds.
+
+    `None` stands for automatic axes, however many.
+    """
+
+    def one(leaf: object) -> object:
+        if not isinstance(leaf, jax.Array) or isinstance(leaf, Tracer):
+            return leaf
+        own = leaf.sharding
+        if not isinstance(own, NamedSharding):
+            return leaf
+        wanted = types or (AxisType.Auto,) * len(own.mesh.axis_names)
+        if own.mesh.axis_types == wanted or len(wanted) != len(own.mesh.axis_names):
+            return leaf
+        assert isinstance(own.mesh, Mesh)  # an array at hand lies on devices
+        mesh = Mesh(own.mesh.devices, own.mesh.axis_names, axis_types=wanted)
+        return jax.device_put(leaf, NamedSharding(mesh, own.spec))
+
+    return jtu.tree_map(one, tree)

@@ -7,18 +7,15 @@ import numpy as np
 from jax.sharding import NamedSharding
 
 from .._check import check_callable, check_int
-from .._errors import type_error
-from .._stage import identity
+from .._errors import describe_value, type_error, value_error
+from .._stage import as_stage, identity, is_stateful
 from .._types import Key, PyTree, StageLike
 from . import scan as scanning
 from .array_source import DeviceSource
-from .checks import as_stateless, check_sharding, check_size, check_switch
+from .batch import Settings, next_on_device, next_on_host
 from .cursor import Cursor, check_concrete, check_cursor, start
-from .device_batch import next_on_device
 from .epoch import DeviceEpoch, Epoch, HostEpoch, check_epochs, rolled_over
-from .host_batch import next_on_host
-from .layout import source_on_mesh, without_users_mesh
-from .settings import Settings
+from .layout import num_parts, source_on_mesh, without_users_mesh
 from .source import SourceLike, as_source, schema_of
 
 _Carry = TypeVar("_Carry")
@@ -88,15 +85,15 @@ class Loader(Settings):
     ):
         known = as_source("Loader", "source", source)
         check_int("Loader", "batch_size", batch_size, 1)
-        check_switch("shuffle", shuffle)
-        check_switch("drop_remainder", drop_remainder)
+        _check_switch("shuffle", shuffle)
+        _check_switch("drop_remainder", drop_remainder)
         size, shuffle = batch_size.__index__(), bool(shuffle)
-        check_size(len(known), size, bool(drop_remainder))
-        sharding = check_sharding(sharding, size)
+        _check_size(len(known), size, bool(drop_remainder))
+        sharding = _check_sharding(sharding, size)
         super().__init__(
             source=source_on_mesh(known, sharding),
-            pipe=as_stateless("pipe", pipe),
-            batch_pipe=as_stateless("batch_pipe", batch_pipe),
+            pipe=_as_stateless("pipe", pipe),
+            batch_pipe=_as_stateless("batch_pipe", batch_pipe),
             batch_size=size,
             shuffle=shuffle,
             drop_remainder=bool(drop_remainder),
@@ -265,3 +262,59 @@ class Loader(Settings):
             "a `Loader` holds arrays and cannot be hashed, as `jax.jit` hashes its "
             "function. Use `equinox.filter_jit(loader.next)`."
         )
+
+
+def _as_stateless(argument: str, stage: StageLike) -> StageLike:
+    """A stage that keeps no state, after a check."""
+    stage = as_stage("Loader", argument, stage)
+    if is_stateful(stage):
+        raise value_error(
+            "Loader",
+            f"`{argument}` is stateful, and a loader keeps no state.",
+            "Call the stage in the training step, which can carry its state.",
+        )
+    return stage
+
+
+def _check_switch(argument: str, value: object) -> None:
+    """Raises a `TypeError` unless `value` is True or False."""
+    if not isinstance(value, bool | np.bool_):
+        raise type_error(
+            "Loader", f"`{argument}` is {describe_value(value)}.", "Give True or False."
+        )
+
+
+def _check_size(size: int, batch_size: int, drop_remainder: bool) -> None:
+    """Raises a `ValueError` if no batch comes of so many records."""
+    if size == 0:
+        raise value_error("Loader", "`source` is empty.", "Give one with records.")
+    if drop_remainder and batch_size > size:
+        raise value_error(
+            "Loader",
+            f"`batch_size` is {batch_size}, and the source has {size} records: "
+            "with `drop_remainder` no batch would be left.",
+            f"Give at most {size}, or `drop_remainder=False`.",
+        )
+
+
+def _check_sharding(sharding: object, batch_size: int) -> NamedSharding | None:
+    """The sharding for batches, after a check that it splits them evenly."""
+    if sharding is None:
+        return None
+    if not isinstance(sharding, NamedSharding):
+        raise type_error(
+            "Loader",
+            f"`sharding` is {describe_value(sharding)}.",
+            "Give a `jax.sharding.NamedSharding(mesh, PartitionSpec('data'))`.",
+        )
+    parts = num_parts(sharding)
+    if batch_size % parts:
+        below, above = batch_size // parts * parts, -(-batch_size // parts) * parts
+        sizes = f"{above}" if below == 0 else f"{below} or {above}"
+        raise value_error(
+            "Loader",
+            f"`batch_size` is {batch_size}, which {sharding.spec} splits into "
+            f"{parts} parts.",
+            f"Give a batch size that divides by {parts}, such as {sizes}.",
+        )
+    return sharding

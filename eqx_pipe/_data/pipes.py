@@ -19,6 +19,11 @@ _Numbers = Array | np.ndarray
 _Epoch = UInt32[_Numbers, ""]
 
 
+def are_identity(*pipes: StageLike) -> bool:
+    """Whether records are a batch as they stand, and nothing is drawn."""
+    return all(isinstance(pipe, Identity) for pipe in pipes)
+
+
 def run_pipes(
     pipe: StageLike,
     batch_pipe: StageLike,

@@ -18,12 +18,11 @@ import jax.tree_util as jtu
 from jax.core import Tracer
 from jaxtyping import Array
 
-from .._cache import WeakCache
+from .._cache import LRUCache, WeakCache
 from .._sharding.mesh import is_staged
 from .._values import as_hashable
-from .axis_types import is_explicit, with_auto_axes
-from .counters import Counters
-from .settings import Pipes, Settings
+from .layout import is_explicit, with_auto_axes
+from .source import HostSource
 
 _MOST = 64
 
@@ -36,8 +35,7 @@ class Known:
         default_factory=dict
     )
     arrays: list[Array] | None = None
-    pipes: Pipes | None = None
-    counters: dict[Hashable, Counters] = dataclasses.field(default_factory=dict)
+    counters: LRUCache = dataclasses.field(default_factory=lambda: LRUCache(_MOST))
 
 
 _known: WeakCache[Known] = WeakCache()
@@ -47,14 +45,6 @@ def known(owner: eqx.Module) -> Known:
     """What was made for a Module before."""
     found = _known.get(owner)
     return _known.put(owner, Known()) if found is None else found
-
-
-def pipes_of(loader: Settings) -> Pipes:
-    """The pipelines of a loader: always the same Module, which has programs too."""
-    kept = known(loader)
-    if kept.pipes is None:
-        kept.pipes = loader.pipes
-    return kept.pipes
 
 
 def program(
@@ -103,7 +93,11 @@ class _Static:
     """Everything of a Module but its arrays, with equality and a hash."""
 
     def __init__(self, owner: eqx.Module):
-        arrays, self.rest = eqx.partition(owner, eqx.is_array)
+        arrays, rest = eqx.partition(owner, eqx.is_array)
+        # No program reads a host source: those of loaders with other data are the same.
+        self.rest = jtu.tree_map(
+            lambda leaf: None if isinstance(leaf, HostSource) else leaf, rest
+        )
         self.structure = jtu.tree_structure(arrays)
         leaves, structure = jtu.tree_flatten(self.rest)
         self._known = self.structure, structure, tuple(map(as_hashable, leaves))

@@ -3,24 +3,26 @@
 import dataclasses
 import functools as ft
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
+import numpy as np
 
-from .._errors import describe_value, structure_error, type_error
+from .._cache import LRUCache
+from .._errors import bullets, describe_value, structure_error, type_error
 from .._sharding.mesh import is_staged
 from .._tree import as_arrays, differences
 from .._types import PyTree
-from .axis_types import is_explicit, with_auto_axes
-from .counters import check_counters, with_counters
+from .batch import Settings, device_batch, seam_of
 from .cursor import Cursor, is_concrete
-from .device_batch import device_batch, seam_of
+from .layout import is_explicit, with_auto_axes
 from .order import Overrun, Place
 from .programs import known
-from .settings import Settings
+
+_Result = TypeVar("_Result")
 
 
 def scan(
@@ -41,7 +43,7 @@ def scan(
     if loader.sharding is not None and not _is_explicit(carry):
         loader = with_auto_axes(loader)
     run = ft.partial(run, loader, step, cursor, length, overrun)
-    return with_counters(run, carry, step, memory)
+    return _with_counters(run, carry, step, memory)
 
 
 def _is_explicit(carry: PyTree) -> bool:
@@ -96,7 +98,7 @@ _compiled = eqx.filter_jit(_scanned)
 def _check_carry(before: PyTree, after: PyTree) -> None:
     structure = jtu.tree_structure(after)
     if jtu.tree_structure(before) == structure:
-        check_counters(before, after)
+        _check_counters(before, after)
         pairs = zip(jtu.tree_leaves(before), jtu.tree_leaves(after), strict=True)
         # `lax.scan` itself lets a weak dtype become the one that the step gives.
         weak = [
@@ -106,11 +108,80 @@ def _check_carry(before: PyTree, after: PyTree) -> None:
         after = jtu.tree_unflatten(structure, weak)
     lines = differences(before, after)
     if lines:
-        listed = "".join(f"\n- {line}" for line in lines)
         raise structure_error(
             "Loader.scan",
-            f"`step` does not return a carry like the one it got (first what it "
-            f"got):{listed}\n",
+            "`step` does not return a carry like the one it got (first what it got):"
+            + bullets(lines),
             "A carry keeps its structure, shapes and dtypes; what differs from "
             "step to step is an output, or an array.",
         )
+
+
+# Python numbers in the carry, such as a loss that starts as `0.0`: those that a step
+# changes become arrays. Numbers that it leaves alone, such as the rate of a `Dropout`,
+# stay what they are: code may branch on them. Which is which only tracing the step
+# tells; so it is traced once more, and the answer kept.
+
+
+class _NumbersChanged(Exception):
+    """The step changes Python numbers of the carry, to these dtypes."""
+
+    def __init__(self, dtypes: list[np.dtype | None]):
+        super().__init__("numbers changed")
+        self.dtypes = dtypes
+
+
+def _with_counters(
+    run: Callable[[PyTree], _Result],
+    carry: PyTree,
+    step: Callable[..., object],
+    memory: LRUCache,
+) -> _Result:
+    """`run` of the carry with arrays for the numbers that `step` changes.
+
+    `run` calls `_check_counters` while it is traced.
+    """
+    leaves, structure = jtu.tree_flatten(carry)
+    kinds = tuple(type(leaf) if _is_number(leaf) else None for leaf in leaves)
+    key = step, structure, kinds, jnp.result_type(float).name
+    try:
+        known = memory.get(key)
+    except TypeError:  # a step or a field that has no hash
+        key = known = None
+    known = known or [None] * len(leaves)
+    while True:
+        pairs = zip(leaves, known, strict=True)
+        given = [a if dtype is None else jnp.asarray(a, dtype) for a, dtype in pairs]
+        try:
+            return run(jtu.tree_unflatten(structure, given))
+        except _NumbersChanged as found:
+            # Arrays in place of some may make others change.
+            known = [a or b for a, b in zip(known, found.dtypes, strict=True)]
+            if key is not None:
+                memory.put(key, known)
+
+
+def _check_counters(before: PyTree, after: PyTree) -> None:
+    """Raises `_NumbersChanged` if numbers of a carry differ behind a step."""
+    pairs = zip(jtu.tree_leaves(before), jtu.tree_leaves(after), strict=True)
+    found = [_dtype_of_counter(a, b) for a, b in pairs]
+    if any(dtype is not None for dtype in found):
+        raise _NumbersChanged(found)
+
+
+def _dtype_of_counter(before: Any, after: Any) -> np.dtype | None:
+    """The dtype of what began as a Python number and is changed by the step, or None.
+
+    It may have become an array, or another number: `count + 1`.
+    """
+    if not _is_number(before):
+        return None
+    if eqx.is_array(after) or isinstance(after, np.generic):
+        return after.dtype
+    same = type(before) is type(after) and (before == after or before != before)
+    return None if same or not _is_number(after) else jnp.asarray(after).dtype
+
+
+def _is_number(leaf: object) -> bool:
+    numbers = bool | int | float | complex
+    return isinstance(leaf, numbers) and not isinstance(leaf, np.generic)

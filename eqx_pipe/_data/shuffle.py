@@ -10,7 +10,6 @@ network, so it can be undone). A number that lands outside of 0 ... n - 1 goes t
 it again, until it is inside.
 """
 
-import functools as ft
 import math
 from collections.abc import Callable, Sequence
 from types import ModuleType
@@ -74,10 +73,9 @@ def permute_on_host(
     x = np.asarray(positions, np.uint64)
     if size <= _RANKED:
         return _ranks(keys, x.astype(np.uint32), size, np).astype(np.uint64)
-    turn = ft.partial(_turned, keys=keys, size=size, amount=_amount_on_host, xp=np)
-    x = turn(x)
+    x = _turned(x, keys, size, _amount_on_host)
     while (outside := x >= size).any():
-        x[outside] = turn(x[outside])
+        x[outside] = _turned(x[outside], keys, size, _amount_on_host)
     return x
 
 
@@ -94,7 +92,10 @@ def permute(
     keys = turn_keys(words, epoch, jnp)
     if size <= _RANKED:
         return _ranks(keys, positions, size, jnp)
-    turn = ft.partial(_turned, keys=keys, size=size, amount=_amount, xp=jnp)
+
+    def turn(x: Array) -> Array:
+        return _turned(x, keys, size, _amount)
+
     if math.prod(rectangle(size)) == size:
         return turn(positions)
 
@@ -109,26 +110,32 @@ def permute(
 
 
 def _turned(
-    x: Any, keys: Any, size: int, amount: Callable[[Any, Any, int], Any], xp: ModuleType
-) -> Any:
+    x: _Numbers, keys: _Numbers, size: int, amount: Callable[..., _Numbers]
+) -> _Numbers:
     """`x` after all turns, each of one coordinate by an amount of the other."""
     rows, columns = rectangle(size)
-    number = np.uint64 if xp is np else np.uint32
+    xp = np if isinstance(x, np.ndarray) else jnp
 
     def moved(coordinate: Any, by: Any, modulus: int) -> Any:
         to = coordinate + by
-        return xp.where(to >= number(modulus), to - number(modulus), to)
+        # The smaller one: what is subtracted from less wraps around, to far more.
+        return xp.minimum(to, to - np.uint32(modulus))
 
-    row, column = x // number(columns), x % number(columns)
+    # Coordinates, and the sum of two, fit into 32 bits where `x` itself needs 62.
+    wide = x.dtype.type(columns)
+    row = (x // wide).astype(np.uint32)
+    column = (x % wide).astype(np.uint32)
     for i in range(0, _TURNS, 2):
         row = moved(row, amount(column, keys[i], rows), rows)
         column = moved(column, amount(row, keys[i + 1], columns), columns)
-    return row * number(columns) + column
+    return row.astype(x.dtype) * wide + column
 
 
 def _amount_on_host(other: np.ndarray, key: np.ndarray, modulus: int) -> np.ndarray:
-    hashed = mix(other.astype(np.uint32) ^ key).astype(np.uint64)
-    return (hashed * np.uint64(modulus)) >> np.uint64(32)
+    hashed = mix(other ^ key).astype(np.uint64)
+    hashed *= np.uint64(modulus)
+    hashed >>= np.uint64(32)
+    return hashed.astype(np.uint32)
 
 
 def _amount(other: Array, key: Array, modulus: int) -> Array:

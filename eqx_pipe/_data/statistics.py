@@ -4,13 +4,13 @@ import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 
-from .._errors import describe_value, structure_error, type_error
+from .._errors import bullets, describe_value, structure_error, type_error
 from .._reduce.many import Many, as_many
 from .._sharding.mesh import no_context
 from .._tree import leaf_text, leaves_with_names
 from .._types import PyTree
-from .axis_types import with_auto_axes
 from .cursor import Cursor
+from .layout import with_auto_axes
 from .loader import Loader
 from .programs import arrays_of, program
 
@@ -83,10 +83,10 @@ def _struct(batch: PyTree) -> PyTree:
     leaves = leaves_with_names(batch)
     sizes = {leaf.shape[:1] for _, leaf in leaves}
     if len(sizes) != 1 or () in sizes:
-        lines = [f"\n- `{name or 'batch'}`: {leaf_text(leaf)}" for name, leaf in leaves]
+        lines = [f"`{name or 'batch'}`: {leaf_text(leaf)}" for name, leaf in leaves]
         raise structure_error(
             "reduce_loader",
-            f"the leaves of a batch have no common leading axis:{''.join(lines)}\n",
+            f"the leaves of a batch have no common leading axis:{bullets(lines)}",
             "Leave `batch_pipe` out, or let it return one entry for each record.",
         )
     return jtu.tree_map(

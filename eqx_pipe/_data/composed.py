@@ -1,8 +1,9 @@
-"""Several sources as one, each with its share."""
+"""Sources made of sources: several as one, and stretches of one."""
 
 import functools as ft
 import math
 from collections.abc import Sequence
+from types import ModuleType
 from typing import Any, Literal, SupportsIndex, TypeAlias
 
 import equinox as eqx
@@ -10,16 +11,16 @@ import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
-from jaxtyping import Array, Int, UInt32
+from jaxtyping import Array, Int, Integer, UInt32
 
-from .._check import check_choice
+from .._check import check_choice, check_int
 from .._errors import describe_value, structure_error, type_error, value_error
 from .._tree import differences, is_key_array
 from .._types import PyTree
 from .array_source import MOST_ON_DEVICE, DeviceSource
 from .bits import as_numbers
-from .host_source import HostSource, index_of
-from .source import Source, SourceLike, as_source
+from .records import HostRecords
+from .source import HostSource, Source, SourceLike, as_source
 
 _LONGEST = 1024
 
@@ -41,11 +42,7 @@ class Mixture(DeviceSource):
         return self.size
 
     def take(self, indices: UInt32[Array, " n"]) -> PyTree:
-        period = np.uint32(sum(self.shares))
-        which, rank = (jnp.asarray(x) for x in pattern(self.shares))
-        slot = (indices % period).astype(np.int32)
-        chosen, shares = which[slot], jnp.asarray(self.shares, np.uint32)
-        inner = indices // period * shares[chosen] + rank[slot].astype(np.uint32)
+        chosen, inner = _inside(self.shares, indices, jnp)
         result = None
         for k, source in enumerate(self.sources):
             mine = chosen == k
@@ -55,38 +52,43 @@ class Mixture(DeviceSource):
         return result
 
 
-class HostMixture:
+class HostMixture(HostRecords):
     """Sources of which some are on the host as one; see `mixture`."""
 
     def __init__(self, sources: Sequence[HostSource], shares: Shares, size: int):
         self.sources: tuple[HostSource, ...] = tuple(sources)
         self.shares: Shares = shares
         self.size: int = size
-        self.thread_safe: bool = all(source.threads > 1 for source in self.sources)
+        self.thread_safe = all(source.threads > 1 for source in self.sources)
 
     def __len__(self) -> int:
         return self.size
 
-    def __getitem__(self, index: SupportsIndex) -> PyTree:
-        return self.__getitems__([index_of(index, len(self))])[0]
-
-    def __getitems__(self, indices: Sequence[int]) -> list[PyTree]:
-        period = sum(self.shares)
-        which, rank = pattern(self.shares)
-        found: list[Any] = [None] * len(indices)
-        slots = [int(i) % period for i in indices]
+    def take(self, indices: Integer[np.ndarray, " n"]) -> PyTree:
+        chosen, inner = _inside(self.shares, indices.astype(np.uint64), np)
+        structs, structure = jtu.tree_flatten(self.sources[0].struct())
+        result = [np.empty((len(indices), *s.shape), s.dtype) for s in structs]
         for k, source in enumerate(self.sources):
-            mine = [at for at, slot in enumerate(slots) if which[slot] == k]
-            inner = [
-                (int(indices[at]) // period * self.shares[k] + int(rank[slots[at]]))
-                % len(source)
-                for at in mine
-            ]
-            if mine:
-                records = source.read(inner)
-                for row, at in enumerate(mine):
-                    found[at] = jtu.tree_map(lambda leaf, r=row: leaf[r], records)
-        return found
+            mine = chosen == k
+            if mine.any():
+                records = source.read(inner[mine] % np.uint64(len(source)))
+                for to, leaf in zip(result, jtu.tree_leaves(records), strict=True):
+                    to[mine] = leaf
+        return jtu.tree_unflatten(structure, result)
+
+
+class _DeviceRecords(HostRecords):
+    """A source on the device, as the host reads it."""
+
+    def __init__(self, source: DeviceSource):
+        self.source = source
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def take(self, indices: Integer[np.ndarray, " n"]) -> PyTree:
+        taken = self.source.take(jnp.asarray(indices.astype(np.uint32)))
+        return jax.device_get(as_numbers(taken))
 
 
 def mixture(
@@ -141,34 +143,13 @@ def mixture(
     here = tuple(source for source in known if isinstance(source, DeviceSource))
     if len(here) == len(known) and size <= MOST_ON_DEVICE:
         return Mixture(here, shares, size)
-    return HostMixture([on_host(source) for source in known], shares, size)
-
-
-class _OnHost:
-    """A source on the device, as the host reads it."""
-
-    thread_safe = True
-
-    def __init__(self, source: DeviceSource):
-        self.source = source
-
-    def __len__(self) -> int:
-        return len(self.source)
-
-    def __getitem__(self, index: int) -> PyTree:
-        return self.__getitems__([index])[0]
-
-    def __getitems__(self, indices: Sequence[int]) -> list[PyTree]:
-        taken = self.source.take(jnp.asarray(indices, np.uint32))
-        taken = jax.device_get(as_numbers(taken))
-        return [
-            jtu.tree_map(lambda leaf, r=r: leaf[r], taken) for r in range(len(indices))
-        ]
-
-
-def on_host(source: Source) -> HostSource:
-    """A source, wherever it is, as one that the host reads."""
-    return source if isinstance(source, HostSource) else HostSource(_OnHost(source))
+    on_host = [
+        HostSource(_DeviceRecords(source))
+        if isinstance(source, DeviceSource)
+        else source
+        for source in known
+    ]
+    return HostMixture(on_host, shares, size)
 
 
 @ft.cache
@@ -184,6 +165,16 @@ def pattern(shares: Shares) -> tuple[Int[np.ndarray, " n"], Int[np.ndarray, " n"
         rank.append(given[k])
         given[k] += 1
     return np.asarray(which, np.int32), np.asarray(rank, np.int32)
+
+
+def _inside(shares: Shares, indices: Any, xp: ModuleType) -> tuple[Any, Any]:
+    """The source of each record of a mixture, and its number there, not wrapped."""
+    number = indices.dtype.type
+    which, rank = (xp.asarray(x) for x in pattern(shares))
+    slot = (indices % number(sum(shares))).astype(np.int32)
+    chosen = which[slot]
+    turns = indices // number(sum(shares)) * xp.asarray(shares, number)[chosen]
+    return chosen, turns + rank[slot].astype(number)
 
 
 def shares_of(weights: list[float]) -> Shares:
@@ -252,3 +243,85 @@ def _select(mine: Array, yes: PyTree, no: PyTree) -> PyTree:
         return jnp.where(mine.reshape(-1, *(1,) * (a.ndim - 1)), a, b)
 
     return jtu.tree_map(one, yes, no)
+
+
+class Windows(DeviceSource):
+    """Stretches of a source on the device; see `windows`."""
+
+    source: DeviceSource
+    width: int = eqx.field(static=True)
+    stride: int = eqx.field(static=True)
+
+    def __len__(self) -> int:
+        return (len(self.source) - self.width) // self.stride + 1
+
+    def take(self, indices: UInt32[Array, " n"]) -> PyTree:
+        first = indices * np.uint32(self.stride)
+        at = first[:, None] + jnp.arange(self.width, dtype=np.uint32)[None]
+        return _cut(self.source.take(at.reshape(-1)), self.width)
+
+
+class HostWindows(HostRecords):
+    """Stretches of a host source; see `windows`."""
+
+    def __init__(self, source: HostSource, width: int, stride: int):
+        self.source: HostSource = source
+        self.width: int = width
+        self.stride: int = stride
+        self.thread_safe = source.threads > 1
+
+    def __len__(self) -> int:
+        return (len(self.source) - self.width) // self.stride + 1
+
+    def take(self, indices: Integer[np.ndarray, " n"]) -> PyTree:
+        first = indices.astype(np.int64) * self.stride
+        at = first[:, None] + np.arange(self.width)
+        return _cut(self.source.read(at.reshape(-1)), self.width)
+
+
+def _cut(records: PyTree, width: int) -> PyTree:
+    """Records as windows of so many."""
+    return jtu.tree_map(lambda leaf: leaf.reshape(-1, width, *leaf.shape[1:]), records)
+
+
+def windows(
+    source: SourceLike, size: SupportsIndex, stride: SupportsIndex = 1
+) -> Windows | HostWindows:
+    """Cuts a source into stretches of equal length, each of them one record.
+
+    Record `i` holds the records `i * stride` to `i * stride + size - 1` of the source,
+    stacked along a leading axis; they may overlap. Records at the end that fill no
+    window are left out. Nothing is copied beforehand.
+
+    **Arguments:**
+
+    - `source`: a source, of a long text's tokens for instance.
+    - `size`: how many records a window holds.
+    - `stride`: how far one window begins behind another.
+
+    **Returns:** a source, for `Loader` and for further `mixture` and `windows`.
+
+    **Shapes:** leaves `(*a,)` of a record become `(size, *a)`.
+
+    **Raises:** `ValueError` if the source is shorter than a window.
+
+    !!! example
+
+        >>> import eqx_pipe as ep, jax.numpy as jnp
+        >>> text = ep.windows(ep.ArraySource(jnp.arange(8)), size=4, stride=2)
+        >>> len(text), text[1].tolist()
+        (3, [2, 3, 4, 5])
+    """
+    known = as_source("windows", "source", source)
+    check_int("windows", "size", size, 1)
+    check_int("windows", "stride", stride, 1)
+    size, stride = size.__index__(), stride.__index__()
+    if len(known) < size:
+        raise value_error(
+            "windows",
+            f"`size` is {size}, and the source has {len(known)} records.",
+            "Give a smaller size or a longer source.",
+        )
+    if isinstance(known, DeviceSource):
+        return Windows(known, size, stride)
+    return HostWindows(known, size, stride)

@@ -1,0 +1,221 @@
+"""From a place in the data to a batch.
+
+A batch goes down once: its order, its records, the pipelines, the sharding. On the
+device that is one compiled program; from the host the records are read first, and the
+program begins with them.
+"""
+
+import dataclasses
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import jax.tree_util as jtu
+import numpy as np
+from jax.sharding import NamedSharding
+from jaxtyping import Array, UInt32, UInt64
+
+from .._sharding.mesh import is_staged
+from .._types import PyTree, StageLike
+from .array_source import DeviceSource
+from .bits import as_numbers
+from .cursor import Cursor, check_concrete, split
+from .layout import as_given, constrained, from_own_rows, own_rows, replicated
+from .order import Overrun, Place, Selection, order_on_host, select, select_on_host
+from .pipes import are_identity, run_pipes
+from .programs import arrays_of, program
+from .source import HostSource, Source
+
+_SMALL = 8
+"""Batches of up to this part of a source may have twice their records set aside."""
+
+
+class Settings(eqx.Module):
+    """The fields of a `Loader`, which says what they mean."""
+
+    source: Source
+    pipe: StageLike
+    batch_pipe: StageLike
+    batch_size: int = eqx.field(static=True)
+    shuffle: bool = eqx.field(static=True)
+    drop_remainder: bool = eqx.field(static=True)
+    sharding: NamedSharding | None = eqx.field(static=True)
+    schema: int = eqx.field(static=True, repr=False)
+
+
+def _made(
+    loader: Settings,
+    impl: str,
+    words: UInt32[Array, " words"],
+    selection: Selection,
+    records: PyTree,
+) -> PyTree:
+    """The batch of some records, inside a program."""
+    key = jr.wrap_key_data(words, impl=impl)
+    batch = run_pipes(loader.pipe, loader.batch_pipe, key, selection, records)
+    return constrained(batch, loader.sharding, selection.ids.shape[-1])
+
+
+# On the device.
+
+
+def device_batch(
+    loader: Settings,
+    impl: str,
+    words: UInt32[Array, " words"],
+    place: Place,
+    count: int,
+    overrun: Overrun,
+    seam: PyTree = None,
+) -> tuple[PyTree, Place]:
+    """The next `count` records as a batch, and the place behind them.
+
+    `impl` and `words` are the kind and the data of the loader's key; `seam` is that of
+    `seam_of`.
+    """
+    source = loader.source
+    assert isinstance(source, DeviceSource)
+    size = len(source)
+    selection, after = select(words, place, count, size, loader.shuffle, overrun)
+    if loader.shuffle:
+        records = source.take(selection.ids[-1])
+    elif overrun == "wrap":
+        records = _across(source, selection, place.start, seam)
+    else:
+        records = source.slice(selection.offset[-1], count)
+    return _made(loader, impl, words, selection, as_numbers(records)), after
+
+
+def seam_of(loader: Settings, count: int, overrun: Overrun) -> PyTree:
+    """The last records and then the first, if batches run over from those to these."""
+    source, size = loader.source, len(loader.source)
+    if overrun != "wrap" or loader.shuffle or count > size // _SMALL:
+        return None
+    assert isinstance(source, DeviceSource)
+    starts = (jnp.asarray(at, np.uint32) for at in (size - count, 0))
+    pair = [source.slice(start, count) for start in starts]
+    return jtu.tree_map(lambda *leaves: jnp.concatenate(leaves), *pair)
+
+
+def _across(
+    source: DeviceSource, selection: Selection, start: UInt32[Array, ""], seam: PyTree
+) -> PyTree:
+    """A slice of records, of which the first ones may follow on the last."""
+    ids = selection.ids[-1]
+    count, size = len(ids), len(source)
+    if count > size:
+        return source.take(ids)
+    last = np.uint32(size - count)
+    if seam is None:
+        return jax.lax.cond(
+            start <= last, lambda: source.slice(start, count), lambda: source.take(ids)
+        )
+    # A conditional would have to write the batch down before anything is done with it.
+    over = start > last
+    at = jnp.where(over, start - last, np.uint32(0)).astype(np.int32)
+
+    def one(inside: Array, seam: Array) -> Array:
+        across = jax.lax.dynamic_slice_in_dim(seam, at, count)
+        return jax.lax.select_n(over, inside, across)
+
+    return jtu.tree_map(one, source.slice(start, count), seam)
+
+
+def next_on_device(loader: Settings, cursor: Cursor) -> tuple[PyTree, Cursor]:
+    """The next full batch, and the cursor behind it."""
+    count = loader.batch_size
+    overrun = "skip" if loader.drop_remainder else "wrap"
+    run = program(loader, _at_cursor, cursor.kind, count, overrun)
+    place = cursor.words, cursor.epochs, cursor.record
+    batch, epoch, record = run(arrays_of(loader), *place)
+    if not is_staged():
+        batch = as_given(batch, loader.sharding, count)
+    return batch, dataclasses.replace(cursor, epochs=epoch, record=record)
+
+
+def _at_cursor(
+    loader: Settings,
+    impl: str,
+    count: int,
+    overrun: Overrun,
+    words: UInt32[Array, " words"],
+    epoch: UInt32[Array, ""],
+    record: UInt32[Array, "2"],
+) -> tuple[PyTree, UInt32[Array, ""], UInt32[Array, "2"]]:
+    place = Place(epoch, record[0])
+    batch, place = device_batch(loader, impl, words, place, count, overrun)
+    return batch, place.epoch, place.record()
+
+
+# From the host.
+
+
+class Found(NamedTuple):
+    """Records on the device, their numbers, and the place of the first one."""
+
+    ids: UInt64[np.ndarray, " n"]
+    epoch: UInt32[np.ndarray, "..."]
+    offset: int
+    records: PyTree
+
+
+def read(
+    loader: Settings,
+    ids: UInt64[np.ndarray, " n"],
+    epoch: UInt32[np.ndarray, "..."],
+    offset: int,
+) -> Found:
+    """The records of some numbers, moved to the device.
+
+    Each process reads only those of its own devices.
+    """
+    assert isinstance(loader.source, HostSource)
+    rows = own_rows(loader.sharding, len(ids))
+    records = loader.source.read(ids if rows is None else ids[rows])
+    records = from_own_rows(records, loader.sharding, len(ids), rows)
+    return Found(ids, epoch, offset, records)
+
+
+def host_batch(loader: Settings, cursor: Cursor, found: Found) -> PyTree:
+    """The batch of what was read."""
+    ids, epoch, offset, batch = found
+    if not are_identity(loader.pipe, loader.batch_pipe):
+        selection = select_on_host(ids, epoch, offset, len(loader.source))
+        known = replicated((cursor.words, selection), loader.sharding)
+        batch = program(loader, _made, cursor.kind)(arrays_of(loader), *known, batch)
+    return as_given(batch, loader.sharding, len(ids))
+
+
+def next_on_host(loader: Settings, cursor: Cursor) -> tuple[PyTree, Cursor]:
+    """The next full batch, and the cursor behind it."""
+    check_concrete("Loader.next", cursor)
+    size, left = len(loader.source), loader.batch_size
+    epoch, start = cursor.epoch, cursor.position
+    if start == size or (loader.drop_remainder and start + left > size):
+        epoch, start = epoch + 1, 0
+    offset, epochs, ids = start, [], []
+    while left:
+        if start == size:
+            epoch, start = epoch + 1, 0
+        stop = min(size, start + left)
+        ids.append(ordered(loader, cursor, epoch, start, stop))
+        epochs += [epoch] * (stop - start)
+        left, start = left - (stop - start), stop
+    one = epochs[0] == epochs[-1]
+    numbers = np.asarray(epochs[0] if one else epochs, np.uint32)
+    found = read(loader, np.concatenate(ids), numbers, offset)
+    batch = host_batch(loader, cursor, found)
+    after = dataclasses.replace(
+        cursor, epochs=np.asarray(epoch, np.uint32), record=split(start)
+    )
+    return batch, after
+
+
+def ordered(
+    loader: Settings, cursor: Cursor, epoch: int, start: int, stop: int
+) -> UInt64[np.ndarray, " n"]:
+    """The numbers of the records at the places from `start` to `stop` of an epoch."""
+    size = len(loader.source)
+    return order_on_host(cursor.words, epoch, start, stop, size, loader.shuffle)
