@@ -5,11 +5,11 @@ only compose stages need not wait for. `__init__.py` looks names up here.
 """
 
 from ._data.array_source import ArraySource as ArraySource
+from ._data.composed import mixture as mixture
+from ._data.composed import windows as windows
 from ._data.cursor import Cursor as Cursor
 from ._data.loader import Loader as Loader
-from ._data.composed import mixture as mixture
 from ._data.statistics import reduce_loader as reduce_loader
-from ._data.composed import windows as windows
 from ._pipelined import pipelined as pipelined
 from ._reduce.extremes import ArgMax as ArgMax
 from ._reduce.extremes import ArgMin as ArgMin
