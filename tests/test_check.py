@@ -9,6 +9,7 @@ import pytest
 from eqx_pipe._check import (
     check_callable,
     check_choice,
+    check_draws,
     check_int,
     check_key,
     check_name,
@@ -105,3 +106,18 @@ def test_what_is_not_one_key_is_refused(key):
 def test_keys_of_both_styles_are_keys():
     for key in (None, jr.key(0), jr.PRNGKey(0), jr.key(0, impl="rbg")):
         check_key("chain", key)
+
+
+@pytest.mark.parametrize("impl", ["rbg", "unsafe_rbg"])
+@pytest.mark.parametrize("make", [jr.key, jr.PRNGKey])
+def test_keys_whose_draws_differ_under_vmap_are_refused(make, impl):
+    keys = jnp.stack([make(0, impl=impl)])
+    kind = impl if make is jr.key else "rbg"  # raw keys show their size alone
+    with pytest.raises(ValueError, match=f"`k` has keys of the kind `{kind}`"):
+        check_draws("sweep", "`k` has keys", keys)
+
+
+def test_other_keys_are_accepted_alone_and_in_fours():
+    for key in (jr.key(0), jr.PRNGKey(0)):
+        check_draws("sweep", "`k` has keys", key)
+        check_draws("sweep", "`k` has keys", jr.split(key, 4))

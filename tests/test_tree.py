@@ -1,5 +1,6 @@
 """Comparing pytrees and naming their leaves."""
 
+import dataclasses
 import datetime
 
 import equinox as eqx
@@ -18,6 +19,13 @@ from eqx_pipe._tree import (
     leaves_with_names,
     tree_text,
 )
+
+
+@dataclasses.dataclass(frozen=True)
+class Shaped:
+    """A leaf with a shape and no dtype, which is no array."""
+
+    shape: int
 
 
 def struct(*shape, dtype="float32"):
@@ -72,6 +80,12 @@ def test_the_text_of_a_tree_shows_eight_leaves():
         (struct(2), struct(2, dtype="int8"), None, ["float32[2] against int8[2]"]),
         ([1, 2], [1, 3], None, ["at `.1`: 2 (int) against 3 (int)"]),
         ([1], [struct()], None, ["at `.0`: 1 (int) against float32[]"]),
+        # Equal, but one is an array: they do not make the same program.
+        ([1], [np.float32(1)], None, ["at `.0`: 1 (int) against float32[]"]),
+        ([np.float32(1)], [1], None, ["at `.0`: float32[] against 1 (int)"]),
+        ([Shaped(2)], [Shaped(2)], None, []),
+        ([Shaped(2)], [Shaped(3)], None, ["at `.0`: Shaped(shape=2) (Shaped) against"]),
+        ([Shaped(2)], [struct(2)], None, ["at `.0`: Shaped(shape=2) (Shaped) against"]),
         ({"a": 1}, {"b": 1}, None, ["`.a` is only in the first", "`.b` is only in"]),
         ([1, 2], [1], None, ["`.1` is only in the first"]),
         (struct(2), [], None, ["float32[2] is only in the first"]),
