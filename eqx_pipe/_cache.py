@@ -63,10 +63,8 @@ class LRUCache:
 
     def __init__(self, maxsize: int):
         self._maxsize = maxsize
-        self._entries: collections.OrderedDict[Hashable, Any] = (
-            collections.OrderedDict()
-        )
-        self._lock = threading.Lock()
+        self._entries = collections.OrderedDict[Hashable, Any]()
+        self._lock = threading.RLock()
 
     def get(self, key: Hashable) -> Any:
         """The entry of a key, or `None`."""
@@ -79,17 +77,13 @@ class LRUCache:
     def setdefault(self, key: Hashable, entry: Any) -> Any:
         """The entry of a key: the given one, unless there was another."""
         with self._lock:
-            entry = self._entries.get(key, entry)
-            self._put(key, entry)
+            self.put(key, entry := self._entries.get(key, entry))
             return entry
 
     def put(self, key: Hashable, entry: Any) -> None:
         """Stores an entry, in the place of what was there."""
         with self._lock:
-            self._put(key, entry)
-
-    def _put(self, key: Hashable, entry: Any) -> None:
-        self._entries[key] = entry
-        self._entries.move_to_end(key)
-        while len(self._entries) > self._maxsize:
-            self._entries.popitem(last=False)
+            self._entries[key] = entry
+            self._entries.move_to_end(key)
+            while len(self._entries) > self._maxsize:
+                self._entries.popitem(last=False)

@@ -9,11 +9,11 @@ from .base import Lift as Lift
 from .base import Stage as Stage
 from .base import identity as identity
 from .base import is_stateful as is_stateful
-from .call import call as call
-from .call import copy_state as copy_state
-from .call import enter as enter
 from .composite import Composite as Composite
+from .composite import call as call
 from .composite import check_state as check_state
-from .diagnose import wants_key as wants_key
+from .composite import copy_state as copy_state
+from .composite import enter as enter
+from .hints import wants_key as wants_key
 from .scope import Scope as Scope
 from .scope import fold as fold

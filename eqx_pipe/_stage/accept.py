@@ -9,10 +9,9 @@ from .._errors import type_error
 from .._types import AnyStage, StageLike
 from .base import Lift, is_stateful
 from .composite import Composite
-from .diagnose import say_if_not_layer
 from .hidden import check_nothing_hidden
-from .keys import takes_key
-from .signature import why_not
+from .hints import say_if_not_layer
+from .signature import takes_key, why_not
 
 
 def lift(fn: StageLike) -> AnyStage:

@@ -7,7 +7,7 @@ import equinox as eqx
 import jax.tree_util as jtu
 
 from .._types import Key, PyTree, StageLike
-from .keys import key_argument
+from .signature import key_argument
 
 if TYPE_CHECKING:
     # Type checkers take `__call__`, which `StatefulLayer` declares, for a field.

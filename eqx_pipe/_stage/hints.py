@@ -1,4 +1,4 @@
-"""What people most likely forgot or meant, for the messages of stages."""
+"""Why a call of a stage failed: what people most likely forgot or meant."""
 
 import re
 from typing import Any
@@ -7,8 +7,11 @@ import equinox as eqx
 import jax.tree_util as jtu
 from equinox import nn
 
-from .._errors import message, nearest
+from .._errors import MissingKeyError, asks_for_key, is_located, message, nearest
 from .._tree import leaf_text
+from .._types import Key, PyTree
+from .base import Lift, state_indices
+from .signature import key_argument, of_type, takes_key
 
 _UNBOUND = re.compile(r"unbound axis name: (.+?)(?:\. |\.?$)", re.MULTILINE)
 _BATCH = "put the stage into `eqx_pipe.batched(...)`, or call `jax.vmap(pipe)(batch)`."
@@ -101,3 +104,43 @@ def no_attribute(stage: Any, name: str) -> str:
             cure = f"Write `pipe.{field}.{name}`."
             return message(function, f"{wrong}, but its `.{field}` has.", cure)
     return message(function, f"{wrong}, nor a stage of it.", nearest(name, names))
+
+
+def wants_key(error: Exception, stage: PyTree) -> bool:
+    """Whether a call of `stage` with `key=None` failed for want of a key.
+
+    An error that comes out of another pipeline was judged there.
+    """
+    if isinstance(error, MissingKeyError) or is_located(error):
+        return False
+    takes = takes_key(stage)
+    if isinstance(stage, Lift):
+        takes = bool(key_argument(stage.fn, None))
+    return takes and asks_for_key(error)
+
+
+def say_if_not_layer(stage: PyTree, error: Exception) -> None:
+    """A note on `error` if `stage` holds state and its type does not say so."""
+    if isinstance(stage, eqx.nn.StatefulLayer) or not isinstance(stage, eqx.Module):
+        return
+    if state_indices(stage):
+        name = type(stage).__name__
+        error.add_note(
+            f"`{name}` holds an `equinox.nn.StateIndex`, and is given no state: derive "
+            "it from `equinox.nn.StatefulLayer`, so that it is called as a stage with "
+            "state."
+        )
+
+
+def say_if_no_key(
+    stage: object, keyword: dict[str, Key | None], error: Exception
+) -> None:
+    """A note on `error` if `**kwargs` led to a function that takes no key."""
+    refused = "unexpected keyword argument 'key'" in str(error)
+    parameter = of_type(type(stage))
+    if keyword and refused and parameter and parameter.kind is parameter.VAR_KEYWORD:
+        name = type(stage).__name__
+        error.add_note(
+            f"`{name}` takes `**kwargs`, so it is given the key that every layer gets. "
+            "If it has no use for one, say so by `__call__(self, x, *, key=None)`."
+        )

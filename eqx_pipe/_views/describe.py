@@ -20,7 +20,7 @@ from .._compose.frozen import Frozen
 from .._compose.repeat import Repeat
 from .._stage import Composite, Lift, is_stateful
 from .._stage.hidden import constants
-from .._tree import leaf_text, leaves_with_names, path_name
+from .._tree import join_path, leaf_text, leaves_with_names, path_name
 from .._types import PyTree, StageLike
 
 
@@ -45,6 +45,11 @@ def function_name(fn: Any) -> str:
     if isinstance(fn, ft.partial):
         return f"partial({function_name(fn.func)})"
     return getattr(fn, "__name__", None) or type(fn).__name__
+
+
+def title_of(stage: Any) -> str:
+    """The name of a plain function, the kind of any other stage."""
+    return function_name(stage) if is_function(stage) else kind_of(stage)
 
 
 def children_of(stage: Any) -> dict[str, Any]:
@@ -130,40 +135,28 @@ def describe(pipe: StageLike) -> dict[str, Any]:
 
 
 def _describe(stage: Any, path: str) -> dict[str, Any]:
-    arrays, settings = {}, {}
     if isinstance(stage, Composite):
         settings = stage.settings()
-        arrays = {
-            name: value
-            for name, value in _parts(stage)
-            if is_array(value) and not isinstance(stage, Repeat)
-        }
+        arrays = [] if isinstance(stage, Repeat) else _parts(stage)
     elif isinstance(stage, Frozen):
-        inner = stage.stage
-        settings = {
-            "stage": function_name(inner) if is_function(inner) else kind_of(inner)
-        }
-        arrays = {name: x for name, x in leaves_with_names(inner) if is_array(x)}
+        settings = {"stage": title_of(stage.stage)}
+        arrays = leaves_with_names(stage.stage)
     elif is_function(stage):
         settings = {"name": function_name(stage)}
-        named = jtu.tree_flatten_with_path(stage)[0]
-        arrays = {path_name(p): leaf for p, leaf in named if is_array(leaf)}
+        arrays = leaves_with_names(stage)
     else:
-        for name, value in _parts(stage):
-            if is_array(value):
-                arrays[name] = value
-            elif not isinstance(value, eqx.Module):
-                settings[name] = value
+        arrays = _parts(stage)
+        settings = {name: value for name, value in arrays if not _is_part(value)}
     return {
         "path": path,
         "kind": kind_of(stage),
         "settings": as_json(settings),
         "stateful": is_stateful(stage),
         "parameters": _count(stage),
-        "arrays": {name: leaf_text(value) for name, value in arrays.items()},
+        "arrays": {name: leaf_text(x) for name, x in arrays if is_array(x)},
         "closes_over": _closed_over(stage),
         "children": [
-            _describe(child, f"{path}.{segment}" if path else segment)
+            _describe(child, join_path(path, segment))
             for segment, child in children_of(stage).items()
         ],
     }
@@ -176,9 +169,8 @@ def _closed_over(stage: Any) -> dict[str, str]:
 
 
 def _count(stage: Any) -> dict[str, Any]:
-    leaves = jtu.tree_leaves(stage, is_leaf=_is_index)
     dtypes = Counter()
-    for leaf in leaves:
+    for leaf in jtu.tree_leaves(stage, is_leaf=_is_index):
         if is_array(leaf) and jnp.issubdtype(leaf.dtype, jnp.inexact):
             dtypes[str(leaf.dtype)] += math.prod(leaf.shape)
     return {"count": dtypes.total(), "dtypes": dict(sorted(dtypes.items()))}

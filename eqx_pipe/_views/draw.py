@@ -1,6 +1,8 @@
-"""A pipeline as a diagram."""
+"""A pipeline as a diagram: boxes, arrows and frames of Mermaid text."""
 
-from collections.abc import Sequence
+import contextlib
+import dataclasses
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -13,10 +15,97 @@ from .._compose.dag import INPUT
 from .._compose.graph import Graph
 from .._errors import value_error
 from .._stage import Composite, Scope, as_module, enter, is_stateful
-from .._tree import as_arrays
+from .._tree import as_arrays, leaf_text, leaves_with_names
 from .._types import PyTree, StageLike
-from .describe import as_json, children_of, function_name, is_function, kind_of
-from .mermaid import Diagram, Sketch, Wire, shapes_text
+from .describe import as_json, children_of, kind_of, title_of
+
+
+@dataclasses.dataclass(frozen=True)
+class Diagram:
+    """A diagram as Mermaid text, which `str()` gives; notebooks show the picture."""
+
+    source: str
+
+    def __str__(self) -> str:
+        return self.source
+
+    def _repr_markdown_(self) -> str:
+        return f"```mermaid\n{self.source}\n```"
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict:
+        return {
+            "text/vnd.mermaid": self.source,
+            "text/markdown": self._repr_markdown_(),
+            "text/plain": self.source,
+        }
+
+
+@dataclasses.dataclass(frozen=True)
+class Wire:
+    """The end of an arrow to be drawn: the box it leaves, and what to write on it."""
+
+    source: str
+    label: str = ""
+
+
+class Sketch:
+    """Lines of Mermaid text; `values` are the shapes known by path."""
+
+    def __init__(self, values: dict[str, PyTree]):
+        self.values = values
+        self.lines = ["flowchart TD"]
+        self.depth = 1
+        self.count = 0
+
+    def write(self, line: str) -> None:
+        self.lines.append("    " * self.depth + line)
+
+    def fresh(self) -> str:
+        self.count += 1
+        return f"n{self.count}"
+
+    def box(self, text: str, wires: Sequence[Wire], brackets: str = "[]") -> str:
+        """A box with arrows into it; `brackets` decide its outline."""
+        name = self.fresh()
+        half = len(brackets) // 2
+        self.write(f"{name}{brackets[:half]}{_quoted(text)}{brackets[half:]}")
+        for wire in wires:
+            label = f"|{_quoted(wire.label)}|" if wire.label else ""
+            self.write(f"{wire.source} -->{label} {name}")
+        return name
+
+    @contextlib.contextmanager
+    def frame(self, title: str) -> Iterator[None]:
+        """A frame round what is drawn meanwhile."""
+        self.write(f"subgraph {self.fresh()}[{_quoted(title)}]")
+        self.depth += 1
+        yield
+        self.depth -= 1
+        self.write("end")
+
+    def out(self, source: str, path: str) -> Wire:
+        """The wire that leaves what lies at `path`, with its shape if known."""
+        return Wire(
+            source, shapes_text(self.values[path]) if path in self.values else ""
+        )
+
+
+def _quoted(text: str) -> str:
+    """A label in quotes; what Mermaid or HTML would read as markup is escaped."""
+    text = text.replace("#", "#35;")
+    for character in '"<>`&':
+        text = text.replace(character, f"#{ord(character)};")
+    return '"' + text.replace("\n", "<br/>") + '"'
+
+
+def shapes_text(tree: PyTree, limit: int = 4) -> str:
+    lines = [
+        f"{n}: {leaf_text(v)}" if n else leaf_text(v)
+        for n, v in leaves_with_names(tree)
+    ]
+    more = [f"... {len(lines) - limit} more"] if len(lines) > limit else []
+    return "\n".join(lines[:limit] + more)
+
 
 # The child that decides, by kind; the others are branches side by side.
 _DECIDES = {"cond": "pred", "switch": "selector"}
@@ -27,12 +116,9 @@ def _stage(sketch: Sketch, path: str, segment: str, stage: Any, wires: Sequence[
     name = f"{segment}: " if segment else ""
     inner = isinstance(stage, eqx.nn.Sequential) or isinstance(stage, Composite)
     if not inner or not children_of(stage):
-        text = function_name(stage) if is_function(stage) else kind_of(stage)
-        return sketch.out(sketch.box(name + text, wires), path)
-    if path:
-        with sketch.frame(name + _title(stage)):
-            wire = _inside(sketch, path, stage, wires[0])
-    else:
+        return sketch.out(sketch.box(name + title_of(stage), wires), path)
+    frame = sketch.frame(name + _title(stage)) if path else contextlib.nullcontext()
+    with frame:
         wire = _inside(sketch, path, stage, wires[0])
     # The values inside a loop or a branch are not known, but the stage's own is.
     return sketch.out(wire.source, path) if path in sketch.values else wire
@@ -101,8 +187,7 @@ def _branches(
 
 
 def _decision(sketch: Sketch, segment: str, stage: Any, wire: Wire) -> str:
-    text = function_name(stage) if is_function(stage) else kind_of(stage)
-    return sketch.box(f"{segment}: {text}", [wire], "{}")
+    return sketch.box(f"{segment}: {title_of(stage)}", [wire], "{}")
 
 
 def _title(stage: Any) -> str:

@@ -52,19 +52,15 @@ def save_picture(path: Path, table: Dataset, best: Setting) -> None:
     from matplotlib.figure import Figure
 
     mean = 100 * table["validation_accuracy"].mean("seed")
-    rates, decays = mean["learning_rate"], mean["weight_decay"]
     figure = Figure(figsize=(7, 5), layout="constrained")
     axes = figure.subplots()
-    image = axes.imshow(mean.values.T, origin="lower", aspect="auto")
-    axes.set_xticks(range(rates.size), [f"{x:.2g}" for x in rates.values], rotation=45)
-    axes.set_yticks(range(decays.size), [f"{x:.2g}" for x in decays.values])
-    axes.set_xlabel("learning rate")
-    axes.set_ylabel("weight decay")
+    mean.plot.pcolormesh(
+        x="learning_rate", y="weight_decay", xscale="log", yscale="log", ax=axes
+    )
+    axes.set(xlabel="learning rate", ylabel="weight decay")
     axes.set_title(f"Validation accuracy in %, mean over {table.sizes['seed']} seeds")
-    column = abs(rates.values - best.learning_rate).argmin()
-    row = abs(decays.values - best.weight_decay).argmin()
-    axes.plot(column, row, "*", markersize=18, color="white", markeredgecolor="black")
-    figure.colorbar(image, ax=axes)
+    star = {"marker": "*", "s": 300, "color": "white", "edgecolor": "black"}
+    axes.scatter(best.learning_rate, best.weight_decay, **star)
     FigureCanvasAgg(figure).print_png(path)
 
 
