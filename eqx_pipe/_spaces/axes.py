@@ -13,14 +13,33 @@ from .._check import keywords
 from .._errors import describe_value, value_error
 from .._tree import is_key_array
 from .._types import Key
-from . import words
-from .as_values import ValuesLike, as_values
-from .axis import check_dim, check_length, dim_text
+from . import mistakes
+from .axis import Named, NamedAxis, check_dim, check_length, dim_text
+from .given import ValuesLike, as_values
 from .lookup import Lookup, as_ends, look_up, tabulate, take
-from .named import Named, NamedAxis, as_named, named_field
 
 
-class Linspace(NamedAxis):
+class _Spaced(NamedAxis):
+    """What `Linspace` and `Geomspace` are, but for the values between the ends."""
+
+    lookup: Lookup
+    n: int = eqx.field(static=True)
+    dim: str | None = eqx.field(static=True)
+
+    def __len__(self) -> int:
+        return self.n
+
+    def __repr__(self) -> str:
+        table = self.lookup.coarse
+        if isinstance(table, Tracer) or table.ndim > 1:
+            shown = f"{table.dtype}{list(table.shape[1:])}"
+        else:
+            first, last = map(float, np.asarray(table)[[0, -1]])
+            shown = f"{first:.6g}, {last:.6g}"
+        return f"{type(self).__name__}({shown}, {self.n}{dim_text(self.dim)})"
+
+
+class Linspace(_Spaced):
     r"""Evenly spaced values from `lo` to `hi`, both ends included exactly.
 
     **Arguments:**
@@ -45,12 +64,7 @@ class Linspace(NamedAxis):
         [0.0, 0.25, 0.5, 0.75, 1.0]
     """
 
-    lookup: Lookup
-    n: int = eqx.field(static=True)
-    dim: str | None = eqx.field(static=True)
-    named: Named = named_field()
-
-    @keywords("Linspace", **words.LINSPACE)
+    @keywords("Linspace", **mistakes.LINSPACE)
     def __init__(
         self,
         lo: ArrayLike,
@@ -62,10 +76,9 @@ class Linspace(NamedAxis):
         unit: str | None = None,
     ):
         self.n = check_length("Linspace", n)
-        check_dim("Linspace", dim)
-        self.named = as_named("Linspace", label, unit)
+        self.dim = check_dim("Linspace", dim)
+        self.named = Named("Linspace", label, unit)
         (first, last), (a, b) = as_ends("Linspace", lo, hi)
-        self.dim = dim
         self.lookup = tabulate(
             "Linspace",
             lambda xp, t: a + (b - a) * t,  # as `numpy.linspace`: (-1, 2, 4) hits 0
@@ -75,17 +88,11 @@ class Linspace(NamedAxis):
             self.n,
         )
 
-    def __len__(self) -> int:
-        return self.n
-
     def value(self, i: Int[Array, ""], key: Key | None) -> Inexact[Array, "..."]:
         return look_up(self.lookup, i, self.n, jnp.add)
 
-    def __repr__(self) -> str:
-        return _spaced_text("Linspace", self.lookup, self.n, self.dim)
 
-
-class Geomspace(NamedAxis):
+class Geomspace(_Spaced):
     r"""Values from `lo` to `hi` with a constant ratio, both ends included exactly.
 
     **Arguments:**
@@ -109,12 +116,7 @@ class Geomspace(NamedAxis):
         [0.001, 0.01, 0.1, 1.0]
     """
 
-    lookup: Lookup
-    n: int = eqx.field(static=True)
-    dim: str | None = eqx.field(static=True)
-    named: Named = named_field()
-
-    @keywords("Geomspace", **words.GEOMSPACE)
+    @keywords("Geomspace", **mistakes.GEOMSPACE)
     def __init__(
         self,
         lo: ArrayLike,
@@ -126,15 +128,20 @@ class Geomspace(NamedAxis):
         unit: str | None = None,
     ):
         self.n = check_length("Geomspace", n)
-        check_dim("Geomspace", dim)
-        self.named = as_named("Geomspace", label, unit)
+        self.dim = check_dim("Geomspace", dim)
+        self.named = Named("Geomspace", label, unit)
         (first, last), (a, b) = as_ends("Geomspace", lo, hi)
         if isinstance(first, np.ndarray):
-            if np.any(first == 0) or np.any(last == 0):
-                _refuse_ends(lo, hi, "an end is zero")
-            if np.any(np.signbit(first) != np.signbit(last)):
-                _refuse_ends(lo, hi, "the ends have different signs")
-        self.dim = dim
+            zero = np.any(first == 0) or np.any(last == 0)
+            if zero or np.any(np.signbit(first) != np.signbit(last)):
+                what = "an end is zero" if zero else "the ends have different signs"
+                raise value_error(
+                    "Geomspace",
+                    f"{what}: `lo` is {describe_value(lo)}, `hi` is "
+                    f"{describe_value(hi)}.",
+                    "A geometric sequence needs two ends of the same sign, neither "
+                    "zero; use `Linspace`, or `Values` with the numbers you want.",
+                )
 
         def whole(xp: Any, t: Any) -> Any:
             log_a, log_b = xp.log10(xp.abs(a)), xp.log10(xp.abs(b))
@@ -145,14 +152,8 @@ class Geomspace(NamedAxis):
 
         self.lookup = tabulate("Geomspace", whole, part, first, last, self.n)
 
-    def __len__(self) -> int:
-        return self.n
-
     def value(self, i: Int[Array, ""], key: Key | None) -> Inexact[Array, "..."]:
         return look_up(self.lookup, i, self.n, jnp.multiply)
-
-    def __repr__(self) -> str:
-        return _spaced_text("Geomspace", self.lookup, self.n, self.dim)
 
 
 class Values(NamedAxis):
@@ -184,9 +185,8 @@ class Values(NamedAxis):
 
     values: Shaped[Array, "n ..."]
     dim: str | None = eqx.field(static=True)
-    named: Named = named_field()
 
-    @keywords("Values", **words.VALUES)
+    @keywords("Values", **mistakes.VALUES)
     def __init__(
         self,
         values: ValuesLike,
@@ -195,10 +195,9 @@ class Values(NamedAxis):
         label: str | None = None,
         unit: str | None = None,
     ):
-        check_dim("Values", dim)
-        self.named = as_named("Values", label, unit)
+        self.dim = check_dim("Values", dim)
+        self.named = Named("Values", label, unit)
         self.values = as_values(values)
-        self.dim = dim
         check_length("Values", self.values.shape[0])
 
     def __len__(self) -> int:
@@ -218,24 +217,5 @@ class Values(NamedAxis):
         return f"Values({text}{dim_text(self.dim)})"
 
 
-def _refuse_ends(lo: ArrayLike, hi: ArrayLike, what: str) -> None:
-    raise value_error(
-        "Geomspace",
-        f"{what}: `lo` is {describe_value(lo)}, `hi` is {describe_value(hi)}.",
-        "A geometric sequence needs two ends of the same sign, neither zero; use "
-        "`Linspace`, or `Values` with the numbers you want.",
-    )
-
-
 def _number_text(x: object) -> str:
     return f"{x:.6g}" if isinstance(x, float) else str(x)
-
-
-def _spaced_text(name: str, lookup: Lookup, n: int, dim: str | None) -> str:
-    table = lookup.coarse
-    if isinstance(table, Tracer) or table.ndim > 1:
-        shown = f"{table.dtype}{list(table.shape[1:])}"
-    else:
-        first, last = map(float, np.asarray(table)[[0, -1]])
-        shown = f"{first:.6g}, {last:.6g}"
-    return f"{name}({shown}, {n}{dim_text(dim)})"

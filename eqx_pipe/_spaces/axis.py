@@ -1,19 +1,35 @@
-"""The abstract base of axes, and the checks that all of them share."""
+"""What an axis is, what all of ours share, and how a space asks one for a value."""
 
 import abc
 import operator
-from typing import SupportsIndex, TypeAlias, TypeGuard
+from typing import Any, SupportsIndex, TypeAlias, TypeGuard
 
 import equinox as eqx
+import jax
+import jax.tree_util as jtu
 from jaxtyping import Array, Int
 
-from .._check import check_int
-from .._errors import describe_value, message, value_error
+from .._check import check_draws, check_int
+from .._errors import (
+    MissingKeyError,
+    asks_for_key,
+    describe_value,
+    message,
+    type_error,
+    value_error,
+)
+from .._tree import is_key_array, path_name
 from .._types import Key, PyTree
 
 MAX_LENGTH = 2**31 - 1
 """The most values that one axis may have: positions on an axis are `int32`."""
 
+
+_NEEDS_NUMBERS = (
+    jax.errors.ConcretizationTypeError,
+    jax.errors.TracerArrayConversionError,
+    jax.errors.TracerIntegerConversionError,
+)
 
 Position: TypeAlias = Int[Array, ""] | int
 """A position on an axis: often traced, a Python integer for Python values."""
@@ -96,8 +112,62 @@ class Axis(eqx.Module):
         """
 
 
+class Named:
+    """A label and a unit of an axis's values, equal to any other.
+
+    So spaces that differ in them alone are equal as pytrees, and share programs and
+    stores.
+    """
+
+    def __init__(
+        self, function: str, label: str | None = None, unit: str | None = None
+    ):
+        for argument, text in (("label", label), ("unit", unit)):
+            if text is not None and not isinstance(text, str):
+                raise type_error(
+                    function,
+                    f"`{argument}` is {describe_value(text)}.",
+                    "Give a text, such as `label='learning rate', unit='1/s'`, or "
+                    "leave it out.",
+                )
+        given = {"long_name": label, "units": unit}
+        self.attrs = {name: text for name, text in given.items() if text}
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Named)
+
+    def __hash__(self) -> int:
+        return 0
+
+    def __repr__(self) -> str:
+        return "Named"
+
+
+class NamedAxis(Axis):
+    """The abstract base of the axes that take a label and a unit."""
+
+    # `compare=False` keeps it out of the fingerprint of a store too.
+    named: Named = eqx.field(static=True, compare=False)
+
+    @property
+    def attrs(self) -> dict[str, str]:
+        return dict(self.named.attrs)
+
+
 class HasAxes(eqx.Module):
     """The base of what may hold axes where no other axis may: of spaces."""
+
+
+class MissingAxisKey(MissingKeyError):
+    """The error for an axis that draws its values in a space without a key."""
+
+    def __str__(self) -> str:
+        return message(
+            "Space",
+            f"the axis `{self.path}` draws its values and the space has no key.",
+            "Make the space with one: `Space(tree, key=jax.random.key(0))`. (The `key` "
+            "of `sweep` is for the function alone.)",
+        )
 
 
 def is_axis(x: object) -> TypeGuard[Axis]:
@@ -110,17 +180,15 @@ def dim_text(dim: str | None) -> str:
     return "" if dim is None else f", dim={dim!r}"
 
 
-def check_dim(function: str, dim: object) -> None:
-    """Raises unless `dim` is `None` or a non-empty string."""
+def check_dim(function: str, dim: Any) -> str | None:
+    """`dim` itself; raises unless it is `None` or a non-empty string."""
     if dim is None or (isinstance(dim, str) and dim):
-        return
-    raise (ValueError if isinstance(dim, str) else TypeError)(
-        message(
-            function,
-            f"`dim` is {describe_value(dim)}.",
-            "Give a non-empty name, or leave it out: the axis is then named by its "
-            "path in the space.",
-        )
+        return dim
+    raise (value_error if isinstance(dim, str) else type_error)(
+        function,
+        f"`dim` is {describe_value(dim)}.",
+        "Give a non-empty name, or leave it out: the axis is then named by its path in "
+        "the space.",
     )
 
 
@@ -135,3 +203,38 @@ def check_length(function: str, n: SupportsIndex) -> int:
             "Split it into two axes, a coarse one and a fine one.",
         )
     return n
+
+
+def value_of(name: str, axis: Axis, i: Position, key: Key | None) -> PyTree:
+    """The value of the axis called `name` at position `i`, checked."""
+    # By the class: a method of a module is a module itself, made each time it is asked.
+    value_at: Any = type(axis).value
+    try:
+        value = value_at(axis, i, key)
+    except MissingKeyError:
+        raise
+    except Exception as error:
+        if key is None and asks_for_key(error):
+            raise MissingAxisKey(name) from error
+        error.add_note(f"Raised by the axis `{name}` of the space.")
+        if isinstance(error, _NEEDS_NUMBERS):
+            error.add_note(
+                "An axis's values are computed while JAX traces, so `i` in its "
+                "`value(i, key)` is no Python integer: use JAX operations, and "
+                "`jnp.asarray(values)[i]` instead of indexing a list."
+            )
+        raise
+    if axis.is_static and not isinstance(value, jax.Array):
+        return value
+    for path, leaf in jtu.tree_flatten_with_path(value)[0]:
+        if not eqx.is_array_like(leaf):
+            place = f" at `.{path_name(path)}`" if path else ""
+            raise type_error(
+                "Space",
+                f"the axis `{name}` gives {describe_value(leaf)}{place}.",
+                "The values of an axis are arrays, numbers or pytrees of them. For "
+                "functions, texts and other Python values use `Static`, or map one.",
+            )
+        if is_key_array(leaf):
+            check_draws("Space", f"the axis `{name}` gives keys", leaf)
+    return value

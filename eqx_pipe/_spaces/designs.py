@@ -2,7 +2,7 @@
 
 import math
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, SupportsIndex, TypeAlias
 
 import equinox as eqx
@@ -14,12 +14,11 @@ from jaxtyping import Array, Int, Shaped
 
 from .._check import check_int, keywords
 from .._errors import describe_value, nearest, type_error, value_error
-from .._tree import join_path
+from .._tree import join_path, path_name
 from .._types import Key, PyTree
-from . import words
-from .axis import Axis, check_dim, check_length
+from . import mistakes
+from .axis import Axis, Named, NamedAxis, check_dim, check_length
 from .lookup import as_ends, take
-from .named import Named, NamedAxis, as_named, named_field
 
 _SOBOL_MOST = 2**30
 
@@ -33,7 +32,6 @@ class Column(NamedAxis):
     values: Shaped[Array, "n ..."]
     dim: str | None = eqx.field(static=True)
     part: tuple[str, str] = eqx.field(static=True)
-    named: Named = named_field()
 
     @property
     def design(self) -> tuple[str, str]:
@@ -49,7 +47,7 @@ class Column(NamedAxis):
         return f"{self.part[0].split('(')[0]}({len(self)}, dim={self.dim!r})"
 
 
-@keywords("sobol", **words.DESIGN)
+@keywords("sobol", **mistakes.DESIGN)
 def sobol(
     bounds_tree: PyTree,
     n: SupportsIndex,
@@ -112,7 +110,7 @@ def sobol(
     return _design("sobol", draw, bounds_tree, n, seed, dim, (label, unit))
 
 
-@keywords("latin_hypercube", **words.DESIGN)
+@keywords("latin_hypercube", **mistakes.DESIGN)
 def latin_hypercube(
     bounds_tree: PyTree,
     n: SupportsIndex,
@@ -184,7 +182,8 @@ def _design(
     """A tree of axes from points of the unit cube, a column for each number."""
     check_int(function, "seed", seed, 0)
     check_dim(function, dim)
-    bounds = list(_pairs(function, tree, ""))
+    bounds: list[tuple[str, Any]] = []
+    _map_pairs(function, lambda path, pair: bounds.append((path, pair)), tree)
     if not bounds:
         raise value_error(
             function,
@@ -194,7 +193,7 @@ def _design(
     paths = [path for path, _ in bounds]
     labels = _by_path(function, "label", texts[0], paths)
     units = _by_path(function, "unit", texts[1], paths)
-    named = [as_named(function, labels.get(p), units.get(p)) for p in paths]
+    named = [Named(function, labels.get(p), units.get(p)) for p in paths]
     ends = [
         as_ends(function, *b, place=f"in the bounds of `{p or 'x'}`, ")
         for p, b in bounds
@@ -207,7 +206,7 @@ def _design(
         Column(values=_scaled(part, *both), dim=dim, part=(design, path), named=name)
         for path, part, both, name in zip(paths, parts, ends, named, strict=True)
     )
-    return _rebuild(tree, axes)
+    return _map_pairs(function, lambda path, pair: next(axes), tree)
 
 
 def _by_path(
@@ -247,41 +246,27 @@ def _is_end(x: Any) -> bool:
     return isinstance(x, bool | int | float | complex) or hasattr(x, "dtype")
 
 
-def _pairs(function: str, node: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """The pairs with their paths, in the order in which they were written."""
+def _map_pairs(
+    function: str, fn: Callable[[str, Any], Any], node: Any, path: str = ""
+) -> Any:
+    """The tree with `fn(path, pair)` for each pair, in the order they were written."""
     if _is_pair(node):
-        yield path, node
-        return
-    steps = _children(node)[0]
-    if steps is None:
+        return fn(path, node)
+
+    def child(name: str, below: Any) -> Any:
+        return _map_pairs(function, fn, below, join_path(path, name))
+
+    # By hand and not by `jax.tree_util`, which sorts the keys of a dict: the order in
+    # which pairs are written decides which column of the design each gets.
+    if type(node) is dict:
+        return {key: child(str(key), below) for key, below in node.items()}
+    found, structure = jtu.tree_flatten_with_path(node, is_leaf=lambda x: x is not node)
+    if any(not step for step, _ in found):  # a leaf, which flattens to itself
         raise type_error(
             function,
             f"`bounds_tree` has {describe_value(node)} at `{path or '.'}`.",
             "Its leaves are pairs `(lo, hi)` of numbers, or of arrays of one "
             "shape. Put what does not vary in the space beside the design.",
         )
-    for name, child in steps:
-        yield from _pairs(function, child, join_path(path, name))
-
-
-def _rebuild(node: Any, axes: Iterator[Axis]) -> Any:
-    """The tree with the next axis in the place of each pair."""
-    if _is_pair(node):
-        return next(axes)
-    steps, structure = _children(node)
-    children = [_rebuild(child, axes) for _, child in steps or ()]
-    if type(node) is dict:  # its own order, which unflattening would sort
-        return dict(zip(node, children, strict=True))
+    children = [child(path_name(step), below) for step, below in found]
     return jtu.tree_unflatten(structure, children)
-
-
-def _children(node: Any) -> tuple[list[tuple[str, Any]] | None, Any]:
-    """The children of a node with their names, `None` for a leaf."""
-    # By hand and not by `jax.tree_util`, which sorts the keys of a dict: the order in
-    # which pairs are written decides which column of the design each gets.
-    if type(node) is dict:
-        return [(str(key), child) for key, child in node.items()], None
-    found, structure = jtu.tree_flatten_with_path(node, is_leaf=lambda x: x is not node)
-    if len(found) == 1 and not found[0][0]:
-        return None, structure
-    return [(jtu.keystr(p, simple=True, separator="."), x) for p, x in found], structure

@@ -19,7 +19,7 @@ from jax.core import Tracer
 from jaxtyping import Array, Inexact, Int
 
 from .._errors import describe_value, type_error, value_error
-from .narrow import check_fits, warn_if_alike
+from .given import check_fits, warn_if_alike
 
 BLOCK = 2**16
 """Axes up to this length have one table; longer ones a fine table this long.
@@ -108,53 +108,40 @@ def as_ends(
     decimal 0.001 lies between 0.0001 and 1 as decimals, not as float32s. `place` says
     in messages where the ends stand.
     """
-    plain = [
-        _as_real(function, f"{place}`lo`", lo),
-        _as_real(function, f"{place}`hi`", hi),
-    ]
+    for name, x in (("lo", lo), ("hi", hi)):
+        if not _is_real(x):
+            raise type_error(
+                function,
+                f"{place}`{name}` is {describe_value(x)}.",
+                "Give a real number or an array of them; for values of another kind "
+                "use `Values`.",
+            )
     typed = [x.dtype for x in (lo, hi) if hasattr(x, "dtype")]
-    dtype = (
-        np.dtype(np.float32) if not typed else jnp.promote_types(typed[0], typed[-1])
-    )
-    if not typed or not jnp.issubdtype(dtype, jnp.inexact):
+    dtype: Any = jnp.promote_types(typed[0], typed[-1]) if typed else np.dtype(int)
+    if not jnp.issubdtype(dtype, jnp.inexact):
         dtype = jnp.result_type(float)
     dtype = jax.dtypes.canonicalize_dtype(dtype)
-    if any(isinstance(x, Tracer) for x in plain):
-        plain = precise = [jnp.asarray(x, dtype) for x in plain]
+    if isinstance(lo, Tracer) or isinstance(hi, Tracer):
+        first, last = precise = jnp.asarray(lo, dtype), jnp.asarray(hi, dtype)
     else:
-        precise = [np.asarray(x).astype(np.float64) for x in plain]
+        precise = np.asarray(lo).astype(float), np.asarray(hi).astype(float)
         for name, given, x in zip(("lo", "hi"), (lo, hi), precise, strict=True):
             if not np.all(np.isfinite(x)):
-                raise value_error(
-                    function,
-                    f"{place}`{name}` is {describe_value(given)}, not finite.",
-                    "Give finite ends.",
-                )
+                wrong = f"{place}`{name}` is {describe_value(given)}, not finite."
+                raise value_error(function, wrong, "Give finite ends.")
             check_fits(function, name, x, dtype, place)
-        plain = [np.asarray(x).astype(dtype) for x in plain]
-    if plain[0].shape != plain[1].shape:
+        first, last = np.asarray(lo).astype(dtype), np.asarray(hi).astype(dtype)
+    if first.shape != last.shape:
         raise value_error(
             function,
-            f"{place}`lo` has the shape {plain[0].shape} and `hi` {plain[1].shape}.",
+            f"{place}`lo` has the shape {first.shape} and `hi` {last.shape}.",
             "Give two numbers, or two arrays of the same shape.",
         )
-    return (plain[0], plain[1]), (precise[0], precise[1])
+    return (first, last), precise
 
 
-def _as_real(function: str, name: str, x: Any) -> Any:
-    if isinstance(x, Tracer):
-        dtype = x.dtype
-    elif isinstance(x, bool | int | float | np.generic | np.ndarray | jax.Array):
-        dtype = jnp.result_type(x)
-    else:
-        dtype = None
-    if dtype is None or not (
-        jnp.issubdtype(dtype, jnp.integer) or jnp.issubdtype(dtype, jnp.floating)
-    ):
-        raise type_error(
-            function,
-            f"{name} is {describe_value(x)}.",
-            "Give a real number or an array of them; for values of another kind "
-            "use `Values`.",
-        )
-    return x
+def _is_real(x: Any) -> bool:
+    if not isinstance(x, bool | int | float | np.generic | np.ndarray | jax.Array):
+        return False
+    dtype = jnp.result_type(x)
+    return jnp.issubdtype(dtype, jnp.integer) or jnp.issubdtype(dtype, jnp.floating)

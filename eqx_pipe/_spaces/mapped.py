@@ -7,9 +7,8 @@ from .._check import keywords
 from .._errors import describe_value, type_error
 from .._tree import as_arrays
 from .._types import Key, PyTree
-from . import words
-from .axis import Axis, Position, is_axis
-from .named import Named, NamedAxis, as_named, named_field
+from . import mistakes
+from .axis import Axis, Named, NamedAxis, Position, is_axis
 
 
 class Mapped(NamedAxis):
@@ -42,9 +41,8 @@ class Mapped(NamedAxis):
 
     fn: Callable[[Any], PyTree]
     axis: Axis
-    named: Named = named_field()
 
-    @keywords("Mapped", **words.MAPPED)
+    @keywords("Mapped", **mistakes.MAPPED)
     def __init__(
         self,
         fn: Callable[[Any], PyTree],
@@ -67,7 +65,7 @@ class Mapped(NamedAxis):
             )
         self.fn = fn
         self.axis = axis
-        self.named = as_named("Mapped", label, unit)
+        self.named = Named("Mapped", label, unit)
 
     @property
     def dim(self) -> str | None:

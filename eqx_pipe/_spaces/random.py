@@ -8,11 +8,17 @@ import jax.random as jr
 from jaxtyping import Array, Int
 
 from .._check import keywords
-from .._errors import MissingKeyError, describe_value, message, type_error
+from .._errors import describe_value, type_error
 from .._types import Key, PyTree
-from . import words
-from .axis import check_dim, check_length, dim_text
-from .named import Named, NamedAxis, as_named, named_field
+from . import mistakes
+from .axis import (
+    MissingAxisKey,
+    Named,
+    NamedAxis,
+    check_dim,
+    check_length,
+    dim_text,
+)
 
 
 @runtime_checkable
@@ -65,9 +71,8 @@ class Random(NamedAxis):
     sampler: Sampler
     n: int = eqx.field(static=True)
     dim: str | None = eqx.field(static=True)
-    named: Named = named_field()
 
-    @keywords("Random", **words.RANDOM)
+    @keywords("Random", **mistakes.RANDOM)
     def __init__(
         self,
         sampler: Sampler,
@@ -78,8 +83,8 @@ class Random(NamedAxis):
         unit: str | None = None,
     ):
         self.n = check_length("Random", n)
-        check_dim("Random", dim)
-        self.named = as_named("Random", label, unit)
+        self.dim = check_dim("Random", dim)
+        self.named = Named("Random", label, unit)
         if isinstance(sampler, type) or not (
             callable(sampler) or hasattr(sampler, "sample")
         ):
@@ -90,7 +95,6 @@ class Random(NamedAxis):
                 "or an object with `.sample(key, sample_shape)`.",
             )
         self.sampler = sampler
-        self.dim = dim
 
     @property
     def needs_key(self) -> bool:
@@ -109,15 +113,3 @@ class Random(NamedAxis):
     def __repr__(self) -> str:
         name = getattr(self.sampler, "__name__", type(self.sampler).__name__)
         return f"Random({name}, {self.n}{dim_text(self.dim)})"
-
-
-class MissingAxisKey(MissingKeyError):
-    """The error for an axis that draws its values in a space without a key."""
-
-    def __str__(self) -> str:
-        return message(
-            "Space",
-            f"the axis `{self.path}` draws its values and the space has no key.",
-            "Make the space with one: `Space(tree, key=jax.random.key(0))`. (The `key` "
-            "of `sweep` is for the function alone.)",
-        )

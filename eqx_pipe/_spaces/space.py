@@ -1,10 +1,9 @@
 """The space: a pytree with axes in it, as a pure function from index to point."""
 
-import dataclasses
-import operator
+import copy
 import sys
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Literal, SupportsIndex, TypeAlias, overload
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, TypeAlias, overload
 
 import equinox as eqx
 import jax
@@ -14,20 +13,16 @@ from jax.core import Tracer
 from jaxtyping import Array, Integer
 
 from .._check import check_choice, check_draws, check_key, keywords
-from .._errors import describe_value, message, type_error, value_error
+from .._errors import message, type_error, value_error
 from .._tree import is_key_array
 from .._types import Key, PyTree
-from . import words
-from .axis import Axis, HasAxes, is_axis
-from .geometry import Geometry, geometry_of
-from .html import axes_table, heading, shown
-from .index import BITS, advance_by, digits_of, strides
-from .keys import axis_key, point_key
-from .no_axis import check_seen, no_axis
-from .order import axes_by_path, axis_name, written_order
-from .random import MissingAxisKey
+from . import mistakes
+from .axis import Axis, HasAxes, MissingAxisKey, is_axis
+from .geometry import Geometry, axis_name, geometry_of, written_order
+from .index import Digit, as_index, axis_key, plain_digits, point_key, traced_digits
+from .mistakes import check_seen, no_axis
 from .static import static_index
-from .table import points_frame
+from .table import axes_table, heading, points_frame, shown
 
 if TYPE_CHECKING:
     import pandas
@@ -81,7 +76,7 @@ class Space(HasAxes):
     order: tuple[int, ...] = eqx.field(static=True)
     window: tuple[int, int, int] | None = eqx.field(static=True)
 
-    @keywords("Space", **words.SPACE)
+    @keywords("Space", **mistakes.SPACE)
     def __init__(
         self,
         tree: PyTree,
@@ -168,14 +163,13 @@ class Space(HasAxes):
         integer.
         """
         geometry = self.geometry
+        if isinstance(i, Tracer) and geometry.static_dims:
+            raise static_index()
+        digits: Any = _digits(geometry, i)
         if isinstance(i, Tracer):
-            if geometry.static_dims:
-                raise static_index()
-            digits = _traced_digits(geometry, i)
             return geometry.point(geometry.leaves, self.key, digits)
-        plain = _digits(geometry, i)
-        digits = [jnp.int32(digit) for digit in plain]
-        return geometry.point(geometry.leaves, self.key, digits, plain)
+        on_device = [jnp.int32(digit) for digit in digits]
+        return geometry.point(geometry.leaves, self.key, on_device, digits)
 
     @overload
     def point_key(self, i: Index, *, key: Key) -> Key: ...
@@ -211,10 +205,7 @@ class Space(HasAxes):
         check_key("Space.point_key", key)
         if key is not None:
             check_draws("Space.point_key", "`key` is", key)
-        geometry = self.geometry
-        traced = isinstance(i, Tracer)
-        digits = _traced_digits(geometry, i) if traced else _digits(geometry, i)
-        return point_key(key, digits)
+        return point_key(key, _digits(self.geometry, i))
 
     def axis_key(self, name: str) -> Key | None:
         """The key of the axis called `name`, which does not depend on other axes."""
@@ -228,20 +219,20 @@ class Space(HasAxes):
         if isinstance(i, slice):
             start, step, _ = self.window or (0, 1, 0)
             chosen = range(self.size)[i]
-            count = range_length(chosen)
-            if count == 0:
+            # Not by `len`, which takes no more than `sys.maxsize`.
+            count = -((chosen.start - chosen.stop) // chosen.step)
+            if count <= 0:
                 raise value_error(
                     "Space",
-                    f"the slice {_slice_text(i)} of {self.size} points is empty.",
+                    f"the {i} of {self.size} points is empty.",
                     "Choose at least one point.",
                 )
+            part = copy.copy(self)  # not by flattening, which sorts the keys of dicts
             window = (start + step * chosen.start, step * chosen.step, count)
-            return _with_window(self, window)
-        if isinstance(i, Tracer):
-            return self.point(i)
-        i = _as_index(i)
-        if i < 0:
-            size = self.size
+            object.__setattr__(part, "window", window)
+            return part
+        if not isinstance(i, Tracer) and as_index(i) < 0:
+            i, size = as_index(i), self.size
             i = i + size if -size <= i else i
         return self.point(i)
 
@@ -254,11 +245,10 @@ class Space(HasAxes):
         return id(self)
 
     def __repr__(self) -> str:
-        how = "zip" if self.mode == "zip" else "product"
         geometry = self.geometry
         part = "" if self.window is None else f", sliced from {geometry.grid_dims}"
         dims = ", ".join(f"{name}: {n:,}" for name, n in geometry.dims.items())
-        lines = [f"Space({how}, {geometry.size:,} points; {dims}{part})"]
+        lines = [f"Space({self.mode}, {geometry.size:,} points; {dims}{part})"]
         axes = geometry.axes
         width = max(len(name) for name in axes)
         lines += [f"  {name:<{width}}  {axis!r}" for name, axis in axes.items()]
@@ -290,7 +280,7 @@ def as_space(function: str, space: SpaceLike) -> Space:
     if isinstance(space, Space):
         _check_bits(function, space)
         return space
-    if not axes_by_path(space):
+    if not written_order(space):
         check_seen(space)
         raise no_axis(function, "space", space)
     space = Space(space)
@@ -319,74 +309,14 @@ def _check_bits(function: str, space: Space) -> None:
 
 def _html(space: Space) -> str:
     geometry = space.geometry
-    how = "zip" if space.mode == "zip" else "product"
     part = "" if space.window is None else f", sliced from {geometry.grid_size:,}"
-    head = heading(f"Space: {geometry.size:,} points ({how}{part})")
+    head = heading(f"Space: {geometry.size:,} points ({space.mode}{part})")
     return head + axes_table(geometry)
 
 
-def range_length(chosen: range) -> int:
-    """`len(chosen)`, also beyond the largest length that Python's `len` allows."""
-    if chosen.step > 0:
-        return max(0, -((chosen.start - chosen.stop) // chosen.step))
-    return max(0, -((chosen.stop - chosen.start) // -chosen.step))
-
-
-def _digits(geometry: Geometry, i: SupportsIndex) -> list[int]:
+def _digits(geometry: Geometry, i: Index) -> Sequence[Digit]:
     """The position on each dim of the whole grid of the point with the index `i`."""
-    i = _as_index(i)
-    if not 0 <= i < geometry.size:
-        raise IndexError(
-            message(
-                "Space",
-                f"index {i} is out of range.",
-                f"Give one of the {geometry.size} points, 0 to {geometry.size - 1}.",
-            )
-        )
-    start, step, _ = geometry.window or (0, 1, 0)
-    return digits_of(start + step * i, geometry.lengths)
-
-
-def _traced_digits(geometry: Geometry, i: Array) -> list[Array]:
-    if i.shape != () or not jnp.issubdtype(i.dtype, jnp.integer):
-        raise type_error(
-            "Space",
-            f"the index is a traced {i.dtype}{list(i.shape)}.",
-            "Give a scalar integer; for many points at once use `jax.vmap`.",
-        )
-    lengths = geometry.lengths
-    start, step, _ = geometry.window or (0, 1, 0)
-    # The dtype may hold fewer numbers than there are points.
-    most = min(geometry.size - 1, int(jnp.iinfo(i.dtype).max))
-    i = jnp.clip(i, jnp.asarray(0, i.dtype), jnp.asarray(most, i.dtype))
-    wide = i.dtype.itemsize > 4
-    low = i.astype(jnp.uint32)
-    parts = [low, (i >> 32).astype(jnp.uint32)] if wide else [low]
-    table = strides(step, lengths, BITS * len(parts))
-    first = [jnp.uint32(digit) for digit in digits_of(start, lengths)]
-    digits = advance_by(first, parts, table, lengths)
-    return [digit.astype(jnp.int32) for digit in digits]
-
-
-def _with_window(space: Space, window: tuple[int, int, int]) -> Space:
-    # Not by flattening, which would sort the keys of dicts in `tree`.
-    copy = object.__new__(Space)
-    for field in dataclasses.fields(Space):
-        object.__setattr__(copy, field.name, getattr(space, field.name))
-    object.__setattr__(copy, "window", window)
-    return copy
-
-
-def _as_index(i: SupportsIndex) -> int:
-    try:
-        if isinstance(i, bool):
-            raise TypeError
-        return operator.index(i)
-    except TypeError:
-        raise type_error(
-            "Space", f"the index is {describe_value(i)}.", "Give an integer or a slice."
-        ) from None
-
-
-def _slice_text(i: slice) -> str:
-    return f"[{i.start}:{i.stop}" + ("]" if i.step is None else f":{i.step}]")
+    start, step, size = geometry.window or (0, 1, geometry.size)
+    if isinstance(i, Tracer):
+        return traced_digits(i, size, geometry.lengths, start, step)
+    return plain_digits(i, size, geometry.lengths, start, step)

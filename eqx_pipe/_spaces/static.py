@@ -12,9 +12,17 @@ from .._check import keywords
 from .._errors import describe_value, type_error, value_error
 from .._types import Key
 from .._values import Opaque, as_hashable, static_text
-from . import words
-from .axis import HasAxes, Position, check_dim, check_length, dim_text, is_axis
-from .named import Named, NamedAxis, as_named, named_field
+from . import mistakes
+from .axis import (
+    HasAxes,
+    Named,
+    NamedAxis,
+    Position,
+    check_dim,
+    check_length,
+    dim_text,
+    is_axis,
+)
 
 
 class Static(NamedAxis):
@@ -46,9 +54,8 @@ class Static(NamedAxis):
 
     choices: Opaque = eqx.field(static=True)
     dim: str | None = eqx.field(static=True)
-    named: Named = named_field()
 
-    @keywords("Static", **words.STATIC)
+    @keywords("Static", **mistakes.STATIC)
     def __init__(
         self,
         values: Iterable[object],
@@ -57,8 +64,8 @@ class Static(NamedAxis):
         label: str | None = None,
         unit: str | None = None,
     ):
-        check_dim("Static", dim)
-        self.named = as_named("Static", label, unit)
+        self.dim = check_dim("Static", dim)
+        self.named = Named("Static", label, unit)
         if isinstance(values, str | bytes) or not isinstance(values, Iterable):
             raise type_error(
                 "Static",
@@ -74,7 +81,6 @@ class Static(NamedAxis):
         for i, value in enumerate(values):
             _check_no_axis(i, value)
         self.choices = Opaque(values)
-        self.dim = dim
 
     @property
     def is_static(self) -> bool:

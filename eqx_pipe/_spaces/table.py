@@ -1,6 +1,7 @@
-"""Points as columns: coordinates of axes, and a data frame of a space."""
+"""A space as tables: its points as columns, a data frame; its axes in a notebook."""
 
-from collections.abc import Callable, Iterable, Iterator
+import html
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import jax
@@ -12,14 +13,14 @@ from .._errors import value_error
 from .._tree import is_key_array, leaves_with_names
 from .._types import Key, PyTree
 from .axes import Geomspace, Linspace, Values
-from .axis import Axis
+from .axis import Axis, value_of
 from .designs import Column
-from .geometry import Geometry
-from .keys import axis_key
+from .geometry import POINT, Geometry
+from .index import axis_key
 from .static import static_column
-from .value import value_of
 
 _Column = TypeVar("_Column")
+_T = TypeVar("_T")
 
 
 def axis_structs(name: str, axis: Axis, key: Key | None) -> PyTree:
@@ -74,11 +75,9 @@ def _positions(geometry: Geometry) -> list[np.ndarray]:
     """For each axis its position at every point of the space, in order."""
     start, step, count = geometry.window or (0, 1, geometry.size)
     columns = []
-    # Python integers, since the whole grid may be larger than any integer of NumPy.
-    if geometry.grid_size < 2**62:
-        flat = start + step * np.arange(count, dtype=np.int64)
-    else:
-        flat = np.array([start + step * i for i in range(count)], object)
+    # Python integers where the whole grid is larger than any integer of NumPy.
+    dtype = np.int64 if geometry.grid_size < 2**62 else object
+    flat = start + step * np.arange(count, dtype=dtype)
     for n in reversed(geometry.lengths):
         columns.append((flat % n).astype(np.int32))
         flat = flat // n
@@ -210,3 +209,43 @@ def _distinct(columns: Iterable[tuple[str, str, _Column]]) -> dict[str, _Column]
             )
         owners[name], found[name] = owner, column
     return found
+
+
+def axes_table(geometry: Geometry) -> str:
+    """The axes of a space with their dims."""
+    names = list(geometry.grid_dims)
+    rows = [
+        (name, POINT if geometry.window else names[dim], f"{len(axis):,}", repr(axis))
+        for (name, axis), dim in zip(
+            geometry.axes.items(), geometry.axis_dims, strict=True
+        )
+    ]
+    return table(("axis", "dim", "values", ""), rows)
+
+
+def heading(text: str) -> str:
+    """One bold line."""
+    return f"<div><b>{html.escape(text)}</b></div>"
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """Rows of texts, shortened to a readable length."""
+    cells = "".join(f"<th>{html.escape(name)}</th>" for name in head)
+    lines = [f"<tr>{cells}</tr>"]
+    for row in rows:
+        cells = "".join(f"<td>{html.escape(_short(str(x)))}</td>" for x in row)
+        lines.append(f"<tr>{cells}</tr>")
+    return f"<table>{''.join(lines)}</table>"
+
+
+def shown(make: Callable[[_T], str], thing: _T) -> str:
+    """What `make` gives, or a plain text: a view never raises."""
+    try:
+        return make(thing)
+    except Exception as error:
+        name = type(thing).__name__
+        return f"<pre>{html.escape(f'{name} (cannot be shown: {error!r})')}</pre>"
+
+
+def _short(text: str, limit: int = 120) -> str:
+    return text if len(text) <= limit else text[: limit - 3] + "..."

@@ -22,8 +22,7 @@ from jaxtyping import Array, Int32, UInt32
 
 from ..._jaxprs.evaluate import evaluate
 from ..._jaxprs.table import TABLE, Entry
-from ..._spaces.index import advance
-from ..._spaces.keys import point_key
+from ..._spaces.index import advance, point_key
 from ..._types import Key
 from ..tracing.trace import as_data
 from .partition import POINTS, Layout, everywhere, is_narrow

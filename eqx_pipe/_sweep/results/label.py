@@ -16,7 +16,7 @@ from jaxtyping import Int8
 from ..._errors import value_error
 from ..._spaces.axis import Axis
 from ..._spaces.geometry import Geometry
-from ..._spaces.keys import axis_key
+from ..._spaces.index import axis_key
 from ..._spaces.space import Space
 from ..._spaces.table import (
     axis_columns,

@@ -15,8 +15,8 @@ from jaxtyping import Bool, Int8
 from ..._check import check_choice, keywords
 from ..._errors import describe_value, message, type_error
 from ..._spaces.axes import Geomspace
-from ..._spaces.html import shown
 from ..._spaces.space import Space
+from ..._spaces.table import shown
 from ..._store.lazy import stored_in
 from ..._types import PyTree
 from .best import Best, Compared, best

@@ -19,7 +19,7 @@ import numpy as np
 from ..._errors import value_error
 from ..._spaces.axes import Values
 from ..._spaces.axis import Axis, is_axis
-from ..._spaces.order import axis_name
+from ..._spaces.geometry import axis_name
 from ..._spaces.space import Space
 from ..._spaces.static import Static
 from ..._spaces.table import axis_structs

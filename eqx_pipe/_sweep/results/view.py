@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool
 
-from ..._spaces.html import axes_table, heading, table
 from ..._spaces.space import Space
+from ..._spaces.table import axes_table, heading, table
 from ..._tree import leaf_text, leaves_with_names
 from ..._types import PyTree
 

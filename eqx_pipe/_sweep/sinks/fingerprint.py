@@ -12,7 +12,7 @@ import jax.tree_util as jtu
 from ..._errors import message, value_error
 from ..._jaxprs.text import Writer, digest, is_array
 from ..._spaces.axis import is_axis
-from ..._spaces.order import axis_name
+from ..._spaces.geometry import axis_name
 from ..._spaces.space import Space
 from ..._tree import is_key_array, path_name, tree_text
 from ..._types import Key
