@@ -77,7 +77,7 @@ def _merged(stage, ys, key):
 
 
 def _chain(stage, x, key):
-    for segment, child in zip(stage.segments, stage.stages, strict=True):
+    for segment, child in zip(stage.keys(), stage.stages, strict=True):
         x = _child(child, segment, x, key)
     return x
 

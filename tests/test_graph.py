@@ -230,7 +230,7 @@ f, two = jnp.sin, lambda p, q: p + q
         ({"a": f}, {"a": []}, {"k": "b"}, ValueError, ["`sink`", "'b'"]),
         ({"a": f, "b": f}, {"a": []}, "a", ValueError, ["no edges for `b`"]),
         ({"a": f}, {}, "a", ValueError, ["no edges for `a`", '{"a": []}']),
-        ({"a": f}, {"a": [], "c": []}, "a", ValueError, ["`c`", "no such node"]),
+        ({"a": f}, {"a": [], "c": []}, "a", ValueError, ["'c'", "no such node"]),
         (
             {"a": f, "b": f, "c": f},
             {"a": [], "b": "a", "c": "b"},

@@ -11,7 +11,6 @@ import jax.tree_util as jtu
 from .._errors import (
     bullets,
     describe_value,
-    message,
     structure_error,
     type_error,
     value_error,
@@ -50,10 +49,8 @@ class Batched(Composite):
         leaves, structure = jtu.tree_flatten(x)
         axes = _leaf_axes(self.in_axes, x, scope)
         size = _batch_size(axes, x, scope)
-        mapped = [
-            (leaf, a) for leaf, a in zip(leaves, axes, strict=True) if a is not None
-        ]
-        mapped_leaves, mapped_axes = [m[0] for m in mapped], [m[1] for m in mapped]
+        both = list(zip(leaves, axes, strict=True))
+        mapped = [leaf for leaf, a in both if a is not None]
         index = None if scope.key is None else jnp.arange(size)
         stateful = is_stateful(self.stage)
         shared = state if stateful else None
@@ -62,10 +59,7 @@ class Batched(Composite):
 
         def one(slices, shared, i):
             rest = iter(slices)
-            parts = [
-                leaf if a is None else next(rest)
-                for leaf, a in zip(leaves, axes, strict=True)
-            ]
+            parts = [leaf if a is None else next(rest) for leaf, a in both]
             given = jtu.tree_unflatten(structure, parts)
             y, shared = enter(silent, "stage", self.stage, given, state=shared, index=i)
             arrays, constant = eqx.partition(as_arrays(y), eqx.is_array)
@@ -74,17 +68,23 @@ class Batched(Composite):
 
         every = jax.vmap(
             one,
-            in_axes=(mapped_axes, None, 0),
+            in_axes=([a for a in axes if a is not None], None, 0),
             out_axes=(0, None),
             axis_name=self.axis_name,
             axis_size=size,
         )
         try:
-            arrays, shared = every(mapped_leaves, shared, index)
+            arrays, shared = every(mapped, shared, index)
         except ValueError as error:
             # The stage has run, so what `vmap` refuses is the state: all else may vary.
             if stateful and constants:
-                raise ValueError(_state_message(scope)) from error
+                raise value_error(
+                    "batched",
+                    f"the stage{scope.where} updates its state differently for each "
+                    "example, but all examples share one state.",
+                    "Combine the examples inside the stage by a collective over "
+                    "`axis_name` (`jax.lax.pmean`, as `equinox.nn.BatchNorm` does).",
+                ) from error
             raise
         except NameError as error:
             if self.axis_name is not None and "axis name" in str(error):
@@ -94,27 +94,16 @@ class Batched(Composite):
         return y, shared if stateful else state
 
 
-def _state_message(scope: Scope) -> str:
-    return message(
-        "batched",
-        f"the stage{scope.where} updates its state differently for each example, but "
-        "all examples share one state.",
-        "Combine the examples inside the stage by a collective over `axis_name` "
-        "(`jax.lax.pmean`, as `equinox.nn.BatchNorm` does).",
-    )
-
-
 def _leaf_axes(in_axes: PyTree, x: PyTree, scope: Scope) -> list[int | None]:
     """The mapped axis of each leaf of `x`; `None` for what is not an array."""
+    axes: list[int | None] = []
+
+    def add(axis: int | None, part: PyTree) -> None:
+        leaves = jtu.tree_leaves(part)
+        axes.extend(axis if eqx.is_array(leaf) else None for leaf in leaves)
+
     try:
-        axes = jtu.tree_map(
-            lambda axis, part: jtu.tree_map(
-                lambda leaf: _Axis(axis if eqx.is_array(leaf) else None), part
-            ),
-            in_axes,
-            x,
-            is_leaf=_is_none,
-        )
+        jtu.tree_map(add, in_axes, x, is_leaf=_is_none)
     except ValueError:
         raise structure_error(
             "batched",
@@ -123,37 +112,27 @@ def _leaf_axes(in_axes: PyTree, x: PyTree, scope: Scope) -> list[int | None]:
             "Give one integer, or a pytree of integers and `None` with the same "
             "containers as the input, down to where they end.",
         ) from None
-    return [axis.value for axis in jtu.tree_leaves(axes)]
+    return axes
 
 
 def _is_none(axis: object) -> bool:
     return axis is None
 
 
-class _Axis:
-    """An axis that is a leaf, also where it is `None`."""
-
-    def __init__(self, value: int | None):
-        self.value = value
-
-
 def _batch_size(axes: list[int | None], x: PyTree, scope: Scope) -> int:
-    sizes = {}
-    wrong = []
+    sizes, wrong = {}, []
     for (name, leaf), axis in zip(leaves_with_names(x), axes, strict=True):
         if axis is None:
             continue
-        part = f"`.{name}`" if name else "the input"
-        if not -leaf.ndim <= axis < leaf.ndim:
-            wrong.append(f"{part} is {leaf_text(leaf)} and has no axis {axis}")
+        part = f"{f'`.{name}`' if name else 'the input'} is {leaf_text(leaf)}"
+        if -leaf.ndim <= axis < leaf.ndim:
+            size = leaf.shape[axis]
+            sizes[f"{part}: {size} along axis {axis}"] = size
         else:
-            sizes[
-                f"{part} is {leaf_text(leaf)}: {leaf.shape[axis]} along axis {axis}"
-            ] = leaf.shape[axis]
-    if not wrong and len(set(sizes.values())) > 1:
-        wrong = list(sizes)
-    if not wrong and sizes:
+            wrong.append(f"{part} and has no axis {axis}")
+    if not wrong and len(set(sizes.values())) == 1:
         return next(iter(sizes.values()))
+    wrong = wrong or list(sizes)
     raise structure_error(
         "batched",
         f"the input{scope.where} cannot be split into examples:"

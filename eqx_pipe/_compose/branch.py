@@ -5,17 +5,16 @@ from typing import Any, Literal, TypeAlias
 
 import equinox as eqx
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Int
 
-from .._check import check_choice, is_integer
+from .._check import check_choice
 from .._choose.choose import choose
 from .._choose.primitive import varying_as
 from .._errors import value_error
 from .._stage import Composite, Scope, as_stage, enter, identity
-from .._tree import join_path, tree_text
+from .._tree import as_arrays, join_path, tree_text
 from .._types import AnyStage, MaybeState, Output, PyTree, StageLike
-from .container import Container
+from .container import Container, read_list
 from .decide import branch_of, run_predicate
 
 Bounds: TypeAlias = Literal["clamp", "error"]
@@ -104,7 +103,8 @@ class Switch(Container):
         return {"bounds": self.bounds}
 
     def run(self, x: PyTree, state: MaybeState, scope: Scope) -> Output:
-        index, state = self._index(x, state, scope)
+        value, state = enter(scope.silent(), "selector", self.selector, x, state=state)
+        index = self._index(value, scope)
         stages, x = varying_as(index, (self.stages, x))
         return choose(
             "switch",
@@ -115,22 +115,21 @@ class Switch(Container):
             state,
         )
 
-    def _index(
-        self, x: PyTree, state: MaybeState, scope: Scope
-    ) -> tuple[Int[Array, ""], MaybeState]:
-        value, state = enter(scope.silent(), "selector", self.selector, x, state=state)
-        if not _is_one_integer(value):
+    def _index(self, value: PyTree, scope: Scope) -> Int[Array, ""]:
+        """What the selector returned as an index; raises unless it is one."""
+        last = len(self.stages) - 1
+        if type(value) is int and self.bounds == "clamp":
+            value = min(max(value, 0), last)  # it may not fit an array's integers
+        index = as_arrays(value)
+        one = eqx.is_array(index) and index.shape == ()
+        if not one or not jnp.issubdtype(index.dtype, jnp.integer):
             raise value_error(
                 "switch",
                 f"`selector` returned {tree_text(value)}, not a single integer.",
-                "Return an int32[] from 0 to "
-                f"{len(self.stages) - 1} (`jnp.argmax` gives one); for a bool use "
-                "`cond`. For one choice per example wrap the stage in `batched`.",
+                f"Return an int32[] from 0 to {last} (`jnp.argmax` gives one); for a "
+                "bool use `cond`. For one choice per example wrap the stage in "
+                "`batched`.",
             )
-        last = len(self.stages) - 1
-        if isinstance(value, int) and self.bounds == "clamp":
-            value = min(max(value, 0), last)  # it may not fit an array's integers
-        index = jnp.asarray(value)
         if self.bounds == "error":
             index = eqx.error_if(
                 index,
@@ -141,14 +140,7 @@ class Switch(Container):
             )
         if jnp.iinfo(index.dtype).max > jnp.iinfo(jnp.int32).max:
             index = jnp.clip(index, 0, last)  # before the cast, which would wrap
-        return index.astype(jnp.int32), state
-
-
-def _is_one_integer(value: Any) -> bool:
-    """Whether a selector returned an integer. `is_integer` takes no traced ones."""
-    if eqx.is_array(value) or isinstance(value, np.ndarray | np.generic):
-        return value.shape == () and jnp.issubdtype(value.dtype, jnp.integer)
-    return is_integer(value)
+        return index.astype(jnp.int32)
 
 
 def switch(selector: StageLike, *stages: StageLike, bounds: Bounds = "clamp") -> Switch:
@@ -182,13 +174,6 @@ def switch(selector: StageLike, *stages: StageLike, bounds: Bounds = "clamp") ->
         >>> jax.vmap(pick)(jnp.array([[3.0, 1.0], [2.0, 5.0]])).tolist()
         [4.0, 2.0]
     """
-    if not stages:
-        raise value_error(
-            "switch", "no stages.", "Give at least one after the selector."
-        )
+    read = read_list("switch", stages, cure="Give at least one after the selector.")
     check_choice("switch", "bounds", bounds, ("clamp", "error"))
-    return Switch(
-        as_stage("switch", "selector", selector),
-        tuple(as_stage("switch", f"stages[{i}]", s) for i, s in enumerate(stages)),
-        bounds,
-    )
+    return Switch(as_stage("switch", "selector", selector), read, bounds)

@@ -4,12 +4,10 @@ from typing import SupportsIndex, overload
 
 import equinox as eqx
 
-from .._check import check_draws_apart, check_name
 from .._errors import type_error
 from .._stage import Scope, as_stage, enter
 from .._types import AnyStage, MaybeState, Output, PyTree, StageLike
-from .container import Container
-from .named import Names
+from .container import Container, Names, check_names
 
 
 class Chain(Container):
@@ -19,7 +17,7 @@ class Chain(Container):
     names: Names = eqx.field(static=True)
 
     def run(self, x: PyTree, state: MaybeState, scope: Scope) -> Output:
-        for segment, stage in zip(self.segments, self.stages, strict=True):
+        for segment, stage in zip(self.keys(), self.stages, strict=True):
             x, state = enter(scope, segment, stage, x, state=state)
         return x, state
 
@@ -80,11 +78,6 @@ def chain(*stages: StageLike, **named: StageLike) -> Chain:
             f"{len(stages)} stages by position and {list(named)} by name.",
             "Give all stages by position or all by name.",
         )
-    if named:
-        for name in named:
-            check_name("chain", "named", name)
-        check_draws_apart("chain", named)
-        children = tuple(as_stage("chain", n, s) for n, s in named.items())
-        return Chain(children, tuple(named))
-    children = tuple(as_stage("chain", f"stages[{i}]", s) for i, s in enumerate(stages))
-    return Chain(children, None)
+    names = check_names("chain", "named", named) if named else None
+    given = named or {f"stages[{i}]": stage for i, stage in enumerate(stages)}
+    return Chain(tuple(as_stage("chain", n, s) for n, s in given.items()), names)

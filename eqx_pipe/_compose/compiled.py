@@ -1,6 +1,7 @@
 """A pipeline compiled ahead of time, for loops that call it often."""
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -23,29 +24,76 @@ _fields_of = object.__getattribute__
 class Program:
     """What `compiled` made: a jitted function, and the pipeline that stands in it.
 
-    It is compared by identity, so it can be a static field. It is not copied by pickle:
-    a program lives in its process.
+    It is compared by identity, so it can be a static field. A pickled one is empty: a
+    program lives in its process.
     """
 
-    def __init__(self, pipe: PyTree, x: PyTree, state: MaybeState):
-        self.pipe: PyTree = pipe
+    pipe: PyTree = None
+    run: Callable[..., PyTree] | None = None
+
+    def __init__(self, pipe: PyTree, x: PyTree, state: MaybeState, key: Key | None):
+        self.pipe = pipe
         self.stateful: bool = is_stateful(pipe)
         self.structs: tuple[PyTree, PyTree] = _struct(x), _struct(state)
-        # The leaves that are no arguments of the program, such as text.
-        self.fixed: list[PyTree] = jtu.tree_leaves(
-            eqx.filter(x, _is_dynamic, inverse=True)
-        )
+        # What is no argument of the program, such as text.
+        self.fixed: PyTree = eqx.filter(x, _is_dynamic, inverse=True)
+        self.has_fixed = bool(jtu.tree_leaves(self.fixed))
         # Asked for when there is a backend, which an import would start.
         self.array_type: type = type(jnp.zeros(()))
-        self.run: Callable[..., PyTree] | None = None
+        self.run = self._compiled(self.arguments(x, state, key))
+
+    def _compiled(self, arguments: tuple[PyTree, ...]) -> Callable[..., PyTree]:
+        """The function to run: a `jax.jit` with its first entry compiled.
+
+        Not the ahead-of-time `jax.stages.Compiled`, which takes longer to call. Other
+        shapes, which would compile again, are turned away while they are traced.
+        """
+        constants = []
+
+        def compiled(moving, state=None, key=None):
+            given = eqx.combine(moving, self.fixed)
+            self.check_fits(given, state, Scope(None))
+            y, state = call(self.pipe, (given,), state, Scope(key))
+            out = (y, state) if self.stateful else y
+            arrays, constant = eqx.partition(out, eqx.is_array)
+            constants.append(constant)
+            return arrays
+
+        jitted = jax.jit(compiled)
+        jitted.lower(*arguments).compile()
+        if jtu.tree_leaves(constants[0]):
+            return lambda *args: eqx.combine(jitted(*args), constants[0])
+        return jitted
 
     def arguments(
         self, x: PyTree, state: MaybeState, key: Key | None
     ) -> tuple[PyTree, ...]:
         """Those of `run`; called in one way only where `x` is all there is."""
         state = state if self.stateful else None
-        x = eqx.filter(x, _is_dynamic) if self.fixed else x
+        x = eqx.filter(x, _is_dynamic) if self.has_fixed else x
         return (x,) if state is None and key is None else (x, state, key)
+
+    def check_fits(self, x: PyTree, state: MaybeState, scope: Scope) -> None:
+        """Raises a `StructureError` unless input and state are as in the example."""
+        x_struct, state_struct = self.structs
+        lines = differences(x_struct, _struct(x))
+        if lines:
+            raise structure_error(
+                "compiled",
+                f"the stage{scope.where} was compiled for {tree_text(x_struct)}; the "
+                f"input differs, first what was compiled:{bullets(lines)}",
+                "Make another with `compiled` for this input, or call the pipeline "
+                "itself.",
+            )
+        both = state is not None and state_struct is not None
+        if both and differences(state_struct, _struct(state)):
+            raise structure_error(
+                "compiled",
+                f"the stage{scope.where} was compiled for another state than it is "
+                "given.",
+                "Give the state made with this pipeline by "
+                "`equinox.nn.make_with_state`, or make another with `compiled`.",
+            )
 
     def holds(self, pipe: PyTree) -> bool:
         """Whether these are the parameters that were compiled in, unchanged.
@@ -68,8 +116,8 @@ class Program:
     def __deepcopy__(self, memo: object) -> "Program":
         return self
 
-    def __reduce__(self) -> tuple[type, tuple[None, None, None]]:
-        return Program, (None, None, None)
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[type]]:
+        return object.__new__, (Program,)
 
 
 # Pipelines that a transformation rebuilt round the arrays of a program.
@@ -124,8 +172,8 @@ class Compiled(Composite):
         if traced or program.run is None or not program.holds(self.pipe):
             check_state("compiled", self, state)
             return call(self.pipe, (x,), state, scope)
-        if program.fixed:  # the program does not see these
-            _check_fits(program.structs, x, state, scope)
+        if program.has_fixed:  # the program does not see these
+            program.check_fits(x, state, scope)
         if failure is None:
             try:
                 y = program.run(*program.arguments(x, state, scope.key))
@@ -133,7 +181,7 @@ class Compiled(Composite):
             except Exception as error:
                 failure = error
         check_state("compiled", self, state)
-        _check_fits(program.structs, x, state, scope)
+        program.check_fits(x, state, scope)
         raise failure
 
 
@@ -158,56 +206,6 @@ def _struct(tree: PyTree) -> PyTree:
         return jax.ShapeDtypeStruct(jnp.shape(leaf), jnp.result_type(leaf))
 
     return jtu.tree_map(convert, tree)
-
-
-def _check_fits(
-    structs: tuple[PyTree, PyTree], x: PyTree, state: MaybeState, scope: Scope
-) -> None:
-    x_struct, state_struct = structs
-    lines = differences(x_struct, _struct(x))
-    if lines:
-        raise structure_error(
-            "compiled",
-            f"the stage{scope.where} was compiled for {tree_text(x_struct)}; the "
-            f"input differs, first what was compiled:{bullets(lines)}",
-            "Make another with `compiled` for this input, or call the pipeline itself.",
-        )
-    both = state is not None and state_struct is not None
-    if both and differences(state_struct, _struct(state)):
-        raise structure_error(
-            "compiled",
-            f"the stage{scope.where} was compiled for another state than it is given.",
-            "Give the state made with this pipeline by "
-            "`equinox.nn.make_with_state`, or make another with `compiled`.",
-        )
-
-
-def _compile(
-    made: Program, x: PyTree, state: MaybeState, key: Key | None
-) -> Callable[..., PyTree]:
-    """The function to run: a `jax.jit` with its first entry compiled.
-
-    Not the ahead-of-time `jax.stages.Compiled`, which takes longer to call. Other
-    shapes, which would compile again, are turned away while they are traced.
-    """
-    fixed = eqx.filter(x, _is_dynamic, inverse=True)
-    constants = []
-
-    def program(moving, state=None, key=None):
-        given = eqx.combine(moving, fixed)
-        _check_fits(made.structs, given, state, Scope(None))
-        y, state = call(made.pipe, (given,), state, Scope(key))
-        out = (y, state) if made.stateful else y
-        arrays, constant = eqx.partition(out, eqx.is_array)
-        constants.append(constant)
-        return arrays
-
-    program.__name__ = "compiled"
-    jitted = jax.jit(program)
-    jitted.lower(*made.arguments(x, state, key)).compile()
-    if jtu.tree_leaves(constants[0]):
-        return lambda *args: eqx.combine(jitted(*args), constants[0])
-    return jitted
 
 
 def compiled(
@@ -267,6 +265,4 @@ def compiled(
             "where nothing can be compiled ahead of time.",
             "Make the compiled stage outside; inside, call the pipeline itself.",
         )
-    program = Program(stage, example, state)
-    program.run = _compile(program, example, state, key)
-    return Compiled(stage, program)
+    return Compiled(stage, Program(stage, example, state, key))

@@ -1,15 +1,63 @@
-"""What composites of several stages have in common with a list or a dict."""
+"""Several stages in one: how they are read, and found again as in a list or a dict."""
 
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, ClassVar, SupportsIndex, overload
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, SupportsIndex, overload
 
 import equinox as eqx
 
-from .._check import is_integer
-from .._errors import describe_value, message, nearest, type_error
-from .._stage import Composite, Lift
+from .._check import check_draws_apart, check_name, is_integer
+from .._errors import describe_value, message, nearest, type_error, value_error
+from .._stage import Composite, Lift, as_stage
 from .._types import AnyStage, PyTree, Segment
-from .named import Names
+
+Names = tuple[str, ...] | None
+"""The names of stages; `None` where they have positions."""
+
+
+def check_names(function: str, argument: str, names: Iterable[Any]) -> Names:
+    """The names of stages; raises unless each can be one, and all draw apart."""
+    found = tuple(names)
+    for name in found:
+        check_name(function, argument, name)
+    check_draws_apart(function, found)
+    return found
+
+
+def read_list(
+    function: str,
+    stages: Sequence[object],
+    argument: str = "stages",
+    cure: str = "Give at least one.",
+) -> tuple[AnyStage, ...]:
+    """Stages given by position; raises unless there is one."""
+    if not stages:
+        raise value_error(function, f"no {argument}.", cure)
+    return tuple(
+        as_stage(function, f"{argument}[{i}]", stage) for i, stage in enumerate(stages)
+    )
+
+
+def read_stages(
+    function: str, argument: str, stages: Sequence[object]
+) -> tuple[Names, tuple[AnyStage, ...]]:
+    """The names, if there are any, and the stages.
+
+    `stages` is what a constructor got as `*stages`: stages, or one mapping of them.
+    """
+    named = next((s for s in stages if isinstance(s, Mapping)), None)
+    if named is not None and len(stages) > 1:
+        raise type_error(
+            function,
+            f"`{argument}` is a mapping of names {list(named)} together with "
+            f"{len(stages) - 1} more positional arguments.",
+            "Give all by position, or all in one mapping.",
+        )
+    if not named:
+        return None, read_list(function, stages if named is None else (), argument)
+    return check_names(function, argument, named), tuple(
+        as_stage(function, f'{argument}["{name}"]', stage)
+        for name, stage in named.items()
+    )
 
 
 class Container(Composite):
@@ -27,18 +75,13 @@ class Container(Composite):
         stages: eqx.AbstractVar[PyTree]
         names: eqx.AbstractVar[Names]
 
-    @property
-    def segments(self) -> tuple[Segment, ...]:
+    def keys(self) -> tuple[Segment, ...]:
         """The names of the stages, or their positions."""
         return tuple(range(len(self))) if self.names is None else self.names
 
     def children(self) -> Mapping[str, AnyStage]:
         """The stages by the names, or positions, that paths call them by."""
-        return dict(zip(map(str, self.segments), self.stages, strict=True))
-
-    def keys(self) -> tuple[Segment, ...]:
-        """The names of the stages, or their positions."""
-        return self.segments
+        return dict(zip(map(str, self.keys()), self.stages, strict=True))
 
     def values(self) -> tuple[AnyStage, ...]:
         """The stages."""
@@ -46,7 +89,7 @@ class Container(Composite):
 
     def items(self) -> tuple[tuple[Segment, AnyStage], ...]:
         """The names, or positions, with the stages."""
-        return tuple(zip(self.segments, self, strict=True))
+        return tuple(zip(self.keys(), self, strict=True))
 
     def pick(self, position: int) -> AnyStage:
         """The stage at a position that there is."""
@@ -74,31 +117,27 @@ class Container(Composite):
 
     def __getitem__(self, item: PyTree) -> AnyStage:
         """The stage at a position or of a name."""
+        size, position = len(self), None
         if isinstance(item, str):
-            position = self._position(item)
-            if position is None:
-                raise KeyError(
-                    message(self._function, f"no stage `{item}`.", self._known(item))
-                )
-            return self.pick(position)
-        size = len(self)
-        if not is_integer(item):
+            error, position = KeyError, self._position(item)
+            wrong = f"no stage `{item}`."
+        elif is_integer(item):
+            error, wrong = IndexError, f"no stage {item} among {size}."
+            if -size <= item.__index__() < size:
+                position = item.__index__() % size
+        else:
             raise type_error(
                 self._function,
                 f"the index is {describe_value(item)}.",
                 "Give an integer, or a name if the stages have names.",
             )
-        if not -size <= item.__index__() < size:
-            raise IndexError(
-                message(
-                    self._function, f"no stage {item} among {size}.", self._known(item)
-                )
-            )
-        return self.pick(item.__index__() % size)
+        if position is None:
+            raise error(message(self._function, wrong, self._known(item)))
+        return self.pick(position)
 
     def _position(self, name: str) -> int | None:
         """Where the stage of that name is; paths write positions as names."""
-        known = tuple(map(str, self.segments))
+        known = tuple(map(str, self.keys()))
         return known.index(name) if name in known else None
 
     def _known(self, item: object) -> str:

@@ -1,12 +1,11 @@
 """Names and arrows of a directed graph, checked and put in order. No stages here."""
 
 import graphlib
-import heapq
-from collections.abc import Collection, Hashable, Mapping, Sequence
-from typing import TypeAlias
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
 
-from .._check import check_draws_apart, check_name
 from .._errors import describe_value, nearest, type_error, value_error
+from .container import check_names
 
 GraphEdges: TypeAlias = Mapping[str, str | Sequence[str]]
 """From each node to its predecessors; a name alone is a list of one."""
@@ -20,17 +19,10 @@ INPUT = "input"
 
 def check_nodes(nodes: object) -> None:
     """Raises unless `nodes` is a mapping from good names, at least one."""
-    if not isinstance(nodes, Mapping):
-        raise type_error(
-            "graph",
-            f"`nodes` is {describe_value(nodes)}.",
-            'Give a dict from name to stage: `nodes={"a": stage}`.',
-        )
+    nodes = _mapping("nodes", nodes, 'name to stage: `nodes={"a": stage}`')
     if not nodes:
         raise value_error("graph", "`nodes` is empty.", "Give at least one node.")
-    for name in nodes:
-        check_name("graph", "nodes", name)
-    check_draws_apart("graph", nodes)
+    check_names("graph", "nodes", nodes)
     if INPUT in nodes:
         raise value_error(
             "graph",
@@ -41,19 +33,8 @@ def check_nodes(nodes: object) -> None:
 
 def read_edges(names: Collection[str], edges: object) -> dict[str, tuple[str, ...]]:
     """The predecessors of each node; raises unless they are all known."""
-    if not isinstance(edges, Mapping):
-        raise type_error(
-            "graph",
-            f"`edges` is {describe_value(edges)}.",
-            'Give a dict from name to its predecessors: `edges={"b": ["a"]}`.',
-        )
-    for name in edges:
-        if name not in names:
-            raise value_error(
-                "graph",
-                f"`edges` has `{name}`, but there is no such node.",
-                nearest(name, names),
-            )
+    edges = _mapping("edges", edges, 'name to its predecessors: `edges={"b": ["a"]}`')
+    _check_known("edges", edges, names)
     missing = [name for name in names if name not in edges]
     if missing:
         raise value_error(
@@ -63,27 +44,16 @@ def read_edges(names: Collection[str], edges: object) -> dict[str, tuple[str, ..
             + missing[0]
             + "\": []}`; `[]` means the graph's input.",
         )
-    return {name: _predecessors(name, edges[name], names) for name in names}
-
-
-def _predecessors(name: str, given: object, names: Collection[str]) -> tuple[str, ...]:
-    if isinstance(given, str):
-        given = (given,)
-    if not isinstance(given, (list, tuple)):
-        raise type_error(
-            "graph",
-            f'`edges["{name}"]` is {describe_value(given)}.',
-            "Give a list of names.",
-        )
-    for predecessor in given:
-        if predecessor != INPUT and predecessor not in names:
-            raise value_error(
-                "graph",
-                f'`edges["{name}"]` has the unknown name '
-                f"{describe_value(predecessor)}.",
-                nearest(predecessor, [*names, INPUT]),
-            )
-    return tuple(given) or (INPUT,)
+    found = {}
+    for name in names:
+        given, place = edges[name], f'edges["{name}"]'
+        given = (given,) if isinstance(given, str) else given
+        if not isinstance(given, (list, tuple)):
+            wrong = f"`{place}` is {describe_value(given)}."
+            raise type_error("graph", wrong, "Give a list of names.")
+        _check_known(place, given, [*names, INPUT])
+        found[name] = tuple(given) or (INPUT,)
+    return found
 
 
 def read_sink(
@@ -98,26 +68,32 @@ def read_sink(
             f"`sink` is {describe_value(sink)}.",
             "Give the name of a node, a tuple of names, or a dict `{key: name}`.",
         )
-    if not wanted:
-        raise value_error(
-            "graph",
-            f"`sink` is {describe_value(sink)}: nothing would come out.",
-            nearest(None, names),
+    if not wanted or wanted == INPUT:
+        what = (
+            "the graph would return its input" if wanted else "nothing would come out"
         )
-    for name in (wanted,) if isinstance(wanted, str) else wanted:
-        if wanted == INPUT:
-            raise value_error(
-                "graph",
-                '`sink` is "input": the graph would return its input.',
-                nearest(None, names),
-            )
-        if name != INPUT and name not in names:
-            raise value_error(
-                "graph",
-                f"`sink` has the unknown name {describe_value(name)}.",
-                nearest(name, names),
-            )
+        wrong = f"`sink` is {describe_value(sink)}: {what}."
+        raise value_error("graph", wrong, nearest(None, names))
+    known = names if isinstance(wanted, str) else [*names, INPUT]
+    _check_known("sink", (wanted,) if isinstance(wanted, str) else wanted, known)
     return keys, wanted
+
+
+def _mapping(argument: str, given: object, what: str) -> Mapping[Any, Any]:
+    if not isinstance(given, Mapping):
+        wrong = f"`{argument}` is {describe_value(given)}."
+        raise type_error("graph", wrong, f"Give a dict from {what}.")
+    return given
+
+
+def _check_known(place: str, given: Iterable[object], known: Collection[str]) -> None:
+    for name in given:
+        if name not in known:
+            raise value_error(
+                "graph",
+                f"`{place}` names {describe_value(name)}, but there is no such node.",
+                nearest(name, known),
+            )
 
 
 def order(edges: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
@@ -140,15 +116,11 @@ def order(edges: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
             "Take one of these arrows away; for a loop use `repeat`, or "
             "`jax.lax.scan` round a stage.",
         ) from None
-    done = []
-    ready = list(sorter.get_ready())
-    heapq.heapify(ready)
+    done, ready = [], sorted(sorter.get_ready())
     while ready:
-        name = heapq.heappop(ready)
-        done.append(name)
-        sorter.done(name)
-        for other in sorter.get_ready():
-            heapq.heappush(ready, other)
+        done.append(ready.pop(0))
+        sorter.done(done[-1])
+        ready = sorted([*ready, *sorter.get_ready()])
     return tuple(done)
 
 

@@ -5,12 +5,11 @@ from typing import TypeAlias
 
 import equinox as eqx
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Bool
 
 from .._errors import locate, value_error
 from .._stage import Scope, enter
-from .._tree import join_path, tree_text
+from .._tree import as_arrays, join_path, tree_text
 from .._types import AnyStage, MaybeState, Output, PyTree, Segment
 
 Branch: TypeAlias = Callable[[PyTree, MaybeState], Output]
@@ -39,9 +38,9 @@ def run_predicate(
 ) -> tuple[Bool[Array, ""], MaybeState]:
     """Calls a predicate and checks that it returned one bool."""
     value, state = enter(scope.silent(), segment, pred, x, state=state)
-    if isinstance(value, bool | np.bool_):
-        value = jnp.asarray(value)
-    if not eqx.is_array(value) or value.shape != () or value.dtype != jnp.bool_:
+    is_open = as_arrays(value)
+    one = eqx.is_array(is_open) and is_open.shape == ()
+    if not one or is_open.dtype != jnp.bool_:
         raise value_error(
             function,
             f"`{join_path(scope.path, segment)}` returned {tree_text(value)}, not "
@@ -49,7 +48,7 @@ def run_predicate(
             "Compare, or reduce with `jnp.any` or `jnp.all`, so that it returns "
             "bool[]. For one decision per example wrap the stage in `batched`.",
         )
-    return jnp.asarray(value), state
+    return is_open, state
 
 
 def run_gate(

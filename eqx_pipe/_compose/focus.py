@@ -54,27 +54,28 @@ def _followed(
     path: tuple[Hashable, ...], x: PyTree, scope: Scope
 ) -> tuple[PyTree, Put]:
     """The part at the end of `path`, and how to put another in its place."""
-    puts: list[Put] = []
+    part, rebuilds = x, []
     for depth, key in enumerate(path):
-        labels, parts, rebuild = _one_level(x)
-        index = _position(key, x, labels)
+        labels, parts, rebuild = _one_level(part)
+        index = _position(key, part, labels)
         if index is None:
             inside = "".join(f".{k}" for k in path[:depth])
             whole = f"`{inside}` of the input" if inside else "the input"
             raise structure_error(
                 "at",
-                f"{whole}{scope.where}, a `{type(x).__name__}`, has no part `{key}`.",
+                f"{whole}{scope.where}, a `{type(part).__name__}`, has no part "
+                f"`{key}`.",
                 nearest(key, labels),
             )
-        puts.append(lambda y, i=index, p=parts, r=rebuild: r([*p[:i], y, *p[i + 1 :]]))
-        x = parts[index]
+        rebuilds.append((rebuild, parts, index))
+        part = parts[index]
 
-    def put(y):
-        for inner in reversed(puts):
-            y = inner(y)
+    def put(y: PyTree) -> PyTree:
+        for rebuild, parts, index in reversed(rebuilds):
+            y = rebuild([*parts[:index], y, *parts[index + 1 :]])
         return y
 
-    return x, put
+    return part, put
 
 
 def _one_level(

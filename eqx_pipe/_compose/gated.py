@@ -17,10 +17,16 @@ from .._errors import describe_value, type_error, value_error
 from .._stage import Scope
 from .._tree import as_arrays, join_path
 from .._types import AnyStage, MaybeState, Output, PyTree, Segment, StageLike
+from .container import Names, read_stages
 from .decide import branch_of, run_gate
-from .merge import REDUCTIONS, Merge, Reduction, check_mergeable
-from .merging import Merging, read_merge
-from .named import Names, read_stages
+from .merge import (
+    REDUCTIONS,
+    Merge,
+    Merging,
+    Reduction,
+    check_mergeable,
+    read_merge,
+)
 
 Gates: TypeAlias = Sequence[StageLike] | Mapping[str, StageLike]
 """Stages `x -> Bool[Array, ""]`, in the order or by the names of those they gate."""
@@ -37,34 +43,27 @@ class Gated(Merging):
     axis: int = eqx.field(static=True)
     closed: str = eqx.field(static=True)
 
-    def children(self) -> Mapping[str, AnyStage]:
-        gates = zip((f"gates.{s}" for s in self.segments), self.gates, strict=True)
-        return {**super().children(), **dict(gates), **self._merge_child()}
+    def gate_children(self) -> Mapping[str, AnyStage]:
+        names = (f"gates.{segment}" for segment in self.keys())
+        return dict(zip(names, self.gates, strict=True))
 
     def settings(self) -> dict[str, Any]:
         closed = {} if self.builtin in REDUCTIONS else {"closed": self.closed}
         return {**super().settings(), **closed}
 
     def run(self, x: PyTree, state: MaybeState, scope: Scope) -> Output:
-        opens = []
-        for segment, gate in zip(self.segments, self.gates, strict=True):
+        opens, outputs = [], []
+        for segment, gate in zip(self.keys(), self.gates, strict=True):
             is_open, state = run_gate(scope, segment, gate, x, state)
             opens.append(is_open)
-        outputs = []
-        for segment, stage, is_open in zip(
-            self.segments, self.stages, opens, strict=True
-        ):
+        three = zip(self.keys(), self.stages, opens, strict=True)
+        for segment, stage, is_open in three:
             stage, given = varying_as(is_open, (stage, x))
-            closed, branch, cure = self._branches(scope, segment, stage)
+            *branches, cure = self._branches(scope, segment, stage)
             path = join_path(scope.path, segment)
+            names = (f'closed="{self.closed}"', path)
             y, state = choose(
-                "gated",
-                (f'closed="{self.closed}"', path),
-                is_open,
-                [closed, branch],
-                given,
-                state,
-                cure=cure,
+                "gated", names, is_open, branches, given, state, cure=cure
             )
             if scope.record is not None:
                 scope.record[path] = y
@@ -175,52 +174,41 @@ def gated(
         [1.0, 4.0]
     """
     names, children = read_stages("gated", "stages", stages)
-    gate_names, gate_children = read_stages(
-        "gated", "gates", [gates] if isinstance(gates, Mapping) else _listed(gates)
-    )
-    _check_one_gate_each(names, children, gate_names, gate_children)
-    if names is not None and gate_names is not None:
-        by_name = dict(zip(gate_names, gate_children, strict=True))
-        gate_children = tuple(by_name[name] for name in names)
+    read_gates = _read_gates(gates, names, len(children))
     check_choice("gated", "closed", closed, ("input", "zeros"))
     read = read_merge("gated", merge, axis, names, ("gates",))
-    return Gated(children, gate_children, names, *read, closed)
+    return Gated(children, read_gates, names, *read, closed)
 
 
-def _listed(gates: object) -> Sequence[object]:
-    if isinstance(gates, Sequence) and not isinstance(gates, str):
-        return gates
-    raise type_error(
-        "gated",
-        f"`gates` is {describe_value(gates)}.",
-        "Give one gate per stage, in a tuple or list: `gates=(gate,)`.",
-    )
-
-
-def _check_one_gate_each(
-    names: Names,
-    children: Sequence[AnyStage],
-    gate_names: Names,
-    gates: Sequence[AnyStage],
-) -> None:
-    if names is not None and gate_names is not None:
-        without = [name for name in names if name not in gate_names]
-        surplus = [name for name in gate_names if name not in names]
-        if without or surplus:
-            raise value_error(
-                "gated",
-                f"stages without a gate: {without}; gates without a stage: {surplus}.",
-                "Give `gates` a gate for each name of `stages`.",
-            )
-    elif gate_names is not None:
+def _read_gates(gates: object, names: Names, size: int) -> tuple[AnyStage, ...]:
+    """The gates in the order of the stages; raises unless there is one for each."""
+    if isinstance(gates, str) or not isinstance(gates, Sequence | Mapping):
+        raise type_error(
+            "gated",
+            f"`gates` is {describe_value(gates)}.",
+            "Give one gate per stage, in a tuple or list: `gates=(gate,)`.",
+        )
+    listed = [gates] if isinstance(gates, Mapping) else gates
+    gate_names, read = read_stages("gated", "gates", listed)
+    if gate_names is not None and names is None:
         raise value_error(
             "gated",
             f"`gates` has names {list(gate_names)}, and the stages have positions.",
             "Give both by position, or both in a mapping.",
         )
-    if len(children) != len(gates):
+    if gate_names is not None and set(gate_names) != set(names or ()):
+        without = [name for name in names or () if name not in gate_names]
+        surplus = [name for name in gate_names if name not in (names or ())]
         raise value_error(
             "gated",
-            f"{len(children)} stages and {len(gates)} gates.",
+            f"stages without a gate: {without}; gates without a stage: {surplus}.",
+            "Give `gates` a gate for each name of `stages`.",
+        )
+    if len(read) != size:
+        raise value_error(
+            "gated",
+            f"{size} stages and {len(read)} gates.",
             "Give one gate per stage; `lambda x: True` is one that is always open.",
         )
+    by_name = dict(zip(gate_names or (), read, strict=False))
+    return tuple(by_name[name] for name in names or ()) if by_name else read

@@ -7,25 +7,47 @@ stacking first would hold all outputs at once.
 import contextlib
 import dataclasses
 import functools as ft
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Literal, TypeAlias, get_args
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Literal,
+    SupportsIndex,
+    TypeAlias,
+    cast,
+    get_args,
+)
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array
 
-from .._errors import bullets, structure_error, type_error, value_error
+from .._check import check_callable, check_draws_apart, is_integer
+from .._errors import (
+    bullets,
+    describe_value,
+    nearest,
+    structure_error,
+    type_error,
+    value_error,
+)
+from .._stage import Scope, as_stage, enter
+from .._stage.signature import why_not
 from .._tree import (
     as_arrays,
     differences,
     is_key_array,
+    join_path,
     leaf_text,
     leaves_with_names,
     of_leaf,
 )
-from .._types import PyTree
+from .._types import AnyStage, MaybeState, Output, PyTree, StageLike
+from .container import Container, Names
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,35 +102,119 @@ Merge: TypeAlias = Literal[
 MERGES = get_args(Merge)
 
 
-def merge_outputs(
-    function: str,
-    merge: str,
-    axis: int,
-    names: Sequence[str],
-    paths: Sequence[str],
-    outputs: Sequence[PyTree],
-) -> PyTree:
-    """Applies a built-in merge to one or more outputs.
+class Merging(Container):
+    """The base of `Parallel` and `Gated`, which join the outputs of their stages.
 
-    `names` become the keys under `"dict"`; `paths` say in errors whose outputs differ.
+    `merge` is the stage, where a callable was given, else `None` and `builtin` says
+    which of ours.
     """
-    if merge == "tuple":
-        return tuple(outputs)
-    if merge == "dict":
-        return dict(zip(names, outputs, strict=True))
-    trees = [as_arrays(output) for output in outputs]
-    check_mergeable(function, merge, axis, paths, trees)
+
+    if TYPE_CHECKING:
+        merge: ClassVar[AnyStage | None]
+        builtin: ClassVar[str | None]
+        axis: ClassVar[int]
+    else:
+        merge: eqx.AbstractVar[AnyStage | None]
+        builtin: eqx.AbstractVar[str | None]
+        axis: eqx.AbstractVar[int]
+
+    def children(self) -> Mapping[str, AnyStage]:
+        merge = {} if self.merge is None else {"merge": self.merge}
+        return {**super().children(), **self.gate_children(), **merge}
+
+    def gate_children(self) -> Mapping[str, AnyStage]:
+        """The gates, where there are any."""
+        return {}
+
+    def settings(self) -> dict[str, Any]:
+        settings: dict[str, Any] = {"merge": self.builtin} if self.builtin else {}
+        along = self.builtin in ("concat", "stack")
+        return {**settings, "axis": self.axis} if along else settings
+
+    def paths(self, scope: Scope) -> list[str]:
+        """The paths of the stages, counted from the root."""
+        return [join_path(scope.path, segment) for segment in self.keys()]
+
+    def merged(
+        self, outputs: Sequence[PyTree], state: MaybeState, scope: Scope
+    ) -> Output:
+        """One output from those of the stages."""
+        if self.merge is not None:
+            return enter(scope, "merge", self.merge, tuple(outputs), state=state)
+        merge = cast(str, self.builtin)
+        if merge == "tuple":
+            return tuple(outputs), state
+        if merge == "dict":
+            return dict(zip(map(str, self.keys()), outputs, strict=True)), state
+        with on_one_device_set(self._function):
+            trees = [as_arrays(output) for output in outputs]
+            check_mergeable(self._function, merge, self.axis, self.paths(scope), trees)
+            return jtu.tree_map(ft.partial(_merged, merge, self.axis), *trees), state
+
+
+def _merged(merge: str, axis: int, *leaves: Array) -> Array:
+    """What a built-in merge makes of one leaf of each output."""
     if merge == "concat":
-        return jtu.tree_map(lambda *leaves: jnp.concatenate(leaves, axis), *trees)
+        return jnp.concatenate(leaves, axis)
     if merge == "stack":
-        return jtu.tree_map(lambda *leaves: jnp.stack(leaves, axis), *trees)
+        return jnp.stack(leaves, axis)
     reduction = REDUCTIONS[merge]
+    total = ft.reduce(reduction.pair, map(reduction.prepare, leaves))
+    return reduction.finish(total, len(leaves))
 
-    def fold(*leaves):
-        total = ft.reduce(reduction.pair, map(reduction.prepare, leaves))
-        return reduction.finish(total, len(leaves))
 
-    return jtu.tree_map(fold, *trees)
+def read_merge(
+    function: str,
+    merge: Merge | StageLike,
+    axis: SupportsIndex,
+    names: Names,
+    reserved: Sequence[str] = (),
+) -> tuple[AnyStage | None, str | None, int]:
+    """The fields `merge`, `builtin` and `axis`; raises unless they fit the names.
+
+    `reserved` are names that no stage may have, besides that of a callable merge.
+    """
+    if not is_integer(axis):
+        raise type_error(
+            function,
+            f"`axis` is {describe_value(axis)}.",
+            "Give one integer; a negative one counts from the end.",
+        )
+    stage, builtin = None, None
+    if isinstance(merge, str):
+        builtin = merge
+        if merge not in MERGES:
+            raise value_error(
+                function,
+                f"`merge` is {describe_value(merge)}.",
+                f"{nearest(merge, MERGES)} Or give a callable on the tuple of outputs.",
+            )
+        if merge == "dict" and names is None:
+            raise value_error(
+                function,
+                '`merge="dict"`, and the stages have no names.',
+                'Give them in a mapping from names to stages, or use `merge="tuple"`.',
+            )
+    else:
+        check_callable(function, "merge", merge)
+        wrong = why_not(merge, 1)
+        if wrong:
+            raise type_error(
+                function,
+                f"`merge` cannot be called with one argument: {wrong}.",
+                "It gets one tuple with the outputs of all stages: `lambda outputs: "
+                "outputs[0] + outputs[1]`.",
+            )
+        stage = as_stage(function, "merge", merge)
+        reserved = (*reserved, "merge")
+    for name in set(reserved) & set(names or ()):
+        raise value_error(
+            function,
+            f"a stage has the name `{name}`, which is that of an argument.",
+            "Rename the stage.",
+        )
+    check_draws_apart(function, (*(names or ()), *reserved))
+    return stage, builtin, axis.__index__()
 
 
 @contextlib.contextmanager
@@ -143,30 +249,43 @@ def check_mergeable(
     )
 
 
+def check_arrays(
+    function: str, path: str, tree: PyTree, what: str, cure: str, keys: bool = False
+) -> None:
+    """Raises unless an output is of arrays, of `keys` only where they will do."""
+    for name, leaf in leaves_with_names(tree):
+        # Not `is_array`, which takes text of NumPy too.
+        if not isinstance(leaf, jax.Array) or (is_key_array(leaf) and not keys):
+            which = f"{of_leaf(name)}the output of `{path}`"
+            raise type_error(function, f"{which} is {leaf_text(leaf)}, {what}.", cure)
+
+
 def _check_leaves(
     function: str, merge: str, axis: int, path: str, tree: PyTree
 ) -> None:
     """Raises unless the merge can act on each leaf by itself."""
+    check_arrays(
+        function,
+        path,
+        tree,
+        f'on which `merge="{merge}"` cannot act',
+        "Keep it out of the stages: apply them to the other parts by `eqx_pipe.at`, or "
+        'use `merge="tuple"` or a callable.',
+        keys=merge not in REDUCTIONS,
+    )
+    if merge not in ("concat", "stack"):
+        return
     for name, leaf in leaves_with_names(tree):
-        which = f"{of_leaf(name)}the output of `{path}`"
-        wrong = not isinstance(leaf, jax.Array)  # `is_array` takes text of NumPy too
-        if wrong or (merge in REDUCTIONS and is_key_array(leaf)):
-            raise type_error(
-                function,
-                f'{which} is {leaf_text(leaf)}, on which `merge="{merge}"` cannot act.',
-                "Keep it out of the stages: apply them to the other parts by "
-                '`eqx_pipe.at`, or use `merge="tuple"` or a callable.',
-            )
         num_axes = leaf.ndim + (merge == "stack")
-        if merge in ("concat", "stack") and not -num_axes <= axis < num_axes:
+        if not -num_axes <= axis < num_axes:
             if num_axes:
                 allowed = f"Give `axis` from {-num_axes} to {num_axes - 1}."
             else:
                 allowed = 'Scalars cannot be joined: use `merge="stack"`.'
             raise value_error(
                 function,
-                f"`axis` is {axis}, and {which} is {leaf_text(leaf)}, too small "
-                f'for `merge="{merge}"` along it.',
+                f"`axis` is {axis}, and {of_leaf(name)}the output of `{path}` is "
+                f'{leaf_text(leaf)}, too small for `merge="{merge}"` along it.',
                 allowed,
             )
 

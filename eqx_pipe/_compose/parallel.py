@@ -7,9 +7,8 @@ import equinox as eqx
 
 from .._stage import Scope, enter
 from .._types import AnyStage, MaybeState, Output, PyTree, StageLike
-from .merge import Merge
-from .merging import Merging, read_merge
-from .named import Names, read_stages
+from .container import Names, read_stages
+from .merge import Merge, Merging, read_merge
 
 
 class Parallel(Merging):
@@ -21,12 +20,9 @@ class Parallel(Merging):
     builtin: str | None = eqx.field(static=True)
     axis: int = eqx.field(static=True)
 
-    def children(self) -> Mapping[str, AnyStage]:
-        return {**super().children(), **self._merge_child()}
-
     def run(self, x: PyTree, state: MaybeState, scope: Scope) -> Output:
         outputs = []
-        for segment, stage in zip(self.segments, self.stages, strict=True):
+        for segment, stage in zip(self.keys(), self.stages, strict=True):
             y, state = enter(scope, segment, stage, x, state=state)
             outputs.append(y)
         return self.merged(outputs, state, scope)

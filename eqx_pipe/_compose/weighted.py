@@ -17,13 +17,11 @@ from .._tree import (
     is_key_array,
     join_path,
     leaf_text,
-    leaves_with_names,
-    of_leaf,
     tree_text,
 )
 from .._types import AnyStage, MaybeState, Output, PyTree, StageLike
-from .container import Container
-from .merge import REDUCTIONS, check_agree, on_one_device_set
+from .container import Container, read_list
+from .merge import REDUCTIONS, check_agree, check_arrays, on_one_device_set
 
 _NORMALIZE = {
     "none": lambda weights: weights,
@@ -64,7 +62,15 @@ class Weighted(Container):
         for i, stage in enumerate(self.stages):
             y, state = enter(scope, i, stage, x, state=state)
             path = join_path(scope.path, i)
-            y = _as_inexact(path, as_arrays(y))
+            y = as_arrays(y)
+            check_arrays(
+                "weighted",
+                path,
+                y,
+                "which has no weighted sum",
+                "Apply `weighted` to the other parts only, by `eqx_pipe.at`.",
+            )
+            y = jtu.tree_map(REDUCTIONS["mean"].prepare, y)  # integers become floats
             first = (path, y) if first is None else first
             check_agree("weighted", (first[0], path), (first[1], y))
             term = jtu.tree_map(
@@ -85,20 +91,6 @@ class Weighted(Container):
                 "weights per example wrap the stage in `batched`.",
             )
         return _as_weights(weights)
-
-
-def _as_inexact(path: str, y: PyTree) -> PyTree:
-    """`y` with integers and bools as floats; raises for what cannot be weighted."""
-    for name, leaf in leaves_with_names(y):
-        if not isinstance(leaf, jax.Array) or is_key_array(leaf):
-            raise type_error(
-                "weighted",
-                f"{of_leaf(name)}the output of `{path}` is {leaf_text(leaf)}, "
-                "which has no weighted sum.",
-                "Apply `weighted` to the other parts only, by `eqx_pipe.at`.",
-            )
-    mean = REDUCTIONS["mean"]
-    return jtu.tree_map(mean.prepare, y)
 
 
 def _as_weights(weights: Array) -> Array:
@@ -160,20 +152,13 @@ def weighted(
         >>> ep.weighted(jnp.sin, jnp.cos, weights=gate, normalize="sum")(0.0).item()
         0.5
     """
-    if not stages:
-        raise value_error("weighted", "no stages.", "Give at least one.")
+    children = read_list("weighted", stages)
     check_choice("weighted", "normalize", normalize, _NORMALIZE)
-    children = tuple(
-        as_stage("weighted", f"stages[{i}]", stage) for i, stage in enumerate(stages)
-    )
-    if weights is None:
-        return Weighted(
-            children, jnp.full(len(stages), 1 / len(stages), float), False, normalize
-        )
     if callable(weights):
         gate = as_stage("weighted", "weights", weights)
         return Weighted(children, gate, True, normalize)
-    return Weighted(children, _read_weights(weights, len(stages)), False, normalize)
+    given = [1 / len(stages)] * len(stages) if weights is None else weights
+    return Weighted(children, _read_weights(given, len(stages)), False, normalize)
 
 
 def _read_weights(weights: object, num_stages: int) -> Float[Array, " stages"]:

@@ -95,13 +95,12 @@ def sobol(
         Sobol (1967), scrambled after Matousek (1998), as in `scipy.stats.qmc.Sobol`.
     """
 
-    def draw(columns: int, n: int, seed: int) -> np.ndarray:
+    def draw(qmc: Any, columns: int, n: int, seed: int) -> np.ndarray:
         # A whole power of 2 and cut, since SciPy warns about any other number.
-        sampler = _qmc().Sobol(columns, scramble=True, seed=seed)
-        return sampler.random_base2(max(0, (n - 1).bit_length()))[:n]
+        sampler = qmc.Sobol(columns, scramble=True, seed=seed)
+        return sampler.random_base2((n - 1).bit_length())[:n]
 
-    n = check_length("sobol", n)
-    if n > _SOBOL_MOST:
+    if check_length("sobol", n) > _SOBOL_MOST:
         raise value_error(
             "sobol",
             f"`n` is {n}, and a Sobol sequence has 2**30 points.",
@@ -156,30 +155,25 @@ def latin_hypercube(
         McKay, Beckman, Conover (1979), as in `scipy.stats.qmc.LatinHypercube`.
     """
 
-    def draw(columns: int, n: int, seed: int) -> np.ndarray:
-        return _qmc().LatinHypercube(columns, seed=seed).random(n)
+    def draw(qmc: Any, columns: int, n: int, seed: int) -> np.ndarray:
+        return qmc.LatinHypercube(columns, seed=seed).random(n)
 
-    n = check_length("latin_hypercube", n)
     return _design("latin_hypercube", draw, bounds_tree, n, seed, dim, (label, unit))
-
-
-def _qmc() -> Any:
-    # Imported where it is used: it takes half a second.
-    from scipy.stats import qmc
-
-    return qmc
 
 
 def _design(
     function: str,
-    draw: Callable[[int, int, int], np.ndarray],
+    draw: Callable[[Any, int, int, int], np.ndarray],
     tree: PyTree,
-    n: int,
+    n: SupportsIndex,
     seed: SupportsIndex,
     dim: str,
     texts: tuple[Texts, Texts],
 ) -> PyTree:
     """A tree of axes from points of the unit cube, a column for each number."""
+    from scipy.stats import qmc  # takes half a second, so where it is used
+
+    n = check_length(function, n)
     check_int(function, "seed", seed, 0)
     check_dim(function, dim)
     bounds: list[tuple[str, Any]] = []
@@ -199,7 +193,7 @@ def _design(
         for p, b in bounds
     ]
     sizes = [math.prod(np.shape(first)) for (first, _), _ in ends]
-    cube = draw(sum(sizes), n, operator.index(seed))
+    cube = draw(qmc, sum(sizes), n, operator.index(seed))
     parts = np.split(cube, np.cumsum(sizes)[:-1], axis=1)
     design = f"{function}({', '.join(paths)}; n={n}, seed={seed})"
     axes = (
@@ -213,9 +207,9 @@ def _by_path(
     function: str, argument: str, given: Texts, paths: Sequence[str]
 ) -> Mapping[str, str | None]:
     """Texts by the path of a pair; a bare one is that of the only pair."""
-    if given is None or (not isinstance(given, Mapping) and len(paths) == 1):
-        return {paths[0]: given}
     if not isinstance(given, Mapping):
+        if given is None or len(paths) == 1:
+            return {paths[0]: given}
         raise type_error(
             function,
             f"`{argument}` is {describe_value(given)}, and there are {len(paths)} "

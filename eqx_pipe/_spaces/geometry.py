@@ -18,7 +18,7 @@ from .._errors import describe_value, type_error, value_error
 from .._tree import path_name
 from .._types import Key, PyTree
 from .axis import MAX_LENGTH, Axis, check_dim, is_axis, value_of
-from .index import axis_key
+from .index import Digit, axis_key
 
 POINT = "point"
 """The dim of a zipped space, and of a slice of any space."""
@@ -88,13 +88,13 @@ class Geometry:
         leaves: Sequence[Any],
         key: Key | None,
         digits: Sequence[Int[Array, ""]],
-        plain: Sequence[int] = (),
+        plain: Sequence[Digit],
     ) -> PyTree:
         """The point at a position on each dim of the grid.
 
         `leaves` are the space's, whose arrays may be traced by now, and `key` is that
-        of the space; `plain` are the positions as Python integers, which `Static` axes
-        need.
+        of the space; `plain` are the positions as `Static` axes need them, as Python
+        integers.
         """
         values = list(leaves)
         for name, index, dim in zip(

@@ -21,7 +21,6 @@ from .axis import Axis, HasAxes, MissingAxisKey, is_axis
 from .geometry import Geometry, axis_name, geometry_of, written_order
 from .index import Digit, as_index, axis_key, plain_digits, point_key, traced_digits
 from .mistakes import check_seen, no_axis
-from .static import static_index
 from .table import axes_table, heading, points_frame, shown
 
 if TYPE_CHECKING:
@@ -163,11 +162,9 @@ class Space(HasAxes):
         integer.
         """
         geometry = self.geometry
-        if isinstance(i, Tracer) and geometry.static_dims:
-            raise static_index()
         digits: Any = _digits(geometry, i)
         if isinstance(i, Tracer):
-            return geometry.point(geometry.leaves, self.key, digits)
+            return geometry.point(geometry.leaves, self.key, digits, digits)
         on_device = [jnp.int32(digit) for digit in digits]
         return geometry.point(geometry.leaves, self.key, on_device, digits)
 
@@ -277,22 +274,13 @@ SpaceLike: TypeAlias = Space | Axis | PyTree
 
 def as_space(function: str, space: SpaceLike) -> Space:
     """`space` itself, or the product space of a bare pytree, ready to be compiled."""
-    if isinstance(space, Space):
-        _check_bits(function, space)
-        return space
-    if not written_order(space):
-        check_seen(space)
-        raise no_axis(function, "space", space)
-    space = Space(space)
-    _check_bits(function, space)
-    return space
-
-
-def _check_bits(function: str, space: Space) -> None:
-    """Raises if an array has 64 bits, made while those were on, and they are off now.
-
-    A compiled program would cut it to 32 bits, or fail inside JAX.
-    """
+    if not isinstance(space, Space):
+        if not written_order(space):
+            check_seen(space)
+            raise no_axis(function, "space", space)
+        space = Space(space)
+    # An array of 64 bits that was made while those were on would be cut to 32 bits by a
+    # compiled program, or fail inside JAX.
     for path, part in jtu.tree_flatten_with_path(space.tree, is_leaf=is_axis)[0]:
         for leaf in jtu.tree_leaves(part):
             if not isinstance(leaf, jax.Array) or is_key_array(leaf):
@@ -305,6 +293,7 @@ def _check_bits(function: str, space: Space) -> None:
                     "Switch `jax_enable_x64` on before this call too, or off "
                     "before the space is made.",
                 )
+    return space
 
 
 def _html(space: Space) -> str:

@@ -74,9 +74,8 @@ class Static(NamedAxis):
             )
         values = tuple(values)
         if not values:
-            raise value_error(
-                "Static", "`values` is empty.", "Give at least one value."
-            )
+            wrong = "`values` is empty."
+            raise value_error("Static", wrong, "Give at least one value.")
         check_length("Static", len(values))
         for i, value in enumerate(values):
             _check_no_axis(i, value)
@@ -91,7 +90,12 @@ class Static(NamedAxis):
 
     def value(self, i: Position, key: Key | None) -> Any:
         if isinstance(i, Tracer):
-            raise static_index()
+            raise type_error(
+                "Space",
+                "the index is traced, and the space has `Static` axes.",
+                "Their values are Python values, which a compiled program cannot "
+                "choose from. Use a plain integer, or `sweep` and `vmap_space`.",
+            )
         return self.choices.values[int(i)]
 
     def __repr__(self) -> str:
@@ -115,16 +119,6 @@ def _check_no_axis(i: int, value: object) -> None:
             "Put the axis in the space itself, beside the `Static` one; where only "
             "some of the static values go with it, sweep over these by themselves.",
         )
-
-
-def static_index() -> TypeError:
-    """The error for a traced index into a space with static axes."""
-    return type_error(
-        "Space",
-        "the index is traced, and the space has `Static` axes.",
-        "Their values are Python values, which a compiled program cannot choose "
-        "from. Use a plain integer, or `sweep` and `vmap_space`.",
-    )
 
 
 def static_column(values: list[Any]) -> np.ndarray:

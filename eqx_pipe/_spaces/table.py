@@ -155,7 +155,7 @@ def import_pandas(function: str) -> Any:
 
 def as_numpy(leaf: Any) -> np.ndarray:
     """An array on the host; PRNG keys as their raw data."""
-    return np.asarray(_raw(leaf))
+    return np.asarray(jax.random.key_data(leaf) if is_key_array(leaf) else leaf)
 
 
 def raw_shape(struct: Any) -> tuple[int, ...]:
@@ -177,10 +177,6 @@ def _table_of(axis: Axis) -> Array | None:
         lookup = axis.lookup  # pyright: ignore[reportAttributeAccessIssue]
         return lookup.coarse if lookup.fine is None else None
     return None
-
-
-def _raw(leaf: Any) -> Any:
-    return jax.random.key_data(leaf) if is_key_array(leaf) else leaf
 
 
 def _columns(name: str, values: Any) -> list[tuple[str, Any]]:
@@ -213,13 +209,10 @@ def _distinct(columns: Iterable[tuple[str, str, _Column]]) -> dict[str, _Column]
 
 def axes_table(geometry: Geometry) -> str:
     """The axes of a space with their dims."""
-    names = list(geometry.grid_dims)
-    rows = [
-        (name, POINT if geometry.window else names[dim], f"{len(axis):,}", repr(axis))
-        for (name, axis), dim in zip(
-            geometry.axes.items(), geometry.axis_dims, strict=True
-        )
-    ]
+    names, rows = list(geometry.grid_dims), []
+    for (name, axis), k in zip(geometry.axes.items(), geometry.axis_dims, strict=True):
+        dim = POINT if geometry.window else names[k]
+        rows.append((name, dim, f"{len(axis):,}", repr(axis)))
     return table(("axis", "dim", "values", ""), rows)
 
 
@@ -230,10 +223,10 @@ def heading(text: str) -> str:
 
 def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     """Rows of texts, shortened to a readable length."""
-    cells = "".join(f"<th>{html.escape(name)}</th>" for name in head)
-    lines = [f"<tr>{cells}</tr>"]
-    for row in rows:
-        cells = "".join(f"<td>{html.escape(_short(str(x)))}</td>" for x in row)
+    lines = []
+    for tag, row in [("th", head), *(("td", row) for row in rows)]:
+        texts = [x if len(x) <= 120 else f"{x[:117]}..." for x in map(str, row)]
+        cells = "".join(f"<{tag}>{html.escape(x)}</{tag}>" for x in texts)
         lines.append(f"<tr>{cells}</tr>")
     return f"<table>{''.join(lines)}</table>"
 
@@ -245,7 +238,3 @@ def shown(make: Callable[[_T], str], thing: _T) -> str:
     except Exception as error:
         name = type(thing).__name__
         return f"<pre>{html.escape(f'{name} (cannot be shown: {error!r})')}</pre>"
-
-
-def _short(text: str, limit: int = 120) -> str:
-    return text if len(text) <= limit else text[: limit - 3] + "..."
