@@ -47,6 +47,7 @@ from ._sweep.cores import use_cpu_devices as use_cpu_devices
 from ._sweep.results.load import load_result as load_result
 from ._sweep.results.result import SweepResult as SweepResult
 from ._sweep.run import sweep as sweep
+from ._sweep.sweeper import sweeper as sweeper
 from ._sweep.vmapped import vmap_space as vmap_space
 from ._views.describe import describe as describe
 from ._views.draw import draw as draw

@@ -112,15 +112,15 @@ def test_there_is_no_communication():
     from eqx_pipe._sweep.compute.partition import Layout, control
     from eqx_pipe._sweep.reduced import kernel as rk
     from eqx_pipe._sweep.reduced.trace import trace_reducers
-    from eqx_pipe._sweep.tracing.trace import trace
+    from eqx_pipe._sweep.tracing.trace import arrays_of, trace
 
-    traced = trace("sweep", jnp.sin, ep.Space(SPACE), None)
+    traced = trace("sweep", jnp.sin, space := ep.Space(SPACE), None)
     reducing = trace_reducers(as_many("t", [ep.Var(), ep.TopK(3)]), traced, 2)
     layout = Layout((20,), 2, 4, tuple(jax.devices()))
     constants = identify(traced.jaxpr).constants
     own = [program.constants for program in reducing.absorbing]
-    args = control(20, [0]), np.int32(1), traced.arrays, constants, None
-    args = *args, reducing.init, own
+    arrays = arrays_of(space.geometry, None)
+    args = control(20, [0]), np.int32(1), arrays, constants, None, reducing.init, own
     text = rk.build_blocks(traced, reducing, layout).lower(*args).compile().as_text()
     for name in ("all-reduce", "all-gather", "all-to-all", "collective-permute"):
         assert name not in text

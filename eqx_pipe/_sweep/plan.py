@@ -7,8 +7,9 @@ from typing import TypeAlias
 import numpy as np
 from jaxtyping import Bool
 
+from .._spaces.space import Space
 from .._store.chunks import Chunks, cut
-from .._types import Device
+from .._types import Device, Key
 from .compute.job import Job, prepare
 from .compute.memory import CHUNK_BYTES, Rows
 from .loop import LoopBlocks, LoopPoints
@@ -63,6 +64,21 @@ class Plan:
     def num_failed(self, values: Rows, ok: Bool[np.ndarray, " rows"]) -> int:
         """How many points have failed in some rows."""
         return int(np.sum(~ok if self.blocks is None else np.unpackbits(values[-1])))
+
+    def at(self, space: Space, traced: Space, key: Key | None) -> "Plan":
+        """The same of another space and key, as programs made for this one compute it.
+
+        `traced` has the form of the space that was planned for; it is `space`, or that
+        with points behind which are not asked for.
+        """
+        assert self.job is not None
+        request = dataclasses.replace(self.request, space=space, key=key)
+        job = self.job.at(traced, key)
+        if isinstance(self.blocks, Blocks):
+            blocks = self.blocks.at(job)
+            return Plan(request, job, job, blocks, self.chunks)
+        chunks = self.chunks if traced is space else _whole(space.size)
+        return Plan(request, job, job, None, chunks)
 
     def with_batch_size(self, batch_size: int) -> "Plan":
         """The same with the batch size that a store was begun with."""

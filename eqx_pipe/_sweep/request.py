@@ -91,15 +91,16 @@ def checked(
     resume: Literal["force"] | None,
     on_error: Literal["raise", "isolate"],
     progress: bool | None,
+    function: str = "sweep",
 ) -> Request:
     """The arguments of `sweep` after all checks that need no tracing."""
-    check_fn("sweep", fn)
-    space = as_space("sweep", space)
+    check_fn(function, fn)
+    space = as_space(function, space)
     _check_size(space.size)
-    check_key("sweep", key)
-    check_sweep_key("sweep", key)
-    check_batch_size("sweep", batch_size, "auto")
-    check_choice("sweep", "on_error", on_error, ("raise", "isolate"))
+    check_key(function, key)
+    check_sweep_key(function, key)
+    check_batch_size(function, batch_size, "auto")
+    check_choice(function, "on_error", on_error, ("raise", "isolate"))
     if resume is not None:
         check_choice("sweep", "resume", resume, ("force",))
     _check_progress(progress)
@@ -109,10 +110,10 @@ def checked(
         key=key,
         batch_size="auto" if batch_size == "auto" else operator.index(batch_size),
         mesh=mesh,
-        devices=mesh_devices("sweep", mesh),
+        devices=mesh_devices(function, mesh),
         order_by=order_by,
         reduce=reduce,
-        reducers=None if reduce is None else as_many("sweep", reduce),
+        reducers=None if reduce is None else as_many(function, reduce),
         store=None if store is None else as_path("sweep", store),
         part=None if part is None else _as_part(part),
         executor=executor,
@@ -306,3 +307,7 @@ SWEEP_WORDS = {
 _NOT_HERE = "It is an argument of `sweep`, which runs on the host and does more."
 _HOST = ("order_by", "reduce", "store", "part", "executor", "on_error", "progress")
 VMAP_WORDS = {**SWEEP_WORDS, **dict.fromkeys(_HOST, _NOT_HERE)}
+
+_ONE_RUN = "It is an argument of `sweep`, for a run that is not over in an instant."
+_LONG = ("order_by", "store", "part", "executor", "resume", "progress")
+SWEEPER_WORDS = {**SWEEP_WORDS, **dict.fromkeys(_LONG, _ONE_RUN)}

@@ -160,9 +160,16 @@ def sweep(
     warn_if_cores_idle(request.devices, mesh)
     with no_mesh():
         costs = costs_of(request)
-        sink = _sink(plan_of(request))
-        gather(_source(sink.plan, costs), sink, progress)
-        return result_of(sink.plan, sink.outcome(), started)
+        return complete(plan_of(request), costs, started)
+
+
+def complete(
+    plan: Plan, costs: Callable[[int], CostsBySpan] | None, started: float
+) -> SweepResult:
+    """Computes what is planned; with `costs` points of like cost share a batch."""
+    sink = _sink(plan)
+    gather(_source(sink.plan, costs), sink, plan.request.progress)
+    return result_of(sink.plan, sink.outcome(), started)
 
 
 def _sink(plan: Plan) -> Sink:
@@ -173,6 +180,6 @@ def _sink(plan: Plan) -> Sink:
 
 
 def _source(plan: Plan, costs: Callable[[int], CostsBySpan] | None) -> Source:
-    """Where it is computed; with `costs` points of like cost share a batch."""
+    """Where it is computed."""
     own = None if costs is None else costs(plan.chunks.points)
     return Here(plan, own) if plan.request.executor is None else Elsewhere(plan, own)

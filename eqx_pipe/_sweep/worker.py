@@ -25,20 +25,9 @@ from .compute.progress import Progress
 from .gather import Interrupt
 from .plan import Plan
 from .reduced.blocks import Blocks
-from .tracing.trace import no_mesh
+from .tracing.trace import no_mesh, settings
 
 _jobs = LRUCache(4)
-_SETTINGS = (
-    "enable_x64",
-    "numpy_dtype_promotion",
-    "numpy_rank_promotion",
-    "default_matmul_precision",
-    "default_prng_impl",
-    "threefry_partitionable",
-    "debug_nans",
-    "debug_infs",
-)
-"""The settings of JAX that programs depend on."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,7 +66,7 @@ def pack(plan: Plan) -> bytes:
         stretch=job.stretch,
         isolated=job.isolated,
         reduce=request.reduce,
-        settings={name: getattr(jax.config, f"jax_{name}") for name in _SETTINGS},
+        settings=settings(),
         program=_program(job),
     )
     try:

@@ -37,12 +37,13 @@ class Runner:
     def __init__(
         self,
         traced: Traced,
+        arrays: list[Any],
         points: Neighbours | Listed,
         key: Key | None,
         layout: Layout,
     ):
         program = traced.program
-        arguments = (traced.arrays, program.constants, key)
+        arguments = (arrays, program.constants, key)
         self._arguments = put(arguments, everywhere(layout))
         self._layout = layout
 

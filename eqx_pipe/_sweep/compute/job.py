@@ -19,12 +19,13 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from ..._errors import MissingKeyError, log_once, value_error
+from ..._spaces.axis import is_axis
 from ..._spaces.geometry import Geometry
 from ..._spaces.space import Space
 from ..._types import Device, Key, PyTree
 from ..cores import all_busy, compiled
 from ..tracing.lapack import may_hang, warn_if_it_may_hang
-from ..tracing.trace import Traced, trace
+from ..tracing.trace import Traced, arrays_of, check_concrete, trace
 from .batching import choose_batch_size
 from .execute import Runner
 from .failure import Failures, clear, reason
@@ -77,9 +78,18 @@ class Job:
     broken: tuple[Part, ...] = ()
 
     def __post_init__(self) -> None:
+        self.arrays = arrays_of(self.geometry, self.space.key)
         self._groups = groups_of(self.geometry)
         self._runners: dict[int, Runner] = {}
         self._lock = threading.Lock()
+
+    def at(self, space: Space, key: Key | None) -> "Job":
+        """The same of a space of the same form, with another key."""
+        leaves = jtu.tree_leaves(space.tree, is_leaf=is_axis)
+        geometry = dataclasses.replace(self.geometry, leaves=leaves)
+        job = dataclasses.replace(self, space=space, geometry=geometry, key=key)
+        check_concrete("sweeper", [*job.arrays, key])
+        return job
 
     @property
     def across(self) -> int:
@@ -175,7 +185,8 @@ class Job:
         with self._lock:
             if k not in self._runners:
                 layout = self._layout(self.parts[k], self.traced[k])
-                self._runners[k] = Runner(self.traced[k], points, self.key, layout)
+                given = self.traced[k], self.arrays, points, self.key
+                self._runners[k] = Runner(*given, layout)
             return self._runners[k]
 
     def program_bytes(self, k: int, batch_size: int) -> int | None:
@@ -188,7 +199,7 @@ class Job:
         if self._listed:
             points = Listed(self.geometry, part)
         args = points.kernel_args(0, 1, layout)
-        arguments = (traced.arrays, traced.program.constants, self.key)
+        arguments = (self.arrays, traced.program.constants, self.key)
         structs = jax.eval_shape(lambda *x: x, *arguments)
         kernel = build(traced.jaxpr, traced.stored, layout)
         return compiled_bytes(compiled(kernel.lower(*args, *structs), layout.unsplit))

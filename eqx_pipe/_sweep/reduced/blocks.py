@@ -8,6 +8,7 @@ A row has the leaves of a block's state and, as bits, which of its points failed
 are what a store keeps and what a worker answers; so they are what is merged here too.
 """
 
+import copy
 import dataclasses
 import threading
 from collections.abc import Iterator, Sequence
@@ -65,6 +66,13 @@ class Blocks:
         self._by_values: dict[int, _ByValues] = {}
         # Threads of an executor share the programs of a sweep.
         self._lock = threading.Lock()
+
+    def at(self, job: Job) -> "Blocks":
+        """The same of a space of the same form."""
+        blocks = copy.copy(self)
+        blocks.job, blocks._by_points, blocks._by_values = job, None, {}
+        blocks._lock = threading.Lock()
+        return blocks
 
     def __len__(self) -> int:
         return -(-self.size // self.points)
@@ -264,7 +272,7 @@ class _ByPoints:
             unsplit=all_busy(devices, len(blocks)),
         )
         program, place = traced.program, everywhere(layout)
-        given = put((traced.arrays, program.constants, job.key), place)
+        given = put((job.arrays, program.constants, job.key), place)
         init, constants, _ = reducing.placed(place)
         self._given = (*given, init, constants)
 

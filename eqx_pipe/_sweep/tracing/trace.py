@@ -28,20 +28,30 @@ from .concrete import SPACE_KEY, explain
 from .numbers import note_compilation
 
 _analyses = LRUCache(128)
+_SETTINGS = (
+    "enable_x64",
+    "numpy_dtype_promotion",
+    "numpy_rank_promotion",
+    "default_matmul_precision",
+    "default_prng_impl",
+    "threefry_partitionable",
+    "debug_nans",
+    "debug_infs",
+)
 
 
 @dataclasses.dataclass(frozen=True)
 class Traced:
     """What one trace of the user's function gave.
 
-    `jaxpr` takes `arrays` (the array leaves of the space), one `int32` position for
+    `jaxpr` takes `num_arrays` arrays (`arrays_of` the space), one `int32` position for
     each dim, and the point's key if there is one. Arrays that the function closes
     over are its constants. `source` is what was traced: the function, the space with
     its geometry, and the positions of `Static` values.
     """
 
     jaxpr: Any
-    arrays: list[Any]
+    num_arrays: int
     structure: Any
     outputs: list[jax.ShapeDtypeStruct]
     key_kinds: list[Any]
@@ -68,11 +78,11 @@ class Traced:
     def analysis(self) -> Analysis:
         """What the jaxpr computes, once for all that are the same."""
         if self.program.callbacks:  # the cache would keep alive what they hold
-            return analyze(self.jaxpr, len(self.arrays))
-        place = (self.program.cache_key, len(self.arrays))
+            return analyze(self.jaxpr, self.num_arrays)
+        place = (self.program.cache_key, self.num_arrays)
         analysis = _analyses.get(place)
         if analysis is None:
-            analysis = analyze(self.jaxpr, len(self.arrays))
+            analysis = analyze(self.jaxpr, self.num_arrays)
             _analyses.put(place, analysis)
         return analysis
 
@@ -129,16 +139,30 @@ def trace(
     structs = jtu.tree_map(_struct, (arrays, key))
     jaxpr, out = jax.make_jaxpr(flat, return_shape=True)(structs[0], digits, structs[1])
     outputs, structure = jtu.tree_flatten(out)
-    constants = [x for x in (*jaxpr.consts, *arrays, key) if x is not None]
-    if any(isinstance(x, Tracer) for x in constants):
+    check_concrete(function, [*jaxpr.consts, *arrays, key])
+    source = (fn, space, geometry, plain)
+    return Traced(jaxpr, len(arrays), structure, outputs, kinds, source)
+
+
+def arrays_of(geometry: Geometry, key: Key | None) -> list[Any]:
+    """The arrays of a space, whose key is `key`, in the order in which it is traced."""
+    return list(filter(can_be_traced, jtu.tree_leaves((geometry.leaves, key))))
+
+
+def check_concrete(function: str, arrays: Sequence[Any]) -> None:
+    """Raises a `TypeError` if there is a traced value among some arrays."""
+    if any(isinstance(x, Tracer) for x in arrays):
         raise type_error(
             function,
             "`fn` or `space` holds traced values.",
             "A sweep runs on the host. Under `jit`, `grad` or `vmap` use "
             "`eqx_pipe.vmap_space`, which is a pure function.",
         )
-    source = (fn, space, geometry, plain)
-    return Traced(jaxpr, arrays, structure, outputs, kinds, source)
+
+
+def settings() -> dict[str, Any]:
+    """The settings of JAX that programs depend on."""
+    return {name: getattr(jax.config, f"jax_{name}") for name in _SETTINGS}
 
 
 def trace_alone(

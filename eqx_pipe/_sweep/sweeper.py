@@ -1,0 +1,210 @@
+"""`sweeper`: a sweep that is traced once, and called with other spaces of one form."""
+
+import dataclasses
+import inspect
+import time
+from collections.abc import Callable, Hashable
+from typing import Any, Literal
+
+import equinox as eqx
+import jax.random as jr
+import jax.tree_util as jtu
+import numpy as np
+from jax.sharding import Mesh
+
+from .._cache import LRUCache
+from .._check import check_key, keywords
+from .._reduce.many import ReduceLike
+from .._spaces.axes import Values
+from .._spaces.axis import is_axis
+from .._spaces.space import Space, SpaceLike, as_space
+from .._tree import can_be_traced, is_key_array
+from .._types import Key, PyTree
+from .._values import as_hashable
+from .cores import warn_if_cores_idle
+from .plan import Plan, plan_of
+from .request import SWEEPER_WORDS, BatchSize, Request, checked
+from .results.result import SweepResult
+from .run import complete
+from .tracing.call import check_sweep_key, fn_name
+from .tracing.trace import no_mesh, settings
+
+_FORMS = 32
+_SHORTEST = 16  # points that a table is filled up to at least
+
+
+class Sweeper:
+    """A sweep that is traced and compiled, and can be called with other spaces.
+
+    Made by `eqx_pipe.sweeper`, which says what it does.
+    """
+
+    def __init__(self, request: Request):
+        self._request = request
+        self._plans = LRUCache(_FORMS)
+        if not request.by_hand:
+            with no_mesh():
+                self._planned(_filled(request), request.key)
+
+    def __call__(self, space: SpaceLike, *, key: Key | None = None) -> SweepResult:
+        """Computes the function at every point of a space.
+
+        **Arguments:**
+
+        - `space`: as in `sweep`. What it differs in from one call to the next is the
+          values of axes and of arrays, and the length of a table; any other difference
+          is traced and compiled anew.
+        - `key`: as in `sweep`; by default that which the sweeper was made with.
+          (Keyword only.)
+
+        **Returns:** a `SweepResult`, that of `sweep`.
+
+        **Raises:** as `sweep`.
+        """
+        started = time.time()
+        space = as_space("sweeper", space)
+        check_key("sweeper", key)
+        check_sweep_key("sweeper", key)
+        key = self._request.key if key is None else key
+        request = dataclasses.replace(self._request, space=space, key=key)
+        with no_mesh():
+            if request.by_hand:
+                return complete(plan_of(request), None, started)
+            filled = _filled(request)
+            plan = self._planned(filled, key).at(space, filled, key)
+            return complete(plan, None, started)
+
+    def __repr__(self) -> str:
+        return f"Sweeper({fn_name(self._request.fn)}, {self._request.space!r})"
+
+    def _planned(self, space: Space, key: Key | None) -> Plan:
+        """How spaces of this form are swept: traced if there was none before."""
+        form = _form(space, key)
+        plan = self._plans.get(form)
+        if plan is None:
+            request = dataclasses.replace(self._request, space=space, key=key)
+            plan = plan_of(request)
+            self._plans.put(form, plan)
+        return plan
+
+
+def _filled(request: Request) -> Space:
+    """A table with more rows, a power of two, of which there are few; or the space.
+
+    Rows behind the last one are never computed. A reduction has its blocks by the
+    number of points, so there every length is another program.
+    """
+    space = request.space
+    axes = jtu.tree_leaves(space.tree, is_leaf=is_axis)
+    axes = [axis for axis in axes if is_axis(axis)]
+    if request.reducers is not None or space.window is not None:
+        return space
+    if any(type(axis) is not Values or is_key_array(axis.values) for axis in axes):
+        return space
+    if len(axes) > 1 and len(space.geometry.grid_dims) > 1:
+        return space
+    length = max(_SHORTEST, 1 << (len(axes[0]) - 1).bit_length())
+
+    def fill(leaf: Any) -> Any:
+        if not isinstance(leaf, Values):
+            return leaf
+        # On the host: an operation of JAX would be compiled for each length.
+        values = np.asarray(leaf.values)
+        rows = np.broadcast_to(values[-1:], (length - len(values), *values.shape[1:]))
+        values = np.concatenate([values, rows])
+        return eqx.tree_at(lambda axis: axis.values, leaf, values)
+
+    tree = jtu.tree_map(fill, space.tree, is_leaf=is_axis)
+    return eqx.tree_at(lambda space: space.tree, space, tree)
+
+
+def _form(space: Space, key: Key | None) -> Hashable:
+    """What a trace depends on: all but the values of arrays."""
+    leaves, structure = jtu.tree_flatten((space, key))
+    return structure, tuple(map(_leaf_form, leaves)), tuple(settings().values())
+
+
+def _leaf_form(leaf: Any) -> Hashable:
+    if can_be_traced(leaf):
+        return leaf.shape, leaf.dtype, getattr(leaf, "weak_type", False)
+    if isinstance(leaf, np.generic):
+        return type(leaf), leaf.tobytes()
+    return as_hashable(leaf)
+
+
+def _needs_key(fn: Callable[..., Any]) -> bool:
+    try:
+        parameter = inspect.signature(fn).parameters.get("key")
+    except (TypeError, ValueError):  # some builtins have no signature
+        return False
+    return parameter is not None and parameter.default is parameter.empty
+
+
+@keywords("sweeper", **SWEEPER_WORDS)
+def sweeper(
+    fn: Callable[..., PyTree],
+    space: SpaceLike,
+    *,
+    key: Key | None = None,
+    batch_size: BatchSize = "auto",
+    mesh: Mesh | None = None,
+    reduce: ReduceLike | None = None,
+    on_error: Literal["raise", "isolate"] = "raise",
+) -> Sweeper:
+    """Traces and checks a sweep once, to be called with other spaces of the same form.
+
+    What `fn` closes over is read when it is traced, which is now: to change a value
+    from one call to the next, put it in the space. An array there is handed in anew;
+    another Python or NumPy number, structure, shape or dtype is another form, which is
+    traced and compiled when it is first seen.
+
+    For rounds of a search, optimisation loops and dashboards, where `sweep` would trace
+    `fn` in each. Tables (spaces of one dim whose axes are all `Values`) of other
+    lengths are filled up to powers of two, and what they are filled with is never
+    computed, so few lengths are compiled.
+
+    **Arguments:**
+
+    - `fn`, `batch_size`, `mesh`, `reduce`, `on_error`: as in `sweep`.
+    - `space`: one of the spaces, or another of the same form.
+    - `key`: the key of calls that are given none. If `fn` needs one, the kind of
+      `jax.random.key(0)` is expected by default. (Keyword only.)
+
+    **Returns:** a `Sweeper`: `run(space, key=...)` gives a `SweepResult`.
+
+    **Raises:** as `sweep`; what `fn` raises when it is traced is raised here.
+
+    **Laws:** `sweeper(fn, space, **options)(other, key=key)` has the values of
+    `sweep(fn, other, key=key, **options)`.
+
+    !!! example
+
+        >>> import eqx_pipe as ep, jax.numpy as jnp
+        >>> run = ep.sweeper(lambda p: (p["x"] - 2) ** 2, {"x": ep.Values([0.0, 1.0])})
+        >>> x = jnp.array([0.0, 1.0, 5.0])
+        >>> for _ in range(8):  # nothing is traced again
+        ...     best = run({"x": ep.Values(x)}).best()
+        ...     x = best.point["x"] + (x - best.point["x"] + 1) / 2
+        >>> best.value < 0.01
+        True
+    """
+    request = checked(
+        fn,
+        space,
+        key=key,
+        batch_size=batch_size,
+        mesh=mesh,
+        order_by=None,
+        reduce=reduce,
+        store=None,
+        part=None,
+        executor=None,
+        resume=None,
+        on_error=on_error,
+        progress=False,
+        function="sweeper",
+    )
+    if key is None and _needs_key(fn):
+        request = dataclasses.replace(request, key=jr.key(0))
+    warn_if_cores_idle(request.devices, mesh)
+    return Sweeper(request)
