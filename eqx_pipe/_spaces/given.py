@@ -106,7 +106,9 @@ def _as_array(given: Any) -> Array:
         return given
     try:
         with np.errstate(over="ignore"):
-            array = jnp.asarray(given)
+            # `jnp.asarray` compiles a program for each shape of an array of NumPy.
+            on_host = isinstance(given, np.ndarray) and given.dtype.kind in _NUMBERS
+            array = jax.device_put(given) if on_host else jnp.asarray(given)
     except OverflowError:
         _refuse(ValueError, f"an integer does not fit {jnp.result_type(int)}.")
     except (TypeError, ValueError) as error:
