@@ -179,14 +179,12 @@ def sweeper(
 
     !!! example
 
-        >>> import eqx_pipe as ep, jax.numpy as jnp
-        >>> run = ep.sweeper(lambda p: (p["x"] - 2) ** 2, {"x": ep.Values([0.0, 1.0])})
-        >>> x = jnp.array([0.0, 1.0, 5.0])
-        >>> for _ in range(8):  # nothing is traced again
-        ...     best = run({"x": ep.Values(x)}).best()
-        ...     x = best.point["x"] + (x - best.point["x"] + 1) / 2
-        >>> best.value < 0.01
-        True
+        >>> import eqx_pipe as ep
+        >>> run = ep.sweeper(lambda p: (p["x"] - 2.0) ** 2, {"x": ep.Values([0.0])})
+        >>> for n in (3, 5, 9):  # traced and compiled once
+        ...     best = run({"x": ep.Values([k / (n - 1) * 4 for k in range(n)])}).best()
+        >>> best.index, best.value
+        (4, 0.0)
     """
     request = checked(
         fn,
