@@ -107,6 +107,13 @@ def _is_client(path):
     return "clients" in path.parts
 
 
+def pytest_ignore_collect(collection_path, config):
+    """Importing other packages takes each worker ten seconds, and they are all slow."""
+    if _is_client(collection_path) and config.option.markexpr == "not slow":
+        return True
+    return None
+
+
 @pytest.hookimpl(tryfirst=True)  # before pytest asks which tests are slow
 def pytest_collection_modifyitems(items):
     """Other packages' deprecations are theirs. Most cases of a large table are slow."""

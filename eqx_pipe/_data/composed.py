@@ -59,7 +59,7 @@ class HostMixture(HostRecords):
         self.sources: tuple[HostSource, ...] = tuple(sources)
         self.shares: Shares = shares
         self.size: int = size
-        self.thread_safe = all(source.threads > 1 for source in self.sources)
+        self.thread_safe: bool = all(source.threads > 1 for source in self.sources)
 
     def __len__(self) -> int:
         return self.size
@@ -268,7 +268,7 @@ class HostWindows(HostRecords):
         self.source: HostSource = source
         self.width: int = width
         self.stride: int = stride
-        self.thread_safe = source.threads > 1
+        self.thread_safe: bool = source.threads > 1
 
     def __len__(self) -> int:
         return (len(self.source) - self.width) // self.stride + 1

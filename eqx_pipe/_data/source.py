@@ -60,7 +60,7 @@ class HostSource:
             and getattr(source, "format", {}).get("type", "") is None
         ):
             self.source = self.source.with_format("numpy")  # not Python's numbers
-        self.size = len(source)
+        self.size: int = len(source)
         self.threads = _THREADS if is_thread_safe(self.source) else 1
         self._lock = threading.Lock() if self.threads == 1 else contextlib.nullcontext()
         self._struct: PyTree = None
