@@ -8,7 +8,7 @@ that of the sweep.
 
 import dataclasses
 import itertools as it
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -77,13 +77,16 @@ def _remake(eqn: Equation, bodies: list[Body], inputs: list[Any]) -> list[Any]:
         case "branches":
             return list(jax.lax.switch(inputs[0], bodies, *inputs[1:]))
         case "scan":
-            return _scan(eqn, bodies[0], inputs)
+            return scan_of(eqn, bodies[0], inputs)
         case "while":
             return _while_loop(eqn, bodies, inputs)
     raise AssertionError(f"`{eqn.primitive}` is made anew: please report this.")
 
 
-def _scan(eqn: Equation, body: Body, inputs: list[Any]) -> list[Any]:
+def scan_of(
+    eqn: Equation, body: Callable[..., list[Any]], inputs: list[Any]
+) -> list[Any]:
+    """The outputs of a scan with another body."""
     num_consts, num_carry = scan_counts(eqn)
     consts, rest = inputs[:num_consts], inputs[num_consts:]
 

@@ -96,15 +96,9 @@ def arguments(
         >>> test_scale()
     """
     check_strategy("arguments", "elements", elements)
-    hints = annotations_of("arguments", fn, overrides)
+    hints = _hints(fn, overrides)
     for name, strategy in overrides.items():
-        check_strategy("arguments", name, strategy)
-        if strategy is None:
-            raise invalid(
-                "arguments",
-                f"`{name}` is None, not a strategy.",
-                f"For None itself give `{name}=hypothesis.strategies.none()`.",
-            )
+        check_strategy("arguments", name, strategy, optional=False)
     given = {name: draw(strategy) for name, strategy in overrides.items()}
     self = getattr(fn, "__self__", None if inspect.isfunction(fn) else fn)
     around = {} if self is None else {"self": self}
@@ -116,56 +110,47 @@ def arguments(
         values = dict(given)
         # Arguments that look at others' values come last.
         waiting = [name for name in hints if name not in given]
-        waiting.sort(key=lambda name: "{" in _text(hints[name]))
-        for name in waiting:
+        for name in sorted(waiting, key=lambda name: "{" in _text(hints[name])):
             binding.values = {**around, **values}
             values[name] = value_for(hints[name], binding, elements)
-        return {name: values[name] for name in hints if name in values} | {
-            name: value for name, value in given.items() if name not in hints
-        }
+        return values
 
     return attempts(draw, around, make)
 
 
-def annotations_of(
-    function: str, fn: Callable[..., Any], overrides: Mapping[str, object]
-) -> dict[str, Any]:
+def _hints(fn: Callable[..., Any], overrides: Mapping[str, object]) -> dict[str, Any]:
     """The annotation of each argument that needs a value."""
-    if not callable(fn) or isinstance(fn, str):
-        wrong = f"`fn` is {describe_value(fn)}, which cannot be called."
-        raise invalid(function, wrong, "Give a function with annotations.")
+    refused = ft.partial(invalid, "arguments")
+    cure = "Give a function with annotations."
+    if not callable(fn):
+        raise refused(f"`fn` is {describe_value(fn)}, which cannot be called.", cure)
     try:
         parameters = inspect.signature(fn, eval_str=True).parameters
     except (NameError, ValueError, TypeError) as error:
         wrong = f"the annotations of `fn` cannot be read: {error}."
-        raise invalid(function, wrong, "Give a function with annotations.") from error
+        raise refused(wrong, cure) from error
     hints = {}
-    wild = False
     for name, parameter in parameters.items():
-        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-            wild = wild or parameter.kind is parameter.VAR_KEYWORD
-            continue
         if parameter.kind is parameter.POSITIONAL_ONLY:
-            raise invalid(
-                function,
-                f"`{name}` of `fn` can only be given by position.",
-                "Wrap it in a function that takes it by name.",
-            )
+            wrong = f"`{name}` of `fn` can only be given by position."
+            raise refused(wrong, "Wrap it in a function that takes it by name.")
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            continue
         if parameter.annotation is not parameter.empty:
             hints[name] = parameter.annotation
         elif name in overrides:
             hints[name] = Any
         elif parameter.default is parameter.empty:
-            raise invalid(
-                function,
+            raise refused(
                 f"`{name}` of `fn` has no annotation.",
-                f"Annotate it, or give it by a strategy: `{function}(fn, "
+                f"Annotate it, or give it by a strategy: `arguments(fn, "
                 f"{name}=strategy)`.",
             )
-    unknown = [name for name in overrides if name not in hints and not wild]
-    if unknown:
-        wrong = f"`fn` has no argument `{unknown[0]}`."
-        raise invalid(function, wrong, nearest(unknown[0], hints))
+    if not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+        for name in overrides:
+            if name not in hints:
+                wrong = f"`fn` has no argument `{name}`."
+                raise refused(wrong, nearest(name, hints))
     return hints
 
 
@@ -260,8 +245,7 @@ def given_typed(
         __tracebackhide__ = True
         checked(arguments)
 
-    name = getattr(fn, "__name__", type(fn).__name__)
-    test.__name__ = test.__qualname__ = name  # type: ignore
+    test.__name__ = test.__qualname__ = _name(fn)  # type: ignore
     test.__doc__ = fn.__doc__
     test.__module__ = getattr(fn, "__module__", test.__module__)
     return test
@@ -271,15 +255,14 @@ def _checking(fn: Callable[..., Any]) -> Callable[[dict[str, Any]], None]:
     """`fn` on a dict of arguments, with a check of what it returns."""
     signature = inspect.signature(fn, eval_str=True)
     returned = signature.return_annotation
-    name = getattr(fn, "__name__", type(fn).__name__)
+    hints = {k: p.annotation for k, p in signature.parameters.items()}
 
     def run(arguments: dict[str, Any]) -> None:
         __tracebackhide__ = True
         value = fn(**arguments)
         if returned is signature.empty:
             return
-        hints = {k: p.annotation for k, p in signature.parameters.items()}
-        known = {k: v for k, v in arguments.items() if k in hints}
+        known = {k: arguments[k] for k in hints if k in arguments}
         # Not raised where it is caught: to hypothesis another context is another error.
         fits = True
         try:
@@ -288,13 +271,18 @@ def _checking(fn: Callable[..., Any]) -> Callable[[dict[str, Any]], None]:
             fits = False
         if not fits:
             given = ", ".join(f"`{k}` {tree_text(v)}" for k, v in known.items())
+            wanted = getattr(returned, "__name__", returned)
             raise AssertionError(
-                f"`eqx_pipe.testing.given_typed`: `{name}` returned {tree_text(value)} "
-                f"for {given}; its annotation is {_named(returned)}. Mend the function "
-                "or the annotation."
+                f"`eqx_pipe.testing.given_typed`: `{_name(fn)}` returned "
+                f"{tree_text(value)} for {given}; its annotation is `{wanted}`. Mend "
+                "the function or the annotation."
             )
 
     return run
+
+
+def _name(fn: Callable[..., Any]) -> str:
+    return getattr(fn, "__name__", type(fn).__name__)
 
 
 def _check_together(returned: Any, value: Any, hints: dict, known: dict) -> None:
@@ -303,17 +291,10 @@ def _check_together(returned: Any, value: Any, hints: dict, known: dict) -> None
     jaxtyping checks a function, so one is made that has the annotations. The value
     comes in from outside, so that an error of the user's function itself stays plain.
     """
-    names = [name for name in known if hints[name] is not inspect.Parameter.empty]
-    places = ", ".join(names)
+    typed = {n: v for n, v in known.items() if hints[n] is not inspect.Parameter.empty}
     scope: dict[str, Any] = {"returned_": value}  # no argument has this name
-    exec(f"def fn({places}):\n    return returned_\n", scope)
+    exec(f"def fn({', '.join(typed)}):\n    return returned_\n", scope)
     fn = scope["fn"]
-    fn.__annotations__ = {**{n: hints[n] for n in names}, "return": returned}
+    fn.__annotations__ = {**{n: hints[n] for n in typed}, "return": returned}
     conf = beartype.BeartypeConf(strategy=beartype.BeartypeStrategy.On)
-    jaxtyped(fn, typechecker=beartype.beartype(conf=conf))(
-        **{n: known[n] for n in names}
-    )
-
-
-def _named(annotation: Any) -> str:
-    return f"`{getattr(annotation, '__name__', annotation)}`"
+    jaxtyped(fn, typechecker=beartype.beartype(conf=conf))(**typed)

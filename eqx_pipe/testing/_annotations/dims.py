@@ -85,10 +85,7 @@ class Binding:
 
     def shape(self, dims: list[Dim]) -> tuple[int, ...]:
         """A shape that satisfies a shape string."""
-        found: tuple[int, ...] = ()
-        for dim in dims:
-            found += self._sizes_of(dim)
-        return found
+        return tuple(size for dim in dims for size in self._sizes_of(dim))
 
     def _sizes_of(self, dim: Dim) -> tuple[int, ...]:
         if dim.kind == "any":
@@ -138,48 +135,35 @@ class Binding:
 
     def match(self, dims: list[Dim], shape: tuple[int, ...], place: str) -> None:
         """Binds the names to what a given array has; raises if it has another form."""
-        several = [i for i, dim in enumerate(dims) if dim.many]
-        fixed = len(dims) - len(several)
-        fits = len(shape) >= fixed if several else len(shape) == fixed
-        if not fits:
-            self._refuse(place, shape, f"has {len(shape)} axes")
-        first = several[0] if several else len(dims)
-        last = len(shape) - (len(dims) - first - 1) if several else len(shape)
-        singles = list(zip(dims[:first], shape[:first], strict=True))
-        if several:
-            middle = shape[first:last]
-            singles += zip(dims[first + 1 :], shape[last:], strict=True)
-            self._match_many(dims[first], middle, place, shape)
-        for dim, size in singles:
-            self._match_one(dim, size, place, shape)
+        many = next((i for i, dim in enumerate(dims) if dim.many), len(dims))
+        behind = len(dims) - many - 1  # -1 where no axis is variadic
+        found: list[Any] = list(shape)
+        if behind >= 0 and len(shape) >= len(dims) - 1:
+            end = len(shape) - behind
+            found[many:end] = [shape[many:end]]  # as one
+        wrong = None if len(found) == len(dims) else f"has {len(shape)} axes"
+        for dim, size in zip(dims, found, strict=False):
+            wrong = wrong or self._match(dim, size)
+        if wrong:
+            raise invalid(
+                "arguments",
+                f"{place} is an array of shape {shape}, which its annotation rules "
+                f"out: {wrong}.",
+                "Give a strategy whose values satisfy the annotation.",
+            )
 
-    def _match_many(
-        self, dim: Dim, middle: tuple[int, ...], place: str, shape: tuple[int, ...]
-    ) -> None:
-        if dim.kind == "any" or dim.broadcasts:
-            return
-        if self.shapes.setdefault(dim.text, middle) != middle:
-            known = self.shapes[dim.text]
-            self._refuse(place, shape, f"`*{dim.text}` is already {known}")
-
-    def _match_one(
-        self, dim: Dim, size: int, place: str, shape: tuple[int, ...]
-    ) -> None:
-        if dim.kind == "any" or (dim.broadcasts and size == 1):
-            return
-        if dim.kind == "named" and self.sizes.setdefault(dim.text, size) != size:
-            known = self.sizes[dim.text]
-            self._refuse(place, shape, f"`{dim.text}` is already {known}")
-        if dim.kind == "fixed" and int(dim.text) != size:
-            self._refuse(place, shape, f"an axis is {dim.text}")
-
-    def _refuse(self, place: str, shape: tuple[int, ...], why: str) -> None:
-        raise invalid(
-            "arguments",
-            f"{place} is an array of shape {shape}, which its annotation rules out: "
-            f"{why}.",
-            "Give a strategy whose values satisfy the annotation.",
-        )
+    def _match(self, dim: Dim, found: Any) -> str | None:
+        """Binds the name of one axis, or of several; or what is wrong with it."""
+        if dim.kind == "any" or (dim.broadcasts and (dim.many or found == 1)):
+            return None
+        if dim.kind == "fixed" and int(dim.text) != found:
+            return f"an axis is {dim.text}"
+        if dim.kind == "named":
+            known = self.shapes if dim.many else self.sizes
+            if known.setdefault(dim.text, found) != found:
+                star = "*" if dim.many else ""
+                return f"`{star}{dim.text}` is already {known[dim.text]}"
+        return None
 
 
 def _names_in(code: types.CodeType) -> tuple[str, ...]:

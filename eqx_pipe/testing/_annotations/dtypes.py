@@ -8,11 +8,11 @@ import jax
 import numpy as np
 from jax.typing import DTypeLike
 
-from .._strategies.arrays import Numbers, arrays
+from .._strategies.arrays import COMPLEX, EIGHTHS, Numbers, arrays, numpy_array
 from .._strategies.validate import invalid
 from .dims import Binding, parse
 
-_USUAL = ("float32", "bfloat16", "int32", "uint8", "bool", "complex64", "prng_key")
+_USUAL = ("float32", "bfloat16", "int32", "uint8", "bool", "complex64")
 _MORE = ("float16", "int8", "int16", "uint16", "uint32", "int4", "uint4", "int2")
 _MORE += ("uint2", "float8_e4m3fn", "float8_e5m2", "float8_e4m3b11fnuz")
 _MORE += ("float8_e4m3fnuz", "float8_e5m2fnuz", "float4_e2m1fn")
@@ -25,18 +25,11 @@ def array_for(annotation: Any, binding: Binding, elements: Numbers | None) -> An
     dtype = _dtype_for(annotation, binding)
     shape = binding.shape(parse(annotation.dim_str))
     key = dtype == "prng_key"
+    if _is_numpy(kind) and not key:
+        return binding.draw(numpy_array("from_jaxtyping", shape, dtype, elements))
     struct = jax.ShapeDtypeStruct(shape, jax.random.key(0).dtype if key else dtype)
     if kind is jax.ShapeDtypeStruct:
         return struct
-    if _is_numpy(kind) and not key:
-        wide = dtype in _WIDE and not jax.config.jax_enable_x64  # type: ignore
-        near = np.dtype(str(np.dtype(dtype)).replace("64", "32")) if wide else dtype
-        if dtype == "complex128" and wide:
-            near = np.dtype(np.complex64)
-        drawn = binding.draw(
-            arrays(jax.ShapeDtypeStruct(shape, near), elements=elements)
-        )
-        return np.asarray(drawn).astype(dtype)
     if kind is Any or (isinstance(kind, type) and issubclass(jax.Array, kind)):
         return binding.draw(arrays(struct, elements=elements))
     raise invalid(
@@ -68,15 +61,12 @@ def bind_dtype(annotation: Any, binding: Binding, dtype: DTypeLike) -> None:
 
 
 def _choices(annotation: Any) -> list[str]:
-    wide = list(_WIDE)
-    if not _is_numpy(annotation.array_type):
-        wide = wide if jax.config.jax_enable_x64 else []  # type: ignore
-    # Rare dtypes only where nothing usual is allowed.
-    for names in (_USUAL, (*wide, *_MORE)):
+    has_wide = _is_numpy(annotation.array_type) or jax.config.jax_enable_x64  # type: ignore
+    # Rare dtypes only where nothing usual is allowed, and keys where nothing else is.
+    for names in (_USUAL, (*(_WIDE if has_wide else ()), *_MORE), ("prng_key",)):
         found = [name for name in names if _allows(annotation.dtypes, name)]
         if found:
-            keys = found == ["prng_key"]
-            return found if keys else [name for name in found if name != "prng_key"]
+            return found
     missing = [name for name in _WIDE if _allows(annotation.dtypes, name)]
     cure = "Give the argument by a strategy of its own."
     if missing:
@@ -91,13 +81,10 @@ def _choices(annotation: Any) -> list[str]:
 def _allows(dtypes: Any, name: str) -> bool:
     if not isinstance(dtypes, tuple | list):
         return name != "prng_key"  # `Shaped`: any dtype
-    for pattern in dtypes:
-        if isinstance(pattern, re.Pattern):
-            if pattern.match(name):
-                return True
-        elif pattern == name:
-            return True
-    return False
+    return any(
+        pattern.match(name) if isinstance(pattern, re.Pattern) else pattern == name
+        for pattern in dtypes
+    )
 
 
 def _is_numpy(kind: Any) -> bool:
@@ -110,9 +97,9 @@ def scalar_of(kind: type, elements: Numbers | None) -> Numbers:
         return st.booleans()
     if kind is int:
         return st.integers(-8, 8)
-    eighths = st.integers(-32, 32).map(lambda i: i / 8)
-    reals = eighths if elements is None else elements.map(float)
-    return reals if kind is float else st.builds(complex, eighths, eighths)
+    if kind is complex:
+        return COMPLEX
+    return EIGHTHS if elements is None else elements.map(float)
 
 
 def is_array_annotation(annotation: Any) -> bool:

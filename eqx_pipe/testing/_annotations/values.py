@@ -2,7 +2,6 @@
 
 import collections.abc
 import dataclasses
-import enum
 import inspect
 import types
 import typing
@@ -31,7 +30,7 @@ def value_for(annotation: Any, binding: Binding, elements: Numbers | None) -> An
         return binding.draw(keys())
     if isinstance(annotation, type) and issubclass(annotation, PyTree):
         return _tree_for(annotation, binding, elements)
-    if annotation is None or annotation is type(None):
+    if annotation is None:
         return None
     if annotation is Any or annotation is inspect.Parameter.empty:
         return binding.draw(arrays(elements=elements))
@@ -45,11 +44,7 @@ def value_for(annotation: Any, binding: Binding, elements: Numbers | None) -> An
         return kind(binding.draw(scalar_of(float, elements)))
     if annotation is jax.sharding.Mesh:
         return binding.draw(meshes())
-    made = _special(annotation, binding, elements)
-    return _from_type(annotation, binding) if made is _NOTHING else made
-
-
-_NOTHING: Any = object()
+    return _special(annotation, binding, elements)
 
 
 def _special(annotation: Any, binding: Binding, elements: Numbers | None) -> Any:
@@ -60,7 +55,9 @@ def _special(annotation: Any, binding: Binding, elements: Numbers | None) -> Any
         return value_for(part, binding, elements)
 
     if origin in (typing.Union, types.UnionType):
-        return inner(_alternative(args, binding))
+        # None is the simplest.
+        ordered = sorted(args, key=lambda part: part is not type(None))
+        return inner(binding.draw(st.sampled_from(ordered)))
     if origin is typing.Annotated:
         return inner(args[0])
     if origin is typing.Literal:
@@ -78,28 +75,19 @@ def _special(annotation: Any, binding: Binding, elements: Numbers | None) -> Any
     kind = origin or annotation
     if isinstance(kind, type) and args:
         if issubclass(kind, collections.abc.Mapping):
-            names = ["a", "b"] if args[0] is str else None
-            count = _few(binding)
-            if names:
-                return {name: inner(args[1]) for name in names[:count]}
-            return {inner(args[0]): inner(args[1]) for _ in range(count)}
-        if issubclass(kind, set | frozenset):
-            return kind(inner(args[0]) for _ in range(_few(binding)))
+            if args[0] is str:
+                return {name: inner(args[1]) for name in "ab"[: _few(binding)]}
+            return {inner(args[0]): inner(args[1]) for _ in range(_few(binding))}
         if issubclass(kind, collections.abc.Iterable):
-            return [inner(args[0]) for _ in range(_few(binding))]
+            parts = [inner(args[0]) for _ in range(_few(binding))]
+            return kind(parts) if issubclass(kind, set | frozenset) else parts
     if isinstance(annotation, type):
         return _of_class(annotation, binding, elements)
-    return _NOTHING
+    return _from_type(annotation, binding)
 
 
 def _few(binding: Binding) -> int:
     return binding.draw(st.integers(1, 2))
-
-
-def _alternative(args: tuple[Any, ...], binding: Binding) -> Any:
-    """One of the alternatives of a union; None is the simplest."""
-    ordered = sorted(args, key=lambda part: part is not type(None))
-    return binding.draw(st.sampled_from(ordered))
 
 
 def _bound_of(variable: typing.TypeVar) -> Any:
@@ -110,8 +98,6 @@ def _bound_of(variable: typing.TypeVar) -> Any:
 
 def _of_class(cls: type, binding: Binding, elements: Numbers | None) -> Any:
     """An instance of a class whose fields, or whose `__init__`, are annotated."""
-    if issubclass(cls, enum.Enum):
-        return binding.draw(st.sampled_from(list(cls)))
     if issubclass(cls, tuple) and hasattr(cls, "_fields"):
         hints = typing.get_type_hints(cls, include_extras=True)
         fields = cls._fields  # type: ignore
@@ -121,7 +107,7 @@ def _of_class(cls: type, binding: Binding, elements: Numbers | None) -> Any:
         hints = typing.get_type_hints(cls, include_extras=False)
         return {k: value_for(v, binding, elements) for k, v in hints.items()}
     if not dataclasses.is_dataclass(cls) or inspect.isabstract(cls):
-        return _NOTHING
+        return _from_type(cls, binding)
     given = {}
     hints = typing.get_type_hints(cls, include_extras=True)
     for name, parameter in inspect.signature(cls).parameters.items():
@@ -180,21 +166,16 @@ def _tree_for(annotation: Any, binding: Binding, elements: Numbers | None) -> An
 
 def _skeleton(text: str | None, binding: Binding) -> Any:
     """A pytree of zeros with a structure such as `"T"`, `"S T"` or `"T ..."`."""
-    if text is None:
-        return binding.draw(st.sampled_from(_STRUCTURES))
+    drawn = st.sampled_from(_STRUCTURES)
     whole: Any = 0
-    for i, name in enumerate(text.split()):
-        if name != "...":
-            if name not in binding.structures:
-                chosen = binding.draw(st.sampled_from(_STRUCTURES))
-                binding.structures[name] = jtu.tree_structure(chosen)
-            structure = binding.structures[name]
-            part = jtu.tree_unflatten(structure, [0] * structure.num_leaves)
-            whole = jtu.tree_map(lambda _, part=part: part, whole)
-        elif i == 0:
-            whole = binding.draw(st.sampled_from(_STRUCTURES))
-        else:
-            whole = jtu.tree_map(
-                lambda _: binding.draw(st.sampled_from(_STRUCTURES)), whole
-            )
+    for name in (text or "...").split():
+        if name == "...":
+            inner = [binding.draw(drawn) for _ in jtu.tree_leaves(whole)]
+            whole = jtu.tree_unflatten(jtu.tree_structure(whole), inner)
+            continue
+        if name not in binding.structures:
+            binding.structures[name] = jtu.tree_structure(binding.draw(drawn))
+        structure = binding.structures[name]
+        part = jtu.tree_unflatten(structure, [0] * structure.num_leaves)
+        whole = jtu.tree_map(lambda _, part=part: part, whole)
     return whole

@@ -11,11 +11,12 @@ chosen. Zeros that do not come from a branch stay zeros: `0 * noise` is still fo
 ignore its key.
 """
 
+import functools as ft
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 
+from ..._jaxprs.evaluate import scan_of
 from ..._jaxprs.jaxpr import Equation, interpret, is_literal, rebind, sub_jaxprs
 from ..._jaxprs.table import kind, scan_counts
 
@@ -90,7 +91,7 @@ def _equation(eqn: Equation, inputs: list[Value]) -> list[Value]:
         case "while":
             raise NotImplementedError
         case "scan":
-            outputs = _scan(eqn, inputs)
+            outputs = scan_of(eqn, ft.partial(_pass, eqn, inputs), arrays)
         case _:
             outputs = rebind(eqn, arrays)
     if inputs[0].varies and kind(eqn) == "branches":
@@ -105,19 +106,11 @@ def _arrays(closed: Any, args: list[Value]) -> list[Any]:
     return [v.array for v in run_with_all_branches(closed, args)]
 
 
-def _scan(eqn: Equation, inputs: list[Value]) -> list[Any]:
-    num_consts, num_carry = scan_counts(eqn)
-    consts, arrays = inputs[:num_consts], [v.array for v in inputs[num_consts:]]
-
-    def step(carry: list[Any], xs: list[Any]) -> Any:
-        given = consts + [Value(v, True) for v in carry + xs]
-        ys = _arrays(eqn.params["jaxpr"], given)
-        return ys[:num_carry], ys[num_carry:]
-
-    init, xs = arrays[:num_carry], arrays[num_carry:]
-    keywords = {k: eqn.params[k] for k in ("length", "reverse")}
-    carry, ys = jax.lax.scan(step, init, xs, **keywords)
-    return [*carry, *ys]
+def _pass(eqn: Equation, inputs: list[Value], *arrays: Any) -> list[Any]:
+    """One pass of a scan, of which only the constants may vary or not."""
+    count, _ = scan_counts(eqn)
+    given = inputs[:count] + [Value(v, True) for v in arrays[count:]]
+    return _arrays(eqn.params["jaxpr"], given)
 
 
 def _mixed(chosen: Any, *cases: Any) -> Any:

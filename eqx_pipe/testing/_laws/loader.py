@@ -2,12 +2,13 @@
 
 import dataclasses
 import functools as ft
+import inspect
 from typing import Any
 
+import equinox as eqx
 import jax.numpy as jnp
 import jax.random as jr
 import jax.tree_util as jtu
-import numpy as np
 
 from ..._check import check_key as check_one_key
 from ..._data.array_source import DeviceSource
@@ -15,19 +16,11 @@ from ..._data.cursor import Cursor
 from ..._data.loader import Loader
 from ..._errors import describe_value, type_error
 from ..._stage import identity
-from ..._tree import as_arrays, is_key_array
+from ..._tree import as_arrays
 from ..._types import Key, PyTree
-from .compare import Bound, Tolerance, agree, tolerance_of
+from .compare import Bound, Tolerance, agree, as_numpy, tolerance_of
 from .law import Broken, check_laws, law
-
-_SETTINGS = (
-    "pipe",
-    "batch_pipe",
-    "batch_size",
-    "shuffle",
-    "drop_remainder",
-    "sharding",
-)
+from .trial import stack
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,8 +37,18 @@ class _Trial:
 
     def variant(self, **changes: Any) -> Loader:
         """The same loader with other settings."""
-        settings = {name: getattr(self.loader, name) for name in _SETTINGS}
-        return Loader(self.loader.source, **{**settings, **changes})
+        names = inspect.signature(Loader).parameters
+        settings = {name: getattr(self.loader, name) for name in names}
+        return Loader(**{**settings, **changes})
+
+    def records(self, loader: Loader) -> PyTree:
+        """What an epoch gives, all batches in one."""
+
+        def join(*leaves: Any) -> Any:
+            return jnp.concatenate(leaves) if eqx.is_array(leaves[0]) else leaves[0]
+
+        batches = map(as_arrays, loader.epoch(loader.init(self.key)))
+        return jtu.tree_map(join, *batches)
 
     @law("pure", "the same cursor gives the same batch.")
     def pure_law(self) -> None:
@@ -61,8 +64,7 @@ class _Trial:
         whole = self.variant(
             **plain, batch_size=1, shuffle=False, drop_remainder=False, sharding=None
         )
-        records = _rows(_joined(list(got.epoch(got.init(self.key)))))
-        known = _rows(_joined(list(whole.epoch(whole.init(self.key)))))
+        records, known = _rows(self.records(got)), _rows(self.records(whole))
         missing = [row for row in known if records.count(row) < known.count(row)]
         surplus = [row for row in records if records.count(row) > known.count(row)]
         if surplus or (missing and not self.loader.drop_remainder):
@@ -88,9 +90,8 @@ class _Trial:
     @law("batches", "a record does not depend on the batch size.")
     def batches_law(self) -> None:
         options = {"batch_pipe": identity, "drop_remainder": False, "sharding": None}
-        one, usual = self.variant(**options, batch_size=1), self.variant(**options)
-        single = _joined(list(one.epoch(one.init(self.key))))
-        several = _joined(list(usual.epoch(usual.init(self.key))))
+        single = self.records(self.variant(**options, batch_size=1))
+        several = self.records(self.variant(**options))
         labels = (f"in batches of {self.loader.batch_size}", "in batches of 1")
         agree(several, single, labels, self.tolerance)
 
@@ -109,8 +110,8 @@ class _Trial:
             count, out = step(count, as_arrays(batch))
             loop.append(out)
         got = self.loader.scan(step, jnp.int32(0), self.cursor, length=2)
-        wanted = jtu.tree_map(lambda *v: jnp.stack(v), *loop)
-        agree(got[:2], (count, wanted), ("scan", "a loop"), self.tolerance)
+        wanted = (count, stack(loop))
+        agree(got[:2], wanted, ("scan", "a loop"), self.tolerance)
 
     @law("epochs", "the next epoch follows on the end of one.")
     def epochs_law(self) -> None:
@@ -130,19 +131,9 @@ class _Trial:
         agree(got, wanted, labels, self.tolerance)
 
 
-def _joined(batches: list[PyTree]) -> PyTree:
-    def join(*leaves: Any) -> Any:
-        if hasattr(leaves[0], "dtype"):
-            return jnp.concatenate([jnp.asarray(leaf) for leaf in leaves])
-        return leaves[0]
-
-    return jtu.tree_map(join, *batches)
-
-
 def _rows(tree: PyTree) -> list[bytes]:
     """Each record's bytes."""
-    leaves = [v for v in jtu.tree_leaves(tree) if hasattr(v, "dtype")]
-    arrays = [np.asarray(jr.key_data(v) if is_key_array(v) else v) for v in leaves]
+    arrays = [as_numpy(v) for v in jtu.tree_leaves(tree) if eqx.is_array(v)]
     return [b"".join(v[i].tobytes() for v in arrays) for i in range(len(arrays[0]))]
 
 

@@ -3,7 +3,7 @@
 The program is walked with the values of its keys, and two keys are one if their bits
 are. So it does not matter by which operations a key gets where it is used, and an
 operation that JAX gets tomorrow is no gap: it is run. Only operations that hold
-programs must be known; for one that is not and uses keys inside, `Unknown` is raised.
+programs must be known; one that is not, and uses keys inside, is an error.
 
 Values that no key depends on are not computed. Both sides of a branch are walked,
 and what both use counts once, also where `vmap` has made a select of the branch.
@@ -14,7 +14,7 @@ import itertools as it
 import os
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -25,6 +25,7 @@ from jaxtyping import Array
 
 from ..._jaxprs.jaxpr import Equation, interpret, open_jaxpr, rebind, sub_jaxprs, within
 from ..._jaxprs.table import kind, scan_counts, while_counts
+from ..._tree import is_key_array
 from .branches import Guards, exclusive, guards_in
 from .law import Broken
 
@@ -37,14 +38,10 @@ _LOOK = {"random_unwrap", "eq", "ne", "debug_callback", "debug_print"}
 _FIRST_CLONE = 0xC10E0000
 
 # Of the lines that lead to an operation, those of these are of no help.
-_PACKAGE = sys.modules["eqx_pipe"]
 _NOT_THE_USERS = tuple(
-    os.path.join(os.path.dirname(m.__file__ or ""), "") for m in (jax, eqx, _PACKAGE)
+    os.path.join(os.path.dirname(m.__file__ or ""), "")
+    for m in (jax, eqx, sys.modules["eqx_pipe"])
 )
-
-
-class Unknown(Exception):
-    """An operation that cannot be looked into uses keys."""
 
 
 def draws(eqn: Any) -> bool:
@@ -58,13 +55,13 @@ def draws(eqn: Any) -> bool:
 
 def check_reuse(program: Any, args: Sequence[Any], is_given: Sequence[bool]) -> None:
     """Raises `Broken` if a key among the `args` that `is_given`, or one made of these,
-    is used twice in a jaxpr, and `Unknown` if that cannot be told.
+    is used twice in a jaxpr, and `NotImplementedError` if that cannot be told.
 
     To split a key is to use it, to fold something into it is not, as in JAX's own
     check. Keys that do not come from those given are constants, and may be used again.
     """
     nodes = [_Node(x, given) for x, given in zip(args, is_given, strict=True)]
-    _Walk().run(program, nodes)
+    _Walk().run(_Where(), program, nodes)
 
 
 class _Node:
@@ -97,6 +94,19 @@ class _Node:
         return self.value
 
 
+class _Where(NamedTuple):
+    """Where in a program an operation stands.
+
+    `guards` are the conditions under which it matters, `lanes` say which elements the
+    loops around it still change, and `line` is where it is called, if JAX may have
+    traced it for another caller.
+    """
+
+    guards: Guards = frozenset()
+    lanes: tuple[_Node, ...] = ()
+    line: str = ""
+
+
 class _Walk:
     """The keys used so far, by their bits: where, and under which conditions."""
 
@@ -106,19 +116,10 @@ class _Walk:
         self.clones = it.count()
 
     def run(
-        self,
-        closed: Any,
-        inputs: Sequence[_Node],
-        guards: Guards = frozenset(),
-        lanes: tuple[_Node, ...] = (),
-        place: str = "",
+        self, where: _Where, closed: Any, inputs: Sequence[_Node], **changes: Any
     ) -> list[_Node]:
-        """The outputs of a jaxpr.
-
-        `guards` are the conditions under which it matters, `lanes` say which elements
-        the loops around it still change, and `place` is where it is called, if JAX may
-        have traced it for another caller.
-        """
+        """The outputs of a jaxpr, with what changes about where it stands."""
+        where = where._replace(**changes)
         jaxpr = open_jaxpr(closed)[0]
         if jaxpr not in self.guards:
             self.guards[jaxpr] = guards_in(jaxpr)
@@ -128,24 +129,18 @@ class _Walk:
             further = next(own)
             if further is None:  # What comes out is not used.
                 return _bound(eqn, given)
-            return self.equation(eqn, given, guards | further, lanes, place)
+            inside = where._replace(guards=where.guards | further)
+            return self.equation(eqn, given, inside)
 
         return interpret(closed, inputs, rule, _Node)
 
-    def equation(
-        self,
-        eqn: Any,
-        inputs: list[_Node],
-        guards: Guards,
-        lanes: tuple[_Node, ...],
-        place: str,
-    ) -> list[_Node]:
+    def equation(self, eqn: Any, inputs: list[_Node], where: _Where) -> list[_Node]:
         """The outputs of one operation."""
         name, params = eqn.primitive.name, eqn.params
         if draws(eqn) or name == "random_split":
             for v, node in zip(eqn.invars, inputs, strict=True):
                 if node.varies and (_is_key(v) or name == "rng_bit_generator"):
-                    self.use(node, place or _place(eqn), guards, lanes)
+                    self.use(node, where._replace(line=where.line or _line(eqn)))
         if name == "random_clone":
             # Meant to be used again: for the walk another key, that no split gives.
             number = _FIRST_CLONE + next(self.clones)
@@ -153,9 +148,14 @@ class _Walk:
         # A checkpoint that is differentiated runs what was run before again.
         if not _uses_inside(eqn) or params.get("differentiated"):
             return _bound(eqn, inputs)
-        walk = ft.partial(self.run, guards=guards, lanes=lanes, place=place)
+        walk = ft.partial(self.run, where)
         if kind(eqn) == "branches":
-            self.branches(params["branches"], inputs[1:], walk)
+            before = after = self.used
+            for branch in params["branches"]:  # of which one will run
+                self.used = dict(before)
+                walk(branch, inputs[1:])
+                after = after | self.used
+            self.used = after
             return _bound(eqn, inputs)
         if name == "scan":
             return _scan(eqn, inputs, walk)
@@ -163,54 +163,46 @@ class _Walk:
             n, m = while_counts(eqn)
             cond = ft.partial(walk, params["cond_jaxpr"]), inputs[:n]
             body = ft.partial(walk, params["body_jaxpr"]), inputs[n : n + m]
-            return _while(cond, body, inputs[n + m :], lanes)
+            return _while(cond, body, inputs[n + m :], where.lanes)
         if name == "eqx_pipe_refill" and params["size"] is None:
             n = params["num_consts"]
             cond = ft.partial(walk, params["cond"]), inputs[:n]
             body = ft.partial(walk, params["body"]), inputs[:n]
-            return _while(cond, body, inputs[n:], lanes)
+            return _while(cond, body, inputs[n:], where.lanes)
         bodies = list(sub_jaxprs(eqn))
         if len(bodies) == 1 and _is_call_of(bodies[0], eqn):
-            return walk(bodies[0], inputs, place=place or _place(eqn))
-        raise Unknown(f"a key is used inside `{name}`, which is not understood")
+            return walk(bodies[0], inputs, line=where.line or _line(eqn))
+        raise NotImplementedError(
+            f"a key is used inside `{name}`, which is not understood"
+        )
 
-    def branches(self, branches: Any, inputs: list[_Node], walk: Any) -> None:
-        """Walks all branches, of which one will run."""
-        before = after = self.used
-        for branch in branches:
-            self.used = dict(before)
-            walk(branch, inputs)
-            after = after | self.used
-        self.used = after
-
-    def use(
-        self, node: _Node, place: str, guards: Guards, lanes: tuple[_Node, ...]
-    ) -> None:
+    def use(self, node: _Node, where: _Where) -> None:
         """Takes note of a use of keys, and raises `Broken` at the second."""
         fresh: set[bytes] = set()
-        for key in _rows(node.get(), [v.get() for v in lanes]):
+        for key in _rows(node.get(), [v.get() for v in where.lanes]):
             if key in fresh:
                 raise Broken(
                     "reuse",
-                    f"one key is used in several lanes at {place}; split it, a key for "
-                    "each lane, or draw once and hand in what was drawn",
+                    f"one key is used in several lanes at {where.line}; split it, a "
+                    "key for each lane, or draw once and hand in what was drawn",
                 )
-            for earlier, where in self.used.get(key, ()):
-                if not exclusive(earlier, guards):
-                    again = "and again" if where == place else f"and at {place}"
+            for earlier, line in self.used.get(key, ()):
+                if not exclusive(earlier, where.guards):
+                    same = line == where.line
+                    again = "and again" if same else f"and at {where.line}"
                     raise Broken(
                         "reuse",
-                        f"one key is used at {where} {again}; split it first, or, if "
+                        f"one key is used at {line} {again}; split it first, or, if "
                         "this is meant, use its `jax.random.clone`",
                     )
             fresh.add(key)
         for key in fresh:
-            self.used[key] = (*self.used.get(key, ()), (guards, place))
+            self.used[key] = (*self.used.get(key, ()), (where.guards, where.line))
 
 
 def _rows(keys: Any, lanes: list[Any]) -> list[bytes]:
     """The bits of each key, but for those in lanes whose loop has ended."""
-    if _has_key_dtype(keys):
+    if is_key_array(keys):
         shape, data = keys.shape, np.asarray(jr.key_data(keys))
     else:  # the state of `rng_bit_generator`
         shape, data = keys.shape[:-1], np.asarray(keys)
@@ -227,7 +219,6 @@ def _spread(lanes: Any, ndim: int) -> Any:
 
 def _bound(eqn: Any, inputs: list[_Node]) -> list[_Node]:
     """The outputs of an operation as it is."""
-
     all_of_them = _Node.of(lambda *values: rebind(eqn, values), inputs)
     return [
         _Node.of(lambda outputs, k=k: outputs[k], [all_of_them])
@@ -277,19 +268,22 @@ def _where(test: Array, new: Any, old: Any) -> Any:
 def _is_call_of(body: Any, eqn: Any) -> bool:
     """Whether an operation hands all its inputs to a program, and gives its outputs."""
 
-    def forms(variables: Any) -> list[Any]:
-        avals = [v.aval for v in variables]
-        return [(getattr(a, "shape", None), getattr(a, "dtype", None)) for a in avals]
+    def forms(program: Any) -> Any:
+        # By hand, since avals differ in more, such as in being weak.
+        return [
+            [
+                (getattr(v.aval, "shape", None), getattr(v.aval, "dtype", None))
+                for v in vs
+            ]
+            for vs in (program.invars, program.outvars)
+        ]
 
-    jaxpr = open_jaxpr(body)[0]
-    same_inputs = forms(jaxpr.invars) == forms(eqn.invars)
-    return same_inputs and forms(jaxpr.outvars) == forms(eqn.outvars)
+    return forms(open_jaxpr(body)[0]) == forms(eqn)
 
 
-def _place(eqn: Any) -> str:
+def _line(eqn: Any) -> str:
     """The line of the user's code that an operation comes from."""
-    frames = getattr(eqn.source_info.traceback, "frames", ())
-    for frame in frames:
+    for frame in getattr(eqn.source_info.traceback, "frames", ()):
         if not frame.file_name.startswith(_NOT_THE_USERS):
             return f"{os.path.basename(frame.file_name)}:{frame.line_num}"
     return f"`{eqn.primitive.name}`"
@@ -303,9 +297,5 @@ def _uses_inside(eqn: Equation) -> bool:
 
 
 def _is_key(variable: Any) -> bool:
-    return _has_key_dtype(variable.aval)
-
-
-def _has_key_dtype(value: Any) -> bool:
-    dtype = getattr(value, "dtype", None)
+    dtype = getattr(variable.aval, "dtype", None)
     return dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key)

@@ -4,7 +4,8 @@ from collections.abc import Collection
 
 from equinox.nn import State
 
-from ..._errors import describe_value, nearest, type_error, value_error
+from ..._check import check_choice
+from ..._errors import describe_value, type_error
 from ..._types import Key, PyTree, StageLike
 from .compare import Bound, tolerance_of
 from .grad import grad_law
@@ -88,10 +89,5 @@ def _skipped(skip: Collection[str]) -> set[str]:
             "Give a tuple of names of laws: `skip=('grad',)`.",
         )
     for name in skip:
-        if name not in LAWS:
-            raise value_error(
-                "testing.check_stage",
-                f"`skip` has {describe_value(name)}, which is no law.",
-                nearest(name, LAWS),
-            )
+        check_choice("testing.check_stage", "skip", name, LAWS)
     return set(skip)

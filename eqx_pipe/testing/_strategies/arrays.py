@@ -87,6 +87,14 @@ def _array(
     if jnp.issubdtype(dtype, jax.dtypes.prng_key):
         seeds = hnp.arrays(np.uint32, shape, elements=st.integers(0, 7))
         return seeds.map(lambda s: jax.vmap(jr.key)(s.ravel()).reshape(shape))
+    drawn = numpy_array(function, shape, dtype, elements)
+    return drawn.map(lambda v: jnp.asarray(v, dtype))
+
+
+def numpy_array(
+    function: str, shape: tuple[int, ...], dtype: DTypeLike, elements: Numbers | None
+) -> st.SearchStrategy[np.ndarray]:
+    """An array of NumPy; also of 64 bits where JAX has none."""
     # NumPy's own strategy shrinks well, and knows few dtypes: draw in the widest.
     kinds = (wide for kind, wide in _WIDEST.items() if jnp.issubdtype(dtype, kind))
     wide = np.dtype(next(kinds))
@@ -104,7 +112,7 @@ def _array(
     given = _usual(dtype) if elements is None else elements.map(checked)
     fill = st.just(wide.type(0)) if elements is None else None
     drawn = hnp.arrays(wide, shape, elements=given, fill=fill)
-    return drawn.map(lambda v: jnp.asarray(v.astype(dtype)))
+    return drawn.map(lambda v: v.astype(dtype))
 
 
 _WIDEST = {

@@ -1,7 +1,7 @@
 """Strategies for pipelines: every combinator, nested."""
 
+import dataclasses
 import functools as ft
-import itertools
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import jax.tree_util as jtu
-from jaxtyping import Array, Bool, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from ..._compose.batched import batched
 from ..._compose.branch import cond, switch
@@ -23,8 +23,7 @@ from ..._compose.graph import Graph, graph
 from ..._compose.parallel import parallel
 from ..._compose.repeat import repeat
 from ..._compose.weighted import weighted
-from ..._stage import Stage
-from ..._tree import leaves_with_names
+from ..._stage import Stage, lift
 from ..._types import Key, PyTree, StageLike
 from .stages import Affine, add_noise, is_inexact, squash, stages
 from .validate import (
@@ -36,9 +35,6 @@ from .validate import (
     composite,
     structs_of,
 )
-
-_THRESHOLD = 0.0317
-"""What predicates compare with: not zero, to which roundings would fall on any side."""
 
 
 @composite
@@ -83,7 +79,8 @@ def pipelines(
     check_bool("pipelines", "random", random)
     check_bool("pipelines", "branches", branches)
     check_strategy("pipelines", "leaves", leaves)
-    return _pipeline(draw, structs_of(struct), max_depth, random, branches, leaves)
+    struct = structs_of(struct)
+    return _Drawing(draw, struct, max_depth, random, branches, leaves).pipeline()
 
 
 @composite
@@ -97,7 +94,7 @@ def graphs(
     - `struct`: the shapes and dtypes of the input: a pytree of
       `jax.ShapeDtypeStruct`, or of arrays.
     - `max_nodes`: the largest number of nodes; a node with several predecessors takes
-      their mean. (Keyword only.)
+      their mean, or of integers the largest. (Keyword only.)
     - `random`: whether stages that need a key are among the nodes. (Keyword only.)
 
     **Returns:** a strategy. It shrinks to a graph of one node.
@@ -116,131 +113,95 @@ def graphs(
     check_int("graphs", "max_nodes", max_nodes, 1)
     check_bool("graphs", "random", random)
     struct = structs_of(struct)
-    several = is_inexact(struct)  # a mean of integers is none
-    nodes, edges, unused = {}, {}, set()
+    return _graph(draw, struct, max_nodes, lambda: draw(stages(struct, random=random)))
+
+
+def _graph(
+    draw: Draw, struct: PyTree, max_nodes: int, make: Callable[[], StageLike]
+) -> Graph:
+    join = _mean if is_inexact(struct) else _largest
+    nodes, edges, ends = {}, {}, []
     for i in range(draw(st.integers(1, max_nodes))):
-        name = f"node{i}"
-        stage = draw(stages(struct, random=random))
-        known = sorted(nodes)
-        before = draw(st.lists(st.sampled_from(known), unique=True)) if known else []
-        before = before if several else before[:1]
-        nodes[name] = _Averaging(stage) if len(before) > 1 else stage
-        edges[name] = before
-        unused = (unused - set(before)) | {name}
-    ends = sorted(unused)
+        known = st.sampled_from(list(nodes)) if nodes else st.nothing()
+        before = draw(st.lists(known, unique=True))
+        stage = make()
+        nodes[f"node{i}"] = _Joining(chain(join, stage)) if len(before) > 1 else stage
+        edges[f"node{i}"] = before
+        ends = [end for end in ends if end not in before] + [f"node{i}"]
     if len(ends) == 1:
         return graph(nodes, edges, ends[0])
-    if not several:
-        # One end alone; the others are dead nodes, which a graph refuses.
-        return _line(nodes, edges, ends[-1])
-    nodes["end"], edges["end"] = _mean_of, ends
-    return graph(nodes, edges, "end")
+    return graph({**nodes, "end": _Joining(join)}, {**edges, "end": ends}, "end")
 
 
-def _line(nodes: dict[str, StageLike], edges: dict[str, list[str]], end: str) -> Graph:
-    """The graph of what leads to `end`."""
-    needed, waiting = set(), [end]
-    while waiting:
-        name = waiting.pop()
-        needed.add(name)
-        waiting += edges[name]
-    return graph(
-        {k: v for k, v in nodes.items() if k in needed},
-        {k: v for k, v in edges.items() if k in needed},
-        end,
-    )
-
-
-def _mean_of(*trees: PyTree) -> PyTree:
-    return jtu.tree_map(lambda *v: ft.reduce(operator.add, v) / len(v), *trees)
-
-
-class _Averaging(eqx.Module):
-    """A stage of several inputs: one of their mean."""
+class _Joining(eqx.Module):
+    """A stage of several inputs, made of one that takes a tuple."""
 
     stage: StageLike
 
     def __call__(self, *trees: PyTree, key: Key | None = None) -> PyTree:
-        return chain(_mean_of_tuple, self.stage)(trees, key=key)
+        return lift(self.stage)(trees, key=key)
 
 
-def _mean_of_tuple(trees: PyTree) -> PyTree:
-    return _mean_of(*trees)
+def _mean(parts: tuple[PyTree, ...] | dict[str, PyTree]) -> PyTree:
+    trees = parts.values() if isinstance(parts, dict) else parts
+    return jtu.tree_map(lambda *v: ft.reduce(operator.add, v) / len(v), *trees)
 
 
-# The combinators. Each is a function of how to draw: an inner pipeline, or a choice.
+def _largest(trees: tuple[PyTree, ...]) -> PyTree:
+    return jtu.tree_map(lambda *v: ft.reduce(jnp.maximum, v), *trees)
 
 
+# The combinators. Each is a function of what it draws from.
+
+
+@dataclasses.dataclass
 class _Drawing:
-    """What a combinator draws from: the struct, and pipelines one level deeper."""
+    """Draws a pipeline of some struct and depth, and those that stand in it."""
 
-    def __init__(self, draw: Draw, struct: PyTree, inner: Callable[..., StageLike]):
-        self.draw, self.struct, self.inner = draw, struct, inner
+    draw: Draw
+    struct: PyTree
+    depth: int
+    random: bool
+    branches: bool
+    leaves: st.SearchStrategy[StageLike] | None
+    is_first: bool = True
+
+    def pipeline(self) -> StageLike:
+        kinds = ["leaf"]
+        if self.depth:
+            kinds += [*_ALWAYS, *(_BRANCHES if self.branches else {})]
+            if is_inexact(self.struct):
+                kinds += [*_INEXACT, *(["repeat"] if self.leaves is None else [])]
+                kinds += _INEXACT_BRANCHES if self.branches else {}
+        # One alternative at a time, and not `one_of` of all, whose text would be huge.
+        kind = self.one_of(*kinds)
+        if kind != "leaf":
+            return _MAKERS[kind](self)
+        usual = stages(self.struct, random=self.random)
+        return self.draw(usual if self.leaves is None else self.leaves)
 
     def one_of(self, *values: Any) -> Any:
         return self.draw(st.sampled_from(values))
+
+    def inner(self, part: PyTree = None) -> StageLike:
+        """A pipeline one level deeper, for the same struct or for a part of it."""
+        # Only the first child goes all the way down: else sizes grow exponentially.
+        depth = self.depth - 1 if self.is_first else max(0, min(1, self.depth - 2))
+        self.is_first = False
+        struct = self.struct if part is None else part
+        inner = dataclasses.replace(self, struct=struct, depth=depth, is_first=True)
+        return inner.pipeline()
 
     def few(self) -> list[StageLike]:
         return [self.inner() for _ in range(self.draw(st.integers(1, 2)))]
 
 
-def _pipeline(
-    draw: Draw,
-    struct: PyTree,
-    depth: int,
-    random: bool,
-    branches: bool,
-    leaves: st.SearchStrategy[StageLike] | None,
-) -> StageLike:
-    kinds = ["leaf"]
-    if depth:
-        kinds += [*_ALWAYS, *(_BRANCHES if branches else {})]
-        if is_inexact(struct):
-            kinds += [*_INEXACT, *(["repeat"] if leaves is None else [])]
-            kinds += _INEXACT_BRANCHES if branches else {}
-    # One alternative at a time, and not `one_of` of all, whose text would be huge.
-    kind = draw(st.sampled_from(kinds))
-    if kind == "leaf":
-        return draw(stages(struct, random=random) if leaves is None else leaves)
-    if kind == "repeat":
-        return _repeat(draw, struct, random)
-
-    # Only the first child goes all the way down: else sizes grow exponentially.
-    depths = itertools.chain([depth - 1], itertools.repeat(max(0, min(1, depth - 2))))
-
-    def inner(part: PyTree = struct) -> StageLike:
-        return _pipeline(draw, part, next(depths), random, branches, leaves)
-
-    return _MAKERS[kind](_Drawing(draw, struct, inner))
-
-
 def _at(d: _Drawing) -> StageLike:
-    places = [name for name, _ in leaves_with_names(d.struct)]
-    if places == [""]:
-        return at((), d.inner())
-    paths = [path for path, _ in jtu.tree_flatten_with_path(d.struct)[0]]
-    path = d.one_of(*paths)
-    where: tuple[Any, ...] = tuple(
-        getattr(p, "key", getattr(p, "idx", None)) for p in path
-    )
+    path = d.one_of(*(path for path, _ in jtu.tree_flatten_with_path(d.struct)[0]))
+    where = tuple(getattr(p, "key", getattr(p, "idx", None)) for p in path)
     if None in where:  # fields of a module
         return at((), d.inner())
-    part: Any = d.struct
-    for segment in where:
-        part = part[segment]
-    return at(where, d.inner(part))
-
-
-def _graph(d: _Drawing) -> StageLike:
-    nodes = {"first": d.inner(), "left": d.inner(), "right": d.inner()}
-    edges = {"first": [], "left": ["first"], "right": ["first"]}
-    join = parallel_max if not is_inexact(d.struct) else _mean_of
-    return graph({**nodes, "end": join}, {**edges, "end": ["left", "right"]}, "end")
-
-
-def parallel_max(a: PyTree, b: PyTree) -> PyTree:
-    """The larger, element by element."""
-    return jtu.tree_map(jnp.maximum, a, b)
+    return at(where, d.inner(ft.reduce(operator.getitem, where, d.struct)))
 
 
 def _fold(d: _Drawing) -> StageLike:
@@ -252,21 +213,14 @@ def _fold(d: _Drawing) -> StageLike:
 
 
 def _wide(d: _Drawing) -> StageLike:
-    merge = d.one_of("tuple", "stack", "dict", "concat", "own")
-    children = [d.inner() for _ in range(2)]
-    given = [dict(zip("ba", children, strict=True))] if merge == "dict" else children
+    back = {"tuple": _mean, "stack": _mean_of_stack, "dict": _mean, "own": None}
+    if all(v.shape for v in jtu.tree_leaves(d.struct)):
+        back["concat"] = _mean_of_halves
+    merge, children = d.one_of(*back), [d.inner(), d.inner()]
     if merge == "own":
-        return parallel(*given, merge=_mean_of_tuple)
-    if merge == "concat":
-        if any(not v.shape for v in jtu.tree_leaves(d.struct)):
-            return chain(parallel(*given, merge="stack", axis=0), _mean_of_stack)
-        return chain(parallel(*given, merge="concat", axis=0), _mean_of_halves)
-    back = {"tuple": _mean_of_tuple, "dict": _mean_of_dict, "stack": _mean_of_stack}
+        return parallel(*children, merge=_mean)
+    given = [dict(zip("ba", children, strict=True))] if merge == "dict" else children
     return chain(parallel(*given, merge=merge, axis=0), back[merge])
-
-
-def _mean_of_dict(trees: PyTree) -> PyTree:
-    return _mean_of(*trees.values())
 
 
 def _mean_of_stack(tree: PyTree) -> PyTree:
@@ -280,9 +234,8 @@ def _mean_of_halves(tree: PyTree) -> PyTree:
 def _weighted(d: _Drawing) -> StageLike:
     children = d.few()
     normalize = d.one_of("softmax", "sum", "none")
-    weights = jnp.linspace(0.2, 0.8, len(children))
-    if d.draw(st.booleans()):
-        return weighted(*children, weights=_Weigh(len(children)), normalize=normalize)
+    fixed = jnp.linspace(0.2, 0.8, len(children))
+    weights = _Weigh(len(children)) if d.draw(st.booleans()) else fixed
     return weighted(*children, weights=weights, normalize=normalize)
 
 
@@ -292,41 +245,41 @@ class _Weigh(Stage):
     size: int = eqx.field(static=True)
 
     def __call__(self, x: PyTree, *, key: Key | None = None) -> Array:
-        first = jnp.real(jtu.tree_leaves(x)[0]).ravel()[0].astype(jnp.float32)
-        first = jax.nn.sigmoid(first)
+        first = jax.nn.sigmoid(_first_number(x))
         return (jnp.arange(1.0, self.size + 1) + first) / self.size
+
+
+def _first_number(x: PyTree) -> Float[Array, ""]:
+    first = jnp.real(jtu.tree_leaves(x)[0]).ravel()[0]
+    return first.astype(jnp.float32)  # for strict promotion of dtypes
 
 
 def _twice(x: PyTree) -> PyTree:
     return jtu.tree_map(lambda v: jnp.stack([v, -v]), x)
 
 
-def positive(x: PyTree) -> Bool[Array, ""]:
-    """A predicate: whether the first number of the input is above a threshold."""
-    first = jnp.real(jtu.tree_leaves(x)[0]).ravel()[0]
-    if not jnp.issubdtype(first.dtype, jnp.inexact):
-        first = first.astype(jnp.float32)  # for strict promotion of dtypes
-    return first > _THRESHOLD
+def _positive(x: PyTree) -> Bool[Array, ""]:
+    # Not compared with zero: roundings would fall on either side of it.
+    return _first_number(x) > 0.0317
 
 
-def always(x: PyTree) -> bool:
-    """A predicate that is always true."""
+def _always(x: PyTree) -> bool:
     return True
 
 
 def _selector(x: PyTree) -> Int[Array, ""]:
-    return positive(x).astype(jnp.int32)
+    return _positive(x).astype(jnp.int32)
 
 
-def _repeat(draw: Draw, struct: PyTree, random: bool) -> StageLike:
-    noisy = random and draw(st.booleans())
+def _repeat(d: _Drawing) -> StageLike:
+    noisy = d.random and d.draw(st.booleans())
 
     def make(key: Key) -> StageLike:
-        scale = jtu.tree_map(lambda s: jr.normal(key, s.shape, s.dtype) / 2, struct)
+        scale = jtu.tree_map(lambda s: jr.normal(key, s.shape, s.dtype) / 2, d.struct)
         affine = Affine(scale, jtu.tree_map(jnp.ones_like, scale))
         return chain(affine, add_noise) if noisy else affine
 
-    return repeat(make, draw(st.integers(1, 3)), key=jr.key(0))
+    return repeat(make, d.draw(st.integers(1, 3)), key=jr.key(0))
 
 
 _ALWAYS = {
@@ -334,7 +287,7 @@ _ALWAYS = {
     "named chain": lambda d: chain(one=d.inner(), two=d.inner()),
     "extremum": lambda d: parallel(*d.few(), merge=d.one_of("max", "min")),
     "at": _at,
-    "graph": _graph,
+    "graph": lambda d: _graph(d.draw, d.struct, 3, d.inner),
 }
 _INEXACT = {
     "fold": _fold,
@@ -343,12 +296,12 @@ _INEXACT = {
     "batched": lambda d: chain(_twice, batched(d.inner()), _mean_of_stack),
 }
 _BRANCHES = {
-    "cond": lambda d: cond(positive, d.inner(), d.inner()),
+    "cond": lambda d: cond(_positive, d.inner(), d.inner()),
     "switch": lambda d: switch(_selector, d.inner(), d.inner()),
 }
 _INEXACT_BRANCHES = {
     "gated": lambda d: gated(
-        d.inner(), d.inner(), gates=(positive, always), merge=d.one_of("mean", "max")
+        d.inner(), d.inner(), gates=(_positive, _always), merge=d.one_of("mean", "max")
     )
 }
-_MAKERS = {**_ALWAYS, **_INEXACT, **_BRANCHES, **_INEXACT_BRANCHES}
+_MAKERS = {**_ALWAYS, **_INEXACT, **_BRANCHES, **_INEXACT_BRANCHES, "repeat": _repeat}

@@ -29,14 +29,17 @@ def invalid(function: str, wrong: str, cure: str) -> InvalidArgument:
     return InvalidArgument(message(f"testing.{function}", wrong, cure))
 
 
-def check_strategy(function: str, argument: str, value: object) -> None:
-    """Raises unless `value` is a strategy, or `None` for the default."""
-    if value is None or isinstance(value, st.SearchStrategy):
+def check_strategy(
+    function: str, argument: str, value: object, optional: bool = True
+) -> None:
+    """Raises unless `value` is a strategy; or `None` for the default, if `optional`."""
+    if isinstance(value, st.SearchStrategy) or (value is None and optional):
         return
+    fixed = "none()" if value is None else "just(...)"
     raise invalid(
         function,
         f"`{argument}` is {describe_value(value)}, not a strategy.",
-        f"For one fixed value give `{argument}=hypothesis.strategies.just(...)`.",
+        f"For one fixed value give `{argument}=hypothesis.strategies.{fixed}`.",
     )
 
 
