@@ -1,6 +1,7 @@
 """Comparing pytrees and naming their leaves."""
 
 import dataclasses
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -62,6 +63,17 @@ def unregistered(x: Any) -> str:
         f"JAX does not look into `{name}`: make it an `equinox.Module`, or a dataclass "
         "that is registered by `jax.tree_util.register_dataclass`."
     )
+
+
+def fill(
+    leaves: Sequence[Any], mask: Sequence[bool], others: Iterable[Any]
+) -> list[Any]:
+    """The leaves, with the next of the others where the mask holds.
+
+    It undoes `itertools.compress(leaves, mask)`.
+    """
+    following = iter(others)
+    return [next(following) if m else x for x, m in zip(leaves, mask, strict=True)]
 
 
 def as_arrays(tree: PyTree) -> PyTree:

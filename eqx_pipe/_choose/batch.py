@@ -20,6 +20,7 @@ there the tangents of other lanes are set to zero instead of selecting outputs.
 """
 
 import functools as ft
+import itertools as it
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -34,6 +35,7 @@ from jaxtyping import Array, Bool
 
 from .._jaxprs.jaxpr import as_function, trace
 from .._jaxprs.table import is_elementwise, may_loop_or_call_back
+from .._tree import fill
 from .._types import ClosedJaxpr
 from .borrow import borrow, lane_in, spread
 from .dependence import depends_on, used_inputs
@@ -73,23 +75,22 @@ def _batch(
 
     masks = _masks(index, len(branches))
     num_known = len(operands) - num_linear
-    if _pays_to_mask_tangents(branches, batched, num_known):
+    run, pays = _run_where, _pays_to_mask_tangents(branches, batched, num_known)
+    if pays:
         batched = batched[:num_known] + [True] * num_linear
         run = ft.partial(_run_linear_where, num_known=num_known, size=axis_data.size)
-        join = ft.partial(_add, num_known=num_known)
-    else:
-        run, join = _run_where, _select_or_owned
     depends = [depends_on(branch, batched, axis_data.name) for branch in branches]
     results = [
         run(mask, branch, over_batch(branch, batched, out_batched), operands, batched)
         for mask, branch, out_batched in zip(masks, branches, depends, strict=True)
     ]
-    return join(masks, branches, results, depends, owners)
+    if pays:
+        return _add(branches, results, depends, num_known)
+    return _select_or_owned(masks, results, depends, owners)
 
 
 def _select_or_owned(
     masks: Sequence[Any],
-    branches: Any,
     results: Sequence[Any],
     depends: Sequence[Sequence[bool]],
     owners: Sequence[int | None],
@@ -110,12 +111,9 @@ def _select_or_owned(
 
 
 def _add(
-    masks: Sequence[Any],
-    branches: Any,
+    branches: Sequence[ClosedJaxpr],
     results: Sequence[Any],
     depends: Sequence[Sequence[bool]],
-    owners: Sequence[int | None],
-    *,
     num_known: int,
 ) -> tuple[list[Any], list[int | None]]:
     """The sum of linear branches, each of which is zero in lanes of the others."""
@@ -171,13 +169,12 @@ def _run_where(
     are made for them.
     """
     used = used_inputs(branch)
-    given = [mask, *(x for x, u in zip(operands, used, strict=True) if u)]
-    given_batched = [b for b, u in zip(batched, used, strict=True) if u]
+    given = [mask, *it.compress(operands, used)]
+    given_batched = list(it.compress(batched, used))
     elementwise = is_elementwise(branch)
 
     def plain(mask: Any, *operands: Any) -> list[Any]:
-        rest = iter(operands)
-        return list(function(*(next(rest) if u else None for u in used)))
+        return list(function(*fill([None] * len(used), used, operands)))
 
     def guarded(mask: Any, *operands: Any) -> list[Any]:
         return plain(mask, *_guard(mask, operands, given_batched))
@@ -195,18 +192,14 @@ def _run_where(
         moves = [not isinstance(t, SymbolicZero) for t in tangents]
 
         def moving(*moved: Any) -> list[Any]:
-            given = iter(moved)
-            pairs = zip(primals, moves, strict=True)
-            full = [next(given) if m else x for x, m in pairs]
+            full = fill(primals, moves, moved)
             return guarded(*full) if elementwise else _if_any(guarded, *full)
 
-        moved = [t for t, m in zip(tangents, moves, strict=True) if m]
+        moved = list(it.compress(tangents, moves))
         if elementwise:  # with no lane to borrow from, the gradients are cut here
             is_open = eqxi.unvmap_any(primals[0])
             moved = [jnp.where(is_open, t, jnp.zeros_like(t)) for t in moved]
-        return jax.jvp(
-            moving, [x for x, m in zip(primals, moves, strict=True) if m], moved
-        )
+        return jax.jvp(moving, list(it.compress(primals, moves)), moved)
 
     run.defjvp(run_jvp, symbolic_zeros=True)
     return run(*given)
@@ -259,18 +252,14 @@ def _guard(
         b and not jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
         for x, b in zip(operands, batched, strict=True)
     ]
-    constant = [
-        lax.stop_gradient(x) for x, r in zip(operands, replaced, strict=True) if r
+    own = list(it.compress(operands, replaced))
+    spare = lane_in(mask, list(map(lax.stop_gradient, own)))
+    guarded = [
+        lax.select(spread(mask, x), x, jnp.broadcast_to(s, x.shape))
+        for x, s in zip(own, spare, strict=True)
     ]
-    spare = iter(lane_in(mask, constant))
-    return [
-        lax.select(spread(mask, x), x, jnp.broadcast_to(next(spare), x.shape))
-        if r
-        else x
-        if b
-        else borrow(mask, x)
-        for x, r, b in zip(operands, replaced, batched, strict=True)
-    ]
+    pairs = zip(operands, batched, strict=True)
+    return fill([x if b else borrow(mask, x) for x, b in pairs], replaced, guarded)
 
 
 def _select(masks: Sequence[Bool[Array, " batch"]], choices: Sequence[Any]) -> Any:

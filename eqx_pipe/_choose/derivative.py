@@ -17,6 +17,7 @@ from jax.extend.core import jaxpr_as_fun
 from jax.interpreters import ad
 
 from .._jaxprs.jaxpr import as_function, is_literal, trace
+from .._tree import fill
 from .._types import ClosedJaxpr
 from .dependence import used_inputs
 from .primitive import bind, choose_p, zeros
@@ -41,7 +42,7 @@ def _jvp(
 ) -> Any:
     index, *operands = primals
     moves = [type(t) is not ad.Zero for t in tangents[1:]]
-    moving = [t for t, m in zip(tangents[1:], moves, strict=True) if m]
+    moving = list(it.compress(tangents[1:], moves))
     out_avals = branches[0].out_avals
     num_out = len(out_avals)
     inexact = [jnp.issubdtype(aval.dtype, jnp.inexact) for aval in out_avals]
@@ -51,12 +52,9 @@ def _jvp(
     forward = _with_all_saved(parts, num_out, operands)
     results = bind(index, operands, forward, (*owners, *savers))
     outputs, saved = results[:num_out], results[num_out:]
-    moved = iter(_linear_choice(index, operands, saved, moving, parts, owners, inexact))
-    out_tangents = [
-        next(moved) if keep else ad.Zero(aval.to_tangent_aval())
-        for keep, aval in zip(inexact, out_avals, strict=True)
-    ]
-    return outputs, out_tangents
+    moved = _linear_choice(index, operands, saved, moving, parts, owners, inexact)
+    still = [ad.Zero(aval.to_tangent_aval()) for aval in out_avals]
+    return outputs, fill(still, inexact, moved)
 
 
 def _linearize(
@@ -71,13 +69,10 @@ def _linearize(
         nonlocal structure
 
         def function(*primals: Any) -> Any:
-            given = iter(primals)
-            full = [next(given) if m else a for a, m in zip(args, moves, strict=True)]
-            outputs = jaxpr_as_fun(branch)(*full)
-            kept = [y for y, keep in zip(outputs, inexact, strict=True) if keep]
-            return kept, outputs
+            outputs = jaxpr_as_fun(branch)(*fill(args, moves, primals))
+            return list(it.compress(outputs, inexact)), outputs
 
-        primals = [a for a, m in zip(args, moves, strict=True) if m]
+        primals = it.compress(args, moves)
         _, linear, outputs = jax.linearize(function, *primals, has_aux=True)
         leaves, structure = jtu.tree_flatten(linear)
         return outputs, leaves
@@ -135,11 +130,8 @@ def _linear_choice(
 ) -> list[Any]:
     """The choice among the branches' linear maps, applied to the tangents."""
     if not any(inexact) or not moving:
-        return [
-            ad.Zero(a.to_tangent_aval())
-            for a, keep in zip(parts[0].forward.out_avals, inexact, strict=False)
-            if keep
-        ]
+        avals = it.compress(parts[0].forward.out_avals, inexact)
+        return [ad.Zero(aval.to_tangent_aval()) for aval in avals]
     wanted = sorted({i for p in parts for kind, i in p.sources if kind == "operand"})
     place = {i: k for k, i in enumerate(wanted)}
     needed = [operands[i] for i in wanted]
@@ -161,7 +153,7 @@ def _linear_choice(
         trace(linear(part, start), *given)
         for part, start in zip(parts, starts, strict=False)
     ]
-    kept_owners = [o for o, keep in zip(owners, inexact, strict=True) if keep]
+    kept_owners = list(it.compress(owners, inexact))
     return bind(index, given, branches, kept_owners, len(moving))
 
 
@@ -176,13 +168,13 @@ def _transpose(
     linear = [isinstance(x, ad.UndefinedPrimal) for x in operands]
     known = [x for x, is_linear in zip(operands, linear, strict=True) if not is_linear]
     alive = [type(ct) is not ad.Zero for ct in cotangents]
-    cotangents = [ct for ct, a in zip(cotangents, alive, strict=True) if a]
+    cotangents = list(it.compress(cotangents, alive))
     given = [*known, *cotangents]
     backward = [
         trace(_backward(branch, operands, linear, alive), *given) for branch in branches
     ]
-    results = iter(bind(index, given, backward, num_linear=len(cotangents)))
-    return [None, *(next(results) if is_linear else None for is_linear in linear)]
+    results = bind(index, given, backward, num_linear=len(cotangents))
+    return [None, *fill([None] * len(linear), linear, results)]
 
 
 def _backward(
@@ -193,35 +185,25 @@ def _backward(
 ) -> Any:
     """A branch's transpose: known operands and cotangents to the linear cotangents."""
     used = used_inputs(branch)
-    moves = [is_linear and u for is_linear, u in zip(linear, used, strict=True)]
-    unknown = [x.aval for x, m in zip(operands, moves, strict=True) if m]
-    unmoved = [
-        x.aval
-        for x, is_linear, m in zip(operands, linear, moves, strict=True)
-        if is_linear and not m
-    ]
+    tangents = list(it.compress(operands, linear))
+    moves = list(it.compress(used, linear))
+    unknown = [x.aval for x in it.compress(tangents, moves)]
     num_known = len(linear) - sum(linear)
 
     def function(*args: Any) -> list[Any]:
         def forward(*moving: Any) -> list[Any]:
-            values, tangents = iter(args), iter(moving)
-            full = [
-                next(tangents) if m else None if is_linear else next(values)
-                for m, is_linear in zip(moves, linear, strict=True)
-            ]
-            outputs = as_function(branch)(*full)
-            return [y for y, a in zip(outputs, alive, strict=True) if a]
+            given = fill([None] * len(moves), moves, moving)
+            is_known = [not is_linear for is_linear in linear]
+            full = fill(fill(linear, linear, given), is_known, args)
+            return list(it.compress(as_function(branch)(*full), alive))
 
-        moved = iter(())
+        moved = ()
         if unknown:
             transposed = jax.linear_transpose(forward, *unknown)
-            moved = iter(transposed(list(args[num_known:])))
-        rest = iter(zeros(unmoved))
-        return [
-            next(moved) if m else next(rest)
-            for m, is_linear in zip(moves, linear, strict=True)
-            if is_linear
-        ]
+            moved = transposed(list(args[num_known:]))
+        unmoved = [x.aval for x, m in zip(tangents, moves, strict=True) if not m]
+        rest = fill(list(moves), [not m for m in moves], zeros(unmoved))
+        return fill(rest, moves, moved)
 
     return function
 

@@ -4,6 +4,7 @@ The derivative is a loop with the tangents in its carry, which is refilled like 
 other. Reverse mode would have to keep every step, and their number is not known.
 """
 
+import itertools as it
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ from .._choose.dependence import depends_on
 from .._choose.primitive import zeros
 from .._errors import value_error
 from .._jaxprs.jaxpr import as_function
+from .._tree import fill
 from .._types import ClosedJaxpr
 from .batch import carry_depends
 from .loop import LoopParams, loop, refill_p, struct
@@ -49,32 +51,24 @@ def _jvp(
         values, moved = split(args)
 
         def of_moving(*given: Any) -> list[Any]:
-            left = iter(given)
-            pairs = zip(values, moving, strict=True)
-            return as_function(p.body)(*(next(left) if m else x for x, m in pairs))
+            return as_function(p.body)(*fill(values, moving, given))
 
-        at = [x for x, m in zip(values, moving, strict=True) if m]
+        at = list(it.compress(values, moving))
         carry, slopes = jax.jvp(of_moving, at, moved)
-        return [*carry, *(s for s, m in zip(slopes, moves, strict=True) if m)]
+        return [*carry, *it.compress(slopes, moves)]
 
-    given = [
-        ad.instantiate_zeros(t) for t, m in zip(tangents, moving, strict=True) if m
-    ]
-    of_consts = zip(p.tilings, moving[:num_consts], strict=True)
+    given = list(map(ad.instantiate_zeros, it.compress(tangents, moving)))
     results = loop(
         test,
         step,
         [*primals[:num_consts], *given[:extra]],
         [*primals[num_consts:], *given[extra:]],
         p.size,
-        [*p.tilings, *(t for t, m in of_consts if m)],
+        [*p.tilings, *it.compress(p.tilings, moving[:num_consts])],
     )
-    outputs = results[: num - num_consts]
-    slopes = iter(results[num - num_consts :])
-    return outputs, [
-        next(slopes) if m else ad.Zero(jax.typeof(y).to_tangent_aval())
-        for y, m in zip(outputs, moves, strict=True)
-    ]
+    outputs, slopes = results[: num - num_consts], results[num - num_consts :]
+    still = [ad.Zero(jax.typeof(y).to_tangent_aval()) for y in outputs]
+    return outputs, fill(still, moves, slopes)
 
 
 def _partial_eval(trace: Any, *tracers: Any, **params: Any) -> list[Any]:
@@ -87,33 +81,31 @@ def _partial_eval(trace: Any, *tracers: Any, **params: Any) -> list[Any]:
     consts, carry = p.split(unknown)
     carry = carry_depends(p.body, consts, carry)
     hidden = [*consts, *carry]
-    missing = [x for x, u in zip(p.body.in_avals, hidden, strict=True) if u]
+    missing = list(it.compress(p.body.in_avals, hidden))
     is_key = [jnp.issubdtype(x.dtype, jax.dtypes.prng_key) for x in missing]
     whole = trace.default_process_primitive
     if all(carry) or not any(unknown) or any(is_key) or depends_on(p.cond, hidden)[0]:
         return whole(refill_p, tracers, params)
 
+    known = [not u for u in hidden]
+    known_consts, known_carry = p.split(known)
+
     def of_known(jaxpr: ClosedJaxpr) -> Callable[..., list[Any]]:
         def function(*args: Any) -> list[Any]:
-            known, nothing = iter(args), iter(zeros(missing))
-            return as_function(jaxpr)(
-                *(next(nothing) if u else next(known) for u in hidden)
-            )
+            given = fill(fill(known, hidden, zeros(missing)), known, args)
+            return as_function(jaxpr)(*given)
 
         return function
 
     def step(*args: Any) -> list[Any]:
-        carried = of_known(p.body)(*args)
-        return [x for x, u in zip(carried, carry, strict=True) if not u]
+        return list(it.compress(of_known(p.body)(*args), known_carry))
 
-    values = [t.pval.get_known() for t, u in zip(tracers, hidden, strict=True) if not u]
-    shown = len(consts) - sum(consts)
-    tilings = [t for t, u in zip(p.tilings, consts, strict=True) if not u]
-    known = iter(
-        loop(of_known(p.cond), step, values[:shown], values[shown:], p.size, tilings)
-    )
-    rest = whole(refill_p, tracers, params)
-    return [t if u else next(known) for t, u in zip(rest, carry, strict=True)]
+    values = [t.pval.get_known() for t in it.compress(tracers, known)]
+    shown = sum(known_consts)
+    tilings = list(it.compress(p.tilings, known_consts))
+    own = values[:shown], values[shown:]
+    results = loop(of_known(p.cond), step, *own, p.size, tilings)
+    return fill(whole(refill_p, tracers, params), known_carry, results)
 
 
 def _transpose(*_: Any, **__: Any) -> Any:

@@ -17,9 +17,10 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Int32
 
+from .._choose.borrow import spread
 from .._jaxprs.jaxpr import as_function
 from .._jaxprs.table import may_loop_or_call_back
-from .._types import ClosedJaxpr
+from .._types import ClosedJaxpr, PyTree
 
 _MOST_LANES = 1024
 _LEAST_LANES = 64
@@ -42,18 +43,6 @@ def entry_of(point: Int32[Array, " points"], tiling: tuple[int, int]) -> Array:
     return point // repeats % length
 
 
-def run_in_lanes(
-    cond: ClosedJaxpr,
-    body: ClosedJaxpr,
-    consts: Sequence[Any],
-    init: Sequence[Any],
-    size: int,
-    tilings: Sequence[Tiling],
-) -> list[Any]:
-    """The final carries of `size` points; the arguments are those of the primitive."""
-    return _Lanes(cond, body, consts, size, tilings).run(list(init))
-
-
 def num_lanes(size: int, carry_bytes: int) -> int:
     """How many of `size` points to run at a time."""
     room = _LANE_BYTES // max(1, carry_bytes)
@@ -61,8 +50,12 @@ def num_lanes(size: int, carry_bytes: int) -> int:
     return min(size, max(_LEAST_LANES, wanted))
 
 
-class _Lanes:
-    """What does not change while the loops run."""
+class Lanes:
+    """What does not change while the loops of `size` points run.
+
+    The arguments are those of the primitive. Of the lanes' own constants those that all
+    share are `None`.
+    """
 
     def __init__(
         self,
@@ -72,9 +65,7 @@ class _Lanes:
         size: int,
         tilings: Sequence[Tiling],
     ):
-        self.size, self.tilings = size, tilings
-        self.shared = [x for x, t in zip(consts, tilings, strict=True) if t is None]
-        self.own = [x for x, t in zip(consts, tilings, strict=True) if t is not None]
+        self.size, self.consts, self.tilings = size, consts, tilings
         self.test, self.step = self._over_lanes(cond), self._over_lanes(body)
         # What may raise, or loop, must not see a point after its end.
         self.guarded = may_loop_or_call_back(body)
@@ -83,9 +74,8 @@ class _Lanes:
         run = as_function(jaxpr)
 
         def one(own: list[Any], carry: list[Any]) -> list[Any]:
-            shared, mine = iter(self.shared), iter(own)
-            args = [next(shared) if t is None else next(mine) for t in self.tilings]
-            return run(*args, *carry)
+            pairs = zip(self.consts, own, strict=True)
+            return run(*(x if mine is None else mine for x, mine in pairs), *carry)
 
         return jax.vmap(one)
 
@@ -144,30 +134,27 @@ class _Lanes:
         def guarded(now: Any) -> Any:
             carry, alive = now
             spare = jnp.argmax(alive)
-            given = jax.tree.map(
-                lambda x: _select(alive, [x], [jnp.broadcast_to(x[spare], x.shape)])[0],
-                (own, carry),
+            others = jax.tree.map(
+                lambda x: jnp.broadcast_to(x[spare], x.shape), (own, carry)
             )
+            given = _select(alive, (own, carry), others)
             carry = _select(alive, self.step(*given), carry)
             return carry, alive & self.test(own, carry)[0]
 
-        def steps(now: Any) -> Any:
-            if self.guarded:
-                return guarded(now)
+        def unguarded(now: Any) -> Any:
             return lax.fori_loop(0, _STEPS, some, now)
 
         return lax.while_loop(
             lambda now: jnp.sum(now[1], dtype=jnp.int32) > jnp.maximum(few, 0),
-            steps,
+            guarded if self.guarded else unguarded,
             (carry, alive),
         )
 
     def _load(self, point: Int32[Array, " lanes"]) -> list[Any]:
         """The lanes' own constants."""
-        tilings = [t for t in self.tilings if t is not None]
         return [
-            x.at[entry_of(point, t)].get(mode="clip")
-            for x, t in zip(self.own, tilings, strict=True)
+            None if t is None else x.at[entry_of(point, t)].get(mode="clip")
+            for x, t in zip(self.consts, self.tilings, strict=True)
         ]
 
 
@@ -175,11 +162,8 @@ def _take(arrays: list[Any], point: Int32[Array, " lanes"]) -> list[Any]:
     return [x.at[point].get(mode="clip") for x in arrays]
 
 
-def _select(mask: Bool[Array, " lanes"], new: list[Any], old: list[Any]) -> list[Any]:
-    return [
-        lax.select(lax.broadcast_in_dim(mask, n.shape, (0,)), n, o)
-        for n, o in zip(new, old, strict=True)
-    ]
+def _select(mask: Bool[Array, " lanes"], new: PyTree, old: PyTree) -> PyTree:
+    return jax.tree.map(lambda n, o: lax.select(spread(mask, n), n, o), new, old)
 
 
 def _data(x: Any) -> Any:

@@ -24,7 +24,7 @@ from .._jaxprs.evaluate import Body
 from .._jaxprs.jaxpr import Equation, as_function, hoist, is_jaxpr, trace
 from .._jaxprs.table import TABLE, Entry
 from .._types import ClosedJaxpr
-from .lanes import Tiling, run_in_lanes
+from .lanes import Lanes, Tiling
 
 T = TypeVar("T")
 
@@ -109,7 +109,7 @@ def _run(*args: Any, **params: Any) -> list[Any]:
         return run_alone(p.cond, p.body, consts, init)
     if p.size == 0:
         return init
-    return run_in_lanes(p.cond, p.body, consts, init, p.size, p.tilings)
+    return Lanes(p.cond, p.body, consts, p.size, p.tilings).run(init)
 
 
 @refill_p.def_effectful_abstract_eval
