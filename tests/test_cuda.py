@@ -1,0 +1,127 @@
+"""What a sweep would run on CUDA, lowered for it on a machine that has none.
+
+On a CPU nothing tells that a kernel leans on what only a CPU has: a callback to Python,
+a routine of LAPACK, an option of its compiler. `jax.export` lowers for a platform that
+is not there.
+"""
+
+import re
+import types
+
+import jax
+import jax.export
+import jax.numpy as jnp
+import jax.random as jr
+import pytest
+
+import eqx_pipe as ep
+from eqx_pipe._sweep import cores
+from eqx_pipe._sweep.compute import execute
+from eqx_pipe._sweep.reduced import blocks
+
+LOWERED: list[str] = []
+
+
+class ForCuda:
+    """A jitted function that is also lowered for CUDA whenever it is lowered."""
+
+    def __init__(self, fn):
+        self.fn = fn
+
+    def lower(self, *args):
+        exported = jax.export.export(self.fn, platforms=["cuda"])(*args)
+        assert exported.platforms == ("cuda",)
+        LOWERED.append(exported.mlir_module())
+        return self.fn.lower(*args)
+
+    def __call__(self, *args):
+        self.lower(*args)
+        return self.fn(*args)
+
+
+@pytest.fixture(autouse=True)
+def lowered_for_cuda(monkeypatch):
+    LOWERED.clear()
+    for module, names in ((execute, ["build"]), (blocks, BUILDERS)):
+        for name in names:
+            build = getattr(module, name)
+            made = lambda *args, build=build: ForCuda(build(*args))  # noqa: E731
+            monkeypatch.setattr(module, name, made)
+    # Programs that other tests have left would not be lowered again.
+    monkeypatch.setattr(execute, "_kernels", type(execute._kernels)(128))
+
+
+BUILDERS = ["build_blocks", "build_merge", "build_states", "build_gap"]
+SPACE = {"a": ep.Linspace(0, 1, 5), "b": ep.Values([1.0, 2.0, 3.0, 4.0])}
+
+
+def formula(p):
+    return {"y": jnp.sin(p["a"]) * p["b"], "n": jnp.int8(3)}
+
+
+def waiting(p):
+    return jax.lax.while_loop(lambda x: x < p["b"], lambda x: 2 * x + 1, p["a"])
+
+
+def refilled(p):
+    double = ep.refill(
+        lambda p: p["a"],
+        lambda p, x: x < p["b"],
+        lambda p, x: 2 * x + 1,
+        lambda p, x: x,
+    )
+    return double(p)
+
+
+def drawn(p, key):
+    return jr.normal(key, (3,)) * p["a"], jr.fold_in(key, 1)
+
+
+def static(p):
+    return p["f"](p["a"])
+
+
+CHOICES = {"f": ep.Static([jnp.sin, jnp.cos]), "a": ep.Linspace(0, 1, 9)}
+KINDS = {
+    "formula": lambda: ep.sweep(formula, SPACE),
+    "one device": lambda: ep.sweep(
+        formula, SPACE, mesh=jax.make_mesh((1,), ("x",), devices=jax.devices()[:1])
+    ),
+    "waiting": lambda: ep.sweep(waiting, SPACE),
+    "refilled": lambda: ep.sweep(refilled, SPACE),
+    "drawn": lambda: ep.sweep(drawn, SPACE, key=jr.key(0)),
+    "random axis": lambda: ep.sweep(
+        lambda p: p["r"], ep.Space({"r": ep.Random(jr.normal, 9)}, key=jr.key(0))
+    ),
+    "static": lambda: ep.sweep(static, CHOICES),
+    "slice": lambda: ep.sweep(formula, ep.Space(SPACE)[::3]),
+    "ordered": lambda: ep.sweep(waiting, SPACE, order_by=lambda p: p["a"]),
+    "reduced": lambda: ep.sweep(
+        formula, SPACE, reduce=[ep.Mean(), ep.Histogram(4, "y", range=(0, 5))]
+    ),
+    "reduced static": lambda: ep.sweep(static, CHOICES, reduce=ep.Var()),
+    "sweeper": lambda: ep.sweeper(formula, SPACE)(SPACE),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_nothing_that_only_a_cpu_has(kind):
+    KINDS[kind]()
+    assert LOWERED
+    for text in LOWERED:
+        calls = set(re.findall(r"custom_call @(\w+)", text))
+        assert calls <= {"Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape"}
+        assert not re.search("callback|lapack|all_reduce|all_gather|permute", text)
+
+
+def test_a_callback_is_seen():
+    with pytest.raises(ValueError, match="lowering platform cuda"):
+        ep.sweep(lambda x: jax.debug.print("{}", x) or x, ep.Linspace(0, 1, 3))
+
+
+def test_no_option_of_the_compiler_for_cpus():
+    gpu, cpu = (types.SimpleNamespace(platform=name) for name in ("gpu", "cpu"))
+    many = 10 * cores.num_cores()
+    assert cores.all_busy([cpu] * many, many)
+    assert not cores.all_busy([gpu] * many, many)
+    assert not cores.all_busy([gpu, *[cpu] * many], many)
