@@ -1,5 +1,7 @@
 """Which device gets which points: each once, and none the dearer half."""
 
+import os
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 import eqx_pipe as ep
 from eqx_pipe._sweep.compute.job import prepare
 from eqx_pipe._sweep.compute.partition import Layout, Partition
+from eqx_pipe._sweep.cores import all_busy
 from eqx_pipe._sweep.reduced.kernel import block_rows
 
 any_partition = given(
@@ -101,3 +104,17 @@ def test_the_rows_of_blocks_are_where_their_device_put_them(blocks, devices):
         numbers = computed(partition, device, blocks)
         at = device * capacity + np.arange(len(numbers))
         assert rows[numbers].tolist() == at.tolist()
+
+
+def test_only_cpus_with_work_for_every_core_keep_to_their_thread(monkeypatch):
+    class Other:
+        platform = "gpu"
+
+    have = lambda pid: set(range(4))  # noqa: E731
+    monkeypatch.setattr(os, "sched_getaffinity", have, raising=False)
+    cpu = jax.devices()[0]
+    assert all_busy([cpu] * 4, 4)
+    assert all_busy([cpu] * 5, 9)
+    assert not all_busy([cpu] * 4, 3)
+    assert not all_busy([cpu] * 3, 9)
+    assert not all_busy([Other()] * 4, 9)

@@ -1,5 +1,7 @@
 """How many threads a device of a sweep has, and that values do not depend on it."""
 
+import os
+
 import jax
 import jax.numpy as jnp
 import jax.random as jr
@@ -8,14 +10,13 @@ import pytest
 from jax.sharding import AxisType
 
 import eqx_pipe as ep
-from eqx_pipe._cache import LRUCache
-from eqx_pipe._sweep.compute import execute, threads
-from eqx_pipe._sweep.reduced import blocks
 
 BATCH = 64
 
+CORES = getattr(os, "sched_getaffinity", lambda pid: range(os.cpu_count() or 1))(0)
+
 several_cores = pytest.mark.skipif(
-    threads.num_cores() == 1, reason="XLA splits nothing for one core"
+    len(CORES) == 1, reason="XLA splits nothing for one core"
 )
 
 
@@ -47,21 +48,27 @@ def whole(p, key):
 
 @pytest.fixture
 def programs(monkeypatch):
-    """The texts of the programs of sweeps, which are compiled anew."""
-    texts = []
+    """Of the programs that sweeps compile: the options and the texts."""
+    found = []
+    compile_ = jax.stages.Lowered.compile
 
-    def compiled(*args):
-        made = threads.compiled(*args)
-        texts.append(made.as_text())
+    def compiled(lowered, compiler_options=None):
+        made = compile_(lowered, compiler_options)
+        found.append((compiler_options, made.as_text()))
         return made
 
-    monkeypatch.setattr(execute, "compiled", compiled)
-    monkeypatch.setattr(execute, "_kernels", LRUCache(128))
-    return texts
+    monkeypatch.setattr(jax.stages.Lowered, "compile", compiled)
+    return found
+
+
+def pretend(monkeypatch, cores):
+    """This process may use so many cores, whatever machine it runs on."""
+    have = lambda pid: set(range(cores))  # noqa: E731
+    monkeypatch.setattr(os, "sched_getaffinity", have, raising=False)
 
 
 def swept(fn, devices, cores, monkeypatch):
-    monkeypatch.setattr(threads, "num_cores", lambda: cores)
+    pretend(monkeypatch, cores)
     space = {"a": ep.Linspace(0.1, 2, 16), "b": ep.Linspace(0.2, 0.9, 15)}
     mesh = jax.make_mesh(
         (devices,), ("i",), (AxisType.Auto,), devices=jax.devices()[:devices]
@@ -75,7 +82,7 @@ def swept(fn, devices, cores, monkeypatch):
 def test_values_are_the_same_bit_for_bit(fn, programs, monkeypatch):
     alone = swept(fn, 1, 2, monkeypatch)
     several = [swept(fn, n, min(n, 4), monkeypatch) for n in (1, 2, 8)]
-    first, *others = programs
+    first, *others = (text for _, text in programs)
     assert is_split(first)  # else nothing is compared here
     assert not any(map(is_split, others))
     for values in several:
@@ -85,39 +92,21 @@ def test_values_are_the_same_bit_for_bit(fn, programs, monkeypatch):
 @several_cores
 def test_cores_without_a_device_may_help(programs, monkeypatch):
     swept(smooth, 2, 16, monkeypatch)
-    assert is_split(programs[0])
+    assert is_split(programs[0][1])
 
 
 @several_cores
 def test_cores_without_points_may_help(programs, monkeypatch):
     swept(smooth, 8, 8, monkeypatch)  # 240 points are four batches
-    assert is_split(programs[0])
+    assert is_split(programs[0][1])
 
 
-def test_reduced_sweeps_too(monkeypatch):
-    told = []
-
-    def compiled(lowered, unsplit):
-        told.append(unsplit)
-        return threads.compiled(lowered, unsplit)
-
-    monkeypatch.setattr(blocks, "compiled", compiled)
+def test_reduced_sweeps_too(programs, monkeypatch):
     space = {"a": ep.Linspace(0.1, 2, 50_000)}
-    for cores in (8, 9):
-        monkeypatch.setattr(threads, "num_cores", lambda cores=cores: cores)
+    for cores, unsplit in ((8, True), (9, False)):
+        pretend(monkeypatch, cores)
+        programs.clear()
         found = ep.sweep(lambda p: p["a"] * 2, space, reduce=ep.Mean())
         assert float(found.values) == pytest.approx(2.1, abs=1e-4)
-    assert told == [True, False]
-
-
-def test_only_cpus_with_work_for_every_core(monkeypatch):
-    class Other:
-        platform = "gpu"
-
-    monkeypatch.setattr(threads, "num_cores", lambda: 4)
-    cpu = jax.devices()[0]
-    assert threads.all_busy([cpu] * 4, 4)
-    assert threads.all_busy([cpu] * 5, 9)
-    assert not threads.all_busy([cpu] * 4, 3)
-    assert not threads.all_busy([cpu] * 3, 9)
-    assert not threads.all_busy([Other()] * 4, 9)
+        options, _ = programs[0]  # later ones merge states, on one device
+        assert bool(options) == unsplit
