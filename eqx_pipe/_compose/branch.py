@@ -91,11 +91,6 @@ class Switch(Container):
     stages: tuple[AnyStage, ...]
     bounds: str = eqx.field(static=True)
 
-    @property
-    def names(self) -> None:
-        """The stages have positions only."""
-        return None
-
     def children(self) -> Mapping[str, AnyStage]:
         return {"selector": self.selector, **super().children()}
 

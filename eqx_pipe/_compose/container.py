@@ -3,8 +3,6 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, SupportsIndex, overload
 
-import equinox as eqx
-
 from .._check import check_draws_apart, check_name, is_integer
 from .._errors import describe_value, message, nearest, type_error, value_error
 from .._stage import Composite, Lift, as_stage
@@ -68,12 +66,11 @@ class Container(Composite):
     or a stage.
     """
 
-    if TYPE_CHECKING:  # which takes an `AbstractVar` for a field of this class
+    if TYPE_CHECKING:
         stages: ClassVar[PyTree]
         names: ClassVar[Names]
-    else:
-        stages: eqx.AbstractVar[PyTree]
-        names: eqx.AbstractVar[Names]
+    else:  # not annotated: dataclasses would put the fields of this name first
+        names = None
 
     def keys(self) -> tuple[Segment, ...]:
         """The names of the stages, or their positions."""

@@ -71,21 +71,6 @@ class Graph(Container):
         return self.stages[self.names.index(item)]
 
 
-def _check_inputs(name: str, stage: StageLike, predecessors: tuple[str, ...]) -> None:
-    """Raises if a node cannot be called with as many inputs as it has predecessors."""
-    wrong = misfit(stage, len(predecessors))
-    if wrong:
-        raise value_error(
-            "graph",
-            f"node `{name}` has {len(predecessors)} predecessor"
-            f"{'s' * (len(predecessors) != 1)}, "
-            f"{', '.join(f'`{p}`' for p in predecessors)}, passed to it by "
-            f"position, but {wrong}.",
-            "Change `edges`, or join several values in a node before it, such as "
-            "`lambda a, b: (a, b)`.",
-        )
-
-
 def graph(nodes: Mapping[str, StageLike], edges: GraphEdges, sink: GraphSink) -> Graph:
     """Joins stages to a directed graph without cycles.
 
@@ -135,7 +120,16 @@ def graph(nodes: Mapping[str, StageLike], edges: GraphEdges, sink: GraphSink) ->
     names = order(read)
     check_alive(read, (wanted,) if isinstance(wanted, str) else wanted)
     for name in names:
-        _check_inputs(name, stages[name], read[name])
+        count, wrong = len(read[name]), misfit(stages[name], len(read[name]))
+        if wrong:
+            raise value_error(
+                "graph",
+                f"node `{name}` has {count} predecessor{'s' * (count != 1)}, "
+                f"{', '.join(f'`{p}`' for p in read[name])}, passed to it by position, "
+                f"but {wrong}.",
+                "Change `edges`, or join several values in a node before it, such as "
+                "`lambda a, b: (a, b)`.",
+            )
     return Graph(
         tuple(stages[name] for name in names),
         names,

@@ -19,7 +19,6 @@ from typing import (
     get_args,
 )
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
@@ -109,14 +108,10 @@ class Merging(Container):
     which of ours.
     """
 
-    if TYPE_CHECKING:
+    if TYPE_CHECKING:  # fields of both, which they declare in an order of their own
         merge: ClassVar[AnyStage | None]
         builtin: ClassVar[str | None]
         axis: ClassVar[int]
-    else:
-        merge: eqx.AbstractVar[AnyStage | None]
-        builtin: eqx.AbstractVar[str | None]
-        axis: eqx.AbstractVar[int]
 
     def children(self) -> Mapping[str, AnyStage]:
         merge = {} if self.merge is None else {"merge": self.merge}

@@ -35,11 +35,6 @@ class Repeat(Container):
     stages: AnyStage
     size: int = eqx.field(static=True)
 
-    @property
-    def names(self) -> None:
-        """The stages have positions only."""
-        return None
-
     def children(self) -> Mapping[str, AnyStage]:
         """The stages stacked into one: every array has a leading axis of `size`."""
         return {"0": self.stages}

@@ -10,7 +10,7 @@ import jax.tree_util as jtu
 from jaxtyping import Array, ArrayLike, Float
 
 from .._check import check_choice
-from .._errors import describe_value, structure_error, type_error, value_error
+from .._errors import describe_value, structure_error, type_error
 from .._stage import Scope, as_stage, enter
 from .._tree import (
     as_arrays,
@@ -41,11 +41,6 @@ class Weighted(Container):
     gated: bool = eqx.field(static=True)
     normalize: str = eqx.field(static=True)
 
-    @property
-    def names(self) -> None:
-        """The stages have positions only."""
-        return None
-
     def children(self) -> Mapping[str, AnyStage]:
         gate = {"weights": cast(AnyStage, self.weights)} if self.gated else {}
         return {**gate, **super().children()}
@@ -57,7 +52,9 @@ class Weighted(Container):
         weights: PyTree = self.weights
         if self.gated:
             weights, state = enter(scope, "weights", weights, x, state=state)
-        weights = _NORMALIZE[self.normalize](self._checked(weights, scope))
+        path = join_path(scope.path, "weights")
+        weights = _read_weights(path, as_arrays(weights), len(self.stages))
+        weights = _NORMALIZE[self.normalize](weights)
         total, first = None, None
         for i, stage in enumerate(self.stages):
             y, state = enter(scope, i, stage, x, state=state)
@@ -80,29 +77,21 @@ class Weighted(Container):
                 total = term if total is None else jtu.tree_map(jnp.add, total, term)
         return total, state
 
-    def _checked(self, weights: PyTree, scope: Scope) -> Float[Array, " stages"]:
-        weights = as_arrays(weights)
-        if not isinstance(weights, jax.Array) or weights.shape != (len(self.stages),):
-            raise structure_error(
-                "weighted",
-                f"`{join_path(scope.path, 'weights')}` is {tree_text(weights)} for "
-                f"{len(self.stages)} stages.",
-                f"Give one weight per stage: float32[{len(self.stages)}]. For "
-                "weights per example wrap the stage in `batched`.",
-            )
-        return _as_weights(weights)
 
-
-def _as_weights(weights: Array) -> Array:
+def _read_weights(path: str, weights: PyTree, size: int) -> Float[Array, " stages"]:
+    """One float for each stage; raises unless there is a real number for each."""
+    cure = (
+        f"Give one number per stage: float32[{size}], shape ({size},), or a stage that "
+        "computes them. For weights per example wrap the stage in `batched`."
+    )
+    if not isinstance(weights, jax.Array) or weights.shape != (size,):
+        wrong = f"`{path}` is {tree_text(weights)} for {size} stages."
+        raise structure_error("weighted", wrong, cure)
     if jnp.issubdtype(weights.dtype, jnp.floating):
         return weights
-    real = jnp.issubdtype(weights.dtype, jnp.integer) or weights.dtype == jnp.bool_
-    if not real:
-        raise type_error(
-            "weighted",
-            f"`weights` is {leaf_text(weights)}.",
-            "Give real numbers, one per stage.",
-        )
+    if not jnp.issubdtype(weights.dtype, jnp.integer) and weights.dtype != jnp.bool_:
+        wrong = f"`{path}` is {leaf_text(weights)}."
+        raise type_error("weighted", wrong, f"Give real numbers. {cure}")
     return weights.astype(float)
 
 
@@ -158,24 +147,15 @@ def weighted(
         gate = as_stage("weighted", "weights", weights)
         return Weighted(children, gate, True, normalize)
     given = [1 / len(stages)] * len(stages) if weights is None else weights
-    return Weighted(children, _read_weights(given, len(stages)), False, normalize)
-
-
-def _read_weights(weights: object, num_stages: int) -> Float[Array, " stages"]:
     try:
-        leaf = jnp.asarray(weights)
+        array = jnp.asarray(given)
     except (TypeError, ValueError):
-        leaf = None
-    if leaf is None or is_key_array(leaf):
+        array = None
+    if array is None or is_key_array(array):
         raise type_error(
             "weighted",
-            f"`weights` is {describe_value(weights)}.",
+            f"`weights` is {describe_value(given)}.",
             "Give one number per stage, or a stage that computes them.",
         )
-    if leaf.shape != (num_stages,):
-        raise value_error(
-            "weighted",
-            f"`weights` has shape {leaf.shape} for {num_stages} stages.",
-            f"Give one number per stage: shape ({num_stages},).",
-        )
-    return _as_weights(leaf)
+    read = _read_weights("weights", array, len(stages))
+    return Weighted(children, read, False, normalize)

@@ -2,7 +2,7 @@
 
 import abc
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import equinox as eqx
 import jax
@@ -71,61 +71,60 @@ def pick(function: str, by: By, values: PyTree) -> PyTree:
     )
 
 
-def picked(function: str, by: By, struct: PyTree) -> PyTree:
-    """The shapes and dtypes of what `by` picks from an output."""
-    if not callable(by):
-        return pick(function, by, struct)
-    return jax.eval_shape(lambda one: jtu.tree_map(jnp.asarray, by(one)), struct)
+def picked(reducer: Any, struct: PyTree) -> PyTree:
+    """The shapes and dtypes of what a reducer picks from an output by its `by`."""
+    return jax.eval_shape(_picking(reducer), struct)
 
 
-def pick_all(function: str, by: By, values: PyTree) -> PyTree:
-    """What `by` picks from each of a batch of outputs."""
-    values = jtu.tree_map(jnp.asarray, values)
-    if not callable(by):
-        return pick(function, by, values)
-    return jax.vmap(lambda one: jtu.tree_map(jnp.asarray, by(one)))(values)
+def pick_all(reducer: Any, values: PyTree) -> PyTree:
+    """What a reducer picks from each of a batch of outputs."""
+    return jax.vmap(_picking(reducer))(jtu.tree_map(jnp.asarray, values))
 
 
-def numbers(
-    function: str, by: By, struct: PyTree, *, ordered: bool
-) -> list[jax.ShapeDtypeStruct]:
-    """The leaves that `by` picks, after a check that they are numbers.
+def _picking(reducer: Any) -> Callable[[PyTree], PyTree]:
+    name = type(reducer).__name__
+    return lambda one: jtu.tree_map(jnp.asarray, pick(name, reducer.by, one))
+
+
+def numbers(reducer: Reduction, struct: PyTree, *, ordered: bool) -> PyTree:
+    """The shapes and dtypes of what is picked, after a check that it is of numbers.
 
     `ordered` says that complex numbers will not do.
     """
-    leaves = leaves_with_names(picked(function, by, struct))
-    for name, leaf in leaves:
+    chosen = picked(reducer, struct)
+    for name, leaf in leaves_with_names(chosen):
         is_number = jnp.issubdtype(leaf.dtype, jnp.number) or leaf.dtype == jnp.bool_
-        complex_ = jnp.issubdtype(leaf.dtype, jnp.complexfloating)
-        if is_number and not (ordered and complex_):
+        if is_number and not (
+            ordered and jnp.issubdtype(leaf.dtype, jnp.complexfloating)
+        ):
             continue
         what = "no order" if is_number else "no arithmetic"
         raise type_error(
-            function,
+            type(reducer).__name__,
             f"the output{f' at `.{name}`' if name else ''} is "
             f"{leaf_text(leaf)}, which has {what}.",
             "Choose what to reduce by `by=`: the path of an output, or a function "
             "of it (such as `lambda out: abs(out)`).",
         )
-    return [leaf for _, leaf in leaves]
+    return chosen
 
 
-def scalar(function: str, by: By, struct: PyTree) -> jax.ShapeDtypeStruct:
-    """The one real scalar that `by` picks, or an error."""
-    chosen = picked(function, by, struct)
+def scalar(reducer: Reduction, struct: PyTree) -> jax.ShapeDtypeStruct:
+    """The one real scalar that is picked, or an error."""
+    chosen = picked(reducer, struct)
     leaves = jtu.tree_leaves(chosen)
     if len(leaves) == 1 and leaves[0].shape == () and not is_key_array(leaves[0]):
-        return numbers(function, by, struct, ordered=True)[0]
-    shown = "the output" if by is None else "what `by` picks"
+        return jtu.tree_leaves(numbers(reducer, struct, ordered=True))[0]
+    shown = "the output" if reducer.by is None else "what `by` picks"
     names = [name or "value" for name, leaf in leaves_with_names(struct)]
     raise value_error(
-        function,
+        type(reducer).__name__,
         f"{shown} is {tree_text(chosen)}, and one real scalar is needed.",
         "Give `by=`: the path of a scalar output, or a function of the output "
         f"that gives one. Known names: {', '.join(f'`{n}`' for n in names)}.",
     )
 
 
-def scalar_of_each(function: str, by: By, values: PyTree) -> Array:
-    """The scalar that `by` picks, for each of a batch of outputs."""
-    return jtu.tree_leaves(pick_all(function, by, values))[0]
+def scalar_of_each(reducer: Reduction, values: PyTree) -> Array:
+    """The scalar that is picked from each of a batch of outputs."""
+    return jtu.tree_leaves(pick_all(reducer, values))[0]

@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool
 
 from .._types import PyTree
 from . import exact
-from .base import By, Reduction, numbers, pick_all, picked, scalar, scalar_of_each
+from .base import By, Reduction, numbers, pick_all, scalar, scalar_of_each
 
 
 class Bounds(eqx.Module):
@@ -28,13 +28,10 @@ class _Bound(Reduction):
     minimal: eqx.AbstractClassVar[bool]
 
     def init(self, struct: PyTree) -> Bounds:
-        name = type(self).__name__
-        numbers(name, self.by, struct, ordered=True)
-
         def worst(leaf: jax.ShapeDtypeStruct) -> Array:
             return jnp.full(leaf.shape, worst_of(leaf.dtype, self.minimal))
 
-        empty = jtu.tree_map(worst, picked(name, self.by, struct))
+        empty = jtu.tree_map(worst, numbers(self, struct, ordered=True))
         return Bounds(jnp.zeros((), bool), empty)
 
     def absorb(
@@ -47,7 +44,7 @@ class _Bound(Reduction):
             kept = jnp.where(counts, leaf, worst_of(leaf.dtype, self.minimal))
             return extreme(kept, axis=0)
 
-        chosen = pick_all(type(self).__name__, self.by, values)
+        chosen = pick_all(self, values)
         return self.merge(state, Bounds(jnp.any(ok), jtu.tree_map(bound, chosen)))
 
     def merge(self, first: Bounds, second: Bounds) -> Bounds:
@@ -111,10 +108,13 @@ class Extreme(eqx.Module):
 
 
 class Best(eqx.Module):
-    """How many points there were, the best of them, and where it is among them."""
+    """How many points there were, the best of them, and where it is among them.
+
+    With `TopK` the best are `k`, of which the first that are `found` are there.
+    """
 
     seen: exact.Pair
-    found: Bool[Array, ""]
+    found: Bool[Array, "*k"]
     index: exact.Pair
     value: Array
 
@@ -126,11 +126,11 @@ class _ArgBound(Reduction):
 
     def init(self, struct: PyTree) -> Best:
         zero = exact.zero((), jnp.uint32)
-        dtype = scalar(type(self).__name__, self.by, struct).dtype
+        dtype = scalar(self, struct).dtype
         return Best(zero, jnp.zeros((), bool), zero, jnp.zeros((), dtype))
 
     def absorb(self, state: Best, values: PyTree, ok: Bool[Array, " points"]) -> Best:
-        scores = scalar_of_each(type(self).__name__, self.by, values)
+        scores = scalar_of_each(self, values)
         candidate = ok & is_not_nan(scores)
         kept = jnp.where(candidate, scores, worst_of(scores.dtype, self.minimal))
         best = jnp.min(kept) if self.minimal else jnp.max(kept)

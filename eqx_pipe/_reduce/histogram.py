@@ -65,13 +65,13 @@ class Histogram(Reduction):
         self.by = by
 
     def init(self, struct: PyTree) -> exact.Pair:
-        scalar("Histogram", self.by, struct)
+        scalar(self, struct)
         return exact.zero((len(self.edges) + 2,), jnp.uint32)
 
     def absorb(
         self, state: exact.Pair, values: PyTree, ok: Bool[Array, " points"]
     ) -> exact.Pair:
-        score = scalar_of_each("Histogram", self.by, values)
+        score = scalar_of_each(self, values)
         score = score.astype(jnp.int32) if score.dtype == jnp.bool_ else score
         lefts, last = _exact_edges(np.array(self.edges), score.dtype)
         bins = len(self.edges) - 1
@@ -93,11 +93,31 @@ class Histogram(Reduction):
 
 
 def _edges(bins: Any, range: Any) -> np.ndarray:
-    if range is not None:
-        check_int("Histogram", "bins", bins, 1)
-        edges = np.linspace(*_as_ends(range), int(bins) + 1)
+    """The edges of the bins; raises unless they are increasing finite numbers."""
+    if range is None:
+        try:
+            edges = np.asarray(bins, np.float64)
+        except (TypeError, ValueError):
+            edges = np.zeros(())
     else:
-        edges = _as_edges(bins)
+        check_int("Histogram", "bins", bins, 1)
+        try:
+            low, high = map(float, range)
+        except (TypeError, ValueError):
+            raise type_error(
+                "Histogram",
+                f"`range` is {describe_value(range)}.",
+                "Give the lowest and the highest edge: `range=(0, 1)`.",
+            ) from None
+        edges = np.linspace(low, high, int(bins) + 1)
+    if edges.ndim != 1 or edges.size < 2:
+        raise value_error(
+            "Histogram",
+            f"`bins` is {describe_value(bins)}.",
+            "Give at least two edges, `Histogram([0.0, 0.5, 1.0])`, or a number of "
+            "bins and their range, `Histogram(10, range=(0, 1))`: in a running "
+            "reduction nobody knows yet how far the values reach.",
+        )
     wrong = np.flatnonzero(~(edges[1:] > edges[:-1]))
     if wrong.size or not np.all(np.isfinite(edges)):
         i = int(wrong[0]) if wrong.size else 0
@@ -106,34 +126,6 @@ def _edges(bins: Any, range: Any) -> np.ndarray:
             f"`bins` are not increasing finite numbers: bins[{i}] is "
             f"{edges[i]:g}, bins[{i + 1}] is {edges[i + 1]:g}.",
             "Give the edges of the bins from the lowest to the highest, each once.",
-        )
-    return edges
-
-
-def _as_ends(range: Any) -> tuple[float, float]:
-    try:
-        low, high = map(float, range)
-    except (TypeError, ValueError):
-        raise type_error(
-            "Histogram",
-            f"`range` is {describe_value(range)}.",
-            "Give the lowest and the highest edge: `range=(0, 1)`.",
-        ) from None
-    return low, high
-
-
-def _as_edges(bins: Any) -> np.ndarray:
-    try:
-        edges = np.asarray(bins, np.float64)
-    except (TypeError, ValueError):
-        edges = np.zeros(())
-    if edges.ndim != 1 or edges.size < 2:
-        raise value_error(
-            "Histogram",
-            f"`bins` is {describe_value(bins)}.",
-            "Give at least two edges, `Histogram([0.0, 0.5, 1.0])`, or a number of "
-            "bins and their range, `Histogram(10, range=(0, 1))`: in a running "
-            "reduction nobody knows yet how far the values reach.",
         )
     return edges
 

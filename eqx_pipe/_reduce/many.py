@@ -11,14 +11,23 @@ from jaxtyping import Array, Bool
 from .._errors import describe_value, type_error
 from .._tree import path_name
 from .._types import PyTree
-from .base import Reduction
-from .reducer import Reducer, begin
+from .base import Reduction, picked
+from .reducer import Reducer
 
 AnyReducer: TypeAlias = Reduction | Reducer
 """One reducer, ours or made of the user's functions."""
 
 ReduceLike: TypeAlias = PyTree[AnyReducer]
 """Whatever is accepted where values are reduced: a reducer or a pytree of them."""
+
+
+def begin(reducer: AnyReducer, struct: PyTree) -> PyTree:
+    """The state of no points, for outputs of the given structure."""
+    if isinstance(
+        reducer, Reducer
+    ):  # whose `init` is the user's, and sees what it picks
+        return reducer.start(picked(reducer, struct))
+    return reducer.init(struct)
 
 
 class Many(eqx.Module):
@@ -29,10 +38,7 @@ class Many(eqx.Module):
 
     def init(self, struct: PyTree) -> list[PyTree]:
         """The state of no points."""
-        return [
-            begin(r, struct) if isinstance(r, Reducer) else r.init(struct)
-            for r in self.reducers
-        ]
+        return [begin(r, struct) for r in self.reducers]
 
     def absorb(
         self, state: list[PyTree], values: PyTree, ok: Bool[Array, " points"]
@@ -48,8 +54,13 @@ class Many(eqx.Module):
 
     def finish(self, state: list[PyTree]) -> PyTree:
         """The results, in the place of the reducers."""
-        both = zip(self.reducers, state, strict=True)
-        results = [jtu.tree_map(_on_host, _finished(r, s)) for r, s in both]
+        results = []
+        for r, s in zip(self.reducers, state, strict=True):
+            # By way of the class: a method that is read from a module is a module made
+            # anew, which takes longer than most reducers take to finish.
+            own = isinstance(r, Reducer)
+            done = r.finish(s) if own else type(r).finish(r, s)
+            results.append(jtu.tree_map(_on_host, done))
         return jtu.tree_unflatten(self.structure, results)
 
     @property
@@ -59,9 +70,8 @@ class Many(eqx.Module):
 
     def stop(self, state: list[PyTree]) -> bool:
         """Whether any of the reducers asks to stop now."""
-        both = zip(self.reducers, state, strict=True)
-        asked = [(getattr(r, "stop", None), s) for r, s in both]
-        return any(bool(stop(s)) for stop, s in asked if stop is not None)
+        stops = [getattr(r, "stop", None) for r in self.reducers]
+        return any(stop and stop(s) for stop, s in zip(stops, state, strict=True))
 
 
 def as_many(function: str, reduce: ReduceLike) -> Many:
@@ -89,14 +99,6 @@ def as_many(function: str, reduce: ReduceLike) -> Many:
 def is_reducer(x: object) -> TypeGuard[AnyReducer]:
     """Whether `x` is a reducer."""
     return isinstance(x, Reduction | Reducer)
-
-
-def _finished(reducer: AnyReducer, state: PyTree) -> PyTree:
-    if isinstance(reducer, Reducer):
-        return reducer.finish(state)
-    # By way of the class: a method that is read from a module is a module made anew,
-    # which takes longer than most reducers take to finish.
-    return type(reducer).finish(reducer, state)
 
 
 def _on_host(leaf: Any) -> Any:

@@ -2,6 +2,7 @@
 
 import functools as ft
 from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -10,18 +11,16 @@ import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool
 
-from .._types import PyTree
+from .._types import PyTree, PyTreeDef
 from . import exact
-from .base import By, Reduction, numbers, pick_all, picked
+from .base import By, Reduction, numbers, pick_all
 
 
-class _Like:
-    """The shapes and dtypes of what is reduced; equal if these are."""
+class _Form(NamedTuple):
+    """The structure and the dtypes of what is reduced."""
 
-    def __init__(self, function: str, by: By, struct: PyTree):
-        self.value: PyTree = picked(function, by, struct)
-        leaves, structure = jtu.tree_flatten(self.value)
-        self._key = (structure, tuple((leaf.shape, leaf.dtype) for leaf in leaves))
+    structure: PyTreeDef
+    dtypes: tuple[np.dtype, ...]
 
     def results(
         self,
@@ -29,16 +28,15 @@ class _Like:
         pairs: Sequence[exact.Pair],
     ) -> PyTree:
         """What comes of the pair of each leaf, in the place of the leaf."""
-        leaves, structure = jtu.tree_flatten(self.value)
-        both = zip(pairs, leaves, strict=True)
-        found = [result(pair, leaf.dtype)[()] for pair, leaf in both]
-        return jtu.tree_unflatten(structure, found)
+        both = zip(pairs, self.dtypes, strict=True)
+        found = [result(pair, dtype)[()] for pair, dtype in both]
+        return jtu.tree_unflatten(self.structure, found)
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Like) and self._key == other._key
 
-    def __hash__(self) -> int:
-        return hash(self._key)
+def _leaves(reducer: Reduction, struct: PyTree) -> tuple[list[Any], _Form]:
+    """The shapes and dtypes of what is reduced, and its form."""
+    leaves, structure = jtu.tree_flatten(numbers(reducer, struct, ordered=False))
+    return leaves, _Form(structure, tuple(leaf.dtype for leaf in leaves))
 
 
 class Sums(eqx.Module):
@@ -46,27 +44,26 @@ class Sums(eqx.Module):
 
     count: exact.Pair
     sums: list[exact.Pair]
-    like: _Like = eqx.field(static=True)
+    form: _Form = eqx.field(static=True)
 
 
 class _Summed(Reduction):
     """What `Sum` and `Mean` have in common: all but what comes of the sums."""
 
     def init(self, struct: PyTree) -> Sums:
-        name = type(self).__name__
-        leaves = numbers(name, self.by, struct, ordered=False)
+        leaves, form = _leaves(self, struct)
         sums = [exact.zero(leaf.shape, leaf.dtype) for leaf in leaves]
-        return Sums(exact.zero((), jnp.uint32), sums, _Like(name, self.by, struct))
+        return Sums(exact.zero((), jnp.uint32), sums, form)
 
     def absorb(self, state: Sums, values: PyTree, ok: Bool[Array, " points"]) -> Sums:
-        leaves = jtu.tree_leaves(pick_all(type(self).__name__, self.by, values))
+        leaves = jtu.tree_leaves(pick_all(self, values))
         batch = [exact.total(leaf, ok) for leaf in leaves]
-        return self.merge(state, Sums(exact.count(ok), batch, state.like))
+        return self.merge(state, Sums(exact.count(ok), batch, state.form))
 
     def merge(self, first: Sums, second: Sums) -> Sums:
         pairs = zip(first.sums, second.sums, strict=True)
         count = exact.add(first.count, second.count)
-        return Sums(count, [exact.add(a, b) for a, b in pairs], first.like)
+        return Sums(count, [exact.add(a, b) for a, b in pairs], first.form)
 
 
 class Sum(_Summed):
@@ -93,7 +90,7 @@ class Sum(_Summed):
             value = exact.on_host(pair, dtype)
             return value if exact.is_exact(dtype) else value.astype(dtype)
 
-        return state.like.results(total, state.sums)
+        return state.form.results(total, state.sums)
 
 
 class Mean(_Summed):
@@ -118,7 +115,7 @@ class Mean(_Summed):
         def mean(pair: exact.Pair, dtype: np.dtype) -> np.ndarray:
             return np.asarray(exact.on_host(pair, dtype) / n).astype(_float(dtype))
 
-        return state.like.results(mean, state.sums)
+        return state.form.results(mean, state.sums)
 
 
 class Moments(eqx.Module):
@@ -127,7 +124,7 @@ class Moments(eqx.Module):
     count: exact.Pair
     means: list[exact.Pair]
     squares: list[exact.Pair]
-    like: _Like = eqx.field(static=True)
+    form: _Form = eqx.field(static=True)
 
 
 class Var(Reduction):
@@ -154,23 +151,20 @@ class Var(Reduction):
     ddof: int = eqx.field(static=True, default=0)
 
     def init(self, struct: PyTree) -> Moments:
-        leaves = numbers("Var", self.by, struct, ordered=False)
+        leaves, form = _leaves(self, struct)
         wide = [(leaf.shape, exact.wide_float(leaf.dtype)) for leaf in leaves]
         means = [exact.zero(*w) for w in wide]
         squares = [exact.zero(shape, jnp.finfo(dtype).dtype) for shape, dtype in wide]
-        count = exact.zero((), jnp.uint32)
-        return Moments(count, means, squares, _Like("Var", self.by, struct))
+        return Moments(exact.zero((), jnp.uint32), means, squares, form)
 
     def absorb(
         self, state: Moments, values: PyTree, ok: Bool[Array, " points"]
     ) -> Moments:
         count = exact.count(ok)
-        means, squares = [], []
-        for leaf in jtu.tree_leaves(pick_all("Var", self.by, values)):
-            mean, square = _moments(leaf, ok, count)
-            means.append(mean)
-            squares.append(square)
-        return self.merge(state, Moments(count, means, squares, state.like))
+        leaves = jtu.tree_leaves(pick_all(self, values))
+        both = [_moments(leaf, ok, count) for leaf in leaves]
+        means, squares = [mean for mean, _ in both], [square for _, square in both]
+        return self.merge(state, Moments(count, means, squares, state.form))
 
     def merge(self, first: Moments, second: Moments) -> Moments:
         count = exact.add(first.count, second.count)
@@ -192,7 +186,7 @@ class Var(Reduction):
             )
             between = exact.lift(_square(step) * left * share)
             squares.append(exact.add(exact.add(p, q), between))
-        return Moments(count, means, squares, first.like)
+        return Moments(count, means, squares, first.form)
 
     def finish(self, state: Moments) -> PyTree:
         n = exact.as_int(state.count) - self.ddof
@@ -201,7 +195,7 @@ class Var(Reduction):
             value = exact.on_host(pair, jnp.float32) / (n if n > 0 else np.nan)
             return np.asarray(value).astype(jnp.finfo(_float(dtype)).dtype)
 
-        return state.like.results(variance, state.squares)
+        return state.form.results(variance, state.squares)
 
 
 def _moments(

@@ -12,7 +12,7 @@ from jaxtyping import Array, ArrayLike, Bool
 from .._errors import describe_value, structure_error, type_error
 from .._tree import differences, is_key_array
 from .._types import PyTree
-from .base import By, pick_all, picked
+from .base import By, pick_all
 
 
 class Reducer(eqx.Module):
@@ -75,7 +75,7 @@ class Reducer(eqx.Module):
 
         Stretches of the batch side by side, then merged in order.
         """
-        values = pick_all("Reducer", self.by, values)
+        values = pick_all(self, values)
         n = ok.shape[0]
         # About as many stretches as each has points, so that both loops are short.
         lanes = 2 ** (max(n.bit_length() - 1, 0) // 2)
@@ -108,30 +108,25 @@ class Reducer(eqx.Module):
 
     def start(self, struct: PyTree) -> PyTree:
         """`init`'s state as arrays of the dtypes that `update` gives."""
+
+        def arrays(fn: Callable[..., PyTree], *args: PyTree) -> PyTree:
+            return jax.eval_shape(lambda *a: jtu.tree_map(jnp.asarray, fn(*a)), *args)
+
         first = jtu.tree_map(jnp.asarray, self.init(struct))
         values = jtu.tree_map(lambda s: jax.ShapeDtypeStruct(s.shape, s.dtype), struct)
         new: Any = None
         for _ in range(2):
-            new = jax.eval_shape(_arrays(self.update), first, values)
+            new = arrays(self.update, first, values)
             if jtu.tree_structure(new) == jtu.tree_structure(first):
                 first = jtu.tree_map(_strong, first, new)
         _check("update", first, new)
-        _check("merge", first, jax.eval_shape(_arrays(self.merge), first, first))
+        _check("merge", first, arrays(self.merge, first, first))
         return first
-
-
-def begin(reducer: Reducer, struct: PyTree) -> PyTree:
-    """The state of no points, for outputs of the given structure."""
-    return reducer.start(picked("Reducer", reducer.by, struct))
 
 
 def struct_of(leaf: Array) -> jax.ShapeDtypeStruct:
     """The shape and dtype of an array."""
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
-
-
-def _arrays(fn: Callable[..., PyTree]) -> Callable[..., PyTree]:
-    return lambda *args: jtu.tree_map(jnp.asarray, fn(*args))
 
 
 def _strong(leaf: Array, new: Any) -> Array:

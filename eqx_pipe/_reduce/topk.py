@@ -6,22 +6,13 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, UInt32
+from jaxtyping import Array, Bool
 
 from .._check import check_choice, check_int
 from .._types import PyTree
 from . import exact
 from .base import By, Reduction, scalar, scalar_of_each
-from .extremes import Extreme, is_not_nan
-
-
-class Best(eqx.Module):
-    """How many points there were, and the best of them, the first `found` of `k`."""
-
-    seen: exact.Pair
-    found: Bool[Array, " k"]
-    index: tuple[UInt32[Array, " k"], UInt32[Array, " k"]]
-    value: Array
+from .extremes import Best, Extreme, is_not_nan
 
 
 class TopK(Reduction):
@@ -57,13 +48,13 @@ class TopK(Reduction):
         check_choice("TopK", "mode", self.mode, ("max", "min"))
 
     def init(self, struct: PyTree) -> Best:
-        dtype = scalar("TopK", self.by, struct).dtype
+        dtype = scalar(self, struct).dtype
         words = jnp.zeros(self.k, jnp.uint32)
         found, value = jnp.zeros(self.k, bool), jnp.zeros(self.k, dtype)
         return Best(exact.zero((), jnp.uint32), found, (words, words), value)
 
     def absorb(self, state: Best, values: PyTree, ok: Bool[Array, " points"]) -> Best:
-        score = scalar_of_each("TopK", self.by, values)
+        score = scalar_of_each(self, values)
         candidate = ok & is_not_nan(score)
         positions = jnp.arange(ok.size, dtype=jnp.uint32)
         seen = (jnp.full((), ok.size, jnp.uint32), jnp.zeros((), jnp.uint32))

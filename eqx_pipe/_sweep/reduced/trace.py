@@ -21,8 +21,8 @@ from ..._cache import LRUCache
 from ..._jaxprs.cache_key import CacheKey, Program, freeze, identify
 from ..._jaxprs.evaluate import evaluate
 from ..._reduce.base import Reduction
-from ..._reduce.many import Many
-from ..._reduce.reducer import Reducer, begin
+from ..._reduce.many import Many, begin
+from ..._reduce.reducer import Reducer
 from ..tracing.trace import Traced
 
 _KEPT_BYTES = 2**20
@@ -186,9 +186,7 @@ def _nothing() -> tuple[()]:
 
 def _trace(reducer: Any, traced: Traced, batch_size: int) -> OneReducing:
     struct = jtu.tree_unflatten(traced.structure, traced.outputs)
-    own = isinstance(reducer, Reducer)
-    begun = begin(reducer, struct) if own else reducer.init(struct)
-    init, structure = jtu.tree_flatten(begun)
+    init, structure = jtu.tree_flatten(begin(reducer, struct))
     init = [_without_weak_type(leaf) for leaf in init]
 
     def absorb(
