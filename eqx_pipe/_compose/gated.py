@@ -77,28 +77,25 @@ class Gated(Merging):
         self, scope: Scope, segment: Segment, stage: AnyStage
     ) -> tuple[Any, Any, str]:
         """What runs if closed, what if open, and what to do if their outputs differ."""
-        run = branch_of(scope, segment, stage)
-        merge = self.builtin
-        if merge is not None and merge in REDUCTIONS:
-            reduction = REDUCTIONS[merge]
-            path = join_path(scope.path, segment)
+        run, merge = branch_of(scope, segment, stage), self.builtin
+        reduction = REDUCTIONS.get(merge or "")
+        path = join_path(scope.path, segment)
 
-            def prepared(x: PyTree, state: MaybeState) -> Output:
-                y, state = run(x, state)
-                y = as_arrays(y)
-                check_mergeable("gated", merge, self.axis, [path], [y])
-                return jtu.tree_map(reduction.prepare, y), state
+        def absent(shapes: PyTree, x: PyTree, state: MaybeState) -> Output:
+            absent = _zeros if reduction is None else reduction.absent
+            return jtu.tree_map(absent, shapes), state
 
-            def nothing(shapes: PyTree, x: PyTree, state: MaybeState) -> Output:
-                return jtu.tree_map(reduction.absent, shapes), state
+        def prepared(x: PyTree, state: MaybeState) -> Output:
+            assert reduction is not None and merge is not None
+            y, state = run(x, state)
+            y = as_arrays(y)
+            check_mergeable("gated", merge, self.axis, [path], [y])
+            return jtu.tree_map(reduction.prepare, y), state
 
-            return Like(nothing), prepared, ""
+        if reduction is not None:
+            return Like(absent), prepared, ""
         if self.closed == "zeros":
-
-            def zeros(shapes: PyTree, x: PyTree, state: MaybeState) -> Output:
-                return jtu.tree_map(_zeros, shapes), state
-
-            return Like(zeros), run, ""
+            return Like(absent), run, ""
         cure = (
             "With this merge a closed stage gives its input, which must be like its "
             'output. Give `closed="zeros"` for zeros instead.'

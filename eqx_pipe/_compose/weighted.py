@@ -81,8 +81,8 @@ class Weighted(Container):
 def _read_weights(path: str, weights: PyTree, size: int) -> Float[Array, " stages"]:
     """One float for each stage; raises unless there is a real number for each."""
     cure = (
-        f"Give one number per stage: float32[{size}], shape ({size},), or a stage that "
-        "computes them. For weights per example wrap the stage in `batched`."
+        f"Give one weight per stage: float32[{size}]. For weights per example wrap the "
+        "stage in `batched`."
     )
     if not isinstance(weights, jax.Array) or weights.shape != (size,):
         wrong = f"`{path}` is {tree_text(weights)} for {size} stages."

@@ -23,9 +23,7 @@ ReduceLike: TypeAlias = PyTree[AnyReducer]
 
 def begin(reducer: AnyReducer, struct: PyTree) -> PyTree:
     """The state of no points, for outputs of the given structure."""
-    if isinstance(
-        reducer, Reducer
-    ):  # whose `init` is the user's, and sees what it picks
+    if isinstance(reducer, Reducer):  # whose `init` is the user's own
         return reducer.start(picked(reducer, struct))
     return reducer.init(struct)
 
@@ -71,7 +69,8 @@ class Many(eqx.Module):
     def stop(self, state: list[PyTree]) -> bool:
         """Whether any of the reducers asks to stop now."""
         stops = [getattr(r, "stop", None) for r in self.reducers]
-        return any(stop and stop(s) for stop, s in zip(stops, state, strict=True))
+        both = zip(stops, state, strict=True)
+        return any(stop is not None and bool(stop(s)) for stop, s in both)
 
 
 def as_many(function: str, reduce: ReduceLike) -> Many:

@@ -10,7 +10,6 @@ when an inner dim grows or when a part of the space is swept by itself.
 """
 
 import operator
-import zlib
 from collections.abc import Sequence
 from typing import Any, SupportsIndex, overload
 
@@ -21,6 +20,7 @@ import numpy as np
 from jaxtyping import Array, Int, Integer, UInt32
 
 from .._errors import describe_value, message, type_error
+from .._stage.scope import fold
 from .._types import Key
 
 BITS = 32
@@ -164,7 +164,4 @@ def point_key(key: Key | None, digits: Sequence[Digit]) -> Key | None:
 
 def axis_key(key: Key | None, name: str) -> Key | None:
     """The key of the axis called `name`, which does not depend on other axes."""
-    if key is None:
-        return None
-    # CRC-32 and not `hash`, which is another number in each process.
-    return jr.fold_in(key, np.uint32(zlib.crc32(name.encode())))
+    return fold(key, name)

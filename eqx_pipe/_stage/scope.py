@@ -50,5 +50,6 @@ def fold(key: Key | None, segment: Segment | Integer[Array, ""]) -> Key | None:
     if key is None:
         return None
     if isinstance(segment, str):
+        # CRC-32 and not `hash`, which is another number in each process.
         return jr.fold_in(key, np.uint32(zlib.crc32(segment.encode())))
     return jr.fold_in(key, segment)

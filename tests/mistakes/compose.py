@@ -189,8 +189,8 @@ PARALLEL = [
 WEIGHTED = [
     ("nothing", lambda: ep.weighted(), ValueError, "Give at least one"),
     ("stage 3", lambda: ep.weighted(3), TypeError, "A stage is a callable"),
-    ("two", lambda: ep.weighted(sin, weights=[1.0, 2.0]), ValueError, r"shape \(1,\)"),
-    ("one", lambda: ep.weighted(sin, weights=1.0), ValueError, "number per stage"),
+    ("two", lambda: ep.weighted(sin, weights=[1.0, 2.0]), ValueError, r"float32\[1\]"),
+    ("one", lambda: ep.weighted(sin, weights=1.0), ValueError, "weight per stage"),
     ("text", lambda: ep.weighted(sin, weights="no"), TypeError, "or a stage that"),
     (
         "a dict",
