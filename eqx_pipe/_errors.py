@@ -4,6 +4,7 @@ A message has three parts: what was wrong and where, what came, what to do.
 """
 
 import difflib
+import importlib
 import logging
 import re
 import threading
@@ -95,6 +96,17 @@ def type_error(function: str, wrong: str, cure: str) -> TypeError:
 def structure_error(function: str, wrong: str, cure: str) -> StructureError:
     """A `StructureError` with this `message`."""
     return StructureError(message(function, wrong, cure))
+
+
+def optional(function: str, package: str, extra: str = "sweep") -> Any:
+    """A package that need not be installed, or an error that says how to do that."""
+    try:
+        return importlib.import_module(package)
+    except ImportError as error:
+        raise ImportError(
+            f"`eqx_pipe.{function}` needs {package.partition('.')[0]}. Install it by "
+            f"`pip install 'eqx_pipe[{extra}]'`."
+        ) from error
 
 
 def nearest(name: object, known: Iterable[object]) -> str:

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from .._errors import value_error
+from .._errors import optional, value_error
 from .._tree import is_key_array, leaves_with_names
 from .._types import Key, PyTree
 from .axes import Geomspace, Linspace, Values
@@ -137,20 +137,8 @@ def points_frame(geometry: Geometry, key: Key | None) -> Any:
             f"the space has {size} points, and each is a row.",
             "At most 2**31 - 1 rows are made: take a slice, `space[a:b]`.",
         )
-    pandas = import_pandas("Space.to_pandas")
+    pandas = optional("Space.to_pandas", "pandas")
     return pandas.DataFrame(entry_columns(geometry, key))
-
-
-def import_pandas(function: str) -> Any:
-    """The module pandas, or an error that says how to install it."""
-    try:
-        import pandas
-    except ImportError as error:
-        raise ImportError(
-            f"`eqx_pipe.{function}` needs pandas. Install it by "
-            "`pip install 'eqx_pipe[sweep]'`."
-        ) from error
-    return pandas
 
 
 def as_numpy(leaf: Any) -> np.ndarray:

@@ -13,7 +13,7 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Int8
 
-from ..._errors import value_error
+from ..._errors import optional, value_error
 from ..._spaces.axis import Axis
 from ..._spaces.geometry import Geometry
 from ..._spaces.index import axis_key
@@ -24,7 +24,6 @@ from ..._spaces.table import (
     entry_columns,
     entry_names,
     flat_columns,
-    import_pandas,
     point_columns,
     raw_shape,
 )
@@ -49,13 +48,7 @@ def dataset(
     made: Mapping[str, Any],
 ) -> Dataset:
     """Values at the points of a space, and what made them, as an `xarray.Dataset`."""
-    try:
-        import xarray
-    except ImportError as error:
-        raise ImportError(
-            "`eqx_pipe.SweepResult.to_xarray` needs xarray. Install it by "
-            "`pip install 'eqx_pipe[sweep]'`."
-        ) from error
+    xarray = optional("SweepResult.to_xarray", "xarray")
     store = stored_in(jtu.tree_leaves(values))
     if store is not None:
         # A unit such as "days" is no request for times.
@@ -85,7 +78,7 @@ def frame(
     values: PyTree, space: Space, status: Int8[np.ndarray, " points"]
 ) -> DataFrame:
     """Values at the points of a space as a `pandas.DataFrame`."""
-    pandas = import_pandas("SweepResult.to_pandas")
+    pandas = optional("SweepResult.to_pandas", "pandas")
     columns = entry_columns(space.geometry, space.key, storable)
     taken = {*columns, *space.axes()}
     column = free_status(taken)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..._errors import message, nearest, value_error
+from ..._errors import message, nearest, optional, value_error
 from ..._store.folder import as_zarr, quiet
 from ..._store.layout import RECORD, read_record
 from ..._store.lazy import Stored
@@ -174,13 +174,7 @@ def _plain(value: object) -> Any:
 
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[Dataset]:
-    try:
-        import xarray
-    except ImportError as error:
-        raise ImportError(
-            "`eqx_pipe.load_result` needs xarray. Install it by "
-            "`pip install 'eqx_pipe[sweep]'`."
-        ) from error
+    xarray = optional("load_result", "xarray")
     options: dict[str, Any] = {"decode_times": False, "decode_timedelta": False}
     file: Any = path
     if path.is_dir():
