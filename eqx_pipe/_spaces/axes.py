@@ -156,7 +156,20 @@ class Geomspace(_Spaced):
         return look_up(self.lookup, i, self.n, jnp.multiply)
 
 
-class Values(NamedAxis):
+class Listed(NamedAxis):
+    """What `Values` and the columns of a joint design are: an array, entry by entry."""
+
+    values: Shaped[Array, "n ..."]
+    dim: str | None = eqx.field(static=True)
+
+    def __len__(self) -> int:
+        return self.values.shape[0]
+
+    def value(self, i: Int[Array, ""], key: Key | None) -> Shaped[Array, "..."]:
+        return take(self.values, i)
+
+
+class Values(Listed):
     """The given values, one by one.
 
     **Arguments:**
@@ -183,9 +196,6 @@ class Values(NamedAxis):
         [8, 32]
     """
 
-    values: Shaped[Array, "n ..."]
-    dim: str | None = eqx.field(static=True)
-
     @keywords("Values", **mistakes.VALUES)
     def __init__(
         self,
@@ -199,12 +209,6 @@ class Values(NamedAxis):
         self.named = Named("Values", label, unit)
         self.values = as_values(values)
         check_length("Values", self.values.shape[0])
-
-    def __len__(self) -> int:
-        return self.values.shape[0]
-
-    def value(self, i: Int[Array, ""], key: Key | None) -> Shaped[Array, "..."]:
-        return take(self.values, i)
 
     def __repr__(self) -> str:
         if isinstance(self.values, Tracer) or is_key_array(self.values):

@@ -10,15 +10,15 @@ import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
-from jaxtyping import Array, Int, Shaped
 
 from .._check import check_int, keywords
 from .._errors import describe_value, nearest, type_error, value_error
 from .._tree import join_path, path_name
-from .._types import Key, PyTree
+from .._types import PyTree
 from . import mistakes
-from .axis import Axis, Named, NamedAxis, check_dim, check_length
-from .lookup import as_ends, take
+from .axes import Listed
+from .axis import Axis, Named, check_dim, check_length
+from .lookup import as_ends
 
 _SOBOL_MOST = 2**30
 
@@ -26,22 +26,14 @@ Texts: TypeAlias = Mapping[str, str] | str | None
 """Labels or units by the path of a pair; a bare one is that of the only pair."""
 
 
-class Column(NamedAxis):
+class Column(Listed):
     """One axis of a joint design, its `part`: the design and the path in it."""
 
-    values: Shaped[Array, "n ..."]
-    dim: str | None = eqx.field(static=True)
     part: tuple[str, str] = eqx.field(static=True)
 
     @property
     def design(self) -> tuple[str, str]:
         return self.part
-
-    def __len__(self) -> int:
-        return self.values.shape[0]
-
-    def value(self, i: Int[Array, ""], key: Key | None) -> Shaped[Array, "..."]:
-        return take(self.values, i)
 
     def __repr__(self) -> str:
         return f"{self.part[0].split('(')[0]}({len(self)}, dim={self.dim!r})"
