@@ -14,8 +14,16 @@ import eqx_pipe as ep
 from . import report
 from .data import Digits, load
 from .model import make_model, mixture
-from .search import FULL, QUICK, Size, choose, search
-from .training import Setting, loss_and_accuracy, train
+from .training import (
+    FULL,
+    QUICK,
+    Setting,
+    Size,
+    choose,
+    loss_and_accuracy,
+    search,
+    train,
+)
 
 
 def run(out: Path, seed: int, quick: bool) -> None:
