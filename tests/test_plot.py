@@ -224,6 +224,12 @@ def test_arrays_are_drawn_by_their_own_dims():
     result = ep.sweep(lambda p: p["a"] * jnp.arange(3.0), {"a": A})
     ax = result.plot(sel={"value.0": 2})
     assert np.array_equal(ax.lines[0].get_ydata(), result.values[:, 2])
+    last = result.plot(sel={"value.0": -1})
+    assert last.get_title() == "value.0 = 2"
+    with pytest.raises(TypeError, match="is 0.5 .*no values. Give a position"):
+        result.plot(sel={"value.0": 0.5})
+    with pytest.raises(ValueError, match="`value.0` goes from 0 to 2"):
+        result.plot(sel={"value.0": 3})
     assert np.array_equal(mesh_of(result.plot(y="value.0")), result.values.T)
     image = ep.sweep(lambda p: p["c"] * jnp.arange(6.0).reshape(2, 3), {"c": C})
     panels = image.plot()

@@ -71,14 +71,12 @@ def _of_one_open(is_open: Any, x: Any) -> Any:
     return jnp.broadcast_to(lax.stop_gradient(first), x.shape)
 
 
-def _borrow_jvp(primals: Any, tangents: Any) -> Any:
-    (mask, x), (_, t) = primals, tangents
-    return borrow(mask, x), t if type(t) is ad.Zero else cut(mask, t)
+def _jvp_of(bind: Callable[[Any, Any], Any]) -> Any:
+    def jvp(primals: Any, tangents: Any) -> Any:
+        (mask, x), (_, t) = primals, tangents
+        return bind(mask, x), t if type(t) is ad.Zero else cut(mask, t)
 
-
-def _cut_jvp(primals: Any, tangents: Any) -> Any:
-    (mask, x), (_, t) = primals, tangents
-    return cut(mask, x), t if type(t) is ad.Zero else cut(mask, t)
+    return jvp
 
 
 def _cut_transpose(cotangent: Any, mask: Any, x: Any) -> Any:
@@ -94,8 +92,8 @@ for _primitive in (borrow_p, cut_p):
     mlir.register_lowering(
         _primitive, mlir.lower_fun(_identity, multiple_results=False)
     )
-ad.primitive_jvps[borrow_p] = _borrow_jvp
-ad.primitive_jvps[cut_p] = _cut_jvp
+ad.primitive_jvps[borrow_p] = _jvp_of(borrow)
+ad.primitive_jvps[cut_p] = _jvp_of(cut)
 ad.primitive_transposes[cut_p] = _cut_transpose
 batching.primitive_batchers[borrow_p] = _batcher(borrow, _of_one_open)
 batching.primitive_batchers[cut_p] = _batcher(cut, lambda _, x: jnp.zeros_like(x))

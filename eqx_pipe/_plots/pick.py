@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from .._check import is_integer
 from .._errors import describe_value, nearest, type_error, value_error
 from .scale import FUNCTION, KIND, DataArray, Dataset, columns_of, find, value_text
 
@@ -101,8 +102,11 @@ def _select(array: DataArray, name: str, value: Any) -> tuple[DataArray, str]:
     dim, column = find(array, "`sel` names", name)
     what, n = f"`sel[{name!r}]` is {describe_value(value)}", array.sizes[dim]
     values = np.arange(n) if column is None else column
-    if column is None and isinstance(value, int | np.integer) and -n <= value < 0:
-        value += n  # a position may count from the end
+    if column is None:
+        if not is_integer(value):
+            cure = "Give a position, an integer."
+            raise type_error(FUNCTION, f"{what}, and `{name}` has no values.", cure)
+        value += n * (-n <= value < 0)  # a position may count from the end
     asked = np.asarray(value)
     if asked.ndim or not {values.dtype.kind, asked.dtype.kind} <= set("iufb"):
         equal = np.flatnonzero([v == value for v in values.tolist()])
@@ -116,7 +120,8 @@ def _select(array: DataArray, name: str, value: Any) -> tuple[DataArray, str]:
     if not least - margin <= number <= most + margin:
         raise value_error(
             FUNCTION,
-            f"{what}, and `{name}` goes from {least:.6g} to {most:.6g}.",
+            f"`sel[{name!r}]` is {number:.6g}, and `{name}` goes from {least:.6g} "
+            f"to {most:.6g}.",
             "Give a value in this range: the point nearest to it is drawn.",
         )
     place = int(np.nanargmin(np.abs(numbers - number)))

@@ -118,8 +118,8 @@ def find(
 
 
 def is_number(values: Shaped[np.ndarray, " n"]) -> bool:
-    """Whether a column has numbers, and not names or flags."""
-    return values.dtype.kind in "iuf"
+    """Whether a column has numbers that can be put in order, not names or flags."""
+    return values.dtype.kind in "iuf" and bool(np.all(np.isfinite(values)))
 
 
 def label_of(data: DataArray, name: str | None = None) -> str:
@@ -169,7 +169,7 @@ def _scale_of(
     label, values = place.dim, np.arange(data.sizes[place.dim])
     if column is not None:
         label, values = label_of(data, column), columns_of(data, place.dim)[column]
-    if not is_number(values) or not np.all(np.isfinite(values)):
+    if not is_number(values):
         texts = [value_text(v) for v in values]
         at = np.arange(float(len(texts)))
         if place.cloud:
