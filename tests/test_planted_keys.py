@@ -1,4 +1,4 @@
-"""Stages that use a key twice, and stages that only look so."""
+"""Stages that use a key twice, or not at all, and stages that only look so."""
 
 import equinox as eqx
 import jax
@@ -6,6 +6,11 @@ import jax.numpy as jnp
 import jax.random as jr
 import pytest
 from jax import lax
+from test_planted_stages import (
+    constant_key,
+    draws_for_nothing,
+    ignores_most_of_its_key,
+)
 
 import eqx_pipe as ep
 import eqx_pipe.testing as ept
@@ -284,3 +289,58 @@ def test_layers_that_were_given_one_key_are_found():
 
     with pytest.raises(AssertionError, match="one key is used at .* and again; split"):
         ept.check_key(twins, X, key=KEYS["old"])
+
+
+# Keys that are given and not used.
+
+
+def never_opens(x):
+    return x.min() > 1000
+
+
+SHUT = ep.gated(jnp.sin, gates=(never_opens,))
+
+
+def chosen_for_good(x, *, key):
+    noise = jr.normal(key, x.shape)
+    return x + jax.lax.cond(jnp.array(False), lambda v: v, jnp.zeros_like, noise)
+
+
+def times_a_difference(x, *, key):
+    return x + (x - x) * jr.normal(key, x.shape)
+
+
+@pytest.mark.one_of(5)
+@pytest.mark.parametrize(
+    "stage",
+    [
+        constant_key,
+        draws_for_nothing,
+        ignores_most_of_its_key,
+        chosen_for_good,
+        times_a_difference,
+    ],
+)
+def test_an_ignored_key_is_caught_beside_a_closed_gate(stage):
+    with pytest.raises(AssertionError, match=rf"`1` \({stage.__name__}\)"):
+        ept.check_key(ep.chain(SHUT, stage), X, key=KEYS["new"])
+
+
+def first_is_positive(x):
+    return x[0] > 0
+
+
+def test_a_draw_in_a_branch_not_taken_is_told_from_no_draw():
+    draws = ep.chain(jnp.sin, ep.cond(first_is_positive, eqx.nn.Dropout(0.5)))
+    with pytest.raises(AssertionError) as caught:
+        ept.check_key(draws, -X, key=KEYS["new"])
+    text = str(caught.value)
+    assert "law `key`" in text and "stage: `1` (Cond)" in text
+    assert "draws in a branch only" in text and "give an input for which" in text
+    assert "skip=('key',)" in text
+    ept.check_key(draws, X, key=KEYS["new"])
+    with pytest.raises(AssertionError) as caught:
+        ept.check_key(ep.chain(jnp.sin, jnp.tanh), X, key=KEYS["new"])
+    text = str(caught.value)
+    assert "law `key`" in text and "stage: (Chain)" in text
+    assert "draws no random numbers at all" in text and "skip=('key',)" in text

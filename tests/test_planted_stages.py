@@ -345,58 +345,6 @@ def test_a_wrong_custom_vjp_is_caught_by_differences():
     ept.check_grad(ep.chain(linear, right_gradient), X, numerical=True)
 
 
-def never_opens(x):
-    return x.min() > 1000
-
-
-SHUT = ep.gated(jnp.sin, gates=(never_opens,))
-
-
-def chosen_for_good(x, *, key):
-    noise = jr.normal(key, x.shape)
-    return x + jax.lax.cond(jnp.array(False), lambda v: v, jnp.zeros_like, noise)
-
-
-def times_a_difference(x, *, key):
-    return x + (x - x) * jr.normal(key, x.shape)
-
-
-@pytest.mark.one_of(5)
-@pytest.mark.parametrize(
-    "stage",
-    [
-        constant_key,
-        draws_for_nothing,
-        ignores_most_of_its_key,
-        chosen_for_good,
-        times_a_difference,
-    ],
-)
-def test_an_ignored_key_is_caught_beside_a_closed_gate(stage):
-    with pytest.raises(AssertionError, match=rf"`1` \({stage.__name__}\)"):
-        ept.check_key(ep.chain(SHUT, stage), X, key=KEY)
-
-
-def first_is_positive(x):
-    return x[0] > 0
-
-
-def test_a_draw_in_a_branch_not_taken_is_told_from_no_draw():
-    draws = ep.chain(jnp.sin, ep.cond(first_is_positive, eqx.nn.Dropout(0.5)))
-    with pytest.raises(AssertionError) as caught:
-        ept.check_key(draws, -X, key=KEY)
-    text = str(caught.value)
-    assert "law `key`" in text and "stage: `1` (Cond)" in text
-    assert "draws in a branch only" in text and "give an input for which" in text
-    assert "skip=('key',)" in text
-    ept.check_key(draws, X, key=KEY)
-    with pytest.raises(AssertionError) as caught:
-        ept.check_key(ep.chain(jnp.sin, jnp.tanh), X, key=KEY)
-    text = str(caught.value)
-    assert "law `key`" in text and "stage: (Chain)" in text
-    assert "draws no random numbers at all" in text and "skip=('key',)" in text
-
-
 def test_every_law_has_some_broken_stages():
     planted = collections.Counter(law for law, _, _ in STAGES.values())
     assert planted.keys() == {*LAWS} - {"sharding"}  # `test_planted_sharded.py`

@@ -12,6 +12,7 @@ import inspect
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.tree_util as jtu
 import numpy as np
@@ -85,7 +86,7 @@ class Writer:
             return self.program(x)
         if isinstance(x, type):
             return f"{x.__module__}.{x.__qualname__}"
-        if is_array(x):
+        if eqx.is_array(x):
             return array_text(x)
         if isinstance(x, Opaque):
             return self.value(x.values)
@@ -126,11 +127,6 @@ def function_name(f: Callable[..., Any]) -> str:
     inner = inspect.unwrap(f)
     named = inner if hasattr(inner, "__qualname__") else type(inner)
     return f"{getattr(named, '__module__', '')}.{named.__qualname__}"
-
-
-def is_array(x: Any) -> bool:
-    """Whether `x` is an array of JAX or NumPy, or a scalar of NumPy."""
-    return isinstance(x, jax.Array | np.ndarray | np.generic)
 
 
 def array_text(x: Any) -> str:

@@ -9,8 +9,11 @@ import typing as _typing
 from ._laws.grad import check_grad as check_grad
 from ._laws.key import check_key as check_key
 from ._laws.loader import check_loader as check_loader
+from ._laws.pure import check_jit as check_jit
 from ._laws.pure import check_pure as check_pure
 from ._laws.pure import check_serialise as check_serialise
+from ._laws.pure import check_struct as check_struct
+from ._laws.pure import check_vmap as check_vmap
 from ._laws.reducer import check_reducer as check_reducer
 from ._laws.sharding import check_parallelize as check_parallelize
 from ._laws.sharding import check_sharding as check_sharding
@@ -18,9 +21,6 @@ from ._laws.spaces import check_axis as check_axis
 from ._laws.spaces import check_space as check_space
 from ._laws.stage import check_stage as check_stage
 from ._laws.sweep import check_sweep as check_sweep
-from ._laws.transforms import check_jit as check_jit
-from ._laws.transforms import check_struct as check_struct
-from ._laws.transforms import check_vmap as check_vmap
 
 if _typing.TYPE_CHECKING:
     from ._lazy import *  # noqa: F403

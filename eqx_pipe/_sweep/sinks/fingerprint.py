@@ -5,12 +5,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.random as jr
 import jax.tree_util as jtu
 
 from ..._errors import message, value_error
-from ..._jaxprs.text import Writer, digest, is_array
+from ..._jaxprs.text import Writer, digest
 from ..._spaces.axis import is_axis
 from ..._spaces.geometry import axis_name
 from ..._spaces.space import Space
@@ -125,7 +126,7 @@ def _space(space: Space) -> dict[str, str]:
     writer = Writer()
     for path, leaf in jtu.tree_flatten_with_path(space.tree, is_leaf=is_axis)[0]:
         if is_axis(leaf):
-            dtypes = {str(x.dtype) for x in jtu.tree_leaves(leaf) if is_array(x)}
+            dtypes = {str(x.dtype) for x in jtu.tree_leaves(leaf) if eqx.is_array(x)}
             text = " ".join([repr(leaf), *sorted(dtypes)])
             found[f"axis {axis_name(path)}"] = (
                 f"{text} #{digest(writer.value(leaf))[:8]}"

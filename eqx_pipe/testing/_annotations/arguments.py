@@ -19,8 +19,7 @@ from ..._errors import describe_value, nearest
 from ..._tree import tree_text
 from .._strategies.arrays import Numbers
 from .._strategies.validate import Draw, check_strategy, composite, invalid
-from .dims import Binding, attempts, parse
-from .dtypes import bind_dtype, is_array_annotation
+from .array import Binding, attempts, bind_dtype, is_array_annotation, parse
 from .values import value_for
 
 

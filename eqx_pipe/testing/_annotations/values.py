@@ -16,8 +16,7 @@ from jaxtyping import PRNGKeyArray, PyTree
 from .._strategies.arrays import Numbers, arrays, keys
 from .._strategies.spaces import meshes
 from .._strategies.validate import invalid
-from .dims import Binding
-from .dtypes import array_for, is_array_annotation, scalar_of
+from .array import Binding, array_for, is_array_annotation, scalar_of
 
 _STRUCTURES = (0, (0, 0), {"a": 0, "b": 0}, [(0,), {"c": 0}])
 

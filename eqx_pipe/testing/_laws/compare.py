@@ -12,7 +12,7 @@ import jax.tree_util as jtu
 import numpy as np
 from jax.typing import DTypeLike
 
-from ..._errors import describe_value, message
+from ..._errors import describe_value, type_error, value_error
 from ..._tree import differences, is_key_array, leaves_with_names
 from ..._types import PyTree
 from .law import Broken
@@ -26,6 +26,9 @@ AnyArray: TypeAlias = jax.Array | np.ndarray | np.generic
 
 Bound: TypeAlias = int | float | None
 """How far apart numbers may be; `None` for what suits the dtype."""
+
+Labels: TypeAlias = tuple[str, str]
+"""How each of two pytrees was computed, for the message that they differ."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +44,8 @@ class Tolerance:
 
     def allowed(self, dtype: DTypeLike, largest: float) -> float:
         """The bound for an array of a dtype."""
-        usual = _RELATIVE.get(str(dtype), 0.25 if _is_inexact(dtype) else 0.0)
+        rest = 0.25 if jnp.issubdtype(dtype, jnp.inexact) else 0.0
+        usual = _RELATIVE.get(str(dtype), rest)
         rtol = usual if self.rtol is None else self.rtol
         atol = usual / 10 if self.atol is None else self.atol
         return atol + rtol * largest
@@ -56,27 +60,18 @@ def tolerance_of(function: str, rtol: Bound, atol: Bound) -> Tolerance:
         number = isinstance(value, int | float) and not isinstance(value, bool)
         if value is None or (number and 0 <= value < math.inf):
             continue
-        raise (ValueError if number else TypeError)(
-            message(
-                function,
-                f"`{name}` is {describe_value(value)}.",
-                "Give a number of at least 0, or None for what suits the dtype.",
-            )
+        raise (value_error if number else type_error)(
+            function,
+            f"`{name}` is {describe_value(value)}.",
+            "Give a number of at least 0, or None for what suits the dtype.",
         )
     return Tolerance(rtol, atol)
 
 
 def agree(
-    got: PyTree,
-    wanted: PyTree,
-    labels: tuple[str, str],
-    tolerance: Tolerance = EXACT,
+    got: PyTree, wanted: PyTree, labels: Labels, tolerance: Tolerance = EXACT
 ) -> None:
-    """Raises `Broken` for the first leaf at which two pytrees differ; in a bit, if no
-    tolerance is given.
-
-    `labels` say how each was computed, for the message.
-    """
+    """Raises `Broken` for the first leaf at which two pytrees differ."""
     agree_in_form(got, wanted, labels)
     pairs = zip(leaves_with_names(got), jtu.tree_leaves(wanted), strict=True)
     for (name, a), b in pairs:
@@ -85,7 +80,7 @@ def agree(
             raise Broken("value", what, name)
 
 
-def agree_in_form(got: PyTree, wanted: PyTree, labels: tuple[str, str]) -> None:
+def agree_in_form(got: PyTree, wanted: PyTree, labels: Labels) -> None:
     """The same of structures, shapes and dtypes alone."""
     lines = differences(_forms(got), _forms(wanted))
     if lines:
@@ -98,11 +93,10 @@ def as_numpy(leaf: AnyArray) -> np.ndarray:
     """Numbers in NumPy, wide enough to be subtracted; keys as their bits."""
     if is_key_array(leaf):
         return np.asarray(jr.key_data(jnp.asarray(leaf)))
-    array = np.asarray(leaf)
-    if not _is_inexact(leaf.dtype):
-        return array
-    complex_ = jnp.issubdtype(leaf.dtype, jnp.complexfloating)
-    return array.astype(np.complex128 if complex_ else np.float64)
+    for kind, wide in ((jnp.floating, float), (jnp.complexfloating, complex)):
+        if jnp.issubdtype(leaf.dtype, kind):
+            return np.asarray(leaf).astype(wide)
+    return np.asarray(leaf)
 
 
 def _forms(tree: PyTree) -> PyTree:
@@ -116,18 +110,12 @@ def _forms(tree: PyTree) -> PyTree:
     return jtu.tree_map(form, tree)
 
 
-def _gap(
-    a: AnyArray, b: AnyArray, tolerance: Tolerance, labels: tuple[str, str]
-) -> str | None:
+def _gap(a: AnyArray, b: AnyArray, tolerance: Tolerance, labels: Labels) -> str | None:
     left, right = as_numpy(a), as_numpy(b)
-    if left.dtype.kind not in "fc":
-        apart = (left != right).astype(float)
-        allowed = 0.0
-    else:
-        finite = np.abs(right[np.isfinite(right)])
-        allowed = tolerance.allowed(
-            a.dtype, float(finite.max()) if finite.size else 0.0
-        )
+    apart, allowed = (left != right).astype(float), 0.0
+    if left.dtype.kind in "fc":
+        largest = np.max(np.abs(right[np.isfinite(right)]), initial=0.0)
+        allowed = tolerance.allowed(a.dtype, float(largest))
         same = (left == right) | (np.isnan(left) & np.isnan(right))
         with np.errstate(invalid="ignore", over="ignore"):
             apart = np.where(same, 0.0, np.abs(left - right))
@@ -144,7 +132,3 @@ def _gap(
     at = ", ".join(map(str, place))
     count = f"{int(wrong.sum())} of {wrong.size} elements differ"
     return f"{count}, most at [{at}]: {numbers}"
-
-
-def _is_inexact(dtype: DTypeLike) -> bool:
-    return jnp.issubdtype(dtype, jnp.inexact)

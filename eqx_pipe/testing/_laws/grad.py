@@ -32,14 +32,12 @@ def grad_law(trial: Trial, numerical: bool = False) -> None:
     if problem is None:
         return
     forward = backward = None
-    try:
+    optional = contextlib.suppress(Exception)
+    with optional:  # which a stage with a `custom_vjp` lacks
         forward = problem.forward()
-    except Exception:  # as for every `custom_vjp`
-        with must_work("reverse mode (as does forward mode)"):
-            backward = problem.backward()
-    else:
-        with contextlib.suppress(Exception):
-            backward = problem.backward()
+    needed = must_work("reverse mode (as does forward mode)")
+    with needed if forward is None else optional:
+        backward = problem.backward()
     finite = all(map(_is_finite, problem.outputs))
     if forward is not None:
         _finite_forward(problem, forward, backward)
@@ -55,8 +53,7 @@ def grad_law(trial: Trial, numerical: bool = False) -> None:
         _like_differences_backward(problem, backward)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Problem:
+class _Problem(eqx.Module):
     """Inexact inputs (parameters and input) to the inexact outputs, with directions.
 
     `rest` is all else that a call needs.
@@ -71,13 +68,23 @@ class _Problem:
     cotangents: Arrays
     tolerance: Tolerance
 
+    def call(self, inputs: Arrays) -> Arrays:
+        """The inexact outputs."""
+        structure, fixed, state, key = self.rest
+        both = eqx.combine(jtu.tree_unflatten(structure, inputs), fixed)
+        return _inexact(evaluate(both["stage"], both["x"], state, key))[1]
+
+    # Compiled once for all inputs of a stage.
+
+    @eqx.filter_jit
     def forward(self) -> Arrays:
         """Tangents of the outputs."""
-        return _jvp(self.inputs, self.tangents, self.rest)
+        return jax.jvp(self.call, (self.inputs,), (self.tangents,))[1]
 
+    @eqx.filter_jit
     def backward(self) -> Arrays:
         """Cotangents of the inputs."""
-        return _vjp(self.inputs, self.cotangents, self.rest)
+        return jax.vjp(self.call, self.inputs)[1](self.cotangents)[0]
 
     def along(self, i: int) -> "_Problem":
         """The problem along the direction of one input alone."""
@@ -95,23 +102,6 @@ class _Problem:
         """The dtype of an input that has the fewest digits."""
         dtypes = [v.dtype for v in self.inputs]
         return max(dtypes, key=lambda dtype: float(jnp.finfo(dtype).eps))
-
-
-def _call(inputs: Arrays, rest: tuple[Any, ...]) -> Arrays:
-    """The inexact outputs."""
-    structure, fixed, state, key = rest
-    both = eqx.combine(jtu.tree_unflatten(structure, inputs), fixed)
-    return _inexact(evaluate(both["stage"], both["x"], state, key))[1]
-
-
-@eqx.filter_jit  # compiled once for all inputs of a stage
-def _jvp(inputs: Arrays, tangents: Arrays, rest: tuple[Any, ...]) -> Arrays:
-    return jax.jvp(lambda v: _call(v, rest), (inputs,), (tangents,))[1]
-
-
-@eqx.filter_jit
-def _vjp(inputs: Arrays, cotangents: Arrays, rest: tuple[Any, ...]) -> Arrays:
-    return jax.vjp(lambda v: _call(v, rest), inputs)[1](cotangents)[0]
 
 
 def _problem(trial: Trial) -> _Problem | None:
@@ -174,29 +164,35 @@ def _finite_backward(problem: _Problem, grads: Arrays) -> None:
 
 
 def _modes_agree(problem: _Problem, forward: Arrays, backward: Arrays) -> None:
-    left, right, allowed = _modes(problem, forward, backward)
-    if abs(left - right) <= allowed:
+    what = _apart(problem, forward, backward)
+    if what is None:
         return
-    what = (
-        f"a directional derivative is {left:.6g} in forward mode, {right:.6g} in "
-        f"reverse mode; {abs(left - right):.3g} apart, {allowed:.2g} allowed"
-    )
     for i, name in enumerate(problem.names):
         alone = problem.along(i)
-        left, right, allowed = _modes(alone, alone.forward(), backward)
-        if abs(left - right) > allowed:
+        if _apart(alone, alone.forward(), backward):
             raise Broken("modes", what, name)
     raise Broken("modes", what)
 
 
-def _modes(
+def _apart(problem: _Problem, forward: Arrays, backward: Arrays) -> str | None:
+    """By how much the two modes differ, in words; `None` if they agree."""
+    left, right, size = _dots(problem, forward, backward)
+    allowed = 10 * problem.tolerance.allowed(problem.coarsest, size)
+    if abs(left - right) <= allowed:
+        return None
+    return (
+        f"a directional derivative is {left:.6g} in forward mode, {right:.6g} in "
+        f"reverse mode; {abs(left - right):.3g} apart, {allowed:.2g} allowed"
+    )
+
+
+def _dots(
     problem: _Problem, forward: Arrays, backward: Arrays
 ) -> tuple[float, float, float]:
-    """A directional derivative by each mode, and how far apart these may be."""
+    """A directional derivative by each mode, and how large its terms are."""
     left, left_size = _dot(problem.cotangents, forward)
     right, right_size = _dot(backward, problem.tangents)
-    size = max(left_size, right_size)
-    return left, right, 10 * problem.tolerance.allowed(problem.coarsest, size)
+    return left, right, max(left_size, right_size)
 
 
 def _dot(a: Arrays, b: Arrays) -> tuple[float, float]:
@@ -222,14 +218,12 @@ def _like_differences_backward(problem: _Problem, backward: Arrays) -> None:
     for i, name in enumerate(problem.names):
         alone = problem.along(i)
         differences, scales, step = _differences(alone)
-        left, left_size = _dot(problem.cotangents, differences)
-        right, right_size = _dot(backward, alone.tangents)
+        left, right, size = _dots(alone, differences, backward)
         usual = sum(
             np.abs(as_numpy(v)).sum() * _usual(step, scale + np.max(np.abs(d)))
             for v, d, scale in zip(problem.cotangents, differences, scales, strict=True)
             if d.size
         )
-        size = max(left_size, right_size)
         allowed = problem.allowed(problem.inputs[i].dtype, size, usual)
         _close(name, abs(left - right), step, allowed)
 
@@ -243,7 +237,7 @@ def _differences(problem: _Problem) -> tuple[Arrays, list[float], float]:
             jnp.asarray((as_numpy(v) + signed * as_numpy(t)).astype(v.dtype))
             for v, t in zip(problem.inputs, problem.tangents, strict=True)
         ]
-        return [as_numpy(v) for v in _call(moved, problem.rest)]
+        return [as_numpy(v) for v in problem.call(moved)]
 
     high, low = outputs(step), outputs(-step)
     differences = [(h - v) / (2 * step) for h, v in zip(high, low, strict=True)]

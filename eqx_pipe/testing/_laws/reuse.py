@@ -60,8 +60,7 @@ def check_reuse(program: Any, args: Sequence[Any], is_given: Sequence[bool]) -> 
     To split a key is to use it, to fold something into it is not, as in JAX's own
     check. Keys that do not come from those given are constants, and may be used again.
     """
-    nodes = [_Node(x, given) for x, given in zip(args, is_given, strict=True)]
-    _Walk().run(_Where(), program, nodes)
+    _Walk().run(_Where(), program, list(map(_Node, args, is_given)))
 
 
 class _Node:
@@ -196,8 +195,8 @@ class _Walk:
                         "this is meant, use its `jax.random.clone`",
                     )
             fresh.add(key)
-        for key in fresh:
-            self.used[key] = (*self.used.get(key, ()), (where.guards, where.line))
+        use = (where.guards, where.line)
+        self.used |= {key: (*self.used.get(key, ()), use) for key in fresh}
 
 
 def _rows(keys: Any, lanes: list[Any]) -> list[bytes]:

@@ -22,8 +22,8 @@ from ..._tree import as_arrays
 from ..._types import Key, PyTree, StageLike
 from .compare import Bound, Tolerance, agree, tolerance_of
 from .law import check_laws, law, must_work
+from .pure import over_batch
 from .report import check
-from .transforms import over_batch
 from .trial import Trial, evaluate
 
 

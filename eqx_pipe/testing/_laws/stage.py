@@ -7,14 +7,13 @@ from equinox.nn import State
 from ..._check import check_choice
 from ..._errors import describe_value, type_error
 from ..._types import Key, PyTree, StageLike
-from .compare import Bound, tolerance_of
+from .compare import Bound
 from .grad import grad_law
 from .key import key_law
 from .law import Law
-from .pure import pure_law, serialise_law
+from .pure import jit_law, pure_law, serialise_law, struct_law, vmap_law
 from .report import try_law
 from .sharding import sharding_law
-from .transforms import jit_law, struct_law, vmap_law
 from .trial import trial_of
 
 _IN_ORDER: tuple[Law, ...] = (pure_law, struct_law, jit_law, vmap_law)
@@ -74,8 +73,7 @@ def check_stage(
     """
     __tracebackhide__ = True
     skipped = _skipped(skip)
-    tolerance = tolerance_of("testing.check_stage", rtol, atol)
-    trial = trial_of("testing.check_stage", stage, x, state, key, tolerance)
+    trial = trial_of("testing.check_stage", stage, x, state, key, rtol, atol)
     for name, law in LAWS.items():
         if name not in skipped:
             try_law(law, trial)

@@ -19,7 +19,7 @@ from ..._errors import MissingKeyError
 from ..._stage import Scope, as_module, call, check_state, copy_state, wants_key
 from ..._tree import is_key_array
 from ..._types import Key, PyTree, StageLike
-from .compare import Tolerance
+from .compare import Bound, Tolerance, tolerance_of
 from .held import held
 
 
@@ -91,7 +91,8 @@ def trial_of(
     x: PyTree,
     state: State | None,
     key: Key | None,
-    tolerance: Tolerance,
+    rtol: Bound,
+    atol: Bound,
 ) -> Trial:
     """The arguments of a law, after a check and a first plain call.
 
@@ -99,6 +100,7 @@ def trial_of(
     law to check.
     """
     __tracebackhide__ = True
+    tolerance = tolerance_of(function, rtol, atol)
     check_callable(function, "stage", stage)
     child = as_module(stage)
     check_key(function, key)

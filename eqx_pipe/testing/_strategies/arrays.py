@@ -73,7 +73,7 @@ def arrays(
 def _tree(
     function: str, draw: Draw, struct: PyTree, elements: Numbers | None
 ) -> PyTree:
-    check_struct(function, struct)
+    struct = check_struct(function, struct)
     check_strategy(function, "elements", elements)
     leaves, structure = jtu.tree_flatten(struct)
     drawn = [draw(_array(function, leaf, elements)) for leaf in leaves]
@@ -187,7 +187,7 @@ def batches(
         ...     assert batch.shape in {(1, 3), (2, 3), (4, 3)}
         >>> test_rows()
     """
-    check_struct("batches", struct)
+    struct = check_struct("batches", struct)
     check_int("batches", "max_size", max_size, 1)
     sizes = [2**i for i in range(max_size.bit_length())]
     size = draw(st.sampled_from(sizes))

@@ -33,7 +33,6 @@ from .validate import (
     check_strategy,
     check_struct,
     composite,
-    structs_of,
 )
 
 
@@ -74,12 +73,11 @@ def pipelines(
         ...     ept.check_jit(pipe, x, key=key)
         >>> test_jit()
     """
-    check_struct("pipelines", struct)
+    struct = check_struct("pipelines", struct)
     check_int("pipelines", "max_depth", max_depth, 0)
     check_bool("pipelines", "random", random)
     check_bool("pipelines", "branches", branches)
     check_strategy("pipelines", "leaves", leaves)
-    struct = structs_of(struct)
     return _Drawing(draw, struct, max_depth, random, branches, leaves).pipeline()
 
 
@@ -109,10 +107,9 @@ def graphs(
         ...     assert graph(jnp.ones(2)).shape == (2,)
         >>> test_shape()
     """
-    check_struct("graphs", struct)
+    struct = check_struct("graphs", struct)
     check_int("graphs", "max_nodes", max_nodes, 1)
     check_bool("graphs", "random", random)
-    struct = structs_of(struct)
     return _graph(draw, struct, max_nodes, lambda: draw(stages(struct, random=random)))
 
 
@@ -149,9 +146,6 @@ def _mean(parts: tuple[PyTree, ...] | dict[str, PyTree]) -> PyTree:
 
 def _largest(trees: tuple[PyTree, ...]) -> PyTree:
     return jtu.tree_map(lambda *v: ft.reduce(jnp.maximum, v), *trees)
-
-
-# The combinators. Each is a function of what it draws from.
 
 
 @dataclasses.dataclass

@@ -50,36 +50,29 @@ def axes(
     check_bool("axes", "random", random)
     check_bool("axes", "static", static)
     size = draw(st.integers(1, max_size))
-    return draw(_axis(size, random, static, None))
+    return _axis(draw, size, random, static, None)
 
 
-def _axis(
-    size: int, random: bool, static: bool, dim: str | None
-) -> st.SearchStrategy[Axis]:
+def _axis(draw: Draw, size: int, random: bool, static: bool, dim: str | None) -> Axis:
     numbers = st.integers(-8, 8).map(lambda i: i / 4)
-
-    @composite
-    def make(draw: Draw) -> Axis:
-        kinds = ["values", "linspace", "geomspace", "arrays", "mapped"]
-        kinds += ["random"] * random + ["static"] * static
-        kind = draw(st.sampled_from(kinds))
-        # The same draws for every kind: so the first kind is what it shrinks to.
-        given = draw(st.lists(numbers, min_size=size, max_size=size))
-        lo, hi = given[0], given[-1]
-        if kind == "values":
-            return Values(np.asarray(given, np.float32), dim=dim)
-        if kind == "arrays":
-            return Values(np.arange(2 * size, dtype=np.int32).reshape(size, 2), dim=dim)
-        if kind == "random":
-            return Random(jr.normal, size, dim=dim)
-        if kind == "static":
-            return Static([f"choice {i}" for i in range(size)], dim=dim)
-        if kind == "geomspace":
-            return Geomspace(1.0, 10.0 if lo >= 0 else 0.5, size, dim=dim)
-        line = Linspace(lo, hi, size, dim=dim)
-        return Mapped(_square, line) if kind == "mapped" else line
-
-    return make()
+    kinds = ["values", "linspace", "geomspace", "arrays", "mapped"]
+    kinds += ["random"] * random + ["static"] * static
+    kind = draw(st.sampled_from(kinds))
+    # The same draws for every kind: so the first kind is what it shrinks to.
+    given = draw(st.lists(numbers, min_size=size, max_size=size))
+    lo, hi = given[0], given[-1]
+    if kind == "values":
+        return Values(np.asarray(given, np.float32), dim=dim)
+    if kind == "arrays":
+        return Values(np.arange(2 * size, dtype=np.int32).reshape(size, 2), dim=dim)
+    if kind == "random":
+        return Random(jr.normal, size, dim=dim)
+    if kind == "static":
+        return Static([f"choice {i}" for i in range(size)], dim=dim)
+    if kind == "geomspace":
+        return Geomspace(1.0, 10.0 if lo >= 0 else 0.5, size, dim=dim)
+    line = Linspace(lo, hi, size, dim=dim)
+    return Mapped(_square, line) if kind == "mapped" else line
 
 
 def _square(value: Array) -> Array:
@@ -131,7 +124,7 @@ def spaces(
         dim = "both" if shared and i < 2 else None
         length = draw(st.integers(1, max_size))
         length = size if mode == "zip" or dim else length
-        tree[name] = draw(_axis(length, random, static, dim))
+        tree[name] = _axis(draw, length, random, static, dim)
     if draw(st.booleans()):
         tree["fixed"] = "text"
     if has_design:

@@ -16,7 +16,7 @@ from ..._errors import describe_value
 from ..._stage import Stage, identity
 from ..._types import Key, PyTree, StageLike
 from .arrays import arrays
-from .validate import Draw, check_bool, check_struct, composite, invalid, structs_of
+from .validate import Draw, check_bool, check_struct, composite, invalid
 
 Maker: TypeAlias = Callable[[PyTree], st.SearchStrategy | None]
 """From a struct to a strategy of stages that keep it, or None."""
@@ -86,9 +86,8 @@ def stages(draw: Draw, struct: PyTree, *, random: bool = True) -> StageLike:
         ...     assert ep.lift(stage)(x).shape == x.shape
         >>> test_shape_is_kept()
     """
-    check_struct("stages", struct)
+    struct = check_struct("stages", struct)
     check_bool("stages", "random", random)
-    struct = structs_of(struct)
     found: list[st.SearchStrategy] = [st.just(identity)]
     if is_inexact(struct):
         found += [

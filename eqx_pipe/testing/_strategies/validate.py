@@ -43,8 +43,8 @@ def check_strategy(
     )
 
 
-def check_struct(function: str, struct: PyTree) -> None:
-    """Raises unless every leaf of `struct` has a shape and a dtype."""
+def check_struct(function: str, struct: PyTree) -> PyTree:
+    """Shapes and dtypes, whether given as such or by an example; raises without."""
     named = leaves_with_names(struct)
     for name, leaf in named:
         if not hasattr(leaf, "shape") or not hasattr(leaf, "dtype"):
@@ -61,6 +61,7 @@ def check_struct(function: str, struct: PyTree) -> None:
             f"`struct` is {describe_value(struct)}, with no array in it.",
             "Give a pytree of `jax.ShapeDtypeStruct(shape, dtype)`.",
         )
+    return jtu.tree_map(lambda v: jax.ShapeDtypeStruct(v.shape, v.dtype), struct)
 
 
 def check_int(function: str, argument: str, value: object, minimum: int) -> None:
@@ -76,11 +77,6 @@ def check_bool(function: str, argument: str, value: object) -> None:
     if not isinstance(value, bool):
         wrong = f"`{argument}` is {describe_value(value)}."
         raise invalid(function, wrong, "Give True or False.")
-
-
-def structs_of(tree: PyTree) -> PyTree:
-    """Shapes and dtypes, whether given as such or by an example."""
-    return jtu.tree_map(lambda v: jax.ShapeDtypeStruct(v.shape, v.dtype), tree)
 
 
 def composite(
