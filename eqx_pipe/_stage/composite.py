@@ -159,6 +159,8 @@ def enter(
     `index` is that of `Scope.child`.
     """
     inner = scope.child(segment, index)
+    if scope.watch is not None:
+        scope.watch(inner.path, stage, args, state, inner.key)
     try:
         y, new_state = call(stage, args, state, inner)
     except Exception as error:

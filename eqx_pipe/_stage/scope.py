@@ -2,6 +2,7 @@
 
 import dataclasses
 import zlib
+from collections.abc import Callable
 
 import jax.random as jr
 import numpy as np
@@ -17,12 +18,14 @@ class Scope:
 
     `key` is the composite's own key; a child draws from it folded with the child's
     name or position. `record` collects outputs by path for `outputs`; it is `None`
-    wherever nobody asked, or where values cannot leave a traced branch.
+    wherever nobody asked, or where values cannot leave a traced branch. `watch` is told
+    before a child is called (not what stands in it): path, stage, inputs, state, key.
     """
 
     key: Key | None
     path: str = ""
     record: dict[str, PyTree] | None = None
+    watch: Callable[..., None] | None = None
 
     def child(
         self, segment: Segment, index: Integer[Array, ""] | None = None

@@ -101,27 +101,25 @@ def _trials_inside(trial: Trial) -> dict[str, Trial]:
     Those are left out whose input is only known while something is traced, such as the
     branches of a `cond`.
     """
-    if not isinstance(trial.stage, Composite):
-        return {}
-    seen = _Seen()
-    with contextlib.suppress(Exception):
-        spied = _with_spies(trial.stage, seen)
+    seen: dict[str, Trial] = {}
+
+    def watch(
+        name: str, stage: StageLike, args: tuple[PyTree, ...], state: Any, key: Any
+    ) -> None:
+        if name in seen or any(
+            isinstance(v, Tracer) for v in jtu.tree_leaves((args, state, key))
+        ):
+            return
+        own = copy_state(state) if is_stateful(stage) else None
+        stage, x = (stage, args[0]) if len(args) == 1 else (_Packed(stage), args)
+        seen[name] = Trial(stage, x, own, key, trial.tolerance, held(stage))
+
+    if isinstance(trial.stage, Composite):
         # A stage that keeps its input is seen to do so if this is another than before.
         x = jtu.tree_map(lambda v: v.copy() if eqx.is_array(v) else v, trial.x)
-        call(spied, (x,), copy_state(trial.state), Scope(trial.key))
-    return {
-        k: dataclasses.replace(v, tolerance=trial.tolerance) for k, v in seen.items()
-    }
-
-
-class _Seen(dict):
-    """A dict that may stand in a static field: it is known by its identity."""
-
-    def __hash__(self) -> int:  # type: ignore[override]
-        return id(self)
-
-    def __eq__(self, other: object) -> bool:
-        return self is other
+        with contextlib.suppress(Exception):
+            trial.stage.run(x, copy_state(trial.state), Scope(trial.key, watch=watch))
+    return seen
 
 
 class _Packed(eqx.Module):
@@ -131,45 +129,6 @@ class _Packed(eqx.Module):
 
     def __call__(self, x: PyTree, *, key: Key | None = None) -> PyTree:
         return call(self.stage, tuple(x), None, Scope(key))[0]
-
-
-class _Spy(eqx.nn.StatefulLayer):
-    """A stage that notes what it is called with."""
-
-    stage: Any
-    name: str = eqx.field(static=True)
-    seen: _Seen = eqx.field(static=True)
-
-    def is_stateful(self) -> bool:
-        return is_stateful(self.stage)
-
-    def __call__(self, *args: PyTree, key: Key | None = None) -> Any:
-        given, state = args, None
-        if self.is_stateful():
-            *given, state = args
-        copy, before = copy_state(state), held(self.stage)
-        y, new = call(self.stage, tuple(given), state, Scope(key))
-        known = not any(isinstance(v, Tracer) for v in jtu.tree_leaves((args, key)))
-        if known and self.name not in self.seen:
-            one = len(given) == 1
-            stage, x = (self.stage, given[0]) if one else (_Packed(self.stage), given)
-            self.seen[self.name] = Trial(stage, x, copy, key, held=before)
-        return (y, new) if self.is_stateful() else y
-
-
-def _with_spies(stage: Composite, seen: _Seen) -> Any:
-    """The composite with each child behind a spy."""
-    names: dict[int, list[str]] = {}
-    for name, child in stage.children().items():
-        names.setdefault(id(child), []).append(name)  # one child may stand twice
-
-    def spied(node: Any) -> Any:
-        waiting = names.get(id(node))
-        return _Spy(node, waiting.pop(0), seen) if waiting else node  # pyright: ignore
-
-    return jtu.tree_map(
-        spied, stage, is_leaf=lambda node: node is not stage and id(node) in names
-    )
 
 
 # A smaller input that still breaks the law.
