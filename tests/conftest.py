@@ -47,6 +47,10 @@ hypothesis.settings.register_profile("dev", max_examples=4, **_common)
 hypothesis.settings.register_profile(
     "ci", max_examples=4, derandomize=True, print_blob=True, **_common
 )
+# Where the same was asked of other versions: the simplest example, and another one.
+hypothesis.settings.register_profile(
+    "least", hypothesis.settings.get_profile("ci"), max_examples=2
+)
 # Some 15,000 examples in all; tests with few inputs to draw from end earlier.
 hypothesis.settings.register_profile("thorough", max_examples=250, **_common)
 PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "ci")

@@ -273,7 +273,7 @@ def member_loss(shared, own, xs):
     return jax.vmap(one)(xs).sum()
 
 
-@pytest.mark.one_of(3)
+@pytest.mark.one_of(4)
 @pytest.mark.parametrize("order", ["grad(vmap(vmap))", "vmap(grad(vmap))"])
 @pytest.mark.parametrize("jit", [False, True])
 def test_a_member_in_which_no_example_chose_a_branch(order, jit):

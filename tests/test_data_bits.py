@@ -124,6 +124,7 @@ def test_no_leaf_of_a_source_is_a_parameter():
     assert len(jax.tree.leaves(loader.init(KEY), is_leaf=eqx.is_inexact_array)) == 4
 
 
+@pytest.mark.one_of(3)
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("kind", [np.asarray, jnp.asarray])
 def test_every_bit_of_a_number_is_kept(dtype, kind):

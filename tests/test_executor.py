@@ -189,6 +189,7 @@ def kills(p, marker):
     return jax.pure_callback(callback, p, p, vmap_method="sequential") * 2
 
 
+@pytest.mark.slow
 def test_a_process_pool_and_a_worker_that_is_killed(tmp_path):
     """One scenario, since a process takes seconds to start."""
     marker, path = tmp_path / "marker", tmp_path / "runs.zarr"

@@ -50,6 +50,7 @@ LAYERS = {
 }
 
 
+@pytest.mark.one_of(3)
 @pytest.mark.parametrize("name", LAYERS)
 def test_a_batch_given_to_a_layer_for_one_example(name):
     layer, shape = LAYERS[name]

@@ -153,7 +153,7 @@ def test_merge_is_associative_and_init_its_identity(sizes, dtype):
             )
 
 
-@pytest.mark.one_of(2)
+@pytest.mark.one_of(3)
 @pytest.mark.parametrize("name", sorted(REDUCERS))
 def test_points_that_do_not_count_leave_no_trace(name):
     """The hook for points that fail: they keep their index, and nothing else."""

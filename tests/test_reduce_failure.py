@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import pytest
+from helpers import few
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -62,6 +63,7 @@ def failing(x, bad):
     return eqx.error_if(x * 7 % 101, jnp.any(x == bad), "bad point")
 
 
+@few
 @given(
     n=st.sampled_from([5, 700]),
     batch_size=st.sampled_from([1, 16]),

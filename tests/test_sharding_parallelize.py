@@ -67,6 +67,7 @@ def test_params_and_batches_come_sharded_and_values_stay(kind, order, getkey):
     assert np.allclose(fun(init(key), get_batch(3)), want, rtol=1e-5)
 
 
+@pytest.mark.one_of(2)
 @pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit], ids=str)
 def test_under_the_users_own_mesh(kind, getkey):
     batch, key = get_batch(0), getkey()

@@ -1,5 +1,6 @@
 """Sharding in a run of two processes, each with its own part of the data."""
 
+import pytest
 from processes import run_processes
 
 SCRIPT = """
@@ -60,5 +61,6 @@ for kind in (AxisType.Auto, AxisType.Explicit):
 """
 
 
+@pytest.mark.slow
 def test_each_process_brings_its_part():
     run_processes(SCRIPT)

@@ -125,6 +125,7 @@ def check(path, whole):
     assert result.ok.all()
 
 
+@pytest.mark.slow
 def test_killed_interrupted_and_started_twice(tmp_path, whole):
     path = tmp_path / "runs.zarr"
     first, second, third = (start(path, *how) for how in (["forks"], [], []))

@@ -88,7 +88,7 @@ def numpy_array(array):
     return lambda p: p["a"] * jnp.sum(array)
 
 
-@pytest.mark.one_of(2)
+@pytest.mark.one_of(3)
 @pytest.mark.parametrize(
     "make",
     [

@@ -178,6 +178,7 @@ def test_a_rule_of_batching_is_not_shared():
     np.testing.assert_array_equal(ep.sweep(fresh(), space()).values, 2 * once)
 
 
+@pytest.mark.slow
 def test_only_programs_keep_what_callbacks_hold():
     data = Times(np.ones(3, np.float32))
     alive = weakref.ref(data)
