@@ -23,9 +23,10 @@ from .array_source import DeviceSource
 from .bits import as_numbers
 from .cursor import Cursor, check_concrete, split
 from .layout import as_given, constrained, from_own_rows, own_rows, replicated
-from .order import Overrun, Place, Selection, order_on_host, select, select_on_host
+from .order import Overrun, Place, Selection, as_words, select
 from .pipes import are_identity, run_pipes
 from .programs import arrays_of, program
+from .shuffle import permute_on_host
 from .source import HostSource, Source
 
 _SMALL = 8
@@ -162,27 +163,23 @@ class Found(NamedTuple):
 
 
 def read(
-    loader: Settings,
-    ids: UInt64[np.ndarray, " n"],
-    epoch: UInt32[np.ndarray, "..."],
-    offset: int,
-) -> Found:
+    source: HostSource, sharding: NamedSharding | None, ids: UInt64[np.ndarray, " n"]
+) -> PyTree:
     """The records of some numbers, moved to the device.
 
     Each process reads only those of its own devices.
     """
-    assert isinstance(loader.source, HostSource)
-    rows = own_rows(loader.sharding, len(ids))
-    records = loader.source.read(ids if rows is None else ids[rows])
-    records = from_own_rows(records, loader.sharding, len(ids), rows)
-    return Found(ids, epoch, offset, records)
+    rows = own_rows(sharding, len(ids))
+    records = source.read(ids if rows is None else ids[rows])
+    return from_own_rows(records, sharding, len(ids), rows)
 
 
 def host_batch(loader: Settings, cursor: Cursor, found: Found) -> PyTree:
     """The batch of what was read."""
     ids, epoch, offset, batch = found
     if not are_identity(loader.pipe, loader.batch_pipe):
-        selection = select_on_host(ids, epoch, offset, len(loader.source))
+        size = len(loader.source)
+        selection = Selection(epoch, as_words(ids, size), as_words(offset, size))
         known = replicated((cursor.words, selection), loader.sharding)
         batch = program(loader, _made, cursor.kind)(arrays_of(loader), *known, batch)
     return as_given(batch, loader.sharding, len(ids))
@@ -191,31 +188,29 @@ def host_batch(loader: Settings, cursor: Cursor, found: Found) -> PyTree:
 def next_on_host(loader: Settings, cursor: Cursor) -> tuple[PyTree, Cursor]:
     """The next full batch, and the cursor behind it."""
     check_concrete("Loader.next", cursor)
-    size, left = len(loader.source), loader.batch_size
+    assert isinstance(loader.source, HostSource)
+    size, count = len(loader.source), loader.batch_size
     epoch, start = cursor.epoch, cursor.position
-    if start == size or (loader.drop_remainder and start + left > size):
+    if loader.drop_remainder and start + count > size:
         epoch, start = epoch + 1, 0
-    offset, epochs, ids = start, [], []
-    while left:
-        if start == size:
-            epoch, start = epoch + 1, 0
-        stop = min(size, start + left)
-        ids.append(ordered(loader, cursor, epoch, start, stop))
-        epochs += [epoch] * (stop - start)
-        left, start = left - (stop - start), stop
-    one = epochs[0] == epochs[-1]
-    numbers = np.asarray(epochs[0] if one else epochs, np.uint32)
-    found = read(loader, np.concatenate(ids), numbers, offset)
-    batch = host_batch(loader, cursor, found)
+    at = start + np.arange(count, dtype=np.uint64)
+    over, at = at // np.uint64(size), at % np.uint64(size)
+    several = int(over[-1]) > int(over[0])
+    parts = [(epoch + int(k), at[over == k]) for k in np.unique(over)]
+    ids = np.concatenate([ordered(loader, cursor, *part) for part in parts])
+    epochs = (epoch + over).astype(np.uint32)
+    records = read(loader.source, loader.sharding, ids)
+    found = Found(ids, epochs if several else epochs[0, ...], int(at[0]), records)
     after = dataclasses.replace(
-        cursor, epochs=np.asarray(epoch, np.uint32), record=split(start)
+        cursor, epochs=epochs[-1, ...], record=split(int(at[-1]) + 1)
     )
-    return batch, after
+    return host_batch(loader, cursor, found), after
 
 
 def ordered(
-    loader: Settings, cursor: Cursor, epoch: int, start: int, stop: int
+    loader: Settings, cursor: Cursor, epoch: int, at: UInt64[np.ndarray, " n"]
 ) -> UInt64[np.ndarray, " n"]:
-    """The numbers of the records at the places from `start` to `stop` of an epoch."""
-    size = len(loader.source)
-    return order_on_host(cursor.words, epoch, start, stop, size, loader.shuffle)
+    """The numbers of the records at some places of an epoch."""
+    if not loader.shuffle:
+        return at
+    return permute_on_host(np.asarray(cursor.words), epoch, at, len(loader.source))

@@ -1,14 +1,14 @@
 """The batches of an epoch, one by one; those from the host are read ahead."""
 
-import abc
 import concurrent.futures as cf
+import contextlib
 import dataclasses
 import functools as ft
 import itertools as it
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from types import ModuleType
 from typing import Any
 
@@ -16,8 +16,8 @@ import jax
 import numpy as np
 from jaxtyping import Array, UInt32
 
-from .._sharding.mesh import no_context
 from .._types import PyTree
+from .array_source import DeviceSource
 from .batch import Found, Settings, device_batch, host_batch, ordered, read
 from .cursor import Cursor, check_epoch, is_concrete, split
 from .layout import as_given, replicated, without_users_mesh
@@ -35,12 +35,12 @@ class Epoch(Iterator[PyTree]):
     """The batches that are left of an epoch; `cursor` is the place behind the last."""
 
     def __init__(self, loader: Settings, cursor: Cursor):
-        self._loader = loader
-        # Fields of a Module are slow to look up, for every batch.
-        self._batch_size, self._sharding = loader.batch_size, loader.sharding
-        self._from = cursor
+        self._from, self._batch_size = cursor, loader.batch_size
         self._position = cursor.position
         self._end = batches_end(loader, self._position)
+        on_device = isinstance(loader.source, DeviceSource)
+        start = _from_device if on_device else _from_host
+        self._batches = start(loader, cursor, self._end)
 
     @property
     def cursor(self) -> Cursor:
@@ -52,36 +52,13 @@ class Epoch(Iterator[PyTree]):
         return -(-(self._end - self._position) // self._batch_size)
 
     def __next__(self) -> PyTree:
-        count = min(self._batch_size, self._end - self._position)
-        if count == 0:
-            self.close()
-            raise StopIteration
-        given = self._fetch(count)
-        try:
-            batch = self._batch(given, count)
-        except Exception as error:
-            self.close()
-            if count < self._batch_size and not are_identity(self._loader.batch_pipe):
-                error.add_note(
-                    "In eqx_pipe.Loader: `batch_pipe` was given the short last batch, "
-                    f"of {count} records instead of {self._batch_size}; with "
-                    "`drop_remainder=True` there is none."
-                )
-            raise
-        self._position += count
+        batch = next(self._batches)
+        self._position = min(self._position + self._batch_size, self._end)
         return batch
 
-    @abc.abstractmethod
-    def _fetch(self, count: int) -> Any:
-        """What the next batch, of so many records, is made with."""
-
-    @abc.abstractmethod
-    def _batch(self, given: Any, count: int) -> PyTree:
-        """The next batch."""
-
-    @abc.abstractmethod
     def close(self) -> None:
         """Ends the threads that read ahead; dropping the iterator does the same."""
+        self._batches.close()
 
 
 def rolled_over(cursor: Cursor, loader: Settings) -> Cursor:
@@ -117,37 +94,28 @@ def batches_end(loader: Settings, position: int) -> int:
     return size
 
 
-class DeviceEpoch(Epoch):
-    """From a source on the device: one call of a compiled program for each batch."""
+def _from_device(
+    loader: Settings, cursor: Cursor, end: int
+) -> Generator[PyTree, None, None]:
+    """One call of a compiled program for each batch."""
+    # Fields of a Module are slow to look up, for every batch.
+    size, sharding, arrays = loader.batch_size, loader.sharding, arrays_of(loader)
+    numbers = (cursor.words, cursor.epochs, np.uint32(cursor.position))
+    place = replicated(tuple(map(np.asarray, numbers)), sharding)
+    # Once for all batches; each call gives the next one its start.
+    words, epoch, start = jax.device_put(place) if sharding is None else place
 
-    def __init__(self, loader: Settings, cursor: Cursor):
-        super().__init__(loader, cursor)
-        self._arrays = arrays_of(loader)
-        numbers = (cursor.words, cursor.epochs, np.uint32(self._position))
-        place = replicated(tuple(map(np.asarray, numbers)), loader.sharding)
-        # Once for all batches; each call gives the next one its start.
-        place = jax.device_put(place) if loader.sharding is None else place
-        self._words, self._epoch, self._start = place
-        self._size = -1
-        self._run: Callable[..., Any]
+    def batches(start: Array) -> Generator[PyTree, None, None]:
+        whole, rest = divmod(end - cursor.position, size)
+        for count, times in ((size, whole), (rest, min(rest, 1))):
+            run = program(loader, _at_start, cursor.kind, count) if times else None
+            for _ in range(times):
+                with _noted(loader, count), without_users_mesh(sharding):
+                    batch, start = run(arrays, words, epoch, start)
+                    batch = as_given(batch, sharding, count)
+                yield batch
 
-    def _fetch(self, count: int) -> Callable[..., Any]:
-        if count != self._size:
-            self._run = program(self._loader, _at_start, self._from.kind, count)
-            self._size = count
-        return self._run
-
-    def _batch(self, given: Callable[..., Any], count: int) -> PyTree:
-        arguments = self._arrays, self._words, self._epoch, self._start
-        if self._sharding is None:
-            batch, self._start = given(*arguments)
-            return batch
-        with no_context():
-            batch, self._start = given(*arguments)
-            return as_given(batch, self._sharding, count)
-
-    def close(self) -> None:
-        """Nothing is read ahead."""
+    return batches(start)
 
 
 def _at_start(
@@ -163,44 +131,68 @@ def _at_start(
     return batch, after.start
 
 
-class HostEpoch(Epoch):
-    """From a host source: records are read ahead by threads."""
+def _from_host(
+    loader: Settings, cursor: Cursor, end: int
+) -> Generator[PyTree, None, None]:
+    """Records that threads read ahead, each time through the pipelines."""
+    source, size = loader.source, loader.batch_size
+    assert isinstance(source, HostSource)
+    number = -(-(end - cursor.position) // size)
+    work = _reader(loader, cursor, end)
+    ahead = ReadAhead(work, number, source.threads, source.chunk(size))
 
-    def __init__(self, loader: Settings, cursor: Cursor):
-        super().__init__(loader, cursor)
-        source = loader.source
-        assert isinstance(source, HostSource)
-        work, chunk = _reader(loader, cursor, self._end), source.chunk(self._batch_size)
-        self._ahead = ReadAhead(work, len(self), source.threads, chunk)
+    def batches() -> Generator[PyTree, None, None]:
+        with contextlib.closing(ahead):
+            for found in ahead:
+                with _noted(loader, len(found.ids)):
+                    with without_users_mesh(loader.sharding):
+                        batch = host_batch(loader, cursor, found)
+                yield batch
 
-    def _fetch(self, count: int) -> Found:
-        return next(self._ahead)
+    return batches()
 
-    def _batch(self, given: Found, count: int) -> PyTree:
-        with without_users_mesh(self._sharding):
-            return host_batch(self._loader, self._from, given)
 
-    def close(self) -> None:
-        self._ahead.close()
+class _noted:
+    """Says with an error of `batch_pipe` that it came for the short last batch."""
+
+    def __init__(self, loader: Settings, count: int):
+        self._loader, self._count = loader, count
+
+    def __enter__(self) -> None:
+        """An object, since a generator in its place takes 1 us more for each batch."""
+
+    def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
+        loader, count = self._loader, self._count
+        short = error is not None and count < loader.batch_size
+        if short and not are_identity(loader.batch_pipe):
+            error.add_note(
+                f"In eqx_pipe.Loader: `batch_pipe` was given the short last batch, of "
+                f"{count} records instead of {loader.batch_size}; with "
+                "`drop_remainder=True` there is none."
+            )
 
 
 def _reader(loader: Settings, cursor: Cursor, end: int) -> Callable[[int], Found]:
     """What reads the batches from a cursor on by their numbers, from any thread."""
-    first, size, epoch = cursor.position, loader.batch_size, cursor.epoch
+    # Fields of a Module are slow to look up, for every batch.
+    source, sharding, size = loader.source, loader.sharding, loader.batch_size
+    assert isinstance(source, HostSource)
+    first, epoch = cursor.position, np.asarray(cursor.epochs, np.uint32)
     block = max(1, _BLOCK // size) * size
     lock = threading.Lock()
 
     # Several threads may want the same block, or one and its neighbour.
     @ft.lru_cache(2)
     def order(start: int) -> np.ndarray:
-        return ordered(loader, cursor, epoch, start, min(end, start + block))
+        at = np.arange(start, min(end, start + block), dtype=np.uint64)
+        return ordered(loader, cursor, cursor.epoch, at)
 
     def batch(index: int) -> Found:
         at = index * size
         with lock:
             ids = order(first + at - at % block)
         ids = ids[at % block : at % block + size]
-        return read(loader, ids, np.asarray(epoch, np.uint32), first + at)
+        return Found(ids, epoch, first + at, read(source, sharding, ids))
 
     return batch
 

@@ -14,7 +14,7 @@ from . import scan as scanning
 from .array_source import DeviceSource
 from .batch import Settings, next_on_device, next_on_host
 from .cursor import Cursor, check_concrete, check_cursor, start
-from .epoch import DeviceEpoch, Epoch, HostEpoch, check_epochs, rolled_over
+from .epoch import Epoch, check_epochs, rolled_over
 from .layout import num_parts, source_on_mesh, without_users_mesh
 from .source import SourceLike, as_source, schema_of
 
@@ -36,8 +36,9 @@ class Loader(Settings):
     **Arguments:**
 
     - `source`: an `ArraySource`, `mixture` or `windows` on the device; or a host
-        source, which is anything with `__len__` and `__getitem__` (a NumPy array or
-        memory map, a Grain `MapDataset`, a Hugging Face dataset, a list of records).
+        source: a NumPy array or memory map, an array of a Zarr or HDF5 file, or a
+        dictionary or tuple of these; or anything with `__len__` and `__getitem__` (a
+        Grain `MapDataset`, a Hugging Face dataset, a list of records).
     - `pipe`: a stage from one record to another. It runs on the device, under `vmap`,
         for host sources too.
     - `batch_pipe`: a stage from batch to batch, after `pipe`. What it draws depends on
@@ -172,9 +173,8 @@ class Loader(Settings):
         check_cursor("Loader.epoch", cursor, len(self.source), self.schema)
         check_concrete("Loader.epoch", cursor)
         cursor = rolled_over(cursor, self)
-        on_device = isinstance(self.source, DeviceSource)
         with without_users_mesh(self.sharding):
-            return (DeviceEpoch if on_device else HostEpoch)(self, cursor)
+            return Epoch(self, cursor)
 
     def __len__(self) -> int:
         """The number of batches of an epoch."""

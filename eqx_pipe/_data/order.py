@@ -9,10 +9,10 @@ from typing import Literal, NamedTuple, TypeAlias
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Shaped, UInt32, UInt64
+from jaxtyping import Array, Shaped, UInt32
 
 from .cursor import later
-from .shuffle import permute, permute_on_host
+from .shuffle import permute
 
 _Numbers = Array | np.ndarray
 
@@ -99,32 +99,10 @@ def _shuffled(
     return jax.lax.optimization_barrier(ids)
 
 
-def order_on_host(
-    words: UInt32[_Numbers, " words"],
-    epoch: int,
-    start: int,
-    stop: int,
-    size: int,
-    shuffle: bool,
-) -> UInt64[np.ndarray, " n"]:
-    """The numbers of the records at the places from `start` to `stop` of an epoch."""
-    at = np.arange(start, stop, dtype=np.uint64)
-    return permute_on_host(np.asarray(words), epoch, at, size) if shuffle else at
-
-
-def select_on_host(
-    ids: UInt64[np.ndarray, " n"],
-    epoch: UInt32[np.ndarray, "..."],
-    offset: int,
-    size: int,
-) -> Selection:
-    """The selection of some numbers in a source of `size` records."""
-    return Selection(epoch, _as_words(ids, size), _as_words(offset, size))
-
-
-def _as_words(
+def as_words(
     numbers: int | Shaped[np.ndarray, "*n"], size: int
 ) -> UInt32[np.ndarray, "words *n"]:
+    """Numbers below `size` as a `Selection` holds them."""
     numbers = np.asarray(numbers, np.uint64)
     low, high = numbers & np.uint64(2**32 - 1), numbers >> np.uint64(32)
     words = [high, low] if size > 2**32 else [low]

@@ -21,7 +21,7 @@ from jaxtyping import Array
 from .._cache import LRUCache, WeakCache
 from .._sharding.mesh import is_staged
 from .._values import as_hashable
-from .layout import is_explicit, with_auto_axes
+from .layout import is_explicit, with_axis_types
 from .source import HostSource
 
 _MOST = 64
@@ -82,7 +82,7 @@ def arrays_of(owner: eqx.Module) -> list[Array]:
     if found is None:
         with jax.ensure_compile_time_eval():
             # Programs of ours have automatic axes.
-            leaves = with_auto_axes(leaves) if sharded else leaves
+            leaves = with_axis_types(leaves) if sharded else leaves
         found = [jnp.asarray(leaf) for leaf in leaves]
         if not any(isinstance(leaf, Tracer) for leaf in found):
             kept.arrays = found
@@ -113,13 +113,6 @@ class _Static:
         return hash(self._known)
 
 
-@ft.lru_cache(maxsize=_MOST)
-def _jitted(
-    function: Callable[..., Any], options: tuple[Hashable, ...], static: _Static
-) -> Callable[..., Any]:
-    return _make(function, options, static)
-
-
 def _make(
     function: Callable[..., Any], options: tuple[Hashable, ...], static: _Static
 ) -> Callable[..., Any]:
@@ -128,3 +121,6 @@ def _make(
 
     run.__name__ = function.__name__.strip("_")
     return jax.jit(run)
+
+
+_jitted = ft.lru_cache(_MOST)(_make)

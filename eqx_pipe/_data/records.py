@@ -1,7 +1,7 @@
 """What a record of a host source must be, and its way into JAX's dtypes."""
 
 import abc
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, SupportsIndex
 
 import jax
@@ -64,6 +64,8 @@ def narrowed(function: str, array: np.ndarray, dtype: np.dtype) -> np.ndarray:
 
 def are_stacked(found: PyTree, struct: PyTree) -> bool:
     """Whether it is one record whose arrays hold several; a list of them is not."""
+    if isinstance(found, Iterator):  # no pytree to JAX, and soon an error
+        return False
     leaves, structure = jtu.tree_flatten(found)
     return structure == jtu.tree_structure(struct) and all(
         getattr(leaf, "shape", ()) != () for leaf in leaves

@@ -18,7 +18,7 @@ from .._tree import as_arrays, differences
 from .._types import PyTree
 from .batch import Settings, device_batch, seam_of
 from .cursor import Cursor, is_concrete
-from .layout import is_explicit, with_auto_axes
+from .layout import is_explicit, with_axis_types
 from .order import Overrun, Place
 from .programs import known
 
@@ -41,7 +41,7 @@ def scan(
     run = _scanned if is_staged() else _compiled
     memory = known(loader).counters
     if loader.sharding is not None and not _is_explicit(carry):
-        loader = with_auto_axes(loader)
+        loader = with_axis_types(loader)
     run = ft.partial(run, loader, step, cursor, length, overrun)
     return _with_counters(run, carry, step, memory)
 

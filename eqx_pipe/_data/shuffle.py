@@ -110,7 +110,7 @@ def permute(
 
 
 def _turned(
-    x: _Numbers, keys: _Numbers, size: int, amount: Callable[..., _Numbers]
+    x: _Numbers, keys: Any, size: int, amount: Callable[..., _Numbers]
 ) -> _Numbers:
     """`x` after all turns, each of one coordinate by an amount of the other."""
     rows, columns = rectangle(size)

@@ -27,7 +27,7 @@ from .records import (
 )
 
 _THREADS = 4
-_CHUNK = 2**18
+_CHUNK = 2**20
 _MOST = 8
 
 
@@ -61,7 +61,9 @@ class HostSource:
         ):
             self.source = self.source.with_format("numpy")  # not Python's numbers
         self.size: int = len(source)
-        self.threads = _THREADS if is_thread_safe(self.source) else 1
+        # Arrays are read fast, and then more threads hinder each other.
+        most = 2 if isinstance(source, HostArrays) else _THREADS
+        self.threads = most if is_thread_safe(self.source) else 1
         self._lock = threading.Lock() if self.threads == 1 else contextlib.nullcontext()
         self._struct: PyTree = None
         self._reader = reader_of(self.source)

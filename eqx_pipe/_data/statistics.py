@@ -10,7 +10,7 @@ from .._sharding.mesh import no_context
 from .._tree import leaf_text, leaves_with_names
 from .._types import PyTree
 from .cursor import Cursor
-from .layout import with_auto_axes
+from .layout import with_axis_types
 from .loader import Loader
 from .programs import arrays_of, program
 
@@ -55,22 +55,17 @@ def reduce_loader(loader: Loader, cursor: Cursor, reducers: PyTree) -> PyTree:
             f"`loader` is {describe_value(loader)}.",
             "Give a `Loader(source, batch_size=...)`.",
         )
-    many = as_many("reduce_loader", reducers)
+    many, state = as_many("reduce_loader", reducers), None
     with no_context():
-        return _reduced(loader, cursor, many)
-
-
-def _reduced(loader: Loader, cursor: Cursor, many: Many) -> PyTree:
-    state: PyTree = None
-    absorb, arrays = program(many, _absorb), arrays_of(many)
-    for batch in loader.epoch(cursor):
-        batch = with_auto_axes(batch)
-        if state is None:
-            state = many.init(_struct(batch))
-        state = absorb(arrays, state, batch)
-        if many.stops and many.stop(state):
-            break
-    return many.finish(state)
+        absorb, arrays = program(many, _absorb), arrays_of(many)
+        for batch in loader.epoch(cursor):
+            batch = with_axis_types(batch)
+            if state is None:
+                state = many.init(_struct(batch))
+            state = absorb(arrays, state, batch)
+            if many.stops and many.stop(state):
+                break
+        return many.finish(state)
 
 
 def _absorb(many: Many, state: PyTree, batch: PyTree) -> PyTree:

@@ -9,7 +9,7 @@ import jax.tree_util as jtu
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
-from .._errors import type_error, value_error
+from .._errors import bullets, type_error, value_error
 from .._tree import leaf_text, leaves_with_names
 from .leaves import Placeable, Tree, is_placeable
 from .mesh import check_mesh, constrain_to, is_manual, mesh_like
@@ -105,11 +105,10 @@ def constrain(x: Tree, *logical: LogicalAxis) -> Tree:
                 prefix = f"`{name}`: " if name else ""
                 found += [prefix + line for line in _misfits(leaf, spec, mesh)]
     if found:
-        listed = "".join(f"\n- {line}" for line in found)
         names = ", ".join(map(repr, logical))
         raise value_error(
             "constrain",
-            f"({names}) does not fit on the mesh {dict(mesh.shape)}:{listed}\n",
+            f"({names}) does not fit on the mesh {dict(mesh.shape)}:{bullets(found)}",
             "Give one name per axis; name None, or add rules, for what stays "
             "whole; or make sizes fit with `eqx_pipe.pad_to`.",
         )

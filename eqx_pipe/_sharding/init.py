@@ -16,9 +16,8 @@ from .._errors import describe_value, type_error, value_error
 from .._types import Key, PyTree
 from .leaves import Tree, draws_by_sharding, numpy_as_jax
 from .place import shard_as
-from .prefix import SpecsLike
 from .rules import RulesLike
-from .specs import resolve
+from .specs import SpecsLike, resolve
 
 
 def init_sharded(

@@ -1,6 +1,5 @@
 """Leaves that devices can hold."""
 
-from collections.abc import Sequence
 from typing import Any, TypeAlias, TypeGuard, TypeVar
 
 import jax
@@ -9,7 +8,6 @@ import jax.random as jr
 import jax.tree_util as jtu
 import numpy as np
 from jax.core import Tracer
-from jax.sharding import Sharding
 
 from .._tree import is_key_array
 from .._types import PyTree
@@ -48,10 +46,3 @@ def numpy_as_jax(tree: PyTree) -> PyTree:
     return jtu.tree_map(
         lambda leaf: jnp.asarray(leaf) if isinstance(leaf, np.ndarray) else leaf, tree
     )
-
-
-def put(leaves: Sequence[object], shardings: Sequence[Sharding | None]) -> list[Any]:
-    """Moves those leaves that have a sharding, all at once: so transfers overlap."""
-    both = list(zip(leaves, shardings, strict=True))
-    moved = jax.device_put([x if s is not None else None for x, s in both], shardings)
-    return [x if s is None else y for (x, s), y in zip(both, moved, strict=True)]

@@ -14,12 +14,10 @@ from .._check import check_choice
 from .._errors import describe_value, type_error
 from .._stage import Scope, as_stage, enter
 from .._types import Key, PyTree, StageLike
-from .base import OnMesh
 from .leaves import numpy_as_jax
 from .mesh import check_mesh, constrain_to, mesh_like, names_of
-from .place import shard
-from .prefix import SpecsLike, is_spec_leaf
-from .specs import output_specs, resolve
+from .place import OnMesh, shard
+from .specs import SpecsLike, is_spec_leaf, output_specs, resolve
 
 
 class Sharded(OnMesh):

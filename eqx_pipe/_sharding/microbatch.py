@@ -15,7 +15,7 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Int
 
 from .._check import check_callable, check_choice, check_int
-from .._errors import structure_error, type_error, value_error
+from .._errors import bullets, structure_error, type_error, value_error
 from .._tree import as_arrays, differences, leaf_text, leaves_with_names
 from .._types import PyTree
 from .leaves import is_placeable
@@ -170,11 +170,11 @@ def _length(batch: PyTree, axis: int, argnum: int) -> int:
             sizes[name] = leaf.shape[axis] if fits else leaf_text(leaf)
     if len(set(sizes.values())) == 1 and not isinstance([*sizes.values()][0], str):
         return [*sizes.values()][0]
-    listed = "".join(f"\n- `{name}`: {size}" for name, size in sizes.items())
+    listed = bullets(f"`{name}`: {size}" for name, size in sizes.items())
     raise value_error(
         "microbatch",
         f"the arrays of argument {argnum} have no common size along axis {axis}"
-        + (f":{listed}\n" if sizes else "; there are none."),
+        + (f":{listed}" if sizes else "; there are none."),
         "Give arrays of one batch size; bind what is no batch with a lambda.",
     )
 
@@ -193,11 +193,10 @@ def _check_numbers(arrays: PyTree, reduce: str) -> None:
 def _check_same(struct: PyTree, out: PyTree) -> None:
     lines = differences(struct, out)
     if lines:
-        listed = "".join(f"\n- {line}" for line in lines)
         raise structure_error(
             "microbatch",
             "the output depends on the size of the part; first that of a full "
-            f"part, then that of another:{listed}\n",
+            f"part, then that of another:{bullets(lines)}",
             "Return a sum or mean over the batch, not one value per example.",
         )
 

@@ -15,10 +15,9 @@ from .._check import check_callable
 from .._errors import value_error
 from .._types import Device, PyTree
 from .constrain import current_rules
-from .derive import Function, struct_of
+from .derive import Function, Plan, mesh_for, struct_of
 from .init import compile_maker
 from .leaves import draws_by_sharding, is_placeable
-from .plan import Plan, mesh_for
 from .rules import RulesLike, as_rules
 
 InitArgs = ParamSpec("InitArgs")

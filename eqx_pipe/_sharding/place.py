@@ -1,7 +1,10 @@
 """Putting the arrays of a pytree where they should live."""
 
+import itertools as it
+from collections.abc import Mapping
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
@@ -13,13 +16,26 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Bool
 
 from .._errors import type_error
-from .._tree import is_key_array
-from .._types import PyTree
-from .leaves import Tree, is_global, put
+from .._stage import Composite
+from .._tree import fill, is_key_array
+from .._types import AnyStage, PyTree
+from .leaves import Tree, is_global
 from .mesh import constrain_to, mesh_like, num_shards
-from .prefix import SpecsLike
 from .rules import RulesLike
-from .specs import resolve
+from .specs import SpecsLike, resolve
+
+
+class OnMesh(Composite):
+    """A stage and the mesh it runs on; how it runs there is left to `run`."""
+
+    stage: AnyStage
+    mesh: Mesh = eqx.field(static=True)
+
+    def children(self) -> Mapping[str, AnyStage]:
+        return {"stage": self.stage}
+
+    def settings(self) -> dict[str, dict[str, int]]:
+        return {"mesh": {str(k): v for k, v in self.mesh.shape.items()}}
 
 
 def shard(
@@ -101,7 +117,11 @@ def shard_as(
             sharding = None
         leaves.append(leaf)
         shardings.append(sharding)
-    return jtu.tree_unflatten(structure, put(leaves, shardings))
+    # All at once, so that transfers overlap.
+    moves = [sharding is not None for sharding in shardings]
+    both = (list(it.compress(every, moves)) for every in (leaves, shardings))
+    placed = fill(leaves, moves, jax.device_put(*both))
+    return jtu.tree_unflatten(structure, placed)
 
 
 def pad_to(

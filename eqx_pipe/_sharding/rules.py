@@ -7,7 +7,7 @@ import equinox as eqx
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from .._errors import describe_value, nearest, type_error, value_error
+from .._errors import bullets, describe_value, nearest, type_error, value_error
 from .mesh import MeshAxes, check_mesh, names_of
 
 LogicalAxis: TypeAlias = str | tuple[str, ...] | None
@@ -68,7 +68,7 @@ class AxisRules(eqx.Module):
         if problems:
             raise value_error(
                 "AxisRules",
-                _bullets(problems),
+                problems[0] if len(problems) == 1 else bullets(problems),
                 f"`rules.explain{_listed(logical)}` shows what was tried.",
             )
         return spec
@@ -242,9 +242,3 @@ def _entry(entry: LogicalAxis, found: dict[str, tuple[str, ...]]) -> MeshAxes:
 
 def _listed(logical: tuple[LogicalAxis, ...]) -> str:
     return f"({', '.join(map(repr, logical))})"
-
-
-def _bullets(problems: list[str]) -> str:
-    if len(problems) == 1:
-        return problems[0]
-    return "".join(f"\n- {problem}" for problem in problems) + "\n"

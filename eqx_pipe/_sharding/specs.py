@@ -1,18 +1,31 @@
-"""From specs to one sharding per array, or to one error for all."""
+"""From specs to one sharding for each array, or to one error for all."""
 
-from typing import Any, NamedTuple
+import inspect
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeAlias, TypeGuard
 
+import equinox as eqx
 import jax.tree_util as jtu
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
+from jax.tree_util import KeyPath
 
-from .._errors import nearest, value_error
-from .._tree import leaf_text
+from .._errors import (
+    bullets,
+    describe_value,
+    nearest,
+    structure_error,
+    type_error,
+    value_error,
+)
+from .._tree import join_path, leaf_text, path_name
 from .._types import PyTree, PyTreeDef
 from .leaves import Placeable, is_global, is_placeable
 from .mesh import check_mesh, names_of, num_shards
-from .prefix import SpecsLike, pair
-from .rules import AxisRules, RulesLike, as_rules
+from .rules import RulesLike, as_rules
+
+SpecsLike: TypeAlias = PyTree[P | None] | Callable[..., P | None]
+"""A prefix tree of specs, or a function `leaf -> spec` or `(path, leaf) -> spec`."""
 
 
 class LeafSharding(NamedTuple):
@@ -45,7 +58,9 @@ def resolve(
     for name, leaf, spec in paired:
         sharding, wrong = None, []
         if is_placeable(leaf):
-            spec, wrong = _mesh_spec(leaf, spec, known)
+            spec = spec if leaf.ndim else P()  # what has no axes is never split
+            if known is not None:  # the names are logical
+                spec, wrong = known.resolve(tuple(spec))
             wrong = wrong or wrong_axes(leaf, spec, mesh)
             if divide and not wrong:
                 wrong = uneven_sizes(leaf, spec, mesh, local=local)
@@ -54,25 +69,16 @@ def resolve(
         problems += [f"`{name}`: {line}" if name else line for line in wrong]
         resolved.append(LeafSharding(name, leaf, sharding))
     if problems:
-        listed = "".join(f"\n- {problem}" for problem in problems)
         raise value_error(
             function,
-            "these specs do not fit the arrays and the mesh "
-            f"{dict(mesh.shape)}:{listed}\n",
+            f"these specs do not fit the arrays and the mesh {dict(mesh.shape)}:"
+            + bullets(problems),
             "Change the specs or the sizes; `eqx_pipe.pad_to` pads arrays to sizes "
             "that fit."
             if uneven
             else "Change the specs.",
         )
     return resolved, structure
-
-
-def _mesh_spec(
-    leaf: Placeable, spec: P, rules: AxisRules | None
-) -> tuple[P, list[str]]:
-    """The spec in names of mesh axes, and what is wrong with the names it has."""
-    spec = spec if leaf.ndim else P()  # what has no axes is never split
-    return (spec, []) if rules is None else rules.resolve(tuple(spec))
 
 
 def wrong_axes(leaf: Placeable, spec: P, mesh: Mesh) -> list[str]:
@@ -89,11 +95,11 @@ def wrong_axes(leaf: Placeable, spec: P, mesh: Mesh) -> list[str]:
                 "can split one axis of an array."
             )
     if len(spec) > leaf.ndim:
-        problems.append(too_long(leaf, spec))
+        problems.append(_too_long(leaf, spec))
     return problems
 
 
-def too_long(leaf: Placeable, spec: P) -> str:
+def _too_long(leaf: Placeable, spec: P) -> str:
     """What is wrong with a spec of more entries than the array has axes."""
     return (
         f"{spec} has {len(spec)} entries, but {leaf_text(leaf)} has {leaf.ndim} axes."
@@ -124,15 +130,138 @@ def output_specs(struct: PyTree, specs: SpecsLike) -> PyTree[P]:
     """One spec for each array of the output of `sharded`."""
     paired, structure = pair("sharded", struct, specs)
     problems = [
-        f"\n- {f'`{name}` of the output' if name else 'the output'}: "
-        + too_long(leaf, spec)
+        f"{f'`{name}` of the output' if name else 'the output'}: "
+        + _too_long(leaf, spec)
         for name, leaf, spec in paired
         if len(spec) > leaf.ndim
     ]
     if problems:
         raise value_error(
             "sharded",
-            f"`out_specs` does not fit the stage's output:{''.join(problems)}\n",
+            f"`out_specs` does not fit the stage's output:{bullets(problems)}",
             "Give at most one entry for each axis.",
         )
     return jtu.tree_unflatten(structure, [spec for _, _, spec in paired])
+
+
+class LeafSpec(NamedTuple):
+    """A leaf and its spec, which is cut to the leaf's rank if several leaves share it.
+
+    That of a leaf that no device can hold says nothing.
+    """
+
+    name: str
+    leaf: Any  # of a user's tree: anything
+    spec: P
+
+
+def is_spec_leaf(spec: object) -> TypeGuard[P | None]:
+    """Whether a node in a tree of specs is a leaf: a spec, or None."""
+    return spec is None or isinstance(spec, P)
+
+
+def pair(
+    function: str, tree: PyTree, specs: SpecsLike
+) -> tuple[list[LeafSpec], PyTreeDef]:
+    """Every leaf of `tree` with its spec, and the structure of `tree`."""
+    leaves, structure = jtu.tree_flatten_with_path(tree)
+    # A model with specs for arrays, as `tree_at` makes it, can often be called, too.
+    if callable(specs) and not isinstance(specs, eqx.Module):
+        return _by_function(function, leaves, specs), structure
+    spec_leaves, spec_structure = jtu.tree_flatten_with_path(
+        specs, is_leaf=is_spec_leaf
+    )
+    try:
+        parts = spec_structure.flatten_up_to(tree)
+    except ValueError as error:
+        raise structure_error(
+            function,
+            f"`specs` is not a prefix of the tree: {_mismatch(specs, tree, ())}.",
+            "Give a spec for every part of the tree, in the same containers: one "
+            "`PartitionSpec` (or None) stands for all arrays below it. A function "
+            "`(path, leaf) -> spec` fits every tree.",
+        ) from error
+    paired = []
+    for (spec_path, spec), part in zip(spec_leaves, parts, strict=True):
+        prefix = path_name(spec_path)
+        argument = f"specs.{prefix}" if prefix else "specs"
+        for path, leaf in jtu.tree_flatten_with_path(part)[0]:
+            own = P()
+            if is_placeable(leaf):
+                own = _as_spec(function, argument, spec)
+                own = P(*tuple(own)[: leaf.ndim]) if path else own
+            name = join_path(prefix, path_name(path)) if path else prefix
+            paired.append(LeafSpec(name, leaf, own))
+    return paired, structure
+
+
+def _mismatch(specs: PyTree, tree: PyTree, path: KeyPath) -> str:
+    """Where, first, a tree of specs has something else than the tree."""
+    place = f" at `{path_name(path)}`" if path else ""
+    if isinstance(specs, tuple) and all(isinstance(n, str | None) for n in specs):
+        names = ", ".join(map(repr, specs))
+        return f"the specs have a tuple of names{place}; did you mean `P({names})`?"
+    mine, theirs = _children(specs), _children(tree)
+    if type(specs) is not type(tree) or (mine is None) != (theirs is None):
+        here, there = type(specs).__name__, type(tree).__name__
+        return f"the specs have a `{here}`{place} where the tree has a `{there}`"
+    mine, theirs = mine or {}, theirs or {}
+    if list(mine) != list(theirs):
+        here, there = (
+            ", ".join(map(path_name, c)) or "nothing" for c in (mine, theirs)
+        )
+        return f"the specs have {here}{place} where the tree has {there}"
+    for key, below in mine.items():
+        if not is_spec_leaf(below):
+            found = _mismatch(below, theirs[key], (*path, *key))
+            if found:
+                return found
+    return "" if path else "its static fields differ"
+
+
+def _children(tree: PyTree) -> dict[KeyPath, PyTree] | None:
+    """The parts of a container by their paths; `None` of a leaf."""
+    if jtu.all_leaves([tree]):
+        return None
+    inner = jtu.tree_flatten_with_path(tree, is_leaf=lambda node: node is not tree)
+    return dict(inner[0])
+
+
+def _by_function(
+    function: str, leaves: list[tuple[KeyPath, Any]], specs: Callable[..., object]
+) -> list[LeafSpec]:
+    both = _takes_two(specs)
+    paired = []
+    for path, leaf in leaves:
+        name, spec = path_name(path), P()
+        if is_placeable(leaf):
+            given = specs(name, leaf) if both else specs(leaf)
+            spec = _as_spec(function, f"specs(...)` for `{name}", given)
+        paired.append(LeafSpec(name, leaf, spec))
+    return paired
+
+
+def _takes_two(fn: Callable[..., object]) -> bool:
+    """Whether a function needs a path and a leaf, not the leaf alone."""
+    try:
+        parameters = inspect.signature(fn).parameters.values()
+    except (TypeError, ValueError):  # some builtins have no signature
+        return False
+    needed = [
+        p
+        for p in parameters
+        if p.default is p.empty
+        and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+    ]
+    return len(needed) == 2
+
+
+def _as_spec(function: str, argument: str, spec: object) -> P:
+    if is_spec_leaf(spec):
+        return P() if spec is None else spec
+    raise type_error(
+        function,
+        f"`{argument}` is {describe_value(spec)}.",
+        "Give a `jax.sharding.PartitionSpec`, as in `P('data', None)`, or None for "
+        "a copy on every device.",
+    )

@@ -9,10 +9,9 @@ from jax.sharding import AxisType, Mesh
 from .._errors import value_error
 from .._stage import Scope, as_stage, enter
 from .._types import AnyStage, PyTree, PyTreeDef, StageLike
-from .base import OnMesh
 from .mesh import check_context, check_mesh, is_staged, with_types
-from .place import shard, shard_as
-from .prefix import SpecsLike
+from .place import OnMesh, shard, shard_as
+from .specs import SpecsLike
 
 INSIDE = "inside_a_program"
 """The mark of the error for a stage of `on` that was called in a compiled program."""
