@@ -108,7 +108,9 @@ def _from_device(
     def batches(start: Array) -> Generator[PyTree, None, None]:
         whole, rest = divmod(end - cursor.position, size)
         for count, times in ((size, whole), (rest, min(rest, 1))):
-            run = program(loader, _at_start, cursor.kind, count) if times else None
+            if not times:
+                continue
+            run = program(loader, _at_start, cursor.kind, count)
             for _ in range(times):
                 with _noted(loader, count), without_users_mesh(sharding):
                     batch, start = run(arrays, words, epoch, start)
@@ -163,8 +165,9 @@ class _noted:
 
     def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
         loader, count = self._loader, self._count
-        short = error is not None and count < loader.batch_size
-        if short and not are_identity(loader.batch_pipe):
+        if error is None or count == loader.batch_size:
+            return
+        if not are_identity(loader.batch_pipe):
             error.add_note(
                 f"In eqx_pipe.Loader: `batch_pipe` was given the short last batch, of "
                 f"{count} records instead of {loader.batch_size}; with "

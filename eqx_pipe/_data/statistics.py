@@ -55,7 +55,8 @@ def reduce_loader(loader: Loader, cursor: Cursor, reducers: PyTree) -> PyTree:
             f"`loader` is {describe_value(loader)}.",
             "Give a `Loader(source, batch_size=...)`.",
         )
-    many, state = as_many("reduce_loader", reducers), None
+    many = as_many("reduce_loader", reducers)
+    state: PyTree = None
     with no_context():
         absorb, arrays = program(many, _absorb), arrays_of(many)
         for batch in loader.epoch(cursor):
