@@ -172,3 +172,17 @@ def unchecked():
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
     jaxtyping.config.update("jaxtyping_disable", False)
+
+
+@pytest.fixture
+def programs(monkeypatch):
+    """What is compiled ahead of time, as by sweeps: each one's options, and itself."""
+    found = []
+    compile_ = jax.stages.Lowered.compile
+
+    def compiled(lowered, compiler_options=None):
+        found.append((compiler_options, compile_(lowered, compiler_options)))
+        return found[-1][1]
+
+    monkeypatch.setattr(jax.stages.Lowered, "compile", compiled)
+    return found

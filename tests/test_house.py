@@ -60,10 +60,10 @@ def test_wrong_shapes_are_found_in_tests():
 
 def test_wrong_types_are_found_in_tests():
     """The same for beartype, on a function that has no check of its own."""
-    from eqx_pipe._errors import nearest
+    from eqx_pipe.demo.data import load
 
-    with pytest.raises(Exception, match="nearest") as error:
-        nearest("a", 3)  # type: ignore
+    with pytest.raises(Exception, match="load") as error:
+        load("0")  # type: ignore
     assert type(error.value).__module__.startswith("jaxtyping")
 
 

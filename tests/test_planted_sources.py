@@ -8,7 +8,6 @@ from test_planted_stages import mixes_lanes, reverses_lanes
 
 import eqx_pipe as ep
 import eqx_pipe.testing as ept
-from eqx_pipe._data import loader as loaders
 
 KEY = jr.key(0)
 
@@ -116,7 +115,12 @@ def test_a_broken_loader_is_caught(name):
 
 
 def test_an_end_from_which_nothing_follows_is_caught(monkeypatch):
-    monkeypatch.setattr(loaders, "rolled_over", lambda cursor, loader: cursor)
+    epoch = ep.Loader.epoch
+
+    def ends(loader, cursor):
+        return epoch(loader, cursor) if cursor.position < len(loader.source) else ()
+
+    monkeypatch.setattr(ep.Loader, "epoch", ends)
     with pytest.raises(AssertionError, match="the next epoch follows on the end"):
         ept.check_loader(loader())
 

@@ -333,3 +333,15 @@ def test_blocks_depend_on_points_and_batch_size_only():
     for size, batch in [(1, 1), (10**3, 7), (10**9, 16_384), (10**6, 10**6)]:
         batches = reduced_kernel.block_batches(size, batch)
         assert 1 <= batches and batches * batch <= max(batch, 2**20)
+
+
+def test_only_reducers_that_may_stop_are_asked():
+    asks = ep.Reducer(
+        init=lambda struct: jnp.int32(0),
+        update=lambda state, value: state + 1,
+        merge=lambda a, b: a + b,
+        finish=lambda state: state,
+        stop=lambda state: state > 3,
+    )
+    assert as_many("sweep", {"a": ep.Mean(), "b": ep.TopK(2)}).stops is False
+    assert as_many("sweep", {"a": ep.Mean(), "b": asks}).stops is True

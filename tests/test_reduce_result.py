@@ -106,21 +106,9 @@ def test_a_second_sweep_compiles_nothing(caplog):
     assert run(1.0, 3.0).values["own"] != first.values["own"]
 
 
-def test_there_is_no_communication():
-    from eqx_pipe._jaxprs.cache_key import identify
-    from eqx_pipe._reduce.many import as_many
-    from eqx_pipe._sweep.compute.partition import Layout, control
-    from eqx_pipe._sweep.reduced import kernel as rk
-    from eqx_pipe._sweep.reduced.trace import trace_reducers
-    from eqx_pipe._sweep.tracing.trace import arrays_of, trace
-
-    traced = trace("sweep", jnp.sin, space := ep.Space(SPACE), None)
-    reducing = trace_reducers(as_many("t", [ep.Var(), ep.TopK(3)]), traced, 2)
-    layout = Layout((20,), 2, 4, tuple(jax.devices()))
-    constants = identify(traced.jaxpr).constants
-    own = [program.constants for program in reducing.absorbing]
-    arrays = arrays_of(space.geometry, None)
-    args = control(20, [0]), np.int32(1), arrays, constants, None, reducing.init, own
-    text = rk.build_blocks(traced, reducing, layout).lower(*args).compile().as_text()
+def test_there_is_no_communication(programs):
+    result = ep.sweep(jnp.sin, SPACE, reduce=[ep.Var(), ep.TopK(3)], batch_size=2)
+    assert result.num_devices == 8
+    text = programs[0][1].as_text()
     for name in ("all-reduce", "all-gather", "all-to-all", "collective-permute"):
         assert name not in text

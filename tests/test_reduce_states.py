@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 import eqx_pipe as ep
-from eqx_pipe._reduce.many import as_many
 
 # Each with its limits, a tie, and (last) a value that is not counted.
 NUMBERS = {
@@ -146,15 +145,3 @@ def test_what_is_reduced_is_named_by_keyword():
     assert ep.Reducer(*functions, by="a").by == "a"
     with pytest.raises(TypeError, match="positional"):
         ep.Reducer(*functions, None, "a")
-
-
-def test_only_reducers_that_may_stop_are_asked():
-    asks = ep.Reducer(
-        init=lambda struct: jnp.int32(0),
-        update=lambda state, value: state + 1,
-        merge=lambda a, b: a + b,
-        finish=lambda state: state,
-        stop=lambda state: state > 3,
-    )
-    assert as_many("sweep", {"a": ep.Mean(), "b": ep.TopK(2)}).stops is False
-    assert as_many("sweep", {"a": ep.Mean(), "b": asks}).stops is True

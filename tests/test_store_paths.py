@@ -3,13 +3,13 @@
 import errno
 import os
 import shutil
+from pathlib import Path
 
 import jax.numpy as jnp
 import pytest
 from stores import one_device, same
 
 import eqx_pipe as ep
-from eqx_pipe._sweep.sinks.checks import continuing
 
 xarray = pytest.importorskip("xarray")
 zarr = pytest.importorskip("zarr")
@@ -58,10 +58,13 @@ def test_any_name_of_a_file_or_a_folder(name, tmp_path, monkeypatch, whole):
         (errno.EFBIG, "See that the folder can be written to"),
     ],
 )
-def test_room_is_asked_for_where_it_is_wanting(number, cure, tmp_path):
-    with pytest.raises(ep.SweepError, match=f"could not grow.* {cure}, then call"):
-        with continuing(tmp_path, "grow"):
-            raise OSError(number, os.strerror(number))
+def test_room_is_asked_for_where_it_is_wanting(number, cure, tmp_path, monkeypatch):
+    def fails(*_, **__):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(Path, "mkdir", fails)
+    with pytest.raises(ep.SweepError, match=f"could not be made.* {cure}, then call"):
+        ep.sweep(jnp.sin, SPACE, store=tmp_path / "r", **ASKED)
 
 
 @pytest.fixture
