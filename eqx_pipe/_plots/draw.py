@@ -89,26 +89,11 @@ def draw(
 
     # A panel for each combination of positions on the outer dims, if there are any.
     positions = list(itertools.product(*(range(len(s.at)) for s in outer)))
+    axes = np.array([[ax]])
     if ax is None:
-        n = len(positions)
-        columns = n if n <= 3 else math.ceil(math.sqrt(n))
-        if "row" in scales:
-            columns = len(scales["col"].at) if "col" in scales else 1
-        width, height = (4.5, 3.0) if paint is parallel else (2.7, 2.3)
-        if not outer:
-            wide = 1.3 * len(x.columns) if paint is parallel else 0.0
-            width, height = max(4.9, wide), 4.2
-        figure, axes = plt.subplots(
-            rows := math.ceil(n / columns),
-            columns,
-            sharex=True,
-            sharey=True,
-            squeeze=False,
-            layout="constrained",
-            figsize=(width * columns + 1.5, height * rows + 0.6),
-        )
-    else:
-        figure, axes = ax.figure, np.array([[ax]])
+        wide = len(x.columns) if paint is parallel else 0
+        axes = _subplots(plt, scales, len(positions), wide)
+    figure = axes[0, 0].figure
     for panel, at in zip(axes.flat, positions, strict=False):
         known = list(zip(outer, at, strict=True))
         part = array.isel({scale.place.dim: k for scale, k in known})
@@ -129,6 +114,20 @@ def draw(
         figure.colorbar(colours, ax=axes, label=label, extend=extend)
     _legends(axes, None if colours is not None else hue, has_marks)
     return axes if outer else axes[0, 0]
+
+
+def _subplots(plt: Any, scales: Mapping[str, Scale], n: int, wide: int) -> Any:
+    """Places for `n` panels, of which each has `wide` parallel axes or none."""
+    columns = n if n <= 3 else math.ceil(math.sqrt(n))
+    width, height = (4.5, 3.0) if wide else (2.7, 2.3)
+    if "row" in scales:
+        columns = len(scales["col"].at) if "col" in scales else 1
+    elif "col" not in scales:
+        width, height = max(4.9, 1.3 * wide), 4.2
+    rows = math.ceil(n / columns)
+    size = width * columns + 1.5, height * rows + 0.6
+    shared = {"sharex": True, "sharey": True, "squeeze": False}
+    return plt.subplots(rows, columns, figsize=size, layout="constrained", **shared)[1]
 
 
 def _check(x: Scale, outer: list[Scale], is_parallel: bool, ax: Axes | None) -> None:
