@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
+from jaxtyping import Array
 
 from ._types import PyTree
 
@@ -31,6 +32,14 @@ def leaves_with_names(tree: PyTree) -> list[tuple[str, Any]]:
 def of_leaf(name: str) -> str:
     """Which leaf a message speaks of, before "the output of ..."; `""` is the root."""
     return f"`.{name}` of " if name else ""
+
+
+def on_device(array: Any) -> Array:
+    """An array of JAX, or of NumPy as one: of the dtype that JAX gives it.
+
+    `jnp.asarray` would compile a program for each shape of an array of NumPy.
+    """
+    return jax.device_put(array) if isinstance(array, np.ndarray) else array
 
 
 def is_key_array(x: Any) -> bool:

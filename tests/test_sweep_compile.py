@@ -228,3 +228,14 @@ def test_small_arrays_are_copied_to_the_devices_once():
     del small, given
     gc.collect()
     assert len(placed._copies) < count
+
+
+@pytest.mark.parametrize("n", [41, 43])
+def test_making_an_axis_compiles_nothing(n):
+    before = len(compiled)
+    ep.Linspace(0, 1, n), ep.Geomspace(1, 2, n)
+    ep.Linspace(np.zeros(3), np.ones(3), n)
+    ep.Values(np.arange(n)), ep.Values([0.5] * n), ep.Values(np.ones((n, 2), "f4"))
+    ep.sobol({"a": (0.0, 1.0)}, n)
+    ep.Space({"a": ep.Linspace(0, 1, n), "w": np.ones(n)})
+    assert len(compiled) == before

@@ -84,13 +84,15 @@ def test_what_is_closed_over_is_read_when_it_is_made():
 
 
 def test_another_number_is_another_program_and_said():
-    run = ep.sweeper(lambda p: p["x"] * p["n"], {"x": ep.Linspace(0, 2, 3), "n": 1})
+    run = ep.sweeper(
+        lambda p: p["x"] * p["n"] + 0.125, {"x": ep.Linspace(0, 2, 3), "n": 1}
+    )
     values = []
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for n in (1, 2, 3, 2):
-            values.append(run({"x": ep.Linspace(0, 2, 3), "n": n}).values[-1])
-    assert values == [2, 4, 6, 4]
+            values.append(run(space | {"n": n}).values[-1])
+    assert values == [2.125, 4.125, 6.125, 4.125]
     assert [w for w in caught if "`n` in the space (1, 2, 3)" in str(w.message)]
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from .._check import check_int, keywords
 from .._errors import describe_value, nearest, type_error, value_error
-from .._tree import join_path, path_name
+from .._tree import join_path, on_device, path_name
 from .._types import PyTree
 from . import mistakes
 from .axes import Listed
@@ -221,7 +221,7 @@ def _scaled(part: np.ndarray, ends: tuple[Any, Any], precise: tuple[Any, Any]) -
     if isinstance(first, jax.Array):
         share = jnp.asarray(share, first.dtype)
     # Unless traced, in float64 and rounded once.
-    return jnp.asarray((lo * (1 - share) + hi * share).astype(first.dtype))
+    return on_device((lo * (1 - share) + hi * share).astype(first.dtype))
 
 
 def _is_pair(node: Any) -> bool:

@@ -17,7 +17,7 @@ from jaxtyping import Array, ArrayLike
 
 from .._check import check_draws
 from .._errors import describe_value, message, value_error
-from .._tree import is_key_array
+from .._tree import is_key_array, on_device
 
 _NUMBERS = "biufcV"
 """NumPy's letters for numbers; JAX's small dtypes such as bfloat16 have `V`."""
@@ -106,9 +106,8 @@ def _as_array(given: Any) -> Array:
         return given
     try:
         with np.errstate(over="ignore"):
-            # `jnp.asarray` compiles a program for each shape of an array of NumPy.
             on_host = isinstance(given, np.ndarray) and given.dtype.kind in _NUMBERS
-            array = jax.device_put(given) if on_host else jnp.asarray(given)
+            array = on_device(given) if on_host else jnp.asarray(given)
     except OverflowError:
         _refuse(ValueError, f"an integer does not fit {jnp.result_type(int)}.")
     except (TypeError, ValueError) as error:

@@ -19,6 +19,7 @@ from jax.core import Tracer
 from jaxtyping import Array, Inexact, Int
 
 from .._errors import describe_value, type_error, value_error
+from .._tree import on_device
 from .given import check_fits, warn_if_alike
 
 BLOCK = 2**16
@@ -95,8 +96,8 @@ def tabulate(
     coarse = xp.concatenate(ends if n > 1 else ends[:1])
     fine = None
     if step > 1:
-        fine = jnp.asarray(entries(part, np.arange(BLOCK, dtype=np.float64)), dtype)
-    return Lookup(jnp.asarray(coarse), fine)
+        fine = entries(part, np.arange(BLOCK, dtype=np.float64)).astype(dtype)
+    return Lookup(on_device(coarse), None if fine is None else on_device(fine))
 
 
 def as_ends(

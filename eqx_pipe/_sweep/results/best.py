@@ -12,7 +12,7 @@ from jaxtyping import Bool
 
 from ..._errors import describe_value, nearest, value_error
 from ..._spaces.space import Space
-from ..._tree import leaves_with_names
+from ..._tree import leaves_with_names, on_device
 from ..._types import PyTree
 
 Compared: TypeAlias = str | Callable[[PyTree], Any] | None
@@ -63,7 +63,7 @@ def best(
 def _scores_of_part(
     values: PyTree, by: Callable[[PyTree], Any], part: slice
 ) -> np.ndarray:
-    outputs = jtu.tree_map(lambda leaf: jnp.asarray(leaf[part]), values)
+    outputs = jtu.tree_map(lambda leaf: on_device(leaf[part]), values)
     return _host(jax.vmap(by)(outputs))
 
 
