@@ -84,9 +84,8 @@ def test_what_is_closed_over_is_read_when_it_is_made():
 
 
 def test_another_number_is_another_program_and_said():
-    run = ep.sweeper(
-        lambda p: p["x"] * p["n"] + 0.125, {"x": ep.Linspace(0, 2, 3), "n": 1}
-    )
+    space = {"x": ep.Linspace(0, 2, 3), "n": 1}
+    run = ep.sweeper(lambda p: p["x"] * p["n"] + 0.125, space)
     values = []
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
