@@ -39,10 +39,10 @@ class At(Composite):
         return {"where": [k if isinstance(k, int) else str(k) for k in self.path]}
 
     def run(self, x: PyTree, state: MaybeState, scope: Scope) -> Output:
-        if self.select is not None:
-            part, put = _selected(self.select, x, scope)
-        else:
+        if self.select is None:
             part, put = _followed(self.path or (), x, scope)
+        else:
+            part, put = _selected(self.select, x, scope)
         y, state = enter(scope, "stage", self.stage, part, state=state)
         return put(y), state
 
@@ -136,8 +136,9 @@ def _selected(
         raise structure_error(
             "at",
             f"`where` names no part of the input{scope.where} ({error!r}).",
-            f"{nearest('', _names(x))} It must take the input and return one "
-            "part of it unchanged, as for `equinox.tree_at`.",
+            f"{nearest('', [f'.{name}' for name, _ in leaves_with_names(x)])} It must "
+            "take the input and return one part of it unchanged, as for "
+            "`equinox.tree_at`.",
         ) from error
     if len(found) != 1:
         raise structure_error(
@@ -150,10 +151,6 @@ def _selected(
 
 def _is_none(x: object) -> bool:
     return x is None
-
-
-def _names(x: PyTree) -> list[str]:
-    return [f".{name}" for name, _ in leaves_with_names(x)]
 
 
 def at(where: Where, stage: StageLike) -> At:

@@ -187,19 +187,12 @@ def _read_gates(gates: object, names: Names, size: int) -> tuple[AnyStage, ...]:
         )
     listed = [gates] if isinstance(gates, Mapping) else gates
     gate_names, read = read_stages("gated", "gates", listed)
-    if gate_names is not None and names is None:
-        raise value_error(
-            "gated",
-            f"`gates` has names {list(gate_names)}, and the stages have positions.",
-            "Give both by position, or both in a mapping.",
-        )
     if gate_names is not None and set(gate_names) != set(names or ()):
-        without = [name for name in names or () if name not in gate_names]
-        surplus = [name for name in gate_names if name not in (names or ())]
         raise value_error(
             "gated",
-            f"stages without a gate: {without}; gates without a stage: {surplus}.",
-            "Give `gates` a gate for each name of `stages`.",
+            f"`gates` has names {list(gate_names)}, and the stages have "
+            f"{list(names) if names else 'positions'}.",
+            "Give both by position, or both in a mapping: a gate for each name.",
         )
     if len(read) != size:
         raise value_error(
