@@ -47,10 +47,8 @@ def parse(shape: str) -> list[Dim]:
 def _parse_one(token: str) -> Dim:
     if token == "...":
         return Dim("any", many=True)
-    marks = set()
-    while token and token[0] in "#*_?":
-        marks.add(token[0])
-        token = token[1:]
+    marked, token = token, token.lstrip("#*_?")
+    marks = marked.removesuffix(token)
     if token.count("=") == 1:  # `rows=3`
         token = token.partition("=")[2]
     options = {"many": "*" in marks, "broadcasts": "#" in marks}
@@ -96,30 +94,25 @@ class Binding:
         if dim.kind == "any":
             return self.a_shape() if dim.many else (self.a_size(),)
         name = (*self.leaf, dim.text) if dim.by_leaf else dim.text
-        if dim.many:
-            if name not in self.shapes:
-                self.shapes[name] = self.a_shape()
-            whole = self.shapes[name]
-            return self._narrowed(whole) if dim.broadcasts else whole
-        if dim.kind == "fixed":
-            size = int(dim.text)
-        elif dim.kind == "named":
-            size = self.size(name)
-        else:
-            size = self._evaluate(dim.text)
-        return (1,) if dim.broadcasts and self.draw(st.booleans()) else (size,)
+        if dim.many and name not in self.shapes:
+            self.shapes[name] = self.a_shape()
+        match dim.kind:
+            case "fixed":
+                whole = (int(dim.text),)
+            case "symbolic":
+                whole = (self._evaluate(dim.text),)
+            case _:
+                whole = self.shapes[name] if dim.many else (self.size(name),)
+        if not dim.broadcasts:
+            return whole
+        dropped = self.draw(st.integers(0, len(whole))) if dim.many else 0
+        return tuple(1 if self.draw(st.booleans()) else n for n in whole[dropped:])
 
     def size(self, name: Any) -> int:
         """The size that a name stands for."""
         if name not in self.sizes:
             self.sizes[name] = self.a_size()
         return self.sizes[name]
-
-    def _narrowed(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """A shape that broadcasts to `shape`."""
-        dropped = self.draw(st.integers(0, len(shape)))
-        kept = shape[dropped:]
-        return tuple(1 if self.draw(st.booleans()) else size for size in kept)
 
     def _evaluate(self, text: str) -> int:
         try:
