@@ -199,11 +199,10 @@ def _at(d: _Drawing) -> StageLike:
 
 
 def _fold(d: _Drawing) -> StageLike:
-    merge = d.one_of("mean", "sum", "prod")
-    # Squashed, as sums of sums would leave the range of small dtypes.
     named = d.draw(st.booleans())
     given = [{"b": d.inner(), "a": d.inner()}] if named else d.few()
-    return chain(parallel(*given, merge=merge), squash)
+    # Squashed, as sums of sums would leave the range of small dtypes.
+    return chain(parallel(*given, merge=d.one_of("mean", "sum", "prod")), squash)
 
 
 def _wide(d: _Drawing) -> StageLike:
