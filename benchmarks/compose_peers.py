@@ -1,67 +1,65 @@
-"""The same compositions by hand, ours, and in datarax, side by side in one process.
+"""What do compositions of elementwise operators cost in ours, and in datarax?
 
-    pip install datarax eqx_pipe && python benchmarks/compose_peers.py
-
-Images of 28x28 in batches of 256 through three elementwise operators. All three are
+Images of 28 x 28 in batches of 256 through three elementwise operators. All sides are
 compiled by `jax.jit` and called on the same arrays; datarax's operators are called by
 their `apply` under `jax.vmap`, without a `Batch` round them, which is their best case.
-Figures are ratios to the program by hand; times are interleaved (median and median
-absolute deviation).
+Bytes and flops are those that XLA counts, over those by hand.
 """
 
-import argparse
-import statistics
 import warnings
 
 import jax
 import jax.numpy as jnp
 import jax.random as jr
-from compose import cost, seconds
 
 import eqx_pipe as ep
 
-warnings.simplefilter("ignore")
+from ._timing import agrees
+
+ROUNDS = 25
+QUICK = {"batch": 8, "block": 0.001}
 FUNCTIONS = (lambda x: 1.5 * x + 0.1, jnp.tanh, lambda x: x * x)
 CONDITIONS = tuple(lambda x, i=i: x[i, i] > 0 for i in range(3))
+WEIGHTS = (0.2, 0.3, 0.5)
 
-WEIGHTS = jnp.array([0.2, 0.3, 0.5])
+
+def each(x):
+    return [f(x) for f in FUNCTIONS]
 
 
-def by_hand():
-    def chain(x):
-        for f in FUNCTIONS:
-            x = f(x)
-        return x
+def in_turn(x):
+    for f in FUNCTIONS:
+        x = f(x)
+    return x
 
-    def mean(x):
-        return sum(f(x) for f in FUNCTIONS) / 3
 
-    def largest(x):
-        a, b, c = (f(x) for f in FUNCTIONS)
-        return jnp.maximum(jnp.maximum(a, b), c)
+def largest(x):
+    a, b, c = each(x)
+    return jnp.maximum(jnp.maximum(a, b), c)
 
-    def weighted(x):
-        a, b, c = (f(x) for f in FUNCTIONS)
-        return WEIGHTS[0] * a + WEIGHTS[1] * b + WEIGHTS[2] * c
 
-    def gated(x):
-        pairs = zip(FUNCTIONS, CONDITIONS, strict=True)
-        return sum(jnp.where(p(x), f(x), 0) for f, p in pairs)
-
-    return chain, mean, largest, weighted, gated
+BY_HAND = {
+    "chain": in_turn,
+    "mean": lambda x: sum(each(x)) / 3,
+    "max": largest,
+    "weighted": lambda x: sum(w * y for w, y in zip(WEIGHTS, each(x), strict=True)),
+    "gated": lambda x: sum(
+        jnp.where(p(x), y, 0) for p, y in zip(CONDITIONS, each(x), strict=True)
+    ),
+}
 
 
 def ours():
-    return (
-        ep.chain(*FUNCTIONS),
-        ep.parallel(*FUNCTIONS, merge="mean"),
-        ep.parallel(*FUNCTIONS, merge="max"),
-        ep.weighted(*FUNCTIONS, weights=WEIGHTS),
-        ep.gated(*FUNCTIONS, gates=CONDITIONS),
-    )
+    return {
+        "chain": ep.chain(*FUNCTIONS),
+        "mean": ep.parallel(*FUNCTIONS, merge="mean"),
+        "max": ep.parallel(*FUNCTIONS, merge="max"),
+        "weighted": ep.weighted(*FUNCTIONS, weights=jnp.array(WEIGHTS)),
+        "gated": ep.gated(*FUNCTIONS, gates=CONDITIONS),
+    }
 
 
-def theirs():
+def in_datarax():
     from datarax.core.config import ElementOperatorConfig
     from datarax.operators.composite_operator import (
         CompositeOperatorConfig,
@@ -70,6 +68,8 @@ def theirs():
     )
     from datarax.operators.element_operator import ElementOperator
     from flax import nnx
+
+    warnings.simplefilter("ignore")
 
     def operator(f):
         def apply(element, key):
@@ -88,45 +88,33 @@ def theirs():
         return lambda x: module.apply({"x": x}, {}, None)[0]["x"]
 
     conditions = [lambda data, p=p: p(data["x"]) for p in CONDITIONS]
-    return (
-        build("SEQUENTIAL"),
-        build("ENSEMBLE_MEAN"),
-        build("ENSEMBLE_MAX"),
-        build("WEIGHTED_PARALLEL", weights=[0.2, 0.3, 0.5]),
-        build("CONDITIONAL_PARALLEL", conditions=conditions, merge_strategy="sum"),
-    )
+    return {
+        "chain": build("SEQUENTIAL"),
+        "mean": build("ENSEMBLE_MEAN"),
+        "max": build("ENSEMBLE_MAX"),
+        "weighted": build("WEIGHTED_PARALLEL", weights=list(WEIGHTS), mix_fields=["x"]),
+        "gated": build(
+            "CONDITIONAL_PARALLEL", conditions=conditions, merge_strategy="sum"
+        ),
+    }
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--repeats", type=int, default=25)
-    repeats = parser.parse_args().repeats
-    x = jr.normal(jr.key(0), (256, 28, 28))
-    print(f"jax {jax.__version__}, {jax.devices()[0]}")
-    print(f"{'over by hand':18s} {'flops':>6s} {'bytes':>6s} temporaries  time (MAD)")
-    names = ("chain", "mean", "max", "weighted", "gated")
-    for name, *functions in zip(names, by_hand(), ours(), theirs(), strict=True):
-        compiled = [jax.jit(jax.vmap(f)).lower(x).compile() for f in functions]
-        ratios = {1: [], 2: []}
-        count = max(1, int(5e-3 / seconds(compiled[0], (x,), 5)))
-        for i in range(repeats):
-            order = (0, 1, 2) if i % 2 else (2, 1, 0)
-            taken = {j: seconds(compiled[j], (x,), count) for j in order}
-            for j in ratios:
-                ratios[j].append(taken[j] / taken[0])
-        flops, size, _ = cost(compiled[0])
-        want = compiled[0](x)
-        for j, who in ((1, "ours"), (2, "datarax")):
-            own_flops, own_size, temporary = cost(compiled[j])
-            same = "" if jnp.allclose(compiled[j](x), want, 1e-4, 1e-5) else "  differs"
-            middle = statistics.median(ratios[j])
-            spread = statistics.median(abs(r - middle) for r in ratios[j])
-            print(
-                f"{name:10s}{who:8s} {own_flops / flops:6.2f} {own_size / size:6.2f} "
-                f"{temporary:>11} {middle:6.2f} ({spread:.2f}){same}",
-                flush=True,
-            )
+def main(run, *, batch=256, block=0.005):
+    run.needs("datarax")
+    x = jr.normal(jr.key(0), (batch, 28, 28))
+    makers = {"by hand": BY_HAND, "ours": ours(), "datarax": in_datarax()}
+    for case in run.chosen(BY_HAND):
+        compiled = {
+            who: jax.jit(jax.vmap(functions[case])).lower(x).compile()
+            for who, functions in makers.items()
+        }
+        wanted = compiled["by hand"](x)
+        costs = {who: program.cost_analysis() for who, program in compiled.items()}
 
+        def counted(who, _, compiled=compiled, wanted=wanted, costs=costs):
+            names = {"flops": "flops", "bytes": "bytes accessed"}
+            found = {k: costs[who][v] / costs["by hand"][v] for k, v in names.items()}
+            return found | {"right": str(agrees(compiled[who](x), wanted))}
 
-if __name__ == "__main__":
-    main()
+        sides = {who: lambda fn=fn: fn(x) for who, fn in compiled.items()}
+        run.compare(case, sides, to="by hand", least=block, columns=counted)

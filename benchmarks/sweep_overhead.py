@@ -1,124 +1,41 @@
-"""What a sweep costs beyond its computation.
+"""What does a sweep cost beyond its computation: of many points, and of a few?
 
-Compares `sweep` with a hand-written `shard_map` program at the same batch size, on a
-large space (the rate), for a closed form, a scan and a `while` loop; and looks at small
-warm sweeps: one call, less one trace of the function and the same computation as a
-program written by hand, interleaved. Run:
-`python benchmarks/sweep_overhead.py [rate | small] [model ...]`;
-`SIDE=4096` in the environment makes the large space 16 times as large.
+"Many": `sweep` and a `shard_map` program by hand at the same batch size, whose grid was
+made beforehand, for a closed form, a scan and a `while` loop. "Few", warm: `sweep` with
+a new lambda each time, a `sweeper` and tvboptim's executor, both made before, beside
+the same computation by hand as one compiled program; and one trace of the function,
+which of them `sweep` alone needs at every call. "Beyond" is what a side takes more than
+the program by hand in the same round. The bar is 0.3 ms for the plain sweeper.
 """
-
-import os
-import sys
-
-os.environ.setdefault(
-    "XLA_FLAGS", f"--xla_force_host_platform_device_count={os.cpu_count()}"
-)
-
-import statistics
-import time
 
 import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
-from jax.sharding import AxisType
-from jax.sharding import PartitionSpec as P
 
 import eqx_pipe as ep
 
-PAIRS = 21
-SIDE = int(os.environ.get("SIDE", "1024"))
+from ._models import closed_form, divergent, runge_kutta
+from ._sides import SIDES, Case
+from ._timing import agrees, beyond
+
+DEVICES = "all"
+QUICK = {"side": 128, "few_rounds": 5}
+BAR = 3e-4
 
 
-def closed_form(point):
-    k, c = point["k"], point["c"]
-    return jnp.exp(-c * 3) * jnp.sin(k * 5) / (1 + k**2)
+MODELS = {closed_form: 16_384, runge_kutta: 128, divergent: 64}
 
 
-def oscillator(point):
-    """A hundred steps of a damped oscillator."""
-
-    def step(state, _):
-        x, v = state
-        a = -point["k"] * x - point["c"] * v
-        return (x + 0.01 * v, v + 0.01 * a), None
-
-    (x, _), _ = jax.lax.scan(step, (jnp.float32(1), jnp.float32(0)), None, 100)
-    return x
-
-
-def newton(point):
-    """A root by Newton's method, of as many steps as it takes."""
-
-    def step(carry):
-        x, _, i = carry
-        return x - (x * x - point["k"]) / (2 * x + point["c"]), x, i + 1
-
-    def going(carry):
-        return (jnp.abs(carry[0] - carry[1]) > 1e-5) & (carry[2] < 100)
-
-    start = (point["k"], jnp.float32(0), jnp.int32(0))
-    return jax.lax.while_loop(going, step, start)[0]
-
-
-MODELS = {
-    "closed form": (closed_form, 16_384),
-    "oscillator (scan)": (oscillator, 128),
-    "newton (while)": (newton, 64),
-}
-
-
-def spent(fn):
-    start = time.perf_counter()
-    fn()
-    return time.perf_counter() - start
-
-
-def by_hand(model, k, c, batch):
-    """The grid of `k` and `c`, decoded on the devices, `batch` points at once."""
-    mesh = jax.make_mesh((jax.device_count(),), ("i",), axis_types=(AxisType.Auto,))
-    per_device = k.size * c.size // jax.device_count()
-
-    @jax.jit
-    def run(k, c):
-        def device(k, c):
-            first = jax.lax.axis_index("i") * per_device
-
-            def chunk(i):
-                at = first + i * batch + jnp.arange(batch)
-                return jax.vmap(model)({"k": k[at // c.size], "c": c[at % c.size]})
-
-            return jax.lax.map(chunk, jnp.arange(per_device // batch)).reshape(-1)
-
-        return jax.shard_map(
-            device, mesh=mesh, in_specs=P(), out_specs=P("i"), check_vma=False
-        )(k, c)
-
-    return lambda: np.array(run(k, c))
-
-
-def rate(names):
-    space = ep.Space({"k": ep.Linspace(1, 9, SIDE), "c": ep.Linspace(0, 1, SIDE)})
-    k, c = jnp.linspace(1, 9, SIDE), jnp.linspace(0, 1, SIDE)
-    print(f"{SIDE**2:,} points, {jax.device_count()} devices, {PAIRS} pairs")
-    print(f"{'model':20s} batch   by hand     sweep  ratio (MAD)")
-    for name, (model, batch) in MODELS.items():
-        if names and not any(name.startswith(n) for n in names):
-            continue
-        hand = by_hand(model, k, c, batch)
-        ours = lambda: ep.sweep(model, space, batch_size=batch).values  # noqa: B023, E731
-        np.testing.assert_allclose(hand(), ours(), rtol=1e-4, atol=1e-5)
-        pairs = [(spent(hand), spent(ours)) for _ in range(PAIRS)]
-        times = [statistics.median(column) * 1e3 for column in zip(*pairs, strict=True)]
-        ratios = [b / a for a, b in pairs]
-        ratio = statistics.median(ratios)
-        spread = statistics.median(abs(r - ratio) for r in ratios)
-        print(
-            f"{name:20s}{batch:6d} {times[0]:7.1f} ms{times[1]:7.1f} ms"
-            f"  {ratio:.3f} ({spread:.3f})",
-            flush=True,
-        )
+def many(run, side):
+    axes = {"a": (0.01, 1.0, side), "b": (0.1, 0.9, side)}
+    for model, batch in MODELS.items():
+        for name in run.chosen([f"many: {model.__name__}, {side**2:,}"]):
+            case = Case(name, lambda p, model=model: model(p, None), axes)
+            makers = {"by hand": SIDES["shard_map"], "sweep": SIDES["sweep"]}
+            sides = {who: made.make(case, batch) for who, made in makers.items()}
+            assert agrees(sides["sweep"](), sides["by hand"]()), name
+            run.compare(name, sides, to="by hand")
 
 
 EDGES = np.linspace(0, 10, 6)
@@ -132,14 +49,19 @@ def noisy_of(p, key):
     return product_of(p) + jr.normal(key)
 
 
-def mean_of(x):
-    return x.mean()
-
-
 def five_of(x):
     at = jnp.argmin(x)
     bins = jnp.histogram(x, EDGES)[0]
     return x.mean(), x.var(ddof=1), (at, x[at]), jax.lax.top_k(x, 3), bins
+
+
+FIVE = {
+    "mean": ep.Mean(),
+    "var": ep.Var(),
+    "least": ep.ArgMin(),
+    "top": ep.TopK(3),
+    "bins": ep.Histogram(EDGES),
+}
 
 
 def hand_written(space, key, reduced):
@@ -157,60 +79,51 @@ def hand_written(space, key, reduced):
     return lambda: jax.device_get(run(stacked, key))
 
 
-def small():
-    """Twelve points, warm, each time with a new lambda."""
-    space = ep.Space({"k": ep.Linspace(1, 9, 3), "c": ep.Linspace(0, 1, 4)})
+def few(run, num, rounds):
+    axes = {"c": (0.0, 1.0, 4), "k": (1.0, 9.0, num // 4)}
+    space = ep.Space({name: ep.Linspace(*axis) for name, axis in axes.items()})
     key = jr.key(0)
-    five = {
-        "mean": ep.Mean(),
-        "var": ep.Var(),
-        "least": ep.ArgMin(),
-        "top": ep.TopK(3),
-        "bins": ep.Histogram(EDGES),
-    }
-
-    def product(**options):
-        return lambda: ep.sweep(lambda p: product_of(p), space, **options)
-
-    def noisy(**options):
-        return lambda: ep.sweep(
-            lambda p, key: noisy_of(p, key), space, key=key, **options
-        )
-
     same = lambda x: x  # noqa: E731
+    mean = lambda x: x.mean()  # noqa: E731
     cases = {
-        "plain": (product(), same),
-        "key": (noisy(), same),
-        "order_by": (product(order_by=np.arange(12.0)), same),
-        "reduce, Mean": (product(reduce=ep.Mean()), mean_of),
-        "reduce, Mean, key": (noisy(reduce=ep.Mean()), mean_of),
-        "reduce, five": (product(reduce=five), five_of),
+        "plain": (same, {}),
+        "key": (same, {"key": key}),
+        "order_by": (same, {"order_by": np.arange(float(space.size))}),
+        "reduce, Mean": (mean, {"reduce": ep.Mean()}),
+        "reduce, Mean, key": (mean, {"reduce": ep.Mean(), "key": key}),
+        "reduce, five": (five_of, {"reduce": FIVE}),
     }
-    struct = jax.eval_shape(space.point, 0)
-    keys = jax.eval_shape(lambda: key)
-    traces = {
-        False: lambda: jax.make_jaxpr(lambda p: product_of(p))(struct),
-        True: lambda: jax.make_jaxpr(lambda p, key: noisy_of(p, key))(struct, keys),
-    }
-    print(f"{space.size} points, warm{'':11s}sweep one trace   by hand    the rest")
-    for name, (run, reduced) in cases.items():
-        draws = "key" in name
-        sides = run, traces[draws], hand_written(space, key if draws else None, reduced)
-        for side in sides:
-            side()
-        rows = [[spent(side) * 1e3 for side in sides] for _ in range(300)]
-        total, trace, hand = np.median(rows, axis=0)
-        rest = np.median([row[0] - row[1] - row[2] for row in rows])
-        print(
-            f"{name:20s}{total:9.2f} ms{trace:7.2f} ms{hand:7.2f} ms{rest:9.2f} ms",
-            flush=True,
-        )
+    for name, (reduced, options) in cases.items():
+        for case in run.chosen([f"few: {name}, {space.size}"]):
+            own = options.get("key")
+            draws, fn = own is not None, noisy_of if own is not None else product_of
+            args = [jax.eval_shape(space.point, 0)]
+            args += [jax.eval_shape(lambda: key)] if draws else []
+
+            def fresh(fn=fn, draws=draws):
+                return (lambda p, key: fn(p, key)) if draws else lambda p: fn(p)
+
+            sides = {
+                "by hand": hand_written(space, own, reduced),
+                "sweep": lambda f=fresh, o=options: ep.sweep(f(), space, **o).values,
+                "one trace": lambda f=fresh, a=args: jax.make_jaxpr(f())(*a) and None,
+            }
+            if "order_by" not in options:
+                again = ep.sweeper(fn, space, **options)
+                sides["sweeper"] = lambda again=again: again(space).values
+            if name == "plain" and run.has("tvboptim"):
+                make = SIDES["tvboptim"].make
+                sides["tvboptim"] = make(Case("plain", product_of, axes), 16)
+
+            def more(name, times):
+                return {"beyond": beyond(times, name, "by hand")}
+
+            times = run.compare(case, sides, "by hand", rounds=rounds, columns=more)
+            if name == "plain":
+                found = beyond(times, "sweeper", "by hand")
+                run.bar("seconds of the sweeper beyond its computation", found, BAR)
 
 
-if __name__ == "__main__":
-    print(f"jax {jax.__version__}, Python {sys.version.split()[0]}")
-    which, *names = sys.argv[1:] or [""]
-    if which != "small":
-        rate(names)
-    if which != "rate":
-        small()
+def main(run, *, side=1024, points=20, few_rounds=300):
+    many(run, side)
+    few(run, points, few_rounds)

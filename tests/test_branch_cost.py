@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import pytest
+from by_hand import by_hand
 from jax import lax
 from test_branch import close, first_positive, linears
 
@@ -80,3 +81,39 @@ def test_not_batched_costs_what_lax_costs(grad):
         assert flops <= flops_
         assert size <= 1.02 * size_ + 4096
         assert temps <= 1.02 * temps_ + 4096
+
+
+def positive(x):
+    return jnp.sum(x) > 0
+
+
+BRANCHES = {
+    "cond": ep.cond(positive, *linears(2, 64)),
+    "switch": ep.switch(lambda x: jnp.argmax(x[:3]), *linears(3, 64)),
+    "gated": ep.gated(*linears(2, 64), gates=(positive, first_positive)),
+}
+
+
+@pytest.mark.one_of(3)
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("name", BRANCHES)
+def test_for_each_example_it_counts_the_flops_and_twice_the_bytes_of_a_select(
+    name, grad
+):
+    """Each branch is a conditional of its own, whose output is not fused."""
+    arrays, static = eqx.partition(ep.batched(BRANCHES[name]), eqx.is_array)
+    xs = jr.normal(jr.key(1), (32, 64))
+
+    def cost(call):
+        def run(arrays, xs):
+            return call(eqx.combine(arrays, static), xs)
+
+        def total(arrays, xs):
+            return (run(arrays, xs) ** 2).sum()
+
+        fn = jax.grad(total, argnums=(0, 1)) if grad else run
+        return jax.jit(fn).lower(arrays, xs).compile().cost_analysis()
+
+    ours, hand = cost(lambda pipe, xs: pipe(xs)), cost(by_hand)
+    assert ours["flops"] <= 1.05 * hand["flops"]
+    assert ours["bytes accessed"] <= 2 * hand["bytes accessed"]

@@ -2,7 +2,7 @@
 
 It knows four cases (no loop, a loop, a loop in which lanes wait for the slowest, a loop
 whose lanes are refilled) and one cap: what a batch works on should stay in the nearest
-cache. Figures are of `benchmarks/sweep_batch_size.py` and `sweep_batch_survey.py`, on
+cache. Figures are of `benchmarks/sweep_batch_size.py`, models and survey, on
 two cores of a CPU with jaxlib 0.10.2 and 0.12.0: times over that of the best size. The
 rule took 1.17 times as long, 2.7 times at worst (geometric mean over 34 rows, each of a
 model and a version of jaxlib; those by which the numbers were chosen). Who wants the

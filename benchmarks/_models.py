@@ -44,13 +44,6 @@ def euler_maruyama(p, key):
     return jax.lax.scan(step, jnp.float32(1), jr.split(key, 100))[0]
 
 
-def network(p, key):
-    """A random two-layer network on a fixed batch of inputs."""
-    first = jr.normal(key, (16, 64)) * p["a"]
-    x = jnp.linspace(-1, 1, 32 * 16).reshape(32, 16)
-    return jnp.mean(jnp.tanh(x @ first) @ jnp.ones(64) * p["b"])
-
-
 def solve(p, key):
     a = jnp.eye(24) * (2 + p["a"]) + jnp.cos(jnp.arange(576.0)).reshape(24, 24) * 0.1
     return jnp.linalg.solve(a, jnp.full(24, p["b"]))
@@ -64,11 +57,6 @@ def eigen(p, key):
 def fourier(p, key):
     t = jnp.arange(512.0)
     return jnp.abs(jnp.fft.rfft(jnp.sin(p["a"] * t) + jnp.cos(p["b"] * t)))[:8]
-
-
-def logistic(p, key):
-    rate = 2.5 + 1.5 * p["a"]
-    return jax.lax.fori_loop(0, 2000, lambda _, x: rate * x * (1 - x), p["b"])
 
 
 def training(p, key):
@@ -90,20 +78,6 @@ def monte_carlo(p, key):
     return jnp.mean(jnp.exp(p["a"] * jr.normal(key, (1000,))) > p["b"])
 
 
-def nested(p, key):
-    def outer(x, _):
-        return jax.lax.fori_loop(0, 10, lambda _, y: jnp.cos(y + p["a"]), x), None
-
-    return jax.lax.scan(outer, p["b"] * jnp.ones(4), None, 20)[0]
-
-
-def many_outputs(p, key):
-    return {str(i): jnp.sin(p["a"] * i + p["b"]) for i in range(24)}
-
-
-# Written after the rule.
-
-
 def kuramoto(p, key):
     """Sixteen coupled oscillators."""
     rates = jnp.linspace(-1, 1, 16)
@@ -113,20 +87,6 @@ def kuramoto(p, key):
         return x + 0.05 * (rates + 4 * p["a"] * pull)
 
     return jax.lax.fori_loop(0, 200, step, rates * 3 * p["b"])
-
-
-def newton(p, key):
-    """The root of Kepler's equation, to a tolerance."""
-    return jax.lax.while_loop(
-        lambda c: (jnp.abs(c[1]) > 1e-5) & (c[2] < 100),
-        lambda c: (
-            c[0] - c[1],
-            (c[0] - c[1] - p["b"] * jnp.sin(c[0] - c[1]) - 3 * p["a"])
-            / (1 - p["b"] * jnp.cos(c[0] - c[1])),
-            c[2] + 1,
-        ),
-        (p["a"], jnp.float32(1), 0),
-    )[0]
 
 
 def recurrent(p, key):
@@ -155,16 +115,6 @@ def heat(p, key):
     return jax.lax.fori_loop(0, 100, step, start)[::16]
 
 
-def gradient(p, key):
-    """The slope of a loss over 256 data."""
-    x = jnp.linspace(-1, 1, 256)
-    loss = lambda w: jnp.mean((jnp.tanh(w[0] * x + w[1]) - x**3) ** 2)  # noqa: E731
-    return jax.grad(loss)(jnp.stack([p["a"], p["b"]]))
-
-
-# Written after the rule was changed to tell dear steps from cheap ones.
-
-
 def collatz(p, key):
     """How many steps a number takes to 1."""
     start = (p["a"] * 1000 + p["b"] * 100).astype(jnp.int32) + 1
@@ -172,18 +122,6 @@ def collatz(p, key):
     return jax.lax.while_loop(
         lambda c: c[0] > 1, lambda c: (step(c[0]), c[1] + 1), (start, 0)
     )[1]
-
-
-def escape(p, key):
-    """The escape time of a point of the Mandelbrot set."""
-    x, y = 3 * p["a"] - 2, 2 * p["b"] - 1
-
-    def step(c):
-        u, v, n = c
-        return u * u - v * v + x, 2 * u * v + y, n + 1
-
-    inside = lambda c: (c[0] ** 2 + c[1] ** 2 < 4) & (c[2] < 256)  # noqa: E731
-    return jax.lax.while_loop(inside, step, (x, y, 0))[2]
 
 
 def shuffled(p, step, start):
@@ -200,21 +138,8 @@ def pendulum(p, key):
     return shuffled(p, step, (p["a"], p["b"]))
 
 
-def phases(p, key):
-    """Two coupled oscillators."""
-
-    def step(x, y):
-        return x + 0.01 * (1 + jnp.sin(y - x)), y + 0.01 * (1.1 + jnp.sin(x - y))
-
-    return shuffled(p, step, (p["a"], p["b"]))
-
-
 def powers(p, key):
     return shuffled(p, lambda x: ((1 + x) ** p["b"],), (p["a"],))
-
-
-def arcs(p, key):
-    return shuffled(p, lambda x: (jnp.arctan(x) + 0.3,), (p["a"],))
 
 
 def adaptive(p, key):
@@ -237,21 +162,6 @@ def adaptive(p, key):
     return jax.lax.while_loop(lambda c: c[0] < 3, step, start)[1]
 
 
-def power_iteration(p, key):
-    """The largest eigenvalue of a matrix, to a tolerance."""
-    base = jnp.cos(jnp.arange(64.0).reshape(8, 8))
-    matrix = base @ base.T * p["a"] + jnp.eye(8) * p["b"]
-
-    def step(c):
-        v, old, _, n = c
-        w = matrix @ v
-        new = jnp.linalg.norm(w)
-        return w / new, new, jnp.abs(new - old) / new, n + 1
-
-    start = (jnp.ones(8), jnp.float32(0), jnp.float32(1), 0)
-    return jax.lax.while_loop(lambda c: (c[2] > 1e-6) & (c[3] < 500), step, start)[1]
-
-
 def bodies(p, key):
     """Eight bodies in space that attract each other, by leapfrog."""
     start = jnp.sin(jnp.arange(24.0)).reshape(8, 3) * (1 + p["b"])
@@ -268,19 +178,6 @@ def bodies(p, key):
         return (x + 0.01 * v, v), None
 
     return jax.lax.scan(step, (start, jnp.zeros((8, 3))), None, 50)[0][0]
-
-
-def epidemic(p, key):
-    """A chain of infections, by chance."""
-
-    def step(c, k):
-        sick, well = c
-        chance = 1 - jnp.exp(-p["a"] * sick)
-        new = well * jnp.clip(chance + 0.02 * jr.normal(k), 0, 1)
-        return (sick + new - p["b"] * sick, well - new), None
-
-    start = (jnp.float32(0.01), jnp.float32(0.99))
-    return jax.lax.scan(step, start, jr.split(key, 60))[0][1]
 
 
 def quadrature(p, key):
@@ -326,50 +223,28 @@ def kalman(p, key):
     return jnp.sum(jax.lax.scan(step, (jnp.zeros(2), jnp.eye(2)), seen)[1])
 
 
-def ising(p, key):
-    """Spins on a torus of 16 x 16, 30 sweeps of a chequerboard; the magnetisation."""
-    dark = (jnp.arange(16)[:, None] + jnp.arange(16)[None]) % 2 == 0
-
-    def step(spins, k):
-        for mask, own in zip((dark, ~dark), jr.split(k), strict=True):
-            field = sum(
-                jnp.roll(spins, shift, axis) for shift in (1, -1) for axis in (0, 1)
-            )
-            chance = jax.nn.sigmoid(2 * p["a"] * field + p["b"])
-            drawn = jnp.where(jr.uniform(own, (16, 16)) < chance, 1.0, -1.0)
-            spins = jnp.where(mask, drawn, spins)
-        return spins, None
-
-    return jnp.mean(jax.lax.scan(step, jnp.ones((16, 16)), jr.split(key, 30))[0])
-
-
-def bisection(p, key):
-    """A root of a transcendental equation, by 40 halvings."""
-
-    def step(_, c):
-        low, high = c
-        middle = (low + high) / 2
-        above = middle * jnp.exp(p["a"] * middle) > 1 + p["b"]
-        return jnp.where(above, low, middle), jnp.where(above, middle, high)
-
-    return jax.lax.fori_loop(0, 40, step, (jnp.float32(0), jnp.float32(4)))[0]
-
-
-def wave(p, key):
-    """A wave on a torus of 24 x 24, 40 steps."""
-    x = jnp.linspace(-1, 1, 24)
-    start = jnp.exp(-(x[:, None] ** 2 + x[None] ** 2) / p["b"])
-
-    def step(c, _):
-        now, before = c
-        around = sum(jnp.roll(now, s, axis) for s in (1, -1) for axis in (0, 1))
-        new = 2 * now - before + 0.2 * p["a"] * (around - 4 * now)
-        return (new, now), None
-
-    return jax.lax.scan(step, (start, start), None, 40)[0][0][0]
-
-
-def quantiles(p, key):
-    """Quantiles of 256 draws from a skewed distribution."""
-    drawn = jnp.exp(p["a"] * jr.normal(key, (256,))) + p["b"]
-    return jnp.sort(drawn)[jnp.asarray([12, 128, 243])]
+POINTS = {
+    closed_form: 2**23,
+    runge_kutta: 2**17,
+    divergent: 2**16,
+    euler_maruyama: 2**16,
+    solve: 2**14,
+    eigen: 2**12,
+    fourier: 2**14,
+    training: 2**11,
+    monte_carlo: 2**13,
+    kuramoto: 2**10,
+    recurrent: 2**13,
+    walk: 2**15,
+    heat: 2**13,
+    collatz: 2**19,
+    pendulum: 2**16,
+    powers: 2**16,
+    adaptive: 2**16,
+    bodies: 2**12,
+    quadrature: 2**16,
+    attention: 2**14,
+    reactions: 2**14,
+    kalman: 2**14,
+}
+"""How many points of each to sweep, about."""

@@ -4,8 +4,9 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
-from peers import Case
-from sweep_models import closed_form, euler_maruyama, runge_kutta
+
+from ._models import closed_form, euler_maruyama, runge_kutta
+from ._sides import Case
 
 
 def cheap():

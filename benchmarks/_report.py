@@ -1,0 +1,194 @@
+"""One run of a benchmark: its settings, its table, and the same as JSON."""
+
+import dataclasses
+import datetime
+import importlib.metadata
+import importlib.util
+import json
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ._timing import Side, Spread, Times, interleaved, ratio, within
+
+EXTRAS = {"datarax": "bench-datarax"}  # the others are in the extra `bench`
+
+
+def pip_command(package: str) -> str:
+    return f"pip install -e '.[{EXTRAS.get(package, 'bench')}]'"
+
+
+class LeftOut(Exception):
+    """A benchmark cannot run here."""
+
+
+@dataclasses.dataclass
+class Run:
+    """What a benchmark is told, and tells.
+
+    `rounds` is how often each side runs, `only` are parts of the names of the cases
+    that are wanted (all if there is none), and `json` is where the table goes besides.
+    """
+
+    name: str
+    command: str
+    rounds: int
+    clock: Callable[[], float] = time.perf_counter
+    only: Collection[str] = ()
+    quick: bool = False
+    json: Path | None = None
+    failed: bool = dataclasses.field(default=False, init=False)
+    _rows: list[dict[str, Any]] = dataclasses.field(default_factory=list, init=False)
+    _notes: list[str] = dataclasses.field(default_factory=list, init=False)
+    _packages: dict[str, bool] = dataclasses.field(default_factory=dict, init=False)
+    _header: tuple[str, ...] = dataclasses.field(default=(), init=False)
+
+    def chosen(self, cases: Iterable[str]) -> list[str]:
+        """The cases that are wanted."""
+        return [c for c in cases if not self.only or any(o in c for o in self.only)]
+
+    def has(self, *packages: str) -> bool:
+        """Whether peers are installed; if not, it is noted how to install them."""
+        for package in packages:
+            there = importlib.util.find_spec(package) is not None
+            if not there and self._packages.get(package, True):
+                self.note(f"left out: {package} ({pip_command(package)})")
+            self._packages[package] = there
+        return all(self._packages[package] for package in packages)
+
+    def needs(self, *packages: str) -> None:
+        """Ends the run if a peer is missing."""
+        if not self.has(*packages):
+            raise LeftOut
+
+    def compare(
+        self,
+        case: str,
+        sides: Mapping[str, Side],
+        to: str,
+        *,
+        rounds: int | None = None,
+        least: float = 0.0,
+        per: Mapping[str, int] | None = None,
+        seldom: Collection[str] = (),
+        columns: Callable[[str, Times], dict[str, Any]] | None = None,
+    ) -> Times:
+        """Times sides in turn, and gives each a row: its time, and that over another's.
+
+        `per`: how many things a call of a side does, if it is the time of one of them
+        that counts. `columns`: what else stands in the row of a side.
+        """
+        times = interleaved(
+            sides,
+            self.rounds if self.quick else rounds or self.rounds,
+            clock=self.clock,
+            least=least,
+            seldom=seldom,
+        )
+        for name, count in (per or {}).items():
+            times[name] = [t and t / count for t in times[name]]
+        for name, taken in times.items():
+            more = columns(name, times) if columns else {}
+            middle = statistics.median(t for t in taken if t is not None)
+            over = {f"over {to}": ratio(times, name, to)}
+            self.row(case=case, side=name, time=middle, **over, **more)
+        return times
+
+    def row(self, **columns: Any) -> None:
+        """Puts a row into the table, and prints it."""
+        if not self._rows:
+            self._begin()
+        header = tuple(columns)
+        if header != self._header:
+            print(_line(header, [name.replace("_", " ") for name in header]))
+            self._header = header
+        self._rows.append(columns)
+        cells = [_shown(name, value) for name, value in columns.items()]
+        print(_line(header, cells), flush=True)
+
+    def note(self, text: str) -> None:
+        """A line below the table."""
+        self._notes.append(text)
+
+    def bar(self, what: str, found: Spread, bar: float) -> None:
+        """Holds a measurement to a bar; the run has failed if it is above."""
+        kept = within(found, bar)
+        self.failed |= not kept and not self.quick  # a few rounds tell nothing
+        verdict = "kept" if kept else "ABOVE"
+        scatter = f"{found.median:.3g} ({found.deviation:.2g})"
+        self.note(f"bar: {what} at most {bar:g}: {scatter}, {verdict}")
+
+    def end(self) -> None:
+        """Prints the notes, and writes the JSON."""
+        for note in self._notes:
+            print(note)
+        if self.json and self._rows:
+            self.json.parent.mkdir(parents=True, exist_ok=True)
+            rows = [{k: _plain(v) for k, v in row.items()} for row in self._rows]
+            record = {"benchmark": self.name, **self._conditions()}
+            record |= {"rounds": self.rounds, "rows": rows, "notes": self._notes}
+            self.json.write_text(json.dumps(record, indent=1) + "\n")
+            print(f"written to {os.path.relpath(self.json)}")
+
+    def _begin(self) -> None:
+        conditions = self._conditions()
+        versions = ", ".join(f"{k} {v}" for k, v in conditions["versions"].items())
+        print(f"$ {self.command}")
+        print(f"{conditions['date']}; {conditions['device']}; {self.rounds} rounds")
+        print(versions, flush=True)
+
+    def _conditions(self) -> dict[str, Any]:
+        import jax
+
+        peers = sorted(package for package, there in self._packages.items() if there)
+        versions = {"python": platform.python_version()}
+        for package in ("jax", "equinox", *peers):
+            versions[package] = importlib.metadata.version(package)
+        devices = jax.devices()
+        return {
+            "command": self.command,
+            "date": datetime.date.today().isoformat(),
+            "versions": versions,
+            "device": f"{len(devices)} x {devices[0].device_kind}, {os.cpu_count()} "
+            f"cores of {platform.processor() or platform.machine()}",
+        }
+
+
+TEXT = {"case": 32, "side": 34}
+
+
+def _line(names: Iterable[str], cells: Iterable[str]) -> str:
+    pairs = zip(names, cells, strict=True)
+    aligned = [
+        f"{cell:<{TEXT[name]}}"
+        if name in TEXT
+        else f"{cell:>{max(len(name), 13 if 'over' in name else 9)}}"
+        for name, cell in pairs
+    ]
+    return "  ".join(aligned).rstrip()
+
+
+def _shown(name: str, value: Any) -> str:
+    if isinstance(value, Spread):
+        if name.startswith(("time", "beyond")):
+            return _duration(value.median)
+        digits = 3 if abs(value.median) < 10 else 1
+        return f"{value.median:.{digits}f} ({value.deviation:.{digits}f})"
+    if isinstance(value, float):
+        return _duration(value) if name.startswith("time") else f"{value:.3g}"
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _duration(value: float) -> str:
+    for unit, size in (("s", 1.0), ("ms", 1e-3)):
+        if abs(value) >= size:
+            return f"{value / size:.2f} {unit}"
+    return f"{value * 1e6:.1f} us"
+
+
+def _plain(value: Any) -> Any:
+    return value._asdict() if isinstance(value, Spread) else value
