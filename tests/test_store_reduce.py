@@ -99,6 +99,7 @@ class Dies:
         return future
 
 
+@pytest.mark.slow
 @settings(max_examples=max(2, settings().max_examples // 10), deadline=None)
 @given(st.integers(0, 19), st.booleans())
 def test_what_was_stopped_goes_on(tmp_path_factory, whole, after, wide):

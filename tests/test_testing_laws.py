@@ -17,7 +17,7 @@ def normal(*shape):
     return jr.normal(jr.key(1), shape)
 
 
-@pytest.mark.one_of(8)
+@pytest.mark.one_of(13)
 @pytest.mark.parametrize(
     ("build", "x"),
     [
