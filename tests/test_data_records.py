@@ -345,7 +345,9 @@ def on_disk(path, kind, data):
         return {k: file.create_dataset(k, data=v) for k, v in data.items()}
     group = library.open_group(path / "data.zarr", mode="w")
     for name, array in data.items():
-        made = group.create_array(name, shape=array.shape, dtype=array.dtype, chunks=3)
+        made = group.create_array(
+            name, shape=array.shape, dtype=array.dtype, chunks=(3, *array.shape[1:])
+        )
         made[:] = array
     return {k: group[k] for k in data}
 

@@ -97,7 +97,7 @@ class Cursor(eqx.Module):
                 "epoch": self.epoch,
                 "position": self.position,
                 "records": _joined(self.made_for),
-                "form": int(self.made_for[2]),
+                "form": _form(self),
             }
         )
 
@@ -163,6 +163,11 @@ def _joined(halves: UInt32[_Numbers, "..."]) -> int:
     return low + 2**32 * high
 
 
+def _form(cursor: Cursor) -> int:
+    # First on the host: an index of an array on the device is a program to compile.
+    return int(np.asarray(cursor.made_for)[2])
+
+
 def _made_for(size: int, schema: int) -> UInt32[np.ndarray, "3"]:
     return np.concatenate([split(size), np.asarray([schema], np.uint32)])
 
@@ -216,7 +221,7 @@ def check_cursor(function: str, cursor: object, size: int, form: int) -> None:
     made_for = cursor.made_for
     if not isinstance(made_for, Tracer):
         other = _joined(made_for)
-        if other != size or int(made_for[2]) != form:
+        if other != size or _form(cursor) != form:
             wrong = f"{other} records, and this source has {size}"
             if other == size:
                 wrong = "records of another form, or another order (`shuffle`)"
@@ -244,8 +249,8 @@ def _check_alike(cursor: Cursor, like: Cursor) -> None:
             "Give the key that the run began with, or leave `like` out to go on "
             "with the one in the text.",
         )
-    size, form = _joined(like.made_for), int(like.made_for[2])
-    check_cursor("Cursor.from_json", cursor, size, form)
+    size = _joined(like.made_for)
+    check_cursor("Cursor.from_json", cursor, size, _form(like))
 
 
 def _fields(text: Any) -> dict[str, Any]:

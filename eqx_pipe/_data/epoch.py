@@ -112,9 +112,13 @@ def _from_device(
                 continue
             run = program(loader, _at_start, cursor.kind, count)
             for _ in range(times):
-                with _noted(loader, count), without_users_mesh(sharding):
-                    batch, start = run(arrays, words, epoch, start)
-                    batch = as_given(batch, sharding, count)
+                try:
+                    with without_users_mesh(sharding):
+                        batch, start = run(arrays, words, epoch, start)
+                        batch = as_given(batch, sharding, count)
+                except Exception as error:
+                    _note_a_short_batch(error, loader, count)
+                    raise
                 yield batch
 
     return batches(start)
@@ -146,33 +150,25 @@ def _from_host(
     def batches() -> Generator[PyTree, None, None]:
         with contextlib.closing(ahead):
             for found in ahead:
-                with _noted(loader, len(found.ids)):
+                try:
                     with without_users_mesh(loader.sharding):
                         batch = host_batch(loader, cursor, found)
+                except Exception as error:
+                    _note_a_short_batch(error, loader, len(found.ids))
+                    raise
                 yield batch
 
     return batches()
 
 
-class _noted:
+def _note_a_short_batch(error: Exception, loader: Settings, count: int) -> None:
     """Says with an error of `batch_pipe` that it came for the short last batch."""
-
-    def __init__(self, loader: Settings, count: int):
-        self._loader, self._count = loader, count
-
-    def __enter__(self) -> None:
-        """An object, since a generator in its place takes 1 us more for each batch."""
-
-    def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
-        loader, count = self._loader, self._count
-        if error is None or count == loader.batch_size:
-            return
-        if not are_identity(loader.batch_pipe):
-            error.add_note(
-                f"In eqx_pipe.Loader: `batch_pipe` was given the short last batch, of "
-                f"{count} records instead of {loader.batch_size}; with "
-                "`drop_remainder=True` there is none."
-            )
+    if count < loader.batch_size and not are_identity(loader.batch_pipe):
+        error.add_note(
+            "In eqx_pipe.Loader: `batch_pipe` was given the short last batch, of "
+            f"{count} records instead of {loader.batch_size}; with "
+            "`drop_remainder=True` there is none."
+        )
 
 
 def _reader(loader: Settings, cursor: Cursor, end: int) -> Callable[[int], Found]:

@@ -34,6 +34,9 @@ from .._types import PyTree
 from .array_source import DeviceSource
 from .source import Source
 
+_SMALL = 2**20
+"""Up to how many bytes a batch is moved to the device by a program."""
+
 
 def num_parts(sharding: NamedSharding) -> int:
     """Into how many parts a sharding splits the leading axis of a batch."""
@@ -86,8 +89,9 @@ def from_own_rows(
 ) -> PyTree:
     """NumPy arrays of this process's own rows, as arrays of all rows on the devices."""
     if sharding is None:
+        size = sum(leaf.nbytes for leaf in jtu.tree_leaves(tree))
         with no_context():
-            return _on_device(tree)
+            return (_on_device if size <= _SMALL else jax.device_put)(tree)
     placed = _rows_only(sharding, count)
     if rows is None:
         return jax.device_put(tree, placed)
@@ -107,7 +111,8 @@ def from_own_rows(
 @jax.jit
 def _on_device(tree: PyTree) -> PyTree:
     # Arguments of a program reach the device in about 20 us, by `device_put` in about
-    # 90 (two arrays of some kilobytes), and are copied: it may take them for its own.
+    # 90 (two arrays of some kilobytes). But they are copied: it takes what we read for
+    # its own where it can, which is worth more for large arrays.
     return jtu.tree_map(jnp.asarray, tree)
 
 

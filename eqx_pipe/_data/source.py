@@ -54,12 +54,11 @@ class HostSource:
 
     def __init__(self, source: Records):
         # Of a class that nobody here knows: what it bears is asked, not declared.
-        self.source: Any = source
-        if (
-            has_columns(source)
-            and getattr(source, "format", {}).get("type", "") is None
-        ):
-            self.source = self.source.with_format("numpy")  # not Python's numbers
+        given: Any = source
+        format = getattr(source, "format", {}) if has_columns(source) else {}
+        # Columns as Python's lists of numbers would be slow.
+        is_plain = format.get("type", "") is None
+        self.source: Any = given.with_format("numpy") if is_plain else given
         self.size: int = len(source)
         # Arrays are read fast, and then more threads hinder each other.
         most = 2 if isinstance(source, HostArrays) else _THREADS
@@ -90,9 +89,10 @@ class HostSource:
         return self._struct
 
     def chunk(self, batch_size: int) -> int:
-        """How many batches a thread reads in one go: it costs about as much to wake it.
+        """How many batches a thread reads in one go.
 
-        One, unless they are small and come from arrays: others may take any time.
+        One, unless they are small and come from arrays: handing one over takes as long
+        as to read it. Other sources may take any time for each.
         """
         if not isinstance(self.source, HostArrays):
             return 1

@@ -4,7 +4,6 @@
 """
 
 import contextlib
-import inspect
 import itertools as it
 import warnings
 from collections.abc import Callable, Hashable, Sequence
@@ -29,6 +28,7 @@ from .constrain import axis_rules
 from .leaves import is_placeable
 from .mesh import check_mesh, names_of, with_types
 from .rules import AxisRules
+from .specs import required
 
 _ANNOTATIONS = "sharding_constraint", "shard_map", "reshard"
 
@@ -60,9 +60,9 @@ def struct_of(tree: PyTree) -> PyTree:
     def strip(leaf: Any) -> Any:
         if not is_placeable(leaf):
             return leaf
-        host = isinstance(leaf, np.ndarray | np.generic)
-        # Of the host's dtypes JAX has no 64-bit ones, as long as they are off.
-        dtype = jax.dtypes.canonicalize_dtype(leaf.dtype) if host else leaf.dtype
+        dtype = leaf.dtype
+        if isinstance(leaf, np.ndarray | np.generic):  # 64-bit numbers may be off
+            dtype = jax.dtypes.canonicalize_dtype(dtype)
         return jax.ShapeDtypeStruct(leaf.shape, dtype)
 
     return jtu.tree_map(strip, tree)
@@ -236,7 +236,7 @@ class Plan:
         """
         if self.batch is not None or self.get is None:
             return
-        if _required(self.get):
+        if required(self.get):
             self.batch = _try(self.get, (0, jr.key(0)))
         else:
             self.ahead.append(self.get())
@@ -269,22 +269,9 @@ def mesh_for(
     return Mesh(held.reshape(shape), axes, axis_types=(AxisType.Auto,) * len(axes))
 
 
-def _required(fn: Callable[..., object]) -> list[str]:
-    """The parameters of a function without which it cannot be called."""
-    try:
-        parameters = inspect.signature(fn).parameters.values()
-    except (TypeError, ValueError):  # some builtins have no signature
-        return []
-    return [
-        p.name
-        for p in parameters
-        if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
-    ]
-
-
 def _try(fn: Callable[..., PyTree], candidates: Sequence[object]) -> PyTree | None:
     """The struct of what `fn` returns for the first candidate that it takes."""
-    if len(_required(fn)) > 1:
+    if len(required(fn)) > 1:
         return None
     for candidate in candidates:
         try:

@@ -230,7 +230,7 @@ def _children(tree: PyTree) -> dict[KeyPath, PyTree] | None:
 def _by_function(
     function: str, leaves: list[tuple[KeyPath, Any]], specs: Callable[..., object]
 ) -> list[LeafSpec]:
-    both = _takes_two(specs)
+    both = len([p for p in required(specs) if p.kind != p.KEYWORD_ONLY]) == 2
     paired = []
     for path, leaf in leaves:
         name, spec = path_name(path), P()
@@ -241,19 +241,17 @@ def _by_function(
     return paired
 
 
-def _takes_two(fn: Callable[..., object]) -> bool:
-    """Whether a function needs a path and a leaf, not the leaf alone."""
+def required(fn: Callable[..., object]) -> list[inspect.Parameter]:
+    """The parameters of a function without which it cannot be called."""
     try:
         parameters = inspect.signature(fn).parameters.values()
     except (TypeError, ValueError):  # some builtins have no signature
-        return False
-    needed = [
+        return []
+    return [
         p
         for p in parameters
-        if p.default is p.empty
-        and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+        if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
     ]
-    return len(needed) == 2
 
 
 def _as_spec(function: str, argument: str, spec: object) -> P:
