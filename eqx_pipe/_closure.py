@@ -13,8 +13,7 @@ import equinox as eqx
 import jax
 import jax.tree_util as jtu
 
-from ._tree import join_path, leaf_text, path_name
-from ._values import Same
+from ._tree import Same, join_path, leaf_text, path_name
 
 JITTED = type(jax.jit(lambda: None))
 IsLeaf = Callable[[Any], bool]

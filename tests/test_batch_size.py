@@ -9,9 +9,7 @@ from hypothesis import strategies as st
 
 import eqx_pipe as ep
 from eqx_pipe._sweep.compute import job as jobs
-from eqx_pipe._sweep.compute import memory
-from eqx_pipe._sweep.compute.batching import choose_batch_size, even_out
-from eqx_pipe._sweep.compute.memory import chunk_capacity
+from eqx_pipe._sweep.compute.sizes import choose_batch_size, chunk_capacity, even_out
 from eqx_pipe._sweep.tracing.analysis import analyze
 
 
@@ -240,11 +238,11 @@ def test_memory_bounds_it_without_running(monkeypatch):
 
 def test_the_probe_is_a_straight_line():
     needs = lambda b: 1000 + 10 * b  # noqa: E731
-    assert memory.fitting(10**6, needs, 10**5) == (8 * 10**4 - 1000) // 10
-    assert memory.fitting(50, needs, 10**5) == 50
-    assert memory.fitting(10**6, needs, 10) == 1
-    assert memory.fitting(10**6, lambda b: None, 10) == 10**6
-    assert memory.fitting(4, needs, 0) == 4
+    assert sizes.fitting(10**6, needs, 10**5) == (8 * 10**4 - 1000) // 10
+    assert sizes.fitting(50, needs, 10**5) == 50
+    assert sizes.fitting(10**6, needs, 10) == 1
+    assert sizes.fitting(10**6, lambda b: None, 10) == 10**6
+    assert sizes.fitting(4, needs, 0) == 4
 
 
 def test_devices_that_do_not_say_set_no_limit():
@@ -253,6 +251,6 @@ def test_devices_that_do_not_say_set_no_limit():
             self.memory_stats = lambda: stats
 
     known = Device({"bytes_limit": 100, "bytes_in_use": 30})
-    assert memory.free_bytes([Device(None), Device({})]) is None
-    assert memory.free_bytes([known, Device({"bytes_limit": 90})]) == 70
-    assert memory.free_bytes(jax.devices()) is None
+    assert sizes.free_bytes([Device(None), Device({})]) is None
+    assert sizes.free_bytes([known, Device({"bytes_limit": 90})]) == 70
+    assert sizes.free_bytes(jax.devices()) is None

@@ -10,7 +10,7 @@ import pytest
 
 import eqx_pipe as ep
 from eqx_pipe import _errors
-from eqx_pipe._sweep.compute.batching import choose_batch_size
+from eqx_pipe._sweep.compute.sizes import choose_batch_size
 from eqx_pipe._sweep.tracing import lapack
 from eqx_pipe._sweep.tracing.analysis import analyze
 

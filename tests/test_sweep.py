@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from jax.sharding import AxisType
 
 import eqx_pipe as ep
-from eqx_pipe._sweep.compute import execute, memory
+from eqx_pipe._sweep.compute import execute, sizes
 
 
 def make_mesh(n):
@@ -140,7 +140,7 @@ def test_devices_and_chunks_do_not_show_in_a_single_bit(fn, which, batch_size):
 
     def values(num_devices, chunk_bytes):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(memory, "CHUNK_BYTES", chunk_bytes)
+            patch.setattr(sizes, "CHUNK_BYTES", chunk_bytes)
             mesh = make_mesh(num_devices)
             settings = {"batch_size": batch_size, "mesh": mesh}
             return ep.sweep(fn, space, key=key, **settings).values

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import eqx_pipe as ep
-from eqx_pipe._sweep.compute import memory
+from eqx_pipe._sweep.compute import sizes
 from eqx_pipe._sweep.compute.points import _order, parts_of
 
 
@@ -49,7 +49,7 @@ def test_the_order_does_not_show(which, seed, batch_size, num_devices):
     costs = np.random.default_rng(seed).permutation(space.size)
     plain = ep.sweep(noisy, space, **settings)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(memory, "CHUNK_BYTES", 100)
+        patch.setattr(sizes, "CHUNK_BYTES", 100)
         mesh = make_mesh(num_devices)
         same(ep.sweep(noisy, space, order_by=costs, mesh=mesh, **settings), plain)
 

@@ -20,7 +20,7 @@ from jaxtyping import Array
 
 from .._cache import LRUCache, WeakCache
 from .._sharding.mesh import is_staged
-from .._values import as_hashable
+from .._tree import as_hashable
 from .layout import is_explicit, with_axis_types
 from .source import HostSource
 

@@ -18,8 +18,7 @@ import jax.tree_util as jtu
 import numpy as np
 from jax.core import Tracer
 
-from .._tree import is_key_array
-from .._values import Opaque
+from .._tree import Opaque, is_key_array
 from .jaxpr import is_jaxpr, is_literal, open_jaxpr
 
 # What does not change values: names, places, and rules of differentiation. (Across

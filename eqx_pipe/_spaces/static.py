@@ -10,8 +10,8 @@ from jax.core import Tracer
 
 from .._check import keywords
 from .._errors import describe_value, type_error, value_error
+from .._tree import Opaque, as_hashable, static_text
 from .._types import Key
-from .._values import Opaque, as_hashable, static_text
 from . import mistakes
 from .axis import (
     HasAxes,

@@ -16,8 +16,8 @@ from jaxtyping import Bool
 from .._tree import is_key_array
 from .._types import PyTree
 from .compute.failure import nothing_like, some_output
-from .compute.memory import Rows
 from .compute.progress import Progress
+from .compute.sizes import Rows
 from .reduced.kernel import block_batches
 from .request import Request
 from .tracing.call import call
@@ -29,18 +29,6 @@ class LoopPoints:
 
     def __init__(self, request: Request):
         self.request = request
-
-    @property
-    def row(self) -> list[jax.ShapeDtypeStruct]:
-        """The shape and dtype of each leaf of an output."""
-        return [
-            jax.eval_shape(as_data, leaf) for leaf in jtu.tree_leaves(self._example)
-        ]
-
-    @property
-    def row_bytes(self) -> int:
-        """No limit is set by it: nothing is computed at once."""
-        return 1
 
     def span(self, first: int, last: int) -> tuple[int, int]:
         """The points of some rows, which are the points themselves."""
@@ -104,17 +92,6 @@ class LoopBlocks:
 
     def __len__(self) -> int:
         return -(-self.size // self.points)
-
-    @property
-    def row(self) -> list[jax.ShapeDtypeStruct]:
-        """The shape and dtype of each leaf of a state, and of the bits."""
-        bits = jax.ShapeDtypeStruct((-(-self.points // 8),), jnp.uint8)
-        return [*(jax.eval_shape(as_data, leaf) for leaf in self.begin()), bits]
-
-    @property
-    def row_bytes(self) -> int:
-        """No limit is set by it: nothing is computed at once."""
-        return 1
 
     def span(self, first: int, last: int) -> tuple[int, int]:
         """The points of some blocks."""

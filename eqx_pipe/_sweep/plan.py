@@ -11,7 +11,7 @@ from .._spaces.space import Space
 from .._store.chunks import Chunks, cut
 from .._types import Device, Key
 from .compute.job import Job, prepare
-from .compute.memory import CHUNK_BYTES, Rows
+from .compute.sizes import CHUNK_BYTES, Rows
 from .loop import LoopBlocks, LoopPoints
 from .reduced.blocks import Blocks
 from .request import Request
@@ -45,6 +45,12 @@ class Plan:
     def work(self) -> PointWork | BlockWork:
         """What is computed."""
         return self.points if self.blocks is None else self.blocks
+
+    @property
+    def compiled(self) -> Job | Blocks:
+        """What is computed, other than by the plain loop."""
+        assert self.job is not None
+        return self.blocks if isinstance(self.blocks, Blocks) else self.job
 
     @property
     def batch_size(self) -> int:

@@ -17,8 +17,8 @@ import numpy as np
 from jaxtyping import Bool
 
 from .._errors import SweepError, describe_value, message
-from .compute.memory import Rows
 from .compute.progress import Progress
+from .compute.sizes import Rows
 from .costs import CostsBySpan
 from .gather import Chunk
 from .plan import Plan
@@ -44,7 +44,7 @@ class Elsewhere:
         """The chunks with some numbers, as they come."""
         waiting = collections.deque(map(_Try, numbers))
         flying: list[_Try] = []
-        room = self.plan.work.row_bytes * self.plan.chunks.points + len(self.packed)
+        room = self.plan.compiled.row_bytes * self.plan.chunks.points + len(self.packed)
         most = max(2, min(_IN_FLIGHT, _IN_FLIGHT_BYTES // room))
         try:
             while flying or (waiting and not stopping()):
@@ -119,7 +119,7 @@ class _Try:
                 return None
             raise _killing(*points, self.tries, error) from error
         which = f"chunk {self.number}, the points {points[0]} to {points[1] - 1}"
-        return checked(answer, plan.work.row, last - first, which)
+        return checked(answer, plan.compiled.row, last - first, which)
 
 
 def _finished(flying: Sequence[_Try], wait: bool) -> list[_Try]:

@@ -18,9 +18,8 @@ from .._reduce.many import ReduceLike
 from .._spaces.axes import Values
 from .._spaces.axis import is_axis
 from .._spaces.space import Space, SpaceLike, as_space
-from .._tree import can_be_traced, is_key_array
+from .._tree import as_hashable, can_be_traced, is_key_array
 from .._types import Key, PyTree
-from .._values import as_hashable
 from .cores import warn_if_cores_idle
 from .plan import Plan, plan_of
 from .request import SWEEPER_WORDS, BatchSize, Request, checked

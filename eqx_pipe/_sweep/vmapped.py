@@ -19,10 +19,10 @@ from .._jaxprs.jaxpr import as_function
 from .._spaces.index import advance, advance_by, digits_of, point_key, strides
 from .._spaces.space import Space, SpaceLike, as_space
 from .._types import Device, Key, PyTree
-from .compute.batching import even_out
 from .compute.kernel import without_mesh
 from .compute.partition import POINTS
 from .compute.points import Part, check_agree, naming, parts_of
+from .compute.sizes import even_out
 from .request import VMAP_WORDS, check_batch_size, mesh_devices
 from .tracing.call import call, check_fn, check_sweep_key
 from .tracing.concrete import explain

@@ -20,8 +20,8 @@ from .._reduce.many import as_many
 from .._spaces.space import Space
 from .._types import Key, PyTree
 from .compute.job import Job, prepare
-from .compute.memory import Rows
 from .compute.progress import Progress
+from .compute.sizes import Rows
 from .gather import Interrupt
 from .plan import Plan
 from .reduced.blocks import Blocks

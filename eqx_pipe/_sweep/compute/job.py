@@ -26,19 +26,9 @@ from ..._types import Device, Key, PyTree
 from ..cores import all_busy, compiled
 from ..tracing.lapack import may_hang, warn_if_it_may_hang
 from ..tracing.trace import Traced, arrays_of, check_concrete, trace
-from .batching import choose_batch_size
 from .execute import Runner
 from .failure import Failures, clear, reason
 from .kernel import build
-from .memory import (
-    CHUNK_BYTES,
-    Rows,
-    chunk_capacity,
-    compiled_bytes,
-    empty_values,
-    fitting,
-    free_bytes,
-)
 from .partition import Layout
 from .points import (
     Listed,
@@ -51,6 +41,16 @@ from .points import (
     parts_of,
 )
 from .progress import Progress
+from .sizes import (
+    CHUNK_BYTES,
+    Rows,
+    choose_batch_size,
+    chunk_capacity,
+    compiled_bytes,
+    empty_values,
+    fitting,
+    free_bytes,
+)
 
 _AT_ONCE = 2**30
 

@@ -19,8 +19,7 @@ from jaxtyping import Float, Int64
 from ..._errors import structure_error
 from ..._spaces.geometry import Geometry
 from ..._spaces.index import digits_of
-from ..._tree import differences
-from ..._values import as_hashable, static_text
+from ..._tree import as_hashable, differences, static_text
 from .partition import Layout, control, is_narrow, row_width
 
 

@@ -29,9 +29,9 @@ from ..compute.execute import Compiled, compiled_once, put
 from ..compute.failure import Failures, as_nonfinite, check_finite, quiet
 from ..compute.job import Job
 from ..compute.kernel import by_device
-from ..compute.memory import CHUNK_BYTES, Rows
 from ..compute.partition import Layout, control, everywhere
 from ..compute.progress import Progress
+from ..compute.sizes import CHUNK_BYTES, Rows
 from ..cores import all_busy, compiled
 from ..tracing.trace import as_data
 from .kernel import (

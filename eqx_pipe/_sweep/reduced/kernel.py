@@ -18,8 +18,8 @@ from jaxtyping import Array, Bool, Int32, UInt32
 
 from ..._types import Key
 from ..compute.kernel import on_each, point_function, side_by_side
-from ..compute.memory import CHUNK_BYTES
 from ..compute.partition import Layout, Partition
+from ..compute.sizes import CHUNK_BYTES
 from ..tracing.trace import Traced
 from .trace import Reducing
 

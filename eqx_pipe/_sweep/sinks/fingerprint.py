@@ -1,7 +1,9 @@
-"""What a store must agree on with a sweep: its space, its key, its function."""
+"""Whether a store is that of a sweep: its space, key, function, and what it holds."""
 
+import contextlib
+import errno
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +11,15 @@ import equinox as eqx
 import jax
 import jax.random as jr
 import jax.tree_util as jtu
+import numpy as np
 
-from ..._errors import message, value_error
+from ..._errors import SweepError, message, value_error
 from ..._jaxprs.text import Writer, digest
 from ..._spaces.axis import is_axis
 from ..._spaces.geometry import axis_name
 from ..._spaces.space import Space
+from ..._store.layout import COUNT, Variable, check_record, damaged
+from ..._store.store import Store
 from ..._tree import is_key_array, path_name, tree_text
 from ..._types import Key
 from ..compute.points import Part
@@ -240,3 +245,95 @@ def _changes(
     changed = [f"`{n}` {a} times, now {b}" for n, a, b in counts if a != b][:6]
     text = "; ".join(changed) or "the same operations, other numbers or another order"
     return [f"`fn`: another program ({text})"], stored["jax"] == now["jax"]
+
+
+_SWEEP = {
+    "space": {str: str},
+    "key": str,
+    "function": {
+        "text": str,
+        "operations": {str: int},
+        "constants": [str],
+        "outputs": str,
+        "structure": str,
+    },
+    "alone": {"point": str, "program": str},
+    "jax": str,
+    "batch_size": COUNT,
+}
+
+_REDUCE = {"reduce": {"reducers": str, "states": str, "text": str}}
+
+
+def check_sweep(store: Store) -> None:
+    """Raises a `ValueError` unless the record says what a sweep's does."""
+    reduced = _REDUCE if "reduce" in store.record else {}
+    check_record("sweep", store.path, store.record, {**_SWEEP, **reduced})
+
+
+def check_batch_size(store: Store, size: int) -> None:
+    """Raises a `ValueError` unless the batch size is that of a sweep of `size` points.
+
+    A larger one would be computed all the same, with lanes for nothing.
+    """
+    schema = {"batch_size": range(1, size + 1)}
+    check_record("sweep", store.path, store.record, schema)
+
+
+def check_room(
+    store: Store, lengths: tuple[int, ...], variables: Sequence[Variable], status: str
+) -> None:
+    """Raises a `ValueError` unless the store has a place for what is computed."""
+    names = [*(variable.name for variable in variables), status]
+    kept = [*store.record["variables"], store.record["status"]]
+    if kept != names:
+        raise damaged("sweep", store.path, f"its arrays are {kept}, and not {names}")
+    if store.chunks.lengths != lengths:
+        kept = list(store.chunks.lengths)
+        what = f"`lengths` is {kept}, and not {list(lengths)}"
+        raise damaged("sweep", store.path, what)
+    for array, variable in zip(store.arrays, variables, strict=True):
+        inner = tuple(array.shape[len(lengths) :])
+        if (array.dtype, inner) != (variable.dtype, tuple(variable.inner)):
+            what = (
+                f"`{variable.name}` keeps {array.dtype}{list(inner)} for each, and not "
+                f"{variable.dtype}{list(variable.inner)}"
+            )
+            raise damaged("sweep", store.path, what)
+
+
+def refuse_failed(path: Path, failed: np.ndarray) -> None:
+    """Raises a `SweepError` if there are points in a store that have failed."""
+    if not len(failed):
+        return
+    shown = ", ".join(map(str, failed[:5])) + (", ..." if len(failed) > 5 else "")
+    what = f"point {shown}" if len(failed) == 1 else f"{len(failed):,} points ({shown})"
+    raise SweepError(
+        message(
+            "sweep",
+            f'the store `{path}` was filled with `on_error="isolate"`, and `fn` '
+            f"failed at {what}.",
+            'Go on with `on_error="isolate"`, which keeps the other points, or call '
+            f"`fn(space.point({failed[0]}))` to see the error. "
+            "A mended `fn` is another function, which needs another path.",
+        ),
+        failed.tolist(),
+    )
+
+
+@contextlib.contextmanager
+def continuing(path: Path, what: str) -> Iterator[None]:
+    """Says what to do when the disk does not do what it should."""
+    try:
+        yield
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        cure = "Make room there" if full else "See that the folder can be written to"
+        raise SweepError(
+            message(
+                "sweep",
+                f"the store `{path}` could not {what}: {error}.",
+                f"{cure}, then call the same sweep again. Chunks that are finished are "
+                "kept.",
+            )
+        ) from error

@@ -12,7 +12,7 @@ from jaxtyping import Bool, Int64
 
 from ..._store.chunks import Chunks
 from ..._types import PyTree
-from ..compute.memory import Rows, empty_values
+from ..compute.sizes import Rows, empty_values
 from ..gather import Interrupt, Outcome, Todo
 from ..plan import BlockWork, Plan
 
@@ -96,7 +96,7 @@ class Arrays:
             self._values, self._ok = values, ok
             return
         if self._values is None or self._ok is None:
-            self._values = empty_values(size, self.plan.work.row)
+            self._values = empty_values(size, self.plan.compiled.row)
             self._ok = np.ones(size, bool)
         place = slice(*self.plan.chunks.span(number))
         self._ok[place] = ok

@@ -8,18 +8,23 @@ import numpy as np
 from jaxtyping import Bool
 
 from ..._errors import SweepError, message, value_error
-from ..._store.folder import LOCKS, check_no_links, is_vacant
+from ..._store.folder import LOCKS, Taken, check_no_links, is_vacant, lock
 from ..._store.layout import create
-from ..._store.lock import Taken, lock
 from ..._store.store import FAILED, OK, Store, open_store
-from ..compute.memory import Rows
+from ..compute.sizes import Rows
 from ..gather import Interrupt, Outcome, Todo
 from ..plan import Plan
 from ..results.label import storable
-from .checks import check_batch_size, check_room, check_sweep, continuing
-from .fingerprint import check_same, fingerprint, fingerprint_alone
-from .states import StoredStates
-from .values import StoredValues
+from .contents import StoredStates, StoredValues
+from .fingerprint import (
+    check_batch_size,
+    check_room,
+    check_same,
+    check_sweep,
+    continuing,
+    fingerprint,
+    fingerprint_alone,
+)
 
 _LOOK_AGAIN = 256 * 1024 * 1024
 """How many bytes of the newest chunks are read before a sweep goes on."""
@@ -69,7 +74,7 @@ class InStore:
         with _locked(store, part):
             for number in self._unknown(mine):
                 store.discard(number)
-            _look_again(store, mine, self.plan.work.row_bytes)
+            _look_again(store, mine, self.plan.compiled.row_bytes)
             try:
                 with Interrupt() as interrupt:
                     yield Todo(mine, self._lacking(mine), interrupt)

@@ -22,8 +22,7 @@ from ..._errors import message
 from ..._jaxprs.cache_key import CacheKey, Program
 from ..._spaces.geometry import Geometry
 from ..._spaces.space import Space
-from ..._tree import can_be_traced, join_path, leaves_with_names
-from ..._values import as_hashable
+from ..._tree import as_hashable, can_be_traced, join_path, leaves_with_names
 from .call import fn_name
 
 _PATIENCE = 3  # programs

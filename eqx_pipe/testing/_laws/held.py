@@ -22,7 +22,7 @@ import numpy as np
 
 from ..._closure import cells, code_names, defaults
 from ..._stage import Lift
-from ..._values import Same
+from ..._tree import Same
 
 _LIBRARIES = {"jax", "jaxlib", "equinox", "numpy", "jaxtyping", "beartype", "eqx_pipe"}
 _LIBRARIES |= sys.stdlib_module_names
