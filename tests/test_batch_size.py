@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 import eqx_pipe as ep
 from eqx_pipe._sweep.compute import job as jobs
+from eqx_pipe._sweep.compute import sizes
 from eqx_pipe._sweep.compute.sizes import choose_batch_size, chunk_capacity, even_out
 from eqx_pipe._sweep.tracing.analysis import analyze
 
