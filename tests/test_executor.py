@@ -30,7 +30,6 @@ from stores import (
 )
 
 import eqx_pipe as ep
-from eqx_pipe._store.store import Store
 from eqx_pipe._sweep import sources
 
 pytest.importorskip("cloudpickle")
@@ -158,7 +157,8 @@ def test_a_chunk_that_another_process_finished_is_left_alone(tmp_path, monkeypat
             future.set_result(fn(*args))
             if not taken:
                 ep.sweep(jnp.sin, part=(0, 1), **asked)
-                monkeypatch.setattr(Store, "discard", lambda _, n: taken.append(n))
+                store = type(stored(asked["store"]))
+                monkeypatch.setattr(store, "discard", lambda _, n: taken.append(n))
                 taken.append("begun")
             return future
 

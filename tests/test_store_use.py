@@ -40,11 +40,12 @@ def test_stored_values_do_what_arrays_do(tmp_path):
         stored.mode  # noqa: B018
 
 
-def test_best_by_a_function_reads_a_part_at_a_time(tmp_path, monkeypatch):
-    from eqx_pipe._sweep.results import result as module
-
-    monkeypatch.setattr(module, "_READ_BYTES", 20)
-    assert filled(tmp_path / "runs.zarr").best(lambda y: -y).index == 15
+def test_best_by_a_function_reads_a_part_at_a_time(tmp_path):
+    # More than 64 MiB, which are read at once at most: the best is in the second part.
+    result = ep.sweep(
+        lambda x: jnp.full(6_000_000, x), ep.Values([1.0, 2, 3]), store=tmp_path / "r"
+    )
+    assert result.best(lambda y: y[0], mode="max").index == 2
 
 
 def test_forcing_trusts_the_function_not_its_form(tmp_path):
