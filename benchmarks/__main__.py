@@ -10,7 +10,7 @@ import sys
 import time
 from pathlib import Path
 
-from ._report import LeftOut, Run
+from ._report import Run
 
 FOLDER = Path(__file__).parent
 RESULTS = FOLDER / "results"
@@ -102,10 +102,7 @@ def run(arguments: argparse.Namespace, argv: list[str]) -> int:
     )
     shared = ("name", "help", "quick", "json", "only", "rounds", "devices", "cpu_time")
     own = {k: v for k, v in vars(arguments).items() if k not in shared}
-    try:
-        module.main(this, **own)
-    except LeftOut:
-        pass
+    module.main(this, **own)
     this.end()
     return int(this.failed)
 

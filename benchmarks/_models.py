@@ -12,18 +12,22 @@ def closed_form(p, key):
     return jnp.exp(-p["a"] * 3) * jnp.sin(p["b"] * 5) / (1 + p["a"] ** 2)
 
 
+def rk4(slope, x, h):
+    """One step of the classical method of Runge and Kutta."""
+    k1 = slope(x)
+    k2 = slope(x + h / 2 * k1)
+    k3 = slope(x + h / 2 * k2)
+    k4 = slope(x + h * k3)
+    return x + h / 6 * (k1 + 2 * k2 + 2 * k3 + k4)
+
+
 def runge_kutta(p, key):
     def slope(x):
         u, v = x
         return jnp.stack([v, p["a"] * (1 - u**2) * v - u])
 
     def step(x, _):
-        h = 0.05
-        k1 = slope(x)
-        k2 = slope(x + h / 2 * k1)
-        k3 = slope(x + h / 2 * k2)
-        k4 = slope(x + h * k3)
-        return x + h / 6 * (k1 + 2 * k2 + 2 * k3 + k4), None
+        return rk4(slope, x, 0.05), None
 
     return jax.lax.scan(step, jnp.stack([p["b"], p["a"]]), None, 200)[0]
 

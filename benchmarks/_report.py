@@ -22,10 +22,6 @@ def pip_command(package: str) -> str:
     return f"pip install -e '.[{EXTRAS.get(package, 'bench')}]'"
 
 
-class LeftOut(Exception):
-    """A benchmark cannot run here."""
-
-
 @dataclasses.dataclass
 class Run:
     """What a benchmark is told, and tells.
@@ -51,19 +47,13 @@ class Run:
         """The cases that are wanted."""
         return [c for c in cases if not self.only or any(o in c for o in self.only)]
 
-    def has(self, *packages: str) -> bool:
-        """Whether peers are installed; if not, it is noted how to install them."""
-        for package in packages:
-            there = importlib.util.find_spec(package) is not None
-            if not there and self._packages.get(package, True):
-                self.note(f"left out: {package} ({pip_command(package)})")
-            self._packages[package] = there
-        return all(self._packages[package] for package in packages)
-
-    def needs(self, *packages: str) -> None:
-        """Ends the run if a peer is missing."""
-        if not self.has(*packages):
-            raise LeftOut
+    def has(self, package: str) -> bool:
+        """Whether a peer is installed; if not, it is noted how to install it."""
+        there = importlib.util.find_spec(package) is not None
+        if not there and self._packages.get(package, True):
+            self.note(f"left out: {package} ({pip_command(package)})")
+        self._packages[package] = there
+        return there
 
     def compare(
         self,
@@ -117,8 +107,9 @@ class Run:
     def bar(self, what: str, found: Spread, bar: float) -> None:
         """Holds a measurement to a bar; the run has failed if it is above."""
         kept = within(found, bar)
-        self.failed |= not kept and not self.quick  # a few rounds tell nothing
+        self.failed |= not kept and not self.quick
         verdict = "kept" if kept else "ABOVE"
+        verdict = "of too few rounds to tell" if self.quick else verdict
         scatter = f"{found.median:.3g} ({found.deviation:.2g})"
         self.note(f"bar: {what} at most {bar:g}: {scatter}, {verdict}")
 

@@ -102,14 +102,26 @@ def by_shard_map(case, batch_size):
     return lambda: on_host(run(grid))
 
 
-def by_lax_map(case, batch_size):
-    grid, run = case.grid(), jax.jit(case.mapped(batch_size))
-    return lambda: on_host(run(grid))
+def on_grid(program):
+    """A side whose program takes a grid that was made before."""
+
+    def make(case, setting):
+        grid, run = case.grid(), program(case, setting)
+        return lambda: on_host(run(grid))
+
+    return make
 
 
-def by_vmap(case, _):
-    grid, run = case.grid(), jax.jit(jax.vmap(case.of))
-    return lambda: on_host(run(grid))
+by_lax_map = on_grid(lambda case, batch_size: jax.jit(case.mapped(batch_size)))
+by_vmap = on_grid(lambda case, _: jax.jit(jax.vmap(case.of)))
+
+
+@on_grid
+def by_parajax(case, _):
+    """All points of a device at once, by `pmap`."""
+    import parajax
+
+    return parajax.parallelize(jax.vmap(case.of))
 
 
 def by_tvboptim(case, n_vmap):
@@ -180,14 +192,6 @@ def _joined(parts):
 
 # What has no program for many points: the function is jitted, and called for each, or
 # for each batch.
-
-
-def by_parajax(case, _):
-    """All points of a device at once, by `pmap`."""
-    import parajax
-
-    grid, run = case.grid(), parajax.parallelize(jax.vmap(case.of))
-    return lambda: on_host(run(grid))
 
 
 def by_jax_grid_search(case, batch_size):

@@ -1,13 +1,21 @@
-"""Does a composed pipeline cost more than the same maths written by hand in JAX?
+"""What does a composed pipeline cost beside the same maths by hand, and in datarax?
 
-Every case forward and backward. By hand is `tests/by_hand.py`, which the laws and the
-counted costs are held by, too (`tests/test_zero_cost.py`, `tests/test_branch_cost.py`:
-flops, bytes and temporary memory). Both sides are called as compiled programs of flat
-arrays, so that only the programs are compared; what a call costs is asked by
-`dispatch`. For an example of a batch a decision by hand is a select.
+First layers, forward and backward. By hand is `tests/by_hand.py`, which the laws and
+the counted costs are held by, too (`tests/test_zero_cost.py`, `test_branch_cost.py`:
+flops, bytes and temporary memory). For an example of a batch a decision by hand is a
+bare select.
+
+Then "images": 28 x 28 in batches of 256 through three elementwise operators, which
+datarax has as well; its operators are called by their `apply` under `jax.vmap`, without
+a `Batch` round them, which is their best case. Bytes and flops are those that XLA
+counts, over those by hand.
+
+All sides are called as compiled programs of flat arrays, so that only the programs are
+compared; what a call costs is asked by `dispatch`.
 """
 
 import sys
+import warnings
 from pathlib import Path
 
 import equinox as eqx
@@ -24,7 +32,7 @@ sys.path.append(str(Path(__file__).parents[1] / "tests"))
 from by_hand import by_hand  # noqa: E402
 
 ROUNDS = 25
-QUICK = {"block": 0.001, "only": ("chain", "cond", "nested forward")}
+QUICK = {"block": 0.001, "only": ("chain", "cond", "images")}
 WIDTH, BATCH, DEPTH = 128, 64, 8
 
 
@@ -74,6 +82,18 @@ def cases():
     return found | {"cond_single": ep.cond(positive, a, b)}
 
 
+def selected(pipe, xs, key):
+    """`cond` for each example: `lax.cond`, batched, would copy the weights for each."""
+
+    def one(x):
+        then, otherwise = (
+            by_hand(s, x) for s in (pipe.stage.then, pipe.stage.otherwise)
+        )
+        return jnp.where(positive(x), then, otherwise)
+
+    return jax.vmap(one)(xs)
+
+
 def compiled(name, pipe, backward):
     """Both programs, and the arrays they take."""
     arrays, rest = eqx.partition(pipe, eqx.is_inexact_array)
@@ -90,8 +110,9 @@ def compiled(name, pipe, backward):
         fn = jax.grad(total, argnums=(0, 1)) if backward else forward
         return jax.jit(fn).lower(arrays, x).compile()
 
+    hand = selected if name == "cond_per_example" else by_hand
     programs = {
-        "by hand": program(lambda pipe, x: by_hand(pipe, x, key)),
+        "by hand": program(lambda pipe, x: hand(pipe, x, key)),
         "ours": program(lambda pipe, x: pipe(x, key=key)),
     }
     first, second = (fn(arrays, x) for fn in programs.values())
@@ -99,7 +120,7 @@ def compiled(name, pipe, backward):
     return programs, (arrays, x)
 
 
-def main(run, *, block=0.005):
+def layers_by_hand(run, block):
     pipes = cases()
     directions = {"forward": False, "backward": True}
     names = {f"{name} {word}": (name, word) for name in pipes for word in directions}
@@ -108,3 +129,112 @@ def main(run, *, block=0.005):
         programs, args = compiled(name, pipes[name], directions[word])
         sides = {who: lambda f=f, args=args: f(*args) for who, f in programs.items()}
         run.compare(case, sides, to="by hand", least=block)
+
+
+FUNCTIONS = (lambda x: 1.5 * x + 0.1, jnp.tanh, lambda x: x * x)
+CONDITIONS = tuple(lambda x, i=i: x[i, i] > 0 for i in range(3))
+WEIGHTS = (0.2, 0.3, 0.5)
+
+
+def each(x):
+    return [f(x) for f in FUNCTIONS]
+
+
+def in_turn(x):
+    for f in FUNCTIONS:
+        x = f(x)
+    return x
+
+
+def largest(x):
+    a, b, c = each(x)
+    return jnp.maximum(jnp.maximum(a, b), c)
+
+
+BY_HAND = {
+    "chain": in_turn,
+    "mean": lambda x: sum(each(x)) / 3,
+    "max": largest,
+    "weighted": lambda x: sum(w * y for w, y in zip(WEIGHTS, each(x), strict=True)),
+    "gated": lambda x: sum(
+        jnp.where(p(x), y, 0) for p, y in zip(CONDITIONS, each(x), strict=True)
+    ),
+}
+
+
+def in_ours():
+    return {
+        "chain": ep.chain(*FUNCTIONS),
+        "mean": ep.parallel(*FUNCTIONS, merge="mean"),
+        "max": ep.parallel(*FUNCTIONS, merge="max"),
+        "weighted": ep.weighted(*FUNCTIONS, weights=jnp.array(WEIGHTS)),
+        "gated": ep.gated(*FUNCTIONS, gates=CONDITIONS),
+    }
+
+
+def in_datarax():
+    from datarax.core.config import ElementOperatorConfig
+    from datarax.operators.composite_operator import (
+        CompositeOperatorConfig,
+        CompositeOperatorModule,
+        CompositionStrategy,
+    )
+    from datarax.operators.element_operator import ElementOperator
+    from flax import nnx
+
+    warnings.simplefilter("ignore")
+
+    def operator(f):
+        def apply(element, key):
+            return element.replace(data={"x": f(element.data["x"])})
+
+        config = ElementOperatorConfig(stochastic=False)
+        return ElementOperator(config, fn=apply, rngs=nnx.Rngs(0))
+
+    def build(strategy, **settings):
+        config = CompositeOperatorConfig(
+            strategy=CompositionStrategy[strategy],
+            operators=[operator(f) for f in FUNCTIONS],
+            **settings,
+        )
+        module = CompositeOperatorModule(config, rngs=nnx.Rngs(0))
+        return lambda x: module.apply({"x": x}, {}, None)[0]["x"]
+
+    conditions = [lambda data, p=p: p(data["x"]) for p in CONDITIONS]
+    return {
+        "chain": build("SEQUENTIAL"),
+        "mean": build("ENSEMBLE_MEAN"),
+        "max": build("ENSEMBLE_MAX"),
+        "weighted": build("WEIGHTED_PARALLEL", weights=list(WEIGHTS), mix_fields=["x"]),
+        "gated": build(
+            "CONDITIONAL_PARALLEL", conditions=conditions, merge_strategy="sum"
+        ),
+    }
+
+
+def images(run, batch, block):
+    x = jr.normal(jr.key(0), (batch, 28, 28))
+    makers = {"by hand": BY_HAND, "ours": in_ours()}
+    if run.has("datarax"):
+        makers["datarax"] = in_datarax()
+    for name in BY_HAND:
+        programs = {
+            who: jax.jit(jax.vmap(functions[name])).lower(x).compile()
+            for who, functions in makers.items()
+        }
+        wanted = programs["by hand"](x)
+        costs = {who: program.cost_analysis() for who, program in programs.items()}
+
+        def counted(who, _, programs=programs, wanted=wanted, costs=costs):
+            names = {"flops": "flops", "bytes": "bytes accessed"}
+            found = {k: costs[who][v] / costs["by hand"][v] for k, v in names.items()}
+            return found | {"right": str(agrees(programs[who](x), wanted))}
+
+        sides = {who: lambda fn=fn: fn(x) for who, fn in programs.items()}
+        for case in run.chosen([f"images: {name}"]):
+            run.compare(case, sides, to="by hand", least=block, columns=counted)
+
+
+def main(run, *, batch=256, block=0.005):
+    layers_by_hand(run, block)
+    images(run, batch, block)

@@ -1,18 +1,27 @@
-"""What does a `Loader` cost beside a bare jitted loop, and `scan` beside one by hand?
+"""What does a `Loader` cost beside loops by hand, in datarax and in Grain?
 
-60,000 images of 28 x 28 bytes and labels on the device; a batch is cut out, or
-gathered, and made float. In order the bare loop slices; shuffled it gathers by a
-permutation that it has made beforehand, which counts.
+60,000 images of 28 x 28 bytes with labels, made float. On the device, where a batch is
+cut out, or gathered: a bare jitted loop by hand, ours, and datarax. In order the bare
+loop slices; shuffled it gathers by a permutation that it has made beforehand for an
+epoch, which counts. From the host, as a list of records that is moved to the device
+batch by batch: ours and Grain, the latter with its default options, without reading
+ahead (`plain`), and over a source whose records are whole batches (`batches`, cut out
+of arrays); "ours, Grain's" is our loader over a Grain dataset.
 
-Then a whole epoch of training a softmax classifier by SGD as one `scan`. There "in
-order" leaves the last records out where they fill no batch, in both programs. "Running
-over" is what the loader does by default: a batch may begin with the last records of an
-epoch and go on with the first of the next; by hand it gathers by numbers modulo 60,000.
-"Compile" is tracing and compiling that. Flops and bytes are held by
-`tests/test_data_scan.py`. Times are those of an epoch.
+Then an epoch of training a softmax classifier by SGD as one `scan`. There "in order"
+leaves the last records out where they fill no batch, by hand too. "Running over" is
+what the loader does by default: a batch may begin with the last records of an epoch and
+go on with the first of the next; by hand it gathers by numbers modulo 60,000. "Compile"
+is tracing and compiling that. Flops and bytes are held by `tests/test_data_scan.py`.
+
+Slow sides do not get a whole epoch, so every time is that of one batch; and all
+but by hand and ours on the device take part in every tenth round. Where datarax
+shuffles, a line below says how many of the records that it gave are different.
 """
 
 import collections
+import itertools as it
+import warnings
 
 import equinox as eqx
 import jax
@@ -22,7 +31,7 @@ import numpy as np
 import eqx_pipe as ep
 
 RATE = 0.1
-QUICK = {"size": 2_000, "batches": (256,)}
+QUICK = {"size": 2_000, "batches": (256,), "part": 512, "few": 512}
 
 
 def data(size):
@@ -128,28 +137,197 @@ def scan_ours(arrays, batch_size, order):
     return eqx.filter_jit(epoch), (loader, weights(), jax.random.key(1))
 
 
-def main(run, *, size=60_000, batches=(32, 256)):
+def whole(make):
+    """A side over a whole epoch: its run, and how many batches that are."""
+
+    def made(arrays, batch_size, order):
+        number = -(-len(arrays["label"]) // batch_size)
+        return make(arrays, batch_size, order), number
+
+    return made
+
+
+def scanned(make):
+    def made(arrays, batch_size, order):
+        run, args = make(arrays, batch_size, order)
+        return lambda: run(*args), len(arrays["label"]) // batch_size
+
+    return made
+
+
+def records(arrays):
+    host = jax.tree.map(np.asarray, arrays)
+    pairs = zip(host["image"], host["label"], strict=True)
+    return [{"image": image, "label": label} for image, label in pairs]
+
+
+def ours_on_host(wrap, part):
+    def make(arrays, batch_size, order):
+        shuffle = order == "shuffled"
+        source = wrap(records(arrays))
+        loader = ep.Loader(source, scaled, batch_size=batch_size, shuffle=shuffle)
+
+        def run():
+            iterator = loader.epoch(loader.init(jax.random.key(1)))
+            batch = last(it.islice(iterator, part // batch_size))
+            iterator.close()
+            return batch
+
+        return run, part // batch_size
+
+    return make
+
+
+def grain_sides(part):
+    import grain
+
+    class Batches:
+        """Whole batches out of arrays, as a source for Grain."""
+
+        def __init__(self, arrays, batch_size, order):
+            self.arrays = jax.tree.map(np.asarray, arrays)
+            self.size, self.batch_size = len(arrays["label"]), batch_size
+            rng = np.random.default_rng(0)
+            self.order = rng.permutation(self.size) if order == "shuffled" else None
+
+        def __len__(self):
+            return self.size // self.batch_size
+
+        def __getitem__(self, index):
+            at = slice(index * self.batch_size, (index + 1) * self.batch_size)
+            at = at if self.order is None else self.order[at]
+            return {name: array[at] for name, array in self.arrays.items()}
+
+    def loop(dataset, batch_size, options):
+        fast = jax.jit(scaled)
+
+        def run():
+            iterator = iter(dataset.to_iter_dataset(options))
+            batch = last(map(fast, it.islice(iterator, part // batch_size)))
+            getattr(iterator, "close", lambda: None)()
+            return batch
+
+        return run, part // batch_size
+
+    def by_records(options):
+        def make(arrays, batch_size, order):
+            dataset = grain.MapDataset.source(records(arrays))
+            dataset = dataset.shuffle(seed=1) if order == "shuffled" else dataset
+            return loop(dataset.batch(batch_size), batch_size, options)
+
+        return make
+
+    def by_batches(arrays, batch_size, order):
+        dataset = grain.MapDataset.source(Batches(arrays, batch_size, order))
+        return loop(dataset, batch_size, None)
+
+    plain = grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)
+    return {
+        "Grain": by_records(None),
+        "Grain, plain": by_records(plain),
+        "Grain, batches": by_batches,
+        "ours, Grain's": ours_on_host(grain.MapDataset.source, part),
+    }
+
+
+def datarax_sides(few):
+    """Its loop and its scan, and what counts the records that it gives."""
+    from datarax.pipeline import Pipeline
+    from datarax.sources import MemorySource, MemorySourceConfig
+    from flax import nnx
+
+    warnings.simplefilter("ignore")
+
+    class Scaled(nnx.Module):
+        def __call__(self, batch):
+            return scaled(batch)
+
+    class Softmax(nnx.Module):
+        def __init__(self):
+            self.w, self.b = nnx.Param(jnp.zeros((784, 10))), nnx.Param(jnp.zeros(10))
+
+    def train(model, batch):
+        def loss(model):
+            return loss_of({"w": model.w[...], "b": model.b[...]}, batch)
+
+        value, slope = nnx.value_and_grad(loss)(model)
+        state = nnx.state(model, nnx.Param)
+        nnx.update(model, jax.tree.map(lambda w, s: w - RATE * s, state, slope))
+        return value
+
+    def pipeline_of(arrays, batch_size, order):
+        config = MemorySourceConfig(shuffle=order == "shuffled")
+        source = MemorySource(config, data=arrays, rngs=nnx.Rngs(0, shuffle=1))
+        pipeline = Pipeline(
+            source=source, stages=[Scaled()], batch_size=batch_size, rngs=nnx.Rngs(0)
+        )
+        size = few if order == "shuffled" else len(arrays["label"])
+
+        def rewound():
+            pipeline._position[...] = jnp.zeros((), jnp.int32)
+            return pipeline
+
+        return rewound, size // batch_size
+
+    def loop(arrays, batch_size, order):
+        rewound, number = pipeline_of(arrays, batch_size, order)
+        return lambda: last(it.islice(rewound(), number)), number
+
+    def scan(arrays, batch_size, order):
+        rewound, number = pipeline_of(arrays, batch_size, order)
+        model = Softmax()
+        return lambda: rewound().scan(train, modules=(model,), length=number), number
+
+    def different(arrays, batch_size):
+        """How many records are different, of how many in a part of an epoch."""
+        numbers = jnp.arange(len(arrays["label"]))
+        rewound, number = pipeline_of(
+            arrays | {"label": numbers}, batch_size, "shuffled"
+        )
+        batches = it.islice(rewound(), number)
+        seen = np.concatenate([np.asarray(batch["label"]) for batch in batches])
+        return f"{len(np.unique(seen))} of {len(seen)}"
+
+    return loop, scan, different
+
+
+def main(run, *, size=60_000, batches=(32, 256), part=8192, few=1024):
     arrays = data(size)
-    for order in ("in order", "shuffled"):
-        for b in batches:
-            for case in run.chosen([f"loop {order} {b}"]):
-                makers = {"by hand": by_hand, "ours": ours}
-                sides = {name: f(arrays, b, order) for name, f in makers.items()}
-                run.compare(case, sides, to="by hand")
+    loops = {"by hand": whole(by_hand), "ours": whole(ours)}
+    scans = {"by hand": scanned(scan_by_hand), "ours": scanned(scan_ours)}
+    if run.has("datarax"):
+        loops["datarax"], scans["datarax"], different = datarax_sides(few)
+    loops["ours, host"] = ours_on_host(lambda source: source, part)
+    if run.has("grain"):
+        loops |= grain_sides(part)
+    kinds = {
+        "loop in order": loops,
+        "loop shuffled": loops,
+        "scan in order": scans,
+        "scan running over": {k: v for k, v in scans.items() if k != "datarax"},
+        "scan shuffled": scans,
+    }
+    for (kind, makers), batch_size in it.product(kinds.items(), batches):
+        order = kind.split(" ", 1)[1]
+        for case in run.chosen([f"{kind} {batch_size}"]):
+            made = {n: make(arrays, batch_size, order) for n, make in makers.items()}
+            sides = {name: side for name, (side, _) in made.items()}
+            per = {name: number for name, (_, number) in made.items()}
+            slow = [n for n in sides if n not in ("by hand", "ours")]
+            run.compare(case, sides, to="by hand", per=per, seldom=slow)
+            if kind == "loop shuffled" and "datarax" in made:
+                seen = different(arrays, batch_size)
+                run.note(f"{case}: {seen} records of datarax are different")
+            if makers is not loops and not run.quick:
+                compile_time(run, case, arrays, batch_size, order)
+
+
+def compile_time(run, case, arrays, batch_size, order):
+    def compiled(make):
+        jax.clear_caches()
+        program, args = make(arrays, batch_size, order)
+        program.lower(*args).compile()
+
     makers = {"by hand": scan_by_hand, "ours": scan_ours}
-    for order in ("in order", "running over", "shuffled"):
-        for b in batches:
-            for case in run.chosen([f"scan {order} {b}"]):
-                made = [f(arrays, b, order) for f in makers.values()]
-                sides = [lambda fn=fn, args=args: fn(*args) for fn, args in made]
-                run.compare(case, dict(zip(makers, sides, strict=True)), to="by hand")
-                if run.quick:
-                    continue
-
-                def compiled(make, order=order, b=b):
-                    jax.clear_caches()
-                    program, args = make(arrays, b, order)
-                    program.lower(*args).compile()
-
-                sides = {name: lambda f=f: compiled(f) for name, f in makers.items()}
-                run.compare(f"{case} compile", sides, to="by hand", rounds=5)
+    sides = {name: lambda make=make: compiled(make) for name, make in makers.items()}
+    run.compare(f"{case} compile", sides, to="by hand", rounds=5)

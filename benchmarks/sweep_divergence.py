@@ -18,6 +18,8 @@ from jax.sharding import PartitionSpec as P
 
 import eqx_pipe as ep
 
+from ._models import rk4
+
 DEVICES = "all"
 QUICK = {"points": 256, "solves": 64, "only": ("sine, 2", "diffrax")}
 
@@ -29,18 +31,11 @@ def sines(x):
 
 
 def rossler(x):
-    """One step of Runge-Kutta in three dimensions."""
-
     def slope(x):
         a, b, c = x
         return jnp.stack([-b - c, a + 0.2 * b, 0.2 + c * (a - 5.7)])
 
-    h = 0.01
-    k1 = slope(x)
-    k2 = slope(x + h / 2 * k1)
-    k3 = slope(x + h / 2 * k2)
-    k4 = slope(x + h * k3)
-    return x + h / 6 * (k1 + 2 * k2 + 2 * k3 + k4)
+    return rk4(slope, x, 0.01)
 
 
 MODELS = {

@@ -1,11 +1,10 @@
-"""What does a sweep cost beyond its computation: of many points, and of a few?
+"""What does a sweep of a few points cost beyond its computation?
 
-"Many": `sweep` and a `shard_map` program by hand at the same batch size, whose grid was
-made beforehand, for a closed form, a scan and a `while` loop. "Few", warm: `sweep` with
-a new lambda each time, a `sweeper` and tvboptim's executor, both made before, beside
-the same computation by hand as one compiled program; and one trace of the function,
-which of them `sweep` alone needs at every call. "Beyond" is what a side takes more than
-the program by hand in the same round. The bar is 0.3 ms for the plain sweeper.
+Warm: `sweep` with a new lambda each time, a `sweeper` and tvboptim's executor, both
+made before, beside the same computation by hand as one compiled program; and one trace
+of the function, which of them `sweep` alone needs at every call. "Beyond" is what a
+side takes more than the program by hand in the same round. The bar is 0.3 ms for the
+plain sweeper. Of many points see `sweep_peers`: "sweep, same" and "shard_map".
 """
 
 import jax
@@ -15,29 +14,12 @@ import numpy as np
 
 import eqx_pipe as ep
 
-from ._models import closed_form, divergent, runge_kutta
 from ._sides import SIDES, Case
-from ._timing import agrees, beyond
+from ._timing import beyond
 
 DEVICES = "all"
-QUICK = {"side": 128, "few_rounds": 5}
+ROUNDS = 300
 BAR = 3e-4
-
-
-MODELS = {closed_form: 16_384, runge_kutta: 128, divergent: 64}
-
-
-def many(run, side):
-    axes = {"a": (0.01, 1.0, side), "b": (0.1, 0.9, side)}
-    for model, batch in MODELS.items():
-        for name in run.chosen([f"many: {model.__name__}, {side**2:,}"]):
-            case = Case(name, lambda p, model=model: model(p, None), axes)
-            makers = {"by hand": SIDES["shard_map"], "sweep": SIDES["sweep"]}
-            sides = {who: made.make(case, batch) for who, made in makers.items()}
-            assert agrees(sides["sweep"](), sides["by hand"]()), name
-            run.compare(name, sides, to="by hand")
-
-
 EDGES = np.linspace(0, 10, 6)
 
 
@@ -79,8 +61,8 @@ def hand_written(space, key, reduced):
     return lambda: jax.device_get(run(stacked, key))
 
 
-def few(run, num, rounds):
-    axes = {"c": (0.0, 1.0, 4), "k": (1.0, 9.0, num // 4)}
+def main(run, *, points=20):
+    axes = {"c": (0.0, 1.0, 4), "k": (1.0, 9.0, points // 4)}
     space = ep.Space({name: ep.Linspace(*axis) for name, axis in axes.items()})
     key = jr.key(0)
     same = lambda x: x  # noqa: E731
@@ -94,7 +76,7 @@ def few(run, num, rounds):
         "reduce, five": (five_of, {"reduce": FIVE}),
     }
     for name, (reduced, options) in cases.items():
-        for case in run.chosen([f"few: {name}, {space.size}"]):
+        for case in run.chosen([f"{name}, {space.size}"]):
             own = options.get("key")
             draws, fn = own is not None, noisy_of if own is not None else product_of
             args = [jax.eval_shape(space.point, 0)]
@@ -118,12 +100,7 @@ def few(run, num, rounds):
             def more(name, times):
                 return {"beyond": beyond(times, name, "by hand")}
 
-            times = run.compare(case, sides, "by hand", rounds=rounds, columns=more)
+            times = run.compare(case, sides, "by hand", columns=more)
             if name == "plain":
                 found = beyond(times, "sweeper", "by hand")
                 run.bar("seconds of the sweeper beyond its computation", found, BAR)
-
-
-def main(run, *, side=1024, points=20, few_rounds=300):
-    many(run, side)
-    few(run, points, few_rounds)
