@@ -11,8 +11,7 @@ from jaxtyping import Shaped
 
 from .._errors import describe_value, nearest, type_error, value_error
 from .paint import Panel, heat, line, parallel, scatter
-from .pick import pick
-from .roles import places_of
+from .pick import pick, places_of
 from .scale import (
     FEW,
     FUNCTION,

@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool
 
 from .._types import PyTree
 from . import exact
-from .base import By, Reduction, numbers, pick_all, scalar, scalar_of_each
+from .reducer import By, Reduction, numbers, pick_all, scalar, scalar_of_each
 
 
 class Bounds(eqx.Module):

@@ -12,7 +12,7 @@ from .._check import check_int
 from .._errors import describe_value, type_error, value_error
 from .._types import PyTree
 from . import exact
-from .base import By, Reduction, scalar, scalar_of_each
+from .reducer import By, Reduction, scalar, scalar_of_each
 
 
 class Counts(eqx.Module):

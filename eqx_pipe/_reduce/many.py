@@ -11,8 +11,7 @@ from jaxtyping import Array, Bool
 from .._errors import describe_value, type_error
 from .._tree import path_name
 from .._types import PyTree
-from .base import Reduction, picked
-from .reducer import Reducer
+from .reducer import Reducer, Reduction, picked
 
 AnyReducer: TypeAlias = Reduction | Reducer
 """One reducer, ours or made of the user's functions."""

@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool
 
 from .._types import PyTree, PyTreeDef
 from . import exact
-from .base import By, Reduction, numbers, pick_all
+from .reducer import By, Reduction, numbers, pick_all
 
 
 class _Form(NamedTuple):

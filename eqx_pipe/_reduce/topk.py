@@ -11,8 +11,8 @@ from jaxtyping import Array, Bool
 from .._check import check_choice, check_int
 from .._types import PyTree
 from . import exact
-from .base import By, Reduction, scalar, scalar_of_each
 from .extremes import Best, Extreme, is_not_nan
+from .reducer import By, Reduction, scalar, scalar_of_each
 
 
 class TopK(Reduction):

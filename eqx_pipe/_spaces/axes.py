@@ -13,10 +13,10 @@ from .._check import keywords
 from .._errors import describe_value, value_error
 from .._tree import is_key_array
 from .._types import Key
-from . import mistakes
 from .axis import Named, NamedAxis, check_dim, check_length, dim_text
 from .given import ValuesLike, as_values
 from .lookup import Lookup, as_ends, look_up, tabulate, take
+from .mistakes import GEOMSPACE, LINSPACE, VALUES
 
 
 class _Spaced(NamedAxis):
@@ -64,7 +64,7 @@ class Linspace(_Spaced):
         [0.0, 0.25, 0.5, 0.75, 1.0]
     """
 
-    @keywords("Linspace", **mistakes.LINSPACE)
+    @keywords("Linspace", **LINSPACE)
     def __init__(
         self,
         lo: ArrayLike,
@@ -116,7 +116,7 @@ class Geomspace(_Spaced):
         [0.001, 0.01, 0.1, 1.0]
     """
 
-    @keywords("Geomspace", **mistakes.GEOMSPACE)
+    @keywords("Geomspace", **GEOMSPACE)
     def __init__(
         self,
         lo: ArrayLike,
@@ -196,7 +196,7 @@ class Values(Listed):
         [8, 32]
     """
 
-    @keywords("Values", **mistakes.VALUES)
+    @keywords("Values", **VALUES)
     def __init__(
         self,
         values: ValuesLike,

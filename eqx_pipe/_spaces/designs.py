@@ -15,10 +15,10 @@ from .._check import check_int, keywords
 from .._errors import describe_value, nearest, type_error, value_error
 from .._tree import join_path, on_device, path_name
 from .._types import PyTree
-from . import mistakes
 from .axes import Listed
 from .axis import Axis, Named, check_dim, check_length
 from .lookup import as_ends
+from .mistakes import DESIGN
 
 _SOBOL_MOST = 2**30
 
@@ -39,7 +39,7 @@ class Column(Listed):
         return f"{self.part[0].split('(')[0]}({len(self)}, dim={self.dim!r})"
 
 
-@keywords("sobol", **mistakes.DESIGN)
+@keywords("sobol", **DESIGN)
 def sobol(
     bounds_tree: PyTree,
     n: SupportsIndex,
@@ -101,7 +101,7 @@ def sobol(
     return _design("sobol", draw, bounds_tree, n, seed, dim, (label, unit))
 
 
-@keywords("latin_hypercube", **mistakes.DESIGN)
+@keywords("latin_hypercube", **DESIGN)
 def latin_hypercube(
     bounds_tree: PyTree,
     n: SupportsIndex,

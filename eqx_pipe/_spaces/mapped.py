@@ -7,8 +7,8 @@ from .._check import keywords
 from .._errors import describe_value, type_error
 from .._tree import as_arrays
 from .._types import Key, PyTree
-from . import mistakes
 from .axis import Axis, Named, NamedAxis, Position, is_axis
+from .mistakes import MAPPED
 
 
 class Mapped(NamedAxis):
@@ -42,7 +42,7 @@ class Mapped(NamedAxis):
     fn: Callable[[Any], PyTree]
     axis: Axis
 
-    @keywords("Mapped", **mistakes.MAPPED)
+    @keywords("Mapped", **MAPPED)
     def __init__(
         self,
         fn: Callable[[Any], PyTree],

@@ -10,7 +10,6 @@ from jaxtyping import Array, Int
 from .._check import keywords
 from .._errors import describe_value, type_error
 from .._types import Key, PyTree
-from . import mistakes
 from .axis import (
     MissingAxisKey,
     Named,
@@ -19,6 +18,7 @@ from .axis import (
     check_length,
     dim_text,
 )
+from .mistakes import RANDOM
 
 
 @runtime_checkable
@@ -72,7 +72,7 @@ class Random(NamedAxis):
     n: int = eqx.field(static=True)
     dim: str | None = eqx.field(static=True)
 
-    @keywords("Random", **mistakes.RANDOM)
+    @keywords("Random", **RANDOM)
     def __init__(
         self,
         sampler: Sampler,

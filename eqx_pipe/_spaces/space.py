@@ -16,11 +16,10 @@ from .._check import check_choice, check_draws, check_key, keywords
 from .._errors import message, type_error, value_error
 from .._tree import is_key_array
 from .._types import Key, PyTree
-from . import mistakes
 from .axis import Axis, HasAxes, MissingAxisKey, is_axis
 from .geometry import Geometry, axis_name, geometry_of, written_order
 from .index import Digit, as_index, axis_key, plain_digits, point_key, traced_digits
-from .mistakes import check_seen, no_axis
+from .mistakes import SPACE, check_seen, no_axis
 from .table import axes_table, heading, points_frame, shown
 
 if TYPE_CHECKING:
@@ -75,7 +74,7 @@ class Space(HasAxes):
     order: tuple[int, ...] = eqx.field(static=True)
     window: tuple[int, int, int] | None = eqx.field(static=True)
 
-    @keywords("Space", **mistakes.SPACE)
+    @keywords("Space", **SPACE)
     def __init__(
         self,
         tree: PyTree,

@@ -12,7 +12,6 @@ from .._check import keywords
 from .._errors import describe_value, type_error, value_error
 from .._tree import Opaque, as_hashable, static_text
 from .._types import Key
-from . import mistakes
 from .axis import (
     HasAxes,
     Named,
@@ -23,6 +22,7 @@ from .axis import (
     dim_text,
     is_axis,
 )
+from .mistakes import STATIC
 
 
 class Static(NamedAxis):
@@ -55,7 +55,7 @@ class Static(NamedAxis):
     choices: Opaque = eqx.field(static=True)
     dim: str | None = eqx.field(static=True)
 
-    @keywords("Static", **mistakes.STATIC)
+    @keywords("Static", **STATIC)
     def __init__(
         self,
         values: Iterable[object],

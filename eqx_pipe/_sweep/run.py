@@ -12,9 +12,8 @@ from .._reduce.many import ReduceLike
 from .._spaces.space import SpaceLike
 from .._types import Key, PyTree
 from .cores import warn_if_cores_idle
-from .costs import CostsBySpan, costs_of
 from .gather import Sink, Source, gather, result_of
-from .plan import Plan, plan_of
+from .plan import CostsBySpan, Plan, costs_of, plan_of
 from .request import SWEEP_WORDS, BatchSize, Costs, Executor, Part, checked
 from .results.result import SweepResult
 from .sinks.memory import Arrays, Reduction

@@ -19,9 +19,8 @@ from jaxtyping import Bool
 from .._errors import SweepError, describe_value, message
 from .compute.progress import Progress
 from .compute.sizes import Rows
-from .costs import CostsBySpan
 from .gather import Chunk
-from .plan import Plan
+from .plan import CostsBySpan, Plan
 from .worker import pack, work
 
 _TRIES = 3

@@ -20,9 +20,8 @@ from jaxtyping import Array, Bool
 from ..._cache import LRUCache
 from ..._jaxprs.cache_key import CacheKey, Program, freeze, identify
 from ..._jaxprs.evaluate import evaluate
-from ..._reduce.base import Reduction
 from ..._reduce.many import Many, begin
-from ..._reduce.reducer import Reducer
+from ..._reduce.reducer import Reducer, Reduction
 from ..tracing.trace import Traced
 
 _KEPT_BYTES = 2**20

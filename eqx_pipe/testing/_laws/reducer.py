@@ -11,9 +11,8 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 
 from ..._errors import describe_value, value_error
-from ..._reduce.base import pick
 from ..._reduce.many import Many, ReduceLike, as_many
-from ..._reduce.reducer import Reducer, struct_of
+from ..._reduce.reducer import Reducer, pick, struct_of
 from ..._tree import as_arrays
 from ..._types import PyTree
 from .compare import Bound, Tolerance, agree, tolerance_of
