@@ -1,4 +1,4 @@
-"""What is drawn, one variable cut down to what is selected, and which dim goes where."""
+"""What is drawn: one variable, cut down to what is selected; which dim goes where."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a reducer is: how it picks its part of an output; one of the user's functions."""
+"""What a reducer is, how it picks its part of an output; one of users' functions."""
 
 import abc
 from collections.abc import Callable

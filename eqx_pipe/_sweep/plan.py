@@ -1,4 +1,4 @@
-"""How a sweep is done: what is computed, in which chunks and order, by what programs."""
+"""How a sweep is done: what is computed, in what chunks and order, by what programs."""
 
 import dataclasses
 import functools as ft
