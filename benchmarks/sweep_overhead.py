@@ -2,10 +2,14 @@
 
 Warm: `sweep` with a new lambda each time, a `sweeper` and tvboptim's executor, both
 made before, beside the same computation by hand as one compiled program; and one trace
-of the function, which of them `sweep` alone needs at every call. "Beyond" is what a
-side takes more than the program by hand in the same round. The bar is 0.3 ms for the
-plain sweeper. Of many points see `sweep_peers`: "sweep, same" and "shard_map".
+of the function, which of them `sweep` alone needs at every call. "New space" is made
+and swept, as in the rounds of a search; the other sides get the same one again, and
+tvboptim's executor cannot be given another. "Beyond" is what a side takes more than the
+program by hand in the same round. The bar is 0.3 ms for the plain sweeper. Of many
+points see `sweep_peers`: "sweep, same" and "shard_map".
 """
+
+import itertools as it
 
 import jax
 import jax.numpy as jnp
@@ -63,7 +67,13 @@ def hand_written(space, key, reduced):
 
 def main(run, *, points=20):
     axes = {"c": (0.0, 1.0, 4), "k": (1.0, 9.0, points // 4)}
-    space = ep.Space({name: ep.Linspace(*axis) for name, axis in axes.items()})
+
+    def space_to(end):
+        ends = axes | {"c": (0.0, end, 4)}
+        return ep.Space({name: ep.Linspace(*axis) for name, axis in ends.items()})
+
+    space = space_to(1.0)
+    numbers = it.count(1.0)
     key = jr.key(0)
     same = lambda x: x  # noqa: E731
     mean = lambda x: x.mean()  # noqa: E731
@@ -92,7 +102,10 @@ def main(run, *, points=20):
             }
             if "order_by" not in options:
                 again = ep.sweeper(fn, space, **options)
-                sides["sweeper"] = lambda again=again: again(space).values
+                sides["sweeper"] = lambda run=again: run(space).values
+                sides["sweeper, new space"] = lambda run=again: (
+                    run(space_to(next(numbers))).values
+                )
             if name == "plain" and run.has("tvboptim"):
                 make = SIDES["tvboptim"].make
                 sides["tvboptim"] = make(Case("plain", product_of, axes), 16)

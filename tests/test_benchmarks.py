@@ -47,7 +47,7 @@ def test_the_list_names_every_benchmark_and_its_question():
     assert all(question.endswith("?") for question in listed.values()), listed
     for name in scripts:
         assert "def main(run" in (FOLDER / f"{name}.py").read_text(), name
-        assert f"`{name}`" in (FOLDER / "README.md").read_text(), name
+        assert f"| `{name}` | {listed[name]} |" in (FOLDER / "README.md").read_text()
 
 
 def test_an_unknown_name_is_answered_by_the_known_ones():
