@@ -5,6 +5,7 @@ import ast
 import importlib
 import inspect
 import os
+import shlex
 import subprocess
 import sys
 import time
@@ -93,7 +94,7 @@ def run(arguments: argparse.Namespace, argv: list[str]) -> int:
     file = f"{arguments.name}{'-quick' if arguments.quick else ''}.json"
     this = Run(
         arguments.name,
-        " ".join(["python -m benchmarks", *argv]),
+        f"python -m benchmarks {shlex.join(argv)}",
         arguments.rounds or (2 if arguments.quick else getattr(module, "ROUNDS", 21)),
         time.process_time if arguments.cpu_time else time.perf_counter,
         arguments.only or smaller.get("only", ()),

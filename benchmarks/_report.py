@@ -2,7 +2,6 @@
 
 import dataclasses
 import datetime
-import importlib.metadata
 import importlib.util
 import json
 import os
@@ -10,6 +9,7 @@ import platform
 import statistics
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -114,7 +114,12 @@ class Run:
         self.note(f"bar: {what} at most {bar:g}: {scatter}, {verdict}")
 
     def end(self) -> None:
-        """Prints the notes, and writes the JSON."""
+        """Prints the peers and the notes, and writes the JSON."""
+        if not self._rows:
+            print(f"no case has any of {list(self.only)} in its name")
+            self.failed = True
+        if peers := {p: version(p) for p, there in self._packages.items() if there}:
+            print(f"peers: {_listed(peers)}")
         for note in self._notes:
             print(note)
         if self.json and self._rows:
@@ -127,18 +132,17 @@ class Run:
 
     def _begin(self) -> None:
         conditions = self._conditions()
-        versions = ", ".join(f"{k} {v}" for k, v in conditions["versions"].items())
         print(f"$ {self.command}")
         print(f"{conditions['date']}; {conditions['device']}; {self.rounds} rounds")
-        print(versions, flush=True)
+        print(_listed(conditions["versions"]), flush=True)
 
     def _conditions(self) -> dict[str, Any]:
         import jax
 
-        peers = sorted(package for package, there in self._packages.items() if there)
-        versions = {"python": platform.python_version()}
-        for package in ("jax", "equinox", *peers):
-            versions[package] = importlib.metadata.version(package)
+        # Some peers are asked for after the first row, and named below the table, too.
+        peers = [package for package, there in self._packages.items() if there]
+        versions = {p: version(p) for p in ("jax", "equinox", *peers)}
+        versions = {"python": platform.python_version()} | versions
         devices = jax.devices()
         return {
             "command": self.command,
@@ -150,6 +154,10 @@ class Run:
 
 
 TEXT = {"case": 32, "side": 34}
+
+
+def _listed(versions: Mapping[str, str]) -> str:
+    return ", ".join(f"{name} {number}" for name, number in versions.items())
 
 
 def _line(names: Iterable[str], cells: Iterable[str]) -> str:
