@@ -130,7 +130,7 @@ def test_a_key_is_followed_by_whatever_way_it_goes(way, kind):
     right = lambda x, *, key: x * draw(*way(key))  # noqa: E731
     wrong = lambda x, *, key: x * draw(way(key)[0])  # noqa: E731
     assert found(right, KEYS[kind]) is None
-    assert "test_planted_keys.py" in found(wrong, KEYS[kind]).what
+    assert "test_planted_keys.py" in found(wrong, KEYS[kind])
 
 
 def _unknown(name, run, shape_of):
@@ -154,7 +154,7 @@ def test_an_unknown_operation_switches_nothing_off():
         lambda x, *, key: x * normal(_moves(key)) * normal(key),
         lambda x, *, key: x * _draws(key) * normal(key),
     ):
-        assert "one key is used" in found(wrong, KEYS["new"]).what
+        assert "one key is used" in found(wrong, KEYS["new"])
 
 
 def test_an_operation_that_hides_a_program_is_named():
