@@ -17,7 +17,9 @@ QUICK = {"layers": (8,), "block": 0.001}
 
 def main(run, *, layers=(8, 32, 64), block=0.005):
     x = jnp.ones(16)
-    for num in layers:
+    names = {f"{num} layers": num for num in layers}
+    for case in run.chosen(names):
+        num = names[case]
         linear = [eqx.nn.Linear(16, 16, key=jr.key(i)) for i in range(num)]
         pipe = ep.chain(*[stage for layer in linear for stage in (layer, jnp.tanh)])
         calls = {
@@ -26,4 +28,4 @@ def main(run, *, layers=(8, 32, 64), block=0.005):
             "filter_jit": eqx.filter_jit(pipe),
         }
         sides = {name: lambda call=call: call(x) for name, call in calls.items()}
-        run.compare(f"{num} layers", sides, to="jit", least=block)
+        run.compare(case, sides, to="jit", least=block)
