@@ -11,6 +11,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
+import numpy as np
 
 from ._errors import describe_value, nearest, type_error, value_error
 
@@ -190,3 +191,10 @@ def check_draws(function: str, subject: str, keys: Any) -> None:
             "those of a single point.",
             "Use `jax.random.key(seed, impl='threefry2x32')`.",
         )
+
+
+def check_bool(function: str, argument: str, value: object) -> None:
+    """Raises a `TypeError` unless `value` is True or False."""
+    if not isinstance(value, bool | np.bool_):
+        wrong = f"`{argument}` is {describe_value(value)}."
+        raise type_error(function, wrong, "Give True or False.")

@@ -6,7 +6,7 @@ from typing import NoReturn, SupportsIndex, TypeVar
 import numpy as np
 from jax.sharding import NamedSharding
 
-from .._check import check_callable, check_int
+from .._check import check_bool, check_callable, check_int
 from .._errors import describe_value, type_error, value_error
 from .._stage import as_stage, identity, is_stateful
 from .._types import Key, PyTree, StageLike
@@ -86,8 +86,8 @@ class Loader(Settings):
     ):
         known = as_source("Loader", "source", source)
         check_int("Loader", "batch_size", batch_size, 1)
-        _check_switch("shuffle", shuffle)
-        _check_switch("drop_remainder", drop_remainder)
+        check_bool("Loader", "shuffle", shuffle)
+        check_bool("Loader", "drop_remainder", drop_remainder)
         size, shuffle = batch_size.__index__(), bool(shuffle)
         _check_size(len(known), size, bool(drop_remainder))
         sharding = _check_sharding(sharding, size)
@@ -274,14 +274,6 @@ def _as_stateless(argument: str, stage: StageLike) -> StageLike:
             "Call the stage in the training step, which can carry its state.",
         )
     return stage
-
-
-def _check_switch(argument: str, value: object) -> None:
-    """Raises a `TypeError` unless `value` is True or False."""
-    if not isinstance(value, bool | np.bool_):
-        raise type_error(
-            "Loader", f"`{argument}` is {describe_value(value)}.", "Give True or False."
-        )
 
 
 def _check_size(size: int, batch_size: int, drop_remainder: bool) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Shaped
 
-from .._errors import describe_value, nearest, type_error, value_error
+from .._errors import describe_value, nearest, optional, type_error, value_error
 from .paint import Panel, heat, line, parallel, scatter
 from .pick import pick, places_of
 from .scale import (
@@ -54,17 +54,10 @@ def draw(
     `options` are the roles and colours that were asked for, `None` where they were
     not; `others` are no options. `log` names columns that are geometric.
     """
-    try:
-        import matplotlib.axes
-        import matplotlib.pyplot as plt
-    except ImportError as error:
-        raise ImportError(
-            f"`eqx_pipe.{FUNCTION}` needs matplotlib. Install it by "
-            "`pip install 'eqx_pipe[sweep]'`."
-        ) from error
+    plt = optional(FUNCTION, "matplotlib.pyplot")
     for name in others:
         cure = _INSTEAD.get(name) or nearest(name, ("sel", *options, "ax"))
-        if hasattr(matplotlib.axes.Axes, f"set_{name}"):
+        if hasattr(plt.Axes, f"set_{name}"):
             cure = f"Set it on what is returned: `ax.set_{name}(...)`."
         raise type_error(FUNCTION, f"there is no keyword `{name}`.", cure)
     asked = {role: options[role] for role in _ROLES}

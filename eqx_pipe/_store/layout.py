@@ -3,7 +3,6 @@
 Nobody ever sees half of a store; and nothing is made of a record before it is checked.
 """
 
-import contextlib
 import dataclasses
 import json
 import math
@@ -72,10 +71,13 @@ def create(path: Path, layout: StoreLayout) -> None:
     aside = path.parent / f".{path.name}.{uuid.uuid4().hex}.partial"
     try:
         _write(aside, layout)
-        with contextlib.suppress(FileExistsError, OSError):
-            # Onto a folder with something in it this fails: the other's store stands.
+        try:
             os.rename(aside, path)
             return
+        except OSError:
+            # Onto a folder with something in it this fails: the other's store stands.
+            if not path.is_dir():
+                raise
         if not any(path.iterdir()):  # an empty folder, on Windows
             path.rmdir()
             os.rename(aside, path)

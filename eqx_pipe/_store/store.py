@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from .._errors import message, value_error
+from .._errors import message, optional, value_error
 from .chunks import Chunks
 from .folder import as_zarr, quiet
 from .layout import RECORD, damaged, read_record
@@ -181,14 +181,8 @@ def _check_arrays(function: str, store: Store) -> None:
 
 def check_zarr(function: str) -> None:
     """Raises an `ImportError` that names the extra unless Zarr and xarray are there."""
-    try:
-        import xarray  # noqa: F401
-        import zarr  # noqa: F401
-    except ImportError as error:
-        raise ImportError(
-            f"`eqx_pipe.{function}` needs xarray and Zarr for `store`. Install them "
-            "by `pip install 'eqx_pipe[sweep]'`."
-        ) from error
+    for package in ("xarray", "zarr"):
+        optional(function, package)
 
 
 @contextlib.contextmanager

@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from .._cache import LRUCache
-from .._errors import SweepError, message, type_error
+from .._errors import SweepError, message, optional, type_error
 from .._jaxprs.text import Writer, digest
 from .._reduce.many import as_many
 from .._spaces.space import Space
@@ -48,13 +48,7 @@ class Task:
 
 def pack(plan: Plan) -> bytes:
     """A sweep for a worker, as bytes."""
-    try:
-        import cloudpickle
-    except ImportError as error:
-        raise ImportError(
-            "`eqx_pipe.sweep` needs cloudpickle for `executor`. Install it by "
-            "`pip install 'eqx_pipe[distributed]'`."
-        ) from error
+    cloudpickle = optional("sweep", "cloudpickle", "distributed")
     request, job = plan.request, plan.job
     assert job is not None
     task = Task(

@@ -1,5 +1,6 @@
 """The host's side of a running sweep: kept programs and arguments, and calls."""
 
+import copy
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
@@ -42,10 +43,9 @@ class Runner:
         key: Key | None,
         layout: Layout,
     ):
-        program = traced.program
-        arguments = (arrays, program.constants, key)
-        self._arguments = put(arguments, everywhere(layout))
-        self._layout = layout
+        program, self._layout = traced.program, layout
+        self._constants, self._place = program.constants, everywhere(layout)
+        self._arguments = self._placed(arrays, key)
 
         def make() -> Any:
             traced.note_compilation(layout)
@@ -54,6 +54,15 @@ class Runner:
             return compiled(kernel.lower(*args, *self._arguments), layout.unsplit)
 
         self._kernel = compiled_once([program], layout, make)
+
+    def at(self, arrays: list[Any], key: Key | None) -> "Runner":
+        """The same program with other arrays of the space, and another key."""
+        runner = copy.copy(self)
+        runner._arguments = self._placed(arrays, key)
+        return runner
+
+    def _placed(self, arrays: list[Any], key: Key | None) -> Any:
+        return put((arrays, self._constants, key), self._place)
 
     def run(
         self,

@@ -81,6 +81,8 @@ class Job:
         self.arrays = arrays_of(self.geometry, self.space.key)
         self._groups = groups_of(self.geometry)
         self._runners: dict[int, Runner] = {}
+        self._made: dict[int, Runner] = {}
+        """One for each part, of this sweep or of one of the same form."""
         self._lock = threading.Lock()
 
     def at(self, space: Space, key: Key | None) -> "Job":
@@ -88,6 +90,7 @@ class Job:
         leaves = jtu.tree_leaves(space.tree, is_leaf=is_axis)
         geometry = dataclasses.replace(self.geometry, leaves=leaves)
         job = dataclasses.replace(self, space=space, geometry=geometry, key=key)
+        job._made, job._lock = self._made, self._lock
         check_concrete("sweeper", [*job.arrays, key])
         return job
 
@@ -183,11 +186,17 @@ class Job:
 
     def _runner(self, k: int, points: Neighbours | Listed) -> Runner:
         with self._lock:
-            if k not in self._runners:
+            if k in self._runners:
+                return self._runners[k]
+            made = self._made.get(k)
+            if made is None:
                 layout = self._layout(self.parts[k], self.traced[k])
                 given = self.traced[k], self.arrays, points, self.key
-                self._runners[k] = Runner(*given, layout)
-            return self._runners[k]
+                runner = self._made[k] = Runner(*given, layout)
+            else:
+                runner = made.at(self.arrays, self.key)
+            self._runners[k] = runner
+            return runner
 
     def program_bytes(self, k: int, batch_size: int) -> int | None:
         """What the program of a part takes on a device, with no more than one batch."""

@@ -6,8 +6,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from ..._errors import describe_value, type_error
-
 _TARGET = 0.25
 _FIRST_PARTS = 32
 
@@ -20,13 +18,7 @@ class Progress:
     not for the rate.
     """
 
-    def __init__(self, shown: Any, size: int, before: int = 0):
-        if shown is not None and not isinstance(shown, bool):
-            raise type_error(
-                "sweep",
-                f"`progress` is {describe_value(shown)}.",
-                "Give True, False, or None for a bar where somebody can see it.",
-            )
+    def __init__(self, shown: bool | None, size: int, before: int = 0):
         self._last = time.perf_counter()
         self._pace: float | None = None
         self._bar = None

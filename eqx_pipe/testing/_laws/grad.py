@@ -12,7 +12,7 @@ import numpy as np
 from equinox.nn import State
 from jax.typing import DTypeLike
 
-from ..._errors import describe_value, type_error
+from ..._check import check_bool
 from ..._tree import leaves_with_names
 from ..._types import Key, PyTree, StageLike
 from .compare import AnyArray, Bound, Tolerance, as_numpy
@@ -291,10 +291,5 @@ def check_grad(
         AssertionError: `eqx_pipe.testing.check_grad`: the law `grad` is broken: ...
     """
     __tracebackhide__ = True
-    if not isinstance(numerical, bool):
-        raise type_error(
-            "testing.check_grad",
-            f"`numerical` is {describe_value(numerical)}.",
-            "Give True or False.",
-        )
+    check_bool("testing.check_grad", "numerical", numerical)
     check(grad_law, stage, x, state, key, rtol, atol, numerical=numerical)
