@@ -239,3 +239,13 @@ def test_where_nothing_can_be_traced_it_raises():
 def test_misuse_says_what_to_do(make, error, says, unchecked):
     with pytest.raises(error, match=says):
         make()
+
+
+@pytest.mark.parametrize("batch_size", [7, 40])
+def test_points_that_fail_beside_static_values(batch_size):
+    def fn(p):
+        return eqx.error_if(p["f"](p["x"]), p["x"] > 9.5, "too large")
+
+    space = {"f": ep.Static([jnp.sin, jnp.cos]), "x": ep.Linspace(0, 10, 40)}
+    result = ep.sweep(fn, space, on_error="isolate", batch_size=batch_size)
+    assert np.flatnonzero(~result.ok).tolist() == [38, 39, 78, 79]

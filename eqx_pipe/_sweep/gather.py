@@ -149,6 +149,7 @@ def _stopping(interrupt: Interrupt, sink: Sink) -> bool:
 
 def result_of(plan: Plan, outcome: Outcome, started: float) -> SweepResult:
     """What a sink has in the end, with what made it."""
+    tried = "" if plan.job is None else plan.job.tried
     fields = dict(
         values=outcome.values,
         space=plan.request.space,
@@ -160,7 +161,7 @@ def result_of(plan: Plan, outcome: Outcome, started: float) -> SweepResult:
         points=outcome.points,
         function=fn_name(plan.request.fn),
         missing=outcome.missing,
-        made=(),
+        made=(("tuned", tried),) if tried else (),
     )
     # Not by Equinox's constructor, which would take a fifth of a small sweep.
     result = object.__new__(SweepResult)

@@ -103,11 +103,23 @@ class Plan:
         chunks = self.chunks if traced is space else _whole(space.size)
         return Plan(request, job, job, None, chunks)
 
-    def with_batch_size(self, batch_size: int) -> "Plan":
-        """The same with the batch size that a store was begun with."""
+    def with_batch_size(
+        self,
+        batch_size: int,
+        tried: str = "",
+        head: tuple[Rows, Bool[np.ndarray, " points"]] | None = None,
+    ) -> "Plan":
+        """The same with another batch size: that of a store, or one that was found.
+
+        `tried` says how, and `head` is what was computed meanwhile of the first points.
+        """
         assert self.job is not None
         job = dataclasses.replace(self.job, batch_size=batch_size)
-        return _planned(self.request, job)
+        job.tried, job.head = tried or self.job.tried, head
+        plan = _planned(self.request, job)
+        assert plan.job is not None
+        plan.job.tried, plan.job.head = job.tried, head
+        return plan
 
     def with_chunks(self, chunks: Chunks) -> "Plan":
         """The same in other chunks, of which one is computed at a time."""

@@ -20,8 +20,8 @@ from .._store.store import check_zarr
 from .._types import Device, Key, PyTree
 from .tracing.call import check_fn, check_sweep_key
 
-BatchSize: TypeAlias = SupportsIndex | Literal["auto"]
-"""How many points are vectorised at once, or `"auto"`."""
+BatchSize: TypeAlias = SupportsIndex | Literal["auto", "tune"]
+"""How many points are vectorised at once, or a word for how that is chosen."""
 
 Costs: TypeAlias = (
     Callable[[PyTree], ArrayLike] | Sequence[ArrayLike] | Array | np.ndarray
@@ -52,7 +52,7 @@ class Request:
     fn: Callable[..., PyTree]
     space: Space
     key: Key | None
-    batch_size: int | Literal["auto"]
+    batch_size: int | Literal["auto", "tune"]
     mesh: Mesh | None
     devices: tuple[Device, ...]
     order_by: Costs | None
@@ -99,7 +99,8 @@ def checked(
     _check_size(space.size)
     check_key(function, key)
     check_sweep_key(function, key)
-    check_batch_size(function, batch_size, "auto")
+    words = ("auto", "tune") if function == "sweep" else ("auto",)
+    check_batch_size(function, batch_size, words)
     check_choice(function, "on_error", on_error, ("raise", "isolate"))
     if resume is not None:
         check_choice("sweep", "resume", resume, ("force",))
@@ -108,7 +109,7 @@ def checked(
         fn=fn,
         space=space,
         key=key,
-        batch_size="auto" if batch_size == "auto" else operator.index(batch_size),
+        batch_size=_as_batch_size(batch_size),
         mesh=mesh,
         devices=mesh_devices(function, mesh),
         order_by=order_by,
@@ -154,20 +155,29 @@ def mesh_devices(function: str, mesh: Mesh | None) -> tuple[Device, ...]:
 
 
 def check_batch_size(
-    function: str, batch_size: BatchSize | None, word: Literal["auto"] | None
+    function: str, batch_size: BatchSize | None, words: Sequence[str]
 ) -> None:
-    """Raises unless `batch_size` is a positive integer or `word` (`None` too)."""
-    if batch_size is None and word is None:
+    """Raises unless `batch_size` is a positive integer, or one of some words.
+
+    Where there are none it may be `None`.
+    """
+    if batch_size is None and not words:
         return
     if isinstance(batch_size, str):
-        if batch_size == word:
+        if batch_size in words:
             return
         raise value_error(
             function,
             f"`batch_size` is {describe_value(batch_size)}.",
-            nearest(batch_size, [word or "None", "a positive integer"]),
+            nearest(batch_size, [*(words or ["None"]), "a positive integer"]),
         )
     check_int(function, "batch_size", batch_size, 1)
+
+
+def _as_batch_size(batch_size: BatchSize) -> int | Literal["auto", "tune"]:
+    if isinstance(batch_size, str):
+        return batch_size
+    return operator.index(batch_size)
 
 
 def _check_size(size: int) -> None:
@@ -199,6 +209,12 @@ def _check_together(request: Request) -> None:
         )
     if trusting and request.store is None:
         _refuse("`resume` is given without `store`.", "Give the path of the store.")
+    if executor is not None and request.batch_size == "tune":
+        _refuse(
+            "`batch_size` is 'tune' together with `executor`.",
+            "Tune on a worker of that kind, `ep.sweep(fn, space[:n], "
+            "batch_size='tune').batch_size`, and give the number here.",
+        )
     if executor is not None and request.mesh is not None:
         _refuse(
             "`mesh` together with `executor`.",

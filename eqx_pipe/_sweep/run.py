@@ -10,16 +10,18 @@ from jax.sharding import Mesh
 from .._check import keywords
 from .._reduce.many import ReduceLike
 from .._spaces.space import SpaceLike
+from .._store.folder import is_vacant
 from .._types import Key, PyTree
 from .cores import warn_if_cores_idle
 from .gather import Sink, Source, gather, result_of
 from .plan import CostsBySpan, Plan, costs_of, plan_of
-from .request import SWEEP_WORDS, BatchSize, Costs, Executor, Part, checked
+from .request import SWEEP_WORDS, BatchSize, Costs, Executor, Part, Request, checked
 from .results.result import SweepResult
 from .sinks.memory import Arrays, Reduction
 from .sinks.stored import InStore
 from .sources import Elsewhere, Here
 from .tracing.trace import no_mesh
+from .tune import tuned
 
 
 @keywords("sweep", **SWEEP_WORDS)
@@ -71,7 +73,9 @@ def sweep(
       chosen from the function's operations; the result says what was chosen. At most
       the number of points. A function that prints, writes or calls back
       (`jax.debug.print`, `io_callback`) then runs once at each point, not vectorised.
-      (Keyword only.)
+      `"tune"` measures some sizes while the first points are computed, and goes on with
+      the fastest, which is remembered for the program and the devices; it depends on
+      the clock, and with it the last bits of values. (Keyword only.)
     - `mesh`: a mesh over all of whose axes the points are split; by default all local
       devices. (Keyword only.)
     - `order_by`: what a point costs, roughly: a function from a point to a number, or
@@ -159,7 +163,15 @@ def sweep(
     warn_if_cores_idle(request.devices, mesh)
     with no_mesh():
         costs = costs_of(request)
-        return complete(plan_of(request), costs, started)
+        plan = plan_of(request)
+        if request.batch_size == "tune" and not _is_begun(request):
+            plan = tuned(plan, None if costs is None else costs(plan.chunks.points))
+        return complete(plan, costs, started)
+
+
+def _is_begun(request: Request) -> bool:
+    """Whether there is a store, which keeps the size that it was begun with."""
+    return request.by_hand or not (request.store is None or is_vacant(request.store))
 
 
 def complete(

@@ -71,7 +71,7 @@ def vmap_space(
     space = as_space("vmap_space", space)
     check_key("vmap_space", key)
     check_sweep_key("vmap_space", key)
-    check_batch_size("vmap_space", batch_size, None)
+    check_batch_size("vmap_space", batch_size, ())
     size = space.size
     if size >= 2**31:
         raise value_error(

@@ -1,5 +1,6 @@
 """The host's side of a running sweep: kept programs and arguments, and calls."""
 
+import contextlib
 import copy
 import math
 from collections.abc import Callable, Sequence
@@ -92,7 +93,12 @@ class Runner:
                 # else has run on the device since: no points at all.
                 nothing, table = points.kernel_args(first, 1, layout)
                 nothing[0] = 0
-                kernel(nothing, table, *self._arguments)
+                if table is not None:
+                    # Where a batch is all of the table XLA moves it out of the loop,
+                    # and it is computed even if no point is: then another one.
+                    table[:] = 0
+                with contextlib.suppress(jax.errors.JaxRuntimeError):
+                    jax.block_until_ready(kernel(nothing, table, *self._arguments))
                 return error
             except Exception as error:
                 return as_nonfinite(error)

@@ -84,6 +84,10 @@ class Job:
         self._made: dict[int, Runner] = {}
         """One for each part, of this sweep or of one of the same form."""
         self._lock = threading.Lock()
+        self.tried = ""
+        """How the batch size was found, if it was looked for."""
+        self.head: tuple[Rows, Bool[np.ndarray, " points"]] | None = None
+        """What is known of the first points."""
 
     def at(self, space: Space, key: Key | None) -> "Job":
         """The same of a space of the same form, with another key."""
@@ -133,6 +137,27 @@ class Job:
         `costs` are those of these points.
         """
         values = empty_values(last - first, self.traced[0].stored)
+        if first or self.head is None:
+            return values, self._fill(values, first, last, costs, bar)
+        rows, ok = self.head
+        for into, leaf in zip(values, rows, strict=True):
+            into[: len(ok)] = leaf
+        bar.done(len(ok))
+        rest = [leaf[len(ok) :] for leaf in values]
+        behind = None if costs is None else costs[len(ok) :]
+        if len(ok) < last:
+            ok = np.concatenate([ok, self._fill(rest, len(ok), last, behind, bar)])
+        return values, ok
+
+    def _fill(
+        self,
+        values: Rows,
+        first: int,
+        last: int,
+        costs: Float[np.ndarray, " points"] | None,
+        bar: Progress,
+    ) -> Bool[np.ndarray, " points"]:
+        """Computes the points of a stretch, and says which have not failed."""
         failures = Failures(self.isolated, last - first)
         within = self._within(first, last)
         for part in map(within, self.broken):
@@ -144,7 +169,7 @@ class Job:
         for k, points, span in self._points(first, last, costs, within):
             runner = self._runner(k, points)
             runner.run(points, span, first, bar, values, failures)
-        return values, failures.ok
+        return failures.ok
 
     def unflatten(self, leaves: Sequence[np.ndarray]) -> PyTree:
         """The output as the function gives it, with keys from their raw data."""
@@ -255,7 +280,7 @@ def prepare(
     parts, traced, broken = _traced(fn, space, key, geometry, isolated)
     outputs = [jtu.tree_unflatten(each.structure, each.outputs) for each in traced]
     check_agree("sweep", parts, outputs)
-    auto = batch_size == "auto"
+    auto = batch_size in ("auto", "tune")
     if auto and any(each.has_effects for each in traced):
         batch_size = 1  # no tail that repeats a point, no lanes that wait
     elif auto:

@@ -39,7 +39,7 @@ class InStore:
         self.store = _opened(plan)
         check_batch_size(self.store, request.space.size)
         kept = self.store.record["batch_size"]
-        if request.batch_size != "auto" and plan.batch_size != kept:
+        if isinstance(request.batch_size, int) and plan.batch_size != kept:
             raise value_error(
                 "sweep",
                 f"`batch_size` is {request.batch_size}, and the store "

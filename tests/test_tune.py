@@ -1,0 +1,140 @@
+"""`batch_size="tune"`: the values of a sweep, with a size that was found on the way."""
+
+import json
+import math
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+from helpers import few
+from hypothesis import given
+from hypothesis import strategies as st
+from test_sweep import FUNCTIONS, SPACES, close, some_space
+
+import eqx_pipe as ep
+from eqx_pipe._sweep import tune
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    """An empty folder for what is remembered."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path / "eqx_pipe" / "batch_sizes.json"
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock by which the best size is 8, whatever the machine does."""
+
+    def each(self, size, least):
+        self._compute(size, size * len(self.job.devices))
+        return 1.0 + abs(math.log2(size) - 3)
+
+    monkeypatch.setattr(tune._Search, "_each", each)
+
+
+def wave(p):
+    return {"y": jnp.sin(p["x"]) * p["scale"]}
+
+
+SPACE = {"x": ep.Linspace(0, 50, 20_000), "scale": jnp.float32(3.0)}
+ONE = jax.make_mesh((1,), ("x",), devices=jax.devices()[:1])
+
+
+def test_the_best_size_is_found_and_remembered(clock, cache):
+    result = ep.sweep(wave, SPACE, batch_size="tune", mesh=ONE)
+    assert result.batch_size == 8
+    close(result.values, ep.sweep(wave, SPACE, mesh=ONE).values)
+    ((name, tried),) = result.made
+    assert name == "tuned" and tried.endswith("8: 0.13")
+    assert "tuned" in result.to_xarray().attrs
+    assert [*json.loads(cache.read_text()).values()] == [8]
+    again = ep.sweep(wave, SPACE, batch_size="tune", mesh=ONE)
+    assert (again.batch_size, again.made) == (8, (("tuned", "remembered"),))
+    close(again.values, result.values)
+
+
+def test_no_point_is_computed_twice(clock):
+    counted = []
+
+    def fn(x):
+        jax.debug.callback(lambda x: counted.append(float(x)), x)
+        return x
+
+    ep.sweep(fn, ep.Linspace(0, 1, 300), batch_size="tune", mesh=ONE)
+    assert sorted(counted) == sorted(np.linspace(0, 1, 300, dtype="f4").tolist())
+
+
+@few
+@given(FUNCTIONS, SPACES, st.booleans())
+def test_values_are_those_of_a_sweep(fn, which, ordered):
+    space, key = some_space(which), jr.key(3)
+    size = ep.Space(space).size if not isinstance(space, ep.Space) else space.size
+    order_by = np.arange(size)[::-1] if ordered else None
+    tuned = ep.sweep(fn, space, key=key, batch_size="tune", order_by=order_by)
+    close(tuned.values, ep.sweep(fn, space, key=key).values)
+
+
+def test_static_values_failing_points_and_reductions(clock):
+    import equinox as eqx
+
+    def fn(p):
+        x = p["f"](p["x"])
+        return eqx.error_if(x, p["x"] > 9.5, "too large")
+
+    space = {"f": ep.Static([jnp.sin, jnp.cos]), "x": ep.Linspace(0, 10, 400)}
+    settings = {"on_error": "isolate", "mesh": ONE}
+    tuned = ep.sweep(fn, space, batch_size="tune", **settings)
+    plain = ep.sweep(fn, space, **settings)
+    assert np.array_equal(tuned.ok, plain.ok) and not tuned.ok.all()
+    close(tuned.values, plain.values)
+    reduced = ep.sweep(wave, SPACE, batch_size="tune", reduce=ep.Mean(), mesh=ONE)
+    assert (reduced.batch_size, reduced.points) == (8, 20_000)
+    close(reduced.values, ep.sweep(wave, SPACE, reduce=ep.Mean(), mesh=ONE).values)
+
+
+def test_a_store_keeps_the_size_that_was_found(clock, tmp_path, monkeypatch):
+    path = tmp_path / "runs.zarr"
+    settings = {"batch_size": "tune", "store": path, "mesh": ONE}
+    assert ep.sweep(wave, SPACE, **settings).batch_size == 8
+    monkeypatch.setattr(tune, "tuned", None)  # is not called
+    again = ep.sweep(wave, SPACE, **settings)
+    assert again.batch_size == 8
+    close(
+        {"y": again.values["y"][:]}, {"y": ep.sweep(wave, SPACE, mesh=ONE).values["y"]}
+    )
+
+
+@pytest.mark.parametrize("text", ["", "[1]", '{"a": "b"}', "{"])
+def test_what_is_remembered_may_be_damaged(clock, cache, text):
+    cache.parent.mkdir()
+    cache.write_text(text)
+    assert ep.sweep(wave, SPACE, batch_size="tune", mesh=ONE).batch_size == 8
+    assert isinstance(json.loads(cache.read_text()), dict)
+
+
+def test_without_a_place_to_remember(clock, monkeypatch, tmp_path):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert ep.sweep(wave, SPACE, batch_size="tune", mesh=ONE).batch_size == 8
+
+
+def test_the_plain_loop_has_no_batches():
+    with jax.disable_jit():
+        assert ep.sweep(jnp.sin, ep.Linspace(0, 1, 3), batch_size="tune").made == ()
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_what_is_wrong_is_said():
+    class Pool:
+        def submit(self, fn, *args):
+            raise AssertionError
+
+    with pytest.raises(ValueError, match=r"`batch_size` is 'tune'.*`executor`"):
+        ep.sweep(wave, SPACE, batch_size="tune", executor=Pool())
+    with pytest.raises(ValueError, match="Did you mean `tune`"):
+        ep.sweep(wave, SPACE, batch_size="tuned")
+    with pytest.raises(ValueError, match="Known names: `auto`, `a positive integer`"):
+        ep.sweeper(wave, SPACE, batch_size="tune")
