@@ -10,13 +10,18 @@ from jaxtyping import PRNGKeyArray
 if TYPE_CHECKING:
     from typing_extensions import TypeAliasType, TypeVar
 
-    class ClosedJaxpr(Any):
+    class _Untyped:
+        """What has more than a type checker is told."""
+
+        def __getattr__(self, name: str) -> Any: ...
+
+    class ClosedJaxpr(_Untyped):
         """Typed differently from one version of JAX to the next."""
 
     # JAX declares these as variables, which are no types for type checkers.
-    class Device(Any): ...
+    class Device(_Untyped): ...
 
-    class PyTreeDef(Any): ...
+    class PyTreeDef(_Untyped): ...
 
     # jaxtyping leaves `PyTree` undefined for type checkers, which then say "unknown" of
     # every stage. This takes a parameter, as at run time, and admits everything.

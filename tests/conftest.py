@@ -23,6 +23,10 @@ if PROGRAMS not in os.environ:
     _folder = tempfile.TemporaryDirectory(prefix="eqx_pipe-tests-")
     os.environ[PROGRAMS] = _folder.name  # removed when this process ends
 
+# What sweeps remember of batch sizes belongs to the user, and not to tests.
+_remembered = tempfile.TemporaryDirectory(prefix="eqx_pipe-tests-")
+os.environ["XDG_CACHE_HOME"] = _remembered.name
+
 import hypothesis  # noqa: E402
 import jax  # noqa: E402
 import jax.random as jr  # noqa: E402

@@ -37,7 +37,7 @@ class Program:
         self.structs: tuple[PyTree, PyTree] = _struct(x), _struct(state)
         # What is no argument of the program, such as text.
         self.fixed: PyTree = eqx.filter(x, _is_dynamic, inverse=True)
-        self.has_fixed = bool(jtu.tree_leaves(self.fixed))
+        self.has_fixed: bool = bool(jtu.tree_leaves(self.fixed))
         # Asked for when there is a backend, which an import would start.
         self.array_type: type = type(jnp.zeros(()))
         self.run = self._compiled(self.arguments(x, state, key))

@@ -75,11 +75,11 @@ class Linspace(_Spaced):
         label: str | None = None,
         unit: str | None = None,
     ):
-        self.n = check_length("Linspace", n)
-        self.dim = check_dim("Linspace", dim)
-        self.named = Named("Linspace", label, unit)
+        self.n: int = check_length("Linspace", n)
+        self.dim: str | None = check_dim("Linspace", dim)
+        self.named: Named = Named("Linspace", label, unit)
         (first, last), (a, b) = as_ends("Linspace", lo, hi)
-        self.lookup = tabulate(
+        self.lookup: Lookup = tabulate(
             "Linspace",
             lambda xp, t: a + (b - a) * t,  # as `numpy.linspace`: (-1, 2, 4) hits 0
             lambda xp, t: (b - a) * t,
@@ -127,9 +127,9 @@ class Geomspace(_Spaced):
         label: str | None = None,
         unit: str | None = None,
     ):
-        self.n = check_length("Geomspace", n)
-        self.dim = check_dim("Geomspace", dim)
-        self.named = Named("Geomspace", label, unit)
+        self.n: int = check_length("Geomspace", n)
+        self.dim: str | None = check_dim("Geomspace", dim)
+        self.named: Named = Named("Geomspace", label, unit)
         (first, last), (a, b) = as_ends("Geomspace", lo, hi)
         if isinstance(first, np.ndarray):
             zero = np.any(first == 0) or np.any(last == 0)
@@ -150,7 +150,7 @@ class Geomspace(_Spaced):
         def part(xp: Any, t: Any) -> Any:
             return 10.0 ** ((xp.log10(xp.abs(b)) - xp.log10(xp.abs(a))) * t)
 
-        self.lookup = tabulate("Geomspace", whole, part, first, last, self.n)
+        self.lookup: Lookup = tabulate("Geomspace", whole, part, first, last, self.n)
 
     def value(self, i: Int[Array, ""], key: Key | None) -> Inexact[Array, "..."]:
         return look_up(self.lookup, i, self.n, jnp.multiply)
@@ -205,9 +205,9 @@ class Values(Listed):
         label: str | None = None,
         unit: str | None = None,
     ):
-        self.dim = check_dim("Values", dim)
-        self.named = Named("Values", label, unit)
-        self.values = as_values(values)
+        self.dim: str | None = check_dim("Values", dim)
+        self.named: Named = Named("Values", label, unit)
+        self.values: Shaped[Array, "n ..."] = as_values(values)
         check_length("Values", self.values.shape[0])
 
     def __repr__(self) -> str:

@@ -131,7 +131,9 @@ class Named:
                     "leave it out.",
                 )
         given = {"long_name": label, "units": unit}
-        self.attrs = {name: text for name, text in given.items() if text}
+        self.attrs: dict[str, str] = {
+            name: text for name, text in given.items() if text
+        }
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Named)

@@ -65,7 +65,7 @@ class Mapped(NamedAxis):
             )
         self.fn = fn
         self.axis = axis
-        self.named = Named("Mapped", label, unit)
+        self.named: Named = Named("Mapped", label, unit)
 
     @property
     def dim(self) -> str | None:

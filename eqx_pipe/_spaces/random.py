@@ -84,7 +84,7 @@ class Random(NamedAxis):
     ):
         self.n = check_length("Random", n)
         self.dim = check_dim("Random", dim)
-        self.named = Named("Random", label, unit)
+        self.named: Named = Named("Random", label, unit)
         if isinstance(sampler, type) or not (
             callable(sampler) or hasattr(sampler, "sample")
         ):

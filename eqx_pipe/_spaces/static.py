@@ -65,7 +65,7 @@ class Static(NamedAxis):
         unit: str | None = None,
     ):
         self.dim = check_dim("Static", dim)
-        self.named = Named("Static", label, unit)
+        self.named: Named = Named("Static", label, unit)
         if isinstance(values, str | bytes) or not isinstance(values, Iterable):
             raise type_error(
                 "Static",

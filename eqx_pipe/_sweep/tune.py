@@ -22,7 +22,7 @@ import numpy as np
 from .._jaxprs.text import Writer, digest
 from .compute.job import Job
 from .compute.progress import Progress
-from .compute.sizes import Rows
+from .compute.sizes import Rows, empty_values
 from .plan import CostsBySpan, Plan
 
 _LEAST_SECONDS, _LEAST_PART = 0.01, 0.01
@@ -31,14 +31,24 @@ _LEAST_SECONDS, _LEAST_PART = 0.01, 0.01
 Timers and calls are too coarse for less, and a machine that does something else.
 """
 
+_CALLS = 64
+"""In how many calls the sweep is computed, about.
+
+What a call gives has room for the most points of one, so that a stretch much shorter
+than that would be timed with all that is not in it.
+"""
+
 _PAIRS = 3
 """How often two sizes take turns."""
 
 _CLEAR = 0.95
 """A size is better if it takes at most this part of the time."""
 
-_GAINS = 0.2, 0.05
-"""What part of the time that is left another size may gain: at first, and at last."""
+_FIRST, _ALL = 0.1, 0.06
+"""What part of the time that is left the first other program may cost, and all of them.
+
+Time that was gained by what is known may be spent as well.
+"""
 
 
 def tuned(plan: Plan, costs: CostsBySpan | None) -> Plan:
@@ -53,48 +63,54 @@ def tuned(plan: Plan, costs: CostsBySpan | None) -> Plan:
     known = _remembered().get(place)
     if known is not None and 1 <= known <= _most(job):
         return plan.with_batch_size(known, "remembered", None)
-    search = _Search(job, costs)
+    job = dataclasses.replace(job, stretch=-(-job.stretch // _CALLS))
+    in_memory = plan.request.store is None and plan.blocks is None
+    values = empty_values(job.geometry.size, job.row) if in_memory else None
+    search = _Search(job, costs, values)
     search.run()
     _remember(place, search.best)
     tried = ", ".join(f"{size}: {ratio:.2f}" for size, ratio in search.tried.items())
-    in_memory = plan.request.store is None and plan.blocks is None
-    return plan.with_batch_size(search.best, tried, search.head if in_memory else None)
+    plan = plan.with_batch_size(search.best, tried, search.head)
+    assert plan.job is not None
+    plan.job.stretch = min(plan.job.stretch, job.stretch)
+    return plan
 
 
 class _Search:
     """Points computed from the first on, with one size or another."""
 
-    def __init__(self, job: Job, costs: CostsBySpan | None):
-        self.job, self.costs = job, costs
+    def __init__(self, job: Job, costs: CostsBySpan | None, values: Rows | None):
+        self.job, self.costs, self.values = job, costs, values
         self.best = job.batch_size
         self.tried = {self.best: 1.0}
         """For each size its time over that of the size of the rule."""
         self.done = 0
         self.seconds = 0.0
         """What the last program took to be compiled, and its first points."""
+        self.spent = 0.0
+        """What all programs but the first took."""
         self._jobs: dict[int, Job] = {}
-        self._rows: list[Rows] = []
+        self._counts: dict[int, int] = {}
         self._ok: list[np.ndarray] = []
 
     @property
     def head(self) -> tuple[Rows, np.ndarray] | None:
-        """The values of the points that were computed, and which have not failed."""
-        if not self._rows:
+        """Room for all values, with those computed, and which of these did not fail."""
+        if self.values is None or not self._ok:
             return None
-        rows = [np.concatenate(leaves) for leaves in zip(*self._rows, strict=True)]
-        return rows, np.concatenate(self._ok)
+        return self.values, np.concatenate(self._ok)
 
     def run(self) -> None:
         """Looks for the best size while that may be worth it."""
         if not self._begin(self.best):
             return
         for factor in (1 / 4, 4.0):
-            while self._is_better(self._scaled(factor), _GAINS[0]):
+            while self._is_better(self._scaled(factor)):
                 pass
             if len(self.tried) > 2:  # smaller ones were better, so larger ones are not
                 break
         for factor in (1 / 2, 2.0):
-            if self._is_better(self._scaled(factor), _GAINS[1]):
+            if self._is_better(self._scaled(factor)):
                 break
 
     def _scaled(self, factor: float) -> int:
@@ -102,9 +118,9 @@ class _Search:
         power = 1 << max(0, round(math.log2(self.best * factor)))
         return min(_most(self.job), power)
 
-    def _is_better(self, size: int, gain: float) -> bool:
+    def _is_better(self, size: int) -> bool:
         """Whether a size is faster than the best so far, which it then is."""
-        if size in self.tried or self._left() * gain < self.seconds:
+        if size in self.tried or not self._is_worth_it():
             return False
         if not self._begin(size):
             return False
@@ -123,6 +139,14 @@ class _Search:
             return True
         return False
 
+    def _is_worth_it(self) -> bool:
+        """Whether there is time for another program that costs as much as the last."""
+        left = self._left()
+        if len(self.tried) == 1:
+            return self.seconds < _FIRST * left
+        gained = left * (1 / self.tried[self.best] - 1)
+        return self.spent + self.seconds < _ALL * left + gained
+
     def _left(self) -> float:
         """About how many seconds the rest takes with the best size."""
         each = self._each(self.best, _LEAST_SECONDS)
@@ -134,6 +158,7 @@ class _Search:
         started = time.perf_counter()
         enough = self._compute(size, size * len(self.job.devices)) is not None
         self.seconds = time.perf_counter() - started
+        self.spent += self.seconds if len(self._jobs) > 1 else 0.0
         return enough
 
     def _each(self, size: int, least: float) -> float | None:
@@ -141,10 +166,11 @@ class _Search:
 
         `None` if there are too few left.
         """
-        count = size * len(self.job.devices)
+        count = self._counts.get(size, size * len(self.job.devices))
         while True:
             seconds = self._compute(size, count)
             if seconds is None or seconds >= least:
+                self._counts[size] = count
                 return None if seconds is None else seconds / count
             count *= 2 if seconds > least / 4 else 4
 
@@ -155,12 +181,14 @@ class _Search:
             return None
         costs = None if self.costs is None else self.costs(first, last)
         started = time.perf_counter()
-        rows, ok = self._jobs[size].compute(first, last, costs, Progress(False, count))
-        seconds = time.perf_counter() - started
+        if self.values is None:
+            rows = empty_values(count, self.job.row)
+        else:
+            rows = [leaf[first:last] for leaf in self.values]
+        quiet = Progress(False, count)
+        self._ok.append(self._jobs[size].fill(rows, first, last, costs, quiet))
         self.done = last
-        self._rows.append(rows)
-        self._ok.append(ok)
-        return seconds
+        return time.perf_counter() - started
 
 
 def _most(job: Job) -> int:

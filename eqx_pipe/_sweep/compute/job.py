@@ -87,7 +87,7 @@ class Job:
         self.tried = ""
         """How the batch size was found, if it was looked for."""
         self.head: tuple[Rows, Bool[np.ndarray, " points"]] | None = None
-        """What is known of the first points."""
+        """Room for all values, with the first ones, and which of these did not fail."""
 
     def at(self, space: Space, key: Key | None) -> "Job":
         """The same of a space of the same form, with another key."""
@@ -136,20 +136,18 @@ class Job:
 
         `costs` are those of these points.
         """
-        values = empty_values(last - first, self.traced[0].stored)
-        if first or self.head is None:
-            return values, self._fill(values, first, last, costs, bar)
-        rows, ok = self.head
-        for into, leaf in zip(values, rows, strict=True):
-            into[: len(ok)] = leaf
+        if self.head is None:
+            values = empty_values(last - first, self.traced[0].stored)
+            return values, self.fill(values, first, last, costs, bar)
+        values, ok = self.head
         bar.done(len(ok))
         rest = [leaf[len(ok) :] for leaf in values]
         behind = None if costs is None else costs[len(ok) :]
         if len(ok) < last:
-            ok = np.concatenate([ok, self._fill(rest, len(ok), last, behind, bar)])
+            ok = np.concatenate([ok, self.fill(rest, len(ok), last, behind, bar)])
         return values, ok
 
-    def _fill(
+    def fill(
         self,
         values: Rows,
         first: int,

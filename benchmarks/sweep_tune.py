@@ -1,0 +1,92 @@
+"""What does `batch_size="tune"` take beside the best fixed size, and beside `"auto"`?
+
+The best of a grid of sizes is found on part of the points; then there are as many as
+take `--seconds` with it. Every round is another program (a number in it differs), so
+that each side compiles: what tuning costs is in its time. Nothing is remembered.
+"""
+
+import itertools
+import math
+import os
+import statistics
+import tempfile
+import time
+
+import jax
+import jax.random as jr
+
+import eqx_pipe as ep
+
+from . import _models
+from ._timing import interleaved, quickest, ratio
+
+DEVICES = "all"
+ROUNDS = 5
+QUICK = {"seconds": 0.05, "only": ("closed_form",)}
+SIZES = (4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096)
+MEAN, WORST = 1.10, 1.25
+number = itertools.count(1)
+
+
+def swept(model, points, batch_size, *, anew):
+    """The result of a sweep; `anew` of a program that was not there before."""
+    factor = 1.0 + 1e-6 * next(number) if anew else 1.0
+
+    def fn(p, key):
+        return model({"a": p["a"] * factor, "b": p["b"]}, key)
+
+    side = max(2, math.isqrt(points))
+    space = {"a": ep.Linspace(0.01, 1, side), "b": ep.Linspace(0.1, 0.9, side)}
+    settings = {"key": jr.key(0), "batch_size": batch_size, "progress": False}
+    return ep.sweep(fn, space, **settings)
+
+
+def best_size(run, model, points):
+    """The fastest size, and the seconds that a point takes with it."""
+    most = -(-points // jax.device_count())
+    sides = {
+        size: lambda size=size: swept(model, points, size, anew=False).values
+        for size in SIZES
+        if size < most
+    }
+    found = quickest(sides, 3, run.clock)
+    size = next(iter(found))
+    return size, found[size] / points
+
+
+def main(run, *, seconds=5.0):
+    ratios = []
+    for model, points in _models.POINTS.items():
+        for case in run.chosen([model.__name__]):
+            size, each = best_size(run, model, points // 4)
+            points = int(seconds / each)
+            tuned = []
+
+            def tune(model=model, points=points, tuned=tuned):
+                with tempfile.TemporaryDirectory() as folder:
+                    os.environ["XDG_CACHE_HOME"] = folder
+                    result = swept(model, points, "tune", anew=True)
+                tuned.append(result.batch_size)
+                return result.values
+
+            def fixed(batch_size, model=model, points=points):
+                return lambda: swept(model, points, batch_size, anew=True).values
+
+            sides = {"best": fixed(size), "auto": fixed("auto"), "tune": tune}
+            begin = time.perf_counter()
+            times = interleaved(sides, run.rounds, clock=run.clock)
+            found = ratio(times, "tune", "best")
+            ratios.append(found.median)
+            run.row(
+                case=case,
+                points=points,
+                best=size,
+                tuned=" ".join(map(str, tuned[1:])),
+                **{"auto over best": ratio(times, "auto", "best")},
+                **{"tune over best": found},
+                seconds=(time.perf_counter() - begin) / (3 * (run.rounds + 1)),
+            )
+            run.bar(f"{case}: tune over best", found, WORST)
+    if ratios:
+        mean = math.exp(statistics.fmean(map(math.log, ratios)))
+        run.note(f"geometric mean {mean:.3f} of {len(ratios)}; aim {MEAN}")
