@@ -121,6 +121,12 @@ def test_without_a_place_to_remember(clock, monkeypatch, tmp_path):
     assert ep.sweep(wave, SPACE, batch_size="tune", mesh=ONE).batch_size == 8
 
 
+def test_a_size_that_was_not_compared_is_not_remembered(cache):
+    small = ep.sweep(wave, {**SPACE, "x": ep.Linspace(0, 1, 9)}, batch_size="tune")
+    assert small.made == (("tuned", f"{small.batch_size}: 1.00"),)
+    assert not cache.exists()
+
+
 def test_the_plain_loop_has_no_batches():
     with jax.disable_jit():
         assert ep.sweep(jnp.sin, ep.Linspace(0, 1, 3), batch_size="tune").made == ()

@@ -68,7 +68,8 @@ def tuned(plan: Plan, costs: CostsBySpan | None) -> Plan:
     values = empty_values(job.geometry.size, job.row) if in_memory else None
     search = _Search(job, costs, values)
     search.run()
-    _remember(place, search.best)
+    if len(search.tried) > 1:  # else it is the guess of the rule, and nothing was found
+        _remember(place, search.best)
     tried = ", ".join(f"{size}: {ratio:.2f}" for size, ratio in search.tried.items())
     plan = plan.with_batch_size(search.best, tried, search.head)
     assert plan.job is not None
