@@ -22,7 +22,7 @@ from jax import lax
 from jax.extend.core import Primitive, jaxpr_as_fun
 from jax.interpreters import mlir
 
-from .._jaxprs.evaluate import Body
+from .._jaxprs.evaluate import Bodies
 from .._jaxprs.flow import Flow
 from .._jaxprs.jaxpr import Equation, hoist, trace
 from .._jaxprs.table import TABLE, Entry
@@ -150,13 +150,12 @@ def _abstract(index: Any, *operands: Any, branches: Any, **_: Any) -> Any:
 mlir.register_lowering(choose_p, mlir.lower_fun(_switch, multiple_results=True))
 
 
-def _remake(eqn: Equation, bodies: list[Body], inputs: list[Any]) -> list[Any]:
+def _remake(eqn: Equation, bodies: Bodies, inputs: list[Any]) -> list[Any]:
     index, *operands = inputs
     given, branches = hoist([trace(body, *operands) for body in bodies], operands)
-    params = eqn.params
-    return bind(
-        index, [*given, *operands], branches, params["owners"], params["num_linear"]
-    )
+    added = len(branches[0].out_avals) - len(eqn.outvars)
+    owners = (*eqn.params["owners"], *[None] * added)
+    return bind(index, [*given, *operands], branches, owners, eqn.params["num_linear"])
 
 
 def _flow(flow: Flow, eqn: Equation, marks: list[bool]) -> list[bool]:

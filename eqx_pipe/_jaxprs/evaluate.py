@@ -9,7 +9,7 @@ that of the sweep.
 import dataclasses
 import itertools as it
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 from jax.sharding import NamedSharding, Sharding
@@ -25,6 +25,9 @@ from .jaxpr import (
     within,
 )
 from .table import TABLE, bodies, entry, num_constants, scan_counts, while_counts
+
+Bodies: TypeAlias = Sequence[Callable[..., list[Any]]]
+"""Functions in the place of the jaxprs of an equation."""
 
 # What places an array on the user's mesh has no meaning on one device of the sweep.
 _PLACEMENTS = {"sharding_constraint", "mesh_cast", "reshard"}
@@ -50,7 +53,7 @@ def evaluate(jaxpr: Any, constants: Sequence[Any], args: Sequence[Any]) -> list[
             return rebind(eqn, inputs)
         # What is traced here binds its equations in the context of this one.
         with eqn.ctx.manager:
-            return _remake(eqn, inner, inputs)
+            return remade(eqn, inner, inputs)
 
     return interpret(jaxpr, args, rule, consts=consts)
 
@@ -66,8 +69,11 @@ class Body:
         return evaluate(self.jaxpr, self.constants, args)
 
 
-def _remake(eqn: Equation, bodies: list[Body], inputs: list[Any]) -> list[Any]:
-    """An equation with other bodies."""
+def remade(eqn: Equation, bodies: Bodies, inputs: list[Any]) -> list[Any]:
+    """The outputs of an equation with other bodies.
+
+    Those of a branch may have further outputs, which come last.
+    """
     known = entry(eqn)
     if known is not None and known.remake is not None:
         return known.remake(eqn, bodies, inputs)
@@ -99,7 +105,7 @@ def scan_of(
     return [*carry, *ys]
 
 
-def _while_loop(eqn: Equation, bodies: list[Body], inputs: list[Any]) -> list[Any]:
+def _while_loop(eqn: Equation, bodies: Bodies, inputs: list[Any]) -> list[Any]:
     cond, body = bodies
     of_cond, of_body = while_counts(eqn)
     init = inputs[of_cond + of_body :]
@@ -113,7 +119,7 @@ def _while_loop(eqn: Equation, bodies: list[Body], inputs: list[Any]) -> list[An
     return jax.lax.while_loop(test, step, init)
 
 
-def _remat(eqn: Equation, bodies: list[Body], inputs: list[Any]) -> list[Any]:
+def _remat(eqn: Equation, bodies: Bodies, inputs: list[Any]) -> list[Any]:
     # It cannot be made anew of a function, only of a jaxpr that closes over nothing.
     given, (jaxpr,) = hoist([trace(bodies[0], *inputs)], inputs)
     params = {**eqn.params, "jaxpr": open_jaxpr(jaxpr)[0]}
@@ -123,12 +129,12 @@ def _remat(eqn: Equation, bodies: list[Body], inputs: list[Any]) -> list[Any]:
 TABLE["remat2"] = TABLE["remat2"]._replace(remake=_remat)
 
 
-def _without_mesh(eqn: Equation, bodies: list[Body], inputs: list[Any]) -> list[Any]:
+def _without_mesh(eqn: Equation, bodies: Bodies, inputs: list[Any]) -> list[Any]:
     """An equation that remembers the user's mesh, as if there had been none."""
     if eqn.primitive.name in _PLACEMENTS:
         return inputs
     if bodies:
-        return _remake(eqn, bodies, inputs)
+        return remade(eqn, bodies, inputs)
     # Such as `broadcast_in_dim`, which notes where its output is to be.
     params = eqn.params.items()
     placeless = {k: None if isinstance(v, Sharding) else v for k, v in params}

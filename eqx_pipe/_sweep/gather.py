@@ -23,6 +23,7 @@ from .._types import PyTree
 from .compute.progress import Progress
 from .plan import Plan
 from .results.result import SweepResult
+from .results.steps import Steps
 from .tracing.call import fn_name
 
 Chunk: TypeAlias = tuple[int, list[np.ndarray], Bool[np.ndarray, " rows"]]
@@ -150,8 +151,12 @@ def _stopping(interrupt: Interrupt, sink: Sink) -> bool:
 def result_of(plan: Plan, outcome: Outcome, started: float) -> SweepResult:
     """What a sink has in the end, with what made it."""
     tried = "" if plan.job is None else plan.job.tried
+    values, steps = outcome.values, None
+    if plan.request.counting:
+        values, *counts = values
+        steps = Steps(*counts)
     fields = dict(
-        values=outcome.values,
+        values=values,
         space=plan.request.space,
         ok=outcome.ok,
         batch_size=plan.batch_size,
@@ -162,6 +167,7 @@ def result_of(plan: Plan, outcome: Outcome, started: float) -> SweepResult:
         function=fn_name(plan.request.fn),
         missing=outcome.missing,
         made=(("tuned", tried),) if tried else (),
+        steps=steps,
     )
     # Not by Equinox's constructor, which would take a fifth of a small sweep.
     result = object.__new__(SweepResult)

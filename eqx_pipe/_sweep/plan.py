@@ -151,6 +151,7 @@ def plan_of(request: Request) -> Plan:
         costs=request.order_by is not None and request.reducers is None,
         shares=shares,
         isolated=request.isolated,
+        counting=request.counting,
     )
     return _planned(request, job)
 

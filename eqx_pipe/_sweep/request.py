@@ -64,6 +64,7 @@ class Request:
     trusting: bool
     isolated: bool
     progress: bool | None
+    counting: bool = False
 
     @property
     def by_hand(self) -> bool:
@@ -91,6 +92,7 @@ def checked(
     resume: Literal["force"] | None,
     on_error: Literal["raise", "isolate"],
     progress: bool | None,
+    count_steps: bool = False,
     function: str = "sweep",
 ) -> Request:
     """The arguments of `sweep` after all checks that need no tracing."""
@@ -105,6 +107,12 @@ def checked(
     if resume is not None:
         check_choice("sweep", "resume", resume, ("force",))
     _check_progress(progress)
+    if not isinstance(count_steps, bool):
+        raise type_error(
+            function,
+            f"`count_steps` is {describe_value(count_steps)}.",
+            "Give True or False.",
+        )
     request = Request(
         fn=fn,
         space=space,
@@ -121,6 +129,7 @@ def checked(
         trusting=resume == "force",
         isolated=on_error == "isolate",
         progress=progress,
+        counting=count_steps,
     )
     if executor is not None:
         _check_executor(executor)
@@ -220,12 +229,22 @@ def _check_together(request: Request) -> None:
             "`mesh` together with `executor`.",
             "Leave `mesh` out: each worker uses all of its own devices.",
         )
-    if request.by_hand and (request.store is not None or executor is not None):
-        name = "store" if request.store is not None else "executor"
-        _refuse(
-            f"`{name}` under `jax.disable_jit()`, which is the plain loop.",
-            f"Leave `{name}` out to debug.",
-        )
+    elsewhere = {"store": request.store, "reduce": request.reduce, "executor": executor}
+    for name, other in elsewhere.items():
+        if request.counting and other is not None:
+            _refuse(
+                f"`count_steps` together with `{name}`.",
+                "Steps are counted where values are kept in memory: count them on a "
+                "part of the space, `ep.sweep(fn, space[:1000], count_steps=True)`.",
+            )
+    compiled = {"store": request.store, "executor": executor}
+    compiled["count_steps"] = request.counting or None
+    for name, other in compiled.items():
+        if request.by_hand and other is not None:
+            _refuse(
+                f"`{name}` under `jax.disable_jit()`, which is the plain loop.",
+                f"Leave `{name}` out to debug.",
+            )
 
 
 def _check_executor(executor: object) -> None:

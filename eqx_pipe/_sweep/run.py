@@ -40,6 +40,7 @@ def sweep(
     resume: Literal["force"] | None = None,
     on_error: Literal["raise", "isolate"] = "raise",
     progress: bool | None = None,
+    count_steps: bool = False,
 ) -> SweepResult:
     """Computes a function at every point of a space, on all devices.
 
@@ -108,6 +109,12 @@ def sweep(
     - `progress`: `True` or `False` for a progress bar or none; by default there is one
       in a terminal or notebook if the work takes more than a second. A notebook needs
       ipywidgets for more than a bar of text. (Keyword only.)
+    - `count_steps`: whether the steps of `while_loop`s are counted, also of those in
+      solvers: `result.steps` says for each point how many it needed and how many were
+      executed until its batch had ended, `result.waste` how many times as many that is.
+      A step is one run of a loop's body; a loop inside of another counts its own
+      besides. Loops of `scan` and `refill` are not counted. It takes a little longer;
+      values stay in memory. (Keyword only.)
 
     **Returns:** a `SweepResult`.
 
@@ -159,6 +166,7 @@ def sweep(
         resume=resume,
         on_error=on_error,
         progress=progress,
+        count_steps=count_steps,
     )
     warn_if_cores_idle(request.devices, mesh)
     with no_mesh():

@@ -274,3 +274,27 @@ def test_a_store_knows_an_implicit_solver_after_a_restart(tmp_path):
     assert "False" in run((0, 2))
     assert "False" not in run((1, 2))
     assert "nan" not in run(None)
+
+
+def test_steps_of_solvers_are_counted():
+    space = ep.Values([0.5, 2.0, 40.0])
+
+    def explicit(k):
+        solution = diffrax.diffeqsolve(
+            diffrax.ODETerm(lambda t, y, k: -k * y), diffrax.Heun(), 0.0, 1.0, 0.05,
+            1.0, k, stepsize_controller=STEPS,
+        )  # fmt: skip
+        return solution.stats["num_steps"]
+
+    def implicit(k):
+        root = optx.root_find(
+            lambda y, k: y**3 + k * y - 1, optx.Newton(1e-5, 1e-5), 5.0, k
+        )
+        return root.stats["num_steps"]
+
+    # A step of Heun's method has a loop over its two stages inside of it.
+    for fn, of_steps in ((explicit, lambda n: 3 * n), (implicit, lambda n: n)):
+        result = ep.sweep(fn, space, batch_size=3, count_steps=True)
+        needed = of_steps(result.values.astype(int))
+        assert result.steps.needed.tolist() == needed.tolist()
+        assert set(result.steps.executed.tolist()) == {max(needed)}

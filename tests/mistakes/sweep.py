@@ -35,6 +35,11 @@ def vmap_space(fn=sin, space=DEFAULT, **settings):
     return ep.vmap_space(fn, space, **settings)
 
 
+def by_hand_steps():
+    with jax.disable_jit():
+        sweep(count_steps=True)
+
+
 SWEEP = [
     ("fn 3", lambda: sweep(3), TypeError, "first argument is the function"),
     ("no axis", lambda: sweep(space={"a": 1}), ValueError, "Put a `Linspace`"),
@@ -75,6 +80,14 @@ SWEEP = [
         TypeError,
         "`return` missing",
     ),
+    ("count_steps", lambda: sweep(count_steps=1), TypeError, "True or False"),
+    (
+        "steps of a reduction",
+        lambda: sweep(count_steps=True, reduce=ep.Mean()),
+        ValueError,
+        r"together with `reduce`. .*part of the space, `ep.sweep\(fn, space\[:1000\]",
+    ),
+    ("steps one by one", by_hand_steps, ValueError, "Leave `count_steps` out to debug"),
     (
         "order_by of nothing",
         lambda: sweep(order_by=lambda x: None),

@@ -25,6 +25,7 @@ from ..._spaces.space import Space
 from ..._types import Device, Key, PyTree
 from ..cores import all_busy, compiled
 from ..tracing.lapack import may_hang, warn_if_it_may_hang
+from ..tracing.steps import with_steps
 from ..tracing.trace import Traced, arrays_of, check_concrete, trace
 from .execute import Runner
 from .failure import Failures, clear, reason
@@ -268,16 +269,20 @@ def prepare(
     costs: bool,
     shares: int = 1,
     isolated: bool = False,
+    counting: bool = False,
 ) -> Job:
     """Traces a function on a space, for each combination of static values.
 
     An automatic batch size is chosen for one of `shares` processes. Where failures are
     `isolated`, values for which the function raises when it is traced are set apart.
+    With `counting` outputs are `(output, needed, executed)`, with steps of loops.
     """
     geometry = space.geometry
     parts, traced, broken = _traced(fn, space, key, geometry, isolated)
     outputs = [jtu.tree_unflatten(each.structure, each.outputs) for each in traced]
     check_agree("sweep", parts, outputs)
+    if counting:
+        traced = [with_steps(each) for each in traced]
     auto = batch_size in ("auto", "tune")
     if auto and any(each.has_effects for each in traced):
         batch_size = 1  # no tail that repeats a point, no lanes that wait

@@ -20,6 +20,7 @@ from ..._spaces.table import shown
 from ..._store.lazy import stored_in
 from ..._types import PyTree
 from .best import Best, Compared, best
+from .steps import Steps
 from .view import Summary, run_text
 
 if TYPE_CHECKING:
@@ -48,6 +49,10 @@ class SweepResult(eqx.Module):
     than the space has if a reducer stopped the sweep, or if a store has not all of
     them; failed points count), and what asks for the value at one point is refused.
     `ok` and `missing` end where the sweep was stopped.
+
+    With `count_steps=True`, `steps` has for each point how many steps its loops
+    `needed` and how many were `executed`, and `waste` says how many were executed for
+    each one that was needed.
     """
 
     values: PyTree
@@ -61,6 +66,17 @@ class SweepResult(eqx.Module):
     function: str = eqx.field(static=True, default="")
     missing: Bool[np.ndarray, " points"] | None = None
     made: tuple[tuple[str, Any], ...] = eqx.field(static=True, default=())
+    steps: Steps | None = None
+
+    @property
+    def waste(self) -> float | None:
+        """How many steps of loops were executed for each one that was needed.
+
+        1 if no point waited for another, or if there is no `while_loop`; `None` if
+        steps were not counted (`count_steps=True`), or if the result is from a file,
+        whose attributes have it.
+        """
+        return None if self.steps is None else self.steps.waste
 
     @property
     def status(self) -> Int8[np.ndarray, " points"]:
@@ -90,6 +106,7 @@ class SweepResult(eqx.Module):
                 ok=self.ok[i],
                 missing=missing,
                 made=made,
+                steps=None if self.steps is None else self.steps[i],
             )
         try:
             if isinstance(i, bool):
@@ -130,7 +147,7 @@ class SweepResult(eqx.Module):
             ok=self.ok,
             missing=self.missing,
             points=self.points,
-            run=run_text(self.batch_size, self.num_devices, self.seconds),
+            run=run_text(self.batch_size, self.num_devices, self.seconds, self.waste),
         )
 
     def _check_all_values(self, asked: str) -> None:
@@ -353,4 +370,5 @@ def provenance_of(result: SweepResult) -> dict[str, Any]:
         "started": moment.isoformat(timespec="seconds"),
         "seconds": round(result.seconds, 6),
         **dict(result.made),
+        **({} if result.steps is None else result.steps.attrs),
     }

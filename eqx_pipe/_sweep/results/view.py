@@ -105,8 +105,14 @@ class Summary:
         return f"{finite.min().item():.6g} to {finite.max().item():.6g}"
 
 
-def run_text(batch_size: int, num_devices: int, seconds: float) -> str:
-    """How a result was computed; `seconds` are NaN where that is not known."""
+def run_text(
+    batch_size: int, num_devices: int, seconds: float, waste: float | None
+) -> str:
+    """How a result was computed.
+
+    `seconds` are NaN where that is not known, and `waste` is `None`.
+    """
     devices = f"{num_devices} device" + "s" * (num_devices != 1)
     took = "" if np.isnan(seconds) else f"{seconds:.3g} s, "
-    return f"{took}batch size {batch_size}, {devices}"
+    steps = "" if waste is None else f", {waste:.3g} steps for each one needed"
+    return f"{took}batch size {batch_size}, {devices}{steps}"

@@ -1,0 +1,139 @@
+"""How many steps the loops of a program take, counted beside what it computes.
+
+A step is one run of the body of a `while_loop`. Loops inside of loops count their own
+steps, besides those of the loops around them. Not counted are loops whose length does
+not depend on values (`scan`), which never wait, and those inside of primitives that
+the table does not know as calls, branches or loops.
+
+Two numbers are counted: the steps that the point needs, as it would take alone, and
+those that are executed until all lanes of its batch have ended. They differ under
+`jax.vmap` alone.
+"""
+
+import functools as ft
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import equinox.internal as eqxi
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, UInt32
+
+from .evaluate import remade
+from .jaxpr import Equation, equations, interpret, open_jaxpr, rebind
+from .table import bodies, kind, scan_counts, while_counts
+
+Count: TypeAlias = UInt32[Array, ""]
+"""A number of steps, which ends at 2^32 - 1."""
+
+# A loop of Equinox asks all lanes whether to go on. What a lane would say by itself:
+_ALONE: dict[str, Callable[[Any], Any]] = {
+    "unvmap_any": jnp.any,
+    "unvmap_all": jnp.all,
+    "unvmap_max": jnp.max,
+    "nonbatchable": lambda x: x,
+}
+
+
+def counted(jaxpr: Any, args: Sequence[Any]) -> list[Any]:
+    """The outputs of a jaxpr, and last the steps that are needed and executed."""
+    needed = executed = jnp.uint32(0)
+
+    def rule(eqn: Equation, inputs: list[Any]) -> list[Any]:
+        nonlocal needed, executed
+        if not _has_steps(eqn):
+            return rebind(eqn, inputs)
+        with eqn.ctx.manager:
+            *outputs, own, all_lanes = _RULES[kind(eqn)](eqn, inputs)
+        needed, executed = _sum(needed, own), _sum(executed, all_lanes)
+        return outputs
+
+    outputs = interpret(jaxpr, args, rule)
+    return [*outputs, needed, executed]
+
+
+def _has_steps(eqn: Equation) -> bool:
+    if eqn.primitive.name == "while":
+        return True
+    inside = bodies(eqn) if kind(eqn) in ("call", "branches", "scan") else []
+    return any(_has_steps(inner) for b in inside for inner in open_jaxpr(b)[0].eqns)
+
+
+def _sum(a: Count, b: Count) -> Count:
+    total = a + b
+    return jnp.where(total < a, jnp.uint32(2**32 - 1), total)
+
+
+def _call(eqn: Equation, inputs: list[Any]) -> list[Any]:
+    return counted(bodies(eqn)[0], inputs)
+
+
+def _branches(eqn: Equation, inputs: list[Any]) -> list[Any]:
+    """Lanes that choose differently run all branches that one of them has chosen."""
+    branches = bodies(eqn)
+
+    def run(k: int, *operands: Any) -> list[Any]:
+        *outputs, needed, executed = counted(branches[k], operands)
+        others = [jnp.uint32(0)] * len(branches)
+        return [*outputs, needed, *others[:k], executed, *others[k + 1 :]]
+
+    runs = [ft.partial(run, k) for k in range(len(branches))]
+    outputs = remade(eqn, runs, inputs)
+    each = map(eqxi.unvmap_max, outputs[-len(branches) :])
+    return [*outputs[: -len(branches)], ft.reduce(_sum, each)]
+
+
+def _scan(eqn: Equation, inputs: list[Any]) -> list[Any]:
+    (body,), (num_consts, num_carry) = bodies(eqn), scan_counts(eqn)
+    consts, rest = inputs[:num_consts], inputs[num_consts:]
+
+    def step(state: Any, x: list[Any]) -> Any:
+        carry, needed, executed = state
+        *outputs, own, all_lanes = counted(body, [*consts, *carry, *x])
+        counts = _sum(needed, own), _sum(executed, all_lanes)
+        return (outputs[:num_carry], *counts), outputs[num_carry:]
+
+    keywords = {k: eqn.params[k] for k in ("length", "reverse", "unroll")}
+    first = rest[:num_carry], jnp.uint32(0), jnp.uint32(0)
+    (carry, *counts), ys = jax.lax.scan(step, first, rest[num_carry:], **keywords)
+    return [*carry, *ys, *counts]
+
+
+def _while_loop(eqn: Equation, inputs: list[Any]) -> list[Any]:
+    """A lane that has ended keeps its counts, as it keeps the rest of its carry."""
+    (cond, body), (of_cond, of_body) = bodies(eqn), while_counts(eqn)
+    consts, init = inputs[of_cond : of_cond + of_body], inputs[of_cond + of_body :]
+    one = jnp.uint32(1)
+
+    def goes(carry: Sequence[Any], rule: Any) -> Any:
+        return interpret(cond, [*inputs[:of_cond], *carry], rule)[0]
+
+    def step(state: Any) -> Any:
+        carry, needed, executed = state
+        *outputs, own, all_lanes = counted(body, [*consts, *carry])
+        more = _sum(needed, _sum(own, one))
+        if any(inner.primitive.name in _ALONE for inner in equations(cond)):
+            # Lanes go on together, and what those do that have ended is not taken.
+            more = jnp.where(goes(carry, _alone), more, needed)
+        return outputs, more, _sum(executed, _sum(all_lanes, one))
+
+    first = init, jnp.uint32(0), jnp.uint32(0)
+    carry, needed, executed = jax.lax.while_loop(
+        lambda state: goes(state[0], rebind), step, first
+    )
+    return [*carry, needed, eqxi.unvmap_max(executed)]
+
+
+def _alone(eqn: Equation, inputs: list[Any]) -> list[Any]:
+    if kind(eqn) == "call":
+        return interpret(bodies(eqn)[0], inputs, _alone)
+    known = _ALONE.get(eqn.primitive.name)
+    return rebind(eqn, inputs) if known is None else [known(*inputs)]
+
+
+_RULES: dict[Any, Callable[[Equation, list[Any]], list[Any]]] = {
+    "call": _call,
+    "branches": _branches,
+    "scan": _scan,
+    "while": _while_loop,
+}
