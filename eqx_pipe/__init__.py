@@ -9,6 +9,7 @@ from ._compose.branch import cond as cond
 from ._compose.branch import switch as switch
 from ._compose.chain import chain as chain
 from ._compose.compiled import compiled as compiled
+from ._compose.feed import feed as feed
 from ._compose.focus import at as at
 from ._compose.frozen import frozen as frozen
 from ._compose.gated import gated as gated

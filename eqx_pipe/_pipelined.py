@@ -270,8 +270,8 @@ def pipelined(
 
     **Raises:**
 
-    - `ValueError` if sizes do not fit (says which would), if the axis is unknown, or
-      if a stage is stateful.
+    - `ValueError` if sizes do not fit (says which would), if the axis is unknown, if a
+      stage is stateful, or if `stack` has `over`.
     - `StructureError` (a `ValueError`), when called, if a stage returns something else
       than it takes.
     - `TypeError` if `stack` is no `repeat`.
@@ -302,6 +302,13 @@ def pipelined(
             "pipelined",
             f"`stack` is {describe_value(stack)}.",
             "Give what `eqx_pipe.repeat(make_stage, n, key=key)` returns.",
+        )
+    if stack.over is not None:
+        raise value_error(
+            "pipelined",
+            f"the stages of `stack` replace one entry of a mapping, `{stack.over}`.",
+            "Have each return the whole mapping, whose entries then travel with the "
+            "microbatch, and leave `over` away.",
         )
     check_mesh("pipelined", mesh)
     check_int("pipelined", "microbatches", microbatches, 1)

@@ -77,9 +77,11 @@ def _merged(stage, ys, key):
 
 
 def _chain(stage, x, key):
+    y = x if stage.over is None else x[stage.over]
     for segment, child in zip(stage.keys(), stage.stages, strict=True):
-        x = _child(child, segment, x, key)
-    return x
+        given = y if stage.over is None else {**x, stage.over: y}
+        y = _child(child, segment, given, key)
+    return y
 
 
 def _parallel(stage, x, key):
@@ -163,12 +165,15 @@ def _put(x, path, change):
 
 def _repeat(stage, x, key):
     arrays, rest = eqx.partition(stage.stages, eqx.is_array)
+    over = stage.over
 
-    def body(x, slices):
+    def body(y, slices):
         arrays, i = slices
-        return _child(eqx.combine(arrays, rest), i, x, key), None
+        given = y if over is None else {**x, over: y}
+        return _child(eqx.combine(arrays, rest), i, given, key), None
 
-    return jax.lax.scan(body, x, (arrays, jnp.arange(stage.size)))[0]
+    begin = x if over is None else x[over]
+    return jax.lax.scan(body, begin, (arrays, jnp.arange(stage.size)))[0]
 
 
 def _batched(stage, x, key):
@@ -178,19 +183,29 @@ def _batched(stage, x, key):
     return jax.vmap(lambda v, i: _child(stage.stage, i, v, key))(x, jnp.arange(size))
 
 
+def _several(child, args, named, key):
+    if type(child).__name__ in _RULES or len(args) == 1 and not named:
+        return by_hand(child, args[0] if args else named, key)
+    fn = getattr(child, "fn", child)
+    takes_key = "key" in inspect.signature(fn).parameters
+    return fn(*args, **named, **({"key": key} if takes_key else {}))
+
+
+def _feed(stage, x, key):
+    args = [x[name] for name in stage.inputs]
+    named = {keyword: x[name] for keyword, name in stage.keywords}
+    return _several(stage.stage, args, named, child_key(key, "stage"))
+
+
 def _graph(stage, x, key):
-    values = {"input": x}
-    for name, child, before in zip(
-        stage.names, stage.stages, stage.predecessors, strict=True
+    values = {"input": x} | {name: x[name] for name in stage.inputs or ()}
+    for name, child, before, keywords in zip(
+        stage.names, stage.stages, stage.predecessors, stage.keywords, strict=True
     ):
-        own = child_key(key, name)
-        if len(before) == 1:
-            values[name] = by_hand(child, values[before[0]], own)
-            continue
-        fn = getattr(child, "fn", child)
-        takes_key = "key" in inspect.signature(fn).parameters
-        given = {"key": own} if takes_key else {}
-        values[name] = fn(*(values[name] for name in before), **given)
+        given = [values[name] for name in before]
+        named = dict(zip(keywords, given, strict=True)) if keywords else {}
+        args = [] if keywords else given
+        values[name] = _several(child, args, named, child_key(key, name))
     if isinstance(stage.sink, str):
         return values[stage.sink]
     found = tuple(values[name] for name in stage.sink)
@@ -208,5 +223,6 @@ _RULES = {
     "At": _at,
     "Repeat": _repeat,
     "Batched": _batched,
+    "Feed": _feed,
     "Graph": _graph,
 }

@@ -56,6 +56,19 @@ def in_record(stage):
     return ep.chain(lambda x: {"a": x, "b": (x, 1.0)}, stage)
 
 
+def with_mask(stage):
+    return ep.chain(lambda x: {"x": x, "mask": x}, stage)
+
+
+def masked(key=KEY):
+    return ep.graph(
+        {"a": linear(key), "drop": ep.chain(DROPOUT), "end": several},
+        {"a": "x", "drop": "a", "end": {"a": "drop", "b": "mask"}},
+        "end",
+        inputs=("x", "mask"),
+    )
+
+
 def linear(key):
     return eqx.nn.Linear(4, 4, key=key)
 
@@ -130,6 +143,10 @@ COMBINATORS = {
     "graph with two sinks": lambda: ep.graph(
         {"a": LINEAR, "b": DROPOUT}, {"a": [], "b": ["a"]}, {"x": "a", "y": "b"}
     ),
+    "graph with inputs": lambda: with_mask(masked()),
+    "chain over one input": lambda: with_mask(ep.chain(masked(), masked(), over="x")),
+    "repeat over one input": lambda: with_mask(ep.repeat(masked, 2, key=KEY, over="x")),
+    "feed": lambda: with_mask(ep.feed(several, "x", b="mask")),
 }
 
 
@@ -147,6 +164,7 @@ KINDS = {
     "noisy repeat",
     "batched with a name",
     "graph",
+    "repeat over one input",
 }
 
 

@@ -67,6 +67,23 @@ def _join(ys):
     return ys[0] * ys[1] * ys[2]
 
 
+def _block(key):
+    return ep.graph(
+        {"a": _linear_of(key), "scale": jnp.multiply, "add": jnp.add},
+        {"a": "x", "scale": ["a", "by"], "add": {"x": "x", "y": "scale"}},
+        "add",
+        inputs=("x", "by"),
+    )
+
+
+def _linear_of(key):
+    return eqx.nn.Linear(64, 64, key=key)
+
+
+def _with_inputs(*stages):
+    return ep.chain(lambda x: {"x": x, "by": jnp.cos(x)}, *stages)
+
+
 COMBINATORS = {
     "chain": ep.chain(A, B, C),
     "named chain": ep.chain(a=A, b=B),
@@ -93,6 +110,10 @@ COMBINATORS = {
         {"first": [], "left": ["first"], "right": ["first"], "add": ["left", "right"]},
         "add",
     ),
+    "over": _with_inputs(
+        ep.chain(_block(jr.key(0)), ep.feed(jnp.multiply, "x", "by"), over="x")
+    ),
+    "repeat over": _with_inputs(ep.repeat(_block, 3, key=jr.key(0), over="x")),
 }
 
 

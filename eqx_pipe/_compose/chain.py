@@ -1,6 +1,6 @@
 """Stages one after the other."""
 
-from typing import SupportsIndex, overload
+from typing import Any, SupportsIndex, overload
 
 import equinox as eqx
 
@@ -8,6 +8,7 @@ from .._errors import type_error
 from .._stage import Scope, as_stage, enter
 from .._types import AnyStage, MaybeState, Output, PyTree, StageLike
 from .container import Container, Names, check_names
+from .named import check_over, look_up, replaced
 
 
 class Chain(Container):
@@ -15,11 +16,18 @@ class Chain(Container):
 
     stages: tuple[AnyStage, ...]
     names: Names = eqx.field(static=True)
+    over: str | None = eqx.field(static=True, default=None)
+
+    def settings(self) -> dict[str, Any]:
+        return {} if self.over is None else {"over": self.over}
 
     def run(self, x: PyTree, state: MaybeState, scope: Scope) -> Output:
+        over = self.over
+        y = x if over is None else look_up("chain", [over], x, scope)[over]
         for segment, stage in zip(self.keys(), self.stages, strict=True):
-            x, state = enter(scope, segment, stage, x, state=state)
-        return x, state
+            given = y if over is None else replaced(x, over, y)
+            y, state = enter(scope, segment, stage, given, state=state)
+        return y, state
 
     @overload
     def __getitem__(self, item: str) -> AnyStage: ...
@@ -34,11 +42,11 @@ class Chain(Container):
         """The stage at a position or of a name; for a slice, the chain of those."""
         if isinstance(item, slice):
             names = None if self.names is None else self.names[item]
-            return Chain(self.stages[item], names)
+            return Chain(self.stages[item], names, self.over)
         return super().__getitem__(item)
 
 
-def chain(*stages: StageLike, **named: StageLike) -> Chain:
+def chain(*stages: StageLike, over: str | None = None, **named: StageLike) -> Chain:
     """Applies stages left to right.
 
     `chain()` is the identity. The stages are given by position, or by name as
@@ -46,9 +54,14 @@ def chain(*stages: StageLike, **named: StageLike) -> Chain:
     decide the random draws: stage `i` draws from `fold_in(key, i)`, a named stage from
     `fold_in(key, crc32(name))`.
 
+    With `over` the chain takes a mapping of several inputs, and so does every stage in
+    it: what a stage returns replaces the entry of that name for the next, and the other
+    entries (a mask, an embedding of time) are handed on untouched.
+
     **Arguments:**
 
     - `stages`: any number of stages.
+    - `over`: the name of the entry that the stages replace in turn. (Keyword only.)
     - `named`: the same by name. (Keyword only.)
 
     **Returns:** a stage. It has a length, can be iterated, indexed by position or
@@ -61,7 +74,8 @@ def chain(*stages: StageLike, **named: StageLike) -> Chain:
     - `ValueError` if a name is not usable, or two would give the same draws.
 
     **Laws:** `chain(f, chain(g, h))`, `chain(chain(f, g), h)` and `chain(f, g, h)`
-    agree for deterministic stages; `chain(f)` is `f`.
+    agree for deterministic stages; `chain(f)` is `f`. So too with `over`, where
+    `chain(over="x")` returns the entry `x`.
 
     !!! example
 
@@ -71,7 +85,11 @@ def chain(*stages: StageLike, **named: StageLike) -> Chain:
         1.751
         >>> len(pipe), pipe["wave"](jnp.zeros(())).item()
         (2, 0.0)
+        >>> scale = ep.feed(jnp.multiply, "x", "by")
+        >>> ep.chain(scale, scale, over="x")({"x": 3.0, "by": 2.0}).item()
+        12.0
     """
+    check_over("chain", over)
     if stages and named:
         raise type_error(
             "chain",
@@ -80,4 +98,5 @@ def chain(*stages: StageLike, **named: StageLike) -> Chain:
         )
     names = check_names("chain", "named", named) if named else None
     given = named or {f"stages[{i}]": stage for i, stage in enumerate(stages)}
-    return Chain(tuple(as_stage("chain", n, s) for n, s in given.items()), names)
+    read = tuple(as_stage("chain", n, s) for n, s in given.items())
+    return Chain(read, names, over)

@@ -7,8 +7,8 @@ from typing import Any, TypeAlias
 from .._errors import describe_value, nearest, type_error, value_error
 from .container import check_names
 
-GraphEdges: TypeAlias = Mapping[str, str | Sequence[str]]
-"""From each node to its predecessors; a name alone is a list of one."""
+GraphEdges: TypeAlias = Mapping[str, str | Sequence[str] | Mapping[str, str]]
+"""From each node to its predecessors: a list, a name alone, or a dict by keyword."""
 
 GraphSink: TypeAlias = str | tuple[str, ...] | Mapping[Hashable, str]
 """What comes out: a node, a tuple of nodes, or a dict of them."""
@@ -31,8 +31,37 @@ def check_nodes(nodes: object) -> None:
         )
 
 
-def read_edges(names: Collection[str], edges: object) -> dict[str, tuple[str, ...]]:
-    """The predecessors of each node; raises unless they are all known."""
+def read_inputs(names: Collection[str], inputs: object) -> tuple[str, ...] | None:
+    """The names of the inputs; raises unless each can be told from the nodes."""
+    if inputs is None:
+        return None
+    if not isinstance(inputs, (list, tuple)):
+        wrong = f"`inputs` is {describe_value(inputs)}."
+        raise type_error(
+            "graph", wrong, 'Give a tuple of names: `inputs=("x", "mask")`.'
+        )
+    if not inputs:
+        cure = (
+            "Give at least one name, or leave `inputs` away for one input of any kind."
+        )
+        raise value_error("graph", "`inputs` is empty.", cure)
+    check_names("graph", "inputs", inputs)
+    taken = [name for name in inputs if name in names or name == INPUT]
+    twice = sorted({name for name in inputs if list(inputs).count(name) > 1})
+    if taken or twice:
+        what = "more than once" if twice else f"and is a node's, or `{INPUT}`"
+        wrong = f"{_listed(twice or taken)} stands in `inputs` {what}."
+        raise value_error("graph", wrong, "Rename it.")
+    return tuple(inputs)
+
+
+def read_edges(
+    names: Collection[str], edges: object, inputs: Collection[str] = ()
+) -> tuple[dict[str, tuple[str, ...]], dict[str, tuple[str, ...]]]:
+    """The predecessors of each node; raises unless they are all known.
+
+    Then, of the nodes that are given them by name, the names, in the same order.
+    """
     edges = _mapping("edges", edges, 'name to its predecessors: `edges={"b": ["a"]}`')
     _check_known("edges", edges, names)
     missing = [name for name in names if name not in edges]
@@ -44,20 +73,24 @@ def read_edges(names: Collection[str], edges: object) -> dict[str, tuple[str, ..
             + missing[0]
             + "\": []}`; `[]` means the graph's input.",
         )
-    found = {}
+    found, keywords = {}, {}
     for name in names:
         given, place = edges[name], f'edges["{name}"]'
+        if isinstance(given, Mapping) and given:
+            keywords[name] = check_names("graph", place, given)
+            given = tuple(given.values())
         given = (given,) if isinstance(given, str) else given
         if not isinstance(given, (list, tuple)):
             wrong = f"`{place}` is {describe_value(given)}."
-            raise type_error("graph", wrong, "Give a list of names.")
-        _check_known(place, given, [*names, INPUT])
+            cure = 'Give a list of names, or a dict `{"mask": name}` by keyword.'
+            raise type_error("graph", wrong, cure)
+        _check_known(place, given, [*names, *inputs, INPUT])
         found[name] = tuple(given) or (INPUT,)
-    return found
+    return found, keywords
 
 
 def read_sink(
-    names: Collection[str], sink: object
+    names: Collection[str], sink: object, inputs: Collection[str] = ()
 ) -> tuple[tuple[Hashable, ...] | None, str | tuple[str, ...]]:
     """The keys of a dict of sinks (else `None`), and the name or names of the sinks."""
     keys = tuple(sink) if isinstance(sink, Mapping) else None
@@ -68,13 +101,13 @@ def read_sink(
             f"`sink` is {describe_value(sink)}.",
             "Give the name of a node, a tuple of names, or a dict `{key: name}`.",
         )
-    if not wanted or wanted == INPUT:
+    if not wanted or wanted == INPUT or isinstance(wanted, str) and wanted in inputs:
         what = (
             "the graph would return its input" if wanted else "nothing would come out"
         )
         wrong = f"`sink` is {describe_value(sink)}: {what}."
         raise value_error("graph", wrong, nearest(None, names))
-    known = names if isinstance(wanted, str) else [*names, INPUT]
+    known = names if isinstance(wanted, str) else [*names, *inputs, INPUT]
     _check_known("sink", (wanted,) if isinstance(wanted, str) else wanted, known)
     return keys, wanted
 
@@ -102,7 +135,7 @@ def order(edges: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
     Among the nodes that are ready the first by name goes first.
     """
     sorter = graphlib.TopologicalSorter(
-        {name: [p for p in edges[name] if p != INPUT] for name in sorted(edges)}
+        {name: [p for p in edges[name] if p in edges] for name in sorted(edges)}
     )
     try:
         sorter.prepare()
@@ -124,20 +157,32 @@ def order(edges: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
     return tuple(done)
 
 
-def check_alive(edges: Mapping[str, tuple[str, ...]], sinks: Collection[str]) -> None:
-    """Raises if the output does not depend on some node."""
-    alive, todo = {INPUT}, list(sinks)
+def check_alive(
+    edges: Mapping[str, tuple[str, ...]],
+    sinks: Collection[str],
+    inputs: Collection[str] = (),
+) -> None:
+    """Raises if the output does not depend on some node, or some named input."""
+    alive, todo = set[str](), list(sinks)
     while todo:
         name = todo.pop()
         if name not in alive:
             alive.add(name)
-            todo.extend(edges[name])
+            todo.extend(edges.get(name, ()))
     dead = sorted(name for name in edges if name not in alive)
+    unused = [] if INPUT in alive else [name for name in inputs if name not in alive]
     if dead:
         raise value_error(
             "graph",
             f"nothing that leads to the sink uses {_listed(dead)}.",
             "Take such dead nodes away, connect them, or add them to `sink`.",
+        )
+    if unused:
+        raise value_error(
+            "graph",
+            f"nothing uses {_listed(unused)} of `inputs`.",
+            "Name it in `edges`, or take it away; where a graph is handed more than it "
+            'takes, `eqx_pipe.feed(graph, x="x")` picks.',
         )
 
 

@@ -33,9 +33,14 @@ class Frozen(Stage):
     def __signature__(self) -> inspect.Signature:  # how many inputs it takes
         return inspect.signature(self.stage)
 
-    def __call__(self, *args: PyTree, key: Key | None = None) -> PyTree:
-        *inputs, state = args if self.is_stateful() else (*args, None)
-        y, state = call(as_module(self.stage), tuple(inputs), state, Scope(key))
+    def __call__(
+        self, *args: PyTree, key: Key | None = None, **named: PyTree
+    ) -> PyTree:
+        inputs, state = list(args), None
+        if self.is_stateful():  # behind keywords it has no position
+            state = named.pop("state") if "state" in named else inputs.pop()
+        stage = as_module(self.stage)
+        y, state = call(stage, tuple(inputs), state, Scope(key), named)
         return y if state is None else (y, state)
 
 

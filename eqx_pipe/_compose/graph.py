@@ -1,7 +1,7 @@
 """Stages as the nodes of a directed graph."""
 
 from collections import Counter
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any, SupportsIndex
 
 import equinox as eqx
@@ -20,8 +20,10 @@ from .dag import (
     check_nodes,
     order,
     read_edges,
+    read_inputs,
     read_sink,
 )
+from .named import look_up_all
 
 
 class Graph(Container):
@@ -31,25 +33,41 @@ class Graph(Container):
     stages: tuple[AnyStage, ...]
     names: tuple[str, ...] = eqx.field(static=True)
     predecessors: tuple[tuple[str, ...], ...] = eqx.field(static=True)
+    # What a node calls its predecessors; empty where it is given them by position.
+    keywords: tuple[tuple[str, ...], ...] = eqx.field(static=True)
     sink: str | tuple[str, ...] = eqx.field(static=True)
     sink_keys: tuple[Hashable, ...] | None = eqx.field(static=True)
+    inputs: tuple[str, ...] | None = eqx.field(static=True)
 
     def settings(self) -> dict[str, Any]:
         sink = self.sink
         if self.sink_keys is not None:
             sink = dict(zip(self.sink_keys, self.sink, strict=True))
-        edges = dict(zip(self.names, map(list, self.predecessors), strict=True))
-        return {"edges": edges, "sink": sink}
+        edges = {
+            name: dict(zip(keywords, before, strict=True)) if keywords else list(before)
+            for name, before, keywords in self.joined()
+        }
+        inputs = {} if self.inputs is None else {"inputs": list(self.inputs)}
+        return {"edges": edges, "sink": sink} | inputs
+
+    def joined(self) -> Iterator[tuple[str, tuple[str, ...], tuple[str, ...]]]:
+        """Each node, its predecessors, and by which keywords it is given them."""
+        return zip(self.names, self.predecessors, self.keywords, strict=True)
 
     def run(self, x: PyTree, state: MaybeState, scope: Scope) -> Output:
         sinks = (self.sink,) if isinstance(self.sink, str) else self.sink
         uses = Counter(p for some in (*self.predecessors, sinks) for p in some)
         values = {INPUT: x}
-        for name, stage, predecessors in zip(
-            self.names, self.stages, self.predecessors, strict=True
+        if self.inputs is not None:
+            values |= look_up_all(self.inputs, x, scope)
+        for stage, (name, predecessors, keywords) in zip(
+            self.stages, self.joined(), strict=True
         ):
+            args = [values[p] for p in predecessors]
+            named = dict(zip(keywords, args, strict=True)) if keywords else {}
+            args = () if named else args
             values[name], state = enter(
-                scope, name, stage, *(values[p] for p in predecessors), state=state
+                scope, name, stage, *args, state=state, named=named
             )
             for p in predecessors:  # let go of what nobody will use again
                 uses[p] -= 1
@@ -71,7 +89,12 @@ class Graph(Container):
         return self.stages[self.names.index(item)]
 
 
-def graph(nodes: Mapping[str, StageLike], edges: GraphEdges, sink: GraphSink) -> Graph:
+def graph(
+    nodes: Mapping[str, StageLike],
+    edges: GraphEdges,
+    sink: GraphSink,
+    inputs: Sequence[str] | None = None,
+) -> Graph:
     """Joins stages to a directed graph without cycles.
 
     Each node is called with the outputs of its predecessors by position, in the order
@@ -81,15 +104,22 @@ def graph(nodes: Mapping[str, StageLike], edges: GraphEdges, sink: GraphSink) ->
     meaning. A node draws from `fold_in(key, crc32(name))`; a state is handed from node
     to node as they run.
 
+    With `inputs` the graph takes a mapping of several inputs, which edges call by their
+    names; `"input"` is the whole mapping. A node whose edges are a dict is given its
+    predecessors by keyword, or, if it is a pipeline, as one mapping.
+
     **Arguments:**
 
     - `nodes`: from name to stage.
     - `edges`: from the name of each node to the list of its predecessors; `[]` means
-        `["input"]`, and a string a list of one. A predecessor may be repeated.
+        `["input"]`, and a string a list of one. A predecessor may be repeated. Or a
+        dict from the node's own names of its inputs to predecessors.
     - `sink`: what comes out: a name, a tuple of names, or a dict from keys to names.
+    - `inputs`: the names of the graph's inputs, all of which it must be given.
 
-    **Returns:** a stage of one input. It has a length, and `["name"]`, `in`, `keys()`,
-    `values()` and `items()` as a dict has; iteration gives the nodes as they run.
+    **Returns:** a stage of one input, which with `inputs` is a mapping. It has a
+    length, and `["name"]`, `in`, `keys()`, `values()` and `items()` as a dict has;
+    iteration gives the nodes as they run.
 
     **Raises:**
 
@@ -97,43 +127,71 @@ def graph(nodes: Mapping[str, StageLike], edges: GraphEdges, sink: GraphSink) ->
     - `ValueError` if a name is unknown, a node has no edges, does not lead to the sink,
       or does not take as many inputs as it has predecessors, or if there is a cycle,
       which is shown.
+    - `StructureError` (a `ValueError`), when called, if an input is missing or unknown.
 
     **Laws:** a graph that is a line equals the chain of the same names; writing nodes
     and edges in another order changes nothing.
 
     !!! example
 
-        >>> import eqx_pipe as ep, jax.numpy as jnp
+        >>> import equinox as eqx, eqx_pipe as ep, jax.numpy as jnp, jax.random as jr
         >>> pipe = ep.graph(
         ...     nodes={"wave": jnp.sin, "slope": jnp.cos, "both": lambda a, b: a + b},
         ...     edges={"wave": [], "slope": [], "both": ["wave", "slope"]}, sink="both")
         >>> pipe(jnp.array(0.0)).item()
         1.0
+        >>> attention = eqx.nn.MultiheadAttention(2, 4, key=jr.key(0))
+        >>> block = ep.graph(
+        ...     nodes={"attend": attention, "add": jnp.add},
+        ...     edges={"attend": ["x", "x", "x", "mask"], "add": ["x", "attend"]},
+        ...     sink="add", inputs=("x", "mask"))
+        >>> block({"x": jnp.ones((3, 4)), "mask": jnp.tri(3, dtype=bool)}).shape
+        (3, 4)
     """
     check_nodes(nodes)
     for name, stage in nodes.items():
         check_callable("graph", f'nodes["{name}"]', stage)
         check_nothing_hidden("graph", f'nodes["{name}"]', stage)
     stages = {name: as_module(stage) for name, stage in nodes.items()}
-    read = read_edges(tuple(stages), edges)
-    sink_keys, wanted = read_sink(tuple(stages), sink)
+    known = read_inputs(tuple(stages), inputs)
+    read, keywords = read_edges(tuple(stages), edges, known or ())
+    sink_keys, wanted = read_sink(tuple(stages), sink, known or ())
     names = order(read)
-    check_alive(read, (wanted,) if isinstance(wanted, str) else wanted)
+    check_alive(read, (wanted,) if isinstance(wanted, str) else wanted, known or ())
     for name in names:
-        count, wrong = len(read[name]), misfit(stages[name], len(read[name]))
-        if wrong:
-            raise value_error(
-                "graph",
-                f"node `{name}` has {count} predecessor{'s' * (count != 1)}, "
-                f"{', '.join(f'`{p}`' for p in read[name])}, passed to it by position, "
-                f"but {wrong}.",
-                "Change `edges`, or join several values in a node before it, such as "
-                "`lambda a, b: (a, b)`.",
-            )
+        _check_takes(name, stages[name], read[name], keywords.get(name, ()))
     return Graph(
         tuple(stages[name] for name in names),
         names,
         tuple(read[name] for name in names),
+        tuple(keywords.get(name, ()) for name in names),
         wanted,
         sink_keys,
+        known,
+    )
+
+
+def _check_takes(
+    name: str, stage: AnyStage, before: tuple[str, ...], keywords: tuple[str, ...]
+) -> None:
+    """Raises unless a node can be called with its predecessors."""
+    count = len(before)
+    wrong = misfit(stage, 0 if keywords else count, keywords)
+    if not wrong:
+        return
+    if keywords:
+        given = [f"`{k}={p}`" for k, p in zip(keywords, before, strict=True)]
+        how, cure = "by keyword", "Change `edges`: name them as the stage does."
+    else:
+        given, how = [f"`{p}`" for p in before], "by position"
+        cure = (
+            "Change `edges`, or join several values in a node before it, such as "
+            "`lambda a, b: (a, b)`; to a pipeline that takes a mapping give them by "
+            f'name: `edges={{"{name}": {{"x": ...}}}}`.'
+        )
+    raise value_error(
+        "graph",
+        f"node `{name}` has {count} predecessor{'s' * (count != 1)}, "
+        f"{', '.join(given)}, passed to it {how}, but {wrong}.",
+        cure,
     )

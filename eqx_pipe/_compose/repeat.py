@@ -27,6 +27,7 @@ from .._tree import as_arrays, differences
 from .._types import AnyStage, Key, MaybeState, Output, PyTree, StageLike
 from .alike import same_draws
 from .container import Container
+from .named import check_over, look_up, replaced
 
 
 class Repeat(Container):
@@ -34,19 +35,22 @@ class Repeat(Container):
 
     stages: AnyStage
     size: int = eqx.field(static=True)
+    over: str | None = eqx.field(static=True, default=None)
 
     def children(self) -> Mapping[str, AnyStage]:
         """The stages stacked into one: every array has a leading axis of `size`."""
         return {"0": self.stages}
 
     def settings(self) -> dict[str, Any]:
-        return {"n": self.size}
+        return {"n": self.size} | ({} if self.over is None else {"over": self.over})
 
     def run(self, x: PyTree, state: MaybeState, scope: Scope) -> Output:
+        over = self.over
+        begin = x if over is None else look_up("repeat", [over], x, scope)[over]
         if self.size == 0:
-            return x, state
+            return begin, state
         stacked, rest = eqx.partition(self.stages, eqx.is_array)
-        carry, constant = eqx.partition(as_arrays(x), eqx.is_array)
+        carry, constant = eqx.partition(as_arrays(begin), eqx.is_array)
         whole = state if self.is_stateful() else None
         states = None if whole is None else whole.substate(self.stages)
         # Scanned over only where something draws from it: no key, no index.
@@ -57,7 +61,9 @@ class Repeat(Container):
             part, part_state, i = slices
             stage, given = eqx.combine(part, rest), eqx.combine(carry, constant)
             # All stages are traced as the first, so the first is named in errors.
-            y, part_state = enter(silent, 0, stage, given, state=part_state, index=i)
+            # What is only read is no part of the carry: a constant of the loop.
+            inputs = given if over is None else replaced(x, over, given)
+            y, part_state = enter(silent, 0, stage, inputs, state=part_state, index=i)
             y = as_arrays(y)
             check_same("repeat", scope, given, y)
             return eqx.filter(y, eqx.is_array), part_state
@@ -108,7 +114,11 @@ def check_same(function: str, scope: Scope, given: PyTree, y: PyTree) -> None:
 
 
 def repeat(
-    make_stage: Callable[..., StageLike], n: SupportsIndex, *, key: Key
+    make_stage: Callable[..., StageLike],
+    n: SupportsIndex,
+    *,
+    key: Key,
+    over: str | None = None,
 ) -> Repeat:
     """Applies `n` stages of equal structure one after the other.
 
@@ -128,6 +138,9 @@ def repeat(
         takes.
     - `n`: how many, at least 0.
     - `key`: a PRNG key for the parameters. (Keyword only.)
+    - `over`: the name of the entry that the stages replace in turn, if they take a
+        mapping of several inputs, as in `chain`. The others are constants of the loop.
+        (Keyword only.)
 
     **Returns:** a stage, a container as a `chain` is; `[i]` is the stage made for
     position `i`. To set the parameters of one, set a slice of the stacked ones:
@@ -159,6 +172,7 @@ def repeat(
         >>> deep(jnp.ones(3)).shape, deep[-1][0].weight.shape, len(deep)
         ((3,), (3, 3), 50)
     """
+    check_over("repeat", over)
     check_int("repeat", "n", n, 0)
     check_key("repeat", key)
     if key is None:
@@ -200,7 +214,7 @@ def repeat(
             ),
             stacklevel=2,
         )
-    return Repeat(stages, size)
+    return Repeat(stages, size, over)
 
 
 def _takes_keyword(make_stage: Any) -> bool:

@@ -57,8 +57,9 @@ def as_stage(function: str, argument: str, value: object) -> AnyStage:
             function,
             f"`{argument}` is given one input, and {wrong}.",
             "A stage takes one input, and perhaps `key=`. Make one of several "
-            f"inputs a node of `eqx_pipe.graph`, or call it in {single} of one "
-            "input, which may be a tuple.",
+            f"inputs a node of `eqx_pipe.graph`, give it entries of a mapping by "
+            f"`eqx_pipe.feed`, or call it in {single} of one input, which may be a "
+            "tuple.",
         )
         say_if_not_layer(value, error)
         raise error
@@ -70,12 +71,22 @@ def as_module(value: StageLike) -> AnyStage:
     return cast(AnyStage, value if isinstance(value, eqx.Module) else Lift(value))
 
 
-def misfit(stage: StageLike, num_inputs: int) -> str | None:
-    """Why a stage cannot be called with so many inputs; `None` if it can be."""
-    if not isinstance(stage, eqx.Module):
-        return why_not(stage, num_inputs)
+def misfit(
+    stage: StageLike, num_inputs: int, named: tuple[str, ...] = ()
+) -> str | None:
+    """Why a stage cannot be called with so many inputs; `None` if it can be.
+
+    `named` are the names of those that it is given besides; see `call`.
+    """
     if isinstance(stage, Composite):
-        return None if num_inputs == 1 else "a pipeline takes one"
+        fits = num_inputs == (0 if named else 1)
+        return None if fits else "a pipeline takes one"
+    if "key" in named:
+        return "`key` is the name of the PRNG key, which is passed on by itself"
+    if not isinstance(stage, eqx.Module):
+        return why_not(stage, num_inputs, named)
     if isinstance(stage, Lift):
-        return why_not(stage.fn, num_inputs)
-    return why_not(stage, num_inputs + is_stateful(stage))
+        return why_not(stage.fn, num_inputs, named)
+    if is_stateful(stage) and named:
+        return why_not(stage, num_inputs, (*named, "state"))
+    return why_not(stage, num_inputs + is_stateful(stage), named)

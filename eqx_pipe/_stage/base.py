@@ -74,8 +74,10 @@ class Lift(Stage):
 
     fn: StageLike
 
-    def __call__(self, *args: PyTree, key: Key | None = None) -> PyTree:
-        return self.fn(*args, **key_argument(self.fn, key))
+    def __call__(
+        self, *args: PyTree, key: Key | None = None, **named: PyTree
+    ) -> PyTree:
+        return self.fn(*args, **named, **key_argument(self.fn, key))
 
 
 def is_stateful(stage: PyTree) -> bool:

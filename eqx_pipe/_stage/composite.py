@@ -153,21 +153,24 @@ def enter(
     *args: PyTree,
     state: MaybeState,
     index: Integer[Array, ""] | None = None,
+    named: Mapping[str, PyTree] | None = None,
 ) -> Output:
     """Calls one child with its own key, records its output, locates its errors.
 
-    `index` is that of `Scope.child`.
+    `index` is that of `Scope.child`, `named` that of `call`.
     """
     inner = scope.child(segment, index)
+    if named and isinstance(stage, Composite):
+        args, named = (dict(named),), None
     if scope.watch is not None:
-        scope.watch(inner.path, stage, args, state, inner.key)
+        scope.watch(inner.path, stage, args, state, inner.key, named or {})
     try:
-        y, new_state = call(stage, args, state, inner)
+        y, new_state = call(stage, args, state, inner, named)
     except Exception as error:
         if inner.key is None and wants_key(error, stage):
             raise MissingKeyError(str(segment)) from error
         if not is_located(error):
-            add_hint(error, args)
+            add_hint(error, (*args, *(named or {}).values()))
         locate(error, str(segment))
         raise
     if inner.record is not None:
@@ -176,21 +179,31 @@ def enter(
 
 
 def call(
-    stage: StageLike, args: tuple[PyTree, ...], state: MaybeState, inner: Scope
+    stage: StageLike,
+    args: tuple[PyTree, ...],
+    state: MaybeState,
+    inner: Scope,
+    named: Mapping[str, PyTree] | None = None,
 ) -> Output:
-    """Calls a stage by its own convention, with the key of `inner` as it is."""
+    """Calls a stage by its own convention, with the key of `inner` as it is.
+
+    Inputs that have names are the keyword arguments of a layer or function, and the one
+    mapping that a pipeline takes.
+    """
     if isinstance(stage, Composite):
-        (x,) = args
+        (x,) = args if not named else (dict(named),)
         return stage.run(x, state, inner)
-    keyword = key_of(stage, inner.key)
+    keyword = {**(named or {}), **key_of(stage, inner.key)}
     if not is_stateful(stage):
         try:
             return stage(*args, **keyword), state
         except TypeError as error:
             say_if_not_layer(stage, error)
-            say_if_no_key(stage, keyword, error)
+            say_if_no_key(stage, key_of(stage, inner.key), error)
             raise
-    result = stage(*args, state, **keyword)
+    # Behind keywords no position is free.
+    given = {"state": state} if named else {}
+    result = stage(*args, *(() if named else (state,)), **keyword, **given)
     pair = isinstance(result, tuple) and len(result) == 2
     if not pair or not isinstance(result[1], eqx.nn.State):
         raise TypeError(

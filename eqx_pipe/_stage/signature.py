@@ -29,33 +29,37 @@ def parameters(fn: Any) -> Mapping[str, inspect.Parameter]:
         return {}
 
 
-def why_not(fn: Any, num_inputs: int) -> str | None:
+def why_not(fn: Any, num_inputs: int, named: tuple[str, ...] = ()) -> str | None:
     """Why a callable cannot take so many arguments by position, and perhaps a key.
 
-    `None` if it can, or does not tell.
+    `named` are arguments by keyword besides. `None` if it can, or does not tell.
     """
     if isinstance(fn, np.ufunc | jnp.ufunc):  # whose signature does not tell
-        return None if fn.nin == num_inputs else f"it takes {fn.nin} arrays"
-    if _plainly_takes(fn, num_inputs):
+        fits = fn.nin == num_inputs and not named
+        return None if fits else f"it takes {fn.nin} arrays"
+    if not named and _plainly_takes(fn, num_inputs):
         return None
     # Instances share the signature of their class, unless they wrap something.
     cls = type(fn)
     own = hasattr(cls, "__wrapped__") or "__signature__" in vars(cls)
     alike = issubclass(cls, eqx.Module) and not own
-    return _class_why_not(cls, num_inputs) if alike else _why_not(fn, num_inputs)
+    if alike:
+        return _class_why_not(cls, num_inputs, named)
+    return _why_not(fn, num_inputs, named)
 
 
 @ft.cache
-def _class_why_not(cls: type, num_inputs: int) -> str | None:
-    return _why_not(ft.partial(cls.__call__, None), num_inputs)
+def _class_why_not(cls: type, num_inputs: int, named: tuple[str, ...]) -> str | None:
+    return _why_not(ft.partial(cls.__call__, None), num_inputs, named)
 
 
-def _why_not(fn: Any, num_inputs: int) -> str | None:
+def _why_not(fn: Any, num_inputs: int, named: tuple[str, ...]) -> str | None:
     signature = _signature(fn)
     if signature is None:
         return None
-    named = list(signature.parameters)
-    keyword = {"key": None} if "key" in named[1:] else {}
+    keyword = dict.fromkeys(named)
+    if "key" in list(signature.parameters)[1:]:
+        keyword["key"] = None
     try:
         signature.bind(*[None] * num_inputs, **keyword)
     except TypeError as error:

@@ -83,6 +83,11 @@ class Sketch:
         self.depth -= 1
         self.write("end")
 
+    def joined(self, wires: Sequence[Wire]) -> Wire:
+        """The one wire that goes into a pipeline, of which several make a mapping."""
+        one = len(wires) == 1
+        return wires[0] if one else Wire(self.box("dict", wires, "{{}}"))
+
     def out(self, source: str, path: str) -> Wire:
         """The wire that leaves what lies at `path`, with its shape if known."""
         return Wire(
@@ -119,7 +124,7 @@ def _stage(sketch: Sketch, path: str, segment: str, stage: Any, wires: Sequence[
         return sketch.out(sketch.box(name + title_of(stage), wires), path)
     frame = sketch.frame(name + _title(stage)) if path else contextlib.nullcontext()
     with frame:
-        wire = _inside(sketch, path, stage, wires[0])
+        wire = _inside(sketch, path, stage, sketch.joined(wires))
     # The values inside a loop or a branch are not known, but the stage's own is.
     return sketch.out(wire.source, path) if path in sketch.values else wire
 
@@ -136,6 +141,11 @@ def _inside(sketch: Sketch, path: str, stage: Any, wire: Wire) -> Wire:
     children = children_of(stage)
     if isinstance(stage, Graph):
         return _graph(sketch, stage, child, wire)
+    if isinstance(stage, Chain) and stage.over is not None:
+        ends = [wire]
+        for segment in children:  # each is given what the one before put out, too
+            ends = [child(segment, *ends), wire]
+        return ends[0]
     if isinstance(stage, Chain | eqx.nn.Sequential) or len(children) == 1:
         for segment in children:
             wire = child(segment, wire)
@@ -145,18 +155,37 @@ def _inside(sketch: Sketch, path: str, stage: Any, wire: Wire) -> Wire:
 
 def _graph(sketch: Sketch, stage: Graph, child: Any, wire: Wire) -> Wire:
     wires = {INPUT: wire}
-    for name, predecessors in zip(stage.names, stage.predecessors, strict=True):
-        wires[name] = child(name, *(wires[p] for p in predecessors))
+    for name in stage.inputs or ():
+        wires[name] = _entry(wire, name)
+    for name, predecessors, keywords in stage.joined():
+        given = [wires[p] for p in predecessors]
+        if keywords:
+            both = zip(given, keywords, strict=True)
+            given = [_labelled(wire, keyword) for wire, keyword in both]
+        wires[name] = child(name, *given)
     if isinstance(stage.sink, str):
         return wires[stage.sink]
     ends = [wires[name] for name in stage.sink]
     if stage.sink_keys is None:
         return Wire(sketch.box("tuple", ends, "{{}}"))
     ends = [
-        Wire(end.source, f"{key}\n{end.label}".strip())
-        for key, end in zip(stage.sink_keys, ends, strict=True)
+        _labelled(end, str(key)) for key, end in zip(stage.sink_keys, ends, strict=True)
     ]
     return Wire(sketch.box("dict", ends, "{{}}"))
+
+
+def _labelled(wire: Wire, name: str) -> Wire:
+    """The wire with a name written above its shape, unless it says that name."""
+    if wire.label.startswith(f"{name}:") or wire.label == name:
+        return wire
+    return Wire(wire.source, f"{name}\n{wire.label}".strip())
+
+
+def _entry(wire: Wire, name: str) -> Wire:
+    """Of the wire of a mapping that of one entry, with the lines that tell of it."""
+    lines = wire.label.splitlines()
+    of_it = [line for line in lines if line.startswith((f"{name}:", f"{name}."))]
+    return Wire(wire.source, "\n".join(of_it) or name)
 
 
 def _branches(

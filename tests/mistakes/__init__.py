@@ -25,6 +25,7 @@ ROOMS = {
     "weighted": compose.WEIGHTED,
     "branch": branch.BRANCH,
     "graph": compose.GRAPH,
+    "inputs": compose.INPUTS,
     "at": wrap.FOCUS,
     "batched": wrap.BATCHED,
     "repeat": wrap.REPEAT,

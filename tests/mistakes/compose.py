@@ -216,6 +216,103 @@ WEIGHTED = [
     ),
 ]
 
+
+def two(inputs=("x", "by")):
+    return ep.graph({"a": jnp.multiply}, {"a": ["x", "by"]}, "a", inputs=inputs)
+
+
+INPUTS = [
+    ("a name", lambda: two("x"), TypeError, "Give a tuple of names"),
+    ("none", lambda: two(()), ValueError, "leave `inputs` away"),
+    ("a dot", lambda: two(("x", "b.y")), ValueError, "without a dot"),
+    ("twice", lambda: two(("x", "by", "x")), ValueError, "more than once. Rename"),
+    ("of a node", lambda: two(("x", "a")), ValueError, "is a node's.*Rename"),
+    ("input", lambda: two(("x", "input")), ValueError, "Rename"),
+    (
+        "unused",
+        lambda: two(("x", "by", "t")),
+        ValueError,
+        "`t` of `inputs`.*take it aw",
+    ),
+    ("unknown", lambda: two(("x", "bye")), ValueError, "Did you mean `bye`"),
+    (
+        "as the sink",
+        lambda: ep.graph({"a": sin}, {"a": "x"}, "x", inputs=("x",)),
+        ValueError,
+        "Known names: `a`",
+    ),
+    (
+        "a keyword too few",
+        lambda: ep.graph({"a": jnp.add}, {"a": {"x": []}}, "a"),
+        ValueError,
+        "Known names",
+    ),
+    (
+        "another keyword",
+        lambda: ep.graph({"a": linear(key())}, {"a": {"y": "input"}}, "a"),
+        ValueError,
+        "`y=input`, passed to it by keyword.*name them as the stage does",
+    ),
+    (
+        "the key",
+        lambda: ep.graph({"a": linear(key())}, {"a": {"key": "input"}}, "a"),
+        ValueError,
+        "passed on by itself",
+    ),
+    (
+        "two to a pipeline",
+        lambda: ep.graph({"a": two()}, {"a": ["input", "input"]}, "a"),
+        ValueError,
+        "to a pipeline that takes a mapping give them by name",
+    ),
+    ("an array", lambda: two()(ones(1)), ep.StructureError, 'dict .*`{"x": ..., "by'),
+    ("missing", lambda: two()({"x": ones(1)}), ep.StructureError, "no `by`. Known"),
+    (
+        "one too many",
+        lambda: two()({"x": ones(1), "by": ones(1), "t": ones(1)}),
+        ep.StructureError,
+        r"has `t`.*Known names: `x`, `by`.*`eqx_pipe.feed\(graph, ",
+    ),
+    ("over 3", lambda: ep.chain(two(), over=3), TypeError, "name of the input that ev"),
+    ("a stage `over`", lambda: ep.chain(over=sin), TypeError, "cannot have the name"),
+    ("over a.b", lambda: ep.chain(two(), over="a.b"), ValueError, "without a dot"),
+    (
+        "over nothing",
+        lambda: ep.chain(two(), over="z")({"x": ones(1), "by": ones(1)}),
+        ep.StructureError,
+        "no `z`. Known names: `x`, `by`",
+    ),
+    (
+        "a layer over x",
+        lambda: ep.chain(nn.MultiheadAttention(1, 2, key=key()), over="x"),
+        TypeError,
+        "entries of a mapping by `eqx_pipe.feed`",
+    ),
+    (
+        "repeat over x",
+        lambda: ep.repeat(lambda key: two(), 2, key=key(), over=1),
+        TypeError,
+        'over="x"',
+    ),
+    ("feed nothing", lambda: ep.feed(sin), TypeError, "given no input.*Name the inp"),
+    ("feed a number", lambda: ep.feed(sin, 1), ValueError, "non-empty string"),
+    ("feed 3", lambda: ep.feed(3, "x"), TypeError, "A stage is a callable"),
+    ("feed two", lambda: ep.feed(sin, "x", "by"), TypeError, "in the order in which"),
+    ("feed a pipe", lambda: ep.feed(two(), "x", "by"), TypeError, "by its names alone"),
+    (
+        "feed a pipe both",
+        lambda: ep.feed(two(), "x", by="by"),
+        TypeError,
+        "a pipeline takes one.*by its names alone",
+    ),
+    (
+        "fed too little",
+        lambda: ep.feed(sin, "y")({"x": ones(1)}),
+        ep.StructureError,
+        "no `y`. .*Known names: `x`",
+    ),
+]
+
 GRAPH = [
     ("pairs", lambda: ep.graph([("a", sin)], {}, "a"), TypeError, "Give a dict from"),
     ("nothing", lambda: ep.graph({}, {}, "a"), ValueError, "Give at least one node"),

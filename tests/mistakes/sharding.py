@@ -208,6 +208,14 @@ MICROBATCH = [
     ("no mesh", lambda: ep.pipelined(stack(2), 3, 2), TypeError, "jax.make_mesh"),
     ("0", lambda: ep.pipelined(stack(2), row(2), 0), ValueError, "at least 1"),
     (
+        "over one entry",
+        lambda: ep.pipelined(
+            ep.repeat(lambda k: ep.feed(sin, "x"), 2, key=key(), over="x"), row(2), 2
+        ),
+        ValueError,
+        "return the whole mapping",
+    ),
+    (
         "6 on 4",
         lambda: ep.pipelined(stack(6), row(4), 2),
         ValueError,

@@ -104,14 +104,23 @@ def _trials_inside(trial: Trial) -> dict[str, Trial]:
     seen: dict[str, Trial] = {}
 
     def watch(
-        name: str, stage: StageLike, args: tuple[PyTree, ...], state: Any, key: Any
+        name: str,
+        stage: StageLike,
+        args: tuple[PyTree, ...],
+        state: Any,
+        key: Any,
+        named: dict[str, PyTree],
     ) -> None:
         if name in seen or any(
-            isinstance(v, Tracer) for v in jtu.tree_leaves((args, state, key))
+            isinstance(v, Tracer) for v in jtu.tree_leaves((args, named, state, key))
         ):
             return
         own = copy_state(state) if is_stateful(stage) else None
-        stage, x = (stage, args[0]) if len(args) == 1 else (_Packed(stage), args)
+        stage, x = (
+            (stage, args[0])
+            if len(args) == 1 and not named
+            else (_Packed(stage), (args, named))
+        )
         seen[name] = Trial(stage, x, own, key, trial.tolerance, held(stage))
 
     if isinstance(trial.stage, Composite):
@@ -123,12 +132,13 @@ def _trials_inside(trial: Trial) -> dict[str, Trial]:
 
 
 class _Packed(eqx.Module):
-    """A stage of several inputs as a stage of one tuple."""
+    """A stage of several inputs as a stage of one: those by position, and by name."""
 
     stage: StageLike
 
     def __call__(self, x: PyTree, *, key: Key | None = None) -> PyTree:
-        return call(self.stage, tuple(x), None, Scope(key))[0]
+        args, named = x
+        return call(self.stage, tuple(args), None, Scope(key), named)[0]
 
 
 # A smaller input that still breaks the law.

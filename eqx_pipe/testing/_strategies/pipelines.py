@@ -17,6 +17,7 @@ from jaxtyping import Array, Bool, Float, Int
 from ..._compose.batched import batched
 from ..._compose.branch import cond, switch
 from ..._compose.chain import chain
+from ..._compose.feed import feed
 from ..._compose.focus import at
 from ..._compose.gated import gated
 from ..._compose.graph import Graph, graph
@@ -205,6 +206,22 @@ def _fold(d: _Drawing) -> StageLike:
     return chain(parallel(*given, merge=d.one_of("mean", "sum", "prod")), squash)
 
 
+def _inputs(d: _Drawing) -> StageLike:
+    """A chain over one of two inputs: of a graph of both, and of what one is fed to."""
+    join = _Joining(_mean if is_inexact(d.struct) else _largest)
+    block = graph(
+        {"node": d.inner(), "join": join},
+        {"node": "x", "join": d.one_of(["node", "by"], ["by", "node", "x"])},
+        "join",
+        inputs=("x", "by"),
+    )
+    return chain(_named, chain(feed(block, x="x", by="by"), block, over="x"))
+
+
+def _named(x: PyTree) -> dict[str, PyTree]:
+    return {"x": x, "by": x}
+
+
 def _wide(d: _Drawing) -> StageLike:
     back = {"tuple": _mean, "stack": _mean_of_stack, "dict": _mean, "own": None}
     if all(v.shape for v in jtu.tree_leaves(d.struct)):
@@ -281,6 +298,7 @@ _ALWAYS = {
     "extremum": lambda d: parallel(*d.few(), merge=d.one_of("max", "min")),
     "at": _at,
     "graph": lambda d: _graph(d.draw, d.struct, 3, d.inner),
+    "inputs": _inputs,
 }
 _INEXACT = {
     "fold": _fold,

@@ -1,0 +1,87 @@
+"""A stage that takes its inputs out of a mapping, by their names."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import equinox as eqx
+
+from .._check import check_callable, check_name
+from .._errors import type_error
+from .._stage import Composite, Scope, as_module, enter, misfit
+from .._stage.hidden import check_nothing_hidden
+from .._types import AnyStage, MaybeState, Output, PyTree, StageLike
+from .named import look_up
+
+
+class Feed(Composite):
+    """A stage fed from a mapping; see `feed`."""
+
+    stage: AnyStage
+    inputs: tuple[str, ...] = eqx.field(static=True)
+    # Pairs of what the stage calls an input, and what the mapping calls it.
+    keywords: tuple[tuple[str, str], ...] = eqx.field(static=True)
+
+    def children(self) -> Mapping[str, AnyStage]:
+        return {"stage": self.stage}
+
+    def settings(self) -> dict[str, Any]:
+        return {"inputs": list(self.inputs) or None} | dict(self.keywords)
+
+    def run(self, x: PyTree, state: MaybeState, scope: Scope) -> Output:
+        given = look_up("feed", [*self.inputs, *dict(self.keywords).values()], x, scope)
+        args = [given[name] for name in self.inputs]
+        named = {keyword: given[name] for keyword, name in self.keywords}
+        return enter(scope, "stage", self.stage, *args, state=state, named=named)
+
+
+def feed(stage: StageLike, *inputs: str, **keywords: str) -> Feed:
+    """Feeds a stage from a mapping of named inputs, of which it gets those listed.
+
+    A layer or function of several inputs is called with them by position and by
+    keyword. A pipeline takes one input: the one listed by position, or, by keyword,
+    one mapping of the names that it knows.
+
+    **Arguments:**
+
+    - `stage`: the stage. Its path is `stage`.
+    - `inputs`: names of the inputs that are passed by position. One may be repeated.
+    - `keywords`: names of those passed by keyword, under the stage's own names.
+        (Keyword only.)
+
+    **Returns:** a stage that takes a mapping, and returns what `stage` returns. It
+    does not look at entries that are not listed.
+
+    **Raises:**
+
+    - `TypeError` if nothing is listed, or the stage cannot be called with such inputs.
+    - `StructureError` (a `ValueError`), when called, if the mapping lacks one.
+
+    **Laws:** `feed(f, "x")` is `at("x", f)` followed by the entry `x`.
+
+    !!! example
+
+        >>> import equinox as eqx, eqx_pipe as ep, jax.numpy as jnp, jax.random as jr
+        >>> attention = eqx.nn.MultiheadAttention(2, 4, key=jr.key(0))
+        >>> attend = ep.feed(attention, "x", "x", "x", mask="mask")
+        >>> attend({"x": jnp.ones((3, 4)), "mask": jnp.tri(3, dtype=bool)}).shape
+        (3, 4)
+    """
+    check_callable("feed", "stage", stage)
+    check_nothing_hidden("feed", "stage", stage)
+    for argument, names in (("inputs", inputs), ("keywords", keywords.values())):
+        for name in names:
+            check_name("feed", argument, name)
+    module, count = as_module(stage), len(inputs)
+    wrong = misfit(module, count, tuple(keywords))
+    if wrong or not (inputs or keywords):
+        by = [f"`{name}`" for name in inputs]
+        by += [f"`{keyword}={name}`" for keyword, name in keywords.items()]
+        raise type_error(
+            "feed",
+            f"`stage` is given {', '.join(by) or 'no input'}"
+            + (f", but {wrong}." if wrong else "."),
+            "Name the inputs in the order in which the stage takes them, or by its "
+            'names: `feed(layer, "x", mask="mask")`; those of a pipeline by its names '
+            'alone: `feed(pipe, x="x", mask="mask")`.',
+        )
+    return Feed(module, inputs, tuple(keywords.items()))
