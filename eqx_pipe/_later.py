@@ -43,6 +43,7 @@ from ._spaces.mapped import Mapped as Mapped
 from ._spaces.random import Random as Random
 from ._spaces.space import Space as Space
 from ._spaces.static import Static as Static
+from ._spaces.tabular import table as table
 from ._sweep.cores import use_cpu_devices as use_cpu_devices
 from ._sweep.results.load import load_result as load_result
 from ._sweep.results.result import SweepResult as SweepResult

@@ -128,10 +128,6 @@ def test_slices_are_those_of_the_list_of_points(recipe, data):
     step = st.none() | st.sampled_from([-3, -1, 1, 2])
     cut = slice(data.draw(bound), data.draw(bound), data.draw(step))
     expected = by_name(space)[cut]
-    if not expected:
-        with pytest.raises(ValueError, match="at least one point"):
-            space[cut]
-        return
     assert by_name(space[cut]) == expected
     assert space[cut].dims == {"point": len(expected)}
     assert by_name(space[cut][::-1]) == expected[::-1]
@@ -269,7 +265,7 @@ def test_repr_says_what_is_in_it():
         "  rate  Geomspace(0.001, 1, 4)\n"
         "  on    Values([True, False])"
     )
-    assert "sliced from {'rate': 4, 'on': 2}" in repr(space[2:])
+    assert "a part of {'rate': 4, 'on': 2}" in repr(space[2:])
     assert repr(ep.Values(range(9), dim="g")) == (
         "Values([0, 1, 2, 3, 4, 5, ...], dim='g')"
     )

@@ -25,11 +25,12 @@ MAX_LENGTH = 2**31 - 1
 """The most values that one axis may have: positions on an axis are `int32`."""
 
 
-_NEEDS_NUMBERS = (
+NEEDS_NUMBERS = (
     jax.errors.ConcretizationTypeError,
     jax.errors.TracerArrayConversionError,
     jax.errors.TracerIntegerConversionError,
 )
+"""What JAX raises where Python asks for the value of something traced."""
 
 Position: TypeAlias = Int[Array, ""] | int
 """A position on an axis: often traced, a Python integer for Python values."""
@@ -219,7 +220,7 @@ def value_of(name: str, axis: Axis, i: Position, key: Key | None) -> PyTree:
         if key is None and asks_for_key(error):
             raise MissingAxisKey(name) from error
         error.add_note(f"Raised by the axis `{name}` of the space.")
-        if isinstance(error, _NEEDS_NUMBERS):
+        if isinstance(error, NEEDS_NUMBERS):
             error.add_note(
                 "An axis's values are computed while JAX traces, so `i` in its "
                 "`value(i, key)` is no Python integer: use JAX operations, and "

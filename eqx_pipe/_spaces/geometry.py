@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax.tree_util as jtu
-from jaxtyping import Array, Int
+import numpy as np
+from jaxtyping import Array, Int, Int32
 
 from .._check import check_draws_apart
 from .._errors import describe_value, type_error, value_error
@@ -21,7 +22,10 @@ from .axis import MAX_LENGTH, Axis, check_dim, is_axis, value_of
 from .index import Digit, axis_key
 
 POINT = "point"
-"""The dim of a zipped space, and of a slice of any space."""
+"""The dim of a zipped space, and of a part of any space."""
+
+Rows = Int32[Array, "points dims"]
+"""Points of a grid in any order: the position of each on each dim."""
 
 BARE = "x"
 """The name of an axis that is the whole space."""
@@ -35,7 +39,8 @@ class Geometry:
     `names` are the axes' in the order written, and `leaf_indices` say which leaves they
     are.
     `grid_dims` are the dims of the whole grid, and `axis_dims` has for each axis the
-    number of its dim. `window` is `(start, step, count)` for a slice.
+    number of its dim. A part of the grid is a slice, `window` being `(start, step,
+    count)`, or has the points in `rows`.
     """
 
     structure: Any
@@ -45,6 +50,7 @@ class Geometry:
     grid_dims: dict[str, int]
     axis_dims: tuple[int, ...]
     window: tuple[int, int, int] | None
+    rows: Rows | None
 
     @ft.cached_property
     def axes(self) -> dict[str, Axis]:
@@ -65,23 +71,57 @@ class Geometry:
     @property
     def size(self) -> int:
         """The number of points, a Python integer of any size."""
+        if self.rows is not None:
+            return self.rows.shape[0]
         return self.grid_size if self.window is None else self.window[2]
 
     @property
-    def is_strided(self) -> bool:
+    def is_part(self) -> bool:
+        """Whether the space is a part of the grid, or all points in another order."""
+        return self.window is not None or self.rows is not None
+
+    @property
+    def is_scattered(self) -> bool:
         """Whether points that follow each other are not neighbours in the grid."""
-        return self.window is not None and self.window[1] != 1
+        strided = self.window is not None and self.window[1] != 1
+        return strided or self.rows is not None
 
     @property
     def dims(self) -> dict[str, int]:
-        """The length of each dim by its name; a slice has one."""
-        return self.grid_dims if self.window is None else {POINT: self.size}
+        """The length of each dim by its name; a part has one."""
+        return {POINT: self.size} if self.is_part else self.grid_dims
 
     @ft.cached_property
     def static_dims(self) -> tuple[int, ...]:
         """The places in `grid_dims` of the dims that have `Static` axes."""
         pairs = zip(self.axes.values(), self.axis_dims, strict=True)
         return tuple(sorted({dim for axis, dim in pairs if axis.is_static}))
+
+    def grid_indices(self, index: np.ndarray) -> np.ndarray:
+        """The indices in the whole grid of points of the space."""
+        wide = self.grid_size >= 2**62
+        if self.rows is not None:
+            flat = np.zeros(len(index), object if wide else np.int64)
+            for digit, n in zip(
+                np.asarray(self.rows)[index].T, self.lengths, strict=True
+            ):
+                flat = flat * n + digit
+            return flat
+        start, step, count = self.window or (0, 1, self.size)
+        # Python integers where the grid may be larger than any integer of NumPy.
+        if wide or start + step * count < -(2**62):
+            index = index.astype(object)
+        return start + step * index
+
+    def digits(self, index: np.ndarray) -> np.ndarray:
+        """The positions on each dim of the grid of some points, `(points, dims)`."""
+        if self.rows is not None:
+            return np.asarray(self.rows)[index]
+        flat = self.grid_indices(index)
+        found = np.empty((len(index), len(self.lengths)), np.int32)
+        for k in reversed(range(len(self.lengths))):
+            flat, found[:, k] = flat // self.lengths[k], flat % self.lengths[k]
+        return found
 
     def point(
         self,
@@ -107,7 +147,11 @@ class Geometry:
 
 
 def geometry_of(
-    tree: PyTree, order: Sequence[int], mode: str, window: tuple[int, int, int] | None
+    tree: PyTree,
+    order: Sequence[int],
+    mode: str,
+    window: tuple[int, int, int] | None = None,
+    rows: Rows | None = None,
 ) -> Geometry:
     """The geometry of a space; `order` has each axis's place in JAX's order.
 
@@ -128,7 +172,9 @@ def geometry_of(
     axes = {name: leaves[index] for name, index in zip(names, indices, strict=True)}
     check_draws_apart("Space", [name for name in axes if axes[name].needs_key])
     grid_dims, axis_dims = _arranged(axes, mode)
-    return Geometry(structure, leaves, names, indices, grid_dims, axis_dims, window)
+    return Geometry(
+        structure, leaves, names, indices, grid_dims, axis_dims, window, rows
+    )
 
 
 def axis_name(path: tuple[Any, ...]) -> str:

@@ -103,7 +103,9 @@ def as_index(i: SupportsIndex) -> int:
         return operator.index(i)
     except TypeError:
         raise type_error(
-            "Space", f"the index is {describe_value(i)}.", "Give an integer or a slice."
+            "Space",
+            f"the index is {describe_value(i)}.",
+            "Give an integer, a slice, a list or a mask.",
         ) from None
 
 

@@ -77,13 +77,21 @@ DESIGN = {
     "num": "The number of points is called `n`.",
 }
 
+_ARE_NAMES = "The names of an array's columns are `names=`."
+TABLE = {
+    **dict.fromkeys(("header", "cols"), _ARE_NAMES),
+    "data": "The table comes first, without a name.",
+    "key": "A table draws nothing; a `key` is given to the sweep.",
+    "mode": "The columns of a table vary together.",
+}
+
 _MANY = 10
 """How many records of a list are looked at."""
 
 _TABLES = {  # by what they can do, since none of these libraries need be there
-    ("data_vars", "coords"): "values",  # xarray
-    ("columns", "shape"): "to_numpy()",  # pandas, Polars
-    ("column_names",): "to_numpy()",  # PyArrow
+    ("data_vars", "coords"): "ep.table(ds.to_dataframe().reset_index())",  # xarray
+    ("columns", "shape"): "ep.table(df)",  # pandas, Polars
+    ("column_names",): "ep.table(arrow.to_pandas())",  # PyArrow
 }
 
 
@@ -123,15 +131,12 @@ def check_seen(tree: Any) -> None:
 
 
 def _as_table(tree: Any) -> tuple[str, str] | None:
-    for attributes, values in _TABLES.items():
+    for attributes, made in _TABLES.items():
         if isinstance(tree, type) or not all(hasattr(tree, a) for a in attributes):
             continue
         return (
             f"is a {type(tree).__name__}, a table, which has no axis in it",
-            "Make each column an axis, and let all vary together, one point for each "
-            f"row: `ep.Space({{name: ep.Values(df[name].{values}) for name in "
-            f'df.{attributes[0]}}}, mode="zip")`, with `ep.Static` for columns of '
-            "texts.",
+            f"`{made}` is the space with a point for each row.",
         )
     return None
 
@@ -147,9 +152,7 @@ def _as_records(tree: Any) -> tuple[str, str] | None:
         return None
     return (
         f"is a {type(tree).__name__} of {len(tree)} points, which has no axis in it",
-        "A space has one axis for each name: `ep.Space({name: ep.Values([p[name] for p "
-        'in points]) for name in points[0]}, mode="zip")`, with `ep.Static` for what '
-        "is no number.",
+        "`ep.table(points)` is the space of these points.",
     )
 
 

@@ -9,18 +9,21 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
+import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Integer
 
 from .._check import check_choice, check_draws, check_key, keywords
 from .._errors import message, type_error, value_error
-from .._tree import is_key_array
+from .._tree import is_key_array, on_device
 from .._types import Key, PyTree
 from .axis import Axis, HasAxes, MissingAxisKey, is_axis
-from .geometry import Geometry, axis_name, geometry_of, written_order
+from .geometry import Geometry, Rows, axis_name, geometry_of, written_order
 from .index import Digit, as_index, axis_key, plain_digits, point_key, traced_digits
 from .mistakes import SPACE, check_seen, no_axis
+from .pick import Picked, is_picked, picked
 from .table import axes_table, heading, points_frame, shown
+from .where import Condition, where
 
 if TYPE_CHECKING:
     import pandas
@@ -48,14 +51,20 @@ class Space(HasAxes):
     - `mode`: `"product"` or `"zip"`.
     - `key`: a PRNG key, for axes that draw their values (`Random`).
 
-    **Returns:** a space. `len`, iteration and `space[i]` give points; `space[a:b]` is
-    a space again, of one dim named `point`.
+    **Returns:** a space. `len`, iteration and `space[i]` give points. A slice
+    `space[a:b]`, a list of indices `space[[3, 7]]` and a mask `space[mask]`, with one
+    bool for each point or one for each of the grid, give a space again, of one dim
+    named `point`: the same points, which draw as they do in the whole space. It may be
+    empty.
 
     **Raises:** `ValueError` if there is no axis, if axes of one dim differ in length,
-    if a name stands for two dims, or for keys of the kind `rbg`, whose draws under
-    `vmap` differ from those of a single point; `MissingKeyError` (a `ValueError`) if an
-    axis draws its values and there is no `key`; `TypeError` if the keys of a dict
-    cannot be sorted.
+    if a name stands for two dims, for a mask of another shape, or for keys of the kind
+    `rbg`, whose draws under `vmap` differ from those of a single point;
+    `MissingKeyError` (a `ValueError`) if an axis draws its values and there is no
+    `key`; `TypeError` if the keys of a dict cannot be sorted.
+
+    **Laws:** `sweep(fn, space[some], key=key)` has the values of
+    `sweep(fn, space, key=key)` at `some`.
 
     !!! example
 
@@ -66,6 +75,8 @@ class Space(HasAxes):
         ({'rate': 3, 'width': 2}, 6)
         >>> int(space[1]["width"]), space[1]["on"]
         (32, True)
+        >>> [int(point["width"]) for point in space[[5, 0]]]
+        [32, 8]
     """
 
     tree: PyTree
@@ -73,6 +84,7 @@ class Space(HasAxes):
     mode: str = eqx.field(static=True)
     order: tuple[int, ...] = eqx.field(static=True)
     window: tuple[int, int, int] | None = eqx.field(static=True)
+    rows: Rows | None
 
     @keywords("Space", **SPACE)
     def __init__(
@@ -95,12 +107,12 @@ class Space(HasAxes):
         self.mode = mode
         self.key = key
         self.order = written_order(tree)
-        self.window = None
+        self.window = self.rows = None
         # Before the count of axes, since an axis that is hidden is none that was found.
         check_seen(tree)
         if not self.order:
             raise no_axis("Space", "tree", tree)
-        geometry = geometry_of(tree, self.order, mode, None)
+        geometry = geometry_of(tree, self.order, mode)
         for name, axis in geometry.axes.items():
             if key is None and axis.needs_key:
                 raise MissingAxisKey(name)
@@ -112,7 +124,13 @@ class Space(HasAxes):
     @property
     def geometry(self) -> Geometry:
         """The axes, the dims and the number of points, worked out anew each time."""
-        return geometry_of(self.tree, self.order, self.mode, self.window)
+        how = self.mode, self.window, self.rows
+        return geometry_of(self.tree, self.order, *how)
+
+    @property
+    def is_part(self) -> bool:
+        """Whether it was taken from another space: by a slice, a list or a mask."""
+        return self.window is not None or self.rows is not None
 
     def axes(self) -> dict[str, Axis]:
         """The axes by name, in the order in which they were written."""
@@ -120,7 +138,7 @@ class Space(HasAxes):
 
     @property
     def grid_dims(self) -> dict[str, int]:
-        """The dims of the whole grid, also of a slice of it."""
+        """The dims of the whole grid, also of a part of it."""
         return self.geometry.grid_dims
 
     @property
@@ -208,29 +226,66 @@ class Space(HasAxes):
         return axis_key(self.key, name)
 
     @overload
-    def __getitem__(self, i: slice) -> "Space": ...
+    def __getitem__(self, i: slice | Picked) -> "Space": ...
     @overload
     def __getitem__(self, i: Index) -> Point: ...
-    def __getitem__(self, i: slice | Index) -> "Space | Point":
+    def __getitem__(self, i: slice | Picked | Index) -> "Space | Point":
+        if is_picked(i) or (isinstance(i, slice) and self.rows is not None):
+            geometry = self.geometry
+            if isinstance(i, slice):
+                some = np.arange(geometry.size)[i]
+            else:
+                lengths = tuple(geometry.dims.values())
+                some = picked("Space", i, geometry.size, lengths)
+            return self.part(None, on_device(geometry.digits(some)))
         if isinstance(i, slice):
             start, step, _ = self.window or (0, 1, 0)
             chosen = range(self.size)[i]
             # Not by `len`, which takes no more than `sys.maxsize`.
-            count = -((chosen.start - chosen.stop) // chosen.step)
-            if count <= 0:
-                raise value_error(
-                    "Space",
-                    f"the {i} of {self.size} points is empty.",
-                    "Choose at least one point.",
-                )
-            part = copy.copy(self)  # not by flattening, which sorts the keys of dicts
+            count = max(0, -((chosen.start - chosen.stop) // chosen.step))
             window = (start + step * chosen.start, step * chosen.step, count)
-            object.__setattr__(part, "window", window)
-            return part
-        if not isinstance(i, Tracer) and as_index(i) < 0:
-            i, size = as_index(i), self.size
-            i = i + size if -size <= i else i
-        return self.point(i)
+            return self.part(window, None)
+        one: Any = i
+        if not isinstance(one, Tracer) and as_index(one) < 0:
+            one, size = as_index(one), self.size
+            one = one + size if -size <= one else one
+        return self.point(one)
+
+    def part(
+        self,
+        window: tuple[int, int, int] | None = None,
+        rows: Rows | None = None,
+    ) -> "Space":
+        """The points of the whole grid in a window or in some rows, or all of it."""
+        part = copy.copy(self)  # not by flattening, which sorts the keys of dicts
+        object.__setattr__(part, "window", window)
+        object.__setattr__(part, "rows", rows)
+        return part
+
+    def where(self, condition: Condition) -> "Space":
+        """The points at which a condition holds.
+
+        **Arguments:**
+
+        - `condition`: a function from a point to one bool. It is traced and vectorised:
+          write `&`, `|` and `~` instead of `and`, `or` and `not`.
+
+        **Returns:** a space of one dim named `point`, perhaps an empty one.
+
+        **Raises:** `TypeError` if `condition` cannot be called or does not give one
+        bool; `ValueError` for $2^{31}$ points or more.
+
+        **Laws:** `space.where(fn)` is `space[[i for i in range(n) if fn(space[i])]]`.
+
+        !!! example
+
+            >>> import eqx_pipe as ep
+            >>> space = ep.Space({"a": ep.Values([1, 2, 3]), "b": ep.Values([1, 2, 3])})
+            >>> below = space.where(lambda p: p["a"] < p["b"])
+            >>> [(int(p["a"]), int(p["b"])) for p in below]
+            [(1, 2), (1, 3), (2, 3)]
+        """
+        return self[where(self.geometry, self.key, condition)]
 
     def __iter__(self) -> Iterator[Point]:
         return (self.point(i) for i in range(self.size))
@@ -242,7 +297,7 @@ class Space(HasAxes):
 
     def __repr__(self) -> str:
         geometry = self.geometry
-        part = "" if self.window is None else f", sliced from {geometry.grid_dims}"
+        part = f", a part of {geometry.grid_dims}" if self.is_part else ""
         dims = ", ".join(f"{name}: {n:,}" for name, n in geometry.dims.items())
         lines = [f"Space({self.mode}, {geometry.size:,} points; {dims}{part})"]
         axes = geometry.axes
@@ -297,14 +352,20 @@ def as_space(function: str, space: SpaceLike) -> Space:
 
 def _html(space: Space) -> str:
     geometry = space.geometry
-    part = "" if space.window is None else f", sliced from {geometry.grid_size:,}"
+    part = f", a part of {geometry.grid_size:,}" if space.is_part else ""
     head = heading(f"Space: {geometry.size:,} points ({space.mode}{part})")
     return head + axes_table(geometry)
 
 
 def _digits(geometry: Geometry, i: Index) -> Sequence[Digit]:
     """The position on each dim of the whole grid of the point with the index `i`."""
-    start, step, size = geometry.window or (0, 1, geometry.size)
+    size = geometry.size
+    start, step, _ = geometry.window or (0, 1, size)
+    if geometry.rows is not None:
+        if isinstance(i, Tracer):
+            return list(geometry.rows[traced_digits(i, size, (size,), 0, 1)[0]])
+        row = geometry.rows[plain_digits(i, size, (size,), 0, 1)[0]]
+        return list(row) if isinstance(row, Tracer) else np.asarray(row).tolist()
     if isinstance(i, Tracer):
         return traced_digits(i, size, geometry.lengths, start, step)
     return plain_digits(i, size, geometry.lengths, start, step)

@@ -73,15 +73,8 @@ def axis_values(
 
 def _positions(geometry: Geometry) -> list[np.ndarray]:
     """For each axis its position at every point of the space, in order."""
-    start, step, count = geometry.window or (0, 1, geometry.size)
-    columns = []
-    # Python integers where the whole grid is larger than any integer of NumPy.
-    dtype = np.int64 if geometry.grid_size < 2**62 else object
-    flat = start + step * np.arange(count, dtype=dtype)
-    for n in reversed(geometry.lengths):
-        columns.append((flat % n).astype(np.int32))
-        flat = flat // n
-    return [columns[::-1][dim] for dim in geometry.axis_dims]
+    digits = geometry.digits(np.arange(geometry.size))
+    return [digits[:, dim] for dim in geometry.axis_dims]
 
 
 def point_columns(geometry: Geometry, key: Key | None) -> dict[str, np.ndarray]:
@@ -199,7 +192,7 @@ def axes_table(geometry: Geometry) -> str:
     """The axes of a space with their dims."""
     names, rows = list(geometry.grid_dims), []
     for (name, axis), k in zip(geometry.axes.items(), geometry.axis_dims, strict=True):
-        dim = POINT if geometry.window else names[k]
+        dim = POINT if geometry.is_part else names[k]
         rows.append((name, dim, f"{len(axis):,}", repr(axis)))
     return table(("axis", "dim", "values", ""), rows)
 

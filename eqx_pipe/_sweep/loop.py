@@ -13,6 +13,7 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Bool
 
+from .._spaces.index import point_key
 from .._tree import is_key_array
 from .._types import PyTree
 from .compute.failure import nothing_like, some_output
@@ -66,8 +67,9 @@ class LoopPoints:
             self._example = outputs[int(np.argmax(ok))]
         nothing = jtu.tree_map(nothing_like, self._example)
         rows = [nothing if output is None else output for output in outputs]
-        columns = zip(*map(jtu.tree_leaves, rows), strict=True)
-        return [_stacked(column) for column in columns], ok
+        # One more, so that there is one if there are no points.
+        columns = zip(*map(jtu.tree_leaves, [*rows, nothing]), strict=True)
+        return [_stacked(column)[:-1] for column in columns], ok
 
     def unflatten(self, leaves: Sequence[np.ndarray]) -> PyTree:
         """The output as the function gives it, with keys from their raw data."""
@@ -77,7 +79,17 @@ class LoopPoints:
 
     @ft.cached_property
     def _example(self) -> PyTree:
-        return some_output(self.output)
+        request = self.request
+        geometry, space_key = request.space.geometry, request.space.key
+        digits = [jnp.int32(0)] * len(geometry.lengths)
+        plain = [0] * len(geometry.lengths)
+
+        def output() -> PyTree:
+            point = geometry.point(geometry.leaves, space_key, digits, plain)
+            key = point_key(request.key, digits)
+            return call("sweep", request.fn, point, key)
+
+        return some_output(output)
 
 
 class LoopBlocks:
@@ -157,7 +169,7 @@ class LoopBlocks:
             self._known[i] = output = self.each.attempt(i)
             if output is not None:
                 return output
-        return some_output(self.each.output)
+        return self.each._example
 
     @ft.cached_property
     def _empty(self) -> list[PyTree]:

@@ -166,6 +166,8 @@ def _planned(request: Request, job: Job) -> Plan:
 
 def _chunks_of_points(request: Request, job: Job) -> Chunks:
     size, most = job.geometry.size, max(1, CHUNK_BYTES // job.row_bytes)
+    if size == 0:
+        return _whole(size)
     if request.store is not None:
         lengths = tuple(request.space.dims.values())
         return cut(lengths, job.across, most, request.processes)
@@ -176,6 +178,8 @@ def _chunks_of_points(request: Request, job: Job) -> Chunks:
 
 def _chunks_of_blocks(request: Request, blocks: Blocks) -> Chunks:
     kept = request.store is not None or request.executor is not None
+    if len(blocks) == 0:
+        return _whole(0)
     if kept or blocks.reducers.stops:
         # Small, so that a kill costs little, and little is computed behind a stop.
         most = max(1, CHUNK_BYTES // blocks.row_bytes)
@@ -184,7 +188,7 @@ def _chunks_of_blocks(request: Request, blocks: Blocks) -> Chunks:
 
 
 def _whole(size: int) -> Chunks:
-    return Chunks((size,), 0, size)
+    return Chunks((size,), 0, max(1, size))
 
 
 def _num_workers(executor: object) -> int:

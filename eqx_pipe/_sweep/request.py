@@ -216,6 +216,11 @@ def _check_together(request: Request) -> None:
             "Give all processes the same path, `store='runs.zarr'`: they fill it "
             "together. For a share alone sweep over a slice of the space.",
         )
+    if request.store is not None and request.space.size == 0:
+        _refuse(
+            "`store` is given for a space that is empty.",
+            "Leave `store` out: the result has no values that could be kept.",
+        )
     if trusting and request.store is None:
         _refuse("`resume` is given without `store`.", "Give the path of the store.")
     if executor is not None and request.batch_size == "tune":

@@ -96,7 +96,7 @@ def _filled(request: Request) -> Space:
     space = request.space
     axes = jtu.tree_leaves(space.tree, is_leaf=is_axis)
     axes = [axis for axis in axes if is_axis(axis)]
-    if request.reducers is not None or space.window is not None:
+    if request.reducers is not None or space.is_part:
         return space
     if any(type(axis) is not Values or is_key_array(axis.values) for axis in axes):
         return space
@@ -120,7 +120,10 @@ def _filled(request: Request) -> Space:
 def _form(space: Space, key: Key | None) -> Hashable:
     """What a trace depends on: all but the values of arrays."""
     leaves, structure = jtu.tree_flatten((space, key))
-    return structure, tuple(map(_leaf_form, leaves)), tuple(settings().values())
+    forms = tuple(map(_leaf_form, leaves))
+    # Which points share a program hangs on the points that were picked.
+    rows = None if space.rows is None else np.asarray(space.rows).tobytes()
+    return structure, forms, rows, tuple(settings().values())
 
 
 def _leaf_form(leaf: Any) -> Hashable:

@@ -111,6 +111,10 @@ def _part(
 ) -> PyTree:
     """The values at the points of a part, in the order of `index`."""
     size, count = len(index), max(1, len(devices))
+    if size == 0:
+        lane = _lane(fn, space.part(), key, part.plain)
+        out = jax.eval_shape(lane, np.uint32(0))
+        return jtu.tree_map(lambda leaf: jnp.empty((0, *leaf.shape), leaf.dtype), out)
     asked = size if batch_size is None else operator.index(batch_size)
     batch = even_out(min(asked, size), size, count)
     blocks = _index_blocks(index, batch, count)
@@ -135,14 +139,16 @@ def _lane(
 ) -> Callable[[UInt32[Array, ""]], PyTree]:
     """The function of a point's index."""
     geometry = space.geometry
-    lengths = geometry.lengths
+    lengths, rows = geometry.lengths, geometry.rows
     start, step, _ = geometry.window or (0, 1, 0)
     first = [np.uint32(digit) for digit in digits_of(start, lengths)]
     table = None if step == 1 else strides(step, lengths)
 
     def lane(i: UInt32[Array, ""]) -> PyTree:
         digits = [jnp.asarray(digit) for digit in first]
-        if table is None:
+        if rows is not None:
+            digits = list(rows[i])
+        elif table is None:
             digits = advance(digits, i, lengths)
         else:
             digits = advance_by(digits, [i], table, lengths)

@@ -32,6 +32,7 @@ ROOMS = {
     "compiled": wrap.COMPILED,
     "space": spaces.SPACE,
     "axes": spaces.AXES,
+    "table": spaces.TABLE,
     "sweep": sweep.SWEEP,
     "reduce": reduce.REDUCE,
     "rules": sharding.RULES,

@@ -68,26 +68,24 @@ def wide():
 
 
 SPACE = [
-    ("up", lambda: ep.Space(ep.Linspace(0, 1, 9))[2:4:-1], ValueError, "at least one"),
     ("no axis", lambda: ep.Space({"a": 1}), ValueError, "in the place of a leaf"),
     (
         "a data frame",
         lambda: ep.Space(table("pandas")),
         ValueError,
-        r"is a DataFrame, .*`ep.Space\(\{name: ep.Values\(df\[name\].to_numpy\(\)\) "
-        r'for name in df.columns\}, mode="zip"\)`',
+        r"is a DataFrame, .*`ep.table\(df\)`",
     ),
     (
         "a dataset",
         lambda: ep.Space(table("xarray")),
         ValueError,
-        r"is a Dataset, .*ep.Values\(df\[name\].values\) for name in df.data_vars",
+        r"is a Dataset, .*`ep.table\(ds.to_dataframe\(\).reset_index\(\)\)`",
     ),
     (
         "a list of points",
         lambda: ep.Space([{"a": 1, "b": 2}, {"a": 3, "b": 4}]),
         ValueError,
-        r"list of 2 points, .*ep.Values\(\[p\[name\] for p in points\]\)",
+        r"list of 2 points, .*`ep.table\(points\)`",
     ),
     (
         "arrays",
@@ -163,9 +161,47 @@ SPACE = [
         "of the 2 points, 0",
     ),
     ("-1", lambda: ep.Space(ep.Values([1])).point(-1), IndexError, "Give one of the"),
-    ("['a']", lambda: ep.Space(ep.Values([1]))["a"], TypeError, "integer or a slice"),
-    ("[True]", lambda: ep.Space(ep.Values([1]))[True], TypeError, "integer or a slice"),
-    ("[5:]", lambda: ep.Space(ep.Values([1]))[5:], ValueError, "Choose at least one"),
+    ("['a']", lambda: ep.Space(ep.Values([1]))["a"], TypeError, "an integer, a slice"),
+    (
+        "[True]",
+        lambda: ep.Space(ep.Values([1]))[True],
+        TypeError,
+        "an integer, a slice",
+    ),
+    ("[[3]]", lambda: ep.Space(ep.Values([1]))[[3]], IndexError, "of the 1 points, 0"),
+    ("[[0.5]]", lambda: ep.Space(ep.Values([1]))[[0.5]], TypeError, "list of indices"),
+    (
+        "a mask of 2",
+        lambda: ep.Space(ep.Values([1, 2, 3]))[[True, False]],
+        ValueError,
+        r"one bool for each point, shape \(3,\)",
+    ),
+    (
+        "a traced mask",
+        lambda: jax.eval_shape(
+            lambda mask: ep.Space(ep.Values([1]))[mask].dims, Struct((1,), bool)
+        ),
+        TypeError,
+        "choose them outside of `jit`",
+    ),
+    (
+        "where a mask",
+        lambda: ep.Space(ep.Values([1])).where([True]),
+        TypeError,
+        r"`space\[mask\]`",
+    ),
+    (
+        "where a number",
+        lambda: ep.Space(ep.Values([1])).where(sin),
+        TypeError,
+        "Return one bool",
+    ),
+    (
+        "where of too many",
+        lambda: ep.Space(dict.fromkeys("ab", ep.Linspace(0, 1, 2**16))).where(sin),
+        ValueError,
+        r"`space\[a:b\].where",
+    ),
     (
         "a traced float",
         lambda: jax.eval_shape(ep.Space(ep.Values([1])).point, ones()),
@@ -364,5 +400,60 @@ AXES = [
         lambda: ep.latin_hypercube({"a": (np.zeros(2), 1)}, 2),
         ValueError,
         "two arrays of the same shape",
+    ),
+]
+
+TABLE = [
+    ("a number", lambda: ep.table(3), TypeError, "Give a dict of columns"),
+    ("nothing", lambda: ep.table({}), ValueError, "Give a dict of columns"),
+    ("no rows", lambda: ep.table([]), ValueError, "Give a dict of columns"),
+    ("no names", lambda: ep.table(np.ones((2, 2))), TypeError, "Name its 2 columns"),
+    (
+        "one name",
+        lambda: ep.table(np.ones((2, 2)), ["a"]),
+        ValueError,
+        "Give each column a name",
+    ),
+    ("names", lambda: ep.table({"a": [1]}, ["a"]), TypeError, "dict .* has its own"),
+    ("dim", lambda: ep.table({"a": [1]}, dim=None), TypeError, "Give a name"),
+    (
+        "lengths",
+        lambda: ep.table({"a": [1], "b": [1, 2]}),
+        ValueError,
+        "`a` has 1, `b` has 2. Give each column",
+    ),
+    ("a constant", lambda: ep.table({"a": [1], "b": 2}), TypeError, "stands beside"),
+    (
+        "other keys",
+        lambda: ep.table([{"a": 1}, {"b": 1}]),
+        ValueError,
+        "differ in a, b. Give each row the same keys",
+    ),
+    ("a row of 1", lambda: ep.table([{"a": 1}, 1]), TypeError, "list of dicts"),
+    (
+        "a number that is missing",
+        lambda: ep.table({"a": [1, None, 3]}),
+        ValueError,
+        r"in the rows 1. Fill them, .*`df.dropna\(\)`",
+    ),
+    (
+        "no texts",
+        lambda: ep.table({"a": np.array([], object)}),
+        ValueError,
+        r"take a part of it, `ep.table\(df\)\[mask\]`",
+    ),
+    (
+        "times",
+        lambda: ep.table({"a": np.array(["2020-01-01"], "M8[s]")}),
+        TypeError,
+        "seconds since",
+    ),
+    ("too large", lambda: ep.table({"a": [1e60]}), ValueError, "Use a wider dtype"),
+    ("data=", lambda: ep.table(data={}), TypeError, "comes first"),
+    (
+        "an empty store",
+        lambda: ep.sweep(sin, ep.Space(ep.Values([1]))[:0], store="none.zarr"),
+        ValueError,
+        "Leave `store` out",
     ),
 ]

@@ -136,9 +136,9 @@ def search(
     return lone
 
 
-def some_output(outputs: Callable[[int], PyTree]) -> PyTree:
+def some_output(output: Callable[[], PyTree]) -> PyTree:
     """An output, of no meaning, of a function of which no output could be computed."""
-    structs = jax.eval_shape(lambda: outputs(0))
+    structs = jax.eval_shape(output)
     return jtu.tree_map(lambda leaf: jnp.empty(leaf.shape, leaf.dtype), structs)
 
 

@@ -105,7 +105,7 @@ class Job:
         one = self.batch_size * len(self.devices)
         geometry = self.geometry
         lengths = list(geometry.dims.values())
-        statics = geometry.static_dims if geometry.window is None else ()
+        statics = () if geometry.is_part else geometry.static_dims
         behind = math.prod(lengths[max(statics, default=-1) + 1 :])
         if len(self.parts) == 1 or (statics and behind >= one):
             return one
@@ -158,6 +158,8 @@ class Job:
     ) -> Bool[np.ndarray, " points"]:
         """Computes the points of a stretch, and says which have not failed."""
         failures = Failures(self.isolated, last - first)
+        if first == last:
+            return failures.ok
         within = self._within(first, last)
         for part in map(within, self.broken):
             places = part.indices(0, part.size) - first
@@ -206,7 +208,7 @@ class Job:
 
     @property
     def _listed(self) -> bool:
-        return self.costs or len(self._groups) > 0 or self.geometry.is_strided
+        return self.costs or len(self._groups) > 0 or self.geometry.is_scattered
 
     def _runner(self, k: int, points: Neighbours | Listed) -> Runner:
         with self._lock:
@@ -290,7 +292,7 @@ def prepare(
         batch_size = min(
             choose_batch_size(
                 each.analysis,
-                -(-part.size // shares),
+                max(1, -(-part.size // shares)),
                 len(devices),
                 alike=costs,
                 on_cpu=devices[0].platform == "cpu",
@@ -298,7 +300,7 @@ def prepare(
             )
             for each, part in zip(traced, parts, strict=True)
         )
-    batch_size = min(int(batch_size), max(part.size for part in parts))
+    batch_size = min(int(batch_size), max(1, *(part.size for part in parts)))
     _check_at_once(batch_size, len(devices))
     for each in traced:
         warn_if_it_may_hang(batch_size, each.analysis.linalg_limit, devices)

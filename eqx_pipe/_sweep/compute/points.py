@@ -105,17 +105,15 @@ def parts_of(geometry: Geometry) -> list[Part]:
         plain = (0,) * len(lengths)
         return [Part(plain, "", (geometry.size,), (None,))]
     window = None
-    if geometry.window is not None:
-        window = part_numbers(
-            geometry, groups, np.arange(geometry.size, dtype=np.int64)
-        )
+    if geometry.is_part:
+        window = part_numbers(geometry, groups, np.arange(geometry.size))
     parts = []
     for number, chosen in enumerate(it.product(*groups.values())):
         at = dict(zip(groups, chosen, strict=True))
         listed = None
         if window is not None:
             listed = np.flatnonzero(window == number)
-            if not len(listed):
+            if not len(listed) and geometry.size:
                 continue
         parts.append(
             Part(
@@ -129,6 +127,8 @@ def parts_of(geometry: Geometry) -> list[Part]:
                 number=number,
             )
         )
+        if geometry.size == 0:  # one, for the form of an output
+            break
     return parts
 
 
@@ -153,25 +153,14 @@ def part_numbers(
     index: Int64[np.ndarray, " points"],
 ) -> Int64[np.ndarray, " points"]:
     """The number of the part that each of some points belongs to."""
-    flat = grid_indices(geometry, index)
-    lengths = geometry.lengths
+    digits = geometry.digits(index)
     number = np.zeros(len(index), np.int64)
     for dim, members in groups.items():
-        which = np.zeros(lengths[dim], np.int64)
+        which = np.zeros(geometry.lengths[dim], np.int64)
         for k, positions in enumerate(members):
             which[positions] = k
-        digit = flat // math.prod(lengths[dim + 1 :]) % lengths[dim]
-        number = number * len(members) + which[digit.astype(np.int64)]
+        number = number * len(members) + which[digits[:, dim]]
     return number
-
-
-def grid_indices(geometry: Geometry, index: Int64[np.ndarray, " points"]) -> np.ndarray:
-    """The indices in the whole grid of points of a space, perhaps a slice of it."""
-    start, step, count = geometry.window or (0, 1, geometry.size)
-    # Python integers where the grid may be larger than any integer of NumPy.
-    if geometry.grid_size >= 2**62 or start + step * count < -(2**62):
-        index = index.astype(object)
-    return start + step * index
 
 
 def _static_axes(geometry: Geometry, dim: int) -> list[tuple[str, Any]]:
@@ -239,18 +228,16 @@ class Listed:
 
     def kernel_args(self, first: int, points: int, layout: Layout) -> Any:
         """As for neighbours, with a row of numbers for each point."""
-        flat = grid_indices(self.geometry, self.indices(first, first + points))
+        index = self.indices(first, first + points)
         rows = layout.capacity * layout.batch_size * len(layout.devices)
         table = np.zeros((rows, row_width(layout)), np.uint32)
         # Batches are whole: in the tail of one its last point is there again.
         ends = -(-points // layout.batch_size) * layout.batch_size
         into = table[:points]
         if is_narrow(layout):
-            into[:, 0] = flat
+            into[:, 0] = self.geometry.grid_indices(index)
         else:
-            for k in reversed(range(len(layout.lengths))):
-                into[:, k] = (flat % layout.lengths[k]).astype(np.uint32)
-                flat = flat // layout.lengths[k]
+            into[:] = self.geometry.digits(index)
         table[points:ends] = into[-1]
         return control(points, [0] * len(layout.lengths)), table
 

@@ -234,7 +234,7 @@ class Blocks:
     def _in_order(self) -> bool:
         # Else neighbours in the index are listed, or of several programs.
         geometry = self.job.geometry
-        return not geometry.static_dims and not geometry.is_strided
+        return not geometry.static_dims and not geometry.is_scattered
 
     def _halved(self, first: int, last: int) -> list[Rows]:
         """Computes blocks, halving them until those that fail are alone."""

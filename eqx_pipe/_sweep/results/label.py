@@ -133,7 +133,7 @@ def coordinate_variables(
 ) -> dict[str, tuple[Any, np.ndarray, Any]]:
     """Dims, values and attributes of each axis, or leaf of an axis with several."""
     geometry, key = names.geometry, space.key
-    if geometry.window is not None:
+    if geometry.is_part:
         columns = {
             name: ("point", v) for name, v in point_columns(geometry, key).items()
         }

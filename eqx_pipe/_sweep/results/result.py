@@ -15,11 +15,13 @@ from jaxtyping import Bool, Int8
 from ..._check import check_choice, keywords
 from ..._errors import describe_value, message, type_error
 from ..._spaces.axes import Geomspace
+from ..._spaces.pick import Picked, is_picked, picked
 from ..._spaces.space import Space
 from ..._spaces.table import shown
 from ..._store.lazy import stored_in
 from ..._types import PyTree
 from .best import Best, Compared, best
+from .sel import Wanted, selected
 from .steps import Steps
 from .view import Summary, run_text
 
@@ -42,7 +44,8 @@ class SweepResult(eqx.Module):
 
     `values` is the pytree of outputs with a leading axis over the points, in NumPy
     arrays. `space` is the space that was swept and `ok` says for each point whether it
-    has a value. `result[i]` is the output at one point, `result[a:b]` a result again;
+    has a value. `result[i]` is the output at one point; a slice `result[a:b]`, a list
+    of indices `result[[3, 7]]` and a mask `result[result.ok]` give a result again;
     iteration gives one output after the other.
 
     With `reduce=`, `values` is the reduction, `points` says of how many points (fewer
@@ -92,10 +95,13 @@ class SweepResult(eqx.Module):
     @overload
     def __getitem__(self, i: SupportsIndex) -> PyTree: ...
     @overload
-    def __getitem__(self, i: slice) -> "SweepResult": ...
-    def __getitem__(self, i: SupportsIndex | slice) -> "PyTree | SweepResult":
+    def __getitem__(self, i: slice | Picked) -> "SweepResult": ...
+    def __getitem__(self, i: SupportsIndex | slice | Picked) -> "PyTree | SweepResult":
         self._check_all_values("result[i]")
-        if isinstance(i, slice):
+        if is_picked(i):
+            lengths = tuple(self.space.dims.values())
+            i = picked("SweepResult", i, len(self), lengths)
+        if isinstance(i, slice | np.ndarray):
             values = jtu.tree_map(lambda leaf: leaf[i], self.values)
             missing = None if self.missing is None else self.missing[i]
             made = tuple(pair for pair in self.made if pair[0] not in _OF_THE_SPACE)
@@ -108,27 +114,28 @@ class SweepResult(eqx.Module):
                 made=made,
                 steps=None if self.steps is None else self.steps[i],
             )
+        one: Any = i
         try:
-            if isinstance(i, bool):
+            if isinstance(one, bool):
                 raise TypeError
-            i = operator.index(i)
+            one = operator.index(one)
         except TypeError:
-            cure = "Give an integer or a slice."
+            cure = "Give an integer, a slice, a list or a mask."
             if isinstance(i, str):
                 cure = f"Outputs are in `.values`: `result.values[{i!r}]`. {cure}"
             raise type_error(
                 "SweepResult", f"the index is {describe_value(i)}.", cure
             ) from None
         n = len(self)
-        if not -n <= i < n:
+        if not -n <= one < n:
             raise IndexError(
                 message(
                     "SweepResult",
-                    f"index {i} is out of range.",
+                    f"index {one} is out of range.",
                     f"The result has {n} points, 0 to {n - 1}.",
                 )
             )
-        return jtu.tree_map(lambda leaf: leaf[i], self.values)
+        return jtu.tree_map(lambda leaf: leaf[one], self.values)
 
     def __iter__(self) -> Iterator[PyTree]:
         self._check_all_values("iteration")
@@ -159,6 +166,38 @@ class SweepResult(eqx.Module):
                 "The reduction is `result.values`; sweep without `reduce=`, or "
                 "over a part of the space, to keep the values.",
             )
+
+    def sel(
+        self, wanted: Mapping[str, Wanted] | None = None, /, **more: Wanted
+    ) -> "SweepResult":
+        """The points at which axes have some values.
+
+        **Arguments:**
+
+        - `wanted`, `more`: what is wanted of each axis, by its path, as a dict or as
+          keywords: a value; a list of values; or `slice(lo, hi)`, the numbers from `lo`
+          to `hi`, both included. Floats are compared to rounding, and Python values of
+          a `Static` axis by their text.
+
+        **Returns:** a `SweepResult` of the points at which all are as wanted, of one
+        dim named `point`. (For what keeps the dims: `result.to_xarray().sel(...)`.)
+
+        **Raises:** `ValueError` for an axis that is not there, and for a value that no
+        point has.
+
+        **Laws:** `result.sel(a=x)` is `result[mask]` for the mask of the points whose
+        `a` is `x`.
+
+        !!! example
+
+            >>> import eqx_pipe as ep
+            >>> space = {"rate": ep.Geomspace(0.125, 1, 4), "on": ep.Values([0, 1])}
+            >>> result = ep.sweep(lambda p: p["rate"] * p["on"], space)
+            >>> result.sel(rate=[0.125, 1], on=1).values.tolist()
+            [0.125, 1.0]
+        """
+        self._check_all_values("sel")
+        return self[selected(self.space, {**(wanted or {}), **more})]
 
     def grid(self) -> PyTree:
         """The values with one leading axis for each dim of the space, in order.

@@ -23,6 +23,7 @@ from ..._spaces.geometry import axis_name
 from ..._spaces.space import Space
 from ..._spaces.static import Static
 from ..._spaces.table import axis_structs
+from ..._spaces.tabular import at_least_one
 from ..._tree import is_key_array, path_name
 from ..._types import PyTree
 
@@ -52,7 +53,7 @@ def schema_of(outputs: PyTree, names: list[str], status: str, space: Space) -> s
     return json.dumps(
         {
             "version": VERSION,
-            "mode": space.mode if space.window is None else "zip",
+            "mode": "zip" if space.is_part else space.mode,
             "status": status,
             "outputs": _written(outputs, variable),
             "space": _written(space.tree, part),
@@ -100,18 +101,24 @@ def outputs_from(
 def space_from(schema: dict[str, Any], read: Read) -> Space:
     """The space, with `Values` and `Static` axes made of coordinates."""
 
+    empty = False
+
     def part(node: dict[str, Any]) -> Any:
+        nonlocal empty
         attrs = node.get("attrs", {})
         label, unit = attrs.get("long_name"), attrs.get("units")
         if "axis" in node:
-            values = jnp.asarray(as_kind(read(node["axis"]), node))
+            values = as_kind(read(node["axis"]), node)
+            values, empty = at_least_one(values)
             return Values(values, dim=node["dim"], label=label, unit=unit)
         if "static" in node:
-            values = np.asarray(read(node["static"])).tolist()
+            values, empty = at_least_one(np.asarray(read(node["static"])))
+            values = values.tolist()
             return Static(values, dim=node["dim"], label=label, unit=unit)
         return _leaf(node)
 
-    return Space(_read(schema["space"], part), schema["mode"])
+    space = Space(_read(schema["space"], part), schema["mode"])
+    return space[:0] if empty else space
 
 
 def as_kind(array: Any, kind: dict[str, Any]) -> Any:

@@ -129,6 +129,8 @@ def _space(space: Space) -> dict[str, str]:
         "key of the space": _NO_KEY if space.key is None else _key(space.key),
     }
     writer = Writer()
+    if space.rows is not None:
+        found["points"] = f"#{digest(writer.value(space.rows))[:8]}"
     for path, leaf in jtu.tree_flatten_with_path(space.tree, is_leaf=is_axis)[0]:
         if is_axis(leaf):
             dtypes = {str(x.dtype) for x in jtu.tree_leaves(leaf) if eqx.is_array(x)}

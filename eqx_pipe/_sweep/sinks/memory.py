@@ -12,6 +12,7 @@ from jaxtyping import Bool, Int64
 
 from ..._store.chunks import Chunks
 from ..._types import PyTree
+from ..compute.progress import Progress
 from ..compute.sizes import Rows, empty_values
 from ..gather import Interrupt, Outcome, Todo
 from ..plan import BlockWork, Plan
@@ -105,7 +106,10 @@ class Arrays:
 
     def outcome(self) -> Outcome:
         """The values as the function gives them."""
-        assert self._values is not None and self._ok is not None
+        if self._values is None or self._ok is None:  # there are no points
+            self._values, self._ok = self.plan.points.compute(
+                0, 0, None, Progress(False, 0)
+            )
         return Outcome(self.plan.points.unflatten(self._values), self._ok)
 
 

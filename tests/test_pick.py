@@ -1,0 +1,178 @@
+"""Parts of a space and of a result: masks, lists, conditions, values; empty ones too.
+
+One law carries them: a sweep of a part is the whole sweep, at that part.
+"""
+
+import equinox as eqx
+import hypothesis as hp
+import hypothesis.strategies as st
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+
+import eqx_pipe as ep
+
+KEY = jr.key(5)
+SPACE = ep.Space({"a": ep.Linspace(0, 1, 4), "b": ep.Values([1, 2, 3])})
+STATIC = ep.Space({"n": ep.Static([1, 2, 3]), "a": ep.Linspace(0, 1, 4)})
+
+
+@jax.tree_util.Partial
+def noisy(p, key):
+    return {"sum": p["a"] + p["b"].astype(jnp.float32), "draw": jr.normal(key)}
+
+
+def scaled(p):
+    return p["a"] * p["n"]
+
+
+WHOLE = ep.sweep(noisy, SPACE, key=KEY, batch_size=4)
+SCALED = ep.sweep(scaled, STATIC)
+
+
+def indices(size=12):
+    listed = st.lists(st.integers(-size, size - 1), max_size=5)
+    masks = st.lists(st.booleans(), min_size=size, max_size=size)
+    grids = masks.map(lambda m: np.array(m).reshape(4, 3))
+    return listed | listed.map(lambda x: jnp.asarray(x, int)) | masks | grids
+
+
+def positions(some):
+    """What NumPy makes of an index into the points."""
+    some = np.asarray(some, None if len(some) else int).reshape(-1)
+    return np.arange(12)[some]
+
+
+@hp.given(indices())
+def test_a_sweep_of_a_part_is_the_whole_sweep_there(some):
+    part = ep.sweep(noisy, SPACE[some], key=KEY, batch_size=4)
+    chosen = WHOLE[some]
+    at = positions(some)
+    for got, also, all_of_it in zip(
+        jax.tree.leaves(part.values),
+        jax.tree.leaves(chosen.values),
+        jax.tree.leaves(WHOLE.values),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(got, all_of_it[at])
+        np.testing.assert_array_equal(also, all_of_it[at])
+    assert part.space.dims == chosen.space.dims == {"point": len(at)}
+    table = SPACE.to_pandas().iloc[at].reset_index(drop=True)
+    assert part.space.to_pandas().equals(table)
+    assert chosen.space.to_pandas().equals(table)
+
+
+def test_with_static_values_by_every_road():
+    some = [11, 0, 5, 5]
+    want = SCALED.values[some]
+    np.testing.assert_array_equal(ep.sweep(scaled, STATIC[some]).values, want)
+    np.testing.assert_allclose(ep.vmap_space(scaled, STATIC[some]), want, rtol=1e-6)
+    total = ep.sweep(scaled, STATIC[some], reduce=ep.Sum()).values
+    np.testing.assert_allclose(total, want.sum(), rtol=1e-6)
+    with jax.disable_jit():
+        np.testing.assert_allclose(ep.sweep(scaled, STATIC[some]).values, want)
+
+
+def test_parts_of_parts():
+    part = SPACE[1:9:2][[3, 0]][::-1]
+    assert [int(p["b"]) for p in part] == [int(SPACE[i]["b"]) for i in (1, 7)]
+    key = part.point_key(1, key=KEY)
+    assert bool(key == SPACE.point_key(7, key=KEY))
+
+
+def test_points_are_data_of_a_program():
+    traces = []
+
+    @eqx.filter_jit
+    def point(space, i):
+        traces.append(i)
+        return space.point(i)
+
+    for some in ([3, 7], [8, 2]):
+        found = point(SPACE[some], jnp.int32(1))
+        assert int(found["b"]) == int(SPACE[some[1]]["b"])
+    assert len(traces) == 1
+
+
+def test_a_grid_beyond_every_integer():
+    axis = ep.Linspace(0, 1, 2**31 - 1)
+    space = ep.Space({"a": axis, "b": axis, "c": axis})
+    some = [space.size - 1, 0, 2**40]
+    part = ep.sweep(lambda p: p["a"] + p["b"] + p["c"], space[some])
+    at = 2**40 / (2**31 - 1)
+    np.testing.assert_allclose(part.values, [3, 0, at / 2**31], atol=1e-6)
+
+
+@hp.given(st.sampled_from([-1.0, 0.0, 0.5, 0.9]), st.integers(0, 4))
+def test_where_is_a_mask(low, most):
+    def condition(p):
+        return (p["a"] > low) & (p["b"] <= most)
+
+    mask = [bool(condition(p)) for p in SPACE]
+    assert SPACE.where(condition).to_pandas().equals(SPACE[mask].to_pandas())
+
+
+def test_where_of_static_values():
+    found = STATIC[::-1].where(lambda p: p["a"] * p["n"] > 1.1)
+    mask = np.asarray(SCALED.values)[::-1] > 1.1
+    assert found.to_pandas().equals(STATIC[::-1][mask].to_pandas())
+
+
+def test_sel():
+    data = SPACE.to_pandas()
+    for wanted, mask in (
+        ({"b": 2}, data.b == 2),
+        ({"b": [3, 1], "a": 1}, (data.b != 2) & (data.a == 1)),
+        ({"a": slice(1 / 3, None)}, data.a > 0.3),
+        ({"a": slice(0.1, 2 / 3)}, (data.a > 0.1) & (data.a < 0.7)),
+        ({}, data.b > 0),
+    ):
+        assert (
+            WHOLE.sel(wanted)
+            .space.to_pandas()
+            .equals(data[mask].reset_index()[["a", "b"]])
+        )
+    assert SCALED.sel(n=3, a=1.0).values.tolist() == [3.0]
+
+
+EMPTY = SPACE[[]]
+
+
+@pytest.mark.parametrize(
+    "space",
+    [EMPTY, SPACE[5:5], SPACE.where(lambda p: p["a"] > 3), STATIC[[]]],
+    ids=["list", "slice", "where", "static"],
+)
+def test_an_empty_part_has_a_result_of_the_right_form(space):
+    fn = scaled if space is not EMPTY and "n" in space.axes() else noisy
+    whole = SCALED if fn is scaled else WHOLE
+    key = None if fn is scaled else KEY
+    result = ep.sweep(fn, space, key=key)
+    want = jax.tree.map(lambda leaf: leaf[:0], whole.values)
+    assert eqx.tree_equal(result.values, want, typematch=True)
+    assert len(result) == len(list(result)) == len(result.ok) == 0
+    assert len(result.to_pandas()) == result.to_xarray().sizes["point"] == 0
+    assert len(space.to_pandas()) == 0
+
+
+def test_nothing_by_every_road(tmp_path):
+    def first(p):
+        return p["a"]
+
+    assert ep.vmap_space(first, EMPTY).shape == (0,)
+    reduced = ep.sweep(first, EMPTY, reduce={"sum": ep.Sum(), "mean": ep.Mean()})
+    assert reduced.points == 0 and reduced.values["sum"] == 0
+    assert np.isnan(reduced.values["mean"])
+    with jax.disable_jit():
+        by_hand = ep.sweep(noisy, EMPTY, key=KEY).values
+    assert eqx.tree_equal(by_hand, ep.sweep(noisy, EMPTY, key=KEY).values)
+    ep.sweep(first, EMPTY).save(tmp_path / "none.nc")
+    assert len(ep.load_result(tmp_path / "none.nc")) == 0
+
+
+def test_a_condition_that_asks_for_a_value():
+    with pytest.raises(jax.errors.TracerBoolConversionError) as info:
+        SPACE.where(lambda p: p["a"] > 0 and p["b"] > 0)
+    assert "write `&`" in "".join(info.value.__notes__)

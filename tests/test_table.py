@@ -1,0 +1,68 @@
+"""Tables as spaces: whatever form a table has, a row is a point."""
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pandas
+import pytest
+
+import eqx_pipe as ep
+
+COLUMNS = {"rate": [0.5, 0.25, 1.0], "width": [8, 32, 8], "act": ["relu", "tanh", None]}
+ROWS = [
+    dict(zip(COLUMNS, row, strict=True)) for row in zip(*COLUMNS.values(), strict=True)
+]
+
+
+@pytest.mark.parametrize(
+    "form",
+    [COLUMNS, ROWS, pandas.DataFrame(COLUMNS, dtype=object), pandas.DataFrame(COLUMNS)],
+    ids=["dict", "records", "objects", "frame"],
+)
+def test_a_row_is_a_point(form):
+    space = ep.table(form)
+    assert space.dims == {"point": 3}
+    assert [axis.is_static for axis in space.axes().values()] == [False, False, True]
+    points = [jax.tree.map(lambda x: getattr(x, "item", lambda: x)(), p) for p in space]
+    assert [p["rate"] for p in points] == COLUMNS["rate"]
+    assert [p["act"] for p in points][:2] == ["relu", "tanh"]
+    assert space.axes()["width"].values.dtype == jnp.int32
+
+
+def test_there_and_back():
+    space = ep.Space({"b": ep.Linspace(0, 1, 3), "a": ep.Static(["x", "y"])})
+    frame = space.to_pandas()
+    assert ep.table(frame).to_pandas().equals(frame)
+    assert (
+        ep.table(frame)[[4, 1]]
+        .to_pandas()
+        .equals(ep.table(frame.iloc[[4, 1]]).to_pandas())
+    )
+
+
+def test_arrays_and_keys():
+    sample = np.arange(6.0).reshape(3, 2)
+    for given in (sample, jnp.asarray(sample, jnp.float32)):
+        space = ep.table(given, ["u", "v"])
+        np.testing.assert_array_equal(space.to_pandas().to_numpy(), sample)
+    keys = jr.split(jr.key(0), 3)
+    space = ep.table(
+        {"key": keys, "w": [jnp.ones(2)] * 3, "n": [1, 2.5, np.float32(1)]}
+    )
+    assert space[2]["w"].shape == (2,)
+    assert bool(space[1]["key"] == keys[1])
+
+
+def test_beside_other_axes():
+    rows = ep.table(COLUMNS, dim="run")
+    assert rows.dims == {"run": 3}
+    both = ep.Space({**rows.tree, "seed": ep.Values([0, 1])})
+    assert both.dims == {"run": 3, "seed": 2}
+
+
+def test_without_rows():
+    space = ep.table(pandas.DataFrame({"a": [1.0], "b": [2]})[:0])
+    result = ep.sweep(lambda p: {"a": p["a"], "b": p["b"]}, space)
+    assert space.size == len(result) == 0
+    assert result.values["b"].dtype == jnp.int32
