@@ -41,7 +41,7 @@ def test_it_is_a_sequence_of_outputs(unchecked, result):
     assert sum(1 for _ in result for _ in result) == 36
     with pytest.raises(IndexError, match="6 points, 0 to 5"):
         result[6]
-    with pytest.raises(TypeError, match="integer or a slice"):
+    with pytest.raises(TypeError, match="an integer, a slice"):
         result["loss"]
 
 
