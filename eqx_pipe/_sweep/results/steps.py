@@ -18,7 +18,7 @@ class Steps(eqx.Module):
     needed: UInt32[np.ndarray, " points"]
     executed: UInt32[np.ndarray, " points"]
 
-    def __getitem__(self, part: slice) -> "Steps":
+    def __getitem__(self, part: slice | np.ndarray) -> "Steps":
         return Steps(self.needed[part], self.executed[part])
 
     @property
