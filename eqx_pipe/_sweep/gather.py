@@ -150,7 +150,7 @@ def _stopping(interrupt: Interrupt, sink: Sink) -> bool:
 
 def result_of(plan: Plan, outcome: Outcome, started: float) -> SweepResult:
     """What a sink has in the end, with what made it."""
-    tried = "" if plan.job is None else plan.job.tried
+    made = () if plan.job is None else plan.job.made
     values, steps = outcome.values, None
     if plan.request.counting:
         values, *counts = values
@@ -166,7 +166,7 @@ def result_of(plan: Plan, outcome: Outcome, started: float) -> SweepResult:
         points=outcome.points,
         function=fn_name(plan.request.fn),
         missing=outcome.missing,
-        made=(("tuned", tried),) if tried else (),
+        made=made,
         steps=steps,
     )
     # Not by Equinox's constructor, which would take a fifth of a small sweep.

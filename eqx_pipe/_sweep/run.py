@@ -72,7 +72,8 @@ def sweep(
       parameter `key` does not get one. (Keyword only.)
     - `batch_size`: how many points are vectorised at once on a device, or `"auto"`:
       chosen from the function's operations; the result says what was chosen. At most
-      the number of points. A function that prints, writes or calls back
+      the number of points. Where there is not enough memory for a chosen one it is
+      halved, and `result.made` says so. A function that prints, writes or calls back
       (`jax.debug.print`, `io_callback`) then runs once at each point, not vectorised.
       `"tune"` measures some sizes while the first points are computed, and goes on with
       the fastest, which is remembered for the program and the devices; it depends on
@@ -131,6 +132,7 @@ def sweep(
     - `SweepError` if `fn` raises while it runs; `.indices` has the first point found.
       If a store holds points that have failed, unless they are isolated; `.indices` has
       all of them.
+      If there is not enough memory for a batch of the size that was given.
       If the disk is full, a worker dies again and again, or another process fills the
       same store; what is finished is kept.
     - Whatever `fn` raises while it is traced, with a note; where it asks for the value

@@ -158,6 +158,12 @@ class _Search:
         self._jobs[size] = dataclasses.replace(self.job, batch_size=size)
         started = time.perf_counter()
         enough = self._compute(size, size * len(self.job.devices)) is not None
+        fitting = self._jobs[size].batch_size
+        if fitting < size and size == self.best:  # there was not enough memory
+            self.best, self.tried = fitting, {fitting: 1.0}
+            self._jobs[fitting] = self._jobs.pop(size)
+        elif fitting < size:
+            enough = False
         self.seconds = time.perf_counter() - started
         self.spent += self.seconds if len(self._jobs) > 1 else 0.0
         return enough

@@ -41,6 +41,7 @@ class Task:
     costs: bool
     stretch: int
     isolated: bool
+    adapts: bool
     reduce: PyTree
     settings: dict[str, Any]
     program: tuple[str, str]
@@ -59,6 +60,7 @@ def pack(plan: Plan) -> bytes:
         costs=job.costs,
         stretch=job.stretch,
         isolated=job.isolated,
+        adapts=job.adapts,
         reduce=request.reduce,
         settings=settings(),
         program=_program(job),
@@ -98,7 +100,7 @@ def _prepared(name: str, task: Task) -> Job | Blocks:
     devices = tuple(jax.local_devices())
     given = (task.fn, task.space, task.key, task.batch_size)
     job = prepare(*given, devices, task.costs, isolated=task.isolated)
-    job = dataclasses.replace(job, stretch=task.stretch)
+    job = dataclasses.replace(job, stretch=task.stretch, adapts=task.adapts)
     if _program(job) != task.program:
         raise SweepError(
             message(

@@ -17,6 +17,7 @@ from ..cores import compiled
 from ..tracing.trace import Traced
 from .failure import Failures, as_nonfinite, check_finite, quiet
 from .kernel import build, by_device
+from .memory import TooLarge, is_out_of_memory, noting
 from .partition import Layout, Partition, everywhere
 from .points import Listed, Neighbours
 from .progress import Progress
@@ -54,7 +55,8 @@ class Runner:
             args = points.kernel_args(0, 1, layout)
             return compiled(kernel.lower(*args, *self._arguments), layout.unsplit)
 
-        self._kernel = compiled_once([program], layout, make)
+        with noting(layout.batch_size):
+            self._kernel = compiled_once([program], layout, make)
 
     def at(self, arrays: list[Any], key: Key | None) -> "Runner":
         """The same program with other arrays of the space, and another key."""
@@ -76,7 +78,8 @@ class Runner:
     ) -> None:
         """Computes the points of a span and puts their outputs in their place.
 
-        The first row of `values` is that of the point `base` of the space.
+        The first row of `values` is that of the point `base` of the space. Raises a
+        `TooLarge` if there is not enough memory.
         """
         layout, kernel = self._layout, self._kernel
         across = layout.batch_size * len(layout.devices)
@@ -99,6 +102,8 @@ class Runner:
                     table[:] = 0
                 with contextlib.suppress(jax.errors.JaxRuntimeError):
                     jax.block_until_ready(kernel(nothing, table, *self._arguments))
+                if is_out_of_memory(error):
+                    raise TooLarge(layout.batch_size, done) from error
                 return error
             except Exception as error:
                 return as_nonfinite(error)

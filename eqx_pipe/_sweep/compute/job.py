@@ -30,6 +30,7 @@ from ..tracing.trace import Traced, arrays_of, check_concrete, trace
 from .execute import Runner
 from .failure import Failures, clear, reason
 from .kernel import build
+from .memory import TooLarge, does_not_fit
 from .partition import Layout
 from .points import (
     Listed,
@@ -64,6 +65,9 @@ class Job:
     asked for at once at most. Points that fail are `isolated`, or end the sweep.
     `broken` are the parts that have no program, since the function raises when it is
     traced for them: their points have failed.
+
+    Where the job `adapts`, a batch size for which there is not enough memory is
+    `halved`, which notes it.
     """
 
     space: Space
@@ -77,13 +81,15 @@ class Job:
     stretch: int
     isolated: bool = False
     broken: tuple[Part, ...] = ()
+    adapts: bool = False
+    halved: list[int] = dataclasses.field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.arrays = arrays_of(self.geometry, self.space.key)
         self._groups = groups_of(self.geometry)
-        self._runners: dict[int, Runner] = {}
-        self._made: dict[int, Runner] = {}
-        """One for each part, of this sweep or of one of the same form."""
+        self._runners: dict[tuple[int, int], Runner] = {}
+        self._made: dict[tuple[int, int], Runner] = {}
+        """By part and batch size; of this sweep, or of one of the same form."""
         self._lock = threading.Lock()
         self.tried = ""
         """How the batch size was found, if it was looked for."""
@@ -94,10 +100,19 @@ class Job:
         """The same of a space of the same form, with another key."""
         leaves = jtu.tree_leaves(space.tree, is_leaf=is_axis)
         geometry = dataclasses.replace(self.geometry, leaves=leaves)
-        job = dataclasses.replace(self, space=space, geometry=geometry, key=key)
+        job = dataclasses.replace(
+            self, space=space, geometry=geometry, key=key, halved=[]
+        )
         job._made, job._lock = self._made, self._lock
         check_concrete("sweeper", [*job.arrays, key])
         return job
+
+    @property
+    def made(self) -> tuple[tuple[str, str], ...]:
+        """How the batch size came about, if there is something to say."""
+        halved = ", ".join(map(str, self.halved))
+        found = {"tuned": self.tried, "out_of_memory": halved}
+        return tuple((name, text) for name, text in found.items() if text)
 
     @property
     def across(self) -> int:
@@ -168,9 +183,28 @@ class Job:
             bar.done(part.size)
             bar.failed(failures.count)
         for k, points, span in self._points(first, last, costs, within):
-            runner = self._runner(k, points)
-            runner.run(points, span, first, bar, values, failures)
+            while True:
+                try:
+                    runner = self._runner(k, points)
+                    runner.run(points, span, first, bar, values, failures)
+                    break
+                except TooLarge as error:
+                    self.halve(error)
+                    span = max(span[0], error.done), span[1]
         return failures.ok
+
+    def halve(self, error: TooLarge, *sizes: int) -> None:
+        """Goes on with half the batch size, or with the largest of some `sizes`.
+
+        Raises an error if there is no smaller one, or if the user has chosen it.
+        """
+        if not self.adapts or error.batch_size == 1:
+            raise does_not_fit(error, not self.adapts) from error.__cause__
+        with self._lock:  # threads that share the job may come here together
+            if self.batch_size >= error.batch_size:
+                if error.batch_size not in self.halved:
+                    self.halved.append(error.batch_size)
+                self.batch_size = max(sizes, default=error.batch_size // 2)
 
     def unflatten(self, leaves: Sequence[np.ndarray]) -> PyTree:
         """The output as the function gives it, with keys from their raw data."""
@@ -212,16 +246,17 @@ class Job:
 
     def _runner(self, k: int, points: Neighbours | Listed) -> Runner:
         with self._lock:
-            if k in self._runners:
-                return self._runners[k]
-            made = self._made.get(k)
+            place = k, self.batch_size
+            if place in self._runners:
+                return self._runners[place]
+            made = self._made.get(place)
             if made is None:
                 layout = self._layout(self.parts[k], self.traced[k])
                 given = self.traced[k], self.arrays, points, self.key
-                runner = self._made[k] = Runner(*given, layout)
+                runner = self._made[place] = Runner(*given, layout)
             else:
                 runner = made.at(self.arrays, self.key)
-            self._runners[k] = runner
+            self._runners[place] = runner
             return runner
 
     def program_bytes(self, k: int, batch_size: int) -> int | None:
@@ -316,6 +351,7 @@ def prepare(
         stretch=geometry.size,
         isolated=isolated,
         broken=broken,
+        adapts=auto,
     )
     free = free_bytes(devices) if auto else None
     if free is not None:

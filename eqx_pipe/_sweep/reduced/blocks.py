@@ -8,6 +8,7 @@ A row has the leaves of a block's state and, as bits, which of its points failed
 are what a store keeps and what a worker answers; so they are what is merged here too.
 """
 
+import contextlib
 import copy
 import dataclasses
 import threading
@@ -29,6 +30,7 @@ from ..compute.execute import Compiled, compiled_once, put
 from ..compute.failure import Failures, as_nonfinite, check_finite, quiet
 from ..compute.job import Job
 from ..compute.kernel import by_device
+from ..compute.memory import TooLarge, is_out_of_memory, noting
 from ..compute.partition import Layout, control, everywhere
 from ..compute.progress import Progress
 from ..compute.sizes import CHUNK_BYTES, Rows
@@ -131,7 +133,7 @@ class Blocks:
             end = min(last, first + self.most)
             if self._in_order:
                 with quiet():
-                    parts += self._halved(first, end)
+                    parts += self._fitting(first, end)
                 start, stop = self.span(first, end)
                 bar.done(stop - start)
             else:
@@ -236,6 +238,26 @@ class Blocks:
         geometry = self.job.geometry
         return not geometry.static_dims and not geometry.is_scattered
 
+    def _fitting(self, first: int, last: int) -> list[Rows]:
+        """Computes blocks, in batches for which there is enough memory."""
+        while True:
+            try:
+                return self._halved(first, last)
+            except TooLarge as error:
+                size = error.batch_size
+                # Whole batches make a block, as before.
+                smaller = [n for n in range(1, size // 2 + 1) if size % n == 0]
+                self.job.halve(error, *smaller)
+                self._rebatch()
+
+    def _rebatch(self) -> None:
+        """The same blocks of batches of another size."""
+        with self._lock:
+            size = self.job.batch_size
+            self.batches = self.points // size
+            self.reducing = trace_reducers(self.reducers, self.job.traced[0], size)
+            self._by_points, self._by_values = None, {}
+
     def _halved(self, first: int, last: int) -> list[Rows]:
         """Computes blocks, halving them until those that fail are alone."""
         with self._lock:
@@ -283,7 +305,8 @@ class _ByPoints:
             return compiled(lowered, layout.unsplit)
 
         programs = [program, *reducing.absorbing]
-        self._compute = compiled_once(programs, ("blocks", layout), make)
+        with noting(layout.batch_size):
+            self._compute = compiled_once(programs, ("blocks", layout), make)
 
     def compute(self, first: int, last: int) -> list[np.ndarray] | Exception:
         """The states of blocks; the error if one of their points fails."""
@@ -315,7 +338,10 @@ class _ByPoints:
         except jax.errors.JaxRuntimeError as error:
             # JAX would complain about it again when Python exits, unless something
             # else has run on the device since: no points at all.
-            jax.block_until_ready(self._compute(*self._arguments(first, 0)))
+            with contextlib.suppress(jax.errors.JaxRuntimeError):
+                jax.block_until_ready(self._compute(*self._arguments(first, 0)))
+            if is_out_of_memory(error):
+                raise TooLarge(layout.batch_size, first) from error
             return error
         except Exception as error:
             return as_nonfinite(error)

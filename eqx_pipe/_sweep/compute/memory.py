@@ -1,0 +1,58 @@
+"""Batches that do not fit into memory: told from other errors, and made smaller.
+
+What a batch needs is known only when it is tried: other programs use the device too,
+and CPUs do not say how much memory they have.
+"""
+
+import contextlib
+import re
+from collections.abc import Iterator
+
+import jax
+
+from ..._errors import SweepError, message
+from .failure import reason
+
+# As devices and compilers say it. What a callback raises has another first line.
+_TOLD = re.compile(r"RESOURCE_EXHAUSTED|[^\n]*out of memory (allocating|while)", re.I)
+
+
+class TooLarge(Exception):
+    """A batch size for which there is not enough memory.
+
+    The points before `done` are computed, of those that were asked for.
+    """
+
+    def __init__(self, batch_size: int, done: int):
+        super().__init__(batch_size, done)
+        self.batch_size, self.done = batch_size, done
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that there is not enough memory."""
+    told = isinstance(error, jax.errors.JaxRuntimeError)
+    return told and _TOLD.match(str(error)) is not None
+
+
+@contextlib.contextmanager
+def noting(batch_size: int, done: int = 0) -> Iterator[None]:
+    """Raises a `TooLarge` for an error that says that there is not enough memory."""
+    try:
+        yield
+    except jax.errors.JaxRuntimeError as error:
+        if is_out_of_memory(error):
+            raise TooLarge(batch_size, done) from error
+        raise
+
+
+def does_not_fit(error: TooLarge, chosen: bool) -> SweepError:
+    """The error for a batch size that the user has `chosen`, or that cannot be less."""
+    points = "1 point" if error.batch_size == 1 else f"{error.batch_size} points"
+    cure = 'Leave `batch_size` out: "auto" halves it until batches fit.'
+    if not chosen:
+        cure = (
+            "Let `fn` hold less at a time, or give fewer devices that share the memory "
+            "as `mesh=`."
+        )
+    what = f"there is not enough memory for a batch of {points} on each device: "
+    return SweepError(message("sweep", f"{what}{reason(error.__cause__)}.", cure))
