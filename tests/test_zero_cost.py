@@ -70,7 +70,7 @@ def _join(ys):
 def _block(key):
     return ep.graph(
         {"a": _linear_of(key), "scale": jnp.multiply, "add": jnp.add},
-        {"a": "x", "scale": ["a", "by"], "add": {"x": "x", "y": "scale"}},
+        {"a": "x", "scale": ["a", "by"], "add": ["x", "scale"]},
         "add",
         inputs=("x", "by"),
     )

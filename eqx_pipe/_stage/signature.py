@@ -36,7 +36,7 @@ def why_not(fn: Any, num_inputs: int, named: tuple[str, ...] = ()) -> str | None
     """
     if isinstance(fn, np.ufunc | jnp.ufunc):  # whose signature does not tell
         fits = fn.nin == num_inputs and not named
-        return None if fits else f"it takes {fn.nin} arrays"
+        return None if fits else f"it takes {fn.nin} arrays by position"
     if not named and _plainly_takes(fn, num_inputs):
         return None
     # Instances share the signature of their class, unless they wrap something.
