@@ -1,8 +1,9 @@
 """What does `batch_size="tune"` take beside the best fixed size, and beside `"auto"`?
 
-The best of a grid of sizes is found on part of the points; then there are as many as
-take `--seconds` with it. Every round is another program (a number in it differs), so
-that each side compiles: what tuning costs is in its time. Nothing is remembered.
+Six functions are written out, six are mostly code of other packages. The best of a grid
+of sizes is found on part of the points; then there are as many as take `--seconds` with
+it. Every round is another program (a number in it differs), so that each side compiles:
+what tuning costs is in its time. Nothing is remembered.
 """
 
 import itertools
@@ -23,7 +24,15 @@ from ._timing import interleaved, quickest, ratio
 DEVICES = "all"
 ROUNDS = 5
 QUICK = {"seconds": 0.05, "only": ("closed_form",)}
-SIZES = (4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096)
+SIZES = (8, 16, 32, 64, 128, 256, 1024, 4096)
+OWN = (
+    _models.closed_form,
+    _models.runge_kutta,
+    _models.kuramoto,
+    _models.walk,
+    _models.collatz,
+    _models.heat,
+)
 MEAN, WORST = 1.10, 1.25
 number = itertools.count(1)
 
@@ -49,14 +58,17 @@ def best_size(run, model, points):
         for size in SIZES
         if size < most
     }
-    found = quickest(sides, 3, run.clock)
+    found = quickest(sides, 2, run.clock)
     size = next(iter(found))
     return size, found[size] / points
 
 
 def main(run, *, seconds=5.0):
+    from . import _third_party
+
     ratios = []
-    for model, points in _models.POINTS.items():
+    own = {model: _models.POINTS[model] for model in OWN}
+    for model, points in (own | _third_party.POINTS).items():
         for case in run.chosen([model.__name__]):
             size, each = best_size(run, model, points // 4)
             points = int(seconds / each)

@@ -83,22 +83,22 @@ def test_only_loops_that_end_by_the_point_wait():
 
 
 def test_what_is_the_same_for_all_points_does_not_count():
-    weights = jnp.ones((100, 100))
+    weights = jnp.ones((40, 40))
 
     def over(matrix):
         def fn(x):
             step = lambda c, _: (jnp.tanh(jnp.sin(matrix(x)).T @ c), None)  # noqa: E731
-            return jax.lax.scan(step, x * jnp.ones(100), None, 9)[0].sum()
+            return jax.lax.scan(step, x * jnp.ones(40), None, 9)[0].sum()
 
         return fn
 
-    assert chosen(over(lambda x: weights)) > chosen(over(lambda x: weights * x)) == 8
+    assert chosen(over(lambda x: weights)) > chosen(over(lambda x: weights * x)) == 16
     space = ep.Space({"x": ep.Linspace(0, 1, 10**4), "w": weights})
     given = (None, "auto", tuple(jax.devices()[:1]))
     job = jobs.prepare(
         lambda p: over(lambda x: p["w"])(p["x"]), space, *given, costs=False
     )
-    assert job.batch_size > 8
+    assert job.batch_size > 16
 
 
 @jax.custom_batching.custom_vmap
@@ -152,7 +152,7 @@ def test_large_intermediates_make_it_small():
 def test_a_few_lanes_there_are_however_large_they_be():
     for fn in (loop, scan, jnp.sin):
         wide = lambda x, fn=fn: fn(jnp.sort(x * jnp.ones(10**6))[0])  # noqa: E731
-        assert chosen(wide) == chosen(wide, 10**6, 8) == 8
+        assert chosen(wide) == chosen(wide, 10**6, 8) == 16
         assert chosen(wide, 5) == 5
 
 

@@ -15,6 +15,7 @@ from test_sweep import FUNCTIONS, SPACES, close, some_space
 
 import eqx_pipe as ep
 from eqx_pipe._sweep import tune
+from eqx_pipe._sweep.compute.job import Job
 
 
 @pytest.fixture(autouse=True)
@@ -26,13 +27,15 @@ def cache(tmp_path, monkeypatch):
 
 @pytest.fixture
 def clock(monkeypatch):
-    """A clock by which the best size is 8, whatever the machine does."""
+    """A clock by which the best size is 64, whatever the machine does."""
+    compute = tune._Search._seconds
 
-    def each(self, size, least):
-        self._compute(size, size * len(self.job.devices))
-        return 1.0 + abs(math.log2(size) - 3)
+    def seconds(self, size, count):
+        each = 1.0 + abs(math.log2(size) - 6)
+        return None if compute(self, size, count) is None else each * count
 
-    monkeypatch.setattr(tune._Search, "_each", each)
+    monkeypatch.setattr(tune._Search, "_seconds", seconds)
+    monkeypatch.setattr(tune, "_GAINS", dict.fromkeys(tune._GAINS, math.inf))
 
 
 def wave(p):
@@ -45,26 +48,40 @@ ONE = jax.make_mesh((1,), ("x",), devices=jax.devices()[:1])
 
 def test_the_best_size_is_found_and_remembered(clock, cache):
     result = ep.sweep(wave, SPACE, batch_size="tune", mesh=ONE)
-    assert result.batch_size == 8
+    assert result.batch_size == 64
     close(result.values, ep.sweep(wave, SPACE, mesh=ONE).values)
     ((name, tried),) = result.made
-    assert name == "tuned" and tried.endswith("8: 0.13")
+    assert name == "tuned" and "256: 0.60, 16: 0.60, 64: 0.20" in tried
     assert "tuned" in result.to_xarray().attrs
-    assert [*json.loads(cache.read_text()).values()] == [8]
+    assert [*json.loads(cache.read_text()).values()] == [64]
     again = ep.sweep(wave, SPACE, batch_size="tune", mesh=ONE)
-    assert (again.batch_size, again.made) == (8, (("tuned", "remembered"),))
+    assert (again.batch_size, again.made) == (64, (("tuned", "remembered"),))
     close(again.values, result.values)
 
 
-def test_no_point_is_computed_twice(clock):
+def test_no_point_is_computed_twice(clock, monkeypatch):
+    spans, fill = [], Job.fill
+
+    def counted(self, rows, first, last, *rest):
+        spans.append((first, last))
+        return fill(self, rows, first, last, *rest)
+
+    monkeypatch.setattr(Job, "fill", counted)
+    ep.sweep(wave, SPACE, batch_size="tune", mesh=ONE)
+    starts, ends = zip(*spans, strict=True)
+    assert len(spans) > 10 and starts == (0, *ends[:-1]) and ends[-1] == 20_000
+
+
+def test_points_with_effects_are_computed_in_turn(clock):
     counted = []
 
     def fn(x):
         jax.debug.callback(lambda x: counted.append(float(x)), x)
         return x
 
-    ep.sweep(fn, ep.Linspace(0, 1, 300), batch_size="tune", mesh=ONE)
+    result = ep.sweep(fn, ep.Linspace(0, 1, 300), batch_size="tune", mesh=ONE)
     assert sorted(counted) == sorted(np.linspace(0, 1, 300, dtype="f4").tolist())
+    assert result.made == ()
 
 
 @few
@@ -91,17 +108,17 @@ def test_static_values_failing_points_and_reductions(clock):
     assert np.array_equal(tuned.ok, plain.ok) and not tuned.ok.all()
     close(tuned.values, plain.values)
     reduced = ep.sweep(wave, SPACE, batch_size="tune", reduce=ep.Mean(), mesh=ONE)
-    assert (reduced.batch_size, reduced.points) == (8, 20_000)
+    assert (reduced.batch_size, reduced.points) == (64, 20_000)
     close(reduced.values, ep.sweep(wave, SPACE, reduce=ep.Mean(), mesh=ONE).values)
 
 
 def test_a_store_keeps_the_size_that_was_found(clock, tmp_path, monkeypatch):
     path = tmp_path / "runs.zarr"
     settings = {"batch_size": "tune", "store": path, "mesh": ONE}
-    assert ep.sweep(wave, SPACE, **settings).batch_size == 8
+    assert ep.sweep(wave, SPACE, **settings).batch_size == 64
     monkeypatch.setattr(tune, "tuned", None)  # is not called
     again = ep.sweep(wave, SPACE, **settings)
-    assert again.batch_size == 8
+    assert again.batch_size == 64
     close(
         {"y": again.values["y"][:]}, {"y": ep.sweep(wave, SPACE, mesh=ONE).values["y"]}
     )
@@ -111,14 +128,14 @@ def test_a_store_keeps_the_size_that_was_found(clock, tmp_path, monkeypatch):
 def test_what_is_remembered_may_be_damaged(clock, cache, text):
     cache.parent.mkdir()
     cache.write_text(text)
-    assert ep.sweep(wave, SPACE, batch_size="tune", mesh=ONE).batch_size == 8
+    assert ep.sweep(wave, SPACE, batch_size="tune", mesh=ONE).batch_size == 64
     assert isinstance(json.loads(cache.read_text()), dict)
 
 
 def test_without_a_place_to_remember(clock, monkeypatch, tmp_path):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    assert ep.sweep(wave, SPACE, batch_size="tune", mesh=ONE).batch_size == 8
+    assert ep.sweep(wave, SPACE, batch_size="tune", mesh=ONE).batch_size == 64
 
 
 def test_a_size_that_was_not_compared_is_not_remembered(cache):
