@@ -88,6 +88,8 @@ class _Search:
         self.tried = {self.best: 1.0}
         """For each size its time over that of the size of the rule."""
         self.done = 0
+        self.most = _most(job)
+        """The most points that a device may have, or has memory for."""
         self._jobs: dict[int, Job] = {}
         self._ok: list[np.ndarray] = []
 
@@ -105,7 +107,7 @@ class _Search:
         for size, gain in _GAINS.items():
             if compiling is None or each is None:
                 return
-            if size in self.tried or size > _most(self.job):
+            if size in self.tried or size > self.most:
                 continue
             lanes = self._lanes(max(size, self.best))
             count = lanes * max(1, round(_SECONDS / (each * lanes)))
@@ -126,6 +128,7 @@ class _Search:
         seconds = self._seconds(size, self._lanes(size))
         if job.batch_size < size:
             del self._jobs[size]
+            self.most = job.batch_size
             if size == self.best:
                 self.best, self.tried = job.batch_size, {job.batch_size: 1.0}
                 self._jobs[self.best] = job
