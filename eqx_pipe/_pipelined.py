@@ -49,6 +49,9 @@ class Pipelined(Composite):
         """The stages stacked into one, as in a `repeat`."""
         return {"0": self.stages}
 
+    def multiplicity(self) -> int:
+        return self.size
+
     def settings(self) -> dict[str, Any]:
         return {
             "n": self.size,

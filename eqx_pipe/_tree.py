@@ -128,9 +128,17 @@ def differences(left: PyTree, right: PyTree, free_axis: int | None = None) -> li
     if left_structure != right_structure:
         lines = _only(left_leaves, right_leaves, "first")
         lines += _only(right_leaves, left_leaves, "second")
+        lines = lines or _unlike(left_leaves, right_leaves, free_axis)
         return lines or [f"structure {left_structure} against {right_structure}"]
+    return _unlike(left_leaves, right_leaves, free_axis)
+
+
+def _unlike(
+    left: list[tuple[str, Any]], right: list[tuple[str, Any]], free_axis: int | None
+) -> list[str]:
+    """What differs between leaves of the same names."""
     lines = []
-    for (name, a), (_, b) in zip(left_leaves, right_leaves, strict=True):
+    for (name, a), (_, b) in zip(left, right, strict=False):
         if not _same_form(a, b, free_axis):
             place = f"at `.{name}`: " if name else ""
             lines.append(f"{place}{leaf_text(a)} against {leaf_text(b)}")

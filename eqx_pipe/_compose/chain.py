@@ -5,7 +5,7 @@ from typing import Any, SupportsIndex, overload
 import equinox as eqx
 
 from .._errors import type_error
-from .._stage import Scope, as_stage, enter
+from .._stage import Items, Scope, as_stage, enter
 from .._types import AnyStage, MaybeState, Output, PyTree, StageLike
 from .container import Container, Names, check_names
 from .named import check_over, look_up, replaced
@@ -28,6 +28,15 @@ class Chain(Container):
             given = y if over is None else replaced(x, over, y)
             y, state = enter(scope, segment, stage, given, state=state)
         return y, state
+
+    def with_items(self, items: Items) -> "Chain":
+        names = tuple(name for name, _ in items if name is not None)
+        read = tuple(
+            as_stage("chain", name or str(i), stage)
+            for i, (name, stage) in enumerate(items)
+        )
+        named = check_names("chain", "stages", names) if names else None
+        return Chain(read, named, self.over)
 
     @overload
     def __getitem__(self, item: str) -> AnyStage: ...

@@ -144,7 +144,3 @@ class Container(Composite):
         if self.names is not None and isinstance(item, str):
             return nearest(item, self.names)
         return f"Give an integer from {-len(self)} to {len(self) - 1}."
-
-    @property
-    def _function(self) -> str:
-        return type(self).__name__.lower()

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from typing import Any, SupportsIndex
+from typing import Any, SupportsIndex, cast
 
 import equinox as eqx
 
@@ -80,6 +80,11 @@ class Graph(Container):
             return dict(zip(self.sink_keys, y, strict=True)), state
         return y, state
 
+    def admit(self, segment: str, stage: StageLike) -> AnyStage:
+        at, read = self.names.index(segment), _read_stage(segment, stage)
+        _check_takes(segment, read, self.predecessors[at], self.keywords[at])
+        return read
+
     def __getitem__(self, item: str | SupportsIndex) -> AnyStage:
         """The node of that name."""
         if item not in self.names:  # positions have no meaning in a graph
@@ -149,10 +154,7 @@ def graph(
         (3, 4)
     """
     check_nodes(nodes)
-    for name, stage in nodes.items():
-        check_callable("graph", f'nodes["{name}"]', stage)
-        check_nothing_hidden("graph", f'nodes["{name}"]', stage)
-    stages = {name: as_module(stage) for name, stage in nodes.items()}
+    stages = {name: _read_stage(name, stage) for name, stage in nodes.items()}
     known = read_inputs(tuple(stages), inputs)
     read, keywords = read_edges(tuple(stages), edges, known or ())
     sink_keys, wanted = read_sink(tuple(stages), sink, known or ())
@@ -195,3 +197,9 @@ def _check_takes(
         f"{', '.join(given)}, passed to it {how}, but {wrong}.",
         cure,
     )
+
+
+def _read_stage(name: str, stage: object) -> AnyStage:
+    check_callable("graph", f'nodes["{name}"]', stage)
+    check_nothing_hidden("graph", f'nodes["{name}"]', stage)
+    return as_module(cast(StageLike, stage))

@@ -41,6 +41,35 @@ class Repeat(Container):
         """The stages stacked into one: every array has a leading axis of `size`."""
         return {"0": self.stages}
 
+    def multiplicity(self) -> int:
+        return self.size
+
+    def segments(self) -> tuple[str, ...]:
+        return tuple(map(str, range(self.size)))
+
+    def child(self, segment: str) -> AnyStage:
+        return self.pick(int(segment))
+
+    def with_child(self, segment: str, stage: AnyStage) -> "Repeat":
+        """The same with the arrays of one stage set."""
+        new = jtu.tree_map(_as_jax, stage)
+        lines = differences(jtu.tree_map(_as_jax, self.child(segment)), new)
+        if lines:
+            raise structure_error(
+                "repeat",
+                f"its stages are of equal structure, and what is put at `{segment}` "
+                f"differs; first what is there, then what comes:{bullets(lines)}",
+                "Give a stage of the structure, shapes and dtypes of the others, or "
+                "use a `chain`.",
+            )
+        i = int(segment)
+        stages = jtu.tree_map(
+            lambda old, leaf: old.at[i].set(leaf) if eqx.is_array(old) else old,
+            self.stages,
+            new,
+        )
+        return Repeat(stages, self.size, self.over)
+
     def settings(self) -> dict[str, Any]:
         return {"n": self.size} | ({} if self.over is None else {"over": self.over})
 
@@ -86,13 +115,18 @@ class Repeat(Container):
                 "repeat",
                 f"`[{position}]` is cut out of stacked arrays, so `tree_at` cannot "
                 "put anything in its place.",
-                "Set a slice of a stacked array: `tree_at(lambda pipe: "
+                f'Write `pipe.replace({{"{position}": stage}})`, or set a slice of a '
+                "stacked array: `tree_at(lambda pipe: "
                 "pipe[...].stages.weight, pipe, replace_fn=lambda w: "
                 f"w.at[{position}].set(new))`.",
             )
         return jtu.tree_map(
             lambda leaf: leaf[position] if eqx.is_array(leaf) else leaf, self.stages
         )
+
+
+def _as_jax(leaf: PyTree) -> PyTree:
+    return jnp.asarray(leaf) if isinstance(leaf, np.ndarray) else leaf
 
 
 def _is_wrapped(leaf: object) -> bool:
@@ -143,9 +177,9 @@ def repeat(
         (Keyword only.)
 
     **Returns:** a stage, a container as a `chain` is; `[i]` is the stage made for
-    position `i`. To set the parameters of one, set a slice of the stacked ones:
-    `equinox.tree_at(lambda p: p.stages.weight, pipe, replace_fn=lambda w:
-    w.at[i].set(new))`.
+    position `i`. To put another there write `pipe.replace({i: stage})`; to set one
+    array, set a slice of the stacked one: `equinox.tree_at(lambda p: p.stages.weight,
+    pipe, replace_fn=lambda w: w.at[i].set(new))`.
 
     **Shapes:** an array of a stage of shape `(*a,)` is held as `(n, *a)`.
 
@@ -195,10 +229,7 @@ def repeat(
         check_nothing_traced("repeat", "make_stage(key)", stage)
         alike.extend(same_draws(make, stage, key) if size > 1 else ())
         # NumPy's arrays too, which `filter_vmap` would neither stack nor leave alone.
-        return jtu.tree_map(
-            lambda leaf: jnp.asarray(leaf) if isinstance(leaf, np.ndarray) else leaf,
-            stage,
-        )
+        return jtu.tree_map(_as_jax, stage)
 
     keys = jax.vmap(lambda i: jr.fold_in(key, i))(jnp.arange(size))
     stages = eqx.filter_vmap(make_one)(keys)

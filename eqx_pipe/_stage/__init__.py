@@ -14,6 +14,8 @@ from .composite import call as call
 from .composite import check_state as check_state
 from .composite import copy_state as copy_state
 from .composite import enter as enter
+from .edit import Editable as Editable
+from .edit import Items as Items
 from .hints import wants_key as wants_key
 from .scope import Scope as Scope
 from .scope import fold as fold

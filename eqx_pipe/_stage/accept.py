@@ -8,9 +8,9 @@ from .._check import check_callable
 from .._errors import type_error
 from .._types import AnyStage, StageLike
 from .base import Lift, is_stateful
-from .composite import Composite
 from .hidden import check_nothing_hidden
 from .hints import say_if_not_layer
+from .parent import Parent
 from .signature import takes_key, why_not
 
 
@@ -78,7 +78,7 @@ def misfit(
 
     `named` are the names of those that it is given besides; see `call`.
     """
-    if isinstance(stage, Composite):
+    if isinstance(stage, Parent):
         fits = num_inputs == (0 if named else 1)
         return None if fits else "a pipeline takes one"
     if "key" in named:

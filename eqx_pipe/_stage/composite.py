@@ -1,7 +1,7 @@
 """What our combinators share: children, how one is called, where a state goes."""
 
 import abc
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, overload
 
 import equinox as eqx
@@ -18,23 +18,20 @@ from .._errors import (
     value_error,
 )
 from .._tree import join_path
-from .._types import AnyStage, Key, MaybeState, Output, PyTree, Segment, StageLike
-from .base import Stage, is_stateful, state_indices
+from .._types import Key, MaybeState, Output, PyTree, Segment, StageLike
+from .base import is_stateful, state_indices
+from .edit import Editable
 from .hints import add_hint, no_attribute, say_if_no_key, say_if_not_layer, wants_key
 from .scope import Scope
 from .signature import key_of
 
 
-class Composite(Stage):
+class Composite(Editable):
     """What our combinators share: they know their children and thread state and keys.
 
     A combinator declares its fields, and defines `children` and `run`; `run` calls
     children by `enter` only.
     """
-
-    @abc.abstractmethod
-    def children(self) -> Mapping[str, AnyStage]:
-        """The children by their path below this stage, in order."""
 
     @abc.abstractmethod
     def run(self, x: PyTree, state: MaybeState, scope: Scope) -> Output:

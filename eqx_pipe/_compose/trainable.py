@@ -1,0 +1,81 @@
+"""Which parameters are trained, chosen by path."""
+
+from collections.abc import Callable
+
+import equinox as eqx
+import jax.tree_util as jtu
+
+from .._errors import value_error
+from .._stage.parent import NamedLeaf, named_leaves
+from .._stage.pattern import check_matched, check_patterns, chooser
+from .._types import PyTree
+
+
+def trainable(pipe: PyTree, *patterns: str) -> PyTree[bool]:
+    """Says of every leaf of a pipeline whether it is to be trained.
+
+    The answer is a filter spec: `equinox.partition(pipe, spec)` splits what is trained
+    from what is frozen, and `optax.masked(optimiser, spec)` updates the former alone.
+    Of labels made from it `optax.multi_transform` wants a function, since it would call
+    a pipeline: `labels = jax.tree.map(lambda train: "fast" if train else "slow", spec)`
+    and then `lambda params: labels`. To freeze by path, take out: `trainable(pipe,
+    "!encoder")`.
+
+    **Arguments:**
+
+    - `pipe`: a pipeline, or any module.
+    - `patterns`: patterns over paths: those of stages, as in `outputs` and `describe`,
+        and below them those of arrays (`head.weight`). What lies below a match is meant
+        too. They are read part by part, as file names in a shell: `"head*"`,
+        `"blocks.*.attn"`, `"blocks.[01]"`; `**` stands for any number of parts
+        (`"**.bias"`), and `!` takes out. The last pattern that matches decides. With
+        none all parameters are trained.
+
+    **Returns:** a pytree of bools of the structure of `pipe`. True stands only where
+    there is a parameter: a floating-point or complex array that is no state.
+
+    **Raises:**
+
+    - `TypeError` if a pattern is no string.
+    - `ValueError` if one matches no parameter (names the nearest paths), or some but
+        not all stages of a `repeat`, whose parameters are stacked in one array.
+
+    **Laws:** `trainable(pipe, p)` and `trainable(pipe, "!" + p)` are true of each
+    parameter exactly once.
+
+    !!! example
+
+        >>> import equinox as eqx, eqx_pipe as ep, jax.numpy as jnp, jax.random as jr
+        >>> body, head = (eqx.nn.Linear(3, 3, key=jr.key(i)) for i in range(2))
+        >>> pipe = ep.chain(body=body, act=jnp.tanh, head=head)
+        >>> trained, frozen = eqx.partition(pipe, ep.trainable(pipe, "head*"))
+        >>> loss = lambda trained, x: jnp.sum(eqx.combine(trained, frozen)(x))
+        >>> grads = eqx.filter_grad(loss)(trained, jnp.ones(3))
+        >>> grads["body"].weight, grads["head"].weight.shape
+        (None, (3, 3))
+    """
+    check_patterns("trainable", "patterns", patterns)
+    leaves = named_leaves(pipe)
+    parameters = list(filter(_is_parameter, leaves))
+    paths = [path for leaf in parameters for path in leaf.paths.flat]
+    check_matched("trainable", patterns, paths, "parameter", below=True)
+    chosen = chooser(patterns or ("**",), below=True)
+    flags = [_is_parameter(leaf) and _is_chosen(leaf, chosen) for leaf in leaves]
+    return jtu.tree_structure(pipe).unflatten(flags)
+
+
+def _is_parameter(leaf: NamedLeaf) -> bool:
+    return eqx.is_inexact_array(leaf.value) and not leaf.is_state
+
+
+def _is_chosen(leaf: NamedLeaf, chosen: Callable[[str], bool]) -> bool:
+    found = {chosen(path): path for path in leaf.paths.flat}
+    if len(found) == 2:
+        raise value_error(
+            "trainable",
+            f"`{found[True]}` is chosen and `{found[False]}` is not, but both lie in "
+            "one stacked array.",
+            "Choose all stages of a `repeat` or none (`blocks`, `blocks.*.attn`). To "
+            "train some of them, mask the gradients by position, or make it a `chain`.",
+        )
+    return True in found

@@ -1,0 +1,101 @@
+"""Patterns over paths: which stages, or which arrays, somebody speaks of."""
+
+import difflib
+import functools as ft
+from collections.abc import Callable, Iterable
+from fnmatch import fnmatchcase
+
+from .._errors import describe_value, type_error, value_error
+
+
+def check_patterns(function: str, argument: str, patterns: Iterable[object]) -> None:
+    """Raises a `TypeError` unless each is a non-empty string."""
+    for pattern in patterns:
+        if not isinstance(pattern, str) or not pattern.removeprefix("!"):
+            raise type_error(
+                function,
+                f"`{argument}` holds {describe_value(pattern)}.",
+                'Give patterns of paths, as strings: `"head"`, `"blocks.*.attn"`.',
+            )
+
+
+def matches(pattern: str, path: str, *, below: bool = False) -> bool:
+    """Whether a pattern matches a path of names and positions joined by dots.
+
+    Part by part, as file names in a shell: `*` and `?` stand for characters of one
+    part, `[abc]` for one of them, and `**` for any number of parts, also none. With
+    `below` a pattern also matches what lies below what it matches.
+    """
+    return _matches(tuple(pattern.split(".")), tuple(path.split(".")), below)
+
+
+@ft.cache
+def _matches(pattern: tuple[str, ...], path: tuple[str, ...], below: bool) -> bool:
+    if not pattern:
+        return below or not path
+    if pattern[0] == "**":
+        ends = range(len(path) + 1)
+        return any(_matches(pattern[1:], path[end:], below) for end in ends)
+    if not path or not fnmatchcase(path[0], pattern[0]):
+        return False
+    return _matches(pattern[1:], path[1:], below)
+
+
+def chooser(patterns: Iterable[str], *, below: bool = False) -> Callable[[str], bool]:
+    """Says of a path whether it is meant: the last pattern that matches it decides.
+
+    One that begins with `!` takes out what it matches; if the first does, then all is
+    meant that no pattern takes out.
+    """
+    read = [(p.removeprefix("!"), not p.startswith("!")) for p in patterns]
+
+    def chosen(path: str) -> bool:
+        found = bool(read) and not read[0][1]
+        for pattern, keep in read:
+            if matches(pattern, path, below=below):
+                found = keep
+        return found
+
+    return chosen
+
+
+def check_matched(
+    function: str,
+    patterns: Iterable[str],
+    paths: Iterable[str],
+    what: str = "stage",
+    *,
+    below: bool = False,
+) -> None:
+    """Raises a `ValueError` if a pattern matches none of the paths.
+
+    `what` the paths are of is said in the message.
+    """
+    known = list(dict.fromkeys(paths))
+    named = _with_parents(known) if below else known
+    for pattern in patterns:
+        bare = pattern.removeprefix("!")
+        if not any(matches(bare, path, below=below) for path in known):
+            raise value_error(
+                function,
+                f"`{pattern}` matches no {what}.",
+                nearest_paths(bare, named),
+            )
+
+
+def _with_parents(paths: Iterable[str]) -> list[str]:
+    """The paths and all that lead to them, the shortest first."""
+    parts = [path.split(".") for path in paths]
+    found = (".".join(p[:end]) for p in parts for end in range(1, len(p) + 1))
+    return sorted(dict.fromkeys(found), key=lambda path: path.count("."))
+
+
+def nearest_paths(path: str, known: Iterable[str], limit: int = 8) -> str:
+    """A sentence with the likeliest of the paths first; of many not all are named."""
+    paths = list(known)
+    close = difflib.get_close_matches(path, paths, n=limit, cutoff=0.5)
+    shown = list(dict.fromkeys([*close, *paths]))[:limit]
+    listed = ", ".join(f"`{p}`" for p in shown) or "none"
+    more = f", and {len(paths) - limit} more" if len(paths) > limit else ""
+    hint = f"Did you mean `{close[0]}`? " if close else ""
+    return f"{hint}Known paths: {listed}{more}."

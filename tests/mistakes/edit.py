@@ -1,0 +1,103 @@
+"""Pipelines edited and chosen from by path."""
+
+from equinox import nn
+from jax.numpy import cos, sin
+
+import eqx_pipe as ep
+
+from .common import key, linear, stack
+
+
+def pipe():
+    return ep.chain(
+        body=ep.chain(sin, cos), blocks=stack(2, linear), head=linear(key())
+    )
+
+
+EDIT = [
+    ("no such name", lambda: pipe().replace(haed=sin), ValueError, "mean `head`"),
+    (
+        "no such path",
+        lambda: pipe().replace({"body.2": sin}),
+        ValueError,
+        r"no `2` in `body`.*`body\.1`",
+    ),
+    (
+        "no such field",
+        lambda: pipe().replace({"head.wieght": 3}),
+        ValueError,
+        r"mean `head\.weight`",
+    ),
+    ("a number", lambda: pipe().replace(head=3), TypeError, "A stage is a callable"),
+    ("a stage alone", lambda: pipe().replace(sin), TypeError, "Give a mapping from pa"),
+    (
+        "another size in a repeat",
+        lambda: pipe().replace({"blocks.1": nn.Linear(3, 4, key=key())}),
+        ep.StructureError,
+        r"at `\.weight`: float32\[3,3\] against float32\[4,3\].*use a `chain`",
+    ),
+    (
+        "a node of two inputs",
+        lambda: ep.graph({"a": sin}, {"a": []}, "a").replace(a=lambda x, y: x),
+        ValueError,
+        "Change `edges`",
+    ),
+    (
+        "before and after",
+        lambda: pipe().insert({"a": sin}, before="head", after="body"),
+        ValueError,
+        "Give one of them",
+    ),
+    (
+        "a taken name",
+        lambda: pipe().insert({"head": sin}),
+        ValueError,
+        "by `replace`",
+    ),
+    ("no name", lambda: pipe().insert(sin), ValueError, "Insert a mapping"),
+    (
+        "a name among positions",
+        lambda: pipe().insert({"a": sin}, after="body.0"),
+        ValueError,
+        "a stage by itself",
+    ),
+    (
+        "into a switch",
+        lambda: ep.switch(sin, cos).insert(sin),
+        ValueError,
+        r"`items\(\)` gives the stages",
+    ),
+    (
+        "out of a layer",
+        lambda: pipe().remove("head.weight"),
+        ValueError,
+        "in a `chain` or `parallel`",
+    ),
+    ("what is not there", lambda: pipe().remove("tail"), ValueError, "Known paths"),
+    (
+        "a position renamed",
+        lambda: pipe().rename({"body.0": "a"}),
+        ValueError,
+        "Give the stages names",
+    ),
+    ("renamed to another", lambda: pipe().rename(head="body"), ValueError, "another n"),
+    ("a dot", lambda: pipe().rename(head="a.b"), ValueError, "without a dot"),
+]
+
+CHOOSE = [
+    ("no string", lambda: ep.trainable(pipe(), 3), TypeError, "Give patterns of paths"),
+    ("no match", lambda: ep.trainable(pipe(), "heads"), ValueError, "mean `head"),
+    ("no parameter", lambda: ep.trainable(pipe(), "body"), ValueError, "Known paths"),
+    (
+        "one of a repeat",
+        lambda: ep.trainable(pipe(), "blocks.0"),
+        ValueError,
+        "Choose all stages of a `repeat` or none",
+    ),
+    (
+        "nothing to transfer",
+        lambda: ep.transfer(pipe(), pipe(), "haed"),
+        ValueError,
+        "mean `head",
+    ),
+]
