@@ -115,6 +115,8 @@ def test_an_empty_chain_is_extended_by_names():
 
 
 def test_settings_stay():
+    over = ep.chain(a=ep.feed(ONE, "x"), over="x").insert({"b": ep.feed(TWO, "x")})
+    assert over.over == "x" and over.rename(a="c")[:1].over == "x"
     pipe = ep.parallel({"a": ONE, "b": TWO}, merge="concat", axis=0)
     new = pipe.insert({"c": ONE}).remove("a").rename(b="d")
     assert new.settings() == pipe.settings() and new.keys() == ("d", "c")
@@ -132,6 +134,7 @@ def test_every_combinator_gives_its_stages_by_path():
         "at": (ep.at("x", ONE), "stage"),
         "batched": (ep.batched(ONE), "stage"),
         "graph": (ep.graph({"a": ONE}, {"a": []}, "a"), "a"),
+        "feed": (ep.feed(ONE, "x"), "stage"),
         "repeat": (ep.repeat(block, 2, key=KEY), "1.act"),
     }
     for name, (pipe, path) in record.items():

@@ -24,6 +24,9 @@ class Feed(Composite):
     def children(self) -> Mapping[str, AnyStage]:
         return {"stage": self.stage}
 
+    def admit(self, segment: str, stage: StageLike) -> AnyStage:
+        return feed(stage, *self.inputs, **dict(self.keywords)).stage
+
     def settings(self) -> dict[str, Any]:
         return {"inputs": list(self.inputs) or None} | dict(self.keywords)
 

@@ -1,7 +1,7 @@
 """What our combinators share: children, how one is called, where a state goes."""
 
 import abc
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, overload
 
 import equinox as eqx

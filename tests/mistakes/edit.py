@@ -43,6 +43,12 @@ EDIT = [
         "Change `edges`",
     ),
     (
+        "a stage of two inputs fed one",
+        lambda: ep.feed(sin, "x").replace(stage=lambda x, y: x),
+        TypeError,
+        "input",
+    ),
+    (
         "before and after",
         lambda: pipe().insert({"a": sin}, before="head", after="body"),
         ValueError,
