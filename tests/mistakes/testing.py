@@ -1,5 +1,6 @@
 """The property-test kit: laws and strategies."""
 
+import equinox as eqx
 import hypothesis as hp
 import hypothesis.strategies as st
 import jax.random as jr
@@ -32,15 +33,52 @@ def annotated(x: Float[Array, " n"]) -> Float[Array, " n"]:
     return x
 
 
-def positional(x: Float[Array, " n"], /):
+def unsatisfiable(x: Float[Array, " n"], y: Float[Array, " n-90"]):
     return x
 
 
-def unsatisfiable(x: Float[Array, " n"], y: Float[Array, " n-9"]):
+def bare(x: Array):
+    return x
+
+
+def unread(x: "Nowhere"):  # noqa: F821
+    return x
+
+
+class Refuses(eqx.Module):
+    size: int
+
+    def __check_init__(self):
+        raise ValueError("never")
+
+
+class Abstract(eqx.Module):
+    size: eqx.AbstractVar[int]
+
+
+async def waiting(x: Float[Array, " n"]):
     return x
 
 
 LAWS = [
+    (
+        "laws as text",
+        lambda: ept.given_typed(annotated, laws="grad"),
+        TypeError,
+        "a tuple of",
+    ),
+    (
+        "law unknown",
+        lambda: ept.given_typed(annotated, laws=("gard",)),
+        ValueError,
+        "grad",
+    ),
+    (
+        "coroutine",
+        lambda: ept.given_typed(waiting),
+        InvalidArgument,
+        "asyncio.run",
+    ),
     ("axis 3", lambda: ept.check_axis(3), TypeError, "Give an `Axis`"),
     (
         "a random axis",
@@ -110,7 +148,17 @@ _STRATEGIES = [
     ("z", lambda: ept.arguments(annotated, z=st.none()), "Known names: `x`"),
     ("x 3", lambda: ept.arguments(annotated, x=3), "strategies.just"),
     ("x None", lambda: ept.arguments(annotated, x=None), r"strategies.none\(\)"),
-    ("only by position", lambda: ept.arguments(positional), "takes it by name"),
+    ("shapes", lambda: ept.arguments(annotated, shapes="n"), "a dict of shape strings"),
+    ("shape 3", lambda: ept.arguments(bare, shapes={"x": 3}), "a dict of shape str"),
+    (
+        "two shapes",
+        lambda: ept.arguments(annotated, shapes={"x": "n"}),
+        "`Array` alone",
+    ),
+    ("no such", lambda: ept.arguments(bare, shapes={"z": "n"}), "Known names: `x`"),
+    ("unread", lambda: ept.arguments(unread), "outside of `if TYPE_CHECKING:`"),
+    ("refused", lambda: ept.from_jaxtyping(Refuses), "of their own"),
+    ("abstract", lambda: ept.from_jaxtyping(Abstract), "import a subclass whose"),
     ("no sizes", lambda: ept.arguments(unsatisfiable), "Change the annotation, or"),
     (
         "a wrong rank",

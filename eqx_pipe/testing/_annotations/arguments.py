@@ -1,26 +1,28 @@
-"""Arguments that satisfy a function's annotations, and tests made of them."""
+"""Arguments that satisfy a function's annotations."""
 
 import contextlib
 import dataclasses
 import functools as ft
 import inspect
+import types
 import typing
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import beartype
-import hypothesis as hp
 import hypothesis.strategies as st
+import jax
 import jax.tree_util as jtu
 from hypothesis.errors import InvalidArgument
-from jaxtyping import PyTree, TypeCheckError, jaxtyped
+from jaxtyping import PyTree
 
 from ..._errors import describe_value, nearest
-from ..._tree import tree_text
+from ..._tree import is_key_array
 from .._strategies.arrays import Numbers
 from .._strategies.validate import Draw, check_strategy, composite, invalid
-from .array import Binding, attempts, bind_dtype, is_array_annotation, parse
-from .values import value_for
+from .array import bind_dtype, is_array_annotation
+from .binding import Binding, attempts, parse
+from .signature import hints_of_class, signature_of, text_of
+from .values import BARE, value_for
 
 
 @composite
@@ -33,8 +35,9 @@ def from_jaxtyping(
     fixed (`3`, `rows=3`), named (`n`), variadic (`*batch`, `...`), broadcastable
     (`#n`), anonymous (`_`), symbolic (`n+1`) and by tree path (`?n`); scalars (`""`);
     pytrees with names for their structures; keys. And unions, optionals, containers,
-    named tuples, dataclasses and Equinox modules with annotated fields, Python values.
-    A name stands for one size throughout.
+    functions, named tuples, Python values. Of a dataclass or an Equinox module what
+    its constructor asks for is drawn, and its defaults are kept; of an abstract one a
+    subclass. A name stands for one size throughout.
 
     **Arguments:**
 
@@ -57,7 +60,12 @@ def from_jaxtyping(
         >>> test_shape()
     """
     check_strategy("from_jaxtyping", "elements", elements)
-    return attempts(draw, {}, lambda b: value_for(annotation, b, elements))
+
+    def make(binding: Binding) -> Any:
+        binding.solve(text_of(annotation))
+        return value_for(annotation, binding)
+
+    return attempts(lambda n: Binding(draw, n, elements=elements), make)
 
 
 @composite
@@ -66,99 +74,168 @@ def arguments(
     fn: Callable[..., Any],
     *,
     elements: Numbers | None = None,
-    **overrides: st.SearchStrategy,
+    shapes: Mapping[str, str] | None = None,
+    **overrides: "st.SearchStrategy | types.EllipsisType",
 ) -> dict[str, Any]:
-    """Keyword arguments that satisfy a function's annotations, as a dict.
+    """Arguments that satisfy a function's annotations, as a dict by their names.
 
     A name stands for the same size, shape or structure in all of them. An argument with
-    a default value and no annotation is left out.
+    a default value keeps it. Arrays whose annotation is `Array` alone are of float32
+    and of one shape; one that is called `key` or `rng` is a key. Integers that are
+    called a size or a count (`num_layers`) are positive.
+
+    The dict is what `fn(**arguments)` takes, but for two kinds of arguments, which
+    `given_typed` passes by position: those that take no name, and `*args`, which stands
+    there as a tuple. `*args` and `**kwargs` are filled if they have an annotation other
+    than `Any`.
 
     **Arguments:**
 
     - `fn`: a function, a method, or a callable module, whose annotated fields bind
         names of axes, too.
     - `elements`: as in `from_jaxtyping`. (Keyword only.)
+    - `shapes`: shape strings for arguments whose annotation has none, by their names;
+      and under `"Array"` for all others that have none. (Keyword only.)
     - `overrides`: strategies for single arguments, by their names. Names of axes are
-      bound to what these give. (Keyword only.)
+      bound to what these give. An argument with a default value is drawn from its
+      annotation if `...` is given for it. (Keyword only.)
 
     **Returns:** a strategy of dicts.
 
     !!! example
 
-        >>> import eqx_pipe.testing as ept, hypothesis
+        >>> import eqx_pipe.testing as ept, hypothesis, jax
         >>> from jaxtyping import Array, Float
-        >>> def scale(x: Float[Array, "*batch n"], by: Float[Array, " n"]):
+        >>> def scale(x: Float[Array, "*batch n"], by: jax.Array):
         ...     return x * by
-        >>> @hypothesis.given(ept.arguments(scale))
+        >>> @hypothesis.given(ept.arguments(scale, shapes={"by": "n"}))
         ... def test_scale(arguments):
         ...     assert scale(**arguments).shape == arguments["x"].shape
         >>> test_scale()
     """
     check_strategy("arguments", "elements", elements)
-    hints = _hints(fn, overrides)
+    shapes = _checked_shapes(shapes)
+    hints = _hints(fn, overrides, shapes)
+    given = {}
     for name, strategy in overrides.items():
-        check_strategy("arguments", name, strategy, optional=False)
-    given = {name: draw(strategy) for name, strategy in overrides.items()}
-    self = getattr(fn, "__self__", None if inspect.isfunction(fn) else fn)
+        if strategy is not ...:
+            check_strategy("arguments", name, strategy, optional=False)
+            given[name] = draw(strategy)
+    self = owner_of(fn)
     around = {} if self is None else {"self": self}
+    # Arguments that look at others' values come last.
+    waiting = [name for name in hints if name not in given]
+    waiting.sort(key=lambda name: "{" in text_of(hints[name][0]))
 
     def make(binding: Binding) -> dict[str, Any]:
-        _bind_fields(binding, self)
+        for name, (hint, value) in fields_of(self).items():
+            with contextlib.suppress(InvalidArgument):
+                _bind(binding, hint, value, f"`self.{name}`")
         for name, value in given.items():
-            _bind(binding, hints.get(name), value, f"`{name}`")
+            binding.argument = name
+            _bind(binding, hints.get(name, (Any, None))[0], value, f"`{name}`")
+        texts = [*shapes.values(), *(text_of(hints[name][0]) for name in waiting)]
+        binding.solve(" ".join(texts))
         values = dict(given)
-        # Arguments that look at others' values come last.
-        waiting = [name for name in hints if name not in given]
-        for name in sorted(waiting, key=lambda name: "{" in _text(hints[name])):
-            binding.values = {**around, **values}
-            values[name] = value_for(hints[name], binding, elements)
+        for name in waiting:
+            binding.values, binding.argument = {**around, **values}, name
+            values.update(_filled(name, *hints[name], binding, hints))
         return values
 
-    return attempts(draw, around, make)
+    return attempts(lambda n: Binding(draw, n, around, elements, shapes), make)
 
 
-def _hints(fn: Callable[..., Any], overrides: Mapping[str, object]) -> dict[str, Any]:
-    """The annotation of each argument that needs a value."""
+def _filled(
+    name: str, hint: Any, kind: Any, binding: Binding, taken: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The value of one argument, or those of a variadic one."""
+    if kind not in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD):
+        return {name: value_for(hint, binding)}
+    count = binding.draw(st.integers(1, 2))
+    if kind is inspect.Parameter.VAR_POSITIONAL:
+        return {name: tuple(value_for(hint, binding) for _ in range(count))}
+    names = [n for n in ("a", "b", "first", "second") if n not in taken][:count]
+    return {n: value_for(hint, binding) for n in names}
+
+
+def _checked_shapes(shapes: Any) -> dict[str, str]:
+    pairs = dict(shapes) if isinstance(shapes, Mapping) else {}
+    if shapes is not None and not isinstance(shapes, Mapping):
+        wrong = f"`shapes` is {describe_value(shapes)}."
+    else:
+        bad = [k for k, v in pairs.items() if not isinstance(v, str)]
+        if not bad:
+            return pairs
+        wrong = f"`shapes` has {describe_value(pairs[bad[0]])} for {bad[0]!r}."
+    raise invalid(
+        "arguments", wrong, 'Give a dict of shape strings: `shapes={"x": "*batch n"}`.'
+    )
+
+
+def _hints(
+    fn: Callable[..., Any], overrides: Mapping[str, object], shapes: Mapping[str, str]
+) -> dict[str, tuple[Any, Any]]:
+    """The annotation of each argument that needs a value, and of which kind it is."""
     refused = ft.partial(invalid, "arguments")
     cure = "Give a function with annotations."
     if not callable(fn):
         raise refused(f"`fn` is {describe_value(fn)}, which cannot be called.", cure)
     try:
-        parameters = inspect.signature(fn, eval_str=True).parameters
+        parameters = signature_of(fn).parameters
     except (NameError, ValueError, TypeError) as error:
         wrong = f"the annotations of `fn` cannot be read: {error}."
         raise refused(wrong, cure) from error
     hints = {}
     for name, parameter in parameters.items():
-        if parameter.kind is parameter.POSITIONAL_ONLY:
-            wrong = f"`{name}` of `fn` can only be given by position."
-            raise refused(wrong, "Wrap it in a function that takes it by name.")
-        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-            continue
-        if parameter.annotation is not parameter.empty:
-            hints[name] = parameter.annotation
-        elif name in overrides:
-            hints[name] = Any
-        elif parameter.default is parameter.empty:
-            raise refused(
-                f"`{name}` of `fn` has no annotation.",
-                f"Annotate it, or give it by a strategy: `arguments(fn, "
-                f"{name}=strategy)`.",
-            )
-    if not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
-        for name in overrides:
-            if name not in hints:
+        hint, kind = parameter.annotation, parameter.kind
+        if kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            if name in overrides or hint not in (parameter.empty, Any):
+                hints[name] = (hint, kind)
+        elif (
+            name in overrides or name in shapes or parameter.default is parameter.empty
+        ):
+            hints[name] = (_hint(name, hint, overrides, shapes), kind)
+    open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    for given in (overrides, {n: s for n, s in shapes.items() if n != "Array"}):
+        for name in given:
+            if name not in hints and not open_ended:
                 wrong = f"`fn` has no argument `{name}`."
-                raise refused(wrong, nearest(name, hints))
+                raise refused(wrong, nearest(name, parameters))
     return hints
 
 
-def _text(annotation: Any) -> str:
-    """All shape strings of an annotation, one behind another."""
-    own = getattr(annotation, "dim_str", "") or ""
-    leaf = getattr(annotation, "leaftype", None)
-    inner = [*typing.get_args(annotation), *([leaf] if leaf is not None else [])]
-    return own + "".join(_text(part) for part in inner if part is not annotation)
+def _hint(
+    name: str, hint: Any, overrides: Mapping[str, object], shapes: Mapping[str, str]
+) -> Any:
+    """The annotation of an argument that needs a value; raises if it has none."""
+    if name in shapes:
+        if hint is inspect.Parameter.empty:
+            return jax.Array
+        if text_of(hint) or not is_bare(hint):
+            raise invalid(
+                "arguments",
+                f"`shapes` has a shape for `{name}`, which is annotated as `{hint}`.",
+                "Give shapes for arguments that are annotated as `Array` alone.",
+            )
+        return hint if hint in BARE else jax.Array
+    elif hint is inspect.Parameter.empty and overrides.get(name, ...) is ...:
+        raise invalid(
+            "arguments",
+            f"`{name}` of `fn` has no annotation.",
+            f"Annotate it, or give it by a strategy: `arguments(fn, {name}=strategy)`; "
+            f'if it is an array, by its shape: `shapes={{"{name}": "*batch n"}}`.',
+        )
+    return Any if hint is inspect.Parameter.empty else hint
+
+
+def is_bare(hint: Any) -> bool:
+    """Whether an annotation asks for an array of any shape."""
+    return hint in BARE or hint is Any or any(map(is_bare, typing.get_args(hint)))
+
+
+def owner_of(fn: Callable[..., Any]) -> Any:
+    """What a method is bound to; a callable module itself; `None` for a function."""
+    return getattr(fn, "__self__", None if inspect.isfunction(fn) else fn)
 
 
 def _bind(binding: Binding, annotation: Any, value: PyTree, place: str) -> None:
@@ -172,128 +249,37 @@ def _bind(binding: Binding, annotation: Any, value: PyTree, place: str) -> None:
             binding.structures[name] = jtu.tree_structure(value)
         for leaf in jtu.tree_leaves(value):
             _bind(binding, getattr(annotation, "leaftype", None), leaf, place)
+    elif annotation in BARE and hasattr(value, "shape") and not is_key_array(value):
+        shape = binding.bare.get(binding.argument, binding.bare.get("Array"))
+        if shape is not None:
+            binding.match(parse(shape), tuple(value.shape), place)
+        else:  # others of which nothing is said are like the first
+            binding.shapes.setdefault("Array", tuple(value.shape))
 
 
-def _bind_fields(binding: Binding, module: Any) -> None:
-    """Binds names of axes to what the annotated fields of a module have.
+def _nothing(strategy: st.SearchStrategy, label: object = None) -> Any:
+    """Draws nothing: what an array has is only compared."""
+    raise AssertionError("please report")
 
-    jaxtyping does not tie fields to arguments, so where they disagree nothing is wrong.
+
+def fields_of(module: Any) -> dict[str, tuple[Any, Any]]:
+    """The annotated fields of a module that go together: annotations and values.
+
+    jaxtyping does not tie fields to each other or to arguments, so where two disagree
+    nothing is wrong, and the first counts.
     """
-    if not dataclasses.is_dataclass(module):
-        return
-    hints = typing.get_type_hints(type(module), include_extras=True)
+    if not dataclasses.is_dataclass(module) or isinstance(module, type):
+        return {}
+    hints, found = hints_of_class(type(module)), {}
+    binding = Binding(_nothing)
     for field in dataclasses.fields(module):
-        with contextlib.suppress(InvalidArgument):
-            value = getattr(module, field.name, None)
-            _bind(binding, hints.get(field.name), value, f"`self.{field.name}`")
-
-
-@typing.overload
-def given_typed(
-    fn: Callable[..., Any],
-    *,
-    elements: Numbers | None = None,
-    **overrides: st.SearchStrategy,
-) -> Callable[[], None]: ...
-@typing.overload
-def given_typed(
-    fn: None = None, *, elements: Numbers | None = None, **overrides: st.SearchStrategy
-) -> Callable[[Callable[..., Any]], Callable[[], None]]: ...
-def given_typed(
-    fn: Callable[..., Any] | None = None,
-    *,
-    elements: Numbers | None = None,
-    **overrides: st.SearchStrategy,
-) -> Callable[..., Any]:
-    """Makes an annotated function a property test: a decorator.
-
-    The test calls `fn` with `arguments(fn)` and checks that what it returns satisfies
-    its return annotation, with names bound as in the arguments. What `fn` raises fails
-    the test, too; so a body with `assert` is a test of what it asserts.
-
-    **Arguments:**
-
-    - `fn`: an annotated function.
-    - `elements`, `overrides`: as in `arguments`. (Keyword only.)
-
-    **Returns:** a test without arguments.
-
-    **Raises:** the test raises an `AssertionError` if the returned value does not
-    satisfy the annotation.
-
-    !!! example
-
-        >>> import eqx_pipe.testing as ept, jax.numpy as jnp
-        >>> from jaxtyping import Array, Float
-        >>> def outer(a: Float[Array, " m"], b: Float[Array, " n"]) -> Float[
-        ...     Array, "n m"
-        ... ]:
-        ...     return a[:, None] * b
-        >>> test_outer = ept.given_typed(outer)
-        >>> test_outer()
-        Traceback (most recent call last):
-            ...
-        AssertionError: `eqx_pipe.testing.given_typed`: `outer` returned ...
-    """
-    if fn is None:
-        return ft.partial(given_typed, elements=elements, **overrides)
-    checked = _checking(fn)
-
-    @hp.given(arguments(fn, elements=elements, **overrides))
-    def test(arguments: dict[str, Any]) -> None:
-        __tracebackhide__ = True
-        checked(arguments)
-
-    test.__name__ = test.__qualname__ = _name(fn)  # type: ignore
-    test.__doc__ = fn.__doc__
-    test.__module__ = getattr(fn, "__module__", test.__module__)
-    return test
-
-
-def _checking(fn: Callable[..., Any]) -> Callable[[dict[str, Any]], None]:
-    """`fn` on a dict of arguments, with a check of what it returns."""
-    signature = inspect.signature(fn, eval_str=True)
-    returned = signature.return_annotation
-    hints = {k: p.annotation for k, p in signature.parameters.items()}
-
-    def run(arguments: dict[str, Any]) -> None:
-        __tracebackhide__ = True
-        value = fn(**arguments)
-        if returned is signature.empty:
-            return
-        known = {k: arguments[k] for k in hints if k in arguments}
-        # Not raised where it is caught: to hypothesis another context is another error.
-        fits = True
+        value, hint = getattr(module, field.name, None), hints.get(field.name)
+        known = binding.sizes.copy(), binding.shapes.copy()
         try:
-            _check_together(returned, value, hints, known)
-        except TypeCheckError:
-            fits = False
-        if not fits:
-            given = ", ".join(f"`{k}` {tree_text(v)}" for k, v in known.items())
-            wanted = getattr(returned, "__name__", returned)
-            raise AssertionError(
-                f"`eqx_pipe.testing.given_typed`: `{_name(fn)}` returned "
-                f"{tree_text(value)} for {given}; its annotation is `{wanted}`. Mend "
-                "the function or the annotation."
-            )
-
-    return run
-
-
-def _name(fn: Callable[..., Any]) -> str:
-    return getattr(fn, "__name__", type(fn).__name__)
-
-
-def _check_together(returned: Any, value: Any, hints: dict, known: dict) -> None:
-    """Raises jaxtyping's error unless a value goes together with the arguments.
-
-    jaxtyping checks a function, so one is made that has the annotations. The value
-    comes in from outside, so that an error of the user's function itself stays plain.
-    """
-    typed = {n: v for n, v in known.items() if hints[n] is not inspect.Parameter.empty}
-    scope: dict[str, Any] = {"returned_": value}  # no argument has this name
-    exec(f"def fn({', '.join(typed)}):\n    return returned_\n", scope)
-    fn = scope["fn"]
-    fn.__annotations__ = {**{n: hints[n] for n in typed}, "return": returned}
-    conf = beartype.BeartypeConf(strategy=beartype.BeartypeStrategy.On)
-    jaxtyped(fn, typechecker=beartype.beartype(conf=conf))(**typed)
+            _bind(binding, hint, value, field.name)
+        except InvalidArgument:
+            binding.sizes, binding.shapes = known
+        else:
+            if text_of(hint):
+                found[field.name] = (hint, value)
+    return found

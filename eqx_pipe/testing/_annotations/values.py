@@ -1,92 +1,119 @@
 """A value for any annotation: arrays, pytrees, containers, unions, Python values."""
 
+import collections
 import collections.abc
-import dataclasses
 import inspect
 import types
 import typing
+from collections.abc import Callable
 from typing import Any
 
 import hypothesis.strategies as st
 import jax
+import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
+from hypothesis.errors import InvalidArgument
+from jax.typing import DTypeLike
 from jaxtyping import PRNGKeyArray, PyTree
 
-from .._strategies.arrays import Numbers, arrays, keys
+from .._strategies.arrays import keys
 from .._strategies.spaces import meshes
 from .._strategies.validate import invalid
-from .array import Binding, array_for, is_array_annotation, scalar_of
+from .array import array_for, bare_array, is_array_annotation, scalar_of
+from .binding import Binding
+from .classes import from_type, instance_of
+from .signature import Unreadable
 
 _STRUCTURES = (0, (0, 0), {"a": 0, "b": 0}, [(0,), {"c": 0}])
+BARE = (jax.Array, np.ndarray, jax.ShapeDtypeStruct)
+"""Types of arrays that say nothing of a shape."""
+_NUMBERS = (bool, int, float, complex, np.bool_, np.number, np.generic)
 
 
-def value_for(annotation: Any, binding: Binding, elements: Numbers | None) -> Any:
+def value_for(annotation: Any, binding: Binding) -> Any:
     """A value that satisfies an annotation, with names bound as in `binding`."""
     if is_array_annotation(annotation):
-        return array_for(annotation, binding, elements)
+        return array_for(annotation, binding)
     if annotation == PRNGKeyArray:
         return binding.draw(keys())
     if isinstance(annotation, type) and issubclass(annotation, PyTree):
-        return _tree_for(annotation, binding, elements)
+        return _tree_for(annotation, binding)
     if annotation is None:
         return None
     if annotation is Any or annotation is inspect.Parameter.empty:
-        return binding.draw(arrays(elements=elements))
+        return bare_array(jax.Array, binding)
     if annotation in (bool, int, float, complex):
-        return binding.draw(scalar_of(annotation, elements))
-    if annotation in (jax.Array, np.ndarray):
-        drawn = binding.draw(arrays(elements=elements))
-        return drawn if annotation is jax.Array else np.asarray(drawn)
+        return binding.draw(scalar_of(annotation, binding))
+    if annotation in BARE:
+        return bare_array(annotation, binding)
     if annotation in (np.number, np.generic, np.bool_):
         kind = np.bool_ if annotation is np.bool_ else np.float32
-        return kind(binding.draw(scalar_of(float, elements)))
+        return kind(binding.draw(scalar_of(float, binding)))
     if annotation is jax.sharding.Mesh:
         return binding.draw(meshes())
-    return _special(annotation, binding, elements)
+    if annotation == DTypeLike:
+        return jnp.float32
+    return _special(annotation, binding)
 
 
-def _special(annotation: Any, binding: Binding, elements: Numbers | None) -> Any:
+def _special(annotation: Any, binding: Binding) -> Any:
     """A value for one of Python's own forms of types."""
     origin, args = typing.get_origin(annotation), typing.get_args(annotation)
-
-    def inner(part: Any) -> Any:
-        return value_for(part, binding, elements)
-
+    if isinstance(annotation, Unreadable | str | typing.ForwardRef):
+        raise _unread(annotation)
     if origin in (typing.Union, types.UnionType):
-        # None is the simplest.
-        ordered = sorted(args, key=lambda part: part is not type(None))
-        return inner(binding.draw(st.sampled_from(ordered)))
+        return _one_of(args, binding)
     if origin is typing.Annotated:
-        return inner(args[0])
+        return value_for(args[0], binding)
     if origin is typing.Literal:
         return binding.draw(st.sampled_from(args))
     if isinstance(annotation, typing.TypeVar):
-        return inner(_bound_of(annotation))
+        return value_for(_bound_of(annotation), binding)
     if hasattr(annotation, "__supertype__"):  # `NewType`
-        return inner(annotation.__supertype__)
+        return value_for(annotation.__supertype__, binding)
     if hasattr(annotation, "__value__"):  # `type X = ...`
-        return inner(annotation.__value__)
-    if origin is tuple:
-        if len(args) == 2 and args[1] is Ellipsis:
-            return tuple(inner(args[0]) for _ in range(_few(binding)))
-        return tuple(inner(part) for part in args if part != ())
+        return value_for(annotation.__value__, binding)
+    if Callable in (origin, annotation) or annotation is typing.Callable:
+        return _function_for(args, binding)
     kind = origin or annotation
-    if isinstance(kind, type) and args:
-        if issubclass(kind, collections.abc.Mapping):
-            if args[0] is str:
-                return {name: inner(args[1]) for name in "ab"[: _few(binding)]}
-            return {inner(args[0]): inner(args[1]) for _ in range(_few(binding))}
-        if issubclass(kind, collections.abc.Iterable):
-            parts = [inner(args[0]) for _ in range(_few(binding))]
-            return kind(parts) if issubclass(kind, set | frozenset) else parts
-    if isinstance(annotation, type):
-        return _of_class(annotation, binding, elements)
-    return _from_type(annotation, binding)
+    if isinstance(kind, type):
+        if args and issubclass(kind, collections.abc.Iterable):
+            return _container_for(kind, args, binding)
+        if _is_of(kind, "optax", "GradientTransformation"):
+            return _optimiser(binding)
+        return instance_of(kind, args, binding, value_for)
+    return from_type(annotation, binding)
 
 
-def _few(binding: Binding) -> int:
-    return binding.draw(st.integers(1, 2))
+def _unread(annotation: Any) -> InvalidArgument:
+    text = getattr(
+        annotation, "text", getattr(annotation, "__forward_arg__", annotation)
+    )
+    why = f": {annotation.reason}" if isinstance(annotation, Unreadable) else ""
+    return invalid(
+        "from_jaxtyping",
+        f"the annotation `{text}` cannot be read at run time{why}.",
+        "Give the argument by a strategy of its own: `arguments(fn, name=strategy)`; "
+        "or import the name outside of `if TYPE_CHECKING:`.",
+    )
+
+
+def _one_of(members: tuple[Any, ...], binding: Binding) -> Any:
+    """A value of one member of a union; of those that can be made."""
+    if jax.Array in members:  # `ArrayLike` and the like
+        members = tuple(part for part in members if part not in _NUMBERS)
+    # None is the simplest.
+    ordered = sorted(members, key=lambda part: part is not type(None))
+    chosen = binding.draw(st.integers(0, len(ordered) - 1))
+    error: InvalidArgument | None = None
+    for part in [*ordered[chosen:], *ordered[:chosen]]:
+        try:
+            return value_for(part, binding)
+        except InvalidArgument as refused:
+            error = error or refused
+    assert error is not None
+    raise error
 
 
 def _bound_of(variable: typing.TypeVar) -> Any:
@@ -95,61 +122,80 @@ def _bound_of(variable: typing.TypeVar) -> Any:
     return Any if variable.__bound__ is None else variable.__bound__
 
 
-def _of_class(cls: type, binding: Binding, elements: Numbers | None) -> Any:
-    """An instance of a class whose fields, or whose `__init__`, are annotated."""
-    if issubclass(cls, tuple) and hasattr(cls, "_fields"):
-        hints = typing.get_type_hints(cls, include_extras=True)
-        fields = cls._fields  # type: ignore
-        given = [value_for(hints[name], binding, elements) for name in fields]
-        return cls(*given)
-    if typing.is_typeddict(cls):
-        hints = typing.get_type_hints(cls, include_extras=False)
-        return {k: value_for(v, binding, elements) for k, v in hints.items()}
-    if not dataclasses.is_dataclass(cls) or inspect.isabstract(cls):
-        return _from_type(cls, binding)
-    given = {}
-    hints = typing.get_type_hints(cls, include_extras=True)
-    for name, parameter in inspect.signature(cls).parameters.items():
-        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-            continue
-        hint = parameter.annotation
-        hint = hints.get(name, hint) if isinstance(hint, str) else hint
-        optional = parameter.default is not parameter.empty
-        if hint is parameter.empty or (optional and not _has_arrays(hint)):
-            if optional:
-                continue
-            raise invalid(
-                "from_jaxtyping",
-                f"`{cls.__name__}` has an argument `{name}` without an annotation.",
-                "Annotate it, or give the whole by a strategy of its own.",
-            )
-        given[name] = value_for(hint, binding, elements)
-    return cls(**given)
+# Containers.
 
 
-def _has_arrays(annotation: Any) -> bool:
-    """Whether an annotation says something about arrays."""
-    if is_array_annotation(annotation):
-        return True
-    return any(_has_arrays(part) for part in typing.get_args(annotation))
+def _few(binding: Binding) -> int:
+    return binding.draw(st.integers(1, 2))
 
 
-def _from_type(annotation: Any, binding: Binding) -> Any:
-    try:
-        return binding.draw(st.from_type(annotation))
-    except Exception as error:
-        raise invalid(
-            "from_jaxtyping",
-            f"no value can be made for {annotation!r}: {error}",
-            "Give it by a strategy of its own: `arguments(fn, name=strategy)`; or make "
-            "the type known by `hypothesis.strategies.register_type_strategy`.",
-        ) from error
+def _container_for(kind: type, args: tuple[Any, ...], binding: Binding) -> Any:
+    if kind is tuple:
+        if len(args) == 2 and args[1] is Ellipsis:
+            args = (args[0],) * _few(binding)
+        return tuple(value_for(part, binding) for part in args if part != ())
+    abc, new = collections.abc, typing.cast(Any, kind)
+    if issubclass(kind, abc.Mapping) and len(args) == 2:
+        names = "ab"[: _few(binding)]
+        if args[0] is not str:
+            names = [value_for(args[0], binding) for _ in names]
+        pairs = {name: value_for(args[1], binding) for name in names}
+        if issubclass(kind, collections.defaultdict):
+            return new(None, pairs)
+        return pairs if inspect.isabstract(kind) else new(pairs)
+    parts = [value_for(args[0], binding) for _ in range(_few(binding))]
+    if issubclass(kind, abc.Iterator):
+        return iter(parts)
+    if issubclass(kind, abc.Set) and inspect.isabstract(kind):
+        return set(parts)
+    abstract = inspect.isabstract(kind) or getattr(kind, "_is_protocol", False)
+    return parts if abstract else new(parts)
+
+
+# Functions.
+
+
+class _Constant:
+    """A function that gives one value, whatever it is given."""
+
+    def __init__(self, value: Any):
+        self.value = value
+
+    def __call__(self, *args: object, **kwargs: object) -> Any:
+        return self.value
+
+    def __repr__(self) -> str:
+        return f"lambda *_, **__: {self.value!r}"
+
+
+def _function_for(args: tuple[Any, ...], binding: Binding) -> Callable[..., Any]:
+    """An elementwise function where that satisfies `Callable[[...], ...]`."""
+    takes, gives = args if len(args) == 2 else (..., Any)
+    says_nothing = gives in (Any, jax.Array) or isinstance(gives, typing.TypeVar)
+    one = not isinstance(takes, list) or len(takes) == 1
+    if one and (says_nothing or takes == [gives]):
+        return jnp.tanh
+    return _Constant(value_for(gives, binding))
+
+
+def _is_of(kind: type, package: str, name: str) -> bool:
+    return kind.__module__.partition(".")[0] == package and kind.__name__.startswith(
+        name
+    )
+
+
+def _optimiser(binding: Binding) -> Any:
+    """One of optax; its class is a pair of functions, of which not any two will do."""
+    import optax
+
+    rates = st.sampled_from((None, 0.0, 0.5))  # of momentum; `None` keeps no state
+    return optax.sgd(0.125, binding.draw(rates))
 
 
 # Pytrees.
 
 
-def _tree_for(annotation: Any, binding: Binding, elements: Numbers | None) -> Any:
+def _tree_for(annotation: Any, binding: Binding) -> Any:
     leaf = getattr(annotation, "leaftype", Any)
     text = getattr(annotation, "structure", None)
     shape = _skeleton(text, binding)
@@ -158,7 +204,7 @@ def _tree_for(annotation: Any, binding: Binding, elements: Numbers | None) -> An
     outer = binding.leaf
     for i in range(len(places)):
         binding.leaf = (*outer, text, i) if text else outer
-        leaves.append(value_for(leaf, binding, elements))
+        leaves.append(value_for(leaf, binding))
     binding.leaf = outer
     return jtu.tree_unflatten(structure, leaves)
 
@@ -166,8 +212,9 @@ def _tree_for(annotation: Any, binding: Binding, elements: Numbers | None) -> An
 def _skeleton(text: str | None, binding: Binding) -> Any:
     """A pytree of zeros with a structure such as `"T"`, `"S T"` or `"T ..."`."""
     drawn = st.sampled_from(_STRUCTURES)
+    # Trees of which nothing is said are alike, as arrays are.
     whole: Any = 0
-    for name in (text or "...").split():
+    for name in (text or "PyTree").split():
         if name == "...":
             inner = [binding.draw(drawn) for _ in jtu.tree_leaves(whole)]
             whole = jtu.tree_unflatten(jtu.tree_structure(whole), inner)

@@ -105,7 +105,7 @@ def trial_of(
     child = as_module(stage)
     check_key(function, key)
     check_state(function, child, state)
-    trial = Trial(child, x, state, key, tolerance, held(child))
+    trial = Trial(child, as_jax_sees(x), state, key, tolerance, held(child))
     try:
         trial.plain  # noqa: B018
     except Exception as error:
@@ -114,6 +114,21 @@ def trial_of(
         error.add_note(f"In the plain call that `eqx_pipe.{function}` makes first.")
         raise
     return trial
+
+
+def as_jax_sees(x: PyTree) -> PyTree:
+    """An input whose NumPy arrays have the dtypes that JAX would give them.
+
+    Without `jax_enable_x64` it makes 32 bits of 64. A plain call in NumPy keeps them,
+    which is no fault of the stage.
+    """
+
+    def cut(leaf: Any) -> Any:
+        if not isinstance(leaf, np.ndarray):
+            return leaf
+        return leaf.astype(jax.dtypes.canonicalize_dtype(leaf.dtype), copy=False)
+
+    return jtu.tree_map(cut, x)
 
 
 def evaluate(

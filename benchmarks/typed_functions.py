@@ -1,0 +1,163 @@
+"""Of the annotated functions of other packages, how many does `given_typed` pass?
+
+Each public function with an annotated array among its parameters is made a property
+test as it stands, with no strategy given, and run on a few examples. `passes`: the
+returned value satisfies its annotation. `annotation`: it does not. `raises`: the
+function was called, and raised. `not drawn`: no arguments could be made, and the error
+says why. `raw error`: what came up in the kit itself is no such error. Where a function
+is wrong and where its annotations say too little is for a reader to tell: `--details`
+prints the first line of each error. Bare arrays have any shape, or with
+`--shapes find` one that the function takes.
+"""
+
+import collections
+import functools
+import importlib
+import inspect
+import json
+import pkgutil
+import subprocess
+import sys
+import threading
+import traceback
+import warnings
+
+import hypothesis
+from hypothesis.errors import InvalidArgument
+
+import eqx_pipe.testing as ept
+
+ROUNDS = 1
+QUICK = {"packages": ("equinox",), "most": 3, "examples": 2}
+SECONDS = 40  # for one function; some loop without end on numbers that nobody gives
+
+_MARK = "verdict: "
+_VERDICTS = ("passes", "annotation", "raises", "not drawn", "raw error", "too slow")
+
+
+def functions_of(package):
+    """By name, the public functions that say of some parameter that it is an array."""
+    root = importlib.import_module(package)
+    modules = [root]
+    for found in pkgutil.walk_packages(getattr(root, "__path__", []), f"{package}."):
+        if not any(part.startswith(("_", "test")) for part in found.name.split(".")):
+            try:
+                modules.append(importlib.import_module(found.name))
+            except Exception:  # wants what is not installed
+                continue
+    named = {}
+    for module in modules:
+        for name, fn in vars(module).items():
+            own = getattr(fn, "__module__", None) or ""
+            if inspect.isfunction(fn) and own.partition(".")[0] == package:
+                if not name.startswith("_") and _takes_arrays(fn):
+                    named.setdefault(id(fn), (f"{module.__name__}.{name}", fn))
+    return dict(sorted(named.values(), key=lambda pair: pair[0]))
+
+
+def _takes_arrays(fn):
+    try:
+        parameters = inspect.signature(fn).parameters.values()
+    except (ValueError, TypeError):
+        return False
+    return any(
+        hasattr(p.annotation, "dim_str") or "Array" in str(p.annotation)
+        for p in parameters
+    )
+
+
+def verdict(fn, examples, shapes):
+    """How a function fares, and the first line of what it raised."""
+    settings = hypothesis.settings(
+        max_examples=examples,
+        derandomize=True,
+        database=None,
+        deadline=None,
+        report_multiple_bugs=False,
+        phases=[hypothesis.Phase.generate],
+        suppress_health_check=list(hypothesis.HealthCheck),
+    )
+    try:
+        settings(ept.given_typed(fn, shapes=shapes or None))()
+    except InvalidArgument as error:
+        return "not drawn", error
+    except Exception as error:
+        if str(error).startswith("`eqx_pipe.testing.given_typed`"):
+            return "annotation", error
+        code = inspect.unwrap(fn).__code__
+        frames = (frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__))
+        return ("raises" if code in frames else "raw error"), error
+    return "passes", None
+
+
+def work(package, start, step, examples, shapes):
+    """In a process of its own: a line of JSON for each function."""
+    warnings.simplefilter("ignore")
+    for name, fn in list(functions_of(package).items())[start::step]:
+        found, error = verdict(fn, examples, shapes)
+        text = f"{type(error).__name__}: {error}" if error else ""
+        line = json.dumps([name, found, " ".join(text.split())[:170]])
+        print(f"\n{_MARK}{line}", flush=True)
+
+
+def verdicts_of(package, step, examples, shapes):
+    """Verdicts by the names of functions.
+
+    A loop without end in a compiled program can only be ended with its process, so the
+    next function then begins another.
+    """
+    names = list(functions_of(package))[::step]
+    found = {}
+    while len(found) < len(names):
+        given = (package, len(found) * step, step, examples, shapes)
+        code = f"from {__name__} import work; work(*{given})"
+        process = subprocess.Popen(
+            [sys.executable, "-c", code],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        # The first includes imports.
+        timer = threading.Timer(2 * SECONDS, process.kill)
+        timer.start()
+        for line in process.stdout:
+            if line.startswith(_MARK):
+                name, what, text = json.loads(line.removeprefix(_MARK))
+                found[name] = (what, text)
+                timer.cancel()
+                timer = threading.Timer(SECONDS, process.kill)
+                timer.start()
+        timer.cancel()
+        process.wait()
+        if len(found) < len(names):
+            found[names[len(found)]] = ("too slow", f"not done in {SECONDS} s")
+    return found
+
+
+def main(
+    run,
+    *,
+    packages=("distreqx", "dm_pix", "equinox", "flowjax", "interpax"),
+    most=60,
+    examples=5,
+    shapes="",
+    details=False,
+):
+    totals = collections.Counter()
+    for package in run.chosen(packages):
+        if not run.has(package):
+            continue
+        step = max(1, -(-len(functions_of(package)) // most))
+        found = verdicts_of(package, step, examples, shapes)
+        counts = collections.Counter(what for what, _ in found.values())
+        for name, (what, text) in found.items() if details else ():
+            print(f"  {what:<10} {name}  {text}")
+        run.row(case=package, functions=counts.total(), **_columns(counts))
+        totals += counts
+    run.row(case="all", functions=totals.total(), **_columns(totals))
+
+
+_columns = functools.partial(
+    lambda verdicts, counts: {v: counts[v] for v in verdicts}, _VERDICTS
+)

@@ -1,0 +1,157 @@
+"""Instances of classes, made of values for what their constructors ask for."""
+
+import dataclasses
+import functools as ft
+import inspect
+import typing
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, TypeVar
+
+import hypothesis.strategies as st
+from hypothesis.errors import InvalidArgument
+
+from .._strategies.validate import invalid
+from .binding import Binding, Unmet
+from .signature import hints_of_class, resolved
+
+Make = Callable[[Any, Binding], Any]
+"""`value_for`, which these functions and it call in turn."""
+
+_MOST_TRIED = 6  # subclasses; making one may compile
+_DEEPEST = 3  # where modules stand in modules
+
+
+def instance_of(cls: type, args: tuple[Any, ...], binding: Binding, make: Make) -> Any:
+    """An instance of a class, with `args` for the parameters of a generic one."""
+    if cls in _known_types():
+        return from_type(cls, binding)
+    if issubclass(cls, tuple) and hasattr(cls, "_fields"):
+        hints = hints_of_class(cls)
+        fields = cls._fields  # type: ignore
+        return cls(*(make(hints[name], binding) for name in fields))
+    if typing.is_typeddict(cls):
+        return {k: make(v, binding) for k, v in hints_of_class(cls).items()}
+    if is_abstract(cls):
+        return _of_a_subclass(cls, binding, make)
+    if not dataclasses.is_dataclass(cls):
+        return from_type(cls[args] if args else cls, binding)  # type: ignore
+    return _built(cls, args, binding, make)
+
+
+def is_abstract(cls: type) -> bool:
+    """Whether a class has methods, or fields of Equinox, that subclasses must give."""
+    abstract = ("__abstractvars__", "__abstractclassvars__")
+    return inspect.isabstract(cls) or any(getattr(cls, name, ()) for name in abstract)
+
+
+def _built(cls: type, args: tuple[Any, ...], binding: Binding, make: Make) -> Any:
+    """What the constructor of an annotated class gives; its defaults are kept."""
+    variables: tuple[Any, ...] = getattr(cls, "__parameters__", ())
+    meanings = dict(zip(variables, args, strict=False))
+    hints, given = hints_of_class(cls), {}
+    outer = binding.argument
+    for name, parameter in inspect.signature(cls).parameters.items():
+        variadic = parameter.kind in (
+            parameter.VAR_POSITIONAL,
+            parameter.VAR_KEYWORD,
+        )
+        if variadic or parameter.default is not parameter.empty:
+            continue
+        hint = parameter.annotation
+        if hint is parameter.empty:
+            raise invalid(
+                "from_jaxtyping",
+                f"`{cls.__name__}` has an argument `{name}` without an annotation.",
+                "Annotate it, or give the whole by a strategy of its own.",
+            )
+        if isinstance(hint, str):
+            hint = hints.get(name, resolved(hint, cls))
+        binding.argument = name
+        given[name] = make(substituted(hint, meanings), binding)
+    binding.argument = outer
+    try:
+        return cls(**given)
+    except Exception as error:
+        kind = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise Unmet(f"`{cls.__name__}` refuses what was drawn for it: {kind}") from None
+
+
+def substituted(hint: Any, meanings: Mapping[TypeVar, Any]) -> Any:
+    """An annotation with type variables replaced, as those of a generic class are."""
+    if isinstance(hint, TypeVar):
+        return meanings.get(hint, hint)
+    parameters = getattr(hint, "__parameters__", ())
+    if meanings and parameters and typing.get_origin(hint) is not None:
+        return hint[tuple(meanings.get(p, p) for p in parameters)]
+    return hint
+
+
+def _of_a_subclass(cls: type, binding: Binding, make: Make) -> Any:
+    """An instance of one of the concrete subclasses that were imported."""
+    found = _concrete(cls)
+    if binding.depth >= _DEEPEST:
+        raise Unmet(f"`{cls.__name__}` stands in itself without end")
+    start = 0
+    if binding.depth == 0 and found:
+        start = binding.draw(st.integers(0, min(len(found), _MOST_TRIED) - 1))
+    binding.depth += 1
+    reasons = []
+    try:
+        for candidate in [*found[start:], *found[:start]][:_MOST_TRIED]:
+            try:
+                return instance_of(candidate, (), binding, make)
+            except (InvalidArgument, Unmet) as error:
+                reasons.append(f"{candidate.__name__}: {error}")
+    finally:
+        binding.depth -= 1
+    why = "; ".join(reasons) or "it has none"
+    raise invalid(
+        "from_jaxtyping",
+        f"`{cls.__name__}` is abstract, and no subclass of it could be made: {why}.",
+        "Give it by a strategy of its own, or import a subclass whose constructor is "
+        "annotated.",
+    )
+
+
+@ft.lru_cache(256)
+def _simplicity(cls: type) -> tuple[int, int]:
+    """How many arguments a constructor needs; and of these, without an annotation."""
+    try:
+        parameters = inspect.signature(cls).parameters.values()
+    except (ValueError, TypeError):
+        return (99, 99)
+    needed = [p for p in parameters if p.default is p.empty]
+    return (len(needed), sum(p.annotation is p.empty for p in needed))
+
+
+def _concrete(cls: type) -> list[type]:
+    """The public concrete subclasses, simplest first."""
+    found: dict[type, None] = {}
+    waiting = list(cls.__subclasses__())
+    while waiting:
+        sub = waiting.pop(0)
+        waiting += sub.__subclasses__()
+        if not is_abstract(sub) and not sub.__name__.startswith("_"):
+            found[sub] = None
+    return sorted(found, key=_simplicity)
+
+
+def _known_types() -> Collection[type]:
+    """The types with a strategy of their own, of the user's or of hypothesis."""
+    # There is no public way to ask; `from_type` would also build what is not known.
+    from hypothesis.strategies._internal import types
+
+    return getattr(types, "_global_type_lookup", ())
+
+
+def from_type(annotation: Any, binding: Binding) -> Any:
+    """What hypothesis knows of other types."""
+    try:
+        return binding.draw(st.from_type(annotation))
+    except Exception as error:
+        raise invalid(
+            "from_jaxtyping",
+            f"no value can be made for {annotation!r}: {error}",
+            "Give it by a strategy of its own: `arguments(fn, name=strategy)`; or make "
+            "the type known by `hypothesis.strategies.register_type_strategy`.",
+        ) from error
