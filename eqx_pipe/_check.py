@@ -19,15 +19,24 @@ _Fn = TypeVar("_Fn", bound=Callable[..., Any])
 
 
 def keywords(function: str, **words: str) -> Callable[[_Fn], _Fn]:
-    """Makes a public function say what there is for a keyword that it does not have.
+    """Makes a public function say how it is called if it is called in another way.
 
-    `words` are names that people try, each with what to do. For any other the likeliest
-    of its own is named. The signature stays, for editors.
+    `words` are names that people try for arguments, each with what to do. For any other
+    the likeliest of its own is named. The signature stays, for editors.
     """
 
     def decorate(fn: _Fn) -> _Fn:
-        known = [name for name in inspect.signature(fn).parameters if name != "self"]
+        parameters = inspect.signature(fn).parameters
+        known = [name for name in parameters if name != "self"]
         names = frozenset(known)
+        first = len(parameters) - len(known)  # `self` comes before them
+        nameless = [n for n in known if parameters[n].kind in _NAMELESS]
+        most = first + len(nameless)
+        needed = [
+            (first + nameless.index(n) if n in nameless else most, n)
+            for n in known
+            if parameters[n].default is inspect.Parameter.empty
+        ]
 
         @ft.wraps(fn)
         def call(*args: Any, **given: Any) -> Any:
@@ -35,11 +44,33 @@ def keywords(function: str, **words: str) -> Callable[[_Fn], _Fn]:
                 wrong = next(name for name in given if name not in names)
                 cure = words.get(wrong) or nearest(wrong, known)
                 raise type_error(function, f"it has no argument `{wrong}`.", cure)
+            if len(args) > most:
+                others = [name for name in known if name not in nameless]
+                raise type_error(
+                    function,
+                    f"there are {len(args) - first} arguments without a name.",
+                    f"Only {_listed(nameless)} may have none; give others by name: "
+                    f"{_listed(f'{name}=' for name in others)}.",
+                )
+            for place, name in needed:
+                if place >= len(args) and name not in given:
+                    cure = f"Give {_listed(name for _, name in needed)}."
+                    raise type_error(function, f"`{name}` is missing.", cure)
             return fn(*args, **given)
 
         return cast(_Fn, call)
 
     return decorate
+
+
+_NAMELESS = (
+    inspect.Parameter.POSITIONAL_ONLY,
+    inspect.Parameter.POSITIONAL_OR_KEYWORD,
+)
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
 
 
 def check_callable(function: str, argument: str, value: object) -> None:

@@ -40,7 +40,7 @@ class LoopPoints:
         request = self.request
         key = request.space.point_key(i, key=request.key)
         try:
-            return call("sweep", request.fn, request.space.point(i), key)
+            return call(request.function, request.fn, request.space.point(i), key)
         except Exception as error:
             error.add_note(f"At point {i} of the space.")
             raise
@@ -87,7 +87,7 @@ class LoopPoints:
         def output() -> PyTree:
             point = geometry.point(geometry.leaves, space_key, digits, plain)
             key = point_key(request.key, digits)
-            return call("sweep", request.fn, point, key)
+            return call(request.function, request.fn, point, key)
 
         return some_output(output)
 

@@ -152,6 +152,7 @@ def plan_of(request: Request) -> Plan:
         shares=shares,
         isolated=request.isolated,
         counting=request.counting,
+        function=request.function,
     )
     return _planned(request, job)
 

@@ -47,6 +47,7 @@ class Request:
 
     `devices` are those of this process that may be used; `reduce` is what the user gave
     and `reducers` what it stands for. A `part` is that of the user, or `None`.
+    `function` is the public function that was called, for messages.
     """
 
     fn: Callable[..., PyTree]
@@ -64,7 +65,8 @@ class Request:
     trusting: bool
     isolated: bool
     progress: bool | None
-    counting: bool = False
+    counting: bool
+    function: str
 
     @property
     def by_hand(self) -> bool:
@@ -98,7 +100,7 @@ def checked(
     """The arguments of `sweep` after all checks that need no tracing."""
     check_fn(function, fn)
     space = as_space(function, space)
-    _check_size(space.size)
+    _check_size(function, space.size)
     check_key(function, key)
     check_sweep_key(function, key)
     words = ("auto", "tune") if function == "sweep" else ("auto",)
@@ -130,6 +132,7 @@ def checked(
         isolated=on_error == "isolate",
         progress=progress,
         counting=count_steps,
+        function=function,
     )
     if executor is not None:
         _check_executor(executor)
@@ -189,10 +192,10 @@ def _as_batch_size(batch_size: BatchSize) -> int | Literal["auto", "tune"]:
     return operator.index(batch_size)
 
 
-def _check_size(size: int) -> None:
+def _check_size(function: str, size: int) -> None:
     if size >= 2**63:
         raise value_error(
-            "sweep",
+            function,
             f"the space has {size} points.",
             "Sweep over a slice of it: `space[a:b]`.",
         )
@@ -349,5 +352,5 @@ _HOST = ("order_by", "reduce", "store", "part", "executor", "on_error", "progres
 VMAP_WORDS = {**SWEEP_WORDS, **dict.fromkeys(_HOST, _NOT_HERE)}
 
 _ONE_RUN = "It is an argument of `sweep`, for a run that is not over in an instant."
-_LONG = ("order_by", "store", "part", "executor", "resume", "progress")
+_LONG = ("order_by", "store", "part", "executor", "resume", "progress", "count_steps")
 SWEEPER_WORDS = {**SWEEP_WORDS, **dict.fromkeys(_LONG, _ONE_RUN)}

@@ -31,6 +31,15 @@ from .tracing.trace import no_mesh, settings
 _FORMS = 32
 _SHORTEST = 16  # points that a table is filled up to at least
 
+_FIXED = "It is fixed when the sweeper is made: `sweeper(fn, space, {}=...)`."
+_CALL_WORDS = {
+    **SWEEPER_WORDS,
+    **{
+        name: _FIXED.format(name)
+        for name in ("batch_size", "mesh", "reduce", "on_error")
+    },
+}
+
 
 class Sweeper:
     """A sweep that is traced and compiled, and can be called with other spaces.
@@ -42,9 +51,10 @@ class Sweeper:
         self._request = request
         self._plans = LRUCache(_FORMS)
         if not request.by_hand:
-            with no_mesh():
+            with no_mesh("sweeper"):
                 self._planned(_filled(request), request.key)
 
+    @keywords("sweeper", **_CALL_WORDS)
     def __call__(self, space: SpaceLike, *, key: Key | None = None) -> SweepResult:
         """Computes the function at every point of a space.
 
@@ -66,7 +76,7 @@ class Sweeper:
         check_sweep_key("sweeper", key)
         key = self._request.key if key is None else key
         request = dataclasses.replace(self._request, space=space, key=key)
-        with no_mesh():
+        with no_mesh("sweeper"):
             if request.by_hand:
                 return complete(plan_of(request), None, started)
             filled = _filled(request)

@@ -37,6 +37,7 @@ ROOMS = {
     "axes": spaces.AXES,
     "table": spaces.TABLE,
     "sweep": sweep.SWEEP,
+    "sweeper": sweep.SWEEPER,
     "reduce": reduce.REDUCE,
     "rules": sharding.RULES,
     "sharding": sharding.SHARDING,

@@ -40,7 +40,52 @@ def by_hand_steps():
         sweep(count_steps=True)
 
 
+def again(*args, fn=lambda p: sin(p["x"]), **settings):
+    """A call of a sweeper."""
+    return ep.sweeper(fn, {"x": ep.Linspace(0, 1, 3)})(*args, **settings)
+
+
+OTHER = {"y": ep.Linspace(0, 1, 3)}
+
+
+SWEEPER = [
+    ("no space", lambda: again(), TypeError, "`space` is missing. Give `space`"),
+    ("a key", lambda: again(OTHER, jr.key(0)), TypeError, "others by name: `key=`"),
+    ("no axis", lambda: again({"x": 1.0}), ValueError, "Put a `Linspace`"),
+    ("another axis", lambda: again(OTHER), ValueError, "for 'x', .* names: `y`"),
+    ("seed", lambda: again(OTHER, seed=3), TypeError, "key=jax.random.key"),
+    ("mesh", lambda: again(OTHER, mesh=3), TypeError, "fixed when .* `sweeper\\(fn"),
+    ("key 3", lambda: again(OTHER, key=3), TypeError, "jax.random.key"),
+    ("no output", lambda: again(fn=lambda p: None), TypeError, "`return` missing"),
+    (
+        "under jit",
+        lambda: jax.jit(lambda x: again({"x": ep.Values(x)}).values)(ones(2)),
+        TypeError,
+        "Use `eqx_pipe.vmap_space`",
+    ),
+    ("made of no space", lambda: ep.sweeper(sin), TypeError, "Give `fn`, `space`"),
+    (
+        "made with a key",
+        lambda: ep.sweeper(sin, OTHER["y"], jr.key(0)),
+        TypeError,
+        "Only `fn`, `space` .* by name: `key=`",
+    ),
+    (
+        "tune",
+        lambda: ep.sweeper(sin, OTHER["y"], batch_size="tune"),
+        ValueError,
+        "`auto`",
+    ),
+]
+
 SWEEP = [
+    ("no space", lambda: ep.sweep(sin), TypeError, "missing. Give `fn`, `space`"),
+    (
+        "an axis less",
+        lambda: sweep(lambda p: p["n"] + p["b"], POINTS),
+        ValueError,
+        "`fn` asks for 'b', .*Known names: `a`, `k`, `n`",
+    ),
     ("fn 3", lambda: sweep(3), TypeError, "first argument is the function"),
     ("no axis", lambda: sweep(space={"a": 1}), ValueError, "Put a `Linspace`"),
     (

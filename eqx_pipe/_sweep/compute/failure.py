@@ -28,8 +28,12 @@ _CALLBACKS = "jax._src.callback"
 
 @dataclasses.dataclass
 class Failures:
-    """What a sweep does about points that fail: `ok` marks them if `isolated`."""
+    """What a sweep does about points that fail: `ok` marks them if `isolated`.
 
+    `function` is the public function that was called, for messages.
+    """
+
+    function: str
     isolated: bool
     points: int
     count: int = 0
@@ -78,7 +82,7 @@ class Failures:
         if not lone:
             raise SweepError(
                 message(
-                    "sweep",
+                    self.function,
                     f"`fn` failed among {points} points, and for none of them when "
                     "they were computed again.",
                     "Look for what differs from one run to the next.",
@@ -89,7 +93,7 @@ class Failures:
         if isinstance(error, FloatingPointError):
             raise FloatingPointError(
                 message(
-                    "sweep",
+                    self.function,
                     f"the output at point {i} is {error}, and JAX is set to refuse "
                     "that (`jax_debug_nans` or `jax_debug_infs`).",
                     f"Call `fn(space.point({i}))`, which stops where it arises.",
@@ -97,10 +101,10 @@ class Failures:
             )
         raise SweepError(
             message(
-                "sweep",
+                self.function,
                 f"`fn` failed at point {i}: {reason(error)}.",
                 f"Call `fn(space.point({i}))` to see it, or keep the other points by "
-                '`sweep(..., on_error="isolate")`.',
+                f'`{self.function}(..., on_error="isolate")`.',
             ),
             [i],
         ) from error

@@ -83,6 +83,7 @@ class Job:
     broken: tuple[Part, ...] = ()
     adapts: bool = False
     halved: list[int] = dataclasses.field(default_factory=list)
+    function: str = "sweep"
 
     def __post_init__(self) -> None:
         self.arrays = arrays_of(self.geometry, self.space.key)
@@ -172,7 +173,7 @@ class Job:
         bar: Progress,
     ) -> Bool[np.ndarray, " points"]:
         """Computes the points of a stretch, and says which have not failed."""
-        failures = Failures(self.isolated, last - first)
+        failures = Failures(self.function, self.isolated, last - first)
         if first == last:
             return failures.ok
         within = self._within(first, last)
@@ -199,7 +200,8 @@ class Job:
         Raises an error if there is no smaller one, or if the user has chosen it.
         """
         if not self.adapts or error.batch_size == 1:
-            raise does_not_fit(error, not self.adapts) from error.__cause__
+            chosen = not self.adapts
+            raise does_not_fit(self.function, error, chosen) from error.__cause__
         with self._lock:  # threads that share the job may come here together
             if self.batch_size >= error.batch_size:
                 if error.batch_size not in self.halved:
@@ -307,6 +309,7 @@ def prepare(
     shares: int = 1,
     isolated: bool = False,
     counting: bool = False,
+    function: str = "sweep",
 ) -> Job:
     """Traces a function on a space, for each combination of static values.
 
@@ -315,9 +318,9 @@ def prepare(
     With `counting` outputs are `(output, needed, executed)`, with steps of loops.
     """
     geometry = space.geometry
-    parts, traced, broken = _traced(fn, space, key, geometry, isolated)
+    parts, traced, broken = _traced(function, fn, space, key, geometry, isolated)
     outputs = [jtu.tree_unflatten(each.structure, each.outputs) for each in traced]
-    check_agree("sweep", parts, outputs)
+    check_agree(function, parts, outputs)
     if counting:
         traced = [with_steps(each) for each in traced]
     auto = batch_size in ("auto", "tune")
@@ -336,7 +339,7 @@ def prepare(
             for each, part in zip(traced, parts, strict=True)
         )
     batch_size = min(int(batch_size), max(1, *(part.size for part in parts)))
-    _check_at_once(batch_size, len(devices))
+    _check_at_once(function, batch_size, len(devices))
     for each in traced:
         warn_if_it_may_hang(batch_size, each.analysis.linalg_limit, devices)
     job = Job(
@@ -352,6 +355,7 @@ def prepare(
         isolated=isolated,
         broken=broken,
         adapts=auto,
+        function=function,
     )
     free = free_bytes(devices) if auto else None
     if free is not None:
@@ -363,6 +367,7 @@ def prepare(
 
 
 def _traced(
+    function: str,
     fn: Callable[..., Any],
     space: Space,
     key: Key | None,
@@ -377,7 +382,7 @@ def _traced(
     for part in parts_of(geometry):
         try:
             with naming(part):
-                found = trace("sweep", fn, space, key, part.plain, geometry)
+                found = trace(function, fn, space, key, part.plain, geometry)
         except MissingKeyError:
             raise
         except Exception as error:
@@ -396,11 +401,11 @@ def _traced(
     return parts, traced, tuple(part for part, _ in broken)
 
 
-def _check_at_once(batch_size: int, num_devices: int) -> None:
+def _check_at_once(function: str, batch_size: int, num_devices: int) -> None:
     most = _AT_ONCE // num_devices
     if batch_size > most:
         raise value_error(
-            "sweep",
+            function,
             f"`batch_size` is {batch_size} on {num_devices} devices.",
             f"Points computed at once are counted in 32 bits: give at most {most}. "
             "Batches of some thousands are no slower.",

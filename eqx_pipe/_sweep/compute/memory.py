@@ -45,7 +45,7 @@ def noting(batch_size: int, done: int = 0) -> Iterator[None]:
         raise
 
 
-def does_not_fit(error: TooLarge, chosen: bool) -> SweepError:
+def does_not_fit(function: str, error: TooLarge, chosen: bool) -> SweepError:
     """The error for a batch size that the user has `chosen`, or that cannot be less."""
     points = "1 point" if error.batch_size == 1 else f"{error.batch_size} points"
     cure = 'Leave `batch_size` out: "auto" halves it until batches fit.'
@@ -55,4 +55,4 @@ def does_not_fit(error: TooLarge, chosen: bool) -> SweepError:
             "as `mesh=`."
         )
     what = f"there is not enough memory for a batch of {points} on each device: "
-    return SweepError(message("sweep", f"{what}{reason(error.__cause__)}.", cure))
+    return SweepError(message(function, f"{what}{reason(error.__cause__)}.", cure))

@@ -320,7 +320,7 @@ class _ByPoints:
             found = self._states(at, points)
             return found if isinstance(found, Exception) else None
 
-        none = Failures(False, 0)
+        none = Failures(self.blocks.job.function, False, 0)
         none.found(compute, np.arange, 0, first, last - first, [])
 
     def _states(self, first: int, points: int) -> list[np.ndarray] | Exception:

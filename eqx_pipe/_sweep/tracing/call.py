@@ -1,6 +1,7 @@
 """How a sweep calls the user's function on one point, and what may come out."""
 
 import inspect
+import traceback
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -15,7 +16,9 @@ from ..._errors import (
     asks_for_key,
     describe_value,
     message,
+    nearest,
     type_error,
+    value_error,
 )
 from ..._tree import path_name, unregistered
 from ..._types import Key, PyTree
@@ -52,6 +55,10 @@ def _noted(function: str, fn: Callable[..., Any], point: PyTree, **keyword: Any)
             misfit = not_a_point(function, fn, keyword)
             if misfit is not None:
                 raise misfit from error
+        if isinstance(error, KeyError):
+            lacking = lacks(function, error, point)
+            if lacking is not None:
+                raise lacking from error
         error.add_note(f"Raised by the `fn` that `eqx_pipe.{function}` was given.")
         raise
 
@@ -197,6 +204,23 @@ def not_a_point(
         f"Take them from the point, `{head} fn({', '.join(given)})`, where the "
         "space is a dict with these names. What does not vary stands in the space "
         "too, or is given by `functools.partial`.",
+    )
+
+
+def lacks(function: str, error: KeyError, point: PyTree) -> ValueError | None:
+    """The error for a function that asks a point for what it does not have.
+
+    That it was the point which was asked is told by the line that raised it.
+    """
+    frames = list(traceback.walk_tb(error.__traceback__))
+    asked = any(value is point for value in frames[-1][0].f_locals.values())
+    name = error.args[0] if error.args else None
+    if not asked or not isinstance(point, dict) or name in point:
+        return None
+    return value_error(
+        function,
+        f"`fn` asks for {name!r}, and there is none in `space`.",
+        nearest(name, point),
     )
 
 

@@ -214,13 +214,13 @@ def _struct(x: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(x.shape, dtype, weak_type=weak)
 
 
-def no_mesh() -> Any:
+def no_mesh(function: str = "sweep") -> Any:
     """Leaves the user's own mesh context, which would end up in the program."""
     try:
         return jax.set_mesh(Mesh(np.empty((), object), ()))
     except ValueError as error:  # it has to be set outside of all transformations
         raise type_error(
-            "sweep",
+            function,
             "it was called under a transformation (`jit`, `grad`, `vmap`, ...).",
             "A sweep runs on the host. Use `eqx_pipe.vmap_space`, which is a pure "
             "function.",
