@@ -100,11 +100,11 @@ def weighted(
     weights: Weights | None = None,
     normalize: Literal["none", "sum", "softmax"] = "none",
 ) -> Weighted:
-    r"""Adds up what several stages make of the same input.
+    """Adds up what several stages make of the same input.
 
-    The output is $y = \sum_i w_i f_i(x)$, leaf by leaf, accumulated and never stacked.
-    The weights are cast to each leaf's dtype, so bfloat16 stays bfloat16; integer and
-    bool leaves become float, as by `jnp.mean`.
+    The output is the sum of `w[i] * stages[i](x)`, leaf by leaf, accumulated and never
+    stacked. The weights are cast to each leaf's dtype, so bfloat16 stays bfloat16;
+    integer and bool leaves become float, as by `jnp.mean`.
 
     **Arguments:**
 

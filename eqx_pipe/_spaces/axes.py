@@ -55,7 +55,7 @@ class Linspace(_Spaced):
     **Units:** those of `lo` and `hi`, which must be the same.
 
     **Raises:** `ValueError` if an end is not finite or `n` is not between 1 and
-    $2^{31} - 1$; `TypeError` for anything that is not a real number.
+    `2**31 - 1`; `TypeError` for anything that is not a real number.
 
     !!! example
 
@@ -106,7 +106,7 @@ class Geomspace(_Spaced):
       of the values. They change nothing else. (Keyword only.)
 
     **Raises:** `ValueError` if an end is zero or not finite, if the signs differ, or
-    if `n` is not between 1 and $2^{31} - 1$; `TypeError` for anything that is not a
+    if `n` is not between 1 and `2**31 - 1`; `TypeError` for anything that is not a
     real number.
 
     !!! example

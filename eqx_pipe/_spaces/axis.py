@@ -45,7 +45,7 @@ class Axis(eqx.Module):
     - `dim`: the name of the dimension that the axis varies along, or `None` for a
       dimension of its own, named by the axis's path in the space. Axes with the same
       `dim` vary together.
-    - `__len__`: how many values there are, at least 1 and at most $2^{31} - 1$.
+    - `__len__`: how many values there are, at least 1 and at most `2**31 - 1`.
     - `value`: the value at a position. It is traced and vectorised, so it must be
       made of JAX operations.
 

@@ -59,7 +59,7 @@ def sobol(
     - `bounds_tree`: a pytree whose leaves are pairs `(lo, hi)` of finite real numbers,
       or of arrays of one shape (each entry then varies by itself). A tuple or list of
       two numbers or arrays is a pair; every other tuple or list is a node of the tree.
-    - `n`: how many points, at least 1 and at most $2^{30}$.
+    - `n`: how many points, at least 1 and at most `2**30`.
     - `seed`: of the scrambling, an integer of at least 0. (Keyword only.)
     - `dim`: the dim that the axes share. Two designs in one space need two names.
       (Keyword only.)

@@ -44,9 +44,9 @@ def advance(
     offset: UInt32[Array, ""],
     lengths: Sequence[int],
 ) -> list[UInt32[Array, ""]]:
-    """The digits of a point `offset` points (below $2^{31}$) further on.
+    """The digits of a point `offset` points (below `2**31`) further on.
 
-    A digit is below $2^{31}$ and so is a carry: their sum fits 32 bits. Past the end
+    A digit is below `2**31` and so is a carry: their sum fits 32 bits. Past the end
     of the space it starts again, so that a negative step is a large positive one.
     """
     carry = offset

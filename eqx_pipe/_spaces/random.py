@@ -54,7 +54,7 @@ class Random(NamedAxis):
       of the values. They change nothing else. (Keyword only.)
 
     **Raises:** `TypeError` if `sampler` can neither be called nor sampled; `ValueError`
-    if `n` is not between 1 and $2^{31} - 1$; a `MissingKeyError` (a `ValueError`) from
+    if `n` is not between 1 and `2**31 - 1`; a `MissingKeyError` (a `ValueError`) from
     `Space` if the space has no key.
 
     **Laws:** `Random(sampler, m)` is the beginning of `Random(sampler, n)` for m < n.

@@ -273,7 +273,7 @@ class Space(HasAxes):
         **Returns:** a space of one dim named `point`, perhaps an empty one.
 
         **Raises:** `TypeError` if `condition` cannot be called or does not give one
-        bool; `ValueError` for $2^{31}$ points or more.
+        bool; `ValueError` for `2**31` points or more.
 
         **Laws:** `space.where(fn)` is `space[[i for i in range(n) if fn(space[i])]]`.
 
@@ -315,7 +315,7 @@ class Space(HasAxes):
         entry (`w.0`, `w.1`).
 
         **Raises:** `ValueError` if two columns have the same name (an axis `x` of
-        arrays beside an axis `x.0`), or if there are $2^{31}$ points or more.
+        arrays beside an axis `x.0`), or if there are `2**31` points or more.
 
         Needs `pip install 'eqx_pipe[sweep]'`.
         """

@@ -1,0 +1,27 @@
+"""Shows the examples of docstrings as code; in Markdown `>>>` begins a quotation."""
+
+import re
+import textwrap
+
+import griffe
+
+_EXAMPLE = re.compile(r"^( *)>>> .*(?:\n(?: *\S.*))*", re.MULTILINE)
+"""From a prompt to the next empty line."""
+
+
+def fenced(text: str) -> str:
+    """The text with its examples in fences, as far indented as they are."""
+
+    def fence(found: re.Match[str]) -> str:
+        lines = textwrap.dedent(found[0])
+        return textwrap.indent(f"```pycon\n{lines}\n```", found[1])
+
+    return _EXAMPLE.sub(fence, text)
+
+
+class Doctests(griffe.Extension):
+    """Rewrites every docstring that is read."""
+
+    def on_instance(self, *, obj: griffe.Object, **kwargs: object) -> None:
+        if obj.docstring is not None:
+            obj.docstring.value = fenced(obj.docstring.value)
