@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import pytest
+from by_hand import child_key
 
 import eqx_pipe as ep
 
@@ -320,3 +321,23 @@ def test_an_index_out_of_bounds_can_raise():
     for index in (-1, 2):
         with pytest.raises(Exception, match=r"outside 0\.\.1"):
             jax.block_until_ready(eqx.filter_jit(pipe)(jnp.int32(index)))
+
+
+def test_a_switch_takes_names():
+    pipe = ep.switch(lambda x: x.argmax(), {"low": noisy_sin, "high": jnp.cos})
+    x, key = jnp.array([3.0, 1.0]), jr.key(3)
+    assert pipe["low"].fn is noisy_sin and pipe.children().keys() == {
+        "selector",
+        "low",
+        "high",
+    }
+    expected = noisy_sin(x, key=child_key(key, "low"))
+    assert jnp.allclose(pipe(x, key=key), expected)
+    assert jnp.allclose(pipe(x[::-1], key=key), jnp.cos(x[::-1]))
+    with pytest.raises(ep.StructureError, match="`low`.*`high`|`high`.*`low`"):
+        pipe.replace(high=jnp.sum)(x, key=key)
+    assert "|low|" in str(ep.draw(pipe)).replace('"', "")
+
+
+def noisy_sin(x, *, key):
+    return jnp.sin(x) + jr.normal(key, x.shape)

@@ -24,6 +24,8 @@ BY_NAME = {
     "chain": lambda: ep.chain(**NAMES),
     "parallel": lambda: ep.parallel(NAMES),
     "gated": lambda: ep.gated(NAMES, gates=GATES),
+    "weighted": lambda: ep.weighted(NAMES, weights=[0.5, 0.5]),
+    "switch": lambda: ep.switch(jnp.argmax, NAMES),
     "graph": lambda: ep.graph(NAMES, {"a": [], "b": ["a"]}, "b"),
 }
 BY_POSITION = {

@@ -192,3 +192,15 @@ def test_bad_arguments_fail_when_built(build, error, match, unchecked):
     with pytest.raises(error, match=match) as caught:
         build(ep.weighted)
     assert "eqx_pipe.weighted" in str(caught.value)
+
+
+def test_names_are_paths_and_decide_the_draws():
+    pipe = ep.weighted({"a": draw, "b": jnp.sin}, weights=[2.0, 1.0])
+    x, key = jnp.ones(3), jr.key(4)
+    outs = ep.outputs(pipe, x, key=key)
+    assert list(outs) == ["a", "b"] and pipe.children().keys() == {"a", "b"}
+    assert_agree(outs["a"], draw(x, key=child_key(key, "a")))
+    assert_agree(pipe(x, key=key), 2 * outs["a"] + outs["b"])
+    gated = ep.weighted({"a": draw, "b": jnp.sin}, weights=lambda x: jnp.ones(2))
+    assert list(ep.outputs(gated, x, key=key)) == ["weights", "a", "b"]
+    assert '"a: ' in str(ep.draw(pipe))

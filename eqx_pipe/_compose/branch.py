@@ -14,7 +14,7 @@ from .._errors import value_error
 from .._stage import Composite, Scope, as_stage, enter, identity
 from .._tree import as_arrays, join_path, tree_text
 from .._types import AnyStage, MaybeState, Output, PyTree, StageLike
-from .container import Container, read_list
+from .container import Container, Names, check_reserved, read_stages
 from .decide import branch_of, run_predicate
 
 Bounds: TypeAlias = Literal["clamp", "error"]
@@ -90,6 +90,7 @@ class Switch(Container):
     selector: AnyStage
     stages: tuple[AnyStage, ...]
     bounds: str = eqx.field(static=True)
+    names: Names = eqx.field(static=True, default=None)
 
     def children(self) -> Mapping[str, AnyStage]:
         return {"selector": self.selector, **super().children()}
@@ -103,9 +104,9 @@ class Switch(Container):
         stages, x = varying_as(index, (self.stages, x))
         return choose(
             "switch",
-            [join_path(scope.path, i) for i in range(len(self.stages))],
+            [join_path(scope.path, segment) for segment in self.keys()],
             index,
-            [branch_of(scope, i, stage) for i, stage in enumerate(stages)],
+            [branch_of(scope, s, f) for s, f in zip(self.keys(), stages, strict=True)],
             x,
             state,
         )
@@ -138,7 +139,11 @@ class Switch(Container):
         return index.astype(jnp.int32)
 
 
-def switch(selector: StageLike, *stages: StageLike, bounds: Bounds = "clamp") -> Switch:
+def switch(
+    selector: StageLike,
+    *stages: StageLike | Mapping[str, StageLike],
+    bounds: Bounds = "clamp",
+) -> Switch:
     """Applies the stage whose position a selector of the input gives.
 
     Only the chosen stage runs. Under `vmap` with a choice per example it behaves as
@@ -147,7 +152,8 @@ def switch(selector: StageLike, *stages: StageLike, bounds: Bounds = "clamp") ->
     **Arguments:**
 
     - `selector`: a stage `x -> Int[Array, ""]`. Its path is `selector`.
-    - `stages`: one or more stages, at positions 0, 1, ....
+    - `stages`: one or more stages, at positions 0, 1, ...; or one mapping from names to
+        stages, whose positions are those in the mapping.
     - `bounds`: what an index outside the positions does: `"clamp"` takes the nearest
         position, as `jax.lax.switch` does; `"error"` raises at run time, by
         `equinox.error_if`. (Keyword only.)
@@ -157,8 +163,8 @@ def switch(selector: StageLike, *stages: StageLike, bounds: Bounds = "clamp") ->
 
     **Raises:**
 
-    - `ValueError` if there is no stage, or `bounds` is unknown; when called, if the
-        selector does not return one integer.
+    - `ValueError` if there is no stage, a name is not usable, or `bounds` is unknown;
+        when called, if the selector does not return one integer.
     - `StructureError` when called, if the stages' outputs differ in structure, shape
         or dtype.
 
@@ -169,6 +175,9 @@ def switch(selector: StageLike, *stages: StageLike, bounds: Bounds = "clamp") ->
         >>> jax.vmap(pick)(jnp.array([[3.0, 1.0], [2.0, 5.0]])).tolist()
         [4.0, 2.0]
     """
-    read = read_list("switch", stages, cure="Give at least one after the selector.")
+    names, read = read_stages(
+        "switch", "stages", stages, "Give at least one after the selector."
+    )
+    check_reserved("switch", names, ("selector",))
     check_choice("switch", "bounds", bounds, ("clamp", "error"))
-    return Switch(as_stage("switch", "selector", selector), read, bounds)
+    return Switch(as_stage("switch", "selector", selector), read, bounds, names)

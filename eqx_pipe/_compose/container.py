@@ -21,6 +21,17 @@ def check_names(function: str, argument: str, names: Iterable[Any]) -> Names:
     return found
 
 
+def check_reserved(function: str, names: Names, reserved: Sequence[str]) -> None:
+    """Raises if a stage has a name that paths have another use for."""
+    for name in set(reserved) & set(names or ()):
+        raise value_error(
+            function,
+            f"a stage has the name `{name}`, which is that of an argument.",
+            "Rename the stage.",
+        )
+    check_draws_apart(function, (*(names or ()), *reserved))
+
+
 def read_list(
     function: str,
     stages: Sequence[object],
@@ -36,7 +47,10 @@ def read_list(
 
 
 def read_stages(
-    function: str, argument: str, stages: Sequence[object]
+    function: str,
+    argument: str,
+    stages: Sequence[object],
+    cure: str = "Give at least one.",
 ) -> tuple[Names, tuple[AnyStage, ...]]:
     """The names, if there are any, and the stages.
 
@@ -51,7 +65,8 @@ def read_stages(
             "Give all by position, or all in one mapping.",
         )
     if not named:
-        return None, read_list(function, stages if named is None else (), argument)
+        given = stages if named is None else ()
+        return None, read_list(function, given, argument, cure)
     return check_names(function, argument, named), tuple(
         as_stage(function, f'{argument}["{name}"]', stage)
         for name, stage in named.items()

@@ -25,7 +25,7 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array
 
-from .._check import check_callable, check_draws_apart, is_integer
+from .._check import check_callable, is_integer
 from .._errors import (
     bullets,
     describe_value,
@@ -46,7 +46,7 @@ from .._tree import (
     of_leaf,
 )
 from .._types import AnyStage, MaybeState, Output, PyTree, StageLike
-from .container import Container, Names
+from .container import Container, Names, check_reserved
 
 
 @dataclasses.dataclass(frozen=True)
@@ -202,13 +202,7 @@ def read_merge(
             )
         stage = as_stage(function, "merge", merge)
         reserved = (*reserved, "merge")
-    for name in set(reserved) & set(names or ()):
-        raise value_error(
-            function,
-            f"a stage has the name `{name}`, which is that of an argument.",
-            "Rename the stage.",
-        )
-    check_draws_apart(function, (*(names or ()), *reserved))
+    check_reserved(function, names, reserved)
     return stage, builtin, axis.__index__()
 
 

@@ -20,7 +20,7 @@ from .._tree import (
     tree_text,
 )
 from .._types import AnyStage, MaybeState, Output, PyTree, StageLike
-from .container import Container, read_list
+from .container import Container, Names, check_reserved, read_stages
 from .merge import REDUCTIONS, check_agree, check_arrays, on_one_device_set
 
 _NORMALIZE = {
@@ -40,6 +40,7 @@ class Weighted(Container):
     weights: Float[Array, " stages"] | StageLike
     gated: bool = eqx.field(static=True)
     normalize: str = eqx.field(static=True)
+    names: Names = eqx.field(static=True, default=None)
 
     def children(self) -> Mapping[str, AnyStage]:
         gate = {"weights": cast(AnyStage, self.weights)} if self.gated else {}
@@ -56,9 +57,11 @@ class Weighted(Container):
         weights = _read_weights(path, as_arrays(weights), len(self.stages))
         weights = _NORMALIZE[self.normalize](weights)
         total, first = None, None
-        for i, stage in enumerate(self.stages):
-            y, state = enter(scope, i, stage, x, state=state)
-            path = join_path(scope.path, i)
+        for i, (segment, stage) in enumerate(
+            zip(self.keys(), self.stages, strict=True)
+        ):
+            y, state = enter(scope, segment, stage, x, state=state)
+            path = join_path(scope.path, segment)
             y = as_arrays(y)
             check_arrays(
                 "weighted",
@@ -96,7 +99,7 @@ def _read_weights(path: str, weights: PyTree, size: int) -> Float[Array, " stage
 
 
 def weighted(
-    *stages: StageLike,
+    *stages: StageLike | Mapping[str, StageLike],
     weights: Weights | None = None,
     normalize: Literal["none", "sum", "softmax"] = "none",
 ) -> Weighted:
@@ -108,7 +111,8 @@ def weighted(
 
     **Arguments:**
 
-    - `stages`: one or more stages whose outputs agree in structure, shape and dtype.
+    - `stages`: one or more stages whose outputs agree in structure, shape and dtype, or
+        one mapping from names to stages. The weights come in the same order.
     - `weights`: one number per stage, kept as an array leaf, so gradients reach it;
         by default `1 / n` each. Or a stage `x -> Float[Array, " stages"]` (a gate) that
         computes them from the input; its path is `weights`. (Keyword only.)
@@ -121,8 +125,8 @@ def weighted(
 
     **Raises:**
 
-    - `ValueError` if there is no stage, `weights` does not have one entry per stage, or
-      `normalize` is unknown.
+    - `ValueError` if there is no stage, a name is not usable, `weights` does not have
+      one entry per stage, or `normalize` is unknown.
     - `TypeError` if something is not a stage; when called, if a leaf is a key or not an
       array.
     - `StructureError` (a `ValueError`), when called, if outputs disagree in structure,
@@ -141,12 +145,13 @@ def weighted(
         >>> ep.weighted(jnp.sin, jnp.cos, weights=gate, normalize="sum")(0.0).item()
         0.5
     """
-    children = read_list("weighted", stages)
+    names, children = read_stages("weighted", "stages", stages)
     check_choice("weighted", "normalize", normalize, _NORMALIZE)
     if callable(weights):
         gate = as_stage("weighted", "weights", weights)
-        return Weighted(children, gate, True, normalize)
-    given = [1 / len(stages)] * len(stages) if weights is None else weights
+        check_reserved("weighted", names, ("weights",))
+        return Weighted(children, gate, True, normalize, names)
+    given = [1 / len(children)] * len(children) if weights is None else weights
     try:
         array = jnp.asarray(given)
     except (TypeError, ValueError):
@@ -157,5 +162,5 @@ def weighted(
             f"`weights` is {describe_value(given)}.",
             "Give one number per stage, or a stage that computes them.",
         )
-    read = _read_weights("weights", array, len(stages))
-    return Weighted(children, read, False, normalize)
+    read = _read_weights("weights", array, len(children))
+    return Weighted(children, read, False, normalize, names)

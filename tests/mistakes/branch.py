@@ -29,6 +29,12 @@ BRANCH = [
         ep.StructureError,
         "same structure",
     ),
+    (
+        "a stage named selector",
+        lambda: ep.switch(jnp.argmax, {"selector": jnp.sin}),
+        ValueError,
+        "Rename the stage",
+    ),
     ("no stages", lambda: ep.gated(gates=()), ValueError, "Give at least one"),
     ("no gates", lambda: ep.gated(sin, gates=()), ValueError, "Give at least one"),
     ("one gate", lambda: ep.gated(sin, gates=cos), TypeError, r"`gates=\(gate,\)`"),

@@ -189,6 +189,18 @@ PARALLEL = [
 WEIGHTED = [
     ("nothing", lambda: ep.weighted(), ValueError, "Give at least one"),
     ("stage 3", lambda: ep.weighted(3), TypeError, "A stage is a callable"),
+    (
+        "the name of the gate",
+        lambda: ep.weighted({"weights": sin}, weights=cos),
+        ValueError,
+        "Rename the stage",
+    ),
+    (
+        "names and positions",
+        lambda: ep.weighted({"a": sin}, cos),
+        TypeError,
+        "or all in one mapping",
+    ),
     ("two", lambda: ep.weighted(sin, weights=[1.0, 2.0]), ValueError, r"float32\[1\]"),
     ("one", lambda: ep.weighted(sin, weights=1.0), ValueError, "weight per stage"),
     ("text", lambda: ep.weighted(sin, weights="no"), TypeError, "or a stage that"),
