@@ -17,6 +17,7 @@ from ._compose.graph import graph as graph
 from ._compose.outputs import outputs as outputs
 from ._compose.parallel import parallel as parallel
 from ._compose.repeat import repeat as repeat
+from ._compose.tied import tied as tied
 from ._compose.trainable import trainable as trainable
 from ._compose.transfer import transfer as transfer
 from ._compose.weighted import weighted as weighted

@@ -224,5 +224,6 @@ _RULES = {
     "Repeat": _repeat,
     "Batched": _batched,
     "Feed": _feed,
+    "Tied": lambda stage, x, key: by_hand(stage.pipe, x, key),
     "Graph": _graph,
 }

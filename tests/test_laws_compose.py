@@ -146,6 +146,11 @@ COMBINATORS = {
     "graph with inputs": lambda: with_mask(masked()),
     "chain over one input": lambda: with_mask(ep.chain(masked(), masked(), over="x")),
     "repeat over one input": lambda: with_mask(ep.repeat(masked, 2, key=KEY, over="x")),
+    "tied": lambda: ep.tied(
+        ep.chain(LINEAR, DROPOUT, linear(jr.key(1))),
+        lambda pipe: pipe[2].weight,
+        lambda pipe: jnp.transpose(pipe[0].weight),
+    ),
     "feed": lambda: with_mask(ep.feed(several, "x", b="mask")),
 }
 
@@ -165,6 +170,7 @@ KINDS = {
     "batched with a name",
     "graph",
     "repeat over one input",
+    "tied",
 }
 
 

@@ -113,6 +113,7 @@ COMBINATORS = {
     "over": _with_inputs(
         ep.chain(_block(jr.key(0)), ep.feed(jnp.multiply, "x", "by"), over="x")
     ),
+    "tied": ep.tied(ep.chain(A, B), lambda p: p[1].weight, lambda p: p[0].weight.T),
     "repeat over": _with_inputs(ep.repeat(_block, 3, key=jr.key(0), over="x")),
 }
 

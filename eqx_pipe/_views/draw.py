@@ -13,6 +13,7 @@ from .._compose.chain import Chain
 from .._compose.compiled import Compiled
 from .._compose.dag import INPUT
 from .._compose.graph import Graph
+from .._compose.tied import Tied
 from .._errors import value_error
 from .._stage import Composite, Scope, as_module, enter, is_stateful
 from .._tree import as_arrays, leaf_text, leaves_with_names
@@ -136,7 +137,7 @@ def _inside(sketch: Sketch, path: str, stage: Any, wire: Wire) -> Wire:
         below = f"{path}.{segment}" if path else segment
         return _stage(sketch, below, segment, children[segment], wires)
 
-    if isinstance(stage, Compiled):  # whose children are those of the pipeline
+    if isinstance(stage, Compiled | Tied):  # whose children are those of the pipeline
         stage = stage.pipe
     children = children_of(stage)
     if isinstance(stage, Graph):

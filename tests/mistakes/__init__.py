@@ -27,6 +27,7 @@ ROOMS = {
     "branch": branch.BRANCH,
     "graph": compose.GRAPH,
     "inputs": compose.INPUTS,
+    "tied": compose.TIED,
     "at": wrap.FOCUS,
     "batched": wrap.BATCHED,
     "repeat": wrap.REPEAT,

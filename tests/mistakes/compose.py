@@ -233,6 +233,40 @@ def two(inputs=("x", "by")):
     return ep.graph({"a": jnp.multiply}, {"a": ["x", "by"]}, "a", inputs=inputs)
 
 
+def tie(where, get):
+    pipe = ep.chain(a=linear(key()), b=nn.Linear(3, 2, key=key()))
+    return ep.tied(pipe, where, get)
+
+
+TIED = [
+    ("3", lambda: ep.tied(3, sin, sin), TypeError, "A stage is a callable"),
+    ("where a", lambda: tie("a", lambda p: p[0]), TypeError, "Give a function of the"),
+    (
+        "no such stage",
+        lambda: tie(lambda p: p["d"], lambda p: p["a"]),
+        ValueError,
+        "`where` fails.*Known names: .*found by names",
+    ),
+    (
+        "no such field",
+        lambda: tie(lambda p: p["a"], lambda p: p["a"].w),
+        ValueError,
+        "`get` fails.*found by names",
+    ),
+    (
+        "another shape",
+        lambda: tie(lambda p: p["b"].weight, lambda p: p["a"].weight),
+        ep.StructureError,
+        "agree in structure, shapes and dtypes; .*transpose",
+    ),
+    (
+        "to itself",
+        lambda: tie(lambda p: p["a"], lambda p: p["a"]),
+        ValueError,
+        "and `get` the one that stays",
+    ),
+]
+
 INPUTS = [
     ("a name", lambda: two("x"), TypeError, "Give a tuple of names"),
     ("none", lambda: two(()), ValueError, "leave `inputs` away"),
