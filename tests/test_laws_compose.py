@@ -41,7 +41,7 @@ def gate(x):
 
 
 def several(a, b, *, key):
-    return a * b + jr.normal(key, a.shape)
+    return a * b + jr.normal(key, a.shape, a.dtype)
 
 
 def twice(x):

@@ -119,7 +119,7 @@ class Recurrent(ep.Stage):
         def step(h, x):
             return self.cell(x, h), None
 
-        return jax.lax.scan(step, jnp.zeros(self.cell.hidden_size), xs)[0]
+        return jax.lax.scan(step, jnp.zeros(self.cell.hidden_size, xs.dtype), xs)[0]
 
 
 def test_a_scan_raises_no_false_alarm():

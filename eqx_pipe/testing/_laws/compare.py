@@ -80,6 +80,24 @@ def agree(
             raise Broken("value", what, name)
 
 
+def agree_with_reference(got: PyTree, wanted: PyTree, tolerance: Tolerance) -> None:
+    """The same beside what a reference gives, which may be of wider dtypes."""
+    form, other = jtu.tree_structure(got), jtu.tree_structure(wanted)
+    if form != other:
+        raise Broken("form", f"{form} found, {other} by the reference")
+    pairs = zip(leaves_with_names(got), jtu.tree_leaves(wanted), strict=True)
+    for (name, a), b in pairs:
+        if not eqx.is_array_like(a) or not eqx.is_array_like(b):
+            continue
+        a, b = (v if is_key_array(v) else np.asarray(v) for v in (a, b))
+        if a.shape != b.shape:
+            what = f"shape {list(a.shape)} found, {list(b.shape)} by the reference"
+            raise Broken("form", what, name)
+        what = _gap(a, b, tolerance, ("found", "by the reference"))
+        if what:
+            raise Broken("value", what, name)
+
+
 def agree_in_form(got: PyTree, wanted: PyTree, labels: Labels) -> None:
     """The same of structures, shapes and dtypes alone."""
     lines = differences(_forms(got), _forms(wanted))

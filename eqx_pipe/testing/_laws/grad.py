@@ -28,7 +28,7 @@ Arrays: TypeAlias = list[AnyArray]
     "gradients are finite where the output is, and forward and reverse mode agree.",
 )
 def grad_law(trial: Trial, numerical: bool = False) -> None:
-    problem = _problem(trial)
+    problem = problem_of(trial)
     if problem is None:
         return
     forward = backward = None
@@ -53,7 +53,7 @@ def grad_law(trial: Trial, numerical: bool = False) -> None:
         _like_differences_backward(problem, backward)
 
 
-class _Problem(eqx.Module):
+class Problem(eqx.Module):
     """Inexact inputs (parameters and input) to the inexact outputs, with directions.
 
     `rest` is all else that a call needs.
@@ -86,7 +86,7 @@ class _Problem(eqx.Module):
         """Cotangents of the inputs."""
         return jax.vjp(self.call, self.inputs)[1](self.cotangents)[0]
 
-    def along(self, i: int) -> "_Problem":
+    def along(self, i: int) -> "Problem":
         """The problem along the direction of one input alone."""
         zeros = [jnp.zeros_like(t) for t in self.tangents]
         tangents = [*zeros[:i], self.tangents[i], *zeros[i + 1 :]]
@@ -104,7 +104,7 @@ class _Problem(eqx.Module):
         return max(dtypes, key=lambda dtype: float(jnp.finfo(dtype).eps))
 
 
-def _problem(trial: Trial) -> _Problem | None:
+def problem_of(trial: Trial) -> Problem | None:
     given = {"stage": trial.stage, "x": trial.x}
     moving, fixed = eqx.partition(given, eqx.is_inexact_array)
     names, inputs = _inexact(moving)
@@ -112,7 +112,7 @@ def _problem(trial: Trial) -> _Problem | None:
     if not inputs or not outputs:
         return None
     rng = np.random.default_rng(0)
-    return _Problem(
+    return Problem(
         (jtu.tree_structure(moving), fixed, trial.state, trial.key),
         names,
         [jnp.asarray(leaf) for leaf in inputs],
@@ -141,7 +141,7 @@ def _is_finite(array: AnyArray) -> bool:
     return bool(np.isfinite(as_numpy(array)).all())
 
 
-def _finite_forward(problem: _Problem, tangents: Arrays, grads: Arrays | None) -> None:
+def _finite_forward(problem: Problem, tangents: Arrays, grads: Arrays | None) -> None:
     for name, y, t in zip(problem.out_names, problem.outputs, tangents, strict=True):
         wrong = np.isfinite(as_numpy(y)) & ~np.isfinite(as_numpy(t))
         if wrong.any():
@@ -153,7 +153,7 @@ def _finite_forward(problem: _Problem, tangents: Arrays, grads: Arrays | None) -
             raise Broken("finite", what, [*blamed, name][0])
 
 
-def _finite_backward(problem: _Problem, grads: Arrays) -> None:
+def _finite_backward(problem: Problem, grads: Arrays) -> None:
     for name, grad in zip(problem.names, grads, strict=True):
         wrong = ~np.isfinite(as_numpy(grad))
         if wrong.any():
@@ -163,7 +163,7 @@ def _finite_backward(problem: _Problem, grads: Arrays) -> None:
             raise Broken("finite", what, name)
 
 
-def _modes_agree(problem: _Problem, forward: Arrays, backward: Arrays) -> None:
+def _modes_agree(problem: Problem, forward: Arrays, backward: Arrays) -> None:
     what = _apart(problem, forward, backward)
     if what is None:
         return
@@ -174,7 +174,7 @@ def _modes_agree(problem: _Problem, forward: Arrays, backward: Arrays) -> None:
     raise Broken("modes", what)
 
 
-def _apart(problem: _Problem, forward: Arrays, backward: Arrays) -> str | None:
+def _apart(problem: Problem, forward: Arrays, backward: Arrays) -> str | None:
     """By how much the two modes differ, in words; `None` if they agree."""
     left, right, size = _dots(problem, forward, backward)
     allowed = 10 * problem.tolerance.allowed(problem.coarsest, size)
@@ -187,7 +187,7 @@ def _apart(problem: _Problem, forward: Arrays, backward: Arrays) -> str | None:
 
 
 def _dots(
-    problem: _Problem, forward: Arrays, backward: Arrays
+    problem: Problem, forward: Arrays, backward: Arrays
 ) -> tuple[float, float, float]:
     """A directional derivative by each mode, and how large its terms are."""
     left, left_size = _dot(problem.cotangents, forward)
@@ -202,7 +202,7 @@ def _dot(a: Arrays, b: Arrays) -> tuple[float, float]:
     return float(joined.sum()), float(np.abs(joined).sum())
 
 
-def _like_differences(problem: _Problem, forward: Arrays) -> None:
+def _like_differences(problem: Problem, forward: Arrays) -> None:
     """Whether the derivative along a direction is a central difference, about."""
     differences, scales, step = _differences(problem)
     found = zip(problem.out_names, forward, differences, scales, strict=True)
@@ -213,7 +213,7 @@ def _like_differences(problem: _Problem, forward: Arrays) -> None:
         _close(name, apart, step, allowed)
 
 
-def _like_differences_backward(problem: _Problem, backward: Arrays) -> None:
+def _like_differences_backward(problem: Problem, backward: Arrays) -> None:
     """The same by reverse mode, for each input by itself."""
     for i, name in enumerate(problem.names):
         alone = problem.along(i)
@@ -228,7 +228,7 @@ def _like_differences_backward(problem: _Problem, backward: Arrays) -> None:
         _close(name, abs(left - right), step, allowed)
 
 
-def _differences(problem: _Problem) -> tuple[Arrays, list[float], float]:
+def _differences(problem: Problem) -> tuple[Arrays, list[float], float]:
     """The outputs' central differences, how large the outputs are, and the step."""
     step = float(jnp.finfo(problem.coarsest).eps) ** (1 / 3)
 

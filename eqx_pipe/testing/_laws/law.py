@@ -3,8 +3,11 @@
 import contextlib
 import dataclasses
 import functools as ft
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
+
+from ..._check import check_choice
+from ..._errors import describe_value, type_error
 
 
 class Broken(Exception):
@@ -19,12 +22,16 @@ class Broken(Exception):
         self.kind, self.what, self.leaf = kind, what, leaf
 
 
+class Undecided(Exception):
+    """Why a law can be neither kept nor broken by what is under trial."""
+
+
 @contextlib.contextmanager
 def must_work(how: str) -> Iterator[None]:
     """A law is broken if what is tried inside raises; `how` says what that is."""
     try:
         yield
-    except Broken:
+    except (Broken, Undecided):
         raise
     except Exception as error:
         lines = str(error).strip().splitlines() or [""]
@@ -37,12 +44,19 @@ def must_work(how: str) -> Iterator[None]:
 class Law:
     """What always holds, in words, and a test that raises `Broken` where it does not.
 
-    `test(trial)` is given something under trial.
+    `test(trial)` is given something under trial. It may return what it left out, in
+    words, and raises `Undecided` where it can tell nothing.
     """
 
     name: str
     rule: str
-    test: Callable[..., None]
+    test: Callable[..., str | None]
+    function: str = ""
+
+    @property
+    def check(self) -> str:
+        """The public function that checks it."""
+        return self.function or f"check_{self.name}"
 
     def broken_by(self, trial: Any) -> Broken | None:
         """How something under trial breaks the law; `None` if the law holds."""
@@ -50,12 +64,16 @@ class Law:
             self.test(trial)
         except Broken as how:
             return how
+        except Undecided:
+            pass
         return None
 
 
-def law(name: str, rule: str) -> Callable[[Callable[..., None]], Law]:
+def law(
+    name: str, rule: str, function: str = ""
+) -> Callable[[Callable[..., str | None]], Law]:
     """Makes a law of its test: a decorator."""
-    return ft.partial(Law, name, rule)
+    return ft.partial(Law, name, rule, function=function)
 
 
 def laws_of(trial: type) -> list[Law]:
@@ -83,10 +101,27 @@ def check_laws(
                 law.test(trial)
         except Broken as error:
             how = error
+        except Undecided:
+            pass
         if how is not None:
             text = f"the law `{law.name}` of {kind} is broken: {law.rule}"
             place = [f"where: {where}"] if where else []
             raise broken(function, text, how, place) from how.__cause__
+
+
+def skipped_of(
+    function: str, skip: Collection[str], known: Collection[str]
+) -> set[str]:
+    """The names of laws in `skip`, after a check."""
+    if isinstance(skip, str) or not isinstance(skip, tuple | list | set | frozenset):
+        raise type_error(
+            function,
+            f"`skip` is {describe_value(skip)}.",
+            "Give a tuple of names of laws: `skip=('grad',)`.",
+        )
+    for name in skip:
+        check_choice(function, "skip", name, known)
+    return set(skip)
 
 
 def broken(

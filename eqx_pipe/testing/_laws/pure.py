@@ -10,9 +10,12 @@ import jax.tree_util as jtu
 import numpy as np
 from equinox.nn import State
 
+from ..._check import check_choice
 from ..._tree import as_arrays, is_key_array
 from ..._types import Key, PyTree, StageLike
+from .batches import ensemble_law
 from .compare import Bound, agree, agree_in_form
+from .donation import donation_law
 from .held import held
 from .law import Broken, law, must_work
 from .report import check
@@ -21,6 +24,7 @@ from .trial import Trial, evaluate, snapshot, stack
 
 @law("pure", "a stage depends on its arguments alone, and changes none of them.")
 def pure_law(trial: Trial) -> None:
+    donation_law.test(trial)
     before = trial.held if trial.held is not None else held(trial.stage)
     given = snapshot(trial.x)  # a copy, so that writing into it harms nobody
     fresh = trial.on(given)
@@ -229,18 +233,25 @@ def check_vmap(
     key: Key | None = None,
     rtol: Bound = None,
     atol: Bound = None,
+    over: str = "input",
 ) -> None:
     """Checks that `jax.vmap` of a stage is a loop over the examples.
 
     The batch is made of `x` and of inputs with the numbers of `x` in other places; each
     example has a key and a state of its own.
 
-    **Arguments:** those of `check_stage`.
+    **Arguments:** those of `check_stage`, and
+
+    - `over`: `"input"`, or `"stage"` for an ensemble: a stack of stages with other
+        parameters each, on one input and on an input each. `check_stage` checks both;
+        there the second is the law `ensemble`. (Keyword only.)
 
     **Raises:** `AssertionError` if the law is broken.
     """
     __tracebackhide__ = True
-    check(vmap_law, stage, x, state, key, rtol, atol)
+    check_choice("testing.check_vmap", "over", over, ("input", "stage"))
+    law = vmap_law if over == "input" else ensemble_law
+    check(law, stage, x, state, key, rtol, atol)
 
 
 def check_serialise(

@@ -35,7 +35,7 @@ def check(
 ) -> Trial:
     """Raises an `AssertionError` if a stage breaks a law; returns what was tried."""
     __tracebackhide__ = True
-    trial = trial_of(f"testing.check_{law.name}", stage, x, state, key, rtol, atol)
+    trial = trial_of(f"testing.{law.check}", stage, x, state, key, rtol, atol)
     law = dataclasses.replace(law, test=ft.partial(law.test, **options))
     try_law(law, trial)
     return trial
@@ -57,7 +57,7 @@ def try_law(law: Law, trial: Trial) -> None:
 def broken_by_stage(law: Law, path: str, trial: Trial, how: Broken) -> AssertionError:
     """The error for a law broken by the stage at a path."""
     return broken(
-        f"check_{law.name}",
+        law.check,
         f"the law `{law.name}` is broken: {law.rule}",
         how,
         [f"stage: {f'`{path}` ' if path else ''}({stage_text(trial.stage)})"],

@@ -4,20 +4,26 @@ from collections.abc import Collection
 
 from equinox.nn import State
 
-from ..._check import check_choice
-from ..._errors import describe_value, type_error
 from ..._types import Key, PyTree, StageLike
+from .batches import ensemble_law
 from .compare import Bound
+from .donation import donation_law
+from .dtypes import dtype_law
+from .finite import finite_law
 from .grad import grad_law
 from .key import key_law
-from .law import Law
+from .law import Law, skipped_of
+from .params import params_law
+from .programs import recompiles_law
 from .pure import jit_law, pure_law, serialise_law, struct_law, vmap_law
 from .report import try_law
+from .rules import rules_law
 from .sharding import sharding_law
 from .trial import trial_of
 
-_IN_ORDER: tuple[Law, ...] = (pure_law, struct_law, jit_law, vmap_law)
-_IN_ORDER += (key_law, grad_law, serialise_law, sharding_law)
+_IN_ORDER: tuple[Law, ...] = (donation_law, pure_law, struct_law, jit_law, vmap_law)
+_IN_ORDER += (ensemble_law, key_law, grad_law, finite_law, rules_law, params_law)
+_IN_ORDER += (dtype_law, recompiles_law, serialise_law, sharding_law)
 LAWS = {law.name: law for law in _IN_ORDER}
 """The laws by name, in the order in which they are tried."""
 
@@ -34,11 +40,12 @@ def check_stage(
 ) -> None:
     """Checks that a stage keeps every law of stages.
 
-    The laws are `pure`, `struct`, `jit`, `vmap`, `key`, `grad`, `serialise` and
-    `sharding`; each has a function of its own, `check_pure` and so on. The first that
-    is broken is reported: which law, the path of the stage inside a pipeline, the
-    leaf, by how much, and the smallest input found that breaks it. Inputs are the
-    caller's; draw them by a strategy to search for one that breaks a law.
+    The laws are `donation`, `pure`, `struct`, `jit`, `vmap`, `ensemble`, `key`, `grad`,
+    `finite`, `rules`, `params`, `dtype`, `recompiles`, `serialise` and `sharding`; each
+    has a function of its own, `check_pure` and so on. The first that is broken is
+    reported: which law, the path of the stage inside a pipeline, the leaf, by how much,
+    and the smallest input found that breaks it. Inputs are the caller's; draw them by a
+    strategy to search for one that breaks a law.
 
     **Arguments:**
 
@@ -72,20 +79,8 @@ def check_stage(
           If this is meant, leave the law out: `check_stage(..., skip=('grad',))`.
     """
     __tracebackhide__ = True
-    skipped = _skipped(skip)
+    skipped = skipped_of("testing.check_stage", skip, LAWS)
     trial = trial_of("testing.check_stage", stage, x, state, key, rtol, atol)
     for name, law in LAWS.items():
         if name not in skipped:
             try_law(law, trial)
-
-
-def _skipped(skip: Collection[str]) -> set[str]:
-    if isinstance(skip, str) or not isinstance(skip, tuple | list | set | frozenset):
-        raise type_error(
-            "testing.check_stage",
-            f"`skip` is {describe_value(skip)}.",
-            "Give a tuple of names of laws: `skip=('grad',)`.",
-        )
-    for name in skip:
-        check_choice("testing.check_stage", "skip", name, LAWS)
-    return set(skip)

@@ -17,7 +17,7 @@ from equinox.nn import State
 from ..._check import check_callable, check_key
 from ..._errors import MissingKeyError
 from ..._stage import Scope, as_module, call, check_state, copy_state, wants_key
-from ..._tree import is_key_array
+from ..._tree import is_key_array, leaves_with_names
 from ..._types import Key, PyTree, StageLike
 from .compare import Bound, Tolerance, tolerance_of
 from .held import held
@@ -45,7 +45,19 @@ class Trial:
     @ft.cached_property
     def plain(self) -> PyTree:
         """What a plain call gives; on a copy, should the stage write into its input."""
-        return snapshot(self.on(snapshot(self.x)).again())
+        return self._first[0]
+
+    @property
+    def given_away(self) -> list[str]:
+        """The arrays of the input that are gone after a plain call."""
+        return self._first[1]
+
+    @ft.cached_property
+    def _first(self) -> tuple[PyTree, list[str]]:
+        given = jtu.tree_map(copied, self.x)
+        outputs = snapshot(self.on(given).again())
+        gone = [name for name, v in leaves_with_names(given) if _is_deleted(v)]
+        return outputs, gone
 
     @ft.cached_property
     def examples(self) -> list[tuple[PyTree, Key | None, PyTree]]:
@@ -146,6 +158,21 @@ def snapshot(tree: PyTree) -> PyTree:
         return leaf.copy() if isinstance(leaf, np.ndarray) else leaf
 
     return jtu.tree_map(copy, tree)
+
+
+def copied(leaf: Any) -> Any:
+    """An array of its own: by way of NumPy, which compiles nothing."""
+    if isinstance(leaf, np.ndarray):
+        return leaf.copy()
+    if not isinstance(leaf, jax.Array) or isinstance(leaf, jax.core.Tracer):
+        return leaf
+    if is_key_array(leaf) or leaf.weak_type or len(leaf.devices()) > 1:
+        return leaf
+    return jnp.asarray(np.array(leaf))
+
+
+def _is_deleted(leaf: Any) -> bool:
+    return isinstance(leaf, jax.Array) and leaf.is_deleted()
 
 
 def variants(x: PyTree) -> list[PyTree]:

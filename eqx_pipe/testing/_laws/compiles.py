@@ -1,0 +1,84 @@
+"""How many programs are compiled."""
+
+import collections
+import contextlib
+import functools as ft
+from collections.abc import Iterator
+
+import jax
+
+from ..._check import check_int
+
+# JAX sends it also for a program that its cache on disk had: it was asked for.
+_EVENT = "/jax/core/compile/backend_compile_duration"
+_compiled: list[str] = []
+
+
+@ft.cache
+def _listen() -> None:
+    def note(event: str, duration_secs: float, **kwargs: str | int) -> None:
+        if event == _EVENT:
+            _compiled.append(str(kwargs.get("fun_name", "a program")))
+
+    jax.monitoring.register_event_duration_secs_listener(note)
+
+
+@contextlib.contextmanager
+def compilations() -> Iterator[list[str]]:
+    """The names of the programs that are compiled inside, once it is left."""
+    _listen()
+    found: list[str] = []
+    before = len(_compiled)
+    try:
+        yield found
+    finally:
+        found += _compiled[before:]
+
+
+@contextlib.contextmanager
+def assert_compiles(at_most: int) -> Iterator[None]:
+    """Checks that no more than so many programs are compiled inside.
+
+    Everything that XLA compiles counts: what is under `jax.jit`, and each operation
+    that is not. A program that JAX has in memory is not compiled again; one that it
+    finds in its cache on disk counts, as it would be compiled elsewhere.
+
+    **Arguments:**
+
+    - `at_most`: how many programs may be compiled; 0 for a second call.
+
+    **Raises:** `AssertionError` if there are more, with their names. What is raised
+    inside is raised as it is.
+
+    !!! example
+
+        >>> import eqx_pipe.testing as ept, jax, jax.numpy as jnp
+        >>> step = jax.jit(lambda w: w - 0.1 * jnp.sin(w))
+        >>> w = step(jnp.ones(3))
+        >>> with ept.assert_compiles(0):
+        ...     w = step(w)
+        >>> with ept.assert_compiles(0):
+        ...     w = jax.jit(lambda w: w - 0.1)(w)
+        Traceback (most recent call last):
+            ...
+        AssertionError: `eqx_pipe.testing.assert_compiles`: 1 program was compiled, ...
+    """
+    __tracebackhide__ = True
+    check_int("testing.assert_compiles", "at_most", at_most, 0)
+    with compilations() as found:
+        yield
+    if len(found) > at_most:
+        were = "program was" if len(found) == 1 else "programs were"
+        raise AssertionError(
+            f"`eqx_pipe.testing.assert_compiles`: {len(found)} {were} compiled, and "
+            f"{at_most} may be: {names_of(found)}. A function made at each call, a "
+            "shape or dtype that changes, or an operation outside of `jax.jit` is "
+            "compiled again."
+        )
+
+
+def names_of(found: list[str]) -> str:
+    """The names of programs, each once, and how often."""
+    counts = collections.Counter(found)
+    shown = [f"{n} x {name}" if n > 1 else name for name, n in counts.items()]
+    return ", ".join(shown[:8] + ["..."] * (len(shown) > 8))

@@ -1,0 +1,116 @@
+"""The laws of compiled programs: compiled once, small, and at home anywhere."""
+
+import contextlib
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.tree_util as jtu
+from equinox.nn import State
+
+from ..._jaxprs.jaxpr import equations, open_jaxpr, sub_jaxprs
+from ..._jaxprs.table import kind
+from ..._tree import as_arrays, is_key_array
+from ..._types import Key, PyTree, StageLike
+from .compare import Bound, agree
+from .compiles import compilations, names_of
+from .law import Broken, Undecided, law, must_work
+from .report import check
+from .trial import Trial, evaluate
+
+_MOST_BYTES = 2**20
+
+
+@law("recompiles", "a second call of the same types compiles nothing.")
+def recompiles_law(trial: Trial) -> None:
+    try:
+        program = trial.program[0]
+    except Exception as error:
+        raise Undecided("the stage cannot be traced") from error
+    big = [v for v in _constants(program) if v.nbytes > _MOST_BYTES]
+    if big:
+        raise Broken(
+            "constant",
+            f"an array of {big[0].nbytes / 2**20:.1f} MB ({big[0].dtype}"
+            f"{list(big[0].shape)}) is compiled into the program; hold it in a field, "
+            "or take it as an argument",
+        )
+    # A loop or a branch that is not under `jit` is compiled at each call, by JAX.
+    if any(kind(eqn) in _COMPILED_ANEW for eqn in open_jaxpr(program)[0].eqns):
+        return
+    for _ in range(2):  # of which the first may fill a cache
+        with compilations() as found:
+            trial.again()
+        if not found:
+            break
+    if found:
+        raise Broken(
+            "again",
+            f"each call compiles {names_of(found)}; make the function that is jitted "
+            "once, outside of the call",
+        )
+
+
+_COMPILED_ANEW = (None, "scan", "while", "branches", "other", "callback")
+
+
+def _constants(program: Any) -> list[Any]:
+    own = list(open_jaxpr(program)[1])
+    for eqn in equations(program):
+        for inner in sub_jaxprs(eqn):
+            own += open_jaxpr(inner)[1]
+    return [v for v in own if hasattr(v, "nbytes") and not is_key_array(v)]
+
+
+@law("export", "exported, saved and loaded, the program gives the same.")
+def export_law(trial: Trial) -> None:
+    dynamic, static = eqx.partition(trial.x, eqx.is_array)
+    leaves, structure = jtu.tree_flatten(dynamic)
+
+    def call(*leaves: Any) -> list[Any]:
+        x = eqx.combine(jtu.tree_unflatten(structure, leaves), static)
+        outputs = evaluate(trial.stage, x, trial.state, trial.key)
+        return jtu.tree_leaves(eqx.filter(as_arrays(outputs), eqx.is_array))
+
+    try:
+        exported = jax.export.export(jax.jit(call))(*leaves)
+        with contextlib.suppress(ImportError):  # without flatbuffers
+            exported = jax.export.deserialize(exported.serialize())
+    except Exception as error:
+        line = (str(error).splitlines() or [""])[0][:100]
+        raise Undecided(f"JAX cannot export it: {line}") from error
+    with must_work("the exported program"):
+        got = exported.call(*leaves)
+    wanted = jtu.tree_leaves(eqx.filter(as_arrays(trial.plain), eqx.is_array))
+    agree(list(got), wanted, ("exported", "plain"), trial.tolerance)
+
+
+def check_recompiles(
+    stage: StageLike,
+    x: PyTree,
+    state: State | None = None,
+    *,
+    key: Key | None = None,
+    rtol: Bound = None,
+    atol: Bound = None,
+) -> None:
+    """Checks that a stage is compiled once for arguments of the same types.
+
+    A second plain call compiles nothing, if the stage has no loop and no branch outside
+    of `jit` (which JAX compiles at each call). No array of more than 1 MB is a constant
+    of its program.
+
+    **Arguments:** those of `check_stage`.
+
+    **Raises:** `AssertionError` if the law is broken.
+
+    !!! example
+
+        >>> import eqx_pipe.testing as ept, jax, jax.numpy as jnp
+        >>> ept.check_recompiles(lambda x: jax.jit(lambda y: y + 1)(x), jnp.ones(2))
+        Traceback (most recent call last):
+            ...
+        AssertionError: `eqx_pipe.testing.check_recompiles`: the law `recompiles` is ...
+    """
+    __tracebackhide__ = True
+    check(recompiles_law, stage, x, state, key, rtol, atol)
