@@ -48,10 +48,11 @@ def dtype_law(trial: Trial) -> None:
             except Exception:
                 continue  # which the stage cannot do
         for name in sorted(follow & forms.keys()):
-            if _real(forms[name].dtype) != np.dtype(other):
+            dtype = forms[name].dtype
+            if _real(dtype) != np.dtype(other) and not _is_nearest(dtype, other):
                 also = " with `jax_enable_x64`" if in_wide else ""
                 what = (
-                    f"it is {forms[name].dtype} for an input of "
+                    f"it is {dtype} for an input of "
                     f"{np.dtype(other).name}{also}, and {base[name].dtype} for one of "
                     f"{own.name}; make what it is computed with of `x.dtype`"
                 )
@@ -72,6 +73,11 @@ def _promoting() -> contextlib.AbstractContextManager[Any]:
 def _real(dtype: DTypeLike) -> np.dtype:
     """The dtype of real numbers in the precision of another."""
     return np.dtype(jnp.finfo(dtype).dtype)
+
+
+def _is_nearest(dtype: DTypeLike, other: DTypeLike) -> bool:
+    """Whether it is the nearest that there is: complex numbers are never half."""
+    return dtype == jnp.complex64 and np.dtype(other).itemsize == 2
 
 
 def _in_dtype(trial: Trial, dtype: DTypeLike) -> Trial:
