@@ -1,11 +1,13 @@
-"""What do points that take longer than others cost, and what helps?
+"""Points that take longer than others: small batches, `order_by` or `refill`?
 
-65,536 points whose loops take 1 to 1,000 steps, 150 on average, in random order (or
-`--order ascending`, `descending`). Next to `vmap` over all points on one device, and to
-one batch per device: the sweep of the plain `while_loop`, with `order_by` (the number
-of steps, or guesses that are off by up to 10 and 30 %), and of `refill`; then those of
-the same functions under `jax.jit`, which need not be traced again (nor need the two by
-hand). Last, a diffrax solve from easy to stiff, with and without `order_by`.
+Each way at the batch size that is best for it, of those tried in one pass; then all in
+turn. `waste` is how many steps of loops are executed for each one that a point needs.
+`order_by` gets the steps that each point takes, as an earlier sweep counts them, or
+(`guessed`) those times a number of 0.7 to 1.3. Solvers of others cannot be refilled.
+
+Loops of 1 to 1,000 steps, 150 on average; Van der Pol's oscillator from easy to stiff
+(`mu` from 0.3 to 100) by a solver written out and by diffrax, explicit and implicit;
+fits by optimistix. A name that ends in `sorted` has the cheapest points first.
 """
 
 import functools
@@ -13,21 +15,19 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import AxisType
-from jax.sharding import PartitionSpec as P
 
 import eqx_pipe as ep
 
 from ._models import rk4
+from ._timing import quickest
 
 DEVICES = "all"
-QUICK = {"points": 256, "solves": 64, "only": ("sine, 2", "diffrax")}
+ROUNDS = 7
+QUICK = {"points": 64, "sizes": (8,), "only": ("sine, random", "optimistix")}
 
 
-def sines(x):
-    for _ in range(4):
-        x = x + 0.01 * jnp.sin(x)
-    return x
+def sine(x):
+    return x + 0.01 * jnp.sin(x)
 
 
 def rossler(x):
@@ -38,21 +38,44 @@ def rossler(x):
     return rk4(slope, x, 0.01)
 
 
-MODELS = {
-    "sine": (lambda x: x + 0.01 * jnp.sin(x), ()),
-    "logistic": (lambda x: 3.7 * x * (1 - x), ()),
-    "sines": (sines, ()),
-    "rossler": (rossler, (3,)),
-}
+def fixed(step, shape):
+    """A loop of `p["n"]` steps, as the parts of `refill`."""
+    return (
+        lambda p: (jnp.int32(0), jnp.broadcast_to(p["x"], shape)),
+        lambda p, c: c[0] < p["n"],
+        lambda p, c: (c[0] + 1, step(c[1])),
+        lambda p, c: jnp.sum(c[1]),
+    )
 
 
-def parts(step, shape):
-    """What both kinds of loop are made of."""
-    init = lambda p: (jnp.int32(0), jnp.broadcast_to(p["x"], shape))  # noqa: E731
-    cond = lambda p, c: c[0] < p["n"]  # noqa: E731
-    body = lambda p, c: (c[0] + 1, step(c[1]))  # noqa: E731
-    out = lambda p, c: jnp.sum(c[1])  # noqa: E731
-    return init, cond, body, out
+def van_der_pol(mu, y):
+    return jnp.stack([y[1], mu * (1 - y[0] ** 2) * y[1] - y[0]])
+
+
+def adaptive():
+    """The method of Bogacki and Shampine with steps chosen by its error."""
+
+    def step(p, c):
+        t, h, y = c
+        h = jnp.minimum(h, 10.0 - t)
+        slope = functools.partial(van_der_pol, p["mu"])
+        k1 = slope(y)
+        k2 = slope(y + h / 2 * k1)
+        k3 = slope(y + 3 * h / 4 * k2)
+        new = y + h / 9 * (2 * k1 + 3 * k2 + 4 * k3)
+        off = h / 72 * (-5 * k1 + 6 * k2 + 8 * k3 - 9 * slope(new))
+        error = jnp.max(jnp.abs(off) / (1e-6 + 1e-4 * jnp.abs(new)))
+        factor = jnp.clip(0.9 * (error + 1e-6) ** (-1 / 3), 0.2, 5.0)
+        keep = error < 1
+        return jnp.where(keep, t + h, t), h * factor, jnp.where(keep, new, y)
+
+    start = jnp.float32(0), jnp.float32(1e-3)
+    return (
+        lambda p: (*start, jnp.stack([p["x"], p["x"]])),
+        lambda p, c: c[0] < 10.0,
+        step,
+        lambda p, c: c[2],
+    )
 
 
 def plain(init, cond, body, out):
@@ -63,88 +86,113 @@ def plain(init, cond, body, out):
     return fn
 
 
-def mesh(n):
-    devices = jax.devices()[:n]
-    return jax.make_mesh((n,), ("i",), (AxisType.Auto,), devices=devices)
-
-
-def one_batch(fn, points, devices):
-    """By hand: everything that a device has to do, vectorised at once."""
-    split = dict(mesh=mesh(devices), in_specs=P("i"), out_specs=P("i"), check_vma=False)
-    run = jax.jit(jax.shard_map(jax.vmap(fn), **split))
-    return lambda: np.asarray(run(points))
-
-
-def loops(run, num, order):
-    rng = np.random.default_rng(0)
-    trips = rng.exponential(152, 2 * num).astype(np.int32)
-    trips = trips[(trips >= 1) & (trips <= 1000)][:num]
-    if order != "random":
-        trips = np.sort(trips)[:: {"ascending": 1, "descending": -1}[order]].copy()
-    x = rng.uniform(0.1, 0.9, num).astype(np.float32)
-    costs = {"order_by": trips}
-    for percent in (10, 30):
-        guess = rng.uniform(1 - percent / 100, 1 + percent / 100, num)
-        costs[f"order_by within {percent} %"] = trips * guess
-    points = {"n": jnp.asarray(trips), "x": jnp.asarray(x)}
-    space = ep.Space({k: ep.Values(v) for k, v in points.items()}, "zip")
-    run.note(
-        f"{num:,} points of 1 to {trips.max()} steps, {trips.mean():.0f} on average"
-    )
-    devices = sorted({1, jax.device_count()})
-    for case in run.chosen([f"{name}, {d}" for name in MODELS for d in devices]):
-        name, d = case.split(", ")
-        d = int(d)
-        four = parts(*MODELS[name])
-        fn, refilled = plain(*four), ep.refill(*four)
-        each = functools.partial(ep.sweep, space=space, mesh=mesh(d))
-        sides = {
-            "by hand, one batch": one_batch(fn, points, 1),
-            "by hand, one batch per device": one_batch(fn, points, d),
-            "sweep": lambda each=each, fn=fn: each(fn).values,
-        }
-        for prefix, wrap in (("sweep", lambda f: f), ("jitted", jax.jit)):
-            calls = {f"{prefix}, {k}": (wrap(fn), v) for k, v in costs.items()}
-            calls[f"{prefix}, refill"] = wrap(refilled), None
-            for side, (f, cost) in calls.items():
-                sides[side] = lambda f=f, c=cost, e=each: e(f, order_by=c).values
-        run.compare(f"{case} devices, {order}", sides, to="by hand, one batch")
-
-
-def diffrax_solve(p):
-    """Van der Pol's oscillator, solved with adaptive steps: the stiffer, the slower."""
+def by_diffrax(solver):
     import diffrax
 
-    def field(t, y, args):
-        return jnp.stack([y[1], p["mu"] * (1 - y[0] ** 2) * y[1] - y[0]])
+    def fn(p):
+        return diffrax.diffeqsolve(
+            diffrax.ODETerm(lambda t, y, mu: van_der_pol(mu, y)),
+            getattr(diffrax, solver)(),
+            0.0,
+            10.0,
+            None,
+            jnp.stack([p["x"], p["x"]]),
+            p["mu"],
+            stepsize_controller=diffrax.PIDController(rtol=1e-4, atol=1e-6),
+            max_steps=100_000,
+            throw=False,
+        ).ys[0]
 
-    return diffrax.diffeqsolve(
-        diffrax.ODETerm(field),
-        diffrax.Tsit5(),
-        0.0,
-        10.0,
-        None,
-        jnp.stack([p["y"], p["y"]]),
-        stepsize_controller=diffrax.PIDController(rtol=1e-4, atol=1e-6),
-        max_steps=100_000,
-        adjoint=diffrax.ForwardMode(),
-        saveat=diffrax.SaveAt(t1=True),
-    ).ys[0]
+    return fn
 
 
-def solver(run, num):
+def by_optimistix():
+    import optimistix as optx
+
+    def loss(y, p):
+        return (1 - y[0]) ** 2 + p["mu"] * (y[1] - y[0] ** 2) ** 2
+
+    def fn(p):
+        start = jnp.stack([-2 * p["x"], p["x"]])
+        solver = optx.BFGS(rtol=1e-4, atol=1e-4)
+        return optx.minimise(loss, solver, start, p, max_steps=1000, throw=False).value
+
+    return fn
+
+
+def cases(points):
+    """For each case the package, the function, the same by `refill`, and the points."""
     rng = np.random.default_rng(0)
-    mu = np.float32(rng.permutation(np.geomspace(0.1, 100, num)))
-    y = np.float32(rng.uniform(0.5, 2, num))
-    space = ep.Space({"mu": ep.Values(mu), "y": ep.Values(y)}, "zip")
-    sides = {
-        "sweep": lambda: ep.sweep(diffrax_solve, space).values,
-        "order_by": lambda: ep.sweep(diffrax_solve, space, order_by=mu).values,
-    }
-    run.compare(f"diffrax, {num:,}", sides, to="sweep")
+    trips = rng.exponential(152, 2 * points).astype(np.int32)
+    trips = trips[(trips >= 1) & (trips <= 1000)][:points]
+    loops = {"n": trips, "x": np.float32(rng.uniform(0.1, 0.9, points))}
+    few = points // 4
+    mu = np.float32(np.geomspace(0.3, 100, few))
+    stiff = {"mu": mu, "x": np.float32(rng.uniform(0.5, 2, few))}
+    mixed = {k: v[rng.permutation(few)] for k, v in stiff.items()}
+    for name, parts in (
+        ("sine", fixed(sine, ())),
+        ("rossler", fixed(rossler, (3,))),
+    ):
+        yield f"{name}, random", None, plain(*parts), ep.refill(*parts), loops
+    parts = adaptive()
+    for name, space in (("random", mixed), ("sorted", stiff)):
+        case = f"van der pol, {name}"
+        yield case, None, plain(*parts), ep.refill(*parts), space
+    for solver in ("Tsit5", "Kvaerno3"):
+        fewer = {
+            k: v[: few // (1 if solver == "Tsit5" else 4)] for k, v in mixed.items()
+        }
+        make = functools.partial(by_diffrax, solver)
+        yield f"diffrax {solver}, random", "diffrax", make, None, fewer
+    yield "optimistix BFGS, random", "optimistix", by_optimistix, None, mixed
 
 
-def main(run, *, points=65_536, order="random", solves=16_384):
-    loops(run, points, order)
-    if run.chosen(["diffrax"]) and run.has("diffrax"):
-        solver(run, solves)
+def ways(run, fn, refilled, space, sizes):
+    """Each way as a call that gives a result, with the size that is best for it."""
+    counted = ep.sweep(fn, space, batch_size=32, count_steps=True)
+    needed = counted.steps.needed.astype(float)
+    guess = needed * np.random.default_rng(1).uniform(0.7, 1.3, len(needed))
+    sweep = functools.partial(ep.sweep, space=space)
+    found = {"auto": (functools.partial(sweep, fn), "auto")}
+    most = -(-space.size // jax.device_count())
+    for name, of, order_by in (
+        ("small batches", fn, None),
+        ("order_by", fn, needed),
+        ("order_by, guessed", fn, guess),
+        ("refill", refilled, None),
+    ):
+        if of is None:
+            continue
+        call = functools.partial(sweep, of, order_by=order_by)
+        tried = [s if name != "refill" else 16 * s for s in sizes]
+        sides = {
+            s: lambda s=s, call=call: call(batch_size=s).values
+            for s in {min(s, most) for s in tried}
+        }
+        found[name] = call, next(iter(quickest(sides, 1, run.clock)))
+    return found
+
+
+def main(run, *, points=16_384, sizes=(8, 32, 128, 512)):
+    for case, package, fn, refilled, arrays in cases(points):
+        if not run.chosen([case]) or (package and not run.has(package)):
+            continue
+        # Under `jit` each is traced once, and not in every sweep.
+        fn = jax.jit(fn() if package else fn)
+        refilled = refilled and jax.jit(refilled)
+        space = ep.Space({k: ep.Values(v) for k, v in arrays.items()}, "zip")
+        found = ways(run, fn, refilled, space, sizes)
+        sides = {
+            name: lambda call=call, size=size: call(batch_size=size).values
+            for name, (call, size) in found.items()
+        }
+
+        def columns(name, times, found=found):
+            call, size = found[name]
+            if name == "refill":
+                return {"batch size": size, "waste": "-"}
+            result = call(batch_size=size, count_steps=True)
+            return {"batch size": result.batch_size, "waste": f"{result.waste:.2f}"}
+
+        run.compare(case, sides, to="small batches", columns=columns)
