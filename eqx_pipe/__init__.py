@@ -9,6 +9,7 @@ from ._compose.branch import cond as cond
 from ._compose.branch import switch as switch
 from ._compose.chain import chain as chain
 from ._compose.compiled import compiled as compiled
+from ._compose.ensemble import ensemble as ensemble
 from ._compose.feed import feed as feed
 from ._compose.focus import at as at
 from ._compose.frozen import frozen as frozen
@@ -17,6 +18,8 @@ from ._compose.graph import graph as graph
 from ._compose.outputs import outputs as outputs
 from ._compose.parallel import parallel as parallel
 from ._compose.repeat import repeat as repeat
+from ._compose.residual import residual as residual
+from ._compose.scan import scan as scan
 from ._compose.tied import tied as tied
 from ._compose.trainable import trainable as trainable
 from ._compose.transfer import transfer as transfer

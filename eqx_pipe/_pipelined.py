@@ -21,7 +21,7 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import Array
 
 from ._check import check_choice, check_int
-from ._compose.repeat import Repeat, check_same
+from ._compose.repeat import Policy, Repeat, check_same, with_remat
 from ._errors import bullets, describe_value, type_error, value_error
 from ._sharding.mesh import (
     check_context,
@@ -44,6 +44,8 @@ class Pipelined(Composite):
     mesh: Mesh = eqx.field(static=True)
     axis: Hashable = eqx.field(static=True)
     microbatches: int = eqx.field(static=True)
+    remat: bool | Policy = eqx.field(static=True, default=False)
+    unroll: int = eqx.field(static=True, default=1)
 
     def children(self) -> Mapping[str, AnyStage]:
         """The stages stacked into one, as in a `repeat`."""
@@ -90,7 +92,9 @@ def _program(pipe: Pipelined, x: PyTree, key: Key | None, path: str) -> PyTree:
             check_same("pipelined", Scope(None, path), given, y)
             return eqx.filter(y, eqx.is_array), None
 
-        return jax.lax.scan(body, x, (layers, first + jnp.arange(local)))[0]
+        slices = layers, first + jnp.arange(local)
+        body = with_remat(body, pipe.remat)
+        return jax.lax.scan(body, x, slices, unroll=pipe.unroll)[0]
 
     def on_device(layers: PyTree, parts: PyTree, key: Key | None) -> PyTree:
         device = jax.lax.axis_index(axis)
@@ -297,8 +301,8 @@ def pipelined(
     ??? cite "Source"
 
         Huang et al., *GPipe: Efficient Training of Giant Neural Networks using
-        Pipeline Parallelism*, 2019, arXiv 1811.06965. Activations are kept, not
-        computed again: put `jax.checkpoint` into the stages for that.
+        Pipeline Parallelism*, 2019, arXiv 1811.06965. Activations are kept, and not
+        computed again, unless the stages are a `repeat(..., remat=True)`.
     """
     if not isinstance(stack, Repeat):
         raise type_error(
@@ -337,7 +341,8 @@ def pipelined(
     # everything that is computed from them.
     auto = with_types(mesh, AxisType.Auto)
     stages = shard(stack.stages, auto, lambda leaf: P(axis))
-    return Pipelined(stages, n, mesh, axis, microbatches.__index__())
+    size = microbatches.__index__()
+    return Pipelined(stages, n, mesh, axis, size, stack.remat, stack.unroll)
 
 
 def _axis(mesh: Mesh, axis_name: Hashable | None) -> Hashable:

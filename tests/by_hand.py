@@ -176,6 +176,53 @@ def _repeat(stage, x, key):
     return jax.lax.scan(body, begin, (arrays, jnp.arange(stage.size)))[0]
 
 
+def _ensemble(stage, x, key):
+    arrays, rest = eqx.partition(stage.stages, eqx.is_array)
+    over = {"mean": jnp.mean, "max": jnp.max, "stack": lambda ys, axis: ys}
+    ys = jax.vmap(lambda a, i: _child(eqx.combine(a, rest), i, x, key))(
+        arrays, jnp.arange(stage.size)
+    )
+    return jtu.tree_map(lambda v: over[stage.merge](v, axis=0), ys)
+
+
+def _residual(stage, x, key):
+    y, skip = x, x
+    for segment, child in zip(stage.keys(), stage.stages, strict=True):
+        y = _child(child, segment, y, key)
+    if stage.skip is not None:
+        skip = _child(stage.skip, "skip", x, key)
+    if stage.drop is not None:
+        # As the layer of Equinox draws.
+        kept = 1 - stage.drop.p
+        drawn = jr.bernoulli(child_key(key, "drop"), kept)
+        factor = jnp.where(drawn, jnp.float32(1) / kept, jnp.float32(0))
+        y = jtu.tree_map(lambda v: factor.astype(v.dtype) * v, y)
+    return jtu.tree_map(operator.add, skip, y)
+
+
+def _scan(stage, x, key):
+    def step(carry, slices):
+        part, i = slices
+        own = {} if key is None else {"key": jr.fold_in(key, i)}
+        if isinstance(stage.cell, eqx.nn.GRUCell):
+            y = stage.cell(part, carry)
+            return y, y
+        return getattr(stage.cell, "fn", stage.cell)(carry, part, **own)
+
+    carry = _child(stage.init, "init", x, key) if stage.computes_init else stage.init
+    if carry is None:
+        carry = jnp.zeros(stage.cell.hidden_size)
+    index = jnp.arange(jtu.tree_leaves(x)[0].shape[0])
+    last = stage.returns == "last"  # where the output is the carry
+    carry, ys = jax.lax.scan(
+        lambda c, s: (step(c, s)[0], None) if last else step(c, s),
+        carry,
+        (x, index),
+        reverse=stage.reverse,
+    )
+    return carry if last else ys
+
+
 def _batched(stage, x, key):
     size = jtu.tree_leaves(x)[0].shape[0]
     if key is None:
@@ -223,6 +270,9 @@ _RULES = {
     "At": _at,
     "Repeat": _repeat,
     "Batched": _batched,
+    "Ensemble": _ensemble,
+    "Residual": _residual,
+    "Scan": _scan,
     "Feed": _feed,
     "Tied": lambda stage, x, key: by_hand(stage.pipe, x, key),
     "Graph": _graph,

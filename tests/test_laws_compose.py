@@ -127,6 +127,11 @@ COMBINATORS = {
         lambda key: ep.chain(linear(key), eqx.nn.Dropout(0.3)), 2, key=KEY
     ),
     "no repeat": lambda: ep.repeat(linear, 0, key=KEY),
+    "residual": lambda: ep.residual(LINEAR, DROPOUT, skip=jnp.sin),
+    "ensemble": lambda: ep.ensemble(linear, 2, key=KEY),
+    "scan": lambda: ep.chain(
+        twice, ep.scan(eqx.nn.GRUCell(4, 4, key=KEY), returns="last")
+    ),
     "batched": lambda: ep.chain(twice, ep.batched(ep.chain(LINEAR, DROPOUT))),
     "batched along 1": lambda: ep.chain(
         twice, jnp.transpose, ep.batched(LINEAR, in_axes=1)

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import pytest
+from by_hand import child_key as fold
 from helpers import assert_agree
 from test_chain import Count, draw
 
@@ -55,7 +56,7 @@ def test_the_last_output_is_that_of_the_pipeline(data):
     assert_agree(found["head"], eqx.filter_jit(pipe)(x, key=key))
 
 
-def test_what_runs_inside_a_branch_or_a_loop_is_not_listed():
+def test_what_runs_inside_a_branch_is_not_listed():
     def inner():
         return ep.chain(jnp.sin, jnp.cos)
 
@@ -66,12 +67,50 @@ def test_what_runs_inside_a_branch_or_a_loop_is_not_listed():
     pipes = {
         "cond": ep.cond(positive, inner(), inner()),
         "switch": ep.switch(lambda x: 1, inner(), inner()),
-        "repeat": ep.repeat(lambda key: inner(), 2, key=jr.key(0)),
-        "batched": ep.batched(inner()),
     }
     for name, pipe in pipes.items():
         for listed in (ep.outputs, eqx.filter_jit(ep.outputs)):
             assert list(listed(ep.chain(pipe), x)) == ["0"], name
+
+
+def test_each_stage_of_a_loop_is_listed_and_all_examples_of_a_batch_together():
+    def block(key):
+        return ep.chain(affine, jnp.sin)
+
+    def affine(x, *, key):
+        return x + jr.normal(key, x.shape)
+
+    pipe = ep.chain(
+        deep=ep.repeat(lambda key: ep.repeat(block, 2, key=key), 2, key=jr.key(0)),
+        each=ep.batched(ep.chain(jnp.cos, lambda x: (x, "text"))),
+    )
+    x, key = jnp.arange(2.0), jr.key(3)
+    found = eqx.filter_jit(lambda p, x, key: ep.outputs(p, x, key=key))(pipe, x, key)
+    loops = [f"deep.{i}" for i in range(2)]
+    blocks = [f"{loop}.{i}" for loop in loops for i in range(2)]
+    names = {f"{block}.{i}" for block in blocks for i in range(2)}
+    inside = {"each.stage", "each.stage.0", "each.stage.1"}
+    assert set(found) == {"deep", "each", *loops, *blocks, *names, *inside}
+    y = x
+    for i in range(2):
+        for j in range(2):
+            own = jr.fold_in(jr.fold_in(jr.fold_in(fold(key, "deep"), i), j), 0)
+            y = y + jr.normal(own, y.shape)
+            assert_agree(found[f"deep.{i}.{j}.0"], y)
+            y = jnp.sin(y)
+        assert_agree(found[f"deep.{i}"], y)
+    assert_agree(found["each.stage.0"], jnp.cos(y))
+    assert found["each.stage.1"][1] == "text"
+    in_order = list(ep.outputs(pipe, x, key=key))
+    assert in_order[:3] == ["deep.0.0.0", "deep.0.0.1", "deep.0.0"]
+
+
+def test_values_that_nobody_asks_for_are_not_kept():
+    pipe = ep.repeat(lambda key: ep.chain(jnp.sin, jnp.cos), 3, key=jr.key(0))
+    plain = str(jax.make_jaxpr(pipe)(jnp.ones(2)))
+    assert "f32[3,2]" not in plain
+    kept = str(jax.make_jaxpr(lambda x: ep.outputs(pipe, x))(jnp.ones(2)))
+    assert "f32[3,2]" in kept
 
 
 def test_it_works_under_vmap_and_grad():

@@ -246,3 +246,44 @@ def test_a_missing_key_names_the_path():
     with pytest.raises(ep.MissingKeyError) as caught:
         pipe(jnp.ones(3))
     assert caught.value.path == "a.0"
+
+
+def test_it_is_made_of_stages_that_there_are():
+    made = ep.repeat(make_noisy, 3, key=jr.key(1))
+    shared = made[0][1]  # functions are shared between the stages
+    stages = [ep.chain(stage[0], shared) for stage in made]
+    again = ep.repeat(stages)
+    x, key = jnp.linspace(-1, 1, SIZE), jr.key(2)
+    np.testing.assert_array_equal(again(x, key=key), made(x, key=key))
+    first = made[:2]
+    wanted = made[1](made[0](x, key=jr.fold_in(key, 0)), key=jr.fold_in(key, 1))
+    np.testing.assert_allclose(first(x, key=key), wanted, rtol=1e-6)
+    assert len(first) == 2 and len(made[3:]) == 0 and made[3:](x) is x
+
+
+def test_states_of_stages_that_there_are():
+    pipe, state = eqx.nn.make_with_state(
+        lambda: ep.repeat([Counter(jr.key(i)) for i in range(3)])
+    )()
+    y, state = pipe(jnp.zeros(()), state)
+    y, _ = pipe(jnp.zeros(()), state)
+    np.testing.assert_allclose(y, 2 * pipe.stages.step.sum(), rtol=1e-6)
+
+
+@pytest.mark.parametrize("remat", [True, jax.checkpoint_policies.dots_saveable])
+def test_remat_and_unroll_change_the_program_and_not_its_values(remat):
+    x = jnp.linspace(-1, 1, SIZE)
+
+    def slope(pipe):
+        return eqx.filter_grad(lambda pipe: jnp.sum(pipe(x) ** 2))(pipe).stages
+
+    def lines(n, **settings):
+        pipe = ep.repeat(make_linear, n, key=jr.key(0), **settings)
+        return len(str(jax.make_jaxpr(lambda x: pipe(x))(x)).splitlines())
+
+    plain = ep.repeat(make_linear, 4, key=jr.key(0))
+    other = ep.repeat(make_linear, 4, key=jr.key(0), remat=remat, unroll=2)
+    np.testing.assert_allclose(slope(other)[0].weight, slope(plain)[0].weight, 1e-5)
+    text = str(jax.make_jaxpr(lambda x: other(x))(x))
+    assert "unroll=2" in text and "checkpoint" in text or "remat" in text
+    assert lines(64, remat=remat) == lines(4, remat=remat)

@@ -56,6 +56,10 @@ def _linear(seed):
     return eqx.nn.Linear(64, 64, key=jr.key(seed))
 
 
+def _linear_of(key):
+    return eqx.nn.Linear(64, 64, key=key)
+
+
 A, B, C = LINEAR = [_linear(seed) for seed in range(3)]
 
 
@@ -104,6 +108,13 @@ COMBINATORS = {
     "at": ep.at((), A),
     "at a function": ep.chain(lambda x: {"a": x, "b": x}, ep.at(lambda x: x["a"], A)),
     "repeat": ep.repeat(lambda key: eqx.nn.Linear(64, 64, key=key), 3, key=jr.key(0)),
+    "residual": ep.residual(A, B, skip=C),
+    "residual dropped": ep.residual(A, drop_rate=0.5),
+    "ensemble": ep.ensemble(_linear_of, 3, key=jr.key(0)),
+    "scan": ep.chain(
+        lambda x: jnp.stack([x, 2 * x]),
+        ep.scan(eqx.nn.GRUCell(64, 64, key=jr.key(0)), returns="last"),
+    ),
     "batched": ep.chain(lambda x: jnp.stack([x, 2 * x]), ep.batched(A)),
     "graph": ep.graph(
         {"first": A, "left": B, "right": C, "add": jnp.add},
@@ -121,7 +132,7 @@ COMBINATORS = {
 @pytest.mark.one_of(4)
 @pytest.mark.parametrize("name", COMBINATORS)
 def test_each_combinator_costs_what_its_maths_costs(name, getkey):
-    key = getkey() if name == "random chain" else None
+    key = getkey() if name in ("random chain", "residual dropped") else None
     _check_cost(COMBINATORS[name], numbers(WIDE), key)
 
 

@@ -15,7 +15,7 @@ from .._errors import (
     type_error,
     value_error,
 )
-from .._stage import Composite, Scope, as_stage, enter, is_stateful
+from .._stage import Composite, Passes, Scope, as_stage, enter, is_stateful
 from .._tree import as_arrays, leaf_text, leaves_with_names, path_name, tree_text
 from .._types import AnyStage, MaybeState, Output, PyTree, StageLike
 
@@ -54,17 +54,18 @@ class Batched(Composite):
         index = None if scope.key is None else jnp.arange(size)
         stateful = is_stateful(self.stage)
         shared = state if stateful else None
-        silent = scope.silent()
+        passes = Passes(scope)
         constants = []
 
         def one(slices, shared, i):
             rest = iter(slices)
             parts = [leaf if a is None else next(rest) for leaf, a in both]
             given = jtu.tree_unflatten(structure, parts)
-            y, shared = enter(silent, "stage", self.stage, given, state=shared, index=i)
+            inner = passes.begin()
+            y, shared = enter(inner, "stage", self.stage, given, state=shared, index=i)
             arrays, constant = eqx.partition(as_arrays(y), eqx.is_array)
             constants.append(constant)
-            return arrays, shared
+            return (arrays, passes.arrays()), shared
 
         every = jax.vmap(
             one,
@@ -74,7 +75,7 @@ class Batched(Composite):
             axis_size=size,
         )
         try:
-            arrays, shared = every(mapped, shared, index)
+            (arrays, values), shared = every(mapped, shared, index)
         except ValueError as error:
             # The stage has run, so what `vmap` refuses is the state: all else may vary.
             if stateful and constants:
@@ -90,6 +91,7 @@ class Batched(Composite):
             if self.axis_name is not None and "axis name" in str(error):
                 error.add_note(f"Here `batched` names its axis `{self.axis_name}`.")
             raise
+        passes.end(values)
         y = eqx.combine(arrays, constants[-1])
         return y, shared if stateful else state
 

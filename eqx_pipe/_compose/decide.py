@@ -62,5 +62,5 @@ def run_gate(
         locate(error, "gates")
         raise
     if scope.record is not None:
-        scope.record[join_path(inner.path, segment)] = is_open
+        scope.record.add(join_path(inner.path, segment), is_open)
     return is_open, state

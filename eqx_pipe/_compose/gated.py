@@ -66,7 +66,7 @@ class Gated(Merging):
                 "gated", names, is_open, branches, given, state, cure=cure
             )
             if scope.record is not None:
-                scope.record[path] = y
+                scope.record.add(path, y)
             outputs.append(y)
         if self.builtin not in REDUCTIONS:
             return self.merged(outputs, state, scope)

@@ -1,7 +1,7 @@
 """What every stage of a pipeline put out."""
 
 from .._check import check_callable, check_key
-from .._stage import Composite, Scope, check_state, copy_state
+from .._stage import Composite, Record, Scope, check_state, copy_state
 from .._types import Key, MaybeState, PyTree, StageLike
 
 
@@ -10,10 +10,11 @@ def outputs(
 ) -> dict[str, PyTree]:
     """Runs a pipeline and collects the output of every stage in it.
 
-    Composites inside count as stages too. What stands inside a `cond`, `switch`,
-    `repeat` or `batched` is not listed, only its own output. Of a `gated` its gates
-    are, and what each stage gives to the merge, also if it is closed; but not what
-    stands inside of these.
+    Composites inside count as stages too. Of a `repeat` every stage is listed by its
+    position, `blocks.3`; inside of a `batched` there is one output for all examples,
+    along a new leading axis. What stands inside a `cond` or `switch` is not listed,
+    only its own output. Of a `gated` its gates are, and what each stage gives to the
+    merge, also if it is closed; but not what stands inside of these.
 
     **Arguments:**
 
@@ -38,7 +39,7 @@ def outputs(
     check_callable("outputs", "pipe", pipe)
     check_key("outputs", key)
     check_state("outputs", pipe, state)
-    record: dict[str, PyTree] = {}
+    record = Record(lambda path: True)
     if isinstance(pipe, Composite):
         pipe.run(x, copy_state(state), Scope(key, record=record))
-    return record
+    return record.values

@@ -17,5 +17,7 @@ from .composite import enter as enter
 from .edit import Editable as Editable
 from .edit import Items as Items
 from .hints import wants_key as wants_key
+from .passes import Passes as Passes
+from .scope import Record as Record
 from .scope import Scope as Scope
 from .scope import fold as fold

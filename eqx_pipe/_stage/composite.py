@@ -171,7 +171,7 @@ def enter(
         locate(error, str(segment))
         raise
     if inner.record is not None:
-        inner.record[inner.path] = y
+        inner.record.add(inner.path, y)
     return y, new_state
 
 

@@ -13,18 +13,31 @@ from .._types import Key, PyTree, Segment
 
 
 @dataclasses.dataclass(frozen=True)
+class Record:
+    """The outputs of stages by path: of those paths that are wanted."""
+
+    wants: Callable[[str], bool]
+    values: dict[str, PyTree] = dataclasses.field(default_factory=dict)
+
+    def add(self, path: str, value: PyTree) -> None:
+        """Keeps the value at a path, if it is wanted."""
+        if self.wants(path):
+            self.values[path] = value
+
+
+@dataclasses.dataclass(frozen=True)
 class Scope:
     """What a composite hands down to a child besides its input and state.
 
     `key` is the composite's own key; a child draws from it folded with the child's
-    name or position. `record` collects outputs by path for `outputs`; it is `None`
-    wherever nobody asked, or where values cannot leave a traced branch. `watch` is told
+    name or position. `record` collects outputs by path; it is `None` wherever nobody
+    asked, or where values cannot leave a traced branch. `watch` is told
     before a child is called (not what stands in it): path, stage, inputs, state, key.
     """
 
     key: Key | None
     path: str = ""
-    record: dict[str, PyTree] | None = None
+    record: Record | None = None
     watch: Callable[..., None] | None = None
 
     def child(

@@ -17,7 +17,7 @@ import numpy as np
 from .._check import check_callable
 from .._compose.compiled import Compiled
 from .._compose.frozen import Frozen
-from .._compose.repeat import Repeat
+from .._compose.stacked import Stacked
 from .._stage import Composite, Lift, is_stateful
 from .._stage.hidden import constants
 from .._tree import join_path, leaf_text, leaves_with_names, path_name
@@ -56,8 +56,8 @@ def children_of(stage: Any) -> dict[str, Any]:
     """The stages (of a foreign module, the modules) right below, by path."""
     if isinstance(stage, Compiled) and isinstance(stage.pipe, Composite):
         return children_of(stage.pipe)
-    if isinstance(stage, Repeat):
-        return {"0": jtu.tree_map(_unstacked, stage.stages)}
+    if isinstance(stage, Stacked):
+        return {**stage.children(), "0": jtu.tree_map(_unstacked, stage.stages)}
     if isinstance(stage, Composite):
         return dict(stage.children())
     if is_function(stage) or isinstance(stage, Frozen):
@@ -137,7 +137,7 @@ def describe(pipe: StageLike) -> dict[str, Any]:
 def _describe(stage: Any, path: str) -> dict[str, Any]:
     if isinstance(stage, Composite):
         settings = stage.settings()
-        arrays = [] if isinstance(stage, Repeat) else _parts(stage)
+        arrays = [] if isinstance(stage, Stacked) else _parts(stage)
     elif isinstance(stage, Frozen):
         settings = {"stage": title_of(stage.stage)}
         arrays = leaves_with_names(stage.stage)

@@ -13,10 +13,12 @@ from .._compose.chain import Chain
 from .._compose.compiled import Compiled
 from .._compose.dag import INPUT
 from .._compose.graph import Graph
+from .._compose.residual import Residual
+from .._compose.scan import Scan
 from .._compose.tied import Tied
 from .._errors import value_error
-from .._stage import Composite, Scope, as_module, enter, is_stateful
-from .._tree import as_arrays, leaf_text, leaves_with_names
+from .._stage import Composite, Record, Scope, as_module, enter, is_stateful
+from .._tree import as_arrays, join_path, leaf_text, leaves_with_names
 from .._types import PyTree, StageLike
 from .describe import as_json, children_of, kind_of, title_of
 
@@ -126,7 +128,7 @@ def _stage(sketch: Sketch, path: str, segment: str, stage: Any, wires: Sequence[
     frame = sketch.frame(name + _title(stage)) if path else contextlib.nullcontext()
     with frame:
         wire = _inside(sketch, path, stage, sketch.joined(wires))
-    # The values inside a loop or a branch are not known, but the stage's own is.
+    # The values inside a branch are not known, but the stage's own is.
     return sketch.out(wire.source, path) if path in sketch.values else wire
 
 
@@ -151,6 +153,17 @@ def _inside(sketch: Sketch, path: str, stage: Any, wire: Wire) -> Wire:
         for segment in children:
             wire = child(segment, wire)
         return wire
+    if isinstance(stage, Residual):
+        skip = child("skip", wire) if "skip" in children else wire
+        for segment in stage.keys():
+            wire = child(str(segment), wire)
+        if "drop" in children:  # which scales them by a number of its own
+            scale = child("drop")
+            wire = Wire(sketch.box("times", [wire, scale], "{{}}"))
+        return Wire(sketch.box("sum", [skip, wire], "{{}}"))
+    if isinstance(stage, Scan):
+        init = [child("init", wire)] if "init" in children else []
+        return child("cell", wire, *init)
     return _branches(sketch, stage, children, child, wire)
 
 
@@ -228,6 +241,13 @@ def _title(stage: Any) -> str:
     return " ".join([kind_of(stage), *shown])
 
 
+def _paths(stage: Any, path: str = "") -> Iterator[str]:
+    """The paths of the stages that are drawn."""
+    yield path
+    for segment, child in children_of(stage).items():
+        yield from _paths(child, join_path(path, segment))
+
+
 def _values(pipe: Any, x: PyTree, state: eqx.nn.State | None) -> dict[str, PyTree]:
     """The shapes of the input, of every stage's output by path, and of the output."""
     if state is None and is_stateful(pipe):
@@ -241,15 +261,17 @@ def _values(pipe: Any, x: PyTree, state: eqx.nn.State | None) -> dict[str, PyTre
                 "Call `draw(pipe, x, state=state)`.",
             ) from None
 
+    drawn = set(_paths(pipe))  # of a long `repeat` one stage only
+
     def run(pipe, x, state):
         # A key for the stages that want one; only shapes come out.
-        record = {}
+        record = Record(drawn.__contains__)
         scope = Scope(jr.key(0), "", record)
         if isinstance(pipe, Composite):
-            record[""], _ = pipe.run(x, state, scope)
+            y, _ = pipe.run(x, state, scope)
         else:
-            record[""], _ = enter(scope, 0, pipe, x, state=state)
-        return record
+            y, _ = enter(scope, 0, pipe, x, state=state)
+        return {**record.values, "": y}
 
     return eqx.filter_eval_shape(run, pipe, as_arrays(x), state)
 
@@ -267,8 +289,9 @@ def draw(
 
     - `pipe`: any stage.
     - `x`: an input, of arrays or `jax.ShapeDtypeStruct`s. With it the arrows carry
-        dtypes and shapes. Nothing is computed, and no key is needed. Values inside a
-        loop or a branch are not shown.
+        dtypes and shapes. Nothing is computed, and no key is needed. Inside of a
+        `batched` they are those of all examples together; inside of a branch none are
+        shown.
     - `state`: the state of a stateful pipeline that was made by
         `equinox.nn.make_with_state`, needed only with `x`. (Keyword only.)
 

@@ -34,7 +34,7 @@ EDIT = [
         "another size in a repeat",
         lambda: pipe().replace({"blocks.1": nn.Linear(3, 4, key=key())}),
         ep.StructureError,
-        r"at `\.weight`: float32\[3,3\] against float32\[4,3\].*use a `chain`",
+        r"at `\.weight`: float32\[3,3\] against float32\[4,3\].*`eqx_pipe.chain`",
     ),
     (
         "a node of two inputs",

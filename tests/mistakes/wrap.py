@@ -140,6 +140,126 @@ REPEAT = [
     ),
 ]
 
+BUILT = [
+    ("no stages", lambda: ep.repeat([]), ValueError, "Give at least one"),
+    (
+        "stages and a key",
+        lambda: ep.repeat([sin], key=key()),
+        TypeError,
+        "Give the stages alone, or a function",
+    ),
+    (
+        "another width",
+        lambda: ep.repeat([linear(key()), nn.Linear(3, 4, key=key())]),
+        ep.StructureError,
+        r"`stages\[1\]`.*at `.weight`: float32\[3,3\] against float32\[4,3\].*Give each the same settings",
+    ),
+    (
+        "another setting",
+        lambda: ep.repeat([nn.LayerNorm(3), nn.LayerNorm(3, eps=0.1)]),
+        ep.StructureError,
+        "at `.eps`: 1e-05 .* against 0.1.*or use `eqx_pipe.chain`",
+    ),
+    (
+        "functions of their own",
+        lambda: ep.repeat([lambda x: x, lambda x: x]),
+        ep.StructureError,
+        "share functions between them",
+    ),
+    (
+        "a state that is gone",
+        lambda: ep.repeat([stateful()[0]]),
+        ValueError,
+        "Make the stages and this in one function",
+    ),
+    ("remat", lambda: ep.repeat([sin], remat="dots"), TypeError, "or a policy"),
+    ("unroll", lambda: ep.repeat([sin], unroll=0), ValueError, "of at least 1"),
+    ("no member", lambda: ep.ensemble(block, 0, key=key()), ValueError, "at least 1"),
+    (
+        "none left",
+        lambda: ep.ensemble(block, 2, key=key())[2:],
+        ValueError,
+        "needs 1 at least",
+    ),
+    (
+        "concat",
+        lambda: ep.ensemble([sin], merge="concat"),
+        ValueError,
+        "Known names: `mean`",
+    ),
+    (
+        "a mean of text",
+        lambda: ep.ensemble([lambda x: "a"])(ones(2)),
+        TypeError,
+        'Use `merge="stack"`',
+    ),
+]
+
+
+def add(total, x):
+    return total + x, total
+
+
+SCAN = [
+    ("3", lambda: ep.scan(3), TypeError, "A stage is a callable"),
+    ("one input", lambda: ep.scan(jnp.isnan, 0), TypeError, r"eqx_pipe.batched\(stage"),
+    ("no init", lambda: ep.scan(add), TypeError, "Give the carry of the first step"),
+    (
+        "returns",
+        lambda: ep.scan(add, 0, returns="all"),
+        ValueError,
+        "Known names: `sequence`",
+    ),
+    ("reverse", lambda: ep.scan(add, 0, reverse=1), TypeError, "True or False"),
+    ("unroll", lambda: ep.scan(add, 0, unroll=0), ValueError, "of at least 1"),
+    ("a scalar", lambda: ep.scan(add, 0.0)(1.0), ep.StructureError, "axis of steps"),
+    (
+        "two lengths",
+        lambda: ep.scan(add, 0.0)({"a": ones(2), "b": ones(3)}),
+        ep.StructureError,
+        "`.b` is float32.3.*all of the same length",
+    ),
+    (
+        "another carry",
+        lambda: ep.scan(add, 0)(ones(3)),
+        ep.StructureError,
+        "or begin with such as the cell returns",
+    ),
+    (
+        "no pair",
+        lambda: ep.scan(lambda c, x: x, 0.0)(ones(3)),
+        TypeError,
+        r"Return `\(carry, y\)`",
+    ),
+    (
+        "no last step",
+        lambda: ep.scan(add, 0.0, returns="last")(ones(0)),
+        ep.StructureError,
+        "Give one step at least",
+    ),
+]
+
+RESIDUAL = [
+    ("no stage", lambda: ep.residual(), ValueError, "Give at least one"),
+    ("skip 3", lambda: ep.residual(sin, skip=3), TypeError, "A stage is a callable"),
+    ("a name", lambda: ep.residual({"skip": sin}), ValueError, "Rename the stage"),
+    ("rate 1", lambda: ep.residual(sin, drop_rate=1), ValueError, "not including, 1"),
+    ("rate a", lambda: ep.residual(sin, drop_rate="a"), TypeError, "Give a number"),
+    (
+        "another shape",
+        lambda: ep.residual(lambda x: x[:1])(ones(3)),
+        ep.StructureError,
+        "by `skip=` a projection",
+    ),
+    ("text", lambda: ep.residual(lambda x: x)("a"), TypeError, "by `eqx_pipe.at`"),
+    (
+        "integers to drop",
+        lambda: ep.residual(jnp.negative, drop_rate=0.1)(jnp.arange(3), key=key()),
+        TypeError,
+        "Let the stages give floating-point numbers",
+    ),
+]
+
 COMPILED = [
     ("frozen 3", lambda: ep.frozen(3), TypeError, "A stage is a callable"),
     ("stage 3", lambda: ep.compiled(3, ones(3)), TypeError, "A stage is a callable"),

@@ -17,12 +17,15 @@ from jaxtyping import Array, Bool, Float, Int
 from ..._compose.batched import batched
 from ..._compose.branch import cond, switch
 from ..._compose.chain import chain
+from ..._compose.ensemble import ensemble
 from ..._compose.feed import feed
 from ..._compose.focus import at
 from ..._compose.gated import gated
 from ..._compose.graph import Graph, graph
 from ..._compose.parallel import parallel
 from ..._compose.repeat import repeat
+from ..._compose.residual import residual
+from ..._compose.scan import scan
 from ..._compose.weighted import weighted
 from ..._stage import Stage, lift
 from ..._types import Key, PyTree, StageLike
@@ -166,7 +169,7 @@ class _Drawing:
         if self.depth:
             kinds += [*_ALWAYS, *(_BRANCHES if self.branches else {})]
             if is_inexact(self.struct):
-                kinds += [*_INEXACT, *(["repeat"] if self.leaves is None else [])]
+                kinds += [*_INEXACT, *(_STACKED if self.leaves is None else [])]
                 kinds += _INEXACT_BRANCHES if self.branches else {}
         # One alternative at a time, and not `one_of` of all, whose text would be huge.
         kind = self.one_of(*kinds)
@@ -281,7 +284,7 @@ def _selector(x: PyTree) -> Int[Array, ""]:
     return _positive(x).astype(jnp.int32)
 
 
-def _repeat(d: _Drawing) -> StageLike:
+def _maker(d: _Drawing) -> Callable[[Key], StageLike]:
     noisy = d.random and d.draw(st.booleans())
 
     def make(key: Key) -> StageLike:
@@ -289,7 +292,42 @@ def _repeat(d: _Drawing) -> StageLike:
         affine = Affine(scale, jtu.tree_map(jnp.ones_like, scale))
         return chain(affine, add_noise) if noisy else affine
 
-    return repeat(make, d.draw(st.integers(1, 3)), key=jr.key(0))
+    return make
+
+
+def _repeat(d: _Drawing) -> StageLike:
+    return repeat(_maker(d), d.draw(st.integers(1, 3)), key=jr.key(0))
+
+
+def _ensemble(d: _Drawing) -> StageLike:
+    merge = d.one_of("mean", "max")
+    return ensemble(_maker(d), d.draw(st.integers(1, 3)), key=jr.key(0), merge=merge)
+
+
+def _residual(d: _Drawing) -> StageLike:
+    rate = 0.5 if d.random and d.draw(st.booleans()) else 0.0
+    return chain(residual(*d.few(), drop_rate=rate), squash)
+
+
+def _scan(d: _Drawing) -> StageLike:
+    cell = _Cell(lift(d.inner()))
+    returns, back = d.one_of(("last", None), ("sequence", _mean_of_stack))
+    whole = scan(cell, _first, returns=returns, reverse=d.draw(st.booleans()))
+    return chain(_twice, whole, *([] if back is None else [back]))
+
+
+class _Cell(eqx.Module):
+    """A cell that carries the mean of what it saw, and gives that and its input."""
+
+    stage: StageLike
+
+    def __call__(self, carry: PyTree, x: PyTree, *, key: Key | None = None) -> PyTree:
+        y = _mean((carry, lift(self.stage)(x, key=key)))
+        return y, y
+
+
+def _first(xs: PyTree) -> PyTree:
+    return jtu.tree_map(lambda v: v[0], xs)
 
 
 _ALWAYS = {
@@ -305,6 +343,8 @@ _INEXACT = {
     "wide": _wide,
     "weighted": _weighted,
     "batched": lambda d: chain(_twice, batched(d.inner()), _mean_of_stack),
+    "residual": _residual,
+    "scan": _scan,
 }
 _BRANCHES = {
     "cond": lambda d: cond(_positive, d.inner(), d.inner()),
@@ -315,4 +355,5 @@ _INEXACT_BRANCHES = {
         d.inner(), d.inner(), gates=(_positive, _always), merge=d.one_of("mean", "max")
     )
 }
-_MAKERS = {**_ALWAYS, **_INEXACT, **_BRANCHES, **_INEXACT_BRANCHES, "repeat": _repeat}
+_STACKED = {"repeat": _repeat, "ensemble": _ensemble}
+_MAKERS = {**_ALWAYS, **_INEXACT, **_BRANCHES, **_INEXACT_BRANCHES, **_STACKED}

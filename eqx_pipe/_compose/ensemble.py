@@ -1,0 +1,131 @@
+"""Several models of equal structure on the same input, as one."""
+
+from typing import Any, Literal, SupportsIndex, TypeAlias, get_args
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+
+from .._check import check_choice
+from .._stage import Passes, Scope, enter
+from .._tree import as_arrays, join_path
+from .._types import AnyStage, Key, MaybeState, Output, PyTree
+from .merge import REDUCTIONS, check_arrays
+from .stacked import Makers, Stacked, read_stacked
+
+Join: TypeAlias = Literal["mean", "sum", "max", "min", "prod", "stack"]
+"""What becomes of the outputs of the members."""
+
+
+class Ensemble(Stacked):
+    """Stages of equal structure under one `vmap`; see `ensemble`."""
+
+    fewest = 1
+
+    stages: AnyStage
+    size: int = eqx.field(static=True)
+    merge: str = eqx.field(static=True)
+
+    def settings(self) -> dict[str, Any]:
+        return {**super().settings(), "merge": self.merge}
+
+    def run(self, x: PyTree, state: MaybeState, scope: Scope) -> Output:
+        stacked, rest = eqx.partition(self.stages, eqx.is_array)
+        whole = state if self.is_stateful() else None
+        states = None if whole is None else whole.substate(self.stages)
+        index = None if scope.key is None else jnp.arange(self.size)
+        passes = Passes(scope, self.size)
+        constants = []
+
+        def one(part, part_state, i):
+            stage, inner = eqx.combine(part, rest), passes.begin()
+            # All members are traced as the first, so the first is named in errors.
+            y, part_state = enter(inner, 0, stage, x, state=part_state, index=i)
+            arrays, constant = eqx.partition(as_arrays(y), eqx.is_array)
+            constants.append(constant)
+            return arrays, part_state, passes.arrays()
+
+        every = jax.vmap(one, axis_size=self.size)
+        y, states, values = every(stacked, states, index)
+        passes.end(values)
+        if whole is not None and states is not None:
+            state = whole.update(states)
+        y = eqx.combine(y, constants[-1])
+        if self.merge == "stack":
+            return y, state
+        check_arrays(
+            "ensemble",
+            join_path(scope.path, 0),
+            y,
+            f'on which `merge="{self.merge}"` cannot act',
+            'Use `merge="stack"`, or let the members give arrays of numbers only.',
+        )
+        over = REDUCTIONS[self.merge].over
+        return jtu.tree_map(lambda leaf: over(leaf, axis=0), y), state
+
+
+def ensemble(
+    make: Makers,
+    n: SupportsIndex | None = None,
+    *,
+    key: Key | None = None,
+    merge: Join = "mean",
+) -> Ensemble:
+    """Applies `n` models of equal structure to the same input and merges the outputs.
+
+    Member `i` is `make(fold_in(key, i))`. The function is traced once, and the
+    parameters are stacked, as those of a `repeat` are; the members run together under
+    `jax.vmap`. When called with a key, member `i` draws from `fold_in(key, i)`. Models
+    that there are already are given as a list, without `n` and `key`.
+
+    `.stages` is the members stacked into one, for `equinox.filter_vmap`: a function of
+    a member and a batch becomes one of all members, each with a batch of its own,
+    `filter_vmap(loss)(pipe.stages, batches)`. And `eqx_pipe.shard(pipe, mesh,
+    lambda leaf: P("models"))` puts members on the devices of a mesh axis.
+
+    **Arguments:**
+
+    - `make`: a function of one key, by position or as the keyword `key`, that returns
+        a stage; or a list of stages that differ in the values of their arrays only.
+    - `n`: how many, at least 1.
+    - `key`: a PRNG key for the parameters. (Keyword only.)
+    - `merge`: `"mean"`, `"sum"`, `"max"`, `"min"` or `"prod"`, leaf by leaf over the
+        members, or `"stack"`: all outputs, along a new leading axis. For anything else
+        let a stage follow: `chain(ensemble(..., merge="stack"), stage)`. (Keyword
+        only.)
+
+    **Returns:** a stage, a container as a `chain` is; `[i]` is member `i`, `[:2]` an
+    ensemble of the first two.
+
+    **Shapes:** an array of a member of shape `(*a,)` is held as `(n, *a)`; an output
+    leaf `(*b,)` of the members is that of the whole, and `(n, *b)` with `"stack"`.
+
+    **Raises:**
+
+    - `TypeError` if `make` is not a function of one key, or does not return a stage,
+      or `n` is not an integer, or `key` is not a key, or both are given beside a list;
+      when called, if the merge cannot act on a leaf (text, keys).
+    - `ValueError` if `n` is not positive, a list is empty, `merge` is unknown, or a
+      function in a member closes over arrays or modules made from the key.
+    - `StructureError` (a `ValueError`) if members of a list differ in more than the
+      values of arrays; names the first leaf that does.
+
+    **Warns** if parameters are drawn at random, but not from the key: they are equal in
+    all members.
+
+    **Laws:** with `merge="stack"`, `pipe(x, key=key)[i]` is `pipe[i](x,
+    key=fold_in(key, i))`; `"mean"` is the mean of these, and so on.
+
+    !!! example
+
+        >>> import equinox as eqx, eqx_pipe as ep, jax.numpy as jnp, jax.random as jr
+        >>> make = lambda key: eqx.nn.MLP(3, 2, 8, 1, key=key)
+        >>> models = ep.ensemble(make, 5, key=jr.key(0), merge="stack")
+        >>> ys = models(jnp.ones(3))
+        >>> ys.shape, ys.std(axis=0).shape, len(models), models[0](jnp.ones(3)).shape
+        ((5, 2), (2,), 5, (2,))
+    """
+    check_choice("ensemble", "merge", merge, get_args(Join))
+    stages, size = read_stacked("ensemble", make, n, key, Ensemble.fewest)
+    return Ensemble(stages, size, merge)

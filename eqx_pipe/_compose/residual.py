@@ -1,0 +1,160 @@
+"""Stages whose output is added to their input."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+import jax.tree_util as jtu
+
+from .._check import check_draws_apart
+from .._errors import describe_value, type_error, value_error
+from .._stage import Items, Scope, as_stage, enter
+from .._tree import as_arrays, join_path, leaf_text, leaves_with_names, of_leaf
+from .._types import AnyStage, MaybeState, Output, PyTree, StageLike
+from .container import Container, Names, read_stages
+from .merge import check_agree, check_arrays, on_one_device_set
+
+_RESERVED = ("drop", "skip")
+
+
+class Residual(Container):
+    """Stages round which their input is led; see `residual`."""
+
+    stages: tuple[AnyStage, ...]
+    names: Names = eqx.field(static=True)
+    skip: AnyStage | None
+    drop: eqx.nn.Dropout | None
+
+    def children(self) -> Mapping[str, AnyStage]:
+        both: dict[str, Any] = {"drop": self.drop, "skip": self.skip}
+        given = {name: stage for name, stage in both.items() if stage is not None}
+        return {**super().children(), **given}
+
+    def run(self, x: PyTree, state: MaybeState, scope: Scope) -> Output:
+        y, skipped = x, x
+        for segment, stage in zip(self.keys(), self.stages, strict=True):
+            y, state = enter(scope, segment, stage, y, state=state)
+        if self.skip is not None:
+            skipped, state = enter(scope, "skip", self.skip, x, state=state)
+        last = join_path(scope.path, self.keys()[-1])
+        straight = join_path(scope.path, "skip")
+        paths, both = (straight, last), (as_arrays(skipped), as_arrays(y))
+        for path, tree in zip(paths, both, strict=True):
+            check_arrays(
+                "residual",
+                path,
+                tree,
+                "which cannot be added",
+                "Apply `residual` to the other parts only, by `eqx_pipe.at`.",
+            )
+        check_agree("residual", paths, both, cure=", or by `skip=` a projection.")
+        skipped, y = both
+        if self.drop is not None:
+            # One number for all: none of what the stages give, or all of it, enlarged.
+            factor, state = enter(scope, "drop", self.drop, jnp.ones(()), state=state)
+            y = _scaled(y, factor, last)
+        with on_one_device_set("residual"):
+            return jtu.tree_map(jnp.add, skipped, y), state
+
+    def with_items(self, items: Items) -> "Residual":
+        by_name = {name: stage for name, stage in items if name is not None}
+        stages = (by_name,) if by_name else tuple(stage for _, stage in items)
+        rate = 0.0 if self.drop is None else self.drop.p
+        new = residual(*stages, skip=self.skip, drop_rate=rate)
+        return dataclasses.replace(new, drop=self.drop)
+
+
+def _scaled(tree: PyTree, factor: Any, path: str) -> PyTree:
+    for name, leaf in leaves_with_names(tree):
+        if not jnp.issubdtype(leaf.dtype, jnp.inexact):
+            raise type_error(
+                "residual",
+                f"{of_leaf(name)}the output of `{path}` is {leaf_text(leaf)}, which "
+                "`drop_rate` cannot scale.",
+                "Let the stages give floating-point numbers, or drop none of it.",
+            )
+    return jtu.tree_map(lambda leaf: factor.astype(leaf.dtype) * leaf, tree)
+
+
+def residual(
+    *stages: StageLike | Mapping[str, StageLike],
+    skip: StageLike | None = None,
+    drop_rate: float = 0.0,
+) -> Residual:
+    r"""Adds what some stages make of the input to the input: $x + f(x)$.
+
+    The stages are applied left to right, as in a `chain`; so a norm before is just the
+    first of them, `residual(norm, attention)`, and one behind stands behind the whole,
+    `chain(residual(attention), norm)`. Stages draw as in a `chain`.
+
+    With a `drop_rate` $p$ (stochastic depth) all that the stages give is left out with
+    this probability, and otherwise divided by $1 - p$, so that the mean stays. The draw
+    is one for the whole input: inside of `batched` each example has its own. With
+    `equinox.nn.inference_mode` nothing is left out, and nothing drawn.
+
+    **Arguments:**
+
+    - `stages`: one or more stages, or one mapping from names to stages.
+    - `skip`: a stage on the way past the others, on the same input; for instance a
+        projection to the shape of their output. By default the input itself. Draws by
+        its name. (Keyword only.)
+    - `drop_rate`: the probability with which the stages are left out, from 0 up to
+        but not including 1. (Keyword only.)
+
+    **Returns:** a stage, a container as a `chain` is.
+
+    **Shapes:** the stages and `skip` give the same structure, shapes and dtypes;
+    nothing is broadcast.
+
+    **Raises:**
+
+    - `ValueError` if there is no stage, a name is not usable, or `drop_rate` is out of
+      range.
+    - `TypeError` if something is not a stage, or a number; when called, if something
+      cannot be added (text, keys), or integers are to be left out.
+    - `StructureError` (a `ValueError`), when called, if input and output differ; names
+      the leaf.
+
+    **Laws:** `residual(f)` is `parallel(identity, f, merge="sum")` for deterministic
+    stages; `residual(f, g)` is `residual(chain(f, g))`.
+
+    !!! example
+
+        >>> import equinox as eqx, eqx_pipe as ep, jax.numpy as jnp, jax.random as jr
+        >>> ep.residual(jnp.square)(jnp.arange(3.0)).tolist()
+        [0.0, 2.0, 6.0]
+        >>> wider = eqx.nn.Linear(3, 5, key=jr.key(0))
+        >>> ep.residual(eqx.nn.LayerNorm(3), wider, skip=wider)(jnp.ones(3)).shape
+        (5,)
+
+    ??? cite "Source"
+
+        He et al., *Deep Residual Learning for Image Recognition*, 2015, arXiv
+        1512.03385. Huang et al., *Deep Networks with Stochastic Depth*, 2016, arXiv
+        1603.09382, scale in inference; we scale in training, as dropout does.
+    """
+    names, children = read_stages("residual", "stages", stages)
+    for name in set(names or ()) & set(_RESERVED):
+        raise value_error(
+            "residual",
+            f"a stage has the name `{name}`, which is that of a part of the residual.",
+            "Rename the stage.",
+        )
+    check_draws_apart("residual", (*(names or ()), *_RESERVED))
+    if isinstance(drop_rate, bool) or not isinstance(drop_rate, float | int):
+        raise type_error(
+            "residual",
+            f"`drop_rate` is {describe_value(drop_rate)}.",
+            "Give a number from 0 up to, but not including, 1.",
+        )
+    if not 0 <= drop_rate < 1:
+        raise value_error(
+            "residual",
+            f"`drop_rate` is {drop_rate}.",
+            "Give a probability from 0 up to, but not including, 1.",
+        )
+    straight = None if skip is None else as_stage("residual", "skip", skip)
+    drop = eqx.nn.Dropout(drop_rate) if drop_rate else None
+    return Residual(children, names, straight, drop)

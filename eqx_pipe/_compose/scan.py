@@ -1,0 +1,288 @@
+"""One cell over the steps of a sequence."""
+
+from collections.abc import Mapping
+from typing import Any, Literal, SupportsIndex, TypeAlias, get_args
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+
+from .._check import check_bool, check_callable, check_choice, check_int
+from .._errors import (
+    bullets,
+    describe_value,
+    structure_error,
+    type_error,
+)
+from .._stage import (
+    Composite,
+    Passes,
+    Scope,
+    as_module,
+    as_stage,
+    enter,
+    is_stateful,
+    misfit,
+)
+from .._stage.hidden import check_nothing_hidden
+from .._tree import as_arrays, differences, join_path, leaf_text, leaves_with_names
+from .._types import AnyStage, MaybeState, Output, PyTree, StageLike
+
+Returns: TypeAlias = Literal["sequence", "last", "both"]
+"""What a scan gives: all outputs, that of the last step, or the carry with all."""
+
+_CELLS = eqx.nn.GRUCell | eqx.nn.LSTMCell
+
+
+class Scan(Composite):
+    """A cell under `lax.scan`; see `scan`."""
+
+    cell: AnyStage
+    init: PyTree
+    computes_init: bool = eqx.field(static=True)
+    returns: str = eqx.field(static=True)
+    reverse: bool = eqx.field(static=True)
+    unroll: int = eqx.field(static=True)
+
+    def children(self) -> Mapping[str, AnyStage]:
+        init = {"init": self.init} if self.computes_init else {}
+        return {**init, "cell": self.cell}
+
+    def settings(self) -> dict[str, Any]:
+        names = ("returns", "reverse", "unroll")
+        return {name: getattr(self, name) for name in names}
+
+    def run(self, x: PyTree, state: MaybeState, scope: Scope) -> Output:
+        x = as_arrays(x)
+        size = _num_steps(x, scope)
+        if size == 0 and self.returns == "last":
+            raise structure_error(
+                "scan",
+                f"the sequence{scope.where} has no steps, and so no last output.",
+                'Give one step at least, or use `returns="sequence"`.',
+            )
+        carry = self.init
+        if self.computes_init:
+            carry, state = enter(scope, "init", self.init, x, state=state)
+        elif carry is None:
+            carry = _zeros(self.cell)
+        carry, fixed = eqx.partition(as_arrays(carry), eqx.is_array)
+        xs, constant = eqx.partition(x, eqx.is_array)
+        whole = state if is_stateful(self.cell) else None
+        own = None if whole is None else whole.substate(self.cell)
+        index = None if scope.key is None else jnp.arange(size)
+        passes, output = Passes(scope), _Outputs(self.returns, self.reverse)
+
+        def body(carried, slices):
+            (part, own), (step, i) = carried, slices
+            before, now = eqx.combine(part, fixed), eqx.combine(step, constant)
+            after, y, own = self._step(passes.begin(), before, now, own, i)
+            ys = output.of_step(after, y)
+            after = as_arrays(after)
+            _check_carry(scope, before, after)
+            return (eqx.filter(after, eqx.is_array), own), (ys, passes.arrays())
+
+        (carry, own), (ys, values) = jax.lax.scan(
+            body,
+            (carry, own),
+            (xs, index),
+            size,
+            reverse=self.reverse,
+            unroll=self.unroll,
+        )
+        passes.end(values)
+        if whole is not None and own is not None:
+            state = whole.update(own)
+        return output.of_all(eqx.combine(carry, fixed), ys), state
+
+    def _step(
+        self, scope: Scope, carry: PyTree, x: PyTree, state: MaybeState, i: Any
+    ) -> tuple[PyTree, PyTree, MaybeState]:
+        """Carry, output and state after one step, from those before."""
+        cell = self.cell
+        if isinstance(cell, _CELLS):  # which take the input first, and give the carry
+            carry, state = enter(scope, "cell", cell, x, carry, state=state, index=i)
+            return carry, carry[0] if isinstance(carry, tuple) else carry, state
+        args = ({"carry": carry, "x": x},) if _is_pipe(cell) else (carry, x)
+        both, state = enter(scope, "cell", cell, *args, state=state, index=i)
+        if not isinstance(both, tuple) or len(both) != 2:
+            raise type_error(
+                "scan",
+                f"`{join_path(scope.path, 'cell')}` returned {describe_value(both)}, "
+                "not a pair.",
+                "Return `(carry, y)`: what the next step gets, and the output of this "
+                "one.",
+            )
+        return *both, state
+
+
+def _is_pipe(cell: object) -> bool:
+    return isinstance(cell, Composite)
+
+
+class _Outputs:
+    """The outputs of all steps, of which only those are stacked that are asked for.
+
+    The last output is often the last carry, or a part of it; then nothing is stacked.
+    """
+
+    def __init__(self, returns: str, reverse: bool):
+        self.returns = returns
+        self.end = 0 if reverse else -1
+
+    def of_step(self, carry: PyTree, y: PyTree) -> list[Any]:
+        """What the body of the loop puts out for one step."""
+        places = {}
+        if self.returns == "last":
+            carried = enumerate(jtu.tree_leaves(carry))
+            places = {id(leaf): i for i, leaf in carried if eqx.is_array(leaf)}
+        leaves, self.structure = jtu.tree_flatten(y)
+        self.places = [places.get(id(leaf)) for leaf in leaves]
+        leaves = as_arrays(leaves)
+        self.constants = [None if eqx.is_array(v) else v for v in leaves]
+        both = zip(leaves, self.places, strict=True)
+        return [v for v, at in both if at is None and eqx.is_array(v)]
+
+    def of_all(self, carry: PyTree, stacked: list[Any]) -> PyTree:
+        """What the scan gives, from the last carry and what the loop put out."""
+        rest, carried = iter(stacked), jtu.tree_leaves(carry)
+        leaves = []
+        for constant, at in zip(self.constants, self.places, strict=True):
+            if at is not None:
+                leaves.append(carried[at])
+            elif constant is not None:
+                leaves.append(constant)
+            else:
+                ys = next(rest)
+                leaves.append(ys[self.end] if self.returns == "last" else ys)
+        y = jtu.tree_unflatten(self.structure, leaves)
+        return (carry, y) if self.returns == "both" else y
+
+
+def _zeros(cell: Any) -> PyTree:
+    """What the cells of Equinox begin with."""
+    zeros = jnp.zeros((cell.hidden_size,), cell.weight_hh.dtype)
+    return (zeros, zeros) if isinstance(cell, eqx.nn.LSTMCell) else zeros
+
+
+def _num_steps(x: PyTree, scope: Scope) -> int:
+    """The size of the leading axis of all arrays."""
+    named = [(n, leaf) for n, leaf in leaves_with_names(x) if eqx.is_array(leaf)]
+    sizes = {leaf.shape[0] if leaf.ndim else None for _, leaf in named}
+    if len(sizes) == 1 and None not in sizes:
+        return named[0][1].shape[0]
+    shown = [f"{f'`.{n}`' if n else 'the input'} is {leaf_text(v)}" for n, v in named]
+    raise structure_error(
+        "scan",
+        f"the input{scope.where} has no common number of steps:"
+        + (bullets(shown) if shown else " there are no arrays in it."),
+        "Each array needs a leading axis of steps, all of the same length. What is the "
+        "same for all steps belongs into the cell, or into `init`.",
+    )
+
+
+def _check_carry(scope: Scope, before: PyTree, after: PyTree) -> None:
+    lines = differences(before, after)
+    if lines:
+        raise structure_error(
+            "scan",
+            f"the cell{scope.where} gives another carry than it takes; first what it "
+            f"takes, then what it gives:{bullets(lines)}",
+            "Return a carry of the structure, shapes and dtypes of `init`, or begin "
+            "with such as the cell returns.",
+        )
+
+
+def scan(
+    cell: StageLike,
+    init: PyTree | StageLike = None,
+    *,
+    returns: Returns = "sequence",
+    reverse: bool = False,
+    unroll: SupportsIndex = 1,
+) -> Scan:
+    """Applies a cell to the steps of a sequence, one after the other.
+
+    The input's arrays are split along their leading axis, that of time. At each step
+    `cell(carry, x) -> (carry, y)` gets the carry of the step before, by one
+    `jax.lax.scan`. The `GRUCell` and `LSTMCell` of Equinox are taken as they are: their
+    state is the carry, and the hidden vector the output. The cell draws from
+    `fold_in(key, i)` for element `i` of the sequence, and its state goes from step to
+    step. Both directions are a `parallel` of two.
+
+    **Arguments:**
+
+    - `cell`: a function or layer of two inputs, `cell(carry, x, *, key=None)`. A
+        stateful one is called as `cell(carry, x, state, *, key=None)` and returns
+        `((carry, y), state)`. A pipeline gets them as a mapping, `{"carry": ...,
+        "x": ...}`.
+    - `init`: the first carry. A pytree of arrays, which are parameters like those of
+        any stage; or a stage that gives the carry from the whole input, such as
+        `lambda xs: jnp.zeros(3)`, whose path is `init`. Without it the cells of Equinox
+        begin with zeros.
+    - `returns`: `"sequence"`: the outputs of all steps, along a new leading axis;
+        `"last"`: that of the last step only; `"both"`: the last carry and the sequence,
+        as `(carry, ys)`. (Keyword only.)
+    - `reverse`: whether to begin with the last element. Outputs stay at the places of
+        their inputs; the last step is then at the first element. (Keyword only.)
+    - `unroll`: how many steps the loop runs per round; see `jax.lax.scan`. (Keyword
+        only.)
+
+    **Returns:** a stage on sequences.
+
+    **Shapes:** an input leaf `(steps, *a)` is `(*a,)` for the cell; an output leaf
+    `(*b,)` of the cell becomes `(steps, *b)`, or stays as it is with `"last"`.
+
+    **Raises:**
+
+    - `TypeError` if the cell does not take two inputs, or `init` is missing, or does
+      not return a pair; if `reverse` is no bool.
+    - `ValueError` if `returns` is unknown, or `unroll` is not positive; when called, if
+      there is no last step.
+    - `StructureError` (a `ValueError`), when called, if arrays have leading axes of
+      different lengths, or the cell returns another carry than it takes; names the
+      leaves.
+
+    **Laws:** it is the loop `for i, x in enumerate(xs): carry, y = cell(carry, x,
+    key=fold_in(key, i))`, forward and in gradients; `"last"` is the last of the
+    sequence.
+
+    !!! example
+
+        >>> import equinox as eqx, eqx_pipe as ep, jax.numpy as jnp, jax.random as jr
+        >>> add = lambda total, x: (total + x, total + x)
+        >>> ep.scan(add, jnp.zeros(()))(jnp.arange(4.0)).tolist()
+        [0.0, 1.0, 3.0, 6.0]
+        >>> cell = eqx.nn.GRUCell(2, 8, key=jr.key(0))
+        >>> both = ep.parallel(ep.scan(cell), ep.scan(cell, reverse=True))
+        >>> last, xs = ep.scan(cell, returns="last"), jnp.ones((5, 2))
+        >>> both(xs).shape, last(xs).shape
+        ((5, 16), (8,))
+    """
+    check_callable("scan", "cell", cell)
+    check_nothing_hidden("scan", "cell", cell)
+    wrong = misfit(cell, 1 if _is_pipe(cell) else 2)
+    if wrong:
+        raise type_error(
+            "scan",
+            f"`cell` is called as `cell(carry, x)`, and {wrong}.",
+            "Give a function of the carry and one step of the input that returns "
+            "`(carry, y)`. To apply a stage to each step alone, use "
+            "`eqx_pipe.batched(stage)`.",
+        )
+    check_choice("scan", "returns", returns, get_args(Returns))
+    check_bool("scan", "reverse", reverse)
+    check_int("scan", "unroll", unroll, 1)
+    if init is None and not isinstance(cell, _CELLS):
+        raise type_error(
+            "scan",
+            "`init` is None.",
+            "Give the carry of the first step: arrays, or a function of the whole "
+            "input, `lambda xs: jax.numpy.zeros(3)`.",
+        )
+    computes = callable(init)
+    first = as_stage("scan", "init", init) if computes else as_arrays(init)
+    return Scan(
+        as_module(cell), first, computes, returns, bool(reverse), unroll.__index__()
+    )

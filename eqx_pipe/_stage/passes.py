@@ -1,0 +1,71 @@
+"""Records of what is traced once and stands for many passes: loops and batches."""
+
+import dataclasses
+
+import equinox as eqx
+import jax.tree_util as jtu
+
+from .._tree import as_arrays, join_path
+from .._types import PyTree, Segment
+from .scope import Record, Scope
+
+
+class Passes:
+    """Outputs recorded in the traced body of a loop, or under `vmap`.
+
+    A value leaves the body only as one of its outputs. So the body calls its stages
+    with the scope that `begin` gives, puts out what `arrays` gives, and these, stacked
+    over the passes, are handed to `end`. Without a record nothing is put out.
+
+    With `size` the stages have positions: the values of pass `i` are recorded below
+    `i`, which the body calls 0. Without, they stay stacked.
+    """
+
+    def __init__(self, scope: Scope, size: int | None = None):
+        self.scope = scope
+        self.size = size
+        self.record: Record | None = None
+        self.constants: PyTree = None
+
+    def begin(self) -> Scope:
+        """The scope for the body; JAX may trace it more than once, so a fresh one."""
+        if self.scope.record is None:
+            return self.scope
+        self.record = Record(self._wants)
+        return dataclasses.replace(self.scope, record=self.record)
+
+    def arrays(self) -> PyTree:
+        """What the body puts out besides its own; text and the like stay here."""
+        if self.record is None:
+            return None
+        values = as_arrays(self.record.values)
+        arrays, self.constants = eqx.partition(values, eqx.is_array)
+        return arrays
+
+    def end(self, stacked: PyTree) -> None:
+        """Records the values, stacked over the passes along their leading axes."""
+        outer = self.scope.record
+        if outer is None:
+            return
+        assert self.record is not None
+        values = eqx.combine(stacked, self.constants)
+        for i in range(self.size or 1):
+            for path in self.record.values:  # JAX has sorted the others
+                outer.add(self._path(path, i), self._part(values[path], i))
+
+    def _wants(self, path: str) -> bool:
+        assert self.scope.record is not None
+        wants = self.scope.record.wants
+        return any(wants(self._path(path, i)) for i in range(self.size or 1))
+
+    def _path(self, path: str, i: Segment) -> str:
+        """The path in pass `i` of what the body calls `path`."""
+        if self.size is None:
+            return path
+        first = join_path(self.scope.path, 0)
+        return join_path(self.scope.path, i) + path[len(first) :]
+
+    def _part(self, value: PyTree, i: int) -> PyTree:
+        if self.size is None:
+            return value
+        return jtu.tree_map(lambda v: v[i] if eqx.is_array(v) else v, value)
