@@ -26,8 +26,8 @@ def align(
         place = f" at `.{path}`" if path else ""
         raise structure_error(
             function,
-            f"`{argument}` is not built as `{other}`, of which it first differs{place}: "
-            f"{first_text} against {text}.",
+            f"`{argument}` is not built as `{other}`, from which it first differs"
+            f"{place}: {first_text} against {text}.",
             "Only the values of arrays may differ. Give each the same settings, share "
             "functions between them, or use `eqx_pipe.chain`, which takes any stages.",
         )

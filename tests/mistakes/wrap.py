@@ -152,7 +152,7 @@ BUILT = [
         "another width",
         lambda: ep.repeat([linear(key()), nn.Linear(3, 4, key=key())]),
         ep.StructureError,
-        r"`stages\[1\]`.*at `.weight`: float32\[3,3\] against float32\[4,3\].*Give each the same settings",
+        r"`stages\[1\]`.*`.weight`: float32\[3,3\] against float32\[4,3\].*Give each",
     ),
     (
         "another setting",
