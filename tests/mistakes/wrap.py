@@ -105,7 +105,7 @@ REPEAT = [
         "tree_at of one",
         lambda: eqx.tree_at(lambda p: p[0], stack(2), None),
         ValueError,
-        r"Set a slice of a stacked array: .*w\.at\[0\]\.set",
+        r"or set a slice of a stacked array: .*w\.at\[0\]\.set",
     ),
     ("far away", lambda: stack(2)[5], IndexError, "Give an integer from -2 to 1"),
     (
