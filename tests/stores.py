@@ -85,6 +85,11 @@ def stored(path):
     return open_store("sweep", path)
 
 
+def written(store, number):
+    """When a chunk was written."""
+    return max(file.stat().st_mtime_ns for file in store._files(number))
+
+
 def same(a, b):
     """Raises unless two pytrees of values are equal bit for bit, read or in memory."""
     assert jtu.tree_structure(a) == jtu.tree_structure(b)

@@ -14,7 +14,7 @@ from pathlib import Path
 import jax.random as jr
 import numpy as np
 import pytest
-from stores import SECONDS, one_device, run_slow, same, stored
+from stores import SECONDS, one_device, run_slow, same, stored, written
 
 import eqx_pipe as ep
 
@@ -88,7 +88,7 @@ def done(path):
         return {}
     store = stored(path)
     there = [n for n in range(len(store.chunks)) if store.is_done(n)]
-    return {n: store.written(n) for n in there}
+    return {n: written(store, n) for n in there}
 
 
 def until_some_are_done(path, more=1):

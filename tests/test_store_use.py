@@ -62,18 +62,6 @@ def test_forcing_trusts_the_function_not_its_form(tmp_path):
     assert ep.sweep(lambda x: x + x, SPACE, store=path, resume="force").ok.all()
 
 
-def test_a_status_that_cannot_be_read_is_computed_again(tmp_path):
-    path = tmp_path / "runs.zarr"
-    whole = np.asarray(filled(path).values)
-    file = next((path / "status" / "c").iterdir())
-    file.write_bytes(file.read_bytes()[:-2])
-    with pytest.raises(OSError, match=f"{file}.*Delete it"):
-        ep.load_result(path)
-    again = filled(path)
-    assert again.ok.all() and np.array_equal(again.values, whole)
-    assert ep.load_result(path).ok.all()
-
-
 def test_the_home_folder_is_known(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     filled("~/runs.zarr")

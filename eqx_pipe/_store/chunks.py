@@ -5,11 +5,15 @@ neighbouring positions on one dim, and everything on the dims behind it.
 """
 
 import dataclasses
+import itertools as it
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 _AT_LEAST = 256
 """A sweep has at least so many chunks if it can: what a kill costs, as a share."""
+
+_COARSE = 2**22
+"""How many points a large chunk has at most."""
 
 _EFFICIENT = 0.02
 """Two ways to cut that differ by less in work done for nothing are as good."""
@@ -31,6 +35,11 @@ class Chunks:
         """The size of a chunk on each dim."""
         behind = self.lengths[self.split + 1 :]
         return (1,) * self.split + (self.count,) + behind
+
+    @property
+    def size(self) -> int:
+        """How many points the grid has."""
+        return math.prod(self.lengths)
 
     @property
     def inner(self) -> int:
@@ -61,6 +70,21 @@ class Chunks:
         """The number of the chunk that a point is in."""
         row, place = divmod(point // self.inner, self.lengths[self.split])
         return row * self.in_row + place // self.count
+
+    def names(self) -> Iterator[str]:
+        """The files of all chunks below the folder of their array, in order."""
+        leading = [map(str, range(n)) for n in self.lengths[: self.split]]
+        behind = ["0"] * (len(self.lengths) - self.split - 1)
+        places = it.product(*leading, map(str, range(self.in_row)))
+        return ("/".join(("c", *place, *behind)) for place in places)
+
+    def coarse(self) -> "Chunks":
+        """The same grid in few large chunks, for a byte at each point."""
+        for split, n in enumerate(self.lengths):
+            inner = math.prod(self.lengths[split + 1 :])
+            if inner <= _COARSE:
+                return Chunks(self.lengths, split, min(n, _COARSE // inner))
+        raise AssertionError  # behind the last dim there is one point
 
     def place(self, number: int) -> tuple[int, ...]:
         """The position of a chunk among the chunks, on each dim."""

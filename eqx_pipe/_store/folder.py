@@ -46,33 +46,36 @@ def is_vacant(path: Path) -> bool:
     return not path.exists() or (path.is_dir() and not any(path.iterdir()))
 
 
-def check_no_links(function: str, path: Path) -> None:
-    """Raises a `ValueError` if there is a link in a store.
+def files_in(function: str, path: Path) -> set[str]:
+    """The files of a store, by their paths in it.
 
-    What is written to it would land elsewhere. The path of the store may have links.
+    Raises a `ValueError` if there is a link: what is written to it would land
+    elsewhere. The path of the store may have links.
     """
-    link = next(_links(path), None)
-    if link is not None:
-        raise value_error(
-            function,
-            f"there is a link in the store `{path}`: `{link.path}` leads to "
-            f"`{os.readlink(link.path)}`.",
-            "A store that is filled has no links, which would lead what is written "
-            "elsewhere: put in its place what it leads to (`cp -rL` copies a store "
-            "so), or delete it.",
-        )
-
-
-def _links(folder: Path | str) -> Iterator[os.DirEntry[str]]:
-    # Nothing is asked of a file but its kind, which comes with its name.
-    folders: list[Path | str] = [folder]
+    found, start = set(), len(str(path)) + 1
+    folders: list[str] = [str(path)]
     while folders:
         with os.scandir(folders.pop()) as entries:
+            # Nothing is asked of a file but its kind, which comes with its name.
             for entry in entries:
                 if entry.is_symlink():
-                    yield entry
-                elif entry.is_dir():
+                    raise _linked(function, path, entry.path)
+                if entry.is_dir():
                     folders.append(entry.path)
+                else:
+                    found.add(entry.path[start:])
+    return found
+
+
+def _linked(function: str, path: Path, link: str) -> ValueError:
+    return value_error(
+        function,
+        f"there is a link in the store `{path}`: `{link}` leads to "
+        f"`{os.readlink(link)}`.",
+        "A store that is filled has no links, which would lead what is written "
+        "elsewhere: put in its place what it leads to (`cp -rL` copies a store "
+        "so), or delete it.",
+    )
 
 
 _ONE_AT_A_TIME = threading.RLock()

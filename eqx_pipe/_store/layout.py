@@ -18,8 +18,9 @@ import numpy as np
 from .._errors import describe_value, value_error
 from .chunks import Chunks
 from .folder import as_zarr, is_name, quiet
+from .ledger import LEDGER
 
-FORMAT = 1
+FORMAT = 2
 """The version of what is written in a store."""
 
 RECORD = "eqx_pipe_store"
@@ -91,9 +92,12 @@ def _write(path: Path, layout: StoreLayout) -> None:
     _write_coordinates(path, layout)
     folder = as_zarr(path)
     group = zarr.open_group(folder, mode="r+", use_consolidated=False)
+    status = Variable(layout.status, np.dtype(np.int8))
+    # The status is first: who loads all, one after the other, reads it before values.
+    _array(group, layout, status, layout.chunks.coarse())
     for variable in layout.variables:
-        _array(group, layout, variable)
-    _array(group, layout, Variable(layout.status, np.dtype(np.int8)))
+        _array(group, layout, variable, layout.chunks)
+    (path / LEDGER).mkdir()
     marked = str(group.attrs.get("coordinates", "")).split()
     group.attrs["coordinates"] = " ".join([*marked, layout.status])
     record = {
@@ -123,15 +127,14 @@ def _write_coordinates(path: Path, layout: StoreLayout) -> None:
         dataset.to_zarr(as_zarr(path), zarr_format=3, consolidated=False)
 
 
-def _array(group: Any, layout: StoreLayout, variable: Variable) -> None:
+def _array(group: Any, layout: StoreLayout, variable: Variable, chunks: Chunks) -> None:
     from zarr.codecs import Crc32cCodec, ZstdCodec
 
-    is_status = variable.name == layout.status
-    fill = 0 if is_status or variable.dtype.kind in "biu" else np.nan
+    fill = 0 if variable.dtype.kind in "biu" else np.nan
     group.create_array(
         variable.name,
         shape=(*layout.chunks.lengths, *variable.inner),
-        chunks=(*layout.chunks.shape, *(max(1, n) for n in variable.inner)),
+        chunks=(*chunks.shape, *(max(1, n) for n in variable.inner)),
         dtype=variable.dtype,
         fill_value=variable.dtype.type(fill),
         dimension_names=(*layout.dims, *variable.inner_dims),

@@ -1,7 +1,7 @@
 """A store of values: chunks that are there or not there, whole.
 
-The values of a chunk are written first and its status last, each file under another
-name that is then changed. So a file `status/c/...` says that the chunk is finished,
+The values of a chunk are written first, each file under another name that is then
+changed, and a line in the ledger last. So the ledger says that the chunk is finished,
 and a kill at any moment leaves chunks that are finished and chunks that are not.
 """
 
@@ -12,33 +12,40 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from jaxtyping import Bool, Int8, Int64
 
 from .._errors import message, optional, value_error
 from .chunks import Chunks
 from .folder import as_zarr, quiet
 from .layout import RECORD, damaged, read_record
+from .ledger import LEDGER, WHOLE, Ledger
 
 MISSING, OK, FAILED = 0, 1, 2
 
 
 @dataclasses.dataclass(frozen=True)
 class Store:
-    """An open store; `record` is what it was made for."""
+    """An open store; `record` is what it was made for.
+
+    It is as it was when its ledger was read, whatever other processes write. The array
+    `status` is for others to read, and written by `Published`.
+    """
 
     path: Path
     chunks: Chunks
     record: dict[str, Any]
     arrays: list[Any]
     status: Any
+    ledger: Ledger
 
     def is_done(self, number: int) -> bool:
-        """Whether all files of a chunk are there."""
-        return all(file.is_file() for file in self._files(number))
+        """Whether a chunk is there."""
+        return self.ledger.is_done(number)
 
     def commit(
-        self, number: int, values: Sequence[np.ndarray], status: np.ndarray
+        self, number: int, values: Sequence[np.ndarray], ok: Bool[np.ndarray, " rows"]
     ) -> None:
-        """Writes the values of a chunk, a row for each point, and then its status."""
+        """Writes the values of a chunk, a row for each point, and that it is there."""
         self.discard(number)
         box = self.chunks.box(number)
         shape = tuple(part.stop - part.start for part in box)
@@ -46,10 +53,12 @@ class Store:
             inner = leaf.shape[1:]
             if 0 not in inner:
                 array[box + (slice(None),) * len(inner)] = leaf.reshape(shape + inner)
-        self.status[box] = status.reshape(shape)
+        self.ledger.note(number, ok)
 
     def discard(self, number: int) -> None:
-        """Removes what there is of a chunk: its status first, then its values."""
+        """Removes what there is of a chunk, after it is said to be gone."""
+        if self.is_done(number):
+            self.ledger.note(number, None)
         for file in self._files(number):
             file.unlink(missing_ok=True)
 
@@ -58,57 +67,59 @@ class Store:
         array = self.arrays[variable]
         inner = array.shape[len(self.chunks.lengths) :]
         first, last = self.chunks.span(number)
-        if 0 in inner:
-            return np.zeros((last - first, *inner), array.dtype)
+        if 0 in inner or not self.is_done(number):
+            # Not what another process may have written since, and has not said here.
+            return np.full((last - first, *inner), array.fill_value, array.dtype)
         file = self._file(array, number)
-        # In this order: a process that fills the store writes the status last.
-        if self._file(self.status, number).exists() and not file.is_file():
+        if not file.is_file():
             raise _damaged(file, "is no file" if file.exists() else "is not there")
         box = self.chunks.box(number) + (slice(None),) * len(inner)
         with decoding(file):
             return np.asarray(array[box]).reshape(last - first, *inner)
 
-    def read_status(self, number: int) -> np.ndarray:
-        """The status of each point of a chunk."""
-        with decoding(self._file(self.status, number)):
-            return np.asarray(self.status[self.chunks.box(number)]).reshape(-1)
+    def statuses(
+        self, first: int = 0, last: int | None = None
+    ) -> Int8[np.ndarray, " points"]:
+        """The status of every point, or of those from one to the one behind."""
+        last = self.chunks.size if last is None else last
+        found = np.full(last - first, MISSING, np.int8)
+        for ranges, status in (
+            (self.ledger.runs(), OK),
+            (self.ledger.failures(), FAILED),
+        ):
+            near = (ranges[:, 0] < last) & (ranges[:, 1] > first)
+            for a, b in np.clip(ranges[near] - first, 0, None).tolist():
+                found[a:b] = status
+        return found
 
-    def statuses(self) -> np.ndarray:
-        """The status of every point."""
-        try:
-            return np.asarray(self.status[...]).reshape(-1)
-        except MemoryError:
-            raise
-        except Exception:  # read again, to say which file it is
-            return np.concatenate(
-                [self.read_status(i) for i in range(len(self.chunks))]
-            )
-
-    def knows(self, number: int) -> bool:
-        """Whether the status of a chunk can be read."""
-        try:
-            self.read_status(number)
-        except OSError:
-            return False
-        return True
+    def failed(self) -> Int64[np.ndarray, " failed"]:
+        """The points that have failed."""
+        spans = [np.arange(a, b) for a, b in self.ledger.failures().tolist()]
+        return np.concatenate([np.zeros(0, np.int64), *spans])
 
     def is_sound(self, number: int) -> bool:
         """Whether all files of a chunk can be read; reads them."""
         try:
-            self.read_status(number)
             for variable in range(len(self.arrays)):
                 self.read(number, variable)
         except OSError:
             return False
         return True
 
-    def written(self, number: int) -> float:
-        """When a chunk was finished."""
-        return self._file(self.status, number).stat().st_mtime
+    def lost(self, files: set[str]) -> list[int]:
+        """The chunks that are said to be there, but not all of whose `files` are."""
+        there = np.ones(len(self.chunks), bool)
+        for array in self.arrays:
+            if 0 not in array.shape:
+                behind = "/0" * (array.ndim - len(self.chunks.lengths))
+                names = self.chunks.names()
+                found = (f"{array.path}/{name}{behind}" in files for name in names)
+                there &= np.fromiter(found, bool, len(there))
+        return np.flatnonzero(self.ledger.done() & ~there).tolist()
 
     def _files(self, number: int) -> Iterator[Path]:
-        """The files of a chunk, that of the status first."""
-        for array in (self.status, *self.arrays):
+        """The files of a chunk."""
+        for array in self.arrays:
             if 0 not in array.shape:
                 yield self._file(array, number)
 
@@ -119,13 +130,14 @@ class Store:
 
 
 class Recut(ValueError):
-    """A copy of a store has other chunks, and so is no store."""
+    """A copy of a store has other chunks, or no ledger, and so is no store."""
 
 
-def open_store(function: str, path: Path) -> Store:
+def open_store(function: str, path: Path, writer: str = WHOLE) -> Store:
     """The store at `path`; raises a `ValueError` if something else is there.
 
-    What it says of itself is checked; no chunk is read or looked for.
+    What it says of itself is checked; no chunk is read or looked for. `writer` is the
+    name of the log for what is written to it.
     """
     group, text = _group(function, path)
     record = read_record(function, path, text)
@@ -137,9 +149,11 @@ def open_store(function: str, path: Path) -> Store:
     with zarr.config.set({"array.write_empty_chunks": True}):
         arrays = [_array(function, path, group, name) for name in record["variables"]]
         status = _array(function, path, group, record["status"])
-    store = Store(path, chunks, record, arrays, status)
-    _check_arrays(function, store)
-    return store
+    _check_arrays(function, path, chunks, arrays, status)
+    if not (path / LEDGER).is_dir():
+        raise _recut(function, path, "lacks its ledger")
+    ledger = Ledger(path / LEDGER, chunks, writer)
+    return Store(path, chunks, record, arrays, status, ledger)
 
 
 def _array(function: str, path: Path, group: Any, name: str) -> Any:
@@ -155,28 +169,34 @@ def _array(function: str, path: Path, group: Any, name: str) -> Any:
     return array
 
 
-def _check_arrays(function: str, store: Store) -> None:
+def _check_arrays(
+    function: str, path: Path, chunks: Chunks, arrays: Sequence[Any], status: Any
+) -> None:
     """Raises unless the arrays are as the record says."""
-    lengths, shape = store.chunks.lengths, store.chunks.shape
-    for array in (store.status, *store.arrays):
+    lengths = chunks.lengths
+    for array in (status, *arrays):
         inner = tuple(array.shape[len(lengths) :])
         form = f"{array.dtype}{list(array.shape)}"
-        numbers = array.dtype.kind in "biufc"
-        if array is store.status:
+        numbers, shape = array.dtype.kind in "biufc", chunks.shape
+        if array is status:
             numbers = array.dtype == np.int8 and not inner
+            shape = chunks.coarse().shape
         if array.shape[: len(lengths)] != lengths or not numbers:
             what = f"`lengths` is {list(lengths)} and the array `{array.path}` {form}"
-            raise damaged(function, store.path, what)
+            raise damaged(function, path, what)
         if array.chunks != (*shape, *(max(1, n) for n in inner)):
-            raise Recut(
-                message(
-                    function,
-                    f"`{store.path}` is a copy of a store that was cut into other "
-                    "chunks.",
-                    "Copy a store as a folder (`cp -r`) to go on with the copy; xarray "
-                    "and `load_result` read this one.",
-                )
-            )
+            raise _recut(function, path, "was cut into other chunks")
+
+
+def _recut(function: str, path: Path, what: str) -> Recut:
+    return Recut(
+        message(
+            function,
+            f"`{path}` is a copy of a store that {what}.",
+            "Copy a store as a folder (`cp -r`) to go on with the copy; xarray and "
+            "`load_result` read this one.",
+        )
+    )
 
 
 def check_zarr(function: str) -> None:

@@ -55,9 +55,11 @@ def dataset(
         data = xarray.open_zarr(
             as_zarr(store.path), decode_times=False, decode_timedelta=False
         )
-        # The status of a chunk is written last, so it has to be read first: then there
-        # is a value wherever it says so, whenever the values are read.
-        data.variables[store.record["status"]].load()
+        # As the store was when the result was made: so there is a value wherever it
+        # says so, whenever the values are read.
+        name = store.record["status"]
+        by_dims = status.reshape(data[name].shape)
+        data = data.assign_coords({name: (data[name].dims, by_dims)})
         # A copy of the data would not be a store.
         del data.attrs[RECORD]
         return data

@@ -90,10 +90,10 @@ class StoredValues:
             record=record,
         )
 
-    def refuse(self, store: Store, rows: np.ndarray) -> None:
+    def refuse(self, store: Store) -> None:
         """Raises if there are failed points in the store, unless they are isolated."""
-        if not self.plan.request.isolated:
-            refuse_failed(store.path, rows)
+        if store.ledger.failed and not self.plan.request.isolated:
+            refuse_failed(store.path, store.failed())
 
     def advance(self, store: Store) -> None:
         """Values stop no sweep."""
@@ -103,15 +103,15 @@ class StoredValues:
         traced = self._traced
         pairs = zip(traced.stored, traced.key_kinds, strict=True)
         leaves = [Stored(store, k, s.dtype, kind) for k, (s, kind) in enumerate(pairs)]
-        status = store.statuses()
-        ok, missing = status == OK, status == MISSING
         # Other processes may have written some since this one looked.
-        self.refuse(store, np.flatnonzero(~(ok | missing)))
-        return Outcome(
-            values=jtu.tree_unflatten(traced.structure, leaves),
-            ok=np.broadcast_to(np.True_, ok.shape) if ok.all() else ok,  # no memory
-            missing=missing if missing.any() else None,
-        )
+        self.refuse(store)
+        values = jtu.tree_unflatten(traced.structure, leaves)
+        if store.ledger.done().all() and not store.ledger.failed:
+            ok = np.broadcast_to(np.True_, store.chunks.size)  # takes no memory
+            return Outcome(values, ok)
+        status = store.statuses()
+        missing = status == MISSING
+        return Outcome(values, status == OK, missing if missing.any() else None)
 
     @property
     def _traced(self) -> Any:
@@ -210,10 +210,11 @@ class StoredStates:
             record=record,
         )
 
-    def refuse(self, store: Store, rows: np.ndarray) -> None:
+    def refuse(self, store: Store) -> None:
         """Raises if there are failed points in the store, unless they are isolated."""
         # Where a reducer stops the sweep, blocks behind that do not count.
-        if len(rows) and not (self.plan.request.isolated or self.blocks.reducers.stops):
+        counts = not (self.plan.request.isolated or self.blocks.reducers.stops)
+        if store.ledger.failed and counts:
             refuse_failed(store.path, self._all(store)[0].failed)
 
     def advance(self, store: Store) -> None:
@@ -226,7 +227,7 @@ class StoredStates:
         fold = self.fold
         while fold.next < len(store.chunks) and not fold.stopped:
             try:
-                if not (store.is_done(fold.next) and _put(fold, store, fold.next)):
+                if not _put(fold, store, fold.next):
                     return
             except OSError:  # damaged; it is removed, or named when all is read
                 return
@@ -256,7 +257,7 @@ class StoredStates:
 
 def _put(fold: Fold, store: Store, number: int) -> bool:
     """Merges a chunk of a store; whether it is there."""
-    if (store.read_status(number) == MISSING).any():
+    if not store.is_done(number):
         return False
     names = range(len(store.arrays))
     fold.put(number, [store.read(number, variable) for variable in names])

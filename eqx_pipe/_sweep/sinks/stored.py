@@ -2,15 +2,17 @@
 
 import contextlib
 import functools as ft
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 from jaxtyping import Bool
 
 from ..._errors import SweepError, message, value_error
-from ..._store.folder import LOCKS, Taken, check_no_links, is_vacant, lock
+from ..._store.folder import LOCKS, Taken, files_in, is_vacant, lock
 from ..._store.layout import create
-from ..._store.store import FAILED, OK, Store, open_store
+from ..._store.ledger import WHOLE
+from ..._store.published import Published
+from ..._store.store import Store, open_store
 from ..compute.sizes import Rows
 from ..gather import Interrupt, Outcome, Todo
 from ..plan import Plan
@@ -27,7 +29,8 @@ from .fingerprint import (
 )
 
 _LOOK_AGAIN = 256 * 1024 * 1024
-"""How many bytes of the newest chunks are read before a sweep goes on."""
+_LOOK_AGAIN_CHUNKS = 128
+"""How many bytes, or chunks, in a row must be sound before a sweep goes on."""
 
 
 class InStore:
@@ -37,6 +40,13 @@ class InStore:
         request = plan.request
         assert request.store is not None
         self.store = _opened(plan)
+        # The ledger was read before the files are looked for: a chunk that another
+        # process finishes meanwhile is not yet known, and not lost.
+        with continuing(request.store, "be opened"):
+            files = files_in("sweep", request.store)
+        versions = self.store.ledger.versions
+        self._lost = {n: int(versions[n]) for n in self.store.lost(files)}
+        self.published = Published(self.store, files)
         check_batch_size(self.store, request.space.size)
         kept = self.store.record["batch_size"]
         if isinstance(request.batch_size, int) and plan.batch_size != kept:
@@ -67,14 +77,17 @@ class InStore:
         store, part = self.store, self.plan.request.part
         rank, size = part or (0, 1)
         mine = range(rank, len(store.chunks), size)
+        self.contents.refuse(store)
         self.contents.advance(store)
-        if self.stopped or not (self._unknown(mine) or self._lacking(mine)):
+        lost = any(number in mine for number in self._lost)
+        if self.stopped or not (lost or self._lacking(mine)):
             yield Todo(mine, [], Interrupt())
+            self._tell()
             return
         with _locked(store, part):
-            for number in self._unknown(mine):
-                store.discard(number)
+            self._forget(mine)
             _look_again(store, mine, self.plan.compiled.row_bytes)
+            self.contents.refuse(store)
             try:
                 with Interrupt() as interrupt:
                     yield Todo(mine, self._lacking(mine), interrupt)
@@ -85,34 +98,42 @@ class InStore:
                     f"`{store.path}`. The same call goes on from there."
                 )
                 raise
+            finally:
+                self._tell()
 
     def keep(self, number: int, values: Rows, ok: Bool[np.ndarray, " rows"]) -> None:
         """Writes a chunk."""
         store = self.store
-        status = np.where(ok, OK, FAILED).astype(np.int8)
         with continuing(store.path, "take a chunk"):
             # A process with another part of the store may have been first.
             if not store.is_done(number):
-                store.commit(number, list(map(storable, values)), status)
+                store.commit(number, list(map(storable, values)), ok)
+            self.published.now_and_then()
         self.contents.advance(store)
 
     def outcome(self) -> Outcome:
         """The store as it stands."""
+        self.store.ledger.refresh()
         return self.contents.outcome(self.store)
 
-    def _lacking(self, mine: Sequence[int]) -> list[int]:
-        return [number for number in mine if not self.store.is_done(number)]
+    def _lacking(self, mine: range) -> list[int]:
+        chosen = np.arange(mine.start, mine.stop, mine.step)
+        return chosen[~self.store.ledger.done()[chosen]].tolist()
 
-    def _unknown(self, mine: Sequence[int]) -> list[int]:
-        """Finished chunks whose status cannot be read: nobody knows what they are."""
+    def _forget(self, mine: range) -> None:
+        """Removes what is left of chunks that are lost, unless somebody has already."""
         store = self.store
-        try:
-            status = store.statuses()
-        except OSError:
-            done = [number for number in mine if store.is_done(number)]
-            return [number for number in done if not store.knows(number)]
-        self.contents.refuse(store, np.flatnonzero(status == FAILED))
-        return []
+        store.ledger.refresh()
+        for number, version in self._lost.items():
+            if number in mine and store.ledger.versions[number] == version:
+                with continuing(store.path, "be mended"):
+                    store.discard(number)
+
+    def _tell(self) -> None:
+        """Brings the status that others read up to date; the ledger is right anyway."""
+        if not self.published.is_current():
+            with contextlib.suppress(OSError):
+                self.published.finish()
 
 
 def _contents(plan: Plan) -> StoredValues | StoredStates:
@@ -132,28 +153,37 @@ def _opened(plan: Plan) -> Store:
         layout = contents.layout(record)
         with continuing(path, "be made"):
             create(path, layout)
-    store = open_store("sweep", path)
-    with continuing(path, "be opened"):
-        check_no_links("sweep", path)
+    store = open_store("sweep", path, _share(request.part))
     check_sweep(store)
     check_same(path, store.record, print_, alone, request.trusting)
     return store
 
 
-def _look_again(store: Store, mine: Sequence[int], row_bytes: int) -> None:
+def _share(part: tuple[int, int] | None) -> str:
+    """The name of a process's share, for its lock and its log."""
+    return WHOLE if part is None else f"part-{part[0]}-of-{part[1]}"
+
+
+def _look_again(store: Store, mine: range, row_bytes: int) -> None:
     """Removes chunks that cannot be read, among those written last.
 
     A kill leaves none, but if the power fails the system may have kept the name of a
-    file and lost what was in it. Older chunks are looked at when they are read.
+    file and lost what was in it. From the end of each log it looks until all is sound
+    for long enough; older chunks are looked at when they are read.
     """
-    done = [number for number in mine if store.is_done(number)]
-    room = _LOOK_AGAIN
-    for number in sorted(done, key=store.written, reverse=True):
-        if not store.is_sound(number):
-            store.discard(number)
-        room -= row_bytes * store.chunks.points
-        if room < 0:
-            break
+    chunk_bytes = row_bytes * store.chunks.points
+    for latest in list(store.ledger.latest.values()):
+        sound = 0
+        for number in dict.fromkeys(reversed(latest)):
+            if number not in mine or not store.is_done(number):
+                continue
+            if store.is_sound(number):
+                sound += 1
+            else:
+                store.discard(number)
+                sound = 0
+            if sound >= _LOOK_AGAIN_CHUNKS or sound * chunk_bytes > _LOOK_AGAIN:
+                break
 
 
 @contextlib.contextmanager
@@ -164,11 +194,10 @@ def _locked(store: Store, part: tuple[int, int] | None) -> Iterator[None]:
     try:
         with contextlib.ExitStack() as stack:
             with continuing(store.path, "be locked"):
-                stack.enter_context(lock(folder / "all", shared=part is not None))
+                stack.enter_context(lock(folder / WHOLE, shared=part is not None))
                 if part is not None:
-                    rank, size = part
-                    what = f"part {rank} of {size} of the store"
-                    stack.enter_context(lock(folder / f"part-{rank}-of-{size}"))
+                    what = f"part {part[0]} of {part[1]} of the store"
+                    stack.enter_context(lock(folder / _share(part)))
             yield
     except Taken as taken:
         raise SweepError(
