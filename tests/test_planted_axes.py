@@ -118,6 +118,49 @@ def test_a_broken_axis_is_caught(name):
     assert rule in str(caught.value)
 
 
+class Draws(OwnAxis):
+    """An axis that draws."""
+
+    @property
+    def needs_key(self):
+        return True
+
+
+DRAWN = {
+    "blind for the position": Draws(lambda i, key: jr.normal(key)),
+    "blind for the key": Draws(lambda i, key: jr.normal(jr.fold_in(KEY, i))),
+}
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_a_draw_that_sees_too_little_is_caught(name):
+    with pytest.raises(AssertionError, match="the law `draws` of an axis"):
+        ept.check_axis(DRAWN[name], key=KEY)
+
+
+def test_a_draw_of_few_values_is_not():
+    coin = Draws(lambda i, key: jr.bernoulli(jr.fold_in(key, i), 0.1), n=2)
+    ept.check_axis(coin, key=KEY)
+
+
+# What only a reference tells: consistent, and wrong. At i of 4 there should be i / 3.
+WRONG = {
+    "a clamped table": lambda i, key: jnp.minimum(i, 2).astype(jnp.float32) / 3,
+    "an end that is missed": lambda i, key: i.astype(jnp.float32) / 4,
+    "off by one": lambda i, key: (i + 1).astype(jnp.float32) / 3,
+}
+
+
+@pytest.mark.one_of(2)
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_axis_is_caught_by_a_reference(name):
+    axis = OwnAxis(WRONG[name])
+    ept.check_axis(axis)
+    with pytest.raises(AssertionError, match="the law `reference` of an axis"):
+        ept.check_axis(axis, reference=lambda i: i / 3)
+    ept.check_axis(ep.Linspace(0, 1, 4), reference=np.linspace(0, 1, 4).__getitem__)
+
+
 class LateSpace(ep.Space):
     """Traced, its points come one too late."""
 

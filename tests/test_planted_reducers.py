@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import eqx_pipe as ep
@@ -49,6 +50,35 @@ REDUCERS = {
 }
 
 
+# What only a reference tells: consistent, and wrong.
+WRONG = {
+    "a maximum that starts at 0": (
+        reducer(update=jnp.maximum, merge=jnp.maximum),
+        jnp.array([-3.0, -1.0, -2.0]),
+        np.max,
+    ),
+    "a sum that overflows": (
+        reducer(),
+        jnp.array([100, 100, 100], jnp.int8),
+        lambda values: np.sum(values, dtype=int),
+    ),
+    "a mean of one point less": (
+        reducer(finish=lambda state: state / 3),
+        jnp.array([1.0, 2.0, 4.0, 8.0]),
+        np.mean,
+    ),
+}
+
+
+@pytest.mark.one_of(3)
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_reducer_is_caught_by_a_reference(name):
+    broken, values, reference = WRONG[name]
+    ept.check_reducer(broken, values)
+    with pytest.raises(AssertionError, match="the law `reference` of a reducer"):
+        ept.check_reducer(broken, values, reference=reference)
+
+
 @pytest.mark.one_of(2)
 @pytest.mark.parametrize("name", REDUCERS)
 def test_a_broken_reducer_is_caught(name):
@@ -57,4 +87,4 @@ def test_a_broken_reducer_is_caught(name):
 
 
 def test_a_sound_reducer_is_not():
-    ept.check_reducer(reducer(), jnp.array([1.0, 2.0, 4.0, 8.0]))
+    ept.check_reducer(reducer(), jnp.array([1.0, 2.0, 4.0, 8.0]), reference=np.sum)

@@ -125,6 +125,20 @@ def test_an_end_from_which_nothing_follows_is_caught(monkeypatch):
         ept.check_loader(loader())
 
 
+class Late(Source):
+    """The record after the one that is asked for, and at the end the first."""
+
+    def __getitem__(self, i):
+        return np.float32((i + 1) % 6)
+
+
+def test_a_source_that_is_off_by_one_is_caught_by_a_reference():
+    ept.check_loader(loader(Late()))
+    with pytest.raises(AssertionError, match="(?s)`reference` of a loader.*record 0"):
+        ept.check_loader(loader(Late()), reference=np.float32)
+    ept.check_loader(loader(Source()), reference=np.float32)
+
+
 class Alike(Source):
     """Two equal records are no error."""
 

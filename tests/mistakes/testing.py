@@ -118,7 +118,7 @@ LAWS = [
         "reference 3",
         lambda: ept.check_function(sin, ones(2), reference=3),
         TypeError,
-        "A stage is a callable",
+        "Give a function that makes",
     ),
     (
         "no law of a function",

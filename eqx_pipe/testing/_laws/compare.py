@@ -80,6 +80,16 @@ def agree(
             raise Broken("value", what, name)
 
 
+def check_reference(function: str, reference: object) -> None:
+    """Raises unless a reference is a function, or `None`."""
+    if reference is not None and not callable(reference):
+        raise type_error(
+            function,
+            f"`reference` is {describe_value(reference)}.",
+            "Give a function that makes the same numbers in another way.",
+        )
+
+
 def agree_with_reference(got: PyTree, wanted: PyTree, tolerance: Tolerance) -> None:
     """The same beside what a reference gives, which may be of wider dtypes."""
     form, other = jtu.tree_structure(got), jtu.tree_structure(wanted)

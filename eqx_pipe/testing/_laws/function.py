@@ -14,7 +14,7 @@ from ..._check import check_callable, check_key
 from ..._stage import Lift, Scope, as_module, call
 from ..._types import Key, PyTree
 from .batches import arguments_law, ensemble_law
-from .compare import Bound, agree_with_reference, tolerance_of
+from .compare import Bound, agree_with_reference, check_reference, tolerance_of
 from .donation import donation_law
 from .dtypes import dtype_law
 from .finite import finite_law
@@ -134,8 +134,7 @@ def check_function(
     __tracebackhide__ = True
     tolerance = tolerance_of(_FUNCTION, rtol, atol)
     check_callable(_FUNCTION, "fn", fn)
-    if reference is not None:
-        check_callable(_FUNCTION, "reference", reference)
+    check_reference(_FUNCTION, reference)
     check_key(_FUNCTION, key)
     skipped = skipped_of(_FUNCTION, skip, FUNCTION_LAWS)
     named = dict(zip(_names(fn, len(args)), args, strict=True))

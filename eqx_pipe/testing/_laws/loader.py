@@ -3,6 +3,7 @@
 import dataclasses
 import functools as ft
 import inspect
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -18,7 +19,15 @@ from ..._errors import describe_value, type_error
 from ..._stage import identity
 from ..._tree import as_arrays
 from ..._types import Key, PyTree
-from .compare import Bound, Tolerance, agree, as_numpy, tolerance_of
+from .compare import (
+    Bound,
+    Tolerance,
+    agree,
+    agree_with_reference,
+    as_numpy,
+    check_reference,
+    tolerance_of,
+)
 from .law import Broken, check_laws, law
 from .trial import stack
 
@@ -30,6 +39,7 @@ class _Trial:
     loader: Loader
     key: Key
     tolerance: Tolerance
+    reference: Callable[[int], PyTree] | None = None
 
     @ft.cached_property
     def cursor(self) -> Cursor:
@@ -70,6 +80,21 @@ class _Trial:
         if surplus or (missing and not self.loader.drop_remainder):
             what = f"{len(missing)} of {len(known)} records are missing, and "
             raise Broken("records", f"{what}{len(surplus)} come too often")
+
+    @law("reference", "its records, in order, are those of the reference.")
+    def reference_law(self) -> None:
+        if self.reference is None:
+            return
+        options = {"batch_pipe": identity, "drop_remainder": False, "sharding": None}
+        options |= {"shuffle": False, "pipe": identity}
+        records = self.records(self.variant(**options, batch_size=1))
+        for i in range(len(jtu.tree_leaves(records)[0])):
+            got = jtu.tree_map(lambda v, i=i: v[i], records)
+            try:
+                agree_with_reference(got, self.reference(i), self.tolerance)
+            except Broken as how:
+                what = f"record {i}: {how.what}"
+                raise Broken("reference", what, how.leaf) from None
 
     @law("resume", "a resumed epoch is the rest of the whole one.")
     def resume_law(self) -> None:
@@ -138,7 +163,12 @@ def _rows(tree: PyTree) -> list[bytes]:
 
 
 def check_loader(
-    loader: Loader, *, key: Key | None = None, rtol: Bound = None, atol: Bound = None
+    loader: Loader,
+    *,
+    key: Key | None = None,
+    reference: Callable[[int], PyTree] | None = None,
+    rtol: Bound = None,
+    atol: Bound = None,
 ) -> None:
     """Checks a loader, and with it a source and the stages of its pipes.
 
@@ -152,6 +182,8 @@ def check_loader(
 
     - `loader`: a `Loader`; with few records, as several epochs are read.
     - `key`: for its cursor. (Keyword only.)
+    - `reference`: a function from an index, an `int`, to the record that the source has
+        there, before any pipe: so a source that is off by one is found. (Keyword only.)
     - `rtol`, `atol`: as in `check_stage`. (Keyword only.)
 
     **Raises:** `AssertionError` if a law is broken.
@@ -166,11 +198,13 @@ def check_loader(
     function = "testing.check_loader"
     tolerance = tolerance_of(function, rtol, atol)
     check_one_key(function, key)
+    check_reference(function, reference)
     if not isinstance(loader, Loader):
         raise type_error(
             function,
             f"`loader` is {describe_value(loader)}.",
             "Give a `Loader(source, pipe, batch_size=...)`.",
         )
-    trial = _Trial(loader, jr.key(0) if key is None else key, tolerance)
+    own_key = jr.key(0) if key is None else key
+    trial = _Trial(loader, own_key, tolerance, reference)
     check_laws("check_loader", "a loader", trial)

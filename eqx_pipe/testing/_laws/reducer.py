@@ -3,6 +3,7 @@
 import dataclasses
 import functools as ft
 import itertools as it
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -15,7 +16,14 @@ from ..._reduce.many import Many, ReduceLike, as_many
 from ..._reduce.reducer import Reducer, pick, struct_of
 from ..._tree import as_arrays
 from ..._types import PyTree
-from .compare import Bound, Tolerance, agree, tolerance_of
+from .compare import (
+    Bound,
+    Tolerance,
+    agree,
+    agree_with_reference,
+    check_reference,
+    tolerance_of,
+)
 from .law import check_laws, law
 
 
@@ -27,6 +35,7 @@ class _Trial:
     values: PyTree
     n: int
     tolerance: Tolerance
+    reference: Callable[[PyTree], PyTree] | None = None
 
     @ft.cached_property
     def empty(self) -> list[PyTree]:
@@ -108,9 +117,21 @@ class _Trial:
         both = jax.jit(merged)(a, b)
         self.same(both, merged(a, b), ("merged under jit", "plain"))
 
+    @law("reference", "it gives what the reference makes of all values.")
+    def reference_law(self) -> None:
+        if self.reference is not None:
+            got = self.many.finish(self.state(0, self.n))
+            wanted = self.reference(self.values)
+            agree_with_reference(got, wanted, self.tolerance)
+
 
 def check_reducer(
-    reducer: ReduceLike, values: PyTree, *, rtol: Bound = None, atol: Bound = None
+    reducer: ReduceLike,
+    values: PyTree,
+    *,
+    reference: Callable[[PyTree], PyTree] | None = None,
+    rtol: Bound = None,
+    atol: Bound = None,
 ) -> None:
     """Checks that a reducer may be split, joined and compiled as a sweep does it.
 
@@ -125,6 +146,9 @@ def check_reducer(
       them.
     - `values`: outputs of a few points: a pytree of arrays with a leading axis over at
       least three points.
+    - `reference`: a function of `values` that gives the same as the reducer, such as
+        one of NumPy: so a wrong beginning is found, and a sum that overflows. (Keyword
+        only.)
     - `rtol`, `atol`: as in `check_stage`. (Keyword only.)
 
     **Raises:** `AssertionError` if a law is broken.
@@ -132,12 +156,15 @@ def check_reducer(
     !!! example
 
         >>> import eqx_pipe as ep, eqx_pipe.testing as ept, jax.numpy as jnp
+        >>> import numpy as np
         >>> ept.check_reducer(ep.Var(), jnp.array([1.0, 5.0, 2.0, 2.0]))
+        >>> ept.check_reducer(ep.Max(), jnp.array([-2, -3, -1]), reference=np.max)
     """
     __tracebackhide__ = True
     function = "testing.check_reducer"
     tolerance = tolerance_of(function, rtol, atol)
     many = as_many(function, reducer)
+    check_reference(function, reference)
     values = as_arrays(values)
     sizes = {leaf.shape[0] if leaf.ndim else 0 for leaf in jtu.tree_leaves(values)}
     if len(sizes) != 1 or min(sizes) < 3:
@@ -146,5 +173,5 @@ def check_reducer(
             f"`values` is {describe_value(values)}, with leading axes {sizes}.",
             "Give outputs of at least three points, stacked along a leading axis.",
         )
-    trial = _Trial(many, values, min(sizes), tolerance)
+    trial = _Trial(many, values, min(sizes), tolerance, reference)
     check_laws("check_reducer", "a reducer", trial, type(reducer).__name__)
