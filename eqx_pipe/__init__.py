@@ -17,6 +17,7 @@ from ._compose.gated import gated as gated
 from ._compose.graph import graph as graph
 from ._compose.outputs import outputs as outputs
 from ._compose.parallel import parallel as parallel
+from ._compose.precision import precision as precision
 from ._compose.repeat import repeat as repeat
 from ._compose.residual import residual as residual
 from ._compose.scan import scan as scan

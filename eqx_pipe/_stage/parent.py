@@ -97,9 +97,9 @@ def _walk(node: PyTree, paths: np.ndarray, is_state: bool) -> Iterator[NamedLeaf
         for part in parts_of(node)[0]:
             size = None if part.segment is None else node.multiplicity()
             if size is not None:
-                below = _each(paths[..., None], np.arange(size))
+                below = each_path(paths[..., None], np.arange(size))
             else:
-                below = _each(
+                below = each_path(
                     paths, part.name if part.segment is None else part.segment
                 )
             yield from _walk(part.value, below, is_state)
@@ -109,7 +109,7 @@ def _walk(node: PyTree, paths: np.ndarray, is_state: bool) -> Iterator[NamedLeaf
         return inner is not node and isinstance(inner, Parent | eqx.nn.StateIndex)
 
     for path, value in jtu.tree_flatten_with_path(node, is_leaf=ends)[0]:
-        below = _each(paths, path_name(path)) if path else paths
+        below = each_path(paths, path_name(path)) if path else paths
         if ends(value):
             inside = is_state or isinstance(value, eqx.nn.StateIndex)
             yield from _walk(value, below, inside)
@@ -117,7 +117,7 @@ def _walk(node: PyTree, paths: np.ndarray, is_state: bool) -> Iterator[NamedLeaf
             yield NamedLeaf(below, value, is_state)
 
 
-def _each(paths: np.ndarray, segments: Any) -> np.ndarray:
+def each_path(paths: np.ndarray, segments: Any) -> np.ndarray:
     """The paths below, by NumPy's rules of shapes."""
     return np.asarray(np.frompyfunc(join_path, 2, 1)(paths, segments), object)
 

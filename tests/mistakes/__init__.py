@@ -37,6 +37,7 @@ ROOMS = {
     "compiled": wrap.COMPILED,
     "edit": edit.EDIT,
     "choose": edit.CHOOSE,
+    "precision": edit.PRECISION,
     "space": spaces.SPACE,
     "axes": spaces.AXES,
     "table": spaces.TABLE,

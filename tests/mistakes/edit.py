@@ -107,3 +107,20 @@ CHOOSE = [
         "mean `head",
     ),
 ]
+
+PRECISION = [
+    ("integers", lambda: ep.precision(sin, "int8"), TypeError, 'such as `"bfloat16"`'),
+    ("no dtype", lambda: ep.precision(sin, 3), TypeError, "no floating-point dtype"),
+    (
+        "nothing kept",
+        lambda: ep.precision(pipe(), keep="haed"),
+        ValueError,
+        "mean `head`",
+    ),
+    (
+        "one kept of a repeat",
+        lambda: ep.precision(pipe(), keep="blocks.0"),
+        ValueError,
+        "Keep all stages of a `repeat` or none",
+    ),
+]

@@ -1,0 +1,216 @@
+"""A stage that computes in another floating-point type than its parameters have."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
+
+import equinox as eqx
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
+from jax.typing import DTypeLike
+
+from .._errors import describe_value, type_error, value_error
+from .._stage import Composite, Scope, Stage, as_module, as_stage, call, enter
+from .._stage import is_stateful as has_state
+from .._stage.parent import Parent, each_path, parts_of
+from .._stage.pattern import check_matched, check_patterns, chooser
+from .._tree import path_name
+from .._types import AnyStage, Key, MaybeState, Output, PyTree, StageLike
+
+
+class Precision(Composite):
+    """A stage that computes in another dtype; see `precision`."""
+
+    stage: AnyStage
+    compute: str = eqx.field(static=True)
+    output: str | None = eqx.field(static=True)
+    keep: tuple[str, ...] = eqx.field(static=True)
+
+    def children(self) -> Mapping[str, AnyStage]:
+        return {"stage": self.stage}
+
+    def settings(self) -> dict[str, Any]:
+        keep = {"keep": list(self.keep)} if self.keep else {}
+        return {"compute": self.compute, "output": self.output, **keep}
+
+    def run(self, x: PyTree, state: MaybeState, scope: Scope) -> Output:
+        stage = _Walk(self.keep, self.compute, _Kept).of(self.stage)
+        x = _cast(x, self.compute)
+        y, state = enter(scope, "stage", stage, x, state=state)
+        return (y if self.output is None else _cast(y, self.output)), state
+
+
+class _Kept(Stage):
+    """A stage with parameters of its own dtype, among others that were cast."""
+
+    stage: AnyStage
+    compute: str = eqx.field(static=True)
+
+    def is_stateful(self) -> bool:
+        return has_state(self.stage)
+
+    def __call__(
+        self, *args: PyTree, key: Key | None = None, **named: PyTree
+    ) -> PyTree:
+        inputs, state = list(args), None
+        if self.is_stateful():  # behind keywords it has no position
+            state = named.pop("state") if "state" in named else inputs.pop()
+        dtypes = [x.dtype for x in jtu.tree_leaves(self.stage) if _is_floating(x)]
+        inputs, named = _cast((inputs, named), dtypes[0] if dtypes else "float32")
+        stage = as_module(self.stage)
+        y, state = call(stage, tuple(inputs), state, Scope(key), named)
+        y = _cast(y, self.compute)
+        return y if state is None else (y, state)
+
+
+class _Walk:
+    """Casts the parameters of a stage, but of those kept, which it hands to `wrap`."""
+
+    def __init__(
+        self,
+        keep: Sequence[str],
+        dtype: DTypeLike,
+        wrap: Callable[[AnyStage, str], AnyStage],
+    ):
+        self.keep, self.dtype, self.wrap = keep, jnp.dtype(dtype).name, wrap
+        self.is_kept = chooser(keep)
+        self.met: list[str] = []
+
+    def of(self, stage: AnyStage) -> AnyStage:
+        return self._of(stage, np.array("", object), True)
+
+    def _of(self, node: PyTree, paths: np.ndarray, root: bool = False) -> PyTree:
+        if isinstance(node, eqx.nn.StateIndex):
+            return node
+        if not isinstance(node, eqx.Module):
+            return _cast(node, self.dtype)
+        node = cast(AnyStage, node)
+        if not root:
+            self.met.extend(paths.flat)
+            if self._keeps(paths):
+                return self.wrap(node, self.dtype)
+        if _holds_state(node):  # which keeps its dtype from one call to the next
+            return self.wrap(node, self.dtype)
+        if isinstance(node, Parent):
+            parts, structure = parts_of(node)
+            size = node.multiplicity()
+            below = paths if size is None else paths[..., None]
+            return structure.unflatten(
+                self._of(
+                    part.value,
+                    each_path(below, part.name or part.segment)
+                    if size is None or part.segment is None
+                    else each_path(below, np.arange(size)),
+                )
+                for part in parts
+            )
+        flat, structure = jtu.tree_flatten_with_path(
+            node, is_leaf=lambda x: x is not node and isinstance(x, eqx.Module)
+        )
+        return structure.unflatten(
+            self._of(value, each_path(paths, path_name(path))) for path, value in flat
+        )
+
+    def _keeps(self, paths: np.ndarray) -> bool:
+        found = {self.is_kept(path): path for path in paths.flat}
+        if len(found) == 2:
+            raise value_error(
+                "precision",
+                f"`keep` has `{found[True]}` and not `{found[False]}`, but one program "
+                "stands for both.",
+                "Keep all stages of a `repeat` or none: `blocks.*.norm`.",
+            )
+        return True in found
+
+
+def _holds_state(node: eqx.Module) -> bool:
+    """Whether a layer has a state itself, not in a module inside of it."""
+    return any(isinstance(x, eqx.nn.StateIndex) for x in vars(node).values())
+
+
+def _is_floating(x: PyTree) -> bool:
+    array = eqx.is_array(x) or isinstance(x, np.ndarray)
+    return array and jnp.issubdtype(x.dtype, jnp.floating)
+
+
+def _cast(tree: PyTree, dtype: DTypeLike) -> PyTree:
+    return jtu.tree_map(lambda x: x.astype(dtype) if _is_floating(x) else x, tree)
+
+
+def precision(
+    stage: StageLike,
+    compute: DTypeLike = "bfloat16",
+    *,
+    params: DTypeLike | None = None,
+    output: DTypeLike | None = "float32",
+    keep: str | Sequence[str] = (),
+) -> Precision:
+    """Computes in another floating-point type than that of the parameters.
+
+    When called, the parameters and the input are cast to `compute`, and the output to
+    `output`. The parameters themselves stay as they are, and so do their gradients:
+    what an optimiser sees is float32. Integers, bools, complex numbers, keys and Python
+    numbers pass untouched. Nothing scales a loss, which bfloat16 does without.
+
+    Stages that are kept compute in the dtype of their own parameters (in float32 if
+    they have none): their input is cast to it, and their output to `compute`. Layers
+    with a state, such as `equinox.nn.BatchNorm`, are always kept.
+
+    **Arguments:**
+
+    - `stage`: a pipeline or layer. Its path is `stage`.
+    - `compute`: the dtype in which it computes.
+    - `params`: cast the parameters that are not kept to this dtype now; by default they
+        stay. (Keyword only.)
+    - `output`: the dtype of the output; `None` leaves it as it was computed. (Keyword
+        only.)
+    - `keep`: patterns over the paths inside of `stage`, as in `trainable`, of stages
+        and layers that are left out: `"**.norm"`. (Keyword only.)
+
+    **Returns:** a stage.
+
+    **Raises:**
+
+    - `TypeError` if something is not a stage, or no floating-point dtype.
+    - `ValueError` if a pattern matches no stage, or some but not all stages of a
+      `repeat`.
+
+    **Laws:** it is the stage with its parameters cast by hand, between two casts; in
+    the dtype that everything has anyway it is the stage itself.
+
+    !!! example
+
+        >>> import equinox as eqx, eqx_pipe as ep, jax.numpy as jnp, jax.random as jr
+        >>> pipe = ep.chain(
+        ...     norm=eqx.nn.LayerNorm(3), dense=eqx.nn.Linear(3, 3, key=jr.key(0))
+        ... )
+        >>> fast = ep.precision(pipe, "bfloat16", keep="norm")
+        >>> fast(jnp.ones(3)).dtype, fast.stage["dense"].weight.dtype
+        (dtype('float32'), dtype('float32'))
+        >>> {p: y.dtype.name for p, y in ep.outputs(fast, jnp.ones(3)).items()}
+        {'stage.norm': 'bfloat16', 'stage.dense': 'bfloat16', 'stage': 'bfloat16'}
+    """
+    read = as_stage("precision", "stage", stage)
+    patterns = (keep,) if isinstance(keep, str) else tuple(keep)
+    check_patterns("precision", "keep", patterns)
+    inside = _dtype_name("compute", compute)
+    outside = None if output is None else _dtype_name("output", output)
+    stored = inside if params is None else _dtype_name("params", params)
+    walk = _Walk(patterns, stored, lambda node, _: node)
+    lowered = walk.of(read)
+    check_matched("precision", patterns, walk.met)
+    return Precision(read if params is None else lowered, inside, outside, patterns)
+
+
+def _dtype_name(argument: str, value: DTypeLike) -> str:
+    try:
+        dtype = jnp.dtype(value)
+    except TypeError:
+        dtype = None
+    if dtype is None or not jnp.issubdtype(dtype, jnp.floating):
+        raise type_error(
+            "precision",
+            f"`{argument}` is {describe_value(value)}, no floating-point dtype.",
+            'Give one, such as `"bfloat16"` or `jax.numpy.float16`.',
+        )
+    return dtype.name
