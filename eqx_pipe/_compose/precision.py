@@ -70,7 +70,7 @@ class _Walk:
         self,
         keep: Sequence[str],
         dtype: DTypeLike,
-        wrap: Callable[[AnyStage, str], AnyStage],
+        wrap: Callable[[AnyStage, str], PyTree],
     ):
         self.keep, self.dtype, self.wrap = keep, jnp.dtype(dtype).name, wrap
         self.is_kept = chooser(keep)
