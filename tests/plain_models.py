@@ -31,6 +31,131 @@ class TransformerBlock(eqx.Module):
         return x + jax.vmap(lambda v: self.mlp(self.mlp_norm(v)))(x)
 
 
+def blocks(make, n, key):
+    return [make(jr.fold_in(key, i)) for i in range(n)]
+
+
+class VisionTransformer(eqx.Module):
+    patches: nn.Conv2d
+    token: jax.Array
+    places: jax.Array
+    blocks: list
+    norm: nn.LayerNorm
+    head: nn.Linear
+
+    def __init__(self, key):
+        patches, token, places, layers, head = jr.split(key, 5)
+        self.patches = nn.Conv2d(1, 8, 4, 4, key=patches)
+        self.token = jr.normal(token, (1, 8))
+        self.places = jr.normal(places, (5, 8))
+        self.blocks = blocks(TransformerBlock, 2, layers)
+        self.norm = nn.LayerNorm(8)
+        self.head = nn.Linear(8, 10, key=head)
+
+    def __call__(self, image):
+        x = self.patches(image)
+        x = x.reshape(8, -1).T
+        x = jnp.concatenate([self.token, x]) + self.places
+        for block in self.blocks:
+            x = block({"x": x, "mask": None})
+        return self.head(self.norm(x[0]))
+
+
+class Bert(eqx.Module):
+    shared: nn.Shared
+    segments: nn.Embedding
+    norm: nn.LayerNorm
+    blocks: list
+
+    def __init__(self, key):
+        words, segments, layers, head = jr.split(key, 4)
+        embedding = nn.Embedding(20, 8, key=words)
+        linear = nn.Linear(8, 20, key=head)
+        self.shared = nn.Shared(
+            (embedding, linear),
+            lambda pair: pair[1].weight,
+            lambda pair: pair[0].weight,
+        )
+        self.segments = nn.Embedding(2, 8, key=segments)
+        self.norm = nn.LayerNorm(8)
+        self.blocks = blocks(TransformerBlock, 2, layers)
+
+    def __call__(self, inputs):
+        embedding, linear = self.shared()
+        x = jax.vmap(embedding)(inputs["tokens"])
+        x = x + jax.vmap(self.segments)(inputs["kinds"])
+        x = jax.vmap(self.norm)(x)
+        for block in self.blocks:
+            x = block({"x": x, "mask": inputs["mask"]})
+        return jax.vmap(linear)(x)
+
+
+class UNet(eqx.Module):
+    into: nn.Conv2d
+    time: nn.MLP
+    down: nn.Conv2d
+    middle: nn.Conv2d
+    up: nn.ConvTranspose2d
+    out: nn.Conv2d
+
+    def __init__(self, key):
+        into, time, down, middle, up, out = jr.split(key, 6)
+        self.into = nn.Conv2d(1, 4, 3, padding=1, key=into)
+        self.time = nn.MLP("scalar", 8, 8, 1, jax.nn.silu, key=time)
+        self.down = nn.Conv2d(4, 8, 3, 2, 1, key=down)
+        self.middle = nn.Conv2d(8, 8, 3, padding=1, key=middle)
+        self.up = nn.ConvTranspose2d(8, 4, 2, 2, key=up)
+        self.out = nn.Conv2d(8, 1, 3, padding=1, key=out)
+
+    def __call__(self, inputs):
+        time = self.time(inputs["t"])
+        begin = self.into(inputs["x"])
+        x = jax.nn.silu(self.down(begin))
+        x = x + time[:, None, None]
+        x = jax.nn.silu(self.middle(x))
+        x = jnp.concatenate([begin, self.up(x)])
+        return self.out(x)
+
+
+class MixerBlock(eqx.Module):
+    patch: nn.MLP
+    hidden: nn.MLP
+    patch_norm: nn.LayerNorm
+    hidden_norm: nn.LayerNorm
+
+    def __init__(self, key):
+        patch, hidden = jr.split(key)
+        self.patch = nn.MLP(4, 4, 8, 1, key=patch)
+        self.hidden = nn.MLP(8, 8, 8, 1, key=hidden)
+        self.patch_norm = nn.LayerNorm((8, 4))
+        self.hidden_norm = nn.LayerNorm((8, 4))
+
+    def __call__(self, y):
+        y = y + jax.vmap(self.patch)(self.patch_norm(y))
+        return y + jax.vmap(self.hidden, in_axes=1, out_axes=1)(self.hidden_norm(y))
+
+
+class Mixer(eqx.Module):
+    into: nn.Conv2d
+    blocks: list
+    norm: nn.LayerNorm
+    out: nn.ConvTranspose2d
+
+    def __init__(self, key):
+        into, layers, out = jr.split(key, 3)
+        self.into = nn.Conv2d(2, 8, 2, 2, key=into)
+        self.blocks = blocks(MixerBlock, 3, layers)
+        self.norm = nn.LayerNorm((8, 4))
+        self.out = nn.ConvTranspose2d(8, 1, 2, 2, key=out)
+
+    def __call__(self, inputs):
+        y = jnp.concatenate([inputs["y"], jnp.full((1, 4, 4), inputs["t"])])
+        y = self.into(y).reshape(8, 4)
+        for block in self.blocks:
+            y = block(y)
+        return self.out(self.norm(y).reshape(8, 2, 2))
+
+
 def noise(*shape):
     return jr.normal(jr.key(3), shape)
 
@@ -41,4 +166,15 @@ MODELS = {
         TransformerBlock,
         lambda: {"x": noise(5, 8), "mask": jnp.tri(5, dtype=bool)},
     ),
+    "vision_transformer": (VisionTransformer, lambda: noise(1, 8, 8)),
+    "bert": (
+        Bert,
+        lambda: {
+            "tokens": jnp.array([3, 7, 7, 0, 19]),
+            "kinds": jnp.array([0, 0, 1, 1, 1]),
+            "mask": jnp.tri(5, dtype=bool),
+        },
+    ),
+    "unet": (UNet, lambda: {"x": noise(1, 4, 4), "t": jnp.float32(0.3)}),
+    "mixer": (Mixer, lambda: {"y": noise(1, 4, 4), "t": jnp.float32(0.3)}),
 }
