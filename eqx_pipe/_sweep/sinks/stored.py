@@ -106,6 +106,7 @@ class InStore:
         store = self.store
         with continuing(store.path, "take a chunk"):
             # A process with another part of the store may have been first.
+            store.ledger.refresh()
             if not store.is_done(number):
                 store.commit(number, list(map(storable, values)), ok)
             self.published.now_and_then()
