@@ -45,6 +45,7 @@ from ._spaces.space import Space as Space
 from ._spaces.static import Static as Static
 from ._spaces.tabular import table as table
 from ._sweep.cores import use_cpu_devices as use_cpu_devices
+from ._sweep.results.concat import concat as concat
 from ._sweep.results.load import load_result as load_result
 from ._sweep.results.result import SweepResult as SweepResult
 from ._sweep.run import sweep as sweep

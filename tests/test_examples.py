@@ -47,7 +47,7 @@ PAGES = {
 
 def not_installed(text):
     """The libraries that a block imports, of those that not everybody has."""
-    names = re.findall(r"^>>> import (grain|orbax)", text, re.MULTILINE)
+    names = re.findall(r"^>>> (?:import|from) (grain|orbax|SALib)", text, re.MULTILINE)
     return {name for name in names if importlib.util.find_spec(name) is None}
 
 

@@ -1,5 +1,6 @@
 """The axes: evenly spaced, evenly spaced in the logarithm, given one by one."""
 
+import abc
 from typing import Any, SupportsIndex
 
 import equinox as eqx
@@ -7,11 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
-from jaxtyping import Array, ArrayLike, Inexact, Int, Shaped
+from jaxtyping import Array, ArrayLike, Float, Inexact, Int, Shaped
 
 from .._check import keywords
-from .._errors import describe_value, value_error
-from .._tree import is_key_array
+from .._errors import describe_value, type_error, value_error
+from .._tree import is_key_array, on_device
 from .._types import Key
 from .axis import Named, NamedAxis, check_dim, check_length, dim_text
 from .given import ValuesLike, as_values
@@ -23,11 +24,75 @@ class _Spaced(NamedAxis):
     """What `Linspace` and `Geomspace` are, but for the values between the ends."""
 
     lookup: Lookup
-    n: int = eqx.field(static=True)
+    n: int | None = eqx.field(static=True)
     dim: str | None = eqx.field(static=True)
 
     def __len__(self) -> int:
+        if self.n is None:
+            name = type(self).__name__
+            raise value_error(
+                name,
+                f"{self!r} has no number of values.",
+                f"Give it, `{name}(lo, hi, n)`; without `n` it is a range for `sobol` "
+                "and `latin_hypercube` alone.",
+            )
         return self.n
+
+    @property
+    def _ends(self) -> tuple[np.ndarray, np.ndarray]:
+        """Both ends, in float64, each with a leading axis of one."""
+        ends = self.lookup.coarse[jnp.array([0, -1])]
+        if isinstance(ends, Tracer):
+            raise type_error(
+                type(self).__name__,
+                "the ends are traced, and values between them are worked out on the "
+                "host.",
+                "Do so outside of `jit`.",
+            )
+        both = np.asarray(ends).astype(np.float64)
+        return both[:1], both[1:]
+
+    def between(self, shares: Float[np.ndarray, " points"]) -> Array:
+        """The values at some shares of the way from the first to the last one."""
+        first, last = self._ends
+        shares = shares.reshape((-1,) + (1,) * (first.ndim - 1))
+        values = np.where(shares == 1, last, self._between(shares))
+        return on_device(np.where(shares == 0, first, values).astype(self.dtype))
+
+    def shares(
+        self, values: Shaped[np.ndarray, "points ..."]
+    ) -> Float[np.ndarray, " points"]:
+        """Which share of the way some values are; one of arrays by its longest side."""
+        first, last = map(self._linear, self._ends)
+        values = self._linear(np.asarray(values, np.float64))
+        way = (last - first).reshape(-1)
+        longest = int(np.argmax(np.abs(way)))
+        done = (values - first).reshape(len(values), -1)[:, longest]
+        # A way of no length has every value at its beginning.
+        found = done / (way[longest] or 1.0)
+        eps = 64 * float(jnp.finfo(self.dtype).eps)
+        outside = ~((found >= -eps) & (found <= 1 + eps))
+        if np.any(outside):
+            i = int(np.argmax(outside))
+            raise value_error(
+                "Space.to_unit",
+                f"point {i} lies at {found[i]:.6g} of the way of {self!r}.",
+                "Give points from one end to the other.",
+            )
+        return np.clip(found, 0.0, 1.0)  # what rounding added
+
+    @property
+    def dtype(self) -> np.dtype:
+        """The dtype of the values."""
+        return self.lookup.coarse.dtype
+
+    @abc.abstractmethod
+    def _between(self, shares: np.ndarray) -> np.ndarray:
+        """The values at some shares of the way, in float64."""
+
+    @abc.abstractmethod
+    def _linear(self, values: np.ndarray) -> np.ndarray:
+        """What grows evenly along the way."""
 
     def __repr__(self) -> str:
         table = self.lookup.coarse
@@ -36,7 +101,8 @@ class _Spaced(NamedAxis):
         else:
             first, last = map(float, np.asarray(table)[[0, -1]])
             shown = f"{first:.6g}, {last:.6g}"
-        return f"{type(self).__name__}({shown}, {self.n}{dim_text(self.dim)})"
+        number = "" if self.n is None else f", {self.n}"
+        return f"{type(self).__name__}({shown}{number}{dim_text(self.dim)})"
 
 
 class Linspace(_Spaced):
@@ -46,7 +112,8 @@ class Linspace(_Spaced):
 
     - `lo`, `hi`: the ends: two finite numbers, or two arrays of one shape for a line
       through a space of arrays. `lo` may be above `hi`. Integers become floats.
-    - `n`: how many values, at least 1 (a single one is `lo`).
+    - `n`: how many values, at least 1 (a single one is `lo`). Without it this is a
+      range, for `sobol` and `latin_hypercube` to choose values from.
     - `dim`: the dimension's name; axes with the same `dim` vary together. By default
       the axis's path in the space. (Keyword only.)
     - `label`, `unit`: what pictures and xarray's attributes `long_name` and `units` say
@@ -69,13 +136,13 @@ class Linspace(_Spaced):
         self,
         lo: ArrayLike,
         hi: ArrayLike,
-        n: SupportsIndex,
+        n: SupportsIndex | None = None,
         *,
         dim: str | None = None,
         label: str | None = None,
         unit: str | None = None,
     ):
-        self.n: int = check_length("Linspace", n)
+        self.n: int | None = None if n is None else check_length("Linspace", n)
         self.dim: str | None = check_dim("Linspace", dim)
         self.named: Named = Named("Linspace", label, unit)
         (first, last), (a, b) = as_ends("Linspace", lo, hi)
@@ -85,11 +152,18 @@ class Linspace(_Spaced):
             lambda xp, t: (b - a) * t,
             first,
             last,
-            self.n,
+            2 if self.n is None else self.n,
         )
 
     def value(self, i: Int[Array, ""], key: Key | None) -> Inexact[Array, "..."]:
-        return look_up(self.lookup, i, self.n, jnp.add)
+        return look_up(self.lookup, i, len(self), jnp.add)
+
+    def _between(self, shares: np.ndarray) -> np.ndarray:
+        first, last = self._ends
+        return first + (last - first) * shares
+
+    def _linear(self, values: np.ndarray) -> np.ndarray:
+        return values
 
 
 class Geomspace(_Spaced):
@@ -99,7 +173,8 @@ class Geomspace(_Spaced):
 
     - `lo`, `hi`: the ends: two finite numbers other than zero, of the same sign, or
       two arrays of one shape.
-    - `n`: how many values, at least 1 (a single one is `lo`).
+    - `n`: how many values, at least 1 (a single one is `lo`). Without it this is a
+      range, for `sobol` and `latin_hypercube` to choose values from.
     - `dim`: the dimension's name; axes with the same `dim` vary together. By default
       the axis's path in the space. (Keyword only.)
     - `label`, `unit`: what pictures and xarray's attributes `long_name` and `units` say
@@ -121,13 +196,13 @@ class Geomspace(_Spaced):
         self,
         lo: ArrayLike,
         hi: ArrayLike,
-        n: SupportsIndex,
+        n: SupportsIndex | None = None,
         *,
         dim: str | None = None,
         label: str | None = None,
         unit: str | None = None,
     ):
-        self.n: int = check_length("Geomspace", n)
+        self.n: int | None = None if n is None else check_length("Geomspace", n)
         self.dim: str | None = check_dim("Geomspace", dim)
         self.named: Named = Named("Geomspace", label, unit)
         (first, last), (a, b) = as_ends("Geomspace", lo, hi)
@@ -150,10 +225,19 @@ class Geomspace(_Spaced):
         def part(xp: Any, t: Any) -> Any:
             return 10.0 ** ((xp.log10(xp.abs(b)) - xp.log10(xp.abs(a))) * t)
 
-        self.lookup: Lookup = tabulate("Geomspace", whole, part, first, last, self.n)
+        n = 2 if self.n is None else self.n
+        self.lookup: Lookup = tabulate("Geomspace", whole, part, first, last, n)
 
     def value(self, i: Int[Array, ""], key: Key | None) -> Inexact[Array, "..."]:
-        return look_up(self.lookup, i, self.n, jnp.multiply)
+        return look_up(self.lookup, i, len(self), jnp.multiply)
+
+    def _between(self, shares: np.ndarray) -> np.ndarray:
+        first, last = self._ends
+        logs = self._linear(first) * (1 - shares) + self._linear(last) * shares
+        return np.sign(first) * np.exp(logs)
+
+    def _linear(self, values: np.ndarray) -> np.ndarray:
+        return np.log(np.abs(values))
 
 
 class Listed(NamedAxis):
@@ -167,6 +251,19 @@ class Listed(NamedAxis):
 
     def value(self, i: Int[Array, ""], key: Key | None) -> Shaped[Array, "..."]:
         return take(self.values, i)
+
+
+class Column(Listed):
+    """One axis of a joint design, its `part`: the design and the path in it."""
+
+    part: tuple[str, str] = eqx.field(static=True)
+
+    @property
+    def design(self) -> tuple[str, str]:
+        return self.part
+
+    def __repr__(self) -> str:
+        return f"{self.part[0].split('(')[0]}({len(self)}, dim={self.dim!r})"
 
 
 class Values(Listed):

@@ -1,11 +1,11 @@
 """Joint designs: few points that fill a box of many dimensions evenly."""
 
+import functools as ft
 import math
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, SupportsIndex, TypeAlias
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
@@ -15,28 +15,16 @@ from .._check import check_int, keywords
 from .._errors import describe_value, nearest, type_error, value_error
 from .._tree import join_path, on_device, path_name
 from .._types import PyTree
-from .axes import Listed
-from .axis import Axis, Named, check_dim, check_length
+from .axes import Column
+from .axis import Axis, Named, check_dim, check_length, is_axis
 from .lookup import as_ends
 from .mistakes import DESIGN
+from .unit import at_shares
 
 _SOBOL_MOST = 2**30
 
 Texts: TypeAlias = Mapping[str, str] | str | None
 """Labels or units by the path of a pair; a bare one is that of the only pair."""
-
-
-class Column(Listed):
-    """One axis of a joint design, its `part`: the design and the path in it."""
-
-    part: tuple[str, str] = eqx.field(static=True)
-
-    @property
-    def design(self) -> tuple[str, str]:
-        return self.part
-
-    def __repr__(self) -> str:
-        return f"{self.part[0].split('(')[0]}({len(self)}, dim={self.dim!r})"
 
 
 @keywords("sobol", **DESIGN)
@@ -59,6 +47,9 @@ def sobol(
     - `bounds_tree`: a pytree whose leaves are pairs `(lo, hi)` of finite real numbers,
       or of arrays of one shape (each entry then varies by itself). A tuple or list of
       two numbers or arrays is a pair; every other tuple or list is a node of the tree.
+      Or axes, of which values are taken as by `Space.from_unit`: `Geomspace(lo, hi)`,
+      which needs no number of values here, evenly in the logarithm, `Values` and
+      `Static` one of theirs.
     - `n`: how many points, at least 1 and at most `2**30`.
     - `seed`: of the scrambling, an integer of at least 0. (Keyword only.)
     - `dim`: the dim that the axes share. Two designs in one space need two names.
@@ -73,7 +64,7 @@ def sobol(
     **Units:** those of the bounds, for each pair its own.
 
     **Raises:** `ValueError` for bounds that are not finite or differ in shape, and a
-    wrong `n` or `seed`; `TypeError` for a leaf that is not a pair.
+    wrong `n` or `seed`; `TypeError` for a leaf that is neither a pair nor an axis.
 
     !!! example
 
@@ -81,6 +72,8 @@ def sobol(
         >>> tree = ep.sobol({"rate": (0.0, 1.0), "depth": (2, 8)}, 16)
         >>> ep.Space(tree).dims, ep.Space({**tree, "on": ep.Values([0, 1])}).size
         ({'sobol': 16}, 32)
+        >>> ep.sobol({"rate": ep.Geomspace(1e-4, 1e-1), "on": ep.Values([0, 1])}, 4)
+        {'rate': sobol(4, dim='sobol'), 'on': sobol(4, dim='sobol')}
 
     ??? cite "Source"
 
@@ -120,6 +113,9 @@ def latin_hypercube(
     - `bounds_tree`: a pytree whose leaves are pairs `(lo, hi)` of finite real numbers,
       or of arrays of one shape (each entry then varies by itself). A tuple or list of
       two numbers or arrays is a pair; every other tuple or list is a node of the tree.
+      Or axes, of which values are taken as by `Space.from_unit`: `Geomspace(lo, hi)`,
+      which needs no number of values here, evenly in the logarithm, `Values` and
+      `Static` one of theirs.
     - `n`: how many points, at least 1.
     - `seed`: of the draws, an integer of at least 0. (Keyword only.)
     - `dim`: the dim that the axes share. Two designs in one space need two names.
@@ -181,18 +177,36 @@ def _design(
     units = _by_path(function, "unit", texts[1], paths)
     named = [Named(function, labels.get(p), units.get(p)) for p in paths]
     ends = [
-        as_ends(function, *b, place=f"in the bounds of `{p or 'x'}`, ")
+        None
+        if is_axis(b)
+        else as_ends(function, *b, place=f"in the bounds of `{p or 'x'}`, ")
         for p, b in bounds
     ]
-    sizes = [math.prod(np.shape(first)) for (first, _), _ in ends]
+    sizes = [1 if both is None else math.prod(np.shape(both[0][0])) for both in ends]
     cube = draw(qmc, sum(sizes), n, operator.index(seed))
     parts = np.split(cube, np.cumsum(sizes)[:-1], axis=1)
     design = f"{function}({', '.join(paths)}; n={n}, seed={seed})"
-    axes = (
-        Column(values=_scaled(part, *both), dim=dim, part=(design, path), named=name)
-        for path, part, both, name in zip(paths, parts, ends, named, strict=True)
-    )
-    return _map_pairs(function, lambda path, pair: next(axes), tree)
+
+    def axes() -> Iterator[Axis]:
+        for (path, bound), part, both, name in zip(
+            bounds, parts, ends, named, strict=True
+        ):
+            make = ft.partial(_column, dim, (design, path), name)
+            if both is None:
+                yield at_shares(bound, part[:, 0], make, dim)
+            else:
+                yield make(_scaled(part, *both), name)
+
+    made = axes()
+    return _map_pairs(function, lambda path, bound: next(made), tree)
+
+
+def _column(
+    dim: str, part: tuple[str, str], given: Named, values: Any, own: Named
+) -> Axis:
+    """A column of a design; a label and a unit that are given go before the axis's."""
+    named = given if given.attrs else own
+    return Column(values=values, dim=dim, part=part, named=named)
 
 
 def _by_path(
@@ -236,7 +250,7 @@ def _map_pairs(
     function: str, fn: Callable[[str, Any], Any], node: Any, path: str = ""
 ) -> Any:
     """The tree with `fn(path, pair)` for each pair, in the order they were written."""
-    if _is_pair(node):
+    if _is_pair(node) or is_axis(node):
         return fn(path, node)
 
     def child(name: str, below: Any) -> Any:
@@ -252,7 +266,7 @@ def _map_pairs(
             function,
             f"`bounds_tree` has {describe_value(node)} at `{path or '.'}`.",
             "Its leaves are pairs `(lo, hi)` of numbers, or of arrays of one "
-            "shape. Put what does not vary in the space beside the design.",
+            "shape, or axes. Put what does not vary in the space beside the design.",
         )
     children = [child(path_name(step), below) for step, below in found]
     return jtu.tree_unflatten(structure, children)

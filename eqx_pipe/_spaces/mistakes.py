@@ -72,8 +72,7 @@ DESIGN = {
     **dict.fromkeys(
         ("key", "rng"), "Give `seed=` an integer: designs are drawn by SciPy."
     ),
-    "log": "Map the exponent: `Mapped(lambda x: 10.0**x, axis)` over bounds such as "
-    "(-3, 0).",
+    "log": "Give a `Geomspace(lo, hi)` in the place of the bounds.",
     "num": "The number of points is called `n`.",
 }
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 from jax.core import Tracer
-from jaxtyping import Array, Integer
+from jaxtyping import Array, Float, Integer
 
 from .._check import check_choice, check_draws, check_key, keywords
 from .._errors import message, type_error, value_error
@@ -23,6 +23,7 @@ from .index import Digit, as_index, axis_key, plain_digits, point_key, traced_di
 from .mistakes import SPACE, check_seen, no_axis
 from .pick import Picked, is_picked, picked
 from .table import axes_table, heading, points_frame, shown
+from .unit import Cube, axes_at, shares_of
 from .where import Condition, where
 
 if TYPE_CHECKING:
@@ -286,6 +287,80 @@ class Space(HasAxes):
             [(1, 2), (1, 3), (2, 3)]
         """
         return self[where(self.geometry, self.key, condition)]
+
+    def from_unit(self, u: Cube) -> "Space":
+        """The space at some points of the unit cube.
+
+        So whatever proposes numbers, a design or an optimiser, drives any space.
+
+        **Arguments:**
+
+        - `u`: numbers from 0 to 1, of shape `(points, axes)`, a column for each axis in
+          the order in which they were written. In a `Linspace` the number is the share
+          of the way from `lo` to `hi`, in a `Geomspace` that in the logarithm, each
+          continuous whatever their length; an axis of one value has only that. Of any
+          other axis (`Values`, `Static`, `Random`) the values are categories: of n
+          values the k-th, counted from 0, is that of the numbers from k/n to (k+1)/n.
+          `Mapped` maps what its axis gives.
+
+        **Returns:** a zipped `Space` of the same form, of one dim named `point`. Of a
+        part, the cube is that of the whole grid.
+
+        **Raises:** `ValueError` if `u` has another shape, for a number that is not
+        between 0 and 1, and if two axes vary together.
+
+        **Laws:** `space.to_unit(space.from_unit(u))` is `u` to rounding, for categories
+        the middle of the part that it is in.
+
+        !!! example
+
+            >>> import eqx_pipe as ep
+            >>> space = ep.Space({"rate": ep.Geomspace(1, 16, 3),
+            ...                   "act": ep.Static(["relu", "tanh"])})
+            >>> [(p["rate"].item(), p["act"]) for p in space.from_unit([[0.25, 0.9]])]
+            [(2.0, 'tanh')]
+        """
+        space = self.with_axes(axes_at(self.geometry, u))
+        return space if len(u) else space[:0]
+
+    def to_unit(
+        self, points: "Space | None" = None
+    ) -> Float[np.ndarray, "points axes"]:
+        """Where in the unit cube of this space some points are; see `from_unit`.
+
+        **Arguments:**
+
+        - `points`: a space with the same axes, such as that of a result; by default
+          this one. Values beyond the ends of a `Linspace` or `Geomspace` are an error.
+
+        **Returns:** numbers from 0 to 1, of shape `(points, axes)`, in float64.
+
+        **Raises:** `ValueError` if `points` has other axes, or a value that the axis
+        here has not, and if two axes vary together. `TypeError` for values of a
+        `Mapped` range, unless `points` is from `from_unit`.
+
+        !!! example
+
+            >>> import eqx_pipe as ep
+            >>> space = ep.Space({"rate": ep.Geomspace(1, 16, 3)})
+            >>> space.to_unit().ravel().tolist()
+            [0.0, 0.5, 1.0]
+        """
+        other = self if points is None else points
+        keys = self.axis_key, other.axis_key
+        return shares_of(self.geometry, keys[0], other.geometry, keys[1])
+
+    def with_axes(self, axes: Sequence[PyTree[Axis]]) -> "Space":
+        """A zipped space with other axes, or pytrees of axes, in the order written."""
+        geometry = self.geometry
+        leaves = list(geometry.leaves)
+        for index, axis in zip(geometry.leaf_indices, axes, strict=True):
+            leaves[index] = axis
+        tree = jtu.tree_unflatten(geometry.structure, leaves)
+        space = Space(tree, mode="zip", key=self.key)
+        if all(map(is_axis, axes)):
+            object.__setattr__(space, "order", self.order)
+        return space
 
     def __iter__(self) -> Iterator[Point]:
         return (self.point(i) for i in range(self.size))

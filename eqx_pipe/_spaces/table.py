@@ -12,9 +12,8 @@ from jaxtyping import Array
 from .._errors import optional, value_error
 from .._tree import is_key_array, leaves_with_names
 from .._types import Key, PyTree
-from .axes import Geomspace, Linspace, Values
+from .axes import Column, Geomspace, Linspace, Values
 from .axis import Axis, value_of
-from .designs import Column
 from .geometry import POINT, Geometry
 from .index import axis_key
 from .static import static_column

@@ -5,7 +5,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optuna
+import SALib.analyze.morris
 import SALib.analyze.sobol
+import SALib.sample.morris
 import SALib.sample.sobol
 import SALib.test_functions.Ishigami as ishigami
 
@@ -28,16 +30,28 @@ def formula(p):
 
 def test_sensitivities_of_salib():
     rows = SALib.sample.sobol.sample(PROBLEM, 64, seed=1)
-    columns = {
-        name: ep.Values(rows[:, k].astype(np.float32))
-        for k, name in enumerate(PROBLEM["names"])
-    }
-    values = ep.sweep(formula, ep.Space(columns, mode="zip")).values
+    values = ep.sweep(formula, ep.table(rows, PROBLEM["names"])).values
     np.testing.assert_allclose(values, ishigami.evaluate(rows), rtol=1e-3, atol=1e-3)
     ours = SALib.analyze.sobol.analyze(PROBLEM, values.astype(float), seed=2)
     theirs = SALib.analyze.sobol.analyze(PROBLEM, ishigami.evaluate(rows), seed=2)
     for name in ("S1", "ST"):
         np.testing.assert_allclose(ours[name], theirs[name], atol=1e-3)
+
+
+def test_elementary_effects_of_salib_over_axes_of_any_kind():
+    space = ep.Space(
+        {
+            "rate": ep.Geomspace(1e-4, 1.0, 2),
+            "on": ep.Values([0.0, 1.0, 2.0, 3.0]),
+            "idle": ep.Linspace(0, 1, 2),
+        }
+    )
+    cube = {"num_vars": 3, "names": list(space.axes()), "bounds": [[0, 1]] * 3}
+    design = SALib.sample.morris.sample(cube, 20, num_levels=4, seed=1)
+    result = ep.sweep(lambda p: jnp.log10(p["rate"]) + p["on"], space.from_unit(design))
+    effects = SALib.analyze.morris.analyze(cube, design, result.values, seed=2)
+    # Two thirds of the way through four categories are two categories.
+    np.testing.assert_allclose(effects["mu_star"], [4, 3, 0], atol=1e-3)
 
 
 def test_rounds_of_optuna():

@@ -41,6 +41,7 @@ ROOMS = {
     "space": spaces.SPACE,
     "axes": spaces.AXES,
     "table": spaces.TABLE,
+    "unit": spaces.UNIT,
     "sweep": sweep.SWEEP,
     "sweeper": sweep.SWEEPER,
     "reduce": reduce.REDUCE,

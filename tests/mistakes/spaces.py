@@ -255,7 +255,12 @@ AXES = [
         TypeError,
         "Give `dim=` to the axis inside",
     ),
-    ("sobol log", lambda: ep.sobol((0, 1), 2, log=True), TypeError, "Map the exponent"),
+    (
+        "sobol log",
+        lambda: ep.sobol((0, 1), 2, log=True),
+        TypeError,
+        "Give a `Geomspace",
+    ),
     ("nan", lambda: ep.Linspace(0, np.nan, 3), ValueError, "Give finite ends"),
     ("too large", lambda: ep.Linspace(0, 1e60, 3), ValueError, "wider dtype"),
     ("n 0", lambda: ep.Linspace(0, 1, 0), ValueError, "integer of at least 1"),
@@ -455,5 +460,61 @@ TABLE = [
         lambda: ep.sweep(sin, ep.Space(ep.Values([1]))[:0], store="none.zarr"),
         ValueError,
         "Leave `store` out",
+    ),
+]
+
+
+def line(n=3):
+    return ep.Space({"a": ep.Linspace(0, 1, n)})
+
+
+UNIT = [
+    (
+        "no n",
+        lambda: ep.Space(ep.Linspace(0, 1)),
+        ValueError,
+        r"`Linspace\(lo, hi, n\)`",
+    ),
+    ("flat", lambda: line().from_unit([0.5]), ValueError, r"shape \(points, 1\)"),
+    ("text", lambda: line().from_unit("a"), ValueError, r"shape \(points, 1\)"),
+    (
+        "two that vary together",
+        lambda: ep.Space([ep.Values([1], dim="g")] * 2).from_unit([[0, 0]]),
+        ValueError,
+        "Give each its own dim",
+    ),
+    (
+        "other axes",
+        lambda: line().to_unit(ep.Space({"b": ep.Values([1])})),
+        ValueError,
+        "Give a space with the same axes",
+    ),
+    (
+        "beyond the end",
+        lambda: line().to_unit(ep.Space({"a": ep.Values([0.5, 2.0])})),
+        ValueError,
+        "point 1 lies at 2 of the way .* from one end to the other",
+    ),
+    (
+        "another category",
+        lambda: ep.Space(ep.Values([1])).to_unit(ep.Space(ep.Values([2]))),
+        ValueError,
+        "give points that have one of them",
+    ),
+    (
+        "a mapped range",
+        lambda: ep.Space(ep.Mapped(sin, ep.Linspace(0, 1, 2))).to_unit(
+            ep.Space(ep.Values([0.5]))
+        ),
+        TypeError,
+        "made by `space.from_unit`",
+    ),
+    (
+        "traced ends",
+        lambda: jax.eval_shape(
+            lambda hi: ep.Space(ep.Linspace(0, hi, 2)).from_unit([[0.5]])[0], ones()
+        ),
+        TypeError,
+        "Do so outside of `jit`",
     ),
 ]

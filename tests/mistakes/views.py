@@ -15,6 +15,12 @@ def swept(fn=record):
         return ep.sweep(lambda p: fn(p["x"]), {"x": ep.Linspace(0, 1, 3)})
 
 
+def beside(**tree):
+    """The same over other spaces."""
+    with jax.disable_jit():
+        return ep.sweep(lambda p: 0.0, {"x": ep.Values([1.0]), **tree})
+
+
 VIEWS = [
     ("describe 3", lambda: ep.describe(3), TypeError, "A stage is a callable"),
     ("describe a class", lambda: ep.describe(nn.MLP), TypeError, "Make an instance"),
@@ -31,6 +37,32 @@ VIEWS = [
     ("sel of 'b'", lambda: swept().sel(b=1), ValueError, "Known names: `x`"),
     ("sel of 0.3", lambda: swept().sel(x=0.3), ValueError, r"a range is `sel\(x=slice"),
     ("sel by 2", lambda: swept().sel(x=slice(0, 1, 2)), TypeError, "without a step"),
+    ("concat nothing", lambda: ep.concat([]), ValueError, "Give at least one result"),
+    ("concat 3", lambda: ep.concat([3]), TypeError, "Give a list of what `sweep`"),
+    (
+        "concat outputs",
+        lambda: ep.concat([swept(), beside()]),
+        ValueError,
+        "functions that return the same form",
+    ),
+    (
+        "concat axes",
+        lambda: ep.concat([beside(), beside(y=ep.Values([1.0]))]),
+        ValueError,
+        "the same axes at the same places",
+    ),
+    (
+        "concat constants",
+        lambda: ep.concat([beside(y=1.0), beside(y=2.0)]),
+        ValueError,
+        "Make it an axis with one value",
+    ),
+    (
+        "concat dtypes",
+        lambda: ep.concat([beside(), beside(x=ep.Values([1]))]),
+        ValueError,
+        "the same structure, shape and dtype",
+    ),
     ("best 'max'", lambda: swept().best("max"), ValueError, '`mode="max"`.*`loss`'),
     ("best max=", lambda: swept().best(max=True), TypeError, '`mode="max"`'),
     ("best of two", lambda: swept().best(), ValueError, "Known names: `at`, `loss`"),

@@ -1,0 +1,110 @@
+"""Several results as one."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
+from jaxtyping import Bool
+
+from ..._errors import describe_value, structure_error, type_error, value_error
+from ..._spaces.join import joined
+from ..._store.lazy import Stored
+from ..._tree import differences
+from .result import SweepResult
+from .steps import Steps
+
+
+def concat(results: Sequence[SweepResult]) -> SweepResult:
+    """The points of several results one after the other, with their values.
+
+    For rounds of a search, a space that was widened, points that were computed again.
+    Points that are in several of them are there several times.
+
+    **Arguments:**
+
+    - `results`: at least one `SweepResult`, none of them reduced. Their spaces have the
+      same axes, and outputs the same structure, shapes and dtypes. Values in a store
+      are read.
+
+    **Returns:** a `SweepResult` of one dim named `point`. Its space is a part of the
+    grid if all are parts of that one; otherwise a table with `Values` and `Static`
+    axes. `seconds` are those of all together, `started` is when the first one was, and
+    `batch_size` and `num_devices` are the largest.
+
+    **Raises:** `ValueError` if there is no result, or if axes or what stands beside
+    them differ; `StructureError` if outputs differ in form; `TypeError` for what is no
+    result, or a reduced one.
+
+    **Laws:** `concat([result[a], result[b]])` is `result[[*a, *b]]`.
+
+    !!! example
+
+        >>> import eqx_pipe as ep
+        >>> near = ep.sweep(lambda p: p["x"] ** 2, {"x": ep.Linspace(0, 1, 3)})
+        >>> far = ep.sweep(lambda p: p["x"] ** 2, {"x": ep.Values([2.0, 3.0])})
+        >>> ep.concat([near, far]).values.tolist()
+        [0.0, 0.25, 1.0, 4.0, 9.0]
+    """
+    results = list(results) if isinstance(results, Sequence) else [results]
+    if not results:
+        raise value_error("concat", "`results` is empty.", "Give at least one result.")
+    for k, result in enumerate(results):
+        if not isinstance(result, SweepResult):
+            raise type_error(
+                "concat",
+                f"`results[{k}]` is {describe_value(result)}.",
+                "Give a list of what `sweep` returns.",
+            )
+        if result.points is not None:
+            raise type_error(
+                "concat",
+                f"`results[{k}]` is reduced.",
+                "Sweep without `reduce=`, or over all points at once, "
+                "`reduce=` with a `store=` that grows.",
+            )
+        found = differences(results[0].values, result.values, free_axis=0)
+        if found:
+            raise structure_error(
+                "concat",
+                f"the outputs of `results[0]` and `results[{k}]` differ: "
+                f"{'; '.join(found)}.",
+                "Join results of functions that return the same form.",
+            )
+    values = jtu.tree_map(_joined, *(result.values for result in results))
+    counted = [result.steps for result in results if result.steps is not None]
+    names = dict.fromkeys(result.function for result in results if result.function)
+    return SweepResult(
+        values=values,
+        space=joined("concat", [result.space for result in results]),
+        ok=np.concatenate([result.ok for result in results]),
+        batch_size=max(result.batch_size for result in results),
+        num_devices=max(result.num_devices for result in results),
+        started=min(result.started for result in results),
+        seconds=sum(result.seconds for result in results),
+        function=", ".join(names),
+        missing=_missing(results),
+        steps=_steps(counted) if len(counted) == len(results) else None,
+    )
+
+
+def _joined(*leaves: Any) -> Any:
+    some = [leaf[...] if isinstance(leaf, Stored) else leaf for leaf in leaves]
+    on_host = not any(isinstance(leaf, jax.Array) for leaf in some)
+    return np.concatenate(some) if on_host else jnp.concatenate(some)
+
+
+def _missing(results: Sequence[SweepResult]) -> Bool[np.ndarray, " points"] | None:
+    if all(result.missing is None for result in results):
+        return None
+    none = [np.zeros(len(r), bool) if r.missing is None else r.missing for r in results]
+    return np.concatenate(none)
+
+
+def _steps(counted: Sequence[Steps]) -> Steps:
+    return Steps(
+        np.concatenate([steps.needed for steps in counted]),
+        np.concatenate([steps.executed for steps in counted]),
+    )
