@@ -149,6 +149,25 @@ def test_a_gate_that_hides_a_draw_raises_no_false_alarm(stage):
     ept.check_key(stage, -jnp.ones(4), key=KEY)
 
 
+def cancelled(x):
+    return (x + -x) / 2
+
+
+def negative_part(x):
+    return jax.nn.relu(-jnp.abs(x))
+
+
+@pytest.mark.parametrize("before", [cancelled, negative_part])
+def test_what_is_constant_before_a_draw_raises_no_false_alarm(before):
+    ept.check_key(ep.chain(before, eqx.nn.Dropout(0.5)), jnp.ones(4), key=KEY)
+
+
+def test_what_is_constant_after_a_draw_is_found():
+    stage = ep.chain(eqx.nn.Dropout(0.5), cancelled)
+    with pytest.raises(AssertionError, match="all give the same output"):
+        ept.check_key(stage, jnp.ones(4), key=KEY)
+
+
 def test_a_branch_in_a_scan_plays_its_part():
     def fn(x):
         def step(c, _):

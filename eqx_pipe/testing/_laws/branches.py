@@ -9,12 +9,16 @@ key. Whether the key could reach the output at all is seen if no branch is close
 `run_with_all_branches` adds what each branch gives, in a share of its own, to what was
 chosen. Zeros that do not come from a branch stay zeros: `0 * noise` is still found to
 ignore its key.
+
+So can a value that happens to be constant before the draw is applied to it, as the mean
+of `x` and `-x` is. `run_with_others` puts other numbers there.
 """
 
 import functools as ft
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
 
 from ..._jaxprs.evaluate import scan_of
 from ..._jaxprs.jaxpr import Equation, interpret, is_literal, rebind, sub_jaxprs
@@ -67,10 +71,11 @@ def guards_in(jaxpr: Any) -> tuple[Guards | None, ...]:
 
 
 class Value(NamedTuple):
-    """An array, and whether it depends on the program's arguments."""
+    """An array, whether it depends on the program's arguments, and whether on a key."""
 
     array: Any
     varies: bool
+    of_key: bool = False
 
 
 def run_with_all_branches(closed: Any, args: list[Value]) -> list[Value]:
@@ -100,6 +105,33 @@ def _equation(eqn: Equation, inputs: list[Value]) -> list[Value]:
     elif inputs[0].varies and eqn.primitive.name == "select_n":
         outputs = [_mixed(outputs[0], *arrays[1:])]
     return [Value(y, True) for y in outputs]
+
+
+def run_with_others(closed: Any, args: list[Value]) -> list[Value]:
+    """The outputs with all branches, and with other numbers where a draw is applied.
+
+    Where an operation takes what depends on a key and what does not, the latter, if it
+    depends on the arguments, is replaced by fixed numbers without zeros. What does not
+    depend on them is kept, so that `x + 0 * noise` is still found to ignore its key.
+    """
+    return interpret(closed, args, _equation_with_others, lambda x: Value(x, False))
+
+
+def _equation_with_others(eqn: Equation, inputs: list[Value]) -> list[Value]:
+    if kind(eqn) == "call":
+        return run_with_others(next(sub_jaxprs(eqn)), inputs)
+    of_key = any(v.of_key for v in inputs)
+    if of_key:
+        inputs = [v if v.of_key or not v.varies else _other(v) for v in inputs]
+    return [v._replace(of_key=of_key) for v in _equation(eqn, inputs)]
+
+
+def _other(value: Value) -> Value:
+    array = value.array
+    if not jnp.issubdtype(array.dtype, jnp.inexact):
+        return value
+    drawn = np.random.default_rng(0).uniform(0.5, 1.5, array.shape)
+    return value._replace(array=jnp.asarray(drawn, array.dtype))
 
 
 def _arrays(closed: Any, args: list[Value]) -> list[Any]:

@@ -20,7 +20,7 @@ from ..._jaxprs.jaxpr import open_jaxpr, sub_jaxprs
 from ..._jaxprs.table import kind
 from ..._tree import is_key_array
 from ..._types import Key, PyTree, StageLike
-from .branches import Value, run_with_all_branches
+from .branches import Value, run_with_all_branches, run_with_others
 from .compare import Bound, agree, as_numpy
 from .law import Broken, law
 from .report import broken_by_stage, check, locate, stage_text
@@ -51,6 +51,10 @@ def key_law(trial: Trial) -> None:
         with contextlib.suppress(Exception):  # outside of what the stage takes
             if _vary(trial.on(_random_like(trial.x, seed, scale)), over_keys):
                 return
+    # Undecided where only what comes before the draw is constant for all of these.
+    with contextlib.suppress(Exception):
+        if _vary(trial, _over_keys_with_others):
+            return
     what = f"of {_NUM_KEYS} keys all give the same output, though the stage draws"
     raise Broken("same", what)
 
@@ -63,7 +67,24 @@ def _over_keys(stage: Any, x: PyTree, state: Any, keys: Key) -> list[Array]:
 @eqx.filter_jit
 def _over_keys_with_all(stage: Any, x: PyTree, state: Any, keys: Array) -> list[Array]:
     """The outputs with all branches; see `branches.py`."""
+    return _interpreted(run_with_all_branches, stage, x, state, keys)
 
+
+@eqx.filter_jit
+def _over_keys_with_others(
+    stage: Any, x: PyTree, state: Any, keys: Array
+) -> list[Array]:
+    """The outputs with other numbers where a draw is applied; see `branches.py`."""
+    return _interpreted(run_with_others, stage, x, state, keys)
+
+
+def _interpreted(
+    how: Callable[[Any, list[Value]], list[Value]],
+    stage: Any,
+    x: PyTree,
+    state: Any,
+    keys: Array,
+) -> list[Array]:
     def outputs(key: Key, x: PyTree) -> list[Array]:
         return _outputs(stage, x, state, key)
 
@@ -71,8 +92,8 @@ def _over_keys_with_all(stage: Any, x: PyTree, state: Any, keys: Array) -> list[
     arrays = eqx.filter(x, eqx.is_array)
 
     def run(key: Key) -> list[Array]:
-        values = [Value(v, True) for v in jtu.tree_leaves((key, arrays))]
-        return [v.array for v in run_with_all_branches(program, values)]
+        values = [Value(v, True) for v in jtu.tree_leaves(arrays)]
+        return [v.array for v in how(program, [Value(key, True, True), *values])]
 
     return jax.lax.map(run, keys)
 
@@ -162,7 +183,8 @@ def check_key(
     The same key gives the same bits; no key is used for two draws; and at least two of
     32 keys give different outputs. (`check_stage` asks the last only of a stage that
     draws random numbers.) Where the stage draws, but a gate that is closed for `x` and
-    for a few random inputs hides it, the last cannot be decided and is not asked.
+    for a few random inputs hides it, or a value that is constant for all of these, the
+    last cannot be decided and is not asked.
 
     Keys are told apart by their bits, of old keys (`PRNGKey`) as of new ones, lane by
     lane under `vmap`, and in the first 16 passes of a loop. Splitting uses a key up,
