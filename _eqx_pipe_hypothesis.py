@@ -1,5 +1,7 @@
 """What hypothesis calls when it is imported: `eqx_pipe`'s types become known to it.
 
+So do two profiles of settings, `eqx_pipe-ci` and `eqx_pipe-thorough`.
+
 This file lies outside of the package and imports neither it nor JAX. So loading
 hypothesis stays cheap, and jaxtyping's pytest option works, which must come before the
 first import of what it checks. The package looks for this module when it is imported,
@@ -11,10 +13,22 @@ from types import ModuleType
 
 
 def register() -> None:
-    """Makes known the types of those modules that are loaded already."""
+    """Makes known two profiles, and the types of those modules that are loaded."""
+    _register_profiles()
     for name in ("eqx_pipe", "eqx_pipe._later"):
         if name in sys.modules:
             offer(sys.modules[name])
+
+
+def _register_profiles() -> None:
+    """For `pytest --hypothesis-profile`; without a deadline, as compiling is slow."""
+    from hypothesis import HealthCheck, settings
+
+    common = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+    settings.register_profile(
+        "eqx_pipe-ci", max_examples=20, derandomize=True, print_blob=True, **common
+    )
+    settings.register_profile("eqx_pipe-thorough", max_examples=300, **common)
 
 
 def offer(module: ModuleType) -> None:

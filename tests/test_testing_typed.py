@@ -328,3 +328,40 @@ def test_the_failing_example_is_code_that_runs():
     found = eval(code.splitlines()[-1].replace("refuses(", "dict("), again)
     assert eqx.tree_equal((found["x"], found["layer"], found["at"]), (x, layer, np.inf))
     assert found["how"] is jnp.tanh
+
+
+# Each law a test of its own.
+
+
+def unit(x: Float[Array, "3"], *, key: PRNGKeyArray) -> Float[Array, "3"]:
+    return x / jnp.linalg.norm(x)
+
+
+zeros = {"x": st.just(jnp.zeros(3)), "key": st.just(jax.random.key(0))}
+suite = ept.laws(unit, skip=("sharding", "serialise", "vmap"), **zeros)
+
+
+def test_each_law_is_a_test_with_its_name():
+    (mark,) = suite.pytestmark
+    assert mark.args == ("law", ["returns", "pure", "struct", "jit", "key", "grad"])
+    assert suite.__name__ == "unit"
+    assert "key" not in ept.laws(scaled).pytestmark[0].args[1]
+    one = hp.settings(few, max_examples=1)(suite)
+    for law in ("returns", "struct"):
+        one(law=law)
+
+
+def infinite(x: Float[Array, "3"]) -> Float[Array, ""]:
+    return jnp.linalg.norm(x)
+
+
+def test_a_law_that_is_broken_says_how_to_see_it_again():
+    one = hp.settings(few, max_examples=1)(ept.laws(infinite))
+    with pytest.raises(AssertionError, match="the law `grad` is broken") as caught:
+        one(law="grad")
+    assert "infinite(x=jnp.full((3,), 0.0, 'float32'))" in caught.value.__notes__[0]
+
+
+def test_there_are_profiles_without_a_deadline():
+    for name in ("eqx_pipe-ci", "eqx_pipe-thorough"):
+        assert hp.settings.get_profile(name).deadline is None

@@ -59,6 +59,7 @@ _NEED_HYPOTHESIS = (
     "given_typed",
     "graphs",
     "keys",
+    "laws",
     "meshes",
     "pipelines",
     "register_stage",

@@ -74,6 +74,13 @@ LAWS = [
         "grad",
     ),
     (
+        "skip as text",
+        lambda: ept.laws(annotated, skip="grad"),
+        TypeError,
+        "a tuple of",
+    ),
+    ("skip typo", lambda: ept.laws(annotated, skip=("gard",)), ValueError, "grad"),
+    (
         "coroutine",
         lambda: ept.given_typed(waiting),
         InvalidArgument,

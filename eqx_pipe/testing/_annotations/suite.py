@@ -1,0 +1,91 @@
+"""Each law of a function or stage as a test of its own."""
+
+import functools as ft
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+import hypothesis as hp
+
+from ..._check import check_choice
+from ..._errors import describe_value, type_error
+from .._laws.stage import LAWS
+from .._strategies.arrays import Numbers
+from .find import arguments_of
+from .laws import try_on
+from .signature import signature_of, split
+from .snippet import add_snippet
+from .typed import Override, named_like, returning
+
+RETURNS = "returns"
+"""The test that is no law of stages: that of `given_typed`."""
+
+
+def laws(
+    fn: Callable[..., Any] | None = None,
+    *,
+    skip: Collection[str] = (),
+    elements: Numbers | None = None,
+    shapes: Mapping[str, str] | str | None = None,
+    **overrides: Override,
+) -> Callable[..., Any]:
+    """Makes a function or stage a suite for pytest, with a test for each law.
+
+    `test_norm = laws(norm)`, or `@laws` above a function whose name is a test's, gives
+    `test_norm[returns]`, `test_norm[jit]`, `test_norm[grad]` and so on: each searches
+    for arguments that break one law, and is found, chosen (`pytest -k jit`) and
+    reported by itself. `returns` is the test of `given_typed`; the others are the laws
+    of `check_stage`, with all arrays among the arguments as the input. `key` is there
+    if an argument has that name. The failing example is added to the error as code that
+    runs.
+
+    Each is a hypothesis test: put `@hypothesis.settings(...)` above. Two profiles come
+    with the package, both without a deadline, since compiling is slow:
+    `pytest --hypothesis-profile=eqx_pipe-ci` tries 20 examples, always the same, and
+    `eqx_pipe-thorough` 300, others each time.
+
+    **Arguments:**
+
+    - `fn`: a function with annotations, a module, or a pipeline.
+    - `skip`: names of laws to leave out. (Keyword only.)
+    - `elements`, `shapes`, `overrides`: as in `given_typed`. (Keyword only.)
+
+    **Returns:** a test for pytest, with one parameter, `law`; it needs pytest.
+
+    !!! example
+
+        >>> import eqx_pipe.testing as ept, hypothesis, jax.numpy as jnp
+        >>> from jaxtyping import Array, Float
+        >>> def unit(x: Float[Array, " n"]) -> Float[Array, " n"]:
+        ...     return x / jnp.linalg.norm(x)
+        >>> test_unit = ept.laws(unit, skip=("sharding",))
+        >>> test_unit("struct")  # pytest calls it with each law in turn
+    """
+    import pytest
+
+    given = {"elements": elements, "shapes": shapes, **overrides}
+    if fn is None:
+        return ft.partial(laws, skip=skip, **given)
+    if isinstance(skip, str) or not isinstance(skip, tuple | list | set | frozenset):
+        raise type_error(
+            "testing.laws",
+            f"`skip` is {describe_value(skip)}.",
+            "Give a tuple of names of laws: `skip=('grad',)`.",
+        )
+    names = [RETURNS, *LAWS]
+    for name in skip:
+        check_choice("testing.laws", "skip", name, names)
+    if "key" not in signature_of(fn).parameters:
+        names.remove("key")
+    run = returning(fn)
+
+    @pytest.mark.parametrize("law", [name for name in names if name not in skip])
+    @hp.given(arguments=arguments_of(fn, **given))
+    def test(law: str, arguments: dict[str, Any]) -> None:
+        __tracebackhide__ = True
+        if law == RETURNS:
+            run(arguments)
+            return
+        with add_snippet(fn, *split(fn, arguments)):
+            try_on(LAWS[law], fn, arguments)
+
+    return named_like(test, fn)
