@@ -57,6 +57,15 @@ def hints_of_class(cls: type) -> dict[str, Any]:
         return hints
 
 
+def has_text(annotation: Any) -> bool:
+    """Whether an annotation, or a part of it, is a name that was not looked up."""
+    if isinstance(annotation, Unreadable | str | typing.ForwardRef):
+        return True
+    if typing.get_origin(annotation) is typing.Literal:
+        return False
+    return any(map(has_text, typing.get_args(annotation)))
+
+
 def text_of(annotation: Any) -> str:
     """All shape strings of an annotation, one behind another."""
     own = getattr(annotation, "dim_str", "") or ""

@@ -6,8 +6,7 @@ from typing import Any
 
 import hypothesis as hp
 
-from ..._check import check_choice
-from ..._errors import describe_value, type_error
+from .._laws.law import skipped_of
 from .._laws.stage import LAWS
 from .._strategies.arrays import Numbers
 from .find import arguments_of
@@ -65,20 +64,13 @@ def laws(
     given = {"elements": elements, "shapes": shapes, **overrides}
     if fn is None:
         return ft.partial(laws, skip=skip, **given)
-    if isinstance(skip, str) or not isinstance(skip, tuple | list | set | frozenset):
-        raise type_error(
-            "testing.laws",
-            f"`skip` is {describe_value(skip)}.",
-            "Give a tuple of names of laws: `skip=('grad',)`.",
-        )
     names = [RETURNS, *LAWS]
-    for name in skip:
-        check_choice("testing.laws", "skip", name, names)
+    skipped = skipped_of("testing.laws", skip, names)
     if "key" not in signature_of(fn).parameters:
         names.remove("key")
     run = returning(fn)
 
-    @pytest.mark.parametrize("law", [name for name in names if name not in skip])
+    @pytest.mark.parametrize("law", [name for name in names if name not in skipped])
     @hp.given(arguments=arguments_of(fn, **given))
     def test(law: str, arguments: dict[str, Any]) -> None:
         __tracebackhide__ = True

@@ -23,7 +23,14 @@ from .arguments import fields_of, owner_of
 from .binding import parse
 from .find import arguments_of
 from .laws import checked_laws, try_on
-from .signature import Unreadable, name_of, signature_of, split, text_of
+from .signature import (
+    Unreadable,
+    has_text,
+    name_of,
+    signature_of,
+    split,
+    text_of,
+)
 from .snippet import add_snippet
 
 _MOST_YIELDED = 64
@@ -182,7 +189,7 @@ def _pairs(
         hint = parameter.annotation
         if name not in arguments or hint is parameter.empty:
             continue
-        if isinstance(hint, Unreadable):
+        if has_text(hint):  # it says nothing that could be checked
             continue
         variadic = parameter.kind is parameter.VAR_POSITIONAL
         for value in arguments[name] if variadic else (arguments[name],):

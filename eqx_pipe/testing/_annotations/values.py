@@ -74,6 +74,8 @@ def _special(annotation: Any, binding: Binding) -> Any:
         return value_for(annotation.__supertype__, binding)
     if hasattr(annotation, "__value__"):  # `type X = ...`
         return value_for(annotation.__value__, binding)
+    if origin is np.ndarray:  # `NDArray`
+        return bare_array(np.ndarray, binding)
     if Callable in (origin, annotation) or annotation is typing.Callable:
         return _function_for(args, binding)
     kind = origin or annotation
