@@ -21,6 +21,7 @@ from ._compose.precision import precision as precision
 from ._compose.repeat import repeat as repeat
 from ._compose.residual import residual as residual
 from ._compose.scan import scan as scan
+from ._compose.tapped import tapped as tapped
 from ._compose.tied import tied as tied
 from ._compose.trainable import trainable as trainable
 from ._compose.transfer import transfer as transfer

@@ -156,6 +156,77 @@ class Mixer(eqx.Module):
         return self.out(self.norm(y).reshape(8, 2, 2))
 
 
+class GRUClassifier(eqx.Module):
+    ahead: nn.GRUCell
+    back: nn.GRUCell
+    head: nn.Linear
+
+    def __init__(self, key):
+        ahead, back, head = jr.split(key, 3)
+        self.ahead = nn.GRUCell(3, 4, key=ahead)
+        self.back = nn.GRUCell(3, 4, key=back)
+        self.head = nn.Linear(8, 1, key=head)
+
+    def __call__(self, xs):
+        def last(cell, reverse):
+            def step(hidden, x):
+                return cell(x, hidden), None
+
+            return jax.lax.scan(step, jnp.zeros(4), xs, reverse=reverse)[0]
+
+        both = jnp.concatenate([last(self.ahead, False), last(self.back, True)])
+        return jax.nn.sigmoid(self.head(both))
+
+
+class MLPEnsemble(eqx.Module):
+    models: nn.MLP
+
+    def __init__(self, key):
+        keys = jnp.stack([jr.fold_in(key, i) for i in range(4)])
+        self.models = eqx.filter_vmap(lambda key: nn.MLP(3, 2, 8, 1, key=key))(keys)
+
+    def __call__(self, x):
+        def one(model, x):
+            return model(x)
+
+        each = eqx.filter_vmap(one, in_axes=(eqx.if_array(0), None))
+        return jnp.mean(each(self.models, x), axis=0)
+
+
+class DCGAN(eqx.Module):
+    up: nn.ConvTranspose2d
+    up_norm: nn.BatchNorm
+    to_image: nn.ConvTranspose2d
+    down: nn.Conv2d
+    down_norm: nn.BatchNorm
+    to_number: nn.Conv2d
+
+    def __init__(self, key):
+        a, b, c, d = jr.split(key, 4)
+        self.up = nn.ConvTranspose2d(5, 4, 4, key=a)
+        self.up_norm = nn.BatchNorm(4, axis_name="batch", mode="batch")
+        self.to_image = nn.ConvTranspose2d(4, 1, 4, 2, 1, key=b)
+        self.down = nn.Conv2d(1, 4, 4, 2, 1, key=c)
+        self.down_norm = nn.BatchNorm(4, axis_name="batch", mode="batch")
+        self.to_number = nn.Conv2d(4, 1, 4, key=d)
+
+    def generate(self, z, state):
+        x, state = self.up_norm(self.up(z[:, None, None]), state)
+        return jnp.tanh(self.to_image(jax.nn.relu(x))), state
+
+    def judge(self, x, state):
+        x, state = self.down_norm(self.down(x), state)
+        return jnp.ravel(self.to_number(jax.nn.leaky_relu(x, 0.2))), state
+
+    def __call__(self, zs, state):
+        def one(z, state):
+            x, state = self.generate(z, state)
+            return self.judge(x, state)
+
+        over = jax.vmap(one, axis_name="batch", in_axes=(0, None), out_axes=(0, None))
+        return over(zs, state)
+
+
 def noise(*shape):
     return jr.normal(jr.key(3), shape)
 
@@ -177,4 +248,9 @@ MODELS = {
     ),
     "unet": (UNet, lambda: {"x": noise(1, 4, 4), "t": jnp.float32(0.3)}),
     "mixer": (Mixer, lambda: {"y": noise(1, 4, 4), "t": jnp.float32(0.3)}),
+    "gru_classifier": (GRUClassifier, lambda: noise(7, 3)),
+    "mlp_ensemble": (MLPEnsemble, lambda: noise(3)),
 }
+
+# Those with state: a call also gives the updated one.
+STATEFUL = {"dcgan": (DCGAN, lambda: noise(6, 5))}

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from helpers import one_of_a_kind
 from page_models import definitions
-from plain_models import MODELS
+from plain_models import MODELS, STATEFUL
 
 
 @pytest.fixture(autouse=True)
@@ -45,6 +45,32 @@ def test_a_model_computes_what_plain_equinox_does(name):
     np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
     assert _length(their_slopes) > 0
     np.testing.assert_allclose(_length(our_slopes), _length(their_slopes), rtol=1e-4)
+
+
+@eqx.filter_jit
+@eqx.filter_value_and_grad(has_aux=True)
+def _run_with_state(model, inputs, state):
+    y, state = model(inputs, state)
+    return jnp.sum(jnp.sin(y)), (y, state)
+
+
+@pytest.mark.parametrize("name", STATEFUL)
+def test_a_model_with_state_updates_it_as_plain_equinox_does(name):
+    plain, inputs = STATEFUL[name]
+    both = [
+        _run_with_state(model, inputs(), state)
+        for model, state in (
+            eqx.nn.make_with_state(make)(jr.key(0))
+            for make in (definitions()[name], plain)
+        )
+    ]
+    ((_, (ours, our_state)), our_slope), ((_, (theirs, their_state)), slope) = both
+    np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
+    assert norm(slope) > 0
+    np.testing.assert_allclose(norm(our_slope), norm(slope), rtol=1e-3)
+    states = map(jtu.tree_leaves, (our_state, their_state))
+    for a, b in zip(*states, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
 
 
 def test_blocks_of_a_repeat_read_the_mask():

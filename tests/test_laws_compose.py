@@ -127,6 +127,9 @@ COMBINATORS = {
         lambda key: ep.chain(linear(key), eqx.nn.Dropout(0.3)), 2, key=KEY
     ),
     "no repeat": lambda: ep.repeat(linear, 0, key=KEY),
+    "tapped": lambda: ep.chain(
+        ep.tapped(ep.chain(LINEAR, DROPOUT), "0"), lambda both: both[0] + both[1]["0"]
+    ),
     "residual": lambda: ep.residual(LINEAR, DROPOUT, skip=jnp.sin),
     "ensemble": lambda: ep.ensemble(linear, 2, key=KEY),
     "scan": lambda: ep.chain(

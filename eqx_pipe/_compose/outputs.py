@@ -16,6 +16,9 @@ def outputs(
     only its own output. Of a `gated` its gates are, and what each stage gives to the
     merge, also if it is closed; but not what stands inside of these.
 
+    For training, where the updated state is needed too, and only some of the values,
+    there is `tapped`.
+
     **Arguments:**
 
     - `pipe`: a pipeline.

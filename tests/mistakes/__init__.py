@@ -34,6 +34,7 @@ ROOMS = {
     "built": wrap.BUILT,
     "scan": wrap.SCAN,
     "residual": wrap.RESIDUAL,
+    "tapped": wrap.TAPPED,
     "compiled": wrap.COMPILED,
     "edit": edit.EDIT,
     "choose": edit.CHOOSE,

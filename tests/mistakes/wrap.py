@@ -260,6 +260,23 @@ RESIDUAL = [
     ),
 ]
 
+TAPPED = [
+    (
+        "a layer",
+        lambda: ep.tapped(linear(key()), "*"),
+        TypeError,
+        "Give a pipeline of this library",
+    ),
+    ("no pattern", lambda: ep.tapped(ep.chain(sin)), TypeError, '`"\\*\\*"` is all'),
+    ("pattern 3", lambda: ep.tapped(ep.chain(sin), 3), TypeError, "as strings"),
+    (
+        "nothing matches",
+        lambda: ep.tapped(ep.chain(sine=sin), "sin")(ones(3)),
+        ValueError,
+        "Did you mean `sine`",
+    ),
+]
+
 COMPILED = [
     ("frozen 3", lambda: ep.frozen(3), TypeError, "A stage is a callable"),
     ("stage 3", lambda: ep.compiled(3, ones(3)), TypeError, "A stage is a callable"),
