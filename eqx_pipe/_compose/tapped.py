@@ -1,5 +1,7 @@
 """A pipeline that hands out values on the way beside its output."""
 
+from typing import cast
+
 import equinox as eqx
 
 from .._errors import describe_value, locate, type_error
@@ -105,4 +107,4 @@ def tapped(pipe: StageLike, *patterns: str) -> Tapped:
             "all.",
         )
     check_patterns("tapped", "patterns", patterns)
-    return Tapped(pipe, patterns)
+    return Tapped(cast(AnyStage, pipe), patterns)

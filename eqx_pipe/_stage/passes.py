@@ -26,6 +26,7 @@ class Passes:
         self.size = size
         self.record: Record | None = None
         self.constants: PyTree = None
+        self.paths: list[str] = []
 
     def begin(self) -> Scope:
         """The scope for the body; JAX may trace it more than once, so a fresh one."""
@@ -40,6 +41,8 @@ class Passes:
             return None
         values = as_arrays(self.record.values)
         arrays, self.constants = eqx.partition(values, eqx.is_array)
+        self.paths = list(values)  # in the order of the run, in which JAX has no dicts
+        self.record.values.clear()  # no tracer outlives its trace
         return arrays
 
     def end(self, stacked: PyTree) -> None:
@@ -47,10 +50,9 @@ class Passes:
         outer = self.scope.record
         if outer is None:
             return
-        assert self.record is not None
         values = eqx.combine(stacked, self.constants)
         for i in range(self.size or 1):
-            for path in self.record.values:  # JAX has sorted the others
+            for path in self.paths:
                 outer.add(self._path(path, i), self._part(values[path], i))
 
     def _wants(self, path: str) -> bool:
