@@ -39,9 +39,9 @@ class Passes:
         """What the body puts out besides its own; text and the like stay here."""
         if self.record is None:
             return None
+        self.paths = list(self.record.values)  # in order; JAX sorts those of a dict
         values = as_arrays(self.record.values)
         arrays, self.constants = eqx.partition(values, eqx.is_array)
-        self.paths = list(values)  # in the order of the run, in which JAX has no dicts
         self.record.values.clear()  # no tracer outlives its trace
         return arrays
 
