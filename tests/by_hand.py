@@ -186,9 +186,8 @@ def _ensemble(stage, x, key):
 
 
 def _residual(stage, x, key):
-    y, skip = x, x
-    for segment, child in zip(stage.keys(), stage.stages, strict=True):
-        y = _child(child, segment, y, key)
+    y = _chain(stage, x, key)
+    skip = x if stage.over is None else x[stage.over]
     if stage.skip is not None:
         skip = _child(stage.skip, "skip", x, key)
     if stage.drop is not None:

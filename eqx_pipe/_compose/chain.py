@@ -5,10 +5,10 @@ from typing import Any, SupportsIndex, overload
 import equinox as eqx
 
 from .._errors import type_error
-from .._stage import Items, Scope, as_stage, enter
+from .._stage import Items, Scope, as_stage
 from .._types import AnyStage, MaybeState, Output, PyTree, StageLike
 from .container import Container, Names, check_names
-from .named import check_over, look_up, replaced
+from .named import check_over, in_order
 
 
 class Chain(Container):
@@ -22,12 +22,7 @@ class Chain(Container):
         return {} if self.over is None else {"over": self.over}
 
     def run(self, x: PyTree, state: MaybeState, scope: Scope) -> Output:
-        over = self.over
-        y = x if over is None else look_up("chain", [over], x, scope)[over]
-        for segment, stage in zip(self.keys(), self.stages, strict=True):
-            given = y if over is None else replaced(x, over, y)
-            y, state = enter(scope, segment, stage, given, state=state)
-        return y, state
+        return in_order("chain", self.items(), self.over, x, state, scope)
 
     def with_items(self, items: Items) -> "Chain":
         names = tuple(name for name, _ in items if name is not None)

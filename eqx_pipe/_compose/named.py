@@ -4,8 +4,8 @@ from collections.abc import Collection, Iterable, Mapping
 
 from .._check import check_name
 from .._errors import describe_value, nearest, structure_error, type_error
-from .._stage import Scope
-from .._types import PyTree
+from .._stage import Scope, enter
+from .._types import AnyStage, MaybeState, Output, PyTree, Segment
 
 
 def check_over(function: str, over: object) -> None:
@@ -19,6 +19,22 @@ def check_over(function: str, over: object) -> None:
         )
     if over is not None:
         check_name(function, "over", over)
+
+
+def in_order(
+    function: str,
+    stages: Iterable[tuple[Segment, AnyStage]],
+    over: str | None,
+    x: PyTree,
+    state: MaybeState,
+    scope: Scope,
+) -> Output:
+    """Runs stages left to right; with `over` each is given the whole mapping."""
+    y = x if over is None else look_up(function, [over], x, scope)[over]
+    for segment, stage in stages:
+        given = y if over is None else replaced(x, over, y)
+        y, state = enter(scope, segment, stage, given, state=state)
+    return y, state
 
 
 def look_up(

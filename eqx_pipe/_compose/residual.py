@@ -15,6 +15,7 @@ from .._tree import as_arrays, join_path, leaf_text, leaves_with_names, of_leaf
 from .._types import AnyStage, MaybeState, Output, PyTree, StageLike
 from .container import Container, Names, read_stages
 from .merge import check_agree, check_arrays, on_one_device_set
+from .named import check_over, in_order
 
 _RESERVED = ("drop", "skip")
 
@@ -26,6 +27,10 @@ class Residual(Container):
     names: Names = eqx.field(static=True)
     skip: AnyStage | None
     drop: eqx.nn.Dropout | None
+    over: str | None = eqx.field(static=True, default=None)
+
+    def settings(self) -> dict[str, Any]:
+        return {} if self.over is None else {"over": self.over}
 
     def children(self) -> Mapping[str, AnyStage]:
         both: dict[str, Any] = {"drop": self.drop, "skip": self.skip}
@@ -33,9 +38,9 @@ class Residual(Container):
         return {**super().children(), **given}
 
     def run(self, x: PyTree, state: MaybeState, scope: Scope) -> Output:
-        y, skipped = x, x
-        for segment, stage in zip(self.keys(), self.stages, strict=True):
-            y, state = enter(scope, segment, stage, y, state=state)
+        over = self.over
+        y, state = in_order("residual", self.items(), over, x, state, scope)
+        skipped = x if over is None else x[over]
         if self.skip is not None:
             skipped, state = enter(scope, "skip", self.skip, x, state=state)
         last = join_path(scope.path, self.keys()[-1])
@@ -62,7 +67,7 @@ class Residual(Container):
         by_name = {name: stage for name, stage in items if name is not None}
         stages = (by_name,) if by_name else tuple(stage for _, stage in items)
         rate = 0.0 if self.drop is None else self.drop.p
-        new = residual(*stages, skip=self.skip, drop_rate=rate)
+        new = residual(*stages, skip=self.skip, drop_rate=rate, over=self.over)
         return dataclasses.replace(new, drop=self.drop)
 
 
@@ -82,6 +87,7 @@ def residual(
     *stages: StageLike | Mapping[str, StageLike],
     skip: StageLike | None = None,
     drop_rate: float = 0.0,
+    over: str | None = None,
 ) -> Residual:
     r"""Adds what some stages make of the input to the input: $x + f(x)$.
 
@@ -102,6 +108,8 @@ def residual(
         its name. (Keyword only.)
     - `drop_rate`: the probability with which the stages are left out, from 0 up to
         but not including 1. (Keyword only.)
+    - `over`: the name of the entry that is led round the stages, if they take a mapping
+        of several inputs, as in `chain`. (Keyword only.)
 
     **Returns:** a stage, a container as a `chain` is.
 
@@ -118,7 +126,7 @@ def residual(
       the leaf.
 
     **Laws:** `residual(f)` is `parallel(identity, f, merge="sum")` for deterministic
-    stages; `residual(f, g)` is `residual(chain(f, g))`.
+    stages; `residual(f, g)` is `residual(chain(f, g))`, also with the same `over`.
 
     !!! example
 
@@ -135,6 +143,7 @@ def residual(
         1512.03385. Huang et al., *Deep Networks with Stochastic Depth*, 2016, arXiv
         1603.09382, scale in inference; we scale in training, as dropout does.
     """
+    check_over("residual", over)
     names, children = read_stages("residual", "stages", stages)
     for name in set(names or ()) & set(_RESERVED):
         raise value_error(
@@ -157,4 +166,4 @@ def residual(
         )
     straight = None if skip is None else as_stage("residual", "skip", skip)
     drop = eqx.nn.Dropout(drop_rate) if drop_rate else None
-    return Residual(children, names, straight, drop)
+    return Residual(children, names, straight, drop, over)

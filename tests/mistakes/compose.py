@@ -321,6 +321,7 @@ INPUTS = [
     ),
     ("over 3", lambda: ep.chain(two(), over=3), TypeError, "name of the input that ev"),
     ("a stage `over`", lambda: ep.chain(over=sin), TypeError, "cannot have the name"),
+    ("residual 3", lambda: ep.residual(two(), over=3), TypeError, 'as `over="x"`'),
     ("over a.b", lambda: ep.chain(two(), over="a.b"), ValueError, "without a dot"),
     (
         "over nothing",
