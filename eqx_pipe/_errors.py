@@ -22,6 +22,16 @@ class MissingKeyError(ValueError):
     """A stage needed randomness and was given `key=None`.
 
     `path` names the stage, counted from the pipeline that was called.
+
+    !!! example
+
+        >>> import eqx_pipe as ep, jax.numpy as jnp
+        >>> from equinox.nn import Dropout
+        >>> try:
+        ...     ep.chain(jnp.sin, Dropout(0.5))(jnp.ones(3))
+        ... except ep.MissingKeyError as error:
+        ...     error.path
+        '1'
     """
 
     path: str
@@ -58,13 +68,34 @@ def asks_for_key(error: BaseException) -> bool:
 
 
 class StructureError(ValueError):
-    """Two pytrees that must agree differ in structure, shape or dtype."""
+    """Two pytrees that must agree differ in structure, shape or dtype.
+
+    !!! example
+
+        >>> import eqx_pipe as ep, jax.numpy as jnp
+        >>> try:
+        ...     ep.parallel(jnp.sum, ep.identity, merge="stack")(jnp.ones(3))
+        ... except ep.StructureError as error:
+        ...     isinstance(error, ValueError)
+        True
+    """
 
 
 class SweepError(RuntimeError):
     """A sweep could not finish.
 
     `indices` are the points that failed (flat indices into the space).
+
+    !!! example
+
+        >>> import equinox as eqx, eqx_pipe as ep, jax.numpy as jnp
+        >>> def root(x):
+        ...     return eqx.error_if(jnp.sqrt(x), x < 0, "negative")
+        >>> try:
+        ...     ep.sweep(root, ep.Linspace(-1, 1, 3))
+        ... except ep.SweepError as error:
+        ...     error.indices
+        (0,)
     """
 
     indices: tuple[int, ...]

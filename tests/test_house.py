@@ -2,6 +2,7 @@
 
 import ast
 import functools as ft
+import inspect
 import json
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import jax.numpy as jnp
 import pytest
 
 import eqx_pipe as ep
+import eqx_pipe.testing as ept
 
 PACKAGE = Path(ep.__file__).parent
 
@@ -99,6 +101,22 @@ def test_public_names_have_docstrings():
     public = [name for name in names if not name.startswith("_")]
     assert set(public) <= set(dir(ep))
     assert not [name for name in public if not getattr(ep, name).__doc__]
+
+
+def test_public_names_say_how_they_are_used():
+    """An example each; of functions what they take, give and raise."""
+    found = [(module, n) for module in (ep, ept) for n in dir(module) if n[0] != "_"]
+    public = [(n, getattr(module, n)) for module, n in found]
+    lacking = []
+    for name, value in public:
+        if inspect.ismodule(value):
+            continue
+        parts = [">>> "]
+        if inspect.isfunction(value) and inspect.signature(value).parameters:
+            parts.append("**Arguments:**")
+        text = inspect.getdoc(value) or ""
+        lacking += [(name, part) for part in parts if part not in text]
+    assert not lacking
 
 
 def test_an_unknown_name_is_an_attribute_error():

@@ -59,7 +59,14 @@ class Stage(_Layer):
 
 
 class Identity(Stage):
-    """Returns its input."""
+    """Returns its input.
+
+    !!! example
+
+        >>> import eqx_pipe as ep
+        >>> ep.identity(3.0)
+        3.0
+    """
 
     def __call__(self, x: PyTree, *, key: Key | None = None) -> PyTree:
         return x

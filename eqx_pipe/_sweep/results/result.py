@@ -56,6 +56,13 @@ class SweepResult(eqx.Module):
     With `count_steps=True`, `steps` has for each point how many steps its loops
     `needed` and how many were `executed`, and `waste` says how many were executed for
     each one that was needed.
+
+    !!! example
+
+        >>> import eqx_pipe as ep
+        >>> result = ep.sweep(lambda p: {"y": p["x"] ** 2}, {"x": ep.Linspace(0, 3, 4)})
+        >>> result.values["y"].tolist(), result[2]["y"].item(), len(result[1:])
+        ([0.0, 1.0, 4.0, 9.0], 4.0, 3)
     """
 
     values: PyTree

@@ -32,6 +32,11 @@ def check_donation(
     **Arguments:** those of `check_stage`.
 
     **Raises:** `AssertionError` if the law is broken.
+
+    !!! example
+
+        >>> import eqx_pipe.testing as ept, jax.numpy as jnp
+        >>> ept.check_donation(jnp.cumsum, jnp.ones(3))
     """
     __tracebackhide__ = True
     check(donation_law, stage, x, state, key, rtol, atol)

@@ -197,6 +197,11 @@ def check_key(
     **Raises:** `AssertionError` if the law is broken.
 
     **Warns:** if keys go where they cannot be followed, naming the operation.
+
+    !!! example
+
+        >>> import equinox as eqx, eqx_pipe.testing as ept, jax, jax.numpy as jnp
+        >>> ept.check_key(eqx.nn.Dropout(0.5), jnp.ones(8), key=jax.random.key(0))
     """
     __tracebackhide__ = True
     if key is None:

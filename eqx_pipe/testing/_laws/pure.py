@@ -171,6 +171,15 @@ def check_pure(
     **Arguments:** those of `check_stage`.
 
     **Raises:** `AssertionError` if the law is broken.
+
+    !!! example
+
+        >>> import eqx_pipe.testing as ept, itertools, jax.numpy as jnp
+        >>> count = itertools.count()
+        >>> ept.check_pure(lambda x: x + next(count), jnp.ones(2))
+        Traceback (most recent call last):
+            ...
+        AssertionError: ...
     """
     __tracebackhide__ = True
     check(pure_law, stage, x, state, key, rtol, atol)
@@ -220,6 +229,11 @@ def check_struct(
     **Arguments:** those of `check_stage`.
 
     **Raises:** `AssertionError` if the law is broken.
+
+    !!! example
+
+        >>> import eqx_pipe.testing as ept, jax.numpy as jnp
+        >>> ept.check_struct(jnp.cumsum, jnp.ones(3))
     """
     __tracebackhide__ = True
     check(struct_law, stage, x, state, key, rtol, atol)
@@ -247,6 +261,11 @@ def check_vmap(
         there the second is the law `ensemble`. (Keyword only.)
 
     **Raises:** `AssertionError` if the law is broken.
+
+    !!! example
+
+        >>> import eqx_pipe.testing as ept, jax.numpy as jnp
+        >>> ept.check_vmap(jnp.cumsum, jnp.ones(3))
     """
     __tracebackhide__ = True
     check_choice("testing.check_vmap", "over", over, ("input", "stage"))
@@ -271,6 +290,11 @@ def check_serialise(
     **Arguments:** those of `check_stage`.
 
     **Raises:** `AssertionError` if the law is broken.
+
+    !!! example
+
+        >>> import equinox as eqx, eqx_pipe.testing as ept, jax, jax.numpy as jnp
+        >>> ept.check_serialise(eqx.nn.Linear(3, 2, key=jax.random.key(0)), jnp.ones(3))
     """
     __tracebackhide__ = True
     check(serialise_law, stage, x, state, key, rtol, atol)

@@ -133,6 +133,11 @@ def check_sharding(
         parts: a stage that computes the same on the whole. (Keyword only.)
 
     **Raises:** `AssertionError` if the law is broken.
+
+    !!! example
+
+        >>> import eqx_pipe.testing as ept, jax.numpy as jnp
+        >>> ept.check_sharding(jnp.cumsum, jnp.ones(8))
     """
     __tracebackhide__ = True
     function = "testing.check_sharding"

@@ -37,6 +37,13 @@ def structs() -> st.SearchStrategy[PyTree]:
 
     Each new shape makes JAX compile again, so the pool has six: vectors, a scalar, a
     matrix, one of `bfloat16`, and a record with a dict and a tuple in it.
+
+    !!! example
+
+        >>> import eqx_pipe.testing as ept, hypothesis
+        >>> struct = ept.structs()
+        >>> @hypothesis.given(struct.flatmap(ept.arrays))
+        ... def test_arrays(tree): ...
     """
     return st.sampled_from(_POOL)
 

@@ -164,7 +164,20 @@ def register_stage(
 
 
 def unregister_stage(make: Maker) -> None:
-    """Takes back a `register_stage`."""
+    """Takes back a `register_stage`.
+
+    **Arguments:**
+
+    - `make`: the function that was registered.
+
+    **Raises:** `hypothesis.errors.InvalidArgument` if it is not.
+
+    !!! example
+
+        >>> import eqx_pipe.testing as ept, hypothesis.strategies as st, jax
+        >>> make = ept.register_stage(lambda struct: st.just(jax.numpy.tanh))
+        >>> ept.unregister_stage(make)
+    """
     if _registered.pop(_name(make), None) is None:
         raise invalid(
             "unregister_stage",
