@@ -47,13 +47,33 @@ class Store:
     ) -> None:
         """Writes the values of a chunk, a row for each point, and that it is there."""
         self.discard(number)
+        self._write(number, values)
+        self.ledger.note(number, ok)
+
+    def amend(
+        self, number: int, values: Sequence[np.ndarray], ok: Bool[np.ndarray, " rows"]
+    ) -> None:
+        """Replaces the rows of a chunk that have failed, and no others.
+
+        A kill in between leaves them failed, with what they are given here.
+        """
+        first, last = self.chunks.span(number)
+        failed = self.statuses(first, last) == FAILED
+        merged = []
+        for variable, leaf in enumerate(values):
+            mask = failed.reshape(-1, *(1 for _ in leaf.shape[1:]))
+            merged.append(np.where(mask, leaf, self.read(number, variable)))
+        self._write(number, merged)
+        self.ledger.note(number, ok | ~failed)
+
+    def _write(self, number: int, values: Sequence[np.ndarray]) -> None:
+        """Writes the files of a chunk."""
         box = self.chunks.box(number)
         shape = tuple(part.stop - part.start for part in box)
         for array, leaf in zip(self.arrays, values, strict=True):
             inner = leaf.shape[1:]
             if 0 not in inner:
                 array[box + (slice(None),) * len(inner)] = leaf.reshape(shape + inner)
-        self.ledger.note(number, ok)
 
     def discard(self, number: int) -> None:
         """Removes what there is of a chunk, after it is said to be gone."""

@@ -63,6 +63,7 @@ class Request:
     part: tuple[int, int] | None
     executor: Executor | None
     trusting: bool
+    repairing: bool
     isolated: bool
     progress: bool | None
     counting: bool
@@ -91,7 +92,7 @@ def checked(
     store: object,
     part: Part | None,
     executor: Executor | None,
-    resume: Literal["force"] | None,
+    resume: Literal["force", "failed"] | None,
     on_error: Literal["raise", "isolate"],
     progress: bool | None,
     count_steps: bool = False,
@@ -107,7 +108,7 @@ def checked(
     check_batch_size(function, batch_size, words)
     check_choice(function, "on_error", on_error, ("raise", "isolate"))
     if resume is not None:
-        check_choice("sweep", "resume", resume, ("force",))
+        check_choice("sweep", "resume", resume, ("force", "failed"))
     _check_progress(progress)
     if not isinstance(count_steps, bool):
         raise type_error(
@@ -128,7 +129,8 @@ def checked(
         store=None if store is None else as_path("sweep", store),
         part=None if part is None else _as_part(part),
         executor=executor,
-        trusting=resume == "force",
+        trusting=resume is not None,
+        repairing=resume == "failed",
         isolated=on_error == "isolate",
         progress=progress,
         counting=count_steps,
@@ -226,6 +228,12 @@ def _check_together(request: Request) -> None:
         )
     if trusting and request.store is None:
         _refuse("`resume` is given without `store`.", "Give the path of the store.")
+    if request.repairing and request.reduce is not None:
+        _refuse(
+            "`resume` is 'failed' together with `reduce`.",
+            "A block of points is reduced as a whole: give another path for a mended "
+            "function, or keep the values and reduce them afterwards.",
+        )
     if executor is not None and request.batch_size == "tune":
         _refuse(
             "`batch_size` is 'tune' together with `executor`.",

@@ -37,7 +37,7 @@ def sweep(
     store: str | os.PathLike[str] | None = None,
     part: Part | None = None,
     executor: Executor | None = None,
-    resume: Literal["force"] | None = None,
+    resume: Literal["force", "failed"] | None = None,
     on_error: Literal["raise", "isolate"] = "raise",
     progress: bool | None = None,
     count_steps: bool = False,
@@ -106,7 +106,8 @@ def sweep(
       returns something with `.result()`. Each worker uses all of its own devices.
       Needs `pip install 'eqx_pipe[distributed]'`. (Keyword only.)
     - `resume`: `"force"` goes on with a store also if `fn` is not the function that it
-      was begun with. (Keyword only.)
+      was begun with. `"failed"` does so too, and computes the points again that have
+      failed; those that have a value keep it. (Keyword only.)
     - `progress`: `True` or `False` for a progress bar or none; by default there is one
       in a terminal or notebook if the work takes more than a second. A notebook needs
       ipywidgets for more than a bar of text. (Keyword only.)

@@ -275,6 +275,12 @@ SWEEP = [
     ("part alone", lambda: sweep(part=(0, 2)), ValueError, "store='runs.zarr'"),
     ("part of 3", lambda: sweep(part=3), TypeError, "with 0 <= rank < size"),
     ("resume alone", lambda: sweep(resume="force"), ValueError, "path of the store"),
+    (
+        "resume reduced",
+        lambda: sweep(resume="failed", store="x", reduce=ep.Mean()),
+        ValueError,
+        "keep the values and reduce them",
+    ),
     ("resume", lambda: sweep(resume="forc"), ValueError, "Did you mean `force`"),
     ("order_by", lambda: sweep(order_by=[1.0]), ValueError, "one number for each po"),
     (

@@ -110,7 +110,7 @@ def check_same(
         cure = "Give another path, or the sweep that made it."
         if only:
             cure += ' If you know that the values are the same, `resume="force"` goes '
-            cure += "on with it."
+            cure += 'on with it; `resume="failed"` also computes failed points again.'
         raise value_error(
             "sweep",
             f"the store `{path}` is that of another sweep:\n"
@@ -317,7 +317,7 @@ def refuse_failed(path: Path, failed: np.ndarray) -> None:
             f"failed at {what}.",
             'Go on with `on_error="isolate"`, which keeps the other points, or call '
             f"`fn(space.point({failed[0]}))` to see the error. "
-            "A mended `fn` is another function, which needs another path.",
+            'Mend it, and `resume="failed"` computes these points again.',
         ),
         failed.tolist(),
     )

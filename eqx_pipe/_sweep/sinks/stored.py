@@ -27,6 +27,7 @@ from .fingerprint import (
     fingerprint,
     fingerprint_alone,
 )
+from .functions import note, with_noted
 
 _LOOK_AGAIN = 256 * 1024 * 1024
 _LOOK_AGAIN_CHUNKS = 128
@@ -77,7 +78,7 @@ class InStore:
         store, part = self.store, self.plan.request.part
         rank, size = part or (0, 1)
         mine = range(rank, len(store.chunks), size)
-        self.contents.refuse(store)
+        self._refuse()
         self.contents.advance(store)
         lost = any(number in mine for number in self._lost)
         if self.stopped or not (lost or self._lacking(mine)):
@@ -87,7 +88,7 @@ class InStore:
         with _locked(store, part):
             self._forget(mine)
             _look_again(store, mine, self.plan.compiled.row_bytes)
-            self.contents.refuse(store)
+            self._refuse()
             try:
                 with Interrupt() as interrupt:
                     yield Todo(mine, self._lacking(mine), interrupt)
@@ -109,6 +110,8 @@ class InStore:
             store.ledger.refresh()
             if not store.is_done(number):
                 store.commit(number, list(map(storable, values)), ok)
+            elif self.plan.request.repairing and number in store.ledger.failed:
+                store.amend(number, list(map(storable, values)), ok)
             self.published.now_and_then()
         self.contents.advance(store)
 
@@ -118,8 +121,16 @@ class InStore:
         return self.contents.outcome(self.store)
 
     def _lacking(self, mine: range) -> list[int]:
-        chosen = np.arange(mine.start, mine.stop, mine.step)
-        return chosen[~self.store.ledger.done()[chosen]].tolist()
+        ledger = self.store.ledger
+        lacking = ~ledger.done()
+        if self.plan.request.repairing:
+            lacking[list(ledger.failed)] = True
+        return [i for i in np.flatnonzero(lacking).tolist() if i in mine]
+
+    def _refuse(self) -> None:
+        """Raises if points have failed that are neither isolated nor computed again."""
+        if not self.plan.request.repairing:
+            self.contents.refuse(self.store)
 
     def _forget(self, mine: range) -> None:
         """Removes what is left of chunks that are lost, unless somebody has already."""
@@ -156,7 +167,11 @@ def _opened(plan: Plan) -> Store:
             create(path, layout)
     store = open_store("sweep", path, _share(request.part))
     check_sweep(store)
-    check_same(path, store.record, print_, alone, request.trusting)
+    stored = with_noted(path, store.record, print_)
+    check_same(path, stored, print_, alone, request.trusting)
+    if request.repairing and stored["function"] != print_["function"]:
+        with continuing(path, "note the function"):
+            note(path, print_, alone())
     return store
 
 
