@@ -160,3 +160,8 @@ def test_bad_input():
     with pytest.raises(TypeError) as caught:
         ep.draw(ep.chain(a=linear(KEY)), jnp.ones(5))
     assert any("`a`" in note for note in caught.value.__notes__)
+
+
+def test_the_input_of_a_residual_goes_round_its_only_stage():
+    _, arrows = read(ep.draw(ep.residual(jnp.sin)))
+    assert arrows == [("n1", "n2"), ("n1", "n3"), ("n2", "n3"), ("n3", "n4")]

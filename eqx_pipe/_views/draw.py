@@ -149,10 +149,6 @@ def _inside(sketch: Sketch, path: str, stage: Any, wire: Wire) -> Wire:
         for segment in children:  # each is given what the one before put out, too
             ends = [child(segment, *ends), wire]
         return ends[0]
-    if isinstance(stage, Chain | eqx.nn.Sequential) or len(children) == 1:
-        for segment in children:
-            wire = child(segment, wire)
-        return wire
     if isinstance(stage, Residual):
         skip = child("skip", wire) if "skip" in children else wire
         for segment in stage.keys():
@@ -161,6 +157,10 @@ def _inside(sketch: Sketch, path: str, stage: Any, wire: Wire) -> Wire:
             scale = child("drop")
             wire = Wire(sketch.box("times", [wire, scale], "{{}}"))
         return Wire(sketch.box("sum", [skip, wire], "{{}}"))
+    if isinstance(stage, Chain | eqx.nn.Sequential) or len(children) == 1:
+        for segment in children:
+            wire = child(segment, wire)
+        return wire
     if isinstance(stage, Scan):
         init = [child("init", wire)] if "init" in children else []
         return child("cell", wire, *init)
