@@ -218,10 +218,13 @@ def test_small_arrays_are_copied_to_the_devices_once():
     first, second = placed.put(given, place), placed.put(given, place)
     assert first[0] is second[0] and first[1]["key"] is second[1]["key"]
     assert first[3] is not second[3]
-    host[0] = 7.0  # NumPy arrays may change, so they are copied each time
+    host[0] = 7.0  # NumPy arrays may change, so they are copied each time: by calls
     third = placed.put(given, place)
-    assert third[2][0] == 7.0 and third[0] is first[0]
-    assert all(x.sharding == place for x in jax.tree.leaves(third))
+    assert third[2] is host and third[0] is first[0]
+    there = [x for x in jax.tree.leaves(third) if x is not host]
+    assert len(there) == 3 and all(x.sharding == place for x in there)
+    large = np.zeros(placed._HANDED_IN_BYTES + 1, np.int8)
+    assert placed.put([large], place)[0].sharding == place
     assert np.array_equal(third[0], small) and third[1]["none"] is None
     assert placed._copies.get(small) is not None
     count = len(placed._copies)
