@@ -7,7 +7,6 @@ from pathlib import Path
 import equinox as eqx
 import jax
 import numpy as np
-from xarray import Dataset
 
 import eqx_pipe as ep
 
@@ -38,7 +37,8 @@ def run(out: Path, seed: int, quick: bool) -> None:
         return fast_train(setting, digits.train, size.num_steps)[0]
 
     _train_once(fit, digits, size, seed)
-    table = _sweep(digits, size, seed)
+    result = _sweep(digits, size, seed)
+    table = result.to_xarray()
     best, accuracy = choose(table)
     # A training is a pure function of its setting, so the sweep need not keep the
     # models: the setting gives the model back.
@@ -49,7 +49,7 @@ def run(out: Path, seed: int, quick: bool) -> None:
     print(f"   Validation accuracy {accuracy:.1%}, mean over {size.seeds} seeds.")
     print(f"   Test accuracy {tested:.1%}, of the model with seed {best.seed}.")
     print(f"   Learned weights of blur, edges, identity: {weights}.\n")
-    report.save(out, table, model, best)
+    report.save(out, result, model, best)
     print(report.how_to_open(out))
     print(f"\nDone in {_since(started)}.")
 
@@ -80,7 +80,7 @@ def _train_once(
     print(f"   Validation accuracy {accuracy:.1%}, in {seconds}.")
 
 
-def _sweep(digits: Digits, size: Size, seed: int) -> Dataset:
+def _sweep(digits: Digits, size: Size, seed: int) -> ep.SweepResult:
     devices = jax.local_device_count()
     print(
         f"\n2. A sweep of {size.num_trainings} trainings: {size.learning_rates} "
@@ -92,7 +92,7 @@ def _sweep(digits: Digits, size: Size, seed: int) -> Dataset:
     result = search(digits, size, seed)
     rate = len(result) / (time.perf_counter() - begin)
     print(f"   {_since(begin)}, {rate:.1f} trainings a second.")
-    return result.to_xarray()
+    return result
 
 
 def _since(begin: float) -> str:

@@ -11,7 +11,8 @@ import eqx_pipe as ep
 
 from .training import Setting
 
-RESULT, PICTURE, MODEL, DIAGRAM = "sweep.nc", "grid.png", "model.eqx", "pipeline.md"
+RESULT, REPORT, PICTURE = "sweep.nc", "sweep.html", "grid.png"
+MODEL, DIAGRAM = "model.eqx", "pipeline.md"
 
 
 def outline(model: ep.Stage) -> str:
@@ -64,9 +65,14 @@ def save_picture(path: Path, table: Dataset, best: Setting) -> None:
     FigureCanvasAgg(figure).print_png(path)
 
 
-def save(out: Path, table: Dataset, model: ep.Stage, best: Setting) -> None:
+def save(out: Path, result: ep.SweepResult, model: ep.Stage, best: Setting) -> None:
     """Everything that the demo leaves in its folder."""
+    import matplotlib
+
+    matplotlib.use("agg")  # no window
+    table = result.to_xarray()
     table.to_netcdf(out / RESULT)
+    result.report(out / REPORT, overwrite=True)
     save_picture(out / PICTURE, table, best)
     eqx.tree_serialise_leaves(out / MODEL, model)
     save_diagram(out / DIAGRAM, model)
@@ -78,6 +84,7 @@ def how_to_open(out: Path) -> str:
 In {out}:
   {RESULT}: every training, labelled. Open it by
     import xarray; xarray.open_dataset({str(out / RESULT)!r})
+  {REPORT}: the sweep on one page, with pictures. Open it with a browser.
   {PICTURE}: validation accuracy over the grid. Open it with any image viewer.
   {MODEL}: the trained pipeline. Open it by
     import equinox, jax; from eqx_pipe.demo import make_model
