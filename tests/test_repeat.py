@@ -266,8 +266,17 @@ def test_states_of_stages_that_there_are():
         lambda: ep.repeat([Counter(jr.key(i)) for i in range(3)])
     )()
     y, state = pipe(jnp.zeros(()), state)
-    y, _ = pipe(jnp.zeros(()), state)
+    y, state = pipe(jnp.zeros(()), state)
     np.testing.assert_allclose(y, 2 * pipe.stages.step.sum(), rtol=1e-6)
+    first = jtu.tree_map(lambda leaf: leaf[:2], state.substate(pipe))
+    y, _ = pipe[:2](jnp.zeros(()), first)
+    np.testing.assert_allclose(y, 3 * pipe.stages.step[:2].sum(), rtol=1e-6)
+    with pytest.raises(ep.StructureError, match="give the part of these"):
+        pipe[:2](jnp.zeros(()), state)
+    other = eqx.tree_at(lambda stage: stage.step, pipe[1], jnp.float32(5))
+    y, _ = pipe.replace({1: other})(jnp.zeros(()), state)
+    steps = pipe.stages.step
+    np.testing.assert_allclose(y, 3 * steps.sum() + 5 - steps[1], rtol=1e-6)
 
 
 @pytest.mark.parametrize("remat", [True, jax.checkpoint_policies.dots_saveable])

@@ -33,7 +33,7 @@ class Ensemble(Stacked):
     def run(self, x: PyTree, state: MaybeState, scope: Scope) -> Output:
         stacked, rest = eqx.partition(self.stages, eqx.is_array)
         whole = state if self.is_stateful() else None
-        states = None if whole is None else whole.substate(self.stages)
+        states = None if whole is None else self.own_state(whole, scope)
         index = None if scope.key is None else jnp.arange(self.size)
         passes = Passes(scope, self.size)
         constants = []

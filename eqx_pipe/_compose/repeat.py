@@ -42,7 +42,7 @@ class Repeat(Stacked):
         stacked, rest = eqx.partition(self.stages, eqx.is_array)
         carry, constant = eqx.partition(as_arrays(begin), eqx.is_array)
         whole = state if self.is_stateful() else None
-        states = None if whole is None else whole.substate(self.stages)
+        states = None if whole is None else self.own_state(whole, scope)
         # Scanned over only where something draws from it: no key, no index.
         index = None if scope.key is None else jnp.arange(self.size)
         passes = Passes(scope, self.size)

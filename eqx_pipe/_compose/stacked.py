@@ -30,10 +30,11 @@ from .._check import check_int, check_key
 from .._errors import (
     describe_value,
     message,
+    structure_error,
     type_error,
     value_error,
 )
-from .._stage import as_stage
+from .._stage import Scope, as_stage
 from .._stage.base import state_indices
 from .._stage.hidden import check_nothing_traced
 from .._types import AnyStage, Key, PyTree, StageLike
@@ -130,6 +131,20 @@ class Stacked(Container):
                 f"It needs {self.fewest} at least.",
             )
         return dataclasses.replace(self, stages=self._sliced(item), size=size)
+
+    def own_state(self, state: eqx.nn.State, scope: Scope) -> eqx.nn.State:
+        """The states of the stages, stacked; raises unless it is one for each."""
+        own = state.substate(self.stages)
+        sizes = {leaf.shape[0] for leaf in jtu.tree_leaves(own)} - {self.size}
+        if sizes:
+            raise structure_error(
+                self._function,
+                f"the state{scope.where} is one of {sizes.pop()} stages, and here are "
+                f"{self.size}.",
+                "Of the state of the whole give the part of these: `jax.tree.map("
+                "lambda leaf: leaf[:2], state.substate(pipe))` for `pipe[:2]`.",
+            )
+        return own
 
     def _sliced(self, item: int | slice) -> AnyStage:
         return jtu.tree_map(

@@ -115,8 +115,9 @@ def describe(pipe: StageLike) -> dict[str, Any]:
     - `"closes_over"`: the arrays and modules that a plain function closes over, names
         as globals, or was given by `functools.partial`, as `{"scale": "float32[3]",
         "save": "SaveAt"}`. They are constants, no parameters.
-    - `"children"`: a list of such dicts, in order. The one child of a `repeat` is
-        described as a single stage, while the `repeat` counts the parameters of all.
+    - `"children"`: a list of such dicts, in order. The one child of a `repeat` or
+        `ensemble` is described as a single stage, while the whole counts the parameters
+        of all.
 
     **Raises:** `TypeError` if `pipe` is not a stage.
 
