@@ -24,21 +24,31 @@ sys.path.append(str(Path(__file__).parents[1] / "tests"))
 import plain_models  # noqa: E402
 from page_models import definitions, sources  # noqa: E402
 
+MODELS = {**plain_models.MODELS, **plain_models.STATEFUL}
 QUICK = {"only": ("transformer_block",)}
 
 
+def built(name, make):
+    """A model, and its inputs; a state is one of them."""
+    _, inputs = MODELS[name]
+    if name in plain_models.STATEFUL:
+        model, state = eqx.nn.make_with_state(make)(jr.key(0))
+        return model, (inputs(), state)
+    return make(jr.key(0)), (inputs(),)
+
+
 def flops(model, inputs):
-    """The operations that XLA counts in one call, and what it gives."""
+    """The operations that XLA counts in one call, and what it gives first."""
     arrays, rest = eqx.partition((model, inputs), eqx.is_array)
 
     def call(arrays):
         model, inputs = eqx.combine(arrays, rest)
-        return model(inputs)
+        return model(*inputs)
 
     with jax.disable_jit():  # which unrolls loops
         jaxpr = jax.make_jaxpr(call)(arrays)
     program = jax.jit(jex.jaxpr_as_fun(jaxpr)).lower(*jtu.tree_leaves(arrays)).compile()
-    (y,) = program(*jtu.tree_leaves(arrays))
+    y, *_ = program(*jtu.tree_leaves(arrays))
     return program.cost_analysis()["flops"], y
 
 
@@ -76,10 +86,10 @@ def plain_sources():
 
 def main(run):
     composed, plain = sources(), plain_sources()
-    for name in run.chosen(plain_models.MODELS):
-        make, inputs = plain_models.MODELS[name]
-        ours, y = flops(definitions()[name](jr.key(0)), inputs())
-        theirs, z = flops(make(jr.key(0)), inputs())
+    for name in run.chosen(MODELS):
+        make, _ = MODELS[name]
+        ours, y = flops(*built(name, definitions()[name]))
+        theirs, z = flops(*built(name, make))
         run.row(
             case=name,
             lines=lines(name, composed),
