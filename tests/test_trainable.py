@@ -182,3 +182,15 @@ def test_part_of_a_stack_cannot_be_trained():
     with pytest.raises(ValueError, match=r"`blocks.1.lin.* is chosen .*all stages"):
         ep.trainable(model(), "blocks.1")
     assert chosen(model(), "blocks.[01]") == chosen(model(), "blocks")
+
+
+def test_tied_parameters_are_called_by_the_place_that_keeps_them():
+    pipe = ep.chain(one=linear(KEY), two=linear(jr.key(1)))
+    tied = ep.tied(pipe, lambda p: p["two"].weight, lambda p: p["one"].weight)
+    assert chosen(tied) == {"one.weight", "one.bias", "two.bias"}
+    other = ep.chain(one=linear(jr.key(5)), two=linear(jr.key(6)))
+    new, missed = ep.transfer(tied, other)
+    assert missed == {"two.weight": "only in the source"}
+    assert jnp.array_equal(new.pipe["two"].weight, other["one"].weight)
+    low = jax.eval_shape(ep.precision(tied, output=None), X)
+    assert low.dtype == jnp.bfloat16

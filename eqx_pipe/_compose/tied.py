@@ -47,6 +47,16 @@ class Tied(Composite):
         pipe = self.pipe
         return pipe.children() if isinstance(pipe, Composite) else {}
 
+    def held_children(self) -> Mapping[str, AnyStage]:
+        return self.kept.children() if isinstance(self.kept, Composite) else {}
+
+    def with_child(self, segment: str, stage: AnyStage) -> "Tied":
+        raise value_error(
+            "tied",
+            f"`{segment}` is to be edited, and parts of the pipeline are tied.",
+            "Edit the pipeline, `.pipe`, and tie its parts again.",
+        )
+
     def is_stateful(self) -> bool:
         return is_stateful(self.pipe)
 

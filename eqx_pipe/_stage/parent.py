@@ -23,6 +23,10 @@ class Parent(Stage):
     def children(self) -> Mapping[str, AnyStage]:
         """The children by their path below this stage, in order."""
 
+    def held_children(self) -> Mapping[str, AnyStage]:
+        """The children as they stand in the fields of this stage."""
+        return self.children()
+
     def multiplicity(self) -> int | None:
         """How many stages the only child stands for, if these are stacked into it."""
         return None
@@ -54,7 +58,7 @@ class Part(NamedTuple):
 def parts_of(parent: Parent) -> tuple[list[Part], PyTreeDef]:
     """A stage taken apart, down to its children and the leaves of its own."""
     segments: dict[int, list[str]] = {}
-    for segment, child in parent.children().items():
+    for segment, child in parent.held_children().items():
         segments.setdefault(id(child), []).append(segment)
 
     def is_child(node: object) -> bool:

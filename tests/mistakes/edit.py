@@ -49,6 +49,14 @@ EDIT = [
         "input",
     ),
     (
+        "what is tied",
+        lambda: ep.tied(
+            pipe(), lambda p: p["head"].weight, lambda p: p["blocks"].stages.weight[0]
+        ).replace(head=sin),
+        ValueError,
+        "tie its parts again",
+    ),
+    (
         "before and after",
         lambda: pipe().insert({"a": sin}, before="head", after="body"),
         ValueError,
