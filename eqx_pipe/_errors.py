@@ -160,7 +160,7 @@ def describe_value(value: Any, limit: int = 80) -> str:
         return f"an array {value.dtype}[{','.join(map(str, value.shape))}]"
     many = isinstance(value, list | tuple) and len(value) > limit
     # A list of a million records takes long to write down; no more would be shown.
-    text = repr(value[:limit] if many else value)
+    text = " ".join(repr(value[:limit] if many else value).split("\n"))
     if len(text) > limit:
         text = text[: limit - 3] + "..."
     return f"{text} ({type(value).__name__})"

@@ -53,3 +53,4 @@ from ._sweep.sweeper import sweeper as sweeper
 from ._sweep.vmapped import vmap_space as vmap_space
 from ._views.describe import describe as describe
 from ._views.draw import draw as draw
+from ._views.summary import summary as summary

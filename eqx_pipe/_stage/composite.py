@@ -24,6 +24,7 @@ from .edit import Editable
 from .hints import add_hint, no_attribute, say_if_no_key, say_if_not_layer, wants_key
 from .scope import Scope
 from .signature import key_of
+from .text import pipeline_text
 
 
 class Composite(Editable):
@@ -44,6 +45,9 @@ class Composite(Editable):
 
         def __getattr__(self, name: str) -> Any:
             raise AttributeError(no_attribute(self, name))
+
+    def __repr__(self) -> str:
+        return pipeline_text(self)
 
     def settings(self) -> dict[str, Any]:
         """What besides the children describes this stage; JSON-serialisable."""

@@ -1,7 +1,6 @@
 """What a pipeline is made of, as plain data."""
 
 import dataclasses
-import functools as ft
 import math
 import re
 from collections import Counter
@@ -20,6 +19,7 @@ from .._compose.frozen import Frozen
 from .._compose.stacked import Stacked
 from .._stage import Composite, Lift, is_stateful
 from .._stage.hidden import constants
+from .._stage.text import function_name
 from .._tree import join_path, leaf_text, leaves_with_names, path_name
 from .._types import PyTree, StageLike
 
@@ -36,15 +36,6 @@ def kind_of(stage: Any) -> str:
 def is_function(stage: Any) -> bool:
     """Whether a stage is a plain function, perhaps lifted."""
     return isinstance(stage, Lift) or not isinstance(stage, eqx.Module)
-
-
-def function_name(fn: Any) -> str:
-    """The name of a plain function without its module, which versions change."""
-    if isinstance(fn, Lift):
-        return function_name(fn.fn)
-    if isinstance(fn, ft.partial):
-        return f"partial({function_name(fn.func)})"
-    return getattr(fn, "__name__", None) or type(fn).__name__
 
 
 def title_of(stage: Any) -> str:

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import equinox as eqx
-import jax.random as jr
 
 from .._check import check_callable
 from .._compose.chain import Chain
@@ -16,11 +15,11 @@ from .._compose.graph import Graph
 from .._compose.residual import Residual
 from .._compose.scan import Scan
 from .._compose.tied import Tied
-from .._errors import value_error
-from .._stage import Composite, Record, Scope, as_module, enter, is_stateful
+from .._stage import Composite, Record, Scope, as_module, enter
 from .._tree import as_arrays, join_path, leaf_text, leaves_with_names
 from .._types import PyTree, StageLike
 from .describe import as_json, children_of, kind_of, title_of
+from .values import key_and_state
 
 
 @dataclasses.dataclass(frozen=True)
@@ -250,23 +249,12 @@ def _paths(stage: Any, path: str = "") -> Iterator[str]:
 
 def _values(pipe: Any, x: PyTree, state: eqx.nn.State | None) -> dict[str, PyTree]:
     """The shapes of the input, of every stage's output by path, and of the output."""
-    if state is None and is_stateful(pipe):
-        try:
-            pipe, state = eqx.nn.make_with_state(lambda: pipe)()
-        except ValueError:  # it has been through `make_with_state` already
-            raise value_error(
-                "draw",
-                "a stage inside is stateful, and shapes were asked for without a "
-                "state.",
-                "Call `draw(pipe, x, state=state)`.",
-            ) from None
-
+    pipe, state, key = key_and_state("draw", pipe, state)
     drawn = set(_paths(pipe))  # of a long `repeat` one stage only
 
     def run(pipe, x, state):
-        # A key for the stages that want one; only shapes come out.
         record = Record(drawn.__contains__)
-        scope = Scope(jr.key(0), "", record)
+        scope = Scope(key, "", record)
         if isinstance(pipe, Composite):
             y, _ = pipe.run(x, state, scope)
         else:

@@ -39,6 +39,7 @@ ROOMS = {
     "edit": edit.EDIT,
     "choose": edit.CHOOSE,
     "precision": edit.PRECISION,
+    "summary": edit.SUMMARY,
     "space": spaces.SPACE,
     "axes": spaces.AXES,
     "table": spaces.TABLE,

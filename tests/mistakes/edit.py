@@ -5,7 +5,7 @@ from jax.numpy import cos, sin
 
 import eqx_pipe as ep
 
-from .common import key, linear, stack
+from .common import key, linear, ones, stack, stateful
 
 
 def pipe():
@@ -130,5 +130,15 @@ PRECISION = [
         lambda: ep.precision(pipe(), keep="blocks.0"),
         ValueError,
         "Keep all stages of a `repeat` or none",
+    ),
+]
+
+SUMMARY = [
+    ("a number", lambda: ep.summary(3, ones(3)), TypeError, "A stage is a callable"),
+    (
+        "no state",
+        lambda: ep.summary(stateful()[0], ones(3)),
+        ValueError,
+        r"Call `summary\(pipe, x, state=state\)`",
     ),
 ]
