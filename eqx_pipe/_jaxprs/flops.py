@@ -32,7 +32,7 @@ def _of_equation(eqn: Any) -> int:
         if "branches" in eqn.params:
             return max(inner)
         return sum(inner) * (eqn.params["length"] if name == "scan" else 1)
-    out = eqn.outvars[0].aval if eqn.outvars else None
+    out: Any = eqn.outvars[0].aval if eqn.outvars else None
     if name in _MOVES or not _is_inexact(out):
         return 0
     if name == "dot_general":
