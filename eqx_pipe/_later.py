@@ -41,6 +41,7 @@ from ._spaces.designs import latin_hypercube as latin_hypercube
 from ._spaces.designs import sobol as sobol
 from ._spaces.mapped import Mapped as Mapped
 from ._spaces.random import Random as Random
+from ._spaces.seeds import Seeds as Seeds
 from ._spaces.space import Space as Space
 from ._spaces.static import Static as Static
 from ._spaces.tabular import table as table

@@ -54,6 +54,7 @@ AXES = {
     "random vectors": lambda: ep.Random(lambda key, shape: jr.normal(key, (2,)), 3),
     "a distribution": lambda: ep.Random(Uniform(), 4),
     "static": lambda: ep.Static(["relu", jnp.tanh, 3]),
+    "seeds": lambda: ep.Seeds(3),
     "mapped": lambda: ep.Mapped(jnp.exp, ep.Linspace(0.0, 1.0, 4)),
     "mapped draws": lambda: ep.Mapped(jnp.exp, ep.Random(jr.normal, 4)),
     "mapped to a tree": lambda: ep.Mapped(lambda v: (v, -v), ep.Values([1, 2])),

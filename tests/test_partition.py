@@ -23,7 +23,9 @@ any_partition = given(
 
 
 def parted(how, batch, devices, points):
-    return Layout((100,), batch, 1, (None,) * devices, False, how).partition(points)
+    return Layout((100,), (0,), batch, 1, (None,) * devices, False, how).partition(
+        points
+    )
 
 
 def computed(partition, device, points):

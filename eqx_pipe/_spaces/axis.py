@@ -82,6 +82,14 @@ class Axis(eqx.Module):
         return None
 
     @property
+    def replicates(self) -> str | None:
+        """If its values are replicates, whether their draws are `"common"` or `"own"`.
+
+        See `Seeds`.
+        """
+        return None
+
+    @property
     def attrs(self) -> dict[str, str]:
         """What people are told of the values, as xarray's attributes of a coordinate.
 

@@ -97,6 +97,19 @@ class Geometry:
         pairs = zip(self.axes.values(), self.axis_dims, strict=True)
         return tuple(sorted({dim for axis, dim in pairs if axis.is_static}))
 
+    @ft.cached_property
+    def key_dims(self) -> tuple[int, ...]:
+        """The places in `grid_dims` of the dims that the keys of points are made of."""
+        pairs = zip(self.axes.values(), self.axis_dims, strict=True)
+        found = [(axis.replicates, dim) for axis, dim in pairs if axis.replicates]
+        if any(draws == "common" for draws, _ in found):
+            return tuple(sorted({dim for _, dim in found}))
+        return tuple(range(len(self.lengths)))
+
+    def key_digits(self, digits: Sequence[Digit]) -> list[Digit]:
+        """Those digits of a point that its key is made of."""
+        return [digits[dim] for dim in self.key_dims]
+
     def grid_indices(self, index: np.ndarray) -> np.ndarray:
         """The indices in the whole grid of points of the space."""
         wide = self.grid_size >= 2**62

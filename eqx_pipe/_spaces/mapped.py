@@ -76,6 +76,10 @@ class Mapped(NamedAxis):
         return self.axis.needs_key
 
     @property
+    def replicates(self) -> str | None:
+        return self.axis.replicates
+
+    @property
     def is_static(self) -> bool:
         return self.axis.is_static
 

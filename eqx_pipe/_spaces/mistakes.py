@@ -54,6 +54,15 @@ RANDOM = {
     **dict.fromkeys(("low", "high", "minval", "maxval", "loc", "scale"), _SAMPLER),
 }
 
+SEEDS = {
+    "name": _NAME,
+    **dict.fromkeys(("key", "seed"), "Draws come from the key of the sweep: `key=`."),
+    **dict.fromkeys(
+        ("common", "shared", "independent"),
+        'Say `draws="common"`, which is the default, or `draws="own"`.',
+    ),
+}
+
 MAPPED = {"name": _NAME, "dim": "Give `dim=` to the axis inside, whose dim is kept."}
 
 _DIMS = (

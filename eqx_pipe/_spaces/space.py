@@ -194,8 +194,10 @@ class Space(HasAxes):
         """The key from which the point with the index `i` draws in a sweep with `key`.
 
         `key` is folded with the point's position on one dim after the other: with one
-        dim it is `fold_in(key, i)`. So longer axes change no draw, and the points of a
-        slice draw what they draw in the space that it was taken from.
+        dim it is `fold_in(key, i)`. (In a space with `Seeds` whose draws are common it
+        is folded with the positions on their dims alone.) So longer axes change no
+        draw, and the points of a part draw what they draw in the space that it was
+        taken from.
 
         **Arguments:**
 
@@ -220,7 +222,8 @@ class Space(HasAxes):
         check_key("Space.point_key", key)
         if key is not None:
             check_draws("Space.point_key", "`key` is", key)
-        return point_key(key, _digits(self.geometry, i))
+        geometry = self.geometry
+        return point_key(key, geometry.key_digits(_digits(geometry, i)))
 
     def axis_key(self, name: str) -> Key | None:
         """The key of the axis called `name`, which does not depend on other axes."""

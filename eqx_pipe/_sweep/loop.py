@@ -86,7 +86,7 @@ class LoopPoints:
 
         def output() -> PyTree:
             point = geometry.point(geometry.leaves, space_key, digits, plain)
-            key = point_key(request.key, digits)
+            key = point_key(request.key, geometry.key_digits(digits))
             return call(request.function, request.fn, point, key)
 
         return some_output(output)

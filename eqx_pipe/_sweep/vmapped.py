@@ -154,8 +154,9 @@ def _lane(
             digits = advance_by(digits, [i], table, lengths)
         positions = [digit.astype(jnp.int32) for digit in digits]
         point = geometry.point(geometry.leaves, space.key, positions, plain)
+        own = point_key(key, geometry.key_digits(positions))
         try:
-            return call("vmap_space", fn, point, point_key(key, positions))
+            return call("vmap_space", fn, point, own)
         except Exception as error:
             explain("vmap_space", error, geometry)
             raise

@@ -44,6 +44,7 @@ ROOMS = {
     "axes": spaces.AXES,
     "table": spaces.TABLE,
     "unit": spaces.UNIT,
+    "seeds": spaces.SEEDS,
     "sweep": sweep.SWEEP,
     "sweeper": sweep.SWEEPER,
     "reduce": reduce.REDUCE,

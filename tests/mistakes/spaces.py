@@ -518,3 +518,10 @@ UNIT = [
         "Do so outside of `jit`",
     ),
 ]
+
+SEEDS = [
+    ("0", lambda: ep.Seeds(0), ValueError, "Give an integer of at least 1"),
+    ("draws", lambda: ep.Seeds(2, draws="shared"), ValueError, "`common`"),
+    ("key=", lambda: ep.Seeds(2, key=key()), TypeError, "the key of the sweep"),
+    ("common=", lambda: ep.Seeds(2, common=True), TypeError, '`draws="common"`'),
+]

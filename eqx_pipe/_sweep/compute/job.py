@@ -290,6 +290,7 @@ class Job:
             split = "points"
         return Layout(
             lengths=lengths,
+            key_dims=geometry.key_dims,
             batch_size=batch_size,
             capacity=chunk_capacity(most, batch_size, num_devices, held),
             devices=self.devices,

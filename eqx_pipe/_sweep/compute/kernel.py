@@ -162,7 +162,7 @@ def point_function(
             digits = advance(digits, point_id, layout.lengths)
         args = [*arrays, *(digit.astype(jnp.int32) for digit in digits)]
         if key is not None:
-            args.append(point_key(key, digits))
+            args.append(point_key(key, [digits[k] for k in layout.key_dims]))
         return evaluate(jaxpr, constants, args)
 
     return at

@@ -101,13 +101,15 @@ class Partition:
 class Layout:
     """What of a sweep is compiled in besides the function.
 
-    `lengths` are those of the grid's dims; `capacity` is the most microbatches that
+    `lengths` are those of the grid's dims, of which the keys of points are made of
+    `key_dims`; `capacity` is the most microbatches that
     one call computes on one device; `listed` says that points are handed in
     one by one. Devices get runs of batches, batches, or points; each is `unsplit`, kept
     to one thread, where there is work for every core.
     """
 
     lengths: tuple[int, ...]
+    key_dims: tuple[int, ...]
     batch_size: int
     capacity: int
     devices: tuple[Any, ...]

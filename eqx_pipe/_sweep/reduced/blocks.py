@@ -288,6 +288,7 @@ class _ByPoints:
         traced, devices = job.traced[0], job.devices
         self.layout = layout = Layout(
             lengths=job.geometry.lengths,
+            key_dims=job.geometry.key_dims,
             batch_size=job.batch_size,
             capacity=blocks.most // len(devices),
             devices=devices,

@@ -12,8 +12,12 @@ from jaxtyping import Bool
 
 from ..._errors import describe_value, nearest, value_error
 from ..._spaces.space import Space
-from ..._tree import leaves_with_names, on_device
+from ..._spaces.table import point_columns
+from ..._tree import leaf_text, leaves_with_names, on_device
 from ..._types import PyTree
+
+_FEW = 8
+"""Arrays with more entries than this are shown by their shape."""
 
 Compared: TypeAlias = str | Callable[[PyTree], Any] | None
 """What is compared: the path of a scalar output, or a function of one output."""
@@ -24,13 +28,29 @@ class Best:
     """The best point of a sweep.
 
     `value` is the number that was compared, `output` everything that the function
-    gave there.
+    gave there; `coordinates` are the values of the axes by their names, which is what
+    is printed.
     """
 
     index: int
     point: PyTree
     value: bool | int | float
     output: PyTree
+    coordinates: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        own = [("index", self.index), ("value", self.value)]
+        found = [*own, *self.coordinates.items()]
+        shown = (f"{name}={_short(value)}" for name, value in found)
+        return f"Best({', '.join(shown)})"
+
+
+def _short(value: Any) -> str:
+    """A coordinate as text."""
+    if np.size(value) > _FEW:
+        return leaf_text(value)
+    value = np.asarray(value).tolist()
+    return f"{value:.6g}" if isinstance(value, float) else f"{value}"
 
 
 def best(
@@ -57,7 +77,9 @@ def best(
     pick = np.argmin if mode == "min" else np.argmax
     i = int(candidates[pick(scores[candidates])])
     output = jtu.tree_map(lambda leaf: leaf[i], values)
-    return Best(i, space.point(i), scores[i].item(), output)
+    columns = point_columns(space[[i]].geometry, space.key)
+    there = {name: column[0] for name, column in columns.items()}
+    return Best(i, space.point(i), scores[i].item(), output, there)
 
 
 def _scores_of_part(
