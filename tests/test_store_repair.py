@@ -1,5 +1,7 @@
 """Points that have failed are computed again; those that have a value keep it."""
 
+import re
+
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
@@ -7,6 +9,7 @@ import pytest
 from stores import one_device, stored, written
 
 import eqx_pipe as ep
+from eqx_pipe.demo import main
 
 xarray = pytest.importorskip("xarray")
 pytest.importorskip("zarr")
@@ -113,3 +116,21 @@ def test_points_are_mended_by_workers(tmp_path):
     with ThreadPoolExecutor(2) as pool:
         asked = {"store": path, "resume": "failed", "executor": pool}
         check_mended(ep.sweep(mended, SPACE, **asked))
+
+
+def test_the_command_says_what_a_store_has(tmp_path, capsys):
+    path = tmp_path / "runs.zarr"
+    run(fails, path, on_error="isolate", part=(0, 2))
+    result = ep.load_result(path)
+    counts = np.bincount(result.status, minlength=3).tolist()
+    assert main(["status", str(path)]) == 0
+    out = capsys.readouterr().out
+    assert f"{path}: 13 points; x: 13\n" in out and "of at most 2 points" in out
+    for name, count in zip(("missing", "done", "failed"), counts, strict=True):
+        assert re.search(rf"  {name} +{count} +{count / 13:.1%}", out)
+    assert "(0, 4 to 5)" in out
+    assert np.flatnonzero(result.status == 2).tolist() == [0, 4, 5]
+    (tmp_path / "empty").mkdir()
+    for wrong, says in (("empty", "is no Zarr group"), ("none", "is no Zarr group")):
+        assert main(["status", str(tmp_path / wrong)]) == 2
+        assert says in capsys.readouterr().err

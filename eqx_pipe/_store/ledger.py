@@ -55,11 +55,16 @@ class Ledger:
         """Whether each chunk is there."""
         return self.versions % 2 == 1
 
+    def files(self) -> list[Path]:
+        """The logs."""
+        names = sorted(os.listdir(self.folder))
+        return [self.folder / name for name in names if not name.startswith(".")]
+
     def refresh(self) -> None:
         """Reads what has been added to the logs, by whomever."""
-        for name in sorted(os.listdir(self.folder)):
-            file, offset = self.folder / name, self._offsets.get(name, 0)
-            if name.startswith(".") or file.stat().st_size <= offset:
+        for file in self.files():
+            name, offset = file.name, self._offsets.get(file.name, 0)
+            if file.stat().st_size <= offset:
                 continue
             with open(file, "rb") as log:
                 log.seek(offset)
