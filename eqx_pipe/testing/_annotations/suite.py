@@ -59,8 +59,13 @@ def laws(
         >>> test_unit = ept.laws(unit, skip=("sharding",))
         >>> test_unit("struct")  # pytest calls it with each law in turn
     """
-    import pytest
-
+    try:
+        import pytest
+    except ImportError as error:
+        raise ImportError(
+            "`eqx_pipe.testing.laws` needs pytest. Install it by `pip install pytest`; "
+            "`given_typed(fn, laws=...)` does without."
+        ) from error
     given = {"elements": elements, "shapes": shapes, **overrides}
     if fn is None:
         return ft.partial(laws, skip=skip, **given)

@@ -96,7 +96,7 @@ def graphs(
     - `struct`: the shapes and dtypes of the input: a pytree of
       `jax.ShapeDtypeStruct`, or of arrays.
     - `max_nodes`: the largest number of nodes; a node with several predecessors takes
-      their mean, or of integers the largest. (Keyword only.)
+      a mean of them with unequal weights, or of integers the largest. (Keyword only.)
     - `random`: whether stages that need a key are among the nodes. (Keyword only.)
 
     **Returns:** a strategy. It shrinks to a graph of one node.
@@ -143,9 +143,22 @@ class _Joining(eqx.Module):
         return lift(self.stage)(trees, key=key)
 
 
+# Unequal, as the mean of `x` and `-x` would hide all that comes before.
+_SHARE = 0.62
+
+
 def _mean(parts: tuple[PyTree, ...] | dict[str, PyTree]) -> PyTree:
     trees = parts.values() if isinstance(parts, dict) else parts
-    return jtu.tree_map(lambda *v: ft.reduce(operator.add, v) / len(v), *trees)
+
+    def mix(*leaves: Array) -> Array:
+        shares = [v * _SHARE**i for i, v in enumerate(leaves)]
+        return ft.reduce(operator.add, shares) / len(leaves)
+
+    return jtu.tree_map(mix, *trees)
+
+
+def _less(tree: PyTree) -> PyTree:
+    return jtu.tree_map(lambda v: v * _SHARE, tree)
 
 
 def _largest(trees: tuple[PyTree, ...]) -> PyTree:
@@ -204,7 +217,9 @@ def _at(d: _Drawing) -> StageLike:
 
 def _fold(d: _Drawing) -> StageLike:
     named = d.draw(st.booleans())
-    given = [{"b": d.inner(), "a": d.inner()}] if named else d.few()
+    first, *others = [d.inner(), d.inner()] if named else d.few()
+    parts = [first, *(chain(stage, _less) for stage in others)]
+    given = [dict(zip("ba", parts, strict=True))] if named else parts
     # Squashed, as sums of sums would leave the range of small dtypes.
     return chain(parallel(*given, merge=d.one_of("mean", "sum", "prod")), squash)
 
@@ -237,11 +252,15 @@ def _wide(d: _Drawing) -> StageLike:
 
 
 def _mean_of_stack(tree: PyTree) -> PyTree:
-    return jtu.tree_map(lambda v: (v[0] + v[1]) / 2, tree)
+    return jtu.tree_map(lambda v: (v[0] + _SHARE * v[1]) / 2, tree)
 
 
 def _mean_of_halves(tree: PyTree) -> PyTree:
-    return jtu.tree_map(lambda v: sum(jnp.split(v, 2)) / 2, tree)
+    def mix(leaf: Array) -> Array:
+        first, second = jnp.split(leaf, 2)
+        return (first + _SHARE * second) / 2
+
+    return jtu.tree_map(mix, tree)
 
 
 def _weighted(d: _Drawing) -> StageLike:
@@ -352,7 +371,10 @@ _BRANCHES = {
 }
 _INEXACT_BRANCHES = {
     "gated": lambda d: gated(
-        d.inner(), d.inner(), gates=(_positive, _always), merge=d.one_of("mean", "max")
+        d.inner(),
+        chain(d.inner(), _less),
+        gates=(_positive, _always),
+        merge=d.one_of("mean", "max"),
     )
 }
 _STACKED = {"repeat": _repeat, "ensemble": _ensemble}
