@@ -197,3 +197,15 @@ def test_stages_for_one_example_are_warned_of(getkey):
     stack = ep.repeat(lambda key: eqx.nn.Linear(4, 4, False, key=key), 4, key=getkey())
     with pytest.warns(UserWarning, match="wrap them in `eqx_pipe.batched`"):
         ep.pipelined(stack, make(4), 2)(jnp.ones((8, 4)))
+
+
+@pytest.mark.parametrize(
+    "compiled", [False, pytest.param(True, marks=pytest.mark.slow)]
+)
+def test_layers_are_computed_again_and_unrolled_as_in_the_repeat(compiled, getkey):
+    stack = ep.repeat(block, 4, key=getkey(), remat=True, unroll=2)
+    pipe, x = ep.pipelined(stack, make(2), 2), jr.normal(getkey(), (4, 4))
+    if compiled:
+        assert_sequential(stack, pipe, x)
+    text = str(jax.make_jaxpr(lambda x: pipe(x))(x))
+    assert "unroll=2" in text and ("checkpoint" in text or "remat" in text)

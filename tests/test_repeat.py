@@ -294,5 +294,5 @@ def test_remat_and_unroll_change_the_program_and_not_its_values(remat):
     other = ep.repeat(make_linear, 4, key=jr.key(0), remat=remat, unroll=2)
     np.testing.assert_allclose(slope(other)[0].weight, slope(plain)[0].weight, 1e-5)
     text = str(jax.make_jaxpr(lambda x: other(x))(x))
-    assert "unroll=2" in text and "checkpoint" in text or "remat" in text
+    assert "unroll=2" in text and ("checkpoint" in text or "remat" in text)
     assert lines(64, remat=remat) == lines(4, remat=remat)
