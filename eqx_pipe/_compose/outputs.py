@@ -10,9 +10,9 @@ def outputs(
 ) -> dict[str, PyTree]:
     """Runs a pipeline and collects the output of every stage in it.
 
-    Composites inside count as stages too. Of a `repeat` every stage is listed by its
-    position, `blocks.3`; inside of a `batched` there is one output for all examples,
-    along a new leading axis. What stands inside a `cond` or `switch` is not listed,
+    Composites inside count as stages too. Of a `repeat` or `ensemble` every stage is
+    listed by its position, `blocks.3`; inside of a `batched` or `scan` there is one
+    output for all examples, or steps, along a new leading axis. What stands inside a `cond` or `switch` is not listed,
     only its own output. Of a `gated` its gates are, and what each stage gives to the
     merge, also if it is closed; but not what stands inside of these.
 
