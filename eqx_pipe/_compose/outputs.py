@@ -12,9 +12,10 @@ def outputs(
 
     Composites inside count as stages too. Of a `repeat` or `ensemble` every stage is
     listed by its position, `blocks.3`; inside of a `batched` or `scan` there is one
-    output for all examples, or steps, along a new leading axis. What stands inside a `cond` or `switch` is not listed,
-    only its own output. Of a `gated` its gates are, and what each stage gives to the
-    merge, also if it is closed; but not what stands inside of these.
+    output for all examples, or steps, along a new leading axis. What stands inside a
+    `cond` or `switch` is not listed, only its own output. Of a `gated` its gates are,
+    and what each stage gives to the merge, also if it is closed; but not what stands
+    inside of these.
 
     For training, where the updated state is needed too, and only some of the values,
     there is `tapped`.
