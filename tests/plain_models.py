@@ -205,7 +205,7 @@ class DCGAN(eqx.Module):
         a, b, c, d = jr.split(key, 4)
         self.up = nn.ConvTranspose2d(5, 4, 4, key=a)
         self.up_norm = nn.BatchNorm(4, axis_name="batch", mode="batch")
-        self.to_image = nn.ConvTranspose2d(4, 1, 4, 2, 1, key=b)
+        self.to_image = nn.ConvTranspose2d(4, 1, 4, 2, padding=1, key=b)
         self.down = nn.Conv2d(1, 4, 4, 2, 1, key=c)
         self.down_norm = nn.BatchNorm(4, axis_name="batch", mode="batch")
         self.to_number = nn.Conv2d(4, 1, 4, key=d)
