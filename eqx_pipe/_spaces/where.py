@@ -42,11 +42,14 @@ def where(
     # One program for each combination of Python values.
     plain = np.zeros(len(geometry.lengths), np.int64)
     found = np.empty(geometry.size, bool)
-    combined, which = np.unique(digits[:, static], axis=0, return_inverse=True)
-    for number, values in enumerate(combined):
-        plain[static] = values
+    code = np.zeros(geometry.size, np.int64)
+    for dim in static:
+        code = code * geometry.lengths[dim] + digits[:, dim]
+    _, firsts, which = np.unique(code, return_index=True, return_inverse=True)
+    for number, first in enumerate(firsts):
+        plain[static] = digits[first, static]
         holds = _vectorised(geometry, key, condition, plain.tolist())
-        points = np.flatnonzero(which.reshape(-1) == number)
+        points = np.flatnonzero(which == number)
         for start in range(0, len(points), _AT_ONCE):
             some = points[start : start + _AT_ONCE]
             found[some] = holds(digits[some])
