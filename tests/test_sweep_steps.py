@@ -58,6 +58,15 @@ def chosen(n):
     return ep.cond(lambda x: x > 2, plain, double)(n)
 
 
+WEIGHTS = jnp.array([0.25, 0.25])
+
+
+def several(n):
+    """Loops side by side, which are one loop; its body closes over an array."""
+    more = jax.jit(lambda x: x + WEIGHTS.sum())
+    return jax.vmap(lambda k: times(n - k, more)[1])(jnp.arange(3)).sum()
+
+
 def of_nested(batch):
     """What all lanes go through: in each round as long as the slowest of them."""
     most = max(batch)
@@ -72,6 +81,7 @@ CASES = {
     fixed: (lambda n: n + n * (n - 1) // 2, lambda b: max(b) + sum(range(max(b)))),
     nested: (lambda n: n + n * (n + 1) // 2, of_nested),
     scanned: (lambda n: 3 * n, lambda b: 3 * max(b)),
+    several: (lambda n: n, max),
     # Both branches run in all lanes if one of them differs.
     branched: (
         lambda n: n if n > 2 else 3 * n,
@@ -95,14 +105,20 @@ def test_steps_are_those_of_the_loops(fn, trips):
     assert result.waste == (sum(executed) / needed if needed else 1.0)
 
 
+TRIPS = [4, 1, 6, 2, 0]
+
+
 def test_values_and_batches_are_those_of_a_sweep():
     for fn in (*CASES, chosen):
-        space = ep.Values(np.int32([4, 1, 6, 2, 0]))
+        space = ep.Values(np.int32(TRIPS))
         plain_sweep = ep.sweep(fn, space)
         counted = ep.sweep(fn, space, count_steps=True)
         assert counted.batch_size == plain_sweep.batch_size
         assert np.array_equal(counted.values, plain_sweep.values)
         assert plain_sweep.steps is None and plain_sweep.waste is None
+        if fn is several:
+            by_hand = [sum(1 + max(0, n - k) / 2 for k in range(3)) for n in TRIPS]
+            assert counted.values.tolist() == by_hand
     # Lanes that choose alike run one branch.
     same = ep.sweep(chosen, ep.Values(np.int32([3, 5])), mesh=ONE, count_steps=True)
     assert same.steps.executed.tolist() == [5, 5]

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import jax
+import jax.numpy as jnp
 from jax.sharding import NamedSharding, Sharding
 
 from .jaxpr import (
@@ -110,13 +111,36 @@ def _while_loop(eqn: Equation, bodies: Bodies, inputs: list[Any]) -> list[Any]:
     of_cond, of_body = while_counts(eqn)
     init = inputs[of_cond + of_body :]
 
-    def test(carry: list[Any]) -> Any:
+    def going(carry: Sequence[Any]) -> Any:
         return cond(*inputs[:of_cond], *carry)[0]
 
     def step(carry: list[Any]) -> list[Any]:
-        return body(*inputs[of_cond : of_cond + of_body], *carry)
+        new = body(*inputs[of_cond : of_cond + of_body], *carry)
+        return stepped(eqn, going, new, carry)
 
-    return jax.lax.while_loop(test, step, init)
+    return jax.lax.while_loop(lambda carry: jnp.any(going(carry)), step, init)
+
+
+def stepped(
+    eqn: Equation,
+    going: Callable[[Sequence[Any]], Any],
+    new: list[Any],
+    carry: Sequence[Any],
+) -> list[Any]:
+    """What a `while_loop` carries after a step; lanes that have ended keep theirs.
+
+    Under `vmap` the loop of a function becomes one whose test has a value for each
+    lane, which goes on as long as one of them does.
+    """
+    if not open_jaxpr(bodies(eqn)[0])[0].outvars[0].aval.shape:
+        return new
+    lanes = going(carry)
+
+    def kept(after: Any, before: Any) -> Any:
+        which = lanes.reshape(lanes.shape + (1,) * (after.ndim - lanes.ndim))
+        return jnp.where(which, after, before)
+
+    return list(map(kept, new, carry))
 
 
 def _remat(eqn: Equation, bodies: Bodies, inputs: list[Any]) -> list[Any]:

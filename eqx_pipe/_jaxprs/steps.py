@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, UInt32
 
-from .evaluate import remade
+from .evaluate import remade, stepped
 from .jaxpr import Equation, equations, interpret, open_jaxpr, rebind
 from .table import bodies, kind, scan_counts, while_counts
 
@@ -114,12 +114,13 @@ def _while_loop(eqn: Equation, inputs: list[Any]) -> list[Any]:
         more = _sum(needed, _sum(own, one))
         if any(inner.primitive.name in _ALONE for inner in equations(cond)):
             # Lanes go on together, and what those do that have ended is not taken.
-            more = jnp.where(goes(carry, _alone), more, needed)
+            more = jnp.where(jnp.any(goes(carry, _alone)), more, needed)
+        outputs = stepped(eqn, lambda carry: goes(carry, rebind), outputs, carry)
         return outputs, more, _sum(executed, _sum(all_lanes, one))
 
     first = init, jnp.uint32(0), jnp.uint32(0)
     carry, needed, executed = jax.lax.while_loop(
-        lambda state: goes(state[0], rebind), step, first
+        lambda state: jnp.any(goes(state[0], rebind)), step, first
     )
     return [*carry, needed, eqxi.unvmap_max(executed)]
 
