@@ -231,6 +231,44 @@ def noise(*shape):
     return jr.normal(jr.key(3), shape)
 
 
+class FineTuned(eqx.Module):
+    body: nn.Linear
+    head: nn.Linear
+
+    def __init__(self, key):
+        body, _, new = jr.split(key, 3)
+        self.body = nn.Linear(3, 8, key=body)
+        self.head = nn.Linear(8, 2, key=new)
+
+    def __call__(self, x):
+        arrays, rest = eqx.partition(self.body, eqx.is_array)
+        body = eqx.combine(jax.lax.stop_gradient(arrays), rest)
+        return self.head(jnp.tanh(body(x)))
+
+
+class MixtureOfExperts(eqx.Module):
+    """All experts on all tokens, and what was not chosen counts nothing."""
+
+    gate: nn.Linear
+    experts: list
+
+    def __init__(self, key):
+        gate, *keys = jr.split(key, 5)
+        self.gate = nn.Linear(4, 4, key=gate)
+        self.experts = [nn.MLP(4, 4, 8, 1, key=k) for k in keys]
+
+    def __call__(self, x):
+        share = jax.nn.softmax(jax.vmap(self.gate)(x))
+        second = jnp.sort(share)[:, -2:-1]
+        chosen = share >= second
+        kept = chosen & (jnp.cumsum(chosen, axis=0) <= 3)
+        y = jnp.zeros_like(x)
+        for i, expert in enumerate(self.experts):
+            weight = jnp.where(kept[:, i], share[:, i], 0)
+            y = y + weight[:, None] * jax.vmap(expert)(x)
+        return y
+
+
 # By the name of the function on the page: the plain one, and an input.
 MODELS = {
     "transformer_block": (
@@ -250,6 +288,8 @@ MODELS = {
     "mixer": (Mixer, lambda: {"y": noise(1, 4, 4), "t": jnp.float32(0.3)}),
     "gru_classifier": (GRUClassifier, lambda: noise(7, 3)),
     "mlp_ensemble": (MLPEnsemble, lambda: noise(3)),
+    "fine_tuned": (FineTuned, lambda: noise(3)),
+    "mixture_of_experts": (MixtureOfExperts, lambda: noise(6, 4)),
 }
 
 # Those with state: a call also gives the updated one.
