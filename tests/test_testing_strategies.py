@@ -283,3 +283,22 @@ except ImportError as error:
     print("testing.pipelines" in str(error), "eqx_pipe[testing]" in str(error))
 """
     assert in_python(code) == ["True", "True"]
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "int8", "complex64"])
+def test_edge_numbers_fit_and_show_what_goes_wrong_there(dtype):
+    wide = {"allow_infinity": dtype == "bfloat16", "allow_nan": dtype == "bfloat16"}
+    struct = jax.ShapeDtypeStruct((3,), dtype)
+    drawn = ept.arrays(struct, elements=ept.edge_numbers(dtype, **wide))
+    assert are_zeros(simplest(drawn))
+    limits = jnp.iinfo(dtype) if dtype == "int8" else jnp.finfo(dtype)
+
+    def finds(condition):
+        found = simplest(drawn, lambda x: bool(condition(np.asarray(x))))
+        assert found.dtype == dtype
+
+    finds(lambda x: (x == limits.max).any())
+    finds(lambda x: (x.real == 1).all())
+    if dtype == "bfloat16":
+        finds(lambda x: np.isnan(x.astype(float)).any())
+        finds(lambda x: np.signbit(x.astype(float)[x == 0]).any())

@@ -55,6 +55,7 @@ _NEED_HYPOTHESIS = (
     "arrays",
     "axes",
     "batches",
+    "edge_numbers",
     "from_jaxtyping",
     "given_typed",
     "graphs",

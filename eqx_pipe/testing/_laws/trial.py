@@ -13,6 +13,7 @@ import jax.random as jr
 import jax.tree_util as jtu
 import numpy as np
 from equinox.nn import State
+from jax.core import Tracer
 
 from ..._check import check_callable, check_key
 from ..._errors import MissingKeyError
@@ -164,7 +165,7 @@ def copied(leaf: Any) -> Any:
     """An array of its own: by way of NumPy, which compiles nothing."""
     if isinstance(leaf, np.ndarray):
         return leaf.copy()
-    if not isinstance(leaf, jax.Array) or isinstance(leaf, jax.core.Tracer):
+    if not isinstance(leaf, jax.Array) or isinstance(leaf, Tracer):
         return leaf
     if is_key_array(leaf) or leaf.weak_type or len(leaf.devices()) > 1:
         return leaf

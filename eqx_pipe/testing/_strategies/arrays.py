@@ -1,5 +1,6 @@
 """Strategies for shapes, arrays, keys and batches."""
 
+import math
 from typing import TypeAlias
 
 import hypothesis.extra.numpy as hnp
@@ -14,14 +15,15 @@ from jaxtyping import Array
 
 from ..._errors import describe_value
 from ..._types import Key, PyTree
+from .edges import EIGHTHS as EIGHTHS
 from .validate import Draw, check_int, check_strategy, check_struct, composite, invalid
 
 Numbers: TypeAlias = st.SearchStrategy
 """A strategy for single numbers."""
 
-EIGHTHS = st.integers(-32, 32).map(lambda i: i / 8)
 COMPLEX = st.builds(complex, EIGHTHS, EIGHTHS)
 VECTOR = jax.ShapeDtypeStruct((4,), jnp.float32)
+_MOST_DRAWN = 32
 _POOL = (
     jax.ShapeDtypeStruct((1,), jnp.float32),
     VECTOR,
@@ -59,7 +61,8 @@ def arrays(
     - `struct`: a pytree of shapes and dtypes (`jax.ShapeDtypeStruct`, or arrays that
       have them). By default one array of a shape from a small pool.
     - `elements`: a strategy for single numbers. By default small numbers that every
-      dtype holds exactly: eighths from -4 to 4 and the like. (Keyword only.)
+      dtype holds exactly: eighths from -4 to 4 and the like, often 0, 1, -1 and halves;
+      `edge_numbers` gives the ends of the dtype, too. (Keyword only.)
 
     **Returns:** a strategy. It shrinks to zeros.
 
@@ -117,7 +120,9 @@ def numpy_array(
         )
 
     given = _usual(dtype) if elements is None else elements.map(checked)
-    fill = st.just(wide.type(0)) if elements is None else None
+    # Small arrays are drawn number by number: of zeros alone too little is learnt.
+    few = math.prod(shape) <= _MOST_DRAWN
+    fill = st.nothing() if few else st.just(wide.type(0)) if elements is None else None
     drawn = hnp.arrays(wide, shape, elements=given, fill=fill)
     return drawn.map(lambda v: v.astype(dtype))
 
