@@ -297,8 +297,8 @@ def test_edge_numbers_fit_and_show_what_goes_wrong_there(dtype):
         found = simplest(drawn, lambda x: bool(condition(np.asarray(x))))
         assert found.dtype == dtype
 
-    finds(lambda x: (x == limits.max).any())
-    finds(lambda x: (x.real == 1).all())
+    finds(lambda x: (x.real == limits.max).any())
+    finds(lambda x: (x.real == 1).any() and x[0] == x[1] != 0)
     if dtype == "bfloat16":
         finds(lambda x: np.isnan(x.astype(float)).any())
         finds(lambda x: np.signbit(x.astype(float)[x == 0]).any())

@@ -1,5 +1,7 @@
 """Numbers at which functions go wrong."""
 
+from typing import TypeVar
+
 import hypothesis.strategies as st
 import jax.numpy as jnp
 import numpy as np
@@ -8,9 +10,17 @@ from jax.typing import DTypeLike
 from ..._errors import describe_value
 from .validate import check_bool, invalid
 
-# Beside plain numbers, so that an edge also meets others. What shrinks best is first.
-FEW = st.sampled_from([0.0, 1.0, -1.0, 0.5, -0.5, 1.5, -2.5])
-EIGHTHS = st.integers(-32, 32).map(lambda i: i / 8) | FEW
+T = TypeVar("T")
+
+
+def _half_of_them(edges: list[T], plain: list[T]) -> st.SearchStrategy[T]:
+    """Edges as often as plain numbers; the first of these is the simplest."""
+    # In one list, as between two strategies hypothesis would not shrink.
+    return st.sampled_from(plain + edges * (1 + len(plain) // len(edges)))
+
+
+_PLAIN = [i / 8 for i in sorted(range(-32, 33), key=lambda i: (abs(i), i < 0))]
+EIGHTHS = _half_of_them([0.0, 1.0, -1.0, 0.5, -0.5, 1.5, -2.5], _PLAIN)
 """Small numbers that every dtype holds; those of which much depends come often."""
 
 
@@ -57,7 +67,8 @@ def edge_numbers(
         info = jnp.iinfo(dtype)
         low, high = int(info.min), int(info.max)
         ends = [0, 1, *([-1] if low else []), high, low, high - 1, low + 1]
-        return st.integers(max(low, -4), min(high, 4)) | st.sampled_from(ends)
+        plain = sorted(range(max(low, -4), min(high, 4) + 1), key=abs)
+        return _half_of_them(ends, plain)
     if not jnp.issubdtype(dtype, jnp.inexact):
         raise _no_numbers(dtype)
     real = _floats(dtype, allow_infinity, allow_nan)
@@ -75,7 +86,7 @@ def _floats(
     edges += [eps, 1 + eps, 1 - eps / 2, largest, -largest]
     edges += [np.inf, -np.inf] if allow_infinity else []
     edges += [np.nan] if allow_nan else []
-    return EIGHTHS | st.sampled_from(edges)
+    return _half_of_them(edges, _PLAIN)
 
 
 def _no_numbers(dtype: object) -> Exception:
