@@ -26,7 +26,6 @@ def noise(x, key):
         (lambda: ep.chain([LAYER, LAYER]), TypeError, r"`chain\(\*stages\)`"),
         (lambda: ep.parallel([LAYER]), TypeError, r"`parallel\(\*stages\)`"),
         (lambda: ep.chain({"a": LAYER}), TypeError, r"`chain\(\*\*stages\)`"),
-        (lambda: ep.weighted({"a": LAYER}), TypeError, r"\*stages.values\(\)"),
         (lambda: ep.parallel(LAYER, merge=lambda a, b: a + b), TypeError, "one tuple"),
         (lambda: ep.parallel(LAYER, merge=jnp.add), TypeError, "one tuple"),
         (lambda: ep.chain(LAYER)[5], IndexError, "from -1 to 0"),
