@@ -70,3 +70,9 @@ def test_draws_state_and_files_are_those_of_the_pipeline(tmp_path):
     like, _ = eqx.nn.make_with_state(make)(jr.key(9))
     back = eqx.tree_deserialise_leaves(tmp_path / "pipe.eqx", like)
     np.testing.assert_array_equal(back.pipe["b"].weight, pipe.pipe["a"].weight)
+
+
+def test_trees_of_the_same_form_are_shown():
+    pipe = ep.tied(ep.chain(a=A, b=jnp.tanh, c=B), lambda p: p["c"], lambda p: p["a"])
+    assert "weight True" in repr(ep.trainable(pipe, "a"))
+    assert "weight float32[3,3]" in repr(slopes(pipe))

@@ -44,6 +44,8 @@ class Tied(Composite):
 
     def children(self) -> Mapping[str, AnyStage]:
         """Those of the pipeline, for which this stage stands."""
+        if not (callable(self.where) and callable(self.get)):  # a tree of masks, say
+            return self.held_children()
         pipe = self.pipe
         return pipe.children() if isinstance(pipe, Composite) else {}
 
