@@ -30,8 +30,8 @@ def test_a_table_becomes_a_space_as_the_message_says(kind):
     }[kind]()
     with pytest.raises(ValueError) as caught:
         ep.Space(given)
-    says = re.search(r"`(ep\.Space\(.*?\))`", str(caught.value))[1]
-    space = eval(says, {"ep": ep, "df": given, "points": given})
+    says = re.search(r"`(ep\.table\(.*?\))`", str(caught.value))[1]
+    space = eval(says, dict.fromkeys(("df", "ds", "points"), given) | {"ep": ep})
     assert (space.to_pandas() == table).all(axis=None)
 
 

@@ -100,7 +100,7 @@ def test_a_space_of_any_size_is_shown_at_once():
     space = ep.Space({str(i): ep.Linspace(0, 1, 2**31 - 1) for i in range(9)})
     assert f"{(2**31 - 1) ** 9:,} points" in repr(space)
     assert f"{(2**31 - 1) ** 9:,} points" in space._repr_html_()
-    assert "sliced" in space[:5]._repr_html_()
+    assert "a part of" in space[:5]._repr_html_()
 
 
 def test_a_view_never_raises():

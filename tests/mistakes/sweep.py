@@ -92,7 +92,7 @@ SWEEP = [
         "a data frame",
         lambda: sweep(space=table("pandas")),
         ValueError,
-        r"`space` is a DataFrame, .*for name in df.columns\}, mode=\"zip\"",
+        r"`space` is a DataFrame, .*`ep.table\(df\)`",
     ),
     ("key 3", lambda: sweep(key=3), TypeError, "jax.random.key"),
     ("rbg", lambda: sweep(key=jr.key(0, impl="rbg")), ValueError, "threefry2x32"),

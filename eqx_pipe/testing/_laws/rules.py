@@ -91,7 +91,9 @@ def check_rules(
         >>> @jax.custom_jvp
         ... def cube(x):
         ...     return x**3
-        >>> cube.defjvp(lambda x, t: (x[0] ** 3, 2 * x[0] ** 2 * t[0]))
+        >>> @cube.defjvp
+        ... def wrong(x, t):
+        ...     return x[0] ** 3, 2 * x[0] ** 2 * t[0]
         >>> ept.check_rules(cube, jnp.ones(2))
         Traceback (most recent call last):
             ...
