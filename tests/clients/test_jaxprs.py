@@ -41,7 +41,8 @@ MAY_DO_ANYTHING = re.compile(
     get | swap | addupdate | freeze | pin | unpin | unreachable | dce_sink |
     dim_as_value | psend | precv | dot_product_attention_.* | scaled_matmul.* |
     unreduced_.* | .*_cast_p | vary_unreduced_cast | with_memory_space_constraint |
-    all_gather_reduced | relayout | pbroadcast_dynamic | random_.*_internal
+    all_gather_reduced | relayout | pbroadcast_dynamic | random_.*_internal |
+    .*_array_to_.*_array
     """,
     re.VERBOSE,
 )
