@@ -265,7 +265,7 @@ def test_a_broken_function_is_told_by_its_law(name):
 def test_the_same_breaks_the_law_of_a_stage(law):
     _, stage, args = FUNCTIONS[names(law)[0]]
     with pytest.raises(AssertionError, match=f"the law `{law}` is broken"):
-        ept.check_stage(stage, *args)
+        ept.check_stage(stage, *args, skip={"vmap", "grad"} - {law})  # asked earlier
 
 
 def test_a_stage_that_gives_its_input_away_says_so():
