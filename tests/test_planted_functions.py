@@ -264,8 +264,10 @@ def test_a_broken_function_is_told_by_its_law(name):
 @pytest.mark.parametrize("law", ["rules", "ensemble", "finite", "params", "dtype"])
 def test_the_same_breaks_the_law_of_a_stage(law):
     _, stage, args = FUNCTIONS[names(law)[0]]
+    # `check_stage` says the first law that is broken, and these two break another, too.
+    earlier = {"ensemble": {"vmap"}, "finite": {"grad"}}
     with pytest.raises(AssertionError, match=f"the law `{law}` is broken"):
-        ept.check_stage(stage, *args, skip={"vmap", "grad"} - {law})  # asked earlier
+        ept.check_stage(stage, *args, skip=earlier.get(law, ()))
 
 
 def test_a_stage_that_gives_its_input_away_says_so():

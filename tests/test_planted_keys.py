@@ -322,8 +322,9 @@ def times_a_difference(x, *, key):
     ],
 )
 def test_an_ignored_key_is_caught_beside_a_closed_gate(stage):
-    # What cancels is seen by what comes out, which does not say where.
-    told = rf"`1` \({stage.__name__}\)|of 32 keys all give the same output"
+    told = rf"`1` \({stage.__name__}\)"
+    if stage is times_a_difference:  # seen by what comes out, which does not say where
+        told = "of 32 keys all give the same output"
     with pytest.raises(AssertionError, match=told):
         ept.check_key(ep.chain(SHUT, stage), X, key=KEYS["new"])
 

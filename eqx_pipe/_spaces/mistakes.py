@@ -142,6 +142,8 @@ def _as_table(tree: Any) -> tuple[str, str] | None:
     for attributes, made in _TABLES.items():
         if isinstance(tree, type) or not all(hasattr(tree, a) for a in attributes):
             continue
+        if not getattr(tree, "indexes", True):  # rows that are only counted
+            made = made.replace(".reset_index()", "")
         return (
             f"is a {type(tree).__name__}, a table, which has no axis in it",
             f"`{made}` is the space with a point for each row.",

@@ -42,7 +42,7 @@ MAY_DO_ANYTHING = re.compile(
     dim_as_value | psend | precv | dot_product_attention_.* | scaled_matmul.* |
     unreduced_.* | .*_cast_p | vary_unreduced_cast | with_memory_space_constraint |
     all_gather_reduced | relayout | pbroadcast_dynamic | random_.*_internal |
-    .*_array_to_.*_array
+    global_array_to_host_local_array | host_local_array_to_global_array
     """,
     re.VERBOSE,
 )

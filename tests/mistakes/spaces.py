@@ -79,6 +79,12 @@ SPACE = [
         "a dataset",
         lambda: ep.Space(table("xarray")),
         ValueError,
+        r"is a Dataset, .*`ep.table\(ds.to_dataframe\(\)\)`",
+    ),
+    (
+        "a dataset with labels",
+        lambda: ep.Space(table("xarray").assign_coords(row=["a", "b"])),
+        ValueError,
         r"is a Dataset, .*`ep.table\(ds.to_dataframe\(\).reset_index\(\)\)`",
     ),
     (
