@@ -11,7 +11,7 @@ when an inner dim grows or when a part of the space is swept by itself.
 
 import operator
 from collections.abc import Sequence
-from typing import Any, SupportsIndex, overload
+from typing import Any, SupportsIndex, TypeAlias, overload
 
 import jax
 import jax.numpy as jnp
@@ -25,6 +25,9 @@ from .._types import Key
 
 BITS = 32
 """Offsets that are added on the device have at most this many bits."""
+
+Index: TypeAlias = SupportsIndex | Integer[Array, ""]
+"""The index of a point, which may be traced."""
 
 Digit = int | Integer[Array, ""]
 """The position of a point on one dim."""

@@ -3,26 +3,26 @@
 import copy
 import sys
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 from jax.core import Tracer
-from jaxtyping import Array, Float, Integer
+from jaxtyping import Float
 
 from .._check import check_choice, check_draws, check_key, keywords
-from .._errors import message, type_error, value_error
+from .._errors import message, type_error
 from .._tree import is_key_array, on_device
 from .._types import Key, PyTree
+from .arrange import written_order
 from .axis import Axis, HasAxes, MissingAxisKey, is_axis
-from .geometry import Geometry, Rows, axis_name, geometry_of, written_order
-from .index import Digit, as_index, axis_key, plain_digits, point_key, traced_digits
+from .geometry import Geometry, Rows, geometry_of
+from .index import Index, as_index, axis_key, point_key
 from .mistakes import SPACE, check_seen, no_axis
 from .pick import Picked, is_picked, picked
-from .table import axes_table, heading, points_frame, shown
+from .table import points_frame, shown, space_page
 from .unit import Cube, axes_at, shares_of
 from .where import Condition, where
 
@@ -31,9 +31,6 @@ if TYPE_CHECKING:
 
 Point: TypeAlias = PyTree
 """A space's pytree with a value in the place of each axis."""
-
-Index: TypeAlias = SupportsIndex | Integer[Array, ""]
-"""The index of a point, which may be traced."""
 
 
 class Space(HasAxes):
@@ -180,7 +177,7 @@ class Space(HasAxes):
         integer.
         """
         geometry = self.geometry
-        digits: Any = _digits(geometry, i)
+        digits: Any = geometry.digits_at(i)
         if isinstance(i, Tracer):
             return geometry.point(geometry.leaves, self.key, digits, digits)
         on_device = [jnp.int32(digit) for digit in digits]
@@ -223,7 +220,7 @@ class Space(HasAxes):
         if key is not None:
             check_draws("Space.point_key", "`key` is", key)
         geometry = self.geometry
-        return point_key(key, geometry.key_digits(_digits(geometry, i)))
+        return point_key(key, geometry.key_digits(geometry.digits_at(i)))
 
     def axis_key(self, name: str) -> Key | None:
         """The key of the axis called `name`, which does not depend on other axes."""
@@ -384,7 +381,7 @@ class Space(HasAxes):
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        return shown(_html, self)
+        return shown(lambda space: space_page(space.geometry, space.mode), self)
 
     def to_pandas(self) -> "pandas.DataFrame":
         """All points as a `pandas.DataFrame`, one row each.
@@ -398,52 +395,3 @@ class Space(HasAxes):
         Needs `pip install 'eqx_pipe[sweep]'`.
         """
         return points_frame(self.geometry, self.key)
-
-
-SpaceLike: TypeAlias = Space | Axis | PyTree
-"""Whatever is accepted where a space is: also a bare axis, or a pytree with axes."""
-
-
-def as_space(function: str, space: SpaceLike) -> Space:
-    """`space` itself, or the product space of a bare pytree, ready to be compiled."""
-    if not isinstance(space, Space):
-        if not written_order(space):
-            check_seen(space)
-            raise no_axis(function, "space", space)
-        space = Space(space)
-    # An array of 64 bits that was made while those were on would be cut to 32 bits by a
-    # compiled program, or fail inside JAX.
-    for path, part in jtu.tree_flatten_with_path(space.tree, is_leaf=is_axis)[0]:
-        for leaf in jtu.tree_leaves(part):
-            if not isinstance(leaf, jax.Array) or is_key_array(leaf):
-                continue
-            if jax.dtypes.canonicalize_dtype(leaf.dtype) != leaf.dtype:
-                raise value_error(
-                    function,
-                    f"`{axis_name(path)}` in the space is of {leaf.dtype}, made "
-                    "while 64 bits were on, and they are off now.",
-                    "Switch `jax_enable_x64` on before this call too, or off "
-                    "before the space is made.",
-                )
-    return space
-
-
-def _html(space: Space) -> str:
-    geometry = space.geometry
-    part = f", a part of {geometry.grid_size:,}" if space.is_part else ""
-    head = heading(f"Space: {geometry.size:,} points ({space.mode}{part})")
-    return head + axes_table(geometry)
-
-
-def _digits(geometry: Geometry, i: Index) -> Sequence[Digit]:
-    """The position on each dim of the whole grid of the point with the index `i`."""
-    size = geometry.size
-    start, step, _ = geometry.window or (0, 1, size)
-    if geometry.rows is not None:
-        if isinstance(i, Tracer):
-            return list(geometry.rows[traced_digits(i, size, (size,), 0, 1)[0]])
-        row = geometry.rows[plain_digits(i, size, (size,), 0, 1)[0]]
-        return list(row) if isinstance(row, Tracer) else np.asarray(row).tolist()
-    if isinstance(i, Tracer):
-        return traced_digits(i, size, geometry.lengths, start, step)
-    return plain_digits(i, size, geometry.lengths, start, step)

@@ -12,9 +12,10 @@ from jaxtyping import Array
 from .._errors import optional, value_error
 from .._tree import is_key_array, leaves_with_names
 from .._types import Key, PyTree
+from .arrange import POINT
 from .axes import Column, Geomspace, Linspace, Values
 from .axis import Axis, value_of
-from .geometry import POINT, Geometry
+from .geometry import Geometry
 from .index import axis_key
 from .static import static_column
 
@@ -185,6 +186,13 @@ def _distinct(columns: Iterable[tuple[str, str, _Column]]) -> dict[str, _Column]
             )
         owners[name], found[name] = owner, column
     return found
+
+
+def space_page(geometry: Geometry, mode: str) -> str:
+    """A space in a notebook."""
+    part = f", a part of {geometry.grid_size:,}" if geometry.is_part else ""
+    head = heading(f"Space: {geometry.size:,} points ({mode}{part})")
+    return head + axes_table(geometry)
 
 
 def axes_table(geometry: Geometry) -> str:

@@ -11,9 +11,9 @@ from jaxtyping import Shaped
 from .._check import keywords
 from .._errors import describe_value, type_error, value_error
 from .._tree import is_key_array
+from .arrange import POINT
 from .axes import Values
 from .axis import Axis, check_dim
-from .geometry import POINT
 from .given import ValuesLike
 from .mistakes import TABLE
 from .space import Space

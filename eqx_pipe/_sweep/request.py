@@ -14,7 +14,8 @@ from jaxtyping import Array, ArrayLike
 from .._check import check_choice, check_int, check_key
 from .._errors import describe_value, nearest, type_error, value_error
 from .._reduce.many import Many, ReduceLike, as_many
-from .._spaces.space import Space, SpaceLike, as_space
+from .._spaces.accept import SpaceLike, as_space
+from .._spaces.space import Space
 from .._store.folder import as_path
 from .._store.store import check_zarr
 from .._types import Device, Key, PyTree

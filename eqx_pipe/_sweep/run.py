@@ -9,7 +9,7 @@ from jax.sharding import Mesh
 
 from .._check import keywords
 from .._reduce.many import ReduceLike
-from .._spaces.space import SpaceLike
+from .._spaces.accept import SpaceLike
 from .._store.folder import is_vacant
 from .._types import Key, PyTree
 from .cores import warn_if_cores_idle

@@ -16,8 +16,9 @@ from jaxtyping import Array, UInt32
 from .._check import check_key, keywords
 from .._errors import value_error
 from .._jaxprs.jaxpr import as_function
+from .._spaces.accept import SpaceLike, as_space
 from .._spaces.index import advance, advance_by, digits_of, point_key, strides
-from .._spaces.space import Space, SpaceLike, as_space
+from .._spaces.space import Space
 from .._types import Device, Key, PyTree
 from .compute.kernel import without_mesh
 from .compute.partition import POINTS

@@ -15,8 +15,9 @@ import numpy as np
 
 from ..._check import check_key as check_one_key
 from ..._errors import describe_value, type_error, value_error
+from ..._spaces.accept import as_space
 from ..._spaces.axis import MAX_LENGTH, Axis
-from ..._spaces.space import Space, as_space
+from ..._spaces.space import Space
 from ..._tree import as_arrays
 from ..._types import Key, PyTree
 from .compare import (
