@@ -128,7 +128,7 @@ def test_length_iteration_indexing_and_slices():
         with pytest.raises(IndexError, match=f"no stage {i} among 3. .* -3 to 2"):
             pipe[i]
     for wrong in (True, 1.0, jnp.ones(2), jnp.ones(())):
-        with pytest.raises(TypeError, match="Give an integer, or a name"):
+        with pytest.raises(TypeError, match="Give an integer, a slice, or a name"):
             inspect.unwrap(type(pipe).__getitem__)(pipe, wrong)
 
 

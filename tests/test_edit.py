@@ -184,3 +184,152 @@ def test_a_state_remains_valid():
     assert not jnp.array_equal(y, z)
     assert eqx.tree_equal(state.get(index), state.get(index))
     assert not eqx.tree_equal(after.get(index), state.get(index))
+
+
+FUNCTIONS = (jnp.sin, jnp.cos, jnp.tanh, jnp.square)
+GATES = tuple(lambda x, i=i: x[0] > i for i in range(4))
+# How each is made of stages (one mapping, or a list), and what it holds for each.
+SEVERAL = {
+    "chain": lambda stages, own: (
+        ep.chain(**stages[0]) if dict in map(type, stages) else ep.chain(*stages)
+    ),
+    "parallel": lambda stages, own: ep.parallel(*stages, merge="stack", axis=0),
+    "residual": lambda stages, own: ep.residual(*stages, skip=jnp.negative),
+    "weighted": lambda stages, own: ep.weighted(*stages, weights=own[0]),
+    "gated": lambda stages, own: ep.gated(*stages, gates=own[1], merge="max"),
+    "switch": lambda stages, own: ep.switch(jnp.argmax, *stages),
+}
+
+
+def made(kind, places, named):
+    """One of these at some of the places of a list, with what goes with them."""
+    stages = [FUNCTIONS[i] for i in places]
+    given = [dict(zip(names(places), stages, strict=True))] if named else stages
+    own = [float(i) for i in places], [GATES[i] for i in places]
+    return SEVERAL[kind](given, own)
+
+
+def names(places):
+    return ["abcd"[i] for i in places]
+
+
+SLICES = st.builds(
+    slice,
+    st.none() | st.integers(-5, 5),
+    st.none() | st.integers(-5, 5),
+    st.sampled_from([None, 1, 2, -1]),
+)
+
+
+@pytest.mark.parametrize("kind", SEVERAL)
+@given(size=st.integers(1, 4), named=st.booleans(), part=SLICES)
+def test_a_slice_is_built_of_the_stages_of_the_slice(kind, size, named, part):
+    pipe, kept = made(kind, range(size), named), range(size)[part]
+    moves = kind == "switch" and list(kept) != list(range(len(kept)))
+    if moves or not kept and kind != "chain":
+        with pytest.raises(ValueError, match="selector=stage|Give at least one"):
+            pipe[part]
+        return
+    assert eqx.tree_equal(pipe[part], made(kind, kept, named and bool(kept)))
+    gone = [i for i in range(size) if i not in kept]
+    if part.step is None:
+        removed = pipe.remove(*(names(gone) if named else gone))
+        assert eqx.tree_equal(removed, pipe[part])
+
+
+@pytest.mark.parametrize("kind", SEVERAL)
+@given(st.sets(st.sampled_from(range(4)), min_size=1, max_size=3))
+def test_what_is_inserted_brings_its_own_and_leaves_that_of_others(kind, gone):
+    """Some of four are taken away, and put back where they were, by name."""
+    whole = made(kind, range(4), True)
+    selector = {"selector": jnp.argmax} if kind == "switch" else {}
+    pipe = whole.remove(*names(sorted(gone)), **selector)
+    kept = [i for i in range(4) if i not in gone]
+    assert eqx.tree_equal(pipe, made(kind, kept, True))
+    for i in sorted(gone):
+        own = {"weighted": {"weights": [float(i)]}, "gated": {"gates": [GATES[i]]}}
+        after = [k for k in pipe.keys() if k < "abcd"[i]]
+        place = {"after": after[-1]} if after else {"before": pipe.keys()[0]}
+        given = {**own.get(kind, selector), **place}
+        pipe = pipe.insert({"abcd"[i]: FUNCTIONS[i]}, **given)
+    assert eqx.tree_equal(pipe, whole)
+
+
+def line(stages):
+    """A graph without a branch."""
+    edges = {n: [p] for n, p in zip(stages, ["x", *stages], strict=False)}
+    return ep.graph(stages, edges, list(stages)[-1], inputs=("x",))
+
+
+@given(st.permutations("abc"), st.sampled_from("abc"), st.booleans())
+def test_a_line_shaped_graph_is_edited_as_the_chain_of_the_same_names(
+    order, beside, after
+):
+    stages = dict(zip(order, FUNCTIONS, strict=False))
+    place = {"after" if after else "before": beside}
+
+    def edited(pipe):
+        pipe = pipe.insert({"y": jnp.exp, "z": jnp.negative}, **place)
+        return pipe.remove(order[0]).rename({order[1]: "other"})
+
+    graph, chain = edited(line(stages)), edited(ep.chain(**stages))
+    again = line(dict(chain.items()))
+    assert graph.wires().sink == chain.keys()[-1]
+    assert eqx.tree_equal(graph, again)
+
+
+def test_edges_follow_what_is_edited():
+    nodes = {"norm": jnp.tanh, "attend": lambda q, k, mask: q * k, "add": jnp.add}
+    edges = {"norm": "x", "attend": ["norm", "norm", "mask"], "add": ["x", "attend"]}
+    sink = {"y": "add", "hidden": "attend"}
+    pipe = ep.graph(nodes, edges, sink, inputs=("x", "mask"))
+    new = pipe.insert({"drop": jnp.cos}, after="attend").remove("norm")
+    assert new.wires().edges == {
+        "attend": ["x", "x", "mask"],
+        "drop": ["attend"],
+        "add": ["x", "drop"],
+    }
+    assert new.wires().sink == {"y": "add", "hidden": "drop"}
+    other = pipe.rename(attend="a", add="b")
+    assert other.wires().sink == {"y": "b", "hidden": "a"}
+    assert eqx.tree_equal(other.rename(a="attend", b="add"), pipe)
+
+
+def test_a_slice_of_a_repeat_is_the_repeat_of_the_slice_and_draws_by_its_positions():
+    def noisy(key):
+        return ep.chain(lin=eqx.nn.Linear(3, 3, key=key), noise=noise)
+
+    pipe = ep.repeat(noisy, 4, key=KEY)
+    stages = list(pipe)
+    for part in (slice(2, None), slice(None, None, -2), slice(1, 3)):
+        assert eqx.tree_equal(pipe[part], ep.repeat(stages[part]))
+    y = pipe[2:](X, key=KEY)
+    assert jnp.allclose(y, ep.chain(*stages[2:])(X, key=KEY), atol=1e-6)
+    grown = pipe.insert(stages[0], before=2)
+    assert eqx.tree_equal(grown, ep.repeat([*stages[:2], stages[0], *stages[2:]]))
+    assert eqx.tree_equal(grown.remove(2), pipe)
+    models = ep.ensemble(stages, merge="max")
+    assert models[:2].merge == "max" and len(models.insert(stages[1])) == 5
+
+
+def test_what_is_not_tied_is_edited_where_it_stands():
+    pipe = ep.chain(embed=ONE, body=ep.chain(a=jnp.sin), head=TWO)
+    both = ep.tied(pipe, lambda p: p["head"].weight, lambda p: p["embed"].weight.T)
+    new = both.replace({"head.bias": X, "embed": linear(7)})
+    new = new.insert({"b": jnp.cos}, after="body.a").remove("body.a")
+    new = new.insert({"first": jnp.tanh}, before="embed").rename(body="middle")
+    whole = new.pipe
+    assert whole.keys() == ("first", "embed", "middle", "head")
+    assert whole["middle"].keys() == ("b",)
+    assert jnp.array_equal(whole["head"].weight, linear(7).weight.T)
+    assert jnp.array_equal(whole["head"].bias, X)
+    for edit in (
+        lambda: both.replace({"head.weight": jnp.ones((3, 3))}),
+        lambda: both.rename(embed="words"),
+        lambda: both.remove("head"),
+    ):
+        with pytest.raises(ValueError, match="tie its parts again"):
+            edit()
+    by_place = ep.tied(ep.chain(ONE, TWO), lambda p: p[1].weight, lambda p: p[0].weight)
+    with pytest.raises(ValueError, match="tie its parts again"):
+        by_place.insert(linear(8), before=0)  # which `get` would name now

@@ -1,7 +1,7 @@
 """One of several stages, chosen by a predicate or a selector."""
 
 from collections.abc import Mapping
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, cast
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -11,10 +11,10 @@ from .._check import check_choice
 from .._choose.choose import choose
 from .._choose.primitive import varying_as
 from .._errors import value_error
-from .._stage import Composite, Scope, as_stage, enter, identity
+from .._stage import Composite, Items, Own, Scope, as_stage, enter, identity
 from .._tree import as_arrays, join_path, tree_text
 from .._types import AnyStage, MaybeState, Output, PyTree, StageLike
-from .container import Container, Names, check_reserved, read_stages
+from .container import Container, Names, check_reserved, named_items, read_stages
 from .decide import branch_of, run_predicate
 
 Bounds: TypeAlias = Literal["clamp", "error"]
@@ -110,6 +110,23 @@ class Switch(Container):
             x,
             state,
         )
+
+    def holds(self) -> tuple[str, ...]:
+        return ("selector",)
+
+    def with_items(self, items: Items, own: Own) -> "Switch":
+        moved = [i for i, item in enumerate(items) if item.origin not in (None, i)]
+        if moved and "selector" not in own:
+            at = items[moved[0]]
+            raise value_error(
+                "switch",
+                f"stage `{at.name or at.origin}` would move from position {at.origin} "
+                f"to {moved[0]}, and the selector gives positions.",
+                "Edit behind it, or by `insert` and `remove` with one that knows the "
+                "new positions, `selector=stage`.",
+            )
+        selector = own.get("selector", self.selector)
+        return switch(selector, *named_items(items), bounds=cast(Bounds, self.bounds))
 
     def _index(self, value: PyTree, scope: Scope) -> Int[Array, ""]:
         """What the selector returned as an index; raises unless it is one."""

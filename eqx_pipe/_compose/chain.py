@@ -1,11 +1,11 @@
 """Stages one after the other."""
 
-from typing import Any, SupportsIndex, overload
+from typing import Any
 
 import equinox as eqx
 
 from .._errors import type_error
-from .._stage import Items, Scope, as_stage
+from .._stage import Items, Own, Scope, as_stage
 from .._types import AnyStage, MaybeState, Output, PyTree, StageLike
 from .container import Container, Names, check_names
 from .named import check_over, in_order
@@ -24,30 +24,14 @@ class Chain(Container):
     def run(self, x: PyTree, state: MaybeState, scope: Scope) -> Output:
         return in_order("chain", self.items(), self.over, x, state, scope)
 
-    def with_items(self, items: Items) -> "Chain":
-        names = tuple(name for name, _ in items if name is not None)
+    def with_items(self, items: Items, own: Own) -> "Chain":
+        names = tuple(item.name for item in items if item.name is not None)
         read = tuple(
-            as_stage("chain", name or str(i), stage)
-            for i, (name, stage) in enumerate(items)
+            as_stage("chain", item.name or str(i), item.stage)
+            for i, item in enumerate(items)
         )
         named = check_names("chain", "stages", names) if names else None
         return Chain(read, named, self.over)
-
-    @overload
-    def __getitem__(self, item: str) -> AnyStage: ...
-
-    @overload
-    def __getitem__(self, item: SupportsIndex) -> AnyStage: ...
-
-    @overload
-    def __getitem__(self, item: slice) -> "Chain": ...
-
-    def __getitem__(self, item: PyTree) -> PyTree:
-        """The stage at a position or of a name; for a slice, the chain of those."""
-        if isinstance(item, slice):
-            names = None if self.names is None else self.names[item]
-            return Chain(self.stages[item], names, self.over)
-        return super().__getitem__(item)
 
 
 def chain(*stages: StageLike, over: str | None = None, **named: StageLike) -> Chain:

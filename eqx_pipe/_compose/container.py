@@ -1,12 +1,14 @@
 """Several stages in one: how they are read, and found again as in a list or a dict."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, SupportsIndex, overload
+from typing import TYPE_CHECKING, Any, ClassVar, SupportsIndex, TypeVar, overload
 
 from .._check import check_draws_apart, check_name, is_integer
 from .._errors import describe_value, message, nearest, type_error, value_error
-from .._stage import Composite, Lift, as_stage
-from .._types import AnyStage, PyTree, Segment
+from .._stage import Composite, Item, Items, Lift, as_stage
+from .._types import AnyStage, PyTree, Segment, StageLike
+
+_Own = TypeVar("_Own", bound="Container")  # beartype takes `Self` in decorated classes
 
 Names = tuple[str, ...] | None
 """The names of stages; `None` where they have positions."""
@@ -19,6 +21,18 @@ def check_names(function: str, argument: str, names: Iterable[Any]) -> Names:
         check_name(function, argument, name)
     check_draws_apart(function, found)
     return found
+
+
+def named_items(items: Items) -> tuple[StageLike | Mapping[str, StageLike], ...]:
+    """Stages as the constructors of combinators take them: a mapping if named."""
+    by_name = {item.name: item.stage for item in items if item.name is not None}
+    return (by_name,) if by_name else tuple(item.stage for item in items)
+
+
+def reordered(items: Items, old: Sequence[PyTree], new: Sequence[PyTree]) -> list[Any]:
+    """Of what goes with each stage, that which goes with these, old and new."""
+    rest = iter(new)
+    return [next(rest) if i.origin is None else old[i.origin] for i in items]
 
 
 def check_reserved(function: str, names: Names, reserved: Sequence[str]) -> None:
@@ -77,8 +91,8 @@ class Container(Composite):
     """The base of combinators of several stages, which are found again in it.
 
     The stages are found by position, from the front or the back, by name if they have
-    names, and by what paths call them. Iteration gives the stages; `in` takes a name,
-    or a stage.
+    names, and by what paths call them; a slice is the same combinator of those.
+    Iteration gives the stages; `in` takes a name, or a stage.
     """
 
     if TYPE_CHECKING:
@@ -107,6 +121,11 @@ class Container(Composite):
         """The stage at a position that there is."""
         return self.stages[position]
 
+    def listed(self) -> list[Item]:
+        names = self.names or (None,) * len(self)
+        each = zip(names, self.stages, range(len(self)), strict=True)
+        return [Item(*item) for item in each]
+
     def __len__(self) -> int:
         return len(self.stages)
 
@@ -127,8 +146,13 @@ class Container(Composite):
     @overload
     def __getitem__(self, item: SupportsIndex) -> AnyStage: ...
 
-    def __getitem__(self, item: PyTree) -> AnyStage:
-        """The stage at a position or of a name."""
+    @overload
+    def __getitem__(self: _Own, item: slice) -> _Own: ...
+
+    def __getitem__(self, item: PyTree) -> PyTree:
+        """The stage at a position or of a name; for a slice, the same of those."""
+        if isinstance(item, slice):
+            return self.with_items(self.listed()[item], {})
         size, position = len(self), None
         if isinstance(item, str):
             error, position = KeyError, self._position(item)
@@ -141,7 +165,7 @@ class Container(Composite):
             raise type_error(
                 self._function,
                 f"the index is {describe_value(item)}.",
-                "Give an integer, or a name if the stages have names.",
+                "Give an integer, a slice, or a name if the stages have names.",
             )
         if position is None:
             raise error(message(self._function, wrong, self._known(item)))

@@ -2,7 +2,7 @@
 
 import functools as ft
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, SupportsIndex, TypeAlias
+from typing import Any, Literal, SupportsIndex, TypeAlias, cast
 
 import equinox as eqx
 import jax
@@ -14,10 +14,10 @@ from .._check import check_choice
 from .._choose.choose import Like, choose
 from .._choose.primitive import varying_as
 from .._errors import describe_value, type_error, value_error
-from .._stage import Scope
+from .._stage import Items, Own, Scope
 from .._tree import as_arrays, join_path
 from .._types import AnyStage, MaybeState, Output, PyTree, Segment, StageLike
-from .container import Names, read_stages
+from .container import Names, named_items, read_stages, reordered
 from .decide import branch_of, run_gate
 from .merge import (
     REDUCTIONS,
@@ -50,6 +50,30 @@ class Gated(Merging):
     def settings(self) -> dict[str, Any]:
         closed = {} if self.builtin in REDUCTIONS else {"closed": self.closed}
         return {**super().settings(), **closed}
+
+    def holds(self) -> tuple[str, ...]:
+        return ("gates",)
+
+    def with_items(self, items: Items, own: Own) -> "Gated":
+        new = [item for item in items if item.origin is None]
+        added = ()
+        if new and "gates" not in own:
+            raise value_error(
+                "gated",
+                f"{len(new)} new stages and no gates.",
+                "Give one gate for each of these, in the same order or by name: "
+                "`gates=[gate]`.",
+            )
+        if own:
+            names = tuple(item.name for item in new if item.name is not None)
+            added = _read_gates(own["gates"], names or None, len(new))
+        return gated(
+            *named_items(items),
+            gates=reordered(items, self.gates, added),
+            merge=self.given_merge(),
+            axis=self.axis,
+            closed=cast(Any, self.closed),
+        )
 
     def run(self, x: PyTree, state: MaybeState, scope: Scope) -> Output:
         opens, outputs = [], []

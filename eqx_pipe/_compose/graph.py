@@ -1,15 +1,17 @@
 """Stages as the nodes of a directed graph."""
 
+import functools as ft
 from collections import Counter
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from typing import Any, SupportsIndex, cast
 
 import equinox as eqx
 
 from .._check import check_callable
-from .._errors import message, nearest, value_error
-from .._stage import Scope, as_module, enter, misfit
+from .._errors import message, nearest, type_error, value_error
+from .._stage import Item, Items, Own, Scope, as_module, enter, misfit
 from .._stage.hidden import check_nothing_hidden
+from .._stage.listed import check_free
 from .._types import AnyStage, MaybeState, Output, PyTree, StageLike
 from .container import Container
 from .dag import (
@@ -24,6 +26,7 @@ from .dag import (
     read_sink,
 )
 from .named import look_up_all
+from .rewire import Wires, inserted_after, inserted_before, removed, renamed
 
 
 class Graph(Container):
@@ -40,15 +43,19 @@ class Graph(Container):
     inputs: tuple[str, ...] | None = eqx.field(static=True)
 
     def settings(self) -> dict[str, Any]:
-        sink = self.sink
+        inputs = {} if self.inputs is None else {"inputs": list(self.inputs)}
+        return self.wires()._asdict() | inputs
+
+    def wires(self) -> Wires:
+        """Edges and sink as they were given to `graph`."""
+        sink: Any = self.sink
         if self.sink_keys is not None:
-            sink = dict(zip(self.sink_keys, self.sink, strict=True))
+            sink = dict(zip(self.sink_keys, sink, strict=True))
         edges = {
             name: dict(zip(keywords, before, strict=True)) if keywords else list(before)
             for name, before, keywords in self.joined()
         }
-        inputs = {} if self.inputs is None else {"inputs": list(self.inputs)}
-        return {"edges": edges, "sink": sink} | inputs
+        return Wires(edges, sink)
 
     def joined(self) -> Iterator[tuple[str, tuple[str, ...], tuple[str, ...]]]:
         """Each node, its predecessors, and by which keywords it is given them."""
@@ -85,8 +92,44 @@ class Graph(Container):
         _check_takes(segment, read, self.predecessors[at], self.keywords[at])
         return read
 
-    def __getitem__(self, item: str | SupportsIndex) -> AnyStage:
+    def with_inserted(
+        self, new: Items, beside: str | None, after: bool, own: Own
+    ) -> "Graph":
+        names = [item.name for item in new if item.name is not None]
+        if beside is None or len(names) < len(new):
+            raise value_error(
+                "graph",
+                "it has neither an end nor positions.",
+                'Give a mapping from names, and a node: `insert({"norm": stage}, '
+                'after="attend")`.',
+            )
+        check_free(self, self.names, new)
+        insert = inserted_after if after else inserted_before
+        added = dict(zip(names, (item.stage for item in new), strict=True))
+        wires = insert(self.wires(), beside, names)
+        return self._rewired({**dict(self.items()), **added}, wires)
+
+    def without(self, segments: Collection[str], own: Own) -> "Graph":
+        wires = ft.reduce(removed, segments, self.wires())
+        kept = {n: node for n, node in self.items() if n not in segments}
+        return self._rewired(kept, wires)
+
+    def with_name(self, segment: str, name: str) -> "Graph":
+        check_free(self, self.names, [Item(name, self[segment])])
+        nodes = {name if n == segment else n: node for n, node in self.items()}
+        return self._rewired(nodes, renamed(self.wires(), segment, name))
+
+    def _rewired(self, nodes: Mapping[Any, StageLike], wires: Wires) -> "Graph":
+        return graph(nodes, wires.edges, wires.sink, self.inputs)
+
+    def __getitem__(self, item: str | SupportsIndex | slice) -> PyTree:
         """The node of that name."""
+        if isinstance(item, slice):
+            raise type_error(
+                "graph",
+                "it has no order of which there were a slice.",
+                "Take nodes by name, or `remove` others.",
+            )
         if item not in self.names:  # positions have no meaning in a graph
             raise KeyError(
                 message("graph", f"no node `{item}`.", nearest(item, self.names))

@@ -126,6 +126,10 @@ class Merging(Container):
         along = self.builtin in ("concat", "stack")
         return {**settings, "axis": self.axis} if along else settings
 
+    def given_merge(self) -> "Merge | AnyStage":
+        """The merge as it was given to the constructor."""
+        return cast(Merge, self.builtin) if self.merge is None else self.merge
+
     def paths(self, scope: Scope) -> list[str]:
         """The paths of the stages, counted from the root."""
         return [join_path(scope.path, segment) for segment in self.keys()]

@@ -1,13 +1,13 @@
 """Several stages on the same input."""
 
 from collections.abc import Mapping
-from typing import SupportsIndex, cast
+from typing import SupportsIndex
 
 import equinox as eqx
 
-from .._stage import Items, Scope, enter
+from .._stage import Items, Own, Scope, enter
 from .._types import AnyStage, MaybeState, Output, PyTree, StageLike
-from .container import Names, read_stages
+from .container import Names, named_items, read_stages
 from .merge import Merge, Merging, read_merge
 
 
@@ -27,11 +27,8 @@ class Parallel(Merging):
             outputs.append(y)
         return self.merged(outputs, state, scope)
 
-    def with_items(self, items: Items) -> "Parallel":
-        by_name = {name: stage for name, stage in items if name is not None}
-        stages = (by_name,) if by_name else tuple(stage for _, stage in items)
-        merge = cast(Merge, self.builtin) if self.merge is None else self.merge
-        return parallel(*stages, merge=merge, axis=self.axis)
+    def with_items(self, items: Items, own: Own) -> "Parallel":
+        return parallel(*named_items(items), merge=self.given_merge(), axis=self.axis)
 
 
 def parallel(

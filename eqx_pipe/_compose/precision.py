@@ -12,7 +12,7 @@ from jax.typing import DTypeLike
 from .._errors import describe_value, type_error, value_error
 from .._stage import Composite, Scope, Stage, as_module, as_stage, call, enter
 from .._stage import is_stateful as has_state
-from .._stage.parent import Parent, each_path, parts_of
+from .._stage.parent import Parent, all_or_none, each_path, parts_of
 from .._stage.pattern import check_matched, check_patterns, chooser
 from .._tree import path_name
 from .._types import AnyStage, Key, MaybeState, Output, PyTree, StageLike
@@ -118,7 +118,8 @@ class _Walk:
                 "precision",
                 f"`keep` has `{found[True]}` and not `{found[False]}`, but one program "
                 "stands for both.",
-                "Keep all stages of a `repeat` or none: `blocks.*.norm`.",
+                f"Keep {all_or_none(found[True], found[False])} or none, by `*` in the "
+                "place of a position: `blocks.*.norm`.",
             )
         return True in found
 
@@ -173,7 +174,7 @@ def precision(
 
     - `TypeError` if something is not a stage, or no floating-point dtype.
     - `ValueError` if a pattern matches no stage, or some but not all stages of a
-      `repeat`.
+      `repeat` or `ensemble`.
 
     **Laws:** it is the stage with its parameters cast by hand, between two casts; in
     the dtype that everything has anyway it is the stage itself.

@@ -10,10 +10,10 @@ import jax.tree_util as jtu
 
 from .._check import check_draws_apart
 from .._errors import describe_value, type_error, value_error
-from .._stage import Items, Scope, as_stage, enter
+from .._stage import Items, Own, Scope, as_stage, enter
 from .._tree import as_arrays, join_path, leaf_text, leaves_with_names, of_leaf
 from .._types import AnyStage, MaybeState, Output, PyTree, StageLike
-from .container import Container, Names, read_stages
+from .container import Container, Names, named_items, read_stages
 from .merge import check_agree, check_arrays, on_one_device_set
 from .named import check_over, in_order
 
@@ -63,11 +63,8 @@ class Residual(Container):
         with on_one_device_set("residual"):
             return jtu.tree_map(jnp.add, skipped, y), state
 
-    def with_items(self, items: Items) -> "Residual":
-        by_name = {name: stage for name, stage in items if name is not None}
-        stages = (by_name,) if by_name else tuple(stage for _, stage in items)
-        rate = 0.0 if self.drop is None else self.drop.p
-        new = residual(*stages, skip=self.skip, drop_rate=rate, over=self.over)
+    def with_items(self, items: Items, own: Own) -> "Residual":
+        new = residual(*named_items(items), skip=self.skip, over=self.over)
         return dataclasses.replace(new, drop=self.drop)
 
 

@@ -9,15 +9,7 @@ import inspect
 import operator
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    ClassVar,
-    SupportsIndex,
-    TypeAlias,
-    TypeVar,
-    overload,
-)
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 
 import equinox as eqx
 import jax
@@ -34,13 +26,13 @@ from .._errors import (
     type_error,
     value_error,
 )
-from .._stage import Scope, as_stage
+from .._stage import Item, Items, Own, Scope, as_stage
 from .._stage.base import state_indices
 from .._stage.hidden import check_nothing_traced
 from .._types import AnyStage, Key, PyTree, StageLike
 from .align import align
 from .alike import same_draws
-from .container import Container, read_list
+from .container import Container, read_list, reordered
 
 Makers: TypeAlias = Callable[..., StageLike] | Sequence[StageLike]
 """A function that makes a stage from a key, or the stages themselves."""
@@ -110,27 +102,46 @@ class Stacked(Container):
         )
         return dataclasses.replace(self, stages=stages)
 
-    @overload
-    def __getitem__(self, item: str) -> AnyStage: ...
+    def listed(self) -> list[Item]:
+        return [Item(None, self.stages, i) for i in range(self.size)]
 
-    @overload
-    def __getitem__(self, item: SupportsIndex) -> AnyStage: ...
-
-    @overload
-    def __getitem__(self: _Own, item: slice) -> _Own: ...
-
-    def __getitem__(self, item: PyTree) -> PyTree:
-        """The stage at a position; for a slice, the container of those."""
-        if not isinstance(item, slice):
-            return super().__getitem__(item)
-        size = len(range(self.size)[item])
-        if size < self.fewest:
+    def with_items(self: _Own, items: Items, own: Own) -> _Own:
+        if len(items) < self.fewest:
             raise value_error(
                 self._function,
-                f"the slice {item} holds none of its {self.size} stages.",
+                f"none of its {self.size} stages is left.",
                 f"It needs {self.fewest} at least.",
             )
-        return dataclasses.replace(self, stages=self._sliced(item), size=size)
+        given = [item.stage for item in items if item.origin is None]
+        read = [self._read_new(stage) for stage in given]
+        places = range(self.size, self.size + len(read))
+        order = reordered(items, range(self.size), places)
+        taken: Any = np.asarray(order, int)
+        if order and order == list(range(order[0], order[0] + len(order))):
+            taken = slice(order[0], order[0] + len(order))  # needs no gather
+
+        def joined(every: PyTree, *new: PyTree) -> PyTree:
+            if not eqx.is_array(every):
+                return every
+            rows = (every, *(one[None] for one in new))
+            return (jnp.concatenate(rows) if new else every)[taken]
+
+        stages = jtu.tree_map(joined, self.stages, *read)
+        return dataclasses.replace(self, stages=stages, size=len(items))
+
+    def _read_new(self, stage: StageLike) -> AnyStage:
+        """A stage to be stacked beside those that there are."""
+        read = _read_stage(self._function, "stage", stage)
+        if self.is_stateful():
+            _check_holds_state(self._function, "pipe", self.stages)
+            _check_holds_state(self._function, "stage", read)
+        if not self.size:
+            raise value_error(
+                self._function,
+                "it has no stages, beside which others could be stacked.",
+                f"Write `{self._function}([stage])`.",
+            )
+        return align(self._function, "stage", "[0]", self._sliced(0), read)
 
     def own_state(self, state: eqx.nn.State, scope: Scope) -> eqx.nn.State:
         """The states of the stages, stacked; raises unless it is one for each."""
@@ -146,7 +157,7 @@ class Stacked(Container):
             )
         return own
 
-    def _sliced(self, item: int | slice) -> AnyStage:
+    def _sliced(self, item: int) -> AnyStage:
         return jtu.tree_map(
             lambda leaf: leaf[item] if eqx.is_array(leaf) else leaf, self.stages
         )

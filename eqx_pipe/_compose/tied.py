@@ -1,12 +1,26 @@
 """One parameter, or one stage, in several places of a pipeline."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from typing import cast
 
 import equinox as eqx
 import jax.tree_util as jtu
+from jaxtyping import Array
 
 from .._errors import bullets, describe_value, structure_error, type_error, value_error
-from .._stage import Composite, Scope, Stage, as_stage, call, is_stateful
+from .._jaxprs.flow import Flow
+from .._jaxprs.jaxpr import trace
+from .._stage import (
+    Composite,
+    Items,
+    Listed,
+    Own,
+    Scope,
+    Stage,
+    as_stage,
+    call,
+    is_stateful,
+)
 from .._tree import differences
 from .._types import AnyStage, Key, MaybeState, Output, PyTree, StageLike
 
@@ -52,12 +66,51 @@ class Tied(Composite):
     def held_children(self) -> Mapping[str, AnyStage]:
         return self.kept.children() if isinstance(self.kept, Composite) else {}
 
+    def held_child(self, segment: str) -> AnyStage:
+        return self.held_children()[segment]
+
+    def admit(self, segment: str, stage: StageLike) -> AnyStage:
+        return self._listed().admit(segment, stage)
+
     def with_child(self, segment: str, stage: AnyStage) -> "Tied":
-        raise value_error(
-            "tied",
-            f"`{segment}` is to be edited, and parts of the pipeline are tied.",
-            "Edit the pipeline, `.pipe`, and tie its parts again.",
-        )
+        return self._edited(self._listed().with_child(segment, stage))
+
+    def with_inserted(
+        self, new: Items, beside: str | None, after: bool, own: Own
+    ) -> "Tied":
+        return self._edited(self._listed().with_inserted(new, beside, after, own))
+
+    def without(self, segments: Collection[str], own: Own) -> "Tied":
+        return self._edited(self._listed().without(segments, own))
+
+    def with_name(self, segment: str, name: str) -> "Tied":
+        return self._edited(self._listed().with_name(segment, name))
+
+    def holds(self) -> tuple[str, ...]:
+        return self._listed().holds()
+
+    def _listed(self) -> Listed:
+        if not isinstance(self.kept, Listed):
+            self.listed()  # which raises
+        return cast(Listed, self.kept)
+
+    def _edited(self, kept: Listed) -> "Tied":
+        """The same parts tied in an edited pipeline; raises unless they are there."""
+        try:
+            away, used = self.where(kept), _used(self.get, kept)
+        except Exception:
+            away, used = None, set()
+        parts = jtu.tree_leaves(away, is_leaf=_is_elsewhere)
+        here = {id(leaf) for leaf in jtu.tree_leaves(kept)}
+        lost = (_used(self.get, self.kept) & here) - used
+        if lost or not parts or not all(map(_is_elsewhere, parts)):
+            raise value_error(
+                "tied",
+                "after this edit `where` or `get` would not name the parts that they "
+                "named before.",
+                "Edit the pipeline, `.pipe`, and tie its parts again.",
+            )
+        return Tied(cast(AnyStage, kept), self.where, self.get)
 
     def is_stateful(self) -> bool:
         return is_stateful(self.pipe)
@@ -162,5 +215,27 @@ def _asked(
 
 
 def _is_whole(part: PyTree) -> bool:
-    leaves = jtu.tree_leaves(part, is_leaf=lambda node: isinstance(node, Elsewhere))
-    return not any(isinstance(leaf, Elsewhere) for leaf in leaves)
+    return not any(map(_is_elsewhere, jtu.tree_leaves(part, is_leaf=_is_elsewhere)))
+
+
+def _is_elsewhere(node: object) -> bool:
+    return isinstance(node, Elsewhere)
+
+
+def _used(get: Callable[[PyTree], PyTree], pipe: PyTree) -> set[int]:
+    """The arrays of a pipeline, by identity, of which a function makes its answer."""
+    leaves, structure = jtu.tree_flatten(pipe)
+    arrays = [leaf for leaf in leaves if eqx.is_array(leaf)]
+
+    def ask(given: list[Array]) -> list[PyTree]:
+        rest = iter(given)
+        full = [next(rest) if eqx.is_array(leaf) else leaf for leaf in leaves]
+        return jtu.tree_leaves(eqx.filter(get(structure.unflatten(full)), eqx.is_array))
+
+    jaxpr = trace(ask, arrays)
+    every = range(len(arrays))
+    return {
+        id(leaf)
+        for i, leaf in enumerate(arrays)
+        if any(Flow().run(jaxpr, [j == i for j in every]))
+    }

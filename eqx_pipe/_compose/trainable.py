@@ -6,7 +6,7 @@ import equinox as eqx
 import jax.tree_util as jtu
 
 from .._errors import value_error
-from .._stage.parent import NamedLeaf, named_leaves
+from .._stage.parent import NamedLeaf, all_or_none, named_leaves
 from .._stage.pattern import check_matched, check_patterns, chooser
 from .._types import PyTree
 
@@ -38,7 +38,8 @@ def trainable(pipe: PyTree, *patterns: str) -> PyTree[bool]:
 
     - `TypeError` if a pattern is no string.
     - `ValueError` if one matches no parameter (names the nearest paths), or some but
-        not all stages of a `repeat`, whose parameters are stacked in one array.
+        not all stages of a `repeat` or `ensemble`, whose parameters are stacked in one
+      array.
 
     **Laws:** `trainable(pipe, p)` and `trainable(pipe, "!" + p)` are true of each
     parameter exactly once.
@@ -75,7 +76,8 @@ def _is_chosen(leaf: NamedLeaf, chosen: Callable[[str], bool]) -> bool:
             "trainable",
             f"`{found[True]}` is chosen and `{found[False]}` is not, but both lie in "
             "one stacked array.",
-            "Choose all stages of a `repeat` or none (`blocks`, `blocks.*.attn`). To "
-            "train some of them, mask the gradients by position, or make it a `chain`.",
+            f"Choose {all_or_none(found[True], found[False])} or none (`blocks`, "
+            "`blocks.*.attn`). To train some of them, mask the gradients by position, "
+            "or do not stack them (`chain(*blocks)` runs as a `repeat` does).",
         )
     return True in found

@@ -7,11 +7,12 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
+import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from .._check import check_choice
-from .._errors import describe_value, structure_error, type_error
-from .._stage import Scope, as_stage, enter
+from .._errors import describe_value, structure_error, type_error, value_error
+from .._stage import Items, Own, Scope, as_stage, enter
 from .._tree import (
     as_arrays,
     is_key_array,
@@ -20,7 +21,14 @@ from .._tree import (
     tree_text,
 )
 from .._types import AnyStage, MaybeState, Output, PyTree, StageLike
-from .container import Container, Names, check_reserved, read_stages
+from .container import (
+    Container,
+    Names,
+    check_reserved,
+    named_items,
+    read_stages,
+    reordered,
+)
 from .merge import REDUCTIONS, check_agree, check_arrays, on_one_device_set
 
 _NORMALIZE = {
@@ -48,6 +56,35 @@ class Weighted(Container):
 
     def settings(self) -> dict[str, Any]:
         return {"normalize": self.normalize}
+
+    def holds(self) -> tuple[str, ...]:
+        return ("weights",)
+
+    def with_items(self, items: Items, own: Own) -> "Weighted":
+        given, new = own.get("weights"), sum(item.origin is None for item in items)
+        weights: Any = self.weights
+        if callable(given):
+            weights = given
+        elif self.gated and (new or len(items) != len(self)):
+            raise value_error(
+                "weighted",
+                f"its weights are computed for {len(self)} stages, and now it has "
+                f"{len(items)}.",
+                "Give a stage that computes one for each of these, `weights=gate`.",
+            )
+        elif not self.gated:
+            added = jnp.asarray([] if given is None else given, weights.dtype)
+            if added.shape != (new,):
+                raise value_error(
+                    "weighted",
+                    f"`weights` is {leaf_text(added)}, and the new stages are {new}.",
+                    "Give one number for each of these, `weights=[0.1]`.",
+                )
+            places = range(len(self), len(self) + new)
+            order = np.array(reordered(items, range(len(self)), places), int)
+            weights = jnp.concatenate([weights, added])[order]
+        settings: Any = {"weights": weights, "normalize": self.normalize}
+        return weighted(*named_items(items), **settings)
 
     def run(self, x: PyTree, state: MaybeState, scope: Scope) -> Output:
         weights: PyTree = self.weights

@@ -15,8 +15,11 @@ from .composite import check_state as check_state
 from .composite import copy_state as copy_state
 from .composite import enter as enter
 from .edit import Editable as Editable
-from .edit import Items as Items
 from .hints import wants_key as wants_key
+from .listed import Item as Item
+from .listed import Items as Items
+from .listed import Listed as Listed
+from .listed import Own as Own
 from .passes import Passes as Passes
 from .scope import Record as Record
 from .scope import Scope as Scope

@@ -1,46 +1,23 @@
 """Other pipelines made from one, by the paths of what changes."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias, TypeVar, cast
-
-import jax.tree_util as jtu
+from collections.abc import Mapping
+from typing import Any, TypeVar
 
 from .._errors import describe_value, type_error, value_error
-from .._tree import join_path, path_name
-from .._types import AnyStage, PyTree, Segment, StageLike
-from .accept import as_stage
-from .parent import Parent
-from .pattern import nearest_paths
+from .._tree import join_path
+from .._types import PyTree, Segment, StageLike
+from .listed import Item, Listed, check_own
+from .places import holder_of, put, put_back
 
 _Self = TypeVar("_Self", bound="Editable")
 
-Items: TypeAlias = Sequence[tuple[str | None, StageLike]]
-"""Stages with their names; `None` where they have positions."""
 
-
-class Editable(Parent):
+class Editable(Listed):
     """A stage made of stages, of which others can be made by path.
 
     Paths are those of errors, `outputs` and `describe`: `blocks.3.attn`. In a layer
     that is no pipeline they go on through its fields.
     """
-
-    def admit(self, segment: str, stage: StageLike) -> AnyStage:
-        """A stage to be put at a segment; raises unless it can stand there."""
-        return as_stage(self._function, segment, stage)
-
-    def with_items(self: _Self, items: Items) -> _Self:
-        """A combinator of the same settings with these stages, in this order."""
-        raise value_error(
-            self._function,
-            "its stages have each a part in it, so none can be inserted, removed or "
-            "renamed.",
-            "Build it anew: `items()` gives the stages with their names.",
-        )
-
-    @property
-    def _function(self) -> str:
-        return type(self).__name__.lower()
 
     def replace(
         self: _Self,
@@ -80,9 +57,9 @@ class Editable(Parent):
             >>> pipe.replace({"body.1": jnp.square}, head=jnp.max)(jnp.zeros(2)).item()
             0.0
         """
-        new: PyTree = self
+        new = self
         for path, stage in {**_read(self, stages), **named}.items():
-            new = _put(self, new, "", path, stage)
+            new = put(new, path, stage)
         return new
 
     def insert(
@@ -91,12 +68,15 @@ class Editable(Parent):
         *,
         before: Segment | None = None,
         after: Segment | None = None,
+        **own: PyTree,
     ) -> _Self:
-        """The same with more stages in a `chain` or `parallel`.
+        """The same with more stages in a combinator of several.
 
         Stages with names keep their draws, whatever is inserted. Where they have
         positions, those behind what was inserted move, and draw from other keys: give
-        names where that matters.
+        names where that matters. In a `graph` the new ones stand on the edges: those
+        `after` a node read it, and are read by all that read it before; those `before`
+        a node stand between it and the one that it reads.
 
         **Arguments:**
 
@@ -105,13 +85,19 @@ class Editable(Parent):
             `"encoder.norm"`. (Keyword only.)
         - `after`: the path of the stage behind which they go. With neither of the two
             they go to the end. (Keyword only.)
+        - `own`: what the combinator has for each of its stages, for the new ones:
+            `weights=[0.1]` in a `weighted`, `gates={"new": gate}` in a `gated`. Where a
+            stage decides for all (the `weights` of a `weighted`, the `selector` of a
+            `switch`), another that knows of the new ones. (Keyword only.)
 
         **Returns:** a pipeline; the old one is as it was.
 
         **Raises:**
 
         - `ValueError` if there is no such path, the names are taken, names and
-            positions are mixed, or it is no `chain` or `parallel`.
+            positions are mixed, weights or gates for the new ones are missing, stages
+            of a `switch` would move without a new `selector`, or the combinator has no
+            list of stages (`cond`, `at`, `batched`).
         - `TypeError` if something is not a stage.
 
         !!! example
@@ -120,6 +106,9 @@ class Editable(Parent):
             >>> pipe = ep.chain(wave=jnp.sin, total=jnp.sum)
             >>> pipe.insert({"twice": lambda x: 2 * x}, after="wave").keys()
             ('wave', 'twice', 'total')
+            >>> mix = ep.weighted({"a": jnp.sin, "b": jnp.cos}, weights=[0.5, 0.5])
+            >>> mix.insert({"c": jnp.tanh}, before="b", weights=[0.2]).weights.tolist()
+            [0.5, 0.20000000298023224, 0.5]
         """
         if before is not None and after is not None:
             raise value_error(
@@ -128,29 +117,35 @@ class Editable(Parent):
                 "Give one of them.",
             )
         mapping = isinstance(stages, Mapping)
-        new = list(stages.items()) if mapping else [(None, stages)]
-        place = before if after is None else after
-        if place is None:
-            return self.with_items(_joined(self, [*_items(self), *new], new))
-        holder, path, segment = _holder(self, str(place))
-        at, old = holder.segments().index(segment) + (after is not None), _items(holder)
-        items = _joined(holder, [*old[:at], *new, *old[at:]], new)
-        return _put_back(self, path, holder.with_items(items))
+        given = stages.items() if mapping else [(None, stages)]
+        new = [Item(name, stage) for name, stage in given]
+        beside = before if after is None else after
+        holder, place, segment = self, "", None
+        if beside is not None:
+            holder, place, segment = holder_of(self, str(beside))
+        check_own(holder, "insert", own)
+        if not new:
+            return self
+        edited = holder.with_inserted(new, segment, after is not None, own)
+        return put_back(self, place, edited)
 
-    def remove(self: _Self, *paths: Segment) -> _Self:
-        """The same without some stages of a `chain` or `parallel`.
+    def remove(self: _Self, *paths: Segment, **own: PyTree) -> _Self:
+        """The same without some stages of a combinator of several.
 
         As with `insert`, stages with names keep their draws, and those with positions
-        move up.
+        move up. What read a node that goes from a `graph` reads what that node read.
 
         **Arguments:**
 
         - `paths`: the paths of what is to go, as they are in this pipeline.
+        - `own`: as for `insert`, a stage that decides for those that stay, in place of
+            one that decided for all: `weights` of a `weighted`, `selector` of a
+            `switch`. (Keyword only.)
 
         **Returns:** a pipeline; the old one is as it was.
 
-        **Raises:** `ValueError` if there is no such path, or it lies in no `chain` or
-        `parallel`.
+        **Raises:** `ValueError` if there is no such path, or it lies in no list of
+        stages, or a node of a `graph` read several.
 
         **Laws:** to remove what was inserted gives the pipeline from before.
 
@@ -162,21 +157,20 @@ class Editable(Parent):
         """
         gone: dict[str, set[str]] = {}
         for path in map(str, paths):
-            _, place, segment = _holder(self, path)
+            holder, place, segment = holder_of(self, path)
+            check_own(holder, "remove", own)
             gone.setdefault(place, set()).add(segment)
         new = self
         # The innermost first: what is removed further out may hold it.
         for place in sorted(gone, key=len, reverse=True):
-            holder, *_ = _holder(new, join_path(place, min(gone[place])))
-            both = zip(holder.segments(), _items(holder), strict=False)
-            kept = [item for segment, item in both if segment not in gone[place]]
-            new = _put_back(new, place, holder.with_items(kept))
+            holder, *_ = holder_of(new, join_path(place, min(gone[place])))
+            new = put_back(new, place, holder.without(gone[place], own))
         return new
 
     def rename(
         self: _Self, names: Mapping[str, str] | None = None, /, **named: str
     ) -> _Self:
-        """The same with other names for stages of a `chain` or `parallel`.
+        """The same with other names for stages of a combinator of several.
 
         What is renamed draws by its new name; all else stays.
 
@@ -200,17 +194,9 @@ class Editable(Parent):
         """
         new = self
         for path, name in {**_read(self, names), **named}.items():
-            holder, place, segment = _holder(new, path)
-            if any(old is None for old, _ in _items(holder)):
-                raise value_error(
-                    self._function,
-                    f"`{path}` is a position, no name.",
-                    "Give the stages names when the pipeline is built.",
-                )
-
-            _check_free(holder, [name])
-            items = [(name if n == segment else n, s) for n, s in _items(holder)]
-            new = _put_back(new, place, holder.with_items(items))
+            holder, place, segment = holder_of(new, path)
+            if name != segment:
+                new = put_back(new, place, holder.with_name(segment, name))
         return new
 
 
@@ -223,105 +209,3 @@ def _read(editable: Editable, given: object) -> dict[str, Any]:
             'Give a mapping from paths: `{"blocks.3.attn": ...}`, or keywords.',
         )
     return {str(path): value for path, value in (given or {}).items()}
-
-
-def _items(holder: Editable) -> list[tuple[str | None, AnyStage]]:
-    """The stages of a combinator with their names, without gates and merges."""
-    stages = getattr(holder, "stages", ())
-    names = getattr(holder, "names", None) or [None] * len(stages)
-    return list(zip(names, stages, strict=True)) if isinstance(stages, tuple) else []
-
-
-def _joined(holder: Editable, items: Items, new: Items) -> Items:
-    """`items`, among which `new` are; raises if names are taken, or only some named."""
-    if len({name is None for name, _ in items}) > 1:
-        has = "positions" if new[0][0] is not None else "names"
-        raise value_error(
-            type(holder).__name__.lower(),
-            f"its stages have {has}, and what is inserted has not.",
-            "Insert a mapping from names to stages where they have names, and a stage "
-            "by itself where they have positions.",
-        )
-    _check_free(holder, [name for name, _ in new])
-    return items
-
-
-def _check_free(holder: Editable, names: Sequence[str | None]) -> None:
-    taken = {name for name, _ in _items(holder)} - {None}
-    for name in names:
-        if name in taken:
-            raise value_error(
-                type(holder).__name__.lower(),
-                f"it has a stage of the name `{name}` already.",
-                "Give another name, or put a stage in its place by `replace`.",
-            )
-
-
-def _first(parent: Parent, path: str) -> tuple[str, str] | None:
-    """The first segment of a path and the rest; names of gates contain a dot."""
-    for segment in sorted(parent.segments(), key=len, reverse=True):
-        if path == segment or path.startswith(f"{segment}."):
-            return segment, path[len(segment) + 1 :]
-    return None
-
-
-def _unknown(root: Parent, place: str, path: str, known: Sequence[str]) -> ValueError:
-    where = f" in `{place}`" if place else ""
-    paths = [join_path(place, name) for name in known]
-    return value_error(
-        type(root).__name__.lower(),
-        f"there is no `{path}`{where}.",
-        nearest_paths(join_path(place, path), paths),
-    )
-
-
-def _put(root: Parent, node: PyTree, place: str, path: str, new: PyTree) -> PyTree:
-    """`node`, which stands at `place`, with something else at a path below it."""
-    if isinstance(node, Parent):
-        found = _first(node, path)
-        if found is None:
-            raise _unknown(root, place, path, node.segments())
-        segment, rest = found
-        if rest:
-            old = node.child(segment)
-            new = _put(root, old, join_path(place, segment), rest, new)
-        elif isinstance(node, Editable):
-            new = node.admit(segment, new)
-        return node.with_child(segment, new)
-    parts, structure = jtu.tree_flatten_with_path(node, is_leaf=lambda x: x is not node)
-    names = [path_name(key) for key, _ in parts if key]
-    segment, _, rest = path.partition(".")
-    if segment not in names:
-        raise _unknown(root, place, path, names)
-    values = [value for _, value in parts]
-    at = names.index(segment)
-    if rest:
-        new = _put(root, values[at], join_path(place, segment), rest, new)
-    values[at] = new
-    return structure.unflatten(values)
-
-
-def _holder(root: Editable, path: str) -> tuple[Editable, str, str]:
-    """The combinator that holds the stage at a path, its own path, and the segment."""
-    node, place = root, ""
-    while True:
-        found = _first(node, path)
-        if found is None:
-            raise _unknown(root, place, path, node.segments())
-        segment, rest = found
-        if not rest:
-            return node, place, segment
-        inner = node.child(segment)
-        place = join_path(place, segment)
-        if not isinstance(inner, Editable):
-            raise value_error(
-                type(root).__name__.lower(),
-                f"`{place}` is a `{type(inner).__name__}`, no pipeline.",
-                "Stages are inserted, removed and renamed in a `chain` or `parallel`.",
-            )
-        node, path = inner, rest
-
-
-def _put_back(root: _Self, place: str, holder: "Editable") -> _Self:
-    """`root` with a combinator that was edited where it stood."""
-    return cast(_Self, _put(root, root, "", place, holder) if place else holder)

@@ -1,6 +1,7 @@
 """Stages made of stages: how one is found by its path, and another put in its place."""
 
 import abc
+import itertools as it
 import math
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar
@@ -34,6 +35,10 @@ class Parent(Stage):
     def child(self, segment: str) -> AnyStage:
         """The stage at a segment that there is, as paths call it."""
         return self.children()[segment]
+
+    def held_child(self, segment: str) -> AnyStage:
+        """The child as it stands in the fields of this stage, to be edited there."""
+        return self.child(segment)
 
     def segments(self) -> tuple[str, ...]:
         """What paths call the stages right below."""
@@ -141,6 +146,16 @@ def stage_paths(stage: PyTree) -> list[str]:
 
     walk(stage, "")
     return found
+
+
+def all_or_none(one: str, other: str) -> str:
+    """Of which stacked stages one cannot be meant without the others, for a message.
+
+    The paths lead to two of them.
+    """
+    both = zip(one.split("."), other.split("."), strict=False)
+    shared = ".".join(a for a, _ in it.takewhile(lambda two: two[0] == two[1], both))
+    return f"all stages of `{shared}`" if shared else "all of its stages"
 
 
 def num_paths(leaf: NamedLeaf) -> int:
