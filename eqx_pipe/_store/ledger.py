@@ -93,10 +93,14 @@ class Ledger:
                     self.failed[number] = _ranges(match[4])
             latest.append(number)
 
+    def next_version(self, number: int, there: bool = True) -> int:
+        """The version of a chunk that is next said to be there, or to be gone."""
+        version = int(self.versions[number])
+        return version + 1 + (version % 2 == there)
+
     def note(self, number: int, ok: Bool[np.ndarray, " rows"] | None) -> None:
         """Adds a line: a chunk is there, with rows that are `ok`; or is gone."""
-        version = int(self.versions[number])
-        version += 1 + (version % 2 == (ok is not None))
+        version = self.next_version(number, ok is not None)
         ranges = np.zeros((0, 2), np.int64) if ok is None else _runs(~ok)
         failed = ",".join(f"{a}:{b}" for a, b in ranges.tolist()) or "-"
         text = f"{version} {number}:{number + 1} {failed}".encode()

@@ -16,6 +16,7 @@ from jaxtyping import Bool, Int8, Int64
 
 from .._errors import message, optional, value_error
 from .chunks import Chunks
+from .errors import Spans, errors_of, note_errors
 from .folder import as_zarr, quiet
 from .layout import RECORD, damaged, read_record
 from .ledger import LEDGER, WHOLE, Ledger
@@ -43,15 +44,26 @@ class Store:
         return self.ledger.is_done(number)
 
     def commit(
-        self, number: int, values: Sequence[np.ndarray], ok: Bool[np.ndarray, " rows"]
+        self,
+        number: int,
+        values: Sequence[np.ndarray],
+        ok: Bool[np.ndarray, " rows"],
+        errors: Spans | None = None,
     ) -> None:
-        """Writes the values of a chunk, a row for each point, and that it is there."""
+        """Writes the values of a chunk, a row for each point, and that it is there.
+
+        `errors` are those of points that failed, counted from the chunk's first.
+        """
         self.discard(number)
         self._write(number, values)
-        self.ledger.note(number, ok)
+        self._note(number, ok, errors)
 
     def amend(
-        self, number: int, values: Sequence[np.ndarray], ok: Bool[np.ndarray, " rows"]
+        self,
+        number: int,
+        values: Sequence[np.ndarray],
+        ok: Bool[np.ndarray, " rows"],
+        errors: Spans | None = None,
     ) -> None:
         """Replaces the rows of a chunk that have failed, and no others.
 
@@ -64,7 +76,18 @@ class Store:
             mask = failed.reshape(-1, *(1 for _ in leaf.shape[1:]))
             merged.append(np.where(mask, leaf, self.read(number, variable)))
         self._write(number, merged)
-        self.ledger.note(number, ok | ~failed)
+        self._note(number, ok | ~failed, errors)
+
+    def errors(self) -> Iterator[tuple[int, Spans]]:
+        """What was raised in each chunk where points failed, counted from its first."""
+        return errors_of(self.path, self.ledger)
+
+    def _note(
+        self, number: int, ok: Bool[np.ndarray, " rows"], errors: Spans | None
+    ) -> None:
+        if errors:
+            note_errors(self.path, self.ledger, number, errors)
+        self.ledger.note(number, ok)
 
     def _write(self, number: int, values: Sequence[np.ndarray]) -> None:
         """Writes the files of a chunk."""

@@ -1,12 +1,13 @@
 """What a store has, in a few lines, by its ledger alone: no value is read."""
 
+import collections
 import time
 from pathlib import Path
 
 import numpy as np
 
 from .layout import check_record
-from .store import open_store
+from .store import Store, open_store
 
 _SHOWN = 5
 """How many ranges of failed points are named."""
@@ -30,6 +31,7 @@ def summary(function: str, path: Path) -> str:
         behind = where if name == "failed" and count else ""
         lines.append(f"  {name:8} {count:>{len(f'{size:,}')},}  {count / size:5.1%}")
         lines[-1] += behind
+    lines += _why(store)
     chunks = f"{int(ledger.done().sum()):,} of {len(store.chunks):,}"
     lines.append(f"  chunks   {chunks}, of at most {store.chunks.points:,} {unit}")
     last = max((file.stat().st_mtime for file in ledger.files()), default=None)
@@ -37,6 +39,15 @@ def summary(function: str, path: Path) -> str:
         when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(last))
         lines.append(f"  written  {when} for the last time")
     return "\n".join(lines)
+
+
+def _why(store: Store) -> list[str]:
+    """What was raised most often, and how often."""
+    counts: collections.Counter[str] = collections.Counter()
+    for _, errors in store.errors():
+        for text, spans in errors.items():
+            counts[text] += sum(b - a for a, b in spans)
+    return [f"    {n:,} times: {text}" for text, n in counts.most_common(_SHOWN)]
 
 
 def _named(first: int, stop: int) -> str:

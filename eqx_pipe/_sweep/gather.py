@@ -20,14 +20,16 @@ import numpy as np
 from jaxtyping import Bool
 
 from .._types import PyTree
+from .compute.failure import Errors, Verdict
 from .compute.progress import Progress
 from .plan import Plan
+from .results.raised import Raised
 from .results.result import SweepResult
 from .results.steps import Steps
 from .tracing.call import fn_name
 
-Chunk: TypeAlias = tuple[int, list[np.ndarray], Bool[np.ndarray, " rows"]]
-"""The number of a chunk, the leaves of its rows, and in which rows nothing failed."""
+Chunk: TypeAlias = tuple[int, list[np.ndarray], Verdict]
+"""The number of a chunk, the leaves of its rows, and what became of these."""
 
 Source: TypeAlias = Callable[
     [Sequence[int], Callable[[], bool], Progress], Iterator[Chunk]
@@ -39,7 +41,7 @@ It is called as `source(numbers, stopping, bar)`: no more chunks are begun once
 """
 
 
-_SAID = "\nThe chunk in flight will be finished. Ctrl-C again stops at once.\n"
+_SAID = "\nWhat is in flight will be finished. Ctrl-C again stops at once.\n"
 
 
 class Interrupt:
@@ -77,11 +79,15 @@ class Interrupt:
 
 @dataclasses.dataclass(frozen=True)
 class Todo:
-    """Which chunks a sink is to have, and which of them it lacks."""
+    """Which chunks a sink is to have, and which of them it lacks.
+
+    It takes `partial` chunks if not all rows of one need be computed.
+    """
 
     mine: Sequence[int]
     missing: Sequence[int]
     interrupt: Interrupt
+    partial: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,6 +98,7 @@ class Outcome:
     ok: Bool[np.ndarray, " points"]
     missing: Bool[np.ndarray, " points"] | None = None
     points: int | None = None
+    errors: Errors = dataclasses.field(default_factory=dict)
 
 
 @runtime_checkable
@@ -112,9 +119,7 @@ class Sink(Protocol):
         """Within it chunks may be kept."""
         ...
 
-    def keep(
-        self, number: int, values: list[np.ndarray], ok: Bool[np.ndarray, " rows"]
-    ) -> None:
+    def keep(self, number: int, values: list[np.ndarray], verdict: Verdict) -> None:
         """Keeps a chunk."""
         ...
 
@@ -124,23 +129,26 @@ class Sink(Protocol):
 
 
 def gather(source: Source, sink: Sink, progress: bool | None) -> None:
-    """Computes the chunks that a sink lacks; after Ctrl-C only those that are begun."""
+    """Computes the chunks that a sink lacks; after Ctrl-C only what is begun.
+
+    A `KeyboardInterrupt` tells of that, even if all had been begun.
+    """
     plan = sink.plan
     with sink.filling() as todo:
         if not todo.missing:
             return
         size, left = plan.count(todo.mine), plan.count(todo.missing)
-        kept = failed = 0
-        with Progress(progress, size, size - left) as bar:
-            stopping = ft.partial(_stopping, todo.interrupt, sink)
-            for number, values, ok in source(todo.missing, stopping, bar):
-                sink.keep(number, values, ok)
-                kept += 1
-                failed += plan.num_failed(values, ok)
+        failed = 0
+        stopping = ft.partial(_stopping, todo.interrupt, sink)
+        early = stopping if todo.partial else bool
+        with Progress(progress, size, size - left, early) as bar:
+            for number, values, verdict in source(todo.missing, stopping, bar):
+                sink.keep(number, values, verdict)
+                failed += plan.num_failed(values, verdict)
                 bar.failed(failed)
                 if sink.stopped:
-                    return
-        if todo.interrupt.asked and kept < len(todo.missing):
+                    break
+        if todo.interrupt.asked:
             raise KeyboardInterrupt
 
 
@@ -168,6 +176,7 @@ def result_of(plan: Plan, outcome: Outcome, started: float) -> SweepResult:
         missing=outcome.missing,
         made=made,
         steps=steps,
+        raised=Raised.of(outcome.errors),
     )
     # Not by Equinox's constructor, which would take a fifth of a small sweep.
     result = object.__new__(SweepResult)

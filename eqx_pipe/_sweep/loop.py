@@ -11,12 +11,18 @@ import jax.numpy as jnp
 import jax.random as jr
 import jax.tree_util as jtu
 import numpy as np
-from jaxtyping import Bool
 
 from .._spaces.index import point_key
 from .._tree import is_key_array
 from .._types import PyTree
-from .compute.failure import nothing_like, some_output
+from .compute.failure import (
+    Errors,
+    Failures,
+    Verdict,
+    error_text,
+    nothing_like,
+    some_output,
+)
 from .compute.progress import Progress
 from .compute.sizes import Rows
 from .reduced.kernel import block_batches
@@ -30,6 +36,8 @@ class LoopPoints:
 
     def __init__(self, request: Request):
         self.request = request
+        self.errors: dict[int, str] = {}
+        """What was raised at points, if that is isolated."""
 
     def span(self, first: int, last: int) -> tuple[int, int]:
         """The points of some rows, which are the points themselves."""
@@ -49,27 +57,43 @@ class LoopPoints:
         """The same; `None` where it raises, if that is to be isolated."""
         try:
             return self.output(i)
-        except Exception:
+        except Exception as error:
             if not self.request.isolated:
                 raise
+            self.errors[i] = error_text(error)
             return None
 
     def compute(
         self, first: int, last: int, costs: object, bar: Progress
-    ) -> tuple[Rows, Bool[np.ndarray, " points"]]:
-        """The outputs at some points, and which have not failed."""
-        outputs = []
+    ) -> tuple[Rows, Verdict]:
+        """The outputs at some points, and what became of these."""
+        outputs: list[PyTree | None] = []
         for i in range(first, last):
+            if bar.stopping():
+                break
             outputs.append(self.attempt(i))
             bar.done(1)
+        count = len(outputs)
+        outputs += [None] * (last - first - count)
         ok = np.array([output is not None for output in outputs], bool)
+        missing = np.arange(last - first) >= count
         if ok.any():
             self._example = outputs[int(np.argmax(ok))]
         nothing = jtu.tree_map(nothing_like, self._example)
         rows = [nothing if output is None else output for output in outputs]
         # One more, so that there is one if there are no points.
         columns = zip(*map(jtu.tree_leaves, [*rows, nothing]), strict=True)
-        return [_stacked(column)[:-1] for column in columns], ok
+        leaves = [_stacked(column)[:-1] for column in columns]
+        errors = self.raised(first, last)
+        return leaves, Verdict(ok, errors, missing if missing.any() else None)
+
+    def raised(self, first: int, last: int) -> Errors:
+        """What was raised at some points."""
+        failures = Failures(self.request.function, True, last - first, first)
+        for i, error in self.errors.items():
+            if first <= i < last:
+                failures.mark(np.array([i]), error)
+        return failures.verdict.errors
 
     def unflatten(self, leaves: Sequence[np.ndarray]) -> PyTree:
         """The output as the function gives it, with keys from their raw data."""
@@ -111,11 +135,12 @@ class LoopBlocks:
 
     def compute(
         self, first: int, last: int, costs: object, bar: Progress
-    ) -> tuple[Rows, Bool[np.ndarray, " blocks"]]:
+    ) -> tuple[Rows, Verdict]:
         """The rows of some blocks, and in which of them no point failed."""
         rows = [self._block(number, bar) for number in range(first, last)]
         columns = [np.stack(column) for column in zip(*rows, strict=True)]
-        return columns, np.asarray(~columns[-1].any(axis=1))
+        ok = np.asarray(~columns[-1].any(axis=1))
+        return columns, Verdict(ok, self.each.raised(*self.span(first, last)))
 
     def begin(self) -> list[jax.Array]:
         """The state of no points."""

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 
 from .._errors import (
     MissingKeyError,
@@ -22,7 +22,7 @@ from .._errors import (
 from .._spaces.space import Space
 from .._store.chunks import Chunks, cut
 from .._types import Device, Key
-from .compute.failure import reason
+from .compute.failure import Verdict, reason
 from .compute.job import Job, prepare
 from .compute.progress import Progress
 from .compute.sizes import CHUNK_BYTES, Rows
@@ -84,9 +84,12 @@ class Plan:
         spans = (self.work.span(*self.chunks.span(number)) for number in numbers)
         return sum(last - first for first, last in spans)
 
-    def num_failed(self, values: Rows, ok: Bool[np.ndarray, " rows"]) -> int:
+    def num_failed(self, values: Rows, verdict: Verdict) -> int:
         """How many points have failed in some rows."""
-        return int(np.sum(~ok if self.blocks is None else np.unpackbits(values[-1])))
+        if self.blocks is not None:
+            return int(np.sum(np.unpackbits(values[-1])))
+        missing = verdict.missing
+        return int(np.sum(~verdict.ok) - (0 if missing is None else np.sum(missing)))
 
     def at(self, space: Space, traced: Space, key: Key | None) -> "Plan":
         """The same of another space and key, as programs made for this one compute it.
@@ -107,7 +110,7 @@ class Plan:
         self,
         batch_size: int,
         tried: str = "",
-        head: tuple[Rows, Bool[np.ndarray, " points"]] | None = None,
+        head: tuple[Rows, Verdict] | None = None,
     ) -> "Plan":
         """The same with another batch size: that of a store, or one that was found.
 

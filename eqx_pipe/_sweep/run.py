@@ -1,5 +1,6 @@
 """`sweep`: a function at every point of a space."""
 
+import contextlib
 import os
 import time
 from collections.abc import Callable
@@ -141,7 +142,9 @@ def sweep(
 
     Under `jax.disable_jit()` it is the plain loop, so a debugger stops inside `fn`.
 
-    After Ctrl-C a sweep with a store finishes the chunk in flight first.
+    After Ctrl-C what is in flight is finished first, and the `KeyboardInterrupt` has as
+    `.result` a `SweepResult` of all that is: `.status` says what is missing. Ctrl-C
+    again stops at once.
 
     **Laws:** equal to its definition for every batch size, mesh, executor, part and
     restart; a reduction is that of the values, bit for bit the same on any devices,
@@ -190,8 +193,29 @@ def complete(
 ) -> SweepResult:
     """Computes what is planned; with `costs` points of like cost share a batch."""
     sink = _sink(plan)
-    gather(_source(sink.plan, costs), sink, plan.request.progress)
+    try:
+        gather(_source(sink.plan, costs), sink, plan.request.progress)
+    except KeyboardInterrupt as interrupt:
+        # A function that fails, or points of a store that have, are not what matters.
+        with contextlib.suppress(Exception):
+            _carry(interrupt, result_of(sink.plan, sink.outcome(), started), plan)
+        raise
     return result_of(sink.plan, sink.outcome(), started)
+
+
+def _carry(interrupt: KeyboardInterrupt, result: SweepResult, plan: Plan) -> None:
+    """Has Ctrl-C carry what is finished."""
+    interrupt.result = result  # pyright: ignore[reportAttributeAccessIssue]
+    if plan.request.store is not None:
+        return  # whose sink has said so
+    done = result.points
+    if done is None:
+        missing = result.missing
+        done = len(result) - (0 if missing is None else int(missing.sum()))
+    interrupt.add_note(
+        f"{done:,} of {len(result):,} points are finished: they are the `.result` of "
+        "this KeyboardInterrupt (`sys.last_value.result` in a notebook)."
+    )
 
 
 def _sink(plan: Plan) -> Sink:

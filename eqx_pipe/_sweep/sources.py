@@ -14,9 +14,9 @@ from typing import Any
 
 import jax
 import numpy as np
-from jaxtyping import Bool
 
 from .._errors import SweepError, describe_value, message
+from .compute.failure import Verdict
 from .compute.progress import Progress
 from .compute.sizes import Rows
 from .gather import Chunk
@@ -104,8 +104,8 @@ class _Try:
             return bool(self.future.cancel())
         return False
 
-    def result(self, plan: Plan) -> tuple[Rows, Bool[np.ndarray, " rows"]] | None:
-        """Values and which are ok, or `None` if it is worth another try."""
+    def result(self, plan: Plan) -> tuple[Rows, Verdict] | None:
+        """Values and what became of them, or `None` if it is worth another try."""
         first, last = plan.chunks.span(self.number)
         points = plan.work.span(first, last)
         try:
@@ -161,8 +161,8 @@ def _killing(first: int, last: int, tries: int, error: BaseException) -> SweepEr
 
 def checked(
     answer: Any, row: Sequence[jax.ShapeDtypeStruct], count: int, which: str
-) -> tuple[list[np.ndarray], Bool[np.ndarray, " rows"]]:
-    """The values that a worker answers with, and which are ok; or raises its error.
+) -> tuple[list[np.ndarray], Verdict]:
+    """The values that a worker answers with, and what became of them; or its error.
 
     There are `count` rows, each with leaves as in `row`. An array that keeps values
     would cast or broadcast others. `which` names the chunk.
@@ -170,13 +170,13 @@ def checked(
     wanted = [f"{leaf.dtype}{[count, *leaf.shape]}" for leaf in row]
     wanted, came = [*wanted, f"bool[{count}]"], describe_value(answer)
     if isinstance(answer, tuple) and len(answer) == 3:
-        values, ok, error = answer
+        values, verdict, error = answer
         if isinstance(error, Exception):
             raise error
-        if isinstance(values, list):
-            found = [_form(leaf) for leaf in (*values, ok)]
+        if isinstance(values, list) and isinstance(verdict, Verdict):
+            found = [_form(leaf) for leaf in (*values, verdict.ok)]
             if found == wanted:
-                return values, ok
+                return values, verdict
             came = ", ".join(found)
     raise SweepError(
         message(

@@ -17,9 +17,9 @@ import uuid
 from pathlib import Path
 
 import jax
-import numpy as np
 
 from .._jaxprs.text import Writer, digest
+from .compute.failure import Verdict, in_order
 from .compute.job import Job
 from .compute.progress import Progress
 from .compute.sizes import Rows, empty_values
@@ -93,14 +93,14 @@ class _Search:
         self.most = _most(job)
         """The most points that a device may have, or has memory for."""
         self._jobs: dict[int, Job] = {}
-        self._ok: list[np.ndarray] = []
+        self._verdicts: list[Verdict] = []
 
     @property
-    def head(self) -> tuple[Rows, np.ndarray] | None:
-        """Room for all values, with those computed, and which of these did not fail."""
-        if self.values is None or not self._ok:
+    def head(self) -> tuple[Rows, Verdict] | None:
+        """Room for all values, with those computed, and what became of these."""
+        if self.values is None or not self._verdicts:
             return None
-        return self.values, np.concatenate(self._ok)
+        return self.values, in_order(self._verdicts)
 
     def run(self) -> None:
         """Tries the sizes that may be worth it."""
@@ -178,7 +178,7 @@ class _Search:
             rows = empty_values(count, self.job.row)
         else:
             rows = [leaf[first:last] for leaf in self.values]
-        self._ok.append(
+        self._verdicts.append(
             self._jobs[size].fill(rows, first, last, costs, Progress(False, count))
         )
         self.done = last

@@ -11,7 +11,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 
 from .._cache import LRUCache
 from .._errors import SweepError, message, optional, type_error
@@ -19,6 +19,7 @@ from .._jaxprs.text import Writer, digest
 from .._reduce.many import as_many
 from .._spaces.space import Space
 from .._types import Key, PyTree
+from .compute.failure import Verdict
 from .compute.job import Job, prepare
 from .compute.progress import Progress
 from .compute.sizes import Rows
@@ -78,7 +79,7 @@ def pack(plan: Plan) -> bytes:
 
 def work(
     packed: bytes, first: int, last: int, costs: Float[np.ndarray, " points"] | None
-) -> tuple[Rows | None, Bool[np.ndarray, " rows"] | None, Exception | None]:
+) -> tuple[Rows | None, Verdict | None, Exception | None]:
     """What a worker does: the points of a stretch; or what the function raised."""
     import cloudpickle
 
@@ -90,10 +91,10 @@ def work(
         with Interrupt(said=""), _under(task.settings):
             job = job or _prepared(name, task)
             quiet = Progress(False, last - first)
-            values, ok = job.compute(first, last, costs, quiet)
+            values, verdict = job.compute(first, last, costs, quiet)
     except Exception as error:
         return None, None, _portable(error)
-    return values, ok, None
+    return values, verdict, None
 
 
 def _prepared(name: str, task: Task) -> Job | Blocks:

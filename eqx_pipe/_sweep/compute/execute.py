@@ -72,17 +72,17 @@ class Runner:
         self,
         points: Neighbours | Listed,
         span: tuple[int, int],
-        base: int,
         progress: Progress,
         values: list[np.ndarray],
         caught: Failures,
     ) -> None:
         """Computes the points of a span and puts their outputs in their place.
 
-        The first row of `values` is that of the point `base` of the space. Raises a
-        `TooLarge` if there is not enough memory.
+        After Ctrl-C it leaves out what is not begun. The first row of `values` is that
+        of the point `caught.base` of the space. Raises a `TooLarge` if there is not
+        enough memory.
         """
-        layout, kernel = self._layout, self._kernel
+        layout, kernel, base = self._layout, self._kernel, caught.base
         across = layout.batch_size * len(layout.devices)
 
         def compute(first: int, now: int) -> Exception | None:
@@ -113,14 +113,22 @@ class Runner:
         done, end = span
         with quiet():
             while done < end:
+                if progress.stopping():
+                    return caught.skip(_rows(points.places(done, end), base), values)
                 left = -(-(end - done) // across)
                 count = min(layout.capacity, progress.count(left, across))
                 now = min(end - done, count * across)
                 if compute(done, now) is not None:
-                    caught.found(compute, points.indices, base, done, now, values)
+                    caught.found(compute, points.indices, done, now, values)
                     progress.failed(caught.count)
                 done += now
                 progress.done(now)
+
+
+def _rows(places: slice | np.ndarray, base: int) -> slice | np.ndarray:
+    if isinstance(places, slice):
+        return slice(places.start - base, places.stop - base)
+    return places - base
 
 
 def compiled_once(
@@ -149,12 +157,12 @@ def _collect(
     for out, into in zip(outputs, values, strict=True):
         for device, shard in enumerate(by_device(out)):
             data = np.asarray(shard)
-            if isinstance(places, slice):
-                rows = into[places.start - base : places.stop - base]
-                for place, own in partition.stretches(rows, data, device):
+            where = _rows(places, base)
+            if isinstance(where, slice):
+                for place, own in partition.stretches(into[where], data, device):
                     place[...] = own
             else:
-                for place, own in partition.stretches(places - base, data, device):
+                for place, own in partition.stretches(where, data, device):
                     into[place] = own
 
 

@@ -8,15 +8,15 @@ import contextlib
 import dataclasses
 import logging
 import re
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import jax.random as jr
 import jax.tree_util as jtu
 import numpy as np
-from jaxtyping import Bool
+from jaxtyping import Bool, Int64
 
 from ..._errors import SweepError, message
 from ..._tree import is_key_array
@@ -25,20 +25,62 @@ from ..._types import PyTree
 _RAISED = re.compile(r"[\w.]*(Error|Exception)\w*: ")
 _CALLBACKS = "jax._src.callback"
 
+Errors: TypeAlias = Mapping[str, Int64[np.ndarray, " _failed"]]
+"""What was raised, as a line of text, and at which points of the space."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Verdict:
+    """What became of some rows: in which nothing failed, and the errors of points.
+
+    Rows that are `missing` were not computed, since Ctrl-C came before; they are not
+    `ok` either.
+    """
+
+    ok: Bool[np.ndarray, " rows"]
+    errors: Errors = dataclasses.field(default_factory=dict)
+    missing: Bool[np.ndarray, " rows"] | None = None
+
+
+def in_order(verdicts: Sequence[Verdict]) -> Verdict:
+    """What became of rows, from that of some and of those behind them."""
+    if len(verdicts) == 1:
+        return verdicts[0]
+    missing = None
+    if any(verdict.missing is not None for verdict in verdicts):
+        missing = np.concatenate(
+            [np.zeros_like(v.ok) if v.missing is None else v.missing for v in verdicts]
+        )
+    ok = np.concatenate([verdict.ok for verdict in verdicts])
+    return Verdict(ok, joined([verdict.errors for verdict in verdicts]), missing)
+
+
+def joined(errors: Sequence[Errors]) -> Errors:
+    """All of some errors, each text once."""
+    found: dict[str, list[np.ndarray]] = {}
+    for some in errors:
+        for text, points in some.items():
+            found.setdefault(text, []).append(points)
+    return {text: np.concatenate(points) for text, points in found.items()}
+
 
 @dataclasses.dataclass
 class Failures:
     """What a sweep does about points that fail: `ok` marks them if `isolated`.
 
-    `function` is the public function that was called, for messages.
+    `function` is the public function that was called, for messages, and `base` the
+    index in the space of the first of the points.
     """
 
     function: str
     isolated: bool
     points: int
+    base: int = 0
     count: int = 0
     """How many points have failed so far."""
     _marks: Bool[np.ndarray, " points"] | None = None
+    _missing: Bool[np.ndarray, " points"] | None = None
+    _errors: list[Errors] = dataclasses.field(default_factory=list)
 
     @property
     def ok(self) -> Bool[np.ndarray, " points"]:
@@ -47,18 +89,32 @@ class Failures:
             return np.broadcast_to(np.True_, (self.points,))
         return self._marks
 
-    def mark(self, place: Any) -> None:
-        """Notes that the point at an index, or an array of one, has failed."""
+    @property
+    def verdict(self) -> Verdict:
+        """What became of the points."""
+        return Verdict(self.ok, joined(self._errors), self._missing)
+
+    def mark(self, index: Int64[np.ndarray, " failed"], error: str) -> None:
+        """Notes that some points have failed, by their index in the space."""
         if self._marks is None:
             self._marks = np.ones(self.points, bool)
-        self.count += int(np.sum(self._marks[place]))
-        self._marks[place] = False
+        self.count += int(np.sum(self._marks[index - self.base]))
+        self._marks[index - self.base] = False
+        self._errors.append({error: index})
+
+    def skip(self, place: Any, values: Sequence[np.ndarray]) -> None:
+        """Notes that the points at a place, a slice or indices, are not computed."""
+        if self._marks is None:
+            self._marks = np.ones(self.points, bool)
+        if self._missing is None:
+            self._missing = np.zeros(self.points, bool)
+        self._marks[place], self._missing[place] = False, True
+        clear(values, place)
 
     def found(
         self,
         compute: Callable[[int, int], Exception | None],
         index: Callable[[int, int], np.ndarray],
-        base: int,
         first: int,
         points: int,
         values: Sequence[np.ndarray],
@@ -66,18 +122,17 @@ class Failures:
         """Deals with the failure of `points` points from `first` on.
 
         `compute(first, points)` computes some of them and gives the error or `None`;
-        `index(first, last)` are their indices in the space, of which `base` is the one
-        that `ok` and `values` begin with.
+        `index(first, last)` are their indices in the space.
 
         Raises a `SweepError` that names the first point that fails, or a
         `FloatingPointError` under `jax_debug_nans`, unless failing points are isolated.
         """
         lone = search(compute, first, points, only_first=not self.isolated)
         if self.isolated:
-            for at, _ in lone:
-                place = index(at, at + 1) - base
-                self.mark(place)
-                clear(values, place)
+            for at, error in lone:
+                place = index(at, at + 1)
+                self.mark(place, error_text(error))
+                clear(values, place - self.base)
             return
         if not lone:
             raise SweepError(
@@ -162,6 +217,14 @@ def clear(values: Sequence[np.ndarray], place: Any) -> None:
 
 def _nothing(dtype: Any) -> Any:
     return np.nan if jnp.issubdtype(dtype, np.inexact) else 0
+
+
+def error_text(error: BaseException) -> str:
+    """The kind of an error and what it says, in a line."""
+    said = reason(error)
+    # Of what a callback raised JAX says the kind itself.
+    text = said if _RAISED.match(said) else f"{type(error).__name__}: {said}"
+    return text.lstrip("_")
 
 
 def reason(error: BaseException | None) -> str:

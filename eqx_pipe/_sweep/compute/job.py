@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import jax.random as jr
 import jax.tree_util as jtu
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 
 from ..._errors import MissingKeyError, log_once, value_error
 from ..._spaces.axis import is_axis
@@ -28,7 +28,7 @@ from ..tracing.lapack import may_hang, warn_if_it_may_hang
 from ..tracing.steps import with_steps
 from ..tracing.trace import Traced, arrays_of, check_concrete, trace
 from .execute import Runner
-from .failure import Failures, clear, reason
+from .failure import Failures, Verdict, clear, error_text, in_order
 from .kernel import build
 from .memory import TooLarge, does_not_fit
 from .partition import Layout
@@ -64,7 +64,7 @@ class Job:
     `costs` says that points will come with costs, `stretch` how many points will be
     asked for at once at most. Points that fail are `isolated`, or end the sweep.
     `broken` are the parts that have no program, since the function raises when it is
-    traced for them: their points have failed.
+    traced for them, with what it raises: their points have failed.
 
     Where the job `adapts`, a batch size for which there is not enough memory is
     `halved`, which notes it.
@@ -80,7 +80,7 @@ class Job:
     costs: bool
     stretch: int
     isolated: bool = False
-    broken: tuple[Part, ...] = ()
+    broken: tuple[tuple[Part, str], ...] = ()
     adapts: bool = False
     halved: list[int] = dataclasses.field(default_factory=list)
     function: str = "sweep"
@@ -94,8 +94,8 @@ class Job:
         self._lock = threading.Lock()
         self.tried = ""
         """How the batch size was found, if it was looked for."""
-        self.head: tuple[Rows, Bool[np.ndarray, " points"]] | None = None
-        """Room for all values, with the first ones, and which of these did not fail."""
+        self.head: tuple[Rows, Verdict] | None = None
+        """Room for all values, with the first ones, and what became of these."""
 
     def at(self, space: Space, key: Key | None) -> "Job":
         """The same of a space of the same form, with another key."""
@@ -148,21 +148,23 @@ class Job:
         last: int,
         costs: Float[np.ndarray, " points"] | None,
         bar: Progress,
-    ) -> tuple[Rows, Bool[np.ndarray, " points"]]:
-        """The output leaves at the points of a stretch, and which have not failed.
+    ) -> tuple[Rows, Verdict]:
+        """The output leaves at the points of a stretch, and what became of these.
 
         `costs` are those of these points.
         """
         if self.head is None:
             values = empty_values(last - first, self.traced[0].stored)
             return values, self.fill(values, first, last, costs, bar)
-        values, ok = self.head
-        bar.done(len(ok))
-        rest = [leaf[len(ok) :] for leaf in values]
-        behind = None if costs is None else costs[len(ok) :]
-        if len(ok) < last:
-            ok = np.concatenate([ok, self.fill(rest, len(ok), last, behind, bar)])
-        return values, ok
+        values, verdict = self.head
+        count = len(verdict.ok)
+        bar.done(count)
+        rest = [leaf[count:] for leaf in values]
+        behind = None if costs is None else costs[count:]
+        if count < last:
+            more = self.fill(rest, count, last, behind, bar)
+            verdict = in_order([verdict, more])
+        return values, verdict
 
     def fill(
         self,
@@ -171,28 +173,29 @@ class Job:
         last: int,
         costs: Float[np.ndarray, " points"] | None,
         bar: Progress,
-    ) -> Bool[np.ndarray, " points"]:
-        """Computes the points of a stretch, and says which have not failed."""
-        failures = Failures(self.function, self.isolated, last - first)
+    ) -> Verdict:
+        """Computes the points of a stretch, and says what became of them."""
+        failures = Failures(self.function, self.isolated, last - first, first)
         if first == last:
-            return failures.ok
+            return failures.verdict
         within = self._within(first, last)
-        for part in map(within, self.broken):
-            places = part.indices(0, part.size) - first
-            failures.mark(places)
-            clear(values, places)
+        for part, error in self.broken:
+            part = within(part)
+            index = part.indices(0, part.size)
+            failures.mark(index, error)
+            clear(values, index - first)
             bar.done(part.size)
             bar.failed(failures.count)
         for k, points, span in self._points(first, last, costs, within):
             while True:
                 try:
                     runner = self._runner(k, points)
-                    runner.run(points, span, first, bar, values, failures)
+                    runner.run(points, span, bar, values, failures)
                     break
                 except TooLarge as error:
                     self.halve(error)
                     span = max(span[0], error.done), span[1]
-        return failures.ok
+        return failures.verdict
 
     def halve(self, error: TooLarge, *sizes: int) -> None:
         """Goes on with half the batch size, or with the largest of some `sizes`.
@@ -374,7 +377,7 @@ def _traced(
     key: Key | None,
     geometry: Geometry,
     isolated: bool,
-) -> tuple[list[Part], list[Traced], tuple[Part, ...]]:
+) -> tuple[list[Part], list[Traced], tuple[tuple[Part, str], ...]]:
     """The parts with what was traced for them, and those for which nothing could be.
 
     Raises what the function raised if that is to be, or if nothing else is left.
@@ -387,7 +390,7 @@ def _traced(
         except MissingKeyError:
             raise
         except Exception as error:
-            broken.append((part, error))
+            broken.append((part, error, error_text(error)))
             if not isolated:
                 raise
             continue
@@ -395,11 +398,10 @@ def _traced(
         traced.append(found)
     if not parts:
         raise broken[0][1]
-    for part, error in broken:
-        what = f"{type(error).__name__}: {reason(error)}"
+    for part, _, what in broken:
         text = "eqx_pipe.sweep: `fn` fails for `%s`, which is left out: %s."
         log_once(f"{part.name}: {what}", text, part.name, what)
-    return parts, traced, tuple(part for part, _ in broken)
+    return parts, traced, tuple((part, what) for part, _, what in broken)
 
 
 def _check_at_once(function: str, batch_size: int, num_devices: int) -> None:

@@ -15,10 +15,17 @@ class Progress:
 
     `shown=None` shows it in a terminal or a notebook, and only once the work has taken
     a second. `before` points were finished by an earlier run: they count as done, but
-    not for the rate.
+    not for the rate. What is computed ends early once `stopping()` is true.
     """
 
-    def __init__(self, shown: bool | None, size: int, before: int = 0):
+    def __init__(
+        self,
+        shown: bool | None,
+        size: int,
+        before: int = 0,
+        stopping: Callable[[], bool] = bool,
+    ):
+        self.stopping = stopping
         self._last = time.perf_counter()
         self._pace: float | None = None
         self._bar = None

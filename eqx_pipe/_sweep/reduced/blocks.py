@@ -20,14 +20,22 @@ import jax.numpy as jnp
 import jax.random as jr
 import jax.tree_util as jtu
 import numpy as np
-from jaxtyping import Array, Bool, UInt8
+from jaxtyping import Array, UInt8
 
 from ..._reduce.many import Many
 from ..._spaces.index import digits_of
 from ..._tree import is_key_array, leaves_with_names
 from ..._types import PyTree
 from ..compute.execute import Compiled, compiled_once, put
-from ..compute.failure import Failures, as_nonfinite, check_finite, quiet
+from ..compute.failure import (
+    Errors,
+    Failures,
+    Verdict,
+    as_nonfinite,
+    check_finite,
+    joined,
+    quiet,
+)
 from ..compute.job import Job
 from ..compute.kernel import by_device
 from ..compute.memory import TooLarge, is_out_of_memory, noting
@@ -126,9 +134,9 @@ class Blocks:
 
     def compute(
         self, first: int, last: int, costs: object, bar: Progress
-    ) -> tuple[Rows, Bool[np.ndarray, " blocks"]]:
+    ) -> tuple[Rows, Verdict]:
         """The rows of some blocks, and in which of them no point failed."""
-        parts: list[Rows] = []
+        parts: list[tuple[Rows, Errors]] = []
         while first < last:
             end = min(last, first + self.most)
             if self._in_order:
@@ -139,8 +147,9 @@ class Blocks:
             else:
                 parts.append(self._values(self.most).compute(first, end, bar))
             first = end
-        rows = [np.concatenate(leaves) for leaves in zip(*parts, strict=True)]
-        return rows, np.asarray(~rows[-1].any(axis=1))
+        found, errors = zip(*parts, strict=True)
+        rows = [np.concatenate(leaves) for leaves in zip(*found, strict=True)]
+        return rows, Verdict(np.asarray(~rows[-1].any(axis=1)), joined(errors))
 
     # Rows go back to a device to be merged, so that a state that was kept, or that a
     # worker computed, is merged as one that was computed here.
@@ -238,7 +247,7 @@ class Blocks:
         geometry = self.job.geometry
         return not geometry.static_dims and not geometry.is_scattered
 
-    def _fitting(self, first: int, last: int) -> list[Rows]:
+    def _fitting(self, first: int, last: int) -> list[tuple[Rows, Errors]]:
         """Computes blocks, in batches for which there is enough memory."""
         while True:
             try:
@@ -258,13 +267,14 @@ class Blocks:
             self.reducing = trace_reducers(self.reducers, self.job.traced[0], size)
             self._by_points, self._by_values = None, {}
 
-    def _halved(self, first: int, last: int) -> list[Rows]:
+    def _halved(self, first: int, last: int) -> list[tuple[Rows, Errors]]:
         """Computes blocks, halving them until those that fail are alone."""
         with self._lock:
             self._by_points = self._by_points or _ByPoints(self)
         found = self._by_points.compute(first, last)
         if not isinstance(found, Exception):
-            return [[*found, np.zeros((last - first, self._num_bytes), np.uint8)]]
+            none = np.zeros((last - first, self._num_bytes), np.uint8)
+            return [([*found, none], {})]
         if not self.job.isolated:
             self._by_points.name(*self.span(first, last))
         if last - first == 1:
@@ -322,7 +332,7 @@ class _ByPoints:
             return found if isinstance(found, Exception) else None
 
         none = Failures(self.blocks.job.function, False, 0)
-        none.found(compute, np.arange, 0, first, last - first, [])
+        none.found(compute, np.arange, first, last - first, [])
 
     def _states(self, first: int, points: int) -> list[np.ndarray] | Exception:
         """The states of the blocks of some points, in the order of the blocks."""
@@ -382,17 +392,19 @@ class _ByValues:
             ),
         )
 
-    def compute(self, first: int, last: int, bar: Progress) -> Rows:
+    def compute(self, first: int, last: int, bar: Progress) -> tuple[Rows, Errors]:
         """Computes the values of some blocks and takes them in."""
         blocks = self.blocks
         start, stop = blocks.span(first, last)
-        leaves, ok = self.job.compute(start, stop, None, bar)
+        leaves, verdict = self.job.compute(start, stop, None, bar)
+        ok = verdict.ok
         full = [*map(self._full, leaves), self._full(ok)]
         there = jax.device_put(full, blocks.home)
         numbers = map(np.int32, (blocks.batches, last - first))
         states = self._absorb(there[:-1], there[-1], *numbers, *self._given)
         rows = [np.asarray(as_data(leaf))[: last - first] for leaf in states]
-        return [*rows, blocks.bits(first, last, start + np.flatnonzero(~ok))]
+        bits = blocks.bits(first, last, start + np.flatnonzero(~ok))
+        return [*rows, bits], verdict.errors
 
     def _full(self, leaf: np.ndarray) -> np.ndarray:
         """As many rows as the program has; none of those added counts."""

@@ -13,6 +13,7 @@ from ..._errors import describe_value, structure_error, type_error, value_error
 from ..._spaces.join import joined
 from ..._store.lazy import Stored
 from ..._tree import differences
+from .raised import Raised
 from .result import SweepResult
 from .steps import Steps
 
@@ -86,6 +87,7 @@ def concat(results: Sequence[SweepResult]) -> SweepResult:
         seconds=sum(result.seconds for result in results),
         function=", ".join(names),
         missing=_missing(results),
+        raised=_raised(results),
         steps=_steps(counted) if len(counted) == len(results) else None,
     )
 
@@ -101,6 +103,16 @@ def _missing(results: Sequence[SweepResult]) -> Bool[np.ndarray, " points"] | No
         return None
     none = [np.zeros(len(r), bool) if r.missing is None else r.missing for r in results]
     return np.concatenate(none)
+
+
+def _raised(results: Sequence[SweepResult]) -> Raised | None:
+    found: dict[str, list[np.ndarray]] = {}
+    first = 0
+    for result in results:
+        for text, points in (result.raised.by_text() if result.raised else {}).items():
+            found.setdefault(text, []).append(first + points)
+        first += len(result)
+    return Raised.of({text: np.concatenate(points) for text, points in found.items()})
 
 
 def _steps(counted: Sequence[Steps]) -> Steps:

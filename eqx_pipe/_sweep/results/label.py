@@ -60,6 +60,8 @@ def dataset(
         name = store.record["status"]
         by_dims = status.reshape(data[name].shape)
         data = data.assign_coords({name: (data[name].dims, by_dims)})
+        if "errors" in made:
+            data.attrs["errors"] = made["errors"]
         # A copy of the data would not be a store.
         del data.attrs[RECORD]
         return data
@@ -77,17 +79,24 @@ def dataset(
 
 
 def frame(
-    values: PyTree, space: Space, status: Int8[np.ndarray, " points"]
+    values: PyTree,
+    space: Space,
+    status: Int8[np.ndarray, " points"],
+    errors: Mapping[int, str],
 ) -> DataFrame:
     """Values at the points of a space as a `pandas.DataFrame`."""
     pandas = optional("SweepResult.to_pandas", "pandas")
     columns = entry_columns(space.geometry, space.key, storable)
     taken = {*columns, *space.axes()}
-    column = free_status(taken)
+    column = free_name("status", taken)
     names = free_names(values, {*taken, column}, entry_names)
     for name, leaf in zip(names, jtu.tree_leaves(values), strict=True):
         columns |= flat_columns(name, storable(leaf))
-    return pandas.DataFrame({**columns, column: status})
+    columns[column] = status
+    if errors:
+        texts = [errors.get(i) for i in range(len(status))]
+        columns[free_name("error", columns)] = np.array(texts, object)
+    return pandas.DataFrame(columns)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,7 +122,7 @@ def names_of(outputs: PyTree, space: Space) -> Names:
     geometry = space.geometry
     inner = _coordinate_dims(geometry, space.key)
     taken = {*geometry.dims, *inner}.union(*inner.values())
-    status = free_status(taken)
+    status = free_name("status", taken)
 
     def dims(name: str, shape: tuple[int, ...]) -> tuple[str, ...]:
         return inner_dims(name, len(shape))
@@ -122,12 +131,11 @@ def names_of(outputs: PyTree, space: Space) -> Names:
     return Names(geometry, names, status, inner)
 
 
-def free_status(taken: Container[str]) -> str:
-    """The name of the points' status, which is not among those taken."""
-    status = "status"
-    while status in taken:
-        status = f"sweep.{status}"
-    return status
+def free_name(name: str, taken: Container[str]) -> str:
+    """A name for what a sweep says of points, which is not among those taken."""
+    while name in taken:
+        name = f"sweep.{name}"
+    return name
 
 
 def coordinate_variables(

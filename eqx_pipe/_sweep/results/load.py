@@ -2,6 +2,7 @@
 
 import contextlib
 import datetime
+import json
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -15,7 +16,8 @@ from ..._store.layout import RECORD, read_record
 from ..._store.lazy import Stored
 from ..._store.store import Recut, Store, open_store
 from .label import storable_dtype
-from .result import SweepResult
+from .raised import Raised, points_in, stored_errors
+from .result import ERRORS, SweepResult
 from .save import COMPLEX, as_path
 from .schema import SCHEMA, as_kind, outputs_from, parse, space_from
 
@@ -24,7 +26,16 @@ if TYPE_CHECKING:
 else:  # imported where it is used
     Dataset = Any
 
-_OWN = (SCHEMA, RECORD, "batch_size", "devices", "seconds", "started", "function")
+_OWN = (
+    SCHEMA,
+    RECORD,
+    ERRORS,
+    "batch_size",
+    "devices",
+    "seconds",
+    "started",
+    "function",
+)
 
 
 def _where_else(path: Path) -> str:
@@ -152,6 +163,10 @@ def _result(data: Dataset, schema: dict[str, Any], store: Store | None) -> Sweep
     if store is not None and store.record["status"] != schema["status"]:
         raise ValueError(f"`{schema['status']}` is not the status of the store")
     status = points(schema["status"]) if store is None else store.statuses()
+    spans = json.loads(attrs.get(ERRORS, "{}"))
+    errors = {text: points_in(found) for text, found in spans.items()}
+    if store is not None:
+        errors = stored_errors(store)
     return SweepResult(
         values=outputs_from(schema, leaf),
         space=space,
@@ -164,6 +179,7 @@ def _result(data: Dataset, schema: dict[str, Any], store: Store | None) -> Sweep
         function=attrs.get("function", ""),
         missing=(status == 0) if np.any(status == 0) else None,
         made=tuple((k, v) for k, v in attrs.items() if k not in _OWN),
+        raised=Raised.of(errors),
     )
 
 

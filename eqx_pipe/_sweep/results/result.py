@@ -2,6 +2,7 @@
 
 import dataclasses
 import datetime
+import json
 import operator
 import os
 from collections.abc import Iterator, Mapping
@@ -21,6 +22,7 @@ from ..._spaces.table import shown
 from ..._store.lazy import stored_in
 from ..._types import PyTree
 from .best import Best, Compared, best
+from .raised import Raised, ranges
 from .sel import Wanted, selected
 from .steps import Steps
 from .view import Summary, run_text
@@ -35,6 +37,9 @@ else:  # imported where they are used
 
 _READ_BYTES = 64 * 1024 * 1024
 """How much of a store is held at once where all of it is looked at."""
+
+ERRORS = "errors"
+"""The attribute of a dataset that says what was raised."""
 
 _OF_THE_SPACE = ("space", "mode", "points")
 
@@ -77,6 +82,25 @@ class SweepResult(eqx.Module):
     missing: Bool[np.ndarray, " points"] | None = None
     made: tuple[tuple[str, Any], ...] = eqx.field(static=True, default=())
     steps: Steps | None = None
+    raised: Raised | None = None
+
+    @property
+    def errors(self) -> dict[int, str]:
+        """What was raised at each point that failed, as a line of text by its index.
+
+        Points fail without ending the sweep under `on_error="isolate"`; a point that
+        fails together with others is looked for until it is alone.
+
+        !!! example
+
+            >>> import eqx_pipe as ep, equinox as eqx
+            >>> def root(x):
+            ...     return eqx.error_if(x, x < 0, "no root") ** 0.5
+            >>> result = ep.sweep(root, ep.Linspace(-1, 2, 4), on_error="isolate")
+            >>> result.errors
+            {0: 'EquinoxRuntimeError: no root'}
+        """
+        return {} if self.raised is None else self.raised.as_dict()
 
     @property
     def waste(self) -> float | None:
@@ -112,6 +136,9 @@ class SweepResult(eqx.Module):
             values = jtu.tree_map(lambda leaf: leaf[i], self.values)
             missing = None if self.missing is None else self.missing[i]
             made = tuple(pair for pair in self.made if pair[0] not in _OF_THE_SPACE)
+            raised = self.raised
+            if raised is not None:
+                raised = raised.picked(np.arange(len(self))[i])
             return dataclasses.replace(
                 self,
                 values=values,
@@ -120,6 +147,7 @@ class SweepResult(eqx.Module):
                 missing=missing,
                 made=made,
                 steps=None if self.steps is None else self.steps[i],
+                raised=raised,
             )
         one: Any = i
         try:
@@ -270,7 +298,9 @@ class SweepResult(eqx.Module):
         `value`, other outputs are named by their paths. The coordinate `status` says
         for each point whether it has a value (1) or failed (2). Arrays have further
         dims, named by the variable and a number. PRNG keys are stored as their raw
-        data. The attributes say what made it.
+        data. The attributes say what made it. If points failed, the attribute `errors`
+        says why, as JSON: for each text the ranges of points, from each to the one
+        behind.
 
         Names that the space has already get `result.` in front: that of an output if
         it, or one of its further dims, is also an axis or a dim (an output `theta` of
@@ -283,13 +313,19 @@ class SweepResult(eqx.Module):
         from .label import dataset
 
         self._check_all_values("to_xarray")
-        return dataset(self.values, self.space, self.status, provenance_of(self))
+        made = provenance_of(self)
+        if self.raised is not None:
+            found = self.raised.by_text().items()
+            spans = {text: ranges(points) for text, points in found}
+            made |= {ERRORS: json.dumps(spans)}
+        return dataset(self.values, self.space, self.status, made)
 
     def to_pandas(self) -> DataFrame:
         """The result as a `pandas.DataFrame` with one row for each point.
 
         Columns are the axes and the outputs by their paths, and last `status`: whether
-        the point has a value (1), failed (2) or was not computed yet (0). Arrays have a
+        the point has a value (1), failed (2) or was not computed yet (0). If points
+        failed, the column `error` says why, with `None` for the others. Arrays have a
         column for each entry (`w.0`, `w.1`). An output has `result.` before its name if
         that, or one of its columns, would be the name of an axis or of another column.
         To leave out what failed: `frame[frame["status"] == 1]`.
@@ -301,7 +337,7 @@ class SweepResult(eqx.Module):
         from .label import frame
 
         self._check_all_values("to_pandas")
-        return frame(self.values, self.space, self.status)
+        return frame(self.values, self.space, self.status, self.errors)
 
     def plot(
         self,

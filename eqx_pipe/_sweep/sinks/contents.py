@@ -18,6 +18,7 @@ from ..._store.layout import StoreLayout, Variable
 from ..._store.lazy import Stored
 from ..._store.store import MISSING, OK, Store
 from ..._tree import tree_text
+from ..compute.failure import Errors
 from ..gather import Outcome, result_of
 from ..plan import Plan
 from ..reduced.blocks import Blocks
@@ -32,6 +33,7 @@ from ..results.label import (
     storable,
     versions,
 )
+from ..results.raised import points_in, stored_errors
 from ..results.result import provenance_of
 from ..tracing.call import fn_name
 from .fingerprint import refuse_failed
@@ -111,7 +113,8 @@ class StoredValues:
             return Outcome(values, ok)
         status = store.statuses()
         missing = status == MISSING
-        return Outcome(values, status == OK, missing if missing.any() else None)
+        missing = missing if missing.any() else None
+        return Outcome(values, status == OK, missing, errors=stored_errors(store))
 
     @property
     def _traced(self) -> Any:
@@ -227,7 +230,7 @@ class StoredStates:
         fold = self.fold
         while fold.next < len(store.chunks) and not fold.stopped:
             try:
-                if not _put(fold, store, fold.next):
+                if not _put(fold, store, fold.next, {}):
                     return
             except OSError:  # damaged; it is removed, or named when all is read
                 return
@@ -245,20 +248,24 @@ class StoredStates:
     def _all(self, store: Store) -> tuple[Fold, list[tuple[int, int]]]:
         """Merges all that there is; and the blocks that are missing, from and to."""
         fold, gaps = Fold(self.blocks, store.chunks), []
+        known = dict(store.errors())
         for number in range(len(store.chunks)):
             if fold.stopped:
                 break
-            if not _put(fold, store, number):
-                first, last = store.chunks.span(number)
+            first, last = store.chunks.span(number)
+            begin, _ = self.blocks.span(first, last)
+            raised = known.get(number, {}).items()
+            errors = {text: begin + points_in(spans) for text, spans in raised}
+            if not _put(fold, store, number, errors):
                 gaps.append((first, last))
-                fold.put(number, self.blocks.gap(last - first))
+                fold.put(number, self.blocks.gap(last - first), {})
         return fold, gaps
 
 
-def _put(fold: Fold, store: Store, number: int) -> bool:
+def _put(fold: Fold, store: Store, number: int, errors: Errors) -> bool:
     """Merges a chunk of a store; whether it is there."""
     if not store.is_done(number):
         return False
     names = range(len(store.arrays))
-    fold.put(number, [store.read(number, variable) for variable in names])
+    fold.put(number, [store.read(number, variable) for variable in names], errors)
     return True

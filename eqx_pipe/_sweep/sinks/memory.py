@@ -8,10 +8,11 @@ import math
 from collections.abc import Iterator
 
 import numpy as np
-from jaxtyping import Bool, Int64
+from jaxtyping import Int64
 
 from ..._store.chunks import Chunks
 from ..._types import PyTree
+from ..compute.failure import Errors, Failures, Verdict, in_order, joined
 from ..compute.progress import Progress
 from ..compute.sizes import Rows, empty_values
 from ..gather import Interrupt, Outcome, Todo
@@ -34,6 +35,13 @@ class Fold:
         self._taken = 0
         self._waiting: dict[int, Rows] = {}
         self._failed: list[np.ndarray] = []
+        self._errors: list[Errors] = []
+
+    @property
+    def errors(self) -> Errors:
+        """What was raised at points that failed."""
+        found = joined(self._errors).items()
+        return {text: index[index < self.points] for text, index in found}
 
     @property
     def points(self) -> int:
@@ -46,9 +54,10 @@ class Fold:
         failed = np.concatenate([np.zeros(0, np.int64), *self._failed])
         return failed[failed < self.points]
 
-    def put(self, number: int, values: Rows) -> None:
+    def put(self, number: int, values: Rows, errors: Errors) -> None:
         """Takes a chunk, and merges all that can be."""
         self._waiting[number] = values
+        self._errors.append(errors)
         while self.next in self._waiting and not self.stopped:
             self._merge(self._waiting.pop(self.next))
             self.next += 1
@@ -81,36 +90,47 @@ class Arrays:
 
     def __init__(self, plan: Plan):
         self.plan = plan
+        self.size = math.prod(plan.chunks.lengths)
+        self._chunks: dict[int, Verdict] = {}
         self._values: Rows | None = None
-        self._ok: Bool[np.ndarray, " points"] | None = None
 
     @contextlib.contextmanager
     def filling(self) -> Iterator[Todo]:
-        """Nothing is there yet; Ctrl-C ends the sweep at once."""
+        """Nothing is there yet."""
         numbers = range(len(self.plan.chunks))
-        yield Todo(numbers, numbers, Interrupt())
+        with Interrupt() as interrupt:
+            yield Todo(numbers, numbers, interrupt, partial=True)
 
-    def keep(self, number: int, values: Rows, ok: Bool[np.ndarray, " rows"]) -> None:
+    def keep(self, number: int, values: Rows, verdict: Verdict) -> None:
         """Puts the values of a chunk in their place."""
-        size = math.prod(self.plan.chunks.lengths)
-        if len(ok) == size:  # all of them, and not copied
-            self._values, self._ok = values, ok
+        self._chunks[number] = verdict
+        if len(verdict.ok) == self.size:  # all of them, and not copied
+            self._values = values
             return
-        if self._values is None or self._ok is None:
-            self._values = empty_values(size, self.plan.compiled.row)
-            self._ok = np.ones(size, bool)
+        if self._values is None:
+            self._values = empty_values(self.size, self.plan.compiled.row)
         place = slice(*self.plan.chunks.span(number))
-        self._ok[place] = ok
         for into, leaf in zip(self._values, values, strict=True):
             into[place] = leaf
 
     def outcome(self) -> Outcome:
         """The values as the function gives them."""
-        if self._values is None or self._ok is None:  # there are no points
-            self._values, self._ok = self.plan.points.compute(
-                0, 0, None, Progress(False, 0)
-            )
-        return Outcome(self.plan.points.unflatten(self._values), self._ok)
+        plan, values = self.plan, self._values
+        if values is None:  # there are no points, or none was computed
+            none, _ = plan.points.compute(0, 0, None, Progress(False, 0))
+            values = [np.empty((self.size, *x.shape[1:]), x.dtype) for x in none]
+        verdicts = []
+        for number in range(len(plan.chunks)):
+            first, last = plan.chunks.span(number)
+            verdict = self._chunks.get(number)
+            if verdict is None:
+                left = Failures(plan.request.function, True, last - first, first)
+                left.skip(slice(None), [leaf[first:last] for leaf in values])
+                verdict = left.verdict
+            verdicts.append(verdict)
+        all_ = in_order(verdicts)
+        values = plan.points.unflatten(values)
+        return Outcome(values, all_.ok, all_.missing, errors=all_.errors)
 
 
 class Reduction:
@@ -128,13 +148,14 @@ class Reduction:
 
     @contextlib.contextmanager
     def filling(self) -> Iterator[Todo]:
-        """Nothing is there yet; Ctrl-C ends the sweep at once."""
+        """Nothing is there yet."""
         numbers = range(len(self.plan.chunks))
-        yield Todo(numbers, numbers, Interrupt())
+        with Interrupt() as interrupt:
+            yield Todo(numbers, numbers, interrupt)
 
-    def keep(self, number: int, values: Rows, ok: Bool[np.ndarray, " rows"]) -> None:
+    def keep(self, number: int, values: Rows, verdict: Verdict) -> None:
         """Merges a chunk when it is its turn."""
-        self.fold.put(number, values)
+        self.fold.put(number, values, verdict.errors)
 
     def outcome(self) -> Outcome:
         """The reduction of the points up to where it was stopped."""
@@ -151,4 +172,4 @@ def reduced_outcome(fold: Fold, missing: np.ndarray | None = None) -> Outcome:
     if missing is not None:
         ok[missing] = False
         points -= int(missing.sum())
-    return Outcome(fold.finish(), ok, missing, points)
+    return Outcome(fold.finish(), ok, missing, points, fold.errors)

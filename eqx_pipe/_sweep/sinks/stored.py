@@ -5,7 +5,6 @@ import functools as ft
 from collections.abc import Iterator
 
 import numpy as np
-from jaxtyping import Bool
 
 from ..._errors import SweepError, message, value_error
 from ..._store.folder import LOCKS, Taken, files_in, is_vacant, lock
@@ -13,10 +12,12 @@ from ..._store.layout import create
 from ..._store.ledger import WHOLE
 from ..._store.published import Published
 from ..._store.store import Store, open_store
+from ..compute.failure import Verdict
 from ..compute.sizes import Rows
 from ..gather import Interrupt, Outcome, Todo
 from ..plan import Plan
 from ..results.label import storable
+from ..results.raised import ranges
 from .contents import StoredStates, StoredValues
 from .fingerprint import (
     check_batch_size,
@@ -102,16 +103,19 @@ class InStore:
             finally:
                 self._tell()
 
-    def keep(self, number: int, values: Rows, ok: Bool[np.ndarray, " rows"]) -> None:
+    def keep(self, number: int, values: Rows, verdict: Verdict) -> None:
         """Writes a chunk."""
-        store = self.store
+        store, ok = self.store, verdict.ok
         with continuing(store.path, "take a chunk"):
             # A process with another part of the store may have been first.
             store.ledger.refresh()
-            if not store.is_done(number):
-                store.commit(number, list(map(storable, values)), ok)
-            elif self.plan.request.repairing and number in store.ledger.failed:
-                store.amend(number, list(map(storable, values)), ok)
+            mends = self.plan.request.repairing and number in store.ledger.failed
+            if not store.is_done(number) or mends:
+                begin, _ = self.plan.work.span(*store.chunks.span(number))
+                raised = verdict.errors.items()
+                errors = {text: ranges(points - begin) for text, points in raised}
+                keep = store.amend if store.is_done(number) else store.commit
+                keep(number, list(map(storable, values)), ok, errors)
             self.published.now_and_then()
         self.contents.advance(store)
 

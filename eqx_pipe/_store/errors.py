@@ -1,0 +1,55 @@
+"""What was raised at points that failed: a log for each process, beside the ledger.
+
+A line belongs to one version of a chunk in the ledger, and is written before it: so
+where the ledger says that rows have failed, the text is there. What a kill or a full
+disk left of a line counts for nothing, and of two lines the later one counts.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TypeAlias
+
+from .ledger import Ledger
+
+ERRORS = ".errors"
+"""The folder in a store for these logs."""
+
+Spans: TypeAlias = Mapping[str, list[list[int]]]
+"""What was raised, and at which points: ranges, from each to the one behind."""
+
+
+def note_errors(store: Path, ledger: Ledger, number: int, errors: Spans) -> None:
+    """Says what was raised in a chunk that will be noted in the ledger next.
+
+    Points are counted from the first one of the chunk.
+    """
+    line = {"chunk": number, "version": ledger.next_version(number), "errors": errors}
+    (store / ERRORS).mkdir(exist_ok=True)
+    with open(store / ERRORS / ledger.writer, "ab") as log:
+        log.write(b"\n" + json.dumps(line).encode() + b"\n")
+
+
+def errors_of(store: Path, ledger: Ledger) -> Iterator[tuple[int, Spans]]:
+    """For each chunk in which points have failed what was raised there, if known."""
+    found: dict[tuple[int, int], Spans] = {}
+    folder = store / ERRORS
+    logs = sorted(folder.iterdir()) if ledger.failed and folder.is_dir() else []
+    for log in logs:
+        for line in log.read_bytes().split(b"\n"):
+            if line:
+                found.update(_entry(line))
+    for number in sorted(ledger.failed):
+        yield number, found.get((number, int(ledger.versions[number])), {})
+
+
+def _entry(line: bytes) -> dict[tuple[int, int], Spans]:
+    """What a line says; nothing if it is not whole."""
+    try:
+        said = json.loads(line)
+        errors = {
+            str(t): [[int(a), int(b)] for a, b in x] for t, x in said["errors"].items()
+        }
+        return {(int(said["chunk"]), int(said["version"])): errors}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return {}
