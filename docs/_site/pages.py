@@ -34,7 +34,7 @@ _ROOMS = {
 }
 """The pages of the reference: their titles, and the packages whose names they hold."""
 
-_LINK = re.compile(r"\[([^\]]*)\]\((?!\w+:)([^)#\s]+)(#[^)\s]*)?\)")
+_LINK = re.compile(r"(!?)\[([^\]]*)\]\((?!\w+:)([^)#\s]+)(#[^)\s]*)?\)")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -60,14 +60,16 @@ def _moved(text: str, source: str) -> str:
     """The text with links that lead where the pages lie on the site."""
 
     def moved(found: re.Match[str]) -> str:
-        words, target, part = found.groups()
+        picture, words, target, part = found.groups()
         path = (_ROOT / source).parent.joinpath(target).resolve()
         path = path / "README.md" if path.is_dir() else path
         inside = path.relative_to(_ROOT).as_posix()
-        if path.exists() and path.suffix != ".md":
+        if path.parent == _ROOT / "examples":
+            inside = f"docs/examples/{path.stem}.md"
+        elif path.exists() and path.suffix != ".md" and not picture:
             return f"{words} (`{inside}`)" if inside not in words else words
         page = _TEXTS.get(inside, inside.removeprefix("docs/"))
-        return f"[{words}]({page}{part or ''})"
+        return f"{picture}[{words}]({page}{part or ''})"
 
     return _LINK.sub(moved, text)
 
