@@ -4,6 +4,7 @@ import ast
 import functools as ft
 import inspect
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -103,17 +104,47 @@ def test_public_names_have_docstrings():
     assert not [name for name in public if not getattr(ep, name).__doc__]
 
 
-def test_public_names_say_how_they_are_used():
-    """An example each; of functions what they take, give and raise."""
+def public():
+    """The public names, of the package and of the kit, with what they stand for."""
     found = [(module, n) for module in (ep, ept) for n in dir(module) if n[0] != "_"]
-    public = [(n, getattr(module, n)) for module, n in found]
+    values = [(n, getattr(module, n)) for module, n in found]
+    return [(name, value) for name, value in values if not inspect.ismodule(value)]
+
+
+NOT_CALLED = {"Axis", "Cursor", "Stage", "SweepResult"}
+"""Classes that users do not call: what their methods raise stands there."""
+
+
+def checks_arguments(name, value):
+    """Whether the code of a function, or of a class's constructor, raises or checks."""
+    if inspect.isclass(value) and issubclass(value, Exception) or name in NOT_CALLED:
+        return False
+    tree = ast.parse(Path(sys.modules[value.__module__].__file__).read_text())
+    kinds = ast.FunctionDef | ast.ClassDef
+    node = next(n for n in tree.body if isinstance(n, kinds) and n.name == name)
+    if isinstance(node, ast.ClassDef):
+        made = ("__init__", "__check_init__", "__call__")
+        parts = [n for n in node.body if getattr(n, "name", "") in made]
+    else:
+        parts = node.body
+    nodes = [node for part in parts for node in ast.walk(part)]
+    called = [ast.unparse(n.func) for n in nodes if isinstance(n, ast.Call)]
+    checks = any(re.match(r"_?check", name) for name in called)
+    return checks or any(isinstance(n, ast.Raise) for n in nodes)
+
+
+def test_public_names_say_how_they_are_used():
+    """An example each; and what they take, give (with shapes) and raise, if they do."""
     lacking = []
-    for name, value in public:
-        if inspect.ismodule(value):
-            continue
+    for name, value in public():
         parts = [">>> "]
-        if inspect.isfunction(value) and inspect.signature(value).parameters:
-            parts.append("**Arguments:**")
+        if inspect.isfunction(value):
+            signature = inspect.signature(value)
+            gives = signature.return_annotation
+            parts += ["**Arguments:**"] if signature.parameters else []
+            parts += ["**Returns:**"] if gives is not None else []
+        if inspect.isfunction(value) or inspect.isclass(value):
+            parts += ["**Raises:**"] if checks_arguments(name, value) else []
         text = inspect.getdoc(value) or ""
         lacking += [(name, part) for part in parts if part not in text]
     assert not lacking

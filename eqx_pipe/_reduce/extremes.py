@@ -65,6 +65,9 @@ class Min(_Bound):
 
     - `by`: what to reduce: the path of an output or a function of it. By default all.
 
+    **Raises:** when the sweep is called, `ValueError` if `by` is no leaf of the output;
+    `TypeError` if what is reduced has no order, as strings and keys.
+
     !!! example
 
         >>> import eqx_pipe as ep
@@ -84,6 +87,9 @@ class Max(_Bound):
     **Arguments:**
 
     - `by`: what to reduce: the path of an output or a function of it. By default all.
+
+    **Raises:** when the sweep is called, `ValueError` if `by` is no leaf of the output;
+    `TypeError` if what is reduced has no order, as strings and keys.
 
     !!! example
 
@@ -178,6 +184,10 @@ class ArgMin(_ArgBound):
     **Returns:** (as the sweep's `.values`) an object with `.index`, a Python integer,
     and `.value`.
 
+    **Raises:** when the sweep is called, `ValueError` if what is compared is no real
+    scalar, or `by` no leaf of the output; `TypeError` if `by` is neither path nor
+    function.
+
     !!! example
 
         >>> import eqx_pipe as ep
@@ -203,6 +213,10 @@ class ArgMax(_ArgBound):
 
     **Returns:** (as the sweep's `.values`) an object with `.index`, a Python integer,
     and `.value`.
+
+    **Raises:** when the sweep is called, `ValueError` if what is compared is no real
+    scalar, or `by` no leaf of the output; `TypeError` if `by` is neither path nor
+    function.
 
     !!! example
 

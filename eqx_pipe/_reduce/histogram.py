@@ -43,6 +43,11 @@ class Histogram(Reduction):
     **Returns:** (as the sweep's `.values`) an object with `.counts`, `.edges`, and the
     numbers of points `.below` and `.above` all bins.
 
+    **Raises:**
+
+    - `TypeError`, `ValueError` if `bins` and `range` make no increasing edges.
+    - When the sweep is called, `ValueError` if what is counted is no real scalar.
+
     !!! example
 
         >>> import eqx_pipe as ep

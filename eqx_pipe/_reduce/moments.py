@@ -76,6 +76,9 @@ class Sum(_Summed):
 
     - `by`: what to reduce: the path of an output or a function of it. By default all.
 
+    **Raises:** when the sweep is called, `ValueError` if `by` is no leaf of the output;
+    `TypeError` if what is reduced has no arithmetic, as strings and keys.
+
     !!! example
 
         >>> import eqx_pipe as ep
@@ -99,6 +102,9 @@ class Mean(_Summed):
     **Arguments:**
 
     - `by`: what to reduce: the path of an output or a function of it. By default all.
+
+    **Raises:** when the sweep is called, `ValueError` if `by` is no leaf of the output;
+    `TypeError` if what is reduced has no arithmetic, as strings and keys.
 
     !!! example
 
@@ -134,6 +140,9 @@ class Var(Reduction):
 
     - `by`: what to reduce: the path of an output or a function of it. By default all.
     - `ddof`: the sum of squares is divided by `n - ddof`, as in NumPy.
+
+    **Raises:** when the sweep is called, `ValueError` if `by` is no leaf of the output;
+    `TypeError` if what is reduced has no arithmetic, as strings and keys.
 
     !!! example
 

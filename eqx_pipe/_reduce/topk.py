@@ -30,6 +30,12 @@ class TopK(Reduction):
     **Returns:** (as the sweep's `.values`) an object with `.index` and `.value`, arrays
     with the best first, shorter than `k` if there are not that many points.
 
+    **Raises:**
+
+    - `TypeError`, `ValueError` if `k` is no integer of at least 1, or `mode` neither of
+      the two.
+    - When the sweep is called, `ValueError` if what is compared is no real scalar.
+
     !!! example
 
         >>> import eqx_pipe as ep

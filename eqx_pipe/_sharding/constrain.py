@@ -34,6 +34,8 @@ def axis_rules(rules: RulesLike, mesh: Mesh) -> Iterator[AxisRules]:
     - `rules`: `AxisRules`, or a mapping or pairs that make them.
     - `mesh`: a `jax.sharding.Mesh`.
 
+    **Returns:** a context manager, which gives the rules as `AxisRules`.
+
     **Raises:**
 
     - `TypeError` if these are no rules or no mesh.

@@ -102,6 +102,9 @@ def arguments(
 
     **Returns:** a strategy of dicts.
 
+    **Raises:** `hypothesis.errors.InvalidArgument`, a `TypeError`, if what is given for
+    an argument is no strategy; when drawn, if nothing satisfies an annotation.
+
     !!! example
 
         >>> import eqx_pipe.testing as ept, hypothesis, jax

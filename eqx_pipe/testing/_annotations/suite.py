@@ -50,6 +50,8 @@ def laws(
 
     **Returns:** a test for pytest, with one parameter, `law`; it needs pytest.
 
+    **Raises:** `ImportError` without pytest; what `given_typed` raises.
+
     !!! example
 
         >>> import eqx_pipe.testing as ept, hypothesis, jax.numpy as jnp

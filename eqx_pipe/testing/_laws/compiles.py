@@ -47,6 +47,8 @@ def assert_compiles(at_most: int) -> Iterator[None]:
 
     - `at_most`: how many programs may be compiled; 0 for a second call.
 
+    **Returns:** a context manager.
+
     **Raises:** `AssertionError` if there are more, with their names. What is raised
     inside is raised as it is.
 

@@ -40,6 +40,9 @@ def structs() -> st.SearchStrategy[PyTree]:
     Each new shape makes JAX compile again, so the pool has six: vectors, a scalar, a
     matrix, one of `bfloat16`, and a record with a dict and a tuple in it.
 
+    **Returns:** a strategy of pytrees of `jax.ShapeDtypeStruct`; it shrinks to a vector
+    of one number.
+
     !!! example
 
         >>> import eqx_pipe.testing as ept, hypothesis
@@ -65,6 +68,10 @@ def arrays(
       `edge_numbers` gives the ends of the dtype, too. (Keyword only.)
 
     **Returns:** a strategy. It shrinks to zeros.
+
+    **Raises:** `hypothesis.errors.InvalidArgument`, a `TypeError`, if `struct` has a
+    leaf without shape and dtype, or `elements` is no strategy; when drawn, if a number
+    does not fit.
 
     !!! example
 
@@ -164,6 +171,8 @@ def _fits(value: object, dtype: DTypeLike) -> bool:
 def keys(draw: Draw) -> Key:
     """A PRNG key, `jax.random.key(seed)`; shrinks to seed 0.
 
+    **Returns:** a strategy of keys of shape `()`.
+
     !!! example
 
         >>> import eqx_pipe.testing as ept, hypothesis, jax
@@ -189,6 +198,9 @@ def batches(
     - `elements`: as in `arrays`. (Keyword only.)
 
     **Returns:** a strategy. It shrinks to one example of zeros.
+
+    **Raises:** `hypothesis.errors.InvalidArgument`, a `TypeError`, if `struct` has a
+    leaf without shape and dtype, or `max_size` is below 1.
 
     !!! example
 

@@ -46,6 +46,9 @@ def edge_numbers(
     **Returns:** a strategy, for `elements=` of `arrays`, `batches` and `given_typed`.
     It shrinks to 0.
 
+    **Raises:** `hypothesis.errors.InvalidArgument`, a `TypeError`, if `dtype` is no
+    dtype of numbers, or a flag no bool.
+
     !!! example
 
         >>> import eqx_pipe.testing as ept, hypothesis, jax, jax.numpy as jnp

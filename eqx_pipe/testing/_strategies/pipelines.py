@@ -65,6 +65,9 @@ def pipelines(
 
     **Returns:** a strategy. It shrinks to one single stage.
 
+    **Raises:** `hypothesis.errors.InvalidArgument`, a `TypeError`, if `struct` has a
+    leaf without shape and dtype, `max_depth` is below 0, or `leaves` no strategy.
+
     !!! example
 
         >>> import eqx_pipe.testing as ept, hypothesis, hypothesis.strategies as st
@@ -100,6 +103,9 @@ def graphs(
     - `random`: whether stages that need a key are among the nodes. (Keyword only.)
 
     **Returns:** a strategy. It shrinks to a graph of one node.
+
+    **Raises:** `hypothesis.errors.InvalidArgument`, a `TypeError`, if `struct` has a
+    leaf without shape and dtype, or `max_nodes` is below 1.
 
     !!! example
 

@@ -38,6 +38,9 @@ def axes(
 
     **Returns:** a strategy. It shrinks to one value, zero.
 
+    **Raises:** `hypothesis.errors.InvalidArgument`, a `TypeError`, if a size is below
+    1, or `random` or `static` no bool.
+
     !!! example
 
         >>> import eqx_pipe.testing as ept, hypothesis
@@ -100,6 +103,9 @@ def spaces(
 
     **Returns:** a strategy. It shrinks to one axis with one value.
 
+    **Raises:** `hypothesis.errors.InvalidArgument`, a `TypeError`, if a size is below
+    1, or `random` or `static` no bool.
+
     !!! example
 
         >>> import eqx_pipe.testing as ept, hypothesis
@@ -157,6 +163,9 @@ def meshes(
         ones. On them JAX asks each operation for a sharding. (Keyword only.)
 
     **Returns:** a strategy. It shrinks to one device, automatic.
+
+    **Raises:** `hypothesis.errors.InvalidArgument`, a `TypeError`, if a number is below
+    1, or `explicit` no bool.
 
     !!! example
 

@@ -77,6 +77,9 @@ def stages(draw: Draw, struct: PyTree, *, random: bool = True) -> StageLike:
 
     **Returns:** a strategy. It shrinks to the identity.
 
+    **Raises:** `hypothesis.errors.InvalidArgument`, a `TypeError`, if `struct` has a
+    leaf without shape and dtype.
+
     !!! example
 
         >>> import eqx_pipe as ep, eqx_pipe.testing as ept, hypothesis, jax.numpy as jnp
@@ -135,6 +138,9 @@ def register_stage(
     - `random`: whether the stages need a key. (Keyword only.)
 
     **Returns:** `make`, so that it can be a decorator.
+
+    **Raises:** `hypothesis.errors.InvalidArgument`, a `TypeError`, if `make` is no
+    function, or, when drawn, gives no strategy.
 
     !!! example
 
