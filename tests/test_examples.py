@@ -45,6 +45,9 @@ PAGES = {
 }
 
 
+NOTEBOOKS = sorted((ROOT / "examples").glob("*.py"))
+
+
 def not_installed(text):
     """The libraries that a block imports, of those that not everybody has."""
     names = re.findall(r"^>>> (?:import|from) (grain|orbax|SALib)", text, re.MULTILINE)
@@ -92,7 +95,20 @@ def test_pages(file):
         pytest.skip(f"without the examples that need {', '.join(sorted(skipped))}")
 
 
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_notebooks_are_shown_and_well_formed(path):
+    """They are run where the site is made."""
+    text = path.read_text()
+    assert text.startswith("# %% [markdown]\n# # ")
+    kinds = re.split(r"^# %%(.*)\n", text, flags=re.MULTILINE)[1::2]
+    assert set(kinds) == {"", " [markdown]"}
+    ast.parse(text)
+    assert f"examples/{path.stem}.md" in (ROOT / "mkdocs.yml").read_text()
+    assert f"examples/{path.name}" in (ROOT / "README.md").read_text()
+
+
 def test_the_examples_are_found():
+    assert len(NOTEBOOKS) >= 7
     assert len(PAGES["README.md"]) >= 2
     assert sum(len(found) for found in SOURCES.values()) >= 20
 
