@@ -75,10 +75,11 @@ def _page(name: str, found: list[Cell]) -> tuple[str, dict[str, bytes]]:
             pictures[file] = buffer.getvalue()
             parts.append(f"![]({file})")
         plt.close("all")
-    note = f"This page is a notebook: [{name}.ipynb]({name}.ipynb), and as text"
-    title, *rest = parts
-    where = f"*{note} `examples/{name}.py`.*"
-    return "\n\n".join([title, *rest, where]), pictures
+    note = f"""---
+
+This page is a notebook: [{name}.ipynb]({name}.ipynb), and as text `examples/{name}.py`.
+In a clone `pip install '.[examples]'` brings what it needs."""
+    return "\n\n".join([*parts, note]), pictures
 
 
 def _run(source: str, file: str, variables: dict[str, object]) -> tuple[str, str]:
