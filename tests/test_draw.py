@@ -98,7 +98,9 @@ def test_what_decides_and_what_joins():
     assert '["merge: stack"]' in str(ep.draw(stages["stack"], jnp.ones(3)))
     text = str(ep.draw(stages["merge"], jnp.ones(3)))
     assert '{{"tuple"}}' in text and '["merge: chain"]' in text
-    assert '["weights: Linear"]' in str(ep.draw(stages["mixture"], jnp.ones(3)))
+    text = str(ep.draw(stages["mixture"], jnp.ones(3)))
+    assert '["weights: Linear<br/>8 parameters"]' in text
+    assert '|"weights<br/>float32[2]"|' in text
 
 
 def test_labels_are_escaped():
@@ -111,7 +113,8 @@ def test_labels_are_escaped():
 
 def test_frames_round_what_is_nested():
     text = str(ep.draw(ep.chain(deep=ep.repeat(linear, 3, key=KEY))))
-    assert '["deep: repeat n=3"]' in text and '["0: Linear"]' in text
+    assert '["deep: repeat n=3, 36 parameters"]' in text
+    assert '["0: Linear<br/>12 parameters"]' in text
     text = str(ep.draw(eqx.nn.Sequential([ep.chain(jnp.sin), eqx.nn.Dropout()])))
     assert '["layers.0: chain"]' in text and '["layers.1: Dropout"]' in text
     assert '["two: chain"]' in str(ep.draw(ep.chain(one=jnp.sin, two=ep.chain())))
@@ -122,7 +125,9 @@ def test_a_compiled_pipeline_looks_like_the_plain_one():
     for name in ("chain", "mixture", "cond"):
         compiled = ep.compiled(stages[name], x)
         assert ep.draw(compiled, x) == ep.draw(stages[name], x)
-    assert '["two: compiled"]' in str(ep.draw(ep.chain(one=jnp.sin, two=compiled)))
+    assert '["two: compiled, 12 parameters"]' in str(
+        ep.draw(ep.chain(one=jnp.sin, two=compiled))
+    )
 
 
 def test_stateful_pipelines():
@@ -145,15 +150,25 @@ def test_stateful_pipelines():
         ep.draw(pipe, jnp.ones(2))
 
 
-def test_notebooks():
-    diagram = ep.draw(ep.chain(jnp.sin))
-    assert diagram._repr_markdown_() == f"```mermaid\n{diagram}\n```"
-    bundle = diagram._repr_mimebundle_()
-    assert bundle["text/plain"] == str(diagram)
-    assert bundle["text/markdown"] == diagram._repr_markdown_()
+def test_more_stages_in_a_row_than_are_looked_at_are_one_box():
+    pipe = ep.chain(*[s for _ in range(20) for s in (linear(KEY), jnp.tanh)])
+    names, arrows = read(ep.draw(pipe, jnp.ones(3), fold=5))
+    assert len(names) == 7 and len(arrows) == 6
+    text = str(ep.draw(pipe, jnp.ones(3), fold=5))
+    assert "2 ... 37<br/>36 stages: 18 Linear, 18 tanh<br/>216 parameters" in text
+    assert text.count("float32[3]") == 6
+    assert len(read(ep.draw(pipe, fold=None))[0]) == 42
+    wide = ep.gated(*[jnp.sin] * 9, gates=[jnp.any] * 9)
+    text = str(ep.draw(wide, fold=4))
+    assert '|"those open"|' in text and "6 stages: 6 sin" in text
+    assert text.count("gates.") == 3
+    few = ep.chain(*[jnp.sin] * 16)
+    assert ep.draw(few) == ep.draw(few, fold=None)
 
 
 def test_bad_input():
+    with pytest.raises(ValueError, match="integer of at least 3"):
+        ep.draw(len, fold=2)
     for wrong in (3, eqx.nn.Linear):
         with pytest.raises(TypeError, match="eqx_pipe.draw.*`pipe`"):
             inspect.unwrap(ep.draw)(wrong)

@@ -1,13 +1,13 @@
-"""A pipeline as a diagram: boxes, arrows and frames of Mermaid text."""
+"""A pipeline as a diagram: what stands beside what, and what leads where."""
 
 import contextlib
-import dataclasses
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import equinox as eqx
 
-from .._check import check_callable
+from .._check import check_callable, check_int
 from .._compose.chain import Chain
 from .._compose.compiled import Compiled
 from .._compose.dag import INPUT
@@ -16,93 +16,13 @@ from .._compose.residual import Residual
 from .._compose.scan import Scan
 from .._compose.tied import Tied
 from .._stage import Composite, Record, Scope, as_module, enter
+from .._stage.text import num_parameters
 from .._tree import as_arrays, join_path, leaf_text, leaves_with_names
 from .._types import PyTree, StageLike
 from .describe import as_json, children_of, kind_of, title_of
+from .diagram import Diagram
+from .sketch import Sketch, Wire
 from .values import key_and_state
-
-
-@dataclasses.dataclass(frozen=True)
-class Diagram:
-    """A diagram as Mermaid text, which `str()` gives; notebooks show the picture."""
-
-    source: str
-
-    def __str__(self) -> str:
-        return self.source
-
-    def _repr_markdown_(self) -> str:
-        return f"```mermaid\n{self.source}\n```"
-
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict:
-        return {
-            "text/vnd.mermaid": self.source,
-            "text/markdown": self._repr_markdown_(),
-            "text/plain": self.source,
-        }
-
-
-@dataclasses.dataclass(frozen=True)
-class Wire:
-    """The end of an arrow to be drawn: the box it leaves, and what to write on it."""
-
-    source: str
-    label: str = ""
-
-
-class Sketch:
-    """Lines of Mermaid text; `values` are the shapes known by path."""
-
-    def __init__(self, values: dict[str, PyTree]):
-        self.values = values
-        self.lines = ["flowchart TD"]
-        self.depth = 1
-        self.count = 0
-
-    def write(self, line: str) -> None:
-        self.lines.append("    " * self.depth + line)
-
-    def fresh(self) -> str:
-        self.count += 1
-        return f"n{self.count}"
-
-    def box(self, text: str, wires: Sequence[Wire], brackets: str = "[]") -> str:
-        """A box with arrows into it; `brackets` decide its outline."""
-        name = self.fresh()
-        half = len(brackets) // 2
-        self.write(f"{name}{brackets[:half]}{_quoted(text)}{brackets[half:]}")
-        for wire in wires:
-            label = f"|{_quoted(wire.label)}|" if wire.label else ""
-            self.write(f"{wire.source} -->{label} {name}")
-        return name
-
-    @contextlib.contextmanager
-    def frame(self, title: str) -> Iterator[None]:
-        """A frame round what is drawn meanwhile."""
-        self.write(f"subgraph {self.fresh()}[{_quoted(title)}]")
-        self.depth += 1
-        yield
-        self.depth -= 1
-        self.write("end")
-
-    def joined(self, wires: Sequence[Wire]) -> Wire:
-        """The one wire that goes into a pipeline, of which several make a mapping."""
-        one = len(wires) == 1
-        return wires[0] if one else Wire(self.box("dict", wires, "{{}}"))
-
-    def out(self, source: str, path: str) -> Wire:
-        """The wire that leaves what lies at `path`, with its shape if known."""
-        return Wire(
-            source, shapes_text(self.values[path]) if path in self.values else ""
-        )
-
-
-def _quoted(text: str) -> str:
-    """A label in quotes; what Mermaid or HTML would read as markup is escaped."""
-    text = text.replace("#", "#35;")
-    for character in '"<>`&':
-        text = text.replace(character, f"#{ord(character)};")
-    return '"' + text.replace("\n", "<br/>") + '"'
 
 
 def shapes_text(tree: PyTree, limit: int = 4) -> str:
@@ -114,29 +34,97 @@ def shapes_text(tree: PyTree, limit: int = 4) -> str:
     return "\n".join(lines[:limit] + more)
 
 
+def parameters_text(stage: Any) -> str:
+    """How many numbers in it gradients reach, below its name; nothing for none."""
+    count = num_parameters(stage)
+    return f"{count:,} parameter{'s' * (count != 1)}" if count else ""
+
+
+class _Drawing(Sketch):
+    """A sketch of a pipeline; `values` are the shapes known by path.
+
+    Of more than `fold` stages in a row the ones in the middle are one box.
+    """
+
+    def __init__(self, values: dict[str, PyTree], fold: int | None):
+        super().__init__()
+        self.values = values
+        self.fold = fold
+
+    def joined(self, wires: Sequence[Wire]) -> Wire:
+        """The one wire that goes into a pipeline, of which several make a mapping."""
+        one = len(wires) == 1
+        return wires[0] if one else Wire(self.box("dict", wires, "join"))
+
+    def out(self, source: str, path: str) -> Wire:
+        """The wire that leaves what lies at `path`, with its shape if known."""
+        return Wire(
+            source, shapes_text(self.values[path]) if path in self.values else ""
+        )
+
+    def shown(self, children: Iterable[str]) -> Iterator[str | list[str]]:
+        """The names of children in a row, those that are folded as one list."""
+        names = list(children)
+        if self.fold is None or len(names) <= self.fold:
+            yield from names
+            return
+        ahead, behind = self.fold // 2, self.fold - self.fold // 2 - 1
+        end = len(names) - behind
+        yield from [*names[:ahead], names[ahead:end], *names[end:]]
+
+
 # The child that decides, by kind; the others are branches side by side.
 _DECIDES = {"cond": "pred", "switch": "selector"}
 
 
-def _stage(sketch: Sketch, path: str, segment: str, stage: Any, wires: Sequence[Wire]):
+def _stage(
+    sketch: _Drawing, path: str, segment: str, stage: Any, wires: Sequence[Wire]
+) -> Wire:
     """Draws one stage; returns the wire that leaves it."""
     name = f"{segment}: " if segment else ""
     inner = isinstance(stage, eqx.nn.Sequential) or isinstance(stage, Composite)
     if not inner or not children_of(stage):
-        return sketch.out(sketch.box(name + title_of(stage), wires), path)
-    frame = sketch.frame(name + _title(stage)) if path else contextlib.nullcontext()
+        text = _lines(name + title_of(stage), parameters_text(stage))
+        return sketch.out(sketch.box(text, wires, path=path), path)
+    title = ", ".join(filter(None, [name + _title(stage), parameters_text(stage)]))
+    frame = sketch.frame(title, path) if path else contextlib.nullcontext()
     with frame:
         wire = _inside(sketch, path, stage, sketch.joined(wires))
     # The values inside a branch are not known, but the stage's own is.
     return sketch.out(wire.source, path) if path in sketch.values else wire
 
 
-def _inside(sketch: Sketch, path: str, stage: Any, wire: Wire) -> Wire:
+def _lines(*lines: str) -> str:
+    return "\n".join(filter(None, lines))
+
+
+def _folded(
+    sketch: _Drawing, path: str, stages: Mapping[str, Any], wires: Sequence[Wire]
+) -> Wire:
+    """Draws several stages in a row as one box."""
+    first, *_, last = stages
+    kinds = Counter(map(title_of, stages.values()))
+    told = [f"{n} {kind}" if n > 1 else kind for kind, n in kinds.most_common(3)]
+    more = kinds.total() - sum(n for _, n in kinds.most_common(3))
+    told += [f"{more} more"] if more else []
+    text = _lines(
+        f"{first} ... {last}",
+        f"{len(stages)} stages: {', '.join(told)}",
+        parameters_text(tuple(stages.values())),
+    )
+    place = sketch.box(text, wires, path=join_path(path, first))
+    return sketch.out(place, join_path(path, last))
+
+
+def _inside(sketch: _Drawing, path: str, stage: Any, wire: Wire) -> Wire:
     """Draws the children of a composite of one input."""
 
-    def child(segment: str, *wires: Wire) -> Wire:
-        below = f"{path}.{segment}" if path else segment
-        return _stage(sketch, below, segment, children[segment], wires)
+    def child(segment: str | list[str], *wires: Wire) -> Wire:
+        if isinstance(segment, list):
+            return _folded(sketch, path, {s: children[s] for s in segment}, wires)
+        return _stage(
+            sketch, join_path(path, segment), segment, children[segment], wires
+        )
 
     if isinstance(stage, Compiled | Tied):  # whose children are those of the pipeline
         stage = stage.pipe
@@ -150,14 +138,14 @@ def _inside(sketch: Sketch, path: str, stage: Any, wire: Wire) -> Wire:
         return ends[0]
     if isinstance(stage, Residual):
         skip = child("skip", wire) if "skip" in children else wire
-        for segment in stage.keys():
-            wire = child(str(segment), wire)
+        for segment in sketch.shown(list(map(str, stage.keys()))):
+            wire = child(segment, wire)
         if "drop" in children:  # which scales them by a number of its own
             scale = child("drop")
-            wire = Wire(sketch.box("times", [wire, scale], "{{}}"))
-        return Wire(sketch.box("sum", [skip, wire], "{{}}"))
+            wire = Wire(sketch.box("times", [wire, scale], "join"))
+        return Wire(sketch.box("sum", [skip, wire], "join"))
     if isinstance(stage, Chain | eqx.nn.Sequential) or len(children) == 1:
-        for segment in children:
+        for segment in sketch.shown(children):
             wire = child(segment, wire)
         return wire
     if isinstance(stage, Scan):
@@ -166,7 +154,7 @@ def _inside(sketch: Sketch, path: str, stage: Any, wire: Wire) -> Wire:
     return _branches(sketch, stage, children, child, wire)
 
 
-def _graph(sketch: Sketch, stage: Graph, child: Any, wire: Wire) -> Wire:
+def _graph(sketch: _Drawing, stage: Graph, child: Any, wire: Wire) -> Wire:
     wires = {INPUT: wire}
     for name in stage.inputs or ():
         wires[name] = _entry(wire, name)
@@ -180,11 +168,11 @@ def _graph(sketch: Sketch, stage: Graph, child: Any, wire: Wire) -> Wire:
         return wires[stage.sink]
     ends = [wires[name] for name in stage.sink]
     if stage.sink_keys is None:
-        return Wire(sketch.box("tuple", ends, "{{}}"))
+        return Wire(sketch.box("tuple", ends, "join"))
     ends = [
         _labelled(end, str(key)) for key, end in zip(stage.sink_keys, ends, strict=True)
     ]
-    return Wire(sketch.box("dict", ends, "{{}}"))
+    return Wire(sketch.box("dict", ends, "join"))
 
 
 def _labelled(wire: Wire, name: str) -> Wire:
@@ -202,41 +190,51 @@ def _entry(wire: Wire, name: str) -> Wire:
 
 
 def _branches(
-    sketch: Sketch, stage: Any, children: dict[str, Any], child: Any, wire: Wire
+    sketch: _Drawing, stage: Any, children: dict[str, Any], child: Any, wire: Wire
 ) -> Wire:
     """Branches side by side: what decides goes before them, what joins after."""
     kind = kind_of(stage)
     rest = dict(children)
     merge = rest.pop("merge", None) if kind == "parallel" else None
+    weights = rest.pop("weights", None) if kind == "weighted" else None
     if kind in _DECIDES:
         segment = _DECIDES[kind]
         wire = Wire(_decision(sketch, segment, rest.pop(segment), wire))
     gates = {name: rest.pop(name) for name in children if name.startswith("gates.")}
     ends = []
-    for segment in rest:
+    for segment in sketch.shown(rest):
         start = wire
-        if (gate := gates.get(f"gates.{segment}")) is not None:
+        if isinstance(segment, list):
+            start = Wire(wire.source, "those open") if gates else wire
+        elif (gate := gates.get(f"gates.{segment}")) is not None:
             start = Wire(_decision(sketch, f"gates.{segment}", gate, wire), "open")
         elif kind in _DECIDES:
             start = Wire(wire.source, segment)
         ends.append(child(segment, start))
+    if weights is not None:
+        ends.append(_labelled(child("weights", wire), "weights"))
     if merge is None:
         text = stage.settings().get("merge") or kind
-        return Wire(sketch.box(str(text), ends, "{{}}"))
+        return Wire(sketch.box(str(text), ends, "join"))
     if isinstance(merge, Composite):  # which takes the outputs as one tuple
-        ends = [Wire(sketch.box("tuple", ends, "{{}}"))]
+        ends = [Wire(sketch.box("tuple", ends, "join"))]
     return child("merge", *ends)
 
 
-def _decision(sketch: Sketch, segment: str, stage: Any, wire: Wire) -> str:
-    return sketch.box(f"{segment}: {title_of(stage)}", [wire], "{}")
+def _decision(sketch: _Drawing, segment: str, stage: Any, wire: Wire) -> str:
+    text = _lines(f"{segment}: {title_of(stage)}", parameters_text(stage))
+    return sketch.box(text, [wire], "decision", segment)
 
 
 def _title(stage: Any) -> str:
     if not isinstance(stage, Composite) or isinstance(stage, Graph):
         return kind_of(stage)
     settings = as_json(stage.settings())
-    shown = [f"{name}={value}" for name, value in settings.items() if value is not None]
+    shown = [
+        f"{name}={value}"
+        for name, value in settings.items()
+        if value not in (None, "none")
+    ]
     return " ".join([kind_of(stage), *shown])
 
 
@@ -265,13 +263,18 @@ def _values(pipe: Any, x: PyTree, state: eqx.nn.State | None) -> dict[str, PyTre
 
 
 def draw(
-    pipe: StageLike, x: PyTree | None = None, *, state: eqx.nn.State | None = None
+    pipe: StageLike,
+    x: PyTree | None = None,
+    *,
+    state: eqx.nn.State | None = None,
+    fold: int | None = 16,
 ) -> Diagram:
     """Draws a pipeline as boxes and arrows.
 
     Branches stand side by side and meet in the box that joins them; loops and other
-    pipelines inside are frames. The diagram is Mermaid text: `str()` gives it, and
-    notebooks show it as a picture.
+    pipelines inside are frames. Notebooks show the picture, `.save("pipe.html")` and
+    `.save("pipe.svg")` write it to a file that opens anywhere, without a network, and
+    `str()` gives it as Mermaid text.
 
     **Arguments:**
 
@@ -282,13 +285,17 @@ def draw(
         shown.
     - `state`: the state of a stateful pipeline that was made by
         `equinox.nn.make_with_state`, needed only with `x`. (Keyword only.)
+    - `fold`: how many stages in a row, or branches side by side, are shown at most: of
+        more, those in the middle are one box. `None` shows all. At least 3. (Keyword
+        only.)
 
-    **Returns:** a diagram, whose text is `str(diagram)`.
+    **Returns:** a diagram.
 
     **Raises:**
 
     - `TypeError` if `pipe` is not a stage.
-    - `ValueError` if a state is needed. What the pipeline raises for such an `x`.
+    - `ValueError` if a state is needed, and for a `fold` below 3. What the pipeline
+        raises for such an `x`.
 
     !!! example
 
@@ -304,9 +311,13 @@ def draw(
             n3 -->|"float32[]"| n4
     """
     check_callable("draw", "pipe", pipe)
+    if fold is not None:
+        check_int("draw", "fold", fold, 3)
     values = {} if x is None else _values(as_module(pipe), x, state)
-    sketch = Sketch(values)
-    start = Wire(sketch.box("input", [], "([])"), "" if x is None else shapes_text(x))
+    sketch = _Drawing(values, fold)
+    start = Wire(
+        sketch.box("input", outline="end"), "" if x is None else shapes_text(x)
+    )
     wire = _stage(sketch, "", "", pipe, [start])
-    sketch.box("output", [wire], "([])")
-    return Diagram("\n".join(sketch.lines))
+    sketch.box("output", [wire], "end")
+    return Diagram(sketch.finished())

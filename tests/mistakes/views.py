@@ -24,6 +24,13 @@ def beside(**tree):
 VIEWS = [
     ("describe 3", lambda: ep.describe(3), TypeError, "A stage is a callable"),
     ("describe a class", lambda: ep.describe(nn.MLP), TypeError, "Make an instance"),
+    ("draw fold", lambda: ep.draw(len, fold=1), ValueError, "integer of at least 3"),
+    (
+        "save as png",
+        lambda: ep.draw(len).save("pipe.png"),
+        ValueError,
+        "Give a path that ends in `.svg` or `.html` or `.mmd`",
+    ),
     ("draw 3", lambda: ep.draw(3), TypeError, "A stage is a callable"),
     (
         "draw without state",

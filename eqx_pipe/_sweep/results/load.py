@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..._errors import message, nearest, optional, value_error
+from ..._files import as_path
 from ..._store.folder import as_zarr, quiet
 from ..._store.layout import RECORD, read_record
 from ..._store.lazy import Stored
@@ -18,7 +19,7 @@ from ..._store.store import Recut, Store, open_store
 from .label import storable_dtype
 from .raised import Raised, points_in, stored_errors
 from .result import ERRORS, SweepResult
-from .save import COMPLEX, as_path
+from .save import COMPLEX
 from .schema import SCHEMA, as_kind, outputs_from, parse, space_from
 
 if TYPE_CHECKING:

@@ -4,18 +4,16 @@ import base64
 import html
 import io
 import os
-import uuid
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..._errors import message, optional, value_error
+from ..._errors import optional
+from ..._files import write_text
 from ..._spaces.table import as_numpy, entry_columns, heading, table
 from ..._tree import leaves_with_names
 from .best import Best
-from .save import as_path
 
 if TYPE_CHECKING:
     from .result import SweepResult
@@ -47,30 +45,13 @@ def write_report(
     path: str | os.PathLike[str],
     overwrite: bool,
 ) -> None:
-    """Writes the page beside its place, and then puts it there."""
-    place = as_path("SweepResult.report", path)
-    if place.suffix not in (".html", ".htm"):
-        raise value_error(
-            "SweepResult.report",
-            f"`path` is {str(place)!r}, with the suffix {place.suffix!r}.",
-            "Give a path that ends in `.html`.",
-        )
-    if os.path.lexists(place) and not overwrite:
-        raise FileExistsError(
-            message(
-                "SweepResult.report",
-                f"there is something at {str(place)!r} already.",
-                "Choose another path, or give `overwrite=True`.",
-            )
-        )
-    text = _page(result, made_by)
-    place.parent.mkdir(parents=True, exist_ok=True)
-    beside: Path = place.with_name(f".{place.name}.{uuid.uuid4().hex[:8]}.partial")
-    try:
-        beside.write_text(text, encoding="utf-8")
-        os.replace(beside, place)
-    finally:
-        beside.unlink(missing_ok=True)
+    """Writes the page to its place."""
+
+    def make() -> str:
+        return _page(result, made_by)
+
+    makers = {".html": make, ".htm": make}
+    write_text("SweepResult.report", path, makers, overwrite)
 
 
 def _page(result: "SweepResult", made_by: Mapping[str, Any]) -> str:

@@ -7,7 +7,8 @@ import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..._errors import describe_value, message, type_error, value_error
+from ..._errors import message, value_error
+from ..._files import as_path
 from ..._store.folder import as_zarr, is_name, is_netcdf_name, quiet
 from .label import check_names
 
@@ -51,19 +52,6 @@ def save(data: Dataset, path: str | os.PathLike[str], overwrite: bool) -> None:
         _put(beside, path)
     finally:
         _remove(beside)
-
-
-def as_path(function: str, path: object) -> Path:
-    """The full path, after a check that it is one."""
-    if isinstance(path, str | os.PathLike):
-        text = os.fspath(path)
-        if isinstance(text, str) and text:
-            return Path(os.path.expanduser(text)).absolute()
-    raise type_error(
-        function,
-        f"`path` is {describe_value(path)}.",
-        "Give a path as a text or a `pathlib.Path`.",
-    )
 
 
 def _check_replaceable(path: Path, overwrite: bool) -> None:

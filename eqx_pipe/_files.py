@@ -1,0 +1,57 @@
+"""Where files are put: checked before anything is done, and complete or not there."""
+
+import os
+import uuid
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from ._errors import describe_value, message, type_error, value_error
+
+
+def as_path(function: str, path: object) -> Path:
+    """The full path, after a check that it is one."""
+    if isinstance(path, str | os.PathLike):
+        text = os.fspath(path)
+        if isinstance(text, str) and text:
+            return Path(os.path.expanduser(text)).absolute()
+    raise type_error(
+        function,
+        f"`path` is {describe_value(path)}.",
+        "Give a path as a text or a `pathlib.Path`.",
+    )
+
+
+def write_text(
+    function: str,
+    path: str | os.PathLike[str],
+    makers: Mapping[str, Callable[[], str]],
+    overwrite: bool,
+) -> None:
+    """Writes a text, made by the function that is given for the suffix of `path`.
+
+    It is written beside its place, and then put there.
+    """
+    place = as_path(function, path)
+    if place.suffix not in makers:
+        known = " or ".join(f"`{suffix}`" for suffix in makers)
+        raise value_error(
+            function,
+            f"`path` is {str(place)!r}, with the suffix {place.suffix!r}.",
+            f"Give a path that ends in {known}.",
+        )
+    if os.path.lexists(place) and not overwrite:
+        raise FileExistsError(
+            message(
+                function,
+                f"there is something at {str(place)!r} already.",
+                "Choose another path, or give `overwrite=True`.",
+            )
+        )
+    text = makers[place.suffix]()
+    place.parent.mkdir(parents=True, exist_ok=True)
+    beside = place.with_name(f".{place.name}.{uuid.uuid4().hex[:8]}.partial")
+    try:
+        beside.write_text(text, encoding="utf-8")
+        os.replace(beside, place)
+    finally:
+        beside.unlink(missing_ok=True)
