@@ -76,7 +76,8 @@ def test_the_message_names_the_function_and_ends_with_a_cure(mistake):
     if mistake.name in UNNAMED:
         return
     text = message_of(answer(mistake))
-    found = re.match(r"`eqx_pipe\.([\w.]+)`: ", text)
+    # Perhaps a method of what the function gives: `draw(...).save`.
+    found = re.match(r"`eqx_pipe\.([\w.]+)(?:\(\.\.\.\)\.\w+)?`: ", text)
     assert found, text
     ft.reduce(getattr, found[1].split("."), ep)  # it exists
     _, *cure = re.split(r"[.?]\s|\n(?=[A-Z])", text[found.end() :], maxsplit=1)

@@ -64,7 +64,7 @@ class Diagram:
             '<svg'
         """
         makers = {".svg": self._file, ".html": self._page, ".mmd": self.__str__}
-        write_text("Diagram.save", path, makers, overwrite)
+        write_text("draw(...).save", path, makers, overwrite)
 
     def _file(self) -> str:
         head, tag, rest = self._svg().partition("</title>")
