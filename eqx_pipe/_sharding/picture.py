@@ -8,7 +8,7 @@ import numpy as np
 from .._errors import describe_value, optional, type_error, value_error
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+    from matplotlib.axes import Axes as Axes
 else:  # imported where it is used
     Axes = Any
 
@@ -51,10 +51,10 @@ def draw(rows: Sequence[Row], title: str, ax: Axes | None) -> Axes:
     plt = optional(_FUNCTION, "matplotlib.pyplot")
     ids = sorted({i for row in rows for i in row.parts})
     _check(rows, ids, ax)
+    size = max(6.0, 0.55 * len(ids) + 4.5), 0.36 * max(len(rows), 1) + 1.2
     if ax is None:
-        wide = max(6.0, 0.55 * max(len(ids), 1) + 4.5)
-        size = (wide, 0.36 * max(len(rows), 1) + 1.2)
         ax = plt.subplots(figsize=size, layout="constrained")[1]
+    assert ax is not None
     for y, row in enumerate(rows):
         _draw_row(ax, y, row, ids)
     ax.set_xlim(-0.5, max(len(ids), 1) - 0.5)
@@ -102,9 +102,10 @@ def _draw_row(ax: Any, y: int, row: Row, ids: list[int]) -> None:
 def _colours(n: int) -> np.ndarray:
     """A colour for each part: equal colours in a row are copies."""
     import matplotlib
+    from matplotlib.colors import to_rgba
 
     if n == 1:
-        return np.array([matplotlib.colors.to_rgba("tab:blue", 0.55)])
+        return np.array([to_rgba("tab:blue", 0.55)])
     return matplotlib.colormaps["viridis"](np.linspace(0.08, 0.92, n))
 
 
