@@ -48,8 +48,15 @@ _common = {
     "suppress_health_check": [hypothesis.HealthCheck.too_slow],
 }
 hypothesis.settings.register_profile("dev", max_examples=4, **_common)
+# What fails on purpose (planted bugs, what a strategy shrinks to) is not explained:
+# that runs some hundred more examples, each of them traced line by line.
 hypothesis.settings.register_profile(
-    "ci", max_examples=4, derandomize=True, print_blob=True, **_common
+    "ci",
+    max_examples=4,
+    derandomize=True,
+    print_blob=True,
+    phases=set(hypothesis.Phase) - {hypothesis.Phase.explain},
+    **_common,
 )
 # Where the same was asked of other versions: the simplest example, and another one.
 hypothesis.settings.register_profile(
