@@ -3,14 +3,17 @@
 Of a function of two vectors, of attention (three matrices) and of an MLP. Each law
 alone, with nothing compiled before; the last row of a case is all of them together,
 which share programs. Times are of the processor, since most of it is compilation.
+The last case is `check_stage` in a property test on arrays of `"*b n"`.
 """
 
 import time
 
 import equinox as eqx
+import hypothesis
 import jax
 import jax.numpy as jnp
 import jax.random as jr
+from jaxtyping import Array, Float
 
 import eqx_pipe.testing as ept
 
@@ -47,7 +50,27 @@ def cost(fn, args, skip):
     return time.process_time() - begin, len(_compiled) - before
 
 
-def main(run):
+def smooth(x, *, key=None):
+    return jnp.tanh(x) * 2
+
+
+def cost_of_examples(most, examples):
+    """Seconds and programs of a property test, with so many forms at most."""
+    arrays = ept.from_jaxtyping(Float[Array, "*b n"], max_shapes=most)
+
+    @hypothesis.settings(max_examples=examples, deadline=None, database=None)
+    @hypothesis.seed(0)
+    @hypothesis.given(arrays)
+    def test(x):
+        ept.check_stage(smooth, x)
+
+    jax.clear_caches()
+    before, begin = len(_compiled), time.process_time()
+    test()
+    return time.process_time() - begin, len(_compiled) - before
+
+
+def main(run, *, examples=100):
     jax.monitoring.register_event_duration_secs_listener(_note)
     for case in run.chosen(CASES):
         fn, args = CASES[case]
@@ -57,4 +80,9 @@ def main(run):
         sides |= {"all": ()}
         for side, skip in sides.items():
             seconds, programs = cost(fn, args, skip)
+            run.row(case=case, law=side, time=seconds, programs=programs)
+    for case in run.chosen(["drawn"]):
+        for most in (2, 3, 4, None):
+            seconds, programs = cost_of_examples(most, 3 if run.quick else examples)
+            side = f"at most {most} forms" if most else "any form"
             run.row(case=case, law=side, time=seconds, programs=programs)

@@ -185,7 +185,11 @@ def step(x):
 
 
 def noise(x, *, key):
-    return x + jr.normal(key, x.shape)
+    return x + jr.normal(key, x.shape, jnp.float32)
+
+
+def noise_of_the_default(x, *, key):
+    return 2 * x + jr.normal(key, x.shape)[::-1]
 
 
 # Programs.
@@ -319,6 +323,15 @@ def test_a_sound_function_keeps_all_laws(name):
     found = ept.check_function(fn, *args, skip=_DEAR[:1])
     assert all(v.startswith(("holds", "undecided")) for v in found.values())
     assert ("at kinks" in found["numerical"]) == (name in ("a kink", "a sorted tie"))
+
+
+def test_noise_of_the_default_dtype_is_told_and_no_breach():
+    skip = {*FUNCTION_LAWS} - {"dtype"}
+    found = ept.check_function(noise_of_the_default, X, key=jr.key(0), skip=skip)
+    assert "jax.random.normal(key, x.shape, x.dtype)" in found["dtype"]
+    also_a_table = lambda x, *, key: noise_of_the_default(x * TABLE, key=key)  # noqa: E731
+    laws = broken_by(also_a_table, X, key=jr.key(0), skip=skip)
+    assert laws == {"dtype"}
 
 
 def test_a_reference_is_compared():

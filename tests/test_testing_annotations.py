@@ -269,3 +269,41 @@ def draw(strategy):
 def test_what_cannot_be_met_says_why(strategy, match):
     with pytest.raises(InvalidArgument, match=match):
         draw(strategy())
+
+
+# How many forms there are, and of which sizes.
+
+
+def drawn_shapes(strategy, examples):
+    found = []
+
+    @hp.settings(max_examples=examples, database=None, derandomize=True)
+    @hp.given(strategy)
+    def run(x):
+        found.append((x.shape, x.dtype.name))
+
+    run()
+    return found
+
+
+def test_there_are_no_more_forms_than_may_be():
+    def forms(most):
+        annotation = Float[np.ndarray, "*batch n"]
+        return drawn_shapes(ept.from_jaxtyping(annotation, max_shapes=most), 60)
+
+    assert len({*forms(None)}) > 20
+    few = {*forms(3)}
+    assert len(few) == 3 and ((1,), "float32") in few
+    assert {*forms(1)} == {((1,), "float32")}
+
+
+def test_one_three_and_a_prime_come_often_and_nothing_if_it_may():
+    def shares(**options):
+        strategy = ept.from_jaxtyping(Float[np.ndarray, "n 2"], **options)
+        sizes = [shape[0] for shape, _ in drawn_shapes(strategy, 60)]
+        return {n: sizes.count(n) / len(sizes) for n in (0, 1, 3, 5)}
+
+    found = shares()
+    assert found.pop(0) == 0 and min(found.values()) > 0.1, found
+    # Of arrays without elements there are few, and no example is tried twice.
+    assert shares(min_size=0)[0] > 0

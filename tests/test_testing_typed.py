@@ -2,6 +2,8 @@
 
 import abc
 import collections
+import subprocess
+import sys
 import typing
 from collections.abc import Callable, Iterator
 from typing import Any, Generic, TypeVar
@@ -375,6 +377,45 @@ def test_a_law_that_is_broken_says_how_to_see_it_again():
     assert "infinite(x=jnp.full((3,), 0.0, 'float32'))" in caught.value.__notes__[0]
 
 
+def lengths(x: Float[Array, "3"]) -> Float[Array, "3"]:
+    return jnp.abs(x)
+
+
+def test_a_suite_has_the_laws_of_a_function_and_a_reference():
+    suite = ept.laws(lengths, reference=np.sign)
+    names = suite.pytestmark[0].args[1]
+    assert {"numerical", "export", "reference"} <= {*names}
+    assert "reference" not in ept.laws(lengths).pytestmark[0].args[1]
+    one = hp.settings(few, max_examples=2)
+    with pytest.raises(AssertionError, match="law `reference` is broken") as caught:
+        one(ept.laws(lengths, reference=lambda x: np.abs(x) + 1))(law="reference")
+    assert "`laws(..., skip=('reference',))`" in str(caught.value)
+    one(ept.laws(lengths, reference=np.abs))(law="reference")
+
+
 def test_there_are_profiles_without_a_deadline():
     for name in ("eqx_pipe-ci", "eqx_pipe-thorough"):
         assert hp.settings.get_profile(name).deadline is None
+
+
+@pytest.mark.slow  # a process of its own
+def test_pytest_has_a_fixture_that_counts_programs(tmp_path):
+    path = tmp_path / "test_it.py"
+    path.write_text(
+        "import jax, numpy as np\n"
+        "fn = jax.jit(lambda x: x * 3)\n"
+        "def test_one(assert_compiles):\n"
+        "    with assert_compiles(1):\n"
+        "        fn(np.ones(2))\n"
+        "def test_none(assert_compiles):\n"
+        "    with assert_compiles(0):\n"
+        "        fn(np.ones(3))\n"
+    )
+    # Under its own name only: the package may have been installed with it, or before.
+    args = ["-m", "pytest", "-p", "no:eqx_pipe", "-p", "_eqx_pipe_pytest", "-q"]
+    run = subprocess.run(
+        [sys.executable, *args, "--rootdir", tmp_path, path],
+        capture_output=True,
+        text=True,
+    )
+    assert "1 failed, 1 passed" in run.stdout, run.stdout + run.stderr

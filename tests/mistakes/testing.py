@@ -166,6 +166,9 @@ LAWS = [
 _STRATEGIES = [
     ("arrays", lambda: ept.arrays(3), "a pytree of `jax.ShapeDtypeStruct"),
     ("no array", lambda: ept.arrays({}), "a pytree of `jax.ShapeDtypeStruct"),
+    ("max_shapes", lambda: ept.arguments(annotated, max_shapes=0), "at least 1"),
+    ("min_size", lambda: ept.from_jaxtyping(Int, min_size=-1), "at least 0"),
+    ("no batch", lambda: ept.batches(Struct((), "f4"), min_size=5), "a smaller `min_"),
     ("elements", lambda: ept.arrays(Struct((), "f4"), elements=1), "strategies.just"),
     (
         "elements that do not fit",

@@ -20,14 +20,19 @@ from ..._tree import is_key_array
 from .._strategies.arrays import Numbers
 from .._strategies.validate import Draw, check_strategy, composite, invalid
 from .array import bind_dtype, is_array_annotation
-from .binding import Binding, attempts, parse
+from .binding import Binding, Options, attempts, parse
 from .signature import hints_of_class, signature_of, text_of
 from .values import BARE, value_for
 
 
 @composite
 def from_jaxtyping(
-    draw: Draw, annotation: object, *, elements: Numbers | None = None
+    draw: Draw,
+    annotation: object,
+    *,
+    elements: Numbers | None = None,
+    max_shapes: int | None = None,
+    min_size: int = 1,
 ) -> Any:
     """A value that satisfies an annotation.
 
@@ -59,13 +64,13 @@ def from_jaxtyping(
         ...     assert matrix.shape[1] == matrix.shape[0] + 1
         >>> test_shape()
     """
-    check_strategy("from_jaxtyping", "elements", elements)
+    options = Options(elements, {}, max_shapes, min_size).checked("from_jaxtyping")
 
     def make(binding: Binding) -> Any:
         binding.solve(text_of(annotation))
         return value_for(annotation, binding)
 
-    return attempts(lambda n: Binding(draw, n, elements=elements), make)
+    return attempts(draw, options, make)
 
 
 @composite
@@ -75,6 +80,8 @@ def arguments(
     *,
     elements: Numbers | None = None,
     shapes: Mapping[str, str] | None = None,
+    max_shapes: int | None = None,
+    min_size: int = 1,
     **overrides: "st.SearchStrategy | types.EllipsisType",
 ) -> dict[str, Any]:
     """Arguments that satisfy a function's annotations, as a dict by their names.
@@ -93,7 +100,7 @@ def arguments(
 
     - `fn`: a function, a method, or a callable module, whose annotated fields bind
         names of axes, too.
-    - `elements`: as in `from_jaxtyping`. (Keyword only.)
+    - `elements`, `max_shapes`, `min_size`: as in `from_jaxtyping`. (Keyword only.)
     - `shapes`: shape strings for arguments whose annotation has none, by their names;
       and under `"Array"` for all others that have none. (Keyword only.)
     - `overrides`: strategies for single arguments, by their names. Names of axes are
@@ -116,8 +123,8 @@ def arguments(
         ...     assert scale(**arguments).shape == arguments["x"].shape
         >>> test_scale()
     """
-    check_strategy("arguments", "elements", elements)
     shapes = _checked_shapes(shapes)
+    options = Options(elements, shapes, max_shapes, min_size).checked("arguments")
     hints = _hints(fn, overrides, shapes)
     given = {}
     for name, strategy in overrides.items():
@@ -145,7 +152,7 @@ def arguments(
             values.update(_filled(name, *hints[name], binding, hints))
         return values
 
-    return attempts(lambda n: Binding(draw, n, around, elements, shapes), make)
+    return attempts(draw, options, make, around)
 
 
 def _filled(
@@ -154,7 +161,7 @@ def _filled(
     """The value of one argument, or those of a variadic one."""
     if kind not in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD):
         return {name: value_for(hint, binding)}
-    count = binding.draw(st.integers(1, 2))
+    count = binding.choose((1, 2))
     if kind is inspect.Parameter.VAR_POSITIONAL:
         return {name: tuple(value_for(hint, binding) for _ in range(count))}
     names = [n for n in ("a", "b", "first", "second") if n not in taken][:count]

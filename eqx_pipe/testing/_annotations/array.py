@@ -46,7 +46,7 @@ def _dtype_for(annotation: Any, binding: Binding) -> str:
     group = _group(annotation)
     known = binding.dtypes.get(group)
     if known is None:
-        known = binding.draw(st.sampled_from(_choices(annotation)))
+        known = binding.choose(_choices(annotation))
         binding.dtypes[group] = known
     return known
 

@@ -2,18 +2,21 @@
 
 import dataclasses
 import itertools as it
+import random
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import hypothesis.strategies as st
 
 from .._strategies.arrays import Numbers
-from .._strategies.validate import invalid
+from .._strategies.validate import check_int, check_strategy, invalid
 
-_POOLS = ((1, 2, 3), (2, 3, 4, 5), (1, 3, 5, 8), (4, 6, 8, 12))
+# One, three and a prime come often: broadcasting, channels, and what divides nothing.
+_POOLS = ((1, 3, 2, 5), (2, 3, 4, 5), (1, 3, 5, 8), (4, 6, 8, 12))
 _ALL = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 64)
 """Tried one after another where the sizes drawn do not satisfy a symbolic axis."""
+_ATTEMPTS = 3  # with one pool
 
 T = TypeVar("T")
 
@@ -60,13 +63,34 @@ def _parse_one(token: str) -> Dim:
         return Dim("symbolic", token, **options)
 
 
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """What a caller says of all values that are drawn for one call.
+
+    `bare` has the shape strings of arrays whose annotation says nothing of a shape.
+    """
+
+    elements: Numbers | None = None
+    bare: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    max_shapes: int | None = None
+    min_size: int = 1
+
+    def checked(self, function: str) -> "Options":
+        """Itself, if the numbers and the strategy can be used."""
+        check_strategy(function, "elements", self.elements)
+        if self.max_shapes is not None:
+            check_int(function, "max_shapes", self.max_shapes, 1)
+        check_int(function, "min_size", self.min_size, 0)
+        return self
+
+
 class Binding:
     """What names stand for in one call: sizes, shapes, dtypes, tree structures.
 
     `values` are arguments drawn already, for the `{...}` of symbolic axes, and
     `argument` is the name of the one being drawn. `attempt` counts how often drawing
-    was begun again with other sizes. `bare` has the shape strings of arrays whose
-    annotation says nothing of a shape.
+    was begun again, from some time on with other sizes. `form` says which of a few
+    forms the arrays have; `None` of any.
     """
 
     def __init__(
@@ -74,26 +98,41 @@ class Binding:
         draw: Callable[..., Any],
         attempt: int = 0,
         values: Mapping[str, Any] | None = None,
-        elements: Numbers | None = None,
-        bare: Mapping[str, str] | None = None,
+        options: Options = Options(),  # noqa: B008
+        form: int | None = None,
     ):
         self.draw, self.values = draw, dict(values or {})
-        self.elements, self.bare = elements, dict(bare or {})
+        self.elements, self.bare = options.elements, options.bare
+        # The first of all forms is the simplest.
+        self._form = None if form is None else random.Random(f"{form} {attempt}")
+        self._simplest = form == attempt == 0
         self.sizes: dict[Any, int] = {}
         self.shapes: dict[Any, tuple[int, ...]] = {}
         self.dtypes: dict[Any, str] = {}
         self.structures: dict[str, Any] = {}
         self.leaf: tuple[Any, ...] = ()
         self.argument, self.depth = "", 0
-        self._pool = _POOLS[min(attempt, len(_POOLS) - 1)]
+        pool = _POOLS[min(attempt // _ATTEMPTS, len(_POOLS) - 1)]
+        enough = tuple(size for size in pool if size >= options.min_size)
+        self._pool = enough or (options.min_size, options.min_size + 1)
+        self._pool += (0,) if options.min_size == 0 else ()
+
+    def choose(self, among: Sequence[T]) -> T:
+        """One of several, the simplest first, on which forms of arrays depend.
+
+        So it is of forms that there are few, if few may be: each compiles anew.
+        """
+        if self._form is None:
+            return self.draw(st.sampled_from(among))
+        return among[0] if self._simplest else self._form.choice(among)
 
     def a_size(self) -> int:
         """Any size."""
-        return self.draw(st.sampled_from(self._pool))
+        return self.choose(self._pool)
 
     def a_shape(self) -> tuple[int, ...]:
         """Any shape of at most two axes."""
-        return tuple(self.a_size() for _ in range(self.draw(st.integers(0, 2))))
+        return tuple(self.a_size() for _ in range(self.choose((0, 1, 2))))
 
     def shape(self, dims: list[Dim]) -> tuple[int, ...]:
         """A shape that satisfies a shape string."""
@@ -114,8 +153,8 @@ class Binding:
                 whole = self.shapes[name] if dim.many else (self.size(name),)
         if not dim.broadcasts:
             return whole
-        dropped = self.draw(st.integers(0, len(whole))) if dim.many else 0
-        return tuple(1 if self.draw(st.booleans()) else n for n in whole[dropped:])
+        dropped = self.choose(range(len(whole) + 1)) if dim.many else 0
+        return tuple(1 if self.choose((False, True)) else n for n in whole[dropped:])
 
     def size(self, name: Any) -> int:
         """The size that a name stands for."""
@@ -221,12 +260,19 @@ def _names_in(code: types.CodeType) -> tuple[str, ...]:
     return tuple(name for name in code.co_names if name not in known)
 
 
-def attempts(new: Callable[[int], Binding], make: Callable[[Binding], T]) -> T:
+def attempts(
+    draw: Callable[..., Any],
+    options: Options,
+    make: Callable[[Binding], T],
+    values: Mapping[str, Any] | None = None,
+) -> T:
     """What `make` gives, with bindings made anew until everything goes together."""
+    most = options.max_shapes
+    form = None if most is None else draw(st.integers(0, most - 1))
     reason = None
-    for attempt in range(3 * len(_POOLS)):
+    for attempt in range(_ATTEMPTS * len(_POOLS)):
         try:
-            return make(new(attempt // 3))
+            return make(Binding(draw, attempt, values, options, form))
         except Unmet as error:
             reason = error
     raise invalid(

@@ -93,7 +93,7 @@ def _of_a_subclass(cls: type, binding: Binding, make: Make) -> Any:
         raise Unmet(f"`{cls.__name__}` stands in itself without end")
     start = 0
     if binding.depth == 0 and found:
-        start = binding.draw(st.integers(0, min(len(found), _MOST_TRIED) - 1))
+        start = binding.choose(range(min(len(found), _MOST_TRIED)))
     binding.depth += 1
     reasons = []
     try:

@@ -1,4 +1,4 @@
-"""Laws of stages, asked of a function of several arguments."""
+"""Laws, asked of a function of several arguments."""
 
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
@@ -9,11 +9,11 @@ from ..._check import check_choice
 from ..._errors import describe_value, type_error
 from ..._tree import is_key_array
 from ..._types import Key, PyTree
+from .._laws.function import FUNCTION_LAWS, by_reference, concerns
 from .._laws.law import Law
 from .._laws.report import try_law
-from .._laws.stage import LAWS
 from .._laws.trial import trial_of
-from .signature import name_of, split
+from .signature import name_of, signature_of, split
 
 
 class _OfOne(eqx.Module):
@@ -32,14 +32,26 @@ class _OfOne(eqx.Module):
         return self.fn(*first, **rest)
 
 
-def try_on(law: Law, fn: Callable[..., Any], arguments: Mapping[str, Any]) -> None:
+def try_on(
+    law: Law,
+    fn: Callable[..., Any],
+    arguments: Mapping[str, Any],
+    reference: Callable[..., Any] | None = None,
+) -> None:
     """Raises an `AssertionError` if a function breaks a law on some arguments."""
     __tracebackhide__ = True
     given = dict(arguments)
     key = given.pop("key") if is_key_array(given.get("key")) else None
     x, fixed = eqx.partition(given, eqx.is_array)
     stage = _OfOne(fn, fixed)
-    try_law(law, trial_of("testing.given_typed", stage, x, None, key, None, None))
+    trial = trial_of("testing.given_typed", stage, x, None, key, None, None)
+    if not concerns(law.name, trial, reference is not None):
+        return
+    if reference is not None and law.name == "reference":
+        first, rest = split(fn, arguments)
+        bound = signature_of(fn).bind(*first, **rest)  # NumPy's take few by name
+        law = by_reference(reference, bound.args, bound.kwargs)
+    try_law(law, trial, f"laws(..., skip=({law.name!r},))")
 
 
 def checked_laws(function: str, laws: Collection[str]) -> list[Law]:
@@ -50,6 +62,7 @@ def checked_laws(function: str, laws: Collection[str]) -> list[Law]:
             f"`laws` is {describe_value(laws)}.",
             "Give a tuple of names of laws: `laws=('jit', 'grad')`.",
         )
+    known = [name for name in FUNCTION_LAWS if name != "reference"]
     for name in laws:
-        check_choice(f"testing.{function}", "laws", name, LAWS)
-    return [law for name, law in LAWS.items() if name in laws]
+        check_choice(f"testing.{function}", "laws", name, known)
+    return [FUNCTION_LAWS[name] for name in known if name in laws]

@@ -6,8 +6,10 @@ from typing import Any
 
 import hypothesis as hp
 
+from ..._types import PyTree
+from .._laws.compare import check_reference
+from .._laws.function import FUNCTION_LAWS
 from .._laws.law import skipped_of
-from .._laws.stage import LAWS
 from .._strategies.arrays import Numbers
 from .find import arguments_of
 from .laws import try_on
@@ -16,15 +18,18 @@ from .snippet import add_snippet
 from .typed import Override, named_like, returning
 
 RETURNS = "returns"
-"""The test that is no law of stages: that of `given_typed`."""
+"""The test that is no law: that of `given_typed`."""
 
 
 def laws(
     fn: Callable[..., Any] | None = None,
     *,
     skip: Collection[str] = (),
+    reference: Callable[..., PyTree] | None = None,
     elements: Numbers | None = None,
     shapes: Mapping[str, str] | str | None = None,
+    max_shapes: int | None = 4,
+    min_size: int = 1,
     **overrides: Override,
 ) -> Callable[..., Any]:
     """Makes a function or stage a suite for pytest, with a test for each law.
@@ -33,9 +38,9 @@ def laws(
     `test_norm[returns]`, `test_norm[jit]`, `test_norm[grad]` and so on: each searches
     for arguments that break one law, and is found, chosen (`pytest -k jit`) and
     reported by itself. `returns` is the test of `given_typed`; the others are the laws
-    of `check_stage`, with all arrays among the arguments as the input. `key` is there
-    if an argument has that name. The failing example is added to the error as code that
-    runs.
+    of `check_function`, for the arrays among the arguments. `key` is there if an
+    argument has that name, and `reference` if one is given. The failing example is
+    added to the error as code that runs.
 
     Each is a hypothesis test: put `@hypothesis.settings(...)` above. Two profiles come
     with the package, both without a deadline, since compiling is slow:
@@ -46,7 +51,12 @@ def laws(
 
     - `fn`: a function with annotations, a module, or a pipeline.
     - `skip`: names of laws to leave out. (Keyword only.)
-    - `elements`, `shapes`, `overrides`: as in `given_typed`. (Keyword only.)
+    - `reference`: a function of the same arguments that gives the same numbers, such
+        as one of NumPy. (Keyword only.)
+    - `max_shapes`: how many combinations of shapes and dtypes are tried at most, as
+        each compiles some programs for each law; `None` for any. (Keyword only.)
+    - `elements`, `shapes`, `min_size`, `overrides`: as in `given_typed`. (Keyword
+        only.)
 
     **Returns:** a test for pytest, with one parameter, `law`; it needs pytest.
 
@@ -68,13 +78,17 @@ def laws(
             "`eqx_pipe.testing.laws` needs pytest. Install it by `pip install pytest`; "
             "`given_typed(fn, laws=...)` does without."
         ) from error
-    given = {"elements": elements, "shapes": shapes, **overrides}
+    given = {"elements": elements, "shapes": shapes, "max_shapes": max_shapes}
+    given |= {"min_size": min_size, **overrides}
     if fn is None:
-        return ft.partial(laws, skip=skip, **given)
-    names = [RETURNS, *LAWS]
+        return ft.partial(laws, skip=skip, reference=reference, **given)
+    check_reference("testing.laws", reference)
+    names = [RETURNS, *FUNCTION_LAWS]
     skipped = skipped_of("testing.laws", skip, names)
     if "key" not in signature_of(fn).parameters:
         names.remove("key")
+    if reference is None:
+        names.remove("reference")
     run = returning(fn)
 
     @pytest.mark.parametrize("law", [name for name in names if name not in skipped])
@@ -85,6 +99,6 @@ def laws(
             run(arguments)
             return
         with add_snippet(fn, *split(fn, arguments)):
-            try_on(LAWS[law], fn, arguments)
+            try_on(FUNCTION_LAWS[law], fn, arguments, reference)
 
     return named_like(test, fn)

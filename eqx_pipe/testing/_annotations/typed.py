@@ -44,6 +44,8 @@ def given_typed(
     *,
     elements: Numbers | None = None,
     shapes: Mapping[str, str] | str | None = None,
+    max_shapes: int | None = None,
+    min_size: int = 1,
     laws: Collection[str] = (),
     **overrides: Override,
 ) -> Callable[[], None]: ...
@@ -53,6 +55,8 @@ def given_typed(
     *,
     elements: Numbers | None = None,
     shapes: Mapping[str, str] | str | None = None,
+    max_shapes: int | None = None,
+    min_size: int = 1,
     laws: Collection[str] = (),
     **overrides: Override,
 ) -> Callable[[Callable[..., Any]], Callable[[], None]]: ...
@@ -61,6 +65,8 @@ def given_typed(
     *,
     elements: Numbers | None = None,
     shapes: Mapping[str, str] | str | None = None,
+    max_shapes: int | None = None,
+    min_size: int = 1,
     laws: Collection[str] = (),
     **overrides: Override,
 ) -> Callable[..., Any]:
@@ -76,12 +82,13 @@ def given_typed(
     **Arguments:**
 
     - `fn`: an annotated function.
-    - `laws`: names of laws that must hold as well, those of `check_stage`, such as
+    - `laws`: names of laws that must hold as well, those of `check_function`, such as
       `("jit", "grad")`. (Keyword only.)
     - `shapes`: as in `arguments`; or `"find"`, for code of which you do not know what
       shapes it takes: then arrays without a shape have the first of a few (any, a
       matrix, a vector, an image, ...) on which `fn` does not raise. (Keyword only.)
-    - `elements`, `overrides`: as in `arguments`. (Keyword only.)
+    - `elements`, `max_shapes`, `min_size`, `overrides`: as in `arguments`. (Keyword
+        only.)
 
     **Returns:** a test without arguments.
 
@@ -104,7 +111,8 @@ def given_typed(
             ...
         AssertionError: `eqx_pipe.testing.given_typed`: `outer` returned ...
     """
-    options = {"elements": elements, "shapes": shapes, **overrides}
+    options = {"elements": elements, "shapes": shapes, "max_shapes": max_shapes}
+    options |= {"min_size": min_size, **overrides}
     if fn is None:
         return ft.partial(given_typed, laws=laws, **options)
     chosen = checked_laws("given_typed", laws)

@@ -8,7 +8,6 @@ import typing
 from collections.abc import Callable
 from typing import Any
 
-import hypothesis.strategies as st
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
@@ -67,7 +66,7 @@ def _special(annotation: Any, binding: Binding) -> Any:
     if origin is typing.Annotated:
         return value_for(args[0], binding)
     if origin is typing.Literal:
-        return binding.draw(st.sampled_from(args))
+        return binding.choose(args)
     if isinstance(annotation, typing.TypeVar):
         return value_for(_bound_of(annotation), binding)
     if hasattr(annotation, "__supertype__"):  # `NewType`
@@ -107,7 +106,7 @@ def _one_of(members: tuple[Any, ...], binding: Binding) -> Any:
         members = tuple(part for part in members if part not in _NUMBERS)
     # None is the simplest.
     ordered = sorted(members, key=lambda part: part is not type(None))
-    chosen = binding.draw(st.integers(0, len(ordered) - 1))
+    chosen = binding.choose(range(len(ordered)))
     error: InvalidArgument | None = None
     for part in [*ordered[chosen:], *ordered[:chosen]]:
         try:
@@ -128,7 +127,7 @@ def _bound_of(variable: typing.TypeVar) -> Any:
 
 
 def _few(binding: Binding) -> int:
-    return binding.draw(st.integers(1, 2))
+    return binding.choose((1, 2))
 
 
 def _container_for(kind: type, args: tuple[Any, ...], binding: Binding) -> Any:
@@ -190,8 +189,8 @@ def _optimiser(binding: Binding) -> Any:
     """One of optax; its class is a pair of functions, of which not any two will do."""
     import optax
 
-    rates = st.sampled_from((None, 0.0, 0.5))  # of momentum; `None` keeps no state
-    return optax.sgd(0.125, binding.draw(rates))
+    rates = (None, 0.0, 0.5)  # of momentum; `None` keeps no state
+    return optax.sgd(0.125, binding.choose(rates))
 
 
 # Pytrees.
@@ -213,16 +212,15 @@ def _tree_for(annotation: Any, binding: Binding) -> Any:
 
 def _skeleton(text: str | None, binding: Binding) -> Any:
     """A pytree of zeros with a structure such as `"T"`, `"S T"` or `"T ..."`."""
-    drawn = st.sampled_from(_STRUCTURES)
     # Trees of which nothing is said are alike, as arrays are.
     whole: Any = 0
     for name in (text or "PyTree").split():
         if name == "...":
-            inner = [binding.draw(drawn) for _ in jtu.tree_leaves(whole)]
+            inner = [binding.choose(_STRUCTURES) for _ in jtu.tree_leaves(whole)]
             whole = jtu.tree_unflatten(jtu.tree_structure(whole), inner)
             continue
         if name not in binding.structures:
-            binding.structures[name] = jtu.tree_structure(binding.draw(drawn))
+            binding.structures[name] = jtu.tree_structure(binding.choose(_STRUCTURES))
         structure = binding.structures[name]
         part = jtu.tree_unflatten(structure, [0] * structure.num_leaves)
         whole = jtu.tree_map(lambda _, part=part: part, whole)

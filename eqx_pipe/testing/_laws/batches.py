@@ -73,7 +73,11 @@ def subsets(n: int) -> list[tuple[int, ...]]:
     return [*((i,) for i in range(n)), tuple(range(n))]
 
 
-@law("vmap", "`jax.vmap` over any of the arguments gives what a loop gives.")
+@law(
+    "vmap",
+    "`jax.vmap` over any of the arguments gives what a loop gives.",
+    function="check_function",
+)
 def arguments_law(trial: Trial) -> None:
     """For a function, whose arguments by name are the trial's `x`."""
     for lanes in _over_arguments(trial.stage, trial.x, trial.state, trial.key):

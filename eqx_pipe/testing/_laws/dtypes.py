@@ -16,6 +16,7 @@ from ..._tree import leaves_with_names
 from ..._types import Key, PyTree, StageLike
 from .compare import Bound
 from .law import Broken, Undecided, law
+from .noise import only_noise_promotes
 from .report import check
 from .trial import Trial, evaluate
 from .wide import cast, wide
@@ -24,11 +25,11 @@ _OTHERS = (jnp.bfloat16, jnp.float16, jnp.float64)
 
 
 @law("dtype", "what has the dtype of the input has it in every precision.")
-def dtype_law(trial: Trial) -> None:
+def dtype_law(trial: Trial) -> str | None:
     inexact = [v for v in jtu.tree_leaves(trial.x) if eqx.is_inexact_array(v)]
     dtypes = {_real(v.dtype) for v in inexact}
     if len(dtypes) != 1:
-        return
+        return None
     (own,) = dtypes
     try:
         base = _forms(trial)
@@ -39,24 +40,52 @@ def dtype_law(trial: Trial) -> None:
             if form.weak_type:
                 raise Broken("weak", _WEAK.format(form.dtype), name)
     follow = {name for name, form in base.items() if _real(form.dtype) == own}
+    draws_default = False
     for other in (own, *_OTHERS):
         in_wide = other in (own, jnp.float64)
         with contextlib.ExitStack() as stack:
             stack.enter_context(wide() if in_wide else _promoting())
             try:
-                forms = _forms(_in_dtype(trial, other))
+                given = _in_dtype(trial, other)
+                forms = _forms(given)
             except Exception:
                 continue  # which the stage cannot do
-        for name in sorted(follow & forms.keys()):
+            promoted = [
+                name
+                for name in sorted(follow & forms.keys())
+                if _real(forms[name].dtype) != np.dtype(other)
+                and not _is_nearest(forms[name].dtype, other)
+            ]
+            # Only draws of the default dtype are wider still with 64 bits.
+            if promoted and (draws_default or other == own) and _by_noise(given, other):
+                draws_default = True
+                continue
+        for name in promoted:
             dtype = forms[name].dtype
-            if _real(dtype) != np.dtype(other) and not _is_nearest(dtype, other):
-                also = " with `jax_enable_x64`" if in_wide else ""
-                what = (
-                    f"it is {dtype} for an input of "
-                    f"{np.dtype(other).name}{also}, and {base[name].dtype} for one of "
-                    f"{own.name}; make what it is computed with of `x.dtype`"
-                )
-                raise Broken("promoted", what, name)
+            also = " with `jax_enable_x64`" if in_wide else ""
+            what = (
+                f"it is {dtype} for an input of "
+                f"{np.dtype(other).name}{also}, and {base[name].dtype} for one of "
+                f"{own.name}; make what it is computed with of `x.dtype`"
+            )
+            raise Broken("promoted", what, name)
+    return _NOISE if draws_default else None
+
+
+_NOISE = (
+    "what is drawn has JAX's default dtype, and promotes other inputs than those of "
+    "float32; give it one, as in `jax.random.normal(key, x.shape, x.dtype)`"
+)
+
+
+def _by_noise(trial: Trial, dtype: DTypeLike) -> bool:
+    """Whether nothing but draws from the key promotes what is given."""
+    if trial.key is None:
+        return False
+    given = (trial.stage, trial.x, trial.state)
+    count = len(jtu.tree_leaves(eqx.filter(given, eqx.is_array)))
+    program = eqx.filter_make_jaxpr(evaluate)(*given, trial.key)[0]
+    return only_noise_promotes(program, dtype, count)
 
 
 _WEAK = (

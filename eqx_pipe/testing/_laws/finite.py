@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import equinox as eqx
+import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 from equinox.nn import State
@@ -16,6 +17,7 @@ from .grad import problem_of
 from .law import Broken, law
 from .report import check
 from .trial import Trial
+from .wide import widened
 
 
 @law("finite", "finite numbers give no NaN, neither as output nor as derivative.")
@@ -27,6 +29,7 @@ def finite_law(trial: Trial) -> None:
     for name, leaf in leaves_with_names(trial.plain):
         if eqx.is_inexact_array(leaf):
             _no_nan(name, as_numpy(leaf), "of the output")
+    _no_overflow_on_the_way(trial)
     problem = problem_of(trial)
     if problem is None or not all(
         np.isfinite(as_numpy(v)).all() for v in problem.outputs
@@ -43,6 +46,29 @@ def finite_law(trial: Trial) -> None:
         _no_nan(name, as_numpy(grad), "of its gradient")
     for name, tangent in zip(problem.out_names, forward, strict=False):
         _no_nan(name, as_numpy(tangent), "of the derivative in forward mode")
+
+
+def _no_overflow_on_the_way(trial: Trial) -> None:
+    """Whether what is infinite would fit, as it shows in double precision."""
+    leaves = leaves_with_names(trial.plain)
+    named = [(name, leaf) for name, leaf in leaves if eqx.is_inexact_array(leaf)]
+    if not any(np.isinf(as_numpy(v)).any() for _, v in named):
+        return
+    wide: dict[str, Any] = {}
+    with widened(trial) as given, contextlib.suppress(Exception):
+        computed = leaves_with_names(given.again())
+        wide = {n: as_numpy(v) for n, v in computed if eqx.is_inexact_array(v)}
+    for name, leaf in named:
+        most = float(jnp.finfo(leaf.dtype).max)
+        fits = np.abs(wide.get(name, np.inf)) <= most
+        wrong = np.isinf(as_numpy(leaf)) & fits
+        if wrong.any():
+            what = (
+                f"{int(wrong.sum())} of {wrong.size} elements of the output are "
+                f"infinite, and {wide[name][wrong][0]:.6g} in double precision: "
+                "something overflows on the way"
+            )
+            raise Broken("overflow", what, name)
 
 
 def _no_nan(name: str, array: np.ndarray, of: str) -> None:
@@ -64,8 +90,8 @@ def check_finite(
     """Checks that a stage makes no NaN of finite numbers.
 
     Neither the output holds one, nor the derivatives by input and parameters where the
-    output is finite. An output that overflows to infinity is no breach; an infinite
-    derivative is left to `check_grad`.
+    output is finite. An output that is infinite is a breach only if double precision
+    gives a number that would fit; an infinite derivative is left to `check_grad`.
 
     **Arguments:** those of `check_stage`.
 

@@ -33,16 +33,26 @@ from .trial import Trial
 _FUNCTION = "testing.check_function"
 
 
-@law("reference", "it gives what the reference gives.")
-def _reference_law(trial: Trial, reference: Any = None) -> None:
+@law("reference", "it gives what the reference gives.", function="check_function")
+def reference_law(trial: Trial, reference: Callable[[], Any] | None = None) -> None:
+    """`reference` gives what is wanted for the input of the trial."""
     if reference is None:
         raise Undecided("no `reference` is given")
     with must_work("the reference"):
-        wanted = reference(*trial.x.values())
+        wanted = reference()
     agree_with_reference(trial.plain["output"], wanted, trial.tolerance)
 
 
-_IN_ORDER: tuple[Law, ...] = (_reference_law, donation_law, pure_law, struct_law)
+def by_reference(
+    reference: Callable[..., PyTree], args: Collection[Any], kwargs: Mapping[str, Any]
+) -> Law:
+    """The law for one function of reference, on the arguments of the trial."""
+    wanted = ft.partial(reference, *args, **kwargs)
+    test = ft.partial(reference_law.test, reference=wanted)
+    return dataclasses.replace(reference_law, test=test)
+
+
+_IN_ORDER: tuple[Law, ...] = (reference_law, donation_law, pure_law, struct_law)
 _IN_ORDER += (jit_law, arguments_law, ensemble_law, key_law, finite_law, grad_law)
 _IN_ORDER += (rules_law, numerical_law, params_law, dtype_law, recompiles_law)
 _IN_ORDER += (export_law, serialise_law, sharding_law)
@@ -145,11 +155,9 @@ def check_function(
     trial.plain  # noqa: B018  # What `fn` itself raises is raised as it is.
     found, broken = {}, {}
     for name, one in FUNCTION_LAWS.items():
-        if name not in skipped and _concerns(name, trial, reference):
-            if name == "reference":
-                one = dataclasses.replace(
-                    one, test=ft.partial(one.test, reference=reference)
-                )
+        if name not in skipped and concerns(name, trial, reference is not None):
+            if name == "reference" and reference is not None:
+                one = by_reference(reference, args, {})
             if broken.keys() & _TOLD_BY.get(name, set()):
                 continue
             outcome = _outcome(one, trial)
@@ -187,12 +195,12 @@ def _names(fn: Callable[..., Any], count: int) -> list[str]:
     return names + [f"argument{i}" for i in range(len(names), count)]
 
 
-def _concerns(name: str, trial: Trial, reference: Any) -> bool:
+def concerns(name: str, trial: Trial, has_reference: bool) -> bool:
     """Whether a law has something to say about what is given."""
     holds_arrays = bool(jtu.tree_leaves(eqx.filter(trial.stage, eqx.is_array)))
     match name:
         case "reference":
-            return reference is not None
+            return has_reference
         case "key":
             return trial.key is not None
         case "ensemble" | "serialise":

@@ -83,8 +83,11 @@ def measure(call: Call, inputs: Arrays, single: bool = True) -> Measured | None:
 
     pairs: dict[tuple[str, str], tuple[Arrays, Arrays]] = {}
     forward = _attempt(lambda: [tangents_of(inside) for inside in moved])
+    # A rule of one's own computes the value anew.
+    plain = call(inputs)
     if forward is not None:
-        joint = tangents_of(every)
+        value, joint = jax.jvp(call, (inputs,), (to.tangents,))
+        pairs["the value in forward mode", "without a derivative"] = value, plain
         if len(moved) > 1:
             parts: Arrays = [jnp.stack(v).sum(0) for v in zip(*forward, strict=True)]
             pairs["by all inputs at once", "by one after the other"] = joint, parts
@@ -94,6 +97,8 @@ def measure(call: Call, inputs: Arrays, single: bool = True) -> Measured | None:
     backward = None
     grads = _attempt(lambda: gradient(inputs))
     if grads is not None:
+        value = jax.vjp(call, inputs)[0]
+        pairs["the value in reverse mode", "without a derivative"] = value, plain
         backward = [
             to.dots(inside, cotangents, slopes[d], grads)
             for d, inside in enumerate(moved)

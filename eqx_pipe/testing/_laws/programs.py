@@ -36,7 +36,7 @@ def recompiles_law(trial: Trial) -> None:
             "or take it as an argument",
         )
     # A loop or a branch that is not under `jit` is compiled at each call, by JAX.
-    if any(kind(eqn) in _COMPILED_ANEW for eqn in open_jaxpr(program)[0].eqns):
+    if _compiles_anew(program):
         return
     trial.again()  # should another input have filled a cache
     with compilations() as found:
@@ -47,6 +47,17 @@ def recompiles_law(trial: Trial) -> None:
             f"each call compiles {names_of(found)}; make the function that is jitted "
             "once, outside of the call",
         )
+
+
+def _compiles_anew(jaxpr: Any) -> bool:
+    """Whether a loop or the like stands outside of `jit`, perhaps in a custom rule."""
+    return any(
+        kind(eqn) in _COMPILED_ANEW
+        or eqn.primitive.name != "jit"
+        and kind(eqn) == "call"
+        and any(map(_compiles_anew, sub_jaxprs(eqn)))
+        for eqn in open_jaxpr(jaxpr)[0].eqns
+    )
 
 
 _COMPILED_ANEW = (None, "scan", "while", "branches", "other", "callback")
@@ -60,7 +71,11 @@ def _constants(program: Any) -> list[Any]:
     return [v for v in own if hasattr(v, "nbytes") and not is_key_array(v)]
 
 
-@law("export", "exported, saved and loaded, the program gives the same.")
+@law(
+    "export",
+    "exported, saved and loaded, the program gives the same.",
+    function="check_function",
+)
 def export_law(trial: Trial) -> None:
     dynamic, static = eqx.partition(trial.x, eqx.is_array)
     leaves, structure = jtu.tree_flatten(dynamic)

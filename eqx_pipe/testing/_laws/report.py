@@ -41,8 +41,11 @@ def check(
     return trial
 
 
-def try_law(law: Law, trial: Trial) -> None:
-    """The same for arguments that have been checked."""
+def try_law(law: Law, trial: Trial, leave_out: str = "") -> None:
+    """The same for arguments that have been checked.
+
+    `leave_out` is how the caller would be told to leave the law out.
+    """
     __tracebackhide__ = True
     how = law.broken_by(trial)
     if how is None:
@@ -51,11 +54,14 @@ def try_law(law: Law, trial: Trial) -> None:
     if not _hypothesis_shrinks():
         with contextlib.suppress(Exception):
             inner, how = shrink(law, inner, how)
-    raise broken_by_stage(law, path, inner, how)
+    raise broken_by_stage(law, path, inner, how, leave_out)
 
 
-def broken_by_stage(law: Law, path: str, trial: Trial, how: Broken) -> AssertionError:
+def broken_by_stage(
+    law: Law, path: str, trial: Trial, how: Broken, leave_out: str = ""
+) -> AssertionError:
     """The error for a law broken by the stage at a path."""
+    leave_out = leave_out or f"check_stage(..., skip=({law.name!r},))"
     return broken(
         law.check,
         f"the law `{law.name}` is broken: {law.rule}",
@@ -63,8 +69,7 @@ def broken_by_stage(law: Law, path: str, trial: Trial, how: Broken) -> Assertion
         [f"stage: {f'`{path}` ' if path else ''}({stage_text(trial.stage)})"],
         [
             f"smallest input found: {input_text(trial.x)}",
-            f"If this is meant, leave the law out: `check_stage(..., "
-            f"skip=({law.name!r},))`.",
+            f"If this is meant, leave the law out: `{leave_out}`.",
         ],
     )
 

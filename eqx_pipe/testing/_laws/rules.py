@@ -103,7 +103,11 @@ def check_rules(
     check(rules_law, stage, x, state, key, rtol, atol)
 
 
-@law("numerical", "derivatives are what differences say, and so are second ones.")
+@law(
+    "numerical",
+    "derivatives are what differences say, and so are second ones.",
+    function="check_function",
+)
 def numerical_law(trial: Trial) -> str | None:
     with widened(trial) as given:
         measured = _measure_stage(given.stage, given.x, given.state, given.key)

@@ -186,7 +186,12 @@ def keys(draw: Draw) -> Key:
 
 @composite
 def batches(
-    draw: Draw, struct: PyTree, *, max_size: int = 4, elements: Numbers | None = None
+    draw: Draw,
+    struct: PyTree,
+    *,
+    max_size: int = 4,
+    min_size: int = 1,
+    elements: Numbers | None = None,
 ) -> PyTree:
     """A batch: a pytree of arrays with a leading axis, of the same size in each.
 
@@ -197,7 +202,7 @@ def batches(
       shapes compile. (Keyword only.)
     - `elements`: as in `arrays`. (Keyword only.)
 
-    **Returns:** a strategy. It shrinks to one example of zeros.
+    **Returns:** a strategy. It shrinks to one example of zeros, or to `min_size`.
 
     **Raises:** `hypothesis.errors.InvalidArgument`, a `TypeError`, if `struct` has a
     leaf without shape and dtype, or `max_size` is below 1.
@@ -208,13 +213,20 @@ def batches(
         >>> vector = jax.ShapeDtypeStruct((3,), "float32")
         >>> @hypothesis.given(ept.batches(vector))
         ... def test_rows(batch):
-        ...     assert batch.shape in {(1, 3), (2, 3), (4, 3)}
+        ...     assert batch.shape in {(1, 3), (3, 3), (4, 3)}
         >>> test_rows()
     """
     struct = check_struct("batches", struct)
     check_int("batches", "max_size", max_size, 1)
-    sizes = [2**i for i in range(max_size.bit_length())]
-    size = draw(st.sampled_from(sizes))
+    check_int("batches", "min_size", min_size, 0)
+    if min_size > max_size:
+        raise invalid(
+            "batches",
+            f"`min_size` is {min_size}, and `max_size` {max_size}.",
+            "Give a smaller `min_size`.",
+        )
+    sizes = {n for n in (1, 3, min_size, max_size) if min_size <= n <= max_size}
+    size = draw(st.sampled_from(sorted(sizes, key=lambda n: (n == 0, n))))
     longer = jtu.tree_map(
         lambda v: jax.ShapeDtypeStruct((size, *v.shape), v.dtype), struct
     )

@@ -1,0 +1,190 @@
+"""Batches that are no loops: rules of `vmap`, callbacks, parameters in batches."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
+
+from .row import X, Y, of_function, with_jvp, with_vmap
+
+
+def _double(x):
+    return x * 2
+
+
+def _scale(x, w):
+    return x * w
+
+
+def _shared(x, w):
+    return x * w
+
+
+class Layer(eqx.Module):
+    """A layer whose product has a rule of its own."""
+
+    w: jax.Array
+    product: object = eqx.field(static=True)
+
+    def __call__(self, x, *, key=None):
+        return self.product(x, self.w)
+
+
+def _aligned(size, batched, values):
+    return [
+        v if b else jnp.broadcast_to(v, (size, *v.shape))
+        for v, b in zip(values, batched, strict=True)
+    ]
+
+
+def _right(size, batched, *values):
+    x, w = _aligned(size, batched, values)
+    return x * w, True
+
+
+right = with_vmap(_scale, _right)
+
+
+def _first_of(size, batched, x, w):
+    return x * (w[:1] if batched[1] else w), True
+
+
+def _only_first_argument(size, batched, x, w):
+    x, w = _aligned(size, batched, (x, w))
+    return (x * w if batched[0] else x * w[:1]), True
+
+
+def _transposed(size, batched, x, w):
+    x, w = _aligned(size, batched, (x, w))
+    return (x * w).T if x.ndim == 2 and x.shape[0] == x.shape[1] else x * w, True
+
+
+def _normalised(x):
+    return x / jnp.sum(x)
+
+
+def _callback(fn, method="expand_dims"):
+    """`_normalised`, computed on the host; its derivative is not."""
+
+    def call(x):
+        struct = jax.ShapeDtypeStruct(x.shape, x.dtype)
+        return jax.pure_callback(fn, struct, x, vmap_method=method)
+
+    def rule(x, t):
+        return call(x[0]), jax.jvp(_normalised, x, t)[1]
+
+    return with_jvp(call, rule)
+
+
+def _in_numpy(v):
+    return np.asarray(v) / np.asarray(v).sum()
+
+
+def _in_numpy_by_rows(v):
+    return np.asarray(v) / np.asarray(v).sum(axis=-1, keepdims=True)
+
+
+def _primitive(name, rule):
+    """A primitive of one's own: three times its input."""
+    made = Primitive(name)
+
+    def thrice(x):
+        return 3 * x
+
+    made.def_impl(thrice)
+    made.def_abstract_eval(lambda x: jax.core.ShapedArray(x.shape, x.dtype))
+    mlir.register_lowering(made, mlir.lower_fun(thrice, multiple_results=False))
+    ad.deflinear2(made, lambda ct, x: [3 * ct])
+    batching.primitive_batchers[made] = lambda args, dims: rule(made, args[0], dims[0])
+    return lambda x: made.bind(x)
+
+
+def _reversed(made, x, dim):
+    return made.bind(jnp.flip(x, dim)), dim
+
+
+def _kept(made, x, dim):
+    return made.bind(x), dim
+
+
+def _slope(rule):
+    """The derivative calls what has a rule of its own."""
+    cosine = with_vmap(jnp.cos, rule)
+    return with_jvp(jnp.sin, lambda x, t: (jnp.sin(x[0]), cosine(x[0]) * t[0]))
+
+
+ROWS = [
+    of_function(
+        "lanes that are mixed",
+        with_vmap(_double, lambda size, b, x: (x * 2 - x.mean(0), True)),
+        with_vmap(_double, lambda size, b, x: (x * 2, True)),
+        X,
+    ),
+    of_function(
+        "lanes in another order",
+        with_vmap(_double, lambda size, b, x: (2 * x[::-1], True)),
+        with_vmap(_double, lambda size, b, x: (2 * x, True)),
+        X,
+    ),
+    of_function(
+        "the size of the batch in the values",
+        with_vmap(_double, lambda size, b, x: (x * 2 / size, True)),
+        with_vmap(_double, lambda size, b, x: (x * 2, True)),
+        X,
+    ),
+    of_function(
+        "one lane for all",
+        with_vmap(_double, lambda size, b, x: (2 * x[0], False)),
+        with_vmap(_double, lambda size, b, x: (2 * x, True)),
+        X,
+    ),
+    of_function("a batch of weights", with_vmap(_scale, _first_of), right, X, Y),
+    of_function(
+        "a batch of the second argument alone",
+        with_vmap(_scale, _only_first_argument),
+        right,
+        X,
+        Y,
+    ),
+    of_function(
+        "axes swapped in a square", with_vmap(_scale, _transposed), right, X, Y
+    ),
+    of_function(
+        "a batch of parameters",
+        Layer(Y, with_vmap(_scale, _first_of)),
+        Layer(Y, right),
+        X,
+    ),
+    of_function(
+        "parameters of the first of an ensemble",
+        Layer(Y, with_vmap(_scale, _only_first_argument)),
+        Layer(Y, right),
+        X,
+    ),
+    of_function(
+        "a callback that sums over the batch",
+        _callback(_in_numpy),
+        _callback(_in_numpy_by_rows),
+        X,
+    ),
+    of_function(
+        "a callback without a way to batch",
+        _callback(_in_numpy_by_rows, None),
+        _callback(_in_numpy_by_rows, "sequential"),
+        X,
+    ),
+    of_function(
+        "a primitive whose batch is reversed",
+        _primitive("planted_reversed", _reversed),
+        _primitive("planted_kept", _kept),
+        X,
+    ),
+    of_function(
+        "a derivative whose batch is wrong",
+        _slope(lambda size, b, x: (jnp.cos(x[::-1]), True)),
+        _slope(lambda size, b, x: (jnp.cos(x), True)),
+        X,
+    ),
+]

@@ -1,0 +1,288 @@
+"""Axes, reducers and loaders; and what is consistent, and wrong.
+
+Where only a reference can tell, the author gives one.
+"""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+
+import eqx_pipe as ep
+import eqx_pipe.testing as ept
+
+from .row import Row, X, Y, of_function
+
+_KEY = jr.key(1)
+
+
+class Own(ep.Axis):
+    """An axis that computes its values by a function."""
+
+    fn: object = eqx.field(static=True)
+    n: int = eqx.field(static=True, default=5)
+    dim: str | None = eqx.field(static=True, default=None)
+    draws: bool = eqx.field(static=True, default=False)
+
+    @property
+    def needs_key(self):
+        return self.draws
+
+    def __len__(self):
+        return self.n
+
+    def value(self, i, key):
+        return self.fn(i, key)
+
+
+def of_axis(name, bug, sound, reference=None, draws=False):
+    def check(fn):
+        axis = Own(fn, draws=draws)
+        ept.check_axis(axis, key=_KEY if draws else None, reference=reference)
+
+    return Row(name, bug, sound, check, reference is not None)
+
+
+def reducer(**changes):
+    """A sum, of which some part is another."""
+    parts = {
+        "init": lambda struct: jnp.zeros(struct.shape, struct.dtype),
+        "update": lambda state, value: state + value,
+        "merge": lambda a, b: a + b,
+        "finish": lambda state: state,
+    }
+    return ep.Reducer(**{**parts, **changes})
+
+
+def of_reducer(name, bug, sound, values, reference=None):
+    def check(reducer):
+        ept.check_reducer(reducer, values, reference=reference)
+
+    return Row(name, bug, sound, check, reference is not None)
+
+
+class Records:
+    """Six numbers on the host."""
+
+    def __init__(self, read):
+        self.read, self.calls = read, 0
+
+    def __len__(self):
+        return 6
+
+    def __getitem__(self, i):
+        self.calls += 1
+        return np.float32(self.read(i, self.calls))
+
+
+def of_source(name, bug, sound, reference=None):
+    def check(read):
+        loader = ep.Loader(Records(read), batch_size=4)
+        ept.check_loader(loader, reference=reference)
+
+    return Row(name, bug, sound, check, reference is not None)
+
+
+def of_sharded(name, bug, sound, out, whole):
+    def check(fn):
+        mesh = jax.make_mesh(
+            (jax.local_device_count(),),
+            ("d",),
+            axis_types=(jax.sharding.AxisType.Auto,),
+        )
+        P = jax.sharding.PartitionSpec
+        stage = ep.sharded(fn, mesh, P("d"), P(*out), check_vma=False)
+        ept.check_sharding(stage, jnp.arange(16.0), unsharded=whole)
+
+    return Row(name, bug, sound, check, True)
+
+
+_VALUES = jnp.array([3.0, -1.0, 4.0, 1.0, 5.0])
+_BELOW = jnp.array([-3.0, -1.0, -2.0])
+
+
+def _fifths(i, key):
+    return i.astype(jnp.float32) / 4
+
+
+def _quarters(i):
+    return i / 4
+
+
+def _lowest(struct):
+    return jnp.full(struct.shape, -jnp.inf, struct.dtype)
+
+
+_max = reducer(init=_lowest, update=jnp.maximum, merge=jnp.maximum)
+_count = reducer(
+    init=lambda s: (jnp.zeros(s.shape, s.dtype), jnp.zeros((), jnp.int32)),
+    update=lambda state, v: (state[0] + v, state[1] + 1),
+    merge=lambda a, b: (a[0] + b[0], a[1] + b[1]),
+    finish=lambda state: state[0] / jnp.maximum(state[1], 1).astype(jnp.float32),
+)
+
+
+def _running_sum(x):
+    sums = jax.lax.all_gather(jnp.sum(x), "d")
+    before = jnp.arange(sums.shape[0]) < jax.lax.axis_index("d")
+    return jnp.cumsum(x) + jnp.sum(sums * before.astype(x.dtype))
+
+
+def _moment(factor):
+    return lambda x: factor * jnp.mean((x - x.mean()) ** 2)
+
+
+ROWS = [
+    # Without a reference.
+    of_axis(
+        "an axis cut short by Python",
+        lambda i, key: _fifths(i, key) if i < 3 else _fifths(i, key) + 0,
+        _fifths,
+    ),
+    of_axis(
+        "draws that are blind for the position",
+        lambda i, key: jr.normal(key),
+        lambda i, key: jr.normal(jr.fold_in(key, i)),
+        draws=True,
+    ),
+    of_axis(
+        "draws that are blind for the key",
+        lambda i, key: jr.normal(jr.fold_in(jr.key(0), i)),
+        lambda i, key: jr.normal(jr.fold_in(key, i)),
+        draws=True,
+    ),
+    of_reducer(
+        "a merge that forgets", reducer(merge=lambda a, b: a), reducer(), _VALUES
+    ),
+    of_reducer(
+        "a mean of means",
+        reducer(merge=lambda a, b: (a + b) / 2, update=lambda s, v: (s + v) / 2),
+        _count,
+        _VALUES,
+    ),
+    of_reducer(
+        "a beginning that is not neutral",
+        reducer(init=lambda s: jnp.ones(s.shape, s.dtype)),
+        reducer(),
+        _VALUES,
+    ),
+    of_reducer(
+        "a merge that counts one point twice",
+        reducer(
+            init=_count.init,
+            update=_count.update,
+            merge=lambda a, b: (a[0] + b[0], a[1] + b[1] + 1),
+            finish=_count.finish,
+        ),
+        _count,
+        _VALUES,
+    ),
+    of_reducer(
+        "a difference of neighbours",
+        reducer(update=lambda s, v: v - s),
+        reducer(),
+        _VALUES,
+    ),
+    of_source("another record each time", lambda i, calls: calls, lambda i, calls: i),
+    of_source(
+        "a source that depends on what was read",
+        lambda i, calls: i + (calls > 6),
+        lambda i, calls: i,
+    ),
+    # By a reference.
+    of_axis(
+        "a clamped table",
+        lambda i, key: jnp.array([0, 0.25, 0.5, 0.75], "float32")[i],
+        _fifths,
+        _quarters,
+    ),
+    of_axis(
+        "an end that is missed",
+        lambda i, key: i.astype(jnp.float32) / 5,
+        _fifths,
+        _quarters,
+    ),
+    of_axis(
+        "an axis off by one",
+        lambda i, key: (i + 1).astype(jnp.float32) / 4,
+        _fifths,
+        _quarters,
+    ),
+    of_reducer(
+        "a maximum that starts at 0",
+        reducer(update=jnp.maximum, merge=jnp.maximum),
+        _max,
+        _BELOW,
+        np.max,
+    ),
+    of_reducer(
+        "a sum of int8 that overflows",
+        reducer(),
+        reducer(
+            init=lambda s: jnp.zeros(s.shape, jnp.int32),
+            update=lambda s, v: s + v.astype(jnp.int32),
+        ),
+        jnp.array([100, 100, 100], jnp.int8),
+        lambda values: np.sum(values, dtype=int),
+    ),
+    of_reducer(
+        "a mean by a number that is fixed",
+        reducer(finish=lambda state: state / 4),
+        _count,
+        _VALUES,
+        np.mean,
+    ),
+    of_source(
+        "a source off by one",
+        lambda i, calls: (i + 1) % 6,
+        lambda i, calls: i,
+        lambda i: np.float32(i),
+    ),
+    of_sharded(
+        "a sum of one part",
+        lambda x: jnp.sum(x, keepdims=True),
+        lambda x: jax.lax.psum(jnp.sum(x, keepdims=True), "d"),
+        (),
+        lambda x: jnp.sum(x, keepdims=True),
+    ),
+    of_sharded(
+        "a running sum of each part",
+        jnp.cumsum,
+        _running_sum,
+        ("d",),
+        jnp.cumsum,
+    ),
+    of_function(
+        "a variance with another divisor",
+        _moment(1.5),
+        _moment(1.0),
+        X,
+        reference=np.var,
+    ),
+    of_function(
+        "an axis of a sum",
+        lambda x, y: jnp.outer(x, y).sum(1),
+        lambda x, y: jnp.outer(x, y).sum(0),
+        X,
+        Y,
+        reference=lambda x, y: np.outer(x, y).sum(0),
+    ),
+    # Of optax's issue 415: a schedule that begins at step 1.
+    of_function(
+        "a schedule off by one",
+        lambda step: jnp.cos((step + 1) / 10),
+        lambda step: jnp.cos(step / 10),
+        jnp.float32(3.0),
+        reference=lambda step: np.cos(step / 10),
+    ),
+    # Of JAX's issue 1624: infinite input, of which `finite` says nothing.
+    of_function(
+        "the log-sum of two that are -inf",
+        lambda x, y: jnp.maximum(x, y) + jnp.log1p(jnp.exp(-jnp.abs(x - y))),
+        jnp.logaddexp,
+        jnp.array([-jnp.inf, 1.0]),
+        jnp.array([-jnp.inf, 2.0]),
+        reference=np.logaddexp,
+    ),
+]

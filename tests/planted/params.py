@@ -1,0 +1,206 @@
+"""Parameters that do not reach the output, or not as leaves."""
+
+import functools as ft
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.lax import stop_gradient
+
+from .row import X, Y, of_function, quiet
+
+_W = np.array([0.4, -0.7, 1.2], np.float32)
+
+
+class Scale(eqx.Module):
+    w: jax.Array
+
+    def __call__(self, x, *, key=None):
+        return x * self.w
+
+
+class Called(eqx.Module):
+    """A parameter, and a function that computes with one."""
+
+    w: jax.Array
+    fn: object = eqx.field(static=True)
+
+    def __call__(self, x, *, key=None):
+        return self.fn(self, x)
+
+
+class Static(eqx.Module):
+    w: object = eqx.field(static=True)
+    b: jax.Array
+
+    def __call__(self, x, *, key=None):
+        return x * self.w + self.b
+
+
+class Affine(eqx.Module):
+    w: jax.Array
+    b: jax.Array
+
+    def __call__(self, x, *, key=None):
+        return x * self.w + self.b
+
+
+class Prepared(eqx.Module):
+    """What was computed of a parameter when the layer was made."""
+
+    w: jax.Array
+    squared: object = eqx.field(static=True)
+
+    def __call__(self, x, *, key=None):
+        return x * jnp.asarray(self.squared, x.dtype)
+
+
+class StaticLayers(eqx.Module):
+    layers: tuple = eqx.field(static=True)
+
+    def __call__(self, x, *, key=None):
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+class Layers(eqx.Module):
+    layers: list
+
+    def __call__(self, x, *, key=None):
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+class Holder:
+    """A class that JAX does not know as a pytree."""
+
+    def __init__(self, w):
+        self.w = w
+
+
+class Hidden(eqx.Module):
+    held: Holder
+    b: jax.Array
+
+    def __call__(self, x, *, key=None):
+        return x * self.held.w + self.b
+
+
+class Several(eqx.Module):
+    layers: list
+
+    def __call__(self, x, *, key=None):
+        return self.layers[0](self.layers[0](x))
+
+
+class Gated(eqx.Module):
+    w: jax.Array
+    v: jax.Array
+    gate: float = eqx.field(static=True)
+
+    def __call__(self, x, *, key=None):
+        return x * self.w + self.gate * (x * self.v)
+
+
+class Initial(eqx.Module):
+    """Starts from an initial state that is a parameter, or forgets to."""
+
+    start: jax.Array
+    w: jax.Array
+    uses: bool = eqx.field(static=True)
+
+    def __call__(self, x, *, key=None):
+        start = self.start if self.uses else jnp.zeros_like(self.start)
+        step = lambda h, v: (jnp.tanh(self.w * h + v), None)  # noqa: E731
+        return jax.lax.scan(step, start, x)[0]
+
+
+_old = jnp.asarray(_W)
+
+
+class _Box:
+    w = _old
+
+
+ROWS = [
+    of_function(
+        "a lambda over old weights",
+        Called(_old, lambda self, x: x * _old),
+        Called(_old, lambda self, x: x * self.w),
+        X,
+    ),
+    of_function(
+        "a partial of old weights",
+        Called(_old, ft.partial(lambda w, self, x: x * w, _old)),
+        Called(_old, lambda self, x: x * self.w),
+        X,
+    ),
+    of_function(
+        "a class that holds old weights",
+        Called(_old, lambda self, x: x * _Box.w),
+        Called(_old, lambda self, x: x * self.w),
+        X,
+    ),
+    of_function("weights in a static field", quiet(Static, _W, Y), Affine(_old, Y), X),
+    of_function(
+        "an array of JAX in a static field",
+        quiet(Static, _old, Y),
+        Affine(_old, Y),
+        X,
+    ),
+    of_function(
+        "a bias without use",
+        Called((_old, Y), lambda self, x: x * self.w[0]),
+        Called((_old, Y), lambda self, x: x * self.w[0] + self.w[1]),
+        X,
+    ),
+    of_function(
+        "weights cut off from gradients",
+        Called(_old, lambda self, x: x * stop_gradient(self.w)),
+        Scale(_old),
+        X,
+    ),
+    of_function(
+        "computed when it was made",
+        Prepared(_old, tuple((_W**2).tolist())),
+        Called(_old, lambda self, x: x * self.w**2),
+        X,
+    ),
+    of_function(
+        "layers in a static field",
+        quiet(StaticLayers, (Scale(_old), Scale(Y))),
+        Layers([Scale(_old), Scale(Y)]),
+        X,
+    ),
+    of_function(
+        "in a class that is no pytree", Hidden(Holder(_old), Y), Affine(_old, Y), X
+    ),
+    of_function(
+        "the first layer twice",
+        Several([Scale(_old), Scale(Y)]),
+        Layers([Scale(_old), Scale(Y)]),
+        X,
+    ),
+    of_function("a gate of 0", Gated(_old, Y, 0.0), Gated(_old, Y, 0.5), X),
+    of_function(
+        "an initial state forgotten",
+        Initial(jnp.float32(0.3), jnp.float32(0.8), False),
+        Initial(jnp.float32(0.3), jnp.float32(0.8), True),
+        X,
+    ),
+    of_function(
+        "cancels in a softmax",
+        Called(Y[:1], lambda self, x: jax.nn.softmax(x + self.w)),
+        Called(Y, lambda self, x: jax.nn.softmax(x + self.w)),
+        X,
+    ),
+    of_function(
+        "rounded to integers",
+        Called(_old, lambda self, x: x * jnp.round(self.w)),
+        Scale(_old),
+        X,
+    ),
+]
