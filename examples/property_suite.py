@@ -31,7 +31,12 @@ pixel = jax.ShapeDtypeStruct((1, 1, 3), "float32")
 colours = st.floats(0, 1, width=32)
 
 
-@hypothesis.settings(max_examples=5, deadline=None, derandomize=True, database=None)
+few = hypothesis.settings(
+    max_examples=5, deadline=None, derandomize=True, database=None
+)
+
+
+@few
 @hypothesis.given(ept.arrays(pixel, elements=colours))
 def test_recolour(image):
     ept.check_jit(recolour, image)
@@ -58,9 +63,10 @@ def lightness(image):
 print(jax.grad(lightness)(jnp.zeros((1, 1, 3))))
 
 # %% [markdown]
-# Lightness is `(max + min) / 2`, whose derivative is harmless. It is lost where all
-# channels are equal, in a branch of a `where` that is not taken: it divides by the
-# difference between channels, and `0 * inf` is NaN.
+# Lightness is `(max + min) / 2`, whose derivative is harmless. The NaN comes from the
+# hue, which divides by the difference between channels: zero here, in the branch of a
+# `where` that is not taken, and in reverse mode `0 * inf` is NaN for all that it was
+# made of.
 #
 # ## What it would have done
 #
@@ -85,8 +91,8 @@ print(f"NaN at {jnp.isnan(slopes).mean():.0%} of all numbers")
 # %% [markdown]
 # ## A cure
 #
-# Until it is mended there: the same maths with a guarded denominator, and the same
-# suite.
+# Until it is mended there: saturation and lightness, which is what we wanted to change,
+# with a guarded denominator; and the same suite.
 
 
 # %%
@@ -98,7 +104,7 @@ def saturation_and_lightness(image):
     return jnp.stack([jnp.where(room > 1e-6, span / safe, 0.0), light], -1)
 
 
-@hypothesis.settings(test_recolour._hypothesis_internal_use_settings)
+@few
 @hypothesis.given(ept.arrays(pixel, elements=colours))
 def test_mended(image):
     ept.check_jit(saturation_and_lightness, image)

@@ -44,7 +44,7 @@ def _page() -> str:
         parts.append(f"## {room}\n")
         for _, make, *_ in rows:
             parts.append(f"```python\n{_code(make)}\n```\n")
-            parts.append(f"```text\n{_answer(make)}\n```\n\n---\n")
+            parts.append(f"```{{.text .message}}\n{_answer(make)}\n```\n\n---\n")
     return "\n".join(parts)
 
 
