@@ -100,6 +100,9 @@ def names(path, leaf):
 
 
 model = ep.init_sharded(make, jr.key(0), mesh, names, rules)
+ep.draw(model, images[0])
+
+# %%
 ep.sharding_info(model)
 
 # %% [markdown]
