@@ -18,6 +18,9 @@ from .._types import PyTree
 
 Pair: TypeAlias = tuple[Array, Array]
 
+AnyPair: TypeAlias = Pair | tuple[np.ndarray, np.ndarray]
+"""A sum on a device, or on the host."""
+
 _States = TypeVar("_States", bound=PyTree)
 
 _ROWS = 8
@@ -116,7 +119,7 @@ def as_float(number: Pair, dtype: DTypeLike) -> Array:
     return high * real.type(2**32) + low
 
 
-def on_host(number: Pair, dtype: DTypeLike) -> np.ndarray:
+def on_host(number: AnyPair, dtype: DTypeLike) -> np.ndarray:
     """A sum of numbers of the given dtype, in 64 bits."""
     first, second = (np.asarray(x) for x in number)
     if is_exact(dtype):
@@ -127,6 +130,12 @@ def on_host(number: Pair, dtype: DTypeLike) -> np.ndarray:
     return np.asarray(first.astype(kind) + second.astype(kind))
 
 
-def as_int(number: Pair) -> int:
+def as_int(number: AnyPair) -> int:
     """A single count as a Python integer."""
     return int(on_host(number, jnp.uint32))
+
+
+def before(counts: np.ndarray | np.generic, values: np.ndarray) -> np.ndarray:
+    """Counts with further axes behind, as many as broadcast with values of each."""
+    counts = np.asarray(counts)
+    return counts.reshape(counts.shape + (1,) * (values.ndim - counts.ndim))

@@ -12,7 +12,16 @@ from jaxtyping import Array, Bool
 
 from .._types import PyTree
 from . import exact
-from .reducer import By, Reduction, numbers, pick_all, scalar, scalar_of_each
+from .reducer import (
+    By,
+    Over,
+    Reduction,
+    numbers,
+    over_field,
+    pick_all,
+    scalar,
+    scalar_of_each,
+)
 
 
 class Bounds(eqx.Module):
@@ -64,6 +73,8 @@ class Min(_Bound):
     **Arguments:**
 
     - `by`: what to reduce: the path of an output or a function of it. By default all.
+    - `over`: the dims that are reduced, a name or several; the result is then labelled
+      along the others. By default all points are reduced to one result. (Keyword only.)
 
     **Raises:** when the sweep is called, `ValueError` if `by` is no leaf of the output;
     `TypeError` if what is reduced has no order, as strings and keys.
@@ -77,6 +88,7 @@ class Min(_Bound):
 
     minimal: ClassVar[bool] = True
     by: By = None
+    over: Over = over_field()
 
 
 class Max(_Bound):
@@ -87,6 +99,8 @@ class Max(_Bound):
     **Arguments:**
 
     - `by`: what to reduce: the path of an output or a function of it. By default all.
+    - `over`: the dims that are reduced, a name or several; the result is then labelled
+      along the others. By default all points are reduced to one result. (Keyword only.)
 
     **Raises:** when the sweep is called, `ValueError` if `by` is no leaf of the output;
     `TypeError` if what is reduced has no order, as strings and keys.
@@ -100,6 +114,7 @@ class Max(_Bound):
 
     minimal: ClassVar[bool] = False
     by: By = None
+    over: Over = over_field()
 
 
 class Extreme(eqx.Module):
@@ -167,6 +182,8 @@ class _ArgBound(Reduction):
         )
 
     def finish(self, state: Best) -> Extreme:
+        if state.found.ndim:
+            return extremes(state)
         index = exact.as_int(state.index) if state.found else None
         return Extreme(index, _result(state.value, state.found))
 
@@ -180,9 +197,12 @@ class ArgMin(_ArgBound):
 
     - `by`: what is compared: the path of a scalar output, or a function of the output
       that gives a real scalar. Not needed if the output is one scalar.
+    - `over`: the dims that are reduced, a name or several; the result is then labelled
+      along the others. By default all points are reduced to one result. (Keyword only.)
 
     **Returns:** (as the sweep's `.values`) an object with `.index`, a Python integer,
-    and `.value`.
+    and `.value`; with `over` arrays of them, in which an index counts along the dims
+    that are reduced and is -1 where there was no number.
 
     **Raises:** when the sweep is called, `ValueError` if what is compared is no real
     scalar, or `by` no leaf of the output; `TypeError` if `by` is neither path nor
@@ -199,6 +219,7 @@ class ArgMin(_ArgBound):
 
     minimal: ClassVar[bool] = True
     by: By = None
+    over: Over = over_field()
 
 
 class ArgMax(_ArgBound):
@@ -210,9 +231,12 @@ class ArgMax(_ArgBound):
 
     - `by`: what is compared: the path of a scalar output, or a function of the output
       that gives a real scalar. Not needed if the output is one scalar.
+    - `over`: the dims that are reduced, a name or several; the result is then labelled
+      along the others. By default all points are reduced to one result. (Keyword only.)
 
     **Returns:** (as the sweep's `.values`) an object with `.index`, a Python integer,
-    and `.value`.
+    and `.value`; with `over` arrays of them, in which an index counts along the dims
+    that are reduced and is -1 where there was no number.
 
     **Raises:** when the sweep is called, `ValueError` if what is compared is no real
     scalar, or `by` no leaf of the output; `TypeError` if `by` is neither path nor
@@ -228,6 +252,14 @@ class ArgMax(_ArgBound):
 
     minimal: ClassVar[bool] = False
     by: By = None
+    over: Over = over_field()
+
+
+def extremes(state: Best) -> Extreme:
+    """Those of states side by side: where there is none, the index is -1."""
+    index = exact.on_host(state.index, jnp.int32)
+    index = np.where(np.asarray(state.found), index, -1)
+    return Extreme(index, _result(state.value, state.found))
 
 
 def worst_of(dtype: DTypeLike, minimal: bool) -> np.ndarray:
@@ -246,10 +278,9 @@ def is_not_nan(values: Array) -> Bool[Array, " points"]:
     return ~jnp.isnan(values) if floating else jnp.ones(values.shape, bool)
 
 
-def _result(leaf: Any, found: Bool[Array, ""]) -> np.ndarray | np.generic:
+def _result(leaf: Any, found: Any) -> np.ndarray | np.generic:
     """A value on the host; without any point NaN, or zero where there is no NaN."""
     value = np.asarray(leaf)
-    if not found:
-        floating = jnp.issubdtype(value.dtype, jnp.floating)
-        value = np.full_like(value, np.nan if floating else 0)
-    return value[()]
+    floating = jnp.issubdtype(value.dtype, jnp.floating)
+    nothing = np.full_like(value, np.nan if floating else 0)
+    return np.where(exact.before(np.asarray(found), value), value, nothing)[()]

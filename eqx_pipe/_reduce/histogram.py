@@ -12,19 +12,20 @@ from .._check import check_int
 from .._errors import describe_value, type_error, value_error
 from .._types import PyTree
 from . import exact
-from .reducer import By, Reduction, scalar, scalar_of_each
+from .reducer import By, Over, Reduction, as_over, scalar, scalar_of_each
 
 
 class Counts(eqx.Module):
     """What `Histogram` finds: counts for each bin, and the edges of the bins.
 
-    `below` and `above` are the counts of the points outside. NaNs count nowhere.
+    `below` and `above` are the counts of the points outside. NaNs count nowhere. With
+    `over` all of them have a leading axis.
     """
 
-    counts: Int64[np.ndarray, " bins"]
-    edges: Float64[np.ndarray, " edges"]
-    below: int
-    above: int
+    counts: Int64[np.ndarray, "*cells bins"]
+    edges: Float64[np.ndarray, "*cells edges"]
+    below: int | Int64[np.ndarray, " cells"]
+    above: int | Int64[np.ndarray, " cells"]
 
 
 class Histogram(Reduction):
@@ -39,6 +40,8 @@ class Histogram(Reduction):
     - `range`: the outermost edges, if `bins` is a number. (Keyword only.)
     - `by`: what is counted: the path of a scalar output, or a function of the output
       that gives a real scalar. Not needed if the output is one scalar.
+    - `over`: the dims that are reduced, a name or several; the result is then labelled
+      along the others. By default all points are reduced to one result. (Keyword only.)
 
     **Returns:** (as the sweep's `.values`) an object with `.counts`, `.edges`, and the
     numbers of points `.below` and `.above` all bins.
@@ -58,6 +61,7 @@ class Histogram(Reduction):
 
     edges: tuple[float, ...] = eqx.field(static=True)
     by: By
+    over: Over = eqx.field(static=True)
 
     def __init__(
         self,
@@ -65,9 +69,11 @@ class Histogram(Reduction):
         by: By = None,
         *,
         range: ArrayLike | Sequence[ArrayLike] | None = None,
+        over: Over = None,
     ):
         self.edges = tuple(_edges(bins, range).tolist())
         self.by = by
+        self.over = as_over(over)
 
     def init(self, struct: PyTree) -> exact.Pair:
         scalar(self, struct)
@@ -91,9 +97,12 @@ class Histogram(Reduction):
     def merge(self, first: exact.Pair, second: exact.Pair) -> exact.Pair:
         return exact.add(first, second)
 
-    def finish(self, state: exact.Pair) -> Counts:
+    def finish(self, state: exact.AnyPair) -> Counts:
         counts = exact.on_host(state, jnp.int32)
         edges = np.array(self.edges)
+        if counts.ndim > 1:
+            each = np.broadcast_to(edges, (len(counts), len(edges)))
+            return Counts(counts[:, 1:-2], each, counts[:, 0], counts[:, -2])
         return Counts(counts[1:-2], edges, int(counts[0]), int(counts[-2]))
 
 

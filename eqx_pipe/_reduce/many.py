@@ -1,6 +1,7 @@
 """A pytree of reducers as one."""
 
 import inspect
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias, TypeGuard
 
 import equinox as eqx
@@ -8,8 +9,8 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array, Bool
 
-from .._errors import describe_value, type_error
-from .._tree import path_name
+from .._errors import describe_value, structure_error, type_error, value_error
+from .._tree import differences, path_name
 from .._types import PyTree
 from .reducer import Reducer, Reduction, picked
 
@@ -60,6 +61,22 @@ class Many(eqx.Module):
             results.append(jtu.tree_map(_on_host, done))
         return jtu.tree_unflatten(self.structure, results)
 
+    def finish_each(self, state: list[PyTree], count: int) -> PyTree:
+        """The results of `count` states side by side, side by side; see `finish`."""
+        results = []
+        for r, s in zip(self.reducers, state, strict=True):
+            if isinstance(r, Reducer):
+                results.append(_stacked([r.finish(x) for x in _each(s, count)]))
+            else:
+                results.append(jtu.tree_map(np.asarray, type(r).finish(r, s)))
+        return jtu.tree_unflatten(self.structure, results)
+
+    @property
+    def over(self) -> tuple[str, ...] | None:
+        """The dims that are reduced, by all of the reducers; `None` for all points."""
+        found: Any = self.reducers[0].over
+        return found
+
     @property
     def stops(self) -> bool:
         """Whether any of the reducers may ask to stop."""
@@ -70,6 +87,16 @@ class Many(eqx.Module):
         stops = [getattr(r, "stop", None) for r in self.reducers]
         both = zip(stops, state, strict=True)
         return any(stop is not None and bool(stop(s)) for stop, s in both)
+
+    def stop_each(self, state: list[PyTree], asked: np.ndarray) -> np.ndarray:
+        """For each of the states side by side whether it asks to stop.
+
+        Only those that are `asked`; the others do not.
+        """
+        found = np.zeros(len(asked), bool)
+        for i in np.flatnonzero(asked):
+            found[i] = self.stop(_at(state, int(i)))
+        return found
 
 
 def as_many(function: str, reduce: ReduceLike) -> Many:
@@ -91,7 +118,58 @@ def as_many(function: str, reduce: ReduceLike) -> Many:
             f"`reduce` is {describe_value(reduce)}, without any reducer in it.",
             "Give one such as `Mean()`, or None to keep all values.",
         )
-    return Many([leaf for _, leaf in leaves], structure)
+    reducers = [leaf for _, leaf in leaves]
+    _check_over(function, reducers)
+    return Many(reducers, structure)
+
+
+def _check_over(function: str, reducers: Sequence[AnyReducer]) -> None:
+    """Raises a `ValueError` unless all reduce the same dims."""
+    kinds = {r.over if r.over is None else frozenset(r.over): r for r in reducers}
+    if len(kinds) > 1:
+        shown = ", ".join(
+            f"{type(r).__name__} over {'all points' if r.over is None else r.over}"
+            for r in kinds.values()
+        )
+        raise value_error(
+            function,
+            f"the reducers differ in the dims that they reduce: {shown}.",
+            "Give all of them the same `over=`, or sweep once for each.",
+        )
+
+
+def _each(state: PyTree, count: int) -> Iterator[PyTree]:
+    """The states that lie side by side in one."""
+    return (_at(state, i) for i in range(count))
+
+
+def _at(state: PyTree, i: int) -> PyTree:
+    return jtu.tree_map(lambda leaf: leaf[i], state)
+
+
+def _stacked(results: Sequence[PyTree]) -> PyTree:
+    """Results of your own `finish`, as arrays with a leading axis."""
+    results = [jtu.tree_map(np.asarray, result) for result in results]
+    for result in results[1:]:
+        lines = differences(results[0], result)
+        if lines:
+            raise structure_error(
+                "Reducer",
+                f"`finish` gives one form for a cell and another for the next: "
+                f"{'; '.join(lines)}.",
+                "With `over=` the results are kept side by side: give the same "
+                "structure, shapes and dtypes for every cell, also for one without "
+                "any point.",
+            )
+    for leaf in jtu.tree_leaves(results[0]):
+        if leaf.dtype.kind not in "biufcV":
+            raise type_error(
+                "Reducer",
+                f"`finish` gives {leaf.dtype} values.",
+                "With `over=` the results are kept side by side: give numbers or "
+                "arrays of numbers.",
+            )
+    return jtu.tree_map(lambda *leaves: np.stack(leaves), *results)
 
 
 def is_reducer(x: object) -> TypeGuard[AnyReducer]:

@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool
 
 from .._types import PyTree, PyTreeDef
 from . import exact
-from .reducer import By, Reduction, numbers, pick_all
+from .reducer import By, Over, Reduction, numbers, over_field, pick_all
 
 
 class _Form(NamedTuple):
@@ -24,8 +24,8 @@ class _Form(NamedTuple):
 
     def results(
         self,
-        result: Callable[[exact.Pair, np.dtype], np.ndarray],
-        pairs: Sequence[exact.Pair],
+        result: Callable[[exact.AnyPair, np.dtype], np.ndarray],
+        pairs: Sequence[exact.AnyPair],
     ) -> PyTree:
         """What comes of the pair of each leaf, in the place of the leaf."""
         both = zip(pairs, self.dtypes, strict=True)
@@ -75,6 +75,8 @@ class Sum(_Summed):
     **Arguments:**
 
     - `by`: what to reduce: the path of an output or a function of it. By default all.
+    - `over`: the dims that are reduced, a name or several; the result is then labelled
+      along the others. By default all points are reduced to one result. (Keyword only.)
 
     **Raises:** when the sweep is called, `ValueError` if `by` is no leaf of the output;
     `TypeError` if what is reduced has no arithmetic, as strings and keys.
@@ -87,9 +89,10 @@ class Sum(_Summed):
     """
 
     by: By = None
+    over: Over = over_field()
 
     def finish(self, state: Sums) -> PyTree:
-        def total(pair: exact.Pair, dtype: np.dtype) -> np.ndarray:
+        def total(pair: exact.AnyPair, dtype: np.dtype) -> np.ndarray:
             value = exact.on_host(pair, dtype)
             return value if exact.is_exact(dtype) else value.astype(dtype)
 
@@ -102,6 +105,8 @@ class Mean(_Summed):
     **Arguments:**
 
     - `by`: what to reduce: the path of an output or a function of it. By default all.
+    - `over`: the dims that are reduced, a name or several; the result is then labelled
+      along the others. By default all points are reduced to one result. (Keyword only.)
 
     **Raises:** when the sweep is called, `ValueError` if `by` is no leaf of the output;
     `TypeError` if what is reduced has no arithmetic, as strings and keys.
@@ -114,12 +119,17 @@ class Mean(_Summed):
     """
 
     by: By = None
+    over: Over = over_field()
 
     def finish(self, state: Sums) -> PyTree:
-        n = exact.as_int(state.count) or np.nan
+        counts = exact.on_host(state.count, jnp.uint32)
 
-        def mean(pair: exact.Pair, dtype: np.dtype) -> np.ndarray:
-            return np.asarray(exact.on_host(pair, dtype) / n).astype(_float(dtype))
+        def mean(pair: exact.AnyPair, dtype: np.dtype) -> np.ndarray:
+            total = exact.on_host(pair, dtype)
+            n = exact.before(counts, total)
+            with np.errstate(divide="ignore", invalid="ignore"):
+                found = total / np.where(n == 0, np.nan, n)
+            return np.asarray(found).astype(_float(dtype))
 
         return state.form.results(mean, state.sums)
 
@@ -140,6 +150,8 @@ class Var(Reduction):
 
     - `by`: what to reduce: the path of an output or a function of it. By default all.
     - `ddof`: the sum of squares is divided by `n - ddof`, as in NumPy.
+    - `over`: the dims that are reduced, a name or several; the result is then labelled
+      along the others. By default all points are reduced to one result. (Keyword only.)
 
     **Raises:** when the sweep is called, `ValueError` if `by` is no leaf of the output;
     `TypeError` if what is reduced has no arithmetic, as strings and keys.
@@ -158,6 +170,7 @@ class Var(Reduction):
 
     by: By = None
     ddof: int = eqx.field(static=True, default=0)
+    over: Over = over_field()
 
     def init(self, struct: PyTree) -> Moments:
         leaves, form = _leaves(self, struct)
@@ -198,10 +211,12 @@ class Var(Reduction):
         return Moments(count, means, squares, first.form)
 
     def finish(self, state: Moments) -> PyTree:
-        n = exact.as_int(state.count) - self.ddof
+        counts = exact.on_host(state.count, jnp.uint32).astype(np.int64) - self.ddof
 
-        def variance(pair: exact.Pair, dtype: np.dtype) -> np.ndarray:
-            value = exact.on_host(pair, jnp.float32) / (n if n > 0 else np.nan)
+        def variance(pair: exact.AnyPair, dtype: np.dtype) -> np.ndarray:
+            total = exact.on_host(pair, jnp.float32)
+            n = exact.before(counts, total)
+            value = total / np.where(n > 0, n, np.nan)
             return np.asarray(value).astype(jnp.finfo(_float(dtype)).dtype)
 
         return state.form.results(variance, state.squares)

@@ -1,7 +1,7 @@
 """What a reducer is, how it picks its part of an output; one of users' functions."""
 
 import abc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import equinox as eqx
@@ -17,6 +17,30 @@ from .._types import PyTree
 By: TypeAlias = str | Callable[[PyTree], PyTree] | None
 """What of an output is reduced: the leaf with this path, what a function gives, all."""
 
+Over: TypeAlias = str | Sequence[str] | None
+"""The dims that are reduced, whose names these are; all of them if `None`."""
+
+
+def as_over(over: Over) -> tuple[str, ...] | None:
+    """The names of the dims that are reduced, after a check that they are names."""
+    if over is None:
+        return None
+    names = (over,) if isinstance(over, str) else over
+    listed = tuple(names) if isinstance(names, Sequence) else ()
+    if not listed or not all(isinstance(name, str) for name in listed):
+        raise type_error(
+            "sweep",
+            f"a reducer's `over` is {describe_value(over)}.",
+            'Give the name of a dim, `over="seed"`, or several, `over=("seed", "x")`; '
+            "leave it out to reduce all points to one result.",
+        )
+    return listed
+
+
+def over_field() -> Any:
+    """The field `over` of a reducer."""
+    return eqx.field(static=True, default=None, kw_only=True, converter=as_over)
+
 
 class Reduction(eqx.Module):
     """A running reduction, as a pure value.
@@ -27,6 +51,7 @@ class Reduction(eqx.Module):
     """
 
     by: eqx.AbstractVar[By]
+    over: eqx.AbstractVar[Over]
 
     @abc.abstractmethod
     def init(self, struct: PyTree) -> PyTree:
@@ -49,7 +74,10 @@ class Reduction(eqx.Module):
 
     @abc.abstractmethod
     def finish(self, state: PyTree) -> PyTree:
-        """The result, in NumPy on the host."""
+        """The result, in NumPy on the host.
+
+        Of states side by side, with a leading axis each, the results side by side.
+        """
 
 
 def pick(function: str, by: By, values: PyTree) -> PyTree:
@@ -151,6 +179,9 @@ class Reducer(eqx.Module):
       how many points.
     - `by`: what `init` and `update` see of an output: the path of one leaf, or a
       function of it. By default everything. (Keyword only.)
+    - `over`: the dims that are reduced, as for `Mean`. `stop` is then asked of each
+      cell by itself, and ends that cell: its later points are not computed. What
+      `finish` gives has the same shapes and dtypes for every cell. (Keyword only.)
 
     **Raises:** `StructureError` if `update` or `merge` changes the form of the state.
 
@@ -172,6 +203,7 @@ class Reducer(eqx.Module):
     finish: Callable[[PyTree], PyTree]
     stop: Callable[[PyTree], bool | Bool[ArrayLike, ""]] | None = None
     by: By = eqx.field(default=None, kw_only=True)
+    over: Over = over_field()
 
     def __check_init__(self) -> None:
         for name in ("init", "update", "merge", "finish", "stop"):

@@ -11,8 +11,8 @@ from jaxtyping import Array, Bool
 from .._check import check_choice, check_int
 from .._types import PyTree
 from . import exact
-from .extremes import Best, Extreme, is_not_nan
-from .reducer import By, Reduction, scalar, scalar_of_each
+from .extremes import Best, Extreme, extremes, is_not_nan
+from .reducer import By, Over, Reduction, over_field, scalar, scalar_of_each
 
 
 class TopK(Reduction):
@@ -26,9 +26,13 @@ class TopK(Reduction):
     - `by`: what is compared: the path of a scalar output, or a function of the output
       that gives a real scalar. Not needed if the output is one scalar.
     - `mode`: `"max"` or `"min"`.
+    - `over`: the dims that are reduced, a name or several; the result is then labelled
+      along the others. By default all points are reduced to one result. (Keyword only.)
 
     **Returns:** (as the sweep's `.values`) an object with `.index` and `.value`, arrays
-    with the best first, shorter than `k` if there are not that many points.
+    with the best first, shorter than `k` if there are not that many points. With `over`
+    they have `k` columns, and an index counts along the dims that are reduced; it is -1
+    behind the last point.
 
     **Raises:**
 
@@ -48,6 +52,7 @@ class TopK(Reduction):
     k: int = eqx.field(static=True)
     by: By = None
     mode: Literal["max", "min"] = eqx.field(static=True, default="max")
+    over: Over = over_field()
 
     def __check_init__(self) -> None:
         check_int("TopK", "k", self.k, 1)
@@ -100,5 +105,7 @@ class TopK(Reduction):
 
     def finish(self, state: Best) -> Extreme:
         found = np.asarray(state.found)
+        if found.ndim > 1:
+            return extremes(state)
         index = exact.on_host(state.index, jnp.int32)
         return Extreme(index[found], np.asarray(state.value)[found])

@@ -21,7 +21,7 @@ from .._tree import path_name
 from .._types import Key, PyTree
 from .arrange import POINT, arranged
 from .axis import Axis, is_axis, value_of
-from .index import Digit, Index, axis_key, plain_digits, traced_digits
+from .index import Digit, Index, axis_key, digits_of, plain_digits, traced_digits
 
 Rows = Int32[Array, "points dims"]
 """Points of a grid in any order: the position of each on each dim."""
@@ -40,6 +40,7 @@ class Geometry:
     `grid_dims` are the dims of the whole grid, and `axis_dims` has for each axis the
     number of its dim. A part of the grid is a slice, `window` being `(start, step,
     count)`, or has the points in `rows`.
+    Where the dims are turned, `written` has the place of each as it was written.
     """
 
     structure: Any
@@ -50,6 +51,7 @@ class Geometry:
     axis_dims: tuple[int, ...]
     window: tuple[int, int, int] | None
     rows: Rows | None
+    written: tuple[int, ...] | None = None
 
     @ft.cached_property
     def axes(self) -> dict[str, Axis]:
@@ -101,13 +103,38 @@ class Geometry:
         """The places in `grid_dims` of the dims that the keys of points are made of."""
         pairs = zip(self.axes.values(), self.axis_dims, strict=True)
         found = [(axis.replicates, dim) for axis, dim in pairs if axis.replicates]
+        dims = set(range(len(self.lengths)))
         if any(draws == "common" for draws, _ in found):
-            return tuple(sorted({dim for _, dim in found}))
-        return tuple(range(len(self.lengths)))
+            dims = {dim for _, dim in found}
+        # In the order written, so that to turn the dims changes no draw.
+        written = self.written or range(len(self.lengths))
+        return tuple(sorted(dims, key=written.__getitem__))
 
     def key_digits(self, digits: Sequence[Digit]) -> list[Digit]:
         """Those digits of a point that its key is made of."""
         return [digits[dim] for dim in self.key_dims]
+
+    def turned(self, last: Sequence[str]) -> "Geometry":
+        """The same points with some dims last, so that they vary fastest."""
+        names = list(self.grid_dims)
+        order = [k for k, name in enumerate(names) if name not in last]
+        order += [k for k, name in enumerate(names) if name in last]
+        return dataclasses.replace(
+            self,
+            grid_dims={names[k]: self.grid_dims[names[k]] for k in order},
+            axis_dims=tuple(order.index(dim) for dim in self.axis_dims),
+            written=tuple(order),
+        )
+
+    def index_as_written(self, i: int) -> int:
+        """The index of a point before the dims were turned."""
+        if self.written is None:
+            return i
+        digits = digits_of(i, self.lengths)
+        index = 0
+        for place in np.argsort(self.written):
+            index = index * self.lengths[place] + digits[place]
+        return index
 
     def grid_indices(self, index: np.ndarray) -> np.ndarray:
         """The indices in the whole grid of points of the space."""

@@ -83,6 +83,7 @@ class Space(HasAxes):
     order: tuple[int, ...] = eqx.field(static=True)
     window: tuple[int, int, int] | None = eqx.field(static=True)
     rows: Rows | None
+    last: tuple[str, ...] = eqx.field(static=True)
 
     @keywords("Space", **SPACE)
     def __init__(
@@ -106,6 +107,7 @@ class Space(HasAxes):
         self.key = key
         self.order = written_order(tree)
         self.window = self.rows = None
+        self.last = ()
         # Before the count of axes, since an axis that is hidden is none that was found.
         check_seen(tree)
         if not self.order:
@@ -123,7 +125,8 @@ class Space(HasAxes):
     def geometry(self) -> Geometry:
         """The axes, the dims and the number of points, worked out anew each time."""
         how = self.mode, self.window, self.rows
-        return geometry_of(self.tree, self.order, *how)
+        geometry = geometry_of(self.tree, self.order, *how)
+        return geometry.turned(self.last) if self.last else geometry
 
     @property
     def is_part(self) -> bool:

@@ -23,6 +23,7 @@ from .._types import PyTree
 from .compute.failure import Errors, Verdict
 from .compute.progress import Progress
 from .plan import Plan
+from .results.cells import CellPoints, CellValues
 from .results.raised import Raised
 from .results.result import SweepResult
 from .results.steps import Steps
@@ -163,6 +164,11 @@ def result_of(plan: Plan, outcome: Outcome, started: float) -> SweepResult:
     if plan.request.counting:
         values, *counts = values
         steps = Steps(*counts)
+    cells = None
+    if isinstance(values, CellValues):
+        values, counted = values.values, values.cells
+        both = counted.points, counted.failed
+        cells = CellPoints(*(np.asarray(leaf[...]) for leaf in both))
     fields = dict(
         values=values,
         space=plan.request.space,
@@ -177,6 +183,7 @@ def result_of(plan: Plan, outcome: Outcome, started: float) -> SweepResult:
         made=made,
         steps=steps,
         raised=Raised.of(outcome.errors),
+        cells=cells,
     )
     # Not by Equinox's constructor, which would take a fifth of a small sweep.
     result = object.__new__(SweepResult)

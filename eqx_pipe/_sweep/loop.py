@@ -3,7 +3,9 @@
 So a debugger stops inside the function, at one point, where values can be looked at.
 """
 
+import dataclasses
 import functools as ft
+import math
 from collections.abc import Iterator, Sequence
 
 import jax
@@ -27,6 +29,7 @@ from .compute.progress import Progress
 from .compute.sizes import Rows
 from .reduced.kernel import block_batches
 from .request import Request
+from .results.cells import CellPoints, CellValues
 from .tracing.call import call
 from .tracing.trace import as_data
 
@@ -50,7 +53,8 @@ class LoopPoints:
         try:
             return call(request.function, request.fn, request.space.point(i), key)
         except Exception as error:
-            error.add_note(f"At point {i} of the space.")
+            at = request.space.geometry.index_as_written(i)
+            error.add_note(f"At point {at} of the space.")
             raise
 
     def attempt(self, i: int) -> PyTree | None:
@@ -144,7 +148,7 @@ class LoopBlocks:
 
     def begin(self) -> list[jax.Array]:
         """The state of no points."""
-        return jtu.tree_leaves(self._empty)
+        return jtu.tree_leaves(self.empty)
 
     def merge(
         self,
@@ -172,17 +176,22 @@ class LoopBlocks:
         return self.reducers.finish(self._tree(state))
 
     def _block(self, number: int, bar: Progress) -> Rows:
-        state, example = self._empty, self._example
+        state = self.empty
         first, last = self.span(number, number + 1)
         bits = np.zeros(8 * -(-self.points // 8), bool)
         for i in range(first, last):
-            output = self._output(i)
-            failed = bits[i - first] = output is None
-            batch = jtu.tree_map(_alone, example if failed else output)
-            state = self.reducers.absorb(state, batch, jnp.array([not failed]))
+            state, ok = self.absorbed(state, i)
+            bits[i - first] = not ok
             bar.done(1)
         leaves = jtu.tree_leaves(state)
         return [*(np.asarray(as_data(leaf)) for leaf in leaves), np.packbits(bits)]
+
+    def absorbed(self, state: list[PyTree], i: int) -> tuple[list[PyTree], bool]:
+        """The state after one more point, and whether it has not failed."""
+        example, output = self._example, self._output(i)
+        ok = output is not None
+        batch = jtu.tree_map(_alone, output if ok else example)
+        return self.reducers.absorb(state, batch, jnp.array([ok])), ok
 
     def _output(self, i: int) -> PyTree | None:
         # Those that were needed for the form of an output are not computed twice.
@@ -197,11 +206,58 @@ class LoopBlocks:
         return self.each._example
 
     @ft.cached_property
-    def _empty(self) -> list[PyTree]:
+    def empty(self) -> list[PyTree]:
+        """The states of no points."""
         return self.reducers.init(jtu.tree_map(_struct, self._example))
 
     def _tree(self, leaves: list[jax.Array]) -> list[PyTree]:
-        return jtu.tree_unflatten(jtu.tree_structure(self._empty), leaves)
+        return jtu.tree_unflatten(jtu.tree_structure(self.empty), leaves)
+
+
+class LoopCells:
+    """The cells of a sweep of which some dims are reduced, one after the other."""
+
+    def __init__(self, request: Request):
+        assert request.reducers is not None and request.reducers.over is not None
+        inner = dataclasses.replace(request, space=request.whole)
+        self.blocks, self.reducers = LoopBlocks(inner), request.reducers
+        dims = inner.space.dims
+        self.each = math.prod(dims[name] for name in request.reducers.over)
+
+    def span(self, first: int, last: int) -> tuple[int, int]:
+        """The points of some cells."""
+        return first * self.each, last * self.each
+
+    def compute(
+        self, first: int, last: int, costs: object, bar: Progress
+    ) -> tuple[Rows, Verdict]:
+        """The rows of some cells, and which of them have a point with a value."""
+        found = [self._cell(cell, bar) for cell in range(first, last)]
+        self._example = found[0][0]
+        counts = [np.array(column) for column in list(zip(*found, strict=True))[1:]]
+        columns = zip(*(jtu.tree_leaves(value) for value, *_ in found), strict=True)
+        rows = [np.concatenate(column) for column in columns]
+        raised = self.blocks.each.raised(*self.span(first, last))
+        errors = {text: np.unique(at // self.each) for text, at in raised.items()}
+        return [*rows, *counts], Verdict(counts[0] > counts[1], errors)
+
+    def unflatten(self, leaves: Sequence[np.ndarray]) -> CellValues:
+        """What comes of cells, from the leaves of their rows."""
+        structure = jtu.tree_structure(self._example)
+        values = jtu.tree_unflatten(structure, leaves[:-2])
+        return CellValues(values, CellPoints(*leaves[-2:]))
+
+    def _cell(self, cell: int, bar: Progress) -> tuple[PyTree, int, int]:
+        """The result of a cell, side by side with none, and its counts."""
+        state, points, failed = self.blocks.empty, 0, 0
+        for i in range(*self.span(cell, cell + 1)):
+            state, ok = self.blocks.absorbed(state, i)
+            points, failed = points + 1, failed + (not ok)
+            if self.reducers.stops and self.reducers.stop(state):
+                break
+        bar.done(self.each)
+        alone = jtu.tree_map(_alone, state)
+        return self.reducers.finish_each(alone, 1), points, failed
 
 
 def _stacked(column: Sequence[jax.Array]) -> np.ndarray:

@@ -26,14 +26,15 @@ from .compute.failure import Verdict, reason
 from .compute.job import Job, prepare
 from .compute.progress import Progress
 from .compute.sizes import CHUNK_BYTES, Rows
-from .loop import LoopBlocks, LoopPoints
+from .loop import LoopBlocks, LoopCells, LoopPoints
 from .reduced.blocks import Blocks
+from .reduced.cells import Cells
 from .request import Request
 
 _GUESSED_WORKERS = 8
 
-PointWork: TypeAlias = Job | LoopPoints
-"""What computes the outputs at points, a row for each."""
+PointWork: TypeAlias = Job | LoopPoints | Cells | LoopCells
+"""What computes the outputs at points, a row for each; or the reductions of cells."""
 
 BlockWork: TypeAlias = Blocks | LoopBlocks
 """What computes the states of blocks, a row for each; the last leaf says as bits which
@@ -64,10 +65,10 @@ class Plan:
         return self.points if self.blocks is None else self.blocks
 
     @property
-    def compiled(self) -> Job | Blocks:
+    def compiled(self) -> Job | Blocks | Cells:
         """What is computed, other than by the plain loop."""
-        assert self.job is not None
-        return self.blocks if isinstance(self.blocks, Blocks) else self.job
+        assert not isinstance(self.work, LoopBlocks | LoopPoints | LoopCells)
+        return self.work
 
     @property
     def batch_size(self) -> int:
@@ -86,6 +87,8 @@ class Plan:
 
     def num_failed(self, values: Rows, verdict: Verdict) -> int:
         """How many points have failed in some rows."""
+        if self.request.inner is not None:
+            return int(np.sum(values[-1]))
         if self.blocks is not None:
             return int(np.sum(np.unpackbits(values[-1])))
         missing = verdict.missing
@@ -98,8 +101,10 @@ class Plan:
         with points behind which are not asked for.
         """
         assert self.job is not None
-        request = dataclasses.replace(self.request, space=space, key=key)
+        request = self.request.at(space, key)
         job = self.job.at(traced, key)
+        if isinstance(self.points, Cells):
+            return Plan(request, job, self.points.at(job), None, self.chunks)
         if isinstance(self.blocks, Blocks):
             blocks = self.blocks.at(job)
             return Plan(request, job, job, blocks, self.chunks)
@@ -126,9 +131,9 @@ class Plan:
 
     def with_chunks(self, chunks: Chunks) -> "Plan":
         """The same in other chunks, of which one is computed at a time."""
-        if self.blocks is not None or self.job is None:
+        if not isinstance(self.work, Job):
             return dataclasses.replace(self, chunks=chunks)
-        job = dataclasses.replace(self.job, stretch=chunks.points)
+        job = dataclasses.replace(self.work, stretch=chunks.points)
         return dataclasses.replace(self, job=job, points=job, chunks=chunks)
 
 
@@ -137,7 +142,9 @@ def plan_of(request: Request) -> Plan:
     if request.by_hand:
         points, blocks = LoopPoints(request), None
         chunks = _whole(request.space.size)
-        if request.reducers is not None:
+        if request.inner is not None:
+            points = LoopCells(request)
+        elif request.reducers is not None:
             blocks = LoopBlocks(request)
             chunks = Chunks((len(blocks),), 0, 1)
         return Plan(request, None, points, blocks, chunks)
@@ -147,7 +154,7 @@ def plan_of(request: Request) -> Plan:
         devices, shares = devices[:1], shares * _num_workers(request.executor)
     job = prepare(
         request.fn,
-        request.space,
+        request.whole,
         request.key,
         request.batch_size,
         devices,
@@ -161,6 +168,9 @@ def plan_of(request: Request) -> Plan:
 
 
 def _planned(request: Request, job: Job) -> Plan:
+    if request.inner is not None and request.reducers is not None:
+        cells = Cells(job, request.reducers)
+        return Plan(request, cells.job, cells, None, _chunks_of_cells(request, cells))
     if request.reducers is not None:
         blocks = Blocks(job, request.reducers)
         return Plan(request, job, job, blocks, _chunks_of_blocks(request, blocks))
@@ -178,6 +188,17 @@ def _chunks_of_points(request: Request, job: Job) -> Chunks:
     if request.executor is not None:
         return cut((size,), job.across, most)
     return _whole(size)
+
+
+def _chunks_of_cells(request: Request, cells: Cells) -> Chunks:
+    if request.store is None and request.executor is None:
+        return _whole(len(cells))
+    across = -(-cells.job.across // cells.each)
+    most = max(1, CHUNK_BYTES // cells.row_bytes)
+    if request.store is None:
+        return cut((len(cells),), across, most)
+    lengths = tuple(request.space.dims.values())
+    return cut(lengths, across, most, request.processes)
 
 
 def _chunks_of_blocks(request: Request, blocks: Blocks) -> Chunks:
@@ -242,7 +263,7 @@ def costs_of(request: Request) -> Callable[[int], CostsBySpan] | None:
     order_by = request.order_by
     if order_by is None:
         return None
-    size = request.space.size
+    size = request.whole.size
     if not callable(order_by):
         listed = isinstance(order_by, list) and len(order_by) == size
         found = np.asarray(order_by) if listed else order_by

@@ -15,6 +15,7 @@ from .._check import check_choice, check_int, check_key
 from .._errors import describe_value, nearest, type_error, value_error
 from .._reduce.many import Many, ReduceLike, as_many
 from .._spaces.accept import SpaceLike, as_space
+from .._spaces.cells import by_cell, cells_of
 from .._spaces.space import Space
 from .._store.folder import as_path
 from .._store.store import check_zarr
@@ -49,6 +50,9 @@ class Request:
     `devices` are those of this process that may be used; `reduce` is what the user gave
     and `reducers` what it stands for. A `part` is that of the user, or `None`.
     `function` is the public function that was called, for messages.
+
+    Where some dims are reduced, `space` has the others, a point for each cell, and
+    `inner` is the space of all points, cell by cell.
     """
 
     fn: Callable[..., PyTree]
@@ -69,6 +73,21 @@ class Request:
     progress: bool | None
     counting: bool
     function: str
+    inner: Space | None = None
+
+    @property
+    def whole(self) -> Space:
+        """The space of all points at which the function is computed."""
+        return self.space if self.inner is None else self.inner
+
+    def at(self, space: Space, key: Key | None) -> "Request":
+        """The same of another space of all points, and with another key."""
+        over = None if self.reducers is None else self.reducers.over
+        if over is None:
+            return dataclasses.replace(self, space=space, key=key)
+        cells = cells_of(self.function, space, over)
+        inner = by_cell(space, over)
+        return dataclasses.replace(self, space=cells, key=key, inner=inner)
 
     @property
     def by_hand(self) -> bool:
@@ -140,6 +159,7 @@ def checked(
     if executor is not None:
         _check_executor(executor)
     _check_together(request)
+    request = request.at(space, key)
     if request.store is not None:
         check_zarr("sweep")
     return request
@@ -353,6 +373,7 @@ SWEEP_WORDS = {
     "verbose": "Say `progress=True` or `progress=False`.",
     "reducer": "Say `reduce=ep.Mean()`.",
     "reduction": "Say `reduce=ep.Mean()`.",
+    "over": 'It belongs to the reducer: `reduce=ep.Mean(over="seed")`.',
     "errors": 'Say `on_error="isolate"` to keep the points that do not fail.',
 }
 

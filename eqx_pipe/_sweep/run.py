@@ -94,8 +94,10 @@ def sweep(
       values are reduced as they are computed, in memory that does not grow with the
       number of points, and `.values` is then the reduction. A `store` keeps the state
       of every block of points instead of values; all states that are there are merged
-      in order for the result, and points that are missing are left out. (Keyword
-      only.)
+      in order for the result, and points that are missing are left out. With
+      `Mean(over="seed")` only these dims are reduced, each cell by itself: the result
+      is one over the other dims, labelled and kept in a store as any other.
+      (Keyword only.)
     - `store`: the path of a folder that the values are written to, chunk by chunk as
       they are computed; `xarray.open_zarr` reads it at any time. The same call goes on
       where a sweep was stopped. `.values` is then read from there when it is asked

@@ -78,23 +78,23 @@ class Sweeper:
         check_key("sweeper", key)
         check_sweep_key("sweeper", key)
         key = self._request.key if key is None else key
-        request = dataclasses.replace(self._request, space=space, key=key)
+        request = self._request.at(space, key)
         with no_mesh("sweeper"):
             if request.by_hand:
                 return complete(plan_of(request), None, started)
             filled = _filled(request)
-            plan = self._planned(filled, key).at(space, filled, key)
+            plan = self._planned(filled, key).at(request.whole, filled, key)
             return complete(plan, None, started)
 
     def __repr__(self) -> str:
-        return f"Sweeper({fn_name(self._request.fn)}, {self._request.space!r})"
+        return f"Sweeper({fn_name(self._request.fn)}, {self._request.whole!r})"
 
     def _planned(self, space: Space, key: Key | None) -> Plan:
         """How spaces of this form are swept: traced if there was none before."""
         form = _form(space, key)
         plan = self._plans.get(form)
         if plan is None:
-            request = dataclasses.replace(self._request, space=space, key=key)
+            request = self._request.at(space, key)
             plan = plan_of(request)
             self._plans.put(form, plan)
         return plan
@@ -106,7 +106,7 @@ def _filled(request: Request) -> Space:
     Rows behind the last one are never computed. A reduction has its blocks by the
     number of points, so there every length is another program.
     """
-    space = request.space
+    space = request.whole
     axes = jtu.tree_leaves(space.tree, is_leaf=is_axis)
     axes = [axis for axis in axes if is_axis(axis)]
     if request.reducers is not None or space.is_part:

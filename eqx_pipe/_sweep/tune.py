@@ -68,7 +68,7 @@ def tuned(plan: Plan, costs: CostsBySpan | None) -> Plan:
     if known is not None and 1 <= known <= _most(job):
         return plan.with_batch_size(known, "remembered", None)
     job = dataclasses.replace(job, stretch=-(-job.stretch // _CALLS))
-    in_memory = plan.request.store is None and plan.blocks is None
+    in_memory = plan.request.store is None and plan.request.reducers is None
     values = empty_values(job.geometry.size, job.row) if in_memory else None
     search = _Search(job, costs, values)
     search.run()

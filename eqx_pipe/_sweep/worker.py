@@ -26,6 +26,7 @@ from .compute.sizes import Rows
 from .gather import Interrupt
 from .plan import Plan
 from .reduced.blocks import Blocks
+from .reduced.cells import Cells
 from .tracing.trace import no_mesh, settings
 
 _jobs = LRUCache(4)
@@ -97,7 +98,7 @@ def work(
     return values, verdict, None
 
 
-def _prepared(name: str, task: Task) -> Job | Blocks:
+def _prepared(name: str, task: Task) -> Job | Blocks | Cells:
     devices = tuple(jax.local_devices())
     given = (task.fn, task.space, task.key, task.batch_size)
     job = prepare(*given, devices, task.costs, isolated=task.isolated)
@@ -112,9 +113,10 @@ def _prepared(name: str, task: Task) -> Job | Blocks:
                 "`fn` uses.",
             )
         )
-    rows: Job | Blocks = job
+    rows: Job | Blocks | Cells = job
     if task.reduce is not None:
-        rows = Blocks(job, as_many("sweep", task.reduce))
+        reducers = as_many("sweep", task.reduce)
+        rows = Blocks(job, reducers) if reducers.over is None else Cells(job, reducers)
     # Threads may come here together: all of them use one.
     return _jobs.setdefault(name, rows)
 

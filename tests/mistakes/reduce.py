@@ -24,6 +24,15 @@ def reducer(**changes):
     )
 
 
+GRID = ep.Space(
+    {"rate": ep.Linspace(0, 1, 3, dim="r"), "seed": ep.Values(jnp.arange(2))}
+)
+
+
+def cells(over, space=GRID):
+    return ep.sweep(lambda p: p["rate"], space, reduce=ep.Mean(over=over))
+
+
 REDUCE = [
     ("a function", lambda: reduced(jnp.mean), TypeError, "or a pytree of reducers"),
     (
@@ -48,6 +57,49 @@ REDUCE = [
         lambda: reduced(ep.Mean(), lambda x: key()),
         TypeError,
         "Choose what to reduce by `by=`",
+    ),
+    ("over 3", lambda: ep.Mean(over=3), TypeError, 'name of a dim, `over="seed"`'),
+    ("over none", lambda: ep.Histogram([0, 1], over=()), TypeError, "name of a dim"),
+    ("over a typo", lambda: cells("sead"), ValueError, "Did you mean `seed`"),
+    ("over an axis", lambda: cells("rate"), ValueError, "say `over='r'`"),
+    ("over all dims", lambda: cells(("seed", "r")), ValueError, "Leave `over` out"),
+    ("over a dim twice", lambda: cells(("r", "r")), ValueError, "each dim once"),
+    ("over a part", lambda: cells("seed", GRID[2:]), ValueError, "the whole grid"),
+    (
+        "over this and that",
+        lambda: ep.sweep(record, GRID, reduce=[ep.Mean(over="seed"), ep.Max(over="r")]),
+        ValueError,
+        "the same `over=`",
+    ),
+    (
+        "over, of other forms",
+        lambda: ep.sweep(
+            lambda p: p["rate"],
+            GRID,
+            reduce=reducer(
+                init=lambda struct: jnp.zeros(()),
+                update=lambda state, x: x,
+                merge=lambda a, b: b,
+                finish=lambda state: jnp.zeros(1 + int(state)),
+                over="seed",
+            ),
+        ),
+        ValueError,
+        "the same structure, shapes and dtypes for every cell",
+    ),
+    (
+        "over, of texts",
+        lambda: ep.sweep(
+            lambda p: p["rate"], GRID, reduce=reducer(finish=repr, over="seed")
+        ),
+        TypeError,
+        "give numbers or arrays of numbers",
+    ),
+    (
+        "over, beside reduce",
+        lambda: ep.sweep(lambda p: p["rate"], GRID, reduce=ep.Mean(), over="seed"),
+        TypeError,
+        'reduce=ep.Mean\\(over="seed"\\)',
     ),
     ("k 0", lambda: ep.TopK(0), ValueError, "integer of at least 1"),
     ("mode", lambda: ep.TopK(1, mode="top"), ValueError, "Known names: `max`, `min`"),

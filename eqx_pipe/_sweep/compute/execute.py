@@ -19,7 +19,7 @@ from .failure import Failures, as_nonfinite, check_finite, quiet
 from .kernel import build, by_device
 from .memory import TooLarge, is_out_of_memory, noting
 from .partition import Layout, Partition, everywhere
-from .points import Listed, Neighbours
+from .points import Chosen, Listed, Neighbours
 from .progress import Progress
 
 Compiled: TypeAlias = jax.stages.Compiled
@@ -42,7 +42,7 @@ class Runner:
         self,
         traced: Traced,
         arrays: list[Any],
-        points: Neighbours | Listed,
+        points: Neighbours | Listed | Chosen,
         key: Key | None,
         layout: Layout,
     ):
@@ -70,7 +70,7 @@ class Runner:
 
     def run(
         self,
-        points: Neighbours | Listed,
+        points: Neighbours | Listed | Chosen,
         span: tuple[int, int],
         progress: Progress,
         values: list[np.ndarray],

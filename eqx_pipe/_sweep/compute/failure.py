@@ -69,13 +69,15 @@ class Failures:
     """What a sweep does about points that fail: `ok` marks them if `isolated`.
 
     `function` is the public function that was called, for messages, and `base` the
-    index in the space of the first of the points.
+    index in the space of the first of the points.; `number` gives the index
+    by which users know a point.
     """
 
     function: str
     isolated: bool
     points: int
     base: int = 0
+    number: Callable[[int], int] = int
     count: int = 0
     """How many points have failed so far."""
     _marks: Bool[np.ndarray, " points"] | None = None
@@ -144,7 +146,7 @@ class Failures:
                 )
             )
         at, error = lone[0]
-        i = int(index(at, at + 1)[0])
+        i = self.number(int(index(at, at + 1)[0]))
         if isinstance(error, FloatingPointError):
             raise FloatingPointError(
                 message(

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import jax.random as jr
 import jax.tree_util as jtu
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int64
 
 from ..._errors import MissingKeyError, log_once, value_error
 from ..._spaces.axis import is_axis
@@ -33,6 +33,7 @@ from .kernel import build
 from .memory import TooLarge, does_not_fit
 from .partition import Layout
 from .points import (
+    Chosen,
     Listed,
     Neighbours,
     Part,
@@ -129,6 +130,16 @@ class Job:
         return sum(sizes) * len(self.devices)
 
     @property
+    def outputs(self) -> PyTree:
+        """The shapes and dtypes of the output at one point."""
+        return jtu.tree_unflatten(self.traced[0].structure, self.traced[0].outputs)
+
+    @property
+    def kinds(self) -> list[Any]:
+        """For each leaf of a row the kind of its PRNG keys, or `None`."""
+        return self.traced[0].key_kinds
+
+    @property
     def row(self) -> list[jax.ShapeDtypeStruct]:
         """The shape and dtype of each leaf of what `compute` gives, at one point."""
         return self.traced[0].stored
@@ -175,7 +186,8 @@ class Job:
         bar: Progress,
     ) -> Verdict:
         """Computes the points of a stretch, and says what became of them."""
-        failures = Failures(self.function, self.isolated, last - first, first)
+        number = self.geometry.index_as_written
+        failures = Failures(self.function, self.isolated, last - first, first, number)
         if first == last:
             return failures.verdict
         within = self._within(first, last)
@@ -187,15 +199,52 @@ class Job:
             bar.done(part.size)
             bar.failed(failures.count)
         for k, points, span in self._points(first, last, costs, within):
-            while True:
-                try:
-                    runner = self._runner(k, points)
-                    runner.run(points, span, bar, values, failures)
-                    break
-                except TooLarge as error:
-                    self.halve(error)
-                    span = max(span[0], error.done), span[1]
+            self._run(k, points, span, bar, values, failures)
         return failures.verdict
+
+    def compute_listed(
+        self, index: Int64[np.ndarray, " points"], bar: Progress
+    ) -> tuple[Rows, Verdict]:
+        """The output leaves at some points, and what became of these, by their rows.
+
+        For a job whose points are listed: one that has `costs`.
+        """
+
+        def number(row: int) -> int:
+            return self.geometry.index_as_written(int(index[row]))
+
+        values = empty_values(len(index), self.row)
+        failures = Failures(self.function, self.isolated, len(index), 0, number)
+        numbers = part_numbers(self.geometry, self._groups, index)
+        for part, error in self.broken:
+            rows = np.flatnonzero(numbers == part.number)
+            failures.mark(rows, error)
+            clear(values, rows)
+            bar.done(len(rows))
+        for k, part in enumerate(self.parts):
+            rows = np.flatnonzero(numbers == part.number)
+            some = dataclasses.replace(part, listed=index[rows])
+            chosen = Chosen(Listed(self.geometry, some), rows)
+            self._run(k, chosen, (0, len(rows)), bar, values, failures)
+        return values, failures.verdict
+
+    def _run(
+        self,
+        k: int,
+        points: Neighbours | Listed | Chosen,
+        span: tuple[int, int],
+        bar: Progress,
+        values: Rows,
+        failures: Failures,
+    ) -> None:
+        """Computes points of a part, in batches for which there is enough memory."""
+        while True:
+            try:
+                runner = self._runner(k, points)
+                return runner.run(points, span, bar, values, failures)
+            except TooLarge as error:
+                self.halve(error)
+                span = max(span[0], error.done), span[1]
 
     def halve(self, error: TooLarge, *sizes: int) -> None:
         """Goes on with half the batch size, or with the largest of some `sizes`.
@@ -249,7 +298,7 @@ class Job:
     def _listed(self) -> bool:
         return self.costs or len(self._groups) > 0 or self.geometry.is_scattered
 
-    def _runner(self, k: int, points: Neighbours | Listed) -> Runner:
+    def _runner(self, k: int, points: Neighbours | Listed | Chosen) -> Runner:
         with self._lock:
             place = k, self.batch_size
             if place in self._runners:

@@ -248,3 +248,23 @@ class Listed:
     def indices(self, first: int, last: int) -> np.ndarray:
         """The indices in the space of some points."""
         return self.part.indices(first, last)
+
+
+@dataclasses.dataclass(frozen=True)
+class Chosen:
+    """Some listed points whose outputs stand in `rows` of an array of their own."""
+
+    listed: Listed
+    rows: Int64[np.ndarray, " points"]
+
+    def kernel_args(self, first: int, points: int, layout: Layout) -> Any:
+        """As for those that are listed."""
+        return self.listed.kernel_args(first, points, layout)
+
+    def places(self, first: int, last: int) -> Int64[np.ndarray, " points"]:
+        """The rows of some points."""
+        return self.rows[first:last]
+
+    def indices(self, first: int, last: int) -> Int64[np.ndarray, " points"]:
+        """The same, by which failed points are marked."""
+        return self.rows[first:last]

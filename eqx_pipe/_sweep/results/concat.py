@@ -13,6 +13,7 @@ from ..._errors import describe_value, structure_error, type_error, value_error
 from ..._spaces.join import joined
 from ..._store.lazy import Stored
 from ..._tree import differences
+from .cells import CellPoints
 from .raised import Raised
 from .result import SweepResult
 from .steps import Steps
@@ -88,6 +89,7 @@ def concat(results: Sequence[SweepResult]) -> SweepResult:
         function=", ".join(names),
         missing=_missing(results),
         raised=_raised(results),
+        cells=_cells([result.cells for result in results]),
         steps=_steps(counted) if len(counted) == len(results) else None,
     )
 
@@ -113,6 +115,16 @@ def _raised(results: Sequence[SweepResult]) -> Raised | None:
             found.setdefault(text, []).append(first + points)
         first += len(result)
     return Raised.of({text: np.concatenate(points) for text, points in found.items()})
+
+
+def _cells(some: Sequence[CellPoints | None]) -> CellPoints | None:
+    known = [cells for cells in some if cells is not None]
+    if len(known) < len(some):
+        return None
+    return CellPoints(
+        np.concatenate([cells.points for cells in known]),
+        np.concatenate([cells.failed for cells in known]),
+    )
 
 
 def _steps(counted: Sequence[Steps]) -> Steps:

@@ -30,8 +30,8 @@ from ..._spaces.table import (
 from ..._store.folder import LONGEST, as_zarr, is_name
 from ..._store.layout import RECORD
 from ..._store.lazy import Stored, stored_in
-from ..._tree import leaves_with_names
 from ..._types import Key, PyTree
+from .cells import named_leaves
 from .schema import SCHEMA, schema_of
 
 if TYPE_CHECKING:
@@ -197,7 +197,7 @@ def free_names(
     they are not in `taken` either, nor shared by two leaves.
     """
     names = []
-    for path, leaf in leaves_with_names(outputs):
+    for path, leaf in named_leaves(outputs):
         name, shape = path or "value", _value_shape(leaf)
         while not taken.isdisjoint(together := {name, *parts(name, shape)}):
             name = f"result.{name}"

@@ -16,6 +16,7 @@ from ..._store.folder import as_zarr, quiet
 from ..._store.layout import RECORD, read_record
 from ..._store.lazy import Stored
 from ..._store.store import Recut, Store, open_store
+from .cells import CellPoints
 from .label import storable_dtype
 from .raised import Raised, points_in, stored_errors
 from .result import ERRORS, SweepResult
@@ -163,6 +164,7 @@ def _result(data: Dataset, schema: dict[str, Any], store: Store | None) -> Sweep
         raise ValueError(f"{space.size} points of axes, {size} of outputs")
     if store is not None and store.record["status"] != schema["status"]:
         raise ValueError(f"`{schema['status']}` is not the status of the store")
+    cells = schema.get("cells")
     status = points(schema["status"]) if store is None else store.statuses()
     spans = json.loads(attrs.get(ERRORS, "{}"))
     errors = {text: points_in(found) for text, found in spans.items()}
@@ -179,6 +181,7 @@ def _result(data: Dataset, schema: dict[str, Any], store: Store | None) -> Sweep
         seconds=float(attrs.get("seconds", "nan")),
         function=attrs.get("function", ""),
         missing=(status == 0) if np.any(status == 0) else None,
+        cells=None if cells is None else CellPoints(*map(points, cells)),
         made=tuple((k, v) for k, v in attrs.items() if k not in _OWN),
         raised=Raised.of(errors),
     )

@@ -22,6 +22,7 @@ from ..._spaces.table import shown
 from ..._store.lazy import stored_in
 from ..._types import PyTree
 from .best import Best, Compared, best
+from .cells import CellPoints, CellValues
 from .raised import Raised, ranges
 from .sel import Wanted, selected
 from .steps import Steps
@@ -58,6 +59,11 @@ class SweepResult(eqx.Module):
     them; failed points count), and what asks for the value at one point is refused.
     `ok` and `missing` end where the sweep was stopped.
 
+    Where the reducers say `over=` which dims they reduce, `space` has the other dims
+    and the values have one entry for each of their points, a cell. `cells.points` says
+    how many points of each cell were computed and `cells.failed` how many of these
+    failed; a cell is `ok` if one of its points has a value.
+
     With `count_steps=True`, `steps` has for each point how many steps its loops
     `needed` and how many were `executed`, and `waste` says how many were executed for
     each one that was needed.
@@ -83,6 +89,7 @@ class SweepResult(eqx.Module):
     made: tuple[tuple[str, Any], ...] = eqx.field(static=True, default=())
     steps: Steps | None = None
     raised: Raised | None = None
+    cells: CellPoints | None = None
 
     @property
     def errors(self) -> dict[int, str]:
@@ -148,6 +155,7 @@ class SweepResult(eqx.Module):
                 made=made,
                 steps=None if self.steps is None else self.steps[i],
                 raised=raised,
+                cells=None if self.cells is None else self.cells[i],
             )
         one: Any = i
         try:
@@ -189,7 +197,15 @@ class SweepResult(eqx.Module):
             ok=self.ok,
             missing=self.missing,
             points=self.points,
+            cells=self.cells,
             run=run_text(self.batch_size, self.num_devices, self.seconds, self.waste),
+        )
+
+    @property
+    def _outputs(self) -> PyTree:
+        """All that has a value at each point."""
+        return (
+            self.values if self.cells is None else CellValues(self.values, self.cells)
         )
 
     def _check_all_values(self, asked: str) -> None:
@@ -318,7 +334,7 @@ class SweepResult(eqx.Module):
             found = self.raised.by_text().items()
             spans = {text: ranges(points) for text, points in found}
             made |= {ERRORS: json.dumps(spans)}
-        return dataset(self.values, self.space, self.status, made)
+        return dataset(self._outputs, self.space, self.status, made)
 
     def to_pandas(self) -> DataFrame:
         """The result as a `pandas.DataFrame` with one row for each point.
@@ -337,7 +353,7 @@ class SweepResult(eqx.Module):
         from .label import frame
 
         self._check_all_values("to_pandas")
-        return frame(self.values, self.space, self.status, self.errors)
+        return frame(self._outputs, self.space, self.status, self.errors)
 
     def plot(
         self,

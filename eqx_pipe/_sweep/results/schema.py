@@ -26,6 +26,7 @@ from ..._spaces.table import axis_structs
 from ..._spaces.tabular import at_least_one
 from ..._tree import is_key_array, path_name
 from ..._types import PyTree
+from .cells import CellValues
 
 SCHEMA = "eqx_pipe_schema"
 """The attribute of a dataset that holds its schema."""
@@ -50,16 +51,19 @@ def schema_of(outputs: PyTree, names: list[str], status: str, space: Space) -> s
     def part(leaf: Any, path: Any) -> Any:
         return _axis(leaf, path, space) if is_axis(leaf) else _constant(leaf)
 
-    return json.dumps(
-        {
-            "version": VERSION,
-            "mode": "zip" if space.is_part else space.mode,
-            "status": status,
-            "outputs": _written(outputs, variable),
-            "space": _written(space.tree, part),
-        },
-        separators=(",", ":"),
-    )
+    cells: PyTree = None
+    if isinstance(outputs, CellValues):
+        outputs, cells = outputs.values, outputs.cells
+    found = {
+        "version": VERSION,
+        "mode": "zip" if space.is_part else space.mode,
+        "status": status,
+        "outputs": _written(outputs, variable),
+        "space": _written(space.tree, part),
+    }
+    if cells is not None:
+        found["cells"] = list(name)
+    return json.dumps(found, separators=(",", ":"))
 
 
 def parse(function: str, path: str, text: object) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from ..._spaces.space import Space
 from ..._spaces.table import axes_table, heading, table
 from ..._tree import leaf_text, leaves_with_names
 from ..._types import PyTree
+from .cells import CellPoints
 
 _FEW = 1_000_000
 """How many entries are looked at: of an output to show its range, or at once."""
@@ -29,6 +30,7 @@ class Summary:
     ok: Bool[np.ndarray, " points"]
     missing: Bool[np.ndarray, " points"] | None
     points: int | None
+    cells: CellPoints | None
     run: str
 
     def text(self) -> str:
@@ -56,6 +58,12 @@ class Summary:
         return "".join(parts)
 
     def _reduced(self) -> list[str]:
+        if self.cells is not None and self.cells.points.size:
+            few, many = self.cells.points.min(), self.cells.points.max()
+            count = f"{few:,}" if few == many else f"{few:,} to {many:,}"
+            failed = int(self.cells.failed.sum())
+            lost = f", of which {failed:,} in all failed" if failed else ""
+            return [f"each reduced over {count} points{lost}"]
         if self.points is None:
             return []
         early = ", stopped" if len(self.ok) < self.space.size else ""

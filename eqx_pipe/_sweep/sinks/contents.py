@@ -14,14 +14,17 @@ import jax.tree_util as jtu
 import numpy as np
 
 from ..._jaxprs.text import Writer, digest
+from ..._reduce.many import Many
 from ..._store.layout import StoreLayout, Variable
 from ..._store.lazy import Stored
 from ..._store.store import MISSING, OK, Store
 from ..._tree import tree_text
 from ..compute.failure import Errors
+from ..compute.job import Job
 from ..gather import Outcome, result_of
 from ..plan import Plan
 from ..reduced.blocks import Blocks
+from ..reduced.cells import Cells
 from ..reduced.trace import trace_reducers
 from ..results.label import (
     Names,
@@ -36,6 +39,7 @@ from ..results.label import (
 from ..results.raised import points_in, stored_errors
 from ..results.result import provenance_of
 from ..tracing.call import fn_name
+from ..tracing.trace import Traced
 from .fingerprint import refuse_failed
 from .memory import Fold, reduced_outcome
 
@@ -49,8 +53,23 @@ class StoredValues:
 
     @property
     def identity(self) -> Mapping[str, Any]:
-        """What else the record of the store says: nothing."""
-        return {}
+        """What else the record says: of which reductions there are values, if any."""
+        reducers, job = self.plan.request.reducers, self.plan.job
+        if reducers is None or job is None:
+            return {}
+        found = reducing_identity(reducers, job.traced[0])
+        over = " and ".join(reducers.over or ())
+        # What is kept is finished, so that it also hangs on what comes of a state.
+        writer = Writer()
+        finish = [
+            writer.value(getattr(reducer, field.name))
+            for reducer in reducers.reducers
+            for field in dataclasses.fields(reducer)
+            if field.name not in ("by", "over", "init", "update", "merge")
+        ]
+        text = digest("\n".join([found["text"], *finish, *writer.constants]))
+        kinds = f"{found['reducers']} over {over}"
+        return {"cells": {**found, "reducers": kinds, "text": text}}
 
     @property
     def lengths(self) -> tuple[int, ...]:
@@ -79,9 +98,9 @@ class StoredValues:
         coordinates = coordinate_variables(space, names)
         check_names("sweep", [*space.dims, *coordinates, *names.outputs])
         # What made it, but for the time it took: it is not over yet.
-        nothing = result_of(self.plan, Outcome(self._outputs, np.ones(0, bool)), 0.0)
+        nothing = result_of(self.plan, Outcome(None, np.ones(0, bool)), 0.0)
         now = dataclasses.replace(nothing, started=time.time())
-        made = attributes(now.values, space, names, provenance_of(now))
+        made = attributes(self._outputs, space, names, provenance_of(now))
         return StoreLayout(
             dims=tuple(space.dims),
             chunks=self.plan.chunks,
@@ -102,12 +121,11 @@ class StoredValues:
 
     def outcome(self, store: Store) -> Outcome:
         """The store as it stands; values are read when somebody asks for them."""
-        traced = self._traced
-        pairs = zip(traced.stored, traced.key_kinds, strict=True)
+        pairs = zip(self._compiled.row, self._compiled.kinds, strict=True)
         leaves = [Stored(store, k, s.dtype, kind) for k, (s, kind) in enumerate(pairs)]
         # Other processes may have written some since this one looked.
         self.refuse(store)
-        values = jtu.tree_unflatten(traced.structure, leaves)
+        values = jtu.tree_unflatten(jtu.tree_structure(self._outputs), leaves)
         if store.ledger.done().all() and not store.ledger.failed:
             ok = np.broadcast_to(np.True_, store.chunks.size)  # takes no memory
             return Outcome(values, ok)
@@ -117,17 +135,36 @@ class StoredValues:
         return Outcome(values, status == OK, missing, errors=stored_errors(store))
 
     @property
-    def _traced(self) -> Any:
-        assert self.plan.job is not None
-        return self.plan.job.traced[0]
+    def _outputs(self) -> Any:
+        return self._compiled.outputs
 
     @property
-    def _outputs(self) -> Any:
-        return jtu.tree_unflatten(self._traced.structure, self._traced.outputs)
+    def _compiled(self) -> Job | Cells:
+        assert isinstance(self.plan.compiled, Job | Cells)
+        return self.plan.compiled
 
     @property
     def _names(self) -> Names:
         return names_of(self._outputs, self.plan.request.space)
+
+
+def reducing_identity(reducers: Many, traced: Traced) -> dict[str, str]:
+    """What tells reducers: what they do to a state, whatever the batch size."""
+    reducing = trace_reducers(reducers, traced, 2)
+    writer = Writer()
+    texts = [
+        writer.program(jaxpr)
+        for one in reducing.each
+        for jaxpr in (one.absorb, one.merge)
+    ]
+    texts += [*writer.constants, *map(writer.value, reducing.init)]
+    kinds = [type(reducer).__name__ for reducer in reducers.reducers]
+    states = jtu.tree_unflatten(reducing.structure, reducing.init)
+    return {
+        "reducers": str(jtu.tree_unflatten(reducers.structure, kinds)),
+        "states": tree_text(states),
+        "text": digest("\n".join(texts)),
+    }
 
 
 _STATUS = "status"
@@ -149,24 +186,8 @@ class StoredStates:
     @property
     def identity(self) -> Mapping[str, Any]:
         """What tells reducers: what they do to a state, whatever the batch size."""
-        reducers = self.blocks.reducers
-        reducing = trace_reducers(reducers, self.blocks.job.traced[0], 2)
-        writer = Writer()
-        texts = [
-            writer.program(jaxpr)
-            for one in reducing.each
-            for jaxpr in (one.absorb, one.merge)
-        ]
-        texts += [*writer.constants, *map(writer.value, reducing.init)]
-        kinds = [type(reducer).__name__ for reducer in reducers.reducers]
-        states = jtu.tree_unflatten(reducing.structure, reducing.init)
-        return {
-            "reduce": {
-                "reducers": str(jtu.tree_unflatten(reducers.structure, kinds)),
-                "states": tree_text(states),
-                "text": digest("\n".join(texts)),
-            }
-        }
+        found = reducing_identity(self.blocks.reducers, self.blocks.job.traced[0])
+        return {"reduce": found}
 
     @property
     def lengths(self) -> tuple[int, ...]:

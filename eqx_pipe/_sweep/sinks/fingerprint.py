@@ -202,7 +202,7 @@ def _follows(
 
 def _reducing(stored: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str, bool]:
     """What differs in the reducers, and whether that is certain."""
-    was, is_ = stored.get("reduce"), now.get("reduce")
+    was, is_ = (record.get("reduce") or record.get("cells") for record in (stored, now))
     if was == is_:
         return "", True
     if was is None or is_ is None:
@@ -264,13 +264,13 @@ _SWEEP = {
     "batch_size": COUNT,
 }
 
-_REDUCE = {"reduce": {"reducers": str, "states": str, "text": str}}
+_REDUCERS = {"reducers": str, "states": str, "text": str}
 
 
 def check_sweep(store: Store) -> None:
     """Raises a `ValueError` unless the record says what a sweep's does."""
-    reduced = _REDUCE if "reduce" in store.record else {}
-    check_record("sweep", store.path, store.record, {**_SWEEP, **reduced})
+    how = {name: _REDUCERS for name in ("reduce", "cells") if name in store.record}
+    check_record("sweep", store.path, store.record, {**_SWEEP, **how})
 
 
 def check_batch_size(store: Store, size: int) -> None:

@@ -49,7 +49,7 @@ class InStore:
         versions = self.store.ledger.versions
         self._lost = {n: int(versions[n]) for n in self.store.lost(files)}
         self.published = Published(self.store, files)
-        check_batch_size(self.store, request.space.size)
+        check_batch_size(self.store, request.whole.size)
         kept = self.store.record["batch_size"]
         if isinstance(request.batch_size, int) and plan.batch_size != kept:
             raise value_error(

@@ -1,0 +1,36 @@
+"""What comes of a sweep of which some dims are reduced."""
+
+import equinox as eqx
+import numpy as np
+from jaxtyping import Int64
+
+from ..._tree import leaves_with_names
+from ..._types import PyTree
+
+
+class CellPoints(eqx.Module):
+    """How many points each cell of a sweep was reduced from.
+
+    `points` is how many were computed, fewer than there are where a reducer stopped the
+    cell; `failed` how many of these failed, and are left out.
+    """
+
+    points: Int64[np.ndarray, " cells"]
+    failed: Int64[np.ndarray, " cells"]
+
+    def __getitem__(self, part: slice | np.ndarray) -> "CellPoints":
+        return CellPoints(self.points[part], self.failed[part])
+
+
+class CellValues(eqx.Module):
+    """The reductions of cells, and of how many points each is, as one output."""
+
+    values: PyTree
+    cells: PyTree
+
+
+def named_leaves(outputs: PyTree) -> list[tuple[str, object]]:
+    """The leaves of outputs by the names that users see; the values have no prefix."""
+    if not isinstance(outputs, CellValues):
+        return leaves_with_names(outputs)
+    return [*leaves_with_names(outputs.values), *leaves_with_names(outputs.cells)]
