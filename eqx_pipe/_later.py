@@ -45,9 +45,11 @@ from ._spaces.seeds import Seeds as Seeds
 from ._spaces.space import Space as Space
 from ._spaces.static import Static as Static
 from ._spaces.tabular import table as table
+from ._sweep.ahead import plan as plan
 from ._sweep.cores import use_cpu_devices as use_cpu_devices
 from ._sweep.results.concat import concat as concat
 from ._sweep.results.load import load_result as load_result
+from ._sweep.results.planned import SweepPlan as SweepPlan
 from ._sweep.results.result import SweepResult as SweepResult
 from ._sweep.run import sweep as sweep
 from ._sweep.sweeper import sweeper as sweeper

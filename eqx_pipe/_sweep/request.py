@@ -124,7 +124,7 @@ def checked(
     _check_size(function, space.size)
     check_key(function, key)
     check_sweep_key(function, key)
-    words = ("auto", "tune") if function == "sweep" else ("auto",)
+    words = ("auto", "tune") if function in ("sweep", "plan") else ("auto",)
     check_batch_size(function, batch_size, words)
     check_choice(function, "on_error", on_error, ("raise", "isolate"))
     if resume is not None:

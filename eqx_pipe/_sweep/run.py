@@ -178,11 +178,16 @@ def sweep(
     )
     warn_if_cores_idle(request.devices, mesh)
     with no_mesh():
-        costs = costs_of(request)
-        plan = plan_of(request)
+        plan, costs = planned(request)
         if request.batch_size == "tune" and not _is_begun(request):
             plan = tuned(plan, None if costs is None else costs(plan.chunks.points))
         return complete(plan, costs, started)
+
+
+def planned(request: Request) -> tuple[Plan, Callable[[int], CostsBySpan] | None]:
+    """How to do what was asked for, and what points cost; nothing is computed yet."""
+    costs = costs_of(request)
+    return plan_of(request), costs
 
 
 def _is_begun(request: Request) -> bool:

@@ -135,15 +135,24 @@ def compiled_once(
     programs: Sequence[Program], layout: Any, make: Callable[[], Any]
 ) -> Any:
     """What `make` compiles from some programs, unless it is there already."""
+    there = compiled_already(programs, layout)
+    if there is not None:
+        return there
     place = (tuple(program.cache_key for program in programs), layout)
-    entry = _kernels.get(place)
-    if entry is not None and all(program.still_valid() for program in entry[0]):
-        return entry[1]
     made = make()
     # Kept without their arrays, which may be large and are handed in anew each time.
     kept = tuple(program.without_constants() for program in programs)
     _kernels.put(place, (kept, made))
     return made
+
+
+def compiled_already(programs: Sequence[Program], layout: Any) -> Any:
+    """What was compiled from some programs, if that is there."""
+    place = (tuple(program.cache_key for program in programs), layout)
+    entry = _kernels.get(place)
+    if entry is None or not all(program.still_valid() for program in entry[0]):
+        return None
+    return entry[1]
 
 
 def _collect(

@@ -149,6 +149,20 @@ class Job:
         """The size of the output at one point."""
         return max(1, sum(math.prod(s.shape) * s.dtype.itemsize for s in self.row))
 
+    @property
+    def most(self) -> int:
+        """How many points one call of a program computes at most."""
+        layouts = (layout for _, layout in self.needed)
+        return max(layout.capacity * layout.batch_size for layout in layouts) * len(
+            self.devices
+        )
+
+    @property
+    def needed(self) -> list[tuple[Traced, Layout]]:
+        """What is compiled for each part."""
+        pairs = zip(self.parts, self.traced, strict=True)
+        return [(traced, self._layout(part, traced)) for part, traced in pairs]
+
     def span(self, first: int, last: int) -> tuple[int, int]:
         """The points of some rows, which are the points themselves."""
         return first, last

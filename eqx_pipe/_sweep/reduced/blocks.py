@@ -26,7 +26,7 @@ from ..._reduce.many import Many
 from ..._spaces.index import digits_of
 from ..._tree import is_key_array, leaves_with_names
 from ..._types import PyTree
-from ..compute.execute import Compiled, compiled_once, put
+from ..compute.execute import Compiled, compiled_already, compiled_once, put
 from ..compute.failure import (
     Errors,
     Failures,
@@ -118,6 +118,44 @@ class Blocks:
         return devices * call_blocks(
             self.size, self.points, devices, self.reducing.state_bytes
         )
+
+    def programs(self, most: int) -> list[Any]:
+        """What a sweep needs whose chunks have at most `most` blocks.
+
+        Each program as it is compiled, or `None` if it is not.
+        """
+        reducing, job = self.reducing, self.job
+        places = [(reducing.merging, self._merge_place(most))]
+        if self._in_order:
+            programs = [job.traced[0].program, *reducing.absorbing]
+            places.append((programs, ("blocks", self.layout)))
+        else:
+            job = dataclasses.replace(job, stretch=self.most * self.points)
+            places += [([traced.program], layout) for traced, layout in job.needed]
+            places.append((reducing.absorbing, self._absorb_place(self.most)))
+        return [compiled_already(*place) for place in places]
+
+    @property
+    def layout(self) -> Layout:
+        """What is compiled in where blocks are neighbours in the index."""
+        job = self.job
+        return Layout(
+            lengths=job.geometry.lengths,
+            key_dims=job.geometry.key_dims,
+            batch_size=job.batch_size,
+            capacity=self.most // len(job.devices),
+            devices=job.devices,
+            unsplit=all_busy(job.devices, len(self)),
+        )
+
+    def _merge_place(self, most: int) -> tuple[Any, ...]:
+        return "merge", most, self.job.devices[0]
+
+    def _absorb_place(self, most: int) -> tuple[Any, ...]:
+        job = self.job
+        kinds = map(str, job.traced[0].key_kinds)
+        rows = most * self.points
+        return "absorb", most, rows, job.batch_size, *kinds, job.devices[0]
 
     def span(self, first: int, last: int) -> tuple[int, int]:
         """The points of some blocks, from the first to behind the last."""
@@ -233,7 +271,7 @@ class Blocks:
         zero = np.int32(0)
         return compiled_once(
             self.reducing.merging,
-            ("merge", most, self.job.devices[0]),
+            self._merge_place(most),
             lambda: (
                 build_merge(self.reducing)
                 .lower(state, there, zero, zero, constants)
@@ -295,15 +333,8 @@ class _ByPoints:
     def __init__(self, blocks: Blocks):
         self.blocks = blocks
         job, reducing = blocks.job, blocks.reducing
-        traced, devices = job.traced[0], job.devices
-        self.layout = layout = Layout(
-            lengths=job.geometry.lengths,
-            key_dims=job.geometry.key_dims,
-            batch_size=job.batch_size,
-            capacity=blocks.most // len(devices),
-            devices=devices,
-            unsplit=all_busy(devices, len(blocks)),
-        )
+        traced = job.traced[0]
+        self.layout = layout = blocks.layout
         program, place = traced.program, everywhere(layout)
         given = put((job.arrays, program.constants, job.key), place)
         init, constants, _ = reducing.placed(place)
@@ -384,7 +415,7 @@ class _ByValues:
         numbers = [np.int32(0)] * 2
         self._absorb = compiled_once(
             reducing.absorbing,
-            ("absorb", most, self._rows, batch, *map(str, kinds), job.devices[0]),
+            blocks._absorb_place(most),
             lambda: (
                 build_states(reducing, kinds, batch, most)
                 .lower(values, ok, *numbers, *self._given)

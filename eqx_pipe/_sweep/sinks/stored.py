@@ -60,7 +60,7 @@ class InStore:
                 "another path.",
             )
         plan = plan.with_batch_size(kept).with_chunks(self.store.chunks)
-        self.plan, self.contents = plan, _contents(plan)
+        self.plan, self.contents = plan, contents_of(plan)
         contents = self.contents
         names = contents.variables, contents.status
         check_room(self.store, contents.lengths, *names)
@@ -152,7 +152,7 @@ class InStore:
                 self.published.finish()
 
 
-def _contents(plan: Plan) -> StoredValues | StoredStates:
+def contents_of(plan: Plan) -> StoredValues | StoredStates:
     return StoredValues(plan) if plan.blocks is None else StoredStates(plan)
 
 
@@ -160,7 +160,7 @@ def _opened(plan: Plan) -> Store:
     """The store of a sweep, made if there is nothing."""
     request, job = plan.request, plan.job
     assert job is not None and request.store is not None
-    path, contents = request.store, _contents(plan)
+    path, contents = request.store, contents_of(plan)
     print_ = fingerprint(job.space, job.key, job.parts, job.traced)
     print_ |= contents.identity
     alone = ft.partial(fingerprint_alone, request.fn, job.space, job.key, job.parts)
@@ -169,7 +169,7 @@ def _opened(plan: Plan) -> Store:
         layout = contents.layout(record)
         with continuing(path, "be made"):
             create(path, layout)
-    store = open_store("sweep", path, _share(request.part))
+    store = open_store("sweep", path, share(request.part))
     check_sweep(store)
     stored = with_noted(path, store.record, print_)
     check_same(path, stored, print_, alone, request.trusting)
@@ -179,7 +179,7 @@ def _opened(plan: Plan) -> Store:
     return store
 
 
-def _share(part: tuple[int, int] | None) -> str:
+def share(part: tuple[int, int] | None) -> str:
     """The name of a process's share, for its lock and its log."""
     return WHOLE if part is None else f"part-{part[0]}-of-{part[1]}"
 
@@ -217,7 +217,7 @@ def _locked(store: Store, part: tuple[int, int] | None) -> Iterator[None]:
                 stack.enter_context(lock(folder / WHOLE, shared=part is not None))
                 if part is not None:
                     what = f"part {part[0]} of {part[1]} of the store"
-                    stack.enter_context(lock(folder / _share(part)))
+                    stack.enter_context(lock(folder / share(part)))
             yield
     except Taken as taken:
         raise SweepError(

@@ -1,0 +1,171 @@
+"""How long a sweep will take, from a few stretches of it.
+
+They are spread evenly over what is left to do, since points may cost more in one place
+than in another, and computed by the programs that the sweep itself will use. At each
+place a short and a longer one are timed: what a call takes whatever it computes is told
+from what points take.
+"""
+
+import dataclasses
+import statistics
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from .._store.layout import StoreLayout, create
+from .._store.store import open_store
+from .compute.failure import Verdict
+from .compute.progress import Progress
+from .compute.sizes import Rows
+from .loop import LoopBlocks, LoopPoints
+from .plan import CostsBySpan, Plan
+from .reduced.blocks import Blocks
+from .results.label import storable
+
+_SECONDS = 0.05
+"""How long a stretch takes at least, if that is no large part of the sweep."""
+
+_MANY = 4
+"""How many chunks there are for each place, at least, if these are whole chunks."""
+
+_T = (12.7, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26)
+"""By how many standard errors the mean of 2, 3, ... numbers is uncertain (95 %)."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Probe:
+    """The seconds that rows take, with their range, and how long compiling took."""
+
+    seconds: float
+    low: float
+    high: float
+    compiling: float
+
+
+def probed(
+    plan: Plan,
+    left: Sequence[int],
+    costs: CostsBySpan | None,
+    places: int,
+    layout: StoreLayout | None,
+) -> Probe:
+    """Times the computation of the chunks that are `left`, at a number of places.
+
+    With the `layout` of a store some of them are also written to one that is thrown
+    away.
+    """
+    timer = _Timer(plan, costs)
+    rows = sum(b - a for a, b in map(plan.chunks.span, left))
+    unit = min(rows, _unit(plan))
+    starts, room = _places(plan, left, min(places, max(1, rows // unit)), unit)
+    firsts = [timer.seconds(start, unit) for start in starts]
+    shorts = [timer.least(start, unit) for start in starts]
+    length, took = unit, min(shorts)
+    while took < _SECONDS and 4 * length <= room:
+        length *= 4
+        took = timer.seconds(starts[0], length)
+    if took < _SECONDS and length < room:
+        length = room
+    longs = [timer.least(start, length) for start in starts]
+    call = 0.0
+    if length >= 4 * unit:
+        pairs = zip(shorts, longs, strict=True)
+        more = [(a - (b - a) / (length - unit) * unit) for a, b in pairs]
+        call = max(0.0, min(statistics.median(more), min(longs) / 2))
+    each = [max(0.0, long - call) / length for long in longs]
+    calls = sum(-(-(b - a) // _most(plan)) for a, b in map(plan.chunks.span, left))
+    fixed = calls * call
+    if layout is not None:
+        fixed += len(left) * _writing(plan, layout, [left[0], left[-1]], timer.found)
+    error = 0.0
+    if len(each) > 1:
+        times = _T[min(len(each), len(_T) + 1) - 2]
+        error = times * statistics.stdev(each) / len(each) ** 0.5
+    mean = statistics.fmean(each)
+    low, high = (max(0.0, mean + sign * error) * rows for sign in (-1, 1))
+    before = sum(max(0.0, a - b) for a, b in zip(firsts, shorts, strict=True))
+    return Probe(fixed + mean * rows, fixed + low, fixed + high, before)
+
+
+class _Timer:
+    """Computes rows of a plan, and says how long that takes."""
+
+    def __init__(self, plan: Plan, costs: CostsBySpan | None):
+        self.plan, self.costs = plan, costs
+        self.found: tuple[Rows, Verdict] | None = None
+
+    def seconds(self, first: int, count: int) -> float:
+        """The seconds that some rows take."""
+        begun, last = time.perf_counter(), first + count
+        costs = None if self.costs is None else self.costs(first, last)
+        bar = Progress(False, count)
+        self.found = self.plan.work.compute(first, last, costs, bar)
+        return time.perf_counter() - begun
+
+    def least(self, first: int, count: int) -> float:
+        """The same, of two times, as other work on the machine comes and goes."""
+        return min(self.seconds(first, count) for _ in range(2))
+
+
+def _writing(
+    plan: Plan,
+    layout: StoreLayout,
+    numbers: Sequence[int],
+    found: tuple[Rows, Verdict] | None,
+) -> float:
+    """The seconds that it takes to write a chunk, of what was found repeated."""
+    assert found is not None and plan.request.store is not None
+    values, taken = list(map(storable, found[0])), []
+    folder = plan.request.store.parent
+    while not folder.is_dir():
+        folder = folder.parent
+    with tempfile.TemporaryDirectory(prefix=".eqx_pipe-plan-", dir=folder) as aside:
+        path = Path(aside) / "probe.zarr"
+        create(path, layout)
+        store = open_store("plan", path)
+        for number in [numbers[0], *numbers]:
+            first, last = store.chunks.span(number)
+            rows = [np.resize(leaf, (last - first, *leaf.shape[1:])) for leaf in values]
+            begun = time.perf_counter()
+            store.commit(number, rows, np.ones(last - first, bool))
+            taken.append(time.perf_counter() - begun)
+    return min(taken[1:])  # the first one also loads what it needs
+
+
+def _unit(plan: Plan) -> int:
+    """The fewest rows that fill all lanes."""
+    if isinstance(plan.work, LoopPoints | LoopBlocks):
+        return 1
+    return len(plan.devices) if isinstance(plan.work, Blocks) else plan.work.across
+
+
+def _most(plan: Plan) -> int:
+    """How many rows one call of a program computes at most."""
+    by_hand = isinstance(plan.work, LoopPoints | LoopBlocks)
+    return plan.chunks.points if by_hand else plan.compiled.most
+
+
+def _places(
+    plan: Plan, left: Sequence[int], count: int, unit: int
+) -> tuple[list[int], int]:
+    """Where stretches begin, and how long they may be at most.
+
+    Stretches lie within the middle half of parts of equal size of what is left; where
+    there are many chunks they begin with one.
+    """
+    spans = [plan.chunks.span(number) for number in left]
+    ends = np.cumsum([b - a for a, b in spans])
+    stride, many = int(ends[-1]) // count, len(left) > _MANY * count
+    starts, rooms = [], []
+    for k in range(count):
+        at = k * stride + stride // 4
+        which = int(np.searchsorted(ends, at, side="right"))
+        first, last = spans[which]
+        start = first if many else last - (int(ends[which]) - at)
+        start = max(first, min(start, last - unit))
+        starts.append(start)
+        rooms.append(min(last - start, last - first if many else stride // 2))
+    return starts, max(unit, min(rooms))

@@ -1,0 +1,124 @@
+"""What a sweep would do, as numbers and as text."""
+
+import dataclasses
+import os
+
+from ..._spaces.table import heading, table
+
+
+@dataclasses.dataclass(frozen=True)
+class SweepPlan:
+    """What a sweep would do, and what it would take. `print` shows it.
+
+    - `dims` are the dims of the space with their lengths, and `points` their product.
+    - `done`, `failed` and `missing` are how many points the store has, how many of them
+      failed, and how many it lacks; without a store all are missing. `left` is how many
+      points the call would compute: those of its part that are missing, with
+      `resume="failed"` also those of chunks in which a point failed.
+    - `programs` is how many programs it would compile, and `compiled` how many of those
+      that it needs are compiled already.
+    - `batch_size`, `devices`: points vectorised at once, on each of so many devices.
+    - `chunks` is how many chunks the values are computed and kept in, of at most
+      `chunk_points` points, and `chunks_left` how many of them are computed now.
+    - `value_bytes` is what all values take in memory, or before they are compressed in
+      a store; `disk_bytes` what the store takes on a disk at most, in `files` files.
+      Of a reduction they are its states.
+    - `memory_bytes` is what a device has to hold: that of the compiled program which
+      takes most, or, if none is compiled yet, about that.
+    - `seconds`, and the range `low` to `high` that it lies in: how long the points that
+      are left take on these devices, from a probe; `compiling` is how long it takes
+      before that. `None` without a probe.
+
+    Under `jax.disable_jit()` there is no program, and `value_bytes` and `memory_bytes`
+    are `None`.
+    """
+
+    dims: dict[str, int]
+    points: int
+    done: int
+    failed: int
+    missing: int
+    left: int
+    programs: int
+    compiled: int
+    batch_size: int
+    devices: int
+    chunks: int
+    chunks_left: int
+    chunk_points: int
+    value_bytes: int | None
+    memory_bytes: int | None = None
+    store: str | None = None
+    disk_bytes: int | None = None
+    files: int | None = None
+    seconds: float | None = None
+    low: float | None = None
+    high: float | None = None
+    compiling: float | None = None
+
+    def __repr__(self) -> str:
+        dims = ", ".join(f"{name}: {n:,}" for name, n in self.dims.items())
+        rows = self._rows()
+        width = max(len(name) for name, _ in rows)
+        lines = [f"  {name:<{width}}  {text}" for name, text in rows]
+        return "\n".join([f"SweepPlan({self.points:,} points; {dims})", *lines])
+
+    def _repr_html_(self) -> str:
+        dims = " × ".join(f"{name}: {n:,}" for name, n in self.dims.items())
+        head = heading(f"SweepPlan: {self.points:,} points ({dims})")
+        return head + table(("", ""), self._rows())
+
+    def _rows(self) -> list[tuple[str, str]]:
+        there = f"{self.left:,} to compute"
+        if self.store is not None:
+            there += f"; {self.done:,} done, {self.missing:,} missing"
+            there += f", {self.failed:,} failed"
+        programs = f"{self.programs:,} to compile"
+        if self.compiled:
+            programs += f", {self.compiled:,} compiled already"
+        devices = "1 device" if self.devices == 1 else f"each of {self.devices} devices"
+        rows = [
+            ("points", there),
+            ("programs", programs),
+            ("batches", f"{_points(self.batch_size)} on {devices}"),
+        ]
+        if self.memory_bytes is not None:
+            about = "about " if self.programs else ""
+            size = f"{about}{bytes_text(self.memory_bytes)}"
+            rows.append(("memory", f"{size} on {devices}"))
+        if self.value_bytes is not None:
+            rows.append(("values", bytes_text(self.value_bytes)))
+        if self.chunks > 1 or self.store is not None:
+            left = f"{self.chunks_left:,} of {self.chunks:,}"
+            rows.append(("chunks", f"{left}, of at most {_points(self.chunk_points)}"))
+        if self.store is not None and self.disk_bytes is not None:
+            size = f"at most {bytes_text(self.disk_bytes)} in {self.files:,} files"
+            rows.append(("disk", f"{os.path.basename(self.store)}: {size}"))
+        if self.seconds is not None and self.low is not None and self.high is not None:
+            between = f"{time_text(self.low)} to {time_text(self.high)}"
+            took = f"{time_text(self.seconds)} ({between})"
+            if self.compiling:
+                took += f", and {time_text(self.compiling)} before that to compile"
+            rows.append(("time", took))
+        return rows
+
+
+def _points(count: int) -> str:
+    return "1 point" if count == 1 else f"{count:,} points"
+
+
+def bytes_text(size: int) -> str:
+    """A number of bytes in the unit of which there are not many."""
+    number, units = float(size), iter(("bytes", "kB", "MB", "GB", "TB", "PB"))
+    unit = next(units)
+    while number >= 1000 and unit != "PB":
+        number, unit = number / 1000, next(units)
+    return f"{number:.3g} {unit}"
+
+
+def time_text(seconds: float) -> str:
+    """A time in the unit of which there are not many."""
+    for unit, length in (("days", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.3g} {unit}"
+    return f"{seconds:.3g} s" if seconds >= 1 else f"{1000 * seconds:.3g} ms"
