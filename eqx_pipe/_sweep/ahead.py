@@ -4,10 +4,11 @@ It is the road of a sweep up to where chunks would be computed; a probe goes on 
 few of them.
 """
 
+import dataclasses
 import math
 import os
 from collections.abc import Callable
-from typing import Literal, SupportsIndex
+from typing import Any, Literal, SupportsIndex
 
 from jax.sharding import Mesh
 
@@ -27,7 +28,7 @@ from .reduced.blocks import Blocks
 from .request import SWEEP_WORDS, BatchSize, Costs, Executor, Part, checked
 from .results.planned import SweepPlan
 from .run import planned
-from .sinks.look import layout_of, looked
+from .sinks.look import Looked, layout_of, looked
 from .tracing.trace import no_mesh
 
 _PLACES = 5
@@ -125,33 +126,27 @@ def plan(
         )
     with no_mesh("plan"):
         made, costs = planned(request)
-        found = looked(made)
-        coming, left = found.plan, found.left
-        layout = None if request.store is None else layout_of(coming)
-        num_left = coming.count(left)
-        programs = _programs(coming, costs)
-        compiled = sum(there is not None for there in programs)
-        timed = None
-        if places and num_left:
-            own = None if costs is None else costs(coming.chunks.points)
-            timed = probed(coming, left, own, places, layout)
-        memory = _memory(coming)
-    size = request.space.size
-    to_compile = len(programs) - compiled
-    if timed is not None:
-        told = sum(there is not None for there in _programs(coming, costs)) - compiled
-        scale = to_compile / told if told else 1.0
-        fields = dict(
-            seconds=timed.seconds,
-            low=timed.low,
-            high=timed.high,
-            compiling=timed.compiling * scale,
-        )
-    else:
-        fields = {}
-    if layout is not None:
-        disk, files = disk_bytes(layout)
-        fields |= dict(disk_bytes=disk, files=files, store=str(request.store))
+        return _said(looked(made), costs, places)
+
+
+def _said(
+    found: Looked, costs: Callable[[int], CostsBySpan] | None, places: int
+) -> SweepPlan:
+    """What a plan comes to, in numbers."""
+    coming, left, request = found.plan, found.left, found.plan.request
+    size, num_left = request.space.size, coming.count(left)
+    layout = None if request.store is None else layout_of(coming)
+    programs = _programs(coming, costs)
+    compiled = sum(there is not None for there in programs)
+    timed = None
+    if places and num_left:
+        own = None if costs is None else costs(coming.chunks.points)
+        timed = probed(coming, left, own, places, layout)
+        # Of several programs a probe may meet some only.
+        now = sum(there is not None for there in _programs(coming, costs))
+        share = (now - compiled) / max(1, len(programs) - compiled)
+        timed = dataclasses.replace(timed, compiling=timed.compiling / (share or 1))
+    disk = (None, None) if layout is None else disk_bytes(layout)
     return SweepPlan(
         dims=dict(request.space.dims),
         points=size,
@@ -159,7 +154,7 @@ def plan(
         failed=found.failed,
         missing=size - found.done,
         left=num_left,
-        programs=to_compile,
+        programs=len(programs) - compiled,
         compiled=compiled,
         batch_size=coming.batch_size,
         devices=len(coming.devices),
@@ -167,8 +162,14 @@ def plan(
         chunks_left=len(left) if size else 0,
         chunk_points=coming.count([0]) if size else 0,
         value_bytes=_value_bytes(coming) if layout is None else value_bytes(layout),
-        memory_bytes=memory,
-        **fields,
+        memory_bytes=_memory(coming),
+        store=None if request.store is None else str(request.store),
+        disk_bytes=disk[0],
+        files=disk[1],
+        seconds=None if timed is None else timed.seconds,
+        low=None if timed is None else timed.low,
+        high=None if timed is None else timed.high,
+        compiling=None if timed is None else timed.compiling,
     )
 
 
@@ -191,7 +192,7 @@ def _value_bytes(coming: Plan) -> int | None:
     )
 
 
-def _programs(coming: Plan, costs: Callable[[int], CostsBySpan] | None) -> list[object]:
+def _programs(coming: Plan, costs: Callable[[int], CostsBySpan] | None) -> list[Any]:
     """The programs that a sweep needs, each as it is compiled, or `None`."""
     if coming.job is None or coming.request.space.size == 0:
         return []
@@ -208,8 +209,9 @@ def _memory(coming: Plan) -> int | None:
     job = coming.job
     if job is None or job.geometry.size == 0:
         return None
-    known = [compiled_bytes(there) for there in _programs(coming, None) if there]
-    if known and None not in known:
+    there = [program for program in _programs(coming, None) if program is not None]
+    known = [size for size in map(compiled_bytes, there) if size is not None]
+    if known:
         return max(known)
     found = []
     for traced, layout in job.needed:
@@ -225,7 +227,7 @@ def _memory(coming: Plan) -> int | None:
     return max(found)
 
 
-def _nbytes(leaf: object) -> int:
+def _nbytes(leaf: Any) -> int:
     if is_key_array(leaf):
         return math.prod(leaf.shape) * leaf.dtype.itemsize
     return int(getattr(leaf, "nbytes", 0))

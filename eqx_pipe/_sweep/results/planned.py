@@ -31,6 +31,13 @@ class SweepPlan:
 
     Under `jax.disable_jit()` there is no program, and `value_bytes` and `memory_bytes`
     are `None`.
+
+    !!! example
+
+        >>> import eqx_pipe as ep, jax.numpy as jnp
+        >>> coming = ep.plan(jnp.sin, ep.Linspace(0, 1, 500))
+        >>> coming.left, coming.value_bytes, coming.done
+        (500, 2000, 0)
     """
 
     dims: dict[str, int]
