@@ -37,7 +37,7 @@ x = jnp.asarray(patients * 20, "float32")
 y = jnp.asarray((progression - progression.mean()) / progression.std(), "float32")
 
 def slowly(value):
-    time.sleep(0.01)
+    time.sleep(0.03)
     return value
 
 def ridge(point, repaired=False):
