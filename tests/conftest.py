@@ -58,14 +58,15 @@ hypothesis.settings.register_profile(
     phases=set(hypothesis.Phase) - {hypothesis.Phase.explain},
     **_common,
 )
-# Where the same was asked of other versions: the simplest example, and another one.
+# Where the same was asked of other versions: the simplest example, and another one, and
+# some of the cases of each table.
 hypothesis.settings.register_profile(
     "least", hypothesis.settings.get_profile("ci"), max_examples=2
 )
 # Some 15,000 examples in all; tests with few inputs to draw from end earlier.
 hypothesis.settings.register_profile("thorough", max_examples=250, **_common)
 PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "ci")
-THOROUGH = PROFILE == "thorough"
+THOROUGH, LEAST = PROFILE == "thorough", PROFILE == "least"
 hypothesis.settings.load_profile(PROFILE)
 
 
@@ -129,8 +130,34 @@ def pytest_ignore_collect(collection_path, config):
     return None
 
 
+def _one_in_three(place):
+    """Whether a case of a table is run; 0, 2, 5, 7 and 10 are.
+
+    Steps of the golden ratio have no period, so where tables are stacked each value of
+    each has its turn.
+    """
+    return place * 0.6180339887 % 1 < 1 / 3
+
+
+def _leave_out_most_cases(items, config):
+    """Of each table that has not been thinned by marks already."""
+    cases = collections.defaultdict(list)
+    for item in items:
+        if hasattr(item, "callspec"):
+            cases[item.nodeid.partition("[")[0]].append(item)
+    left_out = []
+    for table in cases.values():
+        if len(table) > 2 and not any(
+            item.get_closest_marker("slow") for item in table
+        ):
+            left_out += [x for i, x in enumerate(table) if not _one_in_three(i)]
+    config.hook.pytest_deselected(items=left_out)
+    gone = set(map(id, left_out))
+    items[:] = [item for item in items if id(item) not in gone]
+
+
 @pytest.hookimpl(tryfirst=True)  # before pytest asks which tests are slow
-def pytest_collection_modifyitems(items):
+def pytest_collection_modifyitems(items, config):
     """Other packages' deprecations are theirs. Most cases of a large table are slow."""
     for item in filter(lambda item: _is_client(item.path), items):
         item.add_marker("slow")
@@ -144,6 +171,8 @@ def pytest_collection_modifyitems(items):
             if seen[test] % one_of.args[0]:
                 item.add_marker("slow")
             seen[test] += 1
+    if LEAST:
+        _leave_out_most_cases(items, config)
 
 
 @pytest.fixture(autouse=True)

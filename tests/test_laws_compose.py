@@ -181,14 +181,23 @@ KINDS = {
     "tied",
 }
 
+MERGED = {
+    f"{kind} {merge}"
+    for kind in ("parallel", "gated")
+    for merge in ("stack", "sum", "mean", "max", "min", "prod", "tuple", "concat")
+}
+
 
 @pytest.mark.parametrize("name", one_of_a_kind(COMBINATORS, KINDS))
 def test_each_combinator_keeps_every_law(name):
     pipe = COMBINATORS[name]()
+    # How a merge is called says nothing of draws, files, devices and side effects.
+    another = name in MERGED and name not in KINDS
+    skip = ("key", "serialise", "sharding", "pure") if another else ()
     try:
-        ept.check_stage(pipe, X)
+        ept.check_stage(pipe, X, skip=skip)
     except ep.MissingKeyError:
-        ept.check_stage(pipe, X, key=KEY)
+        ept.check_stage(pipe, X, key=KEY, skip=skip)
 
 
 @few

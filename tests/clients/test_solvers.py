@@ -57,7 +57,9 @@ def sensitivity(adjoint):
 
     def fn(p):
         def last(k):
-            inner = solve(diffrax.Kvaerno3, adjoint=adjoint)
+            # An explicit one: backward through an implicit one compiles for half a
+            # minute, and derivatives of roots are asked below.
+            inner = solve(diffrax.Heun, adjoint=adjoint)
             return jnp.sum(inner({"k": k, "y": p["y"]})["y"])
 
         return jax.grad(last)(p["k"])
@@ -79,7 +81,7 @@ def crossing(p):
         lambda t, y, args, **_: y - 0.8 * p["y"], optx.Newton(rtol=1e-3, atol=1e-3)
     )
     solution = diffrax.diffeqsolve(
-        diffrax.ODETerm(lambda t, y, k: -k * y**3), diffrax.Kvaerno3(),
+        diffrax.ODETerm(lambda t, y, k: -k * y**3), diffrax.Heun(),
         0.0, 5.0, 0.05, p["y"], p["k"], stepsize_controller=STEPS, event=event,
     )  # fmt: skip
     return solution.ts[-1]
@@ -146,7 +148,7 @@ PROGRAMS = {
     "saved at times": lambda: solve(
         diffrax.Dopri5, saveat=lambda: diffrax.SaveAt(ts=jnp.linspace(0, 1, 4))
     ),
-    "implicit": lambda: solve(diffrax.Kvaerno5),
+    "implicit": lambda: solve(diffrax.Kvaerno3),
     "implicit, one number": lambda: solve(diffrax.Kvaerno3, scalar=True),
     "implicit Euler": lambda: solve(
         lambda: diffrax.ImplicitEuler(root_finder=optx.Newton(**TOLERANCES))
