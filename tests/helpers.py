@@ -2,6 +2,7 @@
 
 import equinox as eqx
 import hypothesis
+import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
@@ -45,3 +46,16 @@ def numbers(struct, seed=0):
     return jtu.tree_map(
         lambda v: jnp.asarray(rng.normal(size=v.shape), v.dtype), struct
     )
+
+
+def filled(make, key):
+    """`make(key)` with other numbers, for which nothing is compiled.
+
+    To draw the weights of a layer takes a quarter of a second of compilation for each
+    shape, and where a test makes layers when it is imported, each process pays that.
+    """
+    structs, rest = eqx.partition(
+        eqx.filter_eval_shape(make, key),
+        lambda leaf: isinstance(leaf, jax.ShapeDtypeStruct),
+    )
+    return eqx.combine(numbers(structs), rest)

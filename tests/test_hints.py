@@ -35,25 +35,26 @@ class Own(eqx.Module):
 
 KEY = jr.key(0)
 LAYERS = {
-    "Linear": (nn.Linear(4, 3, key=KEY), (4,)),
-    "scalar": (nn.Linear("scalar", 3, key=KEY), ()),
-    "MLP": (nn.MLP(4, 3, 5, 1, key=KEY), (4,)),
-    "in a module": (Deep(nn.Linear(4, 3, key=KEY)), (4,)),
-    "Conv": (nn.Conv2d(1, 3, 3, key=KEY), (1, 9, 9)),
-    "ConvTranspose": (nn.ConvTranspose1d(1, 3, 3, key=KEY), (1, 9)),
-    "LayerNorm": (nn.LayerNorm((4, 2)), (4, 2)),
-    "RMSNorm": (nn.RMSNorm(4), (4,)),
-    "Pool": (nn.MaxPool2d(2), (1, 4, 4)),
-    "AdaptivePool": (nn.AdaptiveAvgPool1d(2), (1, 4)),
-    "rotary": (nn.RotaryPositionalEmbedding(4), (3, 4)),
-    "a function": (eqx.filter_jit(nn.Linear(4, 3, key=KEY)), (4,)),
+    "Linear": (lambda: nn.Linear(4, 3, key=KEY), (4,)),
+    "scalar": (lambda: nn.Linear("scalar", 3, key=KEY), ()),
+    "MLP": (lambda: nn.MLP(4, 3, 5, 1, key=KEY), (4,)),
+    "in a module": (lambda: Deep(nn.Linear(4, 3, key=KEY)), (4,)),
+    "Conv": (lambda: nn.Conv2d(1, 3, 3, key=KEY), (1, 9, 9)),
+    "ConvTranspose": (lambda: nn.ConvTranspose1d(1, 3, 3, key=KEY), (1, 9)),
+    "LayerNorm": (lambda: nn.LayerNorm((4, 2)), (4, 2)),
+    "RMSNorm": (lambda: nn.RMSNorm(4), (4,)),
+    "Pool": (lambda: nn.MaxPool2d(2), (1, 4, 4)),
+    "AdaptivePool": (lambda: nn.AdaptiveAvgPool1d(2), (1, 4)),
+    "rotary": (lambda: nn.RotaryPositionalEmbedding(4), (3, 4)),
+    "a function": (lambda: eqx.filter_jit(nn.Linear(4, 3, key=KEY)), (4,)),
 }
 
 
 @pytest.mark.one_of(3)
 @pytest.mark.parametrize("name", LAYERS)
 def test_a_batch_given_to_a_layer_for_one_example(name):
-    layer, shape = LAYERS[name]
+    make, shape = LAYERS[name]
+    layer = make()
     batch = jnp.ones((7, *shape))
     said = notes_of(ep.chain(layer), batch)
     assert "takes one example" in said and "eqx_pipe.batched(" in said

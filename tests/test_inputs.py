@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import pytest
+from helpers import filled
 
 import eqx_pipe as ep
 
@@ -27,8 +28,8 @@ class Pair(eqx.Module):
         return x
 
 
-GRU = eqx.nn.GRUCell(3, 3, key=KEY)
-ATTENTION = eqx.nn.MultiheadAttention(1, 3, key=KEY)
+GRU = filled(lambda key: eqx.nn.GRUCell(3, 3, key=key), KEY)
+ATTENTION = filled(lambda key: eqx.nn.MultiheadAttention(1, 3, key=key), KEY)
 
 
 def keyword_only(x, *, scale):

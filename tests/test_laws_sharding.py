@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import pytest
-from helpers import few, numbers
+from helpers import few, filled, numbers
 from jax.sharding import PartitionSpec as P
 
 import eqx_pipe as ep
@@ -15,7 +15,7 @@ import eqx_pipe.testing as ept
 
 KEY = jr.key(0)
 X = numbers(jax.ShapeDtypeStruct((16, 4), jnp.float32))
-MLP = eqx.nn.MLP(4, 4, 8, 1, key=KEY)
+MLP = filled(lambda key: eqx.nn.MLP(4, 4, 8, 1, key=key), KEY)
 
 
 @few

@@ -3,6 +3,8 @@
 One law carries them: a sweep of a part is the whole sweep, at that part.
 """
 
+import functools
+
 import equinox as eqx
 import hypothesis as hp
 import hypothesis.strategies as st
@@ -28,8 +30,17 @@ def scaled(p):
     return p["a"] * p["n"]
 
 
-WHOLE = ep.sweep(noisy, SPACE, key=KEY, batch_size=4)
-SCALED = ep.sweep(scaled, STATIC)
+# Not when the file is imported, which every process of a run does.
+
+
+@functools.cache
+def swept():
+    return ep.sweep(noisy, SPACE, key=KEY, batch_size=4)
+
+
+@functools.cache
+def all_scaled():
+    return ep.sweep(scaled, STATIC)
 
 
 def indices(size=12):
@@ -48,12 +59,12 @@ def positions(some):
 @hp.given(indices())
 def test_a_sweep_of_a_part_is_the_whole_sweep_there(some):
     part = ep.sweep(noisy, SPACE[some], key=KEY, batch_size=4)
-    chosen = WHOLE[some]
+    chosen = swept()[some]
     at = positions(some)
     for got, also, all_of_it in zip(
         jax.tree.leaves(part.values),
         jax.tree.leaves(chosen.values),
-        jax.tree.leaves(WHOLE.values),
+        jax.tree.leaves(swept().values),
         strict=True,
     ):
         np.testing.assert_array_equal(got, all_of_it[at])
@@ -66,7 +77,7 @@ def test_a_sweep_of_a_part_is_the_whole_sweep_there(some):
 
 def test_with_static_values_by_every_road():
     some = [11, 0, 5, 5]
-    want = SCALED.values[some]
+    want = all_scaled().values[some]
     np.testing.assert_array_equal(ep.sweep(scaled, STATIC[some]).values, want)
     np.testing.assert_allclose(ep.vmap_space(scaled, STATIC[some]), want, rtol=1e-6)
     total = ep.sweep(scaled, STATIC[some], reduce=ep.Sum()).values
@@ -116,7 +127,7 @@ def test_where_is_a_mask(low, most):
 
 def test_where_of_static_values():
     found = STATIC[::-1].where(lambda p: p["a"] * p["n"] > 1.1)
-    mask = np.asarray(SCALED.values)[::-1] > 1.1
+    mask = np.asarray(all_scaled().values)[::-1] > 1.1
     assert found.to_pandas().equals(STATIC[::-1][mask].to_pandas())
 
 
@@ -130,11 +141,12 @@ def test_sel():
         ({}, data.b > 0),
     ):
         assert (
-            WHOLE.sel(wanted)
+            swept()
+            .sel(wanted)
             .space.to_pandas()
             .equals(data[mask].reset_index()[["a", "b"]])
         )
-    assert SCALED.sel(n=3, a=1.0).values.tolist() == [3.0]
+    assert all_scaled().sel(n=3, a=1.0).values.tolist() == [3.0]
 
 
 EMPTY = SPACE[[]]
@@ -147,7 +159,7 @@ EMPTY = SPACE[[]]
 )
 def test_an_empty_part_has_a_result_of_the_right_form(space):
     fn = scaled if space is not EMPTY and "n" in space.axes() else noisy
-    whole = SCALED if fn is scaled else WHOLE
+    whole = all_scaled() if fn is scaled else swept()
     key = None if fn is scaled else KEY
     result = ep.sweep(fn, space, key=key)
     want = jax.tree.map(lambda leaf: leaf[:0], whole.values)

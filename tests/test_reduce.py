@@ -115,12 +115,12 @@ def test_it_is_the_reduction_of_the_values(names, n, batch_size):
 def test_devices_do_not_show():
     reduce = [REDUCERS[name][0]() for name in ("var", "argmax", "low", "own")]
     bits = []
-    for n in (1, 2, 8):
+    for n in (1, 8):
         result = ep.sweep(
             outputs, space(101), reduce=reduce, batch_size=4, mesh=make_mesh(n)
         )
         bits.append([(x.dtype, x.tobytes()) for x in leaves_of(result.values)])
-    assert bits[0] == bits[1] == bits[2]
+    assert bits[0] == bits[1]
 
 
 @given(
@@ -254,7 +254,7 @@ def test_a_stop_ends_it_and_the_result_says_where():
         lambda s: 0, lambda n, _: n + 1, lambda a, b: a + b, int, lambda n: n > 60
     )
     ends = []
-    for n in (1, 2, 8):
+    for n in (1, 8):
         result = ep.sweep(
             outputs, space(101), reduce=[count], batch_size=4, mesh=make_mesh(n)
         )

@@ -7,15 +7,15 @@ import jax.random as jr
 import numpy as np
 import pytest
 from by_hand import by_hand, child_key
-from helpers import assert_agree
+from helpers import assert_agree, filled
 from test_chain import Count
 
 import eqx_pipe as ep
 import eqx_pipe.testing as ept
 
 KEY = jr.key(0)
-LINEAR = eqx.nn.Linear(4, 4, key=KEY)
-WIDER = eqx.nn.Linear(4, 6, key=KEY)
+LINEAR = filled(lambda key: eqx.nn.Linear(4, 4, key=key), KEY)
+WIDER = filled(lambda key: eqx.nn.Linear(4, 6, key=key), KEY)
 X = jnp.linspace(-1.0, 1.0, 4)
 
 

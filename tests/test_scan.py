@@ -8,13 +8,13 @@ import jax.numpy as jnp
 import jax.random as jr
 import jax.tree_util as jtu
 import pytest
-from helpers import assert_agree
+from helpers import assert_agree, numbers
 
 import eqx_pipe as ep
 import eqx_pipe.testing as ept
 
 KEY = jr.key(0)
-XS = jr.normal(KEY, (5, 2))
+XS = numbers(jax.ShapeDtypeStruct((5, 2), jnp.float32))
 GRU = eqx.nn.GRUCell(2, 3, key=KEY)
 LSTM = eqx.nn.LSTMCell(2, 3, key=KEY)
 

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import pytest
+from helpers import filled
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,7 +17,10 @@ def double(x):
     return 2 * x
 
 
-LAYERS = [eqx.nn.MLP(2, 2, width, 1, key=jr.key(width)) for width in (3, 5)]
+LAYERS = [
+    filled(lambda key, width=width: eqx.nn.MLP(2, 2, width, 1, key=key), jr.key(0))
+    for width in (3, 5)
+]
 
 
 def build(recipe):

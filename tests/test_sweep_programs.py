@@ -61,25 +61,39 @@ def with_rule(scale):
     return lambda p: f(p["a"])
 
 
-def test_two_programs_never_share_an_entry():
-    differ(lambda p: p["a"] * 2, lambda p: p["a"] * 3)
-    differ(lambda p: p["a"] * 0.0, lambda p: p["a"] * -0.0)
-    differ(lambda p: p["a"] - p["b"], lambda p: p["b"] - p["a"])
-    differ(
-        lambda p: jax.jit(lambda x: x * np.float32(2))(p["a"]),
-        lambda p: jax.jit(lambda x: x * np.float32(3))(p["a"]),
-    )
-    differ(host(2), host(3))
-    differ(jax.jit(host(2)), jax.jit(host(3)))
-    differ(host_state({"scale": 2}), host_state({"scale": 3}))
-    differ(with_rule(2), with_rule(3))
-    differ(
-        lambda p: jax.lax.while_loop(lambda c: c < 5, lambda c: c + 1, p["a"]),
-        lambda p: jax.lax.while_loop(lambda c: c < 6, lambda c: c + 1, p["a"]),
-    )
-    differ(
-        lambda p: jnp.sum(jnp.ones(3)) + p["a"], lambda p: jnp.sum(jnp.ones(4)) + p["a"]
-    )
+def scaled(by):
+    return lambda p: p["a"] * by
+
+
+def scaled_in_jit(by):
+    return lambda p: jax.jit(lambda x: x * np.float32(by))(p["a"])
+
+
+def counted_to(end):
+    return lambda p: jax.lax.while_loop(lambda c: c < end, lambda c: c + 1, p["a"])
+
+
+PAIRS = {
+    "callbacks": lambda: (host(2), host(3)),
+    "numbers": lambda: (scaled(2), scaled(3)),
+    "operands": lambda: (lambda p: p["a"] - p["b"], lambda p: p["b"] - p["a"]),
+    "rules": lambda: (with_rule(2), with_rule(3)),
+    "in jit": lambda: (scaled_in_jit(2), scaled_in_jit(3)),
+    "callbacks in jit": lambda: (jax.jit(host(2)), jax.jit(host(3))),
+    "loops": lambda: (counted_to(5), counted_to(6)),
+    "signs of zero": lambda: (scaled(0.0), scaled(-0.0)),
+    "state": lambda: (host_state({"scale": 2}), host_state({"scale": 3})),
+    "shapes": lambda: (
+        lambda p: jnp.sum(jnp.ones(3)) + p["a"],
+        lambda p: jnp.sum(jnp.ones(4)) + p["a"],
+    ),
+}
+
+
+@pytest.mark.one_of(3)
+@pytest.mark.parametrize("name", PAIRS)
+def test_two_programs_never_share_an_entry(name):
+    differ(*PAIRS[name]())
 
 
 def test_a_callback_sees_what_it_closes_over_now():

@@ -1,5 +1,7 @@
 """The unit cube of a space, designs over axes, and results joined."""
 
+import functools
+
 import equinox as eqx
 import hypothesis as hp
 import hypothesis.extra.numpy as hnp
@@ -105,13 +107,16 @@ def model(p, key):
     return {"v": p["f"] * p["b"] + p["r"] * p["m"]["p"], "key": key}
 
 
-WHOLE = ep.sweep(model, GRID, key=KEY)
+@functools.cache
+def whole():
+    """Not when the file is imported, which every process of a run does."""
+    return ep.sweep(model, GRID, key=KEY)
 
 
 def test_parts_of_one_grid_are_joined_to_a_part_of_it():
     parts = [[5, 1], [], [0, 23, 5]]
-    both = ep.concat([WHOLE[part] for part in parts])
-    want = WHOLE[sum(parts, [])]
+    both = ep.concat([whole()[part] for part in parts])
+    want = whole()[sum(parts, [])]
     assert eqx.tree_equal(both.values, want.values)
     assert both.space.to_pandas().equals(want.space.to_pandas())
     assert both.space.point_key(1, key=KEY) == GRID.point_key(1, key=KEY)
@@ -120,13 +125,13 @@ def test_parts_of_one_grid_are_joined_to_a_part_of_it():
 def test_anything_else_is_joined_to_a_table():
     other = ep.Space({**GRID.tree, "b": ep.Values([7.0])}, key=jr.key(9))
     more = ep.sweep(model, other[[3, 0, 1]], key=KEY)
-    both = ep.concat([WHOLE[:2], more])
+    both = ep.concat([whole()[:2], more])
     assert both.space.mode == "zip" and len(both) == 5
-    for i, result in enumerate([WHOLE, WHOLE, more, more]):
+    for i, result in enumerate([whole(), whole(), more, more]):
         k = i % 2
         assert eqx.tree_equal(both[i], result[k])
         assert eqx.tree_equal(both.space.point(i), result.space.point(k))
-    none = ep.concat([WHOLE[:0], more[:0]])
+    none = ep.concat([whole()[:0], more[:0]])
     assert len(none) == none.space.size == 0
 
 

@@ -51,7 +51,8 @@ def in_order(verdicts: Sequence[Verdict]) -> Verdict:
         missing = np.concatenate(
             [np.zeros_like(v.ok) if v.missing is None else v.missing for v in verdicts]
         )
-    ok = np.concatenate([verdict.ok for verdict in verdicts])
+    # An empty part of a space has no rows, and so no verdicts.
+    ok = np.concatenate([np.zeros(0, bool), *(verdict.ok for verdict in verdicts)])
     return Verdict(ok, joined([verdict.errors for verdict in verdicts]), missing)
 
 
