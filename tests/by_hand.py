@@ -259,6 +259,37 @@ def _graph(stage, x, key):
     return found if keys is None else dict(zip(keys, found, strict=True))
 
 
+def _cast(tree, dtype):
+    return jtu.tree_map(
+        lambda v: v.astype(dtype) if eqx.is_inexact_array(v) else v, tree
+    )
+
+
+def _precision(stage, x, key):
+    y, key = _cast(x, stage.compute), child_key(key, "stage")
+    if not stage.keep:
+        y = by_hand(_cast(stage.stage, stage.compute), y, key)
+    else:  # layers of a chain, by their names
+        for name, child in stage.stage.items():
+            own = "float32" if name in stage.keep else stage.compute
+            y = _child(_cast(child, own), name, _cast(y, own), key)
+            y = _cast(y, stage.compute)
+    return y if stage.output is None else _cast(y, stage.output)
+
+
+def _tapped(stage, x, key):
+    """Of a chain, of which stages right below are tapped."""
+    values, y = {}, x
+    for name, child in stage.stage.items():
+        y = values[str(name)] = _child(child, name, y, key)
+    return y, {path: values[path] for path in stage.patterns}
+
+
+def _frozen(stage, x, key):
+    arrays, rest = eqx.partition(stage.stage, eqx.is_array)
+    return by_hand(eqx.combine(jax.lax.stop_gradient(arrays), rest), x, key)
+
+
 _RULES = {
     "Chain": _chain,
     "Parallel": _parallel,
@@ -275,4 +306,7 @@ _RULES = {
     "Feed": _feed,
     "Tied": lambda stage, x, key: by_hand(stage.pipe, x, key),
     "Graph": _graph,
+    "Precision": _precision,
+    "Tapped": _tapped,
+    "Frozen": _frozen,
 }

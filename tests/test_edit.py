@@ -32,7 +32,7 @@ def noise(x, *, key):
 def at_path(stage, path):
     for segment in path.split("."):
         if isinstance(stage, Parent):
-            stage = stage.child(segment)
+            stage = stage.held_child(segment)
         else:
             stage = getattr(stage, segment)
     return stage

@@ -80,10 +80,6 @@ def _block(key):
     )
 
 
-def _linear_of(key):
-    return eqx.nn.Linear(64, 64, key=key)
-
-
 def _with_inputs(*stages):
     return ep.chain(lambda x: {"x": x, "by": jnp.cos(x)}, *stages)
 
@@ -125,6 +121,12 @@ COMBINATORS = {
         ep.chain(_block(jr.key(0)), ep.feed(jnp.multiply, "x", "by"), over="x")
     ),
     "tied": ep.tied(ep.chain(A, B), lambda p: p[1].weight, lambda p: p[0].weight.T),
+    "precision": ep.precision(ep.chain(A, jnp.tanh, B)),
+    "precision kept": ep.precision(
+        ep.chain(a=A, norm=eqx.nn.LayerNorm(64), b=B), keep="norm"
+    ),
+    "tapped": ep.tapped(ep.chain(a=A, act=jnp.tanh, b=B), "act"),
+    "frozen": ep.chain(ep.frozen(A), B),
     "repeat over": _with_inputs(ep.repeat(_block, 3, key=jr.key(0), over="x")),
 }
 

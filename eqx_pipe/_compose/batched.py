@@ -16,6 +16,7 @@ from .._errors import (
     value_error,
 )
 from .._stage import Composite, Passes, Scope, as_stage, enter, is_stateful
+from .._stage.parent import reads_of
 from .._tree import as_arrays, leaf_text, leaves_with_names, path_name, tree_text
 from .._types import AnyStage, MaybeState, Output, PyTree, StageLike
 
@@ -33,6 +34,9 @@ class Batched(Composite):
     def in_axes(self) -> PyTree[int | None]:
         """The axes along which examples lie, as they were given."""
         return jtu.tree_unflatten(self.axes_structure, self.axes)
+
+    def reads(self) -> frozenset[str]:
+        return reads_of(self.stage)
 
     def children(self) -> Mapping[str, AnyStage]:
         return {"stage": self.stage}

@@ -6,9 +6,10 @@ import equinox as eqx
 
 from .._errors import type_error
 from .._stage import Items, Own, Scope, as_stage
+from .._stage.parent import reads_of
 from .._types import AnyStage, MaybeState, Output, PyTree, StageLike
 from .container import Container, Names, check_names
-from .named import check_over, in_order
+from .named import check_over, in_order, named_over
 
 
 class Chain(Container):
@@ -20,6 +21,10 @@ class Chain(Container):
 
     def settings(self) -> dict[str, Any]:
         return {} if self.over is None else {"over": self.over}
+
+    def reads(self) -> frozenset[str]:
+        stages = self.stages[:1] if self.over is None else self.stages
+        return named_over(self.over) | reads_of(*stages)
 
     def run(self, x: PyTree, state: MaybeState, scope: Scope) -> Output:
         return in_order("chain", self.items(), self.over, x, state, scope)

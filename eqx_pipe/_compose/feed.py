@@ -27,6 +27,9 @@ class Feed(Composite):
     def admit(self, segment: str, stage: StageLike) -> AnyStage:
         return feed(stage, *self.inputs, **dict(self.keywords)).stage
 
+    def reads(self) -> frozenset[str]:
+        return frozenset([*self.inputs, *dict(self.keywords).values()])
+
     def settings(self) -> dict[str, Any]:
         return {"inputs": list(self.inputs) or None} | dict(self.keywords)
 

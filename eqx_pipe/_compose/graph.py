@@ -87,6 +87,9 @@ class Graph(Container):
             return dict(zip(self.sink_keys, y, strict=True)), state
         return y, state
 
+    def reads(self) -> frozenset[str]:
+        return frozenset(self.inputs or ())
+
     def admit(self, segment: str, stage: StageLike) -> AnyStage:
         at, read = self.names.index(segment), _read_stage(segment, stage)
         _check_takes(segment, read, self.predecessors[at], self.keywords[at])

@@ -21,6 +21,11 @@ def check_over(function: str, over: object) -> None:
         check_name(function, "over", over)
 
 
+def named_over(over: str | None) -> frozenset[str]:
+    """The name of the entry that is worked on, if there is one."""
+    return frozenset() if over is None else frozenset([over])
+
+
 def in_order(
     function: str,
     stages: Iterable[tuple[Segment, AnyStage]],

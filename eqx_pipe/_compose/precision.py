@@ -12,7 +12,7 @@ from jax.typing import DTypeLike
 from .._errors import describe_value, type_error, value_error
 from .._stage import Composite, Scope, Stage, as_module, as_stage, call, enter
 from .._stage import is_stateful as has_state
-from .._stage.parent import Parent, all_or_none, each_path, parts_of
+from .._stage.parent import Parent, all_or_none, each_path, parts_of, reads_of
 from .._stage.pattern import check_matched, check_patterns, chooser
 from .._tree import path_name
 from .._types import AnyStage, Key, MaybeState, Output, PyTree, StageLike
@@ -25,6 +25,9 @@ class Precision(Composite):
     compute: str = eqx.field(static=True)
     output: str | None = eqx.field(static=True)
     keep: tuple[str, ...] = eqx.field(static=True)
+
+    def reads(self) -> frozenset[str]:
+        return reads_of(self.stage)
 
     def children(self) -> Mapping[str, AnyStage]:
         return {"stage": self.stage}

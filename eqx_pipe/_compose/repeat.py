@@ -10,9 +10,10 @@ import jax.numpy as jnp
 from .._check import check_int
 from .._errors import bullets, describe_value, structure_error, type_error
 from .._stage import Passes, Scope, enter
+from .._stage.parent import reads_of
 from .._tree import as_arrays, differences
 from .._types import AnyStage, Key, MaybeState, Output, PyTree
-from .named import check_over, look_up, replaced
+from .named import check_over, look_up, named_over, replaced
 from .stacked import Makers, Stacked, read_stacked
 
 Policy: TypeAlias = Callable[..., Any]
@@ -33,6 +34,9 @@ class Repeat(Stacked):
         told = {name: getattr(self, name) for name in usual}
         changed = {name: v for name, v in told.items() if v != usual[name]}
         return {**super().settings(), **changed}
+
+    def reads(self) -> frozenset[str]:
+        return named_over(self.over) | reads_of(self.stages)
 
     def run(self, x: PyTree, state: MaybeState, scope: Scope) -> Output:
         over = self.over

@@ -11,11 +11,12 @@ import jax.tree_util as jtu
 from .._check import check_draws_apart
 from .._errors import describe_value, type_error, value_error
 from .._stage import Items, Own, Scope, as_stage, enter
+from .._stage.parent import reads_of
 from .._tree import as_arrays, join_path, leaf_text, leaves_with_names, of_leaf
 from .._types import AnyStage, MaybeState, Output, PyTree, StageLike
 from .container import Container, Names, named_items, read_stages
 from .merge import check_agree, check_arrays, on_one_device_set
-from .named import check_over, in_order
+from .named import check_over, in_order, named_over
 
 _RESERVED = ("drop", "skip")
 
@@ -36,6 +37,10 @@ class Residual(Container):
         both: dict[str, Any] = {"drop": self.drop, "skip": self.skip}
         given = {name: stage for name, stage in both.items() if stage is not None}
         return {**super().children(), **given}
+
+    def reads(self) -> frozenset[str]:
+        stages = self.stages[:1] if self.over is None else self.stages
+        return named_over(self.over) | reads_of(*stages, self.skip)
 
     def run(self, x: PyTree, state: MaybeState, scope: Scope) -> Output:
         over = self.over

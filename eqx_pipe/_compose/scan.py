@@ -262,7 +262,8 @@ def scan(
     """
     check_callable("scan", "cell", cell)
     check_nothing_hidden("scan", "cell", cell)
-    wrong = misfit(cell, 1 if _is_pipe(cell) else 2)
+    named = ("carry", "x") if _is_pipe(cell) else ()
+    wrong = misfit(cell, 0 if named else 2, named)
     if wrong:
         raise type_error(
             "scan",

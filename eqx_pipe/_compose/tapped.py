@@ -6,6 +6,7 @@ import equinox as eqx
 
 from .._errors import describe_value, locate, type_error
 from .._stage import Composite, Record, Scope
+from .._stage.parent import stage_paths
 from .._stage.pattern import check_matched, check_patterns, chooser
 from .._types import AnyStage, MaybeState, Output, PyTree, StageLike
 
@@ -80,7 +81,8 @@ def tapped(pipe: StageLike, *patterns: str) -> Tapped:
     **Raises:**
 
     - `TypeError` if `pipe` is no pipeline, or a pattern no string; if there is none.
-    - `ValueError`, when called, if a pattern matches no stage; names the nearest.
+    - `ValueError` if a pattern matches no stage, and names the nearest; when called, if
+        one matches only stages inside of a `cond` or `switch`.
 
     **Laws:** `tapped(pipe, "**")(x)` is `(pipe(x), outputs(pipe, x))`.
 
@@ -107,4 +109,5 @@ def tapped(pipe: StageLike, *patterns: str) -> Tapped:
             "all.",
         )
     check_patterns("tapped", "patterns", patterns)
+    check_matched("tapped", patterns, stage_paths(pipe))
     return Tapped(cast(AnyStage, pipe), patterns)

@@ -21,6 +21,7 @@ from .._stage import (
     call,
     is_stateful,
 )
+from .._stage.parent import reads_of
 from .._tree import differences
 from .._types import AnyStage, Key, MaybeState, Output, PyTree, StageLike
 
@@ -111,6 +112,9 @@ class Tied(Composite):
                 "Edit the pipeline, `.pipe`, and tie its parts again.",
             )
         return Tied(cast(AnyStage, kept), self.where, self.get)
+
+    def reads(self) -> frozenset[str]:
+        return reads_of(self.kept)
 
     def is_stateful(self) -> bool:
         return is_stateful(self.pipe)

@@ -79,8 +79,11 @@ def misfit(
     `named` are the names of those that it is given besides; see `call`.
     """
     if isinstance(stage, Parent):
-        fits = num_inputs == (0 if named else 1)
-        return None if fits else "a pipeline takes one"
+        if num_inputs != (0 if named else 1):
+            return "a pipeline takes one"
+        missing = sorted(stage.reads() - set(named)) if named else []
+        listed = ", ".join(f"`{name}`" for name in missing)
+        return f"it reads {listed} too" if missing else None
     if "key" in named:
         return "`key` is the name of the PRNG key, which is passed on by itself"
     if not isinstance(stage, eqx.Module):

@@ -36,6 +36,10 @@ class Parent(Stage):
         """The stage at a segment that there is, as paths call it."""
         return self.children()[segment]
 
+    def reads(self) -> frozenset[str]:
+        """The names that it is known to look up in a mapping that it is given."""
+        return frozenset()
+
     def held_child(self, segment: str) -> AnyStage:
         """The child as it stands in the fields of this stage, to be edited there."""
         return self.child(segment)
@@ -50,6 +54,11 @@ class Parent(Stage):
         return structure.unflatten(
             [stage if part.segment == segment else part.value for part in parts]
         )
+
+
+def reads_of(*stages: object) -> frozenset[str]:
+    """The names that any of some stages is known to look up."""
+    return frozenset().union(*(s.reads() for s in stages if isinstance(s, Parent)))
 
 
 class Part(NamedTuple):

@@ -267,7 +267,30 @@ TIED = [
     ),
 ]
 
+
+def reads_by():
+    return ep.chain(ep.feed(jnp.multiply, "x", "by"), over="x")
+
+
 INPUTS = [
+    (
+        "too few for a pipeline",
+        lambda: ep.graph({"a": reads_by()}, {"a": {"x": "x"}}, "a", inputs=("x",)),
+        ValueError,
+        "it reads `by` too. Change `edges`",
+    ),
+    (
+        "too few fed to a pipeline",
+        lambda: ep.feed(ep.repeat([reads_by()], over="x"), x="x"),
+        TypeError,
+        "it reads `by` too.*those of a pipeline by its names",
+    ),
+    (
+        "too few for a cell",
+        lambda: ep.scan(reads_by(), ones(3)),
+        TypeError,
+        "it reads `by` too",
+    ),
     ("a name", lambda: two("x"), TypeError, "Give a tuple of names"),
     ("none", lambda: two(()), ValueError, "leave `inputs` away"),
     ("a dot", lambda: two(("x", "b.y")), ValueError, "without a dot"),

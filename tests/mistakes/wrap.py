@@ -271,7 +271,7 @@ TAPPED = [
     ("pattern 3", lambda: ep.tapped(ep.chain(sin), 3), TypeError, "as strings"),
     (
         "nothing matches",
-        lambda: ep.tapped(ep.chain(sine=sin), "sin")(ones(3)),
+        lambda: ep.tapped(ep.chain(sine=sin), "sin"),
         ValueError,
         "Did you mean `sine`",
     ),

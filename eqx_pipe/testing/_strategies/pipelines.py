@@ -20,12 +20,15 @@ from ..._compose.chain import chain
 from ..._compose.ensemble import ensemble
 from ..._compose.feed import feed
 from ..._compose.focus import at
+from ..._compose.frozen import frozen
 from ..._compose.gated import gated
 from ..._compose.graph import Graph, graph
 from ..._compose.parallel import parallel
 from ..._compose.repeat import repeat
 from ..._compose.residual import residual
 from ..._compose.scan import scan
+from ..._compose.tapped import tapped
+from ..._compose.tied import tied
 from ..._compose.weighted import weighted
 from ..._stage import Stage, lift
 from ..._types import Key, PyTree, StageLike
@@ -309,8 +312,9 @@ def _selector(x: PyTree) -> Int[Array, ""]:
     return _positive(x).astype(jnp.int32)
 
 
-def _maker(d: _Drawing) -> Callable[[Key], StageLike]:
-    noisy = d.random and d.draw(st.booleans())
+def _maker(d: _Drawing, *, noisy: bool | None = None) -> Callable[[Key], StageLike]:
+    if noisy is None:
+        noisy = d.random and d.draw(st.booleans())
 
     def make(key: Key) -> StageLike:
         scale = jtu.tree_map(lambda s: jr.normal(key, s.shape, s.dtype) / 2, d.struct)
@@ -355,6 +359,29 @@ def _first(xs: PyTree) -> PyTree:
     return jtu.tree_map(lambda v: v[0], xs)
 
 
+def _tied(d: _Drawing) -> StageLike:
+    one, two = (_maker(d, noisy=False)(jr.key(i)) for i in range(2))
+    pipe = chain(one=one, between=d.inner(), two=two)
+    return tied(pipe, _scale_of_two, _scale_of_one)
+
+
+def _scale_of_one(pipe: PyTree) -> PyTree:
+    return pipe["one"].scale
+
+
+def _scale_of_two(pipe: PyTree) -> PyTree:
+    return pipe["two"].scale
+
+
+def _tapped(d: _Drawing) -> StageLike:
+    return chain(tapped(chain(one=d.inner(), two=d.inner()), "one"), _mean_of_tapped)
+
+
+def _mean_of_tapped(both: tuple[PyTree, dict[str, PyTree]]) -> PyTree:
+    y, values = both
+    return _mean((y, values["one"]))
+
+
 _ALWAYS = {
     "chain": lambda d: chain(*d.few()),
     "named chain": lambda d: chain(one=d.inner(), two=d.inner()),
@@ -362,6 +389,7 @@ _ALWAYS = {
     "at": _at,
     "graph": lambda d: _graph(d.draw, d.struct, 3, d.inner),
     "inputs": _inputs,
+    "frozen": lambda d: frozen(d.inner()),
 }
 _INEXACT = {
     "fold": _fold,
@@ -370,6 +398,7 @@ _INEXACT = {
     "batched": lambda d: chain(_twice, batched(d.inner()), _mean_of_stack),
     "residual": _residual,
     "scan": _scan,
+    "tapped": _tapped,
 }
 _BRANCHES = {
     "cond": lambda d: cond(_positive, d.inner(), d.inner()),
@@ -383,5 +412,5 @@ _INEXACT_BRANCHES = {
         merge=d.one_of("mean", "max"),
     )
 }
-_STACKED = {"repeat": _repeat, "ensemble": _ensemble}
+_STACKED = {"repeat": _repeat, "ensemble": _ensemble, "tied": _tied}
 _MAKERS = {**_ALWAYS, **_INEXACT, **_BRANCHES, **_INEXACT_BRANCHES, **_STACKED}
