@@ -285,6 +285,7 @@ MODELS = {
         },
     ),
     "unet": (UNet, lambda: {"x": noise(1, 4, 4), "t": jnp.float32(0.3)}),
+    "nested_unet": (UNet, lambda: {"x": noise(1, 4, 4), "t": jnp.float32(0.3)}),
     "mixer": (Mixer, lambda: {"y": noise(1, 4, 4), "t": jnp.float32(0.3)}),
     "gru_classifier": (GRUClassifier, lambda: noise(7, 3)),
     "mlp_ensemble": (MLPEnsemble, lambda: noise(3)),

@@ -11,6 +11,8 @@ from helpers import one_of_a_kind
 from page_models import definitions
 from plain_models import MODELS, STATEFUL
 
+import eqx_pipe as ep
+
 
 @pytest.fixture(autouse=True)
 def default_settings():
@@ -75,8 +77,6 @@ def test_a_model_with_state_updates_it_as_plain_equinox_does(name):
 
 
 def test_blocks_of_a_repeat_read_the_mask():
-    import eqx_pipe as ep
-
     make = definitions()["transformer_block"]
     inputs = MODELS["transformer_block"][1]()
     pipe = ep.repeat(make, 2, key=jr.key(0), over="x")
@@ -84,3 +84,25 @@ def test_blocks_of_a_repeat_read_the_mask():
     for i in range(2):
         y = make(jr.fold_in(jr.key(0), i))({**inputs, "x": y})
     np.testing.assert_allclose(pipe(inputs), y, rtol=1e-5, atol=1e-6)
+
+
+def test_an_expert_that_no_token_chose_does_not_run():
+    make = definitions()["mixture_of_experts"]
+    pipe, x = make(jr.key(0)), jnp.ones((6, 4))  # tokens alike choose the same two
+    ran = []
+
+    def noted(i):
+        def note(route):
+            jax.debug.callback(lambda: ran.append(i))
+            return route
+
+        return note
+
+    experts = pipe["experts"].items()
+    seen = pipe.replace({f"experts.{i}": ep.chain(noted(i), e) for i, e in experts})
+    route = pipe["route"](x)
+    y = eqx.filter_jit(seen)(x).block_until_ready()
+    jax.effects_barrier()
+    chosen = jnp.flatnonzero(jnp.any(route["weight"] > 0, axis=1))
+    assert sorted(ran) == chosen.tolist() and len(ran) == 2
+    np.testing.assert_allclose(y, pipe(x), rtol=1e-5, atol=1e-6)

@@ -20,7 +20,6 @@ from ..._compose.chain import chain
 from ..._compose.ensemble import ensemble
 from ..._compose.feed import feed
 from ..._compose.focus import at
-from ..._compose.frozen import frozen
 from ..._compose.gated import gated
 from ..._compose.graph import Graph, graph
 from ..._compose.parallel import parallel
@@ -389,7 +388,6 @@ _ALWAYS = {
     "at": _at,
     "graph": lambda d: _graph(d.draw, d.struct, 3, d.inner),
     "inputs": _inputs,
-    "frozen": lambda d: frozen(d.inner()),
 }
 _INEXACT = {
     "fold": _fold,
