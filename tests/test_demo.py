@@ -11,7 +11,7 @@ import pytest
 
 def run(*arguments, code="pass", cwd):
     """Runs the demo in a process of its own, as JAX is already running in this one."""
-    start = f"import sys; {code}; from eqx_pipe.demo import main; sys.exit(main())"
+    start = f"import sys; {code}; from eqx_pipe._cli import main; sys.exit(main())"
     environment = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"}
     return subprocess.run(
         [sys.executable, "-W", "error", "-c", start, "demo", *arguments],

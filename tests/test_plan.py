@@ -14,6 +14,7 @@ from hypothesis import given
 from stores import one_device
 
 import eqx_pipe as ep
+from eqx_pipe._cli import main
 from eqx_pipe.testing import spaces
 
 GRID = {"a": ep.Values([1.0, 2.0, 3.0]), "x": ep.Linspace(0, 1, 40)}
@@ -56,12 +57,13 @@ def test_nothing_is_compiled_and_then_nothing_more(tmp_path):
         yield ep.plan(power, space)
         yield ep.plan(power, space, store=tmp_path / "runs.zarr")
         yield ep.plan(fn, GRID, reduce=ep.Mean())
+        yield ep.plan(fn, GRID, reduce=ep.Mean(over="x"))
 
     list(plans())  # which looks up keys and versions, for what it is worth
     count = len(compiled)
-    before, kept, reduced = plans()
+    before, kept, reduced, cells = plans()
     assert len(compiled) == count and os.listdir(tmp_path) == []
-    assert [p.programs for p in (before, kept, reduced)] == [2, 2, 2]
+    assert [p.programs for p in (before, kept, reduced, cells)] == [2, 2, 2, 2]
     result = ep.sweep(power, space)
     after = ep.plan(power, space)
     assert (after.programs, after.compiled, after.left) == (0, 2, 240)
@@ -72,6 +74,7 @@ def test_nothing_is_compiled_and_then_nothing_more(tmp_path):
     assert "about" in repr(before) and "about" not in repr(after)
     ep.sweep(fn, GRID, reduce=ep.Mean())
     assert ep.plan(fn, GRID, reduce=ep.Mean()).programs == 0
+    assert (cells.points, cells.left, cells.dims) == (120, 120, {"a": 3, "x": 40})
 
 
 @pytest.mark.parametrize(
@@ -151,6 +154,9 @@ def test_a_probe_computes_a_few_and_keeps_the_programs(tmp_path):
         in_memory = {k: v for k, v in (asked | more).items() if k != "store"}
         plan = ep.plan(counted, space, probe=2, **in_memory)
         assert plan.seconds > 0
+    both = {"x": space, "y": ep.Linspace(0, 1, 2)}
+    plan = ep.plan(lambda p: p["x"], both, reduce=ep.Mean(over="y"), probe=2)
+    assert plan.seconds > 0 and plan.left == 8000 and plan.value_bytes >= 4 * 4000
     count = len(compiled)
     ep.sweep(counted, space, batch_size=10, mesh=one_device())
     assert len(compiled) == count
@@ -182,3 +188,36 @@ def test_empty_spaces_and_executors():
         plan = ep.plan(fn, GRID, executor=pool, batch_size=2)
     assert plan.chunks > 1 and plan.left == 120
     assert np.isfinite(plan.memory_bytes)
+
+
+SCRIPT = """
+import sys, eqx_pipe
+from eqx_pipe import Linspace, sweep
+from beside import fn
+n = int(sys.argv[1])
+print("begun", __name__, n)
+if n:
+    sweep(fn, {"x": Linspace(0, 1, n)}, store="runs.zarr", on_error="isolate")
+    print("never")
+"""
+
+
+def test_a_script_is_planned_from_the_command_line(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("zarr")
+    (tmp_path / "job.py").write_text(SCRIPT)
+    (tmp_path / "beside.py").write_text("fn = lambda p: p['x'] * 2\n")
+    before = sorted(os.listdir(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.dont_write_bytecode", True)
+    usual = ep.sweep
+    assert main(["plan", "job.py", "1234"]) == 0
+    said = capsys.readouterr().out
+    assert "begun __main__ 1234" in said and "never" not in said
+    assert "1,234 to compute; 0 done" in said and "runs.zarr: at most" in said
+    assert ep.sweep is usual and sorted(os.listdir(tmp_path)) == before
+    assert main(["plan", "job.py", "0"]) == 1
+    assert "'job.py' made no sweep" in capsys.readouterr().err
+    assert main(["plan", "jobs.py"]) == 2
+    assert "no file 'jobs.py'" in capsys.readouterr().err
+    assert main(["plan", "--probe", "2", "job.py", "64"]) == 0
+    assert "  time  " in capsys.readouterr().out

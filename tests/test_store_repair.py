@@ -9,7 +9,7 @@ import pytest
 from stores import one_device, stored, written
 
 import eqx_pipe as ep
-from eqx_pipe.demo import main
+from eqx_pipe._cli import main
 
 xarray = pytest.importorskip("xarray")
 pytest.importorskip("zarr")

@@ -20,7 +20,6 @@ from .._spaces.accept import SpaceLike
 from .._store.size import disk_bytes, value_bytes
 from .._tree import is_key_array
 from .._types import Key, PyTree
-from .compute.execute import compiled_already
 from .compute.sizes import compiled_bytes
 from .plan import CostsBySpan, Plan
 from .probe import probed
@@ -134,7 +133,8 @@ def _said(
 ) -> SweepPlan:
     """What a plan comes to, in numbers."""
     coming, left, request = found.plan, found.left, found.plan.request
-    size, num_left = request.space.size, coming.count(left)
+    _, size = coming.work.span(0, math.prod(coming.chunks.lengths))
+    num_left = coming.count(left)
     layout = None if request.store is None else layout_of(coming)
     programs = _programs(coming, costs)
     compiled = sum(there is not None for there in programs)
@@ -148,7 +148,7 @@ def _said(
         timed = dataclasses.replace(timed, compiling=timed.compiling / (share or 1))
     disk = (None, None) if layout is None else disk_bytes(layout)
     return SweepPlan(
-        dims=dict(request.space.dims),
+        dims=dict((coming.job or request).space.dims),
         points=size,
         done=found.done - found.failed,
         failed=found.failed,
@@ -184,22 +184,17 @@ def _value_bytes(coming: Plan) -> int | None:
     """What is kept in memory: values, or states while they are merged."""
     if coming.job is None:
         return None
-    rows = (
-        coming.chunks.points if coming.blocks is not None else coming.request.space.size
-    )
-    return rows * sum(
-        math.prod(s.shape) * s.dtype.itemsize for s in coming.compiled.row
-    )
+    chunks = coming.chunks
+    rows = math.prod(chunks.lengths) if coming.blocks is None else chunks.points
+    row = coming.compiled.row
+    return rows * sum(math.prod(s.shape) * s.dtype.itemsize for s in row)
 
 
 def _programs(coming: Plan, costs: Callable[[int], CostsBySpan] | None) -> list[Any]:
     """The programs that a sweep needs, each as it is compiled, or `None`."""
-    if coming.job is None or coming.request.space.size == 0:
+    if coming.job is None or coming.job.geometry.size == 0:
         return []
-    if isinstance(coming.blocks, Blocks):
-        return coming.blocks.programs(coming.chunks.points)
-    needed = {(t.program.cache_key, layout): t for t, layout in coming.job.needed}
-    found = [compiled_already([t.program], layout) for (_, layout), t in needed.items()]
+    found = coming.compiled.programs(coming.chunks.points)
     ordering = costs is not None and callable(coming.request.order_by)
     return [*found, *([None] * ordering)]
 
@@ -209,11 +204,11 @@ def _memory(coming: Plan) -> int | None:
     job = coming.job
     if job is None or job.geometry.size == 0:
         return None
-    there = [program for program in _programs(coming, None) if program is not None]
-    known = [size for size in map(compiled_bytes, there) if size is not None]
-    if known:
-        return max(known)
-    found = []
+    programs = _programs(coming, None)
+    known = map(compiled_bytes, (there for there in programs if there is not None))
+    found = [size for size in known if size is not None]
+    if len(found) == len(programs):
+        return max(found)
     for traced, layout in job.needed:
         given = [*job.arrays, *traced.program.constants]
         held = sum(_nbytes(leaf) for leaf in given)

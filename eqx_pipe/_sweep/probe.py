@@ -20,9 +20,7 @@ from .._store.store import open_store
 from .compute.failure import Verdict
 from .compute.progress import Progress
 from .compute.sizes import Rows
-from .loop import LoopBlocks, LoopPoints
 from .plan import CostsBySpan, Plan
-from .reduced.blocks import Blocks
 from .results.label import storable
 
 _SECONDS = 0.05
@@ -59,7 +57,10 @@ def probed(
     """
     timer = _Timer(plan, costs)
     rows = sum(b - a for a, b in map(plan.chunks.span, left))
-    unit = min(rows, _unit(plan))
+    unit, most = 1, plan.chunks.points
+    if plan.job is not None:
+        unit, most = plan.compiled.unit, plan.compiled.most
+    unit = min(rows, unit)
     starts, room = _places(plan, left, min(places, max(1, rows // unit)), unit)
     firsts = [timer.seconds(start, unit) for start in starts]
     shorts = [timer.least(start, unit) for start in starts]
@@ -76,7 +77,7 @@ def probed(
         more = [(a - (b - a) / (length - unit) * unit) for a, b in pairs]
         call = max(0.0, min(statistics.median(more), min(longs) / 2))
     each = [max(0.0, long - call) / length for long in longs]
-    calls = sum(-(-(b - a) // _most(plan)) for a, b in map(plan.chunks.span, left))
+    calls = sum(-(-(b - a) // most) for a, b in map(plan.chunks.span, left))
     fixed = calls * call
     if layout is not None:
         fixed += len(left) * _writing(plan, layout, [left[0], left[-1]], timer.found)
@@ -133,19 +134,6 @@ def _writing(
             store.commit(number, rows, np.ones(last - first, bool))
             taken.append(time.perf_counter() - begun)
     return min(taken[1:])  # the first one also loads what it needs
-
-
-def _unit(plan: Plan) -> int:
-    """The fewest rows that fill all lanes."""
-    if isinstance(plan.work, LoopPoints | LoopBlocks):
-        return 1
-    return len(plan.devices) if isinstance(plan.work, Blocks) else plan.work.across
-
-
-def _most(plan: Plan) -> int:
-    """How many rows one call of a program computes at most."""
-    by_hand = isinstance(plan.work, LoopPoints | LoopBlocks)
-    return plan.chunks.points if by_hand else plan.compiled.most
 
 
 def _places(

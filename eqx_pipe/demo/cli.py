@@ -1,4 +1,4 @@
-"""The command line: `eqx-pipe demo` and `eqx-pipe status`."""
+"""The command `eqx-pipe demo`, as it is called."""
 
 import argparse
 import contextlib
@@ -6,23 +6,15 @@ import importlib.util
 import os
 import sys
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 
 import eqx_pipe as ep
 
-from .._store.store import check_zarr
-from .._store.summary import summary
-
 _NEEDED = ("matplotlib", "netCDF4", "optax", "sklearn", "xarray")
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command and returns its exit status."""
-    parser = argparse.ArgumentParser(
-        prog="eqx-pipe", description="eqx_pipe on real data; stores of sweeps."
-    )
-    commands = parser.add_subparsers(dest="command", required=True)
+def add_demo(commands: argparse._SubParsersAction) -> None:
+    """Adds the command, with its options."""
     demo = commands.add_parser(
         "demo",
         help="train a pipeline on handwritten digits and sweep its training",
@@ -45,26 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         default=0,
         help="decides the split, the initial models and the batches (default: 0)",
     )
-    status = commands.add_parser(
-        "status",
-        help="what the store of a sweep has",
-        description="Says how many points of a store are done, missing and failed, "
-        "also while it is being filled. Reads its ledger, and no values.",
-    )
-    status.add_argument("store", type=Path, help="a folder that `store=` has made")
-    options = parser.parse_args(argv)
-    return _status(options.store) if options.command == "status" else _demo(options)
-
-
-def _status(store: Path) -> int:
-    try:
-        check_zarr("status")
-        print(summary("status", store))
-    except (ImportError, OSError, ValueError) as error:
-        # Without the name of a function that there is not.
-        print(f"eqx-pipe status: {str(error).partition(': ')[2]}", file=sys.stderr)
-        return 2
-    return 0
+    demo.set_defaults(run=_demo)
 
 
 def _demo(options: argparse.Namespace) -> int:

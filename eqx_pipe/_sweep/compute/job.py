@@ -27,7 +27,7 @@ from ..cores import all_busy, compiled
 from ..tracing.lapack import may_hang, warn_if_it_may_hang
 from ..tracing.steps import with_steps
 from ..tracing.trace import Traced, arrays_of, check_concrete, trace
-from .execute import Runner
+from .execute import Runner, compiled_already
 from .failure import Failures, Verdict, clear, error_text, in_order
 from .kernel import build
 from .memory import TooLarge, does_not_fit
@@ -156,6 +156,17 @@ class Job:
         return max(layout.capacity * layout.batch_size for layout in layouts) * len(
             self.devices
         )
+
+    @property
+    def unit(self) -> int:
+        """How many points fill all lanes."""
+        return self.across
+
+    def programs(self, most: int) -> list[Any]:
+        """The programs of all parts, each as it is compiled, or `None`."""
+        needed = {(t.program.cache_key, layout): t for t, layout in self.needed}
+        pairs = needed.items()
+        return [compiled_already([t.program], layout) for (_, layout), t in pairs]
 
     @property
     def needed(self) -> list[tuple[Traced, Layout]]:

@@ -119,21 +119,24 @@ class Blocks:
             self.size, self.points, devices, self.reducing.state_bytes
         )
 
+    @property
+    def unit(self) -> int:
+        """How many blocks fill all lanes."""
+        return len(self.job.devices)
+
     def programs(self, most: int) -> list[Any]:
         """What a sweep needs whose chunks have at most `most` blocks.
 
         Each program as it is compiled, or `None` if it is not.
         """
         reducing, job = self.reducing, self.job
-        places = [(reducing.merging, self._merge_place(most))]
+        merge = compiled_already(reducing.merging, self._merge_place(most))
         if self._in_order:
             programs = [job.traced[0].program, *reducing.absorbing]
-            places.append((programs, ("blocks", self.layout)))
-        else:
-            job = dataclasses.replace(job, stretch=self.most * self.points)
-            places += [([traced.program], layout) for traced, layout in job.needed]
-            places.append((reducing.absorbing, self._absorb_place(self.most)))
-        return [compiled_already(*place) for place in places]
+            return [merge, compiled_already(programs, ("blocks", self.layout))]
+        job = dataclasses.replace(job, stretch=self.most * self.points)
+        absorb = compiled_already(reducing.absorbing, self._absorb_place(self.most))
+        return [merge, absorb, *job.programs(most)]
 
     @property
     def layout(self) -> Layout:

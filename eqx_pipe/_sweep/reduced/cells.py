@@ -22,7 +22,7 @@ from jaxtyping import Array, Bool, Int64
 from ..._reduce.many import Many
 from ..._tree import is_key_array
 from ..._types import PyTree
-from ..compute.execute import Compiled, compiled_once
+from ..compute.execute import Compiled, compiled_already, compiled_once
 from ..compute.failure import Verdict, clear, in_order
 from ..compute.job import Job
 from ..compute.progress import Progress
@@ -114,6 +114,21 @@ class Cells:
     def row_bytes(self) -> int:
         """The size of a row."""
         return sum(math.prod(s.shape) * s.dtype.itemsize for s in self.row)
+
+    @property
+    def unit(self) -> int:
+        """How many cells lie side by side."""
+        return self.tile.cells
+
+    @property
+    def most(self) -> int:
+        """How many cells are computed at once at most."""
+        return self.tile.cells
+
+    def programs(self, most: int) -> list[Any]:
+        """What a sweep needs, each program as it is compiled, or `None`."""
+        absorb = compiled_already(self.reducing.absorbing, self._place)
+        return [absorb, *self.job.programs(most)]
 
     def unflatten(self, leaves: Sequence[np.ndarray]) -> CellValues:
         """What comes of cells, from the leaves of their rows."""
@@ -244,6 +259,12 @@ class Cells:
     def _constants(self) -> list[list[Any]]:
         return self.reducing.placed(self.home)[1]
 
+    @property
+    def _place(self) -> tuple[Any, ...]:
+        """What the program that takes points in depends on besides the reducers."""
+        shape, job = (self.tile.cells, self.tile.run), self.job
+        return "cells", *shape, *map(str, job.kinds), job.devices[0]
+
     @ft.cached_property
     def _absorb(self) -> Compiled:
         job, shape = self.job, (self.tile.cells, self.tile.run)
@@ -252,7 +273,7 @@ class Cells:
         live = jax.ShapeDtypeStruct(shape[:1], bool)
         return compiled_once(
             self.reducing.absorbing,
-            ("cells", *shape, *map(str, job.kinds), job.devices[0]),
+            self._place,
             lambda: (
                 build_cells(self.reducing, job.kinds)
                 .lower(self._begin(), values, ok, live, self._constants)
