@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
+from .._store.folder import is_vacant
 from .._store.layout import StoreLayout, create
 from .._store.store import open_store
 from .compute.failure import Verdict
@@ -63,14 +64,14 @@ def probed(
     unit = min(rows, unit)
     starts, room = _places(plan, left, min(places, max(1, rows // unit)), unit)
     firsts = [timer.seconds(start, unit) for start in starts]
-    shorts = [timer.least(start, unit) for start in starts]
+    shorts = [timer.mean(start, unit) for start in starts]
     length, took = unit, min(shorts)
     while took < _SECONDS and 4 * length <= room:
         length *= 4
         took = timer.seconds(starts[0], length)
     if took < _SECONDS and length < room:
         length = room
-    longs = [timer.least(start, length) for start in starts]
+    longs = [timer.mean(start, length) for start in starts]
     call = 0.0
     if length >= 4 * unit:
         pairs = zip(shorts, longs, strict=True)
@@ -80,7 +81,8 @@ def probed(
     calls = sum(-(-(b - a) // most) for a, b in map(plan.chunks.span, left))
     fixed = calls * call
     if layout is not None:
-        fixed += len(left) * _writing(plan, layout, [left[0], left[-1]], timer.found)
+        begin, each_chunk = _writing(plan, layout, left, timer.found)
+        fixed += begin + len(left) * each_chunk
     error = 0.0
     if len(each) > 1:
         times = _T[min(len(each), len(_T) + 1) - 2]
@@ -106,34 +108,41 @@ class _Timer:
         self.found = self.plan.work.compute(first, last, costs, bar)
         return time.perf_counter() - begun
 
-    def least(self, first: int, count: int) -> float:
+    def mean(self, first: int, count: int) -> float:
         """The same, of two times, as other work on the machine comes and goes."""
-        return min(self.seconds(first, count) for _ in range(2))
+        return statistics.fmean(self.seconds(first, count) for _ in range(2))
 
 
 def _writing(
     plan: Plan,
     layout: StoreLayout,
-    numbers: Sequence[int],
+    left: Sequence[int],
     found: tuple[Rows, Verdict] | None,
-) -> float:
-    """The seconds that it takes to write a chunk, of what was found repeated."""
+) -> tuple[float, float]:
+    """The seconds that it takes to make a store, and to write a chunk.
+
+    What was found is written again and again.
+    """
     assert found is not None and plan.request.store is not None
     values, taken = list(map(storable, found[0])), []
     folder = plan.request.store.parent
+    numbers = [left[k * (len(left) - 1) // 4] for k in range(5)]
     while not folder.is_dir():
         folder = folder.parent
     with tempfile.TemporaryDirectory(prefix=".eqx_pipe-plan-", dir=folder) as aside:
-        path = Path(aside) / "probe.zarr"
+        path, begun = Path(aside) / "probe.zarr", time.perf_counter()
         create(path, layout)
         store = open_store("plan", path)
-        for number in [numbers[0], *numbers]:
+        making = time.perf_counter() - begun
+        for number in numbers:
             first, last = store.chunks.span(number)
             rows = [np.resize(leaf, (last - first, *leaf.shape[1:])) for leaf in values]
             begun = time.perf_counter()
             store.commit(number, rows, np.ones(last - first, bool))
             taken.append(time.perf_counter() - begun)
-    return min(taken[1:])  # the first one also loads what it needs
+    # The first one also loads what it needs.
+    there = not is_vacant(plan.request.store)
+    return 0.0 if there else making, statistics.fmean(taken[1:])
 
 
 def _places(
