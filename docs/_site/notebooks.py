@@ -65,7 +65,7 @@ def _page(name: str, found: list[Cell]) -> tuple[str, dict[str, bytes]]:
         parts.append(f"```python\n{cell.source}\n```")
         printed, shown = _run(cell.source, f"{name}.py", variables)
         if printed:
-            parts.append(f"```text\n{printed.rstrip()}\n```")
+            parts.append(f"```{{.text .message}}\n{printed.rstrip()}\n```")
         if shown:
             parts.append(shown)
         for number in plt.get_fignums():
