@@ -103,7 +103,7 @@ model = ep.init_sharded(make, jr.key(0), mesh, names, rules)
 ep.draw(model, images[0])
 
 # %%
-ep.sharding_info(model)
+ax = ep.sharding_info(model).plot()
 
 # %% [markdown]
 # ## Training
