@@ -115,6 +115,8 @@ class ArraySource(DeviceSource):
     def take(self, indices: UInt32[Array, " n"]) -> PyTree:
         at = indices.astype(np.int32)
 
+        # They come from a permutation of the records: to check them again, as JAX does
+        # for other indices, would only cost.
         def one(leaf: Array) -> Array:
             return leaf.at[at].get(mode="promise_in_bounds")
 
@@ -146,6 +148,7 @@ def _check_leaves(leaves: list[tuple[str, Any]]) -> None:
         )
     for name, leaf in leaves:
         place = f"`{name}`" if name else "`tree`"
+        # Objects, bytes, texts, times and durations: NumPy has such arrays, JAX none.
         text = isinstance(leaf, np.ndarray | np.generic) and leaf.dtype.kind in "OSUMm"
         if not eqx.is_array(leaf) or text:
             if eqx.is_array_like(leaf):

@@ -84,6 +84,7 @@ def _texts(named: Named) -> dict[str, str]:
 
 
 def _positions(shares: np.ndarray, n: int) -> Int[np.ndarray, " points"]:
+    # A share of 1 belongs to the last value, and has no part of its own behind it.
     return np.minimum((shares * n).astype(np.int64), n - 1)
 
 
@@ -115,6 +116,7 @@ def axes_at(geometry: Geometry, shares: Any) -> list[Axis]:
     def make(values: Array, named: Named) -> Axis:
         return Values(values, **_texts(named))
 
+    # An axis has at least one value: `Space.from_unit` takes this point away again.
     if not len(array):
         array = np.zeros((1, width))
     axes = geometry.axes.values()
@@ -183,6 +185,7 @@ def _shares(
                 f"{axis!r} has.",
                 "Its values are categories: give points that have one of them.",
             )
+        # The middle of its part: at an end rounding would make it a neighbour.
         found[i] = (known[value] + 0.5) / len(axis)
     return found
 
@@ -195,6 +198,7 @@ def _listed(
         static: Any = axis
         return [as_hashable(static.value(int(k), key)) for k in positions]
     columns = [column for _, column in axis_values(name, axis, key, positions)]
+    # By their bits: arrays cannot be looked up, and a NaN is not equal to itself.
     return [tuple(x.tobytes() for x in row) for row in zip(*columns, strict=True)]
 
 

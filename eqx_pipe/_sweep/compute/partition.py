@@ -43,6 +43,7 @@ class Partition:
 
     def place(self, device: Any, turn: Any) -> Any:
         """The place of a device in a round, or the device of that place."""
+        # `num_devices - 1 - device` in odd rounds, written without a condition.
         return device + turn % 2 * (self.num_devices - 1 - 2 * device)
 
     def start(self, device: Any, number: Any) -> Any:
@@ -90,6 +91,8 @@ class Partition:
         if self.singly:
             yield rounds[:, :, device], mine
         else:
+            # In all rounds of one direction a device has the same place, so two strided
+            # views do, and not one for each round.
             for odd in (0, 1):
                 yield rounds[odd::2, self.place(device, odd)], mine[odd::2]
         first = self.start(device, turns)

@@ -115,6 +115,7 @@ def trace(
 
     kinds: list[Any] = []
 
+    # JAX names these arguments in its messages, where `explain` finds them again.
     def flat(
         eqx_pipe_arrays: list[Any], eqx_pipe_digits: list[Any], eqx_pipe_key: Key | None
     ) -> Any:
@@ -209,6 +210,7 @@ def _sources(space: Space) -> list[str]:
 
 
 def _struct(x: Any) -> jax.ShapeDtypeStruct:
+    # Weak types and 64 bits as the program will see them.
     weak = bool(getattr(x, "weak_type", False))
     dtype = jax.dtypes.canonicalize_dtype(x.dtype, allow_extended_dtype=True)
     return jax.ShapeDtypeStruct(x.shape, dtype, weak_type=weak)

@@ -144,9 +144,11 @@ def _gap(a: AnyArray, b: AnyArray, tolerance: Tolerance, labels: Labels) -> str 
     if left.dtype.kind in "fc":
         largest = np.max(np.abs(right[np.isfinite(right)]), initial=0.0)
         allowed = tolerance.allowed(a.dtype, float(largest))
+        # Equal infinities agree, though one less the other is NaN.
         same = (left == right) | (np.isnan(left) & np.isnan(right))
         with np.errstate(invalid="ignore", over="ignore"):
             apart = np.where(same, 0.0, np.abs(left - right))
+        # A NaN on one side only: no bound allows that.
         apart = np.where(np.isnan(apart), np.inf, apart)
     wrong = apart > allowed
     if not wrong.any():
