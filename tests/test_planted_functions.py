@@ -95,6 +95,14 @@ def _symbolic_backward(kept, ct):
 symbolic.defvjp(_symbolic_forward, _symbolic_backward, symbolic_zeros=True)
 
 
+BY = np.array([2.0, 3.0, 4.0], np.float32)  # closed over by the function
+
+
+@jax.custom_gradient
+def wrong_gradient(x):
+    return jnp.sin(x) * jnp.asarray(BY), lambda ct: (ct * jnp.cos(x),)
+
+
 def in_a_loop(x):
     return jax.lax.scan(lambda c, _: (wrong_sign(c), None), x, None, length=2)[0]
 
@@ -219,6 +227,7 @@ FUNCTIONS = {
     "a forgotten argument": ({"rules"}, forgets_an_argument, (X, Y)),
     "another second derivative": ({"rules"}, wrong_twice, (X,)),
     "wrong for symbolic zeros": ({"rules"}, symbolic, (X, Y)),
+    "a wrong gradient that closes over numbers": ({"rules"}, wrong_gradient, (X,)),
     "a wrong rule in a loop": ({"rules"}, in_a_loop, (X,)),
     "mixes lanes": ({"rules", "vmap"}, mixes, (X,)),
     "batched parameters": ({"rules", "ensemble"}, Scaled(Y), (X,)),

@@ -244,8 +244,8 @@ def _filtered_forward(factor):
 def _gradient(flipped):
     @jax.custom_gradient
     def fn(x):
-        smooth = jnp.convolve(x, jnp.array([0.2, 0.5, 0.3]), mode="same")
-        by = jnp.array([0.2, 0.5, 0.3])
+        by = jnp.array([0.2, 0.5, 0.3], x.dtype)
+        smooth = jnp.convolve(x, by, mode="same")
         by = by[::-1] if flipped else by
         return smooth, lambda ct: jnp.convolve(ct, by, mode="same")
 
@@ -260,7 +260,7 @@ def _each(*rules):
 
 def _interpolated(cut):
     table = stop_gradient if cut else (lambda v: v)
-    return lambda x, ys: jnp.interp(x, jnp.arange(3.0), table(ys))
+    return lambda x, ys: jnp.interp(x, jnp.arange(3, dtype=x.dtype), table(ys))
 
 
 def _softplus_at_zero(x):

@@ -6,6 +6,7 @@ stage is called, so that a kink or a `stop_gradient` elsewhere is no false alarm
 """
 
 import contextlib
+import inspect
 import os
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -37,6 +38,7 @@ from .trial import Trial, evaluate
 from .wide import widened
 
 _CUSTOM = ("custom_jvp_call", "custom_vjp_call", "custom_vmap_call")
+_CUSTOM_DERIVATIVES = inspect.getfile(jax.custom_gradient)
 _OTHERS = tuple(
     os.path.join(os.path.dirname(module.__file__ or ""), *inside, "")
     for module, inside in ((jax, ()), (eqx, ("internal",)))
@@ -146,7 +148,10 @@ def _measure_rules(
     args = jtu.tree_leaves(eqx.filter(given, eqx.is_array))
     found = []
     for name, eqn, inputs in _calls_of_rules(program, args):
+        # By what a function closes over its rule says no derivative.
+        first = eqn.params.get("num_consts", 0)
         moving = [i for i, v in enumerate(inputs) if eqx.is_inexact_array(v)]
+        moving = [i for i in moving if i >= first]
 
         def outputs(
             some: Arrays, eqn: Any = eqn, inputs: Any = inputs, moving: Any = moving
@@ -205,6 +210,8 @@ def _name_of_own(eqn: Equation) -> str:
         name, _, place = body.partition(" at ")
         places = [place, *_places_of_rules(eqn)]
         own = not all(place.startswith(_OTHERS) for place in places)
+        # `jax.custom_gradient` wraps a function; JAX itself has no use for it.
+        own = own or place.startswith(_CUSTOM_DERIVATIVES)
         return (name or eqn.primitive.name) if own else ""
     if entry(eqn) is not None:
         return ""

@@ -92,8 +92,13 @@ class Directions(NamedTuple):
             error = jnp.abs(c) * (2 * s.doubt + 50 * s.noise)
             bounds.append(jnp.where(s.smooth, error, 0))
         right = [jnp.real(grads[i] * self.tangents[i]) for i in inside]
+        # Where an output is left out its cotangent is 0, and 0 times an infinite slope
+        # is NaN, of which nothing follows.
+        all_smooth = jnp.stack([s.smooth.all() for s in slopes]).all()
+        told = all_smooth | jnp.isfinite(_total(right))
         size = _total([jnp.abs(v) for v in left + right])
-        return Dots(_total(left), _total(right), _total(bounds) + 1e-5 * size)
+        numbers = (_total(left), _total(right), _total(bounds) + 1e-5 * size)
+        return Dots(*(jnp.where(told, v, 0) for v in numbers))
 
 
 def _total(terms: Arrays) -> Array:
