@@ -9,20 +9,18 @@ from conftest import THOROUGH
 from planted import ROOMS
 from planted.row import broken_laws
 
-MISSED = {"noise of the default dtype"}
-"""What is not told; why is said in `docs/testing_planted.md`."""
-
 ROWS = {row.name: row for rows in ROOMS.values() for row in rows}
-SOME = list(ROWS) if THOROUGH else list(ROWS)[::5]
+SOME = list(ROWS) if THOROUGH else list(ROWS)[::9]
 
 
-@pytest.mark.one_of(7)
+@pytest.mark.one_of(5)
 @pytest.mark.parametrize("name", SOME)
 def test_a_planted_bug_is_told(name):
-    assert bool(broken_laws(ROWS[name], ROWS[name].bug)) == (name not in MISSED)
+    row = ROWS[name]
+    assert bool(broken_laws(row, row.bug)) == (not row.missed)
 
 
-@pytest.mark.one_of(19)
+@pytest.mark.one_of(11)
 @pytest.mark.parametrize("name", SOME)
 def test_its_sound_twin_is_not(name):
     assert broken_laws(ROWS[name], ROWS[name].sound) == set()

@@ -184,7 +184,14 @@ ROWS = [
         Layers([Scale(_old), Scale(Y)]),
         X,
     ),
-    of_function("a gate of 0", Gated(_old, Y, 0.0), Gated(_old, Y, 0.5), X),
+    of_function(
+        "a gate of 0",
+        Gated(_old, Y, 0.0),
+        Gated(_old, Y, 0.5),
+        X,
+        missed="it reaches the output, and a derivative of 0 may be meant, as at the "
+        "start of a gate",
+    ),
     of_function(
         "an initial state forgotten",
         Initial(jnp.float32(0.3), jnp.float32(0.8), False),
@@ -196,11 +203,15 @@ ROWS = [
         Called(Y[:1], lambda self, x: jax.nn.softmax(x + self.w)),
         Called(Y, lambda self, x: jax.nn.softmax(x + self.w)),
         X,
+        missed="it reaches the output, and a derivative of 0 may be meant, as at the "
+        "start of a gate",
     ),
     of_function(
         "rounded to integers",
         Called(_old, lambda self, x: x * jnp.round(self.w)),
         Scale(_old),
         X,
+        missed="it reaches the output, and a derivative of 0 may be meant, as at the "
+        "start of a gate",
     ),
 ]

@@ -15,7 +15,8 @@ class Row(NamedTuple):
     """Something broken, its sound twin, and what asks the kit of either.
 
     The arguments are such that the bug shows at them; options are the defaults.
-    `reference` tells that the author gives what the result should be.
+    `reference` tells that the author gives what the result should be, and `missed` why
+    no law tells the bug.
     """
 
     name: str
@@ -23,15 +24,16 @@ class Row(NamedTuple):
     sound: Any
     check: Callable[[Any], object]
     reference: bool = False
+    missed: str = ""
 
 
-def of_function(name, bug, sound, *args, key=None, reference=None):
+def of_function(name, bug, sound, *args, key=None, reference=None, missed=""):
     """A row for a function of the arguments."""
 
     def check(fn):
         return ept.check_function(fn, *args, key=key, reference=reference)
 
-    return Row(name, bug, sound, check, reference is not None)
+    return Row(name, bug, sound, check, reference is not None, missed)
 
 
 def broken_laws(row: Row, of: Any) -> set[str]:
