@@ -62,13 +62,14 @@ def text_of(found):
     by_reference = [row for row in found if row["reference"]]
     also = sum(bool(row["told by"]) for row in by_reference)
     alarms = sum(bool(row["false alarms"]) for row in found)
+    all_of_them = "all" if also == len(by_reference) else f"{also} of them"
     lines = [
         _HEAD,
         f"Of {len(plain)} bugs **{told}** are told by default "
         f"({100 * told / len(plain):.0f} %). {len(by_reference)} more are consistent, "
-        f"and wrong; of these {also} are told once `reference=`, or for sharded "
-        f"functions `unsharded=`, says what is right. Of {len(found)} sound twins "
-        f"{alarms or 'none'} break{'s' if alarms == 1 else ''} a law.\n",
+        f"and wrong: {all_of_them} are told once `reference=`, or for sharded functions "
+        f"`unsharded=`, says what is right. Of the {len(found)} sound twins "
+        f"{alarms or 'not one'} broke a law.\n",
         "## Law by kind of bug\n",
         *_matrix(found),
         "\n## What is not told\n",
