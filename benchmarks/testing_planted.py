@@ -67,8 +67,8 @@ def text_of(found):
         _HEAD,
         f"Of {len(plain)} bugs **{told}** are told by default "
         f"({100 * told / len(plain):.0f} %). {len(by_reference)} more are consistent, "
-        f"and wrong: {all_of_them} are told once `reference=`, or for sharded functions "
-        f"`unsharded=`, says what is right. Of the {len(found)} sound twins "
+        f"and wrong: {all_of_them} are told once `reference=`, or for sharded "
+        f"functions `unsharded=`, says what is right. Of the {len(found)} sound twins "
         f"{alarms or 'not one'} broke a law.\n",
         "## Law by kind of bug\n",
         *_matrix(found),
