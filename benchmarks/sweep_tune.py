@@ -1,9 +1,11 @@
 """What does `batch_size="tune"` take beside the best fixed size, and beside `"auto"`?
 
-Six functions are written out, six are mostly code of other packages. The best of a grid
-of sizes is found on part of the points; then there are as many as take `--seconds` with
-it. Every round is another program (a number in it differs), so that each side compiles:
-what tuning costs is in its time. Nothing is remembered.
+Of the twelve models of either set six are written out, six are mostly code of other
+packages. The list of sizes that tuning tries was chosen with the "fitted" ones in view;
+the "unseen" ones were written after it. The best of a grid of sizes is found on part of
+the points; then there are as many as take `--seconds` with it. Every round is another
+program (a number in it differs), so that each side compiles: what tuning costs is in
+its time. Nothing is remembered.
 """
 
 import itertools
@@ -64,12 +66,19 @@ def best_size(run, model, points):
 
 
 def main(run, *, seconds=5.0):
-    from . import _third_party
+    from . import _third_party, _unseen
 
-    ratios = []
     own = {model: _models.POINTS[model] for model in OWN}
-    for model, points in (own | _third_party.POINTS).items():
-        for case in run.chosen([model.__name__]):
+    sets = {"fitted": own | _third_party.POINTS, "unseen": _unseen.POINTS}
+    for name, models in sets.items():
+        compared(run, name, models, seconds)
+
+
+def compared(run, name, models, seconds):
+    """The rows of some models, and what they come to."""
+    ratios = []
+    for model, points in models.items():
+        for case in run.chosen([f"{name}, {model.__name__}"]):
             size, each = best_size(run, model, points // 4)
             points = int(seconds / each)
             tuned = []
@@ -101,4 +110,4 @@ def main(run, *, seconds=5.0):
             run.bar(f"{case}: tune over best", found, WORST)
     if ratios:
         mean = math.exp(statistics.fmean(map(math.log, ratios)))
-        run.note(f"geometric mean {mean:.3f} of {len(ratios)}; aim {MEAN}")
+        run.note(f"{name}: geometric mean {mean:.3f} of {len(ratios)}; aim {MEAN}")
