@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Int
 
 from .._errors import describe_value, value_error
-from .._tree import differences, on_device, path_name
+from .._tree import differences, is_key_array, on_device, path_name
 from .._types import PyTree
 from .axes import Values
 from .axis import Axis, is_axis, value_of
@@ -99,7 +99,14 @@ def _column(
                 f"`results[{k}]`: {'; '.join(found)}.",
                 "Give them the same structure, shape and dtype.",
             )
-    return jtu.tree_map(lambda *some: Values(jnp.concatenate(some), **said), *values)
+    return jtu.tree_map(lambda *some: Values(_stacked(some), **said), *values)
+
+
+def _stacked(some: tuple[Any, ...]) -> Any:
+    """Arrays one behind the other; `jnp` would compile for each number of them."""
+    if any(map(is_key_array, some)):
+        return jnp.concatenate(some)
+    return np.concatenate([np.asarray(each) for each in some])
 
 
 def _values(name: str, axis: Axis, space: Space, places: np.ndarray) -> Any:

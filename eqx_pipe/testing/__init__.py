@@ -14,6 +14,7 @@ from ._laws.function import check_function as check_function
 from ._laws.grad import check_grad as check_grad
 from ._laws.key import check_key as check_key
 from ._laws.loader import check_loader as check_loader
+from ._laws.method import check_method as check_method
 from ._laws.params import check_params as check_params
 from ._laws.programs import check_recompiles as check_recompiles
 from ._laws.pure import check_jit as check_jit

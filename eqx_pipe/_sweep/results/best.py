@@ -65,8 +65,8 @@ def best(
 
     `parts` are all points in order, those of one part few enough to be held at once.
     """
-    scores = _scores(values, space.size, by, parts)
-    allowed = ok & ~np.isnan(scores)
+    found = scores("SweepResult.best", values, space.size, by, parts)
+    allowed = ok & ~np.isnan(found)
     if not np.any(allowed):
         raise value_error(
             "SweepResult.best",
@@ -75,11 +75,11 @@ def best(
         )
     candidates = np.flatnonzero(allowed)
     pick = np.argmin if mode == "min" else np.argmax
-    i = int(candidates[pick(scores[candidates])])
+    i = int(candidates[pick(found[candidates])])
     output = jtu.tree_map(lambda leaf: leaf[i], values)
     columns = point_columns(space[[i]].geometry, space.key)
     there = {name: column[0] for name, column in columns.items()}
-    return Best(i, space.point(i), scores[i].item(), output, there)
+    return Best(i, space.point(i), found[i].item(), output, there)
 
 
 def _scores_of_part(
@@ -89,17 +89,18 @@ def _scores_of_part(
     return _host(jax.vmap(by)(outputs))
 
 
-def _scores(
-    values: PyTree, size: int, by: Compared, parts: Sequence[slice]
+def scores(
+    function: str, values: PyTree, size: int, by: Compared, parts: Sequence[slice]
 ) -> np.ndarray:
+    """The number of each point by which points are compared."""
     named = {name or "value": leaf for name, leaf in leaves_with_names(values)}
     if callable(by):
         shown = "by"
-        scores = np.concatenate([_scores_of_part(values, by, part) for part in parts])
+        found = np.concatenate([_scores_of_part(values, by, part) for part in parts])
     elif by is None and len(named) == 1:
-        shown, scores = next((k, _host(v)) for k, v in named.items())
+        shown, found = next((k, _host(v)) for k, v in named.items())
     elif isinstance(by, str) and by in named:
-        shown, scores = by, _host(named[by])
+        shown, found = by, _host(named[by])
     else:
         wrong = f"`by` is {describe_value(by)}"
         if by is None:
@@ -107,15 +108,15 @@ def _scores(
         cure = nearest(by, named)
         if isinstance(by, str) and by in ("min", "max"):
             cure = f'The first argument is what is compared: `mode="{by}"`. {cure}'
-        raise value_error("SweepResult.best", f"{wrong}.", cure)
-    if scores.shape != (size,) or scores.dtype.kind not in "biuf":
+        raise value_error(function, f"{wrong}.", cure)
+    if found.shape != (size,) or found.dtype.kind not in "biuf":
         raise value_error(
-            "SweepResult.best",
-            f"`{shown}` is a {scores.dtype}{list(scores.shape[1:])} per point.",
+            function,
+            f"`{shown}` is a {found.dtype}{list(found.shape[1:])} per point.",
             "Compare by a real scalar: the path of one, or a function of the "
             "output that gives one.",
         )
-    return scores
+    return found
 
 
 def _host(x: Any) -> np.ndarray:

@@ -1,0 +1,1 @@
+"""Searches: methods that propose points, and the loop that computes them."""

@@ -1,0 +1,59 @@
+"""Points that are all known before: a design, in rounds."""
+
+import equinox as eqx
+
+from .._check import keywords
+from .._spaces.space import Space
+from .._spaces.unit import Cube
+from .._sweep.results.result import SweepResult
+from .._types import Key
+
+
+class DesignState(eqx.Module):
+    """The points that are left."""
+
+    left: Space
+
+
+class Design(eqx.Module):
+    """See `design`."""
+
+    u: Cube
+
+    def init(self, space: Space, key: Key | None) -> DesignState:
+        """All points are left."""
+        return DesignState(space.from_unit(self.u))
+
+    def ask(self, state: DesignState, n: int) -> tuple[Space, DesignState]:
+        """The next points of the design."""
+        return state.left[:n], DesignState(state.left[n:])
+
+    def tell(self, state: DesignState, result: SweepResult) -> DesignState:
+        """The same: what comes next is known."""
+        return state
+
+
+@keywords("design")
+def design(u: Cube) -> Design:
+    """A method of search that proposes given points, in their order.
+
+    **Arguments:**
+
+    - `u`: numbers from 0 to 1 of shape `(points, axes)`, such as a design of SALib or
+      of `scipy.stats.qmc`; see `Space.from_unit`.
+
+    **Returns:** a `Method` for `explore`, which ends with the last point.
+
+    **Raises:** when the search begins, as `Space.from_unit`.
+
+    !!! example
+
+        >>> import eqx_pipe as ep
+        >>> import eqx_pipe.search as eps
+        >>> space = {"x": ep.Linspace(0, 10, 2)}
+        >>> corners = eps.design([[0.0], [1.0], [0.5]])
+        >>> found = ep.explore(lambda p: p["x"], space, corners, rounds=5, n=2)
+        >>> found.result.values.tolist(), found.rounds.tolist()
+        ([0.0, 10.0, 5.0], [0, 0, 1])
+    """
+    return Design(u)

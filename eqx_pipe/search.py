@@ -1,0 +1,13 @@
+"""Methods that propose the points of a search, for `eqx_pipe.explore`.
+
+`import eqx_pipe.search as eps`. Those of other packages need them:
+`pip install 'eqx_pipe[search]'`.
+"""
+
+from ._explore.design import design as design
+from ._explore.evolution import evolution as evolution
+from ._explore.explore import Explored as Explored
+from ._explore.method import Method as Method
+from ._explore.optuna import optuna as optuna
+from ._explore.refine import refine as refine
+from ._explore.stopping import stalled as stalled

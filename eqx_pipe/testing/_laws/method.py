@@ -1,0 +1,150 @@
+"""The laws of methods of search."""
+
+import dataclasses
+import functools as ft
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.tree_util as jtu
+import numpy as np
+
+from ..._check import check_int
+from ..._errors import describe_value, type_error
+from ..._explore.method import Method
+from ..._spaces.accept import SpaceLike, as_space
+from ..._spaces.space import Space
+from ..._spaces.table import point_columns
+from ..._sweep.results.result import SweepResult
+from ..._sweep.sweeper import sweeper
+from ..._types import Key, PyTree
+from .law import Broken, check_laws, law, must_work
+
+_ROUNDS = 3
+
+
+@dataclasses.dataclass(frozen=True)
+class _Trial:
+    """A method, with a function of the points of a space."""
+
+    method: Method[Any]
+    space: Space
+    run: Callable[[Space], SweepResult]
+    n: int
+    key: Key | None
+
+    @ft.cached_property
+    def history(self) -> list[tuple[Any, Space, Any, SweepResult]]:
+        """Of each round the state, the points, the state then, and the result."""
+        state, rounds = self.method.init(self.space, self.key), []
+        for _ in range(_ROUNDS):
+            points, asked = self.method.ask(state, self.n)
+            if not points.size:
+                break
+            result = self.run(points)
+            rounds.append((state, points, asked, result))
+            state = self.method.tell(asked, result)
+        return rounds
+
+    @law("form", "it proposes points of the space, `n` at most.")
+    def form_law(self) -> None:
+        for number, (_, points, _, _) in enumerate(self.history):
+            if not isinstance(points, Space) or points.size > self.n:
+                what = f"in round {number} `ask(state, {self.n})` gave {points!r}"
+                raise Broken("form", what)
+            with must_work(f"finding the points of round {number} in the space"):
+                self.space.to_unit(points)
+
+    @law("repeats", "what it proposes depends on the state alone.")
+    def repeats_law(self) -> None:
+        for number, (state, points, asked, result) in enumerate(self.history):
+            again, asked_again = self.method.ask(state, self.n)
+            if not _same(_columns(points), _columns(again)):
+                what = f"asked again in round {number} it proposes other points"
+                raise Broken("ask", what)
+            told = self.method.tell(asked, result)
+            if not _same(told, self.method.tell(asked_again, result)):
+                what = f"told the same again in round {number} its state is another"
+                raise Broken("tell", what)
+
+    @law("resumes", "from the beginning it comes to the same proposals again.")
+    def resumes_law(self) -> None:
+        state = self.method.init(self.space, self.key)
+        for number, (_, points, _, result) in enumerate(self.history):
+            again, state = self.method.ask(state, self.n)
+            if not _same(_columns(points), _columns(again)):
+                what = f"begun anew it proposes other points in round {number}"
+                raise Broken("resumes", what)
+            state = self.method.tell(state, result)
+
+
+def _columns(points: Space) -> PyTree:
+    return point_columns(points.geometry, points.key)
+
+
+def _same(one: PyTree, other: PyTree) -> bool:
+    leaves, others = jtu.tree_leaves(one), jtu.tree_leaves(other)
+    pairs = zip(leaves, others, strict=False)
+    return len(leaves) == len(others) and all(_equal(*pair) for pair in pairs)
+
+
+def _equal(one: Any, other: Any) -> bool:
+    if isinstance(one, jax.Array) and jax.dtypes.issubdtype(
+        one.dtype, jax.dtypes.prng_key
+    ):
+        one, other = jax.random.key_data(one), jax.random.key_data(other)
+    if isinstance(one, np.ndarray | jax.Array):
+        one, other = np.asarray(one), np.asarray(other)
+        return one.shape == other.shape and one.tobytes() == other.tobytes()
+    return bool(one == other)
+
+
+def check_method(
+    method: Method[Any],
+    fn: Callable[..., PyTree],
+    space: SpaceLike,
+    *,
+    n: int = 4,
+    key: Key | None = None,
+) -> None:
+    """Checks that a method of search can be gone on with after a kill.
+
+    It proposes points of the space, at most as many as it was asked for. Asked or told
+    the same twice, or begun anew, it gives the same.
+
+    **Arguments:**
+
+    - `method`: a method of `eqx_pipe.search`, or a `Method` of your own.
+    - `fn`, `space`: a function of the points of a space, of which three rounds of `n`
+      points are computed.
+    - `n`: how many points a round has. (Keyword only.)
+    - `key`: for the method; `fn` gets none. (Keyword only.)
+
+    **Raises:** `AssertionError` if a law is broken.
+
+    !!! example
+
+        >>> import eqx_pipe as ep, eqx_pipe.testing as ept
+        >>> import eqx_pipe.search as eps
+        >>> space = {"x": ep.Linspace(0, 1, 5)}
+        >>> points = eps.design([[0.5], [0.0], [1.0]])
+        >>> ept.check_method(points, lambda p: p["x"] ** 2, space, n=2)
+    """
+    __tracebackhide__ = True
+    function = "testing.check_method"
+    if not isinstance(method, Method):
+        raise type_error(
+            function,
+            f"`method` is {describe_value(method)}.",
+            "Give an object with `init`, `ask` and `tell`.",
+        )
+    check_int(function, "n", n, 1)
+    whole, runs = as_space(function, space), []
+
+    def run(points: Space) -> SweepResult:
+        if not runs:
+            runs.append(sweeper(fn, points))
+        return runs[0](points)
+
+    trial = _Trial(method, whole, run, n, key)
+    check_laws("check_method", "a method", trial, type(method).__name__)
