@@ -2,7 +2,7 @@
 
 A parameter tells nothing if it has no annotation, or one that admits everything: `Any`,
 a union with it, or another name for either. Public are the functions and classes in
-`dir(eqx_pipe)` and `dir(eqx_pipe.testing)`, and the classes that the functions return:
+`dir(eqx_pipe)`, `.testing` and `.search`, and the classes that the functions return:
 of a class its constructor and its methods, also those inherited from classes of ours.
 
     python tests/public_types.py [eqx_pipe._compose ...]
@@ -19,6 +19,7 @@ import typing
 from collections.abc import Iterator
 
 import eqx_pipe as ep
+import eqx_pipe.search as eps
 import eqx_pipe.testing as ept
 
 
@@ -70,7 +71,8 @@ def functions(item: typing.Any, made: bool = True) -> Iterator[typing.Callable]:
         yield item
         return
     classes = [c for c in inspect.getmro(item) if ours(c)]
-    if made and any("__init__" in vars(c) for c in classes):
+    protocol = getattr(item, "_is_protocol", False)  # which has an empty constructor
+    if made and not protocol and any("__init__" in vars(c) for c in classes):
         yield item.__init__
     seen = {"__init__"}
     for name, value in (pair for c in classes for pair in vars(c).items()):
@@ -92,7 +94,9 @@ def returned(function: typing.Callable) -> Iterator[type]:
 @ft.cache
 def public_items() -> dict[typing.Any, bool]:
     """The functions and classes; of a class whether its constructor is public."""
-    named = [getattr(m, name) for m in (ep, ept) for name in dir(m) if name[0] != "_"]
+    named = [
+        getattr(m, name) for m in (ep, ept, eps) for name in dir(m) if name[0] != "_"
+    ]
     named = [item for item in named if ours(item)]
     items = {
         i if callable(i) and hasattr(i, "__name__") else type(i): True for i in named

@@ -50,7 +50,8 @@ NOTEBOOKS = sorted((ROOT / "examples").glob("*.py"))
 
 def not_installed(text):
     """The libraries that a block imports, of those that not everybody has."""
-    names = re.findall(r"^>>> (?:import|from) (grain|orbax|SALib)", text, re.MULTILINE)
+    packages = "grain|orbax|SALib|optuna|evosax|adaptive"
+    names = re.findall(rf"^\s*>>> (?:import|from) ({packages})", text, re.MULTILINE)
     return {name for name in names if importlib.util.find_spec(name) is None}
 
 

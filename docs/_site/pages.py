@@ -12,6 +12,7 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 import eqx_pipe
+import eqx_pipe.search
 import eqx_pipe.testing
 
 _ROOT = Path(__file__).parents[2]
@@ -82,8 +83,14 @@ def _reference() -> dict[str, str]:
         if name.startswith("_") or not hasattr(value, "__module__"):
             continue
         room = value.__module__.split(".")[1]
+        if room == "_explore":
+            continue
         page = next(page for page, (_, inside) in _ROOMS.items() if room in inside)
         rooms[page] += f"\n::: eqx_pipe.{name}\n"
+    names = [name for name in dir(eqx_pipe.search) if not name.startswith("_")]
+    rooms["search"] = "# Searches\n\n::: eqx_pipe.explore\n" + "".join(
+        f"\n::: eqx_pipe.search.{name}\n" for name in names
+    )
     names = [name for name in dir(eqx_pipe.testing) if not name.startswith("_")]
     rooms["testing"] = "# Tests of one's own\n" + "".join(
         f"\n::: eqx_pipe.testing.{name}\n"

@@ -1,0 +1,83 @@
+"""Methods of search by adaptive, evosax and Optuna."""
+
+import functools
+import json
+
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import optuna
+import pytest
+from evosax.algorithms import CMA_ES, Open_ES
+
+import eqx_pipe as ep
+import eqx_pipe.search as eps
+import eqx_pipe.testing as ept
+
+PLANE = {"x": ep.Linspace(-2.0, 2.0, 2), "y": ep.Geomspace(0.1, 10.0, 2)}
+MIXED = {**PLANE, "act": ep.Static(["relu", "tanh"])}
+TPE = functools.partial(optuna.samplers.TPESampler, n_startup_trials=4)
+
+
+def bowl(p):
+    return {"loss": (p["x"] - 1) ** 2 + jnp.log10(p["y"]) ** 2}
+
+
+def mixed(p):
+    return bowl(p)["loss"] + (p["act"] == "tanh")
+
+
+METHODS = {
+    "refine": (eps.refine("loss"), bowl, PLANE),
+    "line": (eps.refine("loss"), bowl, {"x": PLANE["x"], "y": 1.0}),
+    "CMA": (eps.evolution(CMA_ES, "loss"), bowl, PLANE),
+    "Open_ES": (eps.evolution(Open_ES, "loss"), bowl, PLANE),
+    "TPE": (eps.optuna(TPE), mixed, MIXED),
+}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_methods_keep_the_laws(name):
+    method, fn, space = METHODS[name]
+    ept.check_method(method, fn, space, n=6, key=jr.key(0))
+
+
+@pytest.mark.parametrize("name", ["CMA", "TPE"])
+def test_methods_find_the_best(name):
+    method, fn, space = METHODS[name]
+    found = ep.explore(fn, space, method, rounds=8, n=12, key=jr.key(1))
+    best = [found.result[found.rounds == k].best().value for k in range(8)]
+    assert min(best[4:]) < min(best[:1])
+    assert found.best().value < 0.1
+
+
+def test_refinement_goes_where_the_function_bends():
+    step = lambda p: jnp.tanh(50 * (p["x"] - 0.3))  # noqa: E731
+    found = ep.explore(step, {"x": PLANE["x"]}, eps.refine(), rounds=4, n=8)
+    near = np.abs(found.to_pandas()["x"] - 0.3) < 0.5
+    assert near.mean() > 0.5  # a quarter of the way
+
+
+def test_failed_points_are_left_out_by_all():
+    def fn(p):
+        return jnp.where(p["x"] > 0, jnp.nan, 1.0) + bowl(p)["loss"]
+
+    for method in (eps.refine(), eps.evolution(CMA_ES), eps.optuna(TPE)):
+        found = ep.explore(fn, PLANE, method, rounds=3, n=8, key=jr.key(0))
+        assert len(found) == 24 and found.best().point["x"] <= 0
+
+
+def test_the_trials_of_optuna_are_json():
+    method, fn, space = METHODS["TPE"]
+    found = ep.explore(fn, space, method, rounds=2, n=4, key=jr.key(0))
+    trials = json.loads(json.dumps(found.state.trials))
+    assert [trial["value"] for trial in trials] == found.result.values.tolist()
+
+
+def test_a_generation_keeps_its_size():
+    method = eps.evolution(CMA_ES, "loss")
+    space = ep.Space(PLANE)
+    points, state = method.ask(method.init(space, jr.key(0)), 6)
+    state = method.tell(state, ep.sweep(bowl, points))
+    with pytest.raises(ValueError, match="before had 6"):
+        method.ask(state, 7)
