@@ -88,7 +88,8 @@ def probed(
         times = _T[min(len(each), len(_T) + 1) - 2]
         error = times * statistics.stdev(each) / len(each) ** 0.5
     mean = statistics.fmean(each)
-    low, high = (max(0.0, mean + sign * error) * rows for sign in (-1, 1))
+    # No mean is below all of what it is the mean of.
+    low, high = max(mean - error, min(each)) * rows, (mean + error) * rows
     before = sum(max(0.0, a - b) for a, b in zip(firsts, shorts, strict=True))
     return Probe(fixed + mean * rows, fixed + low, fixed + high, before)
 
