@@ -296,3 +296,15 @@ def test_remat_and_unroll_change_the_program_and_not_its_values(remat):
     text = str(jax.make_jaxpr(lambda x: other(x))(x))
     assert "unroll=2" in text and ("checkpoint" in text or "remat" in text)
     assert lines(64, remat=remat) == lines(4, remat=remat)
+
+
+def test_stages_that_one_function_made_hold_functions_that_do_the_same():
+    def make(seed, power=2):
+        lin = eqx.nn.Linear(3, 3, key=jr.key(seed))
+        return ep.chain(lin, lambda x: x**power)
+
+    stages = [make(0), make(1)]
+    x = jnp.arange(3.0)
+    np.testing.assert_allclose(ep.repeat(stages)(x), ep.chain(*stages)(x), rtol=1e-6)
+    with pytest.raises(ep.StructureError, match="share functions"):
+        ep.repeat([make(0), make(1, power=3)])

@@ -125,7 +125,8 @@ def repeat(
 
     - `make_stage`: a function of one key, by position or as the keyword `key`, that
         returns a stage; or a list of stages that differ in the values of their arrays
-        only. A stage must return the structure, shapes and dtypes that it takes.
+        only (functions that one line of code made may close over equal numbers). A
+        stage must return the structure, shapes and dtypes that it takes.
     - `n`: how many, at least 0.
     - `key`: a PRNG key for the parameters. (Keyword only.)
     - `over`: the name of the entry that the stages replace in turn, if they take a

@@ -162,7 +162,7 @@ BUILT = [
     ),
     (
         "functions of their own",
-        lambda: ep.repeat([lambda x: x, lambda x: x]),
+        lambda: ep.repeat([lambda x: x, lambda x: -x]),
         ep.StructureError,
         "share functions between them",
     ),
