@@ -1,7 +1,7 @@
 """Names for the annotations that the package shares."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import equinox as eqx
 import jax.extend.core
@@ -51,6 +51,9 @@ Segment: TypeAlias = str | int
 
 StageLike: TypeAlias = Callable[..., Any]
 """Whatever is accepted where a stage is: a module or a plain function."""
+
+ProgressLike: TypeAlias = bool | str | tuple[str, Literal["min", "max"]] | None
+"""What is shown of the progress of work, and of which output the best so far."""
 
 MaybeState: TypeAlias = eqx.nn.State | None
 """The state that goes through a pipeline; `None` where nothing in it is stateful."""

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from plots import A, B, C, closed, ticks_of, total
+from plots import A, B, C, closed, legend_of, ticks_of, total
 
 import eqx_pipe as ep
 
@@ -113,6 +113,16 @@ def test_long_names_are_turned():
     space = {"s": ep.Static(names), "a": A}
     ax = ep.sweep(lambda p: p["a"] * len(p["s"]), space).plot()
     assert {text.get_rotation() for text in ax.get_xticklabels()} == {40}
+
+
+def test_few_names_beside_many_numbers_are_lines():
+    space = {"f": ep.Static(["one", "two"]), "a": ep.Linspace(0, 1, 11)}
+    swept = ep.sweep(lambda p: p["a"] * len(p["f"]) > 1, space)
+    ax = swept.plot()
+    assert legend_of(ax) == ["one", "two"] and ax.get_xlabel() == "a"
+    assert len(swept.plot(x="f").collections) == 1  # still a heat map if asked for
+    bar = swept.plot(x="f").figure.axes[-1]
+    assert [text.get_text() for text in bar.get_yticklabels()] == ["False", "True"]
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ import sys
 import textwrap
 import types
 
+import equinox as eqx
 import jax.numpy as jnp
 import nbclient
 import nbformat
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 
 import eqx_pipe as ep
+from eqx_pipe._sweep.compute import progress
 from eqx_pipe._sweep.compute.progress import Progress
 
 CELLS = {
@@ -128,3 +130,50 @@ def test_without_a_terminal_there_is_no_bar(monkeypatch, stream):
     monkeypatch.setattr(sys, "stderr", stream)
     sweep()
     sweep(progress=True)
+
+
+def test_a_log_has_a_line_a_minute_and_one_at_the_end(monkeypatch, capsys):
+    now = [0.0]
+    monkeypatch.setattr(progress.time, "perf_counter", lambda: now[0])
+    with Progress(True, 1000, 100) as bar:
+        for k in range(900):
+            now[0] += 0.5
+            bar.saw([np.array([5.0, 900.0 - k, np.nan])], slice(None))
+            bar.failed(k // 300)
+            bar.done(1)
+    *_, before, last = capsys.readouterr().err.splitlines()
+    assert last == "sweep: 100%, 1,000 of 1,000 points in 07:30, 2/s, failed 2"
+    assert before.startswith("sweep: 95%, 947 of 1,000 points in 07:03, 2/s, 00:26")
+
+
+def test_the_best_so_far_is_shown(capsys):
+    def fn(p):
+        y = eqx.error_if(p["x"] - 0.25, p["x"] < 0.1, "no")
+        return {"loss": y, "curve": jnp.stack([y, y]), "n": jnp.int32(3)}
+
+    space = {"x": ep.Linspace(0, 1, 5)}
+    options = {"batch_size": 1, "on_error": "isolate"}
+    for shown, best in (("loss", "loss 0\n"), (("loss", "max"), "loss 0.75\n")):
+        ep.sweep(fn, space, progress=shown, **options)
+        line = capsys.readouterr().err
+        assert line.endswith(best) and ", failed 1, " in line and "5 of 5" in line
+    for wrong in ("los", "curve", "n"):
+        with pytest.raises(ValueError, match="Known names: `loss`"):
+            ep.sweep(fn, space, progress=wrong, **options)
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_a_bar_within_another_goes_away(monkeypatch):
+    stream = Terminal()
+    monkeypatch.setattr(sys, "stderr", stream)
+    with Progress(True, 2, title="rounds", unit="rounds") as outer:
+        for _ in range(2):
+            sweep(progress=True)
+            outer.done(1)
+    last = stream.getvalue().rstrip().split("\r")[-1]
+    assert last.startswith("rounds: 100%") and "2/2" in last
+    assert "sweep: " in stream.getvalue() and "\x1b[A" in stream.getvalue()

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import matplotlib
 import matplotlib.pyplot as plt
 import pytest
+from browser import seen
 
 import eqx_pipe as ep
 
@@ -73,6 +74,7 @@ def test_what_is_on_the_page(result, tmp_path):
     assert text.index("Failed points") < text.index("ep.sweep(fn, space, batch_size=")
     best = text[text.index("max of y") :]
     assert best.startswith("max of y230.54")  # the value, the point, and where it is
+    assert text.count("EquinoxRuntimeError: too large") == 2
     assert "deep: " in text and "`deep` has 5 dims" in text
 
 
@@ -99,3 +101,16 @@ def test_nothing_is_overwritten_unasked(result, tmp_path):
     assert [*tmp_path.iterdir()] == [path] and "<svg" in path.read_text()
     with pytest.raises(ValueError, match="a path that ends in `.html`"):
         result.report(tmp_path / "page.pdf")
+
+
+@pytest.mark.slow
+def test_of_many_axes_some_have_one_value_and_a_small_screen_shows_all(
+    result, tmp_path
+):
+    space = {name: ep.Linspace(0, 1, 2) for name in "abcde"}
+    ep.sweep(lambda p: p["a"] + p["e"], space).report(tmp_path / "many.html")
+    result.report(tmp_path / "page.html")
+    pages = [(tmp_path / f"{name}.html").read_text() for name in ("many", "page")]
+    assert "d = 0, e = 0" in pages[0] or "e = 0, d = 0" in pages[0]
+    for width in (390, 1280):
+        assert all(page["wide"] == 0 for page in seen(pages, tmp_path, width))

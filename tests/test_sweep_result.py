@@ -183,5 +183,5 @@ def test_progress_counts_every_point_and_changes_nothing(capfd):
     quiet = ep.sweep(draw, ep.Linspace(0, 1, 97), key=key, batch_size=2)
     assert capfd.readouterr().err == ""
     loud = ep.sweep(draw, ep.Linspace(0, 1, 97), key=key, batch_size=2, progress=True)
-    assert "97/97" in capfd.readouterr().err
+    assert "97 of 97" in capfd.readouterr().err
     assert np.array_equal(quiet.values, loud.values)

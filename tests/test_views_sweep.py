@@ -35,8 +35,10 @@ def test_every_result_and_space_is_shown(name):
     result = ep.sweep(outputs, space)
     for thing in (space, result, result[:1]):
         page = thing._repr_html_()
-        assert "cannot be shown" not in page and "<table>" in page
+        assert "cannot be shown" not in page and "<table" in page
         assert "points" in page and "points" in repr(thing)
+    page = result.best("<loss>")._repr_html_()
+    assert "Best: " in page and "<a>" not in page
     page = result._repr_html_()
     assert "&lt;loss&gt;" in page and "<loss>" not in page and "<a>" not in page
     low, high = result.values["<loss>"].min(), result.values["<loss>"].max()

@@ -31,6 +31,9 @@ MOST_PANELS = 36
 
 _ROLES = ("x", "y", "hue", "row", "col")
 _COLOURS = ("cmap", "norm", "vmin", "vmax")
+_FLAGS = {"vmin": -0.5, "vmax": 1.5}
+"""The ends of the colours of False and True, of which each has one."""
+
 _WHERE = "Say where each dim goes: `x=`, `y=`, `hue=`, `row=`, `col=`."
 _INSTEAD = {
     "dims": _WHERE,
@@ -74,10 +77,15 @@ def draw(
     elif x.cloud and not x.chosen and hue is None:
         paint = parallel
     _check(scales["x"], outer, paint is parallel, ax)
+    plain = all(options[name] is None for name in _COLOURS)
+    flags = data[array.name].dtype.kind == "b" and paint is not line and plain
     if paint is line:
         colours = _line_colours(hue, options)
     else:
-        colours = _colours_of(array.values[array[KIND].values == 0], options)
+        shown = array.values[array[KIND].values == 0]
+        colours = _colours_of(shown, {**options, **(_FLAGS if flags else {})})
+        if flags:
+            colours.set_cmap(colours.cmap.resampled(2))
 
     # A panel for each combination of positions on the outer dims, if there are any.
     positions = list(itertools.product(*(range(len(s.at)) for s in outer)))
@@ -103,7 +111,9 @@ def draw(
         values, norm = colours.get_array(), colours.norm
         below, above = values.min() < norm.vmin, values.max() > norm.vmax
         extend = ("neither", "min", "max", "both")[below + 2 * above]
-        figure.colorbar(colours, ax=axes, label=label, extend=extend)
+        bar = figure.colorbar(colours, ax=axes, label=label, extend=extend)
+        if flags:
+            bar.set_ticks([0, 1], labels=["False", "True"])
     _legends(axes, None if colours is not None else hue, has_marks)
     return axes if outer else axes[0, 0]
 

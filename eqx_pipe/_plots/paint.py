@@ -260,6 +260,9 @@ def _mark_gaps(
     """
     before = np.pad(kinds, ((0, 0), (1, 0)))[:, :-1]
     shown = kinds if few else np.where(kinds == before, 0, kinds)
+    if not alone:  # one mark for a line of which nothing is there
+        lost = np.all(kinds > 0, axis=1, keepdims=True)
+        shown = np.where(lost & (np.arange(len(x)) > 0), 0, shown)
     # The last number at or before each position, -1 if there is none.
     last = np.maximum.accumulate(np.where(kinds == 0, np.arange(len(x)), -1), axis=1)
     for where, mark in _marks_in(shown):

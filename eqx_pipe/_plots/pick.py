@@ -158,8 +158,8 @@ def places_of(array: DataArray, given: Mapping[str, str | None]) -> dict[str, Pl
 
     `given` names dims or coordinates. A dim whose points have several coordinates of
     their own (a design) is a cloud of points; where each point is an array, it is a
-    curve; a dim that only PRNG keys vary along repeats the others. What is left are the
-    axes of a line or a heat map.
+    curve; a dim that only PRNG keys vary along repeats the others; a few names beside
+    many numbers are lines. What is left are the axes of a line or a heat map.
     """
     found: dict[str, Place] = {}
     for role, name in given.items():
@@ -228,6 +228,8 @@ def _slots(
             put("hue", next((dim for dim in free if dim not in inner), None))
         elif repeats and len(free) + ("x" in found) > 1:
             put("hue", repeats)
+        elif not found and (names := _names_beside_numbers(array, free)):
+            put("hue", names)
         elif cloud and "x" not in found:
             long = [d for d in free if d != cloud and array.sizes[d] > FEW]
             put("x", long[0] if long else cloud)
@@ -237,6 +239,19 @@ def _slots(
     for role in ("x", "col") if lines else ("x", "y", "col"):
         put(role, free[0] if free else None)
     return slots
+
+
+def _names_beside_numbers(array: DataArray, free: list[str]) -> str | None:
+    """Of two dims the one whose few names are best told apart as lines, if any."""
+    if len(free) != 2:
+        return None
+    columns = [next(iter(columns_of(array, dim).values()), None) for dim in free]
+    numbers = [column is not None and is_number(column) for column in columns]
+    if sum(numbers) != 1 or any(_is_cloud(array, dim) for dim in free):
+        return None
+    names, other = (free[numbers.index(k)] for k in (False, True))
+    few = array.sizes[names] <= FEW < array.sizes[other]
+    return names if few else None
 
 
 def _place(array: DataArray, dim: str, chosen: str | None = None) -> Place:

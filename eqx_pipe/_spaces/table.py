@@ -210,13 +210,29 @@ def heading(text: str) -> str:
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Rows of texts, shortened to a readable length."""
+    """Rows of texts, shortened to a readable length; numbers stand to the right."""
+    # Notebooks have all tables in the middle, and all cells to the right.
+    sides = [
+        "right" if column and all(map(_is_number, column)) else "left"
+        for column in ([str(row[k]) for row in rows] for k in range(len(head)))
+    ]
     lines = []
     for tag, row in [("th", head), *(("td", row) for row in rows)]:
         texts = [x if len(x) <= 120 else f"{x[:117]}..." for x in map(str, row)]
-        cells = "".join(f"<{tag}>{html.escape(x)}</{tag}>" for x in texts)
+        cells = "".join(
+            f'<{tag} style="text-align:{side}">{html.escape(x)}</{tag}>'
+            for x, side in zip(texts, sides, strict=True)
+        )
         lines.append(f"<tr>{cells}</tr>")
-    return f"<table>{''.join(lines)}</table>"
+    return f'<table style="margin:.3em 0 .8em">{"".join(lines)}</table>'
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text.replace(",", ""))
+    except ValueError:
+        return text == "?"
+    return True
 
 
 def shown(make: Callable[[_T], str], thing: _T) -> str:

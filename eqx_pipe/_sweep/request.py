@@ -19,7 +19,7 @@ from .._spaces.cells import by_cell, cells_of
 from .._spaces.space import Space
 from .._store.folder import as_path
 from .._store.store import check_zarr
-from .._types import Device, Key, PyTree
+from .._types import Device, Key, ProgressLike, PyTree
 from .tracing.call import check_fn, check_sweep_key
 
 BatchSize: TypeAlias = SupportsIndex | Literal["auto", "tune"]
@@ -70,7 +70,7 @@ class Request:
     trusting: bool
     repairing: bool
     isolated: bool
-    progress: bool | None
+    progress: ProgressLike
     counting: bool
     function: str
     inner: Space | None = None
@@ -114,7 +114,7 @@ def checked(
     executor: Executor | None,
     resume: Literal["force", "failed"] | None,
     on_error: Literal["raise", "isolate"],
-    progress: bool | None,
+    progress: ProgressLike,
     count_steps: bool = False,
     function: str = "sweep",
 ) -> Request:
@@ -225,11 +225,14 @@ def _check_size(function: str, size: int) -> None:
 
 
 def _check_progress(progress: object) -> None:
-    if progress is not None and not isinstance(progress, bool):
+    pair = progress if isinstance(progress, tuple) else (progress, "min")
+    names = len(pair) == 2 and isinstance(pair[0], str) and pair[1] in ("min", "max")
+    if progress is not None and not isinstance(progress, bool) and not names:
         raise type_error(
             "sweep",
             f"`progress` is {describe_value(progress)}.",
-            "Give True, False, or None for a bar where somebody can see it.",
+            "Give True, False, or None for a bar where somebody can see it; or the "
+            'path of an output, `"loss"` or `("score", "max")`, for the best so far.',
         )
 
 
@@ -246,6 +249,11 @@ def _check_together(request: Request) -> None:
         _refuse(
             "`store` is given for a space that is empty.",
             "Leave `store` out: the result has no values that could be kept.",
+        )
+    if request.reducers is not None and isinstance(request.progress, str | tuple):
+        _refuse(
+            "`progress` names an output, and `reduce` keeps none.",
+            "Say `progress=True`; `reduce=ep.ArgMin()` gives the best in the end.",
         )
     if trusting and request.store is None:
         _refuse("`resume` is given without `store`.", "Give the path of the store.")

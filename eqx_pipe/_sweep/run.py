@@ -12,7 +12,7 @@ from .._check import keywords
 from .._reduce.many import ReduceLike
 from .._spaces.accept import SpaceLike
 from .._store.folder import is_vacant
-from .._types import Key, PyTree
+from .._types import Key, ProgressLike, PyTree
 from .cores import warn_if_cores_idle
 from .gather import Sink, Source, gather, result_of
 from .plan import CostsBySpan, Plan, costs_of, plan_of
@@ -40,7 +40,7 @@ def sweep(
     executor: Executor | None = None,
     resume: Literal["force", "failed"] | None = None,
     on_error: Literal["raise", "isolate"] = "raise",
-    progress: bool | None = None,
+    progress: ProgressLike = None,
     count_steps: bool = False,
 ) -> SweepResult:
     """Computes a function at every point of a space, on all devices.
@@ -113,7 +113,9 @@ def sweep(
       failed; those that have a value keep it. (Keyword only.)
     - `progress`: `True` or `False` for a progress bar or none; by default there is one
       in a terminal or notebook if the work takes more than a second. A notebook needs
-      ipywidgets for more than a bar of text. (Keyword only.)
+      ipywidgets for more than a bar of text; a file gets a line each minute. The path
+      of an output, `"loss"`, also shows its smallest value so far, and `("score",
+      "max")` the largest. (Keyword only.)
     - `count_steps`: whether the steps of `while_loop`s are counted, also of those in
       solvers: `result.steps` says for each point how many it needed and how many were
       executed until its batch had ended, `result.waste` how many times as many that is.

@@ -6,11 +6,11 @@ share. So what is inside never meets what is outside, whatever a pipeline is mad
 """
 
 import dataclasses
-import itertools
 from collections.abc import Iterator, Sequence
 
 from .layers import Layers, Link, Name, Node, layered, room
 from .metrics import LINE, MONO, SANS, mono_width, sans_width
+from .routes import Routes, is_port
 from .sketch import Arrow, Box, Frame
 
 PAD = 14.0
@@ -68,7 +68,7 @@ class Picture:
 
 def picture(whole: Frame) -> Picture:
     """Gives everything in a diagram its place."""
-    routes = _Routes(whole)
+    routes = Routes(whole)
     made = _Inside(whole, routes)
     things = list(made.placed(0.0, 0.0))
 
@@ -81,70 +81,10 @@ def picture(whole: Frame) -> Picture:
     return Picture(made.width, made.height, frames, boxes, of_kind(Line), of_kind(Note))
 
 
-class _Routes:
-    """For each frame the lines in it: from what, to what, and of which box."""
-
-    def __init__(self, whole: Frame):
-        self.inside: dict[str, tuple[str, ...]] = {}
-        arrows: dict[tuple[str, str], str] = {}
-        for arrow in self._arrows(whole, ()):
-            ends = (arrow.source, arrow.target)
-            before = arrows.get(ends)
-            arrows[ends] = arrow.label if before is None else f"{before}\n{arrow.label}"
-        labels: dict[str, set[str]] = {}
-        for (source, _), label in arrows.items():
-            labels.setdefault(source, set()).add(label)
-        # What all arrows of a box say is said once, where they leave.
-        self.leaving = {s: next(iter(of)) for s, of in labels.items() if len(of) == 1}
-        self.links: dict[str, dict[tuple[Name, Name, str], str]] = {}
-        ways = {ends: self._way(*ends) for ends in arrows}
-        said: dict[tuple[str, str, str], set[str]] = {}
-        for (source, target), label in arrows.items():
-            frame, _, (into, *_) = ways[source, target]
-            said.setdefault((source, frame, into), set()).add(label)
-        for (source, target), label in arrows.items():
-            frame, upward, downward = ways[source, target]
-            label = "" if source in self.leaving else label
-            # What all arrows into a frame say is said once, above it.
-            above = len(said[source, frame, downward[0]]) == 1
-            for item, outer in itertools.pairwise(upward):
-                self._link(outer, item, ("out", source), source)
-            first = label if above or len(downward) == 1 else ""
-            self._link(frame, upward[-1], downward[0], source, first)
-            for k, (inner, item) in enumerate(itertools.pairwise(downward)):
-                last = label if not above and k == len(downward) - 2 else ""
-                self._link(inner, ("in", source), item, source, last)
-
-    def _way(self, source: str, target: str) -> tuple[str, list[str], list[str]]:
-        """The innermost frame round both; what leads up to it, and down from it."""
-        out, into = self.inside[source], self.inside[target]
-        same = 0
-        while same < min(len(out), len(into)) and out[same] == into[same]:
-            same += 1
-        upward = [source, *reversed(out[same:])]
-        return out[same - 1], upward, [*into[same:], target]
-
-    def _arrows(self, frame: Frame, above: tuple[str, ...]) -> Iterator[Arrow]:
-        path = (*above, frame.name)
-        for item in frame.items:
-            if isinstance(item, Frame):
-                yield from self._arrows(item, path)
-            elif isinstance(item, Arrow):
-                yield item
-            else:
-                self.inside[item.name] = path
-
-    def _link(
-        self, frame: str, start: Name, end: Name, source: str, label: str = ""
-    ) -> None:
-        links = self.links.setdefault(frame, {})
-        links[start, end, source] = label or links.get((start, end, source), "")
-
-
 class _Inside:
     """One frame, laid out; places in it are counted from its left upper corner."""
 
-    def __init__(self, frame: Frame, routes: _Routes):
+    def __init__(self, frame: Frame, routes: Routes):
         self.frame, self.routes = frame, routes
         links = routes.links.get(frame.name, {})
         items = [item for item in frame.items if not isinstance(item, Arrow)]
@@ -162,8 +102,8 @@ class _Inside:
         }
         self.sizes |= {n: (f.width, f.height) for n, f in self.frames.items()}
         nodes: dict[Name, Node] = {}
-        ins = list(dict.fromkeys(a for a, _, _ in links if _is_port(a)))
-        outs = list(dict.fromkeys(b for _, b, _ in links if _is_port(b)))
+        ins = list(dict.fromkeys(a for a, _, _ in links if is_port(a)))
+        outs = list(dict.fromkeys(b for _, b, _ in links if is_port(b)))
         nodes |= {port: Node(PAD, PAD) for port in ins}
         for item in items:
             half = self.sizes[item.name][0] / 2
@@ -216,7 +156,7 @@ class _Inside:
         self.x = {name: at + shift for name, at in middle.items()}
         self.tops, self.tall, self.zones = _rows(self, layers)
         self.height = self.tops[-1] + self.tall[-1] if self.tops else 2 * TAB
-        if layers.rows and not all(map(_is_port, layers.rows[-1])):
+        if layers.rows and not all(map(is_port, layers.rows[-1])):
             self.height += PAD
 
     def height_of(self, name: Name) -> float:
@@ -264,7 +204,7 @@ def _rows(
     tops: list[float] = []
     zones: list[tuple[float, float]] = []
     titled = TAB if inside.frame.title else 0.0
-    at = 0.0 if layers.rows and all(map(_is_port, layers.rows[0])) else titled + PAD
+    at = 0.0 if layers.rows and all(map(is_port, layers.rows[0])) else titled + PAD
     for i, row in enumerate(layers.rows):
         tops.append(at)
         below = [link for link in layers.links if link.source in row]
@@ -311,7 +251,3 @@ def _width(label: str) -> float:
 
 def _tall(label: str) -> float:
     return LINE * (1 + label.count("\n")) + 2 if label else 0.0
-
-
-def _is_port(name: Name) -> bool:
-    return isinstance(name, tuple) and name[0] in ("in", "out")

@@ -1,7 +1,6 @@
 """What flows through a pipeline, as a table: shapes, parameters, operations."""
 
 import dataclasses
-import html
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,6 +10,7 @@ import jax.tree_util as jtu
 
 from .._check import check_callable
 from .._jaxprs.flops import num_flops
+from .._spaces.table import table
 from .._stage import Composite, Scope, as_module, call
 from .._stage.text import num_parameters
 from .._tree import as_arrays, tree_text
@@ -72,11 +72,8 @@ class Summary:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        rows = [
-            "".join(f"<td>{html.escape(cell)}</td>" for cell in row)
-            for row in self.cells()
-        ]
-        return f"<table>{''.join(f'<tr>{row}</tr>' for row in rows)}</table>"
+        head, *rows = self.cells()
+        return table(head, rows)
 
 
 class _Watching(Scope):

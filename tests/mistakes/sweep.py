@@ -121,7 +121,14 @@ SWEEP = [
     ("batch atuo", lambda: sweep(batch_size="atuo"), ValueError, "`auto`"),
     ("batch None", lambda: sweep(batch_size=None), TypeError, "integer of at least 1"),
     ("mesh 4", lambda: sweep(mesh=4), TypeError, "jax.make_mesh"),
-    ("progress", lambda: sweep(progress="yes"), TypeError, "True, False, or None"),
+    ("progress", lambda: sweep(progress=3), TypeError, "True, False, or None"),
+    ("progress yes", lambda: sweep(progress="yes"), ValueError, "Known names: `value`"),
+    (
+        "progress of none",
+        lambda: sweep(progress="yes", reduce=ep.Mean()),
+        ValueError,
+        "Say `progress=True`",
+    ),
     ("on_error", lambda: sweep(on_error="rais"), ValueError, "Did you mean `raise`"),
     ("no key", lambda: sweep(lambda x, key: x), ep.MissingKeyError, "random.key"),
     (

@@ -121,6 +121,7 @@ class Runner:
                 if compute(done, now) is not None:
                     caught.found(compute, points.indices, done, now, values)
                     progress.failed(caught.count)
+                progress.saw(values, _rows(points.places(done, done + now), base))
                 done += now
                 progress.done(now)
 

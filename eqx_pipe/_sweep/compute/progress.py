@@ -3,19 +3,35 @@
 import contextlib
 import sys
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
 
 _TARGET = 0.25
 _FIRST_PARTS = 32
+
+
+_BETWEEN_LINES = 60.0
+"""Seconds between two lines, where nobody looks on."""
+
+
+class Watched(NamedTuple):
+    """An output of which the best so far is shown: its name, place, and what wins."""
+
+    name: str
+    leaf: int
+    mode: Literal["min", "max"]
 
 
 class Progress:
     """A bar over the points, and the pace at which it should move.
 
     `shown=None` shows it in a terminal or a notebook, and only once the work has taken
-    a second. `before` points were finished by an earlier run: they count as done, but
-    not for the rate. What is computed ends early once `stopping()` is true.
+    a second. Elsewhere it is a line now and then. A bar that is opened while another is
+    on goes below it, and away in the end. `before` points were finished by an earlier
+    run: they count as done, but not for the rate. What is computed ends early once
+    `stopping()` is true.
     """
 
     def __init__(
@@ -24,14 +40,19 @@ class Progress:
         size: int,
         before: int = 0,
         stopping: Callable[[], bool] = bool,
+        watched: Watched | None = None,
+        title: str = "sweep",
+        unit: str = "points",
     ):
         self.stopping = stopping
         self._last = time.perf_counter()
         self._pace: float | None = None
         self._bar = None
+        self._watched, self._best = watched, None
+        self._said: dict[str, Any] = {}
         if shown if shown is not None else _is_seen():
             delay = 0 if shown else 1
-            text: dict[str, Any] = {"desc": "sweep", "unit": " points"}
+            text: dict[str, Any] = {"desc": title, "unit": f" {unit}"}
             self._bar = _bar(total=size, initial=before, delay=delay, **text)
 
     def count(self, batches: int, batch_points: int) -> int:
@@ -53,7 +74,25 @@ class Progress:
     def failed(self, points: int) -> None:
         """Says that `points` points in all have failed so far."""
         if points:
-            self._draw(lambda bar: bar.set_postfix(failed=points, refresh=False))
+            self._say(failed=points)
+
+    def saw(self, values: Sequence[np.ndarray], rows: slice | np.ndarray) -> None:
+        """Takes note of some rows of outputs; points that failed are NaN in them."""
+        if self._bar is None or self._watched is None:
+            return
+        name, leaf, mode = self._watched
+        found = values[leaf][rows]
+        found = found[np.isfinite(found)]
+        if found.size:
+            best = getattr(found, mode)()
+            if self._best is not None:
+                best = getattr(np, f"{mode}imum")(best, self._best)
+            self._best = best
+            self._say(**{name: f"{best:.5g}"})
+
+    def _say(self, **said: Any) -> None:
+        self._said |= said
+        self._draw(lambda bar: bar.set_postfix(self._said, refresh=False))
 
     def __enter__(self) -> "Progress":
         return self
@@ -73,10 +112,17 @@ class Progress:
 
 
 def _bar(**options: Any) -> Any:
-    """A bar of widgets in a notebook that has them, and else of text, if it can be."""
+    """A bar of widgets in a notebook that has them, and else of text, if it can be.
+
+    In a file, where a bar would be thousands of lines, it is a line now and then.
+    """
     # Imported here, since it takes time and most sweeps are over in an instant.
     from tqdm import std
 
+    if not _is_seen():
+        with contextlib.suppress(Exception):
+            return _Lines(**options)
+        return None
     with contextlib.suppress(Exception):
         if _in_notebook():
             from tqdm import notebook
@@ -87,10 +133,54 @@ def _bar(**options: Any) -> Any:
     return None
 
 
+class _Lines:
+    """What a bar does, as a line each minute and at the end, for files of logs."""
+
+    disable = False
+
+    def __init__(self, *, total: int, initial: int, desc: str, unit: str, **_: Any):
+        self._total, self._begun, self._n = total, initial, initial
+        self._title, self._unit, self._said = desc, unit, ""
+        self._told = -1
+        self._started = self._written = time.perf_counter()
+        self._out = sys.stderr
+        self._out.flush()  # raises if there is nothing to write to
+
+    def update(self, points: int) -> None:
+        self._n += points
+        if time.perf_counter() - self._written > _BETWEEN_LINES:
+            self._write()
+
+    def set_postfix(self, said: Mapping[str, Any], refresh: bool = False) -> None:
+        self._said = "".join(f", {name} {value}" for name, value in said.items())
+
+    def close(self) -> None:
+        if self._told != self._n:
+            self._write()
+
+    def _write(self) -> None:
+        from tqdm import std
+
+        self._written = now = time.perf_counter()
+        self._told = self._n
+        spent, time_of = now - self._started, std.tqdm.format_interval
+        rate = (self._n - self._begun) / max(spent, 1e-9)
+        left = f", {time_of((self._total - self._n) / rate)} left" if rate else ""
+        share = self._n / self._total if self._total else 1.0
+        self._out.write(
+            f"{self._title}: {share:.0%}, {self._n:,} of {self._total:,}{self._unit} "
+            f"in {time_of(spent)}, {rate:,.3g}/s"
+            f"{left if self._n < self._total else ''}{self._said}\n"
+        )
+        self._out.flush()
+
+
 def _made(tqdm: Any, options: dict[str, Any]) -> Any:
+    # Below another bar, of a search in rounds say, it goes away in the end.
+    alone = not getattr(tqdm, "_instances", ())
     bar = tqdm.__new__(tqdm)
     try:
-        bar.__init__(**options)
+        bar.__init__(**options, leave=alone)
     except Exception:
         # Without ipywidgets `tqdm.notebook` can be imported, and its constructor
         # raises. What it leaves behind would print a traceback when it is collected.

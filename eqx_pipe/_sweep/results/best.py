@@ -12,7 +12,7 @@ from jaxtyping import Bool
 
 from ..._errors import describe_value, nearest, value_error
 from ..._spaces.space import Space
-from ..._spaces.table import point_columns
+from ..._spaces.table import heading, point_columns, shown, table
 from ..._tree import leaf_text, leaves_with_names, on_device
 from ..._types import PyTree
 
@@ -41,8 +41,16 @@ class Best:
     def __repr__(self) -> str:
         own = [("index", self.index), ("value", self.value)]
         found = [*own, *self.coordinates.items()]
-        shown = (f"{name}={_short(value)}" for name, value in found)
-        return f"Best({', '.join(shown)})"
+        texts = (f"{name}={_short(value)}" for name, value in found)
+        return f"Best({', '.join(texts)})"
+
+    def _repr_html_(self) -> str:
+        return shown(Best._page, self)
+
+    def _page(self) -> str:
+        rows = [(name, _short(value)) for name, value in self.coordinates.items()]
+        title = f"Best: {_short(self.value)} at point {self.index:,}"
+        return heading(title) + table(("axis", "value"), rows)
 
 
 def _short(value: Any) -> str:

@@ -16,10 +16,13 @@ from ..._tree import leaves_with_names
 from .best import Best
 
 if TYPE_CHECKING:
+    from xarray import Dataset
+
     from .result import SweepResult
 
 _MOST_PICTURES = 24
 _MOST_FAILURES = 20
+_SMALLEST = 0.65
 _MOST_SHAPES = 10_000
 """How many numbers are drawn as shapes, which stay sharp; of more there are pixels."""
 
@@ -30,11 +33,11 @@ body { font: 16px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 60rem
 h2 { margin-top: 2.5rem; }
 div.wide { overflow-x: auto; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
-td, th { border-bottom: 1px solid #8884; padding: .2rem 1rem .2rem 0;
-  text-align: left; vertical-align: top; }
+td, th { border-bottom: 1px solid #8884; padding: .2rem 1.2rem .2rem 0;
+  vertical-align: top; }
 pre { background: #8882; overflow-x: auto; padding: .8rem; }
 figure { background: white; color: black; display: inline-block; margin: .5rem 0;
-  max-width: 100%; padding: .5rem; }
+  box-sizing: border-box; max-width: 100%; overflow-x: auto; padding: .5rem; }
 figure svg, figure img { height: auto; max-width: 100%; }
 """
 
@@ -86,7 +89,7 @@ def _pictures(result: "SweepResult") -> Iterator[str]:
     for name in outputs[:_MOST_PICTURES]:
         before = set(plt.get_fignums())
         try:
-            axes = np.ravel(np.asarray(result.plot(name)))
+            axes = np.ravel(np.asarray(_plotted(result, data, name)))
             yield f"<figure>{_image(axes[0].figure, data[name].size)}</figure>"
         except ValueError as error:  # more dims than a picture has
             yield f"<p>{html.escape(f'{name}: {error}')}</p>"
@@ -98,15 +101,35 @@ def _pictures(result: "SweepResult") -> Iterator[str]:
         yield f"<p>{rest} more outputs have no picture here.</p>"
 
 
+def _plotted(result: "SweepResult", data: "Dataset", name: str) -> Any:
+    """A picture of an output; of one with many dims where the last have one value."""
+    swept = [dim for dim in result.space.dims if dim in data[name].dims]
+    sel: dict[str, Any] = {}
+    first: ValueError | None = None
+    while True:
+        try:
+            return result.plot(name, sel=sel)
+        except ValueError as error:
+            first = first or error
+            if len(swept) < 2:
+                raise first from None
+        dim = swept.pop()
+        known = [str(n) for n, x in data.coords.items() if x.dims == (dim,)]
+        axis = dim if dim in known else next(iter(known), dim)
+        sel[axis] = data[axis].values[0].item() if known else 0
+
+
 def _image(figure: Any, size: int) -> str:
     drawn = io.BytesIO()
+    # On a small screen it shrinks as long as what is written can be read.
+    least = f"style='min-width:{_SMALLEST * 96 * figure.get_figwidth():.0f}px'"
     if size <= _MOST_SHAPES:
         figure.savefig(drawn, format="svg", bbox_inches="tight")
         svg = drawn.getvalue().decode()
-        return svg[svg.index("<svg") :]
+        return svg[svg.index("<svg") :].replace("<svg", f"<svg {least}", 1)
     figure.savefig(drawn, format="png", bbox_inches="tight", dpi=150)
     data = base64.b64encode(drawn.getvalue()).decode()
-    return f"<img alt='' src='data:image/png;base64,{data}'>"
+    return f"<img {least} alt='' src='data:image/png;base64,{data}'>"
 
 
 def _best(result: "SweepResult") -> str:
@@ -133,10 +156,14 @@ def _best(result: "SweepResult") -> str:
 def _failed(result: "SweepResult", failed: np.ndarray) -> str:
     shown = failed[:_MOST_FAILURES]
     points = _points(result, shown.tolist())
-    rows = [(str(i), *point) for i, point in zip(shown, points[1:], strict=True)]
+    raised = result.errors
+    rows = [
+        (str(i), *point, raised.get(int(i), ""))
+        for i, point in zip(shown, points[1:], strict=True)
+    ]
     rest = len(failed) - len(shown)
     more = f"<p>{rest:,} more points have failed.</p>" if rest else ""
-    return table(("point", *points[0]), rows) + more
+    return table(("point", *points[0], "error"), rows) + more
 
 
 def _points(result: "SweepResult", indices: list[int]) -> list[tuple[str, ...]]:

@@ -375,11 +375,12 @@ class SweepResult(eqx.Module):
         """Draws one output over the space, with matplotlib.
 
         One dim gives a line; two give a heat map, the first dim along x; three give a
-        heat map for each position on the third. An output that is an array at each
+        heat map for each position on the third. Of few names beside many numbers each
+        name is a line. An output that is an array at each
         point (a loss curve) gives a line for each point, over the position in it.
         Where the axes of one dim go their own ways (random draws, joint designs) two
-        give points coloured by the value, more give parallel coordinates. A dim along
-        which only PRNG keys vary gives thin lines and their mean.
+        give points coloured by the value, more give parallel coordinates. A dim of
+        replicates (`Seeds`, PRNG keys) gives thin lines and their mean.
 
         At most ten values have a tick each. Where they are spaced evenly, or evenly in
         the logarithm, the axis is linear or logarithmic; other few values stand side
@@ -425,7 +426,14 @@ class SweepResult(eqx.Module):
         given |= {"cmap": cmap, "norm": norm, "vmin": vmin, "vmax": vmax}
         axes = self.space.axes().items()
         log = frozenset(name for name, axis in axes if isinstance(axis, Geomspace))
-        return draw(self.to_xarray(), variable, sel, given, others, ax, log)
+        data = self.to_xarray()
+        for name, axis in axes:
+            # The numbers of replicates say nothing, as if there were no coordinate.
+            dim = (axis.dim or name,)
+            beside = [n for n, x in data.coords.items() if x.dims[:1] == dim]
+            if axis.replicates is not None and beside == [name]:
+                data = data.drop_vars(name)
+        return draw(data, variable, sel, given, others, ax, log)
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
         """Writes the result to a file, which `load_result` and xarray open.
