@@ -30,6 +30,7 @@ _STYLE = """
 :root { color-scheme: light dark; }
 body { font: 16px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 60rem;
   padding: 0 1rem; }
+h1, p { overflow-wrap: anywhere; }
 h2 { margin-top: 2.5rem; }
 div.wide { overflow-x: auto; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
