@@ -9,6 +9,7 @@ from typing_extensions import TypeAliasType
 
 _OPTIONAL = "a type of matplotlib, which need not be installed"
 REASONS = {
+    "ShardingInfo.plot(ax)": _OPTIONAL,
     "SweepResult.plot(ax)": _OPTIONAL,
     "SweepResult.plot(cmap)": _OPTIONAL,
     "SweepResult.plot(norm)": _OPTIONAL,
