@@ -1,5 +1,7 @@
 """A stored sweep is the sweep, read or resumed."""
 
+import io
+import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -278,13 +280,16 @@ def test_a_lost_chunk_is_not_read_as_nothing(tmp_path):
     assert np.array_equal(again.values, ep.sweep(jnp.sin, space, batch_size=2).values)
 
 
-def test_progress_counts_what_was_there(tmp_path, capfd):
+def test_progress_counts_what_was_there(tmp_path, monkeypatch):
+    terminal = io.StringIO()
+    terminal.isatty = lambda: True
     space, path = ep.Linspace(0, 1, 20), tmp_path / "runs.zarr"
     asked = {"batch_size": 2, "mesh": one_device(), "store": path}
     ep.sweep(jnp.sin, space, **asked)
     store = stored(path)
     for number in range(5):
         store.discard(number)
+    monkeypatch.setattr(sys, "stderr", terminal)
     ep.sweep(jnp.sin, space, progress=True, **asked)
-    bars = [line for line in capfd.readouterr().err.split("\r") if "20" in line]
+    bars = [line for line in terminal.getvalue().split("\r") if "20" in line]
     assert "10/20" in bars[0] and "20/20" in bars[-1] and "points/s" in bars[-1]
