@@ -17,6 +17,7 @@ from ..._spaces.space import Space
 from ..._spaces.table import point_columns
 from ..._sweep.results.result import SweepResult
 from ..._sweep.sweeper import sweeper
+from ..._tree import is_key_array
 from ..._types import Key, PyTree
 from .law import Broken, check_laws, law, must_work
 
@@ -89,9 +90,7 @@ def _same(one: PyTree, other: PyTree) -> bool:
 
 
 def _equal(one: Any, other: Any) -> bool:
-    if isinstance(one, jax.Array) and jax.dtypes.issubdtype(
-        one.dtype, jax.dtypes.prng_key
-    ):
+    if is_key_array(one):
         one, other = jax.random.key_data(one), jax.random.key_data(other)
     if isinstance(one, np.ndarray | jax.Array):
         one, other = np.asarray(one), np.asarray(other)
