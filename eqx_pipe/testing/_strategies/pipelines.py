@@ -54,6 +54,9 @@ def pipelines(
 ) -> StageLike:
     """A pipeline whose output is like its input, with every combinator in it.
 
+    Only `frozen` and `precision` are not among them, whose dtypes do not follow those
+    of the input.
+
     **Arguments:**
 
     - `struct`: the shapes and dtypes of the input: a pytree of
