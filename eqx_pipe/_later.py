@@ -20,6 +20,7 @@ from ._reduce.histogram import Histogram as Histogram
 from ._reduce.moments import Mean as Mean
 from ._reduce.moments import Sum as Sum
 from ._reduce.moments import Var as Var
+from ._reduce.quantile import Quantile as Quantile
 from ._reduce.reducer import Reducer as Reducer
 from ._reduce.topk import TopK as TopK
 from ._refill.refill import refill as refill
