@@ -11,6 +11,8 @@ from ._data.cursor import Cursor as Cursor
 from ._data.loader import Loader as Loader
 from ._data.statistics import reduce_loader as reduce_loader
 from ._explore.explore import explore as explore
+from ._explore.sensitivity import sensitivity as sensitivity
+from ._explore.sensitivity import sensitivity_design as sensitivity_design
 from ._pipelined import pipelined as pipelined
 from ._reduce.extremes import ArgMax as ArgMax
 from ._reduce.extremes import ArgMin as ArgMin

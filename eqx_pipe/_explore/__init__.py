@@ -1,1 +1,1 @@
-"""Searches: methods that propose points, and the loop that computes them."""
+"""Searches: methods that propose points, the loop that computes them; sensitivities."""

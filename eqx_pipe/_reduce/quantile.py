@@ -20,7 +20,7 @@ _LEVELS = 32
 """How many buffers there are: enough for `size * 2**32` points."""
 
 
-def as_shares(q: Any) -> float | tuple[float, ...]:
+def as_shares(q: ArrayLike | Sequence[ArrayLike]) -> float | tuple[float, ...]:
     """One share or several, after a check that they are between 0 and 1."""
     try:
         shares = np.asarray(q, np.float64)

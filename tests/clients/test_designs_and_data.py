@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optuna
+import pytest
 import SALib.analyze.morris
 import SALib.analyze.sobol
 import SALib.sample.morris
@@ -52,6 +53,47 @@ def test_elementary_effects_of_salib_over_axes_of_any_kind():
     effects = SALib.analyze.morris.analyze(cube, design, result.values, seed=2)
     # Two thirds of the way through four categories are two categories.
     np.testing.assert_allclose(effects["mu_star"], [4, 3, 0], atol=1e-3)
+
+
+def output(p):
+    return {"y": formula(p), "v": jnp.stack([p["x2"]] * 2)}
+
+
+def test_sensitivities_of_a_space(unchecked):
+    space = {name: ep.Linspace(-np.pi, np.pi, 2) for name in PROBLEM["names"]}
+    design = ep.sensitivity_design(space, 64, seed=1)
+    result = ep.sweep(output, design)
+    ours = ep.sensitivity(result, space, "y", seed=2)
+    rows = SALib.sample.sobol.sample(PROBLEM, 64, calc_second_order=False, seed=1)
+    theirs = SALib.analyze.sobol.analyze(
+        PROBLEM, ishigami.evaluate(rows), calc_second_order=False, seed=2
+    )
+    assert ours["axis"].values.tolist() == PROBLEM["names"]
+    for name in ("S1", "ST", "S1_conf", "ST_conf"):
+        np.testing.assert_allclose(ours[name], theirs[name], atol=1e-3)
+    curve = ep.sensitivity(result, space, "v")["S1"]
+    assert curve.dims == ("axis", "v.0")
+    np.testing.assert_allclose(curve, [[0, 0], [1, 1], [0, 0]], atol=0.2)
+    with pytest.raises(ValueError, match="all of it"):
+        ep.sensitivity(result[:-1], space, "y")
+    with pytest.raises(ValueError, match="Known names: `v`, `y`"):
+        ep.sensitivity(result, space)
+    with pytest.raises(ValueError, match="a number at every point"):
+        holes = ep.sweep(lambda p: jnp.log(p["x1"]), design)
+        ep.sensitivity(holes, space)
+    with pytest.raises(ValueError, match="Give 64 or 128"):
+        ep.sensitivity_design(space, 100)
+    with pytest.raises(TypeError, match="what `sweep` returns"):
+        ep.sensitivity(result.values["y"], space)
+
+
+def test_elementary_effects_of_a_space():
+    space = {"rate": ep.Geomspace(1e-4, 1.0, 2), "on": ep.Values([0.0, 1.0, 2.0, 3.0])}
+    design = ep.sensitivity_design(space, 20, method="morris", seed=1)
+    result = ep.sweep(lambda p: jnp.log10(p["rate"]) + p["on"], design)
+    effects = ep.sensitivity(result, space, method="morris")
+    np.testing.assert_allclose(effects["mu_star"], [4, 3], atol=1e-3)
+    assert effects["sigma"].dims == ("axis",)
 
 
 def test_rounds_of_optuna():
