@@ -28,7 +28,7 @@ _TEXTS = {
 
 _ROOMS = {
     "compose": ("Composing", ("_compose", "_stage", "_views", "_errors")),
-    "sweep": ("Spaces and sweeps", ("_spaces", "_sweep", "_refill")),
+    "sweep": ("Spaces and sweeps", ("_spaces", "_sweep", "_refill", "_explore")),
     "reduce": ("Reductions", ("_reduce",)),
     "shard": ("Sharding", ("_sharding", "_pipelined")),
     "data": ("Data", ("_data",)),
