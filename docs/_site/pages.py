@@ -83,7 +83,7 @@ def _reference() -> dict[str, str]:
         if name.startswith("_") or not hasattr(value, "__module__"):
             continue
         room = value.__module__.split(".")[1]
-        if room == "_explore":
+        if name == "explore":
             continue
         page = next(page for page, (_, inside) in _ROOMS.items() if room in inside)
         rooms[page] += f"\n::: eqx_pipe.{name}\n"

@@ -49,7 +49,7 @@ def sensitivity_design(
     **Raises:** `ValueError` for another method, for an `n` that is no power of 2 with
     `"sobol"`, and if two axes vary together; `ImportError` without SALib.
 
-    Needs `pip install 'eqx_pipe[explore]'`.
+    Needs `pip install 'eqx_pipe[search]'`.
 
     !!! example
 
@@ -103,7 +103,7 @@ def sensitivity(
     **Raises:** `TypeError` for what is no result of real numbers; `ValueError` if it is
     of another design, or if points have no finite value; `ImportError` without SALib.
 
-    Needs `pip install 'eqx_pipe[explore]'`.
+    Needs `pip install 'eqx_pipe[search]'`.
 
     !!! example
 
@@ -146,7 +146,7 @@ def sensitivity(
         k: (dims, np.stack([np.asarray(one[k]) for one in found], -1).reshape(shape))
         for k in _FOUND[method]
     }
-    xarray = optional("sensitivity", "xarray", "explore")
+    xarray = optional("sensitivity", "xarray", "search")
     attrs = {"method": method, "output": name, "points": rows, "confidence": 0.95}
     return xarray.Dataset(variables, {"axis": problem["names"]}, attrs)
 
@@ -157,7 +157,7 @@ def _problem(space: Space) -> dict[str, Any]:
 
 
 def _salib(function: str, module: str) -> Any:
-    optional(function, "SALib", "explore")
+    optional(function, "SALib", "search")
     return importlib.import_module(module)
 
 
