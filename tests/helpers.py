@@ -43,9 +43,12 @@ def assert_agree(a, b, *, tolerance=1e-4):
 def numbers(struct, seed=0):
     """Normal numbers of the shapes and dtypes of a struct; the same for a seed."""
     rng = np.random.default_rng(seed)
-    return jtu.tree_map(
-        lambda v: jnp.asarray(rng.normal(size=v.shape), v.dtype), struct
-    )
+
+    # Cast by NumPy: for JAX that would be a program for each shape.
+    def one(v):
+        return jnp.asarray(np.asarray(rng.normal(size=v.shape)).astype(v.dtype))
+
+    return jtu.tree_map(one, struct)
 
 
 def filled(make, key):
