@@ -5,12 +5,12 @@ commits below. They are not part of this project: `--equinox FOLDER` and `--diff
 FOLDER` name clones of the two, whose models are run as they stand there (einops must be
 installed). Ours are in `benchmarks/_originals.py`.
 
-Lines are those with code on them, with no comment or docstring alone, of the model and
-of the classes and functions of the notebook that it names; not of training, data or
-imports. Tokens are Python's, of the same text: they do not depend on how lines are
-broken. Flops are what XLA counts of one call, loops unrolled. Parameters are drawn from
-the same keys on both sides, and `difference` is the largest between outputs (and
-states), beside the largest output.
+Without a clone there are only the lines of ours. Lines are those with code on them, of
+the model and of the classes and functions of the same file that it names; no comments,
+docstrings, training, data or imports. Tokens are Python's, of the same text however its
+lines are broken. Flops are what XLA counts of one call, loops unrolled. Parameters are
+drawn from the same keys on both sides, and `difference` is the largest between outputs
+(and states), beside the largest output.
 """
 
 import __future__
@@ -35,7 +35,6 @@ COMMITS = {
     "equinox": "9336d820b2ef66b360fc6cb3611b3da5cefbb14d",
     "diffrax": "5ea5fcb05058bd22548300a10ea5ef5ce7fb75bb",
 }
-QUICK = {"only": ("nothing",)}  # without clones there is nothing to run
 KEY = jr.PRNGKey(5)
 LATENT = jr.fold_in(KEY, zlib.crc32(b"latent"))  # from which that node draws
 
@@ -233,10 +232,14 @@ def difference(ours, theirs):
 def main(run, *, equinox="", diffrax=""):
     folders = {"equinox": equinox, "diffrax": diffrax}
     own = defined((Path(__file__).parent / "_originals.py").read_text())[0]
+    for repository, folder in folders.items():
+        if not folder:
+            run.note(f"left out: {repository} (--{repository} FOLDER, a clone of it)")
     for name in run.chosen(CASES):
         (repository, file, of), (args, kwargs), (call, call_ours, inputs) = CASES[name]
+        size = counted(needed(name, own))
         if not folders[repository]:
-            run.note(f"left out: {name} (--{repository} FOLDER, a clone of it)")
+            _row(run, name, size)
             continue
         theirs, sources = original(folders[repository], repository, file, of)
         from . import _originals
@@ -246,7 +249,7 @@ def main(run, *, equinox="", diffrax=""):
         _compare(
             run,
             name,
-            (counted(needed(name, own)), built(ours, args, {**kwargs, **extra})),
+            (size, built(ours, args, {**kwargs, **extra})),
             (counted(sources), built(theirs, args, kwargs)),
             (call_ours, call),
             inputs,
@@ -265,13 +268,19 @@ def _compare(run, name, ours, theirs, calls, inputs):
         count, _ = flops(both, (*inputs, *state))
         found.append((size, count, eqx.filter_jit(both)(*inputs, *state)))
     (size, count, y), (their_size, their_count, z) = found
+    _row(run, name, size, their_size, count, their_count, difference(y, z))
+
+
+def _row(run, name, size, their_size=None, count=None, their_count=None, far=None):
+    """A line of the table; what is not known without a clone is left empty."""
+    their_lines, their_tokens = their_size or ("-", "-")
     run.row(
         case=name,
         lines=size[0],
-        published_lines=their_size[0],
+        published_lines=their_lines,
         tokens=size[1],
-        published_tokens=their_size[1],
-        flops=int(count),
-        published_flops=int(their_count),
-        difference=difference(y, z),
+        published_tokens=their_tokens,
+        flops="-" if count is None else int(count),
+        published_flops="-" if their_count is None else int(their_count),
+        difference="-" if far is None else far,
     )
