@@ -17,6 +17,7 @@ import jax
 import jax.random as jr
 
 import eqx_pipe as ep
+from eqx_pipe._sweep import probe
 
 from . import _models
 
@@ -48,6 +49,7 @@ def planned(run, fn, space, **asked):
 
 
 def main(run, *, scale=1.0):
+    probe.clock = run.clock  # a plan knows nothing of what else the machine will do
     ratios = []
     for name, fn, space, key in cases(scale):
         for case in run.chosen([name]):

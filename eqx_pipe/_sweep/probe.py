@@ -24,6 +24,8 @@ from .compute.sizes import Rows
 from .plan import CostsBySpan, Plan
 from .results.label import storable
 
+clock = time.perf_counter
+
 _SECONDS = 0.05
 """How long a stretch takes at least, if that is no large part of the sweep."""
 
@@ -79,19 +81,16 @@ def probed(
         call = max(0.0, min(statistics.median(more), min(longs) / 2))
     each = [max(0.0, long - call) / length for long in longs]
     calls = sum(-(-(b - a) // most) for a, b in map(plan.chunks.span, left))
-    fixed = calls * call
+    seconds = calls * call + statistics.fmean(each) * rows
+    spread = _error([long / length for long in longs]) * rows
     if layout is not None:
-        begin, each_chunk = _writing(plan, layout, left, timer.found)
-        fixed += begin + len(left) * each_chunk
-    error = 0.0
-    if len(each) > 1:
-        times = _T[min(len(each), len(_T) + 1) - 2]
-        error = times * statistics.stdev(each) / len(each) ** 0.5
-    mean = statistics.fmean(each)
+        begin, chunks = _writing(plan, layout, left, timer.found)
+        seconds += begin + statistics.fmean(chunks) * len(left)
+        spread += _error(chunks) * len(left)
     # No mean is below all of what it is the mean of.
-    low, high = max(mean - error, min(each)) * rows, (mean + error) * rows
+    low = max(seconds - spread, min(each) * rows)
     before = sum(max(0.0, a - b) for a, b in zip(firsts, shorts, strict=True))
-    return Probe(fixed + mean * rows, fixed + low, fixed + high, before)
+    return Probe(seconds, low, seconds + spread, before)
 
 
 class _Timer:
@@ -103,15 +102,23 @@ class _Timer:
 
     def seconds(self, first: int, count: int) -> float:
         """The seconds that some rows take."""
-        begun, last = time.perf_counter(), first + count
+        begun, last = clock(), first + count
         costs = None if self.costs is None else self.costs(first, last)
         bar = Progress(False, count)
         self.found = self.plan.work.compute(first, last, costs, bar)
-        return time.perf_counter() - begun
+        return clock() - begun
 
     def mean(self, first: int, count: int) -> float:
         """The same, of two times, as other work on the machine comes and goes."""
         return statistics.fmean(self.seconds(first, count) for _ in range(2))
+
+
+def _error(numbers: Sequence[float]) -> float:
+    """How uncertain their mean is."""
+    count = len(numbers)
+    if count < 2:
+        return 0.0
+    return _T[min(count, len(_T) + 1) - 2] * statistics.stdev(numbers) / count**0.5
 
 
 def _writing(
@@ -119,8 +126,8 @@ def _writing(
     layout: StoreLayout,
     left: Sequence[int],
     found: tuple[Rows, Verdict] | None,
-) -> tuple[float, float]:
-    """The seconds that it takes to make a store, and to write a chunk.
+) -> tuple[float, list[float]]:
+    """The seconds that it takes to make a store, and to write each of some chunks.
 
     What was found is written again and again.
     """
@@ -131,19 +138,19 @@ def _writing(
     while not folder.is_dir():
         folder = folder.parent
     with tempfile.TemporaryDirectory(prefix=".eqx_pipe-plan-", dir=folder) as aside:
-        path, begun = Path(aside) / "probe.zarr", time.perf_counter()
+        path, begun = Path(aside) / "probe.zarr", clock()
         create(path, layout)
         store = open_store("plan", path)
-        making = time.perf_counter() - begun
+        making = clock() - begun
         for number in numbers:
             first, last = store.chunks.span(number)
             rows = [np.resize(leaf, (last - first, *leaf.shape[1:])) for leaf in values]
-            begun = time.perf_counter()
+            begun = clock()
             store.commit(number, rows, np.ones(last - first, bool))
-            taken.append(time.perf_counter() - begun)
+            taken.append(clock() - begun)
     # The first one also loads what it needs.
     there = not is_vacant(plan.request.store)
-    return 0.0 if there else making, statistics.fmean(taken[1:])
+    return 0.0 if there else making, taken[1:]
 
 
 def _places(
