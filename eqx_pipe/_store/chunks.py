@@ -71,19 +71,20 @@ class Chunks:
         row, place = divmod(point // self.inner, self.lengths[self.split])
         return row * self.in_row + place // self.count
 
-    def names(self) -> Iterator[str]:
+    def names(self, root: str = "c/") -> Iterator[str]:
         """The files of all chunks below the folder of their array, in order."""
         leading = [map(str, range(n)) for n in self.lengths[: self.split]]
         behind = ["0"] * (len(self.lengths) - self.split - 1)
         places = it.product(*leading, map(str, range(self.in_row)))
-        return ("/".join(("c", *place, *behind)) for place in places)
+        return (root + "/".join((*place, *behind)) for place in places)
 
     def coarse(self) -> "Chunks":
         """The same grid in few large chunks, for a byte at each point."""
         for split, n in enumerate(self.lengths):
             inner = math.prod(self.lengths[split + 1 :])
             if inner <= _COARSE:
-                return Chunks(self.lengths, split, min(n, _COARSE // inner))
+                count = max(1, min(n, _COARSE // max(1, inner)))
+                return Chunks(self.lengths, split, count)
         raise AssertionError  # behind the last dim there is one point
 
     def place(self, number: int) -> tuple[int, ...]:

@@ -10,30 +10,48 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TypeAlias
 
-from .ledger import Ledger
+import numpy as np
+from jaxtyping import Bool
+
+from .ledger import LEDGER, Ledger
 
 ERRORS = ".errors"
-"""The folder in a store for these logs."""
+"""The folder in a store for these logs; it is numbered as the ledger's."""
 
 Spans: TypeAlias = Mapping[str, list[list[int]]]
 """What was raised, and at which points: ranges, from each to the one behind."""
 
 
-def note_errors(store: Path, ledger: Ledger, number: int, errors: Spans) -> None:
+def folder_of(ledger: Ledger) -> Path:
+    """The folder of the logs that belong to a ledger."""
+    name = ledger.folder.name.replace(LEDGER, ERRORS, 1)
+    return ledger.folder.with_name(name)
+
+
+def mask_of(spans: list[list[int]], count: int) -> Bool[np.ndarray, " rows"]:
+    """Which of some rows are in ranges."""
+    found = np.zeros(count, bool)
+    for a, b in spans:
+        found[a:b] = True
+    return found
+
+
+def note_errors(ledger: Ledger, number: int, errors: Spans) -> None:
     """Says what was raised in a chunk that will be noted in the ledger next.
 
     Points are counted from the first one of the chunk.
     """
     line = {"chunk": number, "version": ledger.next_version(number), "errors": errors}
-    (store / ERRORS).mkdir(exist_ok=True)
-    with open(store / ERRORS / ledger.writer, "ab") as log:
+    folder = folder_of(ledger)
+    folder.mkdir(exist_ok=True)
+    with open(folder / ledger.writer, "ab") as log:
         log.write(b"\n" + json.dumps(line).encode() + b"\n")
 
 
-def errors_of(store: Path, ledger: Ledger) -> Iterator[tuple[int, Spans]]:
+def errors_of(ledger: Ledger) -> Iterator[tuple[int, Spans]]:
     """For each chunk in which points have failed what was raised there, if known."""
     found: dict[tuple[int, int], Spans] = {}
-    folder = store / ERRORS
+    folder = folder_of(ledger)
     logs = sorted(folder.iterdir()) if ledger.failed and folder.is_dir() else []
     for log in logs:
         for line in log.read_bytes().split(b"\n"):

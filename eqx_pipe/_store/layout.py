@@ -29,13 +29,21 @@ RECORD = "eqx_pipe_store"
 COUNT = range(1, 2**63)
 """In a schema: what can be counted."""
 
+_SIZE = range(2**63)
+
 _LAYOUT = {
-    "lengths": [COUNT],
+    "lengths": [_SIZE],
     "split": range(64),
     "count": COUNT,
     "variables": [str],
     "status": str,
+    "generation": range(2**31),
 }
+
+SIDES = ("default", "v2")
+"""How Zarr names the files of chunks: `c/0/1` and `0/1`. Where an array is laid anew
+its files stand beside the old ones under the names of the other kind.
+"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +61,8 @@ class StoreLayout:
     """All that is known of a store before there is any value.
 
     `record` says what the store is for and must be JSON; `status` is the name of the
-    array that says which points are there.
+    array that says which points are there. `generation` counts how often the store has
+    grown, and `sides` has the arrays whose files are not named as usual.
     """
 
     dims: tuple[str, ...]
@@ -63,6 +72,8 @@ class StoreLayout:
     status: str
     attributes: Mapping[str, Any]
     record: Mapping[str, Any]
+    generation: int = 0
+    sides: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 def create(path: Path, layout: StoreLayout) -> None:
@@ -71,7 +82,7 @@ def create(path: Path, layout: StoreLayout) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.parent / f".{path.name}.{uuid.uuid4().hex}.partial"
     try:
-        _write(aside, layout)
+        write(aside, layout)
         try:
             os.rename(aside, path)
             return
@@ -86,7 +97,8 @@ def create(path: Path, layout: StoreLayout) -> None:
         shutil.rmtree(aside, ignore_errors=True)
 
 
-def _write(path: Path, layout: StoreLayout) -> None:
+def write(path: Path, layout: StoreLayout) -> None:
+    """Writes a store without values where there is nothing."""
     import zarr
 
     _write_coordinates(path, layout)
@@ -97,7 +109,7 @@ def _write(path: Path, layout: StoreLayout) -> None:
     _array(group, layout, status, layout.chunks.coarse())
     for variable in layout.variables:
         _array(group, layout, variable, layout.chunks)
-    (path / LEDGER).mkdir()
+    (path / ledger_name(layout.generation)).mkdir()
     marked = str(group.attrs.get("coordinates", "")).split()
     group.attrs["coordinates"] = " ".join([*marked, layout.status])
     record = {
@@ -107,6 +119,7 @@ def _write(path: Path, layout: StoreLayout) -> None:
         "lengths": layout.chunks.lengths,
         "variables": [variable.name for variable in layout.variables],
         "status": layout.status,
+        "generation": layout.generation,
         **layout.record,
     }
     group.attrs[RECORD] = json.dumps(record)
@@ -125,6 +138,31 @@ def _write_coordinates(path: Path, layout: StoreLayout) -> None:
     dataset = xarray.Dataset(coords=coordinates, attrs=dict(layout.attributes))
     with quiet():
         dataset.to_zarr(as_zarr(path), zarr_format=3, consolidated=False)
+    for name, side in layout.sides.items():
+        if side != SIDES[0] and name in coordinates:
+            _rename_chunks(path / name, side)
+
+
+def _rename_chunks(path: Path, side: str) -> None:
+    """Gives the files of an array the other names."""
+    assert side == SIDES[1]
+    metadata = json.loads((path / "zarr.json").read_text())
+    metadata["chunk_key_encoding"] = encoding(side)
+    (path / "zarr.json").write_text(json.dumps(metadata))
+    if (path / "c").is_dir():
+        for file in (path / "c").iterdir():
+            file.rename(path / file.name)
+        (path / "c").rmdir()
+
+
+def encoding(side: str) -> dict[str, Any]:
+    """A side, as Zarr's metadata say it."""
+    return {"name": side, "configuration": {"separator": "/"}}
+
+
+def ledger_name(generation: int) -> str:
+    """The folder of the ledger of a store that has grown so often."""
+    return f"{LEDGER}-{generation}" if generation else LEDGER
 
 
 def _array(group: Any, layout: StoreLayout, variable: Variable, chunks: Chunks) -> None:
@@ -137,6 +175,7 @@ def _array(group: Any, layout: StoreLayout, variable: Variable, chunks: Chunks) 
         chunks=(*chunks.shape, *(max(1, n) for n in variable.inner)),
         dtype=variable.dtype,
         fill_value=variable.dtype.type(fill),
+        chunk_key_encoding=encoding(layout.sides.get(variable.name, SIDES[0])),
         dimension_names=(*layout.dims, *variable.inner_dims),
         # The checksum tells a chunk that was cut off or damaged.
         compressors=[ZstdCodec(level=1), Crc32cCodec()],
@@ -158,12 +197,13 @@ def read_record(function: str, path: Path, text: str) -> dict[str, Any]:
             "Use the version that made it (its attribute `eqx_pipe`), or give a "
             "path where there is nothing yet.",
         )
+    record.setdefault("generation", 0)
     check_record(function, path, record, _LAYOUT)
     lengths, split, names = record["lengths"], record["split"], record["variables"]
-    if split >= len(lengths) or record["count"] > lengths[split]:
+    if split >= len(lengths) or record["count"] > max(1, lengths[split]):
         wrong = f"`split` and `count` are {split} and {record['count']}"
         raise damaged(function, path, f"{wrong} for the lengths {lengths}")
-    if math.prod(lengths) not in COUNT:
+    if math.prod(lengths) not in _SIZE:
         raise damaged(function, path, f"`lengths` is {lengths}")
     names = [*names, record["status"]]
     if len(set(names)) < len(names) or not all(map(is_name, names)):

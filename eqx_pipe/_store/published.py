@@ -10,7 +10,7 @@ import os
 import time
 
 from .folder import LOCKS, Taken, lock
-from .store import Store
+from .store import Store, root_of
 
 _FILE = ".published"
 """The file in a store that says of what state of the ledger its status is."""
@@ -25,6 +25,13 @@ _PATIENCE = 60.0
 """Seconds after which another process that holds the lock is taken to hang."""
 
 
+def say(store: Store) -> None:
+    """Notes that the status of a store is that of its ledger."""
+    aside = store.path / f"{_FILE}.{os.getpid()}"
+    aside.write_text(store.ledger.digest())
+    os.replace(aside, store.path / _FILE)
+
+
 class Published:
     """The status array of a store that a process fills."""
 
@@ -32,9 +39,8 @@ class Published:
         self.store = store
         self._next = time.monotonic() + _PAUSE
         self._known, self._all = store.ledger.versions.copy(), False
-        names = (
-            f"{store.status.path}/{name}" for name in store.chunks.coarse().names()
-        )
+        root = f"{store.status.path}/{root_of(store.status)}"
+        names = store.chunks.coarse().names(root)
         self._all = not (self.is_current() and files.issuperset(names))
 
     def is_current(self) -> bool:
@@ -78,12 +84,8 @@ class Published:
                 first, last = coarse.span(number)
                 holds = store.chunks.holds
                 if self._all or changed[holds(first) : holds(last - 1) + 1].any():
-                    box = coarse.box(number)
-                    shape = tuple(part.stop - part.start for part in box)
-                    store.status[box] = store.statuses(first, last).reshape(shape)
-            aside = store.path / f"{_FILE}.{os.getpid()}"
-            aside.write_text(store.ledger.digest())
-            os.replace(aside, store.path / _FILE)
+                    store.publish(number)
+            say(store)
             self._known, self._all = versions.copy(), False
         took = time.monotonic() - begun
         self._next = begun + took + max(_PAUSE, took / _SHARE)

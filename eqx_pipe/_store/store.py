@@ -16,12 +16,10 @@ from jaxtyping import Bool, Int8, Int64
 
 from .._errors import message, optional, value_error
 from .chunks import Chunks
-from .errors import Spans, errors_of, note_errors
+from .errors import Spans, errors_of, mask_of, note_errors
 from .folder import as_zarr, quiet
-from .layout import RECORD, damaged, read_record
-from .ledger import LEDGER, WHOLE, Ledger
-
-MISSING, OK, FAILED = 0, 1, 2
+from .layout import RECORD, SIDES, damaged, ledger_name, read_record
+from .ledger import FAILED, MISSING, OK, WHOLE, Ledger, runs_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,41 +53,53 @@ class Store:
         `errors` are those of points that failed, counted from the chunk's first.
         """
         self.discard(number)
-        self._write(number, values)
+        self.write(number, values)
         self._note(number, ok, errors)
 
     def amend(
         self,
         number: int,
+        rows: Int64[np.ndarray, " rows"],
         values: Sequence[np.ndarray],
         ok: Bool[np.ndarray, " rows"],
         errors: Spans | None = None,
     ) -> None:
-        """Replaces the rows of a chunk that have failed, and no others.
+        """Writes some rows of a chunk, and leaves the others as they are.
 
-        A kill in between leaves them failed, with what they are given here.
+        A kill in between leaves them missing or failed, with what they are given here.
         """
-        first, last = self.chunks.span(number)
-        failed = self.statuses(first, last) == FAILED
-        merged = []
-        for variable, leaf in enumerate(values):
-            mask = failed.reshape(-1, *(1 for _ in leaf.shape[1:]))
-            merged.append(np.where(mask, leaf, self.read(number, variable)))
-        self._write(number, merged)
-        self._note(number, ok | ~failed, errors)
+        status = self.ledger.status(number)
+        merged = [np.array(self.read(number, k)) for k in range(len(values))]
+        for into, leaf in zip(merged, values, strict=True):
+            into[rows] = leaf
+        self.write(number, merged)
+        # What was raised at other rows is said once more, of this version.
+        others = status == FAILED
+        others[rows] = False
+        found = {text: list(spans) for text, spans in (errors or {}).items()}
+        if others.any():
+            for text, spans in dict(self.errors()).get(number, {}).items():
+                was = runs_of(others & mask_of(spans, len(status))).tolist()
+                found[text] = found.get(text, []) + was
+        status[rows] = np.where(ok, OK, FAILED)
+        self._note(number, status != FAILED, found, status == MISSING)
 
     def errors(self) -> Iterator[tuple[int, Spans]]:
         """What was raised in each chunk where points failed, counted from its first."""
-        return errors_of(self.path, self.ledger)
+        return errors_of(self.ledger)
 
     def _note(
-        self, number: int, ok: Bool[np.ndarray, " rows"], errors: Spans | None
+        self,
+        number: int,
+        ok: Bool[np.ndarray, " rows"],
+        errors: Spans | None,
+        lacks: Bool[np.ndarray, " rows"] | None = None,
     ) -> None:
         if errors:
-            note_errors(self.path, self.ledger, number, errors)
-        self.ledger.note(number, ok)
+            note_errors(self.ledger, number, errors)
+        self.ledger.note(number, ok, lacks)
 
-    def _write(self, number: int, values: Sequence[np.ndarray]) -> None:
+    def write(self, number: int, values: Sequence[np.ndarray]) -> None:
         """Writes the files of a chunk."""
         box = self.chunks.box(number)
         shape = tuple(part.stop - part.start for part in box)
@@ -118,7 +128,15 @@ class Store:
             raise _damaged(file, "is no file" if file.exists() else "is not there")
         box = self.chunks.box(number) + (slice(None),) * len(inner)
         with decoding(file):
-            return np.asarray(array[box]).reshape(last - first, *inner)
+            found = np.asarray(array[box]).reshape(last - first, *inner)
+        if number in self.ledger.lacking:
+            found[self.ledger.lacks(number)] = array.fill_value
+        return found
+
+    def wanted(self, number: int, repairing: bool) -> Int64[np.ndarray, " rows"]:
+        """The rows of a chunk that it lacks; those that have failed too if asked."""
+        status = self.ledger.status(number)
+        return np.flatnonzero((status == MISSING) | (repairing & (status == FAILED)))
 
     def statuses(
         self, first: int = 0, last: int | None = None
@@ -133,12 +151,25 @@ class Store:
             near = (ranges[:, 0] < last) & (ranges[:, 1] > first)
             for a, b in np.clip(ranges[near] - first, 0, None).tolist():
                 found[a:b] = status
+        if self.ledger.lacking and first < last:
+            near = range(self.chunks.holds(first), self.chunks.holds(last - 1) + 1)
+            for number in filter(near.__contains__, self.ledger.lacking):
+                start = self.chunks.span(number)[0]
+                rows = start + np.flatnonzero(self.ledger.lacks(number)) - first
+                found[rows[(rows >= 0) & (rows < last - first)]] = MISSING
         return found
 
     def failed(self) -> Int64[np.ndarray, " failed"]:
         """The points that have failed."""
         spans = [np.arange(a, b) for a, b in self.ledger.failures().tolist()]
         return np.concatenate([np.zeros(0, np.int64), *spans])
+
+    def publish(self, number: int) -> None:
+        """Writes what others read of the status, of a coarse chunk."""
+        coarse = self.chunks.coarse()
+        box = coarse.box(number)
+        shape = tuple(part.stop - part.start for part in box)
+        self.status[box] = self.statuses(*coarse.span(number)).reshape(shape)
 
     def is_sound(self, number: int) -> bool:
         """Whether all files of a chunk can be read; reads them."""
@@ -155,7 +186,7 @@ class Store:
         for array in self.arrays:
             if 0 not in array.shape:
                 behind = "/0" * (array.ndim - len(self.chunks.lengths))
-                names = self.chunks.names()
+                names = self.chunks.names(root_of(array))
                 found = (f"{array.path}/{name}{behind}" in files for name in names)
                 there &= np.fromiter(found, bool, len(there))
         return np.flatnonzero(self.ledger.done() & ~there).tolist()
@@ -170,6 +201,16 @@ class Store:
         place = self.chunks.place(number)
         place += (0,) * (array.ndim - len(place))
         return self.path / array.path / array.metadata.encode_chunk_key(place)
+
+
+def side_of(array: Any) -> str:
+    """Which names the files of an array have."""
+    return array.metadata.chunk_key_encoding.name
+
+
+def root_of(array: Any) -> str:
+    """What the names of the files of an array begin with."""
+    return "c/" if side_of(array) == SIDES[0] else ""
 
 
 class Recut(ValueError):
@@ -193,9 +234,10 @@ def open_store(function: str, path: Path, writer: str = WHOLE) -> Store:
         arrays = [_array(function, path, group, name) for name in record["variables"]]
         status = _array(function, path, group, record["status"])
     _check_arrays(function, path, chunks, arrays, status)
-    if not (path / LEDGER).is_dir():
+    folder = path / ledger_name(record["generation"])
+    if not folder.is_dir():
         raise _recut(function, path, "lacks its ledger")
-    ledger = Ledger(path / LEDGER, chunks, writer)
+    ledger = Ledger(folder, chunks, writer)
     return Store(path, chunks, record, arrays, status, ledger)
 
 

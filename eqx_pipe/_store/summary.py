@@ -20,6 +20,7 @@ def summary(function: str, path: Path) -> str:
     ledger, size = store.ledger, store.chunks.size
     failures = ledger.failures()
     there = int(np.sum(ledger.runs() @ np.array([-1, 1])))
+    there -= sum(int(ledger.lacks(number).sum()) for number in ledger.lacking)
     failed = int(np.sum(failures @ np.array([-1, 1])))
     reduced = "reduce" in store.record
     unit = "blocks of a reduction" if reduced else "points"

@@ -11,7 +11,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import FrameType
 from typing import Protocol, TypeAlias, runtime_checkable
@@ -19,7 +19,7 @@ from typing import Protocol, TypeAlias, runtime_checkable
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
-from jaxtyping import Bool
+from jaxtyping import Bool, Int64
 
 from .._errors import nearest, value_error
 from .._tree import leaves_with_names
@@ -36,13 +36,17 @@ from .tracing.call import fn_name
 Chunk: TypeAlias = tuple[int, list[np.ndarray], Verdict]
 """The number of a chunk, the leaves of its rows, and what became of these."""
 
+Parts: TypeAlias = Mapping[int, Int64[np.ndarray, " _rows"]]
+"""For chunks of which some rows are asked for, and not all: which."""
+
 Source: TypeAlias = Callable[
-    [Sequence[int], Callable[[], bool], Progress], Iterator[Chunk]
+    [Sequence[int], Parts, Callable[[], bool], Progress], Iterator[Chunk]
 ]
 """Computes the chunks with some numbers; gives each when it is finished, in any order.
 
-It is called as `source(numbers, stopping, bar)`: no more chunks are begun once
-`stopping()` is true, and `bar` is told how many points are done.
+It is called as `source(numbers, parts, stopping, bar)`: of chunks in `parts` it gives
+these rows alone; no more chunks are begun once `stopping()` is true, and `bar` is told
+how many points are done.
 """
 
 
@@ -86,13 +90,20 @@ class Interrupt:
 class Todo:
     """Which chunks a sink is to have, and which of them it lacks.
 
-    It takes `partial` chunks if not all rows of one need be computed.
+    Of those in `parts` it lacks these rows alone. It takes `partial` chunks if not all
+    rows of one need be computed.
     """
 
     mine: Sequence[int]
     missing: Sequence[int]
     interrupt: Interrupt
     partial: bool = False
+    parts: Parts = dataclasses.field(default_factory=dict)
+
+    def left(self, plan: Plan) -> int:
+        """How many points are lacking."""
+        whole = [number for number in self.missing if number not in self.parts]
+        return plan.count(whole) + sum(map(len, self.parts.values()))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,12 +154,13 @@ def gather(source: Source, sink: Sink, progress: ProgressLike) -> None:
     with sink.filling() as todo:
         if not todo.missing:
             return
-        size, left = plan.count(todo.mine), plan.count(todo.missing)
+        size, left = plan.count(todo.mine), todo.left(plan)
         failed = 0
         stopping = ft.partial(_stopping, todo.interrupt, sink)
         early = stopping if todo.partial else bool
         with Progress(shown, size, size - left, early, watched) as bar:
-            for number, values, verdict in source(todo.missing, stopping, bar):
+            chunks = source(todo.missing, todo.parts, stopping, bar)
+            for number, values, verdict in chunks:
                 sink.keep(number, values, verdict)
                 bar.saw(values, slice(None))
                 failed += plan.num_failed(values, verdict)

@@ -2,7 +2,7 @@
 
 import dataclasses
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, Protocol, SupportsIndex, TypeAlias, runtime_checkable
 
@@ -29,6 +29,9 @@ Costs: TypeAlias = (
     Callable[[PyTree], ArrayLike] | Sequence[ArrayLike] | Array | np.ndarray
 )
 """What a point costs, as a function of it or as a number for each."""
+
+Resume: TypeAlias = Literal["force", "failed"] | Mapping[str, object]
+"""How to go on with a store; or what values its points have of axes that it lacks."""
 
 Part: TypeAlias = Sequence[SupportsIndex]
 """`(rank, size)`: which of how many shares."""
@@ -69,6 +72,7 @@ class Request:
     executor: Executor | None
     trusting: bool
     repairing: bool
+    stated: Mapping[str, object]
     isolated: bool
     progress: ProgressLike
     counting: bool
@@ -112,7 +116,7 @@ def checked(
     store: object,
     part: Part | None,
     executor: Executor | None,
-    resume: Literal["force", "failed"] | None,
+    resume: Resume | None,
     on_error: Literal["raise", "isolate"],
     progress: ProgressLike,
     count_steps: bool = False,
@@ -127,8 +131,6 @@ def checked(
     words = ("auto", "tune") if function in ("sweep", "plan") else ("auto",)
     check_batch_size(function, batch_size, words)
     check_choice(function, "on_error", on_error, ("raise", "isolate"))
-    if resume is not None:
-        check_choice("sweep", "resume", resume, ("force", "failed"))
     _check_progress(progress)
     if not isinstance(count_steps, bool):
         raise type_error(
@@ -151,6 +153,7 @@ def checked(
         executor=executor,
         trusting=resume is not None,
         repairing=resume == "failed",
+        stated=_as_stated(space, resume),
         isolated=on_error == "isolate",
         progress=progress,
         counting=count_steps,
@@ -245,10 +248,11 @@ def _check_together(request: Request) -> None:
             "Give all processes the same path, `store='runs.zarr'`: they fill it "
             "together. For a share alone sweep over a slice of the space.",
         )
-    if request.store is not None and request.space.size == 0:
+    stores = request.store is not None and request.reduce is not None
+    if stores and request.space.size == 0:
         _refuse(
-            "`store` is given for a space that is empty.",
-            "Leave `store` out: the result has no values that could be kept.",
+            "`store` and `reduce` are given for a space that is empty.",
+            "Leave `store` out: there is no state that could be kept.",
         )
     if request.reducers is not None and isinstance(request.progress, str | tuple):
         _refuse(
@@ -290,6 +294,29 @@ def _check_together(request: Request) -> None:
                 f"`{name}` under `jax.disable_jit()`, which is the plain loop.",
                 f"Leave `{name}` out to debug.",
             )
+
+
+def _as_stated(space: Space, resume: Resume | None) -> dict[str, object]:
+    """The values of axes that all points of a store have; see `resume`."""
+    if resume is None or isinstance(resume, str):
+        if resume is not None:
+            check_choice("sweep", "resume", resume, ("force", "failed"))
+        return {}
+    if not isinstance(resume, Mapping):
+        raise type_error(
+            "sweep",
+            f"`resume` is {describe_value(resume)}.",
+            'Give "force", "failed", or a dict from new axes to the values that all '
+            "points of the store have of them.",
+        )
+    axes = list(space.axes())
+    for name in resume:
+        if name not in axes:
+            _refuse(
+                f"`resume` states a value of {name!r}, which is no axis of the space.",
+                nearest(str(name), axes),
+            )
+    return dict(resume)
 
 
 def _check_executor(executor: object) -> None:

@@ -16,7 +16,16 @@ from .._types import Key, ProgressLike, PyTree
 from .cores import warn_if_cores_idle
 from .gather import Sink, Source, gather, result_of
 from .plan import CostsBySpan, Plan, costs_of, plan_of
-from .request import SWEEP_WORDS, BatchSize, Costs, Executor, Part, Request, checked
+from .request import (
+    SWEEP_WORDS,
+    BatchSize,
+    Costs,
+    Executor,
+    Part,
+    Request,
+    Resume,
+    checked,
+)
 from .results.result import SweepResult
 from .sinks.memory import Arrays, Reduction
 from .sinks.stored import InStore
@@ -38,7 +47,7 @@ def sweep(
     store: str | os.PathLike[str] | None = None,
     part: Part | None = None,
     executor: Executor | None = None,
-    resume: Literal["force", "failed"] | None = None,
+    resume: Resume | None = None,
     on_error: Literal["raise", "isolate"] = "raise",
     progress: ProgressLike = None,
     count_steps: bool = False,

@@ -17,11 +17,12 @@ import numpy as np
 
 from .._errors import SweepError, describe_value, message
 from .compute.failure import Verdict
+from .compute.job import Some
 from .compute.progress import Progress
 from .compute.sizes import Rows
-from .gather import Chunk
+from .gather import Chunk, Parts
 from .plan import CostsBySpan, Plan
-from .worker import pack, work
+from .worker import computed, pack, work
 
 _TRIES = 3
 _IN_FLIGHT_BYTES = 2**30
@@ -38,10 +39,15 @@ class Elsewhere:
         self.packed = pack(plan)
 
     def __call__(
-        self, numbers: Sequence[int], stopping: Callable[[], bool], bar: Progress
+        self,
+        numbers: Sequence[int],
+        parts: Parts,
+        stopping: Callable[[], bool],
+        bar: Progress,
     ) -> Iterator[Chunk]:
         """The chunks with some numbers, as they come."""
-        waiting = collections.deque(map(_Try, numbers))
+        tries = [_Try(number, parts.get(number)) for number in numbers]
+        waiting = collections.deque(tries)
         flying: list[_Try] = []
         room = self.plan.compiled.row_bytes * self.plan.chunks.points + len(self.packed)
         most = max(2, min(_IN_FLIGHT, _IN_FLIGHT_BYTES // room))
@@ -66,7 +72,7 @@ class Elsewhere:
                         if not stopping():
                             waiting.append(it)
                         continue
-                    bar.done(self.plan.count([it.number]))
+                    bar.done(it.count(self.plan))
                     yield it.number, *found
                 if trouble is not None:
                     raise trouble
@@ -79,7 +85,7 @@ class Elsewhere:
         costs = None if self.costs is None else self.costs(*span)
         it.tries += 1
         try:
-            it.future = self.executor.submit(work, self.packed, *span, costs)
+            it.future = self.executor.submit(work, self.packed, *span, costs, it.some)
         except Exception as error:
             raise _broken(error) from error
         return it
@@ -87,11 +93,16 @@ class Elsewhere:
 
 @dataclasses.dataclass(eq=False)
 class _Try:
-    """A chunk, how often a worker got it, and what the executor gave for it."""
+    """A chunk or some rows of it, how often a worker got it, and what it gave."""
 
     number: int
+    some: Some = None
     tries: int = 0
     future: Any = None
+
+    def count(self, plan: Plan) -> int:
+        """How many points it has."""
+        return plan.count([self.number]) if self.some is None else len(self.some)
 
     def is_done(self) -> bool:
         """Whether it is known to be finished."""
@@ -118,7 +129,8 @@ class _Try:
                 return None
             raise _killing(*points, self.tries, error) from error
         which = f"chunk {self.number}, the points {points[0]} to {points[1] - 1}"
-        return checked(answer, plan.compiled.row, last - first, which)
+        rows = last - first if self.some is None else len(self.some)
+        return checked(answer, plan.compiled.row, rows, which)
 
 
 def _finished(flying: Sequence[_Try], wait: bool) -> list[_Try]:
@@ -204,7 +216,11 @@ class Here:
     costs: CostsBySpan | None
 
     def __call__(
-        self, numbers: Sequence[int], stopping: Callable[[], bool], bar: Progress
+        self,
+        numbers: Sequence[int],
+        parts: Parts,
+        stopping: Callable[[], bool],
+        bar: Progress,
     ) -> Iterator[Chunk]:
         """The chunks with some numbers, in this order."""
         for number in numbers:
@@ -212,4 +228,5 @@ class Here:
                 return
             span = self.plan.chunks.span(number)
             costs = None if self.costs is None else self.costs(*span)
-            yield number, *self.plan.work.compute(*span, costs, bar)
+            some = parts.get(number)
+            yield number, *computed(self.plan.work, *span, costs, bar, some)

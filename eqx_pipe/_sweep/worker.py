@@ -20,11 +20,11 @@ from .._reduce.many import as_many
 from .._spaces.space import Space
 from .._types import Key, PyTree
 from .compute.failure import Verdict
-from .compute.job import Job, prepare
+from .compute.job import Job, Some, prepare
 from .compute.progress import Progress
 from .compute.sizes import Rows
 from .gather import Interrupt
-from .plan import Plan
+from .plan import BlockWork, Plan, PointWork
 from .reduced.blocks import Blocks
 from .reduced.cells import Cells
 from .tracing.trace import no_mesh, settings
@@ -79,9 +79,16 @@ def pack(plan: Plan) -> bytes:
 
 
 def work(
-    packed: bytes, first: int, last: int, costs: Float[np.ndarray, " points"] | None
+    packed: bytes,
+    first: int,
+    last: int,
+    costs: Float[np.ndarray, " points"] | None,
+    some: Some = None,
 ) -> tuple[Rows | None, Verdict | None, Exception | None]:
-    """What a worker does: the points of a stretch; or what the function raised."""
+    """What a worker does: the points of a stretch; or what the function raised.
+
+    With `some` it is these rows of the stretch alone.
+    """
     import cloudpickle
 
     name = digest(packed)
@@ -92,10 +99,25 @@ def work(
         with Interrupt(said=""), _under(task.settings):
             job = job or _prepared(name, task)
             quiet = Progress(False, last - first)
-            values, verdict = job.compute(first, last, costs, quiet)
+            values, verdict = computed(job, first, last, costs, quiet, some)
     except Exception as error:
         return None, None, _portable(error)
     return values, verdict, None
+
+
+def computed(
+    work: PointWork | BlockWork,
+    first: int,
+    last: int,
+    costs: Float[np.ndarray, " points"] | None,
+    bar: Progress,
+    some: Some,
+) -> tuple[Rows, Verdict]:
+    """The rows of a stretch, or some of them."""
+    if some is None:
+        return work.compute(first, last, costs, bar)
+    assert isinstance(work, Job)  # blocks are lacking as a whole
+    return work.compute(first, last, costs, bar, some)
 
 
 def _prepared(name: str, task: Task) -> Job | Blocks | Cells:

@@ -9,7 +9,7 @@ import functools
 import math
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -57,6 +57,9 @@ from .sizes import (
 
 _AT_ONCE = 2**30
 
+Some: TypeAlias = Int64[np.ndarray, " some"] | None
+"""Which rows of a stretch are asked for, at least one, in order; or all of them."""
+
 
 @dataclasses.dataclass
 class Job:
@@ -89,9 +92,11 @@ class Job:
     def __post_init__(self) -> None:
         self.arrays = arrays_of(self.geometry, self.space.key)
         self._groups = groups_of(self.geometry)
-        self._runners: dict[tuple[int, int], Runner] = {}
-        self._made: dict[tuple[int, int], Runner] = {}
-        """By part and batch size; of this sweep, or of one of the same form."""
+        self._runners: dict[tuple[int, int, bool], Runner] = {}
+        self._made: dict[tuple[int, int, bool], Runner] = {}
+        """By part, batch size and whether points are listed; of this sweep, or of one
+        of the same form.
+        """
         self._lock = threading.Lock()
         self.tried = ""
         """How the batch size was found, if it was looked for."""
@@ -172,7 +177,9 @@ class Job:
     def needed(self) -> list[tuple[Traced, Layout]]:
         """What is compiled for each part."""
         pairs = zip(self.parts, self.traced, strict=True)
-        return [(traced, self._layout(part, traced)) for part, traced in pairs]
+        return [
+            (traced, self._layout(part, traced, self._listed)) for part, traced in pairs
+        ]
 
     def span(self, first: int, last: int) -> tuple[int, int]:
         """The points of some rows, which are the points themselves."""
@@ -184,11 +191,22 @@ class Job:
         last: int,
         costs: Float[np.ndarray, " points"] | None,
         bar: Progress,
+        some: Some = None,
     ) -> tuple[Rows, Verdict]:
         """The output leaves at the points of a stretch, and what became of these.
 
-        `costs` are those of these points.
+        `costs` are those of these points. With `some` it is those rows of the stretch
+        alone.
         """
+        if some is not None and some[-1] - some[0] == len(some) - 1:
+            # Neighbours are a stretch again.
+            costs = None if costs is None else costs[some]
+            first, last = first + int(some[0]), first + int(some[-1]) + 1
+        elif some is not None:
+            values = empty_values(last - first, self.traced[0].stored)
+            verdict = self.fill(values, first, last, costs, bar, some)
+            rows = [leaf[some] for leaf in values]
+            return rows, dataclasses.replace(verdict, ok=verdict.ok[some])
         if self.head is None:
             values = empty_values(last - first, self.traced[0].stored)
             return values, self.fill(values, first, last, costs, bar)
@@ -209,13 +227,14 @@ class Job:
         last: int,
         costs: Float[np.ndarray, " points"] | None,
         bar: Progress,
+        some: Some = None,
     ) -> Verdict:
         """Computes the points of a stretch, and says what became of them."""
         number = self.geometry.index_as_written
         failures = Failures(self.function, self.isolated, last - first, first, number)
         if first == last:
             return failures.verdict
-        within = self._within(first, last)
+        within = self._within(first, last, some)
         for part, error in self.broken:
             part = within(part)
             index = part.indices(0, part.size)
@@ -223,7 +242,7 @@ class Job:
             clear(values, index - first)
             bar.done(part.size)
             bar.failed(failures.count)
-        for k, points, span in self._points(first, last, costs, within):
+        for k, points, span in self._points(first, last, costs, within, some):
             self._run(k, points, span, bar, values, failures)
         return failures.verdict
 
@@ -293,24 +312,30 @@ class Job:
         ]
         return jtu.tree_unflatten(self.traced[0].structure, wrapped)
 
-    def _within(self, first: int, last: int) -> Callable[[Part], Part]:
+    def _within(self, first: int, last: int, some: Some) -> Callable[[Part], Part]:
         """What gives the points of a part that are in a stretch."""
-        if last - first == self.geometry.size or not self._listed:
+        whole = last - first == self.geometry.size or not self._listed
+        if some is None and whole:
             return lambda part: part
         index = np.arange(first, last, dtype=np.int64)
+        index = index if some is None else index[some]
         number = part_numbers(self.geometry, self._groups, index)
 
         def within(part: Part) -> Part:
-            listed = first + np.flatnonzero(number == part.number)
-            return dataclasses.replace(part, listed=listed)
+            return dataclasses.replace(part, listed=index[number == part.number])
 
         return within
 
     def _points(
-        self, first: int, last: int, costs: Any, within: Callable[[Part], Part]
+        self,
+        first: int,
+        last: int,
+        costs: Any,
+        within: Callable[[Part], Part],
+        some: Some,
     ) -> Any:
         """For each part its points in a stretch, and which of them."""
-        if not self._listed:
+        if some is None and not self._listed:
             yield 0, Neighbours((self.geometry.window or (0,))[0]), (first, last)
             return
         for k, part in enumerate(map(within, self.parts)):
@@ -325,12 +350,13 @@ class Job:
 
     def _runner(self, k: int, points: Neighbours | Listed | Chosen) -> Runner:
         with self._lock:
-            place = k, self.batch_size
+            listed = not isinstance(points, Neighbours)
+            place = k, self.batch_size, listed
             if place in self._runners:
                 return self._runners[place]
             made = self._made.get(place)
             if made is None:
-                layout = self._layout(self.parts[k], self.traced[k])
+                layout = self._layout(self.parts[k], self.traced[k], listed)
                 given = self.traced[k], self.arrays, points, self.key
                 runner = self._made[place] = Runner(*given, layout)
             else:
@@ -342,7 +368,7 @@ class Job:
         """What the program of a part takes on a device, with no more than one batch."""
         part, traced = self.parts[k], self.traced[k]
         layout = dataclasses.replace(
-            self._layout(part, traced), batch_size=batch_size, capacity=1
+            self._layout(part, traced, self._listed), batch_size=batch_size, capacity=1
         )
         points: Neighbours | Listed = Neighbours()
         if self._listed:
@@ -353,15 +379,15 @@ class Job:
         kernel = build(traced.jaxpr, traced.stored, layout)
         return compiled_bytes(compiled(kernel.lower(*args, *structs), layout.unsplit))
 
-    def _layout(self, part: Part, traced: Traced) -> Layout:
+    def _layout(self, part: Part, traced: Traced, listed: bool) -> Layout:
         geometry = self.geometry
         lengths = geometry.lengths
         # A listed point takes memory itself.
         row = jax.ShapeDtypeStruct((len(lengths) + 2,), jnp.uint32)
-        held = [*traced.outputs, *([row] if self._listed else [])]
+        held = [*traced.outputs, *([row] if listed else [])]
         batch_size, num_devices = min(self.batch_size, part.size), len(self.devices)
         most = min(part.size, self.stretch)
-        uneven = traced.analysis.waits or self._listed
+        uneven = traced.analysis.waits or listed
         split = "batches" if uneven else "runs"
         if traced.analysis.refilled:
             split = "points"
@@ -371,7 +397,7 @@ class Job:
             batch_size=batch_size,
             capacity=chunk_capacity(most, batch_size, num_devices, held),
             devices=self.devices,
-            listed=self._listed,
+            listed=listed,
             split=split,
             unsplit=all_busy(self.devices, -(-most // batch_size)),
         )

@@ -92,10 +92,18 @@ class StoredValues:
         """The name of the array that says which points are there."""
         return self._names.status
 
+    @property
+    def coordinates(self) -> dict[str, Any]:
+        """Dims, values and attributes of each coordinate."""
+        return coordinate_variables(self.plan.request.space, self._names)
+
     def layout(self, record: Mapping[str, Any]) -> StoreLayout:
         """What a new store is made of."""
-        space, names = self.plan.request.space, self._names
-        coordinates = coordinate_variables(space, names)
+        space, names, coordinates = (
+            self.plan.request.space,
+            self._names,
+            self.coordinates,
+        )
         check_names("sweep", [*space.dims, *coordinates, *names.outputs])
         # What made it, but for the time it took: it is not over yet.
         nothing = result_of(self.plan, Outcome(None, np.ones(0, bool)), 0.0)
@@ -126,7 +134,7 @@ class StoredValues:
         # Other processes may have written some since this one looked.
         self.refuse(store)
         values = jtu.tree_unflatten(jtu.tree_structure(self._outputs), leaves)
-        if store.ledger.done().all() and not store.ledger.failed:
+        if store.ledger.is_whole():
             ok = np.broadcast_to(np.True_, store.chunks.size)  # takes no memory
             return Outcome(values, ok)
         status = store.statuses()

@@ -44,6 +44,48 @@ def fingerprint(
     }
 
 
+def check_alone(
+    path: Path,
+    stored: Mapping[str, Any],
+    known: Sequence[Mapping[str, str]],
+    now: Mapping[str, str],
+    trusting: bool,
+) -> None:
+    """Raises a `ValueError` if the function of a larger space is not that of a store.
+
+    `known` are the `fingerprint_alone` of its functions, and `now` is that of this one
+    at the points that the store has.
+    """
+    if trusting or now in known:
+        return
+    if stored["jax"] != jax.__version__ and any(
+        now["point"] == each["point"] for each in known
+    ):
+        _warn_of_jax(path, stored["jax"])
+        return
+    raise value_error(
+        "sweep",
+        f"the space of the store `{path}` has grown, and `fn` is another program now, "
+        "or closes over other values.",
+        "Give the function that made it, or another path. If you know that the values "
+        'are the same, `resume="force"` goes on with it.',
+    )
+
+
+def _warn_of_jax(path: Path, version: str) -> None:
+    warnings.warn(
+        message(
+            "sweep",
+            f"the store `{path}` was begun with jax {version}, this is "
+            f"{jax.__version__}, and the traced function differs in form.",
+            "The sweep continues, as such a difference is to be expected between "
+            "two versions of JAX; see that the function is the same.",
+        ),
+        UserWarning,
+        stacklevel=2,
+    )
+
+
 def fingerprint_alone(
     fn: Callable[..., Any], space: Space, key: Key | None, parts: Sequence[Part]
 ) -> dict[str, str]:
@@ -67,13 +109,15 @@ def check_same(
     now: Mapping[str, Any],
     alone: Callable[[], dict[str, str]],
     trusting: bool,
+    why: str = "",
 ) -> None:
     """Raises a `ValueError` that says in what a sweep differs from that of a store.
 
     `alone` gives the `fingerprint_alone`. If the user is to be trusted (by
-    `resume="force"`) the function may be another.
+    `resume="force"`) the function may be another. `why` says more of two spaces.
     """
     lines = _differing(stored["space"], now["space"])
+    lines += [why] if why else []
     if stored["key"] != now["key"]:
         lines.append(f"`key`: {stored['key']} in the store, now {now['key']}")
     elif now["key"] != _NO_KEY and stored.get("key_law") != now["key_law"]:
@@ -94,17 +138,7 @@ def check_same(
     if function and certain and not trusting and not form:
         lines += function
     elif (function or reducers) and not lines and not trusting:
-        warnings.warn(
-            message(
-                "sweep",
-                f"the store `{path}` was begun with jax {stored['jax']}, this is "
-                f"{now['jax']}, and the traced function differs in form.",
-                "The sweep continues, as such a difference is to be expected between "
-                "two versions of JAX; see that the function is the same.",
-            ),
-            UserWarning,
-            stacklevel=2,
-        )
+        _warn_of_jax(path, stored["jax"])
     if lines:
         only = bool(function) and lines == function and not form
         cure = "Give another path, or the sweep that made it."
@@ -278,7 +312,7 @@ def check_batch_size(store: Store, size: int) -> None:
 
     A larger one would be computed all the same, with lanes for nothing.
     """
-    schema = {"batch_size": range(1, size + 1)}
+    schema = {"batch_size": range(1, max(1, size) + 1)}
     check_record("sweep", store.path, store.record, schema)
 
 

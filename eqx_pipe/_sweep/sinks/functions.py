@@ -26,6 +26,11 @@ def with_noted(
     return {**stored, **known[0]} if known else stored
 
 
+def known_alone(path: Path, stored: Mapping[str, Any]) -> list[Mapping[str, str]]:
+    """Each function that a store was filled with, whatever the lengths of the axes."""
+    return [each["alone"] for each in (stored, *_noted(path))]
+
+
 def note(path: Path, now: Mapping[str, Any], alone: Mapping[str, str]) -> None:
     """Notes the function of a sweep."""
     line = json.dumps({"function": now["function"], "alone": alone})

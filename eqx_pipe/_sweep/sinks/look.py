@@ -12,7 +12,8 @@ from ..._store.store import open_store
 from ..plan import Plan
 from .fingerprint import check_same, check_sweep, fingerprint, fingerprint_alone
 from .functions import with_noted
-from .stored import contents_of, share
+from .locked import share
+from .opened import contents_of
 
 
 @dataclasses.dataclass(frozen=True)

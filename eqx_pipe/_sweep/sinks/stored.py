@@ -1,34 +1,24 @@
 """A sweep that is kept in a store, chunk by chunk as it is computed."""
 
 import contextlib
-import functools as ft
 from collections.abc import Iterator
 
 import numpy as np
+from jaxtyping import Int64
 
-from ..._errors import SweepError, message, value_error
-from ..._store.folder import LOCKS, Taken, files_in, is_vacant, lock
-from ..._store.layout import create
-from ..._store.ledger import WHOLE
+from ..._store.folder import files_in
+from ..._store.grow import settle
 from ..._store.published import Published
-from ..._store.store import Store, open_store
+from ..._store.store import Store
 from ..compute.failure import Verdict
 from ..compute.sizes import Rows
 from ..gather import Interrupt, Outcome, Todo
 from ..plan import Plan
 from ..results.label import storable
 from ..results.raised import ranges
-from .contents import StoredStates, StoredValues
-from .fingerprint import (
-    check_batch_size,
-    check_room,
-    check_same,
-    check_sweep,
-    continuing,
-    fingerprint,
-    fingerprint_alone,
-)
-from .functions import note, with_noted
+from .fingerprint import check_room, continuing
+from .locked import check_current, locked
+from .opened import contents_of, opened
 
 _LOOK_AGAIN = 256 * 1024 * 1024
 _LOOK_AGAIN_CHUNKS = 128
@@ -41,7 +31,7 @@ class InStore:
     def __init__(self, plan: Plan):
         request = plan.request
         assert request.store is not None
-        self.store = _opened(plan)
+        self.store = opened(plan)
         # The ledger was read before the files are looked for: a chunk that another
         # process finishes meanwhile is not yet known, and not lost.
         with continuing(request.store, "be opened"):
@@ -49,18 +39,11 @@ class InStore:
         versions = self.store.ledger.versions
         self._lost = {n: int(versions[n]) for n in self.store.lost(files)}
         self.published = Published(self.store, files)
-        check_batch_size(self.store, request.whole.size)
         kept = self.store.record["batch_size"]
-        if isinstance(request.batch_size, int) and plan.batch_size != kept:
-            raise value_error(
-                "sweep",
-                f"`batch_size` is {request.batch_size}, and the store "
-                f"`{request.store}` was begun with {kept}.",
-                "Leave it out, so that all values are those of one run, or give "
-                "another path.",
-            )
         plan = plan.with_batch_size(kept).with_chunks(self.store.chunks)
         self.plan, self.contents = plan, contents_of(plan)
+        self._parts: dict[int, np.ndarray] = {}
+        """The chunks that are asked for in part, and which of their rows."""
         contents = self.contents
         names = contents.variables, contents.status
         check_room(self.store, contents.lengths, *names)
@@ -86,15 +69,19 @@ class InStore:
             yield Todo(mine, [], Interrupt())
             self._tell()
             return
-        with _locked(store, part):
+        with locked(store.path, part):
+            check_current(store)
             self._forget(mine)
             _look_again(store, mine, self.plan.compiled.row_bytes)
             self._refuse()
             try:
                 with Interrupt() as interrupt:
-                    yield Todo(mine, self._lacking(mine), interrupt)
+                    todo = self._todo(mine, interrupt)
+                    self._parts = dict(todo.parts)
+                    yield todo
             except BaseException as error:
-                all_, left = map(self.plan.count, (mine, self._lacking(mine)))
+                all_ = self.plan.count(mine)
+                left = self._todo(mine, Interrupt()).left(self.plan)
                 error.add_note(
                     f"{all_ - left:,} of {all_:,} points are finished and kept in "
                     f"`{store.path}`. The same call goes on from there."
@@ -109,13 +96,15 @@ class InStore:
         with continuing(store.path, "take a chunk"):
             # A process with another part of the store may have been first.
             store.ledger.refresh()
-            mends = self.plan.request.repairing and number in store.ledger.failed
-            if not store.is_done(number) or mends:
-                begin, _ = self.plan.work.span(*store.chunks.span(number))
-                raised = verdict.errors.items()
-                errors = {text: ranges(points - begin) for text, points in raised}
-                keep = store.amend if store.is_done(number) else store.commit
-                keep(number, list(map(storable, values)), ok, errors)
+            rows = self._parts.get(number)
+            begin, _ = self.plan.work.span(*store.chunks.span(number))
+            raised = verdict.errors.items()
+            errors = {text: ranges(points - begin) for text, points in raised}
+            kept = list(map(storable, values))
+            if rows is None and not store.is_done(number):
+                store.commit(number, kept, ok, errors)
+            elif rows is not None and np.isin(rows, self._wanted(number)).any():
+                store.amend(number, rows, kept, ok, errors)
             self.published.now_and_then()
         self.contents.advance(store)
 
@@ -127,9 +116,19 @@ class InStore:
     def _lacking(self, mine: range) -> list[int]:
         ledger = self.store.ledger
         lacking = ~ledger.done()
+        lacking[list(ledger.lacking)] = True
         if self.plan.request.repairing:
             lacking[list(ledger.failed)] = True
         return [i for i in np.flatnonzero(lacking).tolist() if i in mine]
+
+    def _todo(self, mine: range, interrupt: Interrupt) -> Todo:
+        lacking = self._lacking(mine)
+        begun = [number for number in lacking if self.store.is_done(number)]
+        parts = {number: self._wanted(number) for number in begun}
+        return Todo(mine, lacking, interrupt, parts=parts)
+
+    def _wanted(self, number: int) -> Int64[np.ndarray, " rows"]:
+        return self.store.wanted(number, self.plan.request.repairing)
 
     def _refuse(self) -> None:
         """Raises if points have failed that are neither isolated nor computed again."""
@@ -147,41 +146,11 @@ class InStore:
 
     def _tell(self) -> None:
         """Brings the status that others read up to date; the ledger is right anyway."""
-        if not self.published.is_current():
-            with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):
+            if not self.published.is_current():
                 self.published.finish()
-
-
-def contents_of(plan: Plan) -> StoredValues | StoredStates:
-    return StoredValues(plan) if plan.blocks is None else StoredStates(plan)
-
-
-def _opened(plan: Plan) -> Store:
-    """The store of a sweep, made if there is nothing."""
-    request, job = plan.request, plan.job
-    assert job is not None and request.store is not None
-    path, contents = request.store, contents_of(plan)
-    print_ = fingerprint(job.space, job.key, job.parts, job.traced)
-    print_ |= contents.identity
-    alone = ft.partial(fingerprint_alone, request.fn, job.space, job.key, job.parts)
-    if is_vacant(path):
-        record = {**print_, "alone": alone(), "batch_size": plan.batch_size}
-        layout = contents.layout(record)
-        with continuing(path, "be made"):
-            create(path, layout)
-    store = open_store("sweep", path, share(request.part))
-    check_sweep(store)
-    stored = with_noted(path, store.record, print_)
-    check_same(path, stored, print_, alone, request.trusting)
-    if request.repairing and stored["function"] != print_["function"]:
-        with continuing(path, "note the function"):
-            note(path, print_, alone())
-    return store
-
-
-def share(part: tuple[int, int] | None) -> str:
-    """The name of a process's share, for its lock and its log."""
-    return WHOLE if part is None else f"part-{part[0]}-of-{part[1]}"
+            if self.store.ledger.is_whole():
+                settle(self.store.path)
 
 
 def _look_again(store: Store, mine: range, row_bytes: int) -> None:
@@ -204,27 +173,3 @@ def _look_again(store: Store, mine: range, row_bytes: int) -> None:
                 sound = 0
             if sound >= _LOOK_AGAIN_CHUNKS or sound * chunk_bytes > _LOOK_AGAIN:
                 break
-
-
-@contextlib.contextmanager
-def _locked(store: Store, part: tuple[int, int] | None) -> Iterator[None]:
-    """Holds the share for this process, and the whole store if it is not divided."""
-    folder = store.path / LOCKS
-    what = "the store"
-    try:
-        with contextlib.ExitStack() as stack:
-            with continuing(store.path, "be locked"):
-                stack.enter_context(lock(folder / WHOLE, shared=part is not None))
-                if part is not None:
-                    what = f"part {part[0]} of {part[1]} of the store"
-                    stack.enter_context(lock(folder / share(part)))
-            yield
-    except Taken as taken:
-        raise SweepError(
-            message(
-                "sweep",
-                f"{what} `{store.path}` is being filled by {taken}.",
-                "Wait for it or stop it; processes that shall fill one store together "
-                "each take their own `part=(rank, size)`.",
-            )
-        ) from None

@@ -1,0 +1,237 @@
+"""A store laid anew for a larger grid, in the same folder and all at once.
+
+What there is stays where it is if the larger grid only goes on where the old one ends:
+a file of Zarr is named by its place, which does not change. Otherwise values are copied
+once, to files beside the old ones that have other names (see `SIDES`).
+
+All is prepared in a folder in the store, and made valid by one file that is replaced:
+the metadata of the group, which name the arrays, their shapes, their files and the
+ledger. So who opens the store finds the old one or the new one, and a kill leaves one
+of them. What is not valid any more is removed by `settle`.
+"""
+
+import dataclasses
+import functools as ft
+import json
+import math
+import os
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Int8, Int64
+
+from .chunks import Chunks
+from .layout import RECORD, SIDES, StoreLayout, ledger_name, write
+from .ledger import LEDGER, MISSING
+from .published import say
+from .store import Store, open_store
+
+_ASIDE = ".growing-"
+"""With the number of a generation, the folder for what it is to be, or has become."""
+
+_WRITER = "grown"
+"""The log of what a store had when it grew."""
+
+_MOST = 4
+"""How many times as many chunks as needed a store may have before it is cut anew."""
+
+_FEW = 256
+"""As many chunks as nobody minds."""
+
+_KEPT_BYTES = 2**28
+"""How much is held while values are copied."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Origin:
+    """Where the points of a grid come from: its old positions, dim by dim.
+
+    `positions` has for each dim the old position of each position, or -1; `strides` say
+    how far apart neighbours on the dim were in the old grid, 0 for a dim that is new.
+    """
+
+    positions: tuple[Int64[np.ndarray, " positions"], ...]
+    strides: tuple[int, ...]
+
+    def rows(self, first: int, last: int) -> Int64[np.ndarray, " points"]:
+        """The old index of each of some points, or -1."""
+        lengths = tuple(map(len, self.positions))
+        digits = np.unravel_index(np.arange(first, last), lengths)
+        found, known = np.zeros(last - first, np.int64), np.ones(last - first, bool)
+        triples = zip(digits, self.positions, self.strides, strict=True)
+        for digit, positions, stride in triples:
+            was = positions[digit]
+            found += was * stride
+            known &= was >= 0
+        return np.where(known, found, -1)
+
+
+def in_place(old: Chunks, lengths: Sequence[int], fresh: Chunks) -> Chunks | None:
+    """The chunks of a grid that only goes on, if all files can stay where they are.
+
+    `fresh` are those that one would cut for it. Behind the dim that is cut a chunk has
+    all positions, so there it cannot become longer.
+    """
+    if len(lengths) != len(old.lengths) or old.size == 0:
+        return None
+    if tuple(lengths)[old.split + 1 :] != old.lengths[old.split + 1 :]:
+        return None
+    chunks = Chunks(tuple(lengths), old.split, old.count)
+    return chunks if len(chunks) <= max(_FEW, _MOST * len(fresh)) else None
+
+
+def grow(
+    function: str, store: Store, layout: StoreLayout, origin: Origin, moved: bool
+) -> None:
+    """Lays a store anew, as `layout` says; nobody else may fill it.
+
+    If values are not `moved` their files stay.
+    """
+    path, generation = store.path, store.record["generation"] + 1
+    settle(path)
+    aside, sides = path / f"{_ASIDE}{generation}", _sides(path)
+    kept = [] if moved else [variable.name for variable in layout.variables]
+    other = {
+        name: side if name in kept else SIDES[side == SIDES[0]]
+        for name, side in sides.items()
+    }
+    layout = dataclasses.replace(layout, generation=generation, sides=other)
+    write(aside, layout)
+    new = open_store(function, aside, _WRITER)
+    new.ledger.begin(_copied(store, new, origin, moved))
+    for number in range(len(new.chunks.coarse())):
+        new.publish(number)
+    for folder in _arrays(aside):
+        into = path / folder.name
+        into.mkdir(exist_ok=True)
+        for entry in folder.iterdir():
+            if entry.name != "zarr.json":
+                os.rename(entry, into / entry.name)
+    name = ledger_name(generation)
+    os.rename(aside / name, path / name)
+    os.replace(aside / "zarr.json", path / "zarr.json")
+    _spread(path, aside)
+    say(dataclasses.replace(new, path=path))
+
+
+def is_settled(path: Path) -> bool:
+    """Whether nothing is left of a growth."""
+    return not _asides(path)
+
+
+def settle(path: Path) -> None:
+    """Removes what is not valid in a store: what it was before, or was to become."""
+    asides = _asides(path)
+    if not asides:
+        return
+    sides, current = _sides(path), generation_of(path)
+    for aside in asides:
+        if aside.name == f"{_ASIDE}{current}":
+            _spread(path, aside)
+            continue
+        for folder in _arrays(aside):
+            if folder.name not in sides:
+                shutil.rmtree(path / folder.name, ignore_errors=True)
+    for name, side in sides.items():
+        for entry in (path / name).iterdir():
+            usual = entry.name == "c"
+            if entry.name != "zarr.json" and usual != (side == SIDES[0]):
+                _remove(entry)
+    for entry in path.iterdir():
+        if entry.name.startswith(LEDGER) and entry.name != ledger_name(current):
+            _remove(entry)
+    for aside in asides:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def generation_of(path: Path) -> int:
+    """How often the store at a path has grown by now."""
+    return json.loads(_metadata(path)["attributes"][RECORD]).get("generation", 0)
+
+
+def _asides(path: Path) -> list[Path]:
+    return [entry for entry in path.iterdir() if entry.name.startswith(_ASIDE)]
+
+
+def _spread(path: Path, aside: Path) -> None:
+    """Gives each array its own metadata, for those who read no consolidated ones."""
+    for folder in _arrays(aside):
+        if (folder / "zarr.json").exists():
+            os.replace(folder / "zarr.json", path / folder.name / "zarr.json")
+
+
+def _copied(
+    old: Store, new: Store, origin: Origin, moved: bool
+) -> Iterator[tuple[int, Int8[np.ndarray, " rows"]]]:
+    """The status of each new chunk, whose values are written if they are `moved`."""
+    chunk = old.chunks.points * sum(
+        array.dtype.itemsize * math.prod(array.shape[len(old.chunks.lengths) :])
+        for array in old.arrays
+    )
+    most = max(1, _KEPT_BYTES // max(1, chunk))
+    read = ft.lru_cache(most * len(old.arrays))(old.read)
+    statuses = ft.lru_cache(most)(old.ledger.status)
+    for number in range(len(new.chunks)):
+        rows = origin.rows(*new.chunks.span(number))
+        status = _gathered(old, rows, statuses, np.int8(MISSING))
+        if moved and np.any(status != MISSING):
+            values = []
+            for k, array in enumerate(new.arrays):
+                inner = array.shape[len(new.chunks.lengths) :]
+                nothing = np.full(inner, array.fill_value, array.dtype)
+                values.append(_gathered(old, rows, ft.partial(_read, read, k), nothing))
+            new.write(number, values)
+        yield number, status
+
+
+def _read(read: Callable[[int, int], np.ndarray], k: int, number: int) -> np.ndarray:
+    return read(number, k)
+
+
+def _gathered(
+    old: Store,
+    rows: Int64[np.ndarray, " rows"],
+    of_chunk: Callable[[int], np.ndarray],
+    nothing: Any,
+) -> np.ndarray:
+    """What old chunks have at some rows of the old grid, or `nothing`."""
+    found = np.empty((len(rows), *np.shape(nothing)), nothing.dtype)
+    found[:] = nothing
+    there = np.flatnonzero(rows >= 0)
+    numbers = _holds(old.chunks, rows[there])
+    for number in np.unique(numbers).tolist():
+        here = there[numbers == number]
+        found[here] = of_chunk(number)[rows[here] - old.chunks.span(number)[0]]
+    return found
+
+
+def _holds(chunks: Chunks, rows: Int64[np.ndarray, " rows"]) -> np.ndarray:
+    """The chunk that each of some rows is in."""
+    row, place = np.divmod(rows // chunks.inner, chunks.lengths[chunks.split])
+    return row * chunks.in_row + place // chunks.count
+
+
+def _metadata(path: Path) -> dict[str, Any]:
+    return json.loads((path / "zarr.json").read_text())
+
+
+def _sides(path: Path) -> dict[str, str]:
+    """The arrays of a store, and which names their files have."""
+    metadata = _metadata(path).get("consolidated_metadata") or {}
+    nodes = metadata.get("metadata") or {p.name: _metadata(p) for p in _arrays(path)}
+    return {name: node["chunk_key_encoding"]["name"] for name, node in nodes.items()}
+
+
+def _arrays(path: Path) -> list[Path]:
+    """The folders of arrays in a folder."""
+    return [p for p in path.iterdir() if p.is_dir() and not p.name.startswith(".")]
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)

@@ -1,0 +1,243 @@
+"""Whether the points of a store are among those of a larger space, and where.
+
+Points are recognised by their coordinates, dim by dim and bit by bit: numbers as
+xarray shows them, Python values by the text that the record of a store has for them. A
+dim that the store lacks has one position there, whose values the user states.
+"""
+
+import collections
+import dataclasses
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Int64, UInt8
+
+from ..._errors import describe_value, optional
+from ..._jaxprs.text import Writer, digest
+from ..._spaces.space import Space
+from ..._spaces.static import static_column
+from ..._store.folder import as_zarr, quiet
+from ..._store.grow import Origin
+from ..compute.points import Part
+
+_Texts = Mapping[str, Mapping[str, str]]
+_Positions = Int64[np.ndarray, " positions"]
+
+
+class NoGrowth(Exception):
+    """Why points of a store are not among those of a space; empty if that is plain."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Growth:
+    """A larger space: where its points come from, and whether it only goes on.
+
+    If it `appends`, positions that there were are what they were.
+    """
+
+    origin: Origin
+    appends: bool
+
+    def had(self, part: Part) -> bool:
+        """Whether some points of a part, which share their `Static` values, are old."""
+        positions = self.origin.positions
+        if part.listed is not None:
+            return bool(np.any(positions[0][part.listed] >= 0))
+        pairs = zip(part.allowed, positions, strict=False)
+        return all(some is None or bool(np.any(at[some] >= 0)) for some, at in pairs)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Column:
+    """A coordinate: its dim, its form, and the bytes of each value."""
+
+    dim: str
+    form: str
+    rows: UInt8[np.ndarray, "positions bytes"]
+    shown: Sequence[Any]
+
+
+def static_texts(space: Space) -> dict[str, dict[str, str]]:
+    """For each `Static` axis what is shown of its values, and what they are."""
+    found: dict[str, dict[str, str]] = {}
+    for name, axis in space.axes().items():
+        if axis.is_static:
+            static: Any = axis
+            values = [static.value(i, None) for i in range(len(axis))]
+            shown = map(str, static_column(values).tolist())
+            found[name] = dict(zip(shown, map(_text_of, values), strict=True))
+    return found
+
+
+def growth_of(
+    path: Path,
+    record: Mapping[str, Any],
+    now: Mapping[str, Any],
+    space: Space,
+    coordinates: Mapping[str, Any],
+    stated: Mapping[str, object],
+) -> Growth:
+    """How the space of a store grew; raises `NoGrowth` if it did not.
+
+    `record` and `now` are those of the store and of the sweep, and `coordinates` those
+    of the space, with their dims; `stated` has the values of axes that all points of
+    the store have.
+    """
+    if _differs(record["space"], now["space"], stated):
+        raise NoGrowth
+    was, old = _kept(path, record)
+    texts = static_texts(space)
+    new = {
+        name: _column(dims[0], values, texts.get(name))
+        for name, (dims, values, _) in coordinates.items()
+    }
+    if not (was.keys() <= space.dims.keys() and old.keys() <= new.keys()):
+        raise NoGrowth
+    for name, column in new.items():
+        if name not in old:
+            count = was.get(column.dim, 1)
+            old[name] = _stated(name, column, name in texts, stated, count)
+    positions = []
+    for dim in space.dims:
+        names = [name for name, column in new.items() if column.dim == dim]
+        if any((old[n].dim, old[n].form) != (new[n].dim, new[n].form) for n in names):
+            raise NoGrowth
+        positions.append(_matched(dim, names, old, new))
+    larger = any(was.get(dim) != n for dim, n in space.dims.items())
+    if not larger:
+        raise NoGrowth
+    order = list(was)
+    strides = [
+        math.prod(was[d] for d in order[order.index(dim) + 1 :]) if dim in was else 0
+        for dim in space.dims
+    ]
+    kept = all(
+        np.array_equal(at[: was.get(dim, 1)], np.arange(was.get(dim, 1)))
+        for dim, at in zip(space.dims, positions, strict=True)
+    )
+    appends = kept and order == list(space.dims)
+    return Growth(Origin(tuple(positions), tuple(strides)), appends)
+
+
+def _differs(
+    was: Mapping[str, str], now: Mapping[str, str], stated: Mapping[str, object]
+) -> bool:
+    """Whether something else than the axes of two spaces differs."""
+    for name in {*was, *now}:
+        kind, _, which = name.partition(" ")
+        free = kind in ("dims", "slice", "points", "axis") or which in stated
+        free |= name == "structure" and bool(stated)
+        free |= name == "key of the space" and was.get(name) == "no key"
+        if not free and was.get(name) != now.get(name):
+            return True
+    return False
+
+
+def _kept(
+    path: Path, record: Mapping[str, Any]
+) -> tuple[dict[str, int], dict[str, _Column]]:
+    """The dims of a store in order, and its coordinates."""
+    xarray = optional("sweep", "xarray")
+    options = {"decode_times": False, "decode_timedelta": False, "chunks": None}
+    with quiet():
+        data = xarray.open_zarr(as_zarr(path), **options)
+        status = data[record["status"]]
+        was = dict(zip(map(str, status.dims), status.shape, strict=True))
+        texts = record.get("static", {})
+        columns = {
+            str(name): _column(str(array.dims[0]), array.values, texts.get(name))
+            for name, array in data.coords.items()
+            if name != record["status"]
+        }
+    return was, columns
+
+
+def _column(dim: str, values: np.ndarray, texts: Mapping[str, str] | None) -> _Column:
+    shown = values.tolist()
+    if texts is not None:
+        values = np.array([texts.get(str(x), "") for x in shown], "S32")
+    form = f"{values.dtype}{list(values.shape[1:])}"
+    return _Column(dim, form, _rows(values), shown)
+
+
+def _rows(values: np.ndarray) -> UInt8[np.ndarray, "positions bytes"]:
+    """The bytes of each value."""
+    count = math.prod(values.shape[1:])
+    flat = np.ascontiguousarray(values).reshape(len(values), count)
+    width = flat.shape[1] * flat.dtype.itemsize
+    return flat.view(np.uint8).reshape(len(values), width)
+
+
+def _stated(
+    name: str,
+    column: _Column,
+    static: bool,
+    stated: Mapping[str, object],
+    count: int,
+) -> _Column:
+    """A coordinate that a store lacks, of which all points have the stated value."""
+    if name not in stated:
+        raise NoGrowth(
+            f"`space`: the store has no `{name}`. If all of its points have one value "
+            f"of it, say which: `resume={{{name!r}: value}}`"
+        )
+    value = stated[name]
+    shown = describe_value(value)
+    found = None
+    if static:
+        found = np.array([_text_of(value)], "S32")
+    else:
+        dtype, like = column.form.split("[")[0], np.asarray(column.shown)
+        given = np.asarray(value)
+        whole = np.dtype(dtype).kind in "biu"
+        if given.dtype.kind in "biufc" and given.shape == like.shape[1:]:
+            cast = given.astype(dtype)[None]
+            found = cast if not whole or np.array_equal(cast[0], given) else None
+    if found is None or not np.any(np.all(column.rows == _rows(found), axis=1)):
+        raise NoGrowth(
+            f"`resume`: the store is said to have {shown} as `{name}`, which is not "
+            f"among its values now, {_listed(column.shown)}"
+        )
+    rows = np.repeat(_rows(found), count, axis=0)
+    return _Column(column.dim, column.form, rows, [shown] * count)
+
+
+def _matched(
+    dim: str,
+    names: Iterable[str],
+    old: Mapping[str, _Column],
+    new: Mapping[str, _Column],
+) -> _Positions:
+    """For each position on a dim its old one, or -1; equal ones in their order."""
+    names = list(names)
+    before = np.concatenate([old[name].rows for name in names], axis=1)
+    after = np.concatenate([new[name].rows for name in names], axis=1)
+    found, count = np.full(len(after), -1, np.int64), len(before)
+    if np.array_equal(after[:count], before):
+        found[:count] = np.arange(count)
+        return found
+    places: dict[bytes, collections.deque[int]] = {}
+    for i, row in enumerate(after):
+        places.setdefault(row.tobytes(), collections.deque()).append(i)
+    for i, row in enumerate(before):
+        at = places.get(row.tobytes())
+        if not at:
+            values = ", ".join(f"`{name}` = {old[name].shown[i]!r}" for name in names)
+            raise NoGrowth(
+                f"`space`: the store has {values} on the dim `{dim}`, which is not "
+                "among the values now"
+            )
+        found[at.popleft()] = i
+    return found
+
+
+def _listed(values: Sequence[Any]) -> str:
+    more = ", ..." if len(values) > 6 else ""
+    return ", ".join(map(repr, values[:6])) + more
+
+
+def _text_of(value: object) -> str:
+    return digest(Writer().value(value))

@@ -1,0 +1,139 @@
+"""The store of a sweep: made, or found to be that sweep's, or grown to be so."""
+
+import functools as ft
+from collections.abc import Mapping
+from typing import Any
+
+from ..._errors import value_error
+from ..._store.folder import files_in, is_vacant
+from ..._store.grow import grow, in_place
+from ..._store.layout import create
+from ..._store.store import Store, open_store
+from ..plan import Plan
+from .contents import StoredStates, StoredValues
+from .fingerprint import (
+    check_alone,
+    check_batch_size,
+    check_same,
+    check_sweep,
+    continuing,
+    fingerprint,
+    fingerprint_alone,
+)
+from .functions import known_alone, note, with_noted
+from .growth import NoGrowth, growth_of, static_texts
+from .locked import growing, locked, share
+
+
+def contents_of(plan: Plan) -> StoredValues | StoredStates:
+    """What the store of a sweep holds."""
+    return StoredValues(plan) if plan.blocks is None else StoredStates(plan)
+
+
+def opened(plan: Plan) -> Store:
+    """The store of a sweep, made if there is nothing."""
+    request, job = plan.request, plan.job
+    assert job is not None and request.store is not None
+    path = request.store
+    print_ = fingerprint(job.space, job.key, job.parts, job.traced)
+    print_ |= contents_of(plan).identity
+    given = request.fn, job.space, job.key
+    alone = ft.partial(fingerprint_alone, *given, job.parts)
+    if is_vacant(path):
+        record = {**_record(plan, print_), "alone": alone()}
+        layout = contents_of(plan).layout(record)
+        with continuing(path, "be made"):
+            create(path, layout)
+    store, why = _found(plan), ""
+    try:
+        if _may_grow(store.record, print_):
+            with growing(path):
+                store = _found(plan)  # by now somebody may have
+                if _may_grow(store.record, print_):
+                    _grow(plan, store, print_)
+                    store = _found(plan)
+    except NoGrowth as no:
+        why = str(no)
+    stored = with_noted(path, store.record, print_)
+    check_same(path, stored, print_, alone, request.trusting, why)
+    if request.repairing and stored["function"] != print_["function"]:
+        with continuing(path, "note the function"):
+            note(path, print_, alone())
+    check_asked(plan, store)
+    return store
+
+
+def _record(plan: Plan, print_: Mapping[str, Any]) -> dict[str, Any]:
+    """What a store says of its sweep."""
+    texts = static_texts(plan.request.space)
+    return {**print_, "static": texts, "batch_size": plan.batch_size}
+
+
+def _found(plan: Plan) -> Store:
+    """The store that there is."""
+    path = plan.request.store
+    assert path is not None
+    store = open_store("sweep", path, share(plan.request.part))
+    check_sweep(store)
+    return store
+
+
+def check_asked(plan: Plan, store: Store) -> None:
+    """Raises a `ValueError` if another batch size was asked for than a store has."""
+    request, kept = plan.request, store.record["batch_size"]
+    check_batch_size(store, request.whole.size)
+    if isinstance(request.batch_size, int) and plan.batch_size != kept:
+        raise value_error(
+            "sweep",
+            f"`batch_size` is {request.batch_size}, and the store "
+            f"`{request.store}` was begun with {kept}.",
+            "Leave it out, so that all values are those of one run, or give "
+            "another path.",
+        )
+
+
+def _may_grow(record: Mapping[str, Any], print_: Mapping[str, Any]) -> bool:
+    """Whether the spaces differ, and nothing else that no growth explains."""
+    same = [record.get(name) == print_.get(name) for name in ("key", "key_law")]
+    was, now = record["function"], print_["function"]
+    same += [was[name] == now[name] for name in ("outputs", "structure")]
+    kinds = "reduce" in record or "reduce" in print_
+    return record["space"] != print_["space"] and all(same) and not kinds
+
+
+def _grow(plan: Plan, store: Store, print_: Mapping[str, Any]) -> None:
+    """Has a store grow; raises `NoGrowth` if its points are not among the new ones."""
+    request, job, path = plan.request, plan.job, store.path
+    assert job is not None
+    contents = contents_of(plan)
+    assert isinstance(contents, StoredValues)
+    growth = growth_of(
+        path,
+        store.record,
+        print_,
+        request.space,
+        contents.coordinates,
+        request.stated,
+    )
+    had = [part for part in job.parts if growth.had(part)]
+    alone = ft.partial(fingerprint_alone, request.fn, job.space, job.key)
+    known = known_alone(path, store.record)
+    check_alone(path, store.record, known, alone(had), request.trusting)
+    # A size that was that of all there was is no choice.
+    size = store.chunks.size // max(1, len(had))
+    if store.record["batch_size"] * len(plan.devices) < size:
+        check_asked(plan, store)
+        plan = plan.with_batch_size(store.record["batch_size"])
+    chunks = None
+    if growth.appends:
+        lengths = tuple(request.space.dims.values())
+        chunks = in_place(store.chunks, lengths, plan.chunks)
+    plan = plan if chunks is None else plan.with_chunks(chunks)
+    record = {**_record(plan, print_), "alone": alone(job.parts)}
+    layout = contents_of(plan).layout(record)
+    with locked(path, None), continuing(path, "grow"):
+        if record["alone"] not in known:
+            note(path, store.record, store.record["alone"])
+        for number in store.lost(files_in("sweep", path)):
+            store.discard(number)
+        grow("sweep", store, layout, growth.origin, moved=chunks is None)
