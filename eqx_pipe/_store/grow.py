@@ -53,7 +53,7 @@ class Origin:
     how far apart neighbours on the dim were in the old grid, 0 for a dim that is new.
     """
 
-    positions: tuple[Int64[np.ndarray, " positions"], ...]
+    positions: tuple[Int64[np.ndarray, "_"], ...]
     strides: tuple[int, ...]
 
     def rows(self, first: int, last: int) -> Int64[np.ndarray, " points"]:

@@ -126,10 +126,11 @@ def _differs(
     was: Mapping[str, str], now: Mapping[str, str], stated: Mapping[str, object]
 ) -> bool:
     """Whether something else than the axes of two spaces differs."""
+    more = any(name.startswith("axis ") for name in now.keys() - was.keys())
     for name in {*was, *now}:
         kind, _, which = name.partition(" ")
         free = kind in ("dims", "slice", "points", "axis") or which in stated
-        free |= name == "structure" and bool(stated)
+        free |= name == "structure" and more
         free |= name == "key of the space" and was.get(name) == "no key"
         if not free and was.get(name) != now.get(name):
             return True

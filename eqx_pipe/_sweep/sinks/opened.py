@@ -1,13 +1,14 @@
 """The store of a sweep: made, or found to be that sweep's, or grown to be so."""
 
+import dataclasses
 import functools as ft
 from collections.abc import Mapping
 from typing import Any
 
 from ..._errors import value_error
 from ..._store.folder import files_in, is_vacant
-from ..._store.grow import grow, in_place
-from ..._store.layout import create
+from ..._store.grow import Origin, grow, in_place
+from ..._store.layout import StoreLayout, create
 from ..._store.store import Store, open_store
 from ..plan import Plan
 from .contents import StoredStates, StoredValues
@@ -47,10 +48,11 @@ def opened(plan: Plan) -> Store:
     store, why = _found(plan), ""
     try:
         if _may_grow(store.record, print_):
+            _grown(plan, store, print_)  # before anything is written, a lock included
             with growing(path):
                 store = _found(plan)  # by now somebody may have
                 if _may_grow(store.record, print_):
-                    _grow(plan, store, print_)
+                    _grow(_grown(plan, store, print_))
                     store = _found(plan)
     except NoGrowth as no:
         why = str(no)
@@ -101,12 +103,24 @@ def _may_grow(record: Mapping[str, Any], print_: Mapping[str, Any]) -> bool:
     return record["space"] != print_["space"] and all(same) and not kinds
 
 
-def _grow(plan: Plan, store: Store, print_: Mapping[str, Any]) -> None:
-    """Has a store grow; raises `NoGrowth` if its points are not among the new ones."""
+@dataclasses.dataclass(frozen=True)
+class _Grown:
+    """What a store is to become; if its values are `moved`, in other files."""
+
+    store: Store
+    layout: StoreLayout
+    origin: Origin
+    moved: bool
+    known: bool
+
+
+def _grown(plan: Plan, store: Store, print_: Mapping[str, Any]) -> _Grown:
+    """What a store is to become; raises `NoGrowth` if its points are not among the
+    new ones. Nothing is written.
+    """
     request, job, path = plan.request, plan.job, store.path
-    assert job is not None
     contents = contents_of(plan)
-    assert isinstance(contents, StoredValues)
+    assert job is not None and isinstance(contents, StoredValues)
     growth = growth_of(
         path,
         store.record,
@@ -118,7 +132,8 @@ def _grow(plan: Plan, store: Store, print_: Mapping[str, Any]) -> None:
     had = [part for part in job.parts if growth.had(part)]
     alone = ft.partial(fingerprint_alone, request.fn, job.space, job.key)
     known = known_alone(path, store.record)
-    check_alone(path, store.record, known, alone(had), request.trusting)
+    now = alone(had)
+    check_alone(path, store.record, known, now, request.trusting)
     # A size that was that of all there was is no choice.
     size = store.chunks.size // max(1, len(had))
     if store.record["batch_size"] * len(plan.devices) < size:
@@ -131,9 +146,15 @@ def _grow(plan: Plan, store: Store, print_: Mapping[str, Any]) -> None:
     plan = plan if chunks is None else plan.with_chunks(chunks)
     record = {**_record(plan, print_), "alone": alone(job.parts)}
     layout = contents_of(plan).layout(record)
+    return _Grown(store, layout, growth.origin, chunks is None, now in known)
+
+
+def _grow(grown: _Grown) -> None:
+    """Has a store grow."""
+    store, path = grown.store, grown.store.path
     with locked(path, None), continuing(path, "grow"):
-        if record["alone"] not in known:
+        if not grown.known:
             note(path, store.record, store.record["alone"])
         for number in store.lost(files_in("sweep", path)):
             store.discard(number)
-        grow("sweep", store, layout, growth.origin, moved=chunks is None)
+        grow("sweep", store, grown.layout, grown.origin, grown.moved)
