@@ -24,8 +24,9 @@ import numpy as np
 from jaxtyping import Int8, Int64
 
 from .chunks import Chunks
-from .layout import RECORD, SIDES, StoreLayout, ledger_name, write
-from .ledger import LEDGER, MISSING
+from .errors import ERRORS, folder_of, mask_of, note_errors
+from .layout import RECORD, SIDES, StoreLayout, numbered, write
+from .ledger import FAILED, LEDGER, MISSING, runs_of
 from .published import say
 from .store import Store, open_store
 
@@ -110,8 +111,9 @@ def grow(
         for entry in folder.iterdir():
             if entry.name != "zarr.json":
                 os.rename(entry, into / entry.name)
-    name = ledger_name(generation)
-    os.rename(aside / name, path / name)
+    for folder in (new.ledger.folder, folder_of(new.ledger)):
+        if folder.exists():
+            os.rename(folder, path / folder.name)
     os.replace(aside / "zarr.json", path / "zarr.json")
     _spread(path, aside)
     say(dataclasses.replace(new, path=path))
@@ -141,8 +143,9 @@ def settle(path: Path) -> None:
             if entry.name != "zarr.json" and usual != (side == SIDES[0]):
                 _remove(entry)
     for entry in path.iterdir():
-        if entry.name.startswith(LEDGER) and entry.name != ledger_name(current):
-            _remove(entry)
+        for logs in (LEDGER, ERRORS):
+            if entry.name.startswith(logs) and entry.name != numbered(logs, current):
+                _remove(entry)
     for aside in asides:
         shutil.rmtree(aside, ignore_errors=True)
 
@@ -171,6 +174,7 @@ def _copied(
         array.dtype.itemsize * math.prod(array.shape[len(old.chunks.lengths) :])
         for array in old.arrays
     )
+    raised = _raised(old)
     most = max(1, _KEPT_BYTES // max(1, chunk))
     read = ft.lru_cache(most * len(old.arrays))(old.read)
     statuses = ft.lru_cache(most)(old.ledger.status)
@@ -184,7 +188,25 @@ def _copied(
                 nothing = np.full(inner, array.fill_value, array.dtype)
                 values.append(_gathered(old, rows, ft.partial(_read, read, k), nothing))
             new.write(number, values)
+        errors = {
+            text: runs_of((status == FAILED) & np.isin(rows, points)).tolist()
+            for text, points in raised.items()
+        }
+        errors = {text: spans for text, spans in errors.items() if spans}
+        if errors:
+            note_errors(new.ledger, number, errors)
         yield number, status
+
+
+def _raised(store: Store) -> dict[str, Int64[np.ndarray, "_"]]:
+    """What was raised at which points of a store."""
+    found: dict[str, list[np.ndarray]] = {}
+    for number, errors in store.errors():
+        first, last = store.chunks.span(number)
+        for text, spans in errors.items():
+            rows = np.flatnonzero(mask_of(spans, last - first))
+            found.setdefault(text, []).append(first + rows)
+    return {text: np.concatenate(points) for text, points in found.items()}
 
 
 def _read(read: Callable[[int, int], np.ndarray], k: int, number: int) -> np.ndarray:

@@ -109,7 +109,7 @@ def write(path: Path, layout: StoreLayout) -> None:
     _array(group, layout, status, layout.chunks.coarse())
     for variable in layout.variables:
         _array(group, layout, variable, layout.chunks)
-    (path / ledger_name(layout.generation)).mkdir()
+    (path / numbered(LEDGER, layout.generation)).mkdir()
     marked = str(group.attrs.get("coordinates", "")).split()
     group.attrs["coordinates"] = " ".join([*marked, layout.status])
     record = {
@@ -160,9 +160,9 @@ def encoding(side: str) -> dict[str, Any]:
     return {"name": side, "configuration": {"separator": "/"}}
 
 
-def ledger_name(generation: int) -> str:
-    """The folder of the ledger of a store that has grown so often."""
-    return f"{LEDGER}-{generation}" if generation else LEDGER
+def numbered(folder: str, generation: int) -> str:
+    """The folder of logs of a store that has grown so often."""
+    return f"{folder}-{generation}" if generation else folder
 
 
 def _array(group: Any, layout: StoreLayout, variable: Variable, chunks: Chunks) -> None:

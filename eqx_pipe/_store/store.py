@@ -18,8 +18,8 @@ from .._errors import message, optional, value_error
 from .chunks import Chunks
 from .errors import Spans, errors_of, mask_of, note_errors
 from .folder import as_zarr, quiet
-from .layout import RECORD, SIDES, damaged, ledger_name, read_record
-from .ledger import FAILED, MISSING, OK, WHOLE, Ledger, runs_of
+from .layout import RECORD, SIDES, damaged, numbered, read_record
+from .ledger import FAILED, LEDGER, MISSING, OK, WHOLE, Ledger, runs_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -234,7 +234,7 @@ def open_store(function: str, path: Path, writer: str = WHOLE) -> Store:
         arrays = [_array(function, path, group, name) for name in record["variables"]]
         status = _array(function, path, group, record["status"])
     _check_arrays(function, path, chunks, arrays, status)
-    folder = path / ledger_name(record["generation"])
+    folder = path / numbered(LEDGER, record["generation"])
     if not folder.is_dir():
         raise _recut(function, path, "lacks its ledger")
     ledger = Ledger(folder, chunks, writer)
