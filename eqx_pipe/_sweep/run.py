@@ -109,7 +109,8 @@ def sweep(
       (Keyword only.)
     - `store`: the path of a folder that the values are written to, chunk by chunk as
       they are computed; `xarray.open_zarr` reads it at any time. The same call goes on
-      where a sweep was stopped. `.values` is then read from there when it is asked
+      where a sweep was stopped; with a larger space, in which the points of the store
+      are found by their coordinates, it computes the new ones. `.values` is then read from there when it is asked
       for. Needs `pip install 'eqx_pipe[sweep]'`. (Keyword only.)
     - `part`: `(rank, size)`: this process computes its share, one of `size`, of the
       chunks of a store that several processes fill together. The result is the store
@@ -119,7 +120,9 @@ def sweep(
       Needs `pip install 'eqx_pipe[distributed]'`. (Keyword only.)
     - `resume`: `"force"` goes on with a store also if `fn` is not the function that it
       was begun with. `"failed"` does so too, and computes the points again that have
-      failed; those that have a value keep it. (Keyword only.)
+      failed; those that have a value keep it. A dict such as `{"scale": 1.0}` goes on
+      as `"force"` does with a store that lacks the axis `scale`, at all of whose points
+      it was 1. (Keyword only.)
     - `progress`: `True` or `False` for a progress bar or none; by default there is one
       in a terminal or notebook if the work takes more than a second. A notebook needs
       ipywidgets for more than a bar of text; a file gets a line each minute. The path

@@ -461,12 +461,6 @@ TABLE = [
     ),
     ("too large", lambda: ep.table({"a": [1e60]}), ValueError, "Use a wider dtype"),
     ("data=", lambda: ep.table(data={}), TypeError, "comes first"),
-    (
-        "an empty store",
-        lambda: ep.sweep(sin, ep.Space(ep.Values([1]))[:0], store="none.zarr"),
-        ValueError,
-        "Leave `store` out",
-    ),
 ]
 
 
