@@ -121,8 +121,11 @@ def test_points_that_are_stored_are_found_wherever_they_go(tmp_path, which):
     drew = np.sort(np.asarray(run(noise, new, path).values[0]))
     assert np.isin(kept, drew).all()  # they keep their draws too
     shutil.rmtree(path)
-    run(plain, old, path)
+    held = run(plain, old, path).values["y"]
     check_grown(path, run(plain, new, path), run(plain, new))
+    if not (path / "y" / "c").exists():  # copied to other files
+        with pytest.raises(OSError, match="has grown since.*`load_result`"):
+            held[:]
 
 
 LENGTHS = st.tuples(st.integers(1, 3), st.integers(1, 3))

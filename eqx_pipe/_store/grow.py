@@ -12,7 +12,6 @@ of them. What is not valid any more is removed by `settle`.
 
 import dataclasses
 import functools as ft
-import json
 import math
 import os
 import shutil
@@ -25,7 +24,7 @@ from jaxtyping import Int8, Int64
 
 from .chunks import Chunks
 from .errors import ERRORS, folder_of, mask_of, note_errors
-from .layout import RECORD, SIDES, StoreLayout, numbered, write
+from .layout import SIDES, StoreLayout, generation_of, metadata_of, numbered, write
 from .ledger import FAILED, LEDGER, MISSING, runs_of
 from .published import say
 from .store import Store, open_store
@@ -150,11 +149,6 @@ def settle(path: Path) -> None:
         shutil.rmtree(aside, ignore_errors=True)
 
 
-def generation_of(path: Path) -> int:
-    """How often the store at a path has grown by now."""
-    return json.loads(_metadata(path)["attributes"][RECORD]).get("generation", 0)
-
-
 def _asides(path: Path) -> list[Path]:
     return [entry for entry in path.iterdir() if entry.name.startswith(_ASIDE)]
 
@@ -236,14 +230,10 @@ def _holds(chunks: Chunks, rows: Int64[np.ndarray, " rows"]) -> np.ndarray:
     return row * chunks.in_row + place // chunks.count
 
 
-def _metadata(path: Path) -> dict[str, Any]:
-    return json.loads((path / "zarr.json").read_text())
-
-
 def _sides(path: Path) -> dict[str, str]:
     """The arrays of a store, and which names their files have."""
-    metadata = _metadata(path).get("consolidated_metadata") or {}
-    nodes = metadata.get("metadata") or {p.name: _metadata(p) for p in _arrays(path)}
+    metadata = metadata_of(path).get("consolidated_metadata") or {}
+    nodes = metadata.get("metadata") or {p.name: metadata_of(p) for p in _arrays(path)}
     return {name: node["chunk_key_encoding"]["name"] for name, node in nodes.items()}
 
 

@@ -182,6 +182,16 @@ def _array(group: Any, layout: StoreLayout, variable: Variable, chunks: Chunks) 
     )
 
 
+def metadata_of(path: Path) -> dict[str, Any]:
+    """The metadata of a group or an array."""
+    return json.loads((path / "zarr.json").read_text())
+
+
+def generation_of(path: Path) -> int:
+    """How often the store at a path has grown by now."""
+    return json.loads(metadata_of(path)["attributes"][RECORD]).get("generation", 0)
+
+
 def read_record(function: str, path: Path, text: str) -> dict[str, Any]:
     """The record of the store at `path`, of which the part on its layout is checked."""
     try:

@@ -18,7 +18,7 @@ from .._errors import message, optional, value_error
 from .chunks import Chunks
 from .errors import Spans, errors_of, mask_of, note_errors
 from .folder import as_zarr, quiet
-from .layout import RECORD, SIDES, damaged, numbered, read_record
+from .layout import RECORD, SIDES, damaged, generation_of, numbered, read_record
 from .ledger import FAILED, LEDGER, MISSING, OK, WHOLE, Ledger, runs_of
 
 
@@ -124,6 +124,15 @@ class Store:
             # Not what another process may have written since, and has not said here.
             return np.full((last - first, *inner), array.fill_value, array.dtype)
         file = self._file(array, number)
+        if not file.is_file() and generation_of(self.path) != self.record["generation"]:
+            raise OSError(
+                message(
+                    "sweep",
+                    f"the store `{self.path}` has grown since this result was made, "
+                    "and its values have been copied to other files.",
+                    "Take the result of the larger sweep, or `load_result`.",
+                )
+            )
         if not file.is_file():
             raise _damaged(file, "is no file" if file.exists() else "is not there")
         box = self.chunks.box(number) + (slice(None),) * len(inner)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ..._errors import SweepError, message
 from ..._store.folder import LOCKS, Taken, lock
-from ..._store.grow import generation_of
+from ..._store.layout import generation_of
 from ..._store.ledger import WHOLE
 from ..._store.store import Store
 from .fingerprint import continuing
