@@ -111,7 +111,8 @@ def sweep(
       they are computed; `xarray.open_zarr` reads it at any time. The same call goes on
       where a sweep was stopped; with a larger space, in which the points of the store
       are found by their coordinates, it computes the new ones. `.values` is then
-      read from there when it is asked for. Needs `pip install 'eqx_pipe[sweep]'`. (Keyword only.)
+      read from there when it is asked for. Needs `pip install 'eqx_pipe[sweep]'`.
+      (Keyword only.)
     - `part`: `(rank, size)`: this process computes its share, one of `size`, of the
       chunks of a store that several processes fill together. The result is the store
       as it stands; `.ok` is `False` where a value is missing. (Keyword only.)
