@@ -121,7 +121,7 @@ CHAIN = [
     ("hash", lambda: hash(ep.chain(linear(key()))), TypeError, "equinox.filter_jit"),
     ("a wrong name", lambda: ep.chain(abc=sin)["abd"], KeyError, "Did you mean `abc`"),
     ("far away", lambda: ep.chain(sin)[3], IndexError, "an integer from -1 to 0"),
-    ("half", lambda: ep.chain(sin)[0.5], TypeError, "an integer, or a name if"),
+    ("half", lambda: ep.chain(sin)[0.5], TypeError, "a slice, or a name if"),
     ("a. name", lambda: ep.chain(abc=sin).abc, AttributeError, r'`pipe\["abc"\]`'),
     ("nearly", lambda: ep.chain(abc=sin).abd, AttributeError, "Did you mean `abc`"),
     (
