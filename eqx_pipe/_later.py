@@ -11,6 +11,7 @@ from ._data.cursor import Cursor as Cursor
 from ._data.loader import Loader as Loader
 from ._data.statistics import reduce_loader as reduce_loader
 from ._explore.explore import explore as explore
+from ._explore.halving import halving as halving
 from ._explore.sensitivity import sensitivity as sensitivity
 from ._explore.sensitivity import sensitivity_design as sensitivity_design
 from ._pipelined import pipelined as pipelined

@@ -50,6 +50,7 @@ ROOMS = {
     "sweeper": sweep.SWEEPER,
     "reduce": reduce.REDUCE,
     "explore": search.EXPLORE,
+    "halving": search.HALVING,
     "methods": search.METHODS,
     "rules": sharding.RULES,
     "sharding": sharding.SHARDING,

@@ -34,6 +34,30 @@ EXPLORE = [
     ("one column", lambda: explore(method=eps.design([[0.0]])), ValueError, "a column"),
 ]
 
+TRAINING = eps.Training(lambda p: 0.0, lambda p, x: x, lambda p, x: x)
+
+
+def halving(**changes):
+    settings = {"train": TRAINING, "space": {"x": SPACE["x"]}, "rungs": (1, 2)}
+    return ep.halving(**{**settings, **changes})
+
+
+HALVING = [
+    ("a function", lambda: halving(train=loss), TypeError, "Training"),
+    ("static", lambda: halving(space=SPACE), ValueError, "each of its values"),
+    ("rungs that shrink", lambda: halving(rungs=(4, 2)), ValueError, "steps in all"),
+    ("no rungs", lambda: halving(rungs=()), ValueError, "steps in all"),
+    ("a rung of 0", lambda: halving(rungs=(0, 2)), ValueError, "at least 1"),
+    ("eta 1", lambda: halving(eta=1), ValueError, "at least 2"),
+    ("best", lambda: halving(mode="best"), ValueError, "max"),
+    (
+        "no points",
+        lambda: halving(space=ep.Space({"x": SPACE["x"]})[:0]),
+        ValueError,
+        "one",
+    ),
+]
+
 METHODS = [
     (
         "refine of categories",
