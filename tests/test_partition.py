@@ -91,7 +91,8 @@ def test_points_that_may_take_longer_go_round():
     ]:
         args = fn, ep.Space(space), None, 2, tuple(jax.devices()[:2]), costs
         job = prepare(*args)
-        assert job._layout(job.parts[0], job.traced[0]).split == how
+        layout = job._layout(job.parts[0], job.traced[0], job._listed)
+        assert layout.split == how
 
 
 def last(point, carry):

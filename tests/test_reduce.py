@@ -261,7 +261,7 @@ def test_a_stop_ends_it_and_the_result_says_where():
         assert result.values == [result.points]
         assert len(result.ok) == result.points
         ends.append(result.points)
-    assert ends == [64] * 3
+    assert ends == [64] * 2
     assert "64 points, stopped" in repr(result)
     with jax.disable_jit():
         assert ep.sweep(outputs, space(40), reduce=count).points == 61

@@ -288,7 +288,8 @@ def test_texts_beside_the_axes_pass_through():
         (lambda s: ep.sweep(jnp.sin, s, batch_size="atuo"), ValueError, "`auto`"),
         (lambda s: ep.sweep(jnp.sin, s, batch_size=None), TypeError, "integer"),
         (lambda s: ep.sweep(jnp.sin, s, mesh=4), TypeError, "jax.make_mesh"),
-        (lambda s: ep.sweep(jnp.sin, s, progress="yes"), TypeError, "True, False"),
+        (lambda s: ep.sweep(jnp.sin, s, progress="yes"), ValueError, "`value`"),
+        (lambda s: ep.sweep(jnp.sin, s, progress=1), TypeError, "True, False"),
         (lambda s: ep.sweep(lambda x, key: x, s), ep.MissingKeyError, "key"),
         (
             lambda s: ep.sweep(lambda x, key=None: jr.normal(key), s),
