@@ -148,7 +148,7 @@ def test_killed_interrupted_and_started_twice(tmp_path, whole):
         go(second)
         until_some_are_done(path, 2)
         _, err = end(second, signal.SIGINT)
-        assert "The chunk in flight will be finished" in err
+        assert "What is in flight will be finished" in err
         assert second.returncode != 0 and "KeyboardInterrupt" in err
         said = re.search(r"([\d,]+) of 240 points are finished and kept in `(.*)`", err)
         assert said and said[2] == str(path) and "The same call goes on" in err
