@@ -1,8 +1,8 @@
 """Fails if a type checker knows the whole type of fewer than 95 % of the public names.
 
-Reads what `pyright --verifytypes eqx_pipe --ignoreexternal --outputjson` prints. What
-is left is what `SweepResult.to_pandas` returns, as pandas ships no types, and all that
-returns a `SweepResult`.
+Reads what `pyright --verifytypes eqx_pipe --ignoreexternal --outputjson` prints. Pandas
+ships no types, so its stubs are installed beside: without them `SweepResult.to_pandas`
+returns something unknown, and all that takes or returns a `SweepResult` does, too.
 """
 
 import json
