@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import eqx_pipe as ep
-from eqx_pipe._sweep.compute import job as jobs
+from eqx_pipe._sweep.compute import prepare as preparing
 from eqx_pipe._sweep.compute import sizes
 from eqx_pipe._sweep.compute.sizes import choose_batch_size, chunk_capacity, even_out
 from eqx_pipe._sweep.tracing.analysis import analyze
@@ -19,7 +19,9 @@ def chosen(fn, n=10**6, devices=1, **settings):
     mesh = jax.make_mesh((devices,), ("x",), devices=jax.devices()[:devices])
     space = ep.Space(ep.Linspace(0, 1, n))
     given = (None, "auto", tuple(mesh.devices.flat))
-    return jobs.prepare(fn, space, *given, **{"costs": False, **settings}).batch_size
+    return preparing.prepare(
+        fn, space, *given, **{"costs": False, **settings}
+    ).batch_size
 
 
 def scan(x):
@@ -95,7 +97,7 @@ def test_what_is_the_same_for_all_points_does_not_count():
     assert chosen(over(lambda x: weights)) > chosen(over(lambda x: weights * x)) == 16
     space = ep.Space({"x": ep.Linspace(0, 1, 10**4), "w": weights})
     given = (None, "auto", tuple(jax.devices()[:1]))
-    job = jobs.prepare(
+    job = preparing.prepare(
         lambda p: over(lambda x: p["w"])(p["x"]), space, *given, costs=False
     )
     assert job.batch_size > 16
@@ -223,14 +225,14 @@ def test_memory_bounds_it_without_running(monkeypatch):
         return jnp.sort(jnp.sin(x * jnp.arange(100.0)))[::10]
 
     free = chosen(wide)
-    lane, plan_bytes = 4 * 100, jobs.CHUNK_BYTES
+    lane, plan_bytes = 4 * 100, preparing.CHUNK_BYTES
     for room in (20 * lane, 12 * lane):
-        monkeypatch.setattr(jobs, "free_bytes", lambda _, r=room: plan_bytes + r)
+        monkeypatch.setattr(preparing, "free_bytes", lambda _, r=room: plan_bytes + r)
         bounded = chosen(wide)
         assert 1 <= bounded < free
         assert bounded * lane <= room
     values = ep.sweep(wide, ep.Linspace(0, 1, 100), batch_size="auto").values
-    monkeypatch.setattr(jobs, "free_bytes", lambda _: 0)
+    monkeypatch.setattr(preparing, "free_bytes", lambda _: 0)
     assert chosen(wide) == 1
     again = ep.sweep(wide, ep.Linspace(0, 1, 100))  # at least 8 points on a device
     assert again.batch_size == 1

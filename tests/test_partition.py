@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import eqx_pipe as ep
-from eqx_pipe._sweep.compute.job import prepare
 from eqx_pipe._sweep.compute.partition import Layout, Partition
+from eqx_pipe._sweep.compute.prepare import prepare
 from eqx_pipe._sweep.cores import all_busy
 from eqx_pipe._sweep.reduced.kernel import block_rows
 

@@ -143,6 +143,8 @@ def halving(
     check_key("halving", key)
     check_choice("halving", "mode", mode, ("min", "max"))
     check_int("halving", "eta", eta, 2)
+    if batch_size is not None:
+        check_int("halving", "batch_size", batch_size, 1)
     ends = _checked(train, whole, rungs)
     digits = whole.geometry.digits(np.arange(whole.size))
     digits = digits[:, list(whole.geometry.key_dims)].astype(np.uint32)
@@ -151,7 +153,9 @@ def halving(
     left, carry = np.arange(whole.size), None
     needed = executed = done = 0
     for number, end in enumerate(ends):
-        size = batch_size or _fitting(len(left), run.num_devices(mesh))
+        size = batch_size
+        if size is None:
+            size = _fitting(len(left), run.num_devices)
         result = run(number, left, digits[left], carry, (done, end), size)
         score, carry = np.asarray(result.values["score"]), result.values["carry"]
         scores[left, number] = score
@@ -218,9 +222,10 @@ class _Run:
         if store is not None:
             store.mkdir(parents=True, exist_ok=True)
 
-    def num_devices(self, mesh: Mesh | None) -> int:
+    @property
+    def num_devices(self) -> int:
         """How many devices share a rung."""
-        return jax.local_device_count() if mesh is None else mesh.size
+        return jax.local_device_count() if self._mesh is None else self._mesh.size
 
     def __call__(
         self,

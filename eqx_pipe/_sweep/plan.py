@@ -23,7 +23,8 @@ from .._spaces.space import Space
 from .._store.chunks import Chunks, cut
 from .._types import Device, Key
 from .compute.failure import Verdict, reason
-from .compute.job import Job, prepare
+from .compute.job import Job
+from .compute.prepare import prepare
 from .compute.progress import Progress
 from .compute.sizes import CHUNK_BYTES, Rows
 from .loop import LoopBlocks, LoopCells, LoopPoints

@@ -20,7 +20,8 @@ from .._reduce.many import as_many
 from .._spaces.space import Space
 from .._types import Key, PyTree
 from .compute.failure import Verdict
-from .compute.job import Job, Some, prepare
+from .compute.job import Job, Some
+from .compute.prepare import prepare
 from .compute.progress import Progress
 from .compute.sizes import Rows
 from .gather import Interrupt

@@ -49,6 +49,7 @@ HALVING = [
     ("no rungs", lambda: halving(rungs=()), ValueError, "steps in all"),
     ("a rung of 0", lambda: halving(rungs=(0, 2)), ValueError, "at least 1"),
     ("eta 1", lambda: halving(eta=1), ValueError, "at least 2"),
+    ("batches of 0", lambda: halving(batch_size=0), ValueError, "at least 1"),
     ("best", lambda: halving(mode="best"), ValueError, "max"),
     (
         "no points",

@@ -1,11 +1,10 @@
 """A sweep, traced and ready to be computed: all at once, or one stretch at a time.
 
 Most sweeps have one part. Those with `Static` axes have one for each combination of
-their values; all of them are traced and compared before anything is computed.
+their values.
 """
 
 import dataclasses
-import functools
 import math
 import threading
 from collections.abc import Callable, Sequence
@@ -18,17 +17,14 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Float, Int64
 
-from ..._errors import MissingKeyError, log_once, value_error
 from ..._spaces.axis import is_axis
 from ..._spaces.geometry import Geometry
 from ..._spaces.space import Space
 from ..._types import Device, Key, PyTree
 from ..cores import all_busy, compiled
-from ..tracing.lapack import may_hang, warn_if_it_may_hang
-from ..tracing.steps import with_steps
-from ..tracing.trace import Traced, arrays_of, check_concrete, trace
+from ..tracing.trace import Traced, arrays_of, check_concrete
 from .execute import Runner, compiled_already
-from .failure import Failures, Verdict, clear, error_text, in_order
+from .failure import Failures, Verdict, clear, in_order
 from .kernel import build
 from .memory import TooLarge, does_not_fit
 from .partition import Layout
@@ -37,25 +33,16 @@ from .points import (
     Listed,
     Neighbours,
     Part,
-    check_agree,
     groups_of,
-    naming,
     part_numbers,
-    parts_of,
 )
 from .progress import Progress
 from .sizes import (
-    CHUNK_BYTES,
     Rows,
-    choose_batch_size,
     chunk_capacity,
     compiled_bytes,
     empty_values,
-    fitting,
-    free_bytes,
 )
-
-_AT_ONCE = 2**30
 
 Some: TypeAlias = Int64[np.ndarray, " some"] | None
 """Which rows of a stretch are asked for, at least one, in order; or all of them."""
@@ -400,116 +387,4 @@ class Job:
             listed=listed,
             split=split,
             unsplit=all_busy(self.devices, -(-most // batch_size)),
-        )
-
-
-def prepare(
-    fn: Callable[..., Any],
-    space: Space,
-    key: Key | None,
-    batch_size: Any,
-    devices: tuple[Device, ...],
-    costs: bool,
-    shares: int = 1,
-    isolated: bool = False,
-    counting: bool = False,
-    function: str = "sweep",
-) -> Job:
-    """Traces a function on a space, for each combination of static values.
-
-    An automatic batch size is chosen for one of `shares` processes. Where failures are
-    `isolated`, values for which the function raises when it is traced are set apart.
-    With `counting` outputs are `(output, needed, executed)`, with steps of loops.
-    """
-    geometry = space.geometry
-    parts, traced, broken = _traced(function, fn, space, key, geometry, isolated)
-    outputs = [jtu.tree_unflatten(each.structure, each.outputs) for each in traced]
-    check_agree(function, parts, outputs)
-    if counting:
-        traced = [with_steps(each) for each in traced]
-    auto = batch_size in ("auto", "tune")
-    if auto and any(each.has_effects for each in traced):
-        batch_size = 1  # no tail that repeats a point, no lanes that wait
-    elif auto:
-        batch_size = min(
-            choose_batch_size(
-                each.analysis,
-                max(1, -(-part.size // shares)),
-                len(devices),
-                alike=costs,
-                on_cpu=devices[0].platform == "cpu",
-                may_hang=may_hang(devices),
-            )
-            for each, part in zip(traced, parts, strict=True)
-        )
-    batch_size = min(int(batch_size), max(1, *(part.size for part in parts)))
-    _check_at_once(function, batch_size, len(devices))
-    for each in traced:
-        warn_if_it_may_hang(batch_size, each.analysis.linalg_limit, devices)
-    job = Job(
-        space=space,
-        geometry=geometry,
-        key=key,
-        parts=parts,
-        traced=traced,
-        batch_size=batch_size,
-        devices=devices,
-        costs=costs,
-        stretch=geometry.size,
-        isolated=isolated,
-        broken=broken,
-        adapts=auto,
-        function=function,
-    )
-    free = free_bytes(devices) if auto else None
-    if free is not None:
-        free -= CHUNK_BYTES // len(devices)
-        for k in range(len(parts)):
-            needs = functools.partial(job.program_bytes, k)
-            job.batch_size = fitting(job.batch_size, needs, free)
-    return job
-
-
-def _traced(
-    function: str,
-    fn: Callable[..., Any],
-    space: Space,
-    key: Key | None,
-    geometry: Geometry,
-    isolated: bool,
-) -> tuple[list[Part], list[Traced], tuple[tuple[Part, str], ...]]:
-    """The parts with what was traced for them, and those for which nothing could be.
-
-    Raises what the function raised if that is to be, or if nothing else is left.
-    """
-    parts, traced, broken = [], [], []
-    for part in parts_of(geometry):
-        try:
-            with naming(part):
-                found = trace(function, fn, space, key, part.plain, geometry)
-        except MissingKeyError:
-            raise
-        except Exception as error:
-            broken.append((part, error, error_text(error)))
-            if not isolated:
-                raise
-            continue
-        parts.append(part)
-        traced.append(found)
-    if not parts:
-        raise broken[0][1]
-    for part, _, what in broken:
-        text = "eqx_pipe.sweep: `fn` fails for `%s`, which is left out: %s."
-        log_once(f"{part.name}: {what}", text, part.name, what)
-    return parts, traced, tuple((part, what) for part, _, what in broken)
-
-
-def _check_at_once(function: str, batch_size: int, num_devices: int) -> None:
-    most = _AT_ONCE // num_devices
-    if batch_size > most:
-        raise value_error(
-            function,
-            f"`batch_size` is {batch_size} on {num_devices} devices.",
-            f"Points computed at once are counted in 32 bits: give at most {most}. "
-            "Batches of some thousands are no slower.",
         )
