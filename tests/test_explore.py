@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 import eqx_pipe as ep
 import eqx_pipe.search as eps
 import eqx_pipe.testing as ept
-from eqx_pipe._explore.explore import Explored
 
 SPACE = {"x": ep.Linspace(0.0, 4.0, 3), "y": ep.Values([1.0, 10.0])}
 
@@ -70,6 +69,28 @@ def test_rounds_after_the_first_compile_nothing():
     assert abs(found.best().point["x"] - 2.5) < 0.05
 
 
+def test_all_rounds_in_stores_are_traced_once(tmp_path):
+    traced = []
+
+    def fn(p):
+        traced.append(p)
+        return bowl(p)
+
+    ep.explore(fn, SPACE, Closing(), rounds=1, n=5, store=tmp_path / "one")
+    once = len(traced)
+    with ept.assert_compiles(0):
+        ep.explore(fn, SPACE, Closing(), rounds=4, n=5, store=tmp_path / "four")
+    assert len(traced) == 2 * once
+
+
+def test_a_function_that_draws_needs_a_key():
+    def fn(p, key):
+        return bowl(p) + jr.normal(key)
+
+    with pytest.raises(ep.MissingKeyError):
+        ep.explore(fn, SPACE, Closing(), rounds=1, n=5)
+
+
 def test_the_round_is_a_coordinate():
     found = ep.explore(bowl, SPACE, Closing(), rounds=2, n=3)
     data = found.to_xarray()
@@ -88,14 +109,22 @@ def test_a_killed_search_ends_as_one_that_was_not(tmp_path):
         if found.rounds[-1] == 1:
             raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt) as interrupt:
         ep.explore(
             bowl, SPACE, Closing(), rounds=4, n=4, store=tmp_path / "b", stop=killed
         )
+    assert len(interrupt.value.result) == 8
+    # Also read without the function, while it lies there.
+    loaded = eps.load(tmp_path / "b")
+    assert loaded.rounds.tolist() == [0, 0, 0, 0, 1, 1, 1, 1]
+    np.testing.assert_array_equal(rows(loaded), rows(whole)[:8])
+    with pytest.raises(ValueError, match="search.load"):
+        ep.load_result(tmp_path / "b")
+    assert loaded.seconds == pytest.approx(interrupt.value.result.seconds, abs=1e-3)
     before = {
         path: path.stat().st_mtime_ns for path in (tmp_path / "b").glob("*/**/c/*")
     }
-    assert len(list((tmp_path / "b").iterdir())) == 2 and before
+    assert len(list((tmp_path / "b").glob("*.zarr"))) == 2 and before
     found = ep.explore(bowl, SPACE, Closing(), rounds=4, n=4, store=tmp_path / "b")
     np.testing.assert_array_equal(rows(found), rows(whole))
     assert all(path.stat().st_mtime_ns == time for path, time in before.items())
@@ -128,8 +157,43 @@ def test_a_search_stops_where_it_is_told_to():
     assert len(search(lambda found: len(found) >= 10)) == 12
     stalled = search(eps.stalled(2))
     assert len(stalled) < 80
-    losses = [stalled.result[stalled.rounds == k].best().value for k in range(3)]
-    assert losses[1] <= losses[0]
+    losses = [sweep.best().value for sweep in stalled.sweeps]
+    assert min(losses[-2:]) >= min(losses[:-2]) and losses[1] <= losses[0]
+    assert len(search([eps.stalled(9), eps.budget(points=17)])) == 20
+    assert len(search([eps.budget(seconds=1e-9)])) == 4
+
+
+def test_a_budget_counts_what_rounds_took_before_a_kill(tmp_path):
+    def search(**stop):
+        given = {"rounds": 4, "n": 5, "store": tmp_path}
+        return ep.explore(bowl, SPACE, Closing(), **given, **stop)
+
+    begun = search(stop=eps.budget(points=5))
+    assert len(begun.seconds) == 1 and begun.seconds[0] > 0
+    (tmp_path / "seconds.json").write_text("[1000.0]")
+    found = search(stop=eps.budget(seconds=1500))
+    assert len(found) == 20 and found.seconds[0] == 1000.0
+    assert len(search(stop=eps.budget(seconds=999))) == 5
+
+
+def test_a_log_has_a_line_of_the_rounds_and_none_of_each(capsys):
+    def fn(p):
+        x = eqx.error_if(p["x"], p["x"] > 3, "too far")
+        return {"loss": x + p["y"], "curve": x[None]}
+
+    def search(progress):
+        given = {"rounds": 2, "n": 5, "on_error": "isolate", "progress": progress}
+        u = np.linspace(0, 1, 10)[:, None] * [1.0, 0.0]
+        return ep.explore(fn, SPACE, eps.design(u), **given)
+
+    search(("loss", "max"))
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("rounds: 100%, 2 of 2 rounds in")
+    assert line.endswith(", loss 3.6667, failed 3")
+    search(None)
+    assert not capsys.readouterr().err
+    with pytest.raises(ValueError, match="Known names: `loss`"):
+        search("curve")
 
 
 def test_a_design_ends_the_search():
@@ -188,5 +252,5 @@ def test_broken_methods_are_told(method, rule):
 
 def test_states_are_pytrees():
     found = ep.explore(bowl, SPACE, Closing(), rounds=1, n=4)
-    assert isinstance(found, Explored)
+    assert isinstance(found, eps.Explored)
     assert jax.tree.leaves(found.state)

@@ -1,6 +1,8 @@
 """Points that are all known before: a design, in rounds."""
 
 import equinox as eqx
+import numpy as np
+from jaxtyping import Float
 
 from .._check import keywords
 from .._spaces.space import Space
@@ -10,9 +12,10 @@ from .._types import Key
 
 
 class DesignState(eqx.Module):
-    """The points that are left."""
+    """The points that are left, as those of the unit cube."""
 
-    left: Space
+    space: Space
+    left: Float[np.ndarray, "points axes"]
 
 
 class Design(eqx.Module):
@@ -22,11 +25,14 @@ class Design(eqx.Module):
 
     def init(self, space: Space, key: Key | None) -> DesignState:
         """All points are left."""
-        return DesignState(space.from_unit(self.u))
+        space.from_unit(self.u)  # says what is wrong with any of them
+        return DesignState(space, np.asarray(self.u, np.float64))
 
     def ask(self, state: DesignState, n: int) -> tuple[Space, DesignState]:
         """The next points of the design."""
-        return state.left[:n], DesignState(state.left[n:])
+        # A table for each round: slices of one would each be a program of their own.
+        points = state.space.from_unit(state.left[:n])
+        return points, DesignState(state.space, state.left[n:])
 
     def tell(self, state: DesignState, result: SweepResult) -> DesignState:
         """The same: what comes next is known."""

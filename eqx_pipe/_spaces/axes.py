@@ -41,7 +41,7 @@ class _Spaced(NamedAxis):
     @property
     def _ends(self) -> tuple[np.ndarray, np.ndarray]:
         """Both ends, in float64, each with a leading axis of one."""
-        ends = self.lookup.coarse[jnp.array([0, -1])]
+        ends = self.lookup.coarse
         if isinstance(ends, Tracer):
             raise type_error(
                 type(self).__name__,
@@ -49,7 +49,8 @@ class _Spaced(NamedAxis):
                 "host.",
                 "Do so outside of `jit`.",
             )
-        both = np.asarray(ends).astype(np.float64)
+        # On the host: the rounds of a search would wait for an operation of JAX.
+        both = np.asarray(ends)[[0, -1]].astype(np.float64)
         return both[:1], both[1:]
 
     def between(self, shares: Float[np.ndarray, " points"]) -> Array:

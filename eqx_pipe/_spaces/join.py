@@ -114,6 +114,8 @@ def _values(name: str, axis: Axis, space: Space, places: np.ndarray) -> Any:
     if axis.is_static:
         static: Any = axis
         return [static.value(int(k), None) for k in places]
+    if type(axis) is Values and not is_key_array(axis.values):
+        return np.asarray(axis.values)[places]
     key = space.axis_key(name)
     at = jnp.asarray(places, jnp.int32)
     return jax.vmap(lambda i: jtu.tree_map(jnp.asarray, value_of(name, axis, i, key)))(

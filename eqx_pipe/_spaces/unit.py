@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Shaped
 
 from .._errors import describe_value, type_error, value_error
-from .._tree import as_hashable, on_device
+from .._tree import as_hashable, is_key_array, on_device
 from .._types import Key, PyTree
 from .axes import Geomspace, Linspace, Listed, Values
 from .axis import Axis, Named, NamedAxis, Position
@@ -71,6 +71,8 @@ def at_shares(
     if isinstance(axis, Static):
         values = [axis.choices.values[k] for k in positions]
         return Static(values, dim=dim, **_texts(named))
+    if isinstance(axis, Listed) and not is_key_array(axis.values):
+        return make(on_device(np.asarray(axis.values)[positions]), named)
     chosen = on_device(positions.astype(np.int32))
     if isinstance(axis, Listed):
         return make(axis.values[chosen], named)

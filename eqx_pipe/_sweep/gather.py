@@ -16,16 +16,12 @@ from contextlib import AbstractContextManager
 from types import FrameType
 from typing import Protocol, TypeAlias, runtime_checkable
 
-import jax.numpy as jnp
-import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Bool, Int64
 
-from .._errors import nearest, value_error
-from .._tree import leaves_with_names
 from .._types import ProgressLike, PyTree
 from .compute.failure import Errors, Verdict
-from .compute.progress import Progress, Watched
+from .compute.progress import Progress, Watched, is_shown, watched
 from .plan import Plan
 from .results.cells import CellPoints, CellValues
 from .results.raised import Raised
@@ -150,7 +146,7 @@ def gather(source: Source, sink: Sink, progress: ProgressLike) -> None:
     A `KeyboardInterrupt` tells of that, even if all had been begun.
     """
     plan = sink.plan
-    shown, watched = _shown(plan, progress)
+    shown = is_shown(progress)
     with sink.filling() as todo:
         if not todo.missing:
             return
@@ -158,7 +154,7 @@ def gather(source: Source, sink: Sink, progress: ProgressLike) -> None:
         failed = 0
         stopping = ft.partial(_stopping, todo.interrupt, sink)
         early = stopping if todo.partial else bool
-        with Progress(shown, size, size - left, early, watched) as bar:
+        with Progress(shown, size, size - left, early, _watched(plan, progress)) as bar:
             chunks = source(todo.missing, todo.parts, stopping, bar)
             for number, values, verdict in chunks:
                 sink.keep(number, values, verdict)
@@ -171,28 +167,13 @@ def gather(source: Source, sink: Sink, progress: ProgressLike) -> None:
             raise KeyboardInterrupt
 
 
-def _shown(plan: Plan, progress: ProgressLike) -> tuple[bool | None, Watched | None]:
-    """Whether a bar is shown, and of what it shows the best so far."""
-    if progress is None or isinstance(progress, bool):
-        return progress, None
-    name, mode = (progress, "min") if isinstance(progress, str) else progress
+def _watched(plan: Plan, progress: ProgressLike) -> Watched | None:
     if plan.job is None:  # the plain loop, which has no programs that know of outputs
-        return True, None
-    traced = plan.job.traced[0]
-    outputs = jtu.tree_unflatten(traced.structure, traced.outputs)
+        return None
+    outputs = plan.job.outputs
     if plan.request.counting:  # of which the steps come behind
         outputs = outputs[0]
-    named = [(n or "value", x) for n, x in leaves_with_names(outputs)]
-    for leaf, (known, struct) in enumerate(named):
-        if known == name and not struct.shape:
-            if jnp.issubdtype(struct.dtype, jnp.floating):
-                return True, Watched(name, leaf, mode)
-    fit = [n for n, x in named if not x.shape and jnp.issubdtype(x.dtype, jnp.floating)]
-    raise value_error(
-        "sweep",
-        f"`progress` names {name!r}, which is no output of one floating-point number.",
-        f"{nearest(name, fit)}" if fit else "Give True: no output is one such number.",
-    )
+    return watched("sweep", outputs, progress)
 
 
 def _stopping(interrupt: Interrupt, sink: Sink) -> bool:

@@ -131,7 +131,7 @@ def checked(
     words = ("auto", "tune") if function in ("sweep", "plan") else ("auto",)
     check_batch_size(function, batch_size, words)
     check_choice(function, "on_error", on_error, ("raise", "isolate"))
-    _check_progress(progress)
+    check_progress(function, progress)
     if not isinstance(count_steps, bool):
         raise type_error(
             function,
@@ -227,12 +227,13 @@ def _check_size(function: str, size: int) -> None:
         )
 
 
-def _check_progress(progress: object) -> None:
+def check_progress(function: str, progress: object) -> None:
+    """Raises unless it says whether there is a bar, or names an output."""
     pair = progress if isinstance(progress, tuple) else (progress, "min")
     names = len(pair) == 2 and isinstance(pair[0], str) and pair[1] in ("min", "max")
     if progress is not None and not isinstance(progress, bool) and not names:
         raise type_error(
-            "sweep",
+            function,
             f"`progress` is {describe_value(progress)}.",
             "Give True, False, or None for a bar where somebody can see it; or the "
             'path of an output, `"loss"` or `("score", "max")`, for the best so far.',

@@ -5,6 +5,7 @@ import dataclasses
 import inspect
 import time
 from collections.abc import Callable, Hashable
+from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import equinox as eqx
@@ -73,18 +74,32 @@ class Sweeper:
 
         **Raises:** as `sweep`.
         """
-        started = time.time()
         space = as_space("sweeper", space)
         check_key("sweeper", key)
         check_sweep_key("sweeper", key)
-        key = self._request.key if key is None else key
+        return self.swept(space, self._request.key if key is None else key)
+
+    def swept(
+        self, space: Space, key: Key | None, store: Path | None = None
+    ) -> SweepResult:
+        """What a call gives; one that was made with a store is called with others."""
+        started = time.time()
         request = self._request.at(space, key)
         with no_mesh("sweeper"):
             if request.by_hand:
                 return complete(plan_of(request), None, started)
             filled = _filled(request)
             plan = self._planned(filled, key).at(request.whole, filled, key)
+            if store is not None:
+                request = dataclasses.replace(plan.request, store=store)
+                plan = dataclasses.replace(plan, request=request)
             return complete(plan, None, started)
+
+    def outputs(self, space: Space, key: Key | None) -> PyTree:
+        """The shapes and dtypes of what the function gives at one point."""
+        job = self._planned(_filled(self._request.at(space, key)), key).job
+        assert job is not None
+        return job.outputs
 
     def __repr__(self) -> str:
         return f"Sweeper({fn_name(self._request.fn)}, {self._request.whole!r})"
@@ -104,12 +119,14 @@ def _filled(request: Request) -> Space:
     """A table with more rows, a power of two, of which there are few; or the space.
 
     Rows behind the last one are never computed. A reduction has its blocks by the
-    number of points, so there every length is another program.
+    number of points, so there every length is another program; and a store has room
+    for the points that there are.
     """
     space = request.whole
     axes = jtu.tree_leaves(space.tree, is_leaf=is_axis)
     axes = [axis for axis in axes if is_axis(axis)]
-    if request.reducers is not None or space.is_part:
+    kept = request.store is not None or request.reducers is not None
+    if kept or space.is_part:
         return space
     if any(type(axis) is not Values or is_key_array(axis.values) for axis in axes):
         return space

@@ -24,6 +24,15 @@ EXPLORE = [
     ("n as a float", lambda: explore(n=2.5), TypeError, "integer"),
     ("trials", lambda: explore(n_trials=10), TypeError, "rounds="),
     ("stop is a number", lambda: explore(stop=100), TypeError, "Explored"),
+    ("progress is a number", lambda: explore(progress=1.5), TypeError, "best so far"),
+    (
+        "no key",
+        lambda: ep.explore(
+            lambda p, key: p["x"], SPACE, eps.design([[0.0, 0.0]]), rounds=1, n=1
+        ),
+        ep.MissingKeyError,
+        "key=",
+    ),
     ("executor alone", lambda: explore(executor=object()), ValueError, "store="),
     (
         "no points",
@@ -82,4 +91,10 @@ METHODS = [
     ("no sampler", lambda: eps.optuna("tpe"), TypeError, "TPESampler"),
     ("mode of optuna", lambda: eps.optuna(print, mode="low"), ValueError, "min"),
     ("stalled never", lambda: eps.stalled(0), ValueError, "at least 1"),
+    ("no budget", lambda: eps.budget(), ValueError, "seconds=3600"),
+    ("a budget of none", lambda: eps.budget(seconds=0), ValueError, "more than 0"),
+    ("half a point", lambda: eps.budget(points=0.5), TypeError, "integer"),
+    ("an hour", lambda: eps.budget(seconds="1h"), TypeError, "seconds=3600"),
+    ("minutes", lambda: eps.budget(minutes=3), TypeError, "seconds="),
+    ("no search", lambda: eps.load("runs"), FileNotFoundError, "load_result"),
 ]

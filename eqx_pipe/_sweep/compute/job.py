@@ -85,6 +85,8 @@ class Job:
         of the same form.
         """
         self._lock = threading.Lock()
+        self.alone: dict[str, str] = {}
+        """What a store says of the function, once it was asked for."""
         self.tried = ""
         """How the batch size was found, if it was looked for."""
         self.head: tuple[Rows, Verdict] | None = None
@@ -97,7 +99,7 @@ class Job:
         job = dataclasses.replace(
             self, space=space, geometry=geometry, key=key, halved=[]
         )
-        job._made, job._lock = self._made, self._lock
+        job._made, job._lock, job.alone = self._made, self._lock, self.alone
         check_concrete("sweeper", [*job.arrays, key])
         return job
 

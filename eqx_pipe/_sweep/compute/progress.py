@@ -6,7 +6,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
+
+from ..._errors import nearest, value_error
+from ..._tree import leaves_with_names
+from ..._types import ProgressLike, PyTree
 
 _TARGET = 0.25
 _FIRST_PARTS = 32
@@ -22,6 +27,27 @@ class Watched(NamedTuple):
     name: str
     leaf: int
     mode: Literal["min", "max"]
+
+
+def is_shown(progress: ProgressLike) -> bool | None:
+    """Whether there is a bar; `None` if that hangs on who looks on."""
+    return True if isinstance(progress, str | tuple) else progress
+
+
+def watched(function: str, outputs: PyTree, progress: ProgressLike) -> Watched | None:
+    """Of what output a bar shows the best so far; `outputs` are those at one point."""
+    if not isinstance(progress, str | tuple):
+        return None
+    name, mode = (progress, "min") if isinstance(progress, str) else progress
+    named = [(n or "value", x) for n, x in leaves_with_names(outputs)]
+    fit = [n for n, x in named if not x.shape and jnp.issubdtype(x.dtype, jnp.floating)]
+    if name in fit:
+        return Watched(name, [n for n, _ in named].index(name), mode)
+    raise value_error(
+        function,
+        f"`progress` names {name!r}, which is no output of one floating-point number.",
+        f"{nearest(name, fit)}" if fit else "Give True: no output is one such number.",
+    )
 
 
 class Progress:
@@ -70,6 +96,10 @@ class Progress:
             self._pace = points / max(now - self._last, 1e-6)
             self._last = now
             self._draw(lambda bar: bar.update(points))
+
+    def watch(self, watched: Watched | None) -> None:
+        """Says what is watched, where that was not known when the bar was made."""
+        self._watched = watched
 
     def failed(self, points: int) -> None:
         """Says that `points` points in all have failed so far."""

@@ -211,7 +211,9 @@ def _opened(path: Path) -> Iterator[Dataset]:
         raise value_error(
             "load_result",
             f"{str(path)!r} cannot be opened ({error}).",
-            "Give a folder that Zarr wrote, or a NetCDF file.",
+            "It is the folder of a search, which `eqx_pipe.search.load` reads."
+            if (path / "round-0000.zarr").is_dir()
+            else "Give a folder that Zarr wrote, or a NetCDF file.",
         ) from error
     with data:
         yield data

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools as ft
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..._errors import value_error
@@ -10,6 +10,7 @@ from ..._store.folder import files_in, is_vacant
 from ..._store.grow import Origin, grow, in_place
 from ..._store.layout import StoreLayout, create
 from ..._store.store import Store, open_store
+from ..compute.job import Job
 from ..plan import Plan
 from .contents import StoredStates, StoredValues
 from .fingerprint import (
@@ -38,8 +39,7 @@ def opened(plan: Plan) -> Store:
     path = request.store
     print_ = fingerprint(job.space, job.key, job.parts, job.traced)
     print_ |= contents_of(plan).identity
-    given = request.fn, job.space, job.key
-    alone = ft.partial(fingerprint_alone, *given, job.parts)
+    alone = ft.partial(_alone, request.fn, job)
     if is_vacant(path):
         record = {**_record(plan, print_), "alone": alone()}
         layout = contents_of(plan).layout(record)
@@ -63,6 +63,13 @@ def opened(plan: Plan) -> Store:
             note(path, print_, alone())
     check_asked(plan, store)
     return store
+
+
+def _alone(fn: Callable[..., Any], job: Job) -> dict[str, str]:
+    # The rounds of a search make many stores of one job: `fn` is traced for the first.
+    if not job.alone:
+        job.alone |= fingerprint_alone(fn, job.space, job.key, job.parts)
+    return job.alone
 
 
 def _record(plan: Plan, print_: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,146 @@
+"""`Explored`: what a search has found, and how it is read from its folder."""
+
+import contextlib
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import equinox as eqx
+import numpy as np
+from jaxtyping import Int
+
+from .._cache import WeakCache
+from .._errors import message
+from .._files import as_path, write_text
+from .._sweep.results.best import Best, Compared
+from .._sweep.results.concat import concat
+from .._sweep.results.load import load_result
+from .._sweep.results.result import SweepResult
+from .._types import PyTree
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+    from xarray import Dataset
+else:
+    DataFrame = Dataset = Any
+
+_TIMES = "seconds.json"
+_JOINED = WeakCache[SweepResult]()
+
+
+class Explored(eqx.Module):
+    """All points of a search, in the order in which they were computed.
+
+    `sweeps` has the `SweepResult` of each round, and `result` is that of all points, a
+    table, made when it is first asked for. `seconds` are what each round took, with
+    what the method needed to propose it. `state` is the method's after the last round,
+    and `None` where a search was read from its folder.
+    """
+
+    sweeps: tuple[SweepResult, ...]
+    seconds: tuple[float, ...] = eqx.field(static=True)
+    state: PyTree = None
+
+    @property
+    def result(self) -> SweepResult:
+        """The points of all rounds as one `SweepResult`."""
+        known = _JOINED.get(self)
+        return _JOINED.put(self, concat(self.sweeps)) if known is None else known
+
+    @property
+    def rounds(self) -> Int[np.ndarray, " points"]:
+        """The number of the round of each point."""
+        lengths = [len(sweep) for sweep in self.sweeps]
+        return np.repeat(np.arange(len(lengths)), lengths)
+
+    def __len__(self) -> int:
+        return sum(map(len, self.sweeps))
+
+    def best(self, by: Compared = None, mode: str = "min") -> Best:
+        """The best point of all rounds; see `SweepResult.best`."""
+        return self.result.best(by, mode)
+
+    def to_xarray(self) -> Dataset:
+        """The table as an `xarray.Dataset` with the coordinate `round`."""
+        data = self.result.to_xarray()
+        (dim,) = self.result.space.dims
+        return data.assign_coords({_free("round", data): (dim, self.rounds)})
+
+    def to_pandas(self) -> DataFrame:
+        """The table as a `pandas.DataFrame` with the column `round`."""
+        frame = self.result.to_pandas()
+        return frame.assign(**{_free("round", frame): self.rounds})
+
+    def __repr__(self) -> str:
+        return f"Explored({len(self):,} points in {len(self.sweeps):,} rounds)"
+
+
+def _free(name: str, taken: Any) -> str:
+    while name in taken:
+        name = f"search.{name}"
+    return name
+
+
+def place_of(folder: Path, number: int) -> Path:
+    """Where the store of a round is."""
+    return folder / f"round-{number:04}.zarr"
+
+
+def read_times(folder: Path) -> list[float]:
+    """What the rounds in a folder took; of those after a kill it may not be known."""
+    with contextlib.suppress(OSError, ValueError, TypeError):
+        return [float(x) for x in json.loads((folder / _TIMES).read_text("utf-8"))]
+    return []
+
+
+def write_times(folder: Path, seconds: Sequence[float]) -> None:
+    """Keeps what the rounds took."""
+    text = json.dumps([round(x, 3) for x in seconds])
+    write_text("explore", folder / _TIMES, {".json": lambda: text}, True)
+
+
+def load(path: str | os.PathLike[str]) -> Explored:
+    """The history of a search from its folder, without the function or the method.
+
+    Also while the search goes on, or after it was killed: of the round that was under
+    way the points that it lacks are not `.ok`. Nothing is computed.
+
+    **Arguments:**
+
+    - `path`: the folder that `explore` was given as `store=`.
+
+    **Returns:** an `Explored` without `.state`. Its sweeps are what `load_result` reads
+    from the stores of the rounds; `seconds` of a round that has not ended are NaN.
+
+    **Raises:** `FileNotFoundError` if no round is at `path`, and as `load_result`.
+
+    !!! example
+
+        >>> import tempfile
+        >>> import eqx_pipe as ep
+        >>> import eqx_pipe.search as eps
+        >>> points = eps.design([[0.0], [0.5], [1.0]])
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     found = ep.explore(lambda p: p["x"] ** 2, {"x": ep.Linspace(0, 4, 2)},
+        ...                        points, rounds=3, n=1, store=folder)
+        ...     eps.load(folder).best(mode="max")
+        Best(index=2, value=16, x=4)
+    """
+    folder = as_path("search.load", path)
+    count = 0
+    while place_of(folder, count).is_dir():
+        count += 1
+    if not count:
+        raise FileNotFoundError(
+            message(
+                "search.load",
+                f"there is no round of a search at {str(folder)!r}.",
+                "Give the folder that `explore(..., store=)` was given; the result of "
+                "a sweep is read by `load_result`.",
+            )
+        )
+    sweeps = tuple(load_result(place_of(folder, k)) for k in range(count))
+    known = read_times(folder)[:count]
+    return Explored(sweeps, (*known, *[float("nan")] * (count - len(known))))

@@ -1,0 +1,112 @@
+"""The rounds of a search: computed by one program, in memory or each in a store."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax.tree_util as jtu
+import numpy as np
+
+from .._spaces.space import Space
+from .._sweep.compute.progress import Progress, Watched, watched
+from .._sweep.request import Executor, checked
+from .._sweep.results.result import SweepResult
+from .._sweep.sweeper import Sweeper
+from .._types import Key, ProgressLike, PyTree
+from .explored import Explored, place_of, read_times, write_times
+
+
+@dataclasses.dataclass
+class Rounds:
+    """Computes the points of one round after the other; `fn` is traced for the first.
+
+    Rounds that are in the `folder` are read. `sweeps` are what there is, and `took` the
+    seconds of each.
+    """
+
+    fn: Callable[..., PyTree]
+    options: Mapping[str, Any]
+    folder: Path | None
+    executor: Executor | None
+    progress: ProgressLike
+
+    def __post_init__(self) -> None:
+        self._run: Sweeper | None = None
+        self._known: list[float] = []
+        self.sweeps: list[SweepResult] = []
+        self.took: list[float] = []
+        self._watched: Watched | None = None
+        self._failed = 0
+        if self.folder is not None:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._known = read_times(self.folder)
+
+    def compute(self, points: Space, key: Key | None) -> SweepResult:
+        """The next round."""
+        number = len(self.sweeps)
+        place = None if self.folder is None else place_of(self.folder, number)
+        try:
+            if self._run is None:
+                self._run = self._made(points, key, place)
+            self.sweeps.append(self._run.swept(points, key, place))
+            return self.sweeps[-1]
+        except ValueError as error:
+            if place is not None:
+                where = f"In round {number} of the search in {self.folder}."
+                error.add_note(where)
+            raise
+
+    def _made(self, points: Space, key: Key | None, place: Path | None) -> Sweeper:
+        request = checked(
+            self.fn,
+            points,
+            key=key,
+            order_by=None,
+            reduce=None,
+            store=place,
+            part=None,
+            executor=self.executor,
+            resume=None,
+            # Below the bar of the rounds; there is none in a file of logs.
+            progress=False if self.progress is False else None,
+            function="explore",
+            **self.options,
+        )
+        run = Sweeper(request)
+        if not request.by_hand:
+            outputs = run.outputs(points, key)
+            self._watched = watched("explore", outputs, self.progress)
+        return run
+
+    def ended(self, seconds: float, bar: Progress) -> None:
+        """Takes note of what a round took; of one that was read, what it took then."""
+        number, sweep = len(self.took), self.sweeps[-1]
+        if number < len(self._known):
+            self.took.append(self._known[number])
+        else:
+            self.took.append(seconds)
+            if self.folder is not None:
+                write_times(self.folder, self.took)
+        lacking = 0 if sweep.missing is None else int(np.sum(sweep.missing))
+        self._failed += int(np.sum(~sweep.ok)) - lacking
+        bar.failed(self._failed)
+        if self._watched is not None:
+            leaf = jtu.tree_leaves(sweep.values)[self._watched.leaf]
+            bar.watch(self._watched._replace(leaf=0))
+            bar.saw([np.asarray(leaf[...])], slice(None))
+        bar.done(1)
+
+    def so_far(self, state: PyTree) -> Explored:
+        """All rounds that have ended."""
+        return Explored(tuple(self.sweeps), tuple(self.took), state)
+
+    def carry(self, interrupt: KeyboardInterrupt, state: PyTree) -> None:
+        """Has Ctrl-C carry all rounds, with what is finished of the last one."""
+        sweeps, took = [*self.sweeps], [*self.took]
+        last = getattr(interrupt, "result", None)
+        if isinstance(last, SweepResult):
+            sweeps.append(last)
+        took += [float("nan")] * (len(sweeps) - len(took))
+        found = Explored(tuple(sweeps), tuple(took), state)
+        interrupt.result = found  # pyright: ignore[reportAttributeAccessIssue]
