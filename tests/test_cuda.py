@@ -17,7 +17,7 @@ import pytest
 import eqx_pipe as ep
 from eqx_pipe._sweep import cores
 from eqx_pipe._sweep.compute import execute
-from eqx_pipe._sweep.reduced import blocks
+from eqx_pipe._sweep.reduced import blocks, ways
 
 LOWERED: list[str] = []
 
@@ -42,7 +42,7 @@ class ForCuda:
 @pytest.fixture(autouse=True)
 def lowered_for_cuda(monkeypatch):
     LOWERED.clear()
-    for module, names in ((execute, ["build"]), (blocks, BUILDERS)):
+    for module, names in ((execute, ["build"]), (blocks, MERGE), (ways, COMPUTE)):
         for name in names:
             build = getattr(module, name)
             made = lambda *args, build=build: ForCuda(build(*args))  # noqa: E731
@@ -51,7 +51,7 @@ def lowered_for_cuda(monkeypatch):
     monkeypatch.setattr(execute, "_kernels", type(execute._kernels)(128))
 
 
-BUILDERS = ["build_blocks", "build_merge", "build_states", "build_gap"]
+MERGE, COMPUTE = ["build_merge", "build_gap"], ["build_blocks", "build_states"]
 SPACE = {"a": ep.Linspace(0, 1, 5), "b": ep.Values([1.0, 2.0, 3.0, 4.0])}
 
 

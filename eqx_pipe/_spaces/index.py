@@ -98,18 +98,16 @@ def advance_by(
     return jax.lax.fori_loop(0, table.shape[0], add, list(digits))
 
 
-def as_index(i: SupportsIndex) -> int:
+def as_index(i: SupportsIndex, function: str = "Space", hint: str = "") -> int:
     """An index as a Python integer; raises a `TypeError` if it is none."""
     try:
         if isinstance(i, bool):
             raise TypeError
         return operator.index(i)
     except TypeError:
-        raise type_error(
-            "Space",
-            f"the index is {describe_value(i)}.",
-            "Give an integer, a slice, a list or a mask.",
-        ) from None
+        wrong = f"the index is {describe_value(i)}."
+        cure = f"{hint}Give an integer, a slice, a list or a mask."
+        raise type_error(function, wrong, cure) from None
 
 
 def plain_digits(

@@ -8,7 +8,6 @@ A row has the leaves of a block's state and, as bits, which of its points failed
 are what a store keeps and what a worker answers; so they are what is merged here too.
 """
 
-import contextlib
 import copy
 import dataclasses
 import threading
@@ -20,40 +19,23 @@ import jax.numpy as jnp
 import jax.random as jr
 import jax.tree_util as jtu
 import numpy as np
-from jaxtyping import Array, UInt8
+from jaxtyping import Array
 
 from ..._reduce.many import Many
-from ..._spaces.index import digits_of
 from ..._tree import is_key_array, leaves_with_names
 from ..._types import PyTree
-from ..compute.execute import Compiled, compiled_already, compiled_once, put
-from ..compute.failure import (
-    Errors,
-    Failures,
-    Verdict,
-    as_nonfinite,
-    check_finite,
-    joined,
-    quiet,
-)
+from ..compute.execute import Compiled, compiled_already, compiled_once
+from ..compute.failure import Errors, Verdict, joined, quiet
 from ..compute.job import Job
-from ..compute.kernel import by_device
-from ..compute.memory import TooLarge, is_out_of_memory, noting
-from ..compute.partition import Layout, control, everywhere
+from ..compute.memory import TooLarge
+from ..compute.partition import Layout
 from ..compute.progress import Progress
 from ..compute.sizes import CHUNK_BYTES, Rows
-from ..cores import all_busy, compiled
+from ..cores import all_busy
 from ..tracing.trace import as_data
-from .kernel import (
-    block_batches,
-    block_rows,
-    build_blocks,
-    build_gap,
-    build_merge,
-    build_states,
-    call_blocks,
-)
+from .kernel import block_batches, build_gap, build_merge, call_blocks
 from .trace import trace_reducers
+from .ways import ByPoints, ByValues, Division, absorb_place, home_of
 
 _MOST_BLOCKS = 64
 
@@ -68,12 +50,12 @@ class Blocks:
     def __init__(self, job: Job, reducers: Many):
         self.job, self.reducers = job, reducers
         self.size = job.geometry.size
-        self.batches = block_batches(self.size, job.batch_size)
-        self.points = job.batch_size * self.batches
+        batches = block_batches(self.size, job.batch_size)
+        self.division = Division(self.size, job.batch_size * batches, batches)
         self.reducing = trace_reducers(reducers, job.traced[0], job.batch_size)
-        self.home = jax.sharding.SingleDeviceSharding(job.devices[0])
-        self._by_points: _ByPoints | None = None
-        self._by_values: dict[int, _ByValues] = {}
+        self.home = home_of(job)
+        self._by_points: ByPoints | None = None
+        self._by_values: dict[int, ByValues] = {}
         # Threads of an executor share the programs of a sweep.
         self._lock = threading.Lock()
 
@@ -85,7 +67,12 @@ class Blocks:
         return blocks
 
     def __len__(self) -> int:
-        return -(-self.size // self.points)
+        return len(self.division)
+
+    @property
+    def points(self) -> int:
+        """How many points make a block."""
+        return self.division.points
 
     @property
     def variables(self) -> list[tuple[str, jax.ShapeDtypeStruct]]:
@@ -95,7 +82,7 @@ class Blocks:
         names = [
             f"state.{name}" if name else "state" for name, _ in leaves_with_names(state)
         ]
-        bits = jax.ShapeDtypeStruct((self._num_bytes,), jnp.uint8)
+        bits = jax.ShapeDtypeStruct((self.division.num_bytes,), jnp.uint8)
         return [*zip(names, self._structs, strict=True), ("failed", bits)]
 
     @property
@@ -106,7 +93,7 @@ class Blocks:
     @property
     def row_bytes(self) -> int:
         """The size of a row."""
-        return self.reducing.state_bytes + self._num_bytes
+        return self.reducing.state_bytes + self.division.num_bytes
 
     @property
     def most(self) -> int:
@@ -135,7 +122,9 @@ class Blocks:
             programs = [job.traced[0].program, *reducing.absorbing]
             return [merge, compiled_already(programs, ("blocks", self.layout))]
         job = dataclasses.replace(job, stretch=self.most * self.points)
-        absorb = compiled_already(reducing.absorbing, self._absorb_place(self.most))
+        absorb = compiled_already(
+            reducing.absorbing, absorb_place(job, self.division, self.most)
+        )
         return [merge, absorb, *job.programs(most)]
 
     @property
@@ -154,24 +143,9 @@ class Blocks:
     def _merge_place(self, most: int) -> tuple[Any, ...]:
         return "merge", most, self.job.devices[0]
 
-    def _absorb_place(self, most: int) -> tuple[Any, ...]:
-        job = self.job
-        kinds = map(str, job.traced[0].key_kinds)
-        rows = most * self.points
-        return "absorb", most, rows, job.batch_size, *kinds, job.devices[0]
-
     def span(self, first: int, last: int) -> tuple[int, int]:
         """The points of some blocks, from the first to behind the last."""
-        return first * self.points, min(last * self.points, self.size)
-
-    def bits(
-        self, first: int, last: int, failed: np.ndarray
-    ) -> UInt8[np.ndarray, "blocks bytes"]:
-        """Which of the points of some blocks failed, a row for each block."""
-        marks = np.zeros((last - first, 8 * self._num_bytes), bool)
-        at = failed - first * self.points
-        marks[at // self.points, at % self.points] = True
-        return np.packbits(marks, axis=1)
+        return self.division.span(first, last)
 
     def compute(
         self, first: int, last: int, costs: object, bar: Progress
@@ -221,10 +195,10 @@ class Blocks:
         """Blocks that are missing: as if all of their points had failed."""
         init, constants, _ = self.reducing.placed(self.home)
         gap = build_gap(self.reducing, self.job.traced[0], self.job.batch_size)
-        states = gap(init, np.int32(self.batches), constants)
+        states = gap(init, np.int32(self.division.batches), constants)
         rows = [np.stack([np.asarray(as_data(leaf))] * count) for leaf in states]
         # No bits: of points that are missing none is known to have failed.
-        return [*rows, np.zeros((count, self._num_bytes), np.uint8)]
+        return [*rows, np.zeros((count, self.division.num_bytes), np.uint8)]
 
     def stop(self, state: list[Array]) -> bool:
         """Whether a reducer asks to stop."""
@@ -233,10 +207,6 @@ class Blocks:
     def finish(self, state: list[Array]) -> PyTree:
         """The reduction."""
         return self.reducers.finish(self._each(state))
-
-    @property
-    def _num_bytes(self) -> int:
-        return -(-self.points // 8)
 
     @property
     def _structs(self) -> list[jax.ShapeDtypeStruct]:
@@ -304,17 +274,20 @@ class Blocks:
         """The same blocks of batches of another size."""
         with self._lock:
             size = self.job.batch_size
-            self.batches = self.points // size
+            batches = self.points // size
+            self.division = dataclasses.replace(self.division, batches=batches)
             self.reducing = trace_reducers(self.reducers, self.job.traced[0], size)
             self._by_points, self._by_values = None, {}
 
     def _halved(self, first: int, last: int) -> list[tuple[Rows, Errors]]:
         """Computes blocks, halving them until those that fail are alone."""
         with self._lock:
-            self._by_points = self._by_points or _ByPoints(self)
+            self._by_points = self._by_points or ByPoints(
+                self.job, self.reducing, self.division, self.layout
+            )
         found = self._by_points.compute(first, last)
         if not isinstance(found, Exception):
-            none = np.zeros((last - first, self._num_bytes), np.uint8)
+            none = np.zeros((last - first, self.division.num_bytes), np.uint8)
             return [([*found, none], {})]
         if not self.job.isolated:
             self._by_points.name(*self.span(first, last))
@@ -323,124 +296,9 @@ class Blocks:
         middle = (first + last) // 2
         return self._halved(first, middle) + self._halved(middle, last)
 
-    def _values(self, most: int) -> "_ByValues":
+    def _values(self, most: int) -> ByValues:
         with self._lock:
             if most not in self._by_values:
-                self._by_values[most] = _ByValues(self, most)
+                args = self.job, self.reducing, self.division, most
+                self._by_values[most] = ByValues(*args)
             return self._by_values[most]
-
-
-class _ByPoints:
-    """The program that computes points and takes them in."""
-
-    def __init__(self, blocks: Blocks):
-        self.blocks = blocks
-        job, reducing = blocks.job, blocks.reducing
-        traced = job.traced[0]
-        self.layout = layout = blocks.layout
-        program, place = traced.program, everywhere(layout)
-        given = put((job.arrays, program.constants, job.key), place)
-        init, constants, _ = reducing.placed(place)
-        self._given = (*given, init, constants)
-
-        def make() -> Compiled:
-            traced.note_compilation(("blocks", layout))
-            kernel = build_blocks(traced, reducing, layout)
-            lowered = kernel.lower(*self._arguments(0, 1))
-            return compiled(lowered, layout.unsplit)
-
-        programs = [program, *reducing.absorbing]
-        with noting(layout.batch_size):
-            self._compute = compiled_once(programs, ("blocks", layout), make)
-
-    def compute(self, first: int, last: int) -> list[np.ndarray] | Exception:
-        """The states of blocks; the error if one of their points fails."""
-        start, stop = self.blocks.span(first, last)
-        return self._states(start, stop - start)
-
-    def name(self, first: int, last: int) -> None:
-        """Raises an error that names the first of some points that fails."""
-
-        def compute(at: int, points: int) -> Exception | None:
-            found = self._states(at, points)
-            return found if isinstance(found, Exception) else None
-
-        none = Failures(self.blocks.job.function, False, 0)
-        none.found(compute, np.arange, first, last - first, [])
-
-    def _states(self, first: int, points: int) -> list[np.ndarray] | Exception:
-        """The states of the blocks of some points, in the order of the blocks."""
-        layout, blocks = self.layout, self.blocks
-        try:
-            states = self._compute(*self._arguments(first, points))
-            check_finite(states, infs=False)
-            # By way of the host, which takes less time than to put small arrays
-            # together on one device.
-            gathered = [
-                np.concatenate([np.asarray(x) for x in by_device(as_data(leaf))])
-                for leaf in states
-            ]
-        except jax.errors.JaxRuntimeError as error:
-            # JAX would complain about it again when Python exits, unless something
-            # else has run on the device since: no points at all.
-            with contextlib.suppress(jax.errors.JaxRuntimeError):
-                jax.block_until_ready(self._compute(*self._arguments(first, 0)))
-            if is_out_of_memory(error):
-                raise TooLarge(layout.batch_size, first) from error
-            return error
-        except Exception as error:
-            return as_nonfinite(error)
-        count = -(-points // blocks.points)
-        rows = block_rows(count, layout.capacity, len(layout.devices))
-        return [leaf[rows] for leaf in gathered]
-
-    def _arguments(self, first: int, points: int) -> Sequence[Any]:
-        start = (self.blocks.job.geometry.window or (0,))[0]
-        digits = digits_of(start + first, self.layout.lengths)
-        return control(points, digits), np.int32(self.blocks.batches), *self._given
-
-
-class _ByValues:
-    """The program that takes in values which were computed before."""
-
-    def __init__(self, blocks: Blocks, most: int):
-        self.blocks, self.most = blocks, most
-        reducing, self._rows = blocks.reducing, most * blocks.points
-        self.job = job = dataclasses.replace(blocks.job, stretch=self._rows)
-        traced = job.traced[0]
-        self._given = reducing.placed(blocks.home)[:2]
-        kinds, batch = tuple(traced.key_kinds), job.batch_size
-        values = [
-            jax.ShapeDtypeStruct((self._rows, *leaf.shape), leaf.dtype)
-            for leaf in traced.stored
-        ]
-        ok = jax.ShapeDtypeStruct((self._rows,), bool)
-        numbers = [np.int32(0)] * 2
-        self._absorb = compiled_once(
-            reducing.absorbing,
-            blocks._absorb_place(most),
-            lambda: (
-                build_states(reducing, kinds, batch, most)
-                .lower(values, ok, *numbers, *self._given)
-                .compile()
-            ),
-        )
-
-    def compute(self, first: int, last: int, bar: Progress) -> tuple[Rows, Errors]:
-        """Computes the values of some blocks and takes them in."""
-        blocks = self.blocks
-        start, stop = blocks.span(first, last)
-        leaves, verdict = self.job.compute(start, stop, None, bar)
-        ok = verdict.ok
-        full = [*map(self._full, leaves), self._full(ok)]
-        there = jax.device_put(full, blocks.home)
-        numbers = map(np.int32, (blocks.batches, last - first))
-        states = self._absorb(there[:-1], there[-1], *numbers, *self._given)
-        rows = [np.asarray(as_data(leaf))[: last - first] for leaf in states]
-        bits = blocks.bits(first, last, start + np.flatnonzero(~ok))
-        return [*rows, bits], verdict.errors
-
-    def _full(self, leaf: np.ndarray) -> np.ndarray:
-        """As many rows as the program has; none of those added counts."""
-        padding = np.zeros((self._rows - len(leaf), *leaf.shape[1:]), leaf.dtype)
-        return np.concatenate([leaf, padding])

@@ -29,7 +29,9 @@ from ..compute.progress import Progress
 from ..compute.sizes import CHUNK_BYTES, Rows
 from ..results.cells import CellPoints, CellValues
 from ..tracing.trace import as_data
+from .kernel import wrapped
 from .trace import Reducing, trace_reducers
+from .ways import home_of
 
 _MOST_POINTS = 2**16
 
@@ -77,7 +79,7 @@ class Cells:
             job, stretch=self.tile.cells * self.tile.run, costs=reducers.stops
         )
         self.reducing = trace_reducers(reducers, job.traced[0], self.tile.run)
-        self.home = jax.sharding.SingleDeviceSharding(job.devices[0])
+        self.home = home_of(job)
 
     def at(self, job: Job) -> "Cells":
         """The same of a space of the same form."""
@@ -247,13 +249,13 @@ class Cells:
     def _states(self, leaves: Sequence[np.ndarray]) -> list[PyTree]:
         """The states of the reducers side by side, from raw data on the host."""
         pairs = zip(leaves, self.reducing.init, strict=True)
-        wrapped = [
+        found = [
             jr.wrap_key_data(jnp.asarray(leaf), impl=jr.key_impl(init))
             if is_key_array(init)
             else leaf
             for leaf, init in pairs
         ]
-        return jtu.tree_unflatten(self.reducing.structure, wrapped)
+        return jtu.tree_unflatten(self.reducing.structure, found)
 
     @ft.cached_property
     def _constants(self) -> list[list[Any]]:
@@ -303,7 +305,7 @@ def build_cells(reducing: Reducing, kinds: Sequence[Any]) -> Any:
             ok: Bool[Array, " run"],
             live: Bool[Array, ""],
         ) -> list[Array]:
-            before, outputs = _wrapped(state, own), _wrapped(values, kinds)
+            before, outputs = wrapped(state, own), wrapped(values, kinds)
             after = map(as_data, reducing.absorb(constants, before, outputs, ok))
             pairs = zip(after, state, strict=True)
             return [jnp.where(live, new, old) for new, old in pairs]
@@ -311,13 +313,6 @@ def build_cells(reducing: Reducing, kinds: Sequence[Any]) -> Any:
         return jax.vmap(one)(states, values, ok, live)
 
     return jax.jit(absorb)
-
-
-def _wrapped(leaves: Sequence[Array], kinds: Sequence[Any]) -> list[Array]:
-    return [
-        leaf if kind is None else jr.wrap_key_data(leaf, impl=kind)
-        for leaf, kind in zip(leaves, kinds, strict=True)
-    ]
 
 
 def _struct(leaf: np.ndarray) -> jax.ShapeDtypeStruct:

@@ -154,10 +154,7 @@ def build_states(
                 jax.lax.dynamic_slice_in_dim(leaf, step * batch, batch)
                 for leaf in (*values, ok)
             ]
-            outputs = [
-                leaf if kind is None else jr.wrap_key_data(leaf, impl=kind)
-                for leaf, kind in zip(rows[:-1], kinds, strict=True)
-            ]
+            outputs = wrapped(rows[:-1], kinds)
             return reducing.absorb(constants, state, outputs, rows[-1])
 
         def block(number: Int32[Array, ""], filled: list[Array]) -> list[Array]:
@@ -179,14 +176,11 @@ def build_states(
 def build_gap(reducing: Reducing, traced: Traced, batch: int) -> Any:
     """`gap(init, batches, constants)`: the state of a block of points left out."""
 
-    def nothing(leaf: jax.ShapeDtypeStruct, kind: Any) -> Array:
-        zeros = jnp.zeros((batch, *leaf.shape), leaf.dtype)
-        return zeros if kind is None else jr.wrap_key_data(zeros, impl=kind)
-
     def gap(
         init: list[Array], batches: Int32[Array, ""], constants: list[list[Array]]
     ) -> list[Array]:
-        values = [*map(nothing, traced.stored, traced.key_kinds)]
+        zeros = [jnp.zeros((batch, *s.shape), s.dtype) for s in traced.stored]
+        values = wrapped(zeros, traced.key_kinds)
         none = jnp.zeros(batch, bool)
 
         def microbatch(step: Int32[Array, ""], state: list[Array]) -> list[Array]:
@@ -195,6 +189,14 @@ def build_gap(reducing: Reducing, traced: Traced, batch: int) -> Any:
         return jax.lax.fori_loop(np.int32(0), batches, microbatch, init)
 
     return jax.jit(gap)
+
+
+def wrapped(leaves: Sequence[Array], kinds: Sequence[Any]) -> list[Array]:
+    """Raw data as PRNG keys where there is a kind of these."""
+    return [
+        leaf if kind is None else jr.wrap_key_data(leaf, impl=kind)
+        for leaf, kind in zip(leaves, kinds, strict=True)
+    ]
 
 
 def _blocks_to(num_devices: int) -> Partition:

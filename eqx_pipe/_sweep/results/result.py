@@ -3,7 +3,6 @@
 import dataclasses
 import datetime
 import json
-import operator
 import os
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, SupportsIndex, overload
@@ -14,8 +13,8 @@ import numpy as np
 from jaxtyping import Bool, Int8
 
 from ..._check import check_choice, keywords
-from ..._errors import describe_value, message, type_error
-from ..._spaces.axes import Geomspace
+from ..._errors import message, type_error
+from ..._spaces.index import as_index
 from ..._spaces.pick import Picked, is_picked, picked
 from ..._spaces.space import Space
 from ..._spaces.table import shown
@@ -157,27 +156,7 @@ class SweepResult(eqx.Module):
                 raised=raised,
                 cells=None if self.cells is None else self.cells[i],
             )
-        one: Any = i
-        try:
-            if isinstance(one, bool):
-                raise TypeError
-            one = operator.index(one)
-        except TypeError:
-            cure = "Give an integer, a slice, a list or a mask."
-            if isinstance(i, str):
-                cure = f"Outputs are in `.values`: `result.values[{i!r}]`. {cure}"
-            raise type_error(
-                "SweepResult", f"the index is {describe_value(i)}.", cure
-            ) from None
-        n = len(self)
-        if not -n <= one < n:
-            raise IndexError(
-                message(
-                    "SweepResult",
-                    f"index {one} is out of range.",
-                    f"The result has {n} points, 0 to {n - 1}.",
-                )
-            )
+        one = _one(i, len(self))
         return jtu.tree_map(lambda leaf: leaf[one], self.values)
 
     def __iter__(self) -> Iterator[PyTree]:
@@ -419,21 +398,12 @@ class SweepResult(eqx.Module):
             >>> ax.get_xscale(), ax.get_title()
             ('log', 'b = 0.5')
         """
-        from ..._plots.draw import draw
+        from .plot import plot
 
         self._check_all_values("plot")
         given = {"x": x, "y": y, "hue": hue, "row": row, "col": col}
         given |= {"cmap": cmap, "norm": norm, "vmin": vmin, "vmax": vmax}
-        axes = self.space.axes().items()
-        log = frozenset(name for name, axis in axes if isinstance(axis, Geomspace))
-        data = self.to_xarray()
-        for name, axis in axes:
-            # The numbers of replicates say nothing, as if there were no coordinate.
-            dim = (axis.dim or name,)
-            beside = [n for n, x in data.coords.items() if x.dims[:1] == dim]
-            if axis.replicates is not None and beside == [name]:
-                data = data.drop_vars(name)
-        return draw(data, variable, sel, given, others, ax, log)
+        return plot(self.space, self.to_xarray(), variable, sel, given, others, ax)
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
         """Writes the result to a file, which `load_result` and xarray open.
@@ -509,3 +479,14 @@ def provenance_of(result: SweepResult) -> dict[str, Any]:
         **dict(result.made),
         **({} if result.steps is None else result.steps.attrs),
     }
+
+
+def _one(i: Any, size: int) -> int:
+    """The index of one point."""
+    outputs = f"Outputs are in `.values`: `result.values[{i!r}]`. "
+    one = as_index(i, "SweepResult", outputs if isinstance(i, str) else "")
+    if not -size <= one < size:
+        wrong = f"index {one} is out of range."
+        cure = f"The result has {size} points, 0 to {size - 1}."
+        raise IndexError(message("SweepResult", wrong, cure))
+    return one
