@@ -14,13 +14,12 @@ from jaxtyping import Array, UInt32
 
 from .._check import check_draws, check_key
 from .._errors import describe_value, type_error, value_error
+from .._html import heading, shown, table
 from .._tree import is_key_array
 from .._types import Key
+from .cursor_text import FORMAT, NAME, fields
 
 _LAST = 2**32 - 1
-_NAME = "eqx_pipe.Cursor"
-_FORMAT = 1
-_BELOW = {"epoch": 2**32, "position": 2**64, "records": 2**64, "form": 2**32}
 _Numbers = Array | np.ndarray
 
 
@@ -54,9 +53,22 @@ class Cursor(eqx.Module):
     kind: str = eqx.field(static=True)
 
     def __repr__(self) -> str:
-        if not is_concrete(self):
-            return "Cursor(epoch=traced, position=traced)"
-        return f"Cursor(epoch={self.epoch}, position={self.position})"
+        place = _place(self)
+        if isinstance(place, str):
+            return f"Cursor(epoch={place}, position={place})"
+        return f"Cursor(epoch={place[0]}, position={place[1]})"
+
+    def _repr_html_(self) -> str:
+        return shown(Cursor._page, self)
+
+    def _page(self) -> str:
+        place = _place(self)
+        if isinstance(place, str):
+            return heading(f"Cursor: {place}")
+        (epoch, given), size = place, _joined(self.made_for)
+        head = heading(f"Cursor: epoch {epoch:,}, {given:,} of {size:,} records given")
+        words = ", ".join(map(str, np.asarray(self.words).tolist()))
+        return head + table(("key", "kind"), [(words, self.kind)])
 
     @property
     def key(self) -> Key:
@@ -91,7 +103,7 @@ class Cursor(eqx.Module):
         check_concrete("Cursor.to_json", self)
         return json.dumps(
             {
-                _NAME: _FORMAT,
+                NAME: FORMAT,
                 "key": np.asarray(self.words).tolist(),
                 "kind": self.kind,
                 "epoch": self.epoch,
@@ -114,7 +126,7 @@ class Cursor(eqx.Module):
         **Raises:** `ValueError` if the text is none of a cursor, or not of this run.
         """
         try:
-            found = _fields(text)
+            found = fields(text)
         except ValueError as error:
             raise value_error(
                 "Cursor.from_json",
@@ -161,6 +173,17 @@ def _joined(halves: UInt32[_Numbers, "..."]) -> int:
     """The number whose halves come first."""
     low, high = np.asarray(halves).tolist()[:2]
     return low + 2**32 * high
+
+
+def _place(cursor: Cursor) -> tuple[int, int] | str:
+    """Epoch and position, or a word on why they have no numbers."""
+    if not is_concrete(cursor):
+        return "traced"
+    if np.shape(cursor.epochs):
+        return f"a batch of {'x'.join(map(str, np.shape(cursor.epochs)))}"
+    if not isinstance(cursor.epochs, _Numbers):
+        return "unknown"
+    return cursor.epoch, cursor.position
 
 
 def _form(cursor: Cursor) -> int:
@@ -251,67 +274,3 @@ def _check_alike(cursor: Cursor, like: Cursor) -> None:
         )
     size = _joined(like.made_for)
     check_cursor("Cursor.from_json", cursor, size, _form(like))
-
-
-def _fields(text: Any) -> dict[str, Any]:
-    """The fields of the cursor in a text; a `ValueError` says what is wrong with it.
-
-    Its words follow on the text, as "which has no field `epoch`" does.
-    """
-    try:
-        found = json.loads(text)
-    except RecursionError:
-        raise ValueError("which is nested too deeply") from None
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"which is no JSON ({error})") from None
-    if not isinstance(found, dict):
-        raise ValueError("which is no JSON object")
-    names = (_NAME, "key", "kind", *_BELOW)
-    for name in names:
-        if name not in found:
-            raise ValueError(f"which has no field `{name}`")
-    for name in found:
-        if name not in names:
-            raise ValueError(f"whose field {_shown(name)} is unknown")
-    version = found.pop(_NAME)
-    if type(version) is not int or version != _FORMAT:
-        raise ValueError(f"whose format is {_shown(version)}, and {_FORMAT} is known")
-    for name, below in _BELOW.items():
-        _check_whole(name, found[name], below)
-    _check_whole("position", found["position"], found["records"] + 1)
-    _check_words(found["key"], found["kind"])
-    return found
-
-
-def _check_whole(name: str, value: object, below: int) -> None:
-    if type(value) is not int or not 0 <= value < below:
-        raise ValueError(
-            f"whose `{name}` is {_shown(value)}, no integer of 0 to {below - 1}"
-        )
-
-
-def _check_words(words: object, kind: object) -> None:
-    """Raises a `ValueError` unless these are the words of a key of that kind."""
-    if not isinstance(words, list):
-        raise ValueError(f"whose `key` is {_shown(words)}, no list of integers")
-    for i, word in enumerate(words):
-        _check_whole(f"key[{i}]", word, 2**32)
-    try:
-        if not isinstance(kind, str) or "rbg" in kind:
-            raise ValueError
-        count = jax.eval_shape(lambda: jr.key_data(jr.key(0, impl=kind))).size
-    except ValueError:  # JAX's own too, of a kind that it does not know
-        text = f"whose `kind` is {_shown(kind)}, no kind of key for a cursor"
-        raise ValueError(text) from None
-    if len(words) != count:
-        raise ValueError(
-            f"whose `key` has {len(words)} words, and {count} are one of kind `{kind}`"
-        )
-
-
-def _shown(value: object) -> str:
-    """A value in a few words; a nested one could be too deep for `repr`, too."""
-    if isinstance(value, list | dict):
-        return f"a {type(value).__name__} of {len(value)}"
-    text = repr(value)
-    return text if len(text) <= 40 else f"{text[:37]}..."

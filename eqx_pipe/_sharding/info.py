@@ -10,6 +10,7 @@ from jax.core import Tracer
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from .._html import table
 from .._tree import leaves_with_names
 from .._types import PyTree
 from . import picture
@@ -101,7 +102,8 @@ class ShardingInfo(Mapping[str, LeafInfo]):
         total = f"at most {self.bytes_per_device:,} bytes per device"
         return picture.draw(rows, total, ax)
 
-    def __repr__(self) -> str:
+    def _cells(self) -> list[tuple[str, ...]]:
+        """The table as text: its head, a line for each array, the total."""
         lines: list[tuple[str, ...]] = [HEAD]
         for row in self._rows.values():
             spec = "-" if row.spec is None else row.spec
@@ -110,6 +112,10 @@ class ShardingInfo(Mapping[str, LeafInfo]):
             numbers = str(row.devices), f"{row.bytes_per_device:,}"
             lines.append((row.path or ".", shape, str(row.dtype), str(spec), *numbers))
         lines.append(("total", "", "", "", "", f"{self.bytes_per_device:,}"))
+        return lines
+
+    def __repr__(self) -> str:
+        lines = self._cells()
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         shown = []
         for line in lines:
@@ -117,6 +123,10 @@ class ShardingInfo(Mapping[str, LeafInfo]):
             text = (c.rjust(w) if i > 3 else c.ljust(w) for c, w, i in cells)
             shown.append("  ".join(text).rstrip())
         return "\n".join(shown)
+
+    def _repr_html_(self) -> str:
+        head, *rows = self._cells()
+        return table(head, rows)
 
 
 def sharding_info(tree: PyTree) -> ShardingInfo:

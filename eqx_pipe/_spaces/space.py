@@ -14,6 +14,7 @@ from jaxtyping import Float
 
 from .._check import check_choice, check_draws, check_key, keywords
 from .._errors import message, type_error
+from .._html import shown
 from .._tree import is_key_array, on_device
 from .._types import Key, PyTree
 from .arrange import written_order
@@ -22,7 +23,7 @@ from .geometry import Geometry, Rows, geometry_of
 from .index import Index, as_index, axis_key, point_key
 from .mistakes import SPACE, check_seen, no_axis
 from .pick import Picked, is_picked, picked
-from .table import points_frame, shown, space_page
+from .table import points_frame, space_page
 from .unit import Cube, axes_at, shares_of
 from .where import Condition, where
 

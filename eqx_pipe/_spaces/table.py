@@ -1,7 +1,6 @@
 """A space as tables: its points as columns, a data frame; its axes in a notebook."""
 
-import html
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 import jax
@@ -10,6 +9,7 @@ import numpy as np
 from jaxtyping import Array
 
 from .._errors import optional, value_error
+from .._html import heading, table
 from .._tree import is_key_array, leaves_with_names
 from .._types import Key, PyTree
 from .arrange import POINT
@@ -20,7 +20,6 @@ from .index import axis_key
 from .static import static_column
 
 _Column = TypeVar("_Column")
-_T = TypeVar("_T")
 
 
 def axis_structs(name: str, axis: Axis, key: Key | None) -> PyTree:
@@ -202,43 +201,3 @@ def axes_table(geometry: Geometry) -> str:
         dim = POINT if geometry.is_part else names[k]
         rows.append((name, dim, f"{len(axis):,}", repr(axis)))
     return table(("axis", "dim", "values", ""), rows)
-
-
-def heading(text: str) -> str:
-    """One bold line."""
-    return f"<div><b>{html.escape(text)}</b></div>"
-
-
-def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Rows of texts, shortened to a readable length; numbers stand to the right."""
-    # Notebooks have all tables in the middle, and all cells to the right.
-    sides = [
-        "right" if column and all(map(_is_number, column)) else "left"
-        for column in ([str(row[k]) for row in rows] for k in range(len(head)))
-    ]
-    lines = []
-    for tag, row in [("th", head), *(("td", row) for row in rows)]:
-        texts = [x if len(x) <= 120 else f"{x[:117]}..." for x in map(str, row)]
-        cells = "".join(
-            f'<{tag} style="text-align:{side}">{html.escape(x)}</{tag}>'
-            for x, side in zip(texts, sides, strict=True)
-        )
-        lines.append(f"<tr>{cells}</tr>")
-    return f'<table style="margin:.3em 0 .8em">{"".join(lines)}</table>'
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text.replace(",", ""))
-    except ValueError:
-        return text == "?"
-    return True
-
-
-def shown(make: Callable[[_T], str], thing: _T) -> str:
-    """What `make` gives, or a plain text: a view never raises."""
-    try:
-        return make(thing)
-    except Exception as error:
-        name = type(thing).__name__
-        return f"<pre>{html.escape(f'{name} (cannot be shown: {error!r})')}</pre>"

@@ -9,8 +9,8 @@ import jax
 import jax.tree_util as jtu
 
 from .._check import check_callable
+from .._html import table
 from .._jaxprs.flops import num_flops
-from .._spaces.table import table
 from .._stage import Composite, Scope, as_module, call
 from .._stage.text import num_parameters
 from .._tree import as_arrays, tree_text

@@ -3,7 +3,7 @@
 import dataclasses
 import os
 
-from ..._spaces.table import heading, table
+from ..._html import heading, table
 
 
 @dataclasses.dataclass(frozen=True)

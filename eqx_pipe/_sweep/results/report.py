@@ -11,7 +11,8 @@ import numpy as np
 
 from ..._errors import optional
 from ..._files import write_text
-from ..._spaces.table import as_numpy, entry_columns, heading, table
+from ..._html import heading, table
+from ..._spaces.table import as_numpy, entry_columns
 from ..._tree import leaves_with_names
 from .best import Best
 

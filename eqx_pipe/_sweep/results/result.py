@@ -14,10 +14,10 @@ from jaxtyping import Bool, Int8
 
 from ..._check import check_choice, keywords
 from ..._errors import message, type_error
+from ..._html import shown
 from ..._spaces.index import as_index
 from ..._spaces.pick import Picked, is_picked, picked
 from ..._spaces.space import Space
-from ..._spaces.table import shown
 from ..._store.lazy import stored_in
 from ..._types import PyTree
 from .best import Best, Compared, best

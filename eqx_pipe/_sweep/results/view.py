@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool
 
+from ..._html import heading, table
 from ..._spaces.space import Space
-from ..._spaces.table import axes_table, heading, table
+from ..._spaces.table import axes_table
 from ..._tree import leaf_text, leaves_with_names
 from ..._types import PyTree
 from .cells import CellPoints
