@@ -3,6 +3,7 @@
 import tempfile
 from pathlib import Path
 
+import jax
 import jax.numpy as jnp
 import jax.random as jr
 import jax.tree_util as jtu
@@ -123,6 +124,45 @@ def test_dims_of_an_output_are_no_dims_of_the_space(tmp_path):
         assert theta.sel({"theta.0": 2, "theta.1": 3}).values.tolist() == [20, 30, 0]
     scalar = ep.sweep(lambda p: {"theta": p["theta"][0]}, THETA).to_xarray()
     assert scalar["theta"].dims == ("theta.0", "theta.1")
+
+
+def test_dims_that_were_named_are_so_everywhere(tmp_path):
+    def fn(p):
+        curve = p["rate"] * jnp.arange(4.0) + p["seed"]
+        return {"curve": curve, "fit": {"w": jnp.stack([curve, curve], 1)}, "at": 3}
+
+    time, which = np.array([0.0, 0.5, 1.0, 2.0]), ["bias", "slope"]
+    given = {"curve": {"at": None}, "fit.w": {"at": time, "which": which}}
+    space = {"rate": ep.Linspace(1, 2, 3), "seed": ep.Values([1.0, 2.0])}
+    options = {"mesh": one_device(), "output_coords": given}
+    result = ep.sweep(fn, space, **options)
+    data = result.to_xarray()
+    assert data["curve"].dims == ("rate", "seed", "at")
+    assert data["fit.w"].dims == ("rate", "seed", "at", "which")
+    assert data["result.at"].dims == ("rate", "seed")  # the name of the dim is taken
+    assert data["fit.w"].sel(rate=2, seed=1, at=0.5, which="slope") == 3
+    store = tmp_path / "s.zarr"
+    ep.sweep(fn, space | {"seed": ep.Values([1.0])}, store=store, **options)
+    same_dataset(ep.sweep(fn, space, store=store, **options).to_xarray(), data)
+    result.save(tmp_path / "r.nc")
+    for path in (store, tmp_path / "r.nc"):
+        again = ep.load_result(path)
+        same_dataset(again.to_xarray(), data)
+        both = ep.concat([again[4:], result[:2]]).to_xarray()
+        assert both["curve"].sel(at=2.0).values.tolist() == [7, 8, 4, 5]
+    for other in ({}, {"curve": {"at": time + 1}}):
+        with pytest.raises(ValueError, match="output_coords"):
+            ep.sweep(fn, space, store=store, **options | {"output_coords": other})
+    with pytest.raises(
+        ValueError, match=r"Say `result.to_xarray\(\).sel\(which=...\)`"
+    ):
+        result.sel(which="bias")
+    with pytest.raises(ValueError, match="results.1.. have other `output_coords`"):
+        ep.concat([result, ep.sweep(fn, space, mesh=one_device())])
+    means = ep.sweep(fn, space, reduce=ep.Mean(over="seed"), **options).to_xarray()
+    assert means["curve"].sel(rate=1, at=2.0) == 4.5
+    with jax.disable_jit(), pytest.raises(ValueError, match="Known names: `curve`"):
+        ep.sweep(fn, space, output_coords={"curv": {"at": time}})
 
 
 def test_dims_of_an_axis_are_no_dims_of_the_space(tmp_path):

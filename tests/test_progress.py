@@ -146,7 +146,7 @@ def test_a_log_has_a_line_a_minute_and_one_at_the_end(monkeypatch, capsys):
     assert before.startswith("sweep: 95%, 947 of 1,000 points in 07:03, 2/s, 00:26")
 
 
-def test_the_best_so_far_is_shown(capsys):
+def test_the_best_so_far_is_shown(capsys, tmp_path):
     def fn(p):
         y = eqx.error_if(p["x"] - 0.25, p["x"] < 0.1, "no")
         return {"loss": y, "curve": jnp.stack([y, y]), "n": jnp.int32(3)}
@@ -159,7 +159,8 @@ def test_the_best_so_far_is_shown(capsys):
         assert line.endswith(best) and ", failed 1, " in line and "5 of 5" in line
     for wrong in ("los", "curve", "n"):
         with pytest.raises(ValueError, match="Known names: `loss`"):
-            ep.sweep(fn, space, progress=wrong, **options)
+            ep.sweep(fn, space, progress=wrong, store=tmp_path / "r", **options)
+        assert not (tmp_path / "r").exists()
 
 
 class Terminal(io.StringIO):

@@ -24,11 +24,13 @@ from .compute.sizes import compiled_bytes
 from .plan import CostsBySpan, Plan
 from .probe import probed
 from .reduced.blocks import Blocks
-from .request import SWEEP_WORDS, BatchSize, Costs, Executor, Part, checked
+from .request import BatchSize, Costs, Executor, Part, checked
+from .results.output_coords import OutputCoords
 from .results.planned import SweepPlan
 from .run import planned
 from .sinks.look import Looked, layout_of, looked
 from .tracing.trace import no_mesh
+from .words import SWEEP_WORDS
 
 _PLACES = 5
 """At how many places of a sweep it is probed, if the user does not say."""
@@ -51,6 +53,7 @@ def plan(
     on_error: Literal["raise", "isolate"] = "raise",
     progress: bool | None = None,
     count_steps: bool = False,
+    output_coords: OutputCoords | None = None,
     probe: bool | SupportsIndex = False,
 ) -> SweepPlan:
     """Says what a sweep would do, and what it would take, before it is run.
@@ -114,6 +117,7 @@ def plan(
         on_error=on_error,
         progress=progress,
         count_steps=count_steps,
+        output_coords=output_coords,
         function="plan",
     )
     if places and executor is not None:

@@ -24,6 +24,7 @@ from .compute.failure import Errors, Verdict
 from .compute.progress import Progress, Watched, is_shown, watched
 from .plan import Plan
 from .results.cells import CellPoints, CellValues
+from .results.label import names_of
 from .results.raised import Raised
 from .results.result import SweepResult
 from .results.steps import Steps
@@ -154,7 +155,7 @@ def gather(source: Source, sink: Sink, progress: ProgressLike) -> None:
         failed = 0
         stopping = ft.partial(_stopping, todo.interrupt, sink)
         early = stopping if todo.partial else bool
-        with Progress(shown, size, size - left, early, _watched(plan, progress)) as bar:
+        with Progress(shown, size, size - left, early, watched_in(plan, progress)) as bar:
             chunks = source(todo.missing, todo.parts, stopping, bar)
             for number, values, verdict in chunks:
                 sink.keep(number, values, verdict)
@@ -167,7 +168,8 @@ def gather(source: Source, sink: Sink, progress: ProgressLike) -> None:
             raise KeyboardInterrupt
 
 
-def _watched(plan: Plan, progress: ProgressLike) -> Watched | None:
+def watched_in(plan: Plan, progress: ProgressLike) -> Watched | None:
+    """What a bar shows the best of; raises a `ValueError` if that is no output."""
     if plan.job is None:  # the plain loop, which has no programs that know of outputs
         return None
     outputs = plan.job.outputs
@@ -207,7 +209,11 @@ def result_of(plan: Plan, outcome: Outcome, started: float) -> SweepResult:
         steps=steps,
         raised=Raised.of(outcome.errors),
         cells=cells,
+        output_coords=plan.request.output_coords,
     )
+    if plan.request.output_coords and plan.job is None:  # now the outputs are known
+        outputs = values if cells is None else CellValues(values, cells)
+        names_of(outputs, plan.request.space, plan.request.output_coords)
     # Not by Equinox's constructor, which would take a fifth of a small sweep.
     result = object.__new__(SweepResult)
     for name, value in fields.items():

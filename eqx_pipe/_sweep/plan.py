@@ -21,7 +21,7 @@ from .._errors import (
 )
 from .._spaces.space import Space
 from .._store.chunks import Chunks, cut
-from .._types import Device, Key
+from .._types import Device, Key, PyTree
 from .compute.failure import Verdict, reason
 from .compute.job import Job
 from .compute.prepare import prepare
@@ -80,6 +80,13 @@ class Plan:
     def devices(self) -> tuple[Device, ...]:
         """The devices of one process that computes."""
         return self.request.devices if self.job is None else self.job.devices
+
+    @property
+    def outputs(self) -> PyTree:
+        """The shapes and dtypes of what has a value at each point, of the user's."""
+        assert isinstance(self.compiled, Job | Cells)
+        found = self.compiled.outputs
+        return found[0] if self.request.counting else found
 
     def count(self, numbers: Sequence[int]) -> int:
         """How many points some chunks have."""

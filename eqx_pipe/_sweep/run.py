@@ -14,10 +14,9 @@ from .._spaces.accept import SpaceLike
 from .._store.folder import is_vacant
 from .._types import Key, ProgressLike, PyTree
 from .cores import warn_if_cores_idle
-from .gather import Sink, Source, gather, result_of
+from .gather import Sink, Source, gather, result_of, watched_in
 from .plan import CostsBySpan, Plan, costs_of, plan_of
 from .request import (
-    SWEEP_WORDS,
     BatchSize,
     Costs,
     Executor,
@@ -26,12 +25,15 @@ from .request import (
     Resume,
     checked,
 )
+from .results.label import names_of
+from .results.output_coords import OutputCoords
 from .results.result import SweepResult
 from .sinks.memory import Arrays, Reduction
 from .sinks.stored import InStore
 from .sources import Elsewhere, Here
 from .tracing.trace import no_mesh
 from .tune import tuned
+from .words import SWEEP_WORDS
 
 
 @keywords("sweep", **SWEEP_WORDS)
@@ -51,6 +53,7 @@ def sweep(
     on_error: Literal["raise", "isolate"] = "raise",
     progress: ProgressLike = None,
     count_steps: bool = False,
+    output_coords: OutputCoords | None = None,
 ) -> SweepResult:
     """Computes a function at every point of a space, on all devices.
 
@@ -135,6 +138,11 @@ def sweep(
       A step is one run of a loop's body; a loop inside of another counts its own
       besides. Loops of `scan` and `refill` are not counted. It takes a little longer;
       values stay in memory. (Keyword only.)
+    - `output_coords`: the dims of outputs that are arrays at each point: for some
+      outputs, by their paths (`"value"` for a bare one), a dict from the name of each
+      dim, in order, to a number or text for each position, or `None` for a name alone:
+      `{"curve": {"step": steps}}`. Outputs may share a dim. `to_xarray`, pictures,
+      files and stores have these names instead of `curve.0`. (Keyword only.)
 
     **Returns:** a `SweepResult`.
 
@@ -190,6 +198,7 @@ def sweep(
         on_error=on_error,
         progress=progress,
         count_steps=count_steps,
+        output_coords=output_coords,
     )
     warn_if_cores_idle(request.devices, mesh)
     with no_mesh():
@@ -201,8 +210,12 @@ def sweep(
 
 def planned(request: Request) -> tuple[Plan, Callable[[int], CostsBySpan] | None]:
     """How to do what was asked for, and what points cost; nothing is computed yet."""
-    costs = costs_of(request)
-    return plan_of(request), costs
+    costs, plan = costs_of(request), plan_of(request)
+    # What names outputs, before anything is compiled or a store is made.
+    watched_in(plan, request.progress)
+    if request.output_coords and plan.job is not None:
+        names_of(plan.outputs, request.space, request.output_coords)
+    return plan, costs
 
 
 def _is_begun(request: Request) -> bool:

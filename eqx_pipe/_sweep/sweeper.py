@@ -25,11 +25,12 @@ from .._tree import as_hashable, can_be_traced, is_key_array
 from .._types import Key, PyTree
 from .cores import warn_if_cores_idle
 from .plan import Plan, plan_of
-from .request import SWEEPER_WORDS, BatchSize, Request, checked
+from .request import BatchSize, Request, checked
 from .results.result import SweepResult
 from .run import complete
 from .tracing.call import check_sweep_key, fn_name
 from .tracing.trace import no_mesh, settings
+from .words import SWEEPER_WORDS
 
 _FORMS = 32
 _SHORTEST = 16  # points that a table is filled up to at least

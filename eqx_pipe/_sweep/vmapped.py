@@ -24,9 +24,10 @@ from .compute.kernel import without_mesh
 from .compute.partition import POINTS
 from .compute.points import Part, check_agree, naming, parts_of
 from .compute.sizes import even_out
-from .request import VMAP_WORDS, check_batch_size, mesh_devices
+from .request import check_batch_size, mesh_devices
 from .tracing.call import call, check_fn, check_sweep_key
 from .tracing.concrete import explain
+from .words import VMAP_WORDS
 
 
 @keywords("vmap_space", **VMAP_WORDS)

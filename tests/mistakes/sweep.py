@@ -39,6 +39,13 @@ def vmap_space(fn=sin, space=DEFAULT, **settings):
     return ep.vmap_space(fn, space, **settings)
 
 
+def curve(output_coords):
+    def fn(p):
+        return {"u": p["x"] * ones(3), "w": p["x"] * ones(2, 3)}
+
+    return sweep(fn, {"x": ep.Linspace(0, 1, 3)}, output_coords=output_coords)
+
+
 def by_hand_steps():
     with jax.disable_jit():
         sweep(count_steps=True)
@@ -129,6 +136,36 @@ SWEEP = [
         ValueError,
         "Say `progress=True`",
     ),
+    *(
+        (f"output_coords {given}", lambda given=given: curve(given), kind, says)
+        for given, kind, says in [
+            (3, TypeError, '`{"curve": {"step": steps}}`'),
+            ({"u": ["step"]}, TypeError, "a dict from outputs to dicts"),
+            ({"u": {"step": 4}}, TypeError, "or None for a name alone"),
+            ({"v": {"step": None}}, ValueError, "names 'v'. Known names: `u`, `w`"),
+            ({"w": {"step": [1, 2]}}, ValueError, r"\(2, 3\). Name 2, in order"),
+            ({"u": {"step": [1, 2]}}, ValueError, "3 long. Give a value for each"),
+            ({"u": {"x": None}}, ValueError, "the space has this name too"),
+            ({"w": {"a": None, "b": None}, "u": {"a": None}}, ValueError, "dim 'a' of"),
+            (
+                {"u": {"a": "xyz"}, "w": {"b": None, "a": [1, 2, 3]}},
+                TypeError,
+                "an array with a number or text",
+            ),
+            (
+                {"u": {"a": [1, 2, 4]}, "w": {"b": None, "a": [1, 2, 3]}},
+                ValueError,
+                "share a dim have it in common",
+            ),
+        ]
+    ),
+    (
+        "named dims of a reduction",
+        lambda: sweep(reduce=ep.Mean(), output_coords={"value": {"q": None}}),
+        ValueError,
+        r'which dims are reduced: `ep.Mean\(over="seed"\)`',
+    ),
+    ("dims as xyzpy has them", lambda: sweep(var_dims={}), TypeError, "output_coords"),
     ("on_error", lambda: sweep(on_error="rais"), ValueError, "Did you mean `raise`"),
     ("no key", lambda: sweep(lambda x, key: x), ep.MissingKeyError, "random.key"),
     (

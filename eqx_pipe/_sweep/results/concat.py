@@ -14,6 +14,7 @@ from ..._spaces.join import joined
 from ..._store.lazy import Stored
 from ..._tree import differences
 from .cells import CellPoints
+from .output_coords import coords_texts
 from .raised import Raised
 from .result import SweepResult
 from .steps import Steps
@@ -75,6 +76,13 @@ def concat(results: Sequence[SweepResult]) -> SweepResult:
                 f"{'; '.join(found)}.",
                 "Join results of functions that return the same form.",
             )
+        if coords_texts(result.output_coords) != coords_texts(results[0].output_coords):
+            raise value_error(
+                "concat",
+                f"`results[0]` and `results[{k}]` have other `output_coords`.",
+                "Sweep both with the same ones, or set them aside: "
+                "`dataclasses.replace(result, output_coords={})`.",
+            )
     values = jtu.tree_map(_joined, *(result.values for result in results))
     counted = [result.steps for result in results if result.steps is not None]
     names = dict.fromkeys(result.function for result in results if result.function)
@@ -90,6 +98,7 @@ def concat(results: Sequence[SweepResult]) -> SweepResult:
         missing=_missing(results),
         raised=_raised(results),
         cells=_cells([result.cells for result in results]),
+        output_coords=results[0].output_coords,
         steps=_steps(counted) if len(counted) == len(results) else None,
     )
 

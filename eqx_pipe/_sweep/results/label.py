@@ -32,6 +32,7 @@ from ..._store.layout import RECORD
 from ..._store.lazy import Stored, stored_in
 from ..._types import Key, PyTree
 from .cells import named_leaves
+from .output_coords import KnownCoords, check_output_coords, coords_of, dims_of
 from .schema import SCHEMA, schema_of
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ def dataset(
     space: Space,
     status: Int8[np.ndarray, " points"],
     made: Mapping[str, Any],
+    known: KnownCoords,
 ) -> Dataset:
     """Values at the points of a space, and what made them, as an `xarray.Dataset`."""
     xarray = optional("SweepResult.to_xarray", "xarray")
@@ -65,15 +67,17 @@ def dataset(
         # A copy of the data would not be a store.
         del data.attrs[RECORD]
         return data
-    names = names_of(values, space)
+    names = names_of(values, space, known)
     dims, coordinates = names.geometry.dims, coordinate_variables(space, names)
     by_dims = status.reshape(tuple(dims.values()))
     coordinates[names.status] = (tuple(dims), by_dims, {})
     variables = {}
-    for name, leaf in zip(names.outputs, jtu.tree_leaves(values), strict=True):
+    for (name, own), leaf in zip(
+        names.outputs.items(), jtu.tree_leaves(values), strict=True
+    ):
         leaf = storable(leaf)
         value = leaf.reshape((*dims.values(), *leaf.shape[1:]))
-        variables[name] = ((*dims, *inner_dims(name, leaf.ndim - 1)), value)
+        variables[name] = ((*dims, *own), value)
     attrs = attributes(values, space, names, made)
     return xarray.Dataset(variables, coordinates, attrs)
 
@@ -89,7 +93,9 @@ def frame(
     columns = entry_columns(space.geometry, space.key, storable)
     taken = {*columns, *space.axes()}
     column = free_name("status", taken)
-    names = free_names(values, {*taken, column}, entry_names)
+    names = free_names(
+        values, {*taken, column}, lambda name, _, shape: entry_names(name, shape)
+    )
     for name, leaf in zip(names, jtu.tree_leaves(values), strict=True):
         columns |= flat_columns(name, storable(leaf))
     columns[column] = status
@@ -104,31 +110,41 @@ class Names:
     """What is called how in a dataset, worked out once for each.
 
     `geometry` is that of the space; `outputs` are the variables of the output leaves,
-    in order, and `status` is that of the points' status; `inner` has for each
-    coordinate the dims of one value.
+    in order, with the dims of one value, and `status` is that of the points' status;
+    `inner` has for each coordinate the dims of one value, and `coords` are those of
+    dims of outputs.
     """
 
     geometry: Geometry
-    outputs: list[str]
+    outputs: dict[str, tuple[str, ...]]
     status: str
     inner: dict[str, tuple[str, ...]]
+    coords: dict[str, np.ndarray]
 
 
-def names_of(outputs: PyTree, space: Space) -> Names:
+def names_of(outputs: PyTree, space: Space, known: KnownCoords) -> Names:
     """The names in the dataset of a space; no name is two things.
 
     `outputs` have a leading axis over the points, or are the structs of one output.
+    Raises a `ValueError` if the dims that are `known` are not theirs.
     """
     geometry = space.geometry
     inner = _coordinate_dims(geometry, space.key)
     taken = {*geometry.dims, *inner}.union(*inner.values())
+    shapes = [(path or "value", _value_shape(x)) for path, x in named_leaves(outputs)]
+    check_output_coords(known, dict(shapes), taken)
+    taken |= dims_of(known)
     status = free_name("status", taken)
 
-    def dims(name: str, shape: tuple[int, ...]) -> tuple[str, ...]:
-        return inner_dims(name, len(shape))
+    def dims(name: str, path: str, shape: tuple[int, ...]) -> tuple[str, ...]:
+        return () if path in known else inner_dims(name, len(shape))
 
     names = free_names(outputs, {*taken, status}, dims)
-    return Names(geometry, names, status, inner)
+    own = {
+        name: tuple(known[path]) if path in known else inner_dims(name, len(shape))
+        for name, (path, shape) in zip(names, shapes, strict=True)
+    }
+    return Names(geometry, own, status, inner, coords_of(known))
 
 
 def free_name(name: str, taken: Container[str]) -> str:
@@ -141,7 +157,10 @@ def free_name(name: str, taken: Container[str]) -> str:
 def coordinate_variables(
     space: Space, names: Names
 ) -> dict[str, tuple[Any, np.ndarray, Any]]:
-    """Dims, values and attributes of each axis, or leaf of an axis with several."""
+    """Dims, values and attributes of each axis, or leaf of an axis with several.
+
+    Those of dims of outputs come last.
+    """
     geometry, key = names.geometry, space.key
     if geometry.is_part:
         columns = {
@@ -156,7 +175,7 @@ def coordinate_variables(
             own, positions = axis_key(key, name), np.arange(len(axis))
             for column, value in axis_values(name, axis, own, positions):
                 columns[column] = (dims[dim], value)
-    return {
+    found = {
         name: (
             (dim, *names.inner[name]),
             _text(storable(value)),
@@ -164,6 +183,8 @@ def coordinate_variables(
         )
         for name, (dim, value) in columns.items()
     }
+    own = {dim: ((dim,), _text(x), {}) for dim, x in names.coords.items()}
+    return {**found, **own}
 
 
 def _attrs(axes: Mapping[str, Axis], column: str) -> dict[str, str]:
@@ -189,17 +210,18 @@ def _coordinate_dims(geometry: Geometry, key: Key | None) -> dict[str, tuple[str
 def free_names(
     outputs: PyTree,
     taken: set[str],
-    parts: Callable[[str, tuple[int, ...]], Iterable[str]],
+    parts: Callable[[str, str, tuple[int, ...]], Iterable[str]],
 ) -> list[str]:
     """The names of the output leaves in order, with `result.` before what is taken.
 
-    `parts(name, shape)` are the names that come with one, of its dims or its columns;
-    they are not in `taken` either, nor shared by two leaves.
+    `parts(name, path, shape)` are the names that come with one, of its dims or its
+    columns; they are not in `taken` either, nor shared by two leaves.
     """
     names = []
     for path, leaf in named_leaves(outputs):
         name, shape = path or "value", _value_shape(leaf)
-        while not taken.isdisjoint(together := {name, *parts(name, shape)}):
+        path = name
+        while not taken.isdisjoint(together := {name, *parts(name, path, shape)}):
             name = f"result.{name}"
         names.append(name)
         taken = taken | together
@@ -250,7 +272,7 @@ def attributes(
         "points": names.geometry.size,
         **versions(),
         **made,
-        SCHEMA: schema_of(outputs, names.outputs, names.status, space),
+        SCHEMA: schema_of(outputs, list(names.outputs), names.status, space),
     }
 
 

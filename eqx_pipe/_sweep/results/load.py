@@ -4,7 +4,7 @@ import contextlib
 import datetime
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +16,11 @@ from ..._store.folder import as_zarr, quiet
 from ..._store.layout import RECORD, read_record
 from ..._store.lazy import Stored
 from ..._store.store import Recut, Store, open_store
+from ..._tree import leaves_with_names
+from ..._types import PyTree
 from .cells import CellPoints
-from .label import storable_dtype
+from .label import inner_dims, storable_dtype
+from .output_coords import KnownCoords
 from .raised import Raised, points_in, stored_errors
 from .result import ERRORS, SweepResult
 from .save import COMPLEX
@@ -164,6 +167,7 @@ def _result(data: Dataset, schema: dict[str, Any], store: Store | None) -> Sweep
         raise ValueError(f"{space.size} points of axes, {size} of outputs")
     if store is not None and store.record["status"] != schema["status"]:
         raise ValueError(f"`{schema['status']}` is not the status of the store")
+    variables = outputs_from(schema, lambda name, *_: name)
     cells = schema.get("cells")
     status = points(schema["status"]) if store is None else store.statuses()
     spans = json.loads(attrs.get(ERRORS, "{}"))
@@ -184,7 +188,30 @@ def _result(data: Dataset, schema: dict[str, Any], store: Store | None) -> Sweep
         cells=None if cells is None else CellPoints(*map(points, cells)),
         made=tuple((k, v) for k, v in attrs.items() if k not in _OWN),
         raised=Raised.of(errors),
+        output_coords=_output_coords(data, dims, variables),
     )
+
+
+def _output_coords(
+    data: Dataset, dims: Sequence[object], variables: PyTree
+) -> KnownCoords:
+    """The dims of outputs that are not named as usual; `variables` are the outputs'."""
+    found: KnownCoords = {}
+    for path, name in leaves_with_names(variables):
+        inner = tuple(str(dim) for dim in data[name].dims if dim not in dims)
+        if inner != inner_dims(name, len(inner)):
+            known = {dim: data[dim].values for dim in inner if dim in data.coords}
+            found[path or "value"] = {
+                dim: _read_coords(known.get(dim)) for dim in inner
+            }
+    return found
+
+
+def _read_coords(values: np.ndarray | None) -> np.ndarray | None:
+    """Coordinates as they were given; files have texts in several ways."""
+    if values is None or values.dtype.kind in "biufcU":
+        return values
+    return np.array(values.tolist(), np.str_)
 
 
 def _plain(value: object) -> Any:

@@ -22,6 +22,7 @@ from ..._store.lazy import stored_in
 from ..._types import PyTree
 from .best import Best, Compared, best
 from .cells import CellPoints, CellValues
+from .output_coords import KnownCoords
 from .raised import Raised, ranges
 from .sel import Wanted, selected
 from .steps import Steps
@@ -63,6 +64,9 @@ class SweepResult(eqx.Module):
     how many points of each cell were computed and `cells.failed` how many of these
     failed; a cell is `ok` if one of its points has a value.
 
+    `output_coords` has the names and coordinates of the dims of outputs that were
+    given, by the outputs' paths.
+
     With `count_steps=True`, `steps` has for each point how many steps its loops
     `needed` and how many were `executed`, and `waste` says how many were executed for
     each one that was needed.
@@ -89,6 +93,7 @@ class SweepResult(eqx.Module):
     steps: Steps | None = None
     raised: Raised | None = None
     cells: CellPoints | None = None
+    output_coords: KnownCoords = eqx.field(default_factory=dict)
 
     @property
     def errors(self) -> dict[int, str]:
@@ -227,7 +232,8 @@ class SweepResult(eqx.Module):
             [0.125, 1.0]
         """
         self._check_all_values("sel")
-        return self[selected(self.space, {**(wanted or {}), **more})]
+        found = selected(self.space, {**(wanted or {}), **more}, self.output_coords)
+        return self[found]
 
     def grid(self) -> PyTree:
         """The values with one leading axis for each dim of the space, in order.
@@ -292,10 +298,10 @@ class SweepResult(eqx.Module):
         vary together are coordinates on one dim. A bare output is the variable
         `value`, other outputs are named by their paths. The coordinate `status` says
         for each point whether it has a value (1) or failed (2). Arrays have further
-        dims, named by the variable and a number. PRNG keys are stored as their raw
-        data. The attributes say what made it. If points failed, the attribute `errors`
-        says why, as JSON: for each text the ranges of points, from each to the one
-        behind.
+        dims, named by the variable and a number, or as `output_coords` says. PRNG
+        keys are stored as their raw data. The attributes say what made it. If points
+        failed, the attribute `errors` says why, as JSON: for each text the ranges of
+        points, from each to the one behind.
 
         Names that the space has already get `result.` in front: that of an output if
         it, or one of its further dims, is also an axis or a dim (an output `theta` of
@@ -313,7 +319,7 @@ class SweepResult(eqx.Module):
             found = self.raised.by_text().items()
             spans = {text: ranges(points) for text, points in found}
             made |= {ERRORS: json.dumps(spans)}
-        return dataset(self._outputs, self.space, self.status, made)
+        return dataset(self._outputs, self.space, self.status, made, self.output_coords)
 
     def to_pandas(self) -> DataFrame:
         """The result as a `pandas.DataFrame` with one row for each point.

@@ -10,6 +10,7 @@ from ..._errors import describe_value, nearest, type_error, value_error
 from ..._spaces.space import Space
 from ..._spaces.table import point_columns
 from ..._tree import static_text
+from .output_coords import KnownCoords, dims_of
 
 _FUNCTION = "SweepResult.sel"
 _SHOWN = 5
@@ -18,14 +19,20 @@ Wanted: TypeAlias = object | Sequence[object] | slice
 """One value of an axis, several of them, or those from one to another."""
 
 
-def selected(space: Space, wanted: Mapping[str, Wanted]) -> Int64[np.ndarray, " some"]:
+def selected(
+    space: Space, wanted: Mapping[str, Wanted], known: KnownCoords
+) -> Int64[np.ndarray, " some"]:
     """The indices of the points at which all axes have a value that is wanted."""
     columns = point_columns(space.geometry, space.key)
     found = np.ones(space.size, bool)
     for name, values in wanted.items():
         if name not in columns:
             wrong = f"the space has no axis {describe_value(name)}."
-            raise value_error(_FUNCTION, wrong, nearest(name, columns))
+            cure = nearest(name, columns)
+            if name in dims_of(known):
+                wrong = f"{name!r} is a dim of outputs, which all points have."
+                cure = f"Say `result.to_xarray().sel({name}=...)`."
+            raise value_error(_FUNCTION, wrong, cure)
         found &= _among(name, columns[name], values)
     return np.flatnonzero(found)
 

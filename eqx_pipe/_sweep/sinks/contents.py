@@ -36,6 +36,7 @@ from ..results.label import (
     storable,
     versions,
 )
+from ..results.output_coords import coords_texts
 from ..results.raised import points_in, stored_errors
 from ..results.result import provenance_of
 from ..tracing.call import fn_name
@@ -53,10 +54,14 @@ class StoredValues:
 
     @property
     def identity(self) -> Mapping[str, Any]:
-        """What else the record says: of which reductions there are values, if any."""
+        """What else the record says: how dims of outputs are named, and of which
+        reductions there are values, if any.
+        """
         reducers, job = self.plan.request.reducers, self.plan.job
+        known = self.plan.request.output_coords
+        named = {"output_coords": coords_texts(known)} if known else {}
         if reducers is None or job is None:
-            return {}
+            return named
         found = reducing_identity(reducers, job.traced[0])
         over = " and ".join(reducers.over or ())
         # What is kept is finished, so that it also hangs on what comes of a state.
@@ -69,7 +74,7 @@ class StoredValues:
         ]
         text = digest("\n".join([found["text"], *finish, *writer.constants]))
         kinds = f"{found['reducers']} over {over}"
-        return {"cells": {**found, "reducers": kinds, "text": text}}
+        return {**named, "cells": {**found, "reducers": kinds, "text": text}}
 
     @property
     def lengths(self) -> tuple[int, ...]:
@@ -80,11 +85,10 @@ class StoredValues:
     def variables(self) -> list[Variable]:
         """The arrays for the outputs."""
         found = []
-        for name, leaf in zip(self._names.outputs, self.plan.compiled.row, strict=True):
+        named = self._names.outputs.items()
+        for (name, dims), leaf in zip(named, self.plan.compiled.row, strict=True):
             kept = storable(np.empty((0, *leaf.shape), leaf.dtype))
-            inner = kept.shape[1:]
-            dims = inner_dims(name, len(inner))
-            found.append(Variable(name, kept.dtype, inner, dims))
+            found.append(Variable(name, kept.dtype, kept.shape[1:], dims))
         return found
 
     @property
@@ -104,7 +108,8 @@ class StoredValues:
             self._names,
             self.coordinates,
         )
-        check_names("sweep", [*space.dims, *coordinates, *names.outputs])
+        inner = [dim for dims in names.outputs.values() for dim in dims]
+        check_names("sweep", [*space.dims, *coordinates, *names.outputs, *inner])
         # What made it, but for the time it took: it is not over yet.
         nothing = result_of(self.plan, Outcome(None, np.ones(0, bool)), 0.0)
         now = dataclasses.replace(nothing, started=time.time())
@@ -153,7 +158,8 @@ class StoredValues:
 
     @property
     def _names(self) -> Names:
-        return names_of(self._outputs, self.plan.request.space)
+        request = self.plan.request
+        return names_of(self._outputs, request.space, request.output_coords)
 
 
 def reducing_identity(reducers: Many, traced: Traced) -> dict[str, str]:

@@ -126,6 +126,7 @@ def check_same(
             f"(from the flat index); now the key is {now['key_law']}, so that points "
             "draw otherwise"
         )
+    lines += _named_dims(stored, now)
     reducers, sure = _reducing(stored, now)
     if reducers and (sure or stored["jax"] == now["jax"]):
         lines.append(reducers)
@@ -219,6 +220,17 @@ def _differing(stored: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
     return lines
 
 
+def _named_dims(stored: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """What differs in the names and coordinates of the dims of outputs."""
+    was, is_ = (record.get("output_coords", {}) for record in (stored, now))
+    return [
+        f"`output_coords`, {path!r}: {was.get(path, 'no names')} in the store, now "
+        f"{is_.get(path, 'no names')}"
+        for path in sorted({*was, *is_})
+        if was.get(path) != is_.get(path)
+    ]
+
+
 def _follows(
     stored: Mapping[str, Any],
     now: Mapping[str, Any],
@@ -303,7 +315,9 @@ _REDUCERS = {"reducers": str, "states": str, "text": str}
 
 def check_sweep(store: Store) -> None:
     """Raises a `ValueError` unless the record says what a sweep's does."""
-    how = {name: _REDUCERS for name in ("reduce", "cells") if name in store.record}
+    named = {"output_coords": {str: str}}
+    how = {name: _REDUCERS for name in ("reduce", "cells")} | named
+    how = {name: schema for name, schema in how.items() if name in store.record}
     check_record("sweep", store.path, store.record, {**_SWEEP, **how})
 
 

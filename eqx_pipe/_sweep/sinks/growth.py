@@ -93,6 +93,7 @@ def growth_of(
     new = {
         name: _column(dims[0], values, texts.get(name))
         for name, (dims, values, _) in coordinates.items()
+        if dims[0] in space.dims  # and not a dim of outputs
     }
     if not (was.keys() <= space.dims.keys() and old.keys() <= new.keys()):
         raise NoGrowth
@@ -151,7 +152,7 @@ def _kept(
         columns = {
             str(name): _column(str(array.dims[0]), array.values, texts.get(name))
             for name, array in data.coords.items()
-            if name != record["status"]
+            if name != record["status"] and array.dims[0] in was
         }
     return was, columns
 

@@ -101,9 +101,12 @@ def check_asked(plan: Plan, store: Store) -> None:
         )
 
 
+_SAME = ("key", "key_law", "output_coords")
+
+
 def _may_grow(record: Mapping[str, Any], print_: Mapping[str, Any]) -> bool:
     """Whether the spaces differ, and nothing else that no growth explains."""
-    same = [record.get(name) == print_.get(name) for name in ("key", "key_law")]
+    same = [record.get(name) == print_.get(name) for name in _SAME]
     was, now = record["function"], print_["function"]
     same += [was[name] == now[name] for name in ("outputs", "structure")]
     kinds = "reduce" in record or "reduce" in print_
