@@ -125,11 +125,44 @@ def test_what_a_store_has_is_not_left_and_nothing_is_touched(tmp_path):
         whole.missing
     ]
     again = ep.plan(fn, GRID, resume="failed", **asked)
-    assert again.left == whole.missing + 2 * failed and failed > 0
+    assert again.left == whole.missing + failed and failed > 0
     assert state_of(path) == before
     with pytest.raises(ValueError, match="is that of another sweep"):
         ep.plan(fn, {**GRID, "x": ep.Linspace(0, 2, 40)}, **asked)
     assert ep.sweep(fails, GRID, **asked).status.all()
+
+
+@pytest.mark.parametrize(
+    ("larger", "copied"),
+    [
+        ({"a": ep.Values([1.0, 2.0, 3.0, 4.0])}, 0),
+        ({"x": ep.Linspace(0, 1, 79)}, 60),
+    ],
+)
+def test_what_a_store_would_get_that_grows(tmp_path, larger, copied):
+    pytest.importorskip("zarr")
+    seen = []
+
+    def counted(p):
+        def see(x):
+            seen.append(x.size)
+            return x
+
+        x = p["x"] * p["a"]
+        return jax.pure_callback(see, x, x, vmap_method="expand_dims")
+
+    asked = {"batch_size": 1, "mesh": one_device(), "store": tmp_path / "runs.zarr"}
+    ep.sweep(counted, GRID, part=(0, 2), **asked)
+    before, large = state_of(tmp_path), GRID | larger
+    plan = ep.plan(counted, large, **asked)
+    parts = [ep.plan(counted, large, part=(k, 2), **asked).left for k in (0, 1)]
+    assert plan.new == plan.points - 120 and plan.copied == copied
+    assert plan.done == 60 and plan.left == plan.missing == sum(parts)
+    assert f"120 points become {plan.points}" in repr(plan)
+    assert state_of(tmp_path) == before
+    seen.clear()
+    ep.sweep(counted, large, **asked)
+    assert sum(seen) == plan.left == plan.points - 60
 
 
 def test_a_probe_computes_a_few_and_keeps_the_programs(tmp_path):

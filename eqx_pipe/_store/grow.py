@@ -171,10 +171,7 @@ def _copied(
     raised = _raised(old)
     most = max(1, _KEPT_BYTES // max(1, chunk))
     read = ft.lru_cache(most * len(old.arrays))(old.read)
-    statuses = ft.lru_cache(most)(old.ledger.status)
-    for number in range(len(new.chunks)):
-        rows = origin.rows(*new.chunks.span(number))
-        status = _gathered(old, rows, statuses, np.int8(MISSING))
+    for number, (rows, status) in enumerate(statuses_of(old, new.chunks, origin)):
         if moved and np.any(status != MISSING):
             values = []
             for k, array in enumerate(new.arrays):
@@ -190,6 +187,16 @@ def _copied(
         if errors:
             note_errors(new.ledger, number, errors)
         yield number, status
+
+
+def statuses_of(
+    old: Store, chunks: Chunks, origin: Origin
+) -> Iterator[tuple[Int64[np.ndarray, " rows"], Int8[np.ndarray, " rows"]]]:
+    """For each chunk of a larger grid the old index and the old status of each row."""
+    kept = ft.lru_cache(_FEW)(old.ledger.status)
+    for number in range(len(chunks)):
+        rows = origin.rows(*chunks.span(number))
+        yield rows, _gathered(old, rows, kept, np.int8(MISSING))
 
 
 def _raised(store: Store) -> dict[str, Int64[np.ndarray, "_"]]:

@@ -28,7 +28,7 @@ from .request import BatchSize, Costs, Executor, Part, checked
 from .results.output_coords import OutputCoords
 from .results.planned import SweepPlan
 from .run import planned
-from .sinks.look import Looked, layout_of, looked
+from .sinks.look import Looked, looked
 from .tracing.trace import no_mesh
 from .words import SWEEP_WORDS
 
@@ -136,16 +136,15 @@ def _said(
     found: Looked, costs: Callable[[int], CostsBySpan] | None, places: int
 ) -> SweepPlan:
     """What a plan comes to, in numbers."""
-    coming, left, request = found.plan, found.left, found.plan.request
+    coming, left, layout = found.plan, found.left, found.layout
+    request = coming.request
     _, size = coming.work.span(0, math.prod(coming.chunks.lengths))
-    num_left = coming.count(left)
-    layout = None if request.store is None else layout_of(coming)
     programs = _programs(coming, costs)
     compiled = sum(there is not None for there in programs)
     timed = None
-    if places and num_left:
+    if places and found.num_left:
         own = None if costs is None else costs(coming.chunks.points)
-        timed = probed(coming, left, own, places, layout)
+        timed = probed(coming, left, found.num_left, own, places, layout)
         # Of several programs a probe may meet some only.
         now = sum(there is not None for there in _programs(coming, costs))
         share = (now - compiled) / max(1, len(programs) - compiled)
@@ -157,7 +156,9 @@ def _said(
         done=found.done - found.failed,
         failed=found.failed,
         missing=size - found.done,
-        left=num_left,
+        left=found.num_left,
+        new=found.new,
+        copied=found.copied,
         programs=len(programs) - compiled,
         compiled=compiled,
         batch_size=coming.batch_size,

@@ -49,14 +49,15 @@ class Probe:
 def probed(
     plan: Plan,
     left: Sequence[int],
+    points: int,
     costs: CostsBySpan | None,
     places: int,
     layout: StoreLayout | None,
 ) -> Probe:
     """Times the computation of the chunks that are `left`, at a number of places.
 
-    With the `layout` of a store some of them are also written to one that is thrown
-    away.
+    Of their points so many are computed: a chunk may be there in part. With the
+    `layout` of a store some chunks are also written to one that is thrown away.
     """
     timer = _Timer(plan, costs)
     rows = sum(b - a for a, b in map(plan.chunks.span, left))
@@ -79,6 +80,7 @@ def probed(
         pairs = zip(shorts, longs, strict=True)
         more = [(a - (b - a) / (length - unit) * unit) for a, b in pairs]
         call = max(0.0, min(statistics.median(more), min(longs) / 2))
+    rows *= points / plan.count(left)
     each = [max(0.0, long - call) / length for long in longs]
     calls = sum(-(-(b - a) // most) for a, b in map(plan.chunks.span, left))
     seconds = calls * call + statistics.fmean(each) * rows

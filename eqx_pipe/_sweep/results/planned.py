@@ -14,7 +14,10 @@ class SweepPlan:
     - `done`, `failed` and `missing` are how many points the store has, how many of them
       failed, and how many it lacks; without a store all are missing. `left` is how many
       points the call would compute: those of its part that are missing, with
-      `resume="failed"` also those of chunks in which a point failed.
+      `resume="failed"` also those that failed.
+    - `new` is how many points a store would get that grows with its space: they are
+      missing. Of those that it has `copied` go to other files first, once; it is 0
+      where all stay where they are, but in chunks at the edge that get new points.
     - `programs` is how many programs it would compile, and `compiled` how many of those
       that it needs are compiled already.
     - `batch_size`, `devices`: points vectorised at once, on each of so many devices.
@@ -62,6 +65,8 @@ class SweepPlan:
     low: float | None = None
     high: float | None = None
     compiling: float | None = None
+    new: int = 0
+    copied: int = 0
 
     def __repr__(self) -> str:
         dims = ", ".join(f"{name}: {n:,}" for name, n in self.dims.items())
@@ -80,12 +85,15 @@ class SweepPlan:
         if self.store is not None:
             there += f"; {self.done:,} done, {self.missing:,} missing"
             there += f", {self.failed:,} failed"
+        grows = f"{_points(self.points - self.new)} become {self.points:,}; "
+        grows += f"{self.copied:,} are copied once" if self.copied else "files stay"
         programs = f"{self.programs:,} to compile"
         if self.compiled:
             programs += f", {self.compiled:,} compiled already"
         devices = "1 device" if self.devices == 1 else f"each of {self.devices} devices"
         rows = [
             ("points", there),
+            *([("growth", grows)] if self.new else []),
             ("programs", programs),
             ("batches", f"{_points(self.batch_size)} on {devices}"),
         ]

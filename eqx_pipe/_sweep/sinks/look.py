@@ -7,26 +7,34 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..._store.folder import is_vacant
+from ..._store.grow import statuses_of
 from ..._store.layout import StoreLayout
-from ..._store.store import open_store
+from ..._store.ledger import FAILED, MISSING
+from ..._store.store import Store, open_store
 from ..plan import Plan
 from .fingerprint import check_same, check_sweep, fingerprint, fingerprint_alone
 from .functions import with_noted
 from .locked import share
-from .opened import contents_of
+from .opened import Grown, check_asked, contents_of, growth_in
 
 
 @dataclasses.dataclass(frozen=True)
 class Looked:
     """A plan as a store would have it carried out, and how far it has been.
 
-    `left` are the chunks that the call would compute. Counts are of points.
+    `left` are the chunks that the call would compute, at `num_left` points. Counts are
+    of points: the store lacks `new` ones since the space has grown, and of those that
+    it has `copied` ones go to other files. `layout` is that of the store, if any.
     """
 
     plan: Plan
     left: Sequence[int]
-    done: int
-    failed: int
+    num_left: int
+    done: int = 0
+    failed: int = 0
+    new: int = 0
+    copied: int = 0
+    layout: StoreLayout | None = None
 
 
 def looked(plan: Plan) -> Looked:
@@ -34,23 +42,58 @@ def looked(plan: Plan) -> Looked:
     request, job = plan.request, plan.job
     rank, size = request.part or (0, 1)
     if request.store is None or job is None or is_vacant(request.store):
-        return Looked(plan, range(rank, len(plan.chunks), size), 0, 0)
+        left = range(rank, len(plan.chunks), size)
+        layout = None if request.store is None else _layout_of(plan)
+        return Looked(plan, left, plan.count(left), layout=layout)
     path, contents = request.store, contents_of(plan)
     print_ = fingerprint(job.space, job.key, job.parts, job.traced)
     print_ |= contents.identity
-    alone = ft.partial(fingerprint_alone, request.fn, job.space, job.key, job.parts)
     store = open_store("plan", path, share(request.part))
     check_sweep(store)
+    grown, why = growth_in(plan, store, print_)
+    if grown is not None:
+        return _after_growth(plan, grown)
+    alone = ft.partial(fingerprint_alone, request.fn, job.space, job.key, job.parts)
     stored = with_noted(path, store.record, print_)
-    check_same(path, stored, print_, alone, request.trusting)
+    check_same(path, stored, print_, alone, request.trusting, why)
+    check_asked(plan, store)
+    return _as_it_is(plan, store)
+
+
+def _as_it_is(plan: Plan, store: Store) -> Looked:
+    request, ledger = plan.request, store.ledger
+    rank, size = request.part or (0, 1)
     plan = plan.with_batch_size(store.record["batch_size"]).with_chunks(store.chunks)
-    ledger = store.ledger
     lacking = ~ledger.done()
+    lacking[list(ledger.lacking)] = True
     if request.repairing:
         lacking[list(ledger.failed)] = True
     left = [i for i in np.flatnonzero(lacking).tolist() if i % size == rank]
+    begun = [number for number in left if ledger.is_done(number)]
+    num_left = plan.count([number for number in left if not ledger.is_done(number)])
+    num_left += sum(len(store.wanted(number, request.repairing)) for number in begun)
     failed = sum(_points(plan, ledger.failures()))
-    return Looked(plan, left, sum(_points(plan, ledger.runs())), failed)
+    done = sum(_points(plan, ledger.runs()))
+    done -= sum(int(ledger.lacks(number).sum()) for number in ledger.lacking)
+    return Looked(plan, left, num_left, done, failed, layout=_layout_of(plan))
+
+
+def _after_growth(plan: Plan, grown: Grown) -> Looked:
+    """What would be left to do in a store that has grown."""
+    store, layout, request = grown.store, grown.layout, plan.request
+    rank, size = request.part or (0, 1)
+    plan = plan.with_batch_size(layout.record["batch_size"]).with_chunks(layout.chunks)
+    left, num_left, done, failed = list[int](), 0, 0, 0
+    found = statuses_of(store, layout.chunks, grown.origin)
+    for number, (_, status) in enumerate(found):
+        lacks, fails = np.sum(status == MISSING), np.sum(status == FAILED)
+        done, failed = done + len(status) - int(lacks), failed + int(fails)
+        wanted = int(lacks + fails * request.repairing)
+        if wanted and number % size == rank:
+            left.append(number)
+            num_left += wanted
+    new, copied = layout.chunks.size - store.chunks.size, done * grown.moved
+    return Looked(plan, left, num_left, done, failed, new, copied, layout)
 
 
 def _points(plan: Plan, spans: np.ndarray) -> list[int]:
@@ -59,10 +102,11 @@ def _points(plan: Plan, spans: np.ndarray) -> list[int]:
     return [last - first for first, last in both]
 
 
-def layout_of(plan: Plan) -> StoreLayout:
+def _layout_of(plan: Plan) -> StoreLayout | None:
     """What the store of a plan would be made of."""
     job = plan.job
-    assert job is not None
+    if job is None:
+        return None
     contents = contents_of(plan)
     print_ = fingerprint(job.space, job.key, job.parts, job.traced)
     record = {**print_, **contents.identity, "batch_size": plan.batch_size}

@@ -45,17 +45,16 @@ def opened(plan: Plan) -> Store:
         layout = contents_of(plan).layout(record)
         with continuing(path, "be made"):
             create(path, layout)
-    store, why = _found(plan), ""
-    try:
-        if _may_grow(store.record, print_):
-            _grown(plan, store, print_)  # before anything is written, a lock included
-            with growing(path):
-                store = _found(plan)  # by now somebody may have
-                if _may_grow(store.record, print_):
-                    _grow(_grown(plan, store, print_))
-                    store = _found(plan)
-    except NoGrowth as no:
-        why = str(no)
+    store = _found(plan)
+    # Found out before anything is written, a lock included.
+    grown, why = growth_in(plan, store, print_)
+    if grown is not None:
+        with growing(path):
+            store = _found(plan)  # by now somebody may have
+            grown, why = growth_in(plan, store, print_)
+            if grown is not None:
+                _grow(grown)
+                store = _found(plan)
     stored = with_noted(path, store.record, print_)
     check_same(path, stored, print_, alone, request.trusting, why)
     if request.repairing and stored["function"] != print_["function"]:
@@ -114,7 +113,7 @@ def _may_grow(record: Mapping[str, Any], print_: Mapping[str, Any]) -> bool:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Grown:
+class Grown:
     """What a store is to become; if its values are `moved`, in other files."""
 
     store: Store
@@ -124,7 +123,21 @@ class _Grown:
     known: bool
 
 
-def _grown(plan: Plan, store: Store, print_: Mapping[str, Any]) -> _Grown:
+def growth_in(
+    plan: Plan, store: Store, print_: Mapping[str, Any]
+) -> tuple[Grown | None, str]:
+    """What a store would become, if it would grow; and why not, if that is not plain.
+
+    Nothing is written.
+    """
+    try:
+        grows = _may_grow(store.record, print_)
+        return (_grown(plan, store, print_) if grows else None), ""
+    except NoGrowth as no:
+        return None, str(no)
+
+
+def _grown(plan: Plan, store: Store, print_: Mapping[str, Any]) -> Grown:
     """What a store is to become; raises `NoGrowth` if its points are not among the
     new ones. Nothing is written.
     """
@@ -156,10 +169,10 @@ def _grown(plan: Plan, store: Store, print_: Mapping[str, Any]) -> _Grown:
     plan = plan if chunks is None else plan.with_chunks(chunks)
     record = {**_record(plan, print_), "alone": alone(job.parts)}
     layout = contents_of(plan).layout(record)
-    return _Grown(store, layout, growth.origin, chunks is None, now in known)
+    return Grown(store, layout, growth.origin, chunks is None, now in known)
 
 
-def _grow(grown: _Grown) -> None:
+def _grow(grown: Grown) -> None:
     """Has a store grow."""
     store, path = grown.store, grown.store.path
     with locked(path, None), continuing(path, "grow"):
