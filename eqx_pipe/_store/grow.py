@@ -25,7 +25,7 @@ from jaxtyping import Int8, Int64
 from .chunks import Chunks
 from .errors import ERRORS, folder_of, mask_of, note_errors
 from .layout import SIDES, StoreLayout, generation_of, metadata_of, numbered, write
-from .ledger import FAILED, LEDGER, MISSING, runs_of
+from .ledger import FAILED, LEDGER, MISSING, OK, runs_of
 from .published import say
 from .store import Store, open_store
 
@@ -40,6 +40,9 @@ _MOST = 4
 
 _FEW = 256
 """As many chunks as nobody minds."""
+
+_TOGETHER = 2**16
+"""About how many rows are looked up at once, of chunks that are smaller."""
 
 _KEPT_BYTES = 2**28
 """How much is held while values are copied."""
@@ -193,10 +196,22 @@ def statuses_of(
     old: Store, chunks: Chunks, origin: Origin
 ) -> Iterator[tuple[Int64[np.ndarray, " rows"], Int8[np.ndarray, " rows"]]]:
     """For each chunk of a larger grid the old index and the old status of each row."""
-    kept = ft.lru_cache(_FEW)(old.ledger.status)
-    for number in range(len(chunks)):
-        rows = origin.rows(*chunks.span(number))
-        yield rows, _gathered(old, rows, kept, np.int8(MISSING))
+    done, odd = old.ledger.done(), np.zeros(len(old.chunks), bool)
+    odd[[*old.ledger.failed, *old.ledger.lacking]] = True
+    step = max(1, _TOGETHER // max(1, chunks.points))
+    for begin in range(0, len(chunks), step):
+        spans = list(map(chunks.span, range(begin, min(begin + step, len(chunks)))))
+        first, last = spans[0][0], spans[-1][1]
+        rows = origin.rows(first, last)
+        there = np.flatnonzero(rows >= 0)
+        numbers = _holds(old.chunks, rows[there])
+        status = np.full(last - first, MISSING, np.int8)
+        status[there] = np.where(done[numbers], np.int8(OK), np.int8(MISSING))
+        for number, here in _by_chunk(old, rows, there[odd[numbers]]):
+            start = old.chunks.span(number)[0]
+            status[here] = old.ledger.status(number)[rows[here] - start]
+        for a, b in spans:
+            yield rows[a - first : b - first], status[a - first : b - first]
 
 
 def _raised(store: Store) -> dict[str, Int64[np.ndarray, "_"]]:
@@ -223,12 +238,20 @@ def _gathered(
     """What old chunks have at some rows of the old grid, or `nothing`."""
     found = np.empty((len(rows), *np.shape(nothing)), nothing.dtype)
     found[:] = nothing
-    there = np.flatnonzero(rows >= 0)
-    numbers = _holds(old.chunks, rows[there])
-    for number in np.unique(numbers).tolist():
-        here = there[numbers == number]
+    for number, here in _by_chunk(old, rows, np.flatnonzero(rows >= 0)):
         found[here] = of_chunk(number)[rows[here] - old.chunks.span(number)[0]]
     return found
+
+
+def _by_chunk(
+    old: Store, rows: Int64[np.ndarray, " rows"], some: Int64[np.ndarray, " some"]
+) -> Iterator[tuple[int, Int64[np.ndarray, " here"]]]:
+    """The old chunks that some of the rows are in, each with the places of these."""
+    numbers = _holds(old.chunks, rows[some])
+    order = np.argsort(numbers, kind="stable")
+    ends = np.flatnonzero(np.diff(numbers[order])) + 1
+    for here in np.split(order, ends) if len(order) else []:
+        yield int(numbers[here[0]]), some[here]
 
 
 def _holds(chunks: Chunks, rows: Int64[np.ndarray, " rows"]) -> np.ndarray:

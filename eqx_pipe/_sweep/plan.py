@@ -84,9 +84,10 @@ class Plan:
     @property
     def outputs(self) -> PyTree:
         """The shapes and dtypes of what has a value at each point, of the user's."""
-        assert isinstance(self.compiled, Job | Cells)
-        found = self.compiled.outputs
-        return found[0] if self.request.counting else found
+        work = self.compiled
+        assert isinstance(work, Job | Cells)
+        counts = self.request.counting and isinstance(work, Job)
+        return work.outputs[0] if counts else work.outputs
 
     def count(self, numbers: Sequence[int]) -> int:
         """How many points some chunks have."""

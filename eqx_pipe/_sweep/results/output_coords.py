@@ -11,7 +11,7 @@ from ..._errors import describe_value, nearest, type_error, value_error
 from ..._jaxprs.text import Writer, digest
 
 OutputCoords: TypeAlias = Mapping[
-    str, Mapping[str, Sequence[float] | Sequence[str] | Array | np.ndarray | None]
+    str, Mapping[str, Sequence[int | float | str] | Array | np.ndarray | None]
 ]
 """For outputs by their paths the dims of one value, in order, with coordinates."""
 
