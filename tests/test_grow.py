@@ -312,9 +312,25 @@ def test_what_is_smaller_or_other_is_refused(tmp_path):
         run(plain, large, path, key=jr.key(0))
     reduced = tmp_path / "reduced"
     run(plain, AB, reduced, reduce=ep.Sum(by="y"))
-    with pytest.raises(ValueError, match="dims"):
+    with pytest.raises(ValueError, match="a store of a reduction does not grow"):
         run(plain, large, reduced, reduce=ep.Sum(by="y"))
     assert stored(path).chunks.size == 12
+
+
+def test_cells_grow_along_the_dims_that_are_kept(tmp_path):
+    path, large = tmp_path / "r", AB | {"a": values(4)}
+    run(total, AB, path, reduce=ep.Mean(over="b"))
+    for space, reduce, says in [
+        (large, ep.Sum(over="b"), "Mean over b in the store, now Sum over b"),
+        (large | {"b": values(5)}, ep.Mean(over="b"), "values are reduced over `b`"),
+        (large, None, "the reduction Mean over b in the store, now no reduction"),
+    ]:
+        with pytest.raises(ValueError, match=says):
+            run(total, space, path, reduce=reduce)
+    grown = run(total, large, path, reduce=ep.Mean(over="b"))
+    fresh = run(total, large, reduce=ep.Mean(over="b"))
+    same(grown.values, fresh.values)
+    assert grown.cells.points.tolist() == [4, 4, 4, 4]
 
 
 def test_a_process_that_opened_the_store_before_it_grew_writes_nothing(tmp_path):

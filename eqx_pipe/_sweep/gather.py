@@ -155,7 +155,9 @@ def gather(source: Source, sink: Sink, progress: ProgressLike) -> None:
         failed = 0
         stopping = ft.partial(_stopping, todo.interrupt, sink)
         early = stopping if todo.partial else bool
-        with Progress(shown, size, size - left, early, watched_in(plan, progress)) as bar:
+        with Progress(
+            shown, size, size - left, early, watched_in(plan, progress)
+        ) as bar:
             chunks = source(todo.missing, todo.parts, stopping, bar)
             for number, values, verdict in chunks:
                 sink.keep(number, values, verdict)

@@ -85,9 +85,10 @@ class Plan:
     def outputs(self) -> PyTree:
         """The shapes and dtypes of what has a value at each point, of the user's."""
         work = self.compiled
-        assert isinstance(work, Job | Cells)
-        counts = self.request.counting and isinstance(work, Job)
-        return work.outputs[0] if counts else work.outputs
+        if isinstance(work, Job):
+            return work.outputs[0] if self.request.counting else work.outputs
+        assert isinstance(work, Cells)
+        return work.outputs
 
     def count(self, numbers: Sequence[int]) -> int:
         """How many points some chunks have."""

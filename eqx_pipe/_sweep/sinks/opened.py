@@ -12,6 +12,7 @@ from ..._store.layout import StoreLayout, create
 from ..._store.store import Store, open_store
 from ..compute.job import Job
 from ..plan import Plan
+from ..request import Request
 from .contents import StoredStates, StoredValues
 from .fingerprint import (
     check_alone,
@@ -108,8 +109,27 @@ def _may_grow(record: Mapping[str, Any], print_: Mapping[str, Any]) -> bool:
     same = [record.get(name) == print_.get(name) for name in _SAME]
     was, now = record["function"], print_["function"]
     same += [was[name] == now[name] for name in ("outputs", "structure")]
-    kinds = "reduce" in record or "reduce" in print_
-    return record["space"] != print_["space"] and all(same) and not kinds
+    return record["space"] != print_["space"] and all(same)
+
+
+def _check_reduced(
+    request: Request, record: Mapping[str, Any], print_: Mapping[str, Any]
+) -> None:
+    """Raises `NoGrowth` unless what a store keeps of points is that of the new ones."""
+    if "reduce" in record and "reduce" in print_:
+        raise NoGrowth(
+            "`reduce`: a store of a reduction does not grow, as its blocks are those "
+            "of its space; one of `Mean(over=...)` does along the dims that are kept"
+        )
+    if record.get("cells") != print_.get("cells") or "reduce" in {*record, *print_}:
+        raise NoGrowth
+    was, now = record["space"], print_["space"]
+    for name in request.whole.axes().keys() - request.space.axes().keys():
+        if was.get(f"axis {name}") != now[f"axis {name}"]:
+            raise NoGrowth(
+                f"`space`: values are reduced over `{name}`, so with another one each "
+                "cell is to be computed anew"
+            )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,8 +151,10 @@ def growth_in(
     Nothing is written.
     """
     try:
-        grows = _may_grow(store.record, print_)
-        return (_grown(plan, store, print_) if grows else None), ""
+        if not _may_grow(store.record, print_):
+            return None, ""
+        _check_reduced(plan.request, store.record, print_)
+        return _grown(plan, store, print_), ""
     except NoGrowth as no:
         return None, str(no)
 
