@@ -5,13 +5,13 @@
 """
 
 from ._explore.design import design as design
-from ._explore.evolution import evolution as evolution
 from ._explore.explored import Explored as Explored
 from ._explore.explored import load as load
 from ._explore.halving import Halved as Halved
 from ._explore.halving import Training as Training
 from ._explore.method import Method as Method
-from ._explore.optuna import optuna as optuna
-from ._explore.refine import refine as refine
+from ._explore.packages import evolution as evolution
+from ._explore.packages import optuna as optuna
+from ._explore.packages import refine as refine
 from ._explore.stopping import budget as budget
 from ._explore.stopping import stalled as stalled

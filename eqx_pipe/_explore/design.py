@@ -19,7 +19,7 @@ class DesignState(eqx.Module):
 
 
 class Design(eqx.Module):
-    """See `design`."""
+    """See `eqx_pipe.search.design`."""
 
     u: Cube
 
@@ -39,7 +39,7 @@ class Design(eqx.Module):
         return state
 
 
-@keywords("design")
+@keywords("search.design")
 def design(u: Cube) -> Design:
     """A method of search that proposes given points, in their order.
 

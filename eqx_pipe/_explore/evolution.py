@@ -1,7 +1,7 @@
 """Evolution strategies of evosax as a method of search."""
 
 import dataclasses
-import functools
+import functools as ft
 from collections.abc import Callable
 from typing import Any
 
@@ -11,15 +11,12 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Float
 
-from .._check import check_choice, keywords
-from .._errors import describe_value, optional, type_error, value_error
+from .._errors import value_error
 from .._spaces.space import Space
 from .._sweep.results.best import Compared
 from .._sweep.results.result import SweepResult
 from .._types import Key, PyTree
-from .method import losses
-
-_BEGIN = 0.25
+from .method import losses, needed
 
 
 class EvolutionState(eqx.Module):
@@ -28,13 +25,12 @@ class EvolutionState(eqx.Module):
     space: Space
     key: Key
     known: PyTree
-    candidates: Float[Array, "points axes"] | None
-    number: int
+    candidates: Float[Array, "points axes"]
 
 
 @dataclasses.dataclass(frozen=True)
 class Evolution:
-    """See `evolution`."""
+    """See `eqx_pipe.search.evolution`."""
 
     strategy: Callable[..., Any]
     by: Compared
@@ -42,102 +38,43 @@ class Evolution:
 
     def init(self, space: Space, key: Key | None) -> EvolutionState:
         """Nothing is known: the strategy begins when the number of points is."""
-        if key is None:
-            raise value_error(
-                "search.evolution",
-                "there is no key, and the method draws random numbers.",
-                "Give one: `explore(..., key=jax.random.key(0))`.",
-            )
-        return EvolutionState(space, key, None, None, 0)
+        none = jnp.zeros((0, len(space.axes())))
+        return EvolutionState(space, needed("search.evolution", key), None, none)
 
     def ask(self, state: EvolutionState, n: int) -> tuple[Space, EvolutionState]:
         """A generation, with what lies outside of the space put back inside."""
-        width = len(state.space.axes())
-        strategy, params = _made(self.strategy, n, width)
-        key, known = jr.fold_in(state.key, 2 * state.number), state.known
-        if known is None:
-            known = strategy.init(jr.fold_in(key, 0), jnp.full(width, 0.5), params)
-        elif state.candidates is not None and len(state.candidates) != n:
+        before, width = state.candidates.shape
+        if before not in (0, n):
             raise value_error(
                 "search.evolution",
-                f"`n` is {n}, and generations before had {len(state.candidates)}.",
+                f"`n` is {n}, and generations before had {before}.",
                 "The size of a generation stays what it was: give that.",
             )
-        candidates, known = strategy.ask(key, known, params)
+        key, first, draws = jr.split(state.key, 3)
+        strategy, params = _made(self.strategy, n, width)
+        known = state.known
+        if not before:
+            known = strategy.init(first, jnp.full(width, 0.5), params)
+        candidates, known = strategy.ask(draws, known, params)
         inside = np.abs((np.asarray(candidates, np.float64) + 1) % 2 - 1)
-        asked = EvolutionState(state.space, state.key, known, candidates, state.number)
+        asked = EvolutionState(state.space, key, known, candidates)
         return state.space.from_unit(inside), asked
 
     def tell(self, state: EvolutionState, result: SweepResult) -> EvolutionState:
         """The state after a generation."""
-        assert state.candidates is not None
         found, _ = losses("search.evolution", result, self.by, self.mode)
         strategy, params = _made(self.strategy, *state.candidates.shape)
-        known, _ = strategy.tell(
-            jr.fold_in(state.key, 2 * state.number + 1),
-            state.candidates,
-            jnp.asarray(found, jnp.float32),
-            state.known,
-            params,
-        )
-        more = state.candidates, state.number + 1
-        return EvolutionState(state.space, state.key, known, *more)
+        key, draws = jr.split(state.key)
+        fitness = jnp.asarray(found, jnp.float32)
+        known, _ = strategy.tell(draws, state.candidates, fitness, state.known, params)
+        return EvolutionState(state.space, key, known, state.candidates)
 
 
-@functools.lru_cache(32)
+@ft.lru_cache(32)  # each strategy compiles its methods once
 def _made(strategy: Callable[..., Any], n: int, width: int) -> tuple[Any, Any]:
-    """A strategy for generations of one size, and its settings.
-
-    Kept, since each compiles its methods once. Its steps begin with a share of the
-    cube; the default of evosax, 1, is as wide as all of it.
-    """
+    """A strategy for generations of one size, and its settings."""
     made = strategy(population_size=n, solution=jnp.zeros(width))
     params = made.default_params
-    if hasattr(params, "std_init"):
-        params = params.replace(std_init=_BEGIN)
+    if hasattr(params, "std_init"):  # by default 1, as wide as the whole cube
+        params = params.replace(std_init=0.25)
     return made, params
-
-
-@keywords("search.evolution")
-def evolution(
-    strategy: Callable[..., Any], by: Compared = None, mode: str = "min"
-) -> Evolution:
-    """Evolution strategies of evosax, a generation a round.
-
-    They search the unit cube of the space (`Space.from_unit`), from its middle. A
-    candidate outside of the cube is mirrored at its walls. A point that failed, or has
-    a NaN, counts as infinitely bad.
-
-    **Arguments:**
-
-    - `strategy`: a class of `evosax.algorithms`, such as `CMA_ES`; or a function that
-      makes one: it is called with `population_size=`, the `n` of the search, and
-      `solution=`.
-    - `by`, `mode`: what is made small or large, as in `SweepResult.best`.
-
-    **Returns:** a `Method` for `explore`, whose state is a pytree.
-
-    **Raises:** `TypeError` for what is no strategy, `ValueError` without a key.
-
-    !!! example
-
-        >>> import jax
-        >>> import eqx_pipe as ep
-        >>> import eqx_pipe.search as eps
-        >>> from evosax.algorithms import CMA_ES
-        >>> bowl = lambda p: (p["x"] - 3.0) ** 2 + (p["y"] + 1.0) ** 2
-        >>> space = {"x": ep.Linspace(-5, 5, 2), "y": ep.Linspace(-5, 5, 2)}
-        >>> found = ep.explore(bowl, space, eps.evolution(CMA_ES), rounds=20, n=16,
-        ...                    key=jax.random.key(0))
-        >>> found.best().value < 0.01
-        True
-    """
-    optional("search.evolution", "evosax", "search")
-    check_choice("search.evolution", "mode", mode, ("min", "max"))
-    if not callable(strategy):
-        raise type_error(
-            "search.evolution",
-            f"`strategy` is {describe_value(strategy)}.",
-            "Give a class of `evosax.algorithms`, such as `CMA_ES`.",
-        )
-    return Evolution(strategy, by, mode)

@@ -67,12 +67,17 @@ def is_continuous(axis: Axis) -> bool:
     return isinstance(axis, Linspace | Geomspace) and len(axis) > 1
 
 
-def seed_of(function: str, key: Key | None, number: int) -> int:
-    """A seed for a generator of another package, another one for each number."""
+def needed(function: str, key: Key | None) -> Key:
+    """The key of a method that draws, or an error that asks for one."""
     if key is None:
         raise value_error(
             function,
             "there is no key, and the method draws random numbers.",
             "Give one: `explore(..., key=jax.random.key(0))`.",
         )
+    return key
+
+
+def seed_of(key: Key, number: int) -> int:
+    """A seed for a generator of another package, another one for each number."""
     return int(jr.bits(jr.fold_in(key, number), dtype=jnp.uint32))

@@ -7,7 +7,6 @@ import equinox as eqx
 import numpy as np
 from jaxtyping import Bool, Float
 
-from .._check import keywords
 from .._errors import optional, value_error
 from .._spaces.space import Space
 from .._sweep.results.best import Compared
@@ -27,7 +26,7 @@ class RefineState(eqx.Module):
 
 @dataclasses.dataclass(frozen=True)
 class Refine:
-    """See `refine`."""
+    """See `eqx_pipe.search.refine`."""
 
     by: Compared
 
@@ -76,35 +75,3 @@ def _learner(state: RefineState) -> Any:
         else:
             learner.tell_pending(place)
     return learner
-
-
-@keywords("search.refine")
-def refine(by: Compared = None) -> Refine:
-    """Refines a grid where the function bends, by the learners of adaptive.
-
-    The first points are the corners; then intervals, triangles or simplices of the
-    unit cube (`Space.from_unit`) are cut where their edges are longest, values
-    included. Points that failed, or have a NaN, are left out of it.
-
-    **Arguments:**
-
-    - `by`: what is looked at, as in `SweepResult.best`.
-
-    **Returns:** a `Method` for `explore`, for spaces of `Linspace` and `Geomspace`.
-
-    **Raises:** when the search begins, `ValueError` for other axes.
-
-    !!! example
-
-        >>> import jax.numpy as jnp
-        >>> import eqx_pipe as ep
-        >>> import eqx_pipe.search as eps
-        >>> step = lambda p: jnp.tanh(20 * (p["x"] - 0.3))
-        >>> found = ep.explore(step, {"x": ep.Linspace(-1, 1, 2)}, eps.refine(),
-        ...                    rounds=5, n=8)
-        >>> near = abs(found.to_pandas()["x"] - 0.3) < 0.25
-        >>> len(found), bool(near.mean() > 0.5)  # an eighth of the way
-        (40, True)
-    """
-    optional("search.refine", "adaptive", "search")
-    return Refine(by)
