@@ -233,9 +233,30 @@ class Counting(Closing):
     """Its state hangs on how often it was told."""
 
     def tell(self, state, result):
-        state["space"]  # noqa: B018
         CALLS.append(1)
         return {**super().tell(state, result), "width": 1 / (1 + len(CALLS))}
+
+
+class Drawing(Closing):
+    """Holds a generator, which cannot be written down, and changes as it draws."""
+
+    def ask(self, state, n):
+        return super().ask({**state, "draws": np.random.default_rng(0)}, n)
+
+
+class Adding(Closing):
+    """Changes the state that it was given."""
+
+    def tell(self, state, result):
+        state["width"] /= 2
+        return {**state, "u": None}
+
+
+class Weighing(Closing):
+    """Takes a mean of all values, of which one that failed is a NaN."""
+
+    def tell(self, state, result):
+        return {**state, "centre": float(np.mean(result.values)) % 1, "u": None}
 
 
 GENERATOR = np.random.default_rng(0)
@@ -244,10 +265,18 @@ CALLS: list[int] = []
 
 @pytest.mark.parametrize(
     "method, rule",
-    [(Forgetful(), "repeats"), (Greedy(), "form"), (Counting(), "repeats")],
+    [
+        (Forgetful(), "repeats"),
+        (Greedy(), "form"),
+        (Counting(), "repeats"),
+        (Drawing(), "`state` of .*draws.*Generator"),
+        (Adding(), "repeats"),
+        (Weighing(), "failures"),
+    ],
+    ids=lambda value: type(value).__name__,
 )
 def test_broken_methods_are_told(method, rule):
-    with pytest.raises(AssertionError, match=rule):
+    with pytest.raises(AssertionError, match=f"(?s){rule}"):
         ept.check_method(method, bowl, SPACE)
 
 

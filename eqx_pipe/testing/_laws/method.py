@@ -17,11 +17,14 @@ from ..._spaces.space import Space
 from ..._spaces.table import point_columns
 from ..._sweep.results.result import SweepResult
 from ..._sweep.sweeper import sweeper
-from ..._tree import is_key_array
+from ..._tree import is_key_array, path_name
 from ..._types import Key, PyTree
-from .law import Broken, check_laws, law, must_work
+from .law import Broken, Undecided, check_laws, law, must_work
 
 _ROUNDS = 3
+
+_SAVED = np.ndarray | np.generic | jax.Array | bool | int | float | str | Space
+"""What a state may hold: it must be possible to write it down."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,6 +59,14 @@ class _Trial:
             with must_work(f"finding the points of round {number} in the space"):
                 self.space.to_unit(points)
 
+    @law("state", "its state is a pytree of arrays, or what JSON can hold.")
+    def state_law(self) -> None:
+        for number, (_, _, asked, _) in enumerate(self.history):
+            for path, leaf in jtu.tree_leaves_with_path(asked, is_leaf=_is_space):
+                if not isinstance(leaf, _SAVED):
+                    what = f"in round {number} it holds {describe_value(leaf)}"
+                    raise Broken("state", what, path_name(path))
+
     @law("repeats", "what it proposes depends on the state alone.")
     def repeats_law(self) -> None:
         for number, (state, points, asked, result) in enumerate(self.history):
@@ -78,15 +89,43 @@ class _Trial:
                 raise Broken("resumes", what)
             state = self.method.tell(state, result)
 
+    @law("failures", "it goes on where points have failed.")
+    def failures_law(self) -> None:
+        if not self.history or len(self.history[0][-1]) < 2:
+            raise Undecided("a round has one point at most, and something must work")
+        _, _, asked, result = self.history[0]
+        with must_work("telling it that a point failed"):
+            told = self.method.tell(asked, _failed(result))
+        with must_work("asking it after it was told that a point failed"):
+            self.space.to_unit(self.method.ask(told, self.n)[0])
+
+
+def _is_space(leaf: object) -> bool:
+    return isinstance(leaf, Space)
+
+
+def _failed(result: SweepResult) -> SweepResult:
+    """The result, as it would be if the last point had failed."""
+
+    def without(leaf: np.ndarray) -> np.ndarray:
+        leaf = np.array(leaf)
+        leaf[-1] = np.nan if np.issubdtype(leaf.dtype, np.inexact) else 0
+        return leaf
+
+    ok = result.ok & (np.arange(len(result)) < len(result) - 1)
+    values = jtu.tree_map(without, result.values)
+    return dataclasses.replace(result, values=values, ok=ok)
+
 
 def _columns(points: Space) -> PyTree:
     return point_columns(points.geometry, points.key)
 
 
 def _same(one: PyTree, other: PyTree) -> bool:
-    leaves, others = jtu.tree_leaves(one), jtu.tree_leaves(other)
+    leaves, structure = jtu.tree_flatten(one)
+    others, same = jtu.tree_flatten(other)
     pairs = zip(leaves, others, strict=False)
-    return len(leaves) == len(others) and all(_equal(*pair) for pair in pairs)
+    return structure == same and all(_equal(*pair) for pair in pairs)
 
 
 def _equal(one: Any, other: Any) -> bool:
@@ -108,8 +147,10 @@ def check_method(
 ) -> None:
     """Checks that a method of search can be gone on with after a kill.
 
-    It proposes points of the space, at most as many as it was asked for. Asked or told
-    the same twice, or begun anew, it gives the same.
+    It proposes points of the space, at most as many as it was asked for. Its state can
+    be written down: it is a pytree of arrays, or what JSON can hold. Asked or told the
+    same twice, or begun anew, it gives the same. Told that a point failed, which then
+    has NaN for a value, it goes on.
 
     **Arguments:**
 
