@@ -67,6 +67,9 @@ def _moved(text: str, source: str) -> str:
         inside = path.relative_to(_ROOT).as_posix()
         if path.parent == _ROOT / "examples":
             inside = f"docs/examples/{path.stem}.md"
+            if part is not None and part.startswith("#picture-"):
+                shown = f"examples/{path.stem}-{part.removeprefix('#picture-')}.png"
+                return f"[![{words}]({shown})](examples/{path.stem}.md)"
         elif path.exists() and path.suffix != ".md" and not picture:
             return f"{words} (`{inside}`)" if inside not in words else words
         page = _TEXTS.get(inside, inside.removeprefix("docs/"))

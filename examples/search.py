@@ -1,0 +1,167 @@
+# %% [markdown]
+# # Three searches and a grid
+#
+# The training of `eqx-pipe demo`, on handwritten digits: which learning rate, weight
+# decay and width does it want? A grid of four values each, 64 trainings, is the plain
+# answer. Beside it three methods that choose their points: Optuna's TPE, an evolution
+# strategy, and halving, which gives most trainings up early.
+
+# %%
+import functools
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import matplotlib.pyplot as plt
+import numpy as np
+import optax
+from evosax.algorithms import CMA_ES
+from optuna.samplers import TPESampler
+
+import eqx_pipe as ep
+import eqx_pipe.search as eps
+from eqx_pipe.demo.data import load
+from eqx_pipe.demo.model import make_model
+from eqx_pipe.demo.training import loss_and_accuracy
+
+STEPS = 60
+digits = load(seed=0)
+loader = ep.Loader(ep.ArraySource(digits.train), batch_size=64)
+first = make_model(key=jr.key(0))
+params, rest = eqx.partition(first, eqx.is_inexact_array)
+
+# %% [markdown]
+# ## A training that can be carried on
+#
+# Its carry is a pytree: parameters, the optimiser's state, and the cursor of the data.
+# Another width is another shape, and so another program. Here a mask closes what is
+# beyond the width, so that all trainings are one program.
+
+
+# %%
+def model_of(point, params):
+    closed = jnp.arange(64) >= point["width"]
+    model = eqx.combine(params, rest)
+    last = jnp.where(closed, 0.0, model["head"].layers[1].weight)
+    return eqx.tree_at(lambda model: model["head"].layers[1].weight, model, last)
+
+
+def optimizer(point):
+    schedule = optax.cosine_decay_schedule(point["rate"], STEPS)
+    return optax.adamw(schedule, weight_decay=point["decay"])
+
+
+def init(point):
+    return params, optimizer(point).init(params), loader.init(jr.key(1))
+
+
+def step(point, carry):
+    params, state, cursor = carry
+    images, cursor = loader.next(cursor)
+
+    def loss(params):
+        return loss_and_accuracy(model_of(point, params), images)[0]
+
+    slope = jax.grad(loss)(params)
+    updates, state = optimizer(point).update(slope, state, params)
+    return optax.apply_updates(params, updates), state, cursor
+
+
+def score(point, carry):
+    return loss_and_accuracy(model_of(point, carry[0]), digits.validation)[1]
+
+
+def fit(point):
+    carry = jax.lax.fori_loop(0, STEPS, lambda _, c: step(point, c), init(point))
+    return score(point, carry)
+
+
+# %%
+space = ep.Space(
+    {
+        "rate": ep.Geomspace(1e-4, 1.0, 4, label="learning rate"),
+        "decay": ep.Geomspace(1e-3, 10.0, 4, label="weight decay"),
+        "width": ep.Mapped(jnp.round, ep.Geomspace(2, 64, 4)),
+    }
+)
+grid = ep.sweep(fit, space)
+grid.best(mode="max")
+
+# %% [markdown]
+# ## Points that are proposed
+#
+# Rounds of eight points: Optuna, evosax and adaptive propose them, and a round is
+# computed at once. `refine` does not look for the best, but for where the accuracy
+# changes.
+
+# %%
+methods = {
+    "TPE": eps.optuna(functools.partial(TPESampler, constant_liar=True), mode="max"),
+    "CMA-ES": eps.evolution(CMA_ES, mode="max"),
+    "refine": eps.refine(),
+}
+found = {
+    name: ep.explore(fit, space, method, rounds=8, n=8, key=jr.key(2))
+    for name, method in methods.items()
+}
+found["TPE"].best(mode="max")
+
+# %% [markdown]
+# ## Trainings that are given up
+#
+# 64 points of a Sobol sequence are trained for 12 steps, and the best third of them to
+# the end. What is computed is what 30 whole trainings take.
+
+# %%
+train = eps.Training(init, step, score)
+candidates = ep.Space(ep.sobol(space.tree, 64))
+halved = ep.halving(train, candidates, rungs=(12, STEPS), mode="max")
+print(halved.lane_steps[0] / STEPS, "trainings")
+print({name: f"{value:.3g}" for name, value in halved.best.items()})
+
+# %% [markdown]
+# ## Accuracy over points computed
+
+# %%
+curves = {name: np.maximum.accumulate(one.result.values) for name, one in found.items()}
+orders = np.random.default_rng(0).permuted(np.tile(grid.values, (500, 1)), axis=1)
+curves["grid"] = np.maximum.accumulate(orders, axis=1).mean(0)
+for name, curve in curves.items():
+    plt.plot(range(1, 65), 100 * curve, label=name)
+trained = (~np.isnan(halved.scores)).sum(0) * np.diff((0, *halved.rungs)) / STEPS
+plt.plot(trained.cumsum(), 100 * np.nanmax(halved.scores, 0), "o-", label="halving")
+plt.xlabel("trainings computed")
+plt.ylabel("best validation accuracy so far [%]")
+plt.ylim(70, 100)
+legend = plt.legend(loc="lower right")
+
+# %% [markdown]
+# The curve of the grid is a mean over random orders of its points. After 16 trainings
+# TPE and CMA-ES are ahead of it, and halving comes to its end after 30. With 64
+# trainings all are near 95 %, where one per cent is the standard error of an accuracy
+# on 360 images: along three axes four values each are enough. Along five they would be
+# 1,024 trainings, while a method is told how many points it has.
+
+# %%
+best = {name: curve[-1] for name, curve in curves.items()}
+best["halving"] = halved.scores[halved.survivors[0], -1]
+assert min(best.values()) > 0.93
+assert min(curves[name][15] for name in ("TPE", "CMA-ES")) > curves["grid"][15]
+assert halved.lane_steps[0] < 32 * STEPS
+print({name: f"{accuracy:.1%}" for name, accuracy in best.items()})
+
+# %% [markdown]
+# ## Where the points went
+
+# %%
+tables = {"grid": grid.to_pandas()} | {k: one.to_pandas() for k, one in found.items()}
+tables["halving"] = candidates.to_pandas().assign(value=halved.scores[:, -1])
+figure, panels = plt.subplots(1, 5, figsize=(14, 3.2), sharex=True, sharey=True)
+for panel, (name, table) in zip(panels, tables.items(), strict=True):
+    panel.scatter(table["rate"], table["decay"], s=12, c="lightgrey")
+    colours = {"c": 100 * table["value"], "vmin": 80, "vmax": 100}
+    dots = panel.scatter(table["rate"], table["decay"], **colours)
+    panel.set(title=name, xlabel="learning rate", xscale="log", yscale="log")
+panels[0].set_ylabel("weight decay")
+bar = figure.colorbar(dots, ax=panels, label="validation accuracy [%]")
