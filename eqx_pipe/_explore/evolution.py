@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools as ft
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -53,9 +54,12 @@ class Evolution:
         key, first, draws = jr.split(state.key, 3)
         strategy, params = _made(self.strategy, n, width)
         known = state.known
-        if not before:
+        if not before and not _is_population(strategy):
             known = strategy.init(first, jnp.full(width, 0.5), params)
-        candidates, known = strategy.ask(draws, known, params)
+        if known is None:
+            candidates = jr.uniform(draws, (n, width))
+        else:
+            candidates, known = strategy.ask(draws, known, params)
         inside = np.abs((np.asarray(candidates, np.float64) + 1) % 2 - 1)
         asked = EvolutionState(state.space, key, known, candidates)
         return state.space.from_unit(inside), asked
@@ -66,8 +70,17 @@ class Evolution:
         strategy, params = _made(self.strategy, *state.candidates.shape)
         key, draws = jr.split(state.key)
         fitness = jnp.asarray(found, jnp.float32)
-        known, _ = strategy.tell(draws, state.candidates, fitness, state.known, params)
+        if state.known is None:
+            known = strategy.init(draws, state.candidates, fitness, params)
+        else:
+            told = draws, state.candidates, fitness, state.known, params
+            known, _ = strategy.tell(*told)
         return EvolutionState(state.space, key, known, state.candidates)
+
+
+def _is_population(strategy: Any) -> bool:
+    """Whether it begins with a population and its fitness, not with a middle."""
+    return "population" in inspect.signature(strategy.init).parameters
 
 
 @ft.lru_cache(32)  # each strategy compiles its methods once

@@ -49,9 +49,10 @@ def evolution(
 ) -> Evolution:
     """Evolution strategies of evosax, a generation a round.
 
-    They search the unit cube of the space (`Space.from_unit`), from its middle. A
-    candidate outside of the cube is mirrored at its walls. A point that failed, or has
-    a NaN, counts as infinitely bad.
+    They search the unit cube of the space (`Space.from_unit`): from its middle, or, if
+    they work on a population, from one that is drawn from all of it. A candidate
+    outside of the cube is mirrored at its walls. A point that failed, or has a NaN,
+    counts as infinitely bad.
 
     **Arguments:**
 

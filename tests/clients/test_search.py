@@ -8,7 +8,7 @@ import jax.random as jr
 import numpy as np
 import optuna
 import pytest
-from evosax.algorithms import CMA_ES, Open_ES
+from evosax.algorithms import CMA_ES, PSO
 
 import eqx_pipe as ep
 import eqx_pipe.search as eps
@@ -31,7 +31,7 @@ METHODS = {
     "refine": (eps.refine("loss"), bowl, PLANE),
     "line": (eps.refine("loss"), bowl, {"x": PLANE["x"], "y": 1.0}),
     "CMA": (eps.evolution(CMA_ES, "loss"), bowl, PLANE),
-    "Open_ES": (eps.evolution(Open_ES, "loss"), bowl, PLANE),
+    "PSO": (eps.evolution(PSO, "loss"), bowl, PLANE),
     "TPE": (eps.optuna(TPE), mixed, MIXED),
 }
 
