@@ -130,16 +130,16 @@ def pytest_ignore_collect(collection_path, config):
     return None
 
 
-def _one_in_three(place):
-    """Whether a case of a table is run; 0, 2, 5, 7 and 10 are.
+def _is_one_of(n, place):
+    """Whether a case of a table is among those that are run; of three 0, 2, 5, 7, 10.
 
     Steps of the golden ratio have no period, so where tables are stacked each value of
     each has its turn.
     """
-    return place * 0.6180339887 % 1 < 1 / 3
+    return place * 0.6180339887 % 1 < 1 / n
 
 
-def _leave_out_most_cases(items, config):
+def _most_cases(items):
     """Of each table that has not been thinned by marks already."""
     cases = collections.defaultdict(list)
     for item in items:
@@ -150,10 +150,18 @@ def _leave_out_most_cases(items, config):
         if len(table) > 2 and not any(
             item.get_closest_marker("slow") for item in table
         ):
-            left_out += [x for i, x in enumerate(table) if not _one_in_three(i)]
-    config.hook.pytest_deselected(items=left_out)
-    gone = set(map(id, left_out))
-    items[:] = [item for item in items if id(item) not in gone]
+            left_out += [x for i, x in enumerate(table) if not _is_one_of(3, i)]
+    return left_out
+
+
+def _is_left_out(item, place):
+    """Whether a case of a table that `one_of` thins is run for `thorough` alone."""
+    one_of = item.get_closest_marker("one_of")
+    often, rest = one_of.args[0], one_of.kwargs.get("rest", 3)
+    if place % often == 0:
+        return False
+    item.add_marker("slow")
+    return not THOROUGH and not _is_one_of(rest, place - place // often - 1)
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest asks which tests are slow
@@ -163,16 +171,19 @@ def pytest_collection_modifyitems(items, config):
         item.add_marker("slow")
         for kind in ("DeprecationWarning", "FutureWarning"):
             item.add_marker(pytest.mark.filterwarnings(f"ignore::{kind}"))
-    seen = collections.Counter()
+    seen, left_out = collections.Counter(), []
     for item in items:
-        one_of = item.get_closest_marker("one_of")
-        if one_of is not None:
+        if item.get_closest_marker("one_of") is not None:
             test = item.nodeid.partition("[")[0]
-            if seen[test] % one_of.args[0]:
-                item.add_marker("slow")
+            if _is_left_out(item, seen[test]):
+                left_out.append(item)
             seen[test] += 1
     if LEAST:
-        _leave_out_most_cases(items, config)
+        left_out += _most_cases(items)
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        gone = set(map(id, left_out))
+        items[:] = [item for item in items if id(item) not in gone]
 
 
 @pytest.fixture(autouse=True)

@@ -222,11 +222,6 @@ assert sorted(np.concatenate(found).tolist()) == list(range(24))
 """
 
 
-@pytest.mark.slow
-def test_two_processes_read_their_own_records():
-    run_processes(SCRIPT)
-
-
 TASK = """
 import json, pathlib
 import jax.numpy as jnp
@@ -321,8 +316,9 @@ for kind in ("host", "device"):
 
 
 @pytest.mark.slow
-def test_a_run_of_one_process_is_continued_by_two_and_again_by_one(tmp_path):
+def test_two_processes_read_their_own_records_and_carry_on_a_run_of_one(tmp_path):
     """By batches of 7, 8 and 5; every record once, with the draws of one run."""
     task = TASK.replace("PLACE", repr(str(tmp_path)))
-    for script, size in ((ALONE_FIRST, 1), (THEN_TWO, 2), (AND_ALONE_AGAIN, 1)):
-        run_processes(task + script, size)
+    exec(task + ALONE_FIRST, {"jax": jax})
+    run_processes(SCRIPT + task + THEN_TWO)
+    exec(task + AND_ALONE_AGAIN, {"jax": jax})

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import pytest
+from conftest import THOROUGH
 from helpers import few
 from hypothesis import given
 from stores import one_device, same, same_dataset, stored
@@ -200,10 +201,16 @@ def test_workers_compute_the_new_points(tmp_path):
     assert np.allclose(np.asarray(result.values["y"]), fresh["y"], atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("which", "stride"),
-    [("rows", 5), *(pytest.param(w, 1, marks=pytest.mark.slow) for w in BOTH)],
-)
+def killed_kinds():
+    """What is killed, and at which steps: one that goes on where it is, and those that
+    are copied; the others under the profile `thorough`, as they take the same steps.
+    """
+    kinds = BOTH if THOROUGH else ("first", "refined behind")
+    slow = [pytest.param(kind, 1, marks=pytest.mark.slow) for kind in kinds]
+    return [("rows", 5), *slow]
+
+
+@pytest.mark.parametrize(("which", "stride"), killed_kinds())
 def test_a_kill_at_any_step_leaves_the_old_store_or_the_new(
     tmp_path, monkeypatch, which, stride
 ):

@@ -108,20 +108,15 @@ def test_a_larger_batch_is_warned_of_once(monkeypatch, caplog):
     assert "NPROC to at least 8 before" in text
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("by_flag", [True, False])
-def test_on_as_many_devices_as_threads_no_sweep_hangs(by_flag):
-    made = (
-        'os.environ["XLA_FLAGS"] = '
-        'f"--xla_force_host_platform_device_count={os.cpu_count()}"'
-    )
-    code = f"""
-import os
-{made if by_flag else ""}
+@pytest.mark.skipif(
+    not lapack.may_hang(jax.devices("cpu")), reason="this jaxlib does not hang"
+)
+def test_on_as_many_devices_as_threads_no_sweep_hangs():
+    code = """
 import eqx_pipe as ep, jax.numpy as jnp
-{"" if by_flag else "ep.use_cpu_devices()"}
+ep.use_cpu_devices()
 eye, space = jnp.eye(16), ep.Linspace(1, 2, 2048)
-for _ in range(5):
+for _ in range(2):
     for fn in (jnp.linalg.inv, jnp.linalg.cholesky, jnp.linalg.det):
         values = ep.sweep(lambda a: jnp.sum(fn(a * eye)), space).values
         assert jnp.isfinite(values).all()

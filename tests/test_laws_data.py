@@ -74,7 +74,7 @@ PIPES = [ep.identity, noisy, sometimes, ep.at("x", jnp.tanh)]
 BATCH_PIPES = [ep.identity, shifted]
 
 
-@pytest.mark.one_of(4)
+@pytest.mark.one_of(4, rest=1)
 @pytest.mark.parametrize("name", SOURCES)
 def test_a_loader_of_each_source_keeps_every_law(name):
     ept.check_loader(ep.Loader(SOURCES[name](), noisy, batch_size=3))

@@ -92,7 +92,7 @@ def branching(params, x):
 FUNCTIONS = {f.__name__: f for f in (loss, step, pieces, looped, tree, branching)}
 
 
-@pytest.mark.one_of(2)
+@pytest.mark.one_of(2, rest=1)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_each_function_made_parallel_computes_the_same(name):
     rules = ep.AxisRules({"rows": "data"})

@@ -119,7 +119,7 @@ SPACES = {
 }
 
 
-@pytest.mark.one_of(2)
+@pytest.mark.one_of(2, rest=1)
 @pytest.mark.parametrize("name", SPACES)
 def test_each_space_keeps_every_law(name):
     ept.check_space(SPACES[name]())

@@ -206,7 +206,7 @@ SPACES = {
 }
 
 
-@pytest.mark.one_of(2)
+@pytest.mark.one_of(2, rest=1)
 @pytest.mark.parametrize("name", SPACES)
 def test_a_broken_space_is_caught(name):
     make, rule = SPACES[name]

@@ -263,7 +263,7 @@ def names(law):
     return [name for name, (laws, *_) in FUNCTIONS.items() if law in laws]
 
 
-@pytest.mark.one_of(6)
+@pytest.mark.one_of(6, rest=2)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_a_broken_function_is_told_by_its_law(name):
     laws, fn, args = FUNCTIONS[name]
@@ -273,7 +273,7 @@ def test_a_broken_function_is_told_by_its_law(name):
     assert broken_by(fn, *args, **key, skip=skip) == laws
 
 
-@pytest.mark.one_of(4)
+@pytest.mark.one_of(4, rest=1)
 @pytest.mark.parametrize("law", ["rules", "ensemble", "finite", "params", "dtype"])
 def test_the_same_breaks_the_law_of_a_stage(law):
     _, stage, args = FUNCTIONS[names(law)[0]]

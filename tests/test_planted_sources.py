@@ -105,7 +105,7 @@ LOADERS = {
 }
 
 
-@pytest.mark.one_of(2)
+@pytest.mark.one_of(2, rest=1)
 @pytest.mark.parametrize("name", LOADERS)
 def test_a_broken_loader_is_caught(name):
     make, rule = LOADERS[name]
