@@ -17,6 +17,8 @@ from sklearn.preprocessing import StandardScaler
 
 import eqx_pipe as ep
 
+ep.use_cpu_devices()  # in a notebook, in the first cell
+
 x, y = load_breast_cancer(return_X_y=True)
 x = jnp.asarray(StandardScaler().fit_transform(x), "float32")
 y = jnp.asarray(y, "float32")

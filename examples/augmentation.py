@@ -110,7 +110,7 @@ for _ in range(15):
     losses.append(loss)
 
 # %%
-figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3))
+figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3), layout="constrained")
 left.plot(losses)
 left.set(xlabel="step of the outer loop", ylabel="loss on held-out digits")
 right.plot(jnp.stack(path), label=widths)

@@ -19,6 +19,8 @@ import numpy as np
 
 import eqx_pipe as ep
 
+ep.use_cpu_devices()  # in a notebook, in the first cell
+
 data = Path(importlib.util.find_spec("tvboptim").origin).parent / "data"
 weights = np.load(data / "connectivity/dk_average/data.npz")["weights"]
 measured = np.load(data / "functional/dk_average/data.npz")["fc"]
@@ -73,7 +75,7 @@ result
 
 # %%
 mean = result.to_xarray().mean("seed")
-figure, panels = plt.subplots(1, 2, figsize=(10, 3.5))
+figure, panels = plt.subplots(1, 2, figsize=(10, 3.5), layout="constrained")
 for panel, name in zip(panels, ["order", "fit"], strict=True):
     mean[name].plot(ax=panel, x="coupling", xscale="log")
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import eqx_pipe as ep
 
+ep.use_cpu_devices()  # in a notebook, in the first cell
 folder = Path(tempfile.mkdtemp())
 store = folder / "night.zarr"
 

@@ -1,9 +1,10 @@
 # %% [markdown]
 # # A property suite that finds a bug
 #
-# An augmentation of others goes into a pipeline that is trained: `rgb_to_hsl` of the
-# package `dm-pix` (version 0.4.5), to change colours by hue and lightness. Its values
-# are right, as its tests say. Is it safe in a training? Laws are asked, not examples.
+# An augmentation from another package goes into a pipeline that is trained:
+# `rgb_to_hsl` of `dm-pix` (version 0.4.5), to change colours by hue and lightness. Its
+# values are right, as its own tests show. Is it safe in training? We check laws, not
+# examples.
 
 # %%
 import dm_pix

@@ -13,6 +13,8 @@ import matplotlib.pyplot as plt
 
 import eqx_pipe as ep
 
+ep.use_cpu_devices()  # in a notebook, in the first cell
+
 
 # %%
 def oscillate(point):

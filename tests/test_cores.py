@@ -30,12 +30,14 @@ os.sched_getaffinity = lambda pid: set(range(5))  # on whatever machine this run
 import eqx_pipe as ep, jax
 before = dict(os.environ)
 ep.use_cpu_devices()
+print(jax.config.jax_num_cpu_devices)
 ep.use_cpu_devices(3)  # JAX has not started: the last call counts
-ep.use_cpu_devices()
+ep.use_cpu_devices(4)
+ep.use_cpu_devices()  # which leaves what was chosen
 # More threads than cores make loops over long arrays several times slower.
 print(dict(os.environ) == before)
 print(len(jax.devices()))
-ep.use_cpu_devices(5)
+ep.use_cpu_devices(4)
 ep.use_cpu_devices()
 try:
     ep.use_cpu_devices(2)
@@ -45,11 +47,11 @@ result = ep.sweep(lambda x: x**2, ep.Linspace(0, 1, 7))
 print(result.num_devices)
 """
     out, err = run(code)
-    unchanged, first, error, last = out.splitlines()
-    assert (unchanged, first, last) == ("True", "5", "5")
-    assert "already, with 5 CPU devices, and 2 are asked for" in error
+    default, unchanged, first, error, last = out.splitlines()
+    assert (default, unchanged, first, last) == ("5", "True", "4", "4")
+    assert "already, with 4 CPU devices, and 2 are asked for" in error
     assert "top of the program" in error and "restart the kernel" in error
-    assert "use_cpu_devices" not in err  # five devices: nothing is idle
+    assert "use_cpu_devices" not in err  # four devices: nothing is idle
 
 
 def test_idle_cores_are_named_once():
@@ -64,8 +66,14 @@ import sys; sys.stderr.write("MESH")
 ep.sweep(lambda x: x, ep.Linspace(0, 1, 3))
 sys.stderr.write("FIRST")
 ep.sweep(lambda x: x + 1, ep.Linspace(0, 1, 3))
+try:
+    ep.use_cpu_devices()
+except RuntimeError as error:
+    print(error)
 """
-    before, _, rest = run(code)[1].partition("MESH")
+    out, err = run(code)
+    assert "already, with 1 CPU device, and 4 are asked for" in out
+    before, _, rest = err.partition("MESH")
     assert before == ""
     first, _, second = rest.partition("FIRST")
     assert "4 cores" in first and "`eqx_pipe.use_cpu_devices()`" in first
@@ -93,3 +101,4 @@ def test_a_wrong_number_of_devices():
     with pytest.raises(TypeError, match="`n` is 'all'.*integer"):
         ep.use_cpu_devices("all")
     ep.use_cpu_devices(len(jax.devices()))
+    ep.use_cpu_devices()

@@ -18,11 +18,13 @@ def use_cpu_devices(n: SupportsIndex | None = None) -> None:
 
     JAX has one CPU device unless it is told otherwise, and a sweep on it leaves most of
     the machine idle. Call this at the top of a program, before JAX computes anything.
-    Calling it again with the same number does nothing.
+    Calling it again with the same number does nothing, so a cell of a notebook may run
+    again.
 
     **Arguments:**
 
-    - `n`: how many devices; by default the number of cores that this process may use.
+    - `n`: how many devices; by default the number of cores that this process may use,
+        unless several devices were chosen before: then those stay.
 
     **Raises:** `RuntimeError` if JAX has started already with another number of CPU
     devices; `ValueError` or `TypeError` unless `n` is an integer of at least 1.
@@ -34,16 +36,18 @@ def use_cpu_devices(n: SupportsIndex | None = None) -> None:
         >>> len(jax.devices("cpu"))
         8
     """
-    if n is None:
-        n = num_cores()
+    asked = n is not None
+    n = num_cores() if n is None else n
     check_int("use_cpu_devices", "n", n, 1)
     n = operator.index(n)
+    if not asked and jax.config.jax_num_cpu_devices > 1:
+        return
     try:
         # Not asked before whether JAX has started, since that would start it.
         jax.config.update("jax_num_cpu_devices", n)
     except RuntimeError as error:
         there = jax.local_device_count("cpu")
-        if there != n:
+        if there != n and (asked or there == 1):
             raise RuntimeError(
                 message(
                     "use_cpu_devices",
