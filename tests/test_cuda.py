@@ -17,7 +17,7 @@ import pytest
 import eqx_pipe as ep
 from eqx_pipe._sweep import cores
 from eqx_pipe._sweep.compute import execute
-from eqx_pipe._sweep.reduced import blocks, ways
+from eqx_pipe._sweep.reduced import blocks, states
 
 LOWERED: list[str] = []
 
@@ -42,7 +42,7 @@ class ForCuda:
 @pytest.fixture(autouse=True)
 def lowered_for_cuda(monkeypatch):
     LOWERED.clear()
-    for module, names in ((execute, ["build"]), (blocks, MERGE), (ways, COMPUTE)):
+    for module, names in ((execute, ["build"]), (blocks, MERGE), (states, COMPUTE)):
         for name in names:
             build = getattr(module, name)
             made = lambda *args, build=build: ForCuda(build(*args))  # noqa: E731

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eqx_pipe._store.chunks import cut
+from eqx_pipe._store.chunks import choose_chunks
 
 
 @given(
@@ -14,7 +14,7 @@ from eqx_pipe._store.chunks import cut
     st.integers(1, 5),
 )
 def test_chunks_cover_the_grid_each_a_stretch_and_a_box(lengths, across, most, parts):
-    chunks = cut(lengths, across, most, parts)
+    chunks = choose_chunks(lengths, across, most, parts)
     size = int(np.prod(lengths))
     seen = np.zeros(size, int)
     grid = np.arange(size).reshape(lengths)
@@ -36,15 +36,19 @@ def test_chunks_are_few_and_full():
         (7, 100_003),
         (2, 2, 9, 5000),
     ]:
-        chunks = cut(lengths, 256, 10**7)
+        chunks = choose_chunks(lengths, 256, 10**7)
         assert 128 <= len(chunks) <= 512
         rounds = -(-chunks.points // 256) * len(chunks)
         assert rounds * 256 <= 1.1 * np.prod(lengths)
     # What is computed at once decides, and what fits in memory.
-    assert len(cut((1000,), 400, 10**7)) <= 3
-    assert cut((10**6, 10), 100, 200).points <= 400
+    assert len(choose_chunks((1000,), 400, 10**7)) <= 3
+    assert choose_chunks((10**6, 10), 100, 200).points <= 400
     # Of those that are as good, the nearest to a 256th.
-    assert abs(cut((10**6,), 1, 10**7).points - 3907) < 40
-    assert len(cut((4,), 4, 100)) == 1  # to fill four lanes
-    assert len(cut((4,), 4, 100, parts=2)) == 2  # but each process gets a share
-    assert len(cut((1, 2), 2, 1, parts=2)) == 2  # also where a whole row would do
+    assert abs(choose_chunks((10**6,), 1, 10**7).points - 3907) < 40
+    assert len(choose_chunks((4,), 4, 100)) == 1  # to fill four lanes
+    assert (
+        len(choose_chunks((4,), 4, 100, parts=2)) == 2
+    )  # but each process gets a share
+    assert (
+        len(choose_chunks((1, 2), 2, 1, parts=2)) == 2
+    )  # also where a whole row would do

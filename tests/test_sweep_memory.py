@@ -15,7 +15,7 @@ from test_sweep import close
 import eqx_pipe as ep
 from eqx_pipe._sweep import tune
 from eqx_pipe._sweep.compute import execute, sizes
-from eqx_pipe._sweep.reduced import ways
+from eqx_pipe._sweep.reduced import states
 
 ONE = jax.make_mesh((1,), ("x",), devices=jax.devices()[:1])
 SPACE = {"x": ep.Linspace(0, 3, 16), "y": ep.Values([1.0, 2.0, 4.0, 8.0])}
@@ -72,7 +72,7 @@ class Compiled(jax.stages.Compiled):
 def memory(monkeypatch):
     memory = Memory()
     monkeypatch.setattr(execute, "build", memory.of(execute.build))
-    monkeypatch.setattr(ways, "build_blocks", memory.of(ways.build_blocks))
+    monkeypatch.setattr(states, "build_blocks", memory.of(states.build_blocks))
     # Programs that other tests have left are not compiled again.
     monkeypatch.setattr(execute, "_kernels", type(execute._kernels)(128))
     return memory

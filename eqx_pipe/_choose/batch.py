@@ -37,8 +37,8 @@ from .._jaxprs.jaxpr import as_function, trace
 from .._jaxprs.table import is_elementwise, may_loop_or_call_back
 from .._tree import fill
 from .._types import ClosedJaxpr
-from .borrow import borrow, lane_in, spread
 from .dependence import depends_on, used_inputs
+from .masked_operand import broadcast_mask, lane_in, masked_operand
 from .primitive import bind, choose_p, zeros
 
 
@@ -232,7 +232,7 @@ def _run_linear_where(
             operands[num_known:], branch.in_avals[num_known:], strict=True
         ):
             x = jnp.broadcast_to(x, (size, *aval.shape))
-            moving.append(lax.select(spread(mask, x), x, jnp.zeros_like(x)))
+            moving.append(lax.select(broadcast_mask(mask, x), x, jnp.zeros_like(x)))
         return list(function(*known, *moving))
 
     return _if_any(run, mask, *operands)
@@ -243,7 +243,7 @@ def _guard(
 ) -> list[Any]:
     """The operands, with a constant copy of a lane of the mask in all other lanes.
 
-    What is not batched here may be so further out, see `borrow.py`.
+    What is not batched here may be so further out, see `masked_operand.py`.
     """
     if mask.shape[0] == 0:
         return list(operands)
@@ -255,11 +255,13 @@ def _guard(
     own = list(it.compress(operands, replaced))
     spare = lane_in(mask, list(map(lax.stop_gradient, own)))
     guarded = [
-        lax.select(spread(mask, x), x, jnp.broadcast_to(s, x.shape))
+        lax.select(broadcast_mask(mask, x), x, jnp.broadcast_to(s, x.shape))
         for x, s in zip(own, spare, strict=True)
     ]
     pairs = zip(operands, batched, strict=True)
-    return fill([x if b else borrow(mask, x) for x, b in pairs], replaced, guarded)
+    return fill(
+        [x if b else masked_operand(mask, x) for x, b in pairs], replaced, guarded
+    )
 
 
 def _select(masks: Sequence[Bool[Array, " batch"]], choices: Sequence[Any]) -> Any:
@@ -267,7 +269,9 @@ def _select(masks: Sequence[Bool[Array, " batch"]], choices: Sequence[Any]) -> A
     shape = (masks[0].shape[0], *choices[0].shape[1:])
     out = jnp.broadcast_to(choices[-1], shape)
     for mask, choice in zip(masks[:-1], choices[:-1], strict=True):
-        out = lax.select(spread(mask, out), jnp.broadcast_to(choice, shape), out)
+        out = lax.select(
+            broadcast_mask(mask, out), jnp.broadcast_to(choice, shape), out
+        )
     return out
 
 

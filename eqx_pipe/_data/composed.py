@@ -258,7 +258,7 @@ class Windows(DeviceSource):
     def take(self, indices: UInt32[Array, " n"]) -> PyTree:
         first = indices * np.uint32(self.stride)
         at = first[:, None] + jnp.arange(self.width, dtype=np.uint32)[None]
-        return _cut(self.source.take(at.reshape(-1)), self.width)
+        return _split(self.source.take(at.reshape(-1)), self.width)
 
 
 class HostWindows(HostRecords):
@@ -276,10 +276,10 @@ class HostWindows(HostRecords):
     def take(self, indices: Integer[np.ndarray, " n"]) -> PyTree:
         first = indices.astype(np.int64) * self.stride
         at = first[:, None] + np.arange(self.width)
-        return _cut(self.source.read(at.reshape(-1)), self.width)
+        return _split(self.source.read(at.reshape(-1)), self.width)
 
 
-def _cut(records: PyTree, width: int) -> PyTree:
+def _split(records: PyTree, width: int) -> PyTree:
     """Records as windows of so many."""
     return jtu.tree_map(lambda leaf: leaf.reshape(-1, width, *leaf.shape[1:]), records)
 

@@ -109,7 +109,7 @@ class Cursor(eqx.Module):
                 "epoch": self.epoch,
                 "position": self.position,
                 "records": _joined(self.made_for),
-                "form": _form(self),
+                "form": _schema_hash(self),
             }
         )
 
@@ -186,7 +186,7 @@ def _place(cursor: Cursor) -> tuple[int, int] | str:
     return cursor.epoch, cursor.position
 
 
-def _form(cursor: Cursor) -> int:
+def _schema_hash(cursor: Cursor) -> int:
     # First on the host: an index of an array on the device is a program to compile.
     return int(np.asarray(cursor.made_for)[2])
 
@@ -244,7 +244,7 @@ def check_cursor(function: str, cursor: object, size: int, form: int) -> None:
     made_for = cursor.made_for
     if not isinstance(made_for, Tracer):
         other = _joined(made_for)
-        if other != size or _form(cursor) != form:
+        if other != size or _schema_hash(cursor) != form:
             wrong = f"{other} records, and this source has {size}"
             if other == size:
                 wrong = "records of another form, or another order (`shuffle`)"
@@ -273,4 +273,4 @@ def _check_alike(cursor: Cursor, like: Cursor) -> None:
             "with the one in the text.",
         )
     size = _joined(like.made_for)
-    check_cursor("Cursor.from_json", cursor, size, _form(like))
+    check_cursor("Cursor.from_json", cursor, size, _schema_hash(like))

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Int32
 
-from .._choose.borrow import spread
+from .._choose.masked_operand import broadcast_mask
 from .._jaxprs.jaxpr import as_function
 from .._jaxprs.table import may_loop_or_call_back
 from .._types import ClosedJaxpr, PyTree
@@ -163,7 +163,9 @@ def _take(arrays: list[Any], point: Int32[Array, " lanes"]) -> list[Any]:
 
 
 def _select(mask: Bool[Array, " lanes"], new: PyTree, old: PyTree) -> PyTree:
-    return jax.tree.map(lambda n, o: lax.select(spread(mask, n), n, o), new, old)
+    return jax.tree.map(
+        lambda n, o: lax.select(broadcast_mask(mask, n), n, o), new, old
+    )
 
 
 def _data(x: Any) -> Any:

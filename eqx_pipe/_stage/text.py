@@ -70,8 +70,10 @@ def title(stage: PyTree) -> str:
     elif isinstance(stage, Lift) or not isinstance(stage, eqx.Module):
         head = function_name(stage)
     else:
-        named = [(n, x) for n, x in leaves_with_names(_stateless(stage)) if _is_told(x)]
-        arrays = [f"{n} {_told(x)}" for n, x in named[:_ARRAYS]]
+        named = [
+            (n, x) for n, x in leaves_with_names(_stateless(stage)) if _is_shown(x)
+        ]
+        arrays = [f"{n} {_shown(x)}" for n, x in named[:_ARRAYS]]
         more = [f"{len(named) - _ARRAYS} more"] if len(named) > _ARRAYS else []
         inside = ", ".join([*arrays, *more])
         head = type(stage).__name__ + (f"({inside})" if inside else "")
@@ -82,11 +84,11 @@ def _stateless(stage: PyTree) -> PyTree:
     return jtu.tree_map(lambda x: None if _is_index(x) else x, stage, is_leaf=_is_index)
 
 
-def _is_told(x: object) -> bool:
+def _is_shown(x: object) -> bool:
     return _is_array(x) or isinstance(x, bool)
 
 
-def _told(x: PyTree) -> str:
+def _shown(x: PyTree) -> str:
     return leaf_text(x) if _is_array(x) else str(x)
 
 

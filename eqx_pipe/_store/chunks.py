@@ -107,7 +107,9 @@ class Chunks:
         )
 
 
-def cut(lengths: Sequence[int], across: int, most: int, parts: int = 1) -> Chunks:
+def choose_chunks(
+    lengths: Sequence[int], across: int, most: int, parts: int = 1
+) -> Chunks:
     """How to cut a grid into chunks.
 
     A chunk has a small share of all points, so that a kill costs little; at least

@@ -183,7 +183,7 @@ def lock(path: Path, shared: bool = False) -> Iterator[None]:
         yield
         return
     path.parent.mkdir(exist_ok=True)
-    with _opened(path, fcntl.LOCK_SH if shared else fcntl.LOCK_EX) as file:
+    with _locked_file(path, fcntl.LOCK_SH if shared else fcntl.LOCK_EX) as file:
         # Not in a file that has another name too, which may be no lock.
         if os.fstat(file).st_nlink == 1:
             os.ftruncate(file, 0)
@@ -192,7 +192,7 @@ def lock(path: Path, shared: bool = False) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _opened(path: Path, how: int) -> Iterator[int]:
+def _locked_file(path: Path, how: int) -> Iterator[int]:
     assert fcntl is not None
     with _CHANGING:
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)

@@ -26,7 +26,7 @@ from .chunks import Chunks
 from .errors import ERRORS, folder_of, mask_of, note_errors
 from .layout import SIDES, StoreLayout, generation_of, metadata_of, numbered, write
 from .ledger import FAILED, LEDGER, MISSING, OK, runs_of
-from .published import say
+from .published import mark_current
 from .store import Store, open_store
 
 _ASIDE = ".growing-"
@@ -118,7 +118,7 @@ def grow(
             os.rename(folder, path / folder.name)
     os.replace(aside / "zarr.json", path / "zarr.json")
     _spread(path, aside)
-    say(dataclasses.replace(new, path=path))
+    mark_current(dataclasses.replace(new, path=path))
 
 
 def is_settled(path: Path) -> bool:

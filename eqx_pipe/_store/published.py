@@ -25,7 +25,7 @@ _PATIENCE = 60.0
 """Seconds after which another process that holds the lock is taken to hang."""
 
 
-def say(store: Store) -> None:
+def mark_current(store: Store) -> None:
     """Notes that the status of a store is that of its ledger."""
     aside = store.path / f"{_FILE}.{os.getpid()}"
     aside.write_text(store.ledger.digest())
@@ -85,7 +85,7 @@ class Published:
                 holds = store.chunks.holds
                 if self._all or changed[holds(first) : holds(last - 1) + 1].any():
                     store.publish(number)
-            say(store)
+            mark_current(store)
             self._known, self._all = versions.copy(), False
         took = time.monotonic() - begun
         self._next = begun + took + max(_PAUSE, took / _SHARE)

@@ -20,7 +20,7 @@ from .._errors import (
     value_error,
 )
 from .._spaces.space import Space
-from .._store.chunks import Chunks, cut
+from .._store.chunks import Chunks, choose_chunks
 from .._types import Device, Key, PyTree
 from .compute.failure import Verdict, reason
 from .compute.job import Job
@@ -194,9 +194,9 @@ def _chunks_of_points(request: Request, job: Job) -> Chunks:
         return _whole(size)
     if request.store is not None:
         lengths = tuple(request.space.dims.values())
-        return cut(lengths, job.across, most, request.processes)
+        return choose_chunks(lengths, job.across, most, request.processes)
     if request.executor is not None:
-        return cut((size,), job.across, most)
+        return choose_chunks((size,), job.across, most)
     return _whole(size)
 
 
@@ -206,9 +206,9 @@ def _chunks_of_cells(request: Request, cells: Cells) -> Chunks:
     across = -(-cells.job.across // cells.each)
     most = max(1, CHUNK_BYTES // cells.row_bytes)
     if request.store is None:
-        return cut((len(cells),), across, most)
+        return choose_chunks((len(cells),), across, most)
     lengths = tuple(request.space.dims.values())
-    return cut(lengths, across, most, request.processes)
+    return choose_chunks(lengths, across, most, request.processes)
 
 
 def _chunks_of_blocks(request: Request, blocks: Blocks) -> Chunks:
@@ -218,7 +218,9 @@ def _chunks_of_blocks(request: Request, blocks: Blocks) -> Chunks:
     if kept or blocks.reducers.stops:
         # Small, so that a kill costs little, and little is computed behind a stop.
         most = max(1, CHUNK_BYTES // blocks.row_bytes)
-        return cut((len(blocks),), len(blocks.job.devices), most, request.processes)
+        return choose_chunks(
+            (len(blocks),), len(blocks.job.devices), most, request.processes
+        )
     return Chunks((len(blocks),), 0, min(blocks.most, len(blocks)))
 
 

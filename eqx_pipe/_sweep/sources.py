@@ -186,7 +186,7 @@ def checked(
         if isinstance(error, Exception):
             raise error
         if isinstance(values, list) and isinstance(verdict, Verdict):
-            found = [_form(leaf) for leaf in (*values, verdict.ok)]
+            found = [_array_text(leaf) for leaf in (*values, verdict.ok)]
             if found == wanted:
                 return values, verdict
             came = ", ".join(found)
@@ -202,7 +202,7 @@ def checked(
     )
 
 
-def _form(leaf: Any) -> str:
+def _array_text(leaf: Any) -> str:
     if not isinstance(leaf, np.ndarray):
         return describe_value(leaf)
     return f"{leaf.dtype}{list(leaf.shape)}"

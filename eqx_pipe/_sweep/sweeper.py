@@ -107,12 +107,12 @@ class Sweeper:
 
     def _planned(self, space: Space, key: Key | None) -> Plan:
         """How spaces of this form are swept: traced if there was none before."""
-        form = _form(space, key)
-        plan = self._plans.get(form)
+        schema = _schema(space, key)
+        plan = self._plans.get(schema)
         if plan is None:
             request = self._request.at(space, key)
             plan = plan_of(request)
-            self._plans.put(form, plan)
+            self._plans.put(schema, plan)
         return plan
 
 
@@ -154,16 +154,16 @@ def _with(module: _Module, name: str, value: Any) -> _Module:
     return other
 
 
-def _form(space: Space, key: Key | None) -> Hashable:
+def _schema(space: Space, key: Key | None) -> Hashable:
     """What a trace depends on: all but the values of arrays."""
     leaves, structure = jtu.tree_flatten((space, key))
-    forms = tuple(map(_leaf_form, leaves))
+    schemas = tuple(map(_leaf_schema, leaves))
     # Which points share a program hangs on the points that were picked.
     rows = None if space.rows is None else np.asarray(space.rows).tobytes()
-    return structure, forms, rows, tuple(settings().values())
+    return structure, schemas, rows, tuple(settings().values())
 
 
-def _leaf_form(leaf: Any) -> Hashable:
+def _leaf_schema(leaf: Any) -> Hashable:
     if can_be_traced(leaf):
         return leaf.shape, leaf.dtype, getattr(leaf, "weak_type", False)
     if isinstance(leaf, np.generic):

@@ -231,7 +231,7 @@ def _middles(
                 mean = sum((middle[n] + s) * w for n, s, w in near)
                 wanted.append(mean / weight if near else middle[name])
                 weights.append(weight or 0.01)
-            middle.update(zip(rows[i], spread(wanted, weights, gaps[i]), strict=True))
+            middle.update(zip(rows[i], spaced(wanted, weights, gaps[i]), strict=True))
     _straighten(middle, rows, gaps)
     return middle
 
@@ -257,7 +257,7 @@ def _straighten(
             middle.update({name: min(max(mean, low), high) for *_, name in bends})
 
 
-def spread(
+def spaced(
     wanted: Sequence[float], weights: Sequence[float], gaps: Sequence[float]
 ) -> list[float]:
     """The places nearest to the wanted ones, by squares, of which two keep the gap.

@@ -104,7 +104,7 @@ class Progress:
     def failed(self, points: int) -> None:
         """Says that `points` points in all have failed so far."""
         if points:
-            self._say(failed=points)
+            self._postfix(failed=points)
 
     def saw(self, values: Sequence[np.ndarray], rows: slice | np.ndarray) -> None:
         """Takes note of some rows of outputs; points that failed are NaN in them."""
@@ -118,9 +118,9 @@ class Progress:
             if self._best is not None:
                 best = getattr(np, f"{mode}imum")(best, self._best)
             self._best = best
-            self._say(**{name: f"{best:.5g}"})
+            self._postfix(**{name: f"{best:.5g}"})
 
-    def _say(self, **said: Any) -> None:
+    def _postfix(self, **said: Any) -> None:
         self._said |= said
         self._draw(lambda bar: bar.set_postfix(self._said, refresh=False))
 
@@ -171,7 +171,7 @@ class _Lines:
     def __init__(self, *, total: int, initial: int, desc: str, unit: str, **_: Any):
         self._total, self._begun, self._n = total, initial, initial
         self._title, self._unit, self._said = desc, unit, ""
-        self._told = -1
+        self._printed = -1
         self._started = self._written = time.perf_counter()
         self._out = sys.stderr
         self._out.flush()  # raises if there is nothing to write to
@@ -185,14 +185,14 @@ class _Lines:
         self._said = "".join(f", {name} {value}" for name, value in said.items())
 
     def close(self) -> None:
-        if self._told != self._n:
+        if self._printed != self._n:
             self._write()
 
     def _write(self) -> None:
         from tqdm import std
 
         self._written = now = time.perf_counter()
-        self._told = self._n
+        self._printed = self._n
         spent, time_of = now - self._started, std.tqdm.format_interval
         rate = (self._n - self._begun) / max(spent, 1e-9)
         left = f", {time_of((self._total - self._n) / rate)} left" if rate else ""

@@ -34,8 +34,8 @@ from ..compute.sizes import CHUNK_BYTES, Rows
 from ..cores import all_busy
 from ..tracing.trace import as_data
 from .kernel import block_batches, build_gap, build_merge, call_blocks
+from .states import ByPoints, ByValues, Division, absorb_place, home_of
 from .trace import trace_reducers
-from .ways import ByPoints, ByValues, Division, absorb_place, home_of
 
 _MOST_BLOCKS = 64
 

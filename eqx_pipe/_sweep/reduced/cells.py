@@ -30,8 +30,8 @@ from ..compute.sizes import CHUNK_BYTES, Rows
 from ..results.cells import CellPoints, CellValues
 from ..tracing.trace import as_data
 from .kernel import wrapped
+from .states import home_of
 from .trace import Reducing, trace_reducers
-from .ways import home_of
 
 _MOST_POINTS = 2**16
 
@@ -189,9 +189,9 @@ class Cells:
         there = [np.asarray(leaf)[:count] for leaf in state]
         found = jtu.tree_leaves(self.reducers.finish_each(self._states(there), count))
         rows, missing = [*found, points[:count], failed[:count]], missing[:count]
-        return self._told(rows, missing, errors)
+        return self._with_verdict(rows, missing, errors)
 
-    def _told(
+    def _with_verdict(
         self, rows: Rows, missing: Bool[np.ndarray, " cells"], errors: dict[int, str]
     ) -> tuple[Rows, Verdict]:
         """The rows of cells and what became of these; the missing are cleared."""

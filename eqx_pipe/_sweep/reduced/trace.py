@@ -136,20 +136,22 @@ class Reducing:
 
 def trace_reducers(reducers: Many, traced: Traced, batch_size: int) -> Reducing:
     """The jaxprs of some reducers for the outputs of a function."""
-    form = _form(traced, batch_size)
-    return Reducing(tuple(_one(r, traced, batch_size, form) for r in reducers.reducers))
+    cache_key = _cache_key(traced, batch_size)
+    return Reducing(
+        tuple(_one(r, traced, batch_size, cache_key) for r in reducers.reducers)
+    )
 
 
-def _one(reducer: Any, traced: Traced, batch_size: int, form: Any) -> OneReducing:
-    identity = None if form is None else _identity(reducer)
+def _one(reducer: Any, traced: Traced, batch_size: int, cache_key: Any) -> OneReducing:
+    identity = None if cache_key is None else _identity(reducer)
     if identity is None:
         return _trace(reducer, traced, batch_size)
-    known = _kept.get((identity, form))
+    known = _kept.get((identity, cache_key))
     if known is not None:
         return known
     made = _trace(reducer, traced, batch_size)
     if made.state_bytes <= _KEPT_BYTES:
-        _kept.put((identity, form), made)
+        _kept.put((identity, cache_key), made)
     return made
 
 
@@ -161,7 +163,7 @@ def _identity(reducer: Any) -> Any:
     return freeze(reducer)
 
 
-def _form(traced: Traced, batch_size: int) -> CacheKey | None:
+def _cache_key(traced: Traced, batch_size: int) -> CacheKey | None:
     """What else a trace depends on: the outputs, and the settings of JAX."""
     leaves = tuple(
         (leaf.shape, leaf.dtype, bool(getattr(leaf, "weak_type", False)))

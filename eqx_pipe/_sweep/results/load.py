@@ -101,7 +101,7 @@ def load_result(path: str | os.PathLike[str]) -> SweepResult:
                 "load_result", f"there is nothing at {str(path)!r}.", _where_else(path)
             )
         )
-    with _opened(path) as data:
+    with _open_dataset(path) as data:
         store = _store_in(path, data.attrs)
         schema = parse("load_result", str(path), data.attrs.get(SCHEMA))
         try:
@@ -220,7 +220,7 @@ def _plain(value: object) -> Any:
 
 
 @contextlib.contextmanager
-def _opened(path: Path) -> Iterator[Dataset]:
+def _open_dataset(path: Path) -> Iterator[Dataset]:
     xarray = optional("load_result", "xarray")
     options: dict[str, Any] = {"decode_times": False, "decode_timedelta": False}
     file: Any = path

@@ -131,17 +131,17 @@ def check_same(
     if reducers and (sure or stored["jax"] == now["jax"]):
         lines.append(reducers)
     # What a store has room for is no matter of trust.
-    form = _form(stored["function"], now["function"])
-    lines += form
+    changes = _schema_changes(stored["function"], now["function"])
+    lines += changes
     function, certain = _changes(stored, now)
-    if function and not form and lines and _follows(stored, now, alone):
+    if function and not changes and lines and _follows(stored, now, alone):
         function = []
-    if function and certain and not trusting and not form:
+    if function and certain and not trusting and not changes:
         lines += function
     elif (function or reducers) and not lines and not trusting:
         _warn_of_jax(path, stored["jax"])
     if lines:
-        only = bool(function) and lines == function and not form
+        only = bool(function) and lines == function and not changes
         cure = "Give another path, or the sweep that made it."
         if only:
             cure += ' If you know that the values are the same, `resume="force"` goes '
@@ -263,7 +263,7 @@ def _reducing(stored: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str, b
     return f"`reduce`: {text} or functions", False
 
 
-def _form(was: Mapping[str, Any], is_: Mapping[str, Any]) -> list[str]:
+def _schema_changes(was: Mapping[str, Any], is_: Mapping[str, Any]) -> list[str]:
     """What differs in the structure, shapes and dtypes of the output."""
     if all(was[name] == is_[name] for name in ("outputs", "structure")):
         return []
@@ -280,9 +280,9 @@ def _changes(
     was, is_ = stored["function"], now["function"]
     if was == is_:
         return [], True
-    form = _form(was, is_)
-    if form:
-        return form, True
+    changes = _schema_changes(was, is_)
+    if changes:
+        return changes, True
     if was["constants"] != is_["constants"]:
         differing = set(is_["constants"]) ^ set(was["constants"])
         shown = ", ".join(sorted({text.split("#")[0] for text in differing})[:4])

@@ -72,7 +72,7 @@ def agree(
     got: PyTree, wanted: PyTree, labels: Labels, tolerance: Tolerance = EXACT
 ) -> None:
     """Raises `Broken` for the first leaf at which two pytrees differ."""
-    agree_in_form(got, wanted, labels)
+    agree_in_struct(got, wanted, labels)
     pairs = zip(leaves_with_names(got), jtu.tree_leaves(wanted), strict=True)
     for (name, a), b in pairs:
         what = _gap(a, b, tolerance, labels) if eqx.is_array(a) else None
@@ -108,9 +108,9 @@ def agree_with_reference(got: PyTree, wanted: PyTree, tolerance: Tolerance) -> N
             raise Broken("value", what, name)
 
 
-def agree_in_form(got: PyTree, wanted: PyTree, labels: Labels) -> None:
+def agree_in_struct(got: PyTree, wanted: PyTree, labels: Labels) -> None:
     """The same of structures, shapes and dtypes alone."""
-    lines = differences(_forms(got), _forms(wanted))
+    lines = differences(_structs(got), _structs(wanted))
     if lines:
         leaf = lines[0].partition("`.")[2].partition("`")[0]
         what = f"{'; '.join(lines)} ({labels[0]} against {labels[1]})"
@@ -127,15 +127,15 @@ def as_numpy(leaf: AnyArray) -> np.ndarray:
     return np.asarray(leaf)
 
 
-def _forms(tree: PyTree) -> PyTree:
+def _structs(tree: PyTree) -> PyTree:
     """Shapes and dtypes in the place of arrays; static functions left out."""
 
-    def form(leaf: Any) -> Any:
+    def struct(leaf: Any) -> Any:
         if eqx.is_array(leaf):
             return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
         return "a function" if callable(leaf) else leaf
 
-    return jtu.tree_map(form, tree)
+    return jtu.tree_map(struct, tree)
 
 
 def _gap(a: AnyArray, b: AnyArray, tolerance: Tolerance, labels: Labels) -> str | None:

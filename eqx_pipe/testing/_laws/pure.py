@@ -14,7 +14,7 @@ from ..._check import check_choice
 from ..._tree import as_arrays, is_key_array
 from ..._types import Key, PyTree, StageLike
 from .batches import ensemble_law
-from .compare import Bound, agree, agree_in_form
+from .compare import Bound, agree, agree_in_struct
 from .donation import donation_law
 from .held import held
 from .law import Broken, law, must_work
@@ -82,7 +82,7 @@ def jit_law(trial: Trial) -> None:
     "abstract evaluation gives the structure, shapes and dtypes of a real one.",
 )
 def struct_law(trial: Trial) -> None:
-    def form(leaf: Any) -> Any:
+    def struct(leaf: Any) -> Any:
         if isinstance(leaf, bool | int | float | complex):
             return jtu.tree_leaves(eqx.filter_eval_shape(lambda: leaf))[0]
         return leaf
@@ -90,8 +90,8 @@ def struct_law(trial: Trial) -> None:
     given = (trial.stage, trial.x, trial.state, trial.key)
     with must_work("abstract evaluation"):
         abstract = eqx.filter_eval_shape(evaluate, *given)
-    got, wanted = (jtu.tree_map(form, tree) for tree in (abstract, trial.plain))
-    agree_in_form(got, wanted, ("abstractly", "when run"))
+    got, wanted = (jtu.tree_map(struct, tree) for tree in (abstract, trial.plain))
+    agree_in_struct(got, wanted, ("abstractly", "when run"))
 
 
 @law("vmap", "`jax.vmap` over a batch gives what a loop over its examples gives.")

@@ -208,11 +208,11 @@ def _rows(keys: Any, lanes: list[Any]) -> list[bytes]:
     running = np.ones(shape, bool)
     for lane in lanes:
         if shape[: lane.ndim] == lane.shape:
-            running &= _spread(np.asarray(lane), len(shape))
+            running &= _broadcast(np.asarray(lane), len(shape))
     return [row.tobytes() for row in data.reshape(*shape, -1)[running]]
 
 
-def _spread(lanes: Any, ndim: int) -> Any:
+def _broadcast(lanes: Any, ndim: int) -> Any:
     return lanes.reshape(lanes.shape + (1,) * (ndim - lanes.ndim))
 
 
@@ -261,7 +261,7 @@ def _while(
 def _where(test: Array, new: Any, old: Any) -> Any:
     if jnp.shape(new)[: test.ndim] != test.shape:
         return new
-    return jnp.where(_spread(test, jnp.ndim(new)), new, old)
+    return jnp.where(_broadcast(test, jnp.ndim(new)), new, old)
 
 
 def _is_call_of(body: Any, eqn: Any) -> bool:

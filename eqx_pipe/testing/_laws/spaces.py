@@ -25,7 +25,7 @@ from .compare import (
     Bound,
     Tolerance,
     agree,
-    agree_in_form,
+    agree_in_struct,
     agree_with_reference,
     as_numpy,
     check_reference,
@@ -83,7 +83,7 @@ class _Axis:
     def forms_law(self) -> None:
         for i, value in zip(self.positions, self.plain, strict=True):
             labels = (f"at position {i}", "at position 0")
-            agree_in_form(value, self.plain[0], labels)
+            agree_in_struct(value, self.plain[0], labels)
 
     @law("pure", "a value is the same each time.")
     def pure_law(self) -> None:

@@ -136,12 +136,12 @@ def as_jax_sees(x: PyTree) -> PyTree:
     which is no fault of the stage.
     """
 
-    def cut(leaf: Any) -> Any:
+    def narrowed(leaf: Any) -> Any:
         if not isinstance(leaf, np.ndarray):
             return leaf
         return leaf.astype(jax.dtypes.canonicalize_dtype(leaf.dtype), copy=False)
 
-    return jtu.tree_map(cut, x)
+    return jtu.tree_map(narrowed, x)
 
 
 def evaluate(

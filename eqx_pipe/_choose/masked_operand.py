@@ -6,9 +6,9 @@ own) there may be members in which no example chose the branch. They get the ope
 of a member in which some did: all that differ between members, so that together they
 belong to a choice that was made.
 
-`borrow(mask, x)` is `x`, and under `vmap` in each member without a true in its mask the
-`x` of one that has. The tangent of what is borrowed is zero. What all members share
-stays uncopied.
+`masked_operand(mask, x)` is `x`, and under `vmap` in each member without a true in its
+mask the `x` of one that has. The tangent of an operand that is replaced is zero. What
+all members share stays uncopied.
 """
 
 from collections.abc import Callable
@@ -24,21 +24,21 @@ from jaxtyping import Array, Bool
 
 from .._jaxprs.table import TABLE, Entry
 
-borrow_p = Primitive("eqx_pipe_borrow")
-cut_p = Primitive("eqx_pipe_cut")
+masked_operand_p = Primitive("eqx_pipe_masked_operand")
+masked_tangent_p = Primitive("eqx_pipe_masked_tangent")
 
 
-def borrow(mask: Bool[Array, "*batch"], x: Any) -> Any:
+def masked_operand(mask: Bool[Array, "*batch"], x: Any) -> Any:
     """`x`; where the mask is batched and all false, the `x` of a member with a true."""
-    return borrow_p.bind(mask, x)
+    return masked_operand_p.bind(mask, x)
 
 
-def cut(mask: Bool[Array, "*batch"], x: Any) -> Any:
+def masked_tangent(mask: Bool[Array, "*batch"], x: Any) -> Any:
     """`x`; where the mask is batched and all false, and `x` is batched too, zeros."""
-    return cut_p.bind(mask, x)
+    return masked_tangent_p.bind(mask, x)
 
 
-def spread(mask: Any, x: Any) -> Any:
+def broadcast_mask(mask: Any, x: Any) -> Any:
     """The mask over the leading axis of `x`, spread over the others."""
     return lax.broadcast_in_dim(mask, x.shape, (0,))
 
@@ -58,7 +58,7 @@ def _batcher(
         if mask.shape[0] == 0:
             return x, 0
         is_open = mask.any(tuple(range(1, mask.ndim)))
-        x = lax.select(spread(is_open, x), x, replace(is_open, x))
+        x = lax.select(broadcast_mask(is_open, x), x, replace(is_open, x))
         return bind(is_open, x), 0
 
     return batch
@@ -74,17 +74,17 @@ def _of_one_open(is_open: Any, x: Any) -> Any:
 def _jvp_of(bind: Callable[[Any, Any], Any]) -> Any:
     def jvp(primals: Any, tangents: Any) -> Any:
         (mask, x), (_, t) = primals, tangents
-        return bind(mask, x), t if type(t) is ad.Zero else cut(mask, t)
+        return bind(mask, x), t if type(t) is ad.Zero else masked_tangent(mask, t)
 
     return jvp
 
 
-def _cut_transpose(cotangent: Any, mask: Any, x: Any) -> Any:
+def _masked_tangent_transpose(cotangent: Any, mask: Any, x: Any) -> Any:
     zero = type(cotangent) is ad.Zero
-    return [None, cotangent if zero else cut(mask, cotangent)]
+    return [None, cotangent if zero else masked_tangent(mask, cotangent)]
 
 
-for _primitive in (borrow_p, cut_p):
+for _primitive in (masked_operand_p, masked_tangent_p):
     # Whose lane is taken depends on the mask, but only of what differs itself.
     TABLE[_primitive.name] = Entry("operation", flow=lambda _, __, marks: marks[1:])
     _primitive.def_impl(_identity)
@@ -92,11 +92,13 @@ for _primitive in (borrow_p, cut_p):
     mlir.register_lowering(
         _primitive, mlir.lower_fun(_identity, multiple_results=False)
     )
-ad.primitive_jvps[borrow_p] = _jvp_of(borrow)
-ad.primitive_jvps[cut_p] = _jvp_of(cut)
-ad.primitive_transposes[cut_p] = _cut_transpose
-batching.primitive_batchers[borrow_p] = _batcher(borrow, _of_one_open)
-batching.primitive_batchers[cut_p] = _batcher(cut, lambda _, x: jnp.zeros_like(x))
+ad.primitive_jvps[masked_operand_p] = _jvp_of(masked_operand)
+ad.primitive_jvps[masked_tangent_p] = _jvp_of(masked_tangent)
+ad.primitive_transposes[masked_tangent_p] = _masked_tangent_transpose
+batching.primitive_batchers[masked_operand_p] = _batcher(masked_operand, _of_one_open)
+batching.primitive_batchers[masked_tangent_p] = _batcher(
+    masked_tangent, lambda _, x: jnp.zeros_like(x)
+)
 
 
 def lane_in(mask: Bool[Array, " batch"], operands: list[Any]) -> list[Any]:
@@ -139,7 +141,7 @@ def _lanes(inner: Any) -> Any:
             first = jnp.argmax(is_open)
             spare = [lax.dynamic_index_in_dim(x, first) for x in own]
             return [
-                lax.select(spread(is_open, x), x, jnp.broadcast_to(s, x.shape))
+                lax.select(broadcast_mask(is_open, x), x, jnp.broadcast_to(s, x.shape))
                 for x, s in zip(own, spare, strict=True)
             ]
 
