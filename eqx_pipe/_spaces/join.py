@@ -15,6 +15,7 @@ from .._tree import differences, is_key_array, on_device, path_name
 from .._types import PyTree
 from .axes import Values
 from .axis import Axis, is_axis, value_of
+from .geometry import Geometry
 from .space import Space
 from .static import Static
 
@@ -26,18 +27,17 @@ def joined(function: str, spaces: Sequence[Space]) -> Space:
     written out as a table.
     """
     first = spaces[0]
-    digits = [space.geometry.digits(np.arange(space.size)) for space in spaces]
+    laid = [space.geometry for space in spaces]  # worked out anew each time
+    digits = [geometry.digits(np.arange(geometry.size)) for geometry in laid]
     if all(_of_one_grid(first, space) for space in spaces[1:]):
         return first.part(rows=on_device(np.concatenate(digits)))
-    for k, space in enumerate(spaces[1:], 1):
-        _check_alike(function, k, first, space)
+    known = _form(first, laid[0])
+    for k, (space, geometry) in enumerate(zip(spaces, laid, strict=True)):
+        _check_alike(function, k, known, _form(space, geometry))
     if not any(map(len, digits)):
         return first[:0]
     return first.with_axes(
-        [
-            _column(function, name, [s.axes()[name] for s in spaces], spaces, digits)
-            for name in first.axes()
-        ]
+        [_column(function, name, laid, spaces, digits) for name in laid[0].names]
     )
 
 
@@ -46,21 +46,25 @@ def _of_one_grid(first: Space, other: Space) -> bool:
     return first.mode == other.mode and bool(eqx.tree_equal(*whole))
 
 
-def _check_alike(function: str, k: int, first: Space, other: Space) -> None:
+_Form = tuple[list[tuple[Any, Any]], Any, list[str]]
+"""The leaves of a space with their paths, its structure, and the names of its axes."""
+
+
+def _form(space: Space, geometry: Geometry) -> _Form:
+    leaves, structure = jtu.tree_flatten_with_path(space.tree, is_leaf=is_axis)
+    return leaves, structure, list(geometry.names)
+
+
+def _check_alike(function: str, k: int, first: _Form, other: _Form) -> None:
     """Raises unless two spaces have the same axes, and the same beside them."""
-    trees = [
-        jtu.tree_flatten_with_path(space.tree, is_leaf=is_axis)
-        for space in (first, other)
-    ]
-    names = [list(space.axes()) for space in (first, other)]
-    if trees[0][1] != trees[1][1] or sorted(names[0]) != sorted(names[1]):
+    if first[1] != other[1] or sorted(first[2]) != sorted(other[2]):
         raise value_error(
             function,
             f"the points of `results[{k}]` have another structure than those of "
-            f"`results[0]`: axes {names[1]} against {names[0]}.",
+            f"`results[0]`: axes {other[2]} against {first[2]}.",
             "Join results of spaces that have the same axes at the same places.",
         )
-    for (path, mine), (_, theirs) in zip(trees[0][0], trees[1][0], strict=True):
+    for (path, mine), (_, theirs) in zip(first[0], other[0], strict=True):
         if not is_axis(mine) and not eqx.tree_equal(mine, theirs):
             raise value_error(
                 function,
@@ -75,14 +79,13 @@ def _check_alike(function: str, k: int, first: Space, other: Space) -> None:
 def _column(
     function: str,
     name: str,
-    axes: Sequence[Axis],
+    laid: Sequence[Geometry],
     spaces: Sequence[Space],
     digits: Sequence[Int[np.ndarray, "_ _"]],
 ) -> PyTree[Axis]:
     """The values of an axis of several spaces at their points."""
-    values = []
-    for axis, space, at in zip(axes, spaces, digits, strict=True):
-        geometry = space.geometry
+    values, axes = [], [geometry.axes[name] for geometry in laid]
+    for axis, geometry, space, at in zip(axes, laid, spaces, digits, strict=True):
         places = at[:, geometry.axis_dims[geometry.names.index(name)]]
         values.append(_values(name, axis, space, places))
     texts = {"label": "long_name", "unit": "units"}

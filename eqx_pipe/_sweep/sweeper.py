@@ -134,6 +134,8 @@ def _filled(request: Request) -> Space:
     if len(axes) > 1 and len(space.geometry.grid_dims) > 1:
         return space
     length = max(_SHORTEST, 1 << (len(axes[0]) - 1).bit_length())
+    if length == len(axes[0]):
+        return space
 
     def fill(leaf: Any) -> Any:
         if not isinstance(leaf, Values):
