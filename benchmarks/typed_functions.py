@@ -7,7 +7,8 @@ function was called, and raised. `not drawn`: no arguments could be made, and th
 says why. `raw error`: what came up in the kit itself is no such error. Where a function
 is wrong and where its annotations say too little is for a reader to tell: `--details`
 prints the first line of each error. Bare arrays have any shape, or with
-`--shapes find` one that the function takes.
+`--shapes find` one that the function takes. With `--refusals` an example on which the
+function raises is one that it refuses; it passes on others, or raises on all.
 """
 
 import collections
@@ -16,20 +17,21 @@ import importlib
 import inspect
 import json
 import pkgutil
+import signal
 import subprocess
 import sys
-import threading
 import traceback
 import warnings
 
 import hypothesis
-from hypothesis.errors import InvalidArgument
+from hypothesis.errors import InvalidArgument, Unsatisfiable
 
 import eqx_pipe.testing as ept
 
 ROUNDS = 1
 QUICK = {"packages": ("equinox",), "most": 3, "examples": 2}
-SECONDS = 40  # for one function; some loop without end on numbers that nobody gives
+SECONDS = 40  # of the processor, for one function: on numbers that nobody gives some
+# loop without end.
 
 _MARK = "verdict: "
 _VERDICTS = ("passes", "annotation", "raises", "not drawn", "raw error", "too slow")
@@ -66,7 +68,7 @@ def _takes_arrays(fn):
     )
 
 
-def verdict(fn, examples, shapes):
+def verdict(fn, examples, shapes, refusals):
     """How a function fares, and the first line of what it raised."""
     settings = hypothesis.settings(
         max_examples=examples,
@@ -78,9 +80,12 @@ def verdict(fn, examples, shapes):
         suppress_health_check=list(hypothesis.HealthCheck),
     )
     try:
-        settings(ept.given_typed(fn, shapes=shapes or None))()
+        given = {"shapes": shapes or None, "refusals": Exception if refusals else ()}
+        settings(ept.given_typed(fn, **given))()
     except InvalidArgument as error:
         return "not drawn", error
+    except Unsatisfiable as error:
+        return "raises", error
     except Exception as error:
         if str(error).startswith("`eqx_pipe.testing.given_typed`"):
             return "annotation", error
@@ -90,17 +95,20 @@ def verdict(fn, examples, shapes):
     return "passes", None
 
 
-def work(package, start, step, examples, shapes):
+def work(package, start, step, examples, shapes, refusals):
     """In a process of its own: a line of JSON for each function."""
     warnings.simplefilter("ignore")
     for name, fn in list(functions_of(package).items())[start::step]:
-        found, error = verdict(fn, examples, shapes)
+        # Ends the process. Python would not come to a handler of its own within a
+        # compiled program, and what others do on the machine does not count here.
+        signal.setitimer(signal.ITIMER_PROF, SECONDS)
+        found, error = verdict(fn, examples, shapes, refusals)
         text = f"{type(error).__name__}: {error}" if error else ""
         line = json.dumps([name, found, " ".join(text.split())[:170]])
         print(f"\n{_MARK}{line}", flush=True)
 
 
-def verdicts_of(package, step, examples, shapes):
+def verdicts_of(package, step, examples, shapes, refusals):
     """Verdicts by the names of functions.
 
     A loop without end in a compiled program can only be ended with its process, so the
@@ -109,7 +117,7 @@ def verdicts_of(package, step, examples, shapes):
     names = list(functions_of(package))[::step]
     found = {}
     while len(found) < len(names):
-        given = (package, len(found) * step, step, examples, shapes)
+        given = (package, len(found) * step, step, examples, shapes, refusals)
         code = f"from {__name__} import work; work(*{given})"
         process = subprocess.Popen(
             [sys.executable, "-c", code],
@@ -118,20 +126,15 @@ def verdicts_of(package, step, examples, shapes):
             stderr=subprocess.DEVNULL,
             text=True,
         )
-        # The first includes imports.
-        timer = threading.Timer(2 * SECONDS, process.kill)
-        timer.start()
         for line in process.stdout:
             if line.startswith(_MARK):
                 name, what, text = json.loads(line.removeprefix(_MARK))
                 found[name] = (what, text)
-                timer.cancel()
-                timer = threading.Timer(SECONDS, process.kill)
-                timer.start()
-        timer.cancel()
         process.wait()
         if len(found) < len(names):
-            found[names[len(found)]] = ("too slow", f"not done in {SECONDS} s")
+            slow = process.returncode == -signal.SIGPROF
+            why = f"not done in {SECONDS} s" if slow else "ended its process"
+            found[names[len(found)]] = ("too slow", why)
     return found
 
 
@@ -142,6 +145,7 @@ def main(
     most=60,
     examples=5,
     shapes="",
+    refusals=False,
     details=False,
 ):
     totals = collections.Counter()
@@ -149,7 +153,7 @@ def main(
         if not run.has(package):
             continue
         step = max(1, -(-len(functions_of(package)) // most))
-        found = verdicts_of(package, step, examples, shapes)
+        found = verdicts_of(package, step, examples, shapes, refusals)
         counts = collections.Counter(what for what, _ in found.values())
         for name, (what, text) in found.items() if details else ():
             print(f"  {what:<10} {name}  {text}")

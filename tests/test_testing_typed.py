@@ -133,6 +133,31 @@ class Boxed(eqx.Module, Generic[T]):
     many: list[T]
 
 
+class OfFours(Boxed[Float[Array, " 4"]]):
+    more: int
+
+
+class Pair(typing.NamedTuple, Generic[T]):
+    inside: T
+    size: int
+
+
+class OneOf(eqx.Module):
+    even_size: int
+    logits: Float[Array, " n"] | None
+    probs: Float[Array, " n"] | None
+
+    def __init__(
+        self,
+        even_size: int,
+        logits: Float[Array, " n"] | None = None,
+        probs: Float[Array, " n"] | None = None,
+    ):
+        if even_size % 2 or (logits is None) == (probs is None):
+            raise ValueError("wants an even size, and one of two")
+        self.even_size, self.logits, self.probs = even_size, logits, probs
+
+
 class Known(eqx.Module):
     size: int
 
@@ -150,6 +175,16 @@ def test_modules_are_made_of_what_their_constructors_ask_for():
     for boxed in drawn(ept.from_jaxtyping(Boxed[Float[Array, "n 2"]])):
         assert boxed.inside.shape == boxed.many[0].shape == (len(boxed.inside), 2)
     assert drawn(ept.from_jaxtyping(Known), 1)[0].size == 77
+    assert drawn(ept.from_jaxtyping(OfFours), 1)[0].inside.shape == (4,)
+    assert drawn(ept.from_jaxtyping(Pair[Float[Array, " 4"]]), 1)[0].inside.shape == (
+        4,
+    )
+    assert drawn(ept.from_jaxtyping(type[int]), 1) == [int]
+
+
+def test_a_constructor_that_refuses_its_defaults_is_given_what_it_wants():
+    (value,) = drawn(ept.from_jaxtyping(OneOf), 1)
+    assert value.even_size == 2
 
 
 def step(
@@ -184,10 +219,17 @@ def test_containers_are_of_their_kind(kind):
     assert isinstance(value, kind) and all(type(v) in (str, int) for v in value)
 
 
+class Energy(typing.Protocol):
+    def __call__(self, momentum: Array, *, mass: float = 1.0) -> float: ...
+
+
 def applied(
-    fn: Callable[[Array], Array], to: Float[Array, " n"], by: Callable[[int], float]
+    fn: Callable[[Array], Array],
+    to: Float[Array, " n"],
+    by: Callable[[int], float],
+    energy: Energy,
 ) -> Float[Array, " n"]:
-    return fn(to) * by(2)
+    return fn(to) * by(2) * energy(to, mass=2.0)
 
 
 def test_functions_are_drawn():
@@ -236,10 +278,29 @@ def of_images(x: Array, y: Array) -> Float[Array, "h w"]:
     return jnp.sum(x + y, -1)
 
 
+def hue(image: Array, by: Array, limit: Array | None = None) -> Float[Array, "h w 3"]:
+    assert image.ndim == 3 and by.ndim == 0
+    return image + by
+
+
+def cropped(x: Array, size: int) -> Float[Array, " {size}"]:
+    if x.ndim != 1 or size > len(x):
+        raise ValueError("too large")
+    return x[:size]
+
+
 def test_shapes_are_found():
     passes(of_images, shapes="find")
+    passes(hue, shapes="find")
     with pytest.raises((AssertionError, IndexError)):
         passes(of_images)
+
+
+def test_what_a_function_refuses_is_thrown_away():
+    passes(cropped, shapes="find", refusals=ValueError)
+    ept.laws(cropped, shapes={"x": "n"}, refusals=(ValueError,))("struct")
+    with pytest.raises(ValueError, match="too large"):
+        few(ept.given_typed(cropped, shapes={"x": "a b"}))()
 
 
 def test_bare_arrays_agree():

@@ -81,6 +81,12 @@ LAWS = [
     ),
     ("skip typo", lambda: ept.laws(annotated, skip=("gard",)), ValueError, "grad"),
     (
+        "refusals as text",
+        lambda: ept.given_typed(annotated, refusals="ValueError"),
+        TypeError,
+        "a tuple of",
+    ),
+    (
         "coroutine",
         lambda: ept.given_typed(waiting),
         InvalidArgument,

@@ -101,7 +101,7 @@ class Binding:
         options: Options = Options(),  # noqa: B008
         form: int | None = None,
     ):
-        self.draw, self.values = draw, dict(values or {})
+        self.draw, self.attempt, self.values = draw, attempt, dict(values or {})
         self.elements, self.bare = options.elements, options.bare
         # The first of all forms is the simplest.
         self._form = None if form is None else random.Random(f"{form} {attempt}")

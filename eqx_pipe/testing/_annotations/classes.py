@@ -3,9 +3,10 @@
 import dataclasses
 import functools as ft
 import inspect
+import types
 import typing
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import hypothesis.strategies as st
 from hypothesis.errors import InvalidArgument
@@ -23,19 +24,25 @@ _DEEPEST = 3  # where modules stand in modules
 
 def instance_of(cls: type, args: tuple[Any, ...], binding: Binding, make: Make) -> Any:
     """An instance of a class, with `args` for the parameters of a generic one."""
+    whole = cls[args] if args else cls  # type: ignore
     if cls in _known_types():
-        return from_type(cls, binding)
-    if issubclass(cls, tuple) and hasattr(cls, "_fields"):
-        hints = hints_of_class(cls)
-        fields = cls._fields  # type: ignore
-        return cls(*(make(hints[name], binding) for name in fields))
-    if typing.is_typeddict(cls):
-        return {k: make(v, binding) for k, v in hints_of_class(cls).items()}
+        return from_type(whole, binding)
+    if is_record(cls):
+        meanings = _meanings(cls, args)
+        hints = hints_of_class(cls).items()
+        given = {k: make(substituted(v, meanings), binding) for k, v in hints}
+        return cls(**given)
     if is_abstract(cls):
         return _of_a_subclass(cls, binding, make)
     if not dataclasses.is_dataclass(cls):
-        return from_type(cls[args] if args else cls, binding)  # type: ignore
+        return from_type(whole, binding)
     return _built(cls, args, binding, make)
+
+
+def is_record(cls: type) -> bool:
+    """Whether a class is a named tuple or a typed dict: its annotations say all."""
+    named = issubclass(cls, tuple) and hasattr(cls, "_fields")
+    return named or typing.is_typeddict(cls)
 
 
 def is_abstract(cls: type) -> bool:
@@ -46,26 +53,8 @@ def is_abstract(cls: type) -> bool:
 
 def _built(cls: type, args: tuple[Any, ...], binding: Binding, make: Make) -> Any:
     """What the constructor of an annotated class gives; its defaults are kept."""
-    variables: tuple[Any, ...] = getattr(cls, "__parameters__", ())
-    meanings = dict(zip(variables, args, strict=False))
-    hints, given = hints_of_class(cls), {}
-    outer = binding.argument
-    for name, parameter in inspect.signature(cls).parameters.items():
-        variadic = parameter.kind in (
-            parameter.VAR_POSITIONAL,
-            parameter.VAR_KEYWORD,
-        )
-        if variadic or parameter.default is not parameter.empty:
-            continue
-        hint = parameter.annotation
-        if hint is parameter.empty:
-            raise invalid(
-                "from_jaxtyping",
-                f"`{cls.__name__}` has an argument `{name}` without an annotation.",
-                "Annotate it, or give the whole by a strategy of its own.",
-            )
-        if isinstance(hint, str):
-            hint = hints.get(name, resolved(hint, cls))
+    meanings, given, outer = _meanings(cls, args), {}, binding.argument
+    for name, hint in _asked(cls, binding.attempt).items():
         binding.argument = name
         given[name] = make(substituted(hint, meanings), binding)
     binding.argument = outer
@@ -74,6 +63,54 @@ def _built(cls: type, args: tuple[Any, ...], binding: Binding, make: Make) -> An
     except Exception as error:
         kind = f"{type(error).__name__}: {error}".splitlines()[0]
         raise Unmet(f"`{cls.__name__}` refuses what was drawn for it: {kind}") from None
+
+
+def _asked(cls: type, attempt: int) -> dict[str, Any]:
+    """The arguments that a constructor is given, with their annotations.
+
+    Those without a default; and where these were refused, as when one of several must
+    be there, also the first that may be `None`, then the second, then both, and so on.
+    """
+    hints, asked, optional = hints_of_class(cls), {}, 0
+    for name, parameter in inspect.signature(cls).parameters.items():
+        hint = parameter.annotation
+        if isinstance(hint, str):
+            hint = hints.get(name, resolved(hint, cls))
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            continue
+        if parameter.default is parameter.empty:
+            if hint is parameter.empty:
+                raise invalid(
+                    "from_jaxtyping",
+                    f"`{cls.__name__}` has an argument `{name}` without an annotation.",
+                    "Annotate it, or give the whole by a strategy of its own.",
+                )
+            asked[name] = hint
+        elif parameter.default is None and hint is not parameter.empty:
+            if attempt >> optional & 1:
+                asked[name] = _but_none(hint)
+            optional += 1
+    return asked
+
+
+def _meanings(cls: type, args: tuple[Any, ...]) -> dict[TypeVar, Any]:
+    """What the type variables of a generic class, and of its bases, stand for."""
+    variables: tuple[Any, ...] = getattr(cls, "__parameters__", ())
+    meanings = dict(zip(variables, args, strict=False))
+    for base in getattr(cls, "__orig_bases__", ()):
+        origin = typing.get_origin(base)
+        if isinstance(origin, type) and origin is not Generic:
+            given = (substituted(part, meanings) for part in typing.get_args(base))
+            meanings = {**_meanings(origin, tuple(given)), **meanings}
+    return meanings
+
+
+def _but_none(hint: Any) -> Any:
+    """An annotation without the `None` that it allows."""
+    if typing.get_origin(hint) not in (typing.Union, types.UnionType):
+        return hint
+    parts = [part for part in typing.get_args(hint) if part is not type(None)]
+    return typing.Union[tuple(parts)]  # noqa: UP007
 
 
 def substituted(hint: Any, meanings: Mapping[TypeVar, Any]) -> Any:

@@ -57,13 +57,15 @@ def hints_of_class(cls: type) -> dict[str, Any]:
         return hints
 
 
-def has_text(annotation: Any) -> bool:
-    """Whether an annotation, or a part of it, is a name that was not looked up."""
+def is_uncheckable(annotation: Any) -> bool:
+    """Whether an annotation, or a part, is no more than text, or a static protocol."""
     if isinstance(annotation, Unreadable | str | typing.ForwardRef):
         return True
+    if getattr(annotation, "_is_protocol", False):
+        return not getattr(annotation, "_is_runtime_protocol", False)
     if typing.get_origin(annotation) is typing.Literal:
         return False
-    return any(map(has_text, typing.get_args(annotation)))
+    return any(map(is_uncheckable, typing.get_args(annotation)))
 
 
 def text_of(annotation: Any) -> str:

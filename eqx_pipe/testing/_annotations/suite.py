@@ -11,7 +11,7 @@ from .._laws.compare import check_reference
 from .._laws.function import FUNCTION_LAWS
 from .._laws.law import skipped_of
 from .._strategies.arrays import Numbers
-from .find import arguments_of
+from .find import Refusals, arguments_of, called, checked_refusals
 from .laws import try_on
 from .signature import signature_of, split
 from .snippet import add_snippet
@@ -30,6 +30,7 @@ def laws(
     shapes: Mapping[str, str] | str | None = None,
     max_shapes: int | None = 4,
     min_size: int = 1,
+    refusals: Refusals = (),
     **overrides: Override,
 ) -> Callable[..., Any]:
     """Makes a function or stage a suite for pytest, with a test for each law.
@@ -55,8 +56,8 @@ def laws(
         as one of NumPy. (Keyword only.)
     - `max_shapes`: how many combinations of shapes and dtypes are tried at most, as
         each compiles some programs for each law; `None` for any. (Keyword only.)
-    - `elements`, `shapes`, `min_size`, `overrides`: as in `given_typed`. (Keyword
-        only.)
+    - `elements`, `shapes`, `min_size`, `refusals`, `overrides`: as in `given_typed`.
+        (Keyword only.)
 
     **Returns:** a test for pytest, with one parameter, `law`; it needs pytest.
 
@@ -79,7 +80,7 @@ def laws(
             "`given_typed(fn, laws=...)` does without."
         ) from error
     given = {"elements": elements, "shapes": shapes, "max_shapes": max_shapes}
-    given |= {"min_size": min_size, **overrides}
+    given |= {"min_size": min_size, "refusals": refusals, **overrides}
     if fn is None:
         return ft.partial(laws, skip=skip, reference=reference, **given)
     check_reference("testing.laws", reference)
@@ -89,7 +90,7 @@ def laws(
         names.remove("key")
     if reference is None:
         names.remove("reference")
-    run = returning(fn)
+    run = returning(fn, checked_refusals("laws", refusals))
 
     @pytest.mark.parametrize("law", [name for name in names if name not in skipped])
     @hp.given(arguments=arguments_of(fn, **given))
@@ -99,6 +100,8 @@ def laws(
             run(arguments)
             return
         with add_snippet(fn, *split(fn, arguments)):
+            if refusals:  # a law calls it in other ways, in which it raises otherwise
+                called(fn, arguments, refusals)
             try_on(FUNCTION_LAWS[law], fn, arguments, reference)
 
     return named_like(test, fn)

@@ -21,11 +21,10 @@ from .._strategies.arrays import Numbers
 from .._strategies.validate import invalid
 from .arguments import fields_of, owner_of
 from .binding import parse
-from .find import arguments_of
+from .find import Refusals, arguments_of, called, checked_refusals
 from .laws import checked_laws, try_on
 from .signature import (
-    Unreadable,
-    has_text,
+    is_uncheckable,
     name_of,
     signature_of,
     split,
@@ -47,6 +46,7 @@ def given_typed(
     max_shapes: int | None = None,
     min_size: int = 1,
     laws: Collection[str] = (),
+    refusals: Refusals = (),
     **overrides: Override,
 ) -> Callable[[], None]: ...
 @typing.overload
@@ -58,6 +58,7 @@ def given_typed(
     max_shapes: int | None = None,
     min_size: int = 1,
     laws: Collection[str] = (),
+    refusals: Refusals = (),
     **overrides: Override,
 ) -> Callable[[Callable[..., Any]], Callable[[], None]]: ...
 def given_typed(
@@ -68,6 +69,7 @@ def given_typed(
     max_shapes: int | None = None,
     min_size: int = 1,
     laws: Collection[str] = (),
+    refusals: Refusals = (),
     **overrides: Override,
 ) -> Callable[..., Any]:
     """Makes an annotated function a property test: a decorator.
@@ -84,9 +86,13 @@ def given_typed(
     - `fn`: an annotated function.
     - `laws`: names of laws that must hold as well, those of `check_function`, such as
       `("jit", "grad")`. (Keyword only.)
+    - `refusals`: errors by which `fn` refuses arguments that do not go together, such
+      as `ValueError`, or a tuple of them. Such examples are thrown away; there must be
+      others. (Keyword only.)
     - `shapes`: as in `arguments`; or `"find"`, for code of which you do not know what
       shapes it takes: then arrays without a shape have the first of a few (any, a
-      matrix, a vector, an image, ...) on which `fn` does not raise. (Keyword only.)
+      matrix, a vector, an image, an image and numbers, ...) on which `fn` does not
+      raise. (Keyword only.)
     - `elements`, `max_shapes`, `min_size`, `overrides`: as in `arguments`. (Keyword
         only.)
 
@@ -112,11 +118,11 @@ def given_typed(
         AssertionError: `eqx_pipe.testing.given_typed`: `outer` returned ...
     """
     options = {"elements": elements, "shapes": shapes, "max_shapes": max_shapes}
-    options |= {"min_size": min_size, **overrides}
+    options |= {"min_size": min_size, "refusals": refusals, **overrides}
     if fn is None:
         return ft.partial(given_typed, laws=laws, **options)
     chosen = checked_laws("given_typed", laws)
-    run = returning(fn)
+    run = returning(fn, checked_refusals("given_typed", refusals))
 
     @hp.given(arguments_of(fn, **options))
     def test(arguments: dict[str, Any]) -> None:
@@ -137,7 +143,9 @@ def named_like(test: Callable[..., Any], fn: Callable[..., Any]) -> Callable[...
     return test
 
 
-def returning(fn: Callable[..., Any]) -> Callable[[dict[str, Any]], None]:
+def returning(
+    fn: Callable[..., Any], refusals: Refusals = ()
+) -> Callable[[dict[str, Any]], None]:
     """`fn` on a dict of arguments, with a check of what it returns."""
     if inspect.iscoroutinefunction(fn):
         raise invalid(
@@ -149,10 +157,12 @@ def returning(fn: Callable[..., Any]) -> Callable[[dict[str, Any]], None]:
     returned = signature.return_annotation
     owner = owner_of(fn)
     fields = fields_of(owner)
-    if isinstance(returned, Unreadable):
+    if is_uncheckable(returned):
+        text = getattr(returned, "text", returned)
+        why = getattr(returned, "reason", "it has text in it, or a static protocol")
         wrong = (
             f"what `{name_of(fn)}` returns is not checked, as its annotation "
-            f"`{returned.text}` cannot be read: {returned.reason}."
+            f"`{text}` cannot be read: {why}."
         )
         cure = "Import the name outside of `if TYPE_CHECKING:`."
         warnings.warn(message("testing.given_typed", wrong, cure), stacklevel=3)
@@ -160,13 +170,12 @@ def returning(fn: Callable[..., Any]) -> Callable[[dict[str, Any]], None]:
     def run(arguments: dict[str, Any]) -> None:
         __tracebackhide__ = True
         with add_snippet(fn, *split(fn, arguments)):
-            first, rest = split(fn, arguments)
-            value = made = fn(*first, **rest)
+            value = made = called(fn, arguments, refusals)
             annotation = returned
             if isinstance(made, types.GeneratorType):
                 value = list(it.islice(made, _MOST_YIELDED))
                 annotation = _of_each(returned)
-            if annotation is signature.empty or isinstance(annotation, Unreadable):
+            if annotation is signature.empty or is_uncheckable(annotation):
                 return
             typed = [*fields.values(), *_pairs(signature, arguments)]
             values = value if isinstance(made, types.GeneratorType) else [value]
@@ -197,7 +206,7 @@ def _pairs(
         hint = parameter.annotation
         if name not in arguments or hint is parameter.empty:
             continue
-        if has_text(hint):  # it says nothing that could be checked
+        if is_uncheckable(hint):  # it says nothing that could be checked
             continue
         variadic = parameter.kind is parameter.VAR_POSITIONAL
         for value in arguments[name] if variadic else (arguments[name],):

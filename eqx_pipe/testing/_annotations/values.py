@@ -21,8 +21,8 @@ from .._strategies.spaces import meshes
 from .._strategies.validate import invalid
 from .array import array_for, bare_array, is_array_annotation, scalar_of
 from .binding import Binding
-from .classes import from_type, instance_of
-from .signature import Unreadable
+from .classes import from_type, instance_of, is_record
+from .signature import Unreadable, signature_of
 
 _STRUCTURES = (0, (0, 0), {"a": 0, "b": 0}, [(0,), {"c": 0}])
 BARE = (jax.Array, np.ndarray, jax.ShapeDtypeStruct)
@@ -79,8 +79,12 @@ def _special(annotation: Any, binding: Binding) -> Any:
         return _function_for(args, binding)
     kind = origin or annotation
     if isinstance(kind, type):
-        if args and issubclass(kind, collections.abc.Iterable):
+        iterable = issubclass(kind, collections.abc.Iterable)
+        if args and iterable and not is_record(kind):
             return _container_for(kind, args, binding)
+        if getattr(kind, "_is_protocol", False) and "__call__" in vars(kind):
+            returned = signature_of(vars(kind)["__call__"]).return_annotation
+            return _Constant(value_for(returned, binding))
         if _is_of(kind, "optax", "GradientTransformation"):
             return _optimiser(binding)
         return instance_of(kind, args, binding, value_for)
@@ -146,7 +150,7 @@ def _container_for(kind: type, args: tuple[Any, ...], binding: Binding) -> Any:
         return pairs if inspect.isabstract(kind) else new(pairs)
     parts = [value_for(args[0], binding) for _ in range(_few(binding))]
     if issubclass(kind, abc.Iterator):
-        return iter(parts)
+        return (part for part in parts)  # which is a generator, too
     if issubclass(kind, abc.Set) and inspect.isabstract(kind):
         return set(parts)
     abstract = inspect.isabstract(kind) or getattr(kind, "_is_protocol", False)
