@@ -57,8 +57,8 @@ def slow(p):
 SLOW = ep.Space({"n": ep.Values([1, 2, 3, 4]), "x": ep.Linspace(0, 1, 60)})
 
 
-def run_slow(path, **asked):
-    return ep.sweep(slow, SLOW, key=KEY, store=path, batch_size=4, **asked)
+def run_slow(path, space=SLOW, **asked):
+    return ep.sweep(slow, space, key=KEY, store=path, batch_size=4, **asked)
 
 
 FUNCTIONS = [plain, noise, bare, typed]
