@@ -140,12 +140,7 @@ def test_what_failed_or_is_missing_stays_so():
         return eqx.error_if(p["a"], p["a"] == 2, "two")
 
     result = ep.sweep(wrong, {"a": ep.Values([1.0, 2.0])}, on_error="isolate")
-    late = eqx.tree_at(
-        lambda r: r.missing,
-        result,
-        np.array([True, False]),
-        is_leaf=lambda x: x is None,
-    )
+    late = eqx.tree_at(lambda r: r.gaps, result, np.array([[0, 1, 0], [1, 2, 2]]))
     both = ep.concat([result, late])
     assert both.status.tolist() == [1, 2, 0, 2]
     assert ep.concat([result]).missing is None

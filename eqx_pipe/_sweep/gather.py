@@ -17,13 +17,14 @@ from types import FrameType
 from typing import Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
-from jaxtyping import Bool, Int64
+from jaxtyping import Int64
 
 from .._types import ProgressLike, PyTree
 from .compute.failure import Errors, Verdict
 from .compute.progress import Progress, Watched, is_shown, watched
 from .plan import Plan
 from .results.cells import CellPoints, CellValues
+from .results.gaps import NO_GAPS, Gaps
 from .results.label import names_of
 from .results.raised import Raised
 from .results.result import SweepResult
@@ -108,9 +109,9 @@ class Outcome:
     """What a sink has in the end: the fields of a `SweepResult` that it knows."""
 
     values: PyTree
-    ok: Bool[np.ndarray, " points"]
-    missing: Bool[np.ndarray, " points"] | None = None
+    gaps: Gaps = dataclasses.field(default_factory=lambda: NO_GAPS)
     points: int | None = None
+    ended: int | None = None
     errors: Errors = dataclasses.field(default_factory=dict)
 
 
@@ -199,14 +200,14 @@ def result_of(plan: Plan, outcome: Outcome, started: float) -> SweepResult:
     fields = dict(
         values=values,
         space=plan.request.space,
-        ok=outcome.ok,
+        gaps=outcome.gaps,
+        ended=outcome.ended,
         batch_size=plan.batch_size,
         num_devices=len(plan.devices),
         started=started,
         seconds=time.time() - started,
         points=outcome.points,
         function=fn_name(plan.request.fn),
-        missing=outcome.missing,
         made=made,
         steps=steps,
         raised=Raised.of(outcome.errors),

@@ -12,6 +12,7 @@ from .._check import keywords
 from .._reduce.many import ReduceLike
 from .._spaces.accept import SpaceLike
 from .._store.folder import is_vacant
+from .._store.ledger import MISSING
 from .._types import Key, ProgressLike, PyTree
 from .cores import warn_if_cores_idle
 from .gather import Sink, Source, gather, result_of, watched_in
@@ -25,6 +26,7 @@ from .request import (
     Resume,
     checked,
 )
+from .results.gaps import count_in
 from .results.label import names_of
 from .results.output_coords import OutputCoords
 from .results.result import SweepResult
@@ -245,8 +247,7 @@ def _carry(interrupt: KeyboardInterrupt, result: SweepResult, plan: Plan) -> Non
         return  # whose sink has said so
     done = result.points
     if done is None:
-        missing = result.missing
-        done = len(result) - (0 if missing is None else int(missing.sum()))
+        done = len(result) - count_in(result.gaps, MISSING)
     interrupt.add_note(
         f"{done:,} of {len(result):,} points are finished: they are the `.result` of "
         "this KeyboardInterrupt (`sys.last_value.result` in a notebook)."

@@ -7,13 +7,13 @@ import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
-from jaxtyping import Bool
 
 from ..._errors import describe_value, structure_error, type_error, value_error
 from ..._spaces.join import joined
 from ..._store.lazy import Stored
 from ..._tree import differences
 from .cells import CellPoints
+from .gaps import joined_gaps
 from .output_coords import coords_texts
 from .raised import Raised
 from .result import SweepResult
@@ -89,13 +89,12 @@ def concat(results: Sequence[SweepResult]) -> SweepResult:
     return SweepResult(
         values=values,
         space=joined("concat", [result.space for result in results]),
-        ok=np.concatenate([result.ok for result in results]),
+        gaps=joined_gaps([(result.gaps, len(result)) for result in results]),
         batch_size=max(result.batch_size for result in results),
         num_devices=max(result.num_devices for result in results),
         started=min(result.started for result in results),
         seconds=sum(result.seconds for result in results),
         function=", ".join(names),
-        missing=_missing(results),
         raised=_raised(results),
         cells=_cells([result.cells for result in results]),
         output_coords=results[0].output_coords,
@@ -107,13 +106,6 @@ def _joined(*leaves: Any) -> Any:
     some = [leaf[...] if isinstance(leaf, Stored) else leaf for leaf in leaves]
     on_host = not any(isinstance(leaf, jax.Array) for leaf in some)
     return np.concatenate(some) if on_host else jnp.concatenate(some)
-
-
-def _missing(results: Sequence[SweepResult]) -> Bool[np.ndarray, " points"] | None:
-    if all(result.missing is None for result in results):
-        return None
-    none = [np.zeros(len(r), bool) if r.missing is None else r.missing for r in results]
-    return np.concatenate(none)
 
 
 def _raised(results: Sequence[SweepResult]) -> Raised | None:

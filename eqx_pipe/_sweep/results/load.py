@@ -15,10 +15,12 @@ from ..._files import as_path
 from ..._store.folder import as_zarr, quiet
 from ..._store.layout import RECORD, read_record
 from ..._store.lazy import Stored
+from ..._store.ledger import MISSING, OK
 from ..._store.store import Recut, Store, open_store
 from ..._tree import leaves_with_names
 from ..._types import PyTree
 from .cells import CellPoints
+from .gaps import gaps_of, stored_gaps
 from .label import inner_dims, storable_dtype
 from .output_coords import KnownCoords
 from .raised import Raised, points_in, stored_errors
@@ -169,22 +171,23 @@ def _result(data: Dataset, schema: dict[str, Any], store: Store | None) -> Sweep
         raise ValueError(f"`{schema['status']}` is not the status of the store")
     variables = outputs_from(schema, lambda name, *_: name)
     cells = schema.get("cells")
-    status = points(schema["status"]) if store is None else store.statuses()
     spans = json.loads(attrs.get(ERRORS, "{}"))
     errors = {text: points_in(found) for text, found in spans.items()}
     if store is not None:
-        errors = stored_errors(store)
+        errors, gaps = stored_errors(store), stored_gaps(store)
+    else:
+        status = points(schema["status"])
+        gaps = gaps_of(status == OK, status == MISSING)
     return SweepResult(
         values=outputs_from(schema, leaf),
         space=space,
-        ok=status == 1,
+        gaps=gaps,
         batch_size=int(attrs["batch_size"]),
         num_devices=int(attrs["devices"]),
         started=datetime.datetime.fromisoformat(attrs["started"]).timestamp(),
         # A store does not know how long it will take.
         seconds=float(attrs.get("seconds", "nan")),
         function=attrs.get("function", ""),
-        missing=(status == 0) if np.any(status == 0) else None,
         cells=None if cells is None else CellPoints(*map(points, cells)),
         made=tuple((k, v) for k, v in attrs.items() if k not in _OWN),
         raised=Raised.of(errors),

@@ -19,9 +19,11 @@ from ..._spaces.index import as_index
 from ..._spaces.pick import Picked, is_picked, picked
 from ..._spaces.space import Space
 from ..._store.lazy import stored_in
+from ..._store.ledger import MISSING, OK
 from ..._types import PyTree
 from .best import Best, Compared, best
 from .cells import CellPoints, CellValues
+from .gaps import Gaps, count_in, picked_gaps, status_in
 from .output_coords import KnownCoords
 from .raised import Raised, ranges
 from .sel import Wanted, selected
@@ -57,7 +59,9 @@ class SweepResult(eqx.Module):
     With `reduce=`, `values` is the reduction, `points` says of how many points (fewer
     than the space has if a reducer stopped the sweep, or if a store has not all of
     them; failed points count), and what asks for the value at one point is refused.
-    `ok` and `missing` end where the sweep was stopped.
+    `ok` and `missing` end where the sweep was stopped, after `ended` points. What is
+    kept of them are `gaps`, the ranges of points without a value: for each the first
+    one, the one behind the last, and their `status`.
 
     Where the reducers say `over=` which dims they reduce, `space` has the other dims
     and the values have one entry for each of their points, a cell. `cells.points` says
@@ -81,14 +85,14 @@ class SweepResult(eqx.Module):
 
     values: PyTree
     space: Space
-    ok: Bool[np.ndarray, " points"]
+    gaps: Gaps
     batch_size: int = eqx.field(static=True)
     num_devices: int = eqx.field(static=True)
     started: float = eqx.field(static=True)
     seconds: float = eqx.field(static=True)
     points: int | None = eqx.field(static=True, default=None)
+    ended: int | None = eqx.field(static=True, default=None)
     function: str = eqx.field(static=True, default="")
-    missing: Bool[np.ndarray, " points"] | None = None
     made: tuple[tuple[str, Any], ...] = eqx.field(static=True, default=())
     steps: Steps | None = None
     raised: Raised | None = None
@@ -126,10 +130,24 @@ class SweepResult(eqx.Module):
     @property
     def status(self) -> Int8[np.ndarray, " points"]:
         """For each point: 0 not computed yet, 1 there is a value, 2 it failed."""
-        status = np.where(self.ok, np.int8(1), np.int8(2))
-        if self.missing is not None:
-            status[self.missing] = 0
-        return status
+        return status_in(self.gaps, self._reached)
+
+    @property
+    def ok(self) -> Bool[np.ndarray, " points"]:
+        """Whether each point has a value."""
+        if not len(self.gaps):
+            return np.broadcast_to(np.True_, (self._reached,))  # takes no memory
+        return self.status == OK
+
+    @property
+    def missing(self) -> Bool[np.ndarray, " points"] | None:
+        """Whether each point was not computed yet; `None` if all were."""
+        return self.status == MISSING if count_in(self.gaps, MISSING) else None
+
+    @property
+    def _reached(self) -> int:
+        """Of how many points there is a status."""
+        return len(self) if self.ended is None else self.ended
 
     def __len__(self) -> int:
         return self.space.size
@@ -145,17 +163,16 @@ class SweepResult(eqx.Module):
             i = picked("SweepResult", i, len(self), lengths)
         if isinstance(i, slice | np.ndarray):
             values = jtu.tree_map(lambda leaf: leaf[i], self.values)
-            missing = None if self.missing is None else self.missing[i]
+            index = np.arange(*i.indices(len(self))) if isinstance(i, slice) else i
             made = tuple(pair for pair in self.made if pair[0] not in _OF_THE_SPACE)
             raised = self.raised
             if raised is not None:
-                raised = raised.picked(np.arange(len(self))[i])
+                raised = raised.picked(index)
             return dataclasses.replace(
                 self,
                 values=values,
                 space=self.space[i],
-                ok=self.ok[i],
-                missing=missing,
+                gaps=picked_gaps(self.gaps, index),
                 made=made,
                 steps=None if self.steps is None else self.steps[i],
                 raised=raised,
@@ -178,8 +195,8 @@ class SweepResult(eqx.Module):
         return Summary(
             space=self.space,
             values=self.values,
-            ok=self.ok,
-            missing=self.missing,
+            gaps=self.gaps,
+            ended=self._reached,
             points=self.points,
             cells=self.cells,
             run=run_text(self.batch_size, self.num_devices, self.seconds, self.waste),

@@ -4,17 +4,18 @@ import dataclasses
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool
 
 from ..._html import heading, table
 from ..._spaces.space import Space
 from ..._spaces.table import axes_table
+from ..._store.ledger import FAILED, MISSING, OK
 from ..._tree import leaf_text, leaves_with_names
 from ..._types import PyTree
 from .cells import CellPoints
+from .gaps import Gaps, count_in, first_in, status_in
 
 _FEW = 1_000_000
-"""How many entries are looked at: of an output to show its range, or at once."""
+"""How many entries are looked at, of an output to show its range."""
 
 _LISTED = 5
 
@@ -28,8 +29,8 @@ class Summary:
 
     space: Space
     values: PyTree
-    ok: Bool[np.ndarray, " points"]
-    missing: Bool[np.ndarray, " points"] | None
+    gaps: Gaps
+    ended: int
     points: int | None
     cells: CellPoints | None
     run: str
@@ -67,30 +68,17 @@ class Summary:
             return [f"each reduced over {count} points{lost}"]
         if self.points is None:
             return []
-        early = ", stopped" if len(self.ok) < self.space.size else ""
+        early = ", stopped" if self.ended < self.space.size else ""
         return [f"reduced over {self.points:,} points{early}"]
 
     def _problems(self) -> list[str]:
         """The points that failed or are missing: how many, and the first of them."""
-        if self.ok.strides == (0,):  # one bit for all points of a reduction
-            return []
-        counts = {"failed": 0, "missing": 0}
-        listed: dict[str, list[str]] = {"failed": [], "missing": []}
-        # A part at a time: indices of all points take eight times the memory of `ok`.
-        for start in range(0, len(self.ok), _FEW):
-            ok = self.ok[start : start + _FEW]
-            missing = np.zeros_like(ok)
-            if self.missing is not None:
-                missing = self.missing[start : start + _FEW]
-            for what, found in (("failed", ~(ok | missing)), ("missing", missing)):
-                points = np.flatnonzero(found)
-                counts[what] += len(points)
-                listed[what] += [str(start + i) for i in points[:_LISTED]]
         lines = []
-        for what, count in counts.items():
+        for what, status in (("failed", FAILED), ("missing", MISSING)):
+            count = count_in(self.gaps, status)
             if count:
-                more = ["..."] * (count > _LISTED)
-                some = ", ".join(listed[what][:_LISTED] + more)
+                listed = [str(i) for i in first_in(self.gaps, status, _LISTED)]
+                some = ", ".join(listed + ["..."] * (count > _LISTED))
                 lines.append(f"{count:,} points {what}: {some}")
         return lines
 
@@ -107,7 +95,9 @@ class Summary:
             return ""
         if leaf.dtype.kind not in "biuf":
             return ""
-        counted = leaf if self.points is not None else leaf[self.ok]
+        counted = leaf
+        if self.points is None:
+            counted = leaf[status_in(self.gaps, len(leaf)) == OK]
         finite = counted[np.isfinite(counted)]
         if not finite.size:
             return "no finite number"

@@ -17,7 +17,7 @@ from ..._jaxprs.text import Writer, digest
 from ..._reduce.many import Many
 from ..._store.layout import StoreLayout, Variable
 from ..._store.lazy import Stored
-from ..._store.store import MISSING, OK, Store
+from ..._store.store import Store
 from ..._tree import tree_text
 from ..compute.failure import Errors
 from ..compute.job import Job
@@ -26,6 +26,7 @@ from ..plan import Plan
 from ..reduced.blocks import Blocks
 from ..reduced.cells import Cells
 from ..reduced.trace import trace_reducers
+from ..results.gaps import stored_gaps
 from ..results.label import (
     Names,
     attributes,
@@ -111,7 +112,7 @@ class StoredValues:
         inner = [dim for dims in names.outputs.values() for dim in dims]
         check_names("sweep", [*space.dims, *coordinates, *names.outputs, *inner])
         # What made it, but for the time it took: it is not over yet.
-        nothing = result_of(self.plan, Outcome(None, np.ones(0, bool)), 0.0)
+        nothing = result_of(self.plan, Outcome(None), 0.0)
         now = dataclasses.replace(nothing, started=time.time())
         made = attributes(self._outputs, space, names, provenance_of(now))
         return StoreLayout(
@@ -139,13 +140,7 @@ class StoredValues:
         # Other processes may have written some since this one looked.
         self.refuse(store)
         values = jtu.tree_unflatten(jtu.tree_structure(self._outputs), leaves)
-        if store.ledger.is_whole():
-            ok = np.broadcast_to(np.True_, store.chunks.size)  # takes no memory
-            return Outcome(values, ok)
-        status = store.statuses()
-        missing = status == MISSING
-        missing = missing if missing.any() else None
-        return Outcome(values, status == OK, missing, errors=stored_errors(store))
+        return Outcome(values, stored_gaps(store), errors=stored_errors(store))
 
     @property
     def _outputs(self) -> Any:
@@ -275,10 +270,8 @@ class StoredStates:
         fold, gaps = self._all(store)
         if not self.plan.request.isolated:
             refuse_failed(store.path, fold.failed)
-        missing = np.zeros(fold.points, bool)
-        for first, last in gaps:
-            missing[slice(*self.blocks.span(first, last))] = True
-        return reduced_outcome(fold, missing if gaps else None)
+        missing = [self.blocks.span(first, last) for first, last in gaps]
+        return reduced_outcome(fold, np.array(missing, np.int64).reshape(-1, 2))
 
     def _all(self, store: Store) -> tuple[Fold, list[tuple[int, int]]]:
         """Merges all that there is; and the blocks that are missing, from and to."""

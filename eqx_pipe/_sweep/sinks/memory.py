@@ -11,12 +11,14 @@ import numpy as np
 from jaxtyping import Int64
 
 from ..._store.chunks import Chunks
+from ..._store.ledger import FAILED, MISSING
 from ..._types import PyTree
 from ..compute.failure import Errors, Failures, Verdict, in_order, joined
 from ..compute.progress import Progress
 from ..compute.sizes import Rows, empty_values
 from ..gather import Interrupt, Outcome, Todo
 from ..plan import BlockWork, Plan
+from ..results.gaps import count_in, gaps_of, merged
 
 
 class Fold:
@@ -130,7 +132,8 @@ class Arrays:
             verdicts.append(verdict)
         all_ = in_order(verdicts)
         values = plan.points.unflatten(values)
-        return Outcome(values, all_.ok, all_.missing, errors=all_.errors)
+        gaps = gaps_of(all_.ok, all_.missing)
+        return Outcome(values, gaps, errors=all_.errors)
 
 
 class Reduction:
@@ -162,14 +165,12 @@ class Reduction:
         return reduced_outcome(self.fold)
 
 
-def reduced_outcome(fold: Fold, missing: np.ndarray | None = None) -> Outcome:
+def reduced_outcome(
+    fold: Fold, missing: Int64[np.ndarray, "ranges 2"] | None = None
+) -> Outcome:
     """A reduction, of which points, and which of them failed or are `missing`."""
-    points, failed = fold.points, fold.failed
-    ok = np.broadcast_to(np.True_, (points,))  # takes no memory
-    if len(failed) or missing is not None:
-        ok = np.ones(points, bool)
-        ok[failed] = False
-    if missing is not None:
-        ok[missing] = False
-        points -= int(missing.sum())
-    return Outcome(fold.finish(), ok, missing, points, fold.errors)
+    absent = np.zeros((0, 2), np.int64) if missing is None else missing
+    failed = fold.failed[:, None] + np.array([0, 1])
+    gaps = merged({MISSING: absent, FAILED: failed})
+    points = fold.points - count_in(gaps, MISSING)
+    return Outcome(fold.finish(), gaps, points, fold.points, fold.errors)
