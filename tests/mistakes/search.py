@@ -4,6 +4,7 @@ import numpy as np
 
 import eqx_pipe as ep
 import eqx_pipe.search as eps
+import eqx_pipe.testing as ept
 
 SPACE = {"x": ep.Linspace(0.0, 1.0, 3), "act": ep.Static(["relu", "tanh"])}
 
@@ -90,6 +91,12 @@ METHODS = [
     ),
     ("no sampler", lambda: eps.optuna("tpe"), TypeError, "TPESampler"),
     ("mode of optuna", lambda: eps.optuna(print, mode="low"), ValueError, "min"),
+    (
+        "law of no method",
+        lambda: ept.check_method("tpe", loss, SPACE),
+        TypeError,
+        "ask",
+    ),
     ("stalled never", lambda: eps.stalled(0), ValueError, "at least 1"),
     ("no budget", lambda: eps.budget(), ValueError, "seconds=3600"),
     ("a budget of none", lambda: eps.budget(seconds=0), ValueError, "more than 0"),
