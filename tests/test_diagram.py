@@ -100,6 +100,14 @@ def test_lines_of_long_graphs_go_round_boxes():
             assert beside or bottom <= box.y + NEAR or top >= box.y + box.height - NEAR
 
 
+def test_a_long_dense_graph_stays_upright():
+    nodes = {f"n{i}": lambda *xs: sum(xs) for i in range(40)}
+    edges = {f"n{i}": [f"n{j}" for j in range(max(0, i - 3), i)] for i in range(40)}
+    root, boxes = picture(ep.draw(ep.graph(nodes, edges, "n39")))
+    widest = max(box.width for box in boxes)
+    assert float(root.get("viewBox").split()[2]) < 4 * widest
+
+
 def test_files(tmp_path):
     name = '<b>&"script'
     diagram = ep.draw(ep.chain(**{name: jnp.sin}), X)

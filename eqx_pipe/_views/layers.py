@@ -232,8 +232,32 @@ def _middles(
                 wanted.append(mean / weight if near else middle[name])
                 weights.append(weight or 0.01)
             middle.update(zip(rows[i], spaced(wanted, weights, gaps[i]), strict=True))
+    _upright(middle, rows, nodes)
     _straighten(middle, rows, gaps)
     return middle
+
+
+def _upright(
+    middle: dict[Name, float], rows: list[list[Name]], nodes: Mapping[Name, Node]
+) -> None:
+    """Takes out a drift to one side that makes the whole wider than its widest row.
+
+    Where long lines pass every node on the same side, each row evens out by moving a
+    little to the other one, and in many rows that adds up.
+    """
+    count = len(rows)
+    if count < 2:
+        return
+    ends = [
+        (middle[row[0]] - nodes[row[0]].left, middle[row[-1]] + nodes[row[-1]].right)
+        for row in rows
+    ]
+    centre = (count - 1) / 2
+    tilt = sum((i - centre) * (a + b) / 2 for i, (a, b) in enumerate(ends))
+    slope = tilt * 12 / (count * (count**2 - 1))  # by least squares
+    if abs(slope) * (count - 1) > max(b - a for a, b in ends):
+        for i, row in enumerate(rows):
+            middle.update({name: middle[name] - slope * i for name in row})
 
 
 def _straighten(
