@@ -263,7 +263,7 @@ def names(law):
     return [name for name, (laws, *_) in FUNCTIONS.items() if law in laws]
 
 
-@pytest.mark.one_of(6, rest=2)
+@pytest.mark.one_of(6, rest=1)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_a_broken_function_is_told_by_its_law(name):
     laws, fn, args = FUNCTIONS[name]

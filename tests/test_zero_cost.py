@@ -131,7 +131,7 @@ COMBINATORS = {
 }
 
 
-@pytest.mark.one_of(4)
+@pytest.mark.one_of(4, rest=1)
 @pytest.mark.parametrize("name", COMBINATORS)
 def test_each_combinator_costs_what_its_maths_costs(name, getkey):
     key = getkey() if name in ("random chain", "residual dropped") else None
