@@ -140,17 +140,17 @@ def _is_one_of(n, place):
 
 
 def _most_cases(items):
-    """Of each table that has not been thinned by marks already."""
+    """Of each table, but for those of which the cases that are run are named."""
     cases = collections.defaultdict(list)
     for item in items:
         if hasattr(item, "callspec"):
             cases[item.nodeid.partition("[")[0]].append(item)
     left_out = []
     for table in cases.values():
-        if len(table) > 2 and not any(
-            item.get_closest_marker("slow") for item in table
-        ):
-            left_out += [x for i, x in enumerate(table) if not _is_one_of(3, i)]
+        quick = [item for item in table if not item.get_closest_marker("slow")]
+        named = len(quick) < len(table) and not table[0].get_closest_marker("one_of")
+        if len(quick) > 2 and not named:
+            left_out += [x for i, x in enumerate(quick) if not _is_one_of(5, i)]
     return left_out
 
 
