@@ -1,9 +1,10 @@
 """What does `batch_size="tune"` take beside the best fixed size, and beside `"auto"`?
 
-Of the twelve models of either set six are written out, six are mostly code of other
-packages. The list of sizes that tuning tries was chosen with the "fitted" ones in view;
-the "unseen" ones were written after it. The best of a grid of sizes is found on part of
-the points; then there are as many as take `--seconds` with it. Every round is another
+Of each set half of the models are written out, the others are mostly code of other
+packages. The sizes that tuning tries were chosen with the "fitted" ones in view. The
+"unseen" ones were written after that, and the "fresh" ones before the order of sizes
+came to depend on what was found. The best of a grid of sizes is found on part of the
+points; then there are as many as take `--seconds` with it. Every round is another
 program (a number in it differs), so that each side compiles: what tuning costs is in
 its time. Nothing is remembered.
 """
@@ -66,10 +67,11 @@ def best_size(run, model, points):
 
 
 def main(run, *, seconds=5.0):
-    from . import _third_party, _unseen
+    from . import _fresh, _third_party, _unseen
 
     own = {model: _models.POINTS[model] for model in OWN}
     sets = {"fitted": own | _third_party.POINTS, "unseen": _unseen.POINTS}
+    sets |= {"fresh": _fresh.POINTS}
     for name, models in sets.items():
         compared(run, name, models, seconds)
 

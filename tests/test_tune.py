@@ -27,7 +27,7 @@ def cache(tmp_path, monkeypatch):
 
 @pytest.fixture
 def clock(monkeypatch):
-    """A clock by which the best size is 64, whatever the machine does."""
+    """A clock by which the best size is 64, and compiling takes no time."""
     compute = tune._Search._seconds
 
     def seconds(self, size, count):
@@ -35,6 +35,7 @@ def clock(monkeypatch):
         return None if compute(self, size, count) is None else each * count
 
     monkeypatch.setattr(tune._Search, "_seconds", seconds)
+    monkeypatch.setattr(tune._Search, "_compile", lambda *_: 0.0)
     monkeypatch.setattr(tune, "_GAINS", dict.fromkeys(tune._GAINS, math.inf))
 
 
@@ -43,6 +44,8 @@ def wave(p):
 
 
 SPACE = {"x": ep.Linspace(0, 50, 20_000), "scale": jnp.float32(3.0)}
+LONG = SPACE | {"x": ep.Linspace(0, 50, 2_000_000)}
+COMPILE = tune._Search._compile
 ONE = jax.make_mesh((1,), ("x",), devices=jax.devices()[:1])
 
 
@@ -59,6 +62,26 @@ def test_the_best_size_is_found_and_remembered(clock, cache):
     close(again.values, result.values)
 
 
+@given(st.sampled_from([16, 96, 1024]), st.floats(0, 14))
+def test_one_valley_is_looked_for_where_it_can_be(rule, valley):
+    """Of six sizes beside that of the rule the best is among the first four."""
+
+    def took(size):
+        return 1 + abs(math.log2(size) - valley)
+
+    search = object.__new__(tune._Search)
+    search.best, search.tried, gains = rule, {rule: took(rule)}, dict(tune._GAINS)
+    gains.pop(rule, None)
+    best = min([rule, *gains], key=took)
+    for _ in range(4):
+        size, before = next(iter(gains)), search.best
+        assert gains.pop(size) > 0
+        search.tried[size] = took(size)
+        search.best = min(before, size, key=took)
+        gains = search._reordered(gains, size, before)
+    assert search.best == best
+
+
 def test_no_point_is_computed_twice(clock, monkeypatch):
     spans, fill = [], Job.fill
 
@@ -67,9 +90,23 @@ def test_no_point_is_computed_twice(clock, monkeypatch):
         return fill(self, rows, first, last, *rest)
 
     monkeypatch.setattr(Job, "fill", counted)
-    ep.sweep(wave, SPACE, batch_size="tune", mesh=ONE)
+    monkeypatch.setattr(tune._Search, "_compile", COMPILE)
+    result = ep.sweep(wave, LONG, batch_size="tune", mesh=ONE)
     starts, ends = zip(*spans, strict=True)
-    assert len(spans) > 10 and starts == (0, *ends[:-1]) and ends[-1] == 20_000
+    assert len(spans) > 10 and starts == (0, *ends[:-1]) and ends[-1] == len(result)
+    assert result.batch_size == 64
+
+
+def test_what_is_compiled_meanwhile_may_fail(clock, monkeypatch):
+    def fails(self):
+        def compile():
+            raise RuntimeError
+
+        return compile
+
+    monkeypatch.setattr(tune._Search, "_compile", COMPILE)
+    monkeypatch.setattr(Job, "compiling", fails)
+    assert ep.sweep(wave, SPACE, batch_size="tune", mesh=ONE).batch_size == 64
 
 
 def test_points_with_effects_are_computed_in_turn(clock):

@@ -1,10 +1,13 @@
 """`batch_size="tune"`: the size that is fastest, found by computing points with some.
 
 Beside the size of the rule a few others are tried, in an order that was measured: the
-first two gain most. Two sizes compute stretches of neighbouring points in turn, so that
-costs that change along the space touch both alike, and are compared by the fastest of
-some, which a busy machine disturbs least. A size is not tried if compiling for it, and
-comparing, would take more than a fixed part of the time that is left.
+first two gain most. Those that lie between the best and its slower neighbours come
+before the others, and first of all those onward from a slower one. While a size is
+compiled for the sweep goes on with the best so far. Then the two compute stretches of
+neighbouring points in turn, so that costs that change along the space touch both alike,
+and are compared by the fastest of some, which a busy machine disturbs least. A size is
+not tried if compiling for it, and comparing, would cost more than it may gain in the
+time that is left.
 """
 
 import contextlib
@@ -12,8 +15,10 @@ import dataclasses
 import json
 import math
 import os
+import threading
 import time
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 
 import jax
@@ -26,7 +31,7 @@ from .compute.sizes import Rows, empty_values
 from .plan import CostsBySpan, Plan
 
 _GAINS = {256: 0.06, 16: 0.06, 64: 0.02, 1024: 0.02, 4: 0.01, 4096: 0.01}
-"""Sizes in the order in which they are tried, and what part of the time each may cost.
+"""Sizes in the order in which they are tried, and what part of the time each may gain.
 
 Of thirteen sizes each on 30 models, eight of them of other packages (jaxlib 0.12, two
 cores that were busy with other things too), the rule's took 1.30 times as long as the
@@ -53,6 +58,15 @@ _CLEAR = 0.95
 
 _HOPELESS = 1.5
 """A size that takes so many times as long the first time gets no second one."""
+
+_ONWARD = 0.5
+"""The next size in a direction may gain this part of what the last one has gained."""
+
+_WAITED = 0.5
+"""What part of the first compilation another may cost, until that is known.
+
+For the first the sweep waits; XLA uses one core, and others compute points meanwhile.
+"""
 
 
 def tuned(plan: Plan, costs: CostsBySpan | None) -> Plan:
@@ -104,21 +118,63 @@ class _Search:
 
     def run(self) -> None:
         """Tries the sizes that may be worth it."""
-        compiling = self._begin(self.best)
+        cost = self._begin(self.best)
         each = self._each()
-        for size, gain in _GAINS.items():
-            if compiling is None or each is None:
-                return
+        if cost is None or each is None:
+            return
+        cost *= _WAITED
+        gains = dict(_GAINS)
+        while gains:
+            size = next(iter(gains))
+            gain, before = gains.pop(size), self.best
             if size in self.tried or size > self.most:
                 continue
-            lanes = self._lanes(max(size, self.best))
+            lanes = self._lanes(max(size, before))
             count = lanes * max(1, round(_SECONDS / (each * lanes)))
             left = each * (self.job.geometry.size - self.done)
-            if compiling + 2 * _PAIRS * count * each > gain * left:
+            if cost + 2 * _PAIRS * count * each > gain * left:
                 continue
-            compiling = self._begin(size)
-            if size in self._jobs:
-                each = self._compare(size, count)
+            cost = self._compile(size, count, each)
+            if cost is None or self._begin(size) is None:
+                return
+            if size not in self._jobs:
+                continue
+            each = self._compare(size, count)
+            if each is None:
+                return
+            gains = self._reordered(gains, size, before)
+
+    def _reordered(
+        self, gains: dict[int, float], size: int, before: int
+    ) -> dict[int, float]:
+        """What sizes that are left may gain, the next one first.
+
+        A size has been compared with the one that was the best `before`.
+        """
+        best, slower = self.best, before if self.best == size else size
+        above = min((size for size in self.tried if size > best), default=math.inf)
+        below = max((size for size in self.tried if size < best), default=0)
+        between = [size for size in gains if below < size < above]
+        onward = [size for size in between if (size > best) != (slower > best)]
+        gained = 1 - self.tried[best] / self.tried[before]
+        gains = gains | {size: max(gains[size], _ONWARD * gained) for size in onward}
+        order = dict.fromkeys([*onward, *between, *gains])
+        return {size: gains[size] for size in order}
+
+    def _compile(self, size: int, count: int, each: float) -> float | None:
+        """The seconds that compiling for a size costs the sweep, which goes on.
+
+        `None` if it comes to its end meanwhile.
+        """
+        started, first = time.perf_counter(), self.done
+        compiling = dataclasses.replace(self.job, batch_size=size).compiling()
+        # What it raises is raised again where the program is needed.
+        thread = threading.Thread(target=_quietly, args=(compiling,))
+        thread.start()
+        while thread.is_alive():
+            if self._seconds(self.best, count) is None:
+                return None
+        return max(0.0, time.perf_counter() - started - (self.done - first) * each)
 
     def _begin(self, size: int) -> float | None:
         """The seconds of compiling for a size, and of its first points.
@@ -183,6 +239,11 @@ class _Search:
         )
         self.done = last
         return time.perf_counter() - started
+
+
+def _quietly(call: Callable[[], object]) -> None:
+    with contextlib.suppress(Exception):
+        call()
 
 
 def _most(job: Job) -> int:

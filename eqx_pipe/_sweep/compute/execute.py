@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import functools as ft
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
@@ -46,18 +47,11 @@ class Runner:
         key: Key | None,
         layout: Layout,
     ):
-        program, self._layout = traced.program, layout
-        self._constants, self._place = program.constants, everywhere(layout)
+        self._layout = layout
+        self._constants, self._place = traced.program.constants, everywhere(layout)
         self._arguments = self._placed(arrays, key)
-
-        def make() -> Any:
-            traced.note_compilation(layout)
-            kernel = build(traced.jaxpr, traced.stored, layout)
-            args = points.kernel_args(0, 1, layout)
-            return compiled(kernel.lower(*args, *self._arguments), layout.unsplit)
-
         with noting(layout.batch_size):
-            self._kernel = compiled_once([program], layout, make)
+            self._kernel = compiling(traced, arrays, points, key, layout)()
 
     def at(self, arrays: list[Any], key: Key | None) -> "Runner":
         """The same program with other arrays of the space, and another key."""
@@ -130,6 +124,40 @@ def _rows(places: slice | np.ndarray, base: int) -> slice | np.ndarray:
     if isinstance(places, slice):
         return slice(places.start - base, places.stop - base)
     return places - base
+
+
+def compiling(
+    traced: Traced,
+    arrays: list[Any],
+    points: Neighbours | Listed | Chosen,
+    key: Key | None,
+    layout: Layout,
+) -> Callable[[], Compiled]:
+    """What compiles the program of a part, in any thread, unless it is there already.
+
+    It is lowered here: that reads settings of JAX which belong to the thread.
+    """
+    there = compiled_already([traced.program], layout)
+    if there is not None:
+        return lambda: there
+    traced.note_compilation(layout)
+    make = ft.partial(
+        compiled, lowered(traced, arrays, points, key, layout), layout.unsplit
+    )
+    return ft.partial(compiled_once, [traced.program], layout, make)
+
+
+def lowered(
+    traced: Traced,
+    arrays: list[Any],
+    points: Neighbours | Listed | Chosen,
+    key: Key | None,
+    layout: Layout,
+) -> jax.stages.Lowered:
+    """The program of a part, ready to be compiled."""
+    arguments = jax.eval_shape(lambda *x: x, arrays, traced.program.constants, key)
+    kernel = build(traced.jaxpr, traced.stored, layout)
+    return kernel.lower(*points.kernel_args(0, 1, layout), *arguments)
 
 
 def compiled_once(

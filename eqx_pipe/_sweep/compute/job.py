@@ -23,9 +23,8 @@ from ..._spaces.space import Space
 from ..._types import Device, Key, PyTree
 from ..cores import all_busy, compiled
 from ..tracing.trace import Traced, arrays_of, check_concrete
-from .execute import Runner, compiled_already
+from .execute import Runner, compiled_already, compiling, lowered
 from .failure import Failures, Verdict, clear, in_order
-from .kernel import build
 from .memory import TooLarge, does_not_fit
 from .partition import Layout
 from .points import (
@@ -355,18 +354,21 @@ class Job:
 
     def program_bytes(self, k: int, batch_size: int) -> int | None:
         """What the program of a part takes on a device, with no more than one batch."""
-        part, traced = self.parts[k], self.traced[k]
-        layout = dataclasses.replace(
-            self._layout(part, traced, self._listed), batch_size=batch_size, capacity=1
-        )
+        layout = self._layout(self.parts[k], self.traced[k], self._listed)
+        layout = dataclasses.replace(layout, batch_size=batch_size, capacity=1)
+        program = lowered(*self._to_compile(k, layout))
+        return compiled_bytes(compiled(program, layout.unsplit))
+
+    def compiling(self) -> Callable[[], object]:
+        """What compiles the program, in any thread; of several programs the first."""
+        layout = self._layout(self.parts[0], self.traced[0], self._listed)
+        return compiling(*self._to_compile(0, layout))
+
+    def _to_compile(self, k: int, layout: Layout) -> Any:
         points: Neighbours | Listed = Neighbours()
         if self._listed:
-            points = Listed(self.geometry, part)
-        args = points.kernel_args(0, 1, layout)
-        arguments = (self.arrays, traced.program.constants, self.key)
-        structs = jax.eval_shape(lambda *x: x, *arguments)
-        kernel = build(traced.jaxpr, traced.stored, layout)
-        return compiled_bytes(compiled(kernel.lower(*args, *structs), layout.unsplit))
+            points = Listed(self.geometry, self.parts[k])
+        return self.traced[k], self.arrays, points, self.key, layout
 
     def _layout(self, part: Part, traced: Traced, listed: bool) -> Layout:
         geometry = self.geometry
