@@ -21,7 +21,7 @@ from .._errors import (
 )
 from .._spaces.space import Space
 from .._store.chunks import Chunks, choose_chunks
-from .._types import Device, Key, PyTree
+from .._types import Device, PyTree
 from .compute.failure import Verdict, reason
 from .compute.job import Job
 from .compute.prepare import prepare
@@ -104,15 +104,14 @@ class Plan:
         missing = verdict.missing
         return int(np.sum(~verdict.ok) - (0 if missing is None else np.sum(missing)))
 
-    def at(self, space: Space, traced: Space, key: Key | None) -> "Plan":
-        """The same of another space and key, as programs made for this one compute it.
+    def at(self, request: Request, traced: Space) -> "Plan":
+        """What asks for another space, with the programs that were made for this one.
 
-        `traced` has the form of the space that was planned for; it is `space`, or that
-        with points behind which are not asked for.
+        `traced` has the form of the space that was planned for; it is the one asked
+        for, or that with points behind.
         """
         assert self.job is not None
-        request = self.request.at(space, key)
-        job = self.job.at(traced, key)
+        space, job = request.whole, self.job.at(traced, request.key)
         if isinstance(self.points, Cells):
             return Plan(request, job, self.points.at(job), None, self.chunks)
         if isinstance(self.blocks, Blocks):

@@ -90,7 +90,7 @@ class Sweeper:
             if request.by_hand:
                 return complete(plan_of(request), None, started)
             filled = _filled(request)
-            plan = self._planned(filled, key).at(request.whole, filled, key)
+            plan = self._planned(filled, key).at(request, filled)
             if store is not None:
                 request = dataclasses.replace(plan.request, store=store)
                 plan = dataclasses.replace(plan, request=request)

@@ -4,6 +4,7 @@ Most sweeps have one part. Those with `Static` axes have one for each combinatio
 their values.
 """
 
+import copy
 import dataclasses
 import math
 import threading
@@ -94,11 +95,11 @@ class Job:
     def at(self, space: Space, key: Key | None) -> "Job":
         """The same of a space of the same form, with another key."""
         leaves = jtu.tree_leaves(space.tree, is_leaf=is_axis)
-        geometry = dataclasses.replace(self.geometry, leaves=leaves)
-        job = dataclasses.replace(
-            self, space=space, geometry=geometry, key=key, halved=[]
-        )
-        job._made, job._lock, job.alone = self._made, self._lock, self.alone
+        # By the constructor it would take twice as long.
+        job = copy.copy(self)
+        job.space, job.key, job.halved = space, key, []
+        job.geometry = dataclasses.replace(self.geometry, leaves=leaves)
+        job.arrays, job._runners = arrays_of(job.geometry, space.key), {}
         check_concrete("sweeper", [*job.arrays, key])
         return job
 

@@ -28,6 +28,7 @@ from .concrete import SPACE_KEY, explain
 from .numbers import note_compilation
 
 _analyses = LRUCache(128)
+_NO_MESH = Mesh(np.empty((), object), ())
 _SETTINGS = (
     "enable_x64",
     "numpy_dtype_promotion",
@@ -219,7 +220,7 @@ def _struct(x: Any) -> jax.ShapeDtypeStruct:
 def no_mesh(function: str = "sweep") -> Any:
     """Leaves the user's own mesh context, which would end up in the program."""
     try:
-        return jax.set_mesh(Mesh(np.empty((), object), ()))
+        return jax.set_mesh(_NO_MESH)
     except ValueError as error:  # it has to be set outside of all transformations
         raise type_error(
             function,
