@@ -87,14 +87,14 @@ def fill(
 
 def as_arrays(tree: PyTree) -> PyTree:
     """`tree` with numbers and NumPy arrays as JAX arrays; other leaves untouched."""
+    return jtu.tree_map(_as_array, tree)
 
-    def convert(leaf):
-        text = isinstance(leaf, np.ndarray | np.generic) and not can_be_traced(
-            np.asarray(leaf)
-        )
-        return jnp.asarray(leaf) if eqx.is_array_like(leaf) and not text else leaf
 
-    return jtu.tree_map(convert, tree)
+def _as_array(leaf: Any) -> Any:
+    text = isinstance(leaf, np.ndarray | np.generic) and not can_be_traced(
+        np.asarray(leaf)
+    )
+    return jnp.asarray(leaf) if eqx.is_array_like(leaf) and not text else leaf
 
 
 def leaf_text(leaf: Any) -> str:

@@ -14,7 +14,7 @@ import hashlib
 import struct
 import types
 import weakref
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -95,16 +95,7 @@ def _jaxpr(closed: Any, constants: list[Any] | None, callbacks: Callbacks) -> An
     """`constants` collects the arrays to hand in; where it is `None` they stay."""
     jaxpr, consts = open_jaxpr(closed)
     numbers: dict[Any, int] = {}
-
-    def atom(v: Any) -> Any:
-        if is_literal(v):
-            return ("literal", v.aval, _freeze(v.val, callbacks))
-        return numbers.setdefault(v, len(numbers))
-
-    def binder(v: Any) -> Any:
-        return (atom(v), v.aval)
-
-    heads = [binder(v) for v in (*jaxpr.constvars, *jaxpr.invars)]
+    heads = _binders((*jaxpr.constvars, *jaxpr.invars), numbers)
     if constants is None:
         heads += [_freeze(c, callbacks) for c in consts]
     else:
@@ -125,8 +116,8 @@ def _jaxpr(closed: Any, constants: list[Any] | None, callbacks: Callbacks) -> An
         equations.append(
             (
                 eqn.primitive,
-                tuple(atom(v) for v in eqn.invars),
-                tuple(binder(v) for v in eqn.outvars),
+                _atoms(eqn.invars, numbers, callbacks),
+                tuple(_binders(eqn.outvars, numbers)),
                 tuple(params),
                 _context(eqn.ctx),
                 frozenset(map(str, eqn.effects)) if eqn.effects else _NO_EFFECTS,
@@ -137,8 +128,23 @@ def _jaxpr(closed: Any, constants: list[Any] | None, callbacks: Callbacks) -> An
         len(jaxpr.constvars),
         tuple(heads),
         tuple(equations),
-        tuple(atom(v) for v in jaxpr.outvars),
+        _atoms(jaxpr.outvars, numbers, callbacks),
     )
+
+
+def _atoms(
+    atoms: Sequence[Any], numbers: dict[Any, int], callbacks: Callbacks
+) -> tuple[Any, ...]:
+    return tuple(
+        ("literal", v.aval, _freeze(v.val, callbacks))
+        if is_literal(v)
+        else numbers.setdefault(v, len(numbers))
+        for v in atoms
+    )
+
+
+def _binders(variables: Sequence[Any], numbers: dict[Any, int]) -> list[Any]:
+    return [(numbers.setdefault(v, len(numbers)), v.aval) for v in variables]
 
 
 def _body(

@@ -139,11 +139,13 @@ def interpret(
     consts = [constant(x) for x in own] if consts is None else consts
     values: dict[Any, Any] = dict(zip(inner.constvars, consts, strict=True))
     values |= zip(inner.invars, inputs, strict=True)
-
-    def read(atom: Any) -> Any:
-        return constant(atom.val) if is_literal(atom) else values[atom]
-
     for eqn in inner.eqns:
-        outputs = rule(eqn, [read(atom) for atom in eqn.invars])
+        outputs = rule(eqn, _read(eqn.invars, values, constant))
         values |= zip(eqn.outvars, outputs, strict=True)
-    return [read(atom) for atom in inner.outvars]
+    return _read(inner.outvars, values, constant)
+
+
+def _read(
+    atoms: Sequence[Any], values: dict[Any, Any], constant: Callable[[Any], Any]
+) -> list[Any]:
+    return [constant(a.val) if is_literal(a) else values[a] for a in atoms]

@@ -9,7 +9,7 @@ import dataclasses
 import functools as ft
 import hashlib
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -52,16 +52,7 @@ class Writer:
         jaxpr, consts = open_jaxpr(closed)
         self.constants += [array_text(const) for const in consts]
         numbers: dict[Any, int] = {}
-
-        def atom(v: Any) -> str:
-            if is_literal(v):
-                return f"{self.value(v.val)}:{_aval(v.aval)}"
-            return f"%{numbers.setdefault(v, len(numbers))}"
-
-        def binder(v: Any) -> str:
-            return f"{atom(v)}:{_aval(v.aval)}"
-
-        lines = [_joined(map(binder, (*jaxpr.constvars, *jaxpr.invars)))]
+        lines = [self._binders((*jaxpr.constvars, *jaxpr.invars), numbers)]
         for eqn in jaxpr.eqns:
             name = eqn.primitive.name
             self.operations[name] = self.operations.get(name, 0) + 1
@@ -70,12 +61,23 @@ class Writer:
                 for key, value in sorted(eqn.params.items())
                 if key not in _ASIDE
             ]
-            made, taken = map(binder, eqn.outvars), map(atom, eqn.invars)
-            lines.append(
-                f"{_joined(made)} = {name}[{_joined(params)}] {_joined(taken)}"
-            )
-        lines.append(f"-> {_joined(map(atom, jaxpr.outvars))}")
+            taken = _joined(self._atoms(eqn.invars, numbers))
+            made = self._binders(eqn.outvars, numbers)
+            lines.append(f"{made} = {name}[{_joined(params)}] {taken}")
+        lines.append(f"-> {_joined(self._atoms(jaxpr.outvars, numbers))}")
         return "{" + "\n".join(lines) + "}"
+
+    def _atoms(self, atoms: Sequence[Any], numbers: dict[Any, int]) -> list[str]:
+        return [
+            f"{self.value(v.val)}:{_aval(v.aval)}"
+            if is_literal(v)
+            else f"%{numbers.setdefault(v, len(numbers))}"
+            for v in atoms
+        ]
+
+    def _binders(self, variables: Sequence[Any], numbers: dict[Any, int]) -> str:
+        named = zip(self._atoms(variables, numbers), variables, strict=True)
+        return _joined(f"{name}:{_aval(v.aval)}" for name, v in named)
 
     def value(self, x: Any) -> str:
         """Any value; what is not understood counts by its type."""

@@ -240,16 +240,19 @@ def reason(error: BaseException | None) -> str:
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
     """JAX logs a traceback for every callback that raises; here they are expected."""
-    logger = logging.getLogger(_CALLBACKS)
-
-    def keep(record: logging.LogRecord) -> bool:
-        return "callback failed" not in record.getMessage()
-
-    logger.addFilter(keep)
+    logger, others = logging.getLogger(_CALLBACKS), _Others()
+    logger.addFilter(others)
     try:
         yield
     finally:
-        logger.removeFilter(keep)
+        logger.removeFilter(others)
+
+
+class _Others(logging.Filter):
+    """Drops what JAX logs of a callback that raised. Each sweep has its own."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return "callback failed" not in record.getMessage()
 
 
 # JAX looks at the outputs of a program that was compiled ahead of time at its first
