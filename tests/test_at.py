@@ -10,6 +10,7 @@ import hypothesis.strategies as st
 import jax
 import jax.numpy as jnp
 import jax.random as jr
+import numpy as np
 import pytest
 from by_hand import child_key
 from helpers import assert_agree, numbers
@@ -112,7 +113,7 @@ def test_labels_keys_and_text_pass_untouched():
     x = {"image": jnp.ones(2), "label": "dog", "key": jr.key(0), "none": None}
     y = eqx.filter_jit(ep.at("image", jnp.sin))(x)
     assert y["label"] == "dog" and y["none"] is None
-    assert jnp.array_equal(jr.key_data(y["key"]), jr.key_data(x["key"]))
+    assert np.array_equal(jr.key_data(y["key"]), jr.key_data(x["key"]))
 
 
 def test_a_part_may_be_none_or_become_a_tree():

@@ -332,8 +332,8 @@ def test_a_switch_takes_names():
         "high",
     }
     expected = noisy_sin(x, key=child_key(key, "low"))
-    assert jnp.allclose(pipe(x, key=key), expected)
-    assert jnp.allclose(pipe(x[::-1], key=key), jnp.cos(x[::-1]))
+    assert np.allclose(pipe(x, key=key), expected)
+    assert np.allclose(pipe(x[::-1], key=key), jnp.cos(x[::-1]))
     with pytest.raises(ep.StructureError, match="`low`.*`high`|`high`.*`low`"):
         pipe.replace(high=jnp.sum)(x, key=key)
     assert "|low|" in str(ep.draw(pipe)).replace('"', "")

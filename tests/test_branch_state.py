@@ -66,6 +66,7 @@ def test_state_beside_a_choice_per_example_stays_one(which, inference):
     choice = choosing(key)[which]
     one, state = nn.make_with_state(norm)()
 
+    @eqx.filter_jit
     def over_batch(layer, x):
         mapped = jax.vmap(layer, (0, None), (0, None), axis_name="batch")
         return mapped(x, state_of(state))

@@ -4,6 +4,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
+import numpy as np
 import pytest
 from helpers import few
 from hypothesis import given
@@ -76,7 +77,7 @@ def test_what_was_not_touched_keeps_paths_and_draws():
     for name, pipe in edits.items():
         after = ep.outputs(pipe, X, key=KEY)
         given = jnp.cos(X) if name == "insert" else X
-        assert jnp.allclose(after["body.b"] - given, draw, atol=1e-6), name
+        assert np.allclose(after["body.b"] - given, draw, atol=1e-6), name
 
 
 def test_positions_behind_an_insertion_draw_anew():
@@ -84,9 +85,9 @@ def test_positions_behind_an_insertion_draw_anew():
     first = ep.outputs(pipe, X, key=KEY)
     at_end = ep.outputs(pipe.insert(jnp.sin), X, key=KEY)
     in_front = ep.outputs(pipe.insert(jnp.sin, before=0), X, key=KEY)
-    assert jnp.array_equal(first["0"], at_end["0"])
-    assert jnp.array_equal(first["1"], at_end["1"])
-    assert not jnp.allclose(first["0"] - X, in_front["1"] - jnp.sin(X))
+    assert np.array_equal(first["0"], at_end["0"])
+    assert np.array_equal(first["1"], at_end["1"])
+    assert not np.allclose(first["0"] - X, in_front["1"] - jnp.sin(X))
 
 
 @pytest.mark.parametrize(
@@ -140,7 +141,7 @@ def test_every_combinator_gives_its_stages_by_path():
     for name, (pipe, path) in record.items():
         if name == "repeat":  # whose functions are shared, so only parameters change
             new = pipe.replace({"1.lin": TWO})
-            assert jnp.array_equal(new[1]["lin"].weight, TWO.weight)
+            assert np.array_equal(new[1]["lin"].weight, TWO.weight)
             assert eqx.tree_equal(new[0], pipe[0])
             continue
         new = pipe.replace({path: jnp.square})
@@ -181,7 +182,7 @@ def test_a_state_remains_valid():
 
     (y, after), (z, _) = run(edited, state), run(pipe, state)
     index = pipe["norm"].ema_state_index
-    assert not jnp.array_equal(y, z)
+    assert not np.array_equal(y, z)
     assert eqx.tree_equal(state.get(index), state.get(index))
     assert not eqx.tree_equal(after.get(index), state.get(index))
 
@@ -303,8 +304,8 @@ def test_a_slice_of_a_repeat_is_the_repeat_of_the_slice_and_draws_by_its_positio
     stages = list(pipe)
     for part in (slice(2, None), slice(None, None, -2), slice(1, 3)):
         assert eqx.tree_equal(pipe[part], ep.repeat(stages[part]))
-    y = pipe[2:](X, key=KEY)
-    assert jnp.allclose(y, ep.chain(*stages[2:])(X, key=KEY), atol=1e-6)
+    run = eqx.filter_jit(lambda pipe: pipe(X, key=KEY))
+    assert np.allclose(run(pipe[2:]), run(ep.chain(*stages[2:])), atol=1e-6)
     grown = pipe.insert(stages[0], before=2)
     assert eqx.tree_equal(grown, ep.repeat([*stages[:2], stages[0], *stages[2:]]))
     assert eqx.tree_equal(grown.remove(2), pipe)
@@ -321,8 +322,8 @@ def test_what_is_not_tied_is_edited_where_it_stands():
     whole = new.pipe
     assert whole.keys() == ("first", "embed", "middle", "head")
     assert whole["middle"].keys() == ("b",)
-    assert jnp.array_equal(whole["head"].weight, linear(7).weight.T)
-    assert jnp.array_equal(whole["head"].bias, X)
+    assert np.array_equal(whole["head"].weight, linear(7).weight.T)
+    assert np.array_equal(whole["head"].bias, X)
     for edit in (
         lambda: both.replace({"head.weight": jnp.ones((3, 3))}),
         lambda: both.rename(embed="words"),

@@ -69,8 +69,21 @@ def masked(key=KEY):
     )
 
 
+def noisy_cell():
+    return ep.graph(
+        {"sum": several, "out": LINEAR},
+        {"sum": ["carry", "x"], "out": ["sum"]},
+        ("out", "sum"),
+        inputs=("carry", "x"),
+    )
+
+
 def linear(key):
     return eqx.nn.Linear(4, 4, key=key)
+
+
+def in_residual(key):
+    return ep.residual(linear(key), jnp.tanh)
 
 
 COMBINATORS = {
@@ -127,13 +140,15 @@ COMBINATORS = {
         lambda key: ep.chain(linear(key), eqx.nn.Dropout(0.3)), 2, key=KEY
     ),
     "no repeat": lambda: ep.repeat(linear, 0, key=KEY),
-    "tapped": lambda: ep.chain(
-        ep.tapped(ep.chain(LINEAR, DROPOUT), "0"), lambda both: both[0] + both[1]["0"]
+    "tapped": lambda: ep.tapped(
+        ep.chain(a=ep.repeat(in_residual, 2, key=KEY), b=DROPOUT), "a.*.0"
     ),
-    "residual": lambda: ep.residual(LINEAR, DROPOUT, skip=jnp.sin),
-    "ensemble": lambda: ep.ensemble(linear, 2, key=KEY),
+    "residual": lambda: ep.residual(LINEAR, skip=LINEAR, drop_rate=0.5),
+    "ensemble": lambda: ep.ensemble(
+        lambda key: ep.chain(linear(key), DROPOUT), 2, key=KEY
+    ),
     "scan": lambda: ep.chain(
-        twice, ep.scan(eqx.nn.GRUCell(4, 4, key=KEY), returns="last")
+        twice, ep.scan(noisy_cell(), lambda xs: -xs[0], returns="last")
     ),
     "batched": lambda: ep.chain(twice, ep.batched(ep.chain(LINEAR, DROPOUT))),
     "batched along 1": lambda: ep.chain(
@@ -163,10 +178,10 @@ COMBINATORS = {
 }
 
 
+# The others are made of the same: a branch, a loop, lanes, a sum, a merge.
 KINDS = {
     "identity",
     "chain",
-    "parallel concat",
     "parallel module",
     "weighted by a gate",
     "gated sum",
@@ -174,7 +189,6 @@ KINDS = {
     "cond at random",
     "switch",
     "at a path",
-    "noisy repeat",
     "batched with a name",
     "graph",
     "repeat over one input",

@@ -11,7 +11,6 @@ from helpers import assert_agree, filled
 from test_chain import Count
 
 import eqx_pipe as ep
-import eqx_pipe.testing as ept
 
 KEY = jr.key(0)
 LINEAR = filled(lambda key: eqx.nn.Linear(4, 4, key=key), KEY)
@@ -32,7 +31,7 @@ def test_it_is_the_sum_of_what_is_added():
 def test_stochastic_depth_drops_all_or_nothing_and_keeps_the_mean():
     block = ep.residual(jnp.sin, drop_rate=0.25)
     keys = jr.split(KEY, 400)
-    kept = np.asarray(jax.vmap(lambda key: block(X, key=key) - X)(keys))
+    kept = np.asarray(jax.jit(jax.vmap(lambda key: block(X, key=key) - X))(keys))
     all_of_it = np.asarray(jnp.sin(X)) / 0.75
     dropped = np.abs(kept).max(axis=1) == 0
     np.testing.assert_allclose(kept[~dropped], [all_of_it] * sum(~dropped), rtol=1e-4)
@@ -41,9 +40,9 @@ def test_stochastic_depth_drops_all_or_nothing_and_keeps_the_mean():
     with pytest.raises(ep.MissingKeyError) as caught:
         ep.chain(block=block)(X)
     assert caught.value.path == "block.drop"
-    batch = jnp.stack([X] * 8)
-    each = ep.batched(block)(batch, key=KEY) - batch
-    assert 0 < int(jnp.any(each != 0, axis=1).sum()) < 8  # a draw for each example
+    batch = np.stack([X] * 8)
+    each = np.asarray(eqx.filter_jit(ep.batched(block))(batch, key=KEY)) - batch
+    assert 0 < np.any(each != 0, axis=1).sum() < 8  # a draw for each example
 
 
 def test_draws_are_those_of_a_chain():
@@ -66,9 +65,8 @@ def test_state_goes_through_the_stages_and_the_skip():
     assert_agree(pipe(jnp.zeros(()), after)[0], jnp.float32(6))
 
 
-def test_it_keeps_every_law():
+def test_it_is_the_sum_by_hand():
     block = ep.residual(LINEAR, skip=LINEAR, drop_rate=0.5)
-    ept.check_stage(block, X, key=KEY)
     assert_agree(block(X, key=KEY), by_hand(block, X, KEY))
 
 

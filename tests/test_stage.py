@@ -124,8 +124,8 @@ def test_whatever_has_the_convention_of_a_layer_is_a_stage():
         "inference": (eqx.nn.Dropout(0.5, inference=True), x),
     }
     for name, (layer, expected) in layers.items():
-        assert jnp.allclose(ep.chain(layer)(x), expected), name
-        assert jnp.allclose(ep.chain(layer)(x, key=key), expected), name
+        assert np.allclose(ep.chain(layer)(x), expected), name
+        assert np.allclose(ep.chain(layer)(x, key=key), expected), name
 
 
 @pytest.mark.slow

@@ -151,22 +151,19 @@ def test_outputs_that_differ_are_an_error_before_anything_is_computed():
 
 
 def test_labels_are_numbers_or_texts():
-    x = ep.sweep(
-        lambda p: 0,
-        {
-            "width": ep.Static([8, 32]),
-            "rate": ep.Static([1, 0.5]),
-            "flag": ep.Static([True, False]),
-            "act": ep.Static([jnp.tanh, jax.nn.relu, None, "text"]),
-            "same": ep.Static([lambda x: x, lambda x: -x]),
-            "thing": ep.Static([object(), (1, "a"), 1]),
-        },
-    ).to_xarray()
+    def labels(**axes):
+        axes = {name: ep.Static(values) for name, values in axes.items()}
+        return ep.sweep(lambda p: 0, axes).to_xarray()
+
+    x = labels(width=[8, 32], rate=[1, 0.5], flag=[True, False])
     assert [x[name].dtype.kind for name in ("width", "rate", "flag")] == ["i", "f", "b"]
+    act = [jnp.tanh, jax.nn.relu, None, "text"]
+    x = labels(act=act, same=[lambda x: x, lambda x: -x])
     assert x["act"].values.tolist() == ["tanh", "relu", "None", "text"]
     assert x["same"].values.tolist() == ["<lambda> (0)", "<lambda> (1)"]
+    x = labels(thing=[object(), (1, "a"), 1], width=[8, 32])
     assert x["thing"].values.tolist() == ["object", "(1, 'a')", "1"]
-    assert x["value"].sel(act="relu", width=32).shape == (2, 2, 2, 3)
+    assert x["value"].sel(thing="1", width=32).shape == ()
     cut = ep.Space({"f": ep.Static([lambda x: x, lambda x: -x])})[1:]
     assert cut.to_pandas()["f"].tolist() == ["<lambda> (1)"]
 
