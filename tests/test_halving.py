@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 import eqx_pipe as ep
 import eqx_pipe.search as eps
+import eqx_pipe.testing as ept
 
 SPACE = {"rate": ep.Geomspace(1e-3, 1.0, 6), "start": ep.Linspace(1.0, 4.0, 4)}
 
@@ -97,7 +98,8 @@ def test_scores_are_labelled_and_shown():
 def test_full_batches():
     space = {"rate": ep.Geomspace(1e-3, 1.0, 1024), "start": 1.0}
     rungs = (1, 3, 9, 27, 81, 243, 729)
-    found = ep.halving(PLAIN, space, rungs=rungs, eta=3)
+    with ept.assert_compiles(10):  # log2 of the trainings
+        found = ep.halving(PLAIN, space, rungs=rungs, eta=3)
     needed, executed = found.lane_steps
     kept = [1024, 342, 114, 38, 13, 5, 2]
     assert (~np.isnan(found.scores)).sum(0).tolist() == kept
