@@ -23,6 +23,7 @@ from .._spaces.space import Space
 from .._stage.signature import key_argument
 from .._sweep.results.result import SweepResult
 from .._sweep.run import sweep
+from .._tree import leaves_with_names
 from .._types import Key, PyTree
 
 if TYPE_CHECKING:
@@ -41,6 +42,9 @@ class Training(eqx.Module):
       and the state of an optimiser.
     - `step(point, carry)` gives the next carry, of the same form.
     - `score(point, carry)` gives a number: how good it is.
+
+    Of an Equinox model carry the arrays, `eqx.filter(model, eqx.is_array)`, and put the
+    rest back in `step` and `score` by `eqx.combine`: numbers in a carry become arrays.
 
     `init` and `step` may take `key=`: a step draws from `fold_in(key, number)` of the
     training's key, the first step having the number 1 and `init` 0.
@@ -226,6 +230,18 @@ def _fitting(trainings: int, devices: int) -> int:
     return -(-each // -(-each // _BATCH))
 
 
+def _as_arrays(carry: PyTree) -> PyTree:
+    for name, leaf in leaves_with_names(carry):
+        if not eqx.is_array_like(leaf):
+            raise type_error(
+                "halving",
+                f"`init` gives {describe_value(leaf)} at `{name}`.",
+                "Carry arrays, `params, rest = eqx.partition(model, eqx.is_array)`, "
+                "and put the rest back in `step` by `eqx.combine(params, rest)`.",
+            )
+    return jax.tree.map(jnp.asarray, carry)
+
+
 class _Run:
     """Carries trainings on, one rung at a time."""
 
@@ -277,7 +293,7 @@ class _Run:
             begun = row.get("carry")
             if begun is None:
                 begun = train.init(point, **draws(train.init, 0))
-                begun = jax.tree.map(jnp.asarray, begun)
+                begun = _as_arrays(begun)
             ended = jax.lax.fori_loop(first, last, step, begun)
             return {"carry": ended, "score": train.score(point, ended)}
 

@@ -60,6 +60,14 @@ HALVING = [
     ("a rung of 0", lambda: halving(rungs=(0, 2)), ValueError, "at least 1"),
     ("eta 1", lambda: halving(eta=1), ValueError, "at least 2"),
     ("batches of 0", lambda: halving(batch_size=0), ValueError, "at least 1"),
+    (
+        "a whole model",
+        lambda: halving(
+            train=eps.Training(lambda p: {"act": max}, TRAINING.step, TRAINING.score)
+        ),
+        TypeError,
+        "eqx.combine",
+    ),
     ("best", lambda: halving(mode="best"), ValueError, "max"),
     (
         "no points",
