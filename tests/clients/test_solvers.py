@@ -198,7 +198,7 @@ def test_a_sweep_gives_what_vmap_gives_and_compiles_once(name):
     assert eqx.tree_equal(values, again)
 
 
-@pytest.mark.parametrize("name", ["implicit, one number", "root, Newton"])
+@pytest.mark.parametrize("name", ["implicit Euler", "root, Newton"])
 def test_under_jit(name):
     values = ep.sweep(jax.jit(PROGRAMS[name]()), SPACE).values
     before = len(compiled)
