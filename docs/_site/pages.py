@@ -95,7 +95,7 @@ def _reference() -> dict[str, str]:
         f"\n::: eqx_pipe.search.{name}\n" for name in names
     )
     names = [name for name in dir(eqx_pipe.testing) if not name.startswith("_")]
-    rooms["testing"] = "# Tests of one's own\n" + "".join(
+    rooms["testing"] = "# Tests of your own\n" + "".join(
         f"\n::: eqx_pipe.testing.{name}\n"
         for name in sorted(names, key=lambda name: (not name.startswith("check"), name))
     )
