@@ -15,6 +15,7 @@ from ..._explore.method import Method
 from ..._spaces.accept import SpaceLike, as_space
 from ..._spaces.space import Space
 from ..._spaces.table import point_columns
+from ..._sweep.results.gaps import gaps_of
 from ..._sweep.results.result import SweepResult
 from ..._sweep.sweeper import sweeper
 from ..._tree import is_key_array, path_name
@@ -114,7 +115,7 @@ def _failed(result: SweepResult) -> SweepResult:
 
     ok = result.ok & (np.arange(len(result)) < len(result) - 1)
     values = jtu.tree_map(without, result.values)
-    return dataclasses.replace(result, values=values, ok=ok)
+    return dataclasses.replace(result, values=values, gaps=gaps_of(ok))
 
 
 def _columns(points: Space) -> PyTree:
