@@ -156,10 +156,13 @@ class _Search:
         below = max((size for size in self.tried if size < best), default=0)
         between = [size for size in gains if below < size < above]
         onward = [size for size in between if (size > best) != (slower > best)]
-        gained = 1 - self.tried[best] / self.tried[before]
-        gains = gains | {size: max(gains[size], _ONWARD * gained) for size in onward}
-        order = dict.fromkeys([*onward, *between, *gains])
-        return {size: gains[size] for size in order}
+        first = [*onward, *between]
+        if best == size and onward:
+            further = min(onward, key=lambda size: abs(math.log(size / best)))
+            gained = 1 - self.tried[best] / self.tried[before]
+            gains = gains | {further: max(gains[further], _ONWARD * gained)}
+            first = [further, *first]
+        return {size: gains[size] for size in dict.fromkeys([*first, *gains])}
 
     def _compile(self, size: int, count: int, each: float) -> float | None:
         """The seconds that compiling for a size costs the sweep, which goes on.
