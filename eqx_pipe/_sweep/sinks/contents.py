@@ -6,6 +6,7 @@ never been interrupted.
 """
 
 import dataclasses
+import functools as ft
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -277,6 +278,7 @@ class StoredStates:
         """Merges all that there is; and the blocks that are missing, from and to."""
         fold, gaps = Fold(self.blocks, store.chunks), []
         known = dict(store.errors())
+        gap = ft.cache(self.blocks.gap)  # chunks have two lengths; each one compiles
         for number in range(len(store.chunks)):
             if fold.stopped:
                 break
@@ -286,7 +288,7 @@ class StoredStates:
             errors = {text: begin + points_in(spans) for text, spans in raised}
             if not _put(fold, store, number, errors):
                 gaps.append((first, last))
-                fold.put(number, self.blocks.gap(last - first), {})
+                fold.put(number, gap(last - first), {})
         return fold, gaps
 
 
