@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import pytest
+from helpers import few
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -76,6 +77,7 @@ def test_without_shuffling_it_is_the_order_of_the_source(size, batch_size, kind)
     assert same(gathered(loader.epoch(loader.init(KEY))), tree(size))
 
 
+@few
 @given(size=sizes, batch_size=batch_sizes, other=batch_sizes, kind=kinds)
 def test_records_and_draws_are_independent_of_batch_size_and_kind_of_source(
     size, batch_size, other, kind
@@ -112,6 +114,7 @@ def test_a_resumed_epoch_goes_on_at_the_exact_record(size, batch_size, other, da
     assert same(gathered([*before, *after]), whole)
 
 
+@few
 @given(size=sizes, batch_size=batch_sizes, kind=kinds, drop=st.booleans())
 def test_next_gives_full_batches_of_one_long_stream(size, batch_size, kind, drop):
     drop = drop and batch_size <= size
@@ -130,6 +133,7 @@ def test_next_gives_full_batches_of_one_long_stream(size, batch_size, kind, drop
         assert same(found, jax.tree.map(lambda x: x[: len(found["i"])], stream))
 
 
+@few
 @given(size=sizes, kind=kinds)
 def test_next_can_be_resumed_with_another_batch_size(size, kind):
     loaders = [ep.Loader(kind(size), noisy, batch_size=b) for b in (4, 7, 11)]
