@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import TypeAlias
 
 import numpy as np
-from jaxtyping import Bool, Int8, Int64
+from jaxtyping import Bool, Int8, Int64, Integer
 
 from ..._store.ledger import FAILED, MISSING, OK, runs_of
 from ..._store.store import Store
@@ -57,7 +57,7 @@ def status_in(gaps: Gaps, size: int) -> Int8[np.ndarray, " points"]:
 
 
 def status_at(
-    gaps: Gaps, index: Int64[np.ndarray, " some"]
+    gaps: Gaps, index: Integer[np.ndarray, " some"]
 ) -> Int8[np.ndarray, " some"]:
     """The status of the points at some indices."""
     if not len(gaps):
@@ -67,7 +67,7 @@ def status_at(
     return np.where(within, near[:, 2], OK).astype(np.int8)
 
 
-def picked_gaps(gaps: Gaps, index: Int64[np.ndarray, " picked"]) -> Gaps:
+def picked_gaps(gaps: Gaps, index: Integer[np.ndarray, " picked"]) -> Gaps:
     """Those of the points at some indices, in their order."""
     status = status_at(gaps, index)
     return gaps_of(status == OK, status == MISSING)
