@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from jax.extend.core import Primitive
 
 import eqx_pipe as ep
 from eqx_pipe._sweep.compute import prepare as preparing
@@ -131,6 +132,18 @@ def test_loops_are_seen_wherever_they_are(hide):
 
 def test_a_loop_behind_a_rule_of_its_own_is_seen():
     assert chosen(own_rule) == chosen(loop)
+
+
+def test_what_an_operation_hides_may_close_over_what_stands_elsewhere():
+    """As do the programs in lineax's `linear_solve`, before JAX 0.12."""
+    weights = np.arange(3.0, dtype=np.float32)
+    closed = jax.make_jaxpr(lambda x: loop(x * weights.sum() + jnp.asarray(weights)[0]))
+    program = closed(jnp.float32(1.0))
+    hides = Primitive("test_hides")
+    hides.def_abstract_eval(lambda x, **_: x)
+    is_open = getattr(program, "jaxpr", program)
+    hidden = jax.make_jaxpr(lambda x: hides.bind(x, program=is_open))(jnp.float32(1.0))
+    assert analyze(hidden, 0).waits
 
 
 def test_a_loop_in_the_body_of_a_refilled_one_is_not_a_reason_to_wait():

@@ -16,7 +16,11 @@ class Flow:
 
     def run(self, jaxpr: Any, marks: Sequence[bool]) -> list[bool]:
         """Which outputs of a jaxpr are marked, if these of its inputs are."""
-        return interpret(jaxpr, marks, self.equation, constant=lambda _: False)
+        inner, own = open_jaxpr(jaxpr)
+        # An open jaxpr (lineax has them in `linear_solve`, before JAX 0.12) does not
+        # hold what it closes over, which may depend on anything.
+        consts = [False] * len(own) if own else [True] * len(inner.constvars)
+        return interpret(jaxpr, marks, self.equation, lambda _: False, consts)
 
     def equation(self, eqn: Equation, marks: list[bool]) -> list[bool]:
         """Which outputs of an equation are marked."""
