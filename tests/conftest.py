@@ -86,6 +86,15 @@ jax.monitoring.register_event_duration_secs_listener(_count_program)
 jax.monitoring.register_event_listener(_count_program)
 
 
+def pytest_runtest_teardown(item, nextitem):
+    """What a file leaves (programs, above all) is not looked through for garbage again.
+
+    In the end that is some GB in each worker.
+    """
+    if nextitem is None or nextitem.path != item.path:
+        gc.freeze()
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_makereport(item, call):
     """Notes with a test how many examples hypothesis tried, and programs since."""

@@ -78,14 +78,15 @@ def _taken(
 ) -> dict[str, str]:
     """The first shapes on which a function does not raise; or does so last."""
     passed = []
-    for shapes in _candidates(fn, options):
-        count = [0]
-        # In a thread, as hypothesis refuses a test within a test.
-        with concurrent.futures.ThreadPoolExecutor(1) as thread:
+    # In a thread, as hypothesis refuses a test within a test; in one for all, as in
+    # each hypothesis looks through all of Python's memory (`register_random`).
+    with concurrent.futures.ThreadPoolExecutor(1) as thread:
+        for shapes in _candidates(fn, options):
+            count = [0]
             task = thread.submit(_call, fn, shapes, refusals, options, count)
             if task.exception() is None:
                 return shapes
-        passed.append((count[0], shapes))
+            passed.append((count[0], shapes))
     return max(passed, key=lambda pair: pair[0])[1]
 
 
