@@ -38,6 +38,7 @@ def keywords(function: str, **words: str) -> Callable[[_Fn], _Fn]:
             if parameters[n].default is inspect.Parameter.empty
         ]
 
+        # Not `signature.bind` at each call, which takes 16 us where this takes 3.
         @ft.wraps(fn)
         def call(*args: Any, **given: Any) -> Any:
             if not names.issuperset(given):

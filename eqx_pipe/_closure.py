@@ -88,6 +88,8 @@ def named_leaves_of(
         if container and id(node) not in seen and not is_leaf(node):
             seen.add(id(node))
             items = node.items() if isinstance(node, dict) else enumerate(node)
+            # A list of a million numbers is walked once here, and not pushed on the
+            # stack.
             kept = [item for item in items if type(item[1]) not in _PLAIN]
             stack += [(join_path(path, name), x) for name, x in reversed(kept)]
         elif not container:
@@ -303,7 +305,9 @@ def _is_library_function(value: Any) -> bool:
 
 _PLACES = (
     *map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib")),
+    # This package, which may be installed in place, outside of site-packages.
     __file__.rpartition("_closure")[0],
+    # Modules of the standard library that are built into the interpreter.
     "<frozen ",
 )
 

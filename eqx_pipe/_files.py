@@ -52,6 +52,8 @@ def write_text(
     beside = place.with_name(f".{place.name}.{uuid.uuid4().hex[:8]}.partial")
     try:
         beside.write_text(text, encoding="utf-8")
+        # Atomic within a folder: whoever reads meanwhile finds the old text or the new
+        # one.
         os.replace(beside, place)
     finally:
         beside.unlink(missing_ok=True)

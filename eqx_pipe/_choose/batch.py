@@ -45,6 +45,7 @@ from .primitive import bind, choose_p, zeros
 def _batch(
     axis_data: Any, args: Any, dims: Any, *, branches: Any, owners: Any, num_linear: int
 ) -> tuple[list[Any], list[int | None]]:
+    # What `vmap` maps may lie along any axis, and a different one for each operand.
     args = [
         x if dim is None or dim == 0 else jnp.moveaxis(x, dim, 0)
         for x, dim in zip(args, dims, strict=True)
@@ -61,10 +62,14 @@ def _batch(
             out_axes=[0 if b else None for b in out_batched],
             axis_name=axis_data.name,
             axis_size=axis_data.size,
+            # Without it a sharding constraint in a branch would gather a batch that is
+            # sharded.
             spmd_axis_name=axis_data.spmd_name,
         )
 
     if not index_batched:
+        # The branches of one choice must return the same shapes: if one batches an
+        # output, all do.
         depends = [depends_on(b, batched, axis_data.name) for b in branches]
         out_batched = [any(outputs) for outputs in zip(*depends, strict=True)]
         vmapped = [
@@ -153,6 +158,7 @@ def _masks(index: Array, num_branches: int) -> list[Bool[Array, " batch"]]:
     if index.dtype == jnp.bool_:
         return [~index, index]
     inner = [index == i for i in range(1, num_branches - 1)]
+    # The outer branches also take what lies beyond them: `lax.switch` clamps its index.
     return [index <= 0, *inner, index >= num_branches - 1]
 
 
@@ -168,6 +174,7 @@ def _run_where(
     Operands that the branch does not use are left out, so that no gradients of zero
     are made for them.
     """
+    # A gradient of zeros would otherwise be allocated per lane for each of them.
     used = used_inputs(branch)
     given = [mask, *it.compress(operands, used)]
     given_batched = list(it.compress(batched, used))
@@ -182,6 +189,8 @@ def _run_where(
     if may_loop_or_call_back(branch):
         return _if_any(guarded, *given)
 
+    # Operands are guarded in the derivative alone: plain values are selected lane by
+    # lane, so that they need no masked copy.
     @jax.custom_jvp
     def run(mask: Any, *operands: Any) -> list[Any]:
         return (
@@ -201,6 +210,8 @@ def _run_where(
             moved = [jnp.where(is_open, t, jnp.zeros_like(t)) for t in moved]
         return jax.jvp(moving, list(it.compress(primals, moves)), moved)
 
+    # With zeros as arrays every operand would seem to move, parameters of frozen layers
+    # too.
     run.defjvp(run_jvp, symbolic_zeros=True)
     return run(*given)
 
@@ -210,6 +221,8 @@ def _if_any(function: Any, mask: Any, *operands: Any) -> list[Any]:
     given = [mask, *operands]
     taken = trace(function, *given)
     skipped = trace(lambda *given: zeros(taken.out_avals), *given)
+    # Over the whole batch, however many `vmap`s come after: one boolean, so that it
+    # remains a branch which can be skipped.
     return bind(eqxi.unvmap_any(mask), given, [skipped, taken])
 
 
@@ -245,6 +258,7 @@ def _guard(
 
     What is not batched here may be so further out, see `masked_operand.py`.
     """
+    # There is no lane to copy from.
     if mask.shape[0] == 0:
         return list(operands)
     # Keys stay as they are: draws from any key are as good.
@@ -275,4 +289,5 @@ def _select(masks: Sequence[Bool[Array, " batch"]], choices: Sequence[Any]) -> A
     return out
 
 
+# "Fancy" rules alone are told the name and the size of the batch.
 batching.fancy_primitive_batchers[choose_p] = _batch

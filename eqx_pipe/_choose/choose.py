@@ -58,6 +58,8 @@ def choose(
         if not isinstance(chosen, Like):  # as `lax.cond`, so that a debugger works
             return chosen(x, state)
     arrays, static = eqx.partition((x, state), eqx.is_array)
+    # Markers and text cannot be operands of a primitive; they are put back inside of
+    # branches.
     leaves, structure = jtu.tree_flatten(arrays)
     traced = _trace_branches(branches, leaves, structure, static)
     dtypes = _common_dtypes(function, names, traced, cure)
@@ -134,6 +136,7 @@ def _common_dtypes(
     A weakly typed leaf (made of Python numbers alone) takes the dtype that another
     branch has there, as in `lax.cond`.
     """
+    # Not strict: outputs that differ in number are reported below, by their names.
     columns = list(zip(*(t.jaxpr.out_avals for t in traced), strict=False))
     dtypes = [_common_dtype(column) for column in columns]
 
@@ -169,6 +172,7 @@ def _common_dtype(avals: Sequence[Any]) -> Any:
     for aval in avals:
         if aval.dtype != dtype:
             kind = {"i": int, "f": float, "c": complex}.get(aval.dtype.kind)
+            # A Python float next to an int32 would promote it, so these two disagree.
             if kind is None or jnp.result_type(kind, dtype) != dtype:
                 return None
     return dtype
@@ -183,6 +187,7 @@ def _handed_on(jaxprs: Sequence[ClosedJaxpr]) -> list[int | None]:
 
     def places(jaxpr: ClosedJaxpr) -> list[int | None]:
         inner, _ = open_jaxpr(jaxpr)
+        # By identity, since an output may be a literal, and these have no hash.
         inputs = {id(v): k for k, v in enumerate(inner.invars)}
         return [inputs.get(id(v)) for v in inner.outvars]
 

@@ -34,6 +34,8 @@ class _Dependence(Flow):
             if eqn.primitive.name in _SUMS:
                 if self.axis_name in _as_tuple(eqn.params.get("axes", ())):
                     return [False] * len(eqn.outvars)
+            # `axis_index` has no operand to be marked, and yet differs from example to
+            # example.
             if not any(marks) and any(map(self.asks_for_position, within(eqn))):
                 return self.through(eqn, marks)
         return super().equation(eqn, marks)

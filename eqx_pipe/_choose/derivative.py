@@ -79,6 +79,8 @@ def _linearize(
 
     traced = trace(forward, *operands)
     num_out = len(branch.out_avals)
+    # An operand that the linear map needs is not saved again: parameters are the
+    # largest, and would be held twice.
     arguments = {id(v): i for i, v in enumerate(traced.jaxpr.invars)}
     kept: dict[int, int] = {}  # identity of a saved variable -> where it is saved
     positions, sources = [], []
@@ -151,6 +153,7 @@ def _linear_choice(
     given = [*needed, *saved, *moving]
     branches = [
         trace(linear(part, start), *given)
+        # `starts` has the end of the last part too.
         for part, start in zip(parts, starts, strict=False)
     ]
     kept_owners = list(it.compress(owners, inexact))
@@ -187,6 +190,8 @@ def _backward(
     used = used_inputs(branch)
     tangents = list(it.compress(operands, linear))
     moves = list(it.compress(used, linear))
+    # `linear_transpose` makes zeros for what is not used; one array serves for all of
+    # these.
     unknown = [x.aval for x in it.compress(tangents, moves)]
     num_known = len(linear) - sum(linear)
 

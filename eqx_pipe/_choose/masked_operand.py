@@ -59,6 +59,8 @@ def _batcher(
             return x, 0
         is_open = mask.any(tuple(range(1, mask.ndim)))
         x = lax.select(broadcast_mask(is_open, x), x, replace(is_open, x))
+        # Bound again, since a `vmap` further out may have members in which no mask is
+        # true.
         return bind(is_open, x), 0
 
     return batch
@@ -116,6 +118,8 @@ def _first_lane(mask: Any, operands: list[Any]) -> list[Any]:
     def pick(x: Any) -> Any:
         start = [lane, *[jnp.int32(0)] * (x.ndim - 1)]
         shape = (1, *x.shape[1:])
+        # `argmax` is never negative; to handle that costs a comparison and select for
+        # each operand.
         return lax.dynamic_slice(x, start, shape, allow_negative_indices=False)
 
     return [pick(x) for x in operands]
@@ -145,6 +149,8 @@ def _lanes(inner: Any) -> Any:
                 for x, s in zip(own, spare, strict=True)
             ]
 
+        # With a rule for the next level too: `vmap` would batch plain `outer` operation
+        # by operation.
         return _lanes(outer)(mask, operands), [True] * len(operands)
 
     return lanes

@@ -66,6 +66,7 @@ def _as_varying(
     vary over none, and branches that differ in this are refused by `lax.cond`.
     """
     varying = [[_varying_axes(a) for a in b.out_avals] for b in branches]
+    # A value may be cast to vary over more axes, never over fewer.
     union = [frozenset().union(*column) for column in zip(*varying, strict=True)]
 
     def cast(branch: ClosedJaxpr) -> ClosedJaxpr:
@@ -143,6 +144,7 @@ def _evaluate(index: Any, *operands: Any, branches: Any, **_: Any) -> list[Any]:
 
 @choose_p.def_effectful_abstract_eval
 def _abstract(index: Any, *operands: Any, branches: Any, **_: Any) -> Any:
+    # Without them JAX would drop a choice whose outputs nobody reads, with its prints.
     effects = frozenset().union(*(branch.effects for branch in branches))
     return list(branches[0].out_avals), effects
 

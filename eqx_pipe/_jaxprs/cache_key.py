@@ -58,6 +58,8 @@ class CacheKey:
         return self._hash == other._hash and self._parts == other._parts
 
 
+# Jaxprs hash by identity, and an entry goes together with the function it was traced
+# from.
 _jitted: weakref.WeakKeyDictionary[Any, tuple[CacheKey, list[Any]]]
 _jitted = weakref.WeakKeyDictionary()
 
@@ -104,6 +106,8 @@ def _jaxpr(closed: Any, constants: list[Any] | None, callbacks: Callbacks) -> An
     for eqn in jaxpr.eqns:
         inner, known = bodies(eqn), entry(eqn)
         params: list[Any] = [_body(eqn, b, constants, callbacks) for b in inner]
+        # What was written above by `_body`, with its constants apart, is not written
+        # again.
         skipped = known.aside.union(known.bodies if inner else ()) if known else ()
         for name, value in sorted(eqn.params.items()):
             if name in skipped:
@@ -175,6 +179,7 @@ def freeze(x: Any) -> Any:
 
 
 def _context(ctx: Any) -> Any:
+    # Its mesh is left out: a sweep runs on a mesh of its own, see `evaluate.py`.
     return (ctx.compute_type, ctx.threefry_partitionable, str(ctx.xla_metadata))
 
 
@@ -298,7 +303,7 @@ def function_key(
     return (
         types.FunctionType,
         f.__code__,
-        f.__code__.co_filename,
+        # Equal code in two modules reads two sets of globals.
         id(f.__globals__),
         tuple(contents),
         captured_key(given, freeze, outer),

@@ -20,7 +20,7 @@ def num_flops(jaxpr: Any) -> int:
 
     A product of matrices or a convolution takes two for each multiplication and
     addition, any other function one for each number it gives, a reduction one for each
-    it takes. A scan counts as often as it runs, of branches the dearest does, and a
+    it takes. A scan counts as often as it runs, of branches the most expensive, and a
     `while_loop`, which does not tell, once.
     """
     return sum(map(_of_equation, open_jaxpr(jaxpr)[0].eqns))

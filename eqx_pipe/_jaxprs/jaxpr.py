@@ -92,6 +92,7 @@ def hoist(
     arrays that are closed over.
     """
     # Branches often share parameters: each is handed in once.
+    # By identity: arrays have no hash, and tracers cannot be compared.
     constants = list({id(c): c for j in jaxprs for c in j.consts}.values())
     place = {id(c): k for k, c in enumerate(constants)}
 

@@ -35,4 +35,5 @@ def _nbytes(aval: Any) -> int:
     shape, dtype = getattr(aval, "shape", None), getattr(aval, "dtype", None)
     if shape is None or dtype is None:
         return 0
+    # The dtype of PRNG keys has no size; a threefry key has two words.
     return math.prod(shape) * getattr(dtype, "itemsize", 8)

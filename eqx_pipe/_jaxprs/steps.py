@@ -79,6 +79,7 @@ def _branches(eqn: Equation, inputs: list[Any]) -> list[Any]:
 
     runs = [ft.partial(run, k) for k in range(len(branches))]
     outputs = remade(eqn, runs, inputs)
+    # Lanes in one branch step together, so the slowest tells; lanes in others say 0.
     each = map(eqxi.unvmap_max, outputs[-len(branches) :])
     return [*outputs[: -len(branches)], ft.reduce(_sum, each)]
 

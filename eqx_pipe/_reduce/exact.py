@@ -66,6 +66,8 @@ def add(a: Pair, b: Pair) -> Pair:
     """The sum of two sums."""
     total = a[0] + b[0]
     if total.dtype == jnp.uint32:
+        # A sum of words that is below one of them has wrapped around: that is the
+        # carry.
         return total, a[1] + b[1] + (total < a[0]).astype(jnp.uint32)
     # XLA keeps these operations as they are written, unless `xla_cpu_enable_fast_math`,
     # which is off by default, lets it cancel them to 0.

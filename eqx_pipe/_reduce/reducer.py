@@ -230,6 +230,8 @@ class Reducer(eqx.Module):
 
         def as_lanes(leaf: Array) -> Array:
             left_over = lanes * steps - n
+            # A real value and no zeros: `update` may raise, or loop for ever, on a
+            # made-up one.
             padding = jnp.repeat(leaf[-1:], left_over, axis=0)
             whole = jnp.concatenate([leaf, padding])
             return whole.reshape((lanes, steps, *leaf.shape[1:])).swapaxes(0, 1)

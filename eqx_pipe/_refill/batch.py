@@ -49,6 +49,7 @@ def _batch(
         return _plain(axis_data, p, args, batched)
     own, carried = p.split(batched)
     marks = own + carry_depends(p.body, own, carried, axis_data.name)
+    # All points end at the same step, so no lane would ever wait.
     if not depends_on(p.cond, marks, axis_data.name)[0]:
         return _in_step(axis_data, p, args, batched, marks)
     consts, init = p.split(args)
@@ -86,6 +87,7 @@ def _tiled(
     if tiling is None:
         return x, (inner, outer)
     if tiling != (1, inner):
+        # Two tilings do not compose into one of two numbers: here the copy is made.
         x = x[:, entry_of(jnp.arange(inner, dtype=jnp.int32), tiling)]
     return _flat(x, inner), (1, outer * inner)
 

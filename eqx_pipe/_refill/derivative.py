@@ -32,6 +32,7 @@ def _jvp(
     moving = [
         type(t) is not ad.Zero and i for t, i in zip(tangents, inexact, strict=True)
     ]
+    # A carry without a tangent at first may get one in a later step.
     depends = carry_depends(p.body, *p.split(moving))
     moves = [d and i for d, i in zip(depends, inexact[num_consts:], strict=True)]
     moving[num_consts:] = moves
@@ -82,9 +83,8 @@ def _partial_eval(trace: Any, *tracers: Any, **params: Any) -> list[Any]:
     carry = carry_depends(p.body, consts, carry)
     hidden = [*consts, *carry]
     missing = list(it.compress(p.body.in_avals, hidden))
-    is_key = [jnp.issubdtype(x.dtype, jax.dtypes.prng_key) for x in missing]
     whole = trace.default_process_primitive
-    if all(carry) or not any(unknown) or any(is_key) or depends_on(p.cond, hidden)[0]:
+    if all(carry) or not any(unknown) or depends_on(p.cond, hidden)[0]:
         return whole(refill_p, tracers, params)
 
     known = [not u for u in hidden]

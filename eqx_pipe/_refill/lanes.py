@@ -93,11 +93,13 @@ class Lanes:
             following, point, own, carry, alive, stored = state
             carry, alive = self._advance(following, point, own, carry, alive)
             ended = ~alive
+            # Out of bounds, and so dropped: a scatter of all lanes without a branch.
             into = jnp.where(ended, point, self.size)
             stored = [
                 x.at[into].set(_data(c), mode="drop")
                 for x, c in zip(stored, carry, strict=True)
             ]
+            # Lanes that ended take the next points in their order, each another one.
             number = jnp.cumsum(ended, dtype=jnp.int32)
             fresh = jnp.minimum(following + number - 1, self.size)
             point = jnp.where(ended, fresh, point)
@@ -133,6 +135,7 @@ class Lanes:
 
         def guarded(now: Any) -> Any:
             carry, alive = now
+            # Some lane is alive, or the loop would have ended.
             spare = jnp.argmax(alive)
             others = jax.tree.map(
                 lambda x: jnp.broadcast_to(x[spare], x.shape), (own, carry)
@@ -142,6 +145,8 @@ class Lanes:
             return carry, alive & self.test(own, carry)[0]
 
         def unguarded(now: Any) -> Any:
+            # Some steps at a time, since to ask whether lanes have ended sums over all
+            # of them.
             return lax.fori_loop(0, _STEPS, some, now)
 
         return lax.while_loop(

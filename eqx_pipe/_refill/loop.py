@@ -68,6 +68,7 @@ def loop(
     functions: Any = cond, body
     traced = [f if is_jaxpr(f) else trace(f, *examples) for f in functions]
     closed: list[Any] = []
+    # The rules of the primitive see operands only, never what its jaxprs close over.
     if any(each.consts for each in traced):
         closed, traced = hoist(traced, examples, struct)
     num_consts = len(closed) + len(consts)
@@ -120,6 +121,7 @@ def _abstract(*args: Any, **params: Any) -> Any:
 
 @refill_p.def_impl
 def _evaluate(*args: Any, **params: Any) -> list[Any]:
+    # Called eagerly it would otherwise run operation by operation.
     return jax.jit(lambda *args: _run(*args, **params))(*args)
 
 

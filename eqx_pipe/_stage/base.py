@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     # Type checkers take `__call__`, which `StatefulLayer` declares, for a field.
     _Layer = eqx.Module
 else:
+    # `equinox.nn.Sequential` hands state to layers of this class only.
     _Layer = eqx.nn.StatefulLayer
 
 

@@ -203,6 +203,8 @@ def call(
     """
     if isinstance(stage, Composite):
         (x,) = args if not named else (dict(named),)
+        # Not `stage(x)`, which would begin a new scope: its path, key and record would
+        # be lost.
         return stage.run(x, state, inner)
     keyword = {**(named or {}), **key_of(stage, inner.key)}
     if not is_stateful(stage):

@@ -71,6 +71,7 @@ class Part(NamedTuple):
 
 def parts_of(parent: Parent) -> tuple[list[Part], PyTreeDef]:
     """A stage taken apart, down to its children and the leaves of its own."""
+    # By identity: to compare two Modules compares their arrays.
     segments: dict[int, list[str]] = {}
     for segment, child in parent.held_children().items():
         segments.setdefault(id(child), []).append(segment)

@@ -45,6 +45,8 @@ def put_back(root: _Root, place: str, holder: Listed) -> _Root:
 def _first(root: Parent, node: Parent, place: str, path: str) -> tuple[str, str]:
     """The first segment of a path and the rest; names of gates contain a dot."""
     known = node.segments()
+    # The longest first: `gates.a` must not be read as something in a stage named
+    # `gates`.
     for segment in sorted(known, key=len, reverse=True):
         if path == segment or path.startswith(f"{segment}."):
             return segment, path[len(segment) + 1 :]

@@ -50,6 +50,8 @@ def why_not(fn: Any, num_inputs: int, named: tuple[str, ...] = ()) -> str | None
 
 @ft.cache
 def _class_why_not(cls: type, num_inputs: int, named: tuple[str, ...]) -> str | None:
+    # The partial stands for `self`: binding takes no instance, so the answer can be
+    # cached by class.
     return _why_not(ft.partial(cls.__call__, None), num_inputs, named)
 
 

@@ -51,6 +51,8 @@ def _lines(name: str, stage: PyTree, depth: int) -> Iterator[str]:
     if isinstance(stage, Parent):
         for segment, child in stage.children().items():
             if stage.multiplicity() is not None:
+                # Shapes alone: to slice the arrays would compile a program for each of
+                # them.
                 child = jtu.tree_map(_of_first, child)
             yield from _lines(segment, child, depth + 1)
 
