@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 
-from ._errors import describe_value, nearest, type_error, value_error
+from ._errors import describe_value, nearest, quoted, type_error, value_error
 
 _Fn = TypeVar("_Fn", bound=Callable[..., Any])
 
@@ -50,12 +50,12 @@ def keywords(function: str, **words: str) -> Callable[[_Fn], _Fn]:
                 raise type_error(
                     function,
                     f"there are {len(args) - first} arguments without a name.",
-                    f"Only {_listed(nameless)} may have none; give others by name: "
-                    f"{_listed(f'{name}=' for name in others)}.",
+                    f"Only {quoted(nameless)} may have none; give others by name: "
+                    f"{quoted(f'{name}=' for name in others)}.",
                 )
             for place, name in needed:
                 if place >= len(args) and name not in given:
-                    cure = f"Give {_listed(name for _, name in needed)}."
+                    cure = f"Give {quoted(name for _, name in needed)}."
                     raise type_error(function, f"`{name}` is missing.", cure)
             return fn(*args, **given)
 
@@ -68,10 +68,6 @@ _NAMELESS = (
     inspect.Parameter.POSITIONAL_ONLY,
     inspect.Parameter.POSITIONAL_OR_KEYWORD,
 )
-
-
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(f"`{name}`" for name in names)
 
 
 def check_callable(function: str, argument: str, value: object) -> None:

@@ -145,8 +145,12 @@ def nearest(name: object, known: Iterable[object]) -> str:
     names = [str(k) for k in known]
     close = difflib.get_close_matches(str(name), names, n=1)
     hint = f"Did you mean `{close[0]}`? " if close else ""
-    listed = ", ".join(f"`{n}`" for n in names) or "none"
-    return f"{hint}Known names: {listed}."
+    return f"{hint}Known names: {quoted(names) or 'none'}."
+
+
+def quoted(names: Iterable[object]) -> str:
+    """Names in a sentence, each in backticks."""
+    return ", ".join(f"`{name}`" for name in names)
 
 
 def bullets(lines: Iterable[object]) -> str:

@@ -104,9 +104,13 @@ def _program(pipe: Pipelined, x: PyTree, key: Key | None, path: str) -> PyTree:
             received, outputs = carried
             number = t - device
             active = (number >= 0) & (number < count)
+            # In an idle tick any microbatch will do: nothing of that tick is kept.
             at = jnp.clip(number, 0, count - 1)
             given = _select(device == 0, _take(parts, at), received)
             own = None if key is None else jr.fold_in(key, at)
+            # Not a select, which would also run the layers in idle ticks: on stand-ins
+            # a layer that normalises has NaN gradients, and the sum over ticks would
+            # have them too.
             y = jax.lax.cond(
                 active,
                 lambda given: layers_on(layers, given, own, device * local),

@@ -57,6 +57,8 @@ def choose(
         chosen = branches[min(max(int(index), 0), len(branches) - 1)]
         if not isinstance(chosen, Like):  # as `lax.cond`, so that a debugger works
             return chosen(x, state)
+    # The state is an operand as well: closed over, the first branch would use it up,
+    # and the second fail with "old state".
     arrays, static = eqx.partition((x, state), eqx.is_array)
     # Markers and text cannot be operands of a primitive; they are put back inside of
     # branches.

@@ -10,6 +10,7 @@ import jax.tree_util as jtu
 from .._errors import structure_error
 from .._jaxprs.cache_key import freeze, function_key
 from .._stage import Lift
+from .._stage.base import is_state_index
 from .._tree import join_path, leaf_text, path_name
 from .._types import AnyStage
 
@@ -93,14 +94,14 @@ def _with_markers(first: AnyStage, stage: AnyStage) -> AnyStage:
     Each stage was made with markers of its own. What the state begins with goes with
     the stage, unless the first has given its own away to a `State`.
     """
-    ours, _ = jtu.tree_flatten(first, is_leaf=_is_index)
-    theirs, structure = jtu.tree_flatten(stage, is_leaf=_is_index)
+    ours, _ = jtu.tree_flatten(first, is_leaf=is_state_index)
+    theirs, structure = jtu.tree_flatten(stage, is_leaf=is_state_index)
     if len(ours) != len(theirs):
         return stage
     return jtu.tree_unflatten(
         structure,
         [
-            _marked(a, b) if _is_index(a) and _is_index(b) else b
+            _marked(a, b) if is_state_index(a) and is_state_index(b) else b
             for a, b in zip(ours, theirs, strict=True)
         ],
     )
@@ -110,7 +111,3 @@ def _marked(ours: eqx.nn.StateIndex, theirs: eqx.nn.StateIndex) -> eqx.nn.StateI
     if not jtu.tree_leaves(ours.init):
         return ours
     return eqx.tree_at(lambda index: index.init, ours, theirs.init)
-
-
-def _is_index(node: object) -> bool:
-    return isinstance(node, eqx.nn.StateIndex)

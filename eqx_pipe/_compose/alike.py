@@ -15,6 +15,7 @@ from .._jaxprs.table import kind
 from .._tree import leaves_with_names
 from .._types import Key
 
+# What draws, whatever the kind of the key; `fold_in` and `split` alone draw nothing.
 _RANDOM = frozenset(
     "random_bits random_gamma rng_bit_generator rng_uniform threefry2x32".split()
 )

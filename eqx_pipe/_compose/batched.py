@@ -55,6 +55,7 @@ class Batched(Composite):
         size = _batch_size(axes, x, scope)
         both = list(zip(leaves, axes, strict=True))
         mapped = [leaf for leaf, a in both if a is not None]
+        # Mapped only where something draws from it, so that all else remains unbatched.
         index = None if scope.key is None else jnp.arange(size)
         stateful = is_stateful(self.stage)
         shared = state if stateful else None
@@ -68,6 +69,7 @@ class Batched(Composite):
             inner = passes.begin()
             y, shared = enter(inner, "stage", self.stage, given, state=shared, index=i)
             arrays, constant = eqx.partition(as_arrays(y), eqx.is_array)
+            # `vmap` gives arrays alone; text and the like leave it this way.
             constants.append(constant)
             return (arrays, passes.arrays()), shared
 

@@ -149,6 +149,9 @@ class Compiled(Composite):
             ours = pipe is program.pipe or _REBUILT.get(pipe) is program
             if ours and type(x) is program.array_type:
                 try:
+                    # Nothing is compared beforehand, which would take longer than the
+                    # call: a misfit is found by `_general`, once the program has
+                    # refused it.
                     return program.run(x)
                 except Exception as error:
                     failure = error

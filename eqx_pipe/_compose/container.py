@@ -40,7 +40,7 @@ def check_reserved(function: str, names: Names, reserved: Sequence[str]) -> None
     for name in set(reserved) & set(names or ()):
         raise value_error(
             function,
-            f"a stage has the name `{name}`, which is that of an argument.",
+            f"a stage has the name `{name}`, which is that of a part of it.",
             "Rename the stage.",
         )
     check_draws_apart(function, (*(names or ()), *reserved))

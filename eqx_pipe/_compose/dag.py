@@ -4,7 +4,7 @@ import graphlib
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from .._errors import describe_value, nearest, type_error, value_error
+from .._errors import describe_value, nearest, quoted, type_error, value_error
 from .container import check_names
 
 GraphEdges: TypeAlias = Mapping[str, str | Sequence[str] | Mapping[str, str]]
@@ -50,7 +50,7 @@ def read_inputs(names: Collection[str], inputs: object) -> tuple[str, ...] | Non
     twice = sorted({name for name in inputs if list(inputs).count(name) > 1})
     if taken or twice:
         what = "more than once" if twice else f"and is a node's, or `{INPUT}`"
-        wrong = f"{_listed(twice or taken)} stands in `inputs` {what}."
+        wrong = f"{quoted(twice or taken)} stands in `inputs` {what}."
         raise value_error("graph", wrong, "Rename it.")
     return tuple(inputs)
 
@@ -68,7 +68,7 @@ def read_edges(
     if missing:
         raise value_error(
             "graph",
-            f"no edges for {_listed(missing)}.",
+            f"no edges for {quoted(missing)}.",
             'List the predecessors of every node, as in `edges={"'
             + missing[0]
             + "\": []}`; `[]` means the graph's input.",
@@ -151,6 +151,8 @@ def order(edges: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
         ) from None
     done, ready = [], sorted(sorter.get_ready())
     while ready:
+        # One at a time: the order in which nodes run, and so a state's way, must not
+        # depend on how the edges were written.
         done.append(ready.pop(0))
         sorter.done(done[-1])
         ready = sorted([*ready, *sorter.get_ready()])
@@ -174,17 +176,13 @@ def check_alive(
     if dead:
         raise value_error(
             "graph",
-            f"nothing that leads to the sink uses {_listed(dead)}.",
+            f"nothing that leads to the sink uses {quoted(dead)}.",
             "Take such dead nodes away, connect them, or add them to `sink`.",
         )
     if unused:
         raise value_error(
             "graph",
-            f"nothing uses {_listed(unused)} of `inputs`.",
+            f"nothing uses {quoted(unused)} of `inputs`.",
             "Name it in `edges`, or take it away; where a graph is handed more than it "
             'takes, `eqx_pipe.feed(graph, x="x")` picks.',
         )
-
-
-def _listed(names: Collection[str]) -> str:
-    return ", ".join(f"`{name}`" for name in names)

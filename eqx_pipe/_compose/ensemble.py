@@ -43,6 +43,7 @@ class Ensemble(Stacked):
             # All members are traced as the first, so the first is named in errors.
             y, part_state = enter(inner, 0, stage, x, state=part_state, index=i)
             arrays, constant = eqx.partition(as_arrays(y), eqx.is_array)
+            # `vmap` gives arrays alone; text and the like leave it this way.
             constants.append(constant)
             return arrays, part_state, passes.arrays()
 

@@ -131,6 +131,7 @@ def _selected(
         return part
 
     try:
+        # Not just `select(x)`: `tree_at` also refuses what is no part of `x`.
         eqx.tree_at(select, x, replace_fn=look, is_leaf=_is_none)
     except Exception as error:
         raise structure_error(

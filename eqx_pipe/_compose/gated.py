@@ -141,9 +141,11 @@ def _reduce_open(
     def fold(*leaves: Array) -> Array:
         total = ft.reduce(reduction.pair, leaves)
         if reduction.average:
+            # With none open this is 0 / 1: zeros, where 0 / 0 would be NaN.
             return reduction.finish(total, jnp.maximum(count, 1).astype(total.dtype))
         if reduction.neutral(total.dtype) == 0:
             return total
+        # The neutral elements of the others (1, or an infinity) are no zeros.
         return jnp.where(count == 0, jnp.zeros_like(total), total)
 
     return jtu.tree_map(fold, *outputs)

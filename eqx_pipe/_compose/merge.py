@@ -60,6 +60,7 @@ class Reduction:
 
     def prepare(self, leaf: Array) -> Array:
         """`leaf` in the dtype of the result: that of `over` (`jnp.sum`, ...)."""
+        # JAX is asked, which has rules of its own: its sum of int8 is int32.
         one = jax.ShapeDtypeStruct((1,), leaf.dtype)
         return leaf.astype(jax.eval_shape(self.over, one).dtype)
 

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable, Mapping
 
 from .._check import check_name
-from .._errors import describe_value, nearest, structure_error, type_error
+from .._errors import describe_value, nearest, quoted, structure_error, type_error
 from .._stage import Scope, enter
 from .._types import AnyStage, MaybeState, Output, PyTree, Segment
 
@@ -57,7 +57,7 @@ def look_up(
     if missing:
         raise structure_error(
             function,
-            f"the input{scope.where} has no {_listed(missing)}.",
+            f"the input{scope.where} has no {quoted(missing)}.",
             nearest(missing[0], x),
         )
     return {name: x[name] for name in names}
@@ -68,7 +68,7 @@ def look_up_all(names: Collection[str], x: PyTree, scope: Scope) -> dict[str, Py
     inputs = look_up("graph", names, x, scope)
     extra = [name for name in x if name not in names]
     if extra:
-        listed = _listed(extra)
+        listed = quoted(extra)
         raise structure_error(
             "graph",
             f"the input{scope.where} has {listed}, which the graph does not take.",
@@ -85,7 +85,3 @@ def replaced(x: Mapping[str, PyTree], name: str, y: PyTree) -> dict[str, PyTree]
 
 def _example(names: Iterable[str]) -> str:
     return "`{" + ", ".join(f'"{name}": ...' for name in names) + "}`"
-
-
-def _listed(names: Iterable[object]) -> str:
-    return ", ".join(f"`{name}`" for name in names)

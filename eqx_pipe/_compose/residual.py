@@ -8,13 +8,12 @@ import equinox as eqx
 import jax.numpy as jnp
 import jax.tree_util as jtu
 
-from .._check import check_draws_apart
 from .._errors import describe_value, type_error, value_error
 from .._stage import Items, Own, Scope, as_stage, enter
 from .._stage.parent import reads_of
 from .._tree import as_arrays, join_path, leaf_text, leaves_with_names, of_leaf
 from .._types import AnyStage, MaybeState, Output, PyTree, StageLike
-from .container import Container, Names, named_items, read_stages
+from .container import Container, Names, check_reserved, named_items, read_stages
 from .merge import check_agree, check_arrays, on_one_device_set
 from .named import check_over, in_order, named_over
 
@@ -70,6 +69,7 @@ class Residual(Container):
 
     def with_items(self, items: Items, own: Own) -> "Residual":
         new = residual(*named_items(items), skip=self.skip, over=self.over)
+        # The layer itself, since `inference_mode` may have changed it.
         return dataclasses.replace(new, drop=self.drop)
 
 
@@ -147,13 +147,7 @@ def residual(
     """
     check_over("residual", over)
     names, children = read_stages("residual", "stages", stages)
-    for name in set(names or ()) & set(_RESERVED):
-        raise value_error(
-            "residual",
-            f"a stage has the name `{name}`, which is that of a part of the residual.",
-            "Rename the stage.",
-        )
-    check_draws_apart("residual", (*(names or ()), *_RESERVED))
+    check_reserved("residual", names, _RESERVED)
     if isinstance(drop_rate, bool) or not isinstance(drop_rate, float | int):
         raise type_error(
             "residual",

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from .._errors import value_error
+from .._errors import quoted, value_error
 
 Before = Sequence[str] | Mapping[Any, str]
 
@@ -44,6 +44,7 @@ def renamed(wires: Wires, name: str, new: str) -> Wires:
 
 
 def _line(source: str, names: Sequence[str]) -> dict[str, list[str]]:
+    # Each reads the one before it; nobody in the line reads the last.
     return {n: [s] for n, s in zip(names, [source, *names], strict=False)}
 
 
@@ -53,8 +54,7 @@ def _only(wires: Wires, name: str, what: str, cure: str) -> str:
     read = before.values() if isinstance(before, Mapping) else before
     found = list(dict.fromkeys(read))
     if len(found) > 1:
-        listed = ", ".join(f"`{source}`" for source in found)
-        wrong = f"`{name}` reads {listed}, and nothing says {what}."
+        wrong = f"`{name}` reads {quoted(found)}, and nothing says {what}."
         raise value_error("graph", wrong, cure)
     return found[0]
 

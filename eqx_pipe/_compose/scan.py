@@ -70,6 +70,8 @@ class Scan(Composite):
         carry, fixed = eqx.partition(as_arrays(carry), eqx.is_array)
         xs, constant = eqx.partition(x, eqx.is_array)
         whole = state if is_stateful(self.cell) else None
+        # Carried, since a state may be used once, and the body of a loop is traced more
+        # than once.
         own = None if whole is None else whole.substate(self.cell)
         index = None if scope.key is None else jnp.arange(size)
         passes, output = Passes(scope), _Outputs(self.returns, self.reverse)
@@ -136,6 +138,7 @@ class _Outputs:
         places = {}
         if self.returns == "last":
             carried = enumerate(jtu.tree_leaves(carry))
+            # By identity, as values that are traced cannot be compared.
             places = {id(leaf): i for i, leaf in carried if eqx.is_array(leaf)}
         leaves, self.structure = jtu.tree_flatten(y)
         self.places = [places.get(id(leaf)) for leaf in leaves]

@@ -246,6 +246,8 @@ def _made(
         return stage
 
     keys = jax.vmap(lambda i: jr.fold_in(key, i))(jnp.arange(size))
+    # Not a loop: each pass would make markers of state of its own, which cannot be
+    # stacked.
     stages = eqx.filter_vmap(make_one)(keys)
     if alike:
         warnings.warn(
@@ -257,6 +259,7 @@ def _made(
                 "Draw them from the argument: `lambda key: Layer(..., key=key)`. If "
                 "they are meant to be equal, draw them outside of `make_stage`.",
             ),
+            # At the line of the user who called `repeat` or `ensemble`.
             stacklevel=4,
         )
     return stages, size

@@ -236,6 +236,8 @@ def _used(get: Callable[[PyTree], PyTree], pipe: PyTree) -> set[int]:
         full = [next(rest) if eqx.is_array(leaf) else leaf for leaf in leaves]
         return jtu.tree_leaves(eqx.filter(get(structure.unflatten(full)), eqx.is_array))
 
+    # `get` may compute what it gives (`jnp.transpose`): only its program tells from
+    # what.
     jaxpr = trace(ask, arrays)
     every = range(len(arrays))
     return {

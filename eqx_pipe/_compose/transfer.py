@@ -92,6 +92,8 @@ def transfer(pipe: Pipe, source: PyTree, *patterns: str) -> tuple[Pipe, dict[str
         if chosen(path):
             missed[path] = "only in the source"
     order = {path: i for i, path in enumerate(paths)}
+    # They were found in three passes; readers look for them in the order of the
+    # pipeline.
     missed = dict(sorted(missed.items(), key=lambda item: order[item[0]]))
     return jtu.tree_structure(pipe).unflatten(values), missed
 

@@ -111,7 +111,9 @@ class Weighted(Container):
             first = (path, y) if first is None else first
             check_agree("weighted", (first[0], path), (first[1], y))
             term = jtu.tree_map(
-                lambda leaf, w=weights[i]: w.astype(leaf.dtype) * leaf, y
+                # Cast, or float32 weights would promote outputs in bfloat16.
+                lambda leaf, w=weights[i]: w.astype(leaf.dtype) * leaf,
+                y,
             )
             with on_one_device_set("weighted"):
                 total = term if total is None else jtu.tree_map(jnp.add, total, term)

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from .._check import is_integer
-from .._errors import describe_value, nearest, type_error, value_error
+from .._errors import describe_value, nearest, quoted, type_error, value_error
 from .scale import (
     FEW,
     FUNCTION,
@@ -175,7 +175,7 @@ def places_of(array: DataArray, given: Mapping[str, str | None]) -> dict[str, Pl
     if left:
         raise _too_many(array, left)
     if "x" not in found:  # `y` alone, of one dim: along which else?
-        cure = "Leave out one of " + ", ".join(f"`{role}=`" for role in found) + "."
+        cure = "Leave out one of " + quoted(f"{role}=" for role in found) + "."
         raise value_error(FUNCTION, "no dim is left for the x axis.", cure)
     x = found["x"]
     if x.cloud and not x.chosen and not {"y", "hue"} & set(found):

@@ -30,6 +30,7 @@ from .mesh import check_mesh, names_of, with_types
 from .rules import AxisRules
 from .specs import required
 
+# Without any of these the compiler has nothing to carry back to the inputs.
 _ANNOTATIONS = "sharding_constraint", "shard_map", "reshard"
 
 Function = Callable[[PyTree, PyTree], PyTree]
@@ -266,6 +267,8 @@ def mesh_for(
     named = [] if rules is None else [n for _, a in rules.pairs for n in names_of([a])]
     axes = tuple(dict.fromkeys(named)) or ("devices",)
     shape = (held.size,) + (1,) * (len(axes) - 1)
+    # Automatic axes are asked for: `jax.make_mesh` makes explicit ones unless told, and
+    # on those nothing is derived.
     return Mesh(held.reshape(shape), axes, axis_types=(AxisType.Auto,) * len(axes))
 
 

@@ -56,6 +56,7 @@ def _program(
 ) -> tuple[PyTree, eqx.nn.State | None]:
     """The stage under `shard_map`, compiled once also where the user did not ask."""
     stage, state, key = whole
+    # `shard_map` takes arrays alone, and refuses a Module that holds anything else.
     params, static = eqx.partition(stage.stage, eqx.is_array)
     arrays, constants = eqx.partition(x, eqx.is_array)
     axes = [name for spec in jtu.tree_leaves(specs) for name in names_of(spec)]
@@ -94,6 +95,8 @@ def _local_key(key: Key | None, mesh: Mesh, axes: list[str]) -> Key | None:
     split = [name for name in mesh.axis_names if name in axes]
     if key is None or not split:
         return key
+    # All devices have the same key: with it as it is all parts would draw the same
+    # noise.
     return jr.fold_in(key, jax.lax.axis_index(tuple(split)))
 
 

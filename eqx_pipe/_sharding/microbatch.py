@@ -79,6 +79,7 @@ def microbatch(
     check_callable("microbatch", "fun", fun)
     check_int("microbatch", "size", size, 1)
     for name, value in (("axis", axis), ("argnum", argnum)):
+        # Negative ones count from the end.
         check_int("microbatch", name, value, -(2**31))
     check_choice("microbatch", "reduce", reduce, ("sum", "mean"))
     step, mean = size.__index__(), reduce == "mean"
@@ -141,6 +142,8 @@ def _total(part: _Part, total: int, step: int, mean: bool) -> PyTree:
         sums = jtu.tree_map(lambda a: _wide(a, weight), arrays)
         for i in range(1, count):
             sums = add(sums, i * step, step)
+    # By a program of its own behind the loop: padded to a whole part, `fun` would see
+    # rows that nobody gave.
     if rest:
         sums = add(sums, count * step, rest)
     sums = jtu.tree_map(lambda s, a: _narrow(s, a.dtype), sums, arrays)

@@ -189,6 +189,8 @@ def pair(
             own = P()
             if is_placeable(leaf):
                 own = _as_spec(function, argument, spec)
+                # Cut where the spec is that of a whole container: a bias has fewer axes
+                # than its weight.
                 own = P(*tuple(own)[: leaf.ndim]) if path else own
             name = join_path(prefix, path_name(path)) if path else prefix
             paired.append(LeafSpec(name, leaf, own))

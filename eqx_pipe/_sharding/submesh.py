@@ -35,6 +35,7 @@ class On(OnMesh):
                 "`grad`, `vmap` and `eqx_pipe.microbatch` may stand outside it. To "
                 "spread layers inside one program use `eqx_pipe.pipelined`.",
             )
+            # `microbatch` asks for this mark: then it loops in Python instead.
             vars(error)[INSIDE] = True
             raise error
         check_context("on", self.mesh)

@@ -5,7 +5,7 @@ from typing import cast
 import equinox as eqx
 
 from .._check import check_callable
-from .._errors import type_error
+from .._errors import quoted, type_error
 from .._types import AnyStage, StageLike
 from .base import Lift, is_stateful
 from .hidden import check_nothing_hidden
@@ -82,8 +82,7 @@ def misfit(
         if num_inputs != (0 if named else 1):
             return "a pipeline takes one"
         missing = sorted(stage.reads() - set(named)) if named else []
-        listed = ", ".join(f"`{name}`" for name in missing)
-        return f"it reads {listed} too" if missing else None
+        return f"it reads {quoted(missing)} too" if missing else None
     if "key" in named:
         return "`key` is the name of the PRNG key, which is passed on by itself"
     if not isinstance(stage, eqx.Module):

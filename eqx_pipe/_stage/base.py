@@ -95,9 +95,10 @@ def is_stateful(stage: PyTree) -> bool:
 
 def state_indices(stage: PyTree) -> list[eqx.nn.StateIndex]:
     """The markers by which the state of a stage is found."""
-    leaves = jtu.tree_leaves(stage, is_leaf=_is_state_index)
-    return list(filter(_is_state_index, leaves))
+    leaves = jtu.tree_leaves(stage, is_leaf=is_state_index)
+    return list(filter(is_state_index, leaves))
 
 
-def _is_state_index(leaf: object) -> bool:
+def is_state_index(leaf: object) -> bool:
+    """Whether a leaf is the marker of a state."""
     return isinstance(leaf, eqx.nn.StateIndex)

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple, TypeAlias, TypeVar
 
-from .._errors import nearest, type_error, value_error
+from .._errors import nearest, quoted, type_error, value_error
 from .._types import AnyStage, PyTree, StageLike
 from .accept import as_stage
 from .parent import Parent
@@ -120,7 +120,7 @@ def check_free(holder: Listed, taken: Collection[str | None], new: Items) -> Non
 def check_own(holder: Listed, what: str, own: Own) -> None:
     """Raises if something is given that the combinator does not hold."""
     for name in own:
-        known = ", ".join(f"`{known}`" for known in holder.holds())
+        known = quoted(holder.holds())
         if name not in holder.holds():
             raise type_error(
                 holder._function,

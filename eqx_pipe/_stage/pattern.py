@@ -5,7 +5,7 @@ import functools as ft
 from collections.abc import Callable, Iterable
 from fnmatch import fnmatchcase
 
-from .._errors import describe_value, type_error, value_error
+from .._errors import describe_value, quoted, type_error, value_error
 
 
 def check_patterns(function: str, argument: str, patterns: Iterable[object]) -> None:
@@ -95,7 +95,6 @@ def nearest_paths(path: str, known: Iterable[str], limit: int = 8) -> str:
     paths = list(known)
     close = difflib.get_close_matches(path, paths, n=limit, cutoff=0.5)
     shown = list(dict.fromkeys([*close, *paths]))[:limit]
-    listed = ", ".join(f"`{p}`" for p in shown) or "none"
     more = f", and {len(paths) - limit} more" if len(paths) > limit else ""
     hint = f"Did you mean `{close[0]}`? " if close else ""
-    return f"{hint}Known paths: {listed}{more}."
+    return f"{hint}Known paths: {quoted(shown) or 'none'}{more}."

@@ -11,7 +11,7 @@ import jax.tree_util as jtu
 
 from .._tree import leaf_text, leaves_with_names, static_text
 from .._types import PyTree
-from .base import Lift
+from .base import Lift, is_state_index
 from .parent import Parent
 
 _LINES, _ARRAYS = 40, 3
@@ -30,7 +30,7 @@ def function_name(fn: Any) -> str:
 
 def num_parameters(stage: PyTree) -> int:
     """How many numbers in a stage gradients reach; state does not count."""
-    leaves = jtu.tree_leaves(stage, is_leaf=_is_index)
+    leaves = jtu.tree_leaves(stage, is_leaf=is_state_index)
     inexact = (
         x for x in leaves if _is_array(x) and jnp.issubdtype(x.dtype, jnp.inexact)
     )
@@ -83,7 +83,9 @@ def title(stage: PyTree) -> str:
 
 
 def _stateless(stage: PyTree) -> PyTree:
-    return jtu.tree_map(lambda x: None if _is_index(x) else x, stage, is_leaf=_is_index)
+    return jtu.tree_map(
+        lambda x: None if is_state_index(x) else x, stage, is_leaf=is_state_index
+    )
 
 
 def _is_shown(x: object) -> bool:
@@ -92,10 +94,6 @@ def _is_shown(x: object) -> bool:
 
 def _shown(x: PyTree) -> str:
     return leaf_text(x) if _is_array(x) else str(x)
-
-
-def _is_index(x: object) -> bool:
-    return isinstance(x, eqx.nn.StateIndex)
 
 
 def _is_array(x: object) -> bool:

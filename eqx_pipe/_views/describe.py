@@ -18,6 +18,7 @@ from .._compose.compiled import Compiled
 from .._compose.frozen import Frozen
 from .._compose.stacked import Stacked
 from .._stage import Composite, Lift, is_stateful
+from .._stage.base import is_state_index
 from .._stage.hidden import constants
 from .._stage.text import function_name
 from .._tree import join_path, leaf_text, leaves_with_names, path_name
@@ -162,7 +163,7 @@ def _closed_over(stage: Any) -> dict[str, str]:
 
 def _count(stage: Any) -> dict[str, Any]:
     dtypes = Counter()
-    for leaf in jtu.tree_leaves(stage, is_leaf=_is_index):
+    for leaf in jtu.tree_leaves(stage, is_leaf=is_state_index):
         if is_array(leaf) and jnp.issubdtype(leaf.dtype, jnp.inexact):
             dtypes[str(leaf.dtype)] += math.prod(leaf.shape)
     return {"count": dtypes.total(), "dtypes": dict(sorted(dtypes.items()))}
@@ -185,10 +186,6 @@ def _parts(module: eqx.Module) -> list[tuple[str, Any]]:
 
 def _is_part(x: Any) -> bool:
     return isinstance(x, eqx.Module) or is_array(x)
-
-
-def _is_index(x: Any) -> bool:
-    return isinstance(x, eqx.nn.StateIndex)
 
 
 def is_array(x: Any) -> bool:

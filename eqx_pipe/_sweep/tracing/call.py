@@ -17,6 +17,7 @@ from ..._errors import (
     describe_value,
     message,
     nearest,
+    quoted,
     type_error,
     value_error,
 )
@@ -195,7 +196,7 @@ def not_a_point(
     if len(wanted) < 2:
         wrong = "`fn` has no place for the point, the one argument that it gets."
         return type_error(function, wrong, "Write `lambda p: fn(**p)`.")
-    takes = ", ".join(f"`{name}`" for name in wanted)
+    takes = quoted(wanted)
     given = [_from_point(name) for name in wanted]
     head = "lambda p, key:" if "key" in wanted else "lambda p:"
     return type_error(

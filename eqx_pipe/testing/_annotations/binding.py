@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import hypothesis.strategies as st
 
+from ..._errors import quoted
 from .._strategies.arrays import Numbers
 from .._strategies.validate import check_int, check_strategy, invalid
 
@@ -182,7 +183,7 @@ class Binding:
                 if all(_computed(t, c, known) >= least for t, c in codes.items()):
                     self.sizes = known
                     return
-        texts = ", ".join(f"`{text}`" for text in codes)
+        texts = quoted(codes)
         fixed = {name: self.sizes[name] for name in names if name in self.sizes}
         given = f" with {fixed}" if fixed else ""
         raise Unmet(f"no sizes up to {_ALL[-1]} give {texts} at least 0{given}")
