@@ -22,6 +22,7 @@ from .._types import PyTree
 from .bits import as_bits, as_numbers
 from .records import check_leading, index_of, narrowed
 
+# JAX indexes with int32, unless 64 bits are switched on.
 MOST_ON_DEVICE = 2**31 - 1
 
 

@@ -107,13 +107,14 @@ def _across(
     ids = selection.ids[-1]
     count, size = len(ids), len(source)
     if count > size:
+        # The batch is longer than the source, so it runs over more than once.
         return source.take(ids)
     last = np.uint32(size - count)
     if seam is None:
         return jax.lax.cond(
             start <= last, lambda: source.slice(start, count), lambda: source.take(ids)
         )
-    # A conditional would have to write the batch down before anything is done with it.
+    # A `cond` would write the whole batch to memory; a select is fused with what follows.
     over = start > last
     at = jnp.where(over, start - last, np.uint32(0)).astype(np.int32)
 

@@ -22,6 +22,8 @@ from .bits import as_numbers
 from .records import HostRecords
 from .source import HostSource, Source, SourceLike, as_source
 
+# A pattern is a constant of the program; with so many slots no share is off by more
+# than a thousandth.
 _LONGEST = 1024
 
 Shares: TypeAlias = tuple[int, ...]
@@ -46,6 +48,8 @@ class Mixture(DeviceSource):
         result = None
         for k, source in enumerate(self.sources):
             mine = chosen == k
+            # Each source reads a whole batch, since shapes must be known; record 0
+            # where it is another's turn.
             at = jnp.where(mine, inner % np.uint32(len(source)), np.uint32(0))
             records = source.take(at)
             result = records if result is None else _select(mine, records, result)
@@ -184,6 +188,7 @@ def shares_of(weights: list[float]) -> Shares:
     for period in range(len(weights), _LONGEST + 1):
         rounded = [round(e * period) for e in exact]
         off = max(abs(r - e * period) for r, e in zip(rounded, exact, strict=True))
+        # Not off by nothing: weights such as 1/3 are rounded already.
         if sum(rounded) == period and min(rounded) > 0 and off < 1e-6:
             return tuple(rounded)
     shares = [max(1, math.floor(e * _LONGEST)) for e in exact]

@@ -19,6 +19,7 @@ from .._tree import is_key_array
 from .._types import Key
 from .cursor_text import FORMAT, NAME, fields
 
+# `fold_in` takes 32 bits: a later epoch would draw what an earlier one drew.
 _LAST = 2**32 - 1
 _Numbers = Array | np.ndarray
 

@@ -42,6 +42,7 @@ def fields(text: Any) -> dict[str, Any]:
 
 
 def _check_whole(name: str, value: object, below: int) -> None:
+    # Not `isinstance`, for which `true` is an integer too.
     if type(value) is not int or not 0 <= value < below:
         raise ValueError(
             f"whose `{name}` is {_shown(value)}, no integer of 0 to {below - 1}"

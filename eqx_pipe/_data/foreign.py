@@ -81,6 +81,7 @@ class HostArrays(HostRecords):
     def take(self, indices: Integer[np.ndarray, " n"]) -> PyTree:
         first, n = int(indices[0]), len(indices)
         in_order = int(indices[-1]) == first + n - 1 and (np.diff(indices) == 1).all()
+        # A slice of a file is one read; an index reads row by row.
         at = slice(first, first + n) if in_order else indices.astype(np.int64)
         return jtu.tree_map(lambda leaf: _rows(leaf, at), self.tree)
 

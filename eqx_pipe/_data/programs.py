@@ -76,7 +76,7 @@ def arrays_of(owner: eqx.Module) -> list[Array]:
         return found
     leaves = jtu.tree_leaves(eqx.filter(owner, eqx.is_array))
     if sharded and is_staged():
-        # Part of a program of the user, with axes of his kind.
+        # Part of a program of the user, with axes of the user's kind.
         if is_explicit(jax.sharding.get_abstract_mesh()):
             return [jnp.asarray(leaf) for leaf in leaves]
     if found is None:
@@ -84,6 +84,7 @@ def arrays_of(owner: eqx.Module) -> list[Array]:
             # Programs of ours have automatic axes.
             leaves = with_axis_types(leaves) if sharded else leaves
         found = [jnp.asarray(leaf) for leaf in leaves]
+        # Tracers do not outlive their trace.
         if not any(isinstance(leaf, Tracer) for leaf in found):
             kept.arrays = found
     return found

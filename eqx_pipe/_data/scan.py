@@ -84,6 +84,7 @@ def _scanned(
         after, output = pair
         _check_carry(before, after)
         outputs, constant = eqx.partition(as_arrays(output), eqx.is_array)
+        # A loop gives arrays alone; what else a step puts out leaves it this way.
         constants.append(constant)
         return (eqx.filter(after, eqx.is_array), place), outputs
 

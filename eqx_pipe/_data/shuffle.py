@@ -20,6 +20,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Integer, UInt32, UInt64
 
+# Eight turns give uniform orders from about 7 numbers on. All 60,000 places of an epoch
+# then take 1.2 ms, and `jax.random.permutation` 7.8.
 _TURNS = 8
 _RANKED = 32
 _GOLDEN = 0x9E3779B9  # 2^32 over the golden ratio: steps that spread evenly
@@ -32,6 +34,7 @@ _Words = UInt32[Array | np.ndarray, " words"]
 
 def mix(x: _Numbers) -> _Numbers:
     """A bijection of 32-bit numbers that changes half of the bits on average."""
+    # The constants of `lowbias32` (C. Wellons, hash-prospector), found by search.
     x = (x ^ (x >> np.uint32(16))) * np.uint32(0x7FEB352D)
     x = (x ^ (x >> np.uint32(15))) * np.uint32(0x846CA68B)
     return x ^ (x >> np.uint32(16))
@@ -46,6 +49,8 @@ def turn_keys(
     """
     epoch = xp.asarray(epoch, np.uint32)
     # Two hashes of everything, so that 64 bits decide the order.
+    # They begin with the digits of pi. A hash, since `fold_in` and `bits` for each turn
+    # took 65 us for a batch of 32, and this takes 42.
     seeds = np.asarray([0x243F6A88, 0x85A308D3], np.uint32)
     seeds = xp.asarray(seeds).reshape(2, *(1,) * epoch.ndim)
     for word in (*words, epoch[None]):

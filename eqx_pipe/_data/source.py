@@ -49,11 +49,11 @@ class HostSource:
     """A host source, with the form that its records must have.
 
     Compared by identity, so it is one and the same leaf of every loader made from it.
-    Only sources that are known to bear it are read by several threads at a time.
+    Only sources that are known to be thread-safe are read by several threads at a time.
     """
 
     def __init__(self, source: Records):
-        # Of a class that nobody here knows: what it bears is asked, not declared.
+        # Of a class that nobody here knows: what it can do is asked, not declared.
         given: Any = source
         format = getattr(source, "format", {}) if has_columns(source) else {}
         # Columns as Python's lists of numbers would be slow.
@@ -140,6 +140,8 @@ class HostSource:
         """Names the record for which a source failed that was asked for many."""
         for i in indices.tolist():
             try:
+                # Asked again one by one: an error of a read of many does not say for
+                # which it came.
                 stacked([i], [self.source[i]], self.struct())
             except Exception:
                 named(error, i)
