@@ -72,6 +72,7 @@ def _status(options: argparse.Namespace) -> int:
     return 0
 
 
+# No `Exception`, which the script may catch and go on.
 class _Planned(BaseException):
     """The end of a script that was run for the plan of its sweep."""
 

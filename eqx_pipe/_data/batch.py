@@ -114,7 +114,7 @@ def _across(
         return jax.lax.cond(
             start <= last, lambda: source.slice(start, count), lambda: source.take(ids)
         )
-    # A `cond` would write the whole batch to memory; a select is fused with what follows.
+    # A `cond` would write the whole batch to memory; a select fuses with what follows.
     over = start > last
     at = jnp.where(over, start - last, np.uint32(0)).astype(np.int32)
 

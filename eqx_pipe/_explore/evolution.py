@@ -60,6 +60,8 @@ class Evolution:
             candidates = jr.uniform(draws, (n, width))
         else:
             candidates, known = strategy.ask(draws, known, params)
+        # Mirrored at 0 and at 1, however far outside: cut off there, many would be
+        # equal.
         inside = np.abs((np.asarray(candidates, np.float64) + 1) % 2 - 1)
         asked = EvolutionState(state.space, key, known, candidates)
         return state.space.from_unit(inside), asked

@@ -130,6 +130,8 @@ def explore(
                 run.ended(time.perf_counter() - begun, bar)
                 if stops:
                     found = run.so_far(state)
+                    # All are asked, each after every round: one may count how often it
+                    # was.
                     if any([stop(found) for stop in stops]):
                         break
         except KeyboardInterrupt as interrupt:

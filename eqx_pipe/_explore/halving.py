@@ -294,6 +294,8 @@ class _Run:
             if begun is None:
                 begun = train.init(point, **draws(train.init, 0))
                 begun = _as_arrays(begun)
+            # The numbers of steps are values, so that rungs of any length share one
+            # program.
             ended = jax.lax.fori_loop(first, last, step, begun)
             return {"carry": ended, "score": train.score(point, ended)}
 

@@ -42,6 +42,8 @@ class Sampler:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         try:
             seed = seed_of(state.key, len(state.trials))
+            # Made anew, since a sampler's generator cannot be saved: a search that goes
+            # on after a kill would propose other points than one that was not killed.
             study = optuna.create_study(sampler=self.sampler(seed=seed))
             axes = _distributions(optuna, state.space)
             study.add_trials([_frozen(optuna, axes, trial) for trial in state.trials])

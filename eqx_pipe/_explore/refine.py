@@ -68,6 +68,7 @@ def _learner(state: RefineState) -> Any:
         learner = adaptive.Learner1D(None, (0.0, 1.0))
     else:
         learner = adaptive.LearnerND(None, [(0.0, 1.0)] * width)
+    # Not strict: those asked for last have no values yet.
     for u, value, known in zip(state.u, state.values, state.known, strict=False):
         place = float(u[0]) if width == 1 else tuple(map(float, u))
         if known:

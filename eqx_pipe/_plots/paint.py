@@ -79,6 +79,7 @@ def heat(panel: Panel) -> None:
     x, y = along.edges, up.edges
     array = panel.array.transpose(up.place.dim, along.place.dim)
     kinds = array[KIND].values
+    # Masked and not NaN: an infinity would be painted in the last colour.
     shown = np.ma.masked_where(kinds > 0, array.values)
     ax.pcolormesh(x, y, shown, norm=colours.norm, cmap=colours.cmap)
     for where, mark in _marks_in(kinds):

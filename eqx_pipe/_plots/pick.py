@@ -195,11 +195,11 @@ def _too_many(array: DataArray, left: list[str]) -> ValueError:
     columns = columns_of(array, left[-1])
     name, values = next(iter(columns.items()), (left[-1], np.arange(1)))
     value = value_text(values[0])
-    quoted = value if is_number(values) else repr(value)
+    value = value if is_number(values) else repr(value)
     return value_error(
         FUNCTION,
         f"{what} ({sizes}); a picture shows three unless it is told where others go.",
-        f"Select a value first, `sel={{{name!r}: {quoted}}}`, or say where: `x=`, "
+        f"Select a value first, `sel={{{name!r}: {value}}}`, or say where: `x=`, "
         "`y=` (or `hue=` for lines), `row=` and `col=`.",
     )
 

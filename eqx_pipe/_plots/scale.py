@@ -69,6 +69,8 @@ class Scale:
         x = np.log(self.at) if self.log else self.at
         around = np.array([x[0] - 1, x[0], x[0] + 1])
         if len(x) > 1:
+            # Steps go on beyond the ends as they were inside, so that outer cells have
+            # their middle at the position too.
             around = np.pad(x, 1, mode="reflect", reflect_type="odd")
         edges = (around[1:] + around[:-1]) / 2
         return np.exp(edges) if self.log else edges
@@ -178,6 +180,7 @@ def _scale_of(
         shown = {"ticks": True, "counted": True, "ordered": False}
         return Scale(place, label, values, at, texts, **shown)
     texts = [value_text(v) for v in values]
+    # Four digits do not tell them apart.
     if len(set(texts)) < len(np.unique(values)):
         texts = [str(v) for v in values]
     at = values.astype(float)

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 _AT_LEAST = 256
 """A sweep has at least so many chunks if it can: what a kill costs, as a share."""
 
+# The status takes a byte a point: few files, of 4 MiB at most.
 _COARSE = 2**22
 """How many points a large chunk has at most."""
 
@@ -127,6 +128,7 @@ def choose_chunks(
         low, high = max(1, aim // (2 * inner)), min(n, max(1, 2 * aim // inner))
         if parts > 1:
             high = max(low, min(high, aim // inner))
+        # Not every count: there may be millions, and neighbours hardly differ.
         step = max(1, (high - low) // 256)
         found = [Chunks(lengths, split, min(n, c)) for c in range(low, high + 1, step)]
         options += [option for option in found if len(option) >= min(parts, size)]

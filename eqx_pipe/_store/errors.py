@@ -45,6 +45,7 @@ def note_errors(ledger: Ledger, number: int, errors: Spans) -> None:
     folder = folder_of(ledger)
     folder.mkdir(exist_ok=True)
     with open(folder / ledger.writer, "ab") as log:
+        # Begun on a line of its own, whatever a kill has left at the end.
         log.write(b"\n" + json.dumps(line).encode() + b"\n")
 
 

@@ -195,6 +195,7 @@ def lock(path: Path, shared: bool = False) -> Iterator[None]:
 def _locked_file(path: Path, how: int) -> Iterator[int]:
     assert fcntl is not None
     with _CHANGING:
+        # Not through a link: what it leads to would be truncated by `lock`.
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
         _open.add(file)
     try:

@@ -108,6 +108,7 @@ def grow(
     for number in range(len(new.chunks.coarse())):
         new.publish(number)
     for folder in _arrays(aside):
+        # Files first, then logs: nobody looks for them under these names yet.
         into = path / folder.name
         into.mkdir(exist_ok=True)
         for entry in folder.iterdir():
@@ -116,6 +117,7 @@ def grow(
     for folder in (new.ledger.folder, folder_of(new.ledger)):
         if folder.exists():
             os.rename(folder, path / folder.name)
+    # From here on the store is the larger one; what follows `settle` can do as well.
     os.replace(aside / "zarr.json", path / "zarr.json")
     _spread(path, aside)
     mark_current(dataclasses.replace(new, path=path))
@@ -148,6 +150,8 @@ def settle(path: Path) -> None:
         for logs in (LEDGER, ERRORS):
             if entry.name.startswith(logs) and entry.name != numbered(logs, current):
                 _remove(entry)
+    # Last, since they say that there is something to remove: a kill before this leaves
+    # them.
     for aside in asides:
         shutil.rmtree(aside, ignore_errors=True)
 

@@ -132,6 +132,8 @@ def _write_coordinates(path: Path, layout: StoreLayout) -> None:
     import xarray
 
     coordinates = {
+        # As objects, since format 3 of Zarr leaves open how texts of fixed width are
+        # stored.
         name: (dims, value.astype(object) if value.dtype.kind == "U" else value, attrs)
         for name, (dims, value, attrs) in layout.coordinates.items()
     }
@@ -172,6 +174,7 @@ def _array(group: Any, layout: StoreLayout, variable: Variable, chunks: Chunks) 
     group.create_array(
         variable.name,
         shape=(*layout.chunks.lengths, *variable.inner),
+        # Zarr takes axes of size 0, but not chunks of it.
         chunks=(*chunks.shape, *(max(1, n) for n in variable.inner)),
         dtype=variable.dtype,
         fill_value=variable.dtype.type(fill),

@@ -114,6 +114,7 @@ class Ledger:
     def next_version(self, number: int, there: bool = True) -> int:
         """The version of a chunk that is next said to be there, or to be gone."""
         version = int(self.versions[number])
+        # The next number of the parity that says it: odd is there, even is gone.
         return version + 1 + (version % 2 == there)
 
     def note(

@@ -52,6 +52,7 @@ class Store:
 
         `errors` are those of points that failed, counted from the chunk's first.
         """
+        # Gone first: a kill in between must not leave new values under an old line.
         self.discard(number)
         self.write(number, values)
         self._note(number, ok, errors)

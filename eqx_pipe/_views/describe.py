@@ -79,6 +79,7 @@ def as_json(value: Any) -> Any:
         return value.name
     if callable(value):
         return function_name(value)
+    # Addresses differ from process to process.
     return re.sub(r" at 0x[0-9a-f]+", "", repr(value))[:200]
 
 

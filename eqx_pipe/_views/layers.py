@@ -124,6 +124,7 @@ def _ordered(rows: list[list[Name]], links: Sequence[Link]) -> list[list[Name]]:
     """The order in each layer that was seen to cross the fewest lines."""
     down, up = _neighbours(links)
     best, fewest = rows, _crossings(rows, links)
+    # Down and up by turns. The best order is kept, since a turn may also make it worse.
     for turn in range(8):
         if not fewest:
             break
@@ -230,6 +231,7 @@ def _middles(
                 weight = sum(w for *_, w in near)
                 mean = sum((middle[n] + s) * w for n, s, w in near)
                 wanted.append(mean / weight if near else middle[name])
+                # Whatever has no neighbours gives way to all others.
                 weights.append(weight or 0.01)
             middle.update(zip(rows[i], spaced(wanted, weights, gaps[i]), strict=True))
     _upright(middle, rows, nodes)

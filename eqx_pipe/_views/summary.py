@@ -104,7 +104,7 @@ def summary(
     `.rows` have `.path`, `.stage`, `.output`, `.parameters` and `.flops`, that of the
     whole first. Floating-point operations are counted in the jaxpr: two for each
     multiplication and addition in products and convolutions, one for each number that
-    another function gives; of branches the dearest counts, a `while_loop` counts once.
+    another function gives; of branches the most expensive counts, a `while_loop` counts once.
     A `?` stands where a stage cannot be traced by itself, since it looks along an axis
     of `batched`.
 
@@ -129,6 +129,7 @@ def summary(
     whole = as_module(pipe)
     whole, state, key = key_and_state("summary", whole, state)
     calls = {"": (whole, (as_arrays(x),), state, key, {})}
+    # Shapes alone: arrays of the trace must not be kept until it is over.
     calls = jtu.tree_map(_struct, calls)
 
     def watch(path: str, *called: PyTree) -> None:
