@@ -71,6 +71,7 @@ class _Spaced(NamedAxis):
         done = (values - first).reshape(len(values), -1)[:, longest]
         # A way of no length has every value at its beginning.
         found = done / (way[longest] or 1.0)
+        # What rounding values to the dtype of the axis may move them beyond its ends.
         eps = 64 * float(jnp.finfo(self.dtype).eps)
         outside = ~((found >= -eps) & (found <= 1 + eps))
         if np.any(outside):

@@ -16,6 +16,7 @@ from .space import Space
 def by_cell(space: Space, over: Sequence[str]) -> Space:
     """The same points, which draw as before; those of one cell follow each other."""
     turned = copy.copy(space)  # not by flattening, which sorts the keys of dicts
+    # Modules are frozen; this copy nobody has seen yet.
     object.__setattr__(turned, "last", tuple(over))
     return turned
 

@@ -21,6 +21,7 @@ from .lookup import as_ends
 from .mistakes import DESIGN
 from .unit import at_shares
 
+# The direction numbers of SciPy's generator have 30 bits.
 _SOBOL_MOST = 2**30
 
 Texts: TypeAlias = Mapping[str, str] | str | None

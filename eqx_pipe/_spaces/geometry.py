@@ -138,6 +138,7 @@ class Geometry:
 
     def grid_indices(self, index: np.ndarray) -> np.ndarray:
         """The indices in the whole grid of points of the space."""
+        # Half of what `int64` holds: a start may be added.
         wide = self.grid_size >= 2**62
         if self.rows is not None:
             flat = np.zeros(len(index), object if wide else np.int64)
@@ -147,7 +148,7 @@ class Geometry:
                 flat = flat * n + digit
             return flat
         start, step, count = self.window or (0, 1, self.size)
-        # Python integers where the grid may be larger than any integer of NumPy.
+        # Python integers where a grid may have more points than `int64` can count.
         if wide or start + step * count < -(2**62):
             index = index.astype(object)
         return start + step * index

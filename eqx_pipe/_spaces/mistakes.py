@@ -1,6 +1,6 @@
-"""What people write where a space or an axis takes it not, and what to write instead.
+"""Arguments that people try and that do not exist, and what to write instead.
 
-First arguments that do not exist; then trees without an axis that were probably meant
+First those of spaces and axes; then trees without an axis that were probably meant
 as one.
 """
 

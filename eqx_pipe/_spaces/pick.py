@@ -43,6 +43,7 @@ def picked(function: str, index: Any, size: int, lengths: Sequence[int]) -> np.n
         ) from None
     except ValueError:  # rows of different lengths
         array = np.empty((0, 0))
+    # NumPy makes floats of an empty list.
     if isinstance(index, list) and not index:
         array = np.zeros(0, np.int64)
     if array.dtype == bool:

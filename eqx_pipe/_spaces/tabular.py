@@ -245,4 +245,5 @@ def _is_number(x: Any) -> bool:
 
 
 def _is_missing(x: Any) -> bool:
+    # By name, since pandas need not be installed.
     return x is None or type(x).__name__ in ("NAType", "NaTType")

@@ -13,6 +13,7 @@ from .._types import Key, PyTree
 from .axis import NEEDS_NUMBERS
 from .geometry import Geometry
 
+# Points of one call: memory stays small, and at most two shapes are compiled.
 _AT_ONCE = 2**16
 _MOST = 2**31
 

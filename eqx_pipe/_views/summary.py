@@ -104,7 +104,8 @@ def summary(
     `.rows` have `.path`, `.stage`, `.output`, `.parameters` and `.flops`, that of the
     whole first. Floating-point operations are counted in the jaxpr: two for each
     multiplication and addition in products and convolutions, one for each number that
-    another function gives; of branches the most expensive counts, a `while_loop` counts once.
+    another function gives; the most expensive of the branches counts, and a
+    `while_loop` counts once.
     A `?` stands where a stage cannot be traced by itself, since it looks along an axis
     of `batched`.
 
