@@ -47,6 +47,19 @@ def is_key_array(x: Any) -> bool:
     return eqx.is_array(x) and jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
 
 
+def as_data(leaf: Any) -> Any:
+    """The raw data of PRNG keys, which buffers and files can hold; else the leaf."""
+    return jax.random.key_data(leaf) if is_key_array(leaf) else leaf
+
+
+def as_keys(data: Any, like: Any) -> Any:
+    """Raw data as keys of the kind of `like`, if that is one of keys: see `as_data`."""
+    if not is_key_array(like):
+        return data
+    impl = jax.random.key_impl(like)
+    return jax.random.wrap_key_data(jnp.asarray(data), impl=impl)
+
+
 def can_be_traced(x: Any) -> bool:
     """Whether `x` is an array for JAX: NumPy holds text, dates and objects too."""
     if isinstance(x, np.ndarray):

@@ -47,6 +47,7 @@ class Cursor(eqx.Module):
         Cursor(epoch=0, position=4)
     """
 
+    # Raw data: `equinox.tree_serialise_leaves` cannot write typed keys.
     words: UInt32[_Numbers, " words"]
     epochs: UInt32[_Numbers, ""]
     record: UInt32[_Numbers, "2"]

@@ -13,12 +13,11 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import equinox as eqx
-import jax
 import jax.tree_util as jtu
 import numpy as np
 from jax.core import Tracer
 
-from .._tree import Opaque, is_key_array
+from .._tree import Opaque, as_data
 from .jaxpr import is_jaxpr, is_literal, open_jaxpr
 
 # What does not change values: names, places, and rules of differentiation. (Across
@@ -134,7 +133,7 @@ def array_text(x: Any) -> str:
     """An array by its dtype, shape and the hash of its values."""
     if isinstance(x, Tracer):  # left over in a jaxpr; see `program`
         return _aval(x.aval)
-    raw = np.asarray(jax.random.key_data(x) if is_key_array(x) else x)
+    raw = np.asarray(as_data(x))
     if raw.dtype == object:
         return f"{type(x).__name__}:{raw.shape}#{digest(repr(raw.tolist()))}"
     shape = ",".join(map(str, raw.shape))

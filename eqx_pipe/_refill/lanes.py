@@ -20,6 +20,7 @@ from jaxtyping import Array, Bool, Int32
 from .._choose.masked_operand import broadcast_mask
 from .._jaxprs.jaxpr import as_function
 from .._jaxprs.table import may_loop_or_call_back
+from .._tree import as_data, as_keys
 from .._types import ClosedJaxpr, PyTree
 
 _MOST_LANES = 1024
@@ -81,13 +82,14 @@ class Lanes:
 
     def run(self, results: list[Any]) -> list[Any]:
         """The final carries. `results` hold the first ones, until a point has ended."""
-        carry_bytes = sum(x.nbytes // self.size for x in map(_data, results))
+        # PRNG keys cannot be scattered into a buffer; their data can.
+        carry_bytes = sum(x.nbytes // self.size for x in map(as_data, results))
         lanes = num_lanes(self.size, carry_bytes)
         point = jnp.arange(lanes, dtype=jnp.int32)
         own, carry = self._load(point), _take(results, point)
         alive = self.test(own, carry)[0]
         # `point == size` says that there was none left for this lane.
-        start = (jnp.int32(lanes), point, own, carry, alive, [*map(_data, results)])
+        start = (jnp.int32(lanes), point, own, carry, alive, [*map(as_data, results)])
 
         def turn(state: Any) -> Any:
             following, point, own, carry, alive, stored = state
@@ -96,7 +98,7 @@ class Lanes:
             # Out of bounds, and so dropped: a scatter of all lanes without a branch.
             into = jnp.where(ended, point, self.size)
             stored = [
-                x.at[into].set(_data(c), mode="drop")
+                x.at[into].set(as_data(c), mode="drop")
                 for x, c in zip(stored, carry, strict=True)
             ]
             # Lanes that ended take the next points in their order, each another one.
@@ -104,14 +106,14 @@ class Lanes:
             fresh = jnp.minimum(following + number - 1, self.size)
             point = jnp.where(ended, fresh, point)
             own = _select(ended, self._load(point), own)
-            first = [_like(d, x) for d, x in zip(stored, results, strict=True)]
+            first = [as_keys(d, x) for d, x in zip(stored, results, strict=True)]
             carry = _select(ended, _take(first, point), carry)
             alive = (point < self.size) & self.test(own, carry)[0]
             following = jnp.minimum(following + number[-1], self.size)
             return following, point, own, carry, alive, stored
 
         end = lax.while_loop(lambda s: jnp.any(s[1] < self.size), turn, start)
-        return [_like(d, x) for d, x in zip(end[-1], results, strict=True)]
+        return [as_keys(d, x) for d, x in zip(end[-1], results, strict=True)]
 
     def _advance(
         self,
@@ -171,15 +173,3 @@ def _select(mask: Bool[Array, " lanes"], new: PyTree, old: PyTree) -> PyTree:
     return jax.tree.map(
         lambda n, o: lax.select(broadcast_mask(mask, n), n, o), new, old
     )
-
-
-def _data(x: Any) -> Any:
-    """PRNG keys cannot be written into a buffer; their data can."""
-    is_key = jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
-    return jax.random.key_data(x) if is_key else x
-
-
-def _like(data: Any, x: Any) -> Any:
-    is_key = jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
-    impl = jax.random.key_impl(x) if is_key else None
-    return jax.random.wrap_key_data(data, impl=impl) if is_key else data

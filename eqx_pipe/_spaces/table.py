@@ -10,7 +10,7 @@ from jaxtyping import Array
 
 from .._errors import optional, value_error
 from .._html import heading, table
-from .._tree import is_key_array, leaves_with_names
+from .._tree import as_data, leaves_with_names
 from .._types import Key, PyTree
 from .arrange import POINT
 from .axes import Column, Geomspace, Linspace, Values
@@ -135,7 +135,7 @@ def points_frame(geometry: Geometry, key: Key | None) -> Any:
 
 def as_numpy(leaf: Any) -> np.ndarray:
     """An array on the host; PRNG keys as their raw data."""
-    return np.asarray(jax.random.key_data(leaf) if is_key_array(leaf) else leaf)
+    return np.asarray(as_data(leaf))
 
 
 def raw_shape(struct: Any) -> tuple[int, ...]:

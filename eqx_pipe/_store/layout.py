@@ -171,6 +171,8 @@ def _array(group: Any, layout: StoreLayout, variable: Variable, chunks: Chunks) 
     from zarr.codecs import Crc32cCodec, ZstdCodec
 
     fill = 0 if variable.dtype.kind in "biu" else np.nan
+    # A chunk of a sweep is one of Zarr's in each array: two writers in one of these
+    # would lose data without a word.
     group.create_array(
         variable.name,
         shape=(*layout.chunks.lengths, *variable.inner),

@@ -155,6 +155,7 @@ def gather(source: Source, sink: Sink, progress: ProgressLike) -> None:
         size, left = plan.count(todo.mine), todo.left(plan)
         failed = 0
         stopping = ft.partial(_stopping, todo.interrupt, sink)
+        # `bool()` is False: it never ends early.
         early = stopping if todo.partial else bool
         with Progress(
             shown, size, size - left, early, watched_in(plan, progress)
@@ -167,6 +168,7 @@ def gather(source: Source, sink: Sink, progress: ProgressLike) -> None:
                 bar.failed(failed)
                 if sink.stopped:
                     break
+        # Also if all was done by then: a loop round the sweep should end too.
         if todo.interrupt.asked:
             raise KeyboardInterrupt
 

@@ -10,12 +10,11 @@ from collections.abc import Iterator, Sequence
 
 import jax
 import jax.numpy as jnp
-import jax.random as jr
 import jax.tree_util as jtu
 import numpy as np
 
 from .._spaces.index import point_key
-from .._tree import is_key_array
+from .._tree import as_data, as_keys
 from .._types import PyTree
 from .compute.failure import (
     Errors,
@@ -31,7 +30,6 @@ from .reduced.kernel import block_batches
 from .request import Request
 from .results.cells import CellPoints, CellValues
 from .tracing.call import call
-from .tracing.trace import as_data
 
 
 class LoopPoints:
@@ -103,7 +101,7 @@ class LoopPoints:
         """The output as the function gives it, with keys from their raw data."""
         like, structure = jtu.tree_flatten(self._example)
         pairs = zip(leaves, like, strict=True)
-        return jtu.tree_unflatten(structure, [_wrapped(*pair) for pair in pairs])
+        return jtu.tree_unflatten(structure, [as_keys(*pair) for pair in pairs])
 
     @ft.cached_property
     def _example(self) -> PyTree:
@@ -163,7 +161,7 @@ class LoopBlocks:
             for i in range(first, last):
                 leaves = [np.asarray(leaf[i]) for leaf in values[:-1]]
                 pairs = zip(leaves, self.begin(), strict=True)
-                later = self._tree([jnp.asarray(_wrapped(*pair)) for pair in pairs])
+                later = self._tree([jnp.asarray(as_keys(*pair)) for pair in pairs])
                 now = self.reducers.merge(now, later)
             yield jtu.tree_leaves(now)
 
@@ -262,12 +260,6 @@ class LoopCells:
 
 def _stacked(column: Sequence[jax.Array]) -> np.ndarray:
     return np.stack([np.asarray(as_data(leaf)) for leaf in column])
-
-
-def _wrapped(leaf: np.ndarray, like: jax.Array) -> np.ndarray | jax.Array:
-    if not is_key_array(like):
-        return leaf
-    return jr.wrap_key_data(jnp.asarray(leaf), impl=jr.key_impl(like))
 
 
 def _alone(leaf: jax.Array) -> jax.Array:

@@ -243,6 +243,7 @@ def sweeper(
         progress=False,
         function="sweeper",
     )
+    # A trace needs a key; each call may bring its own.
     if key is None and _needs_key(fn):
         request = dataclasses.replace(request, key=jr.key(0))
     warn_if_cores_idle(request.devices, mesh)

@@ -170,6 +170,7 @@ def _batches(lane: Callable[..., PyTree], index: Any) -> PyTree:
     """`(devices, batches, batch)` indices, one batch after the other."""
     if index.shape[:2] == (1, 1):
         return jtu.tree_map(lambda leaf: leaf[None, None], jax.vmap(lane)(index[0, 0]))
+    # Whole batches: `lax.map(batch_size=)` would trace a second body for the rest.
     values = jax.lax.map(jax.vmap(lane), jnp.asarray(index[0]))
     return jtu.tree_map(lambda leaf: leaf[None], values)
 
@@ -215,6 +216,8 @@ def _on_devices(
             return _batches(lane, row)
 
     split = P(mesh.axis_names)
+    # Not checked: loops of the user's, whose carry begins as a constant, would be
+    # refused. The specs are ours.
     values = jax.shard_map(
         on_device, mesh=mesh, in_specs=(split, P()), out_specs=split, check_vma=False
     )(index, given)

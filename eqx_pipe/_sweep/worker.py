@@ -30,6 +30,7 @@ from .reduced.blocks import Blocks
 from .reduced.cells import Cells
 from .tracing.trace import no_mesh, settings
 
+# Of a few sweeps only: each holds the arrays that its function closes over.
 _jobs = LRUCache(4)
 
 

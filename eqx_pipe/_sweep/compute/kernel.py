@@ -23,8 +23,8 @@ from jaxtyping import Array, Int32, UInt32
 from ..._jaxprs.evaluate import evaluate
 from ..._jaxprs.table import TABLE, Entry
 from ..._spaces.index import advance, point_key
+from ..._tree import as_data
 from ..._types import Key
-from ..tracing.trace import as_data
 from .partition import POINTS, Layout, everywhere, is_narrow
 
 

@@ -123,6 +123,7 @@ class Layout:
     def partition(self, points: Any) -> Partition:
         """Which device gets which of some points, whose number may be traced."""
         across = self.batch_size * len(self.devices)
+        # In integers: `jnp.ceil` of a quotient is float32, and wrong from 2^24 on.
         run = (points + (across - 1)) // across if self.split == "runs" else None
         return Partition(
             self.batch_size, len(self.devices), run, self.split == "points"

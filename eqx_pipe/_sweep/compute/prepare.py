@@ -22,6 +22,7 @@ from .job import Job
 from .points import Part, check_agree, naming, parts_of
 from .sizes import CHUNK_BYTES, choose_batch_size, fitting, free_bytes
 
+# Offsets within a call are int32, with room for a tail of one batch more.
 _AT_ONCE = 2**30
 
 

@@ -13,6 +13,9 @@ from ..._errors import nearest, value_error
 from ..._tree import leaves_with_names
 from ..._types import ProgressLike, PyTree
 
+# Seconds between two moves of the bar, and into how many parts a sweep is cut until its
+# pace is known. (The bar moves on the host: `io_callback` fails in a `vmap` of a
+# `cond`.)
 _TARGET = 0.25
 _FIRST_PARTS = 32
 

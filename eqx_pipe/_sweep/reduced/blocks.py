@@ -16,13 +16,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import jax.random as jr
 import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array
 
 from ..._reduce.many import Many
-from ..._tree import is_key_array, leaves_with_names
+from ..._tree import as_data, as_keys, is_key_array, leaves_with_names
 from ..._types import PyTree
 from ..compute.execute import Compiled, compiled_already, compiled_once
 from ..compute.failure import Errors, Verdict, joined, quiet
@@ -32,7 +31,6 @@ from ..compute.partition import Layout
 from ..compute.progress import Progress
 from ..compute.sizes import CHUNK_BYTES, Rows
 from ..cores import all_busy
-from ..tracing.trace import as_data
 from .kernel import block_batches, build_gap, build_merge, call_blocks
 from .states import ByPoints, ByValues, Division, absorb_place, home_of
 from .trace import trace_reducers
@@ -226,13 +224,7 @@ class Blocks:
             rows[: len(leaf)] = leaf
             full.append(rows)
         there = jax.device_put(full, self.home)
-        pairs = zip(there, self.reducing.init, strict=True)
-        return [
-            jr.wrap_key_data(leaf, impl=jr.key_impl(init))
-            if is_key_array(init)
-            else leaf
-            for leaf, init in pairs
-        ]
+        return list(map(as_keys, there, self.reducing.init))
 
     def _merging(
         self,

@@ -20,7 +20,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Int64
 
 from ..._reduce.many import Many
-from ..._tree import is_key_array
+from ..._tree import as_data, as_keys, is_key_array
 from ..._types import PyTree
 from ..compute.execute import Compiled, compiled_already, compiled_once
 from ..compute.failure import Verdict, clear, in_order
@@ -28,7 +28,6 @@ from ..compute.job import Job
 from ..compute.progress import Progress
 from ..compute.sizes import CHUNK_BYTES, Rows
 from ..results.cells import CellPoints, CellValues
-from ..tracing.trace import as_data
 from .kernel import wrapped
 from .states import home_of
 from .trace import Reducing, trace_reducers
@@ -248,13 +247,7 @@ class Cells:
 
     def _states(self, leaves: Sequence[np.ndarray]) -> list[PyTree]:
         """The states of the reducers side by side, from raw data on the host."""
-        pairs = zip(leaves, self.reducing.init, strict=True)
-        found = [
-            jr.wrap_key_data(jnp.asarray(leaf), impl=jr.key_impl(init))
-            if is_key_array(init)
-            else leaf
-            for leaf, init in pairs
-        ]
+        found = list(map(as_keys, leaves, self.reducing.init))
         return jtu.tree_unflatten(self.reducing.structure, found)
 
     @ft.cached_property

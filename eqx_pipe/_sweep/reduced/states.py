@@ -15,6 +15,7 @@ import numpy as np
 from jaxtyping import UInt8
 
 from ..._spaces.index import digits_of
+from ..._tree import as_data
 from ..compute.execute import Compiled, compiled_once, put
 from ..compute.failure import Errors, Failures, as_nonfinite, check_finite
 from ..compute.job import Job
@@ -24,7 +25,6 @@ from ..compute.partition import Layout, control, everywhere
 from ..compute.progress import Progress
 from ..compute.sizes import Rows
 from ..cores import compiled
-from ..tracing.trace import as_data
 from .kernel import block_rows, build_blocks, build_states
 from .trace import Reducing
 

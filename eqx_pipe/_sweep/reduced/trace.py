@@ -24,6 +24,7 @@ from ..._reduce.many import Many, begin
 from ..._reduce.reducer import Reducer, Reduction
 from ..tracing.trace import Traced
 
+# Of larger states nothing is kept: what they begin with is held on devices too.
 _KEPT_BYTES = 2**20
 _kept = LRUCache(128)
 

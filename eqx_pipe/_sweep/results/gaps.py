@@ -52,6 +52,7 @@ def status_in(gaps: Gaps, size: int) -> Int8[np.ndarray, " points"]:
     """The status of every one of so many points."""
     edges = np.concatenate([[0], gaps[:, :2].reshape(-1), [size]])
     kinds = np.full(len(edges) - 1, OK, np.int8)
+    # Every second stretch between the edges is a gap; those of no length vanish.
     kinds[1::2] = gaps[:, 2]
     return np.repeat(kinds, np.diff(edges))
 
@@ -62,6 +63,7 @@ def status_at(
     """The status of the points at some indices."""
     if not len(gaps):
         return np.full(len(index), OK, np.int8)
+    # The last gap that begins at or before each index.
     near = gaps[np.maximum(np.searchsorted(gaps[:, 0], index, side="right") - 1, 0)]
     within = (near[:, 0] <= index) & (index < near[:, 1])
     return np.where(within, near[:, 2], OK).astype(np.int8)

@@ -249,6 +249,7 @@ def storable(leaf: Any) -> np.ndarray:
     if array.dtype.kind in "biufcU" and array.dtype != np.float16:
         return array
     exact = jnp.issubdtype(array.dtype, jnp.integer)
+    # Of numbers that files do not know: int4 and the like, float16 and bfloat16.
     return array.astype(np.int8 if exact else np.float32)
 
 

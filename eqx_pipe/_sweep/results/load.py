@@ -225,6 +225,7 @@ def _plain(value: object) -> Any:
 @contextlib.contextmanager
 def _open_dataset(path: Path) -> Iterator[Dataset]:
     xarray = optional("load_result", "xarray")
+    # A unit such as "days" is no request for times.
     options: dict[str, Any] = {"decode_times": False, "decode_timedelta": False}
     file: Any = path
     if path.is_dir():

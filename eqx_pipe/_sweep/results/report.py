@@ -89,6 +89,7 @@ def _pictures(result: "SweepResult") -> Iterator[str]:
     data = result.to_xarray()
     outputs = [str(n) for n, x in data.data_vars.items() if x.dtype.kind in "biuf"]
     for name in outputs[:_MOST_PICTURES]:
+        # Figures that the user has open stay open.
         before = set(plt.get_fignums())
         try:
             axes = np.ravel(np.asarray(_plotted(result, data, name)))

@@ -174,6 +174,7 @@ def _constant(leaf: Any) -> Any:
     if type(leaf) in (bool, int, str):
         return {"value": leaf}
     if type(leaf) is float:
+        # As text: JSON knows neither NaN nor infinity, and `repr` keeps every bit.
         return {"float": repr(leaf)}
     if not hasattr(leaf, "dtype") or not hasattr(leaf, "shape"):
         return {"value": repr(leaf)}
@@ -219,6 +220,7 @@ def _written(node: Any, leaf: Callable[[Any, Any], Any], path: Any = ()) -> Any:
     if type(node) in (list, tuple):
         return {type(node).__name__: [child for _, child in steps]}
     if isinstance(node, dict) and all(isinstance(k, str | int) for k in node):
+        # In the order written, where JAX has sorted the keys.
         written = {step[0].key: child for step, child in steps}
         return {"dict": [[key, written[key]] for key in node]}
     return {"dict": [[path_name(step), child] for step, child in steps]}

@@ -89,6 +89,7 @@ def _equal(column: np.ndarray, value: Any) -> Bool[np.ndarray, " points"]:
         return np.zeros(len(column), bool)
     if column.dtype.kind not in "fc":
         return column == value
+    # 0.1 is another number in float32 than in Python.
     return np.isclose(column, value, rtol=8 * np.finfo(column.dtype).eps, atol=0)
 
 

@@ -160,6 +160,7 @@ class StoredValues:
 
 def reducing_identity(reducers: Many, traced: Traced) -> dict[str, str]:
     """What tells reducers: what they do to a state, whatever the batch size."""
+    # Of a size of its own: the text must not depend on that of the sweep.
     reducing = trace_reducers(reducers, traced, 2)
     writer = Writer()
     texts = [

@@ -168,6 +168,7 @@ def _space(space: Space) -> dict[str, str]:
         found["points"] = f"#{digest(writer.value(space.rows))[:8]}"
     for path, leaf in jtu.tree_flatten_with_path(space.tree, is_leaf=is_axis)[0]:
         if is_axis(leaf):
+            # The text of an axis does not say its dtype.
             dtypes = {str(x.dtype) for x in jtu.tree_leaves(leaf) if eqx.is_array(x)}
             text = " ".join([repr(leaf), *sorted(dtypes)])
             found[f"axis {axis_name(path)}"] = (

@@ -143,6 +143,7 @@ def _kept(
 ) -> tuple[dict[str, int], dict[str, _Column]]:
     """The dims of a store in order, and its coordinates."""
     xarray = optional("sweep", "xarray")
+    # A unit such as "days" is no request for times.
     options = {"decode_times": False, "decode_timedelta": False, "chunks": None}
     with quiet():
         data = xarray.open_zarr(as_zarr(path), **options)
@@ -160,6 +161,7 @@ def _kept(
 def _column(dim: str, values: np.ndarray, texts: Mapping[str, str] | None) -> _Column:
     shown = values.tolist()
     if texts is not None:
+        # By what the values are, not by the text that is shown: two may look alike.
         values = np.array([texts.get(str(x), "") for x in shown], "S32")
     form = f"{values.dtype}{list(values.shape[1:])}"
     return _Column(dim, form, _rows(values), shown)

@@ -31,6 +31,7 @@ def locked(path: Path, part: tuple[int, int] | None) -> Iterator[None]:
     try:
         with contextlib.ExitStack() as stack:
             with continuing(path, "be locked"):
+                # Shared by those with a part, so that nobody has the whole meanwhile.
                 stack.enter_context(lock(folder / WHOLE, shared=part is not None))
                 if part is not None:
                     what = f"part {part[0]} of {part[1]} of the store"

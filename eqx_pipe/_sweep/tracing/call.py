@@ -92,6 +92,7 @@ class MissingSweepKey(MissingKeyError):
         )
 
     def __reduce__(self) -> Any:
+        # Unpickled by `args` alone it would be made of "fn".
         return type(self), (self.function,)
 
 

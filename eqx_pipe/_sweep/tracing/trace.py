@@ -197,11 +197,6 @@ def _is_struct(x: Any) -> bool:
     return isinstance(x, jax.ShapeDtypeStruct)
 
 
-def as_data(leaf: Any) -> Any:
-    """A PRNG key array as its raw data, anything else as it is."""
-    return jax.random.key_data(leaf) if is_key_array(leaf) else leaf
-
-
 def _sources(space: Space) -> list[str]:
     """For each traced array of a space the leaf that it belongs to, by its path."""
     found = []
