@@ -1,6 +1,8 @@
 """Arguments of functions that do not say what shapes they take."""
 
 import concurrent.futures
+import inspect
+import traceback
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -8,13 +10,11 @@ from typing import Any
 import hypothesis as hp
 import hypothesis.strategies as st
 
-from ..._errors import describe_value, type_error
 from .._strategies.validate import Draw, composite
 from .arguments import arguments, is_bare
 from .array import is_key_name
-from .signature import signature_of, split
-
-Refusals: typing.TypeAlias = "type[Exception] | tuple[type[Exception], ...]"
+from .refusals import Calls, Refusals
+from .signature import signature_of
 
 _TRIED = ("*Array", "a b", "a", "h w 3", "a a", "b h w 3", "")
 _BEFORE_NUMBERS = ("h w 3", "a b", "a")
@@ -32,7 +32,7 @@ def arguments_of(
     fn: Callable[..., Any],
     *,
     shapes: Mapping[str, str] | str | None = None,
-    refusals: Refusals = (),
+    refusals: Refusals = None,
     **options: Any,
 ) -> st.SearchStrategy[dict[str, Any]]:
     """`arguments(fn)`; with `shapes="find"` of shapes that `fn` takes."""
@@ -49,45 +49,28 @@ def arguments_of(
     return finding()
 
 
-def called(
-    fn: Callable[..., Any], arguments: Mapping[str, Any], refusals: Refusals
-) -> Any:
-    """What a function gives; examples that it refuses are none of hypothesis's."""
-    first, rest = split(fn, arguments)
-    try:
-        return fn(*first, **rest)
-    except refusals:
-        hp.reject()
-
-
-def checked_refusals(function: str, refusals: Any) -> Refusals:
-    """Itself, if these are classes of errors."""
-    kinds = refusals if isinstance(refusals, tuple) else (refusals,)
-    for kind in kinds:
-        if not (isinstance(kind, type) and issubclass(kind, Exception)):
-            wrong = (
-                f"`refusals` has {describe_value(kind)}, which is no class of errors."
-            )
-            cure = "Give one, or a tuple of them: `refusals=(ValueError, TypeError)`."
-            raise type_error(f"testing.{function}", wrong, cure)
-    return refusals
-
-
 def _taken(
     fn: Callable[..., Any], refusals: Refusals, options: dict[str, Any]
 ) -> dict[str, str]:
-    """The first shapes on which a function does not raise; or does so last."""
+    """The first shapes that a function takes; or of which it takes most, or a part."""
     passed = []
     # In a thread, as hypothesis refuses a test within a test; in one for all, as in
     # each hypothesis looks through all of Python's memory (`register_random`).
     with concurrent.futures.ThreadPoolExecutor(1) as thread:
         for shapes in _candidates(fn, options):
-            count = [0]
-            task = thread.submit(_call, fn, shapes, refusals, options, count)
-            if task.exception() is None:
+            calls = Calls(fn, refusals, quiet=True)
+            error = thread.submit(_call, calls, shapes, options).exception()
+            if error is None:
                 return shapes
-            passed.append((count[0], shapes))
-    return max(passed, key=lambda pair: pair[0])[1]
+            passed.append((calls.taken, _reached(fn, error), shapes))
+    return max(passed, key=lambda found: found[:2])[-1]
+
+
+def _reached(fn: Callable[..., Any], error: BaseException) -> int:
+    """The line of a function in which an error came up: the later, the better."""
+    code = getattr(inspect.unwrap(getattr(fn, "__func__", fn)), "__code__", None)
+    lines = traceback.walk_tb(error.__traceback__)
+    return max((n for frame, n in lines if frame.f_code is code), default=0)
 
 
 def _candidates(
@@ -108,19 +91,12 @@ def _candidates(
         yield {optional[0]: "a", "Array": "a"}
 
 
-def _call(
-    fn: Callable[..., Any],
-    shapes: dict[str, str],
-    refusals: Refusals,
-    options: dict[str, Any],
-    count: list[int],
-) -> None:
-    """Calls a function on a few arguments, and counts how often it did not raise."""
+def _call(calls: Calls, shapes: dict[str, str], options: dict[str, Any]) -> None:
+    """Calls a function on a few arguments."""
 
     @_FEW
-    @hp.given(arguments(fn, shapes=shapes, **options))
+    @hp.given(arguments(calls.fn, shapes=shapes, **options))
     def test(given: dict[str, Any]) -> None:
-        called(fn, given, refusals)
-        count[0] += 1
+        calls(given)
 
     test()

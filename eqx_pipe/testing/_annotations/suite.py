@@ -11,8 +11,9 @@ from .._laws.compare import check_reference
 from .._laws.function import FUNCTION_LAWS
 from .._laws.law import skipped_of
 from .._strategies.arrays import Numbers
-from .find import Refusals, arguments_of, called, checked_refusals
+from .find import arguments_of
 from .laws import try_on
+from .refusals import Calls, Refusals, checked_refusals
 from .signature import signature_of, split
 from .snippet import add_snippet
 from .typed import Override, named_like, returning
@@ -30,7 +31,7 @@ def laws(
     shapes: Mapping[str, str] | str | None = None,
     max_shapes: int | None = 4,
     min_size: int = 1,
-    refusals: Refusals = (),
+    refusals: Refusals = None,
     **overrides: Override,
 ) -> Callable[..., Any]:
     """Makes a function or stage a suite for pytest, with a test for each law.
@@ -90,7 +91,8 @@ def laws(
         names.remove("key")
     if reference is None:
         names.remove("reference")
-    run = returning(fn, checked_refusals("laws", refusals))
+    call = Calls(fn, checked_refusals("laws", refusals))
+    run = returning(fn, call)
 
     @pytest.mark.parametrize("law", [name for name in names if name not in skipped])
     @hp.given(arguments=arguments_of(fn, **given))
@@ -100,8 +102,8 @@ def laws(
             run(arguments)
             return
         with add_snippet(fn, *split(fn, arguments)):
-            if refusals:  # a law calls it in other ways, in which it raises otherwise
-                called(fn, arguments, refusals)
+            if refusals != ():  # a law calls it in other ways, and asks no refusals
+                call(arguments)
             try_on(FUNCTION_LAWS[law], fn, arguments, reference)
 
     return named_like(test, fn)

@@ -21,8 +21,9 @@ from .._strategies.arrays import Numbers
 from .._strategies.validate import invalid
 from .arguments import fields_of, owner_of
 from .binding import parse
-from .find import Refusals, arguments_of, called, checked_refusals
+from .find import arguments_of
 from .laws import checked_laws, try_on
+from .refusals import Calls, Refusals, checked_refusals
 from .signature import (
     is_uncheckable,
     name_of,
@@ -46,7 +47,7 @@ def given_typed(
     max_shapes: int | None = None,
     min_size: int = 1,
     laws: Collection[str] = (),
-    refusals: Refusals = (),
+    refusals: Refusals = None,
     **overrides: Override,
 ) -> Callable[[], None]: ...
 @typing.overload
@@ -58,7 +59,7 @@ def given_typed(
     max_shapes: int | None = None,
     min_size: int = 1,
     laws: Collection[str] = (),
-    refusals: Refusals = (),
+    refusals: Refusals = None,
     **overrides: Override,
 ) -> Callable[[Callable[..., Any]], Callable[[], None]]: ...
 def given_typed(
@@ -69,15 +70,16 @@ def given_typed(
     max_shapes: int | None = None,
     min_size: int = 1,
     laws: Collection[str] = (),
-    refusals: Refusals = (),
+    refusals: Refusals = None,
     **overrides: Override,
 ) -> Callable[..., Any]:
     """Makes an annotated function a property test: a decorator.
 
     The test calls `fn` with `arguments(fn)` and checks that what it returns satisfies
     its return annotation, with names bound as in the arguments and in the fields of the
-    module that it is a method of. What `fn` raises fails the test, too; so a body with
-    `assert` is a test of what it asserts. Of a generator the first 64 values are taken,
+    module that it is a method of. What `fn` raises fails the test, too, unless it
+    refuses its arguments (see `refusals`); so a body with `assert` is a test of what it
+    asserts. Of a generator the first 64 values are taken,
     each of which must satisfy the annotation. The failing example is added to the error
     as code that runs.
 
@@ -87,8 +89,12 @@ def given_typed(
     - `laws`: names of laws that must hold as well, those of `check_function`, such as
       `("jit", "grad")`. (Keyword only.)
     - `refusals`: errors by which `fn` refuses arguments that do not go together, such
-      as `ValueError`, or a tuple of them. Such examples are thrown away; there must be
-      others. (Keyword only.)
+      as `ValueError`, or a tuple of them; `()` if it may refuse none. Such examples are
+      thrown away; if these are nine of ten, the test fails. By default what the package
+      of `fn` itself says in a `raise` of a `ValueError`, `TypeError`, `LookupError` or
+      `NotImplementedError`, or by `equinox.error_if`, checkify or chex; the test warns
+      of each. An `assert`, and an error from inside JAX or another package, are no
+      refusals. (Keyword only.)
     - `shapes`: as in `arguments`; or `"find"`, for code of which you do not know what
       shapes it takes: then arrays without a shape have the first of a few (any, a
       matrix, a vector, an image, an image and numbers, ...) on which `fn` does not
@@ -101,7 +107,8 @@ def given_typed(
     **Raises:** the test raises an `AssertionError` if the returned value does not
     satisfy the annotation, or a law is broken.
 
-    **Warns:** if the return annotation cannot be read, so that it is not checked.
+    **Warns:** if the return annotation cannot be read, so that it is not checked; and
+    if `fn` refuses arguments of which `refusals` does not tell.
 
     !!! example
 
@@ -122,7 +129,7 @@ def given_typed(
     if fn is None:
         return ft.partial(given_typed, laws=laws, **options)
     chosen = checked_laws("given_typed", laws)
-    run = returning(fn, checked_refusals("given_typed", refusals))
+    run = returning(fn, Calls(fn, checked_refusals("given_typed", refusals)))
 
     @hp.given(arguments_of(fn, **options))
     def test(arguments: dict[str, Any]) -> None:
@@ -143,9 +150,7 @@ def named_like(test: Callable[..., Any], fn: Callable[..., Any]) -> Callable[...
     return test
 
 
-def returning(
-    fn: Callable[..., Any], refusals: Refusals = ()
-) -> Callable[[dict[str, Any]], None]:
+def returning(fn: Callable[..., Any], call: Calls) -> Callable[[dict[str, Any]], None]:
     """`fn` on a dict of arguments, with a check of what it returns."""
     if inspect.iscoroutinefunction(fn):
         raise invalid(
@@ -170,7 +175,7 @@ def returning(
     def run(arguments: dict[str, Any]) -> None:
         __tracebackhide__ = True
         with add_snippet(fn, *split(fn, arguments)):
-            value = made = called(fn, arguments, refusals)
+            value = made = call(arguments)
             annotation = returned
             if isinstance(made, types.GeneratorType):
                 value = list(it.islice(made, _MOST_YIELDED))
