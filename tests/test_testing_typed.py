@@ -2,6 +2,7 @@
 
 import abc
 import collections
+import functools
 import subprocess
 import sys
 import typing
@@ -24,6 +25,8 @@ import eqx_pipe.testing as ept
 from eqx_pipe.testing._annotations.refusals import is_own_refusal
 
 if typing.TYPE_CHECKING:
+    from fractions import Fraction
+
     from nowhere import Missing
 
 few = hp.settings(
@@ -309,7 +312,9 @@ def test_what_a_function_refuses_is_thrown_away_and_told():
 def test_a_function_that_refuses_all_does_not_pass():
     with pytest.raises(ValueError, match="too large") as caught:
         passes(cropped, shapes={"x": "a b"}, refusals=ValueError)
-    assert any("examples were refused by `cropped`" in n for n in caught.value.__notes__)
+    assert any(
+        "examples were refused by `cropped`" in n for n in caught.value.__notes__
+    )
 
 
 def by_equinox(x: Float[Array, " n"]):
@@ -372,13 +377,40 @@ def apart(
     return x
 
 
+Together = tuple[Float[Array, " a-b-c"], tuple[Float[Array, "a b c"], int]]
+
+
+def within(x: Together) -> Together:
+    return x
+
+
+def longer(x: Together) -> Together:
+    return jnp.concatenate([x[0], x[0]]), x[1]
+
+
 def test_symbolic_axes_may_come_before_what_names_them():
     passes(sooner)
     passes(apart)
+    passes(within)
+    with pytest.raises(AssertionError, match="`longer` returned"):
+        passes(longer, min_size=1)
+
+
+@functools.singledispatch
+def halved(x: Float[Array, " n"], by: float = 2.0) -> Float[Array, " n"]:
+    return x / by
+
+
+def test_a_function_chosen_by_its_first_argument_gets_it_by_position():
+    passes(halved)
 
 
 def typed_elsewhere(x: Float[Array, " n"], how: "Missing" = None) -> "Missing":
     return x
+
+
+def known_elsewhere(x: Float[Array, " n"], by: "Fraction") -> "Float[Array, ' n']":
+    return x * float(by)
 
 
 def half_known(
@@ -391,7 +423,8 @@ def test_parts_that_cannot_be_read_are_left_aside():
     passes(half_known)
 
 
-def test_names_for_type_checkers_alone_are_named():
+def test_names_for_type_checkers_alone_are_imported_or_named():
+    passes(known_elsewhere, by=...)
     with pytest.warns(UserWarning, match="`Missing` cannot be read: NameError"):
         test = ept.given_typed(typed_elsewhere)
     few(test)()

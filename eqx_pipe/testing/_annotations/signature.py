@@ -1,5 +1,7 @@
 """What the annotations of functions and classes say, also where some cannot be read."""
 
+import ast
+import contextlib
 import dataclasses
 import functools as ft
 import inspect
@@ -39,10 +41,38 @@ def resolved(annotation: Any, place: Any) -> Any:
     if not hasattr(place, "__module__"):
         place = type(place)
     names = dict(vars(sys.modules.get(place.__module__, typing)))
+    names |= getattr(place, "__globals__", {})
     try:
-        return eval(annotation, {**names, **getattr(place, "__globals__", {})})
+        return eval(annotation, names)
+    except NameError as error:
+        with contextlib.suppress(Exception):
+            return eval(annotation, {**_for_checkers(place.__module__), **names})
+        reason = error
     except Exception as error:
-        return Unreadable(annotation, f"{type(error).__name__}: {error}")
+        reason = error
+    return Unreadable(annotation, f"{type(reason).__name__}: {reason}")
+
+
+@ft.lru_cache(64)
+def _for_checkers(module: str) -> dict[str, Any]:
+    """What a module imports for type checkers alone.
+
+    That is to import nothing in a circle; by now all modules are there.
+    """
+    found: dict[str, Any] = {"__name__": module, "__package__": module}
+    try:
+        source = inspect.getsource(sys.modules[module])
+        found["__package__"] = sys.modules[module].__package__
+        body = ast.parse(source).body
+    except (OSError, TypeError, KeyError, SyntaxError):
+        return {}
+    for block in body:
+        if isinstance(block, ast.If) and "TYPE_CHECKING" in ast.unparse(block.test):
+            for line in block.body:
+                if isinstance(line, ast.Import | ast.ImportFrom):
+                    with contextlib.suppress(Exception):
+                        exec(ast.unparse(line), found)
+    return found
 
 
 def hints_of_class(cls: type) -> dict[str, Any]:
@@ -89,12 +119,13 @@ def split(
     parameters = signature_of(fn).parameters.values()
     variadic = [p for p in parameters if p.kind is p.VAR_POSITIONAL]
     by_place = bool(variadic and arguments.get(variadic[0].name))
+    chooses = hasattr(fn, "dispatch") and hasattr(fn, "registry")  # `singledispatch`
     first, rest = [], dict(arguments)
-    for p in parameters:
+    for i, p in enumerate(parameters):
         if p.kind is p.VAR_POSITIONAL:
             first += rest.pop(p.name, ())
         elif p.kind is p.POSITIONAL_ONLY or (
-            by_place and p.kind is p.POSITIONAL_OR_KEYWORD
+            (by_place or chooses and i == 0) and p.kind is p.POSITIONAL_OR_KEYWORD
         ):
             if p.name in rest or p.default is not p.empty:
                 first.append(rest.pop(p.name, p.default))

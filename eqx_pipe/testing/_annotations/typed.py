@@ -231,6 +231,10 @@ def _fits(
     comes in from outside, so that an error of the user's function itself stays plain.
     """
     # What computes an axis comes behind what names it.
+    parts = _parts(returned, value)
+    if len(parts) > 1:
+        typed, returned = [*typed, *parts], Any
+    typed = [part for pair in typed for part in _parts(*pair)]
     typed = sorted(typed, key=lambda pair: _computes(text_of(pair[0])))
     hints = {f"typed{i}_": hint for i, (hint, _) in enumerate(typed)}
     values = {f"typed{i}_": given for i, (_, given) in enumerate(typed)}
@@ -254,6 +258,16 @@ def _fits(
             "of an argument.",
         ) from error
     return True
+
+
+def _parts(hint: Any, value: Any) -> list[tuple[Any, Any]]:
+    """An annotation and its value; of a tuple, each member's."""
+    args = typing.get_args(hint)
+    alike = type(value) is tuple and len(value) == len(args) and ... not in args
+    if typing.get_origin(hint) is not tuple or not alike:
+        return [(hint, value)]
+    pairs = zip(args, value, strict=True)
+    return [part for pair in pairs for part in _parts(*pair)]
 
 
 def _computes(text: str) -> bool:
