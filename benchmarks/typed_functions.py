@@ -4,11 +4,11 @@ Each public function with an annotated array among its parameters is made a prop
 test as it stands, with no strategy given, and run on a few examples. `passes`: the
 returned value satisfies its annotation. `annotation`: it does not. `raises`: the
 function was called, and raised. `not drawn`: no arguments could be made, and the error
-says why. `raw error`: what came up in the kit itself is no such error. Where a function
+says why. `in part`: it passes on some examples, and refuses others in words of its own.
+`raw error`: what came up in the kit itself is no such error. Where a function
 is wrong and where its annotations say too little is for a reader to tell: `--details`
 prints the first line of each error. Bare arrays have any shape, or with
-`--shapes find` one that the function takes. With `--refusals` an example on which the
-function raises is one that it refuses; it passes on others, or raises on all.
+`--shapes find` one that the function takes. With `--strict` a function may refuse none.
 """
 
 import collections
@@ -34,7 +34,15 @@ SECONDS = 40  # of the processor, for one function: on numbers that nobody gives
 # loop without end.
 
 _MARK = "verdict: "
-_VERDICTS = ("passes", "annotation", "raises", "not drawn", "raw error", "too slow")
+_VERDICTS = (
+    "passes",
+    "in part",
+    "annotation",
+    "raises",
+    "not drawn",
+    "raw error",
+    "too slow",
+)
 
 
 def functions_of(package):
@@ -68,7 +76,7 @@ def _takes_arrays(fn):
     )
 
 
-def verdict(fn, examples, shapes, refusals):
+def verdict(fn, examples, shapes, strict):
     """How a function fares, and the first line of what it raised."""
     settings = hypothesis.settings(
         max_examples=examples,
@@ -80,8 +88,10 @@ def verdict(fn, examples, shapes, refusals):
         suppress_health_check=list(hypothesis.HealthCheck),
     )
     try:
-        given = {"shapes": shapes or None, "refusals": Exception if refusals else ()}
-        settings(ept.given_typed(fn, **given))()
+        given = {"shapes": shapes or None, "refusals": () if strict else None}
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            settings(ept.given_typed(fn, **given))()
     except InvalidArgument as error:
         return "not drawn", error
     except Unsatisfiable as error:
@@ -92,23 +102,24 @@ def verdict(fn, examples, shapes, refusals):
         code = inspect.unwrap(fn).__code__
         frames = (frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__))
         return ("raises" if code in frames else "raw error"), error
-    return "passes", None
+    refused = [w.message for w in caught if " refuses arguments " in str(w.message)]
+    return ("in part", refused[0]) if refused else ("passes", None)
 
 
-def work(package, start, step, examples, shapes, refusals):
+def work(package, start, step, examples, shapes, strict):
     """In a process of its own: a line of JSON for each function."""
     warnings.simplefilter("ignore")
     for name, fn in list(functions_of(package).items())[start::step]:
         # Ends the process. Python would not come to a handler of its own within a
         # compiled program, and what others do on the machine does not count here.
         signal.setitimer(signal.ITIMER_PROF, SECONDS)
-        found, error = verdict(fn, examples, shapes, refusals)
+        found, error = verdict(fn, examples, shapes, strict)
         text = f"{type(error).__name__}: {error}" if error else ""
         line = json.dumps([name, found, " ".join(text.split())[:170]])
         print(f"\n{_MARK}{line}", flush=True)
 
 
-def verdicts_of(package, step, examples, shapes, refusals):
+def verdicts_of(package, step, examples, shapes, strict):
     """Verdicts by the names of functions.
 
     A loop without end in a compiled program can only be ended with its process, so the
@@ -117,7 +128,7 @@ def verdicts_of(package, step, examples, shapes, refusals):
     names = list(functions_of(package))[::step]
     found = {}
     while len(found) < len(names):
-        given = (package, len(found) * step, step, examples, shapes, refusals)
+        given = (package, len(found) * step, step, examples, shapes, strict)
         code = f"from {__name__} import work; work(*{given})"
         process = subprocess.Popen(
             [sys.executable, "-c", code],
@@ -145,7 +156,7 @@ def main(
     most=60,
     examples=5,
     shapes="",
-    refusals=False,
+    strict=False,
     details=False,
 ):
     totals = collections.Counter()
@@ -153,7 +164,7 @@ def main(
         if not run.has(package):
             continue
         step = max(1, -(-len(functions_of(package)) // most))
-        found = verdicts_of(package, step, examples, shapes, refusals)
+        found = verdicts_of(package, step, examples, shapes, strict)
         counts = collections.Counter(what for what, _ in found.values())
         for name, (what, text) in found.items() if details else ():
             print(f"  {what:<10} {name}  {text}")

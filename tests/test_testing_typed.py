@@ -186,9 +186,19 @@ def test_modules_are_made_of_what_their_constructors_ask_for():
     assert drawn(ept.from_jaxtyping(type[int]), 1) == [int]
 
 
+class Turned(eqx.Module):
+    sin: Array
+    cos: Float[Array, "..."]
+
+    def __check_init__(self):
+        if self.sin.ndim != 2 or self.cos.ndim != 2 or self.sin.shape[1] % 2:
+            raise ValueError("wants matrices of an even width")
+
+
 def test_a_constructor_that_refuses_its_defaults_is_given_what_it_wants():
     (value,) = drawn(ept.from_jaxtyping(OneOf), 1)
     assert value.even_size == 2
+    assert len(drawn(ept.from_jaxtyping(Turned), 20)) == 20
 
 
 def step(
@@ -468,7 +478,9 @@ class Layer(eqx.Module):
     weights: Float[Array, " n"]
 
 
-def refuses(x: Any, layer: Layer, at: float, key: PRNGKeyArray, how: Callable):
+def refuses(
+    x: Any, layer: Layer, at: float, key: PRNGKeyArray, how: Callable[[Array], Array]
+):
     raise RuntimeError("always")
 
 

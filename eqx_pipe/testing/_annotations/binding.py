@@ -18,6 +18,8 @@ _POOLS = ((1, 3, 2, 5), (2, 3, 4, 5), (1, 3, 5, 8), (4, 6, 8, 12))
 _ALL = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 64)
 """Tried one after another where the sizes drawn do not satisfy a symbolic axis."""
 _ATTEMPTS = 3  # with one pool
+_MOST_ATTEMPTS = 24
+_RANKS = (2, 1, 3)  # after the first pool in turn: constructors ask for one of them
 
 T = TypeVar("T")
 
@@ -117,6 +119,7 @@ class Binding:
         enough = tuple(size for size in pool if size >= options.min_size)
         self._pool = enough or (options.min_size, options.min_size + 1)
         self._pool += (0,) if options.min_size == 0 else ()
+        self._retried = attempt >= _ATTEMPTS
 
     def choose(self, among: Sequence[T]) -> T:
         """One of several, the simplest first, on which forms of arrays depend.
@@ -132,7 +135,9 @@ class Binding:
         return self.choose(self._pool)
 
     def a_shape(self) -> tuple[int, ...]:
-        """Any shape of at most two axes."""
+        """Any shape of at most two axes; or where one was refused, a square or so."""
+        if self._retried:
+            return (self.a_size(),) * _RANKS[self.attempt % len(_RANKS)]
         return tuple(self.a_size() for _ in range(self.choose((0, 1, 2))))
 
     def shape(self, dims: list[Dim]) -> tuple[int, ...]:
@@ -140,7 +145,7 @@ class Binding:
         return tuple(size for dim in dims for size in self._sizes_of(dim))
 
     def _sizes_of(self, dim: Dim) -> tuple[int, ...]:
-        if dim.kind == "any":
+        if dim.kind == "any" and not (dim.many and self._retried):
             return self.a_shape() if dim.many else (self.a_size(),)
         name = (*self.leaf, dim.text) if dim.by_leaf else dim.text
         if dim.many and name not in self.shapes:
@@ -271,7 +276,7 @@ def attempts(
     most = options.max_shapes
     form = None if most is None else draw(st.integers(0, most - 1))
     reason = None
-    for attempt in range(_ATTEMPTS * len(_POOLS)):
+    for attempt in range(_MOST_ATTEMPTS):
         try:
             return make(Binding(draw, attempt, values, options, form))
         except Unmet as error:

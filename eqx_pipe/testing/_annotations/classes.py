@@ -132,15 +132,19 @@ def _of_a_subclass(cls: type, binding: Binding, make: Make) -> Any:
     if binding.depth == 0 and found:
         start = binding.choose(range(min(len(found), _MOST_TRIED)))
     binding.depth += 1
-    reasons = []
+    reasons, refused = [], None
     try:
         for candidate in [*found[start:], *found[:start]][:_MOST_TRIED]:
             try:
                 return instance_of(candidate, (), binding, make)
-            except (InvalidArgument, Unmet) as error:
+            except Unmet as error:
+                refused = refused or error
+            except InvalidArgument as error:
                 reasons.append(f"{candidate.__name__}: {error}")
     finally:
         binding.depth -= 1
+    if refused is not None:
+        raise refused
     why = "; ".join(reasons) or "it has none"
     raise invalid(
         "from_jaxtyping",
