@@ -2,13 +2,13 @@
 
 Each public function with an annotated array among its parameters is made a property
 test as it stands, with no strategy given, and run on a few examples. `passes`: the
-returned value satisfies its annotation. `annotation`: it does not. `raises`: the
-function was called, and raised. `not drawn`: no arguments could be made, and the error
-says why. `in part`: it passes on some examples, and refuses others in words of its own.
-`raw error`: what came up in the kit itself is no such error. Where a function
-is wrong and where its annotations say too little is for a reader to tell: `--details`
-prints the first line of each error. Bare arrays have any shape, or with
-`--shapes find` one that the function takes. With `--strict` a function may refuse none.
+returned value satisfies its annotation. `in part`: so it does, and other examples are
+refused in the function's own words; with `--strict` that is not allowed. `annotation`:
+it does not. `raises`: the function was called, and raised. `not drawn`: no arguments
+could be made, and the error says why. `raw error`: what came up in the kit itself is no
+such error. Where a function is wrong and where its annotations say too little is for a
+reader to tell: `--details` prints the first line of each error. Bare arrays have any
+shape, or with `--shapes find` one that the function takes.
 """
 
 import collections

@@ -297,6 +297,12 @@ def hue(image: Array, by: Array, limit: Array | None = None) -> Float[Array, "h 
     return image + by
 
 
+def gray(image: Array, axis: int) -> Array:
+    if image.shape[-1:] != (3,) or image.ndim != 3:
+        raise ValueError("no image")
+    return jnp.mean(image, axis)
+
+
 def cropped(x: Array, size: int) -> Float[Array, " {size}"]:
     if x.ndim != 1 or size > len(x):
         raise ValueError("too large")
@@ -306,6 +312,7 @@ def cropped(x: Array, size: int) -> Float[Array, " {size}"]:
 def test_shapes_are_found():
     passes(of_images, shapes="find")
     passes(hue, shapes="find")
+    passes(gray, shapes="find")  # without a warning: of a form that is never refused
     with pytest.raises((AssertionError, IndexError)):
         passes(of_images)
 

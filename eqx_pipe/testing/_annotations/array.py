@@ -120,6 +120,8 @@ def scalar_of(kind: type, binding: Binding) -> Numbers:
     if kind is bool:
         return st.booleans()
     if kind is int:
+        if binding.argument.lower() in ("axis", "dim"):
+            return st.sampled_from((-1, 0))
         if not _SIZES & set(binding.argument.lower().split("_")):
             return st.integers(-8, 8)
         # hypothesis begins with the least, which a constructor may refuse each time.
@@ -131,7 +133,17 @@ def scalar_of(kind: type, binding: Binding) -> Numbers:
 
 # Words by which arguments say that they are sizes or counts, which are positive.
 _SIZES = {"n", "num", "number", "count", "size", "sizes", "shape", "length", "len"}
-_SIZES |= {"dim", "dims", "width", "height", "depth", "rows", "cols", "columns"}
+_SIZES |= {
+    "dims",
+    "ndim",
+    "ndims",
+    "width",
+    "height",
+    "depth",
+    "rows",
+    "cols",
+    "columns",
+}
 _SIZES |= {"features", "channels", "heads", "layers", "groups", "classes", "steps"}
 _SIZES |= {"samples", "batch", "epochs", "iterations", "iters", "bins", "knots"}
 _SIZES |= {"stride", "strides", "kernel", "window", "order", "degree", "factor"}

@@ -60,14 +60,16 @@ def _taken(
         for shapes in _candidates(fn, options):
             calls = Calls(fn, refusals, quiet=True)
             error = thread.submit(_call, calls, shapes, options).exception()
-            if error is None:
+            if error is None and not calls.refused:
                 return shapes
-            passed.append((calls.taken, _reached(fn, error), shapes))
-    return max(passed, key=lambda found: found[:2])[-1]
+            passed.append((error is None, calls.taken, _reached(fn, error), shapes))
+    return max(passed, key=lambda found: found[:-1])[-1]
 
 
-def _reached(fn: Callable[..., Any], error: BaseException) -> int:
+def _reached(fn: Callable[..., Any], error: BaseException | None) -> int:
     """The line of a function in which an error came up: the later, the better."""
+    if error is None:
+        return 0
     code = getattr(inspect.unwrap(getattr(fn, "__func__", fn)), "__code__", None)
     lines = traceback.walk_tb(error.__traceback__)
     return max((n for frame, n in lines if frame.f_code is code), default=0)
