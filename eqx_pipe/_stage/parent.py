@@ -2,7 +2,6 @@
 
 import abc
 import itertools as it
-import math
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar
 
@@ -166,8 +165,3 @@ def all_or_none(one: str, other: str) -> str:
     both = zip(one.split("."), other.split("."), strict=False)
     shared = ".".join(a for a, _ in it.takewhile(lambda two: two[0] == two[1], both))
     return f"all stages of `{shared}`" if shared else "all of its stages"
-
-
-def num_paths(leaf: NamedLeaf) -> int:
-    """For how many stages a leaf stands."""
-    return math.prod(leaf.paths.shape)

@@ -123,11 +123,6 @@ def grow(
     mark_current(dataclasses.replace(new, path=path))
 
 
-def is_settled(path: Path) -> bool:
-    """Whether nothing is left of a growth."""
-    return not _asides(path)
-
-
 def settle(path: Path) -> None:
     """Removes what is not valid in a store: what it was before, or was to become."""
     asides = _asides(path)

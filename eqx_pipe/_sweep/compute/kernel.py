@@ -49,7 +49,7 @@ def build(jaxpr: Any, outputs: Sequence[jax.ShapeDtypeStruct], layout: Layout) -
     ) -> list[Array]:
         points = ctl[0].astype(jnp.int32)
         partition = layout.partition(points)
-        at = point_function(jaxpr, layout, ctl, table, arrays, constants, key)
+        at = point_function(jaxpr, layout, ctl, arrays, constants, key)
 
         def lane(point_id: UInt32[Array, "..."]) -> list[Array]:
             # An output that is a constant comes out as a literal.
@@ -144,7 +144,6 @@ def point_function(
     jaxpr: Any,
     layout: Layout,
     ctl: UInt32[Array, " control"],
-    table: UInt32[Array, "rows columns"] | None,
     arrays: list[Array],
     constants: list[Array],
     key: Key | None,

@@ -69,7 +69,7 @@ def build_blocks(traced: Traced, reducing: Reducing, layout: Layout) -> Any:
     ) -> list[Array]:
         points = ctl[0]
         in_all = (points.astype(jnp.int32) + (batch - 1)) // batch
-        at = point_function(traced.jaxpr, layout, ctl, None, arrays, constants, key)
+        at = point_function(traced.jaxpr, layout, ctl, arrays, constants, key)
 
         def lane(point_id: UInt32[Array, "..."]) -> list[Any]:
             # An output that is a constant comes out as a literal.

@@ -23,7 +23,6 @@ from ..._store.folder import as_zarr, quiet
 from ..._store.grow import Origin
 from ..compute.points import Part
 
-_Texts = Mapping[str, Mapping[str, str]]
 _Positions = Int64[np.ndarray, " positions"]
 
 
