@@ -64,6 +64,7 @@ class LRUCache:
     def __init__(self, maxsize: int):
         self._maxsize = maxsize
         self._entries = collections.OrderedDict[Hashable, Any]()
+        # Entered twice by one thread: `setdefault` calls `put`.
         self._lock = threading.RLock()
 
     def get(self, key: Hashable) -> Any:

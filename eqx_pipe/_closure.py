@@ -215,6 +215,7 @@ def cells(fn: Any) -> dict[str, Any]:
     """What a function closes over, by name; none for what is no Python function."""
     found = {}
     names = getattr(getattr(fn, "__code__", None), "co_freevars", ())
+    # Not strict: what has a `__code__` need not be a function, with cells.
     for name, cell in zip(names, getattr(fn, "__closure__", None) or (), strict=False):
         try:
             found[name] = cell.cell_contents

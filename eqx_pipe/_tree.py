@@ -151,6 +151,7 @@ def _unlike(
 ) -> list[str]:
     """What differs between leaves of the same names."""
     lines = []
+    # Not strict: a tree of another structure may have more leaves.
     for (name, a), (_, b) in zip(left, right, strict=False):
         if not _same_form(a, b, free_axis):
             place = f"at `.{name}`: " if name else ""

@@ -182,6 +182,7 @@ class Compiled(Composite):
                 y = program.run(*program.arguments(x, state, scope.key))
                 return y if program.stateful else (y, state)
             except Exception as error:
+                # Raised below, unless the arguments are what is wrong, which says more.
                 failure = error
         check_state("compiled", self, state)
         program.check_fits(x, state, scope)

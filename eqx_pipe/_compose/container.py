@@ -136,6 +136,7 @@ class Container(Composite):
         if isinstance(item, str):
             return self._position(item) is not None
         return any(
+            # By identity: to compare Modules compares their arrays.
             item is stage or isinstance(stage, Lift) and item is stage.fn
             for stage in self
         )

@@ -59,6 +59,7 @@ def run_gate(
         inner = scope.child("gates")
         is_open, state = run_predicate("gated", inner, segment, gate, x, state)
     except Exception as error:
+        # `enter` adds the name of the gate; the group that gates stand in is no stage.
         locate(error, "gates")
         raise
     if scope.record is not None:

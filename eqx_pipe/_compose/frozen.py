@@ -45,6 +45,8 @@ class Frozen(Stage):
 
 
 def _is_whole(node: object) -> bool:
+    # Markers of state stay in sight for `make_with_state`; a wrapped function is put
+    # away with all that it holds.
     return isinstance(node, eqx.nn.StateIndex) or has_function(node)
 
 

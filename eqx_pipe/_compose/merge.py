@@ -217,6 +217,7 @@ def on_one_device_set(function: str) -> Iterator[None]:
     try:
         yield
     except ValueError as error:
+        # JAX has no class of its own for this error.
         if "incompatible devices" not in str(error):
             raise
         raise value_error(

@@ -99,6 +99,7 @@ class Tied(Composite):
         """The same parts tied in an edited pipeline; raises unless they are there."""
         try:
             away, used = self.where(kept), _used(self.get, kept)
+        # Whatever it raises, the parts are not where they were.
         except Exception:
             away, used = None, set()
         parts = jtu.tree_leaves(away, is_leaf=_is_elsewhere)

@@ -156,6 +156,7 @@ def mixture(
     return HostMixture(on_host, shares, size)
 
 
+# Asked for each batch that comes from the host.
 @ft.cache
 def pattern(shares: Shares) -> tuple[Int[np.ndarray, " n"], Int[np.ndarray, " n"]]:
     """For each slot: which source it is for, and how many slots that had before."""

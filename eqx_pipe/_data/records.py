@@ -47,6 +47,7 @@ def narrowed(function: str, array: np.ndarray, dtype: np.dtype) -> np.ndarray:
     """A NumPy array in the dtype that JAX gives it, unless numbers do not fit."""
     if array.dtype == dtype:
         return array
+    # What is too large becomes an infinity, which is refused below.
     with np.errstate(over="ignore"):
         narrow = array.astype(dtype)
     if array.dtype.kind in "iu":

@@ -179,6 +179,7 @@ def _dtype_of_counter(before: Any, after: Any) -> np.dtype | None:
         return None
     if eqx.is_array(after) or isinstance(after, np.generic):
         return after.dtype
+    # A NaN that the step leaves alone is the same number, though not equal to itself.
     same = type(before) is type(after) and (before == after or before != before)
     return None if same or not _is_number(after) else jnp.asarray(after).dtype
 

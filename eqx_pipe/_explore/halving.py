@@ -188,6 +188,8 @@ def halving(
         losses = score if mode == "min" else -score
         order = np.argsort(np.where(np.isnan(losses), np.inf, losses), kind="stable")
         if number < len(ends) - 1:
+            # In the order of points, so that of equal scores the first goes on next
+            # time too.
             keep = np.sort(order[: max(1, math.ceil(len(left) / eta))])
         else:
             keep = order

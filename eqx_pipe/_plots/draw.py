@@ -94,6 +94,7 @@ def draw(
         wide = len(x.columns) if paint is parallel else 0
         axes = _subplots(plt, scales, len(positions), wide)
     figure = axes[0, 0].figure
+    # Not strict: the last row of panels may have empty places.
     for panel, at in zip(axes.flat, positions, strict=False):
         known = list(zip(outer, at, strict=True))
         part = array.isel({scale.place.dim: k for scale, k in known})

@@ -117,6 +117,7 @@ def count(ok: Bool[Array, " points"]) -> Pair:
 
 def as_float(number: Pair, dtype: DTypeLike) -> Array:
     """A count as a float, to rounding."""
+    # Of a complex dtype, that of its parts.
     real = jnp.finfo(dtype).dtype
     low, high = (word.astype(real) for word in number)
     return high * real.type(2**32) + low

@@ -127,6 +127,7 @@ class Mean(_Summed):
         def mean(pair: exact.AnyPair, dtype: np.dtype) -> np.ndarray:
             total = exact.on_host(pair, dtype)
             n = exact.before(counts, total)
+            # Without any point there is no mean: NaN, as documented, and no warning.
             with np.errstate(divide="ignore", invalid="ignore"):
                 found = total / np.where(n == 0, np.nan, n)
             return np.asarray(found).astype(_float(dtype))
@@ -176,6 +177,7 @@ class Var(Reduction):
         leaves, form = _leaves(self, struct)
         wide = [(leaf.shape, exact.wide_float(leaf.dtype)) for leaf in leaves]
         means = [exact.zero(*w) for w in wide]
+        # Deviations of complex numbers have real squares.
         squares = [exact.zero(shape, jnp.finfo(dtype).dtype) for shape, dtype in wide]
         return Moments(exact.zero((), jnp.uint32), means, squares, form)
 

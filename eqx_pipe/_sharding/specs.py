@@ -113,6 +113,7 @@ def uneven_sizes(
     lines, where = [], ""
     if local and not is_global(leaf):
         mesh, where = mesh.local_mesh, " in this process"
+    # Not strict: axes behind the last entry are whole.
     for axis, (size, entry) in enumerate(zip(leaf.shape, spec, strict=False)):
         parts = num_shards(mesh, entry)
         if size % parts:

@@ -105,6 +105,7 @@ def _as_array(given: Any) -> Array:
     if isinstance(given, jax.Array):
         return given
     try:
+        # What is too large becomes an infinity, which `check_fits` refuses.
         with np.errstate(over="ignore"):
             on_host = isinstance(given, np.ndarray) and given.dtype.kind in _NUMBERS
             array = on_device(given) if on_host else jnp.asarray(given)

@@ -96,6 +96,7 @@ def axes_at(geometry: Geometry, shares: Any) -> list[Axis]:
     array: Any = np.zeros(0)
     try:
         array = np.asarray(shares, np.float64)
+    # Refused below, together with arrays of other shapes.
     except (TypeError, ValueError, jax.errors.TracerArrayConversionError):
         pass
     width = len(geometry.names)

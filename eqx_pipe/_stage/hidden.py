@@ -33,6 +33,7 @@ def check_nothing_hidden(function: str, argument: str, stage: Any) -> None:
         found: dict[int, tuple[Held, Any]] = {}
         for item in held(fn):
             for module in _with_parameters(item.value):
+                # By identity: a Module that holds arrays has no hash.
                 found.setdefault(id(module), (item, module))
         if not found:
             continue

@@ -162,6 +162,7 @@ def all_or_none(one: str, other: str) -> str:
 
     The paths lead to two of them.
     """
+    # Not strict: one path may be longer than the other.
     both = zip(one.split("."), other.split("."), strict=False)
     shared = ".".join(a for a, _ in it.takewhile(lambda two: two[0] == two[1], both))
     return f"all stages of `{shared}`" if shared else "all of its stages"

@@ -29,6 +29,7 @@ def matches(pattern: str, path: str, *, below: bool = False) -> bool:
     return _matches(tuple(pattern.split(".")), tuple(path.split(".")), below)
 
 
+# With several `**` the same rest of a path is asked for again and again.
 @ft.cache
 def _matches(pattern: tuple[str, ...], path: tuple[str, ...], below: bool) -> bool:
     if not pattern:

@@ -151,6 +151,7 @@ def _key_parameter(stage: Any) -> inspect.Parameter | None:
     return None if type(stage).__module__.startswith("equinox.") else found
 
 
+# Asked at every call of a stage; `inspect.signature` takes longer than most layers.
 @ft.cache
 def of_type(cls: type) -> inspect.Parameter | None:
     """That of all instances of a class, or the `**kwargs` by which they may have it."""

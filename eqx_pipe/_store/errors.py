@@ -70,5 +70,6 @@ def _entry(line: bytes) -> dict[tuple[int, int], Spans]:
             str(t): [[int(a), int(b)] for a, b in x] for t, x in said["errors"].items()
         }
         return {(int(said["chunk"]), int(said["version"])): errors}
+    # A line that was cut off may still be JSON, of another form.
     except (ValueError, KeyError, TypeError, AttributeError):
         return {}

@@ -172,6 +172,7 @@ def _copied(
     )
     raised = _raised(old)
     most = max(1, _KEPT_BYTES // max(1, chunk))
+    # New chunks that are neighbours often take rows from the same old one.
     read = ft.lru_cache(most * len(old.arrays))(old.read)
     for number, (rows, status) in enumerate(statuses_of(old, new.chunks, origin)):
         if moved and np.any(status != MISSING):

@@ -32,6 +32,7 @@ from .reduced.blocks import Blocks
 from .reduced.cells import Cells
 from .request import Request
 
+# Only the pools of the standard library say how many workers they have.
 _GUESSED_WORKERS = 8
 
 PointWork: TypeAlias = Job | LoopPoints | Cells | LoopCells

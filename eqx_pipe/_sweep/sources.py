@@ -115,6 +115,7 @@ class _Try:
 
     def cancelled(self) -> bool:
         """Asks that it be not begun; whether it will not be."""
+        # Not every future can be cancelled.
         with contextlib.suppress(Exception):
             return bool(self.future.cancel())
         return False

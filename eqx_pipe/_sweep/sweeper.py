@@ -32,6 +32,7 @@ from .tracing.call import check_sweep_key, fn_name
 from .tracing.trace import no_mesh, settings
 from .words import SWEEPER_WORDS
 
+# Each form keeps a trace and its programs.
 _FORMS = 32
 _SHORTEST = 16  # points that a table is filled up to at least
 

@@ -61,6 +61,7 @@ class Blocks:
         """The same of a space of the same form."""
         blocks = copy.copy(self)
         blocks.job, blocks._by_points, blocks._by_values = job, None, {}
+        # Its programs are its own, and so is the lock that guards them.
         blocks._lock = threading.Lock()
         return blocks
 

@@ -44,6 +44,7 @@ _READ_BYTES = 64 * 1024 * 1024
 ERRORS = "errors"
 """The attribute of a dataset that says what was raised."""
 
+# What a file says of the whole space does not hold for a part of it.
 _OF_THE_SPACE = ("space", "mode", "points")
 
 

@@ -77,6 +77,7 @@ def _put(beside: Path, path: Path) -> None:
     os.replace(path, old)
     try:
         os.replace(beside, path)
+    # Ctrl-C too must not leave the place empty.
     except BaseException:
         os.replace(old, path)
         raise

@@ -79,6 +79,7 @@ class InStore:
                     todo = self._todo(mine, interrupt)
                     self._parts = dict(todo.parts)
                     yield todo
+            # Ctrl-C too should say what is kept.
             except BaseException as error:
                 all_ = self.plan.count(mine)
                 left = self._todo(mine, Interrupt()).left(self.plan)

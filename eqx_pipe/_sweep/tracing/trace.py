@@ -28,7 +28,9 @@ from .concrete import SPACE_KEY, explain
 from .numbers import note_compilation
 
 _analyses = LRUCache(128)
+# `set_mesh` takes no None; this is the mesh that JAX has where none is set.
 _NO_MESH = Mesh(np.empty((), object), ())
+# Those that change what is traced. A worker computes under them too.
 _SETTINGS = (
     "enable_x64",
     "numpy_dtype_promotion",
