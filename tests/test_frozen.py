@@ -100,6 +100,11 @@ def test_it_wants_a_key_if_the_stage_does():
     np.testing.assert_allclose(still(X), jnp.tanh(linear()(X)), rtol=1e-6)
 
 
+def test_a_key_that_the_stage_needs_not_is_taken_as_by_any_stage():
+    stage = ep.frozen(jnp.tanh)
+    np.testing.assert_allclose(eqx.filter_jit(stage)(X, key=KEY), np.tanh(X), rtol=1e-6)
+
+
 def test_state_is_threaded():
     def build():
         norm = eqx.nn.BatchNorm(3, "batch", mode="batch")

@@ -31,7 +31,12 @@ class Frozen(Stage):
 
     @property
     def __signature__(self) -> inspect.Signature:  # how many inputs it takes
-        return inspect.signature(self.stage)
+        signature = inspect.signature(self.stage)
+        key = inspect.signature(self.__call__).parameters["key"]
+        given = {"key": key} | dict(signature.parameters)
+        return signature.replace(
+            parameters=sorted(given.values(), key=lambda p: p.kind)
+        )
 
     def __call__(
         self, *args: PyTree, key: Key | None = None, **named: PyTree
