@@ -9,7 +9,7 @@ from ._strategies.arrays import batches as batches
 from ._strategies.arrays import keys as keys
 from ._strategies.arrays import structs as structs
 from ._strategies.edges import edge_numbers as edge_numbers
-from ._strategies.pipelines import graphs as graphs
+from ._strategies.graphs import graphs as graphs
 from ._strategies.pipelines import pipelines as pipelines
 from ._strategies.spaces import axes as axes
 from ._strategies.spaces import meshes as meshes

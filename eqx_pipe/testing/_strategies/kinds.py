@@ -1,0 +1,203 @@
+"""How each combinator is drawn, around pipelines one level deeper."""
+
+import functools as ft
+import operator
+from collections.abc import Callable
+
+import hypothesis.strategies as st
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import jax.tree_util as jtu
+
+from ..._compose.batched import batched
+from ..._compose.branch import cond, switch
+from ..._compose.chain import chain
+from ..._compose.ensemble import ensemble
+from ..._compose.feed import feed
+from ..._compose.focus import at
+from ..._compose.frozen import frozen
+from ..._compose.gated import gated
+from ..._compose.graph import graph
+from ..._compose.parallel import parallel
+from ..._compose.precision import precision
+from ..._compose.repeat import repeat
+from ..._compose.residual import residual
+from ..._compose.scan import scan
+from ..._compose.tapped import tapped
+from ..._compose.tied import tied
+from ..._compose.weighted import weighted
+from ..._stage import identity, lift
+from ..._types import Key, StageLike
+from . import joins
+from .drawing import Drawing
+from .graphs import draw_graph
+from .stages import Affine, add_noise, is_inexact, squash, stages
+
+
+def _at(d: Drawing) -> StageLike:
+    path = d.one_of(*(path for path, _ in jtu.tree_flatten_with_path(d.struct)[0]))
+    where = tuple(getattr(p, "key", getattr(p, "idx", None)) for p in path)
+    if None in where:  # fields of a module
+        return at((), d.inner())
+    return at(where, d.inner(ft.reduce(operator.getitem, where, d.struct)))
+
+
+def _fold(d: Drawing) -> StageLike:
+    named = d.draw(st.booleans())
+    first, *others = [d.inner(), d.inner()] if named else d.few()
+    parts = [first, *(chain(stage, joins.less) for stage in others)]
+    given = [dict(zip("ba", parts, strict=True))] if named else parts
+    # Squashed, as sums of sums would leave the range of small dtypes.
+    return chain(parallel(*given, merge=d.one_of("mean", "sum", "prod")), squash)
+
+
+def _inputs(d: Drawing) -> StageLike:
+    """A chain over one of two inputs: of a graph of both, and of what one is fed to."""
+    join = joins.Joining(joins.mean if is_inexact(d.struct) else joins.largest)
+    block = graph(
+        {"node": d.inner(), "join": join},
+        {"node": "x", "join": d.one_of(["node", "by"], ["by", "node", "x"])},
+        "join",
+        inputs=("x", "by"),
+    )
+    return chain(joins.named, chain(feed(block, x="x", by="by"), block, over="x"))
+
+
+def _wide(d: Drawing) -> StageLike:
+    back = {
+        "tuple": joins.mean,
+        "stack": joins.mean_of_stack,
+        "dict": joins.mean,
+        "own": None,
+    }
+    if all(v.shape for v in jtu.tree_leaves(d.struct)):
+        back["concat"] = joins.mean_of_halves
+    merge, children = d.one_of(*back), [d.inner(), d.inner()]
+    if merge == "own":
+        return parallel(*children, merge=joins.mean)
+    given = [dict(zip("ba", children, strict=True))] if merge == "dict" else children
+    return chain(parallel(*given, merge=merge, axis=0), back[merge])
+
+
+def _weighted(d: Drawing) -> StageLike:
+    children = d.few()
+    normalize = d.one_of("softmax", "sum", "none")
+    fixed = jnp.linspace(0.2, 0.8, len(children))
+    weights = joins.Weigh(len(children)) if d.draw(st.booleans()) else fixed
+    return weighted(*children, weights=weights, normalize=normalize)
+
+
+def _maker(d: Drawing, *, noisy: bool | None = None) -> Callable[[Key], StageLike]:
+    if noisy is None:
+        noisy = d.random and d.draw(st.booleans())
+
+    def make(key: Key) -> StageLike:
+        scale = jtu.tree_map(lambda s: jr.normal(key, s.shape, s.dtype) / 2, d.struct)
+        affine = Affine(scale, jtu.tree_map(jnp.ones_like, scale))
+        return chain(affine, add_noise) if noisy else affine
+
+    return make
+
+
+def _repeat(d: Drawing) -> StageLike:
+    return repeat(_maker(d), d.draw(st.integers(1, 3)), key=jr.key(0))
+
+
+def _ensemble(d: Drawing) -> StageLike:
+    merge = d.one_of("mean", "max")
+    return ensemble(_maker(d), d.draw(st.integers(1, 3)), key=jr.key(0), merge=merge)
+
+
+def _residual(d: Drawing) -> StageLike:
+    rate = 0.5 if d.random and d.draw(st.booleans()) else 0.0
+    return chain(residual(*d.few(), drop_rate=rate), squash)
+
+
+def _scan(d: Drawing) -> StageLike:
+    cell = joins.Cell(lift(d.inner()))
+    returns, back = d.one_of(("last", None), ("sequence", joins.mean_of_stack))
+    whole = scan(cell, joins.first, returns=returns, reverse=d.draw(st.booleans()))
+    return chain(joins.twice, whole, *([] if back is None else [back]))
+
+
+def _tied(d: Drawing) -> StageLike:
+    one, two = (_maker(d, noisy=False)(jr.key(i)) for i in range(2))
+    pipe = chain(one=one, between=d.inner(), two=two)
+    return tied(pipe, joins.scale_of_two, joins.scale_of_one)
+
+
+def _tapped(d: Drawing) -> StageLike:
+    return chain(
+        tapped(chain(one=d.inner(), two=d.inner()), "one"), joins.mean_of_tapped
+    )
+
+
+def _precision(d: Drawing) -> StageLike:
+    # Not narrower: rounded in another order, numbers would not agree as laws ask.
+    double = any(jnp.finfo(v.dtype).bits == 64 for v in jtu.tree_leaves(d.struct))
+    compute = "float64" if double else "float32"
+    inside = d.inner(jtu.tree_map(lambda v: _widened(v, compute), d.struct))
+    within = precision(inside, compute, output=None)
+    return parallel(identity, within, merge=joins.second_as_first)
+
+
+def _widened(leaf: jax.ShapeDtypeStruct, dtype: str) -> jax.ShapeDtypeStruct:
+    real = jnp.issubdtype(leaf.dtype, jnp.floating)
+    return jax.ShapeDtypeStruct(leaf.shape, jnp.dtype(dtype)) if real else leaf
+
+
+_ALWAYS = {
+    "chain": lambda d: chain(*d.few()),
+    "named chain": lambda d: chain(one=d.inner(), two=d.inner()),
+    "extremum": lambda d: parallel(*d.few(), merge=d.one_of("max", "min")),
+    "at": _at,
+    "graph": lambda d: draw_graph(d.draw, d.struct, 3, d.inner),
+    "inputs": _inputs,
+    "frozen": lambda d: frozen(d.inner()),
+}
+_INEXACT = {
+    "fold": _fold,
+    "wide": _wide,
+    "weighted": _weighted,
+    "batched": lambda d: chain(joins.twice, batched(d.inner()), joins.mean_of_stack),
+    "residual": _residual,
+    "scan": _scan,
+    "tapped": _tapped,
+}
+_BRANCHES = {
+    "cond": lambda d: cond(joins.positive, d.inner(), d.inner()),
+    "switch": lambda d: switch(joins.selector, d.inner(), d.inner()),
+}
+_INEXACT_BRANCHES = {
+    "gated": lambda d: gated(
+        d.inner(),
+        chain(d.inner(), joins.less),
+        gates=(joins.positive, joins.always),
+        merge=d.one_of("mean", "max"),
+    )
+}
+# Which hold stages of their own making, or of another struct.
+_OF_OURS = {
+    "repeat": _repeat,
+    "ensemble": _ensemble,
+    "tied": _tied,
+    "precision": _precision,
+}
+_MAKERS = {**_ALWAYS, **_INEXACT, **_BRANCHES, **_INEXACT_BRANCHES, **_OF_OURS}
+
+
+def draw_pipeline(d: Drawing) -> StageLike:
+    """A stage or a combinator, of what is left of the depth."""
+    kinds = ["leaf"]
+    if d.depth:
+        kinds += [*_ALWAYS, *(_BRANCHES if d.branches else {})]
+        if is_inexact(d.struct):
+            kinds += [*_INEXACT, *(_OF_OURS if d.leaves is None else [])]
+            kinds += _INEXACT_BRANCHES if d.branches else {}
+    # One alternative at a time, and not `one_of` of all, whose text would be huge.
+    kind = d.one_of(*kinds)
+    if kind != "leaf":
+        return _MAKERS[kind](d)
+    usual = stages(d.struct, random=d.random)
+    return d.draw(usual if d.leaves is None else d.leaves)
