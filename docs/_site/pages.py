@@ -28,7 +28,8 @@ _TEXTS = {
 
 _ROOMS = {
     "compose": ("Composing", ("_compose", "_stage", "_views", "_errors")),
-    "sweep": ("Spaces and sweeps", ("_spaces", "_sweep", "_refill", "_explore")),
+    "sweep": ("Spaces and sweeps", ("_spaces", "_sweep", "_refill")),
+    "search": ("Searches", ("_explore",)),
     "reduce": ("Reductions", ("_reduce",)),
     "shard": ("Sharding", ("_sharding", "_pipelined")),
     "data": ("Data", ("_data",)),
@@ -86,12 +87,10 @@ def _reference() -> dict[str, str]:
         if name.startswith("_") or not hasattr(value, "__module__"):
             continue
         room = value.__module__.split(".")[1]
-        if name == "explore":
-            continue
         page = next(page for page, (_, inside) in _ROOMS.items() if room in inside)
         rooms[page] += f"\n::: eqx_pipe.{name}\n"
     names = [name for name in dir(eqx_pipe.search) if not name.startswith("_")]
-    rooms["search"] = "# Searches\n\n::: eqx_pipe.explore\n" + "".join(
+    rooms["search"] += "".join(
         f"\n::: eqx_pipe.search.{name}\n" for name in names
     )
     names = [name for name in dir(eqx_pipe.testing) if not name.startswith("_")]
