@@ -7,6 +7,7 @@ a sweep runs) are tested where that is built.
 """
 
 from . import (
+    axes,
     branch,
     compose,
     data,
@@ -17,6 +18,7 @@ from . import (
     spaces,
     sweep,
     testing,
+    unit,
     views,
     wrap,
 )
@@ -42,9 +44,9 @@ ROOMS = {
     "precision": edit.PRECISION,
     "summary": edit.SUMMARY,
     "space": spaces.SPACE,
-    "axes": spaces.AXES,
+    "axes": axes.AXES,
     "table": spaces.TABLE,
-    "unit": spaces.UNIT,
+    "unit": unit.UNIT,
     "seeds": spaces.SEEDS,
     "sweep": sweep.SWEEP,
     "sweeper": sweep.SWEEPER,

@@ -1,0 +1,148 @@
+"""Arrays on the host as sources, and sources that give a batch stacked."""
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+
+import eqx_pipe as ep
+
+KEY = jr.key(2)
+
+
+class Few:
+    def __len__(self):
+        return 20
+
+    def __getitem__(self, i):
+        return np.float32(i)
+
+
+def images(size=40):
+    rng = np.random.default_rng(0)
+    return {
+        "image": rng.integers(0, 256, (size, 3), np.uint8),
+        "label": np.arange(size),
+    }
+
+
+def on_disk(path, kind, data):
+    """The arrays as a memory map, or in a file of Zarr or HDF5."""
+    if kind == "memory map":
+        for name, array in data.items():
+            np.save(path / f"{name}.npy", array)
+        return {k: np.load(path / f"{k}.npy", mmap_mode="r") for k in data}
+    library = pytest.importorskip(kind)
+    if kind == "h5py":
+        file = library.File(path / "data.h5", "w")
+        return {k: file.create_dataset(k, data=v) for k, v in data.items()}
+    group = library.open_group(path / "data.zarr", mode="w")
+    for name, array in data.items():
+        made = group.create_array(
+            name, shape=array.shape, dtype=array.dtype, chunks=(3, *array.shape[1:])
+        )
+        made[:] = array
+    return {k: group[k] for k in data}
+
+
+@pytest.mark.parametrize("kind", ["memory map", "zarr", "h5py"])
+def test_arrays_on_the_host_are_the_array_source(kind, tmp_path):
+    arrays, batches = on_disk(tmp_path, kind, images()), []
+    for source in (arrays, ep.ArraySource(images())):
+        for shuffle in (True, False):
+            loader = ep.Loader(source, lambda r: r, batch_size=7, shuffle=shuffle)
+            _, cursor = loader.next(loader.init(KEY))
+            batches.append([*loader.epoch(loader.init(KEY)), *loader.epoch(cursor)])
+            batches[-1].append(loader.next(loader.next(cursor)[1])[0])
+    for mine, theirs in zip(batches[:2], batches[2:], strict=True):
+        pairs = zip(jax.tree.leaves(mine), jax.tree.leaves(theirs), strict=True)
+        assert all(a.dtype == b.dtype and (a == b).all() for a, b in pairs)
+    cut = ep.windows(arrays, 4, 2)
+    assert (cut[1]["image"] == images()["image"][2:6]).all()
+
+
+def test_a_batch_of_arrays_is_no_view_of_them():
+    data = {"x": np.zeros((64, 32), np.float32), "y": jnp.zeros(64)}
+    loader = ep.Loader(data, batch_size=32, shuffle=False)
+    found = list(loader.epoch(loader.init(KEY)))
+    data["x"][:] = 1
+    assert not any(b["x"].any() for b in found) and len(found) == 2
+
+
+def test_arrays_that_are_no_source():
+    with pytest.raises(ep.StructureError, match="(?s)leading axes differ.*`y`: int64"):
+        ep.Loader({"x": np.zeros((3, 2)), "y": np.arange(4)}, batch_size=2)
+    for tree in ({"x": np.zeros(3), "y": 2.0}, (np.zeros(3), np.zeros(()))):
+        with pytest.raises(TypeError, match="Wrap a pytree of arrays"):
+            ep.Loader(tree, batch_size=2)
+    with pytest.raises(TypeError, match=r"at `.name`.*Leave text"):
+        ep.Loader({"x": np.zeros(2), "name": np.asarray(["a", "b"])}, batch_size=2)
+    wide = ep.Loader({"x": np.asarray([1, 2**40])}, batch_size=2, shuffle=False)
+    with pytest.raises(ValueError, match="do not fit into int32") as error:
+        wide.next(wide.init(KEY))
+    assert "record 1" in error.value.__notes__[0]
+
+
+class Stacked(Few):
+    """Gives the records of a batch in one pytree."""
+
+    def __init__(self, stack):
+        self.stack = stack
+
+    def __getitem__(self, i):
+        return {"x": np.full(2, i, np.float32), "i": i}
+
+    def __getitems__(self, indices):
+        assert all(type(i) is int for i in indices)
+        return self.stack([self[i] for i in indices])
+
+
+def together(records):
+    return {"x": np.stack([r["x"] for r in records]), "i": [r["i"] for r in records]}
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_records_that_come_stacked(shuffle):
+    batches = []
+    kinds = [
+        list,
+        tuple,
+        iter,
+        lambda rs: together(rs) | {"i": np.asarray([r["i"] for r in rs])},
+        lambda rs: jax.tree.map(lambda *xs: jnp.stack(xs), *rs),
+    ]
+    for stack in kinds:
+        loader = ep.Loader(Stacked(stack), batch_size=6, shuffle=shuffle)
+        found = list(loader.epoch(loader.init(KEY)))
+        batches.append(jax.tree.map(lambda x: (x.dtype, x.tolist()), found))
+    assert all(found == batches[0] for found in batches)
+
+
+def test_a_record_of_a_tuple_or_a_list_can_come_stacked():
+    """Two records and one of two arrays are told apart by their structure."""
+    for kind in (tuple, list):
+
+        class Pairs(Few):
+            def __getitem__(self, i):
+                return kind([np.float32(i), np.float32(-i)])  # noqa: B023
+
+            def __getitems__(self, indices):
+                at = np.asarray(indices, np.float32)
+                return kind([at, -at])  # noqa: B023
+
+        loader = ep.Loader(Pairs(), batch_size=2, shuffle=False)
+        x, y = loader.next(loader.init(KEY))[0]
+        assert x.tolist() == [0, 1] and y.tolist() == [0, -1]
+
+
+def test_records_that_come_stacked_and_do_not_fit():
+    def cut(records):
+        return jax.tree.map(lambda *xs: np.stack(xs[1:]), *records)
+
+    loader = ep.Loader(Stacked(cut), batch_size=4)
+    with pytest.raises(ValueError, match="3 records, and 4 were asked.*hold them all"):
+        loader.next(loader.init(KEY))
+    loader = ep.Loader(Stacked(together), batch_size=4)
+    with pytest.raises(TypeError, match="returned a dict with 2 entries"):
+        loader.next(loader.init(KEY))
