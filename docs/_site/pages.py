@@ -90,9 +90,7 @@ def _reference() -> dict[str, str]:
         page = next(page for page, (_, inside) in _ROOMS.items() if room in inside)
         rooms[page] += f"\n::: eqx_pipe.{name}\n"
     names = [name for name in dir(eqx_pipe.search) if not name.startswith("_")]
-    rooms["search"] += "".join(
-        f"\n::: eqx_pipe.search.{name}\n" for name in names
-    )
+    rooms["search"] += "".join(f"\n::: eqx_pipe.search.{name}\n" for name in names)
     names = [name for name in dir(eqx_pipe.testing) if not name.startswith("_")]
     rooms["testing"] = "# Tests of your own\n" + "".join(
         f"\n::: eqx_pipe.testing.{name}\n"
