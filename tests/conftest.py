@@ -12,9 +12,16 @@ import os
 import re
 import tempfile
 
-os.environ["XLA_FLAGS"] = (
-    os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
-)
+PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "ci")
+THOROUGH, LEAST = PROFILE == "thorough", PROFILE == "least"
+_flags = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
+# Half of the tests' time is compilation, and a third of that LLVM's optimisation. What
+# users run, optimised in full, is asked by the profiles that take no part in this, and
+# by the slow tests of `.ci/run`, which sets the flag.
+_level = "--xla_backend_optimization_level"
+if not (THOROUGH or LEAST or _level in _flags):
+    _flags += f" {_level}=0"
+os.environ["XLA_FLAGS"] = _flags
 
 # Set before the workers of pytest-xdist start, which take it over as the processes do
 # that tests start. To keep programs between runs, give a folder by the same variable.
@@ -65,8 +72,6 @@ hypothesis.settings.register_profile(
 )
 # Some 15,000 examples in all; tests with few inputs to draw from end earlier.
 hypothesis.settings.register_profile("thorough", max_examples=250, **_common)
-PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "ci")
-THOROUGH, LEAST = PROFILE == "thorough", PROFILE == "least"
 hypothesis.settings.load_profile(PROFILE)
 
 
