@@ -6,8 +6,8 @@ packages. The sizes that tuning tries were chosen with the "fitted" ones in view
 came to depend on what was found. The best of a grid of sizes is found on part of the
 points; then there are as many as take `--seconds` with it. Every round is another
 program (a number in it differs), so that each side compiles: what tuning costs is in
-its time. Nothing is remembered. A sweep of less than a second has no time to tune: it is
-held to what `"auto"` takes.
+its time. Nothing is remembered. A sweep of less than a second has no time to tune: it
+is held to what `"auto"` takes.
 """
 
 import itertools

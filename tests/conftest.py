@@ -15,9 +15,10 @@ import tempfile
 PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "ci")
 THOROUGH, LEAST = PROFILE == "thorough", PROFILE == "least"
 _flags = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
-# Half of the tests' time is compilation, of which LLVM's optimisation is much. It is left
-# out, but where the profile says otherwise or the flag is given: CI asks the laws of the
-# oldest versions, and on the newest what may hang on it, of programs as users run them.
+# Half of the tests' time is compilation, of which LLVM's optimisation is much. It is
+# left out, unless the profile says otherwise or the flag is given: CI asks the laws of
+# the oldest versions, and on the newest what may hang on it, of programs as users run
+# them.
 _level = "--xla_backend_optimization_level"
 if not (THOROUGH or LEAST or _level in _flags):
     _flags += f" {_level}=0"
