@@ -62,6 +62,7 @@ def _lanes(v: Any) -> Any:
         return jnp.stack([v, v, v])
     v = jnp.asarray(v)
     less = v * jnp.asarray(0.5, v.dtype) if eqx.is_inexact_array(v) else v
+    # Lanes that differ: of equal ones a rule that mixes them up gives the right values.
     return jnp.stack([v, jnp.roll(v, 1), jnp.roll(less, -1)])
 
 

@@ -230,6 +230,8 @@ def _like_differences_backward(problem: Problem, backward: Arrays) -> None:
 
 def _differences(problem: Problem) -> tuple[Arrays, list[float], float]:
     """The outputs' central differences, how large the outputs are, and the step."""
+    # Where the error of a central difference, step^2, is as large as rounding, eps /
+    # step.
     step = float(jnp.finfo(problem.coarsest).eps) ** (1 / 3)
 
     def outputs(signed: float) -> list[np.ndarray]:

@@ -27,6 +27,7 @@ from .report import broken_by_stage, check, locate, stage_text
 from .reuse import check_reuse, draws
 from .trial import Trial, evaluate
 
+# A fair coin shows one side for all of them once in two billion runs.
 _NUM_KEYS = 32
 
 

@@ -38,6 +38,7 @@ def pure_law(trial: Trial) -> None:
         agree(fresh.again(), first, ("after calls on other inputs", "before them"))
     _changed_nothing(trial, given, before)
     try:
+        # A stage that keeps a tracer fails later, somewhere else.
         with jax.checking_leaks():
             eqx.filter_make_jaxpr(evaluate)(
                 trial.stage, trial.x, trial.state, trial.key
