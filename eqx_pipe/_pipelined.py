@@ -319,7 +319,7 @@ def pipelined(
             "pipelined",
             f"the stages of `stack` replace one entry of a mapping, `{stack.over}`.",
             "Have each return the whole mapping, whose entries then travel with the "
-            "microbatch, and leave `over` away.",
+            "microbatch, and leave `over` out.",
         )
     check_mesh("pipelined", mesh)
     check_int("pipelined", "microbatches", microbatches, 1)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from typing_extensions import TypeAliasType, TypeVar
 
     class _Untyped:
-        """What has more than a type checker is told."""
+        """What has more attributes than type checkers know."""
 
         def __getattr__(self, name: str) -> Any: ...
 

@@ -230,7 +230,7 @@ class Greedy(Closing):
 
 
 class Counting(Closing):
-    """Its state hangs on how often it was told."""
+    """Its state depends on how often it was told."""
 
     def tell(self, state, result):
         CALLS.append(1)

@@ -91,7 +91,7 @@ def test_the_number_in_a_function_is_named(name, make):
     found = said(lambda rate=rate: ep.sweep(make(rate), X) for rate in fresh())
     assert len(found) == 1
     assert f"another number: `{name}` in the function (" in found[0]
-    assert "if no shape and no `if` hangs on it" in found[0]
+    assert "if no shape and no `if` depends on it" in found[0]
 
 
 def damped(p):
@@ -111,7 +111,7 @@ def test_the_number_in_a_space_is_named_with_its_values():
         "`eqx_pipe.sweep`: `damped` is compiled for the third time for nothing but "
         f"another number: `rates.slow` in the space ({values}). Python and NumPy "
         "numbers are part of the program, arrays are data: give "
-        f"`jnp.asarray({rates[2]})` if no shape and no `if` hangs on it. (Said once.)"
+        f"`jnp.asarray({rates[2]})` if no shape and no `if` depends on it. (Said once.)"
     )
 
 

@@ -6,7 +6,7 @@ import warnings
 
 import pytest
 
-from eqx_pipe._store.folder import quiet
+from eqx_pipe._store.folder import quiet_zarr
 
 
 def _warn() -> None:
@@ -21,14 +21,14 @@ def test_in_threads_that_come_and_go_together():
     first_is_in = threading.Event()
 
     def first() -> None:
-        with quiet():
+        with quiet_zarr():
             first_is_in.set()
             time.sleep(0.1)  # time for the second to come in, if it may
 
     def second() -> None:
         first_is_in.wait()
         try:
-            with quiet():
+            with quiet_zarr():
                 one.join()
                 _warn()
         except UserWarning as error:
@@ -41,7 +41,7 @@ def test_in_threads_that_come_and_go_together():
 
 
 def test_only_zarr_is_quiet_and_only_within():
-    with quiet(), quiet():
+    with quiet_zarr(), quiet_zarr():
         _warn()
         with pytest.raises(UserWarning, match="of the user"):
             warnings.warn("of the user", stacklevel=1)

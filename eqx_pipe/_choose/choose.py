@@ -105,8 +105,8 @@ def _trace_branches(
     shapes, _ = first.assemble([jax.ShapeDtypeStruct(a.shape, a.dtype) for a in avals])
     for i, branch in enumerate(branches):
         if isinstance(branch, Like):
-            told = ft.partial(branch.fn, shapes)
-            traced[i] = _trace_branch(told, leaves, structure, static)
+            alike = ft.partial(branch.fn, shapes)
+            traced[i] = _trace_branch(alike, leaves, structure, static)
     return [traced[i] for i in range(len(branches))]
 
 

@@ -42,7 +42,7 @@ def read_inputs(names: Collection[str], inputs: object) -> tuple[str, ...] | Non
         )
     if not inputs:
         cure = (
-            "Give at least one name, or leave `inputs` away for one input of any kind."
+            "Give at least one name, or leave `inputs` out for one input of any kind."
         )
         raise value_error("graph", "`inputs` is empty.", cure)
     check_names("graph", "inputs", inputs)
@@ -146,7 +146,7 @@ def order(edges: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
         raise value_error(
             "graph",
             f"the edges form a cycle: {' -> '.join([*cycle, cycle[0]])}.",
-            "Take one of these arrows away; for a loop use `repeat`, or "
+            "Remove one of these arrows; for a loop use `repeat`, or "
             "`jax.lax.scan` round a stage.",
         ) from None
     done, ready = [], sorted(sorter.get_ready())
@@ -177,12 +177,12 @@ def check_alive(
         raise value_error(
             "graph",
             f"nothing that leads to the sink uses {quoted(dead)}.",
-            "Take such dead nodes away, connect them, or add them to `sink`.",
+            "Remove such dead nodes, connect them, or add them to `sink`.",
         )
     if unused:
         raise value_error(
             "graph",
             f"nothing uses {quoted(unused)} of `inputs`.",
-            "Name it in `edges`, or take it away; where a graph is handed more than it "
+            "Name it in `edges`, or remove it; where a graph is handed more than it "
             'takes, `eqx_pipe.feed(graph, x="x")` picks.',
         )

@@ -31,8 +31,8 @@ class Repeat(Stacked):
 
     def settings(self) -> dict[str, Any]:
         usual = {"over": None, "remat": False, "unroll": 1}
-        told = {name: getattr(self, name) for name in usual}
-        changed = {name: v for name, v in told.items() if v != usual[name]}
+        values = {name: getattr(self, name) for name in usual}
+        changed = {name: v for name, v in values.items() if v != usual[name]}
         return {**super().settings(), **changed}
 
     def reads(self) -> frozenset[str]:
@@ -77,7 +77,7 @@ class Repeat(Stacked):
 
 
 def with_remat(body: Callable[..., Any], remat: bool | Policy) -> Callable[..., Any]:
-    """The body of a scan, computed again in the backward pass if so told."""
+    """The body of a scan, computed again in the backward pass if asked."""
     if remat is False:
         return body
     # Inside of a scan nothing can be merged with what was computed before.

@@ -105,7 +105,7 @@ def _derivative(primals: tuple[Any], tangents: tuple[Any]) -> tuple[Any, Any]:
             "ArraySource",
             "a derivative with respect to its records is asked for, and records "
             "are data: none reaches them.",
-            "Make what shall be learned a parameter of `pipe`: "
+            "Make what is to be learned a parameter of `pipe`: "
             "`Loader(ArraySource(jnp.arange(n)), eqx.nn.Embedding(weight=x))`; "
             "else give `jax.lax.stop_gradient(x)`.",
         )

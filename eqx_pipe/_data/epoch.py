@@ -283,5 +283,5 @@ class _ByPool:
 
     def close(self) -> None:
         """Ends the threads, without waiting for what they do just now."""
-        # A slow read shall not hold up an error.
+        # A slow read must not delay an error.
         self._pool.shutdown(wait=False, cancel_futures=True)

@@ -34,7 +34,7 @@ def scan(
 ) -> tuple[PyTree, PyTree, Cursor]:
     """The carry and outputs of `length` steps, and the place behind them."""
     # Where no batch runs over into the next epoch, the program need not look out for
-    # it. It must not depend on the place in any other way: the next call shall find it.
+    # it. It must not depend on the place in any other way: the next call must find it.
     count, size = loader.batch_size, len(loader.source)
     whole = is_concrete(cursor) and size % count == 0 == cursor.position % count
     overrun = "skip" if loader.drop_remainder or whole else "wrap"

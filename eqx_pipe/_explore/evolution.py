@@ -75,8 +75,8 @@ class Evolution:
         if state.known is None:
             known = strategy.init(draws, state.candidates, fitness, params)
         else:
-            told = draws, state.candidates, fitness, state.known, params
-            known, _ = strategy.tell(*told)
+            given = draws, state.candidates, fitness, state.known, params
+            known, _ = strategy.tell(*given)
         return EvolutionState(state.space, key, known, state.candidates)
 
 

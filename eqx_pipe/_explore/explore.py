@@ -141,7 +141,7 @@ def explore(
         raise value_error(
             "explore",
             "the method proposed no point in its first round.",
-            "A design may be empty, or a state that has ended was gone on with.",
+            "A design may be empty, or the state is that of a search that has ended.",
         )
     return run.so_far(state)
 

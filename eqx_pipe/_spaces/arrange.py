@@ -110,7 +110,7 @@ def _check_name(name: str, dim: str, axes: Mapping[str, Axis]) -> None:
             "Space",
             f"the dim `{dim}` of the axis `{name}` is also the path of another "
             "axis, which does not share it.",
-            f"Give the axis `{dim}` `dim={dim!r}` too if they shall vary together, "
+            f"Give the axis `{dim}` `dim={dim!r}` too if they are to vary together, "
             "or rename the dim.",
         )
 

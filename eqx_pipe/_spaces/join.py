@@ -27,17 +27,20 @@ def joined(function: str, spaces: Sequence[Space]) -> Space:
     written out as a table.
     """
     first = spaces[0]
-    laid = [space.geometry for space in spaces]  # worked out anew each time
-    digits = [geometry.digits(np.arange(geometry.size)) for geometry in laid]
+    geometries = [space.geometry for space in spaces]  # worked out anew each time
+    digits = [geometry.digits(np.arange(geometry.size)) for geometry in geometries]
     if all(_of_one_grid(first, space) for space in spaces[1:]):
         return first.part(rows=on_device(np.concatenate(digits)))
-    known = _form(first, laid[0])
-    for k, (space, geometry) in enumerate(zip(spaces, laid, strict=True)):
+    known = _form(first, geometries[0])
+    for k, (space, geometry) in enumerate(zip(spaces, geometries, strict=True)):
         _check_alike(function, k, known, _form(space, geometry))
     if not any(map(len, digits)):
         return first[:0]
     return first.with_axes(
-        [_column(function, name, laid, spaces, digits) for name in laid[0].names]
+        [
+            _column(function, name, geometries, spaces, digits)
+            for name in geometries[0].names
+        ]
     )
 
 
@@ -79,13 +82,13 @@ def _check_alike(function: str, k: int, first: _Form, other: _Form) -> None:
 def _column(
     function: str,
     name: str,
-    laid: Sequence[Geometry],
+    geometries: Sequence[Geometry],
     spaces: Sequence[Space],
     digits: Sequence[Int[np.ndarray, "_ _"]],
 ) -> PyTree[Axis]:
     """The values of an axis of several spaces at their points."""
-    values, axes = [], [geometry.axes[name] for geometry in laid]
-    for axis, geometry, space, at in zip(axes, laid, spaces, digits, strict=True):
+    values, axes = [], [geometry.axes[name] for geometry in geometries]
+    for axis, geometry, space, at in zip(axes, geometries, spaces, digits, strict=True):
         places = at[:, geometry.axis_dims[geometry.names.index(name)]]
         values.append(_values(name, axis, space, places))
     texts = {"label": "long_name", "unit": "units"}

@@ -125,5 +125,5 @@ def check_own(holder: Listed, what: str, own: Own) -> None:
             raise type_error(
                 holder._function,
                 f"`{what}` is given `{name}`, and it has none.",
-                f"It has {known}." if known else "Leave it away.",
+                f"It has {known}." if known else "Leave it out.",
             )

@@ -17,7 +17,7 @@ _COARSE = 2**22
 """How many points a large chunk has at most."""
 
 _EFFICIENT = 0.02
-"""Two ways to cut that differ by less in work done for nothing are as good."""
+"""Divisions whose wasted work differs by less than this are equally good."""
 
 
 @dataclasses.dataclass(frozen=True)

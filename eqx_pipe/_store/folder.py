@@ -26,7 +26,7 @@ def as_path(function: str, store: Any) -> Path:
             function,
             f"`store` is {describe_value(str(store))}.",
             "Give the path of a folder on a disk, also a shared one; copy the "
-            "finished store to where it shall be.",
+            "finished store to where it should be.",
         )
     return Path(os.path.expanduser(store)).absolute()
 
@@ -82,7 +82,7 @@ _ONE_AT_A_TIME = threading.RLock()
 
 
 @contextlib.contextmanager
-def quiet() -> Iterator[None]:
+def quiet_zarr() -> Iterator[None]:
     """Without Zarr's warnings of what its own version 3 leaves open.
 
     In one thread at a time: `warnings.catch_warnings` replaces the filters of the whole

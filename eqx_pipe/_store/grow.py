@@ -1,4 +1,4 @@
-"""A store laid anew for a larger grid, in the same folder and all at once.
+"""A store laid out anew for a larger grid, in the same folder and all at once.
 
 What there is stays where it is if the larger grid only goes on where the old one ends:
 a file of Zarr is named by its place, which does not change. Otherwise values are copied
@@ -89,7 +89,7 @@ def in_place(old: Chunks, lengths: Sequence[int], fresh: Chunks) -> Chunks | Non
 def grow(
     function: str, store: Store, layout: StoreLayout, origin: Origin, moved: bool
 ) -> None:
-    """Lays a store anew, as `layout` says; nobody else may fill it.
+    """Lays a store out anew, as `layout` says; nobody else may fill it.
 
     If values are not `moved` their files stay.
     """

@@ -17,7 +17,7 @@ import numpy as np
 
 from .._errors import describe_value, value_error
 from .chunks import Chunks
-from .folder import as_zarr, is_name, quiet
+from .folder import as_zarr, is_name, quiet_zarr
 from .ledger import LEDGER
 
 FORMAT = 2
@@ -41,8 +41,8 @@ _LAYOUT = {
 }
 
 SIDES = ("default", "v2")
-"""How Zarr names the files of chunks: `c/0/1` and `0/1`. Where an array is laid anew
-its files stand beside the old ones under the names of the other kind.
+"""How Zarr names the files of chunks: `c/0/1` and `0/1`. Where an array is laid out
+anew its files stand beside the old ones under the names of the other kind.
 """
 
 
@@ -123,7 +123,7 @@ def write(path: Path, layout: StoreLayout) -> None:
         **layout.record,
     }
     group.attrs[RECORD] = json.dumps(record)
-    with quiet():
+    with quiet_zarr():
         zarr.consolidate_metadata(folder)
 
 
@@ -138,7 +138,7 @@ def _write_coordinates(path: Path, layout: StoreLayout) -> None:
         for name, (dims, value, attrs) in layout.coordinates.items()
     }
     dataset = xarray.Dataset(coords=coordinates, attrs=dict(layout.attributes))
-    with quiet():
+    with quiet_zarr():
         dataset.to_zarr(as_zarr(path), zarr_format=3, consolidated=False)
     for name, side in layout.sides.items():
         if side != SIDES[0] and name in coordinates:

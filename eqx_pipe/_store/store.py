@@ -17,7 +17,7 @@ from jaxtyping import Bool, Int8, Int64
 from .._errors import message, optional, value_error
 from .chunks import Chunks
 from .errors import Spans, errors_of, mask_of, note_errors
-from .folder import as_zarr, quiet
+from .folder import as_zarr, quiet_zarr
 from .layout import RECORD, SIDES, damaged, generation_of, numbered, read_record
 from .ledger import FAILED, LEDGER, MISSING, OK, WHOLE, Ledger, runs_of
 
@@ -327,7 +327,7 @@ def _group(function: str, path: Path) -> Any:
     what = "is no Zarr group"
     if (path / "zarr.json").is_file():
         try:
-            with quiet():
+            with quiet_zarr():
                 group = zarr.open_group(as_zarr(path), mode="r+", use_consolidated=None)
             text = group.attrs.get(RECORD)
         except Exception as error:  # what Zarr raises differs from version to version

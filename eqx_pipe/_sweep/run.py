@@ -78,7 +78,7 @@ def sweep(
       that name. A point is the space's pytree with values for axes. The output is
       any pytree of arrays and numbers. It is traced, once for each combination of
       `Static` values: it is made of operations of JAX, and no Python control flow
-      hangs on the value of any other axis.
+      depends on the value of any other axis.
     - `space`: a `Space`, or a bare pytree with axes in it, which is their product.
     - `key`: a PRNG key; point i gets `space.point_key(i, key=key)`: the key folded with
       the point's position on one dim after the other, `fold_in(key, i)` with one dim.

@@ -161,7 +161,7 @@ def _schema(space: Space, key: Key | None) -> Hashable:
     """What a trace depends on: all but the values of arrays."""
     leaves, structure = jtu.tree_flatten((space, key))
     schemas = tuple(map(_leaf_schema, leaves))
-    # Which points share a program hangs on the points that were picked.
+    # Which points share a program depends on those that were picked.
     rows = None if space.rows is None else np.asarray(space.rows).tobytes()
     return structure, schemas, rows, tuple(settings().values())
 

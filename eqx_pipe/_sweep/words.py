@@ -20,9 +20,7 @@ _REPLICATES = (
 _STORE = 'Values are written to the folder `store="runs.zarr"` as they are computed.'
 _OUTPUTS = 'Dims of outputs are named by `output_coords={"curve": {"step": steps}}`.'
 _DIMS = 'Dims are named on the axes: `Linspace(0, 1, 5, dim="time")`.'
-_STATIC = (
-    "What the program hangs on is an axis `Static([...])`, or stands in a closure."
-)
+_STATIC = "What the program depends on is an axis `Static([...])`, or is in a closure."
 
 SWEEP_WORDS = {
     **dict.fromkeys(

@@ -104,12 +104,12 @@ def _folded(
     """Draws several stages in a row as one box."""
     first, *_, last = stages
     kinds = Counter(map(title_of, stages.values()))
-    told = [f"{n} {kind}" if n > 1 else kind for kind, n in kinds.most_common(3)]
+    listed = [f"{n} {kind}" if n > 1 else kind for kind, n in kinds.most_common(3)]
     more = kinds.total() - sum(n for _, n in kinds.most_common(3))
-    told += [f"{more} more"] if more else []
+    listed += [f"{more} more"] if more else []
     text = _lines(
         f"{first} ... {last}",
-        f"{len(stages)} stages: {', '.join(told)}",
+        f"{len(stages)} stages: {', '.join(listed)}",
         parameters_text(tuple(stages.values())),
     )
     place = sketch.box(text, wires, path=join_path(path, first))

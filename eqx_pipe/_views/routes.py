@@ -23,13 +23,13 @@ class Routes:
         # What all arrows of a box say is said once, where they leave.
         self.leaving = {s: next(iter(of)) for s, of in labels.items() if len(of) == 1}
         self.links: dict[str, dict[tuple[Name, Name, str], str]] = {}
-        ways = {ends: self._way(*ends) for ends in arrows}
+        paths = {ends: self._path(*ends) for ends in arrows}
         said: dict[tuple[str, str, str], set[str]] = {}
         for (source, target), label in arrows.items():
-            frame, _, (into, *_) = ways[source, target]
+            frame, _, (into, *_) = paths[source, target]
             said.setdefault((source, frame, into), set()).add(label)
         for (source, target), label in arrows.items():
-            frame, upward, downward = ways[source, target]
+            frame, upward, downward = paths[source, target]
             label = "" if source in self.leaving else label
             # What all arrows into a frame say is said once, above it.
             above = len(said[source, frame, downward[0]]) == 1
@@ -41,7 +41,7 @@ class Routes:
                 last = label if not above and k == len(downward) - 2 else ""
                 self._link(inner, ("in", source), item, source, last)
 
-    def _way(self, source: str, target: str) -> tuple[str, list[str], list[str]]:
+    def _path(self, source: str, target: str) -> tuple[str, list[str], list[str]]:
         """The innermost frame round both; what leads up to it, and down from it."""
         out, into = self.inside[source], self.inside[target]
         same = 0

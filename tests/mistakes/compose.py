@@ -292,7 +292,7 @@ INPUTS = [
         "it reads `by` too",
     ),
     ("a name", lambda: two("x"), TypeError, "Give a tuple of names"),
-    ("none", lambda: two(()), ValueError, "leave `inputs` away"),
+    ("none", lambda: two(()), ValueError, "leave `inputs` out"),
     ("a dot", lambda: two(("x", "b.y")), ValueError, "without a dot"),
     ("twice", lambda: two(("x", "by", "x")), ValueError, "more than once. Rename"),
     ("of a node", lambda: two(("x", "a")), ValueError, "is a node's.*Rename"),
@@ -301,7 +301,7 @@ INPUTS = [
         "unused",
         lambda: two(("x", "by", "t")),
         ValueError,
-        "`t` of `inputs`.*take it aw",
+        "`t` of `inputs`.*remove it",
     ),
     ("unknown", lambda: two(("x", "bye")), ValueError, "Did you mean `bye`"),
     (
@@ -417,7 +417,7 @@ GRAPH = [
         "a cycle",
         lambda: ep.graph({"a": sin, "b": cos}, {"a": ["b"], "b": ["a"]}, "a"),
         ValueError,
-        "a -> b -> a. Take one of these arrows away.*`repeat`",
+        "a -> b -> a. Remove one of these arrows.*`repeat`",
     ),
     (
         "a dead node",

@@ -128,7 +128,7 @@ EDIT = [
         "gates for a chain",
         lambda: pipe().insert({"a": sin}, gates=[cos]),
         TypeError,
-        "Leave it away",
+        "Leave it out",
     ),
     (
         "a gate for a switch",

@@ -132,7 +132,7 @@ SPACE = [
         "a dim that is a path",
         lambda: ep.Space({"a": ep.Values([1]), "b": ep.Values([1], dim="a")}),
         ValueError,
-        "`dim='a'` too if they shall vary together, or rename",
+        "`dim='a'` too if they are to vary together, or rename",
     ),
     (
         "a shared dim",

@@ -14,7 +14,9 @@ from ..._errors import SweepError, message
 from .failure import reason
 
 # As devices and compilers say it. What a callback raises has another first line.
-_TOLD = re.compile(r"RESOURCE_EXHAUSTED|[^\n]*out of memory (allocating|while)", re.I)
+_OUT_OF_MEMORY = re.compile(
+    r"RESOURCE_EXHAUSTED|[^\n]*out of memory (allocating|while)", re.I
+)
 
 
 class TooLarge(Exception):
@@ -30,8 +32,8 @@ class TooLarge(Exception):
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether an error says that there is not enough memory."""
-    told = isinstance(error, jax.errors.JaxRuntimeError)
-    return told and _TOLD.match(str(error)) is not None
+    by_jax = isinstance(error, jax.errors.JaxRuntimeError)
+    return by_jax and _OUT_OF_MEMORY.match(str(error)) is not None
 
 
 @contextlib.contextmanager

@@ -21,7 +21,7 @@ _FIRST_PARTS = 32
 
 
 _BETWEEN_LINES = 60.0
-"""Seconds between two lines, where nobody looks on."""
+"""Seconds between two lines of a log."""
 
 
 class Watched(NamedTuple):
@@ -33,7 +33,7 @@ class Watched(NamedTuple):
 
 
 def is_shown(progress: ProgressLike) -> bool | None:
-    """Whether there is a bar; `None` if that hangs on who looks on."""
+    """Whether there is a bar; `None` if that depends on whether somebody sees it."""
     return True if isinstance(progress, str | tuple) else progress
 
 

@@ -39,8 +39,8 @@ _MOST_POINTS = 2**16
 class Tile:
     """How many `cells` lie side by side, and how many points of each come in a `run`.
 
-    Both hang on the space, the output and the batch size alone; so does after how many
-    points a reducer is asked whether to stop.
+    Both depend on the space, the output and the batch size alone; so does after how
+    many points a reducer is asked whether to stop.
     """
 
     cells: int

@@ -12,7 +12,7 @@ import numpy as np
 
 from ..._errors import message, nearest, optional, value_error
 from ..._files import as_path
-from ..._store.folder import as_zarr, quiet
+from ..._store.folder import as_zarr, quiet_zarr
 from ..._store.layout import RECORD, read_record
 from ..._store.lazy import Stored
 from ..._store.ledger import MISSING, OK
@@ -231,7 +231,7 @@ def _open_dataset(path: Path) -> Iterator[Dataset]:
     if path.is_dir():
         file, options = as_zarr(path), options | {"engine": "zarr", "chunks": None}
     try:
-        with quiet():
+        with quiet_zarr():
             data = xarray.open_dataset(file, **options)
             # Asked for always, it would take a dim `c` of two values for the parts of
             # a complex number.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..._errors import message, value_error
 from ..._files import as_path
-from ..._store.folder import as_zarr, is_name, is_netcdf_name, quiet
+from ..._store.folder import as_zarr, is_name, is_netcdf_name, quiet_zarr
 from .label import check_names
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def save(data: Dataset, path: str | os.PathLike[str], overwrite: bool) -> None:
     beside = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.partial")
     try:
         if kind == ".zarr":
-            with quiet():
+            with quiet_zarr():
                 data.to_zarr(
                     as_zarr(beside), mode="w-", zarr_format=3, consolidated=True
                 )

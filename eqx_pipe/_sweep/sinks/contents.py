@@ -66,7 +66,7 @@ class StoredValues:
             return named
         found = reducing_identity(reducers, job.traced[0])
         over = " and ".join(reducers.over or ())
-        # What is kept is finished, so that it also hangs on what comes of a state.
+        # What is kept is finished, so that it also depends on what comes of a state.
         writer = Writer()
         finish = [
             writer.value(getattr(reducer, field.name))

@@ -19,7 +19,7 @@ from ..._errors import describe_value, optional
 from ..._jaxprs.text import Writer, digest
 from ..._spaces.space import Space
 from ..._spaces.static import static_column
-from ..._store.folder import as_zarr, quiet
+from ..._store.folder import as_zarr, quiet_zarr
 from ..._store.grow import Origin
 from ..compute.points import Part
 
@@ -144,7 +144,7 @@ def _kept(
     xarray = optional("sweep", "xarray")
     # A unit such as "days" is no request for times.
     options = {"decode_times": False, "decode_timedelta": False, "chunks": None}
-    with quiet():
+    with quiet_zarr():
         data = xarray.open_zarr(as_zarr(path), **options)
         status = data[record["status"]]
         was = dict(zip(map(str, status.dims), status.shape, strict=True))

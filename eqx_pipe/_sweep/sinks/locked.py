@@ -42,7 +42,7 @@ def locked(path: Path, part: tuple[int, int] | None) -> Iterator[None]:
             message(
                 "sweep",
                 f"{what} `{path}` is being filled by {taken}.",
-                "Wait for it or stop it; processes that shall fill one store together "
+                "Wait for it or stop it; processes that fill one store together "
                 "each take their own `part=(rank, size)`.",
             )
         ) from None

@@ -1,7 +1,7 @@
 """Functions that are compiled again and again for nothing but another number.
 
 Python and NumPy numbers in a space or a closure are part of the program, since shapes
-and branches may hang on them. Where nothing does, each value costs a compilation that
+and branches may depend on them. Where nothing does, each value costs a compilation that
 an array would not.
 """
 
@@ -88,7 +88,8 @@ def _warn(fn: Callable[..., Any], found: dict[str, list[Any]]) -> None:
             f"`{fn_name(fn)}` is compiled for the third time for nothing but another "
             f"number: {where}.",
             "Python and NumPy numbers are part of the program, arrays are data: give "
-            f"`jnp.asarray({value})` if no shape and no `if` hangs on it. (Said once.)",
+            f"`jnp.asarray({value})` if no shape and no `if` depends on it. (Said "
+            "once.)",
         ),
         UserWarning,
         stacklevel=2,

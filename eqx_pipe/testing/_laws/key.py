@@ -139,7 +139,7 @@ def _draws(trial: Trial, in_branches: bool = False) -> bool:
 
 
 def _uses(program: Any, own: set[str], in_branches: bool) -> bool:
-    """Whether an operation draws, or is one of its `own`; branches as told.
+    """Whether an operation draws, or is one of its `own`; also in branches if asked.
 
     A key that is only split or folded is not drawn from.
     """

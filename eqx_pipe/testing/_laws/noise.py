@@ -1,7 +1,8 @@
 """Whether nothing but draws of another dtype makes a program promote its input.
 
 `x + jax.random.normal(key, x.shape)` has the dtype that JAX draws by default. That is
-so common, and without consequence in single precision, that it is told and no breach.
+so common, and without consequence in single precision, that it is reported, and breaks
+no law.
 """
 
 from collections.abc import Sequence

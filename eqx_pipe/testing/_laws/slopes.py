@@ -95,10 +95,10 @@ class Directions(NamedTuple):
         # Where an output is left out its cotangent is 0, and 0 times an infinite slope
         # is NaN, of which nothing follows.
         all_smooth = jnp.stack([s.smooth.all() for s in slopes]).all()
-        told = all_smooth | jnp.isfinite(_total(right))
+        known = all_smooth | jnp.isfinite(_total(right))
         size = _total([jnp.abs(v) for v in left + right])
         numbers = (_total(left), _total(right), _total(bounds) + 1e-5 * size)
-        return Dots(*(jnp.where(told, v, 0) for v in numbers))
+        return Dots(*(jnp.where(known, v, 0) for v in numbers))
 
 
 def _total(terms: Arrays) -> Array:
