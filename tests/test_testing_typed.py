@@ -97,6 +97,21 @@ def test_floats_are_of_every_usual_kind():
         jax.config.update("jax_enable_x64", False)
 
 
+def single(x: Float[Array, " n"], at: Int[Array, ""]) -> Float[Array, " n"]:
+    assert x.dtype == "float32" and at.dtype == "int32"
+    return x
+
+
+def test_dtypes_are_those_that_are_asked_for():
+    passes(single, dtypes=("float32",))
+    with pytest.raises(AssertionError) as caught:
+        hp.settings(few, max_examples=40)(ept.given_typed(single))()
+    assert any('dtypes=("float32",)' in note for note in caught.value.__notes__)
+    for wrong in ("float32", ("floating",)):
+        with pytest.raises(InvalidArgument, match="`dtypes` is"):
+            drawn(ept.arguments(single, dtypes=wrong), 1)
+
+
 def test_a_law_does_not_blame_the_stage_for_64_bits_that_jax_cuts():
     (x,) = drawn(ept.from_jaxtyping(Float64[np.ndarray, " 3"]), 1)
     assert x.dtype == np.float64

@@ -6,13 +6,14 @@ import functools as ft
 import inspect
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import hypothesis.strategies as st
 import jax
 import jax.tree_util as jtu
 from hypothesis.errors import InvalidArgument
+from jax.typing import DTypeLike
 from jaxtyping import PyTree
 
 from ..._errors import describe_value, nearest
@@ -33,6 +34,7 @@ def from_jaxtyping(
     elements: Numbers | None = None,
     max_shapes: int | None = None,
     min_size: int = 1,
+    dtypes: Collection[DTypeLike] = (),
 ) -> Any:
     """A value that satisfies an annotation.
 
@@ -64,7 +66,9 @@ def from_jaxtyping(
         ...     assert matrix.shape[1] == matrix.shape[0] + 1
         >>> test_shape()
     """
-    options = Options(elements, {}, max_shapes, min_size).checked("from_jaxtyping")
+    options = Options(elements, {}, max_shapes, min_size, dtypes).checked(
+        "from_jaxtyping"
+    )
 
     def make(binding: Binding) -> Any:
         binding.solve(text_of(annotation))
@@ -82,6 +86,7 @@ def arguments(
     shapes: Mapping[str, str] | None = None,
     max_shapes: int | None = None,
     min_size: int = 1,
+    dtypes: Collection[DTypeLike] = (),
     **overrides: "st.SearchStrategy | types.EllipsisType",
 ) -> dict[str, Any]:
     """Arguments that satisfy a function's annotations, as a dict by their names.
@@ -100,7 +105,8 @@ def arguments(
 
     - `fn`: a function, a method, or a callable module, whose annotated fields bind
         names of axes, too.
-    - `elements`, `max_shapes`, `min_size`: as in `from_jaxtyping`. (Keyword only.)
+    - `elements`, `max_shapes`, `min_size`, `dtypes`: as in `from_jaxtyping`. (Keyword
+        only.)
     - `shapes`: shape strings for arguments whose annotation has none, by their names;
       and under `"Array"` for all others that have none. (Keyword only.)
     - `overrides`: strategies for single arguments, by their names. Names of axes are
@@ -124,7 +130,9 @@ def arguments(
         >>> test_scale()
     """
     shapes = _checked_shapes(shapes)
-    options = Options(elements, shapes, max_shapes, min_size).checked("arguments")
+    options = Options(elements, shapes, max_shapes, min_size, dtypes).checked(
+        "arguments"
+    )
     hints = _hints(fn, overrides, shapes)
     given = {}
     for name, strategy in overrides.items():

@@ -46,7 +46,11 @@ def _dtype_for(annotation: Any, binding: Binding) -> str:
     group = _group(annotation)
     known = binding.dtypes.get(group)
     if known is None:
-        known = binding.choose(_choices(annotation))
+        found = _choices(annotation)
+        asked = [
+            name for name in binding.dtypes_asked if _allows(annotation.dtypes, name)
+        ]
+        known = binding.choose(asked or found)
         binding.dtypes[group] = known
     return known
 

@@ -1,15 +1,18 @@
 """The axes that annotations name, and the sizes that are drawn for them."""
 
+import contextlib
 import dataclasses
 import itertools as it
 import random
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
 import hypothesis.strategies as st
+import jax.numpy as jnp
+from jax.typing import DTypeLike
 
-from ..._errors import quoted
+from ..._errors import describe_value, quoted
 from .._strategies.arrays import Numbers
 from .._strategies.validate import check_int, check_strategy, invalid
 
@@ -71,12 +74,14 @@ class Options:
     """What a caller says of all values that are drawn for one call.
 
     `bare` has the shape strings of arrays whose annotation says nothing of a shape.
+    `dtypes` are those to draw where an annotation allows one of them.
     """
 
     elements: Numbers | None = None
     bare: Mapping[str, str] = dataclasses.field(default_factory=dict)
     max_shapes: int | None = None
     min_size: int = 1
+    dtypes: Collection[DTypeLike] = ()
 
     def checked(self, function: str) -> "Options":
         """Itself, if the numbers and the strategy can be used."""
@@ -84,7 +89,19 @@ class Options:
         if self.max_shapes is not None:
             check_int(function, "max_shapes", self.max_shapes, 1)
         check_int(function, "min_size", self.min_size, 0)
-        return self
+        return dataclasses.replace(self, dtypes=_names_of(function, self.dtypes))
+
+
+def _names_of(function: str, dtypes: Any) -> tuple[str, ...]:
+    """Names of dtypes; raises for what is none."""
+    if isinstance(dtypes, tuple | list):
+        with contextlib.suppress(TypeError):
+            return tuple(jnp.dtype(dtype).name for dtype in dtypes)
+    raise invalid(
+        function,
+        f"`dtypes` is {describe_value(dtypes)}.",
+        'Give a tuple of dtypes: `dtypes=("float32", "int32")`.',
+    )
 
 
 class Binding:
@@ -106,6 +123,7 @@ class Binding:
     ):
         self.draw, self.attempt, self.values = draw, attempt, dict(values or {})
         self.elements, self.bare = options.elements, options.bare
+        self.dtypes_asked = [str(dtype) for dtype in options.dtypes]
         # The first of all forms is the simplest.
         self._form = None if form is None else random.Random(f"{form} {attempt}")
         self._simplest = form == attempt == 0

@@ -30,7 +30,21 @@ def add_snippet(
         # hypothesis tries an example again: the same error may come by twice.
         if not any(_HEAD in note for note in getattr(error, "__notes__", ())):
             error.add_note(f"{_HEAD}\n\n{code_of(fn, args, kwargs)}\n")
+            if half := _half_of((args, kwargs)):
+                error.add_note(half)
         raise
+
+
+def _half_of(values: Any) -> str:
+    """What to do if half precision is all that is wrong: it comes after single."""
+    found = {str(getattr(leaf, "dtype", "")) for leaf in jax.tree.leaves(values)}
+    halves = ", ".join(sorted(found & {"float16", "bfloat16"}))
+    if not halves:
+        return ""
+    return (
+        f"The annotations allow {halves}. If the function is not meant for that, "
+        'say so in them, or by `dtypes=("float32",)`.'
+    )
 
 
 def code_of(

@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import hypothesis as hp
+from jax.typing import DTypeLike
 
 from ..._types import PyTree
 from .._laws.compare import check_reference
@@ -31,6 +32,7 @@ def laws(
     shapes: Mapping[str, str] | str | None = None,
     max_shapes: int | None = 4,
     min_size: int = 1,
+    dtypes: Collection[DTypeLike] = (),
     refusals: Refusals = None,
     **overrides: Override,
 ) -> Callable[..., Any]:
@@ -57,8 +59,8 @@ def laws(
         as one of NumPy. (Keyword only.)
     - `max_shapes`: how many combinations of shapes and dtypes are tried at most, as
         each compiles some programs for each law; `None` for any. (Keyword only.)
-    - `elements`, `shapes`, `min_size`, `refusals`, `overrides`: as in `given_typed`.
-        (Keyword only.)
+    - `elements`, `shapes`, `min_size`, `dtypes`, `refusals`, `overrides`: as in
+        `given_typed`. (Keyword only.)
 
     **Returns:** a test for pytest, with one parameter, `law`; it needs pytest.
 
@@ -81,7 +83,7 @@ def laws(
             "`given_typed(fn, laws=...)` does without."
         ) from error
     given = {"elements": elements, "shapes": shapes, "max_shapes": max_shapes}
-    given |= {"min_size": min_size, "refusals": refusals, **overrides}
+    given |= {"min_size": min_size, "dtypes": dtypes, "refusals": refusals, **overrides}
     if fn is None:
         return ft.partial(laws, skip=skip, reference=reference, **given)
     check_reference("testing.laws", reference)

@@ -13,6 +13,7 @@ import beartype
 import beartype.roar
 import hypothesis as hp
 import hypothesis.strategies as st
+from jax.typing import DTypeLike
 from jaxtyping import AnnotationError, TypeCheckError, jaxtyped
 
 from ..._errors import message
@@ -46,6 +47,7 @@ def given_typed(
     shapes: Mapping[str, str] | str | None = None,
     max_shapes: int | None = None,
     min_size: int = 1,
+    dtypes: Collection[DTypeLike] = (),
     laws: Collection[str] = (),
     refusals: Refusals = None,
     **overrides: Override,
@@ -58,6 +60,7 @@ def given_typed(
     shapes: Mapping[str, str] | str | None = None,
     max_shapes: int | None = None,
     min_size: int = 1,
+    dtypes: Collection[DTypeLike] = (),
     laws: Collection[str] = (),
     refusals: Refusals = None,
     **overrides: Override,
@@ -69,6 +72,7 @@ def given_typed(
     shapes: Mapping[str, str] | str | None = None,
     max_shapes: int | None = None,
     min_size: int = 1,
+    dtypes: Collection[DTypeLike] = (),
     laws: Collection[str] = (),
     refusals: Refusals = None,
     **overrides: Override,
@@ -99,8 +103,8 @@ def given_typed(
       shapes it takes: then arrays without a shape have the first of a few (any, a
       matrix, a vector, an image, an image and numbers, ...) on which `fn` does not
       raise. (Keyword only.)
-    - `elements`, `max_shapes`, `min_size`, `overrides`: as in `arguments`. (Keyword
-        only.)
+    - `elements`, `max_shapes`, `min_size`, `dtypes`, `overrides`: as in `arguments`.
+        (Keyword only.)
 
     **Returns:** a test without arguments.
 
@@ -125,7 +129,12 @@ def given_typed(
         AssertionError: `eqx_pipe.testing.given_typed`: `outer` returned ...
     """
     options = {"elements": elements, "shapes": shapes, "max_shapes": max_shapes}
-    options |= {"min_size": min_size, "refusals": refusals, **overrides}
+    options |= {
+        "min_size": min_size,
+        "dtypes": dtypes,
+        "refusals": refusals,
+        **overrides,
+    }
     if fn is None:
         return ft.partial(given_typed, laws=laws, **options)
     chosen = checked_laws("given_typed", laws)
