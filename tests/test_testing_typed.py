@@ -5,6 +5,7 @@ import collections
 import functools
 import subprocess
 import sys
+import time
 import typing
 from collections.abc import Callable, Iterator
 from typing import Any, Generic, TypeVar
@@ -23,6 +24,7 @@ from numpy.typing import NDArray
 
 import eqx_pipe.testing as ept
 from eqx_pipe.testing._annotations.refusals import is_own_refusal
+from eqx_pipe.testing._annotations.snippet import add_snippet
 
 if typing.TYPE_CHECKING:
     from fractions import Fraction
@@ -279,6 +281,15 @@ def named(**parts: Float[Array, " n"]) -> Float[Array, " n"]:
     return sum(parts.values())
 
 
+def test_compiling_may_take_longer_than_hypothesis_s_deadline():
+    def slow(x: Float[Array, ""]) -> Float[Array, ""]:
+        time.sleep(0.21)
+        return x
+
+    ept.given_typed(slow, x=st.just(jnp.zeros(())))()
+    assert ept.laws(slow)._hypothesis_internal_use_settings.deadline is None
+
+
 def test_arguments_without_names_are_filled():
     passes(joined)
     passes(named)
@@ -485,6 +496,16 @@ def test_what_a_generator_yields_is_checked():
 
 def norm(x: Float[Array, "3"], *, scale: float, key: PRNGKeyArray) -> Float[Array, ""]:
     return jnp.linalg.norm(x) * jnp.asarray(scale, x.dtype)
+
+
+class Shy:
+    def __getattr__(self, name):
+        raise RecursionError("of the attribute")
+
+
+def test_an_object_that_cannot_be_looked_at_does_not_hide_the_error():
+    with pytest.raises(ZeroDivisionError), add_snippet(norm, [Shy()], {}):
+        raise ZeroDivisionError
 
 
 def test_laws_are_asked_on_top():

@@ -2,6 +2,7 @@
 
 import dis
 import inspect
+import sys
 import types
 import typing
 import warnings
@@ -89,24 +90,24 @@ class Calls:
         )
 
     def _tell(self, error: Exception) -> None:
-        place = _frames(error)[-1:]
-        where = [(f.f_code.co_filename, line) for f, line, _ in place]
-        key = where[0] if where else ("", 0)
-        if key in self._told:
+        frames = _frames(error) or [(sys._getframe(), 0, 0)]
+        place = (frames[-1][0].f_code.co_filename, frames[-1][1])
+        if place in self._told:
             return
         kind = type(error).__name__
-        text = str(error).strip().splitlines() or ["no message"]
+        said = (str(error).strip().splitlines() or ["no message"])[0].rstrip(".")
         wrong = (
             f"`{name_of(self.fn)}` refuses arguments that its annotations allow, and "
-            f"such examples are thrown away: {kind}: {text[0]}"
+            f"such examples are thrown away: {kind}: {said}."
         )
         cure = (
             f"If that is meant, say `refusals={kind}`; if it is a fault, `refusals=()` "
             "makes it one."
         )
         # Where warnings are errors it fails each time that hypothesis tries it again.
-        warnings.warn(message("testing.given_typed", wrong, cure), stacklevel=2)
-        self._told.add(key)
+        text = message("testing.given_typed", wrong, cure)
+        warnings.warn_explicit(text, UserWarning, *place)
+        self._told.add(place)
 
 
 def is_own_refusal(fn: Callable[..., Any], error: Exception) -> bool:

@@ -29,9 +29,11 @@ def add_snippet(
     except Exception as error:
         # hypothesis tries an example again: the same error may come by twice.
         if not any(_HEAD in note for note in getattr(error, "__notes__", ())):
-            error.add_note(f"{_HEAD}\n\n{code_of(fn, args, kwargs)}\n")
-            if half := _half_of((args, kwargs)):
-                error.add_note(half)
+            # Objects that raise on every look at them must not hide the error.
+            with contextlib.suppress(Exception):
+                error.add_note(f"{_HEAD}\n\n{code_of(fn, args, kwargs)}\n")
+                if half := _half_of((args, kwargs)):
+                    error.add_note(half)
         raise
 
 

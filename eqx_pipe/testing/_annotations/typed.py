@@ -85,7 +85,7 @@ def given_typed(
     refuses its arguments (see `refusals`); so a body with `assert` is a test of what it
     asserts. Of a generator the first 64 values are taken,
     each of which must satisfy the annotation. The failing example is added to the error
-    as code that runs.
+    as code that runs. There is no deadline, unless you say `@hypothesis.settings`.
 
     **Arguments:**
 
@@ -152,10 +152,13 @@ def given_typed(
 
 
 def named_like(test: Callable[..., Any], fn: Callable[..., Any]) -> Callable[..., Any]:
-    """A test with the name of what it tests."""
+    """A test with the name of what it tests, and without a deadline."""
     test.__name__ = test.__qualname__ = name_of(fn)
     test.__doc__ = fn.__doc__
     test.__module__ = getattr(fn, "__module__", test.__module__)
+    # Compiling takes longer than the deadline. `settings` says it only once for a test,
+    # and that is for the user to do.
+    test._hypothesis_internal_use_settings = hp.settings(deadline=None)  # type: ignore
     return test
 
 
