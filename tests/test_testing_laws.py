@@ -127,6 +127,23 @@ def test_a_scan_raises_no_false_alarm():
     ept.check_stage(Recurrent(eqx.nn.GRUCell(2, 3, key=KEY)), normal(4, 2))
 
 
+def test_half_precision_on_the_way_raises_no_false_alarm():
+    layer = ep.chain(eqx.nn.Linear(3, 4, key=KEY), jnp.tanh)
+    ept.check_jit(ep.precision(layer, "bfloat16"), normal(3))
+    ept.check_grad(
+        ep.precision(eqx.nn.Dropout(0.5), "bfloat16"), normal(4), key=jr.key(1)
+    )
+
+
+def test_half_precision_on_the_way_hides_no_difference_that_is_larger():
+    def other_when_traced(x):
+        y = jnp.sin(x.astype(jnp.bfloat16)).astype(x.dtype)
+        return y if isinstance(x, jax.core.Tracer) else 1.2 * y
+
+    with pytest.raises(AssertionError, match="the law `jit`"):
+        ept.check_jit(other_when_traced, normal(3))
+
+
 def all_positive(x):
     return x.min() > 0
 

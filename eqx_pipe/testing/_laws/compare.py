@@ -35,17 +35,20 @@ Labels: TypeAlias = tuple[str, str]
 class Tolerance:
     """How far two numbers may be apart: `atol + rtol * (largest in the array)`.
 
-    `None` stands for what suits the dtype. Relative to the largest number, and not to
-    each, so that sums that cancel to about zero are no false alarm.
+    `None` stands for what suits the dtype, or `coarsest` if that has fewer digits.
+    Relative to the largest number, and not to each, so that sums that cancel to about
+    zero are no false alarm.
     """
 
     rtol: Bound = None
     atol: Bound = None
+    coarsest: str = "float64"
 
     def allowed(self, dtype: DTypeLike, largest: float) -> float:
         """The bound for an array of a dtype."""
         rest = 0.25 if jnp.issubdtype(dtype, jnp.inexact) else 0.0
         usual = _RELATIVE.get(str(dtype), rest)
+        usual = max(usual, _RELATIVE.get(self.coarsest, 0.0)) if usual else usual
         rtol = usual if self.rtol is None else self.rtol
         atol = usual / 10 if self.atol is None else self.atol
         return atol + rtol * largest

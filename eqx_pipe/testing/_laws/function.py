@@ -213,7 +213,7 @@ def concerns(name: str, trial: Trial, has_reference: bool) -> bool:
 def _outcome(one: Law, trial: Trial) -> str | Broken:
     try:
         with must_work("a call"):
-            note = one.test(trial)
+            note = one.tried(trial)
     except Broken as how:
         return how
     except Undecided as why:

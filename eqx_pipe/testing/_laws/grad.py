@@ -94,7 +94,7 @@ class Problem(eqx.Module):
 
     def allowed(self, dtype: DTypeLike, size: float, usual: float) -> float:
         """The caller's bound if there is one, else the usual."""
-        given = self.tolerance != Tolerance()
+        given = (self.tolerance.rtol, self.tolerance.atol) != (None, None)
         return self.tolerance.allowed(dtype, size) if given else usual
 
     @property

@@ -58,10 +58,20 @@ class Law:
         """The public function that checks it."""
         return self.function or f"check_{self.name}"
 
+    def tried(self, trial: Any) -> str | None:
+        """The test; once more with wider bounds where what is tried has few digits."""
+        try:
+            return self.test(trial)
+        except Broken as how:
+            coarser = getattr(trial, "coarser", None)
+            if how.kind not in ("value", "modes") or coarser is None:
+                raise
+        return self.test(coarser)
+
     def broken_by(self, trial: Any) -> Broken | None:
         """How something under trial breaks the law; `None` if the law holds."""
         try:
-            self.test(trial)
+            self.tried(trial)
         except Broken as how:
             return how
         except Undecided:

@@ -17,6 +17,7 @@ from jax.core import Tracer
 
 from ..._check import check_callable, check_key
 from ..._errors import MissingKeyError
+from ..._jaxprs.jaxpr import equations
 from ..._stage import Scope, as_module, call, check_state, copy_state, wants_key
 from ..._tree import is_key_array, leaves_with_names
 from ..._types import Key, PyTree, StageLike
@@ -92,6 +93,24 @@ class Trial:
                 of_key = eqx.filter_make_jaxpr(lambda key: evaluate(*given[:3], key))
                 return of_key(self.key)[0], [self.key]
         return program, jtu.tree_leaves(eqx.filter(given, eqx.is_array))
+
+    @property
+    def coarser(self) -> "Trial | None":
+        """With the bounds of the fewest digits that the stage computes with on the way.
+
+        `None` if these are no wider: half precision inside of a stage of float32 leaves
+        roundings that depend on what XLA fuses.
+        """
+        try:
+            variables = [v for e in equations(self.program[0]) for v in e.outvars]
+        except Exception:
+            return None
+        dtypes = [getattr(v.aval, "dtype", np.dtype(int)) for v in variables]
+        halves = [v.name for v in dtypes if v in (jnp.float16, jnp.bfloat16)]
+        if not halves or self.tolerance != Tolerance():
+            return None
+        coarsest = "bfloat16" if "bfloat16" in halves else "float16"
+        return dataclasses.replace(self, tolerance=Tolerance(coarsest=coarsest))
 
     def on(self, x: PyTree) -> "Trial":
         """The same stage on another input."""
