@@ -175,6 +175,7 @@ COMBINATORS = {
         lambda pipe: jnp.transpose(pipe[0].weight),
     ),
     "feed": lambda: with_mask(ep.feed(several, "x", b="mask")),
+    "frozen": lambda: ep.frozen(ep.chain(LINEAR, DROPOUT)),
 }
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from equinox.nn import State
 from jax.typing import DTypeLike
 
+from ..._closure import Fixed
 from ..._tree import leaves_with_names
 from ..._types import Key, PyTree, StageLike
 from .compare import Bound
@@ -110,9 +111,17 @@ def _is_nearest(dtype: DTypeLike, other: DTypeLike) -> bool:
 
 
 def _in_dtype(trial: Trial, dtype: DTypeLike) -> Trial:
-    """The trial with all numbers in a precision; keys and integers as they are."""
+    """The trial with all numbers in a precision; keys and integers as they are.
+
+    Those of a `frozen` stage too, which is meant to be what the stage is.
+    """
+
+    def follow(leaf: Any) -> Any:
+        is_frozen = isinstance(leaf, Fixed) and eqx.is_inexact_array(leaf.value)
+        return Fixed(cast(leaf.value, dtype)) if is_frozen else leaf
+
     parts = {"stage": trial.stage, "x": trial.x, "state": trial.state}
-    return dataclasses.replace(trial, **cast(parts, dtype))
+    return dataclasses.replace(trial, **cast(jtu.tree_map(follow, parts), dtype))
 
 
 def _forms(trial: Trial) -> dict[str, Any]:
