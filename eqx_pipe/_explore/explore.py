@@ -117,6 +117,7 @@ def explore(
     options = {"batch_size": batch_size, "mesh": mesh, "on_error": on_error}
     folder = None if store is None else Path(store)
     run = Rounds(fn, options, folder, executor, progress)
+    # By a name: rounds have the keys of their numbers.
     state = method.init(whole, fold(key, "method"))
     with Progress(is_shown(progress), rounds, title="rounds", unit="rounds") as bar:
         try:

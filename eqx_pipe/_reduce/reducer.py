@@ -264,6 +264,7 @@ class Reducer(eqx.Module):
         first = jtu.tree_map(jnp.asarray, self.init(struct))
         values = jtu.tree_map(lambda s: jax.ShapeDtypeStruct(s.shape, s.dtype), struct)
         new: Any = None
+        # Twice: with its new dtypes the first state may lead to other ones.
         for _ in range(2):
             new = arrays(self.update, first, values)
             if jtu.tree_structure(new) == jtu.tree_structure(first):

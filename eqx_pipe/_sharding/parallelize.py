@@ -44,6 +44,7 @@ def _parallel(plan: Plan, fun: Callable[[Params, Batch], Output]) -> Parallel:
     def parallel(params: Params, batch: Batch) -> Output:
         leaves = jtu.tree_leaves((params, batch))
         traced = any(isinstance(leaf, Tracer) for leaf in leaves)
+        # Under a transformation nothing can be placed: then it is an ordinary function.
         run = plan.jitted if traced else plan.program(params, batch)
         return run(params, batch)
 

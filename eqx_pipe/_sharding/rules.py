@@ -181,6 +181,7 @@ def as_rules(function: str, rules: RulesLike | None) -> AxisRules | None:
     try:
         return AxisRules(rules)
     except (TypeError, ValueError) as error:
+        # Named by the function that was called, not by what it makes of its argument.
         raise type(error)(str(error).replace("AxisRules", function, 1)) from None
 
 

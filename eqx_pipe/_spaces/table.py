@@ -86,6 +86,7 @@ def point_columns(geometry: Geometry, key: Key | None) -> dict[str, np.ndarray]:
         for (name, axis), position in zip(
             geometry.axes.items(), _positions(geometry), strict=True
         ):
+            # Each value once: on a grid most positions come many times.
             few, back = np.unique(position, return_inverse=True)
             for column, value in axis_values(name, axis, axis_key(key, name), few):
                 yield name, column, value[back]

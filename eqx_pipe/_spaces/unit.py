@@ -147,6 +147,7 @@ def shares_of(
     digits = points.digits(np.arange(points.size))
     columns = []
     for (name, axis), dim in zip(geometry.axes.items(), points.axis_dims, strict=True):
+        # Each value once: on a grid most positions come many times.
         few, back = np.unique(digits[:, dim], return_inverse=True)
         given = points.axes[name], points_key(name), few
         columns.append(_shares(name, axis, axis_key(name), *given)[back.reshape(-1)])

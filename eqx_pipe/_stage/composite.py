@@ -229,5 +229,7 @@ def call(
 
 def copy_state(state: MaybeState) -> MaybeState:
     """A state of the same values that stays valid when the first is updated."""
+    # By flattening, which JAX does too: Equinox marks a `State` as used up when it is
+    # updated.
     leaves, structure = jtu.tree_flatten(state)
     return jtu.tree_unflatten(structure, leaves)

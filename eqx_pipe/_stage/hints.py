@@ -13,6 +13,7 @@ from .._types import Key, PyTree
 from .base import Lift, state_indices
 from .signature import key_argument, of_type, takes_key
 
+# In JAX's words: the error itself does not hold the name.
 _UNBOUND = re.compile(r"unbound axis name: (.+?)(?:\. |\.?$)", re.MULTILINE)
 _BATCH = "put the stage into `eqx_pipe.batched(...)`, or call `jax.vmap(pipe)(batch)`."
 

@@ -59,6 +59,8 @@ class Elsewhere:
                     flying = [it for it in flying if not it.cancelled()]
                 elif waiting and len(flying) < most:
                     flying.append(self._launched(waiting.popleft()))
+                    # All that may be in flight is launched first, unless `submit`
+                    # itself computes.
                     if not flying[-1].is_done():
                         continue
                 trouble: Exception | None = None

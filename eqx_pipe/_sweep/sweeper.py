@@ -2,7 +2,6 @@
 
 import copy
 import dataclasses
-import inspect
 import time
 from collections.abc import Callable, Hashable
 from pathlib import Path
@@ -28,7 +27,7 @@ from .plan import Plan, plan_of
 from .request import BatchSize, Request, checked
 from .results.result import SweepResult
 from .run import complete
-from .tracing.call import check_sweep_key, fn_name
+from .tracing.call import check_sweep_key, fn_name, key_parameter
 from .tracing.trace import no_mesh, settings
 from .words import SWEEPER_WORDS
 
@@ -175,10 +174,7 @@ def _leaf_schema(leaf: Any) -> Hashable:
 
 
 def _needs_key(fn: Callable[..., Any]) -> bool:
-    try:
-        parameter = inspect.signature(fn).parameters.get("key")
-    except (TypeError, ValueError):  # some builtins have no signature
-        return False
+    parameter = key_parameter(fn)
     return parameter is not None and parameter.default is parameter.empty
 
 

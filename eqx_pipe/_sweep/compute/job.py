@@ -117,6 +117,8 @@ class Job:
         geometry = self.geometry
         lengths = list(geometry.dims.values())
         statics = () if geometry.is_part else geometry.static_dims
+        # Behind the last dim with static values all points share a program: a chunk of
+        # these alone fills the lanes.
         behind = math.prod(lengths[max(statics, default=-1) + 1 :])
         if len(self.parts) == 1 or (statics and behind >= one):
             return one

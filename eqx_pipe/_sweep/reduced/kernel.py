@@ -211,5 +211,6 @@ def block_rows(
     """Where the state of each block of a call lies among those of all devices."""
     turn, place = np.divmod(np.arange(blocks, dtype=np.int32), num_devices)
     rows = _blocks_to(num_devices).place(place, turn) * capacity + turn
+    # It is cached: a caller that wrote into it would change it for all.
     rows.flags.writeable = False
     return rows

@@ -73,6 +73,7 @@ class InStore:
             check_current(store)
             self._forget(mine)
             _look_again(store, mine, self.plan.compiled.row_bytes)
+            # Once more, with what other processes have written since.
             self._refuse()
             try:
                 with Interrupt() as interrupt:

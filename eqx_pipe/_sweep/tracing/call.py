@@ -31,7 +31,7 @@ def call(function: str, fn: Callable[..., Any], point: PyTree, key: Key | None) 
     `function` is the public function that was called, for messages. The output's
     leaves are arrays.
     """
-    parameter = _key_parameter(fn)
+    parameter = key_parameter(fn)
     if parameter is None:
         if key is not None:
             check_key_name(function, fn)
@@ -64,11 +64,9 @@ def _noted(function: str, fn: Callable[..., Any], point: PyTree, **keyword: Any)
         raise
 
 
-def _key_parameter(fn: Callable[..., Any]) -> inspect.Parameter | None:
-    try:
-        parameters = inspect.signature(fn).parameters
-    except (TypeError, ValueError):  # some builtins have no signature
-        return None
+def key_parameter(fn: Callable[..., Any]) -> inspect.Parameter | None:
+    """The parameter by which a function of a point is given a key, if it has one."""
+    parameters = _parameters(fn)
     found = parameters.get("key")
     if found is None or found.kind is found.KEYWORD_ONLY:
         return found
