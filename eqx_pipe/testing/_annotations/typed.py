@@ -256,6 +256,7 @@ def _fits(
     exec(f"def fn({', '.join([*plain, *hints])}):\n    return returned_\n", scope)
     fn = scope["fn"]
     fn.__annotations__ = {**hints, "return": returned}
+    # By default beartype looks at one item of a list, drawn at random.
     conf = beartype.BeartypeConf(strategy=beartype.BeartypeStrategy.On)
     try:
         checked = jaxtyped(fn, typechecker=beartype.beartype(conf=conf))

@@ -146,7 +146,7 @@ def check_method(
     n: int = 4,
     key: Key | None = None,
 ) -> None:
-    """Checks that a method of search can be gone on with after a kill.
+    """Checks that a method of search can be continued after a kill.
 
     It proposes points of the space, at most as many as it was asked for. Its state can
     be written down: it is a pytree of arrays, or what JSON can hold. Asked or told the
