@@ -40,6 +40,9 @@ STAGES = {
     "tree_util.Partial": jtu.Partial(lambda f, x: f(LAYER(x)), LAYER),
     "frozen": ep.frozen(LAYER),
     "repeat": ep.repeat(lambda key: eqx.nn.Linear(3, 3, key=key), 2, key=KEY),
+    "tied": ep.tied(
+        ep.chain(LAYER, linear(1)), lambda p: p[1].weight, lambda p: p[0].weight
+    ),
     "merge": ep.parallel(LAYER, jnp.sin, merge=lambda ys: ys[0] * ys[1]),
 }
 

@@ -27,7 +27,7 @@ class Frozen(Stage):
 
     def is_stateful(self) -> bool:
         """Whether the frozen stage takes and returns an `equinox.nn.State`."""
-        return is_stateful(self.fixed)
+        return is_stateful(self.stage)  # as a tied one calls its functions for that
 
     @property
     def __signature__(self) -> inspect.Signature:  # how many inputs it takes
