@@ -265,6 +265,10 @@ def applied(
 
 def test_functions_are_drawn():
     passes(applied)
+    (any_of_all,) = drawn(ept.from_jaxtyping(Callable), 1)
+    key = jax.random.key(0)
+    assert any_of_all() is None and any_of_all(key, 1, by=2) is key
+    assert any_of_all(("a", jnp.zeros(2)))[1].shape == (2,)
 
 
 # Arguments.
@@ -575,6 +579,19 @@ def test_a_law_that_is_broken_says_how_to_see_it_again():
     with pytest.raises(AssertionError, match="the law `grad` is broken") as caught:
         one(law="grad")
     assert "infinite(x=jnp.full((3,), 0.0, 'float32'))" in caught.value.__notes__[0]
+
+
+def test_what_a_function_raises_is_told_once():
+    many = hp.settings(few, max_examples=20)
+    options = {"shapes": {"x": "n"}, "refusals": ()}
+    suite = many(ept.laws(cropped, **options))
+    suite(law="struct")
+    for law, test in (
+        ("returns", suite),
+        ("struct", many(ept.laws(cropped, skip=("returns",), **options))),
+    ):
+        with pytest.raises(ValueError, match="too large"):
+            test(law=law)
 
 
 def lengths(x: Float[Array, "3"]) -> Float[Array, "3"]:

@@ -8,6 +8,7 @@ import typing
 from collections.abc import Callable
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
@@ -173,9 +174,13 @@ class _Constant:
         return f"lambda *_, **__: {self.value!r}"
 
 
-def first_squashed(first: PyTree, *args: object, **kwargs: object) -> PyTree:
-    """A function of any number of arguments, elementwise in the first."""
-    return jtu.tree_map(jnp.tanh, first)
+def first_squashed(first: PyTree = None, *args: object, **kwargs: object) -> PyTree:
+    """A function of any arguments, elementwise in the numbers of the first."""
+
+    def squashed(leaf: Any) -> Any:
+        return jnp.tanh(leaf) if eqx.is_inexact_array_like(leaf) else leaf
+
+    return jtu.tree_map(squashed, first)
 
 
 def _function_for(args: tuple[Any, ...], binding: Binding) -> Callable[..., Any]:
