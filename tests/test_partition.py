@@ -9,7 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import eqx_pipe as ep
-from eqx_pipe._sweep.compute.partition import Layout, Partition
+from eqx_pipe._sweep.compute.partition import (
+    COUNT,
+    FIRST,
+    LAST,
+    SHIFT,
+    Layout,
+    Partition,
+    control,
+)
 from eqx_pipe._sweep.compute.prepare import prepare
 from eqx_pipe._sweep.cores import all_busy
 from eqx_pipe._sweep.reduced.kernel import block_rows
@@ -30,9 +38,12 @@ def parted(how, batch, devices, points):
 
 def computed(partition, device, points):
     """What a kernel computes on a device: the points of all its batches, in order."""
-    numbers = np.arange(int(partition.count(device, points)))[:, None]
+    told = control(partition, points, [])[device]
+    numbers = np.arange(told[COUNT], dtype=np.uint32)[:, None]
+    begin = partition.begin(told[FIRST], told[SHIFT], numbers).astype(int)
+    assert begin.tolist() == partition.start(device, numbers.astype(int)).tolist()
     within = partition.stride * np.arange(partition.batch_size)
-    return np.minimum(partition.start(device, numbers) + within, points - 1).reshape(-1)
+    return np.minimum(begin + within, told[LAST]).reshape(-1)
 
 
 @any_partition

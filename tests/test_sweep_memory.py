@@ -15,6 +15,7 @@ from test_sweep import close
 import eqx_pipe as ep
 from eqx_pipe._sweep import tune
 from eqx_pipe._sweep.compute import execute, sizes
+from eqx_pipe._sweep.compute.partition import LAST
 from eqx_pipe._sweep.reduced import states
 
 ONE = jax.make_mesh((1,), ("x",), devices=jax.devices()[:1])
@@ -63,7 +64,7 @@ class Compiled(jax.stages.Compiled):
 
     def __call__(self, control, *args):
         self.memory.check("run", self.layout)
-        self.memory.points += int(control[0])
+        self.memory.points += int(control[0, LAST]) + 1
         self.memory.calls += 1
         return self.real(control, *args)
 

@@ -43,21 +43,24 @@ def digits_of(i: int, lengths: Sequence[int]) -> list[int]:
 
 
 def advance(
-    digits: Sequence[UInt32[Array, ""]],
+    digits: Sequence[UInt32[Array, ""] | np.uint32],
     offset: UInt32[Array, ""],
     lengths: Sequence[int],
 ) -> list[UInt32[Array, ""]]:
     """The digits of a point `offset` points (below `2**31`) further on.
 
-    A digit is below `2**31` and so is a carry: their sum fits 32 bits. Past the end
-    of the space it starts again, so that a negative step is a large positive one.
+    A digit is below `2**31` and so is a carry: their sum fits 32 bits. Nothing is
+    carried out of the first digit: the point is one of the grid.
     """
-    carry = offset
-    result = []
-    for digit, n in zip(reversed(digits), reversed(lengths), strict=True):
-        total = digit + carry
-        radix = jnp.uint32(n)
-        # Not `//` and `%`, which would compare signs that unsigned numbers have not.
+    carry, result = offset, []
+    for k in reversed(range(len(lengths))):
+        # Operations of `lax`: those of `jnp` are traced and lowered as functions, and
+        # `//` and `%` compare signs, which unsigned numbers do not have.
+        total = jax.lax.add(digits[k], carry)
+        if k == 0:
+            result.append(total)
+            break
+        radix = np.uint32(lengths[k])
         carry = jax.lax.div(total, radix)
         result.append(jax.lax.rem(total, radix))
     return result[::-1]

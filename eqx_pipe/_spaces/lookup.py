@@ -57,9 +57,12 @@ def look_up(
 
 def take(table: Array, i: Int[Array, ""]) -> Array:
     """`table[i]` for a position within bounds."""
-    return jax.lax.dynamic_index_in_dim(
-        table, i, keepdims=False, allow_negative_indices=False
+    # Not `dynamic_index_in_dim`, which JAX 0.12 traces and lowers as a function.
+    origin = [jnp.zeros_like(i)] * (table.ndim - 1)
+    row = jax.lax.dynamic_slice(
+        table, [i, *origin], (1, *table.shape[1:]), allow_negative_indices=False
     )
+    return jax.lax.squeeze(row, [0])
 
 
 def tabulate(

@@ -19,7 +19,7 @@ from ..tracing.trace import Traced
 from .failure import Failures, as_nonfinite, check_finite, quiet
 from .kernel import build, by_device
 from .memory import TooLarge, is_out_of_memory, noting
-from .partition import Layout, Partition, everywhere
+from .partition import COUNT, Layout, Partition, everywhere
 from .points import Chosen, Listed, Neighbours
 from .progress import Progress
 
@@ -90,7 +90,7 @@ class Runner:
                 # JAX would complain about it again when Python exits, unless something
                 # else has run on the device since: no points at all.
                 nothing, table = points.kernel_args(first, 1, layout)
-                nothing[0] = 0
+                nothing[:, COUNT] = 0
                 if table is not None:
                     # Where a batch is all of the table XLA moves it out of the loop,
                     # and it is computed even if no point is: then another one.

@@ -1,10 +1,10 @@
 """The compiled part of a sweep: on every device, a loop of vectorised microbatches.
 
-The host asks for `points` points from some start, and each device computes those that
-falls to it. Both numbers are data: with a loop of fixed length XLA removes the loop
-where there is one microbatch, and the same point rounds differently. So are the axes'
-values and the arrays that the function closes over. No device waits for another: there
-is no communication.
+The host asks for points from some start, and tells each device how many batches fall to
+it. All of that is data: with a loop of fixed length XLA removes the loop where there is
+one microbatch, and the same point rounds differently. So are the axes' values and the
+arrays that the function closes over. No device waits for another: there is no
+communication.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,19 +13,29 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
+import numpy as np
 from jax.core import ShapedArray
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 from jax.sharding import AbstractMesh
-from jax.sharding import PartitionSpec as P
-from jaxtyping import Array, Int32, UInt32
+from jaxtyping import Array, UInt32
 
 from ..._jaxprs.evaluate import evaluate
 from ..._jaxprs.table import TABLE, Entry
 from ..._spaces.index import advance, point_key
 from ..._tree import as_data
 from ..._types import Key
-from .partition import POINTS, Layout, everywhere, is_narrow
+from .partition import (
+    COUNT,
+    DIGITS,
+    FIRST,
+    LAST,
+    SHIFT,
+    Layout,
+    each_its_row,
+    everywhere,
+    is_narrow,
+)
 
 
 def build(jaxpr: Any, outputs: Sequence[jax.ShapeDtypeStruct], layout: Layout) -> Any:
@@ -37,18 +47,15 @@ def build(jaxpr: Any, outputs: Sequence[jax.ShapeDtypeStruct], layout: Layout) -
     array in which device d's points are the d-th block. `table` holds the points
     where they are listed.
     """
-    batch = layout.batch_size
+    batch, partition = layout.batch_size, layout.partition(0)
 
     def on_device(
-        device: Int32[Array, ""],
-        ctl: UInt32[Array, " control"],
+        ctl: UInt32[Array, "1 control"],
         table: UInt32[Array, "rows columns"] | None,
         arrays: list[Array],
         constants: list[Array],
         key: Key | None,
     ) -> list[Array]:
-        points = ctl[0].astype(jnp.int32)
-        partition = layout.partition(points)
         at = point_function(jaxpr, layout, ctl, arrays, constants, key)
 
         def lane(point_id: UInt32[Array, "..."]) -> list[Array]:
@@ -58,53 +65,101 @@ def build(jaxpr: Any, outputs: Sequence[jax.ShapeDtypeStruct], layout: Layout) -
                 for out, leaf in zip(at(point_id), outputs, strict=True)
             ]
 
-        def microbatch(step: Int32[Array, ""], filled: list[Array]) -> list[Array]:
-            first = partition.start(device, step)
+        def microbatch(state: tuple[Any, list[Array]]) -> tuple[Any, list[Array]]:
+            step, filled = state
+            first = partition.begin(told(ctl, FIRST), told(ctl, SHIFT), step)
             if layout.listed and partition.stride == 1:
                 assert table is not None  # a tail has the last row again
-                chosen = jax.lax.dynamic_slice_in_dim(table, first, batch)
+                chosen = jax.lax.dynamic_slice(
+                    table, (first, np.uint32(0)), (batch, table.shape[1])
+                )
             else:
-                offsets = first + partition.stride * jnp.arange(batch, dtype=jnp.int32)
-                # A tail repeats the last point; the host cuts it off.
-                offsets = jnp.minimum(offsets, points - 1).astype(jnp.uint32)
-                chosen = point_ids(layout, table, offsets)
-            return [
-                jax.lax.dynamic_update_slice_in_dim(into, out, step * batch, 0)
-                for into, out in zip(filled, side_by_side(lane, chosen), strict=True)
+                offsets = lanes(first, batch, partition.stride)
+                chosen = point_ids(layout, table, up_to(told(ctl, LAST), offsets))
+            into, rows = jax.lax.mul(step, np.uint32(batch)), side_by_side(lane, chosen)
+            filled = [
+                put_in(leaf, out, into) for leaf, out in zip(filled, rows, strict=True)
             ]
+            return jax.lax.add(step, np.uint32(1)), filled
 
         empty = [
-            jnp.zeros((layout.capacity * batch, *leaf.shape), leaf.dtype)
+            jax.lax.full((layout.capacity * batch, *leaf.shape), 0, leaf.dtype)
             for leaf in outputs
         ]
-        trips = partition.count(device, points)
-        return jax.lax.fori_loop(jnp.int32(0), trips, microbatch, empty)
+        return rounds(ctl, microbatch, empty)
 
-    return on_each(on_device, layout)
+    return on_each(on_device, layout, 5)
 
 
-def on_each(on_device: Callable[..., list[Array]], layout: Layout) -> Any:
+# What is read of `control` is read within the loop, where XLA makes it a part of other
+# steps. Outside each number would be a step of its own to compile.
+
+
+def told(ctl: UInt32[Array, "1 control"], column: int) -> UInt32[Array, ""]:
+    """A number that a device is told, from its row of `control`."""
+    return jax.lax.squeeze(
+        jax.lax.slice_in_dim(ctl, column, column + 1, axis=1), [0, 1]
+    )
+
+
+def rounds(
+    ctl: UInt32[Array, "1 control"],
+    step: Callable[[tuple[Any, list[Array]]], tuple[Any, list[Array]]],
+    init: list[Array],
+) -> list[Array]:
+    """What `step` makes of `init`, once for each batch of a device.
+
+    It takes and gives the number of the batch beside, which it counts.
+    """
+    state = np.uint32(0), init
+    return jax.lax.while_loop(
+        lambda s: jax.lax.lt(s[0], told(ctl, COUNT)), step, state
+    )[1]
+
+
+def lanes(
+    first: UInt32[Array, ""], batch: int, stride: int = 1
+) -> UInt32[Array, " batch"]:
+    """The offsets of the points of a batch."""
+    within = jax.lax.iota(np.uint32, batch)
+    if stride > 1:
+        within = jax.lax.mul(within, np.full(batch, stride, np.uint32))
+    return jax.lax.add(jax.lax.broadcast(first, (batch,)), within)
+
+
+def up_to(
+    last: UInt32[Array, ""], offsets: UInt32[Array, " batch"]
+) -> UInt32[Array, " batch"]:
+    """The same where a tail repeats the last point; the host cuts it off."""
+    return jax.lax.min(offsets, jax.lax.broadcast(last, offsets.shape))
+
+
+def put_in(filled: Array, rows: Array, at: UInt32[Array, ""]) -> Array:
+    """An array with some rows written from `at` on."""
+    # An index without sign, since JAX takes a negative one to count from the end.
+    origin = [np.uint32(0)] * (filled.ndim - 1)
+    return jax.lax.dynamic_update_slice(filled, rows, (at, *origin))
+
+
+def on_each(
+    on_device: Callable[..., list[Array]], layout: Layout, arguments: int
+) -> Any:
     """A function that every device runs by itself, under `jax.jit`.
 
-    `on_device` gets the device's number before the arguments, which are the same for
-    all; what the devices give is put together in their order.
+    `on_device` takes so many arguments: its row of `control`, and others that are the
+    same for all. What the devices give is put together in their order.
     """
-
-    def points_of_device(*args: Any) -> list[Array]:
-        device = jax.lax.axis_index(POINTS).astype(jnp.int32)
-        return without_mesh(on_device)(device, *args)
-
     # `check_vma` rejects ordinary loops of the user's whose initial carry is constant.
     # Without it a wrong `out_specs` would go unnoticed: they are ours, and tested.
-    placement = everywhere(layout)
+    own, same = each_its_row(layout), everywhere(layout)
     mapped = jax.shard_map(
-        points_of_device,
-        mesh=placement.mesh,
-        in_specs=P(),
-        out_specs=P(POINTS),
+        without_mesh(on_device),
+        mesh=same.mesh,
+        in_specs=(own.spec, *[same.spec] * (arguments - 1)),
+        out_specs=own.spec,
         check_vma=False,
     )
-    return jax.jit(mapped, in_shardings=placement)
+    return jax.jit(mapped, in_shardings=(own, *[same] * (arguments - 1)))
 
 
 def by_device(out: Array) -> list[Array]:
@@ -143,7 +198,7 @@ def side_by_side(
 def point_function(
     jaxpr: Any,
     layout: Layout,
-    ctl: UInt32[Array, " control"],
+    ctl: UInt32[Array, "1 control"],
     arrays: list[Array],
     constants: list[Array],
     key: Key | None,
@@ -151,15 +206,17 @@ def point_function(
     """The output leaves as a function of one of the `point_ids` to points."""
 
     def at(point_id: UInt32[Array, "..."]) -> list[Any]:
-        digits = [ctl[1 + k] for k in range(len(layout.lengths))]
+        dims = range(len(layout.lengths))
         if layout.listed and is_narrow(layout):
-            zeros = [jnp.uint32(0)] * len(layout.lengths)
+            zeros = [np.uint32(0)] * len(dims)
             digits = advance(zeros, point_id[0], layout.lengths)
         elif layout.listed:
-            digits = [point_id[k] for k in range(len(layout.lengths))]
+            digits = [point_id[k] for k in dims]
         else:
-            digits = advance(digits, point_id, layout.lengths)
-        args = [*arrays, *(digit.astype(jnp.int32) for digit in digits)]
+            start = [told(ctl, DIGITS + k) for k in dims]
+            digits = advance(start, point_id, layout.lengths)
+        positions = [jax.lax.convert_element_type(d, np.int32) for d in digits]
+        args = [*arrays, *positions]
         if key is not None:
             args.append(point_key(key, [digits[k] for k in layout.key_dims]))
         return evaluate(jaxpr, constants, args)

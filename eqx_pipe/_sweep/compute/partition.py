@@ -8,15 +8,15 @@ batches of a device are neighbours, and their outputs are copied in one piece.
 """
 
 import dataclasses
+import functools as ft
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
-from jaxtyping import Array, Int32, UInt32
+from jaxtyping import UInt32
 
 POINTS = "eqx_pipe_points"
 """The mesh axis over which points are split."""
@@ -27,13 +27,12 @@ class Partition:
     """Which device gets which points: batches in turn, or `singly` point by point.
 
     With `run` every device gets so many batches at once, which are neighbours. In the
-    methods the numbers of a device, of its batches and of all points may be arrays of
-    NumPy or traced, and so may `run`.
+    methods the numbers of a device and of its batches may be arrays.
     """
 
     batch_size: int
     num_devices: int
-    run: Any = None
+    run: int | None = None
     singly: bool = False
 
     @property
@@ -55,7 +54,7 @@ class Partition:
         place = number * self.num_devices + self.place(device, number)
         return place * self.batch_size
 
-    def count(self, device: Any, points: Any) -> Int32[Array, ""]:
+    def count(self, device: Any, points: int) -> Any:
         """How many batches a device gets; the last may not be a full one."""
         if self.run is not None:
             turns, most = 0, self.run
@@ -65,7 +64,18 @@ class Partition:
         more = (left + self.stride * self.batch_size - 1) // (
             self.stride * self.batch_size
         )
-        return (turns + jnp.clip(more, 0, most)).astype(jnp.int32)
+        return turns + np.clip(more, 0, most)
+
+    @property
+    def turns(self) -> bool:
+        """Whether a device has another place in odd rounds than in even ones."""
+        return self.num_devices > 1 and self.run is None and not self.singly
+
+    def begin(self, first: Any, shift: Any, number: Any) -> Any:
+        """`start` as a device works it out, from its row of `control`."""
+        pace = self.batch_size * (1 if self.run is not None else self.num_devices)
+        at = first + number * np.uint32(pace)
+        return at + (number & np.uint32(1)) * shift if self.turns else at
 
     def stretches(
         self, rows: np.ndarray, given: np.ndarray, device: int
@@ -120,8 +130,8 @@ class Layout:
     split: Literal["runs", "batches", "points"] = "batches"
     unsplit: bool = False
 
-    def partition(self, points: Any) -> Partition:
-        """Which device gets which of some points, whose number may be traced."""
+    def partition(self, points: int) -> Partition:
+        """Which device gets which of some points."""
         across = self.batch_size * len(self.devices)
         # In integers: `jnp.ceil` of a quotient is float32, and wrong from 2^24 on.
         run = (points + (across - 1)) // across if self.split == "runs" else None
@@ -153,6 +163,42 @@ def everywhere(layout: Layout) -> NamedSharding:
     return NamedSharding(mesh, P())
 
 
-def control(points: int, digits: Sequence[int]) -> UInt32[np.ndarray, " control"]:
-    """What a call of the kernel is told, as one array."""
-    return np.array([points, *digits], np.uint32)
+def each_its_row(layout: Layout) -> NamedSharding:
+    """The placement of an array that has a row for each device."""
+    return NamedSharding(everywhere(layout).mesh, P(POINTS))
+
+
+FIRST, COUNT, SHIFT, LAST, DIGITS = range(5)
+"""The columns of `control`: where a device's first batch begins, how many it gets, how
+far odd ones are from where they would be if it kept its place; the last point, and the
+digits of the first.
+"""
+
+
+def control(
+    partition: Partition, points: int, digits: Sequence[int], split: int | None = None
+) -> UInt32[np.ndarray, "devices control"]:
+    """What a call of a kernel is told: a row for each device.
+
+    `split` is the number of what is split over devices, if that is not the points. All
+    of it is worked out here, since for XLA a few divisions of single numbers are
+    as much to compile as a small function of the user's.
+    """
+    told = np.empty((partition.num_devices, DIGITS + len(digits)), np.uint32)
+    told[:, :LAST] = _shares(partition, points if split is None else split)
+    told[:, LAST] = (points - 1) % 2**32
+    told[:, DIGITS:] = digits
+    return told
+
+
+@ft.lru_cache(maxsize=256)
+def _shares(partition: Partition, points: int) -> UInt32[np.ndarray, "devices 3"]:
+    device = np.arange(partition.num_devices)
+    away = partition.num_devices - 1 - 2 * device
+    columns = (
+        partition.start(device, 0),
+        partition.count(device, points),
+        away * partition.batch_size,
+    )
+    # Modulo 2^32, as the device adds them.
+    return np.stack(np.broadcast_arrays(*columns), axis=1).astype(np.uint32)

@@ -203,7 +203,8 @@ class Neighbours:
 
     def kernel_args(self, first: int, points: int, layout: Layout) -> Any:
         """What the kernel is told to compute `points` points from `first` on."""
-        return control(points, digits_of(self.start + first, layout.lengths)), None
+        digits = digits_of(self.start + first, layout.lengths)
+        return control(layout.partition(points), points, digits), None
 
     def places(self, first: int, last: int) -> slice | Int64[np.ndarray, " points"]:
         """Where in the values of all points the outputs of some go."""
@@ -239,7 +240,8 @@ class Listed:
         else:
             into[:] = self.geometry.digits(index)
         table[points:ends] = into[-1]
-        return control(points, [0] * len(layout.lengths)), table
+        digits = [0] * len(layout.lengths)
+        return control(layout.partition(points), points, digits), table
 
     def places(self, first: int, last: int) -> slice | Int64[np.ndarray, " points"]:
         """As for neighbours."""

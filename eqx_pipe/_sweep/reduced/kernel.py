@@ -17,8 +17,17 @@ import numpy as np
 from jaxtyping import Array, Bool, Int32, UInt32
 
 from ..._types import Key
-from ..compute.kernel import on_each, point_function, side_by_side
-from ..compute.partition import Layout, Partition
+from ..compute.kernel import (
+    lanes,
+    on_each,
+    point_function,
+    put_in,
+    rounds,
+    side_by_side,
+    told,
+    up_to,
+)
+from ..compute.partition import FIRST, LAST, SHIFT, Layout, Partition
 from ..compute.sizes import CHUNK_BYTES
 from ..tracing.trace import Traced
 from .trace import Reducing
@@ -55,20 +64,17 @@ def build_blocks(traced: Traced, reducing: Reducing, layout: Layout) -> Any:
     reducer_constants)`, where `batches` is how many make a block, and gives for each
     leaf of a state an array in which the states of device d are the d-th part.
     """
-    batch, partition = layout.batch_size, _blocks_to(len(layout.devices))
+    batch, partition = layout.batch_size, blocks_to(len(layout.devices))
 
     def on_device(
-        device: Int32[Array, ""],
-        ctl: UInt32[Array, " control"],
-        batches: Int32[Array, ""],
+        ctl: UInt32[Array, "1 control"],
+        batches: UInt32[Array, ""],
         arrays: list[Array],
         constants: list[Array],
         key: Key | None,
         init: list[Array],
         reducer_constants: list[list[Array]],
     ) -> list[Array]:
-        points = ctl[0]
-        in_all = (points.astype(jnp.int32) + (batch - 1)) // batch
         at = point_function(traced.jaxpr, layout, ctl, arrays, constants, key)
 
         def lane(point_id: UInt32[Array, "..."]) -> list[Any]:
@@ -80,30 +86,32 @@ def build_blocks(traced: Traced, reducing: Reducing, layout: Layout) -> Any:
                 )
             ]
 
-        def block(turn: Int32[Array, ""], filled: list[Array]) -> list[Array]:
-            first = partition.start(device, turn) * batches
+        def block(state: tuple[Any, list[Array]]) -> tuple[Any, list[Array]]:
+            turn, filled = state
+            number = partition.begin(told(ctl, FIRST), told(ctl, SHIFT), turn)
+            first = jax.lax.mul(number, batches)
+            # The last block may have fewer microbatches.
+            most = jax.lax.div(told(ctl, LAST), np.uint32(batch)) + np.uint32(1)
 
-            def microbatch(step: Int32[Array, ""], state: list[Array]) -> list[Array]:
-                begin = (step * batch).astype(jnp.uint32)
-                offsets = begin + jnp.arange(batch, dtype=jnp.uint32)
+            def microbatch(step: UInt32[Array, ""], state: list[Array]) -> list[Array]:
+                offsets = lanes(jax.lax.mul(step, np.uint32(batch)), batch)
                 # A tail repeats the last point, and the reducers see which count.
-                ok = offsets < points
-                offsets = jnp.minimum(offsets, points - jnp.uint32(1))
-                values = side_by_side(lane, offsets)
+                ok = jax.lax.le(offsets, jax.lax.broadcast(told(ctl, LAST), (batch,)))
+                values = side_by_side(lane, up_to(told(ctl, LAST), offsets))
                 return reducing.absorb(reducer_constants, state, values, ok)
 
-            last = jnp.minimum(first + batches, in_all)
-            state = jax.lax.fori_loop(first, last, microbatch, init)
-            return [
-                jax.lax.dynamic_update_index_in_dim(into, leaf, turn, 0)
-                for into, leaf in zip(filled, state, strict=True)
+            end = jax.lax.min(first + batches, most)
+            leaves = jax.lax.fori_loop(first, end, microbatch, init)
+            filled = [
+                put_in(into, jax.lax.expand_dims(leaf, [0]), turn)
+                for into, leaf in zip(filled, leaves, strict=True)
             ]
+            return jax.lax.add(turn, np.uint32(1)), filled
 
-        turns = partition.count(device, (in_all + batches - 1) // batches)
-        empty = [jnp.stack([leaf] * layout.capacity) for leaf in init]
-        return jax.lax.fori_loop(jnp.int32(0), turns, block, empty)
+        empty = [jax.lax.broadcast(leaf, (layout.capacity,)) for leaf in init]
+        return rounds(ctl, block, empty)
 
-    return on_each(on_device, layout)
+    return on_each(on_device, layout, 7)
 
 
 def build_merge(reducing: Reducing) -> Any:
@@ -167,7 +175,7 @@ def build_states(
                 for into, leaf in zip(filled, state, strict=True)
             ]
 
-        empty = [jnp.stack([leaf] * capacity) for leaf in init]
+        empty = [jax.lax.broadcast(leaf, (capacity,)) for leaf in init]
         return jax.lax.fori_loop(np.int32(0), count, block, empty)
 
     return jax.jit(states)
@@ -199,7 +207,7 @@ def wrapped(leaves: Sequence[Array], kinds: Sequence[Any]) -> list[Array]:
     ]
 
 
-def _blocks_to(num_devices: int) -> Partition:
+def blocks_to(num_devices: int) -> Partition:
     """Which device gets which blocks, each as a batch of points."""
     return Partition(1, num_devices)
 
@@ -210,7 +218,7 @@ def block_rows(
 ) -> Int32[np.ndarray, " blocks"]:
     """Where the state of each block of a call lies among those of all devices."""
     turn, place = np.divmod(np.arange(blocks, dtype=np.int32), num_devices)
-    rows = _blocks_to(num_devices).place(place, turn) * capacity + turn
+    rows = blocks_to(num_devices).place(place, turn) * capacity + turn
     # It is cached: a caller that wrote into it would change it for all.
     rows.flags.writeable = False
     return rows

@@ -25,7 +25,7 @@ from ..compute.partition import Layout, control, everywhere
 from ..compute.progress import Progress
 from ..compute.sizes import Rows
 from ..cores import compiled
-from .kernel import block_rows, build_blocks, build_states
+from .kernel import block_rows, blocks_to, build_blocks, build_states
 from .trace import Reducing
 
 
@@ -138,7 +138,10 @@ class ByPoints:
     def _arguments(self, first: int, points: int) -> Sequence[Any]:
         start = (self.job.geometry.window or (0,))[0]
         digits = digits_of(start + first, self.layout.lengths)
-        return control(points, digits), np.int32(self.division.batches), *self._given
+        partition = blocks_to(len(self.layout.devices))
+        blocks = -(-points // self.division.points)
+        told = control(partition, points, digits, blocks)
+        return told, np.uint32(self.division.batches), *self._given
 
 
 class ByValues:
