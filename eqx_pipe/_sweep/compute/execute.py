@@ -15,11 +15,11 @@ from ..._cache import LRUCache, WeakCache
 from ..._jaxprs.cache_key import Program
 from ..._types import Key, PyTree
 from ..cores import compiled
-from ..tracing.trace import Traced
+from ..tracing.trace import Traced, struct_of
 from .failure import Failures, as_nonfinite, check_finite, quiet
 from .kernel import build, by_device
 from .memory import TooLarge, is_out_of_memory, noting
-from .partition import COUNT, Layout, Partition, everywhere
+from .partition import COUNT, Layout, Partition, each_its_row, everywhere
 from .points import Chosen, Listed, Neighbours
 from .progress import Progress
 
@@ -34,6 +34,7 @@ _kernels = LRUCache(128)
 _SMALL_BYTES = 2**20
 _HANDED_IN_BYTES = 2**12
 _copies: WeakCache[dict[Any, jax.Array]] = WeakCache()
+_controls = LRUCache(256)
 
 
 class Runner:
@@ -80,8 +81,8 @@ class Runner:
         across = layout.batch_size * len(layout.devices)
 
         def compute(first: int, now: int) -> Exception | None:
-            args = points.kernel_args(first, now, layout)
             try:
+                args = _told(points, first, now, layout)
                 outputs = kernel(*args, *self._arguments)
                 check_finite(outputs)
                 places = points.places(first, first + now)
@@ -155,7 +156,8 @@ def lowered(
     layout: Layout,
 ) -> jax.stages.Lowered:
     """The program of a part, ready to be compiled."""
-    arguments = jax.eval_shape(lambda *x: x, arrays, traced.program.constants, key)
+    given = arrays, traced.program.constants, key
+    arguments = jtu.tree_map(struct_of, given)
     kernel = build(traced.jaxpr, traced.stored, layout)
     return kernel.lower(*points.kernel_args(0, 1, layout), *arguments)
 
@@ -221,6 +223,24 @@ def put(tree: PyTree, place: jax.sharding.Sharding) -> PyTree:
             found[k] = copy
             _keep(leaves[k], place, copy)
     return jtu.tree_unflatten(structure, found)
+
+
+def _told(
+    points: Neighbours | Listed | Chosen, first: int, now: int, layout: Layout
+) -> Any:
+    """What the kernel is told, which is on the devices already if it was told before.
+
+    A call of which nothing has to be copied to devices takes a fifth of the time.
+    """
+    if not isinstance(points, Neighbours):
+        return points.kernel_args(first, now, layout)
+    place = points, first, now, layout
+    args = _controls.get(place)
+    if args is None:
+        told, table = points.kernel_args(first, now, layout)
+        args = jax.device_put(told, each_its_row(layout)), table
+        _controls.put(place, args)
+    return args
 
 
 def _is_handed_in(leaf: Any) -> bool:

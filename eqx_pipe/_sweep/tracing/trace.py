@@ -140,7 +140,7 @@ def trace(
 
     digits = [jax.ShapeDtypeStruct((), jnp.int32)] * len(geometry.lengths)
     # Types only: an array made under the user's mesh has that mesh in its type.
-    structs = jtu.tree_map(_struct, (arrays, key))
+    structs = jtu.tree_map(struct_of, (arrays, key))
     jaxpr, out = jax.make_jaxpr(flat, return_shape=True)(structs[0], digits, structs[1])
     outputs, structure = jtu.tree_flatten(out)
     check_concrete(function, [*jaxpr.consts, *arrays, key])
@@ -186,7 +186,7 @@ def trace_alone(
     at = ft.partial(geometry.point, geometry.leaves, space.key, plain=plain)
     point = eqx.filter_eval_shape(at, digits)
     arrays, static = eqx.partition(point, _is_struct)
-    point_key = jtu.tree_map(_struct, key)
+    point_key = jtu.tree_map(struct_of, key)
 
     def flat(arrays: PyTree, key: Key | None) -> PyTree:
         return call(function, fn, eqx.combine(arrays, static), key)
@@ -207,7 +207,8 @@ def _sources(space: Space) -> list[str]:
     return [*found, SPACE_KEY]
 
 
-def _struct(x: Any) -> jax.ShapeDtypeStruct:
+def struct_of(x: Any) -> jax.ShapeDtypeStruct:
+    """The form of an array as a program sees it, without the mesh that it lies on."""
     # Weak types and 64 bits as the program will see them.
     weak = bool(getattr(x, "weak_type", False))
     dtype = jax.dtypes.canonicalize_dtype(x.dtype, allow_extended_dtype=True)
