@@ -171,7 +171,9 @@ class _Search:
         """
         started, first = time.perf_counter(), self.done
         compiling = dataclasses.replace(self.job, batch_size=size).compiling()
-        # What it raises is raised again where the program is needed.
+        # What it raises is raised again where the program is needed. Where the sweep
+        # ends first it goes on, and the next sweep finds the program. Not a daemon:
+        # Python waits for it when it exits, and does not end while XLA is compiling.
         thread = threading.Thread(target=_quietly, args=(compiling,))
         thread.start()
         while thread.is_alive():
