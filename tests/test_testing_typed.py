@@ -23,7 +23,6 @@ from jaxtyping import Array, ArrayLike, Float, Float64, Int, PRNGKeyArray, PyTre
 from numpy.typing import NDArray
 
 import eqx_pipe.testing as ept
-from eqx_pipe.testing._annotations.refusals import is_own_refusal
 from eqx_pipe.testing._annotations.snippet import add_snippet
 
 if typing.TYPE_CHECKING:
@@ -333,77 +332,12 @@ def gray(image: Array, axis: int) -> Array:
     return jnp.mean(image, axis)
 
 
-def cropped(x: Array, size: int) -> Float[Array, " {size}"]:
-    if x.ndim != 1 or size > len(x):
-        raise ValueError("too large")
-    return x[:size]
-
-
 def test_shapes_are_found():
     passes(of_images, shapes="find")
     passes(hue, shapes="find")
     passes(gray, shapes="find")  # without a warning: of a form that is never refused
     with pytest.raises((AssertionError, IndexError)):
         passes(of_images)
-
-
-def test_what_a_function_refuses_is_thrown_away_and_told():
-    with pytest.warns(UserWarning, match="`cropped` refuses .* ValueError: too large"):
-        passes(cropped, shapes="find")
-    passes(cropped, shapes="find", refusals=ValueError)
-    ept.laws(cropped, shapes={"x": "n"}, refusals=(ValueError,))("struct")
-    with pytest.raises(ValueError, match="too large"):
-        passes(cropped, shapes={"x": "n"}, refusals=())
-
-
-def test_a_function_that_refuses_all_does_not_pass():
-    with pytest.raises(ValueError, match="too large") as caught:
-        passes(cropped, shapes={"x": "a b"}, refusals=ValueError)
-    assert any(
-        "examples were refused by `cropped`" in n for n in caught.value.__notes__
-    )
-
-
-def by_equinox(x: Float[Array, " n"]):
-    return eqx.error_if(x, x.sum() < 9, "too small")
-
-
-def by_chex(x: Float[Array, " n"]):
-    pytest.importorskip("chex").assert_rank(x, 2)
-
-
-def by_assert(x: Float[Array, " n"]):
-    assert x.ndim == 2
-
-
-def by_jax(x: Float[Array, " n"]):
-    return x @ jnp.ones((77, 78))
-
-
-def by_another(x: Float[Array, " n"]):
-    optax.warmup_cosine_decay_schedule(0.0, 1.0, 0, -len(x))
-
-
-def by_mistake(x: Float[Array, " n"]):
-    return {}[len(x)]
-
-
-@pytest.mark.parametrize(
-    ("fn", "refuses"),
-    [
-        (by_equinox, True),
-        (eqx.filter_jit(by_equinox), True),
-        (by_chex, True),
-        (by_assert, False),
-        (by_jax, False),
-        (by_another, False),
-        (by_mistake, False),
-    ],
-)
-def test_a_refusal_is_told_from_a_fault(fn, refuses):
-    with pytest.raises(Exception) as caught:
-        fn(jnp.zeros(3))
-    assert is_own_refusal(fn, caught.value) == refuses
 
 
 def test_bare_arrays_agree():
@@ -579,19 +513,6 @@ def test_a_law_that_is_broken_says_how_to_see_it_again():
     with pytest.raises(AssertionError, match="the law `grad` is broken") as caught:
         one(law="grad")
     assert "infinite(x=jnp.full((3,), 0.0, 'float32'))" in caught.value.__notes__[0]
-
-
-def test_what_a_function_raises_is_told_once():
-    many = hp.settings(few, max_examples=20)
-    options = {"shapes": {"x": "n"}, "refusals": ()}
-    suite = many(ept.laws(cropped, **options))
-    suite(law="struct")
-    for law, test in (
-        ("returns", suite),
-        ("struct", many(ept.laws(cropped, skip=("returns",), **options))),
-    ):
-        with pytest.raises(ValueError, match="too large"):
-            test(law=law)
 
 
 def lengths(x: Float[Array, "3"]) -> Float[Array, "3"]:
