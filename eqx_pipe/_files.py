@@ -8,17 +8,24 @@ from pathlib import Path
 from ._errors import describe_value, message, type_error, value_error
 
 
-def as_path(function: str, path: object) -> Path:
-    """The full path, after a check that it is one."""
-    if isinstance(path, str | os.PathLike):
-        text = os.fspath(path)
-        if isinstance(text, str) and text:
-            return Path(os.path.expanduser(text)).absolute()
-    raise type_error(
-        function,
-        f"`path` is {describe_value(path)}.",
-        "Give a path as a text or a `pathlib.Path`.",
-    )
+def as_path(function: str, path: object, argument: str = "path") -> Path:
+    """The full path, after a check that it is one on this machine's file systems."""
+    text = os.fspath(path) if isinstance(path, str | os.PathLike) else path
+    if not isinstance(text, str):
+        raise type_error(
+            function,
+            f"`{argument}` is {describe_value(path)}.",
+            "Give a path as a text or a `pathlib.Path`.",
+        )
+    # A URL would be taken for a folder named `s3:` below the current one.
+    if "://" in text or "\0" in text or not text:
+        raise value_error(
+            function,
+            f"`{argument}` is {describe_value(text)}.",
+            "Give a path on a disk, also a shared one; what is finished can be copied "
+            "to where it should be.",
+        )
+    return Path(os.path.expanduser(text)).absolute()
 
 
 def write_text(

@@ -173,9 +173,9 @@ def test_names_that_files_cannot_have(tmp_path):
 @pytest.mark.parametrize(
     ("asked", "kind", "says"),
     [
-        ({"store": 3}, TypeError, "Give the path of a folder"),
-        ({"store": "s3://bucket/runs.zarr"}, ValueError, "a folder on a disk"),
-        ({"store": ""}, ValueError, "a folder on a disk"),
+        ({"store": 3}, TypeError, "`store` is 3.*`pathlib.Path`"),
+        ({"store": "s3://bucket/runs.zarr"}, ValueError, "Give a path on a disk"),
+        ({"store": ""}, ValueError, "Give a path on a disk"),
         ({"resume": "force"}, ValueError, "without `store`"),
         ({"store": "x", "resume": "yes"}, ValueError, "`force`"),
     ],

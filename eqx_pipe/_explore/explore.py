@@ -3,7 +3,6 @@
 import os
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import jax.random as jr
@@ -11,6 +10,7 @@ from jax.sharding import Mesh
 
 from .._check import check_int, check_key, keywords
 from .._errors import describe_value, type_error, value_error
+from .._files import as_path
 from .._spaces.accept import SpaceLike, as_space
 from .._stage.scope import fold
 from .._sweep.compute.progress import Progress, is_shown
@@ -115,7 +115,7 @@ def explore(
         )
     check_progress("explore", progress)
     options = {"batch_size": batch_size, "mesh": mesh, "on_error": on_error}
-    folder = None if store is None else Path(store)
+    folder = None if store is None else as_path("explore", store, "store")
     run = Rounds(fn, options, folder, executor, progress)
     # By a name: rounds have the keys of their numbers.
     state = method.init(whole, fold(key, "method"))

@@ -15,6 +15,7 @@ from jaxtyping import Float, Int
 
 from .._check import check_choice, check_int, check_key, keywords
 from .._errors import describe_value, optional, type_error, value_error
+from .._files import as_path
 from .._html import heading, table
 from .._spaces.accept import SpaceLike, as_space
 from .._spaces.axes import Values
@@ -172,7 +173,8 @@ def halving(
     ends = _checked(train, whole, rungs)
     digits = whole.geometry.digits(np.arange(whole.size))
     digits = digits[:, list(whole.geometry.key_dims)].astype(np.uint32)
-    run = _Run(train, whole, key, mesh, None if store is None else Path(store))
+    folder = None if store is None else as_path("halving", store, "store")
+    run = _Run(train, whole, key, mesh, folder)
     scores = np.full((whole.size, len(ends)), np.nan)
     left, carry = np.arange(whole.size), None
     needed = executed = done = 0

@@ -10,25 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from .._errors import describe_value, type_error, value_error
-
-
-def as_path(function: str, store: Any) -> Path:
-    """The argument `store` as a path on this machine's file systems."""
-    if not isinstance(store, str | os.PathLike) or isinstance(store, bytes):
-        raise type_error(
-            function,
-            f"`store` is {describe_value(store)}.",
-            "Give the path of a folder: `store='runs.zarr'`.",
-        )
-    if "://" in str(store) or "\0" in str(store) or not str(store):
-        raise value_error(
-            function,
-            f"`store` is {describe_value(str(store))}.",
-            "Give the path of a folder on a disk, also a shared one; copy the "
-            "finished store to where it should be.",
-        )
-    return Path(os.path.expanduser(store)).absolute()
+from .._errors import value_error
 
 
 def as_zarr(path: Path) -> Any:

@@ -34,6 +34,7 @@ EXPLORE = [
         ep.MissingKeyError,
         "key=",
     ),
+    ("a URL", lambda: explore(store="s3://bucket/run"), ValueError, "path on a disk"),
     ("executor alone", lambda: explore(executor=object()), ValueError, "store="),
     (
         "no points",

@@ -108,5 +108,6 @@ VIEWS = [
         ValueError,
         r"ends in `\.zarr` or in `\.nc`",
     ),
+    ("a URL", lambda: swept().save("s3://b/r.zarr"), ValueError, "path on a disk"),
     ("a path", lambda: swept().save(3), TypeError, "as a text or a `pathlib.Path`"),
 ]
