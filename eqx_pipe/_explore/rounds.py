@@ -62,12 +62,8 @@ class Rounds:
             self.fn,
             points,
             key=key,
-            order_by=None,
-            reduce=None,
             store=place,
-            part=None,
             executor=self.executor,
-            resume=None,
             # Below the bar of the rounds; there is none in a file of logs.
             progress=False if self.progress is False else None,
             function="explore",

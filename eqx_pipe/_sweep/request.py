@@ -13,11 +13,11 @@ from jaxtyping import Array, ArrayLike
 
 from .._check import check_choice, check_int, check_key
 from .._errors import describe_value, nearest, type_error, value_error
+from .._files import as_path
 from .._reduce.many import Many, ReduceLike, as_many
 from .._spaces.accept import SpaceLike, as_space
 from .._spaces.cells import by_cell, cells_of
 from .._spaces.space import Space
-from .._store.folder import as_path
 from .._store.store import check_zarr
 from .._types import Device, Key, ProgressLike, PyTree
 from .results.output_coords import KnownCoords, OutputCoords, as_output_coords
@@ -113,12 +113,12 @@ def checked(
     key: Key | None,
     batch_size: BatchSize,
     mesh: Mesh | None,
-    order_by: Costs | None,
-    reduce: ReduceLike | None,
-    store: object,
-    part: Part | None,
-    executor: Executor | None,
-    resume: Resume | None,
+    order_by: Costs | None = None,
+    reduce: ReduceLike | None = None,
+    store: object = None,
+    part: Part | None = None,
+    executor: Executor | None = None,
+    resume: Resume | None = None,
     on_error: Literal["raise", "isolate"],
     progress: ProgressLike,
     count_steps: bool = False,
@@ -151,7 +151,7 @@ def checked(
         order_by=order_by,
         reduce=reduce,
         reducers=None if reduce is None else as_many(function, reduce),
-        store=None if store is None else as_path("sweep", store),
+        store=None if store is None else as_path("sweep", store, "store"),
         part=None if part is None else _as_part(part),
         executor=executor,
         trusting=resume is not None,

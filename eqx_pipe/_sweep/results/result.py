@@ -332,7 +332,7 @@ class SweepResult(eqx.Module):
         from .label import dataset
 
         self._check_all_values("to_xarray")
-        made = provenance_of(self)
+        made = _provenance(self)
         if self.raised is not None:
             found = self.raised.by_text().items()
             spans = {text: ranges(points) for text, points in found}
@@ -488,10 +488,10 @@ class SweepResult(eqx.Module):
         """
         from .report import write_report
 
-        write_report(self, provenance_of(self), path, overwrite)
+        write_report(self, _provenance(self), path, overwrite)
 
 
-def provenance_of(result: SweepResult) -> dict[str, Any]:
+def _provenance(result: SweepResult) -> dict[str, Any]:
     """What made a result, as plain text and numbers."""
     moment = datetime.datetime.fromtimestamp(result.started, datetime.UTC)
     return {

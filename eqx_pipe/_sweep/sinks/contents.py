@@ -6,8 +6,8 @@ never been interrupted.
 """
 
 import dataclasses
+import datetime
 import functools as ft
-import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -22,7 +22,7 @@ from ..._store.store import Store
 from ..._tree import tree_text
 from ..compute.failure import Errors
 from ..compute.job import Job
-from ..gather import Outcome, result_of
+from ..gather import Outcome
 from ..plan import Plan
 from ..reduced.blocks import Blocks
 from ..reduced.cells import Cells
@@ -40,7 +40,6 @@ from ..results.label import (
 )
 from ..results.output_coords import coords_texts
 from ..results.raised import points_in, stored_errors
-from ..results.result import provenance_of
 from ..tracing.call import fn_name
 from ..tracing.trace import Traced
 from .fingerprint import refuse_failed
@@ -105,24 +104,20 @@ class StoredValues:
 
     def layout(self, record: Mapping[str, Any]) -> StoreLayout:
         """What a new store is made of."""
-        space, names, coordinates = (
-            self.plan.request.space,
-            self._names,
-            self.coordinates,
-        )
+        space, names, job = self.plan.request.space, self._names, self.plan.job
+        coordinates = self.coordinates
+        assert job is not None
         inner = [dim for dims in names.outputs.values() for dim in dims]
         check_names("sweep", [*space.dims, *coordinates, *names.outputs, *inner])
-        # What made it, but for the time it took: it is not over yet.
-        nothing = result_of(self.plan, Outcome(None), 0.0)
-        now = dataclasses.replace(nothing, started=time.time())
-        made = attributes(self._outputs, space, names, provenance_of(now))
+        now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        made = {**_made_by(self.plan), "started": now, **dict(job.made)}
         return StoreLayout(
             dims=tuple(space.dims),
             chunks=self.plan.chunks,
             coordinates=coordinates,
             variables=self.variables,
             status=names.status,
-            attributes={k: v for k, v in made.items() if k != "seconds"},
+            attributes=attributes(self._outputs, space, names, made),
             record=record,
         )
 
@@ -156,6 +151,15 @@ class StoredValues:
     def _names(self) -> Names:
         request = self.plan.request
         return names_of(self._outputs, request.space, request.output_coords)
+
+
+def _made_by(plan: Plan) -> dict[str, Any]:
+    """What makes a store, in the words of a result's attributes."""
+    return {
+        "function": fn_name(plan.request.fn),
+        "batch_size": plan.batch_size,
+        "devices": len(plan.devices),
+    }
 
 
 def reducing_identity(reducers: Many, traced: Traced) -> dict[str, str]:
@@ -233,13 +237,11 @@ class StoredStates:
             variables=variables,
             status=_STATUS,
             attributes={
-                "function": fn_name(request.fn),
+                **_made_by(self.plan),
                 "reduce": record["reduce"]["reducers"],
                 "space": repr(request.space),
                 "points": request.space.size,
-                "batch_size": self.plan.batch_size,
                 "block_points": blocks.points,
-                "devices": len(self.plan.devices),
                 **versions(),
             },
             record=record,
