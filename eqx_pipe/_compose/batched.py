@@ -94,6 +94,7 @@ class Batched(Composite):
                 ) from error
             raise
         except NameError as error:
+            # JAX says "unbound axis name"; any other name is a mistake in the stage.
             if self.axis_name is not None and "axis name" in str(error):
                 error.add_note(f"Here `batched` names its axis `{self.axis_name}`.")
             raise
@@ -124,6 +125,7 @@ def _leaf_axes(in_axes: PyTree, x: PyTree, scope: Scope) -> list[int | None]:
 
 
 def _is_none(axis: object) -> bool:
+    # To JAX `None` is no leaf, but a tree without any.
     return axis is None
 
 

@@ -52,6 +52,7 @@ class Program:
 
         def compiled(moving, state=None, key=None):
             given = eqx.combine(moving, self.fixed)
+            # Only `jit` comes here, to trace another shape: calls that fit pay nothing.
             self.check_fits(given, state, Scope(None))
             y, state = call(self.pipe, (given,), state, Scope(key))
             out = (y, state) if self.stateful else y
@@ -113,6 +114,7 @@ class Program:
             _REBUILT.put(pipe, self)
         return same
 
+    # By `__reduce__` a copy would be empty, and its calls slow.
     def __deepcopy__(self, memo: object) -> "Program":
         return self
 
@@ -159,6 +161,7 @@ class Compiled(Composite):
         return y if state is None else (y, new_state)
 
     def run(self, x: PyTree, state: MaybeState, scope: Scope) -> Output:
+        # The program keeps no values on the way.
         if scope.record is not None:
             return call(self.pipe, (x,), state, scope)
         return self._general(x, state, scope, None)
@@ -197,6 +200,7 @@ def _is_dynamic(leaf: PyTree) -> bool:
     """Whether a leaf of the input may change between calls: arrays and numbers."""
     if isinstance(leaf, jax.ShapeDtypeStruct):
         return True
+    # What JAX has no dtype for: objects, texts and dates.
     text = isinstance(leaf, np.ndarray | np.generic) and leaf.dtype.kind in "OSUMm"
     return eqx.is_array_like(leaf) and not text
 

@@ -85,6 +85,7 @@ def _one_level(
     if isinstance(x, dict):  # JAX would sort it
 
         def rebuild(parts):
+            # Of its own class, such as `defaultdict`.
             new = copy.copy(x)
             new.update(zip(x, parts, strict=True))
             return new
@@ -94,6 +95,7 @@ def _one_level(
     if not jtu.treedef_is_leaf(structure):
         labels = [_label(path[0]) for path, _ in named]
         return labels, [part for _, part in named], structure.unflatten
+    # One that JAX does not know is a leaf to it.
     if dataclasses.is_dataclass(x) and not isinstance(x, type):
         labels = [field.name for field in dataclasses.fields(x)]
 

@@ -82,6 +82,7 @@ class Scan(Composite):
             after, y, own = self._step(passes.begin(), before, now, own, i)
             ys = output.of_step(after, y)
             after = as_arrays(after)
+            # JAX's own error would show the state too, and its types instead of names.
             _check_carry(scope, before, after)
             return (eqx.filter(after, eqx.is_array), own), (ys, passes.arrays())
 

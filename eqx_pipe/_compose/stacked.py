@@ -245,6 +245,7 @@ def _made(
         alike.extend(same_draws(make_stage, stage, key) if size > 1 else ())
         return stage
 
+    # Not `split`, which does not promise the same first keys for another number.
     keys = jax.vmap(lambda i: jr.fold_in(key, i))(jnp.arange(size))
     # Not a loop: each pass would make markers of state of its own, which cannot be
     # stacked.

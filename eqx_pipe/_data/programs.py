@@ -24,6 +24,7 @@ from .._tree import as_hashable
 from .layout import is_explicit, with_axis_types
 from .source import HostSource
 
+# A training has few loaders and settings; searches make many, whose programs may go.
 _MOST = 64
 
 

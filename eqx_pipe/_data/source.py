@@ -26,9 +26,11 @@ from .records import (
     struct_of,
 )
 
+# The 16 of Grain were slower than none where records are small; four wait for a disk.
 _THREADS = 4
-_CHUNK = 2**20
-_MOST = 8
+# A megabyte takes longer to read than to hand over. Any numbers near these will do.
+_CHUNK_BYTES = 2**20
+_CHUNK_BATCHES = 8
 
 
 @runtime_checkable
@@ -98,7 +100,7 @@ class HostSource:
             return 1
         leaves = jtu.tree_leaves(self.struct())
         size = batch_size * sum(s.size * s.dtype.itemsize for s in leaves)
-        return max(1, min(_MOST, _CHUNK // max(1, size)))
+        return max(1, min(_CHUNK_BATCHES, _CHUNK_BYTES // max(1, size)))
 
     def read(self, indices: Integer[np.ndarray, " n"]) -> PyTree:
         """Some records, stacked along a leading axis, as NumPy arrays of their own."""

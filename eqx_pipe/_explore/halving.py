@@ -33,7 +33,10 @@ else:
     Dataset = Any
 
 _BATCH = 256
-"""The most trainings of one batch, unless a size is given."""
+"""The most trainings of one batch, unless a size is given.
+
+Carries are as large as models, so that a batch of all trainings may not fit.
+"""
 
 
 class Training(eqx.Module):

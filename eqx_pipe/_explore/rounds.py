@@ -48,6 +48,7 @@ class Rounds:
         place = None if self.folder is None else place_of(self.folder, number)
         try:
             if self._run is None:
+                # Not before: what is traced depends on the form of the points.
                 self._run = self._made(points, key, place)
             self.sweeps.append(self._run.swept(points, key, place))
             return self.sweeps[-1]
@@ -89,6 +90,7 @@ class Rounds:
         bar.failed(self._failed)
         if self._watched is not None:
             leaf = jtu.tree_leaves(sweep.values)[self._watched.leaf]
+            # Of the outputs the bar is shown this one alone.
             bar.watch(self._watched._replace(leaf=0))
             bar.saw([np.asarray(leaf[...])], slice(None))
         bar.done(1)

@@ -39,6 +39,7 @@ def stalled(
     check_int("search.stalled", "rounds", rounds, 1)
     check_choice("search.stalled", "mode", mode, ("min", "max"))
 
+    # After each round all are asked again, and a sweep may be a large store.
     known = WeakCache[float]()
 
     def least(sweep: SweepResult) -> float:

@@ -236,10 +236,12 @@ def _scaled(part: np.ndarray, ends: tuple[Any, Any], precise: tuple[Any, Any]) -
     if isinstance(first, jax.Array):
         share = jnp.asarray(share, first.dtype)
     # Unless traced, in float64 and rounded once.
+    # Not `lo + (hi - lo) * share`, where `hi - lo` may overflow.
     return on_device((lo * (1 - share) + hi * share).astype(first.dtype))
 
 
 def _is_pair(node: Any) -> bool:
+    # Not by `isinstance`: a named tuple of two is a container.
     return type(node) in (tuple, list) and len(node) == 2 and all(map(_is_end, node))
 
 

@@ -19,7 +19,7 @@ from .._check import check_draws
 from .._errors import describe_value, message, value_error
 from .._tree import is_key_array, on_device
 
-_NUMBERS = "biufcV"
+NUMBERS = "biufcV"
 """NumPy's letters for numbers; JAX's small dtypes such as bfloat16 have `V`."""
 
 _CURE = (
@@ -62,11 +62,11 @@ def _stack(values: list[Any]) -> Any:
             _refuse(ValueError, wrong)
     if not any(isinstance(x, jax.Array) for x in values):
         array = np.asarray(values)
-        if array.dtype.kind in _NUMBERS:
+        if array.dtype.kind in NUMBERS:
             return array
     for i, x in enumerate(values):
         plain = not isinstance(x, jax.Array | int)
-        if plain and np.asarray(x).dtype.kind not in _NUMBERS:
+        if plain and np.asarray(x).dtype.kind not in NUMBERS:
             _refuse(TypeError, f"`values` holds {describe_value(x)} at index {i}.")
     arrays = [_as_array(x) for x in values]
     if any(map(is_key_array, arrays)):
@@ -107,7 +107,7 @@ def _as_array(given: Any) -> Array:
     try:
         # What is too large becomes an infinity, which `check_fits` refuses.
         with np.errstate(over="ignore"):
-            on_host = isinstance(given, np.ndarray) and given.dtype.kind in _NUMBERS
+            on_host = isinstance(given, np.ndarray) and given.dtype.kind in NUMBERS
             array = on_device(given) if on_host else jnp.asarray(given)
     except OverflowError:
         _refuse(ValueError, f"an integer does not fit {jnp.result_type(int)}.")

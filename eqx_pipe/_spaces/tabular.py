@@ -14,7 +14,7 @@ from .._tree import is_key_array
 from .arrange import POINT
 from .axes import Values
 from .axis import Axis, check_dim
-from .given import ValuesLike
+from .given import NUMBERS, ValuesLike
 from .mistakes import TABLE
 from .space import Space
 from .static import Static
@@ -23,7 +23,7 @@ _FORMS = (
     "Give a dict of columns, a data frame, a list of dicts, or an array of two "
     "dimensions together with `names`."
 )
-_MANY = 3
+_MANY = 3  # rows that a message names
 
 
 @runtime_checkable
@@ -105,6 +105,7 @@ def table(
         )
     own = None if dim == POINT else dim
     tree = {name: _axis(name, column, own) for name, column in found.items()}
+    # With a dim of their own axes vary together in a product, too.
     space = Space(tree, "product" if own else "zip")
     return space if next(iter(lengths.values())) else space[:0]
 
@@ -185,7 +186,7 @@ def _axis(name: str, column: Any, dim: str | None) -> Axis:
         items = list(column)
         listed = isinstance(column, list | tuple)
         array = None if listed else np.asarray(column)
-        if array is None or array.dtype.kind not in "biufcV":
+        if array is None or array.dtype.kind not in NUMBERS:
             if not all(map(_is_number, items)) or (array is not None and not items):
                 return _static(name, items, array, dim)
             array = column if listed and items else np.array(items)
@@ -241,7 +242,7 @@ def at_least_one(values: Any) -> tuple[Any, bool]:
 def _is_number(x: Any) -> bool:
     if isinstance(x, bool | int | float | complex | jax.Array):
         return True
-    return isinstance(x, np.generic | np.ndarray) and x.dtype.kind in "biufcV"
+    return isinstance(x, np.generic | np.ndarray) and x.dtype.kind in NUMBERS
 
 
 def _is_missing(x: Any) -> bool:

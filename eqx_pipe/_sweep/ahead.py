@@ -32,6 +32,7 @@ from .sinks.look import Looked, looked
 from .tracing.trace import no_mesh
 from .words import SWEEP_WORDS
 
+# A range needs a few, and each takes the time of a batch.
 _PLACES = 5
 """At how many places of a sweep it is probed, if the user does not say."""
 

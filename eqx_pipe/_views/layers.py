@@ -17,8 +17,13 @@ _BEND_REACH = 9.0
 """How far a line keeps others away that passes by a layer."""
 
 
-_TURNS, _STRAIGHT = 60, 12.0
-"""How often sides are improved, and how much straightness counts in long lines."""
+# Twenty boxes with two lines into each then lie within two pixels of where 1,000 turns
+# would put them; forty may still be 40 pixels off, which is no worse to read.
+_TURNS = 60
+"""How often sides are improved."""
+
+_STRAIGHT = 12.0
+"""How much straightness counts in long lines, whose bends the eye sees first."""
 
 
 @dataclasses.dataclass

@@ -20,7 +20,14 @@ TAB = 20.0
 SMALL = 11.0
 """The size of what is written below the name of a box, and of titles."""
 
-_STEP, _HEAD = 24.0, 8.0
+_STEP = 24.0
+"""The height of a bend of a line that goes straight down or nearly so."""
+
+_HEAD = 8.0
+"""That of a head, about: on a bend it would stand askew."""
+
+_ASIDE = 7.0
+"""From a line to what is written beside it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -181,7 +188,7 @@ class _Inside:
             said = self.routes.leaving.get(name, "")
             if said and inner is None:
                 lines = tuple(said.split("\n"))
-                yield Note(x + self.x[name] + 7, bottom[name] + 2, lines)
+                yield Note(x + self.x[name] + _ASIDE, bottom[name] + 2, lines)
         for link in self.layers.links:
             a, b, i = link.source, link.target, row_of[link.source]
             out, into = self.zones[i]
@@ -193,13 +200,15 @@ class _Inside:
             end = top[b]
             yield Line(((x1, start), (x1, bend1), (x2, bend2), (x2, end)), head)
             if link.text:
-                yield Note(x2 + 7, bend2 - 2, tuple(link.text.split("\n")))
+                yield Note(x2 + _ASIDE, bend2 - 2, tuple(link.text.split("\n")))
 
 
 def _rows(
     inside: _Inside, layers: Layers
 ) -> tuple[list[float], list[float], list[tuple[float, float]]]:
     """Of each layer its top and height, and how much of the gap below is for notes."""
+    # Text stands in a zone of its own beside lines that are straight there, so that
+    # no bend crosses it.
     tall = [max(map(inside.height_of, row), default=0.0) for row in layers.rows]
     tops: list[float] = []
     zones: list[tuple[float, float]] = []
@@ -223,6 +232,7 @@ def _rows(
         ends = any(link.target in inside.boxes for link in below)
         into += _HEAD if ends else 0.0
         zones.append((out, into))
+        # The farther a line goes aside the lower it would lie, up to three steps.
         bend = min(_STEP + 0.1 * sideways, 3 * _STEP) if sideways > 1 else _STEP / 2
         at += tall[i] + out + into + bend
     return tops, tall, zones
@@ -236,17 +246,20 @@ def _across(inside: _Inside, link: Link) -> float:
 def _size(box: Box, labels: Sequence[str]) -> tuple[float, float]:
     first, *more = box.text.split("\n")
     width = max([sans_width(first), *(sans_width(line, SMALL) for line in more)])
+    # So that text stays clear of sides that `svg` slants by 14, or rounds.
     slant = 18.0 if box.outline == "decision" else 6.0
     width += 2 * slant + 8
     labels = [label for label in labels if label]
     if labels:
         width = max(width, room(map(_width, labels)))
+    # A box round one letter would look like a joint of its lines. `svg` puts the text
+    # 6 below the upper side, and 5 more are for what reaches below its baseline.
     return max(width, 56.0), 12.0 + (SANS + 5) + len(more) * (SMALL + 4)
 
 
 def _width(label: str) -> float:
     lines = label.split("\n")
-    return 7 + max(mono_width(line, MONO) for line in lines) if label else 0.0
+    return _ASIDE + max(mono_width(line, MONO) for line in lines) if label else 0.0
 
 
 def _tall(label: str) -> float:

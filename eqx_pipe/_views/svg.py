@@ -15,6 +15,7 @@ _SANS = "system-ui,-apple-system,'Segoe UI',Roboto,'Helvetica Neue',Arial,sans-s
 _MONO = "ui-monospace,SFMono-Regular,Menlo,Consolas,'DejaVu Sans Mono',monospace"
 _MARGIN = 12.0
 
+# Of middle lightness, to be seen on white and on black.
 _BLUE, _AMBER, _GREEN, _GREY = "#388bfd", "#d29922", "#2da44e", "#6e7781"
 
 
@@ -113,10 +114,12 @@ def _outline(placed: Placed, box: Box, paint: str) -> str:
 
 def _line(line: Line) -> str:
     (x, start), (_, bend1), (x2, bend2), (_, end) = line.points
+    # A head is 8.5 long; a line up to its tip would make that blunt.
     stop = end - 7 if line.head else end
     half = (bend1 + bend2) / 2
     bent = f"C{x:.1f} {half:.1f} {x2:.1f} {half:.1f} {x2:.1f} {bend2:.1f}"
     path = f"M{x:.1f} {start:.1f}V{bend1:.1f}{bent}V{stop:.1f}"
+    # Nobody sees a bend of half a pixel.
     if abs(x - x2) < 0.5:
         path = f"M{x:.1f} {start:.1f}V{stop:.1f}"
     head = ""

@@ -32,6 +32,8 @@ from .kernel import wrapped
 from .states import home_of
 from .trace import Reducing, trace_reducers
 
+# Between one run of points and the next a bar moves, and Ctrl-C is heard: any number
+# near this one will do.
 _MOST_POINTS = 2**16
 
 

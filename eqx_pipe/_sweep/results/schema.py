@@ -32,6 +32,7 @@ SCHEMA = "eqx_pipe_schema"
 """The attribute of a dataset that holds its schema."""
 
 VERSION = 1
+# Whoever opens the file reads all attributes.
 _MOST_BYTES = 1024
 
 Read = Callable[[str], Any]

@@ -24,6 +24,7 @@ from ..._store.grow import Origin
 from ..compute.points import Part
 
 _Positions = Int64[np.ndarray, " positions"]
+_DIGEST = "S32"  # the letters of a digest
 
 
 class NoGrowth(Exception):
@@ -161,7 +162,7 @@ def _column(dim: str, values: np.ndarray, texts: Mapping[str, str] | None) -> _C
     shown = values.tolist()
     if texts is not None:
         # By what the values are, not by the text that is shown: two may look alike.
-        values = np.array([texts.get(str(x), "") for x in shown], "S32")
+        values = np.array([texts.get(str(x), "") for x in shown], _DIGEST)
     form = f"{values.dtype}{list(values.shape[1:])}"
     return _Column(dim, form, _rows(values), shown)
 
@@ -191,7 +192,7 @@ def _stated(
     shown = describe_value(value)
     found = None
     if static:
-        found = np.array([_text_of(value)], "S32")
+        found = np.array([_text_of(value)], _DIGEST)
     else:
         dtype, like = column.form.split("[")[0], np.asarray(column.shown)
         given = np.asarray(value)

@@ -12,6 +12,7 @@ from .._strategies.arrays import COMPLEX, EIGHTHS, Numbers, arrays, keys, numpy_
 from .._strategies.validate import invalid
 from .binding import Binding, parse
 
+# Examples shrink to the first.
 _USUAL = ("float32", "bfloat16", "float16", "int32", "uint8", "bool", "complex64")
 _MORE = ("int8", "int16", "uint16", "uint32", "int4", "uint4", "int2")
 _MORE += ("uint2", "float8_e4m3fn", "float8_e5m2", "float8_e4m3b11fnuz")

@@ -125,6 +125,7 @@ class Binding:
         self.elements, self.bare = options.elements, options.bare
         self.dtypes_asked = [str(dtype) for dtype in options.dtypes]
         # The first of all forms is the simplest.
+        # By a text, of which `Random` takes the same seed in every process.
         self._form = None if form is None else random.Random(f"{form} {attempt}")
         self._simplest = form == attempt == 0
         self.sizes: dict[Any, int] = {}
@@ -199,6 +200,7 @@ class Binding:
         names = [name for code in codes.values() for name in _names_in(code)]
         free = [name for name in dict.fromkeys(names) if name not in self.sizes]
         drawn = tuple(self.a_size() for _ in free)
+        # All sizes of three names, and nearly all of four; more would take long.
         tried = [drawn, *it.islice(it.product(_ALL, repeat=len(free)), 20_000)]
         for least in (1, 0):
             for sizes in tried:
@@ -213,6 +215,7 @@ class Binding:
 
     def _evaluate(self, text: str) -> int:
         try:
+            # As jaxtyping does.
             filled = eval(f"f{text!r}", {**self.values})
         except Exception as error:
             raise _incomputable(text, error) from error
@@ -280,6 +283,7 @@ def _incomputable(text: str, error: Exception) -> Exception:
 
 
 def _names_in(code: types.CodeType) -> tuple[str, ...]:
+    # Which of the two it is CPython leaves open; `min(a, b)` names no axis `min`.
     known = __builtins__ if isinstance(__builtins__, dict) else vars(__builtins__)
     return tuple(name for name in code.co_names if name not in known)
 

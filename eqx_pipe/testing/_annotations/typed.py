@@ -34,6 +34,7 @@ from .signature import (
 )
 from .snippet import add_snippet
 
+# Generators need not end.
 _MOST_YIELDED = 64
 
 Override: typing.TypeAlias = "st.SearchStrategy | types.EllipsisType"

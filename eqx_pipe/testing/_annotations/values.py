@@ -139,7 +139,7 @@ def _container_for(kind: type, args: tuple[Any, ...], binding: Binding) -> Any:
     if kind is tuple:
         if len(args) == 2 and args[1] is Ellipsis:
             args = (args[0],) * _few(binding)
-        return tuple(value_for(part, binding) for part in args if part != ())
+        return tuple(value_for(part, binding) for part in args)
     abc, new = collections.abc, typing.cast(Any, kind)
     if issubclass(kind, abc.Mapping) and len(args) == 2:
         names = "ab"[: _few(binding)]
@@ -194,6 +194,7 @@ def _function_for(args: tuple[Any, ...], binding: Binding) -> Callable[..., Any]
 
 
 def _is_of(kind: type, package: str, name: str) -> bool:
+    # Also a `GradientTransformationExtraArgs`.
     return kind.__module__.partition(".")[0] == package and kind.__name__.startswith(
         name
     )

@@ -55,6 +55,7 @@ def measure(call: Call, inputs: Arrays, single: bool = True) -> Measured | None:
     eps = coarsest(call, inputs)
     if not 0 < eps <= _COARSEST:
         return None
+    # Always the same directions: a failure must come again.
     rng = np.random.default_rng(0)
     to = Directions(inputs, [direction(rng, v, scaled=True) for v in inputs], eps)
     every = list(range(len(inputs)))
@@ -157,6 +158,7 @@ def judge(
         raise Undecided("differences tell nothing in so low a precision")
     if found.forward is None and found.backward is None:
         raise Undecided("there is no derivative, in either mode")
+    # Differences lose half of the digits.
     rtol = max(1e-5, found.eps**0.5)
     for d, inside in enumerate(found.moved):
         name = _named(names, inside[0]) if len(inside) == 1 else ""

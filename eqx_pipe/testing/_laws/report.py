@@ -116,6 +116,7 @@ def _trials_inside(trial: Trial) -> dict[str, Trial]:
         key: Any,
         named: dict[str, PyTree],
     ) -> None:
+        # In a loop or under `vmap` there are no numbers to try a law on.
         if name in seen or any(
             isinstance(v, Tracer) for v in jtu.tree_leaves((args, named, state, key))
         ):

@@ -39,6 +39,7 @@ from .wide import widened
 
 _CUSTOM = ("custom_jvp_call", "custom_vjp_call", "custom_vmap_call")
 _CUSTOM_DERIVATIVES = inspect.getfile(jax.custom_gradient)
+# What JAX and Equinox have of such rules is for their own tests.
 _OTHERS = tuple(
     os.path.join(os.path.dirname(module.__file__ or ""), *inside, "")
     for module, inside in ((jax, ()), (eqx, ("internal",)))
@@ -163,6 +164,7 @@ def _measure_rules(
 
         some = [inputs[i] for i in moving]
         measured = measure(outputs, some) if some and outputs(some) else None
+        # JAX batches the function of a rule of derivatives itself.
         lanes = [] if eqn.primitive.name in _CUSTOM[:2] else _over_subsets(eqn, inputs)
         found.append((name, measured, lanes))
     return found

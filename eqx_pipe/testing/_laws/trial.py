@@ -186,6 +186,7 @@ def copied(leaf: Any) -> Any:
         return leaf.copy()
     if not isinstance(leaf, jax.Array) or isinstance(leaf, Tracer):
         return leaf
+    # NumPy would lose the key, the weak type or the sharding.
     if is_key_array(leaf) or leaf.weak_type or len(leaf.devices()) > 1:
         return leaf
     return jnp.asarray(np.array(leaf))
