@@ -15,7 +15,7 @@ _log = logging.getLogger("eqx_pipe")
 _logging = threading.Lock()
 _logged: set[str] = set()
 _NOTE = "In eqx_pipe stage "
-# "Dropout requires a key when ...", "needs a PRNG key": they have no class of their own.
+# "Dropout requires a key when ...", "needs a PRNG key": there is no class of error.
 _ASKS_FOR_KEY = re.compile(r"\b(an?|no|prng|rng|random) `?key\b", re.IGNORECASE)
 
 

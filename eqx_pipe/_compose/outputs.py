@@ -45,5 +45,6 @@ def outputs(
     check_state("outputs", pipe, state)
     record = Record(lambda path: True)
     if isinstance(pipe, Composite):
+        # A `State` that is updated is used up, and this one is the caller's.
         pipe.run(x, copy_state(state), Scope(key, record=record))
     return record.values

@@ -97,6 +97,7 @@ class _Walk:
         if isinstance(node, Parent):
             parts, structure = parts_of(node)
             size = node.multiplicity()
+            # A stacked stage stands for many, of which each has a path.
             below = paths if size is None else paths[..., None]
             return structure.unflatten(
                 self._of(

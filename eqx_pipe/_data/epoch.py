@@ -26,7 +26,7 @@ from .pipes import are_identity
 from .programs import arrays_of, program
 from .source import HostSource
 
-# One for the next step, one for a read that takes longer than others: each takes memory.
+# One for the next step and one for a read that takes longer: each takes memory.
 _AHEAD = 2
 _BLOCK = 2**15
 """About how many places of the order are computed at once."""

@@ -72,6 +72,7 @@ def sensitivity_design(
             f"`n` is {n}, and Sobol's points are balanced in powers of 2.",
             f"Give {1 << (n.bit_length() - 1)} or {1 << n.bit_length()}.",
         )
+    # Effects of pairs of axes would take nearly twice as many points.
     return space.from_unit(sample(problem, n, calc_second_order=False, seed=seed))
 
 

@@ -9,6 +9,7 @@ from .mermaid import mermaid
 from .sketch import Frame
 from .svg import svg
 
+# A file by itself has no page of which it could take on the colours.
 _ALONE = (
     "<style>:root{color-scheme:light dark;background:#fff;color:#1f2328}"
     "@media(prefers-color-scheme:dark){:root{background:#0d1117;color:#e6edf3}}"

@@ -57,6 +57,7 @@ def _where_else(path: Path) -> str:
             "`SweepResult.save` or `sweep(..., store=)` was given; relative paths "
             "start from where Python runs."
         )
+    # A folder may hold thousands.
     return nearest(path.name, sorted(results)[:20])
 
 

@@ -68,6 +68,7 @@ def _lanes(v: Any) -> Any:
 
 def subsets(n: int) -> list[tuple[int, ...]]:
     """The subsets of `n` things: all, or of many those of one, and the whole."""
+    # Each subset is one more program to compile.
     if n <= 3:
         sizes = range(1, n + 1)
         return [c for size in sizes for c in it.combinations(range(n), size)]

@@ -149,5 +149,6 @@ def _mixed(chosen: Any, *cases: Any) -> Any:
     """What was chosen, with a share of each case; integers, often indices, are kept."""
     if not jnp.issubdtype(chosen.dtype, jnp.inexact):
         return chosen
+    # Unequal, as `x` and `-x` would cancel; a side that is not chosen may be NaN.
     shares = [jnp.nan_to_num(y) * 0.62**k for k, y in enumerate(cases, start=1)]
     return sum(shares, chosen).astype(chosen.dtype)

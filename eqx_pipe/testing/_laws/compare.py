@@ -46,6 +46,7 @@ class Tolerance:
 
     def allowed(self, dtype: DTypeLike, largest: float) -> float:
         """The bound for an array of a dtype."""
+        # As coarse as float8_e5m2, which has two bits behind the first.
         rest = 0.25 if jnp.issubdtype(dtype, jnp.inexact) else 0.0
         usual = _RELATIVE.get(str(dtype), rest)
         usual = max(usual, _RELATIVE.get(self.coarsest, 0.0)) if usual else usual

@@ -134,6 +134,7 @@ def _class_parts(cls: type, package: str) -> Iterator[tuple[str, Any]]:
 
 def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
     for name, inner in getattr(value, "__dict__", {}).items():
+        # Filled by the first call, it says nothing that was not so before.
         if not isinstance(getattr(type(value), name, None), ft.cached_property):
             yield f".{name}", inner
     for cls in type(value).__mro__:

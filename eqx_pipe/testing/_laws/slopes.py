@@ -51,6 +51,7 @@ class Directions(NamedTuple):
     @property
     def step(self) -> float:
         """For two differences, whose error goes with the fourth power of the step."""
+        # There that is as large as rounding, eps / step.
         return self.eps**0.2
 
     def slopes(self, fn: Call, chosen: list[list[int]]) -> list[list[Slope]]:
@@ -71,6 +72,7 @@ class Directions(NamedTuple):
     def slope(self, v: Array) -> Slope:
         """The slope, of values at -1, -1/2, 0, 1/2 and 1 steps."""
         wide, half = (v[4] - v[0]) / (2 * self.step), (v[3] - v[1]) / self.step
+        # Richardson's extrapolation: what goes with the square of the step falls out.
         value = (4 * half - wide) / 3
         # The slopes to the right and to the left differ by a step times the curvature;
         # what is left of that for a step of no length is a kink.
@@ -107,6 +109,7 @@ def _total(terms: Arrays) -> Array:
 
 def direction(rng: np.random.Generator, like: Any, scaled: bool = False) -> Array:
     """Numbers between 0.5 and 1 of either sign; `scaled` by those that they change."""
+    # None near zero, by which nothing would be moved.
     drawn = rng.uniform(0.5, 1, like.shape) * rng.choice([-1, 1], like.shape)
     if jnp.issubdtype(like.dtype, jnp.complexfloating):
         drawn = drawn * np.exp(1j * rng.uniform(0, 2 * np.pi, like.shape))

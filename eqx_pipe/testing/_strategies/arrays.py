@@ -24,6 +24,7 @@ Numbers: TypeAlias = st.SearchStrategy
 COMPLEX = st.builds(complex, EIGHTHS, EIGHTHS)
 VECTOR = jax.ShapeDtypeStruct((4,), jnp.float32)
 _MOST_DRAWN = 32
+# Few, as each compiles anew; examples shrink to the first.
 _POOL = (
     jax.ShapeDtypeStruct((1,), jnp.float32),
     VECTOR,

@@ -115,6 +115,7 @@ def _layers(struct: PyTree) -> list[st.SearchStrategy]:
     def linear(seed: int) -> eqx.nn.Linear:
         return eqx.nn.Linear(size, size, key=jr.key(seed), dtype=struct.dtype)
 
+    # Of one number it makes zero, whatever that is; its parameters are float32.
     norm = struct.dtype == jnp.float32 and size > 1
     return [st.integers(0, 3).map(linear)] + [st.just(eqx.nn.LayerNorm(size))] * norm
 
