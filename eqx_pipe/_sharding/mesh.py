@@ -24,6 +24,10 @@ from .._errors import describe_value, type_error, value_error
 MeshAxes: TypeAlias = str | tuple[str, ...] | None
 """The mesh axis that an axis of an array is split over, or several, or none."""
 
+# `set_mesh` takes no None.
+NO_MESH = Mesh(np.empty((), object), ())
+"""The mesh that JAX has where none is set."""
+
 
 def check_mesh(function: str, mesh: object) -> None:
     """Raises a `TypeError` unless `mesh` is a mesh of devices."""
@@ -93,8 +97,7 @@ def no_context() -> AbstractContextManager[object]:
     if jax.sharding.get_abstract_mesh().empty or is_staged():
         return contextlib.nullcontext()
     try:
-        # `set_mesh` takes no None. This is the mesh that JAX has where none is set.
-        return jax.set_mesh(Mesh(np.empty((), object), ()))
+        return jax.set_mesh(NO_MESH)
     except ValueError:  # under `grad` or `vmap`
         return contextlib.nullcontext()
 

@@ -24,10 +24,12 @@ from .gather import Chunk, Parts
 from .plan import CostsBySpan, Plan
 from .worker import computed, pack, work
 
+# Memory that one worker lacked another may have; points that always kill one stop.
 _TRIES = 3
 # Each call takes the packed function along: 40 chunks with a closure of 10 MB are 800
 # MB on the wire.
 _IN_FLIGHT_BYTES = 2**30
+# Every look for what is finished asks each of them.
 _IN_FLIGHT = 1024
 
 
@@ -150,6 +152,7 @@ def _finished(flying: Sequence[_Try], wait: bool) -> list[_Try]:
         if not all(callable(getattr(it.future, "done", None)) for it in flying):
             return [flying[0]]  # its `result` waits
         time.sleep(pause)
+        # Short chunks are not kept waiting, and long ones not asked for all the time.
         pause = min(2 * pause, 0.02)
 
 

@@ -31,11 +31,9 @@ from ..compute.partition import Layout
 from ..compute.progress import Progress
 from ..compute.sizes import CHUNK_BYTES, Rows
 from ..cores import all_busy
-from .kernel import block_batches, build_gap, build_merge, call_blocks
+from .kernel import MOST_BLOCKS, block_batches, build_gap, build_merge, call_blocks
 from .states import ByPoints, ByValues, Division, absorb_place, home_of
 from .trace import trace_reducers
-
-_MOST_BLOCKS = 64
 
 
 class Blocks:
@@ -99,7 +97,7 @@ class Blocks:
         """How many blocks are computed at once at most."""
         if not self._in_order:
             room = CHUNK_BYTES // (self.job.row_bytes * self.points)
-            return max(1, min(room, _MOST_BLOCKS))
+            return max(1, min(room, MOST_BLOCKS))
         devices = len(self.job.devices)
         return devices * call_blocks(
             self.size, self.points, devices, self.reducing.state_bytes

@@ -34,8 +34,12 @@ from .trace import Reducing
 
 _BLOCKS = 256
 _BLOCK_POINTS = 2**20
-_CALL_BLOCKS = 64
 _CALL_POINTS = 2**30
+
+# A quarter of `_BLOCKS`: between calls a bar moves, and a reducer may stop the sweep.
+# Any number near it will do.
+MOST_BLOCKS = 64
+"""How many blocks a device computes in one call at most."""
 
 
 def block_batches(size: int, batch_size: int) -> int:
@@ -54,7 +58,7 @@ def call_blocks(size: int, block_points: int, num_devices: int, bytes_: int) -> 
     room = CHUNK_BYTES // (max(1, bytes_) * num_devices)
     # Offsets within a call are 32-bit integers.
     fits = _CALL_POINTS // (block_points * num_devices)
-    return max(1, min(needed, room, fits, _CALL_BLOCKS))
+    return max(1, min(needed, room, fits, MOST_BLOCKS))
 
 
 def build_blocks(traced: Traced, reducing: Reducing, layout: Layout) -> Any:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from .result import SweepResult
 
+# A page is to be looked through: any numbers near these will do.
 _MOST_PICTURES = 24
 _MOST_FAILURES = 20
 _SMALLEST = 0.65

@@ -10,13 +10,12 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import jax.tree_util as jtu
-import numpy as np
 from jax.core import Tracer
-from jax.sharding import Mesh
 
 from ..._cache import LRUCache
 from ..._errors import type_error
 from ..._jaxprs.cache_key import Program, identify
+from ..._sharding.mesh import NO_MESH
 from ..._spaces.axis import is_axis
 from ..._spaces.geometry import Geometry, axis_name
 from ..._spaces.space import Space
@@ -28,8 +27,6 @@ from .concrete import SPACE_KEY, explain
 from .numbers import note_compilation
 
 _analyses = LRUCache(128)
-# `set_mesh` takes no None; this is the mesh that JAX has where none is set.
-_NO_MESH = Mesh(np.empty((), object), ())
 # Those that change what is traced. A worker computes under them too.
 _SETTINGS = (
     "enable_x64",
@@ -218,7 +215,7 @@ def struct_of(x: Any) -> jax.ShapeDtypeStruct:
 def no_mesh(function: str = "sweep") -> Any:
     """Leaves the user's own mesh context, which would end up in the program."""
     try:
-        return jax.set_mesh(_NO_MESH)
+        return jax.set_mesh(NO_MESH)
     except ValueError as error:  # it has to be set outside of all transformations
         raise type_error(
             function,

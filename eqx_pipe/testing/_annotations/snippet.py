@@ -14,6 +14,7 @@ import numpy as np
 from ..._tree import is_key_array
 from .signature import name_of
 
+# More would bury the error.
 _MOST_NUMBERS = 200
 _HEAD = "To run this example again:"
 
