@@ -36,7 +36,7 @@ _BLOCKS = 256
 _BLOCK_POINTS = 2**20
 _CALL_POINTS = 2**30
 
-# A quarter of `_BLOCKS`: between calls a bar moves, and a reducer may stop the sweep.
+# A quarter of `_BLOCKS`: between calls a bar moves, and Ctrl-C is heard.
 # Any number near it will do.
 MOST_BLOCKS = 64
 """How many blocks a device computes in one call at most."""
