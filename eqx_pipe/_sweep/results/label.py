@@ -30,6 +30,7 @@ from ..._spaces.table import (
 from ..._store.folder import LONGEST, as_zarr, is_name
 from ..._store.layout import RECORD
 from ..._store.lazy import Stored, stored_in
+from ..._tree import as_data
 from ..._types import Key, PyTree
 from .cells import named_leaves
 from .output_coords import KnownCoords, check_output_coords, coords_of, dims_of
@@ -243,9 +244,7 @@ def inner_dims(name: str, count: int) -> tuple[str, ...]:
 def storable(leaf: Any) -> np.ndarray:
     """An array of a dtype that xarray, NetCDF and pandas know."""
     leaf = leaf[...] if isinstance(leaf, Stored) else leaf
-    if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-        leaf = jax.random.key_data(leaf)
-    array = np.asarray(leaf)
+    array = np.asarray(as_data(leaf))
     if array.dtype.kind in "biufcU" and array.dtype != np.float16:
         return array
     exact = jnp.issubdtype(array.dtype, jnp.integer)

@@ -13,12 +13,11 @@ from equinox.nn import State
 from jax.typing import DTypeLike
 
 from ..._check import check_bool
-from ..._tree import leaves_with_names
 from ..._types import Key, PyTree, StageLike
 from .compare import AnyArray, Bound, Tolerance, as_numpy
 from .law import Broken, law, must_work
 from .report import check
-from .trial import Trial, evaluate
+from .trial import Trial, evaluate, inexact_arrays
 
 Arrays: TypeAlias = list[AnyArray]
 
@@ -72,7 +71,7 @@ class Problem(eqx.Module):
         """The inexact outputs."""
         structure, fixed, state, key = self.rest
         both = eqx.combine(jtu.tree_unflatten(structure, inputs), fixed)
-        return _inexact(evaluate(both["stage"], both["x"], state, key))[1]
+        return inexact_arrays(evaluate(both["stage"], both["x"], state, key))[1]
 
     # Compiled once for all inputs of a stage.
 
@@ -107,8 +106,8 @@ class Problem(eqx.Module):
 def problem_of(trial: Trial) -> Problem | None:
     given = {"stage": trial.stage, "x": trial.x}
     moving, fixed = eqx.partition(given, eqx.is_inexact_array)
-    names, inputs = _inexact(moving)
-    out_names, outputs = _inexact(trial.plain)
+    names, inputs = inexact_arrays(moving)
+    out_names, outputs = inexact_arrays(trial.plain)
     if not inputs or not outputs:
         return None
     rng = np.random.default_rng(0)
@@ -122,12 +121,6 @@ def problem_of(trial: Trial) -> Problem | None:
         [_direction(rng, leaf) for leaf in outputs],
         trial.tolerance,
     )
-
-
-def _inexact(tree: PyTree) -> tuple[list[str], Arrays]:
-    """The arrays of real and complex numbers in a pytree, and their names."""
-    named = [(n, v) for n, v in leaves_with_names(tree) if eqx.is_inexact_array(v)]
-    return [name for name, _ in named], [leaf for _, leaf in named]
 
 
 def _direction(rng: np.random.Generator, leaf: AnyArray) -> AnyArray:

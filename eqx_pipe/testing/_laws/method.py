@@ -18,7 +18,7 @@ from ..._spaces.table import point_columns
 from ..._sweep.results.gaps import gaps_of
 from ..._sweep.results.result import SweepResult
 from ..._sweep.sweeper import sweeper
-from ..._tree import is_key_array, path_name
+from ..._tree import as_data, path_name
 from ..._types import Key, PyTree
 from .law import Broken, Undecided, check_laws, law, must_work
 
@@ -130,8 +130,7 @@ def _same(one: PyTree, other: PyTree) -> bool:
 
 
 def _equal(one: Any, other: Any) -> bool:
-    if is_key_array(one):
-        one, other = jax.random.key_data(one), jax.random.key_data(other)
+    one, other = as_data(one), as_data(other)
     if isinstance(one, np.ndarray | jax.Array):
         one, other = np.asarray(one), np.asarray(other)
         return one.shape == other.shape and one.tobytes() == other.tobytes()

@@ -18,6 +18,7 @@ from .law import Broken, Undecided, law, must_work
 from .report import check
 from .trial import Trial, evaluate
 
+# Smaller ones are tables and masks, which belong to the code.
 _MOST_BYTES = 2**20
 
 

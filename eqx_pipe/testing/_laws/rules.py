@@ -26,7 +26,6 @@ from ..._jaxprs.jaxpr import (
     sub_jaxprs,
 )
 from ..._jaxprs.table import entry, kind, scan_counts, while_counts
-from ..._tree import leaves_with_names
 from ..._types import Key, PyTree, StageLike
 from .batches import Lanes, batched_and_looped, subsets
 from .compare import Bound
@@ -34,7 +33,7 @@ from .law import Undecided, law
 from .numeric import Measured, judge, measure
 from .report import check
 from .slopes import Arrays
-from .trial import Trial, evaluate
+from .trial import Trial, evaluate, inexact_arrays
 from .wide import widened
 
 _CUSTOM = ("custom_jvp_call", "custom_vjp_call", "custom_vmap_call")
@@ -114,14 +113,9 @@ def check_rules(
 def numerical_law(trial: Trial) -> str | None:
     with widened(trial) as given:
         measured = _measure_stage(given.stage, given.x, given.state, given.key)
-        names = _inexact({"stage": given.stage, "x": given.x})[0]
-        outs = _inexact(given.plain)[0]
+        names = inexact_arrays({"stage": given.stage, "x": given.x})[0]
+        outs = inexact_arrays(given.plain)[0]
     return judge(measured, names, outs) if names and outs else None
-
-
-def _inexact(tree: PyTree) -> tuple[list[str], Arrays]:
-    named = [(n, v) for n, v in leaves_with_names(tree) if eqx.is_inexact_array(v)]
-    return [name for name, _ in named], [leaf for _, leaf in named]
 
 
 # Compiled once for all inputs of a stage.
@@ -135,7 +129,7 @@ def _measure_stage(stage: Any, x: PyTree, state: Any, key: Any) -> Measured | No
 
     def call(inputs: Arrays) -> Arrays:
         both = eqx.combine(jtu.tree_unflatten(structure, inputs), fixed)
-        return _inexact(evaluate(both["stage"], both["x"], state, key))[1]
+        return inexact_arrays(evaluate(both["stage"], both["x"], state, key))[1]
 
     return measure(call, [jnp.asarray(v) for v in leaves], single=False)
 

@@ -214,6 +214,12 @@ def variants(x: PyTree) -> list[PyTree]:
     return [moved, jtu.tree_map(halved, moved)]
 
 
+def inexact_arrays(tree: PyTree) -> tuple[list[str], list[Any]]:
+    """The arrays of real and complex numbers in a pytree: their names, and they."""
+    named = [(n, v) for n, v in leaves_with_names(tree) if eqx.is_inexact_array(v)]
+    return [name for name, _ in named], [leaf for _, leaf in named]
+
+
 def is_numbers(leaf: Any) -> bool:
     """Whether a leaf is an array, and not of keys."""
     return eqx.is_array(leaf) and not is_key_array(leaf)
