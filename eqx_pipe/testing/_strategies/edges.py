@@ -20,7 +20,7 @@ def _half_of_them(edges: list[T], plain: list[T]) -> st.SearchStrategy[T]:
 
 
 _PLAIN = [i / 8 for i in sorted(range(-32, 33), key=lambda i: (abs(i), i < 0))]
-EIGHTHS = _half_of_them([0.0, 1.0, -1.0, 0.5, -0.5, 1.5, -2.5], _PLAIN)
+EIGHTHS = _half_of_them([0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1.5, -2.5], _PLAIN)
 """Small numbers that every dtype holds; those of which much depends come often."""
 
 
