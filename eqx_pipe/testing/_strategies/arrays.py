@@ -65,8 +65,8 @@ def arrays(
     - `struct`: a pytree of shapes and dtypes (`jax.ShapeDtypeStruct`, or arrays that
       have them). By default one array of a shape from a small pool.
     - `elements`: a strategy for single numbers. By default small numbers that every
-      dtype holds exactly: eighths from -4 to 4 and the like, often 0, -0, 1, -1 and halves;
-      `edge_numbers` gives the ends of the dtype, too. (Keyword only.)
+      dtype holds exactly: eighths from -4 to 4 and the like, often 0, -0, 1, -1 and
+      halves; `edge_numbers` gives the ends of the dtype, too. (Keyword only.)
 
     **Returns:** a strategy. It shrinks to zeros.
 
