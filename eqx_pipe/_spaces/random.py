@@ -105,6 +105,7 @@ class Random(NamedAxis):
 
     def value(self, i: Int[Array, ""], key: Key | None) -> PyTree:
         if key is None:
+            # By itself it is called as an axis that is the whole space.
             raise MissingAxisKey("x")
         # A distribution may be callable too, and mean something else by it.
         sample: Any = getattr(self.sampler, "sample", self.sampler)

@@ -15,6 +15,7 @@ from .geometry import Geometry
 
 # Points of one call: memory stays small, and at most two shapes are compiled.
 _AT_ONCE = 2**16
+# The answer for so many takes 2 GiB, and their positions more.
 _MOST = 2**31
 
 Condition: TypeAlias = Callable[[PyTree], Bool[Array, ""] | bool]

@@ -35,6 +35,7 @@ from .law import Broken, check_laws, law, laws_of, must_work
 from .trial import stack
 
 _MOST = 16  # positions of a long axis that are looked at
+# A fair coin shows one side for all of them once in two billion runs.
 _NUM_KEYS = 32
 
 
