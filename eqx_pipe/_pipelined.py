@@ -198,7 +198,7 @@ def _check_takes_batches(
 
         try:
             eqx.filter_eval_shape(run, stage, jtu.tree_map(rows, x))
-        except Exception:
+        except Exception:  # a layer says by any error that shapes do not fit
             return False
         return True
 

@@ -60,6 +60,7 @@ def _built(cls: type, args: tuple[Any, ...], binding: Binding, make: Make) -> An
     binding.argument = outer
     try:
         return cls(**given)
+    # Whatever it raises, it may take other numbers.
     except Exception as error:
         kind = f"{type(error).__name__}: {error}".splitlines()[0]
         raise Unmet(f"`{cls.__name__}` refuses what was drawn for it: {kind}") from None
@@ -189,6 +190,7 @@ def from_type(annotation: Any, binding: Binding) -> Any:
     """What hypothesis knows of other types."""
     try:
         return binding.draw(st.from_type(annotation))
+    # It calls constructors, which raise what they like.
     except Exception as error:
         raise invalid(
             "from_jaxtyping",

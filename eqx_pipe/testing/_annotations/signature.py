@@ -80,6 +80,7 @@ def hints_of_class(cls: type) -> dict[str, Any]:
     try:
         return typing.get_type_hints(cls, include_extras=True)
     except Exception:
+        # It reads all or none: one by one, those that can be read are kept.
         hints = {}
         for base in reversed(cls.__mro__):
             for name, annotation in inspect.get_annotations(base).items():

@@ -108,6 +108,7 @@ def _over_arguments(stage: Any, x: PyTree, state: Any, key: Any) -> list[Lanes]:
         which = "`, `".join(names[i] for i in chosen)
         found.append(batched_and_looped(call, inputs, chosen, f"`vmap` over `{which}`"))
     every = tuple(range(len(names)))
+    # Not every function has a gradient; the law of gradients tells.
     with contextlib.suppress(Exception):
         jax.eval_shape(gradient, inputs)
         if jtu.tree_leaves(eqx.filter(inputs, eqx.is_inexact_array)):

@@ -37,6 +37,7 @@ def finite_law(trial: Trial) -> None:
         return  # an overflow, whose derivative nobody can tell
     forward: Sequence[Any] = ()
     backward: Sequence[Any] = ()
+    # One mode may be lacking, and that is no matter of this law.
     with contextlib.suppress(Exception):
         forward = problem.forward()
     with contextlib.suppress(Exception):

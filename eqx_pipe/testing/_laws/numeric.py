@@ -135,7 +135,7 @@ def _attempt(thunk: Callable[[], Any]) -> Any:
     try:
         make: Any = jax.make_jaxpr(thunk, return_shape=True)
         program, form = make()
-    except Exception:
+    except Exception:  # JAX says in many ways that there is none
         return None
     # Forward mode of a `custom_vjp` can be traced, and fails when it is compiled.
     if any(eqn.primitive.name == "custom_lin" for eqn in equations(program)):

@@ -44,6 +44,7 @@ def pure_law(trial: Trial) -> None:
                 trial.stage, trial.x, trial.state, trial.key
             )
     except Exception as error:
+        # That it cannot be traced is for the law of `jit` to say.
         if "Leaked" in str(error):
             with must_work("tracing"):
                 raise

@@ -52,6 +52,7 @@ def try_law(law: Law, trial: Trial, leave_out: str = "") -> None:
         return
     path, inner, how = locate(law, trial, how)
     if not _hypothesis_shrinks():
+        # What is broken is known: a smaller input is more than was asked for.
         with contextlib.suppress(Exception):
             inner, how = shrink(law, inner, how)
     raise broken_by_stage(law, path, inner, how, leave_out)

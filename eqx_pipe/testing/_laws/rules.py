@@ -49,7 +49,7 @@ _OTHERS = tuple(
 def rules_law(trial: Trial) -> str | None:
     try:
         program = trial.program[0]
-    except Exception:
+    except Exception:  # other laws say that it cannot be traced
         return None
     if not any(map(_name_of_own, equations(program))):
         return None
