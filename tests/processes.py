@@ -17,6 +17,12 @@ jax.distributed.initialize(f"127.0.0.1:{port}", size, rank)
 """
 
 
+def plain_flags():
+    """`XLA_FLAGS` without the eight devices: what another process compiles is alike."""
+    flags = os.environ.get("XLA_FLAGS", "").split()
+    return " ".join(flag for flag in flags if "device_count" not in flag)
+
+
 def run_processes(script, size=2):
     """Runs `script`, which finds its `rank`, and raises unless all copies succeed."""
     with socket.socket() as free:
@@ -24,7 +30,7 @@ def run_processes(script, size=2):
         port = free.getsockname()[1]
     code = _START + textwrap.dedent(script)
     root = pathlib.Path(__file__).parent.parent
-    env = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"}
+    env = os.environ | {"XLA_FLAGS": plain_flags()}
     env["PYTHONPATH"] = os.pathsep.join([str(root), env.get("PYTHONPATH", "")])
     started = [
         subprocess.Popen(

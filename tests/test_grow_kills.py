@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from processes import plain_flags
 from stores import SECONDS, WEIGHT, one_device, run_slow, same, slow
 
 import eqx_pipe as ep
@@ -48,7 +49,7 @@ def start(path):
     """A process that has a store grow once it is told how far."""
     env = os.environ | {
         "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}",
-        "XLA_FLAGS": "",
+        "XLA_FLAGS": plain_flags(),
         "JAX_PLATFORMS": "cpu",
     }
     command = [sys.executable, "-W", "ignore", "-c", CHILD, str(path)]

@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import pytest
+from processes import plain_flags
 from stores import SECONDS, one_device
 
 import eqx_pipe as ep
@@ -129,7 +130,7 @@ def start(kind, folder):
     """A process that will search once it is told to."""
     env = os.environ | {
         "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}",
-        "XLA_FLAGS": "",
+        "XLA_FLAGS": plain_flags(),
         "JAX_PLATFORMS": "cpu",
         SECONDS: "0.05",
     }

@@ -14,6 +14,7 @@ from pathlib import Path
 import jax.random as jr
 import numpy as np
 import pytest
+from processes import plain_flags
 from stores import SECONDS, one_device, run_slow, same, stored, written
 
 import eqx_pipe as ep
@@ -64,7 +65,7 @@ def start(path, *how):
     """A process that will fill a store once it is told to."""
     env = os.environ | {
         "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}",
-        "XLA_FLAGS": "",
+        "XLA_FLAGS": plain_flags(),
         "JAX_PLATFORMS": "cpu",
         # So long that a child is not finished before it is killed.
         SECONDS: "0.1",

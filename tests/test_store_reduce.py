@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from processes import plain_flags
 from stores import KEY, one_device, stored, written
 
 import eqx_pipe as ep
@@ -300,8 +301,7 @@ if __name__ == "__main__":
 def test_killed_for_real(tmp_path):
     script, path = tmp_path / "child.py", tmp_path / "runs.zarr"
     script.write_text(CHILD)
-    env = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"}
-    env["PYTHONPATH"] = str(ROOT)
+    env = os.environ | {"XLA_FLAGS": plain_flags(), "PYTHONPATH": str(ROOT)}
 
     def start(*args):
         command = [sys.executable, str(script), *map(str, args)]
