@@ -1,9 +1,9 @@
 """What does a composed pipeline cost beside the same maths by hand, and in datarax?
 
-First layers, forward and backward. By hand is `tests/by_hand.py`, which the laws and
-the counted costs are held by, too (`tests/test_zero_cost.py`, `test_branch_cost.py`:
-flops, bytes and temporary memory). For an example of a batch a decision by hand is a
-bare select.
+First layers, forward and backward. By hand is `tests/support/by_hand.py`, which the
+laws and the counted costs are held by, too (`test_zero_cost.py` and
+`test_branch_cost.py` in `tests/compose`: flops, bytes and temporary memory). For an
+example of a batch a decision by hand is a bare select.
 
 Then "images": 28 x 28 in batches of 256 through three elementwise operators, which
 datarax has as well; its operators are called by their `apply` under `jax.vmap`, without
@@ -29,7 +29,7 @@ from ._timing import agrees
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 
-from by_hand import by_hand  # noqa: E402
+from support.by_hand import by_hand  # noqa: E402
 
 ROUNDS = 25
 QUICK = {"block": 0.001, "only": ("chain", "cond", "images")}

@@ -1,9 +1,9 @@
 """How many lines and flops do composed models take, beside plain Equinox?
 
 The models are those of `docs/composing.md` as they stand there, and of
-`tests/plain_models.py`: the same model as one writes it with Equinox alone. Lines are
-those of code (no docstrings, no empty ones), with what a model is made of: the classes
-and functions of the same file that it names. Flops are what XLA counts of one call,
+`tests/support/plain_models.py`: the same model as one writes it with Equinox alone.
+Lines are those of code (no docstrings, no empty ones), with what a model is made of:
+the classes and functions of the same file that it names. Flops are what XLA counts of one call,
 loops unrolled, as XLA counts what stands in a loop once. Parameters are drawn from the
 same key on both sides, and `difference` is the largest between the outputs.
 """
@@ -21,8 +21,8 @@ import jax.tree_util as jtu
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 
-import plain_models  # noqa: E402
-from page_models import definitions, sources  # noqa: E402
+from support import plain_models  # noqa: E402
+from support.page_models import definitions, sources  # noqa: E402
 
 MODELS = {**plain_models.MODELS, **plain_models.STATEFUL}
 QUICK = {"only": ("transformer_block",)}

@@ -12,7 +12,7 @@ Then an epoch of training a softmax classifier by SGD as one `scan`. There "in o
 leaves the last records out where they fill no batch, by hand too. "Running over" is
 what the loader does by default: a batch may begin with the last records of an epoch and
 go on with the first of the next; by hand it gathers by numbers modulo 60,000. "Compile"
-is tracing and compiling that. Flops and bytes are held by `tests/test_data_scan.py`.
+is tracing and compiling that. Flops and bytes are held by `tests/data/test_scan.py`.
 
 Slow sides do not get a whole epoch, so every time is that of one batch; and all
 but by hand and ours on the device take part in every tenth round.

@@ -2,7 +2,7 @@
 
 Each is asked with the options as they are by default, at arguments at which it shows;
 its sound twin is asked the same, and must keep all laws. The bugs are in
-`tests/planted`. `--page FILE` writes the table as a page in Markdown.
+`tests/testing/planted`. `--page FILE` writes the table as a page in Markdown.
 """
 
 import importlib
@@ -20,14 +20,14 @@ _TESTS = Path(__file__).parents[1] / "tests"
 def _rooms():
     sys.path.insert(0, str(_TESTS))
     try:
-        return importlib.import_module("planted").ROOMS
+        return importlib.import_module("testing.planted").ROOMS
     finally:
         sys.path.remove(str(_TESTS))
 
 
 def verdict(row):
     """The laws that a bug breaks, and those that its twin does."""
-    from planted.row import broken_laws
+    from testing.planted.row import broken_laws
 
     return {
         "bug": row.name,
@@ -93,7 +93,7 @@ To know what the laws of `eqx_pipe.testing` see, bugs were planted in small func
 layers, axes, reducers and sources, each with a sound twin: first planted, and only
 then looked at. Some are of kinds that other tests had missed; some are faults that JAX,
 brax, diffrax, jaxopt and optax once had and mended, planted again. They are in
-`tests/planted`, with the number of the thread.
+`tests/testing/planted`, with the number of the thread.
 
 At first look 196 of 206 were told. Ten twins broke a law: seven were not sound
 themselves (a derivative that was missing, or wrong at a point; a table of float32),

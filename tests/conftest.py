@@ -1,37 +1,33 @@
-"""Settings that hold for every test: devices, strictness, hypothesis profiles.
-
-Half of the tests' time is compilation, so the workers of a run share compiled programs
-by a folder, and the last lines say how many there were.
-"""
+"""Settings for every test: devices, compilation, strictness, hypothesis profiles."""
 
 import collections
-import contextlib
-import ctypes
 import gc
 import os
-import re
 import tempfile
 
-PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "ci")
-THOROUGH, LEAST = PROFILE == "thorough", PROFILE == "least"
-_flags = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
-# Half of the tests' time is compilation, of which LLVM's optimisation is much. It is
-# left out, unless the profile says otherwise or the flag is given: CI asks the laws of
-# the oldest versions, and on the newest what may hang on it, of programs as users run
-# them.
-_level = "--xla_backend_optimization_level"
-if not (THOROUGH or LEAST or _level in _flags):
-    _flags += f" {_level}=0"
-os.environ["XLA_FLAGS"] = _flags
+import jaxlib.version
 
-# Set before the workers of pytest-xdist start, which take it over as the processes do
-# that tests start. To keep programs between runs, give a folder by the same variable.
+# A flag that jaxlib does not know ends the process, so the second is passed only to the
+# versions that it was tried with. With one test process per core, threads inside a
+# compilation cost more than they save.
+_FLAGS = {"--xla_force_host_platform_device_count": "8"}
+if jaxlib.version.__version_info__ < (0, 13):
+    _FLAGS["--xla_cpu_parallel_codegen_split_count"] = "1"
+# Compilation is half of the tests' time, and LLVM's optimisation a third of that. CI
+# also runs the tests that could depend on it with level 3.
+_FLAGS["--xla_backend_optimization_level"] = "0"
+_given = os.environ.get("XLA_FLAGS", "")
+_added = [f"{name}={value}" for name, value in _FLAGS.items() if name not in _given]
+os.environ["XLA_FLAGS"] = " ".join([_given, *_added])
+
+# The workers of pytest-xdist, and processes that tests start, share compiled programs
+# in this folder. Set the variable yourself to keep the programs between runs.
 PROGRAMS = "JAX_COMPILATION_CACHE_DIR"
 if PROGRAMS not in os.environ:
-    _folder = tempfile.TemporaryDirectory(prefix="eqx_pipe-tests-")
-    os.environ[PROGRAMS] = _folder.name  # removed when this process ends
+    _programs_folder = tempfile.TemporaryDirectory(prefix="eqx_pipe-tests-")
+    os.environ[PROGRAMS] = _programs_folder.name  # removed when this process ends
 
-# What sweeps remember of batch sizes belongs to the user, and not to tests.
+# Batch sizes that sweeps remember must not end up in the user's own cache.
 _remembered = tempfile.TemporaryDirectory(prefix="eqx_pipe-tests-")
 os.environ["XDG_CACHE_HOME"] = _remembered.name
 
@@ -40,6 +36,15 @@ import jax  # noqa: E402
 import jax.random as jr  # noqa: E402
 import jaxtyping  # noqa: E402
 import pytest  # noqa: E402
+
+CHECKED = "EQX_PIPE_CHECK_ANNOTATIONS"
+if os.environ.get(CHECKED):
+    # Checks every annotation of the package while the tests run, which costs a third
+    # more time. `package/test_house.py` fails if the variable is set and this is off.
+    jaxtyping.install_import_hook(
+        "eqx_pipe",
+        "beartype.beartype(conf=beartype.BeartypeConf(strategy=beartype.BeartypeStrategy.On))",
+    )
 
 jax.config.update("jax_compilation_cache_dir", os.environ[PROGRAMS])
 for _option, _least in {
@@ -55,37 +60,31 @@ _common = {
     "deadline": None,  # the first example of a shape compiles
     "suppress_health_check": [hypothesis.HealthCheck.too_slow],
 }
-hypothesis.settings.register_profile("dev", max_examples=4, **_common)
-# What fails on purpose (planted bugs, what a strategy shrinks to) is not explained:
-# that runs some hundred more examples, each of them traced line by line.
+# Planted bugs fail on purpose. To explain each, hypothesis would run hundreds of
+# examples, traced line by line.
 hypothesis.settings.register_profile(
-    "ci",
+    "default",
     max_examples=4,
     derandomize=True,
     print_blob=True,
     phases=set(hypothesis.Phase) - {hypothesis.Phase.explain},
     **_common,
 )
-# Where the same was asked of other versions: the simplest example, and another one, and
-# some of the cases of each table.
-hypothesis.settings.register_profile(
-    "least", hypothesis.settings.get_profile("ci"), max_examples=2
-)
-# Some 15,000 examples in all; tests with few inputs to draw from end earlier.
 hypothesis.settings.register_profile("thorough", max_examples=250, **_common)
-hypothesis.settings.load_profile(PROFILE)
+# `pytest --hypothesis-profile thorough` replaces it before the tests are collected.
+hypothesis.settings.load_profile("default")
 
 
-_programs = collections.Counter()
-"""How many programs were asked for in this process, and how many the folder had."""
+_counts = collections.Counter()
+"""Programs that JAX asked for in this process, and those found in the shared folder."""
 
 
 def _count_program(event, *_, **__):
-    # JAX sends the first one whether it compiled the program or found it.
+    # JAX sends the first event both for programs that it compiles and that it finds.
     if event == "/jax/core/compile/backend_compile_duration":
-        _programs["programs"] += 1
+        _counts["programs"] += 1
     elif event == "/jax/compilation_cache/cache_hits":
-        _programs["found"] += 1
+        _counts["found"] += 1
 
 
 jax.monitoring.register_event_duration_secs_listener(_count_program)
@@ -93,147 +92,45 @@ jax.monitoring.register_event_listener(_count_program)
 
 
 def pytest_runtest_teardown(item, nextitem):
-    """What a file leaves (programs, above all) is not looked through for garbage again.
-
-    In the end that is some GB in each worker.
-    """
+    """Keep what a file leaves (mostly programs, some GB) out of later collections."""
     if nextitem is None or nextitem.path != item.path:
         gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_makereport(item, call):
-    """Notes with a test how many examples hypothesis tried, and programs since."""
-    text = getattr(item, "hypothesis_statistics", None)
-    if call.when == "call" and text is not None:
-        tried = re.findall(r"(\d+) passing(?: examples)?, (\d+) failing", text)
-        count = sum(int(number) for pair in tried for number in pair)
-        item.user_properties.append(("examples", count))
+    """Attach the number of programs to each report, which workers send."""
     if call.when == "teardown":
-        item.user_properties.extend(_programs.items())
-        _programs.clear()
+        item.user_properties.extend(_counts.items())
+        _counts.clear()
 
 
 def pytest_terminal_summary(terminalreporter):
-    """The numbers in all; workers of pytest-xdist send theirs along."""
-    counts = collections.defaultdict(list)
+    """Print how many programs the run compiled."""
+    total = collections.Counter()
     for reports in terminalreporter.stats.values():
         for report in reports:
             if getattr(report, "when", None) == "teardown":
-                for name, value in report.user_properties:
-                    counts[name].append(value)
-    if counts["programs"]:
-        asked, found = sum(counts["programs"]), sum(counts["found"])
-        terminalreporter.write_line(
-            f"programs: {asked - found} compiled, {found} more were compiled already"
-        )
-    if counts["examples"]:
-        terminalreporter.write_line(
-            f"hypothesis: {sum(counts['examples'])} examples in "
-            f"{len(counts['examples'])} tests"
-        )
-
-
-def _is_client(path):
-    return "clients" in path.parts
-
-
-def pytest_ignore_collect(collection_path, config):
-    """Importing other packages takes each worker ten seconds, and they are all slow."""
-    if _is_client(collection_path) and config.option.markexpr == "not slow":
-        return True
-    return None
-
-
-def _is_one_of(n, place):
-    """Whether a case of a table is among those that are run; of three 0, 2, 5, 7, 10.
-
-    Steps of the golden ratio have no period, so where tables are stacked each value of
-    each has its turn.
-    """
-    return place * 0.6180339887 % 1 < 1 / n
-
-
-def _most_cases(items):
-    """Of each table, but for those of which the cases that are run are named."""
-    cases = collections.defaultdict(list)
-    for item in items:
-        if hasattr(item, "callspec"):
-            cases[item.nodeid.partition("[")[0]].append(item)
-    left_out = []
-    for table in cases.values():
-        quick = [item for item in table if not item.get_closest_marker("slow")]
-        named = len(quick) < len(table) and not table[0].get_closest_marker("one_of")
-        if len(quick) > 2 and not named:
-            left_out += [x for i, x in enumerate(quick) if not _is_one_of(5, i)]
-    return left_out
-
-
-def _is_left_out(item, place):
-    """Whether a case of a table that `one_of` thins is run for `thorough` alone."""
-    one_of = item.get_closest_marker("one_of")
-    often, rest = one_of.args[0], one_of.kwargs.get("rest", 3)
-    if place % often == 0:
-        return False
-    item.add_marker("slow")
-    return not THOROUGH and not _is_one_of(rest, place - place // often - 1)
-
-
-@pytest.hookimpl(tryfirst=True)  # before pytest asks which tests are slow
-def pytest_collection_modifyitems(items, config):
-    """Other packages' deprecations are theirs. Most cases of a large table are slow."""
-    for item in filter(lambda item: _is_client(item.path), items):
-        item.add_marker("slow")
-        for kind in ("DeprecationWarning", "FutureWarning"):
-            item.add_marker(pytest.mark.filterwarnings(f"ignore::{kind}"))
-    seen, left_out = collections.Counter(), []
-    for item in items:
-        if item.get_closest_marker("one_of") is not None:
-            test = item.nodeid.partition("[")[0]
-            if _is_left_out(item, seen[test]):
-                left_out.append(item)
-            seen[test] += 1
-    if LEAST:
-        left_out += _most_cases(items)
-    if left_out:
-        config.hook.pytest_deselected(items=left_out)
-        gone = set(map(id, left_out))
-        items[:] = [item for item in items if id(item) not in gone]
-
-
-@pytest.fixture(autouse=True)
-def as_users_have_it(request):
-    """Programs of other packages run without the strictness asked of our own code."""
-    with contextlib.ExitStack() as stack:
-        if _is_client(request.path):
-            stack.enter_context(jax.numpy_dtype_promotion("standard"))
-            stack.enter_context(jax.numpy_rank_promotion("allow"))
-        yield
-
-
-@pytest.fixture(autouse=THOROUGH)
-def released():
-    """Gives back what hundreds of compiled programs take, some GB a test."""
-    yield
-    jax.clear_caches()
-    gc.collect()
-    with contextlib.suppress(OSError, AttributeError):  # not glibc
-        ctypes.CDLL("libc.so.6").malloc_trim(0)
+                for name, count in report.user_properties:
+                    total[name] += count if name in ("programs", "found") else 0
+    compiled = total["programs"] - total["found"]
+    terminalreporter.write_line(
+        f"programs: {compiled} compiled, {total['found']} found in the shared folder"
+    )
 
 
 @pytest.fixture
 def getkey():
-    """A function that gives another PRNG key at each call."""
+    """Return a function that makes a new PRNG key at each call."""
     count = iter(range(10**9))
     return lambda: jr.key(next(count))
 
 
 @pytest.fixture
 def unchecked():
-    """Switches the runtime type checks off, so that our own messages are seen.
+    """Switch annotation checks off, so that a wrong type reaches our own checks.
 
-    The checks answer a wrong Python type before the library's own checks, which are
-    what users meet, can.
+    Users meet those; the annotation checks of CI would answer first.
     """
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
@@ -242,7 +139,7 @@ def unchecked():
 
 @pytest.fixture
 def programs(monkeypatch):
-    """What is compiled ahead of time, as by sweeps: each one's options, and itself."""
+    """Record the options and result of each ahead-of-time compilation, as of sweeps."""
     found = []
     compile_ = jax.stages.Lowered.compile
 

@@ -13,7 +13,7 @@ import lineax as lx
 import numpy as np
 import optimistix as optx
 import pytest
-from compilations import compiled
+from support.compilations import compiled
 
 import eqx_pipe as ep
 

@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from compilations import compiled
+from support.compilations import compiled
 
 import eqx_pipe as ep
 

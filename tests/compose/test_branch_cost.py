@@ -1,0 +1,124 @@
+"""What `cond` and `switch` cost: that of `lax`, and batched that of a select."""
+
+import equinox as eqx
+import equinox.nn as nn
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import pytest
+from jax import lax
+from support.branches import close, first_positive, linears
+from support.by_hand import by_hand
+
+import eqx_pipe as ep
+
+
+def nest(depth, seed=0, size=32):
+    if depth == 0:
+        return nn.Linear(size, size, key=jr.key(seed))
+    return ep.cond(
+        lambda x: x[depth] > 0,
+        nest(depth - 1, 2 * seed, size),
+        nest(depth - 1, 2 * seed + 1, size),
+    )
+
+
+def select(pipe, x):
+    if isinstance(pipe, nn.Linear):
+        return pipe(x)
+    then, otherwise = select(pipe.then, x), select(pipe.otherwise, x)
+    return jnp.where(pipe.pred(x), then, otherwise)
+
+
+@pytest.mark.parametrize("depth", [1, 2, 4])
+def test_batched_costs_what_a_select_costs(depth):
+    pipe = nest(depth)
+    arrays, static = eqx.partition(pipe, eqx.is_array)
+    xs = jr.normal(jr.key(1), (64, 32))
+
+    def lower(fn):
+        run = jax.jit(lambda a, xs: jax.vmap(fn, (None, 0))(eqx.combine(a, static), xs))
+        return run.lower(arrays, xs)
+
+    ours, hand = lower(lambda pipe, x: pipe(x)), lower(select)
+    close(ours.compile()(arrays, xs), hand.compile()(arrays, xs))
+    flops = [low.compile().cost_analysis()["flops"] for low in (ours, hand)]
+    assert flops[0] <= 1.05 * flops[1]
+    assert len(ours.as_text()) <= 3 * len(hand.as_text())
+
+
+@pytest.mark.parametrize("grad", [False, True])
+def test_not_batched_costs_what_lax_costs(grad):
+    stages = linears(2, 64)
+    arrays, static = eqx.partition(stages, eqx.is_array)
+    x = jnp.ones(64)
+
+    def ours(stages, x):
+        return ep.cond(first_positive, *stages)(x)
+
+    def switched(stages, x):
+        return ep.switch(lambda x: jnp.argmax(x), *stages)(x)
+
+    def stock(stages, x):
+        return lax.cond(x[0] > 0, lambda x: stages[0](x), lambda x: stages[1](x), x)
+
+    def stock_switch(stages, x):
+        branches = [lambda x, s=s: s(x) for s in stages]
+        return lax.switch(jnp.argmax(x), branches, x)
+
+    def cost(fn):
+        def run(arrays, x):
+            return fn(eqx.combine(arrays, static), x)
+
+        fn_ = jax.grad(lambda a, x: run(a, x).sum()) if grad else run
+        compiled = jax.jit(fn_).lower(arrays, x).compile()
+        cost = compiled.cost_analysis()
+        temps = compiled.memory_analysis().temp_size_in_bytes
+        return cost["flops"], cost["bytes accessed"], temps
+
+    for a, b in ((ours, stock), (switched, stock_switch)):
+        (flops, size, temps), (flops_, size_, temps_) = cost(a), cost(b)
+        assert flops <= flops_
+        assert size <= 1.02 * size_ + 4096
+        assert temps <= 1.02 * temps_ + 4096
+
+
+def positive(x):
+    return jnp.sum(x) > 0
+
+
+BRANCHES = {
+    "cond": ep.cond(positive, *linears(2, 64)),
+    "switch": ep.switch(lambda x: jnp.argmax(x[:3]), *linears(3, 64)),
+    "gated": ep.gated(*linears(2, 64), gates=(positive, first_positive)),
+}
+
+
+@pytest.mark.one_of(3)
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("name", BRANCHES)
+def test_for_each_example_it_counts_the_flops_and_twice_the_bytes_of_a_select(
+    name, grad
+):
+    """Each branch is a conditional of its own, whose output is not fused."""
+    arrays, static = eqx.partition(ep.batched(BRANCHES[name]), eqx.is_array)
+    xs = jr.normal(jr.key(1), (32, 64))
+
+    def cost(call):
+        def run(arrays, xs):
+            return call(eqx.combine(arrays, static), xs)
+
+        def total(arrays, xs):
+            return (run(arrays, xs) ** 2).sum()
+
+        fn = jax.grad(total, argnums=(0, 1)) if grad else run
+        return jax.jit(fn).lower(arrays, xs).compile().cost_analysis()
+
+    def hand(pipe, xs):
+        # `lax.cond` would copy the weights for each example.
+        one = select if name == "cond" else by_hand
+        return jax.vmap(lambda x: one(pipe.stage, x))(xs)
+
+    ours, hand = cost(lambda pipe, xs: pipe(xs)), cost(hand)
+    assert ours["flops"] <= 1.05 * hand["flops"]
+    assert ours["bytes accessed"] <= 2 * hand["bytes accessed"]

@@ -1,0 +1,244 @@
+"""`chain`: left to right, and the laws that every composite inherits from it."""
+
+import inspect
+
+import equinox as eqx
+import hypothesis as hp
+import hypothesis.strategies as st
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import jax.tree_util as jtu
+import numpy as np
+import pytest
+from support.by_hand import by_hand, child_key
+from support.helpers import assert_agree, numbers
+from support.stages import Count, draw
+
+import eqx_pipe as ep
+import eqx_pipe.testing as ept
+
+VECTOR = jax.ShapeDtypeStruct((4,), jnp.float32)
+
+
+@hp.given(st.data())
+def test_the_empty_chain_is_the_identity(data):
+    struct = data.draw(ept.structs())
+    x = data.draw(ept.arrays(struct))
+    assert_agree(ep.chain()(x), x)
+    stage = data.draw(ept.stages(struct, random=False))
+    for pipe in (ep.chain(stage), ep.chain(ep.chain(), stage, ep.identity)):
+        assert_agree(pipe(x), ep.lift(stage)(x))
+
+
+@hp.given(st.data())
+def test_chaining_is_associative(data):
+    struct = data.draw(ept.structs())
+    x = data.draw(ept.arrays(struct))
+    few = ept.stages(struct, random=False)
+    f, g, h = (data.draw(few) for _ in range(3))
+    flat = ep.chain(f, g, h)(x)
+    assert_agree(ep.chain(f, ep.chain(g, h))(x), flat)
+    assert_agree(ep.chain(ep.chain(f, g), h)(x), flat)
+
+
+@hp.given(st.data())
+def test_gradients_agree_with_those_of_the_maths(data):
+    inner = data.draw(ept.pipelines(VECTOR, max_depth=2))
+    pipe, key = ep.chain(inner), data.draw(ept.keys())
+    x = numbers(VECTOR, 3)
+
+    def loss(both, call):
+        return jnp.sum(call(*both) ** 2)
+
+    grad = eqx.filter_jit(eqx.filter_grad(loss))
+    ours = grad((pipe, x), lambda pipe, x: pipe(x, key=key))
+    theirs = grad((pipe, x), lambda pipe, x: by_hand(pipe, x, key))
+    assert_agree(ours, theirs, tolerance=1e-3)
+
+
+def test_children_draw_by_position_or_by_name():
+    key, x = jr.key(3), jnp.zeros(2)
+    by_position = ep.chain(ep.identity, draw)(x, key=key)
+    assert_agree(by_position, draw(x, key=child_key(key, 1)))
+    by_name = ep.chain(a=ep.identity, noise=draw)(x, key=key)
+    assert_agree(by_name, draw(x, key=child_key(key, "noise")))
+    deep = ep.chain(out=ep.chain(ep.identity, draw))(x, key=key)
+    inner = child_key(child_key(key, "out"), 1)
+    assert_agree(deep, draw(x, key=inner))
+
+
+@hp.given(st.data())
+def test_a_stage_at_the_end_changes_no_earlier_draw(data):
+    struct = data.draw(ept.structs())
+    stages = [data.draw(ept.stages(struct)) for _ in range(2)]
+    x, key = numbers(struct, 2), data.draw(ept.keys())
+    before = ep.outputs(ep.chain(*stages), x, key=key)
+    last = data.draw(ept.stages(struct))
+    after = ep.outputs(ep.chain(*stages, last), x, key=key)
+    assert_agree({path: after[path] for path in before}, before)
+
+
+def test_a_missing_key_is_located_at_every_nesting():
+    dropout, x = eqx.nn.Dropout(0.5), jnp.ones(3)
+    inner = ep.chain(a=ep.identity, b=dropout)
+
+    def merge(outputs, key):
+        return dropout(outputs[0], key=key)
+
+    def gate(x, key):
+        return draw(x, key=key)[:1]
+
+    pipes = {
+        "1": ep.chain(ep.identity, dropout),
+        "two.b": ep.chain(one=ep.identity, two=inner),
+        "0.1.b": ep.chain(ep.parallel(ep.identity, inner, merge="sum")),
+        "0.right.b": ep.chain(
+            ep.parallel({"left": ep.identity, "right": inner}, merge="sum")
+        ),
+        "0.merge": ep.chain(ep.parallel(jnp.sin, merge=merge)),
+        "0.1.1": ep.chain(ep.weighted(jnp.sin, ep.chain(ep.identity, dropout))),
+        "0.weights": ep.chain(ep.weighted(jnp.sin, weights=gate)),
+        "0.stage.b": ep.chain(ep.at((), inner)),
+    }
+    for path, pipe in pipes.items():
+        for call in (pipe, eqx.filter_jit(pipe)):
+            with pytest.raises(
+                ep.MissingKeyError, match="key=jax.random.key"
+            ) as caught:
+                call(x)
+            assert caught.value.path == path
+        pipe(x, key=jr.key(0))
+
+
+def test_length_iteration_indexing_and_slices():
+    pipe = ep.chain(a=jnp.sin, b=jnp.cos, c=jnp.tanh)
+    assert len(pipe) == 3 and len(list(pipe)) == 3
+    assert pipe["b"] is pipe[1] is list(pipe)[1]
+    assert pipe[-1] is pipe["c"]
+    x = jnp.arange(3.0)
+    assert_agree(pipe[1:](x), jnp.tanh(jnp.cos(x)))
+    assert pipe[1:]["c"] is pipe["c"] and len(pipe[:0]) == 0
+    with pytest.raises(KeyError, match="Did you mean `a`"):
+        pipe["aa"]
+    assert pipe[-3] is pipe["a"]
+    for i in (3, -4):
+        with pytest.raises(IndexError, match=f"no stage {i} among 3. .* -3 to 2"):
+            pipe[i]
+    for wrong in (True, 1.0, jnp.ones(2), jnp.ones(())):
+        with pytest.raises(TypeError, match="Give an integer, a slice, or a name"):
+            inspect.unwrap(type(pipe).__getitem__)(pipe, wrong)
+
+
+def test_a_slice_of_a_random_chain_by_position_draws_by_its_own_positions():
+    pipe, key, x = ep.chain(ep.identity, draw), jr.key(0), jnp.zeros(2)
+    assert_agree(pipe[1:](x, key=key), draw(x, key=child_key(key, 0)))
+
+
+@pytest.mark.parametrize(
+    ("build", "error", "match"),
+    [
+        (lambda chain: chain(3), TypeError, r"`stages\[0\]` is 3 \(int\)"),
+        (lambda chain: chain(eqx.nn.Linear), TypeError, "Make an instance"),
+        (lambda chain: chain(jnp.sin, a=jnp.cos), TypeError, "all by name"),
+        (lambda chain: chain(**{"a.b": jnp.cos}), ValueError, "without a dot"),
+        (lambda chain: chain(**{"": jnp.cos}), ValueError, "non-empty"),
+    ],
+)
+def test_bad_arguments_fail_when_built(build, error, match, unchecked):
+    with pytest.raises(error, match=match) as caught:
+        build(ep.chain)
+    assert "eqx_pipe.chain" in str(caught.value)
+
+
+def test_the_path_of_a_failing_stage_is_shown():
+    pipe = ep.chain(
+        one=ep.parallel(jnp.sin, ep.chain(eqx.nn.Linear(2, 2, key=jr.key(0))))
+    )
+    with pytest.raises(TypeError) as caught:
+        pipe(jnp.ones(3))
+    assert "In eqx_pipe stage `one.1.0`" in caught.value.__notes__
+
+
+def test_bad_calls_say_what_to_do(unchecked):
+    pipe = ep.chain(jnp.sin)
+    with pytest.raises(TypeError, match="not a single PRNG key"):
+        pipe(jnp.ones(1), key=3)
+    with pytest.raises(TypeError, match="`state`, is 3"):
+        pipe(jnp.ones(1), 3)
+    norm, _ = eqx.nn.make_with_state(eqx.nn.BatchNorm)(3, axis_name="b", mode="batch")
+    with pytest.raises(ValueError, match="make_with_state"):
+        ep.chain(norm)(jnp.ones(3))
+
+
+def test_a_pipeline_sits_in_sequential():
+    linear = eqx.nn.Linear(3, 3, key=jr.key(0))
+    inner = ep.chain(linear, ep.parallel(jnp.sin, jnp.cos))
+    x, key = jnp.arange(3.0), jr.key(1)
+    outer = eqx.nn.Sequential([inner, eqx.nn.Lambda(jnp.tanh)])
+    assert_agree(outer(x), jnp.tanh(inner(x)))
+    noisy = ep.chain(inner, eqx.nn.Dropout(0.5))
+    assert eqx.nn.Sequential([noisy])(x, key=key).shape == (6,)
+    assert_agree(eqx.nn.inference_mode(noisy)(x), inner(x))
+    assert_agree(ep.chain(outer, jnp.sin)(x), jnp.sin(outer(x)))
+
+
+def test_training_with_optax():
+    import optax
+
+    pipe = ep.chain(
+        ep.weighted(
+            eqx.nn.Linear(2, 4, key=jr.key(0)), eqx.nn.Linear(2, 4, key=jr.key(1))
+        ),
+        ep.parallel(jnp.tanh, jax.nn.relu),
+        eqx.nn.Linear(8, "scalar", key=jr.key(2)),
+    )
+    xs = jr.normal(jr.key(3), (64, 2))
+    ys = jnp.sin(xs[:, 0]) * xs[:, 1]
+    optimiser = optax.sgd(0.1, momentum=0.9)
+
+    def loss(pipe):
+        return jnp.mean((jax.vmap(pipe)(xs) - ys) ** 2)
+
+    @eqx.filter_jit
+    def step(pipe, moments):
+        value, grads = eqx.filter_value_and_grad(loss)(pipe)
+        updates, moments = optimiser.update(grads, moments)
+        return eqx.apply_updates(pipe, updates), moments, value
+
+    moments, first = optimiser.init(eqx.filter(pipe, eqx.is_inexact_array)), loss(pipe)
+    for _ in range(100):
+        pipe, moments, value = step(pipe, moments)
+    assert value < 0.5 * first
+    assert not np.allclose(pipe[0].weights, 0.5)  # they were trained too
+
+
+def test_state_is_threaded_in_order():
+    def make():
+        shared = Count()
+        return ep.chain(shared, ep.parallel(shared, Count(), jnp.sin), ep.identity)
+
+    # One layer used in two places is two, each with a state of its own.
+    pipe, state = eqx.nn.make_with_state(make)()
+    x = jnp.zeros(1)
+    for calls in (1, 2):
+        y, state = eqx.filter_jit(pipe)(x, state)
+        expected = [2.0 * calls, 2.0 * calls, jnp.sin(calls)]
+        assert_agree(y, jnp.array(expected, jnp.float32))
+
+
+def test_a_state_comes_back_whenever_it_is_given():
+    _, state = eqx.nn.make_with_state(Count)()
+    pipe, x = ep.chain(jnp.sin), jnp.ones(2)
+    assert not pipe.is_stateful()
+    for y, new in (pipe(x, state), pipe(x, state=state)):
+        assert_agree(y, jnp.sin(x))
+        assert eqx.tree_equal(new, state)
+
+
+def test_a_chain_is_traced_once():
+    pipe = ep.chain(eqx.nn.Linear(3, 3, key=jr.key(0)), ep.parallel(jnp.sin, jnp.cos))
+    call = eqx.filter_jit(eqx.debug.assert_max_traces(lambda p, x: p(x), max_traces=1))
+    for i in range(3):
+        call(pipe, jnp.full(3, float(i)))
+        pipe = jtu.tree_map(lambda v: v * 2 if eqx.is_array(v) else v, pipe)

@@ -1,0 +1,150 @@
+"""How many inputs a stage takes is seen when it is built."""
+
+import functools as ft
+import operator
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+from support.helpers import filled
+
+import eqx_pipe as ep
+
+KEY = jr.key(0)
+
+
+class Jitted(eqx.Module):
+    @eqx.filter_jit
+    def __call__(self, x, *, key=None):
+        return x
+
+
+class Pair(eqx.Module):
+    @eqx.filter_jit
+    def __call__(self, x, y, *, key=None):
+        return x
+
+
+GRU = filled(lambda key: eqx.nn.GRUCell(3, 3, key=key), KEY)
+ATTENTION = filled(lambda key: eqx.nn.MultiheadAttention(1, 3, key=key), KEY)
+
+
+def keyword_only(x, *, scale):
+    return scale * x
+
+
+def with_key(x, *, key):
+    return x
+
+
+def unpacks(f):
+    """A decorator: a function of one tuple, which looks like `f` from outside."""
+
+    @ft.wraps(f)
+    def call(x):
+        return f(*x)
+
+    return call
+
+
+SEVERAL = {
+    "lambda": lambda a, b: a,
+    "none": lambda: 1,
+    "keyword": keyword_only,
+    "numpy ufunc": np.add,
+    "jax ufunc": jnp.add,
+    "jitted": jnp.matmul,
+    "lax": jax.lax.add,
+    "builtin": operator.add,
+    "vmap": jax.vmap(lambda a, b: a),
+    "jit": jax.jit(lambda a, b: a),
+    "partial": ft.partial(lambda a, b, c: a, 1),
+    "filter_jit": eqx.filter_jit(lambda a, b: a),
+    "lifted": ep.lift(lambda a, b: a),
+    "attention": ATTENTION,
+    "gru": GRU,
+    "lstm": eqx.nn.LSTMCell(3, 3, key=KEY),
+    "with a key": lambda a, b, key: a,
+    "jitted method": Pair(),
+    "frozen": ep.frozen(lambda a, b: a),
+    "frozen layer": ep.frozen(GRU),
+}
+SINGLE = {
+    "key": lambda x, key: x,
+    "key only": with_key,
+    "key is the input": lambda key: key,
+    "any": lambda *args: args,
+    "default": lambda x, y=2: x,
+    "no signature": max,
+    "ufunc": np.sin,
+    "where": jnp.where,
+    "partial": ft.partial(lambda a, b: a, 1),
+    "Partial": eqx.Partial(lambda a, b: a, 1),
+    "unpacks": unpacks(lambda a, b: a),
+    "state": eqx.nn.BatchNorm(3, "batch", mode="batch"),
+    "relu": jax.nn.relu,
+    "pool": eqx.nn.MaxPool1d(2),
+    "filter_vmap": eqx.filter_vmap(lambda x: x),
+    "jitted method": Jitted(),
+    "frozen": ep.frozen(max),
+    "frozen state": ep.frozen(eqx.nn.BatchNorm(3, "batch", mode="batch")),
+}
+
+
+@pytest.mark.parametrize("name", SEVERAL)
+def test_a_chain_refuses_what_does_not_take_one(name):
+    with pytest.raises(TypeError, match=r"`stages\[0\]` is given one input, and it.*"):
+        ep.chain(SEVERAL[name])
+
+
+@pytest.mark.parametrize("name", SINGLE)
+def test_a_chain_accepts_what_can_take_one(name):
+    assert len(ep.chain(SINGLE[name])) == 1
+
+
+PLACES = {
+    "chain": lambda f: ep.chain(a=f),
+    "parallel": lambda f: ep.parallel({"a": f}),
+    "weighted": lambda f: ep.weighted(f),
+    "weights": lambda f: ep.weighted(jnp.sin, weights=f),
+    "gated": lambda f: ep.gated(f, gates=(jnp.any,)),
+    "gates": lambda f: ep.gated(jnp.sin, gates=(f,)),
+    "pred": lambda f: ep.cond(f, jnp.sin),
+    "then": lambda f: ep.cond(jnp.any, f),
+    "selector": lambda f: ep.switch(f, jnp.sin),
+    "switch": lambda f: ep.switch(jnp.argmax, f),
+    "at": lambda f: ep.at("a", f),
+    "repeat": lambda f: ep.repeat(lambda key: f, 2, key=KEY),
+    "batched": lambda f: ep.batched(f),
+    "compiled": lambda f: ep.compiled(f, jnp.ones(3)),
+    "pipe": lambda f: ep.Loader(ep.ArraySource(jnp.ones(4)), f, batch_size=2),
+}
+
+
+@pytest.mark.parametrize("stage", [GRU, jnp.add, lambda a, b: a])
+@pytest.mark.parametrize("place", PLACES)
+def test_in_every_place_of_one_input(place, stage):
+    with pytest.raises(TypeError, match=r"Make one of several inputs a node of `eqx_p"):
+        PLACES[place](stage)
+
+
+@pytest.mark.parametrize(
+    ("node", "num_inputs"),
+    [(jnp.add, 1), (jnp.add, 3), (np.negative, 2), (GRU, 1), (lambda a, b: a, 1)],
+)
+def test_a_node_has_as_many_inputs_as_predecessors(node, num_inputs):
+    with pytest.raises(ValueError, match=r"node `a` has \d predecessors?, .*`edges`"):
+        ep.graph({"a": node}, {"a": ["input"] * num_inputs}, "a")
+
+
+def test_nodes_of_several_inputs():
+    pipe = ep.graph(
+        nodes={"sum": jnp.add, "cell": GRU, "out": lambda key: 2 * key},
+        edges={"sum": ["input", "input"], "cell": ["sum", "input"], "out": ["cell"]},
+        sink="out",
+    )
+    x = jnp.ones(3)
+    np.testing.assert_allclose(pipe(x), 2 * GRU(2 * x, x), rtol=1e-6)

@@ -1,0 +1,198 @@
+"""The built-in merges against the same merge written with `jnp`."""
+
+import equinox as eqx
+import hypothesis as hp
+import hypothesis.strategies as st
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import jax.tree_util as jtu
+import numpy as np
+import pytest
+from support.helpers import assert_agree
+
+import eqx_pipe as ep
+import eqx_pipe.testing as ept
+
+REDUCTIONS = ("sum", "mean", "max", "min", "prod")
+DTYPES = ("bool", "int8", "uint8", "int32", "bfloat16", "float16", "float32")
+
+
+def constants(*outputs):
+    """Stages that ignore their input, one for each output."""
+    return [lambda x, y=y: y for y in outputs]
+
+
+@pytest.mark.one_of(3)
+@pytest.mark.parametrize("merge", REDUCTIONS)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_reductions_give_the_dtype_and_value_of_jnp(merge, dtype):
+    rng = np.random.default_rng(0)
+    ys = [jnp.asarray(rng.integers(0, 3, (2, 3)), dtype) for _ in range(3)]
+    got = ep.parallel(*constants(*ys), merge=merge)(None)
+    expected = getattr(jnp, merge)(jnp.stack(ys), axis=0)
+    assert got.dtype == expected.dtype
+    assert np.allclose(got.astype(float), expected.astype(float), rtol=2e-2)
+
+
+@pytest.mark.one_of(3)
+@pytest.mark.parametrize("merge", REDUCTIONS)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_closed_stage_changes_no_reduction(merge, dtype):
+    x = jnp.asarray([0, 1, 1], dtype)
+    doors = (lambda x: True, lambda x: jnp.array(False))
+    both = ep.gated(*constants(x, x), gates=doors, merge=merge)(x)
+    assert_agree(both, ep.gated(*constants(x), gates=doors[:1], merge=merge)(x))
+    assert_agree(both, ep.parallel(*constants(x), merge=merge)(x))
+
+
+@hp.given(st.data())
+def test_merges_act_leaf_by_leaf(data):
+    struct = data.draw(ept.structs())
+    ys = [data.draw(ept.arrays(struct)) for _ in range(3)]
+    merges = ["stack", *REDUCTIONS]
+    merges += ["concat"] * all(v.ndim for v in jtu.tree_leaves(ys))
+    merge = data.draw(st.sampled_from(merges))
+    got = ep.parallel(*constants(*ys), merge=merge, axis=0)(None)
+    over = {"concat": jnp.concatenate, "stack": jnp.stack}.get(merge)
+    for path, leaf in jtu.tree_leaves_with_path(got):
+        leaves = [dict(jtu.tree_leaves_with_path(y))[path] for y in ys]
+        if over is None:
+            expected = getattr(jnp, merge)(jnp.stack(leaves), axis=0)
+        else:
+            expected = over(leaves, axis=0)
+        assert_agree(leaf, expected, tolerance=1e-3)
+
+
+@hp.given(st.data())
+def test_reductions_do_not_depend_on_the_order(data):
+    struct = data.draw(ept.structs())
+    ys = [data.draw(ept.arrays(struct)) for _ in range(3)]
+    merge = data.draw(st.sampled_from(list(REDUCTIONS)))
+    order = data.draw(st.permutations(range(3)))
+    shuffled = [ys[i] for i in order]
+    assert_agree(
+        ep.parallel(*constants(*ys), merge=merge)(None),
+        ep.parallel(*constants(*shuffled), merge=merge)(None),
+    )
+
+
+def test_reductions_never_stack():
+    pipe = ep.parallel(*[jnp.sin] * 4, merge="sum")
+    jaxpr = jax.make_jaxpr(lambda x: pipe(x))(jnp.ones(3))
+    assert max(v.aval.size for e in jaxpr.eqns for v in e.outvars) == 3
+
+
+@pytest.mark.parametrize("axis", [0, 1, -1, -2])
+def test_concat_and_stack_take_an_axis(axis):
+    a, b = jnp.ones((2, 3)), jnp.zeros((2, 3))
+    pipe = ep.parallel(*constants(a, b), axis=axis)
+    assert_agree(pipe(None), jnp.concatenate([a, b], axis))
+    pipe = ep.parallel(*constants(a, b), merge="stack", axis=axis)
+    assert_agree(pipe(None), jnp.stack([a, b], axis))
+
+
+def test_concat_joins_different_sizes_along_its_axis_only():
+    a, b = jnp.ones((2, 3)), jnp.zeros((2, 5))
+    assert ep.parallel(*constants(a, b))(None).shape == (2, 8)
+    with pytest.raises(ep.StructureError, match="make|Make"):
+        ep.parallel(*constants(a, b), axis=0)(None)
+
+
+def test_python_and_numpy_numbers_are_merged_as_arrays():
+    pipe = ep.parallel(*constants(2, 3), merge="sum")
+    assert pipe(None).item() == 5
+    pipe = ep.parallel(*constants(np.ones(2), np.zeros(2)), merge="stack")
+    assert isinstance(pipe(None), jax.Array)
+
+
+def test_keys_can_be_stacked():
+    keys = [jr.key(0), jr.key(1)]
+    stacked = ep.parallel(*constants(*keys), merge="stack")(None)
+    assert jnp.issubdtype(stacked.dtype, jax.dtypes.prng_key) and stacked.shape == (2,)
+
+
+def test_tuple_and_dict_take_anything():
+    ys = ["text", {"a": jnp.ones(2)}, None]
+    assert ep.parallel(*constants(*ys), merge="tuple")(None) == tuple(ys)
+    named = dict(zip("xyz", constants(*ys), strict=True))
+    got = ep.parallel(named, merge="dict")(None)
+    assert list(got) == ["x", "y", "z"] and got["x"] == "text"
+
+
+@pytest.mark.parametrize("merge", ["concat", "stack", *REDUCTIONS])
+@pytest.mark.parametrize(
+    ("left", "right", "words"),
+    [
+        (
+            {"a": jnp.ones(2)},
+            {"b": jnp.ones(2)},
+            ["`.a` is only in", "`.b` is only in"],
+        ),
+        (jnp.ones(2), {"b": jnp.ones(2)}, ["float32[2] is only in the first", "`.b`"]),
+        ((jnp.ones(2),), [jnp.ones(2)], ["structure"]),
+        ({"a": jnp.ones((2, 3))}, {"a": jnp.ones((4, 5))}, ["`.a`", "[2,3]", "[4,5]"]),
+        (
+            {"a": jnp.ones(2)},
+            {"a": jnp.ones((2, 1))},
+            ["float32[2] against float32[2,1]"],
+        ),
+        (jnp.ones(2), jnp.ones(2, "int32"), ["float32[2] against int32[2]"]),
+        (jnp.ones(2), jnp.ones(2, "bfloat16"), ["bfloat16[2]"]),
+    ],
+)
+def test_outputs_that_disagree_are_named(merge, left, right, words):
+    branches = dict(zip(("low", "high"), constants(left, right), strict=True))
+    pipe = ep.chain(split=ep.parallel(branches, merge=merge, axis=0))
+    for call in (pipe, eqx.filter_jit(pipe)):
+        with pytest.raises(ep.StructureError, match="eqx_pipe.parallel") as caught:
+            call(None)
+        text = str(caught.value)
+        assert "`split.low`" in text and "`split.high`" in text
+        assert "by a stage after one of them" in text
+        assert all(word in text for word in words)
+
+
+def test_all_misfits_are_in_one_error():
+    left = {"a": jnp.ones(2), "b": jnp.ones(3)}
+    right = {"a": jnp.ones(4), "b": jnp.ones(3, "int32")}
+    with pytest.raises(ep.StructureError) as caught:
+        ep.parallel(*constants(left, right), merge="sum")(None)
+    assert "`.a`" in str(caught.value) and "`.b`" in str(caught.value)
+
+
+@pytest.mark.parametrize("merge", ["concat", "stack", "sum", "mean", "max"])
+@pytest.mark.parametrize("leaf", ["text", np.array(["text"]), object()])
+def test_leaves_that_are_no_arrays_cannot_be_merged(merge, leaf):
+    record = {"image": jnp.ones((2, 2)), "label": leaf}
+    with pytest.raises(TypeError, match="eqx_pipe.at") as caught:
+        ep.parallel(jnp.sin, *constants(record, record), merge=merge)(jnp.ones((2, 2)))
+    assert "`.label` of the output of `1`" in str(caught.value)
+
+
+@pytest.mark.parametrize("merge", REDUCTIONS)
+def test_keys_cannot_be_reduced(merge):
+    with pytest.raises(TypeError, match="key<fry>.*eqx_pipe.at"):
+        ep.parallel(*constants(jr.key(0), jr.key(1)), merge=merge)(None)
+
+
+@pytest.mark.parametrize(
+    ("merge", "axis", "cure"),
+    [
+        ("concat", 1, "`axis` from -1 to 0"),
+        ("concat", -2, "`axis` from -1 to 0"),
+        ("stack", 2, "`axis` from -2 to 1"),
+        ("stack", -3, "`axis` from -2 to 1"),
+    ],
+)
+def test_an_axis_out_of_range_names_the_leaf(merge, axis, cure):
+    ys = {"a": jnp.ones(3)}
+    pipe = ep.chain(ep.parallel(*constants(ys, ys), merge=merge, axis=axis))
+    with pytest.raises(ValueError, match=cure) as caught:
+        pipe(None)
+    assert "`.a` of the output of `0.0`" in str(caught.value)
+
+
+def test_scalars_cannot_be_concatenated():
+    with pytest.raises(ValueError, match='merge="stack"'):
+        ep.parallel(jnp.sum, jnp.max)(jnp.ones(3))

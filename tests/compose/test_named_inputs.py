@@ -1,0 +1,186 @@
+"""Several inputs by name: `graph(inputs=)`, `over=`, `feed`, and keywords in edges."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.by_hand import child_key
+
+import eqx_pipe as ep
+
+X = {"x": jnp.arange(3.0), "by": jnp.array([1.0, 2.0, 3.0])}
+
+
+def scaled(x, by):
+    return x * by + 1
+
+
+def noisy(x, by, *, key):
+    return x + by * jr.normal(key, x.shape)
+
+
+def block(key=None):
+    """`tanh(scale * x) + by`, of a drawn scale."""
+    scale = 2.0 if key is None else jr.normal(key, (3,))
+    return ep.graph(
+        nodes={"scale": Scale(jnp.asarray(scale)), "act": jnp.tanh, "add": jnp.add},
+        edges={"scale": "x", "act": "scale", "add": ["act", "by"]},
+        sink="add",
+        inputs=("x", "by"),
+    )
+
+
+class Scale(ep.Stage):
+    scale: jax.Array
+
+    def __call__(self, x, *, key=None):
+        return self.scale * x
+
+
+class Count(eqx.nn.StatefulLayer):
+    """Counts its calls, and adds the count times `by`."""
+
+    count: eqx.nn.StateIndex
+
+    def __init__(self):
+        self.count = eqx.nn.StateIndex(jnp.zeros(()))
+
+    def __call__(self, x, state, by=1.0, *, key=None):
+        count = state.get(self.count) + 1
+        return x + count * by, state.set(self.count, count)
+
+
+NAMES = st.permutations(["x", "by"])
+
+
+@given(NAMES, NAMES)
+def test_neither_the_order_of_inputs_nor_of_entries_matters(names, entries):
+    pipe = ep.graph({"s": scaled}, {"s": ["x", "by"]}, "s", inputs=names)
+    y = pipe({name: X[name] for name in entries})
+    np.testing.assert_array_equal(y, X["x"] * X["by"] + 1)
+
+
+@pytest.mark.parametrize(
+    "stage",
+    [
+        ep.feed(scaled, "x", "by"),
+        ep.feed(scaled, "x", by="by"),
+        ep.feed(ep.frozen(scaled), x="x", by="by"),
+        ep.feed(ep.lift(scaled), by="by", x="x"),
+        ep.feed(ep.feed(scaled, "a", "b"), a="x", b="by"),
+        ep.graph({"s": scaled}, {"s": {"by": "by", "x": "x"}}, "s", inputs=["by", "x"]),
+        ep.graph({"s": ep.feed(scaled, "x", "by")}, {"s": []}, "s", inputs=["by", "x"]),
+        ep.chain(ep.feed(scaled, "x", "by"), over="x"),
+        ep.chain(ep.at("x", ep.identity), ep.feed(scaled, "x", "by")),
+    ],
+)
+def test_all_ways_to_hand_on_inputs_agree(stage):
+    np.testing.assert_array_equal(stage(X), X["x"] * X["by"] + 1)
+
+
+def test_a_chain_over_an_input_is_the_loop_and_associative():
+    f, g = ep.feed(scaled, "x", "by"), block()
+    flat = ep.chain(f, g, f, over="x")
+    by_hand = scaled(jnp.tanh(2 * scaled(X["x"], X["by"])) + X["by"], X["by"])
+    nested = ep.chain(f, ep.chain(g, f, over="x"), over="x")
+    for pipe in (flat, nested, ep.chain(flat[:2], flat[2:], over="x")):
+        np.testing.assert_allclose(pipe(X), by_hand, rtol=1e-6)
+    assert flat[:2].over == "x" and len(flat[:2]) == 2
+    for empty in (ep.chain(over="x"), ep.repeat(block, 0, key=jr.key(0), over="x")):
+        assert empty(X) is X["x"]
+
+
+def test_a_residual_over_an_input_adds_that_input():
+    f, g = ep.feed(scaled, "x", "by"), block()
+    pipe = ep.residual(f, g, over="x")
+    want = X["x"] + ep.chain(f, g, over="x")(X)
+    np.testing.assert_allclose(pipe(X), want, rtol=1e-6)
+    led = ep.residual(f, skip=ep.feed(jnp.negative, "by"), over="x", drop_rate=0.5)
+    np.testing.assert_allclose(eqx.nn.inference_mode(led)(X), f(X) - X["by"])
+    assert ep.chain(pipe, over="x")[0].over == "x"
+    assert ep.describe(pipe)["settings"] == {"over": "x"}
+
+
+def test_a_repeat_over_an_input_is_the_loop_also_in_gradients():
+    pipe = ep.repeat(block, 3, key=jr.key(0), over="x")
+
+    def by_hand(pipe, inputs):
+        x = inputs["x"]
+        for i in range(3):
+            x = jnp.tanh(pipe[i]["scale"].scale * x) + inputs["by"]
+        return x
+
+    def total(both, call):
+        return jnp.sum(call(*both) ** 2)
+
+    grad = eqx.filter_jit(eqx.filter_value_and_grad(total))
+    ours = grad((pipe, X), lambda pipe, inputs: pipe(inputs))
+    theirs = grad((pipe, X), by_hand)
+    for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5)
+
+
+def test_what_is_only_read_is_no_part_of_the_carry():
+    pipe = ep.repeat(block, 3, key=jr.key(0), over="x")
+    (scan,) = [
+        eqn
+        for eqn in jax.make_jaxpr(lambda x: pipe(x))(X).eqns
+        if eqn.primitive.name == "scan"
+    ]
+    assert len(scan.outvars) == 1
+
+
+def test_keys_follow_names_and_state_is_threaded():
+    inner = ep.graph(
+        {"noise": noisy, "count": Count()},
+        {"noise": ["x", "by"], "count": {"x": "noise", "by": "by"}},
+        "count",
+        inputs=("x", "by"),
+    )
+    make = eqx.nn.make_with_state(
+        lambda: ep.chain(first=inner, then=ep.feed(Count(), "x", by="by"), over="x")
+    )
+    pipe, state = make()
+    y, state = eqx.filter_jit(pipe)(X, state, key=jr.key(0))
+    noise = child_key(child_key(jr.key(0), "first"), "noise")
+    want = noisy(**X, key=noise) + 2 * X["by"]
+    np.testing.assert_allclose(y, want, rtol=1e-6)
+    assert [float(v) for v in jax.tree.leaves(state)] == [1.0, 1.0]
+    with pytest.raises(ep.MissingKeyError) as caught:
+        pipe(X, state)
+    assert caught.value.path == "first.noise"
+
+
+def test_a_node_that_takes_a_mapping_and_the_whole_input():
+    blocks = ep.repeat(block, 2, key=jr.key(0), over="x")
+    pipe = ep.graph(
+        {"begin": jnp.sin, "blocks": blocks, "all": lambda d: sorted(d)},
+        {"begin": "time", "blocks": {"x": "begin", "by": "by"}, "all": "input"},
+        {"y": "blocks", "names": "all", "by": "by"},
+        inputs=("time", "by"),
+    )
+    y = pipe({"time": X["x"], "by": X["by"]})
+    np.testing.assert_array_equal(y["y"], blocks({**X, "x": jnp.sin(X["x"])}))
+    assert y["names"] == ["by", "time"] and y["by"] is X["by"]
+
+
+def test_paths_of_outputs_errors_and_views():
+    pipe = ep.chain(block(), ep.feed(scaled, "x", by="by"), over="x")
+    assert list(ep.outputs(pipe, X)) == [
+        *["0.scale", "0.act", "0.add", "0"],
+        *["1.stage", "1"],
+    ]
+    assert ep.describe(pipe)["settings"] == {"over": "x"}
+    first, second = ep.describe(pipe)["children"]
+    assert first["settings"]["inputs"] == ["x", "by"]
+    assert second["settings"] == {"inputs": ["x"], "by": "by"}
+    text = str(ep.draw(pipe, X))
+    assert "chain over=x" not in text  # the root has no frame
+    assert '|"by: float32[3]"|' in text and "by=by" in text
+    with pytest.raises(ep.StructureError, match="no `by`. Known names: `x`") as caught:
+        ep.chain(a=pipe)({"x": X["x"]})
+    assert "stage `a.0`" in str(caught.value.__notes__)

@@ -1,0 +1,329 @@
+"""`refill`: the loop of each point, whatever the batch and the order of points."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.loops import points, reference
+
+import eqx_pipe as ep
+from eqx_pipe._refill import lanes
+
+
+def init(point):
+    return {"i": jnp.int32(0), "x": point["x"], "odd": jnp.bool_(False)}
+
+
+def cond(point, carry):
+    return carry["i"] < point["n"]
+
+
+def body(point, carry):
+    x = carry["x"] + 0.5 * jnp.cos(3 * carry["x"])
+    return {"i": carry["i"] + 1, "x": x, "odd": ~carry["odd"]}
+
+
+def out(point, carry):
+    return carry["x"], carry["i"], carry["odd"], point["n"]
+
+
+STEPS = (init, cond, body, out)
+
+
+def equal(a, b):
+    for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+        if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+            x, y = jr.key_data(x), jr.key_data(y)
+        assert x.dtype == y.dtype and np.array_equal(x, y)
+
+
+def make_mesh(n):
+    return jax.make_mesh((n,), ("x",), devices=jax.devices()[:n])
+
+
+@pytest.fixture
+def few_lanes(monkeypatch):
+    monkeypatch.setattr(lanes, "_LEAST_LANES", 4)
+    monkeypatch.setattr(lanes, "_POINTS_PER_LANE", 4)
+
+
+@given(st.sampled_from([1, 17, 200]), st.integers(0, 99), st.sampled_from([1, 7]))
+def test_every_point_has_the_bits_of_its_own_loop(size, seed, fewest):
+    given = points(size, seed)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lanes, "_LEAST_LANES", fewest)
+        refilled = jax.jit(jax.vmap(ep.refill(*STEPS)))(given)
+    equal(refilled, jax.jit(jax.vmap(reference(*STEPS)))(given))
+
+
+def test_how_many_lanes_there_are():
+    sizes = [1, 60, 5_000, 10**6]
+    found = [lanes.num_lanes(size, 8) for size in sizes]
+    assert found == sorted(found) and found[:2] == sizes[:2]
+    assert lanes._LEAST_LANES <= found[2] < found[3]
+    assert lanes.num_lanes(10**6, 2**30) == lanes._LEAST_LANES
+
+
+def test_the_body_is_traced_once_if_its_types_are_those_of_init():
+    traces = []
+
+    def body(point, carry):
+        traces.append(1)
+        return carry[0] + 1, carry[1] * point
+
+    def run(zero):
+        traces.clear()
+        one = jnp.float32(1)
+        loop = ep.refill(
+            lambda p: (zero, one), lambda p, c: c[0] < 3, body, lambda p, c: c
+        )
+        first, second = loop(jnp.float32(2))
+        assert (int(first), float(second), first.weak_type) == (3, 8.0, False)
+        return len(traces)
+
+    assert run(jnp.int32(0)) == 1
+    assert run(0) == 2  # once more, with an array for the Python number
+
+
+def test_alone_it_is_the_loop():
+    for n in (0, 5):
+        point = {"n": jnp.int32(n), "x": jnp.float32(0.3)}
+        equal(ep.refill(*STEPS)(point), reference(*STEPS)(point))
+        equal(jax.jit(ep.refill(*STEPS))(point), reference(*STEPS)(point))
+        with jax.disable_jit():
+            equal(ep.refill(*STEPS)(point), reference(*STEPS)(point))
+
+
+@pytest.mark.one_of(4)
+@pytest.mark.parametrize(
+    ("sizes", "axes"),
+    [
+        ((5, 7), ({"n": 0, "x": 0}, {"n": 0, "x": 0})),
+        ((5, 7), ({"n": 0, "x": None}, {"n": None, "x": 0})),
+        ((5, 7), ({"n": None, "x": 0}, {"n": 0, "x": None})),
+        ((5, 7), ({"n": None, "x": 0}, {"n": 0, "x": 0})),
+        ((3, 4, 5), ({"n": 0, "x": 0}, {"n": None, "x": 0}, {"n": 0, "x": None})),
+        ((3, 4, 5), ({"n": None, "x": 0}, {"n": 0, "x": None}, {"n": 0, "x": 0})),
+        ((0, 5), ({"n": 0, "x": 0}, {"n": 0, "x": 0})),
+    ],
+)
+def test_under_vmap_of_vmap(few_lanes, sizes, axes):
+    """`axes` are those of the outermost `vmap` first."""
+    shape = {
+        name: [n for n, a in zip(sizes, axes, strict=True) if a[name] == 0]
+        for name in ("n", "x")
+    }
+    given = {"n": points(shape["n"])["n"], "x": points(shape["x"], 1)["x"]}
+    ours, plain = ep.refill(*STEPS), reference(*STEPS)
+    for each in reversed(axes):
+        ours, plain = jax.vmap(ours, (each,)), jax.vmap(plain, (each,))
+    equal(jax.jit(ours)(given), jax.jit(plain)(given))
+
+
+def test_other_batch_axes_and_closed_over_tracers(few_lanes):
+    table = jnp.linspace(0, 1, 6)
+
+    def fn(make):
+        def outer(scale, x, n):
+            def step(point, carry):
+                return carry[0] + 1, carry[1] * scale + table[carry[0] % 6] * point
+
+            loop = make(
+                lambda point: (0, point),
+                lambda point, carry: carry[0] < n,
+                step,
+                lambda point, carry: carry[1] + scale,
+            )
+            return jax.vmap(loop, in_axes=1, out_axes=1)(x)
+
+        return jax.jit(jax.vmap(outer, (0, None, 0)))
+
+    args = jnp.float32([0.5, 0.9]), jr.normal(jr.key(0), (3, 5)), jnp.array([4, 9])
+    equal(fn(ep.refill)(*args), fn(reference)(*args))
+
+
+def test_what_all_points_share_is_not_copied(few_lanes):
+    weights = jr.normal(jr.key(0), (64, 64)) / 8
+
+    def fn(make):
+        return make(
+            lambda p: (0, jnp.full(64, p[1])),
+            lambda p, c: c[0] < p[0],
+            lambda p, c: (c[0] + 1, jnp.tanh(weights @ c[1])),
+            lambda p, c: c[1].sum(),
+        )
+
+    given = (points(100)["n"], points(100)["x"])
+    ours, plain = jax.jit(jax.vmap(fn(ep.refill))), jax.jit(jax.vmap(fn(reference)))
+    np.testing.assert_allclose(ours(given), plain(given), rtol=1e-4, atol=1e-5)
+    memory = ours.lower(given).compile().memory_analysis().temp_size_in_bytes
+    assert memory < 4 * weights.nbytes + 6 * 100 * 64 * 4
+
+
+def test_points_that_end_together_are_one_loop():
+    fn = ep.refill(
+        lambda x: (0, x),
+        lambda x, c: c[0] < 5,
+        lambda x, c: (c[0] + 1, c[1] + x),
+        lambda x, c: c,
+    )
+    values = jnp.arange(4.0)
+    count, total = jax.vmap(fn, out_axes=(None, 0))(values)
+    assert count == 5 and np.array_equal(total, 6 * values)
+    jaxpr = str(jax.make_jaxpr(jax.vmap(fn))(values))
+    assert "size=None" in jaxpr
+    total = jax.vmap(lambda x: fn(x)[1], axis_name="i")(values)
+    assert np.array_equal(total, 6 * values)
+
+
+def test_keys_in_point_and_carry(few_lanes):
+    def step(point, carry):
+        key, draw = jr.split(carry[1])
+        return carry[0] + 1, key, carry[2] + jr.normal(draw)
+
+    four = (
+        lambda point: (0, point[1], 0.0),
+        lambda point, carry: carry[0] < point[0],
+        step,
+        lambda point, carry: carry,
+    )
+    given = (points(50)["n"], jr.split(jr.key(0), 50))
+    ours = jax.jit(jax.vmap(ep.refill(*four)))(given)
+    plain = jax.jit(jax.vmap(reference(*four)))(given)
+    equal(ours, plain)
+
+
+@pytest.mark.one_of(3)
+@pytest.mark.parametrize("batch_size", [1, 6, 40])
+def test_the_same_in_a_sweep_on_any_devices(few_lanes, batch_size):
+    rng = np.random.default_rng(0)
+    n = np.minimum(rng.geometric(0.05, 91) - 1, 200).astype(np.int32)
+    space = ep.Space(
+        {"n": ep.Values(n), "x": ep.Values(np.float32(rng.random(91)))}, "zip"
+    )
+    loop = ep.refill(*STEPS)
+
+    def fn(point, key):
+        first = {**point, "x": point["x"] + jr.uniform(key)}
+        x, *rest = loop(first)
+        return jnp.sin(x), *rest
+
+    settings = {"key": jr.key(1), "batch_size": batch_size}
+    results = [
+        ep.sweep(fn, space, mesh=make_mesh(d), order_by=order, **settings)
+        for d in (1, 2, 8)
+        for order in (None, n)
+    ]
+    for result in results[1:]:
+        equal(result.values, results[0].values)
+    with jax.disable_jit():
+        plain = ep.sweep(fn, space[:5], key=jr.key(1)).values
+    first = [leaf[:5] for leaf in results[0].values]
+    np.testing.assert_allclose(first[0], plain[0], rtol=1e-5)
+    np.testing.assert_array_equal(first[1], plain[1])
+    again = ep.vmap_space(fn, space, key=jr.key(1))
+    np.testing.assert_allclose(results[0].values[0], again[0], rtol=1e-5)
+
+
+def test_other_arrays_compile_nothing(few_lanes):
+    events = []
+    jax.monitoring.register_event_duration_secs_listener(
+        lambda event, _, **__: events.append(event)
+    )
+
+    def count(array, hidden):
+        step = jax.jit(lambda x: x * hidden[0])
+        fn = ep.refill(
+            lambda x: x,
+            lambda x, c: c < array.sum(),
+            lambda x, c: c + step(x),
+            lambda x, c: c + array[0],
+        )
+        before = sum("backend_compile" in e for e in events)
+        result = ep.sweep(fn, ep.Linspace(1, 2, 9))
+        return sum("backend_compile" in e for e in events) - before, result.values
+
+    arrays = [jnp.float32([1, 2]), jnp.float32([3, 4])]
+    jax.block_until_ready(arrays)
+    assert count(arrays[0], arrays[0])[0] > 0
+    compiled, values = count(arrays[1], arrays[1])
+    assert compiled == 0
+    x = np.linspace(1, 2, 9)
+    expected = x + np.ceil((7 - x) / (3 * x)) * 3 * x + 3
+    np.testing.assert_allclose(values, expected, rtol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_an_error_of_one_point_only_when_it_gets_there(few_lanes):
+    """A body must not be shown the carry at which its loop has ended."""
+
+    def step(n, i):
+        return eqx.error_if(i + 1, i >= n, "past its end")
+
+    def make(step):
+        return ep.refill(lambda n: 0, lambda n, i: i < n, step, lambda n, i: i)
+
+    n = np.int32([3, 0, 9, 1, 30, 2, 5, 0, 4, 4])
+    assert ep.sweep(make(step), ep.Values(n), batch_size=10).values.tolist() == list(n)
+
+    def raises(n, i):
+        return eqx.error_if(i + 1, i == 8, "nine")
+
+    result = ep.sweep(make(raises), ep.Values(n), batch_size=10, on_error="isolate")
+    assert result.ok.tolist() == (n < 9).tolist()
+
+
+def test_a_loop_in_the_body(few_lanes):
+    """Lanes without work must not prolong it."""
+
+    def step(n, i):
+        return i + 1 + 0 * jax.lax.while_loop(lambda k: k != i, lambda k: k + 1, i - i)
+
+    four = lambda n: 0, lambda n, i: i < n, step, lambda n, i: i  # noqa: E731
+    n = points(60)["n"]
+    equal(jax.jit(jax.vmap(ep.refill(*four)))(n), n)
+    inner = ep.refill(*four)
+    outer = lambda n: 0, lambda n, i: i < n, lambda n, i: i + 1 + 0 * inner(i), four[3]  # noqa: E731
+    equal(jax.jit(jax.vmap(ep.refill(*outer)))(n), n)
+
+
+def test_a_body_that_looks_at_the_batch_is_a_while_loop():
+    fn = (
+        lambda n: jnp.float32(0),
+        lambda n, x: x < n,
+        lambda n, x: x + jax.lax.psum(1.0, "i") * jax.lax.pmax(x + 1, "i"),
+        lambda n, x: x,
+    )
+    n = jnp.float32([1, 50, 300])
+    over = lambda loop: jax.vmap(loop, axis_name="i")(n)  # noqa: E731
+    equal(over(ep.refill(*fn)), over(reference(*fn)))
+
+
+def test_points_and_carries_of_any_kind():
+    layer = eqx.nn.Linear(2, 2, key=jr.key(0))
+
+    def make(refill):
+        return refill(
+            lambda p: {"layer": p["layer"], "x": jnp.ones(2), "i": 0, "none": None},
+            lambda p, c: c["i"] < p["n"],
+            lambda p, c: {**c, "x": c["layer"](c["x"]), "i": c["i"] + 1},
+            lambda p, c: c["x"].sum() * p["factor"] + float(p["name"] == "a"),
+        )
+
+    space = {"n": ep.Values([3, 0, 7]), "layer": layer, "name": "a", "factor": 2}
+    values = ep.sweep(make(ep.refill), space).values
+    x, expected = jnp.ones(2), []
+    for i in range(8):
+        if i in (0, 3, 7):
+            expected.append(x.sum() * 2 + 1)
+        x = layer(x)
+    np.testing.assert_allclose(values, np.array(expected)[[1, 0, 2]], rtol=1e-5)
+
+
+def test_numbers_become_what_the_body_makes_of_them():
+    fn = ep.refill(lambda x: 0, lambda x, c: c < 3, lambda x, c: c + x, lambda x, c: c)
+    assert jax.vmap(fn)(jnp.float32([1.5, 2])).tolist() == [3, 4]

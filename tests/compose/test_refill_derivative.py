@@ -1,0 +1,91 @@
+"""Derivatives of loops whose lanes are refilled: those of the plain loop."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.loops import points, reference
+
+import eqx_pipe as ep
+from eqx_pipe._refill import lanes
+
+
+def gradients(make):
+    loop = make(
+        lambda p: (0, p["x"], jnp.float32(1)),
+        lambda p, c: c[0] < p["n"],
+        lambda p, c: (c[0] + 1, jnp.sin(c[1] * p["a"]) + p["x"], c[2] * 1.5),
+        lambda p, c: c[1] ** 2 + c[2],
+    )
+    return lambda x, a, n: loop({"x": x, "a": a, "n": n})
+
+
+@given(st.integers(0, 4))
+def test_forward_mode_is_that_of_the_loop(which):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lanes, "_LEAST_LANES", 4)
+        n, x = points(20)["n"], points(20)["x"]
+        a = jnp.float32(0.7)
+
+        def results(make):
+            fn = gradients(make)
+            over = jax.vmap(fn, (0, None, 0))
+            return [
+                lambda: jax.jvp(lambda x, a: over(x, a, n), (x, a), (x + 1, a)),
+                lambda: jax.vmap(jax.jacfwd(fn, (0, 1)), (0, None, 0))(x, a, n),
+                lambda: jax.jacfwd(lambda a: over(x, a, n))(a),
+                lambda: jax.linearize(lambda a: over(x, a, n), a)[1](a),
+                lambda: jax.jacfwd(jax.jacfwd(lambda a: over(x, a, n)))(a),
+            ][which]
+
+        ours, plain = jax.jit(results(ep.refill))(), jax.jit(results(reference))()
+    for x, y in zip(jax.tree.leaves(ours), jax.tree.leaves(plain), strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5)
+
+
+def test_forward_mode_of_numbers_that_are_no_arrays():
+    def results(make):
+        alone = make(
+            lambda p: p, lambda p, c: c < 10, lambda p, c: c * p, lambda p, c: c
+        )
+
+        def closed(a):
+            return make(
+                lambda p: 1.0,
+                lambda p, c: c < p,
+                lambda p, c: c + a * p,
+                lambda p, c: c * a,
+            )
+
+        xs = jnp.arange(5.0)
+
+        def over(a):
+            return jax.vmap(closed(a))(xs)
+
+        return (
+            jax.jit(lambda p: jax.jvp(alone, (p,), (1.0,)))(2.0),
+            ep.sweep(
+                lambda p: jax.jvp(alone, (p,), (1.0,))[1], ep.Values(xs + 2)
+            ).values,
+            jax.jvp(over, (2.0,), (1.0,)),
+            jax.jacfwd(over)(2.0),
+            jax.vmap(lambda x: jax.jvp(lambda a: closed(a)(x), (2.0,), (1.0,)))(xs),
+        )
+
+    ours, plain = results(ep.refill), results(reference)
+    for x, y in zip(jax.tree.leaves(ours), jax.tree.leaves(plain), strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-5)
+
+
+def test_reverse_mode_says_what_to_do():
+    fn = gradients(ep.refill)
+    with pytest.raises(ValueError, match="forward mode"):
+        jax.grad(fn)(jnp.float32(1), jnp.float32(0.5), jnp.int32(3))
+    xs, n = points(20)["x"], points(20)["n"]
+    with pytest.raises(ValueError, match="forward mode"):
+        jax.grad(lambda a: jax.vmap(fn, (0, None, 0))(xs, a, n).sum())(jnp.float32(1))
+    # Where nothing that is differentiated enters the loop, there is nothing to do.
+    both = lambda x: x**2 * fn(jnp.float32(1), jnp.float32(0.5), jnp.int32(3))  # noqa: E731
+    assert jnp.isfinite(jax.grad(both)(jnp.float32(2)))

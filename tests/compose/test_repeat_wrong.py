@@ -1,0 +1,200 @@
+"""What `repeat` refuses, what it warns of, and what only looks wrong."""
+
+import functools as ft
+import inspect
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+from support.stages import SIZE, make_linear
+
+import eqx_pipe as ep
+
+
+def make_closure(key):
+    weight = jr.normal(key, (SIZE,))
+
+    def multiply(x):
+        return x * weight
+
+    return lambda x, bias=weight: multiply(x) + bias
+
+
+class NoTree:
+    """Callable, but neither a function nor a pytree."""
+
+    def __init__(self, n):
+        self.n = n
+
+    def __call__(self, x):
+        return x * self.n
+
+
+@pytest.mark.parametrize(
+    ("make", "x", "lines"),
+    [
+        (lambda key: eqx.nn.Linear(3, 4, key=key), jnp.ones(3), ["float32[3]"]),
+        (lambda key: jnp.isnan, {"a": 1}, ["`.a`"]),
+        (lambda key: lambda t: t["a"], {"a": 1.0}, ["`.a` is only in the first"]),
+        (lambda key: lambda t: (t, t), jnp.ones(2), ["only in the second"]),
+        (lambda key: lambda x: x.astype(jnp.int32), jnp.ones(2), ["int32[2]"]),
+    ],
+)
+def test_a_stage_must_return_what_it_takes(make, x, lines):
+    if isinstance(x, dict) and make(None) is jnp.isnan:
+        make = lambda key: lambda t: {"a": t["a"] > 0}  # noqa: E731
+    pipe = ep.chain(deep=ep.repeat(make, 2, key=jr.key(0)))
+    with pytest.raises(ep.StructureError, match="use `chain`") as caught:
+        pipe(x)
+    assert "`deep`" in str(caught.value)
+    assert all(line in str(caught.value) for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("args", "key", "error", "text"),
+    [
+        ((lambda key: eqx.nn.Linear, 2), jr.key(0), TypeError, "class `Linear`"),
+        ((lambda key: None, 2), jr.key(0), TypeError, "None"),
+        ((eqx.nn.Identity(), 2), jr.key(0), TypeError, "lambda key"),
+        ((3, 2), jr.key(0), TypeError, "make_stage"),
+        ((lambda: jnp.sin, 2), jr.key(0), TypeError, "one key"),
+        ((make_linear, 2.0), jr.key(0), TypeError, "`n` is 2.0"),
+        ((make_linear, True), jr.key(0), TypeError, "`n` is True"),
+        ((make_linear, -1), jr.key(0), ValueError, "at least 0"),
+        ((make_linear, 2), None, TypeError, "`key` is None"),
+        ((make_linear, 2), jr.split(jr.key(0)), TypeError, "not a single PRNG key"),
+    ],
+)
+def test_bad_arguments(args, key, error, text):
+    with pytest.raises(error, match="eqx_pipe.repeat") as caught:
+        inspect.unwrap(ep.repeat)(*args, key=key)  # our checks, without the hook's
+    assert text in str(caught.value)
+
+
+@pytest.mark.filterwarnings("ignore:\nPossibly assigning")
+def test_arrays_hidden_in_a_jitted_function_are_refused():
+    def make(key):
+        weight = jr.normal(key, ())
+        return jax.jit(lambda x: x * weight)
+
+    with pytest.raises(ValueError, match="equinox.Module"):
+        ep.repeat(make, 2, key=jr.key(0))
+
+
+def test_what_no_key_touches_may_be_anything():
+    x = jnp.ones(2)
+    assert jnp.all(ep.repeat(lambda key: NoTree(2), 3, key=jr.key(0))(x) == 8)
+    assert jnp.all(
+        ep.repeat(lambda key: jax.jit(jnp.negative), 2, key=jr.key(0))(x) == 1
+    )
+    raw = ep.repeat(make_linear, 2, key=jr.PRNGKey(0))
+    assert raw(jnp.ones(SIZE)).shape == (SIZE,)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        make_closure,
+        lambda key: ep.chain(jnp.tanh, make_closure(key)),
+        lambda key: jax.jit(make_closure(key)),
+        lambda key: ft.partial(jnp.add, jr.normal(key, (SIZE,))),
+    ],
+)
+def test_a_function_that_hides_arrays_is_refused(make):
+    with pytest.raises(ValueError, match="Return an `equinox.Module`"):
+        ep.repeat(make, 2, key=jr.key(0))
+
+
+def test_a_function_may_close_over_what_all_stages_share():
+    shared = jnp.arange(SIZE, dtype=jnp.float32)
+    pipe = ep.repeat(lambda key: lambda x: x + shared, 3, key=jr.key(0))
+    np.testing.assert_allclose(pipe(jnp.zeros(SIZE)), 3 * shared)
+
+
+OUTER = jr.key(7)
+
+
+class Mixing(ep.Stage):
+    matrix: jax.Array
+
+    def __call__(self, x, *, key=None):
+        return self.matrix @ x
+
+
+def drawn_elsewhere(key):
+    return eqx.nn.Linear(SIZE, SIZE, key=OUTER)
+
+
+EQUAL = {
+    "layer": (drawn_elsewhere, "`weight`, `bias`"),
+    "raw key": (
+        lambda key: eqx.nn.Linear(SIZE, SIZE, key=jr.PRNGKey(0)),
+        "`weight`, `bias`",
+    ),
+    "jitted": (eqx.filter_jit(drawn_elsewhere), "`weight`, `bias`"),
+    "in part": (
+        lambda key: ep.chain(make_linear(key), drawn_elsewhere(key)),
+        "parameters: `stages.1.weight`, `stages.1.bias`",
+    ),
+    "beside constants": (
+        lambda key: ep.chain(drawn_elsewhere(key), eqx.nn.LayerNorm(SIZE)),
+        "parameters: `stages.0.weight`, `stages.0.bias` of",
+    ),
+}
+
+
+@pytest.mark.one_of(2)
+@pytest.mark.parametrize("name", EQUAL)
+def test_layers_that_begin_equal_by_mistake_are_named_once(name):
+    make, names = EQUAL[name]
+    cure = r"3 stages begin with equal.*Draw them from the argument: `lambda key: Lay"
+    with pytest.warns(UserWarning, match=cure) as caught:
+        ep.repeat(make, 3, key=jr.key(0))
+    assert len(caught) == 1 and names in str(caught[0].message)
+
+
+@pytest.mark.parametrize("mapped", [False, True])
+def test_layers_that_begin_equal_under_a_transformation(mapped):
+    def build(outer):
+        return ep.repeat(lambda key: eqx.nn.Linear(2, 2, key=outer), 2, key=jr.key(0))
+
+    with pytest.warns(UserWarning, match="Draw them from the argument"):
+        if mapped:
+            eqx.filter_vmap(build)(jr.split(OUTER, 2))
+        else:
+            eqx.filter_eval_shape(build, OUTER)
+
+
+CONSTANT = Mixing(jr.normal(OUTER, (SIZE, SIZE)))
+DIFFERENT = {
+    "drawn": make_linear,
+    "norm": lambda key: eqx.nn.LayerNorm(SIZE),
+    "function": lambda key: jnp.tanh,
+    "table": lambda key: Mixing(jnp.eye(SIZE)),
+    "table beside draws": eqx.filter_jit(
+        lambda key: ep.chain(Mixing(jnp.eye(SIZE)), make_linear(key))
+    ),
+    "drawn outside": lambda key: CONSTANT,
+    "nested": lambda key: ep.repeat(make_linear, 2, key=key),
+}
+
+
+@pytest.mark.one_of(2)
+@pytest.mark.parametrize("name", DIFFERENT)
+def test_what_is_equal_by_right_or_not_at_all_is_no_mistake(name):
+    ep.repeat(DIFFERENT[name], 3, key=jr.key(0))  # a warning is an error here
+    eqx.filter_eval_shape(lambda key: ep.repeat(DIFFERENT[name], 3, key=key), OUTER)
+    ep.repeat(drawn_elsewhere, 1, key=jr.key(0))
+
+
+def test_a_maker_that_looks_at_values_is_not_suspected():
+    """It cannot be traced for a second look."""
+
+    def make(key):
+        matrix = jr.normal(OUTER, (SIZE, SIZE))
+        return Mixing(matrix / float(jnp.max(jnp.abs(matrix))))
+
+    assert len(ep.repeat(make, 2, key=jr.key(0))) == 2

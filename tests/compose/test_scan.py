@@ -1,0 +1,155 @@
+"""`scan`: one cell over the steps of a sequence."""
+
+import equinox as eqx
+import hypothesis as hp
+import hypothesis.strategies as st
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import jax.tree_util as jtu
+import numpy as np
+import pytest
+from support.helpers import assert_agree, numbers
+
+import eqx_pipe as ep
+
+KEY = jr.key(0)
+XS = numbers(jax.ShapeDtypeStruct((5, 2), jnp.float32))
+GRU = eqx.nn.GRUCell(2, 3, key=KEY)
+LSTM = eqx.nn.LSTMCell(2, 3, key=KEY)
+
+
+class Noisy(eqx.Module):
+    """A cell of two inputs with a parameter and draws."""
+
+    weight: jax.Array
+
+    def __call__(self, carry, x, *, key=None):
+        noise = jr.normal(key, carry["sum"].shape)
+        carry = {"sum": jnp.tanh(self.weight * carry["sum"] + x + noise)}
+        return carry, {"y": 2 * carry["sum"], "same": carry["sum"]}
+
+
+NOISY = Noisy(jnp.array([0.5, 2.0]))
+
+
+def start(xs):
+    return {"sum": xs[0] / 2}
+
+
+@jax.jit
+def loop(weight, xs, key):
+    """What a scan of `NOISY` is, element by element."""
+    cell, carry, ys = Noisy(weight), start(xs), []
+    for i, x in enumerate(xs):
+        carry, y = cell(carry, x, key=jr.fold_in(key, i))
+        ys.append(y)
+    return carry, jtu.tree_map(lambda *v: jnp.stack(v), *ys)
+
+
+@hp.given(st.sampled_from(["sequence", "last", "both"]), st.booleans())
+def test_it_is_the_loop(returns, plain):
+    pipe = ep.scan(NOISY, start, returns=returns, unroll=1 + 2 * plain)
+    carry, ys = loop(NOISY.weight, XS, KEY)
+    last = jtu.tree_map(lambda v: v[-1], ys)
+    wanted = {"sequence": ys, "last": last, "both": (carry, ys)}[returns]
+    assert_agree(eqx.filter_jit(pipe)(XS, key=KEY), wanted)
+
+
+def test_its_gradients_are_those_of_the_loop():
+    @eqx.filter_jit
+    @eqx.filter_grad
+    def slope(both):
+        pipe, xs = both
+        return jnp.sum(pipe(xs, key=KEY)["y"] ** 2)
+
+    @jax.jit
+    def by_hand(weight, xs):
+        total = lambda weight, xs: jnp.sum(loop(weight, xs, KEY)[1]["y"][-1] ** 2)  # noqa: E731
+        return jax.grad(total, (0, 1))(weight, xs)
+
+    pipe, xs = slope((ep.scan(NOISY, start, returns="last"), XS))
+    assert_agree((pipe.cell.weight, xs), by_hand(NOISY.weight, XS))
+
+
+def test_the_cells_of_equinox_are_taken_as_they_are():
+    @eqx.filter_jit
+    def by_hand(cell, carry, out, xs):
+        ys = []
+        for x in xs:
+            carry = cell(x, carry)
+            ys.append(out(carry))
+        return jnp.stack(ys)
+
+    def hidden(carry):
+        return carry
+
+    zeros, run = jnp.zeros(3), eqx.filter_jit(lambda pipe: pipe(XS))
+    both = run(ep.parallel(ep.scan(GRU), ep.scan(GRU, reverse=True)))
+    back = by_hand(GRU, zeros, hidden, XS[::-1])[::-1]
+    assert_agree(both, np.hstack([by_hand(GRU, zeros, hidden, XS), back]))
+    assert_agree(run(ep.scan(GRU, reverse=True, returns="last")), both[0, 3:])
+    long = by_hand(LSTM, (zeros, zeros), lambda carry: carry[0], XS)
+    (h, c), ys = run(ep.scan(LSTM, returns="both"))
+    assert_agree((ys, h), (long, long[-1]))
+    learned = ep.scan(GRU, jnp.ones(3), returns="last")
+    slope = eqx.filter_jit(eqx.filter_grad(lambda p: jnp.sum(p(XS))))(learned)
+    assert np.any(slope.init != 0)
+
+
+def test_the_last_output_is_not_stacked_where_it_is_the_carry():
+    text = str(jax.make_jaxpr(ep.scan(GRU, returns="last"))(XS))
+    assert "f32[5,3]" not in text
+    assert "f32[5,3]" in str(jax.make_jaxpr(ep.scan(GRU))(XS))
+
+
+def test_draws_of_an_element_do_not_depend_on_the_direction():
+    def cell(carry, x, *, key):
+        return carry, jr.normal(key)
+
+    ahead, back = (ep.scan(cell, jnp.zeros(()), reverse=r) for r in (False, True))
+    wanted = jax.vmap(lambda i: jr.normal(jr.fold_in(KEY, i)))(jnp.arange(5))
+    assert_agree((ahead(XS, key=KEY), back(XS, key=KEY)), (wanted, wanted))
+
+
+class Summing(eqx.nn.StatefulLayer):
+    """A cell that adds up all it saw in its state."""
+
+    total: eqx.nn.StateIndex
+
+    def __init__(self):
+        self.total = eqx.nn.StateIndex(jnp.zeros(2, jnp.float32))
+
+    def __call__(self, carry, x, state, *, key=None):
+        total = state.get(self.total) + x
+        return (carry, total), state.set(self.total, total)
+
+
+def test_the_state_of_the_cell_goes_from_step_to_step():
+    pipe, state = eqx.nn.make_with_state(lambda: ep.scan(Summing(), jnp.zeros(())))()
+    y, state = pipe(XS, state)
+    assert_agree(y, jnp.cumsum(XS, axis=0))
+    y, _ = eqx.filter_jit(pipe)(XS, state)
+    assert_agree(y[-1], 2 * XS.sum(0))
+
+
+def test_values_of_all_steps_are_listed_and_text_passes():
+    cell = ep.graph(
+        {"sum": jnp.add, "out": jnp.sin},
+        {"sum": ["carry", "x"], "out": ["sum"]},
+        ("sum", "out"),
+        inputs=("carry", "x"),
+    )
+    pipe = ep.chain(rnn=ep.scan(cell, jnp.zeros(2)))
+    found = ep.outputs(pipe, XS)
+    assert list(found) == ["rnn.cell.sum", "rnn.cell.out", "rnn.cell", "rnn"]
+    assert_agree(found["rnn.cell.sum"], jnp.cumsum(XS, axis=0))
+    assert_agree(found["rnn"], jnp.sin(found["rnn.cell.sum"]))
+    labelled = ep.scan(lambda c, x: (c, (x[0], "text")), jnp.zeros(()))
+    assert labelled((XS, "label"))[1] == "text"
+
+
+def test_a_missing_key_names_the_cell():
+    with pytest.raises(ep.MissingKeyError) as caught:
+        ep.chain(rnn=ep.scan(NOISY, start))(XS)
+    assert caught.value.path == "rnn.cell"

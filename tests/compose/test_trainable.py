@@ -1,0 +1,196 @@
+"""`trainable`, `transfer`: which parameters are trained, which are taken over."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import optax
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.helpers import few
+
+import eqx_pipe as ep
+from eqx_pipe import testing
+from eqx_pipe._stage.parent import named_leaves
+
+KEY = jr.key(0)
+X = jnp.linspace(-1.0, 1.0, 3)
+
+
+def linear(key, size=3):
+    return eqx.nn.Linear(3, size, key=key)
+
+
+def block(key):
+    return ep.chain(lin=linear(key), act=jnp.tanh)
+
+
+def model(seed=0, blocks=2, size=3):
+    a, b, c = jr.split(jr.key(seed), 3)
+    return ep.chain(
+        body=linear(a),
+        blocks=ep.repeat(block, blocks, key=b),
+        heads=ep.parallel({"one": linear(c, size), "two": jnp.sin}, merge="dict"),
+    )
+
+
+def chosen(pipe, *patterns):
+    flags = jax.tree.leaves(ep.trainable(pipe, *patterns))
+    leaves = named_leaves(pipe)
+    return {
+        p for f, leaf in zip(flags, leaves, strict=True) if f for p in leaf.paths.flat
+    }
+
+
+def test_the_leaves_of_a_pipeline_are_called_by_its_paths():
+    assert chosen(model(), "heads") == {"heads.one.weight", "heads.one.bias"}
+    assert chosen(model(), "head*.one.w*") == {"heads.one.weight"}
+    assert chosen(model(), "blocks.*.lin.bias") == {
+        "blocks.0.lin.bias",
+        "blocks.1.lin.bias",
+    }
+    everything = chosen(model())
+    assert everything == chosen(model(), "**") and len(everything) == 8
+    assert chosen(model(), "!body", "!**.bias") == {
+        p for p in everything if "body" not in p and "bias" not in p
+    }
+
+
+@few
+@given(st.data())
+def test_each_parameter_is_either_trained_or_frozen(data):
+    pipe = data.draw(testing.pipelines(jnp.zeros(3)))
+    parameters = [p for leaf in named_leaves(pipe) for p in leaf.paths.flat]
+    assert len(set(parameters)) == len(parameters)
+    paths = sorted(chosen(pipe))
+    if not paths:
+        return
+    # All below a stage right below: no pattern that splits a `repeat`.
+    pattern = data.draw(st.sampled_from(paths)).partition(".")[0]
+    if isinstance(pipe, type(ep.repeat(block, 0, key=KEY))):
+        pattern = "*"
+    both = chosen(pipe, pattern), chosen(pipe, "!" + pattern)
+    assert both[0] | both[1] == set(paths) and not both[0] & both[1]
+    trained, frozen = eqx.partition(pipe, ep.trainable(pipe, pattern))
+    assert eqx.tree_equal(eqx.combine(trained, frozen), pipe)
+
+
+def test_the_spec_serves_equinox_and_optax():
+    pipe = model()
+    spec = ep.trainable(pipe, "heads", "blocks.*.lin.weight")
+    trained, frozen = eqx.partition(pipe, spec)
+    params, static = eqx.partition(pipe, eqx.is_inexact_array)
+    labels = jax.tree.map(lambda train: "train" if train else "keep", spec)
+    masked = optax.chain(
+        optax.masked(optax.sgd(0.1), spec),
+        optax.masked(optax.set_to_zero(), jax.tree.map(lambda t: not t, spec)),
+    )
+    two = optax.multi_transform(
+        {"train": optax.sgd(0.1), "keep": optax.set_to_zero()}, lambda _: labels
+    )
+
+    @eqx.filter_jit
+    def steps():
+        def loss(pipe):
+            return jnp.sum(pipe(X)["one"] ** 2)
+
+        part = eqx.filter_grad(lambda t: loss(eqx.combine(t, frozen)))(trained)
+        by_hand = eqx.apply_updates(pipe, jax.tree.map(lambda g: -0.1 * g, part))
+        grads = jax.grad(lambda p: loss(eqx.combine(p, static)))(params)
+        updated = []
+        for optimiser in (masked, two):
+            updates, _ = optimiser.update(grads, optimiser.init(params), params)
+            updated.append(eqx.apply_updates(pipe, updates))
+        return by_hand, *updated
+
+    by_hand, *updated = steps()
+    for new in updated:
+        assert eqx.tree_equal(new, by_hand, rtol=1e-6)
+    assert eqx.tree_equal(by_hand["body"], pipe["body"])
+    moved = by_hand["blocks"].stages["lin"], pipe["blocks"].stages["lin"]
+    assert not np.array_equal(moved[0].weight, moved[1].weight)
+    assert np.array_equal(moved[0].bias, moved[1].bias)
+
+
+def test_state_and_other_leaves_are_no_parameters():
+    pipe = ep.chain(
+        norm=eqx.nn.BatchNorm(3, "batch", mode="ema"),
+        ints=eqx.nn.Lambda(jnp.sin),
+        frozen=ep.frozen(linear(KEY)),
+    )
+    assert chosen(pipe) == {"norm.weight", "norm.bias"}
+    assert chosen(eqx.nn.make_with_state(lambda: pipe)()[0]) == chosen(pipe)
+
+
+def test_what_is_transferred_and_what_is_not():
+    new, old = model(0, blocks=3), model(1, blocks=2, size=2)
+    extended = old.insert({"extra": linear(KEY)})
+    pipe, missed = ep.transfer(new, extended)
+    assert missed == {
+        "blocks.2.lin.weight": "only here",
+        "blocks.2.lin.bias": "only here",
+        "heads.one.weight": "float32[3,3] here, float32[2,3] in the source",
+        "heads.one.bias": "float32[3] here, float32[2] in the source",
+        "extra.weight": "only in the source",
+        "extra.bias": "only in the source",
+    }
+    assert eqx.tree_equal(pipe["body"], old["body"])
+    for i in range(2):
+        assert eqx.tree_equal(pipe["blocks"][i], old["blocks"][i])
+    assert eqx.tree_equal(pipe["blocks"][2], new["blocks"][2])
+    assert pipe["heads"] == new["heads"]
+    _, some = ep.transfer(new, extended, "body", "blocks.0")
+    assert some == {}
+    assert ep.transfer(new, new)[1] == {}
+    assert eqx.tree_equal(ep.transfer(new, new)[0], new)
+
+
+def test_dtypes_must_agree_and_keys_and_numpy_are_taken():
+    class Mixed(eqx.Module):
+        seed: jax.Array
+        table: np.ndarray
+        half: jax.Array
+
+        def __call__(self, x):
+            return x
+
+    def make(i, dtype):
+        return ep.chain(Mixed(jr.key(i), np.full(2, i), jnp.zeros(2, dtype)))
+
+    pipe, missed = ep.transfer(make(0, "float32"), make(1, "bfloat16"))
+    assert missed == {"0.half": "float32[2] here, bfloat16[2] in the source"}
+    assert (pipe[0].seed == jr.key(1)) and pipe[0].table.tolist() == [1, 1]
+
+
+def test_pretrained_blocks_go_from_a_chain_into_a_repeat_and_back(tmp_path):
+    stack, blocks = model(3), [block(jr.key(i)) for i in (5, 6)]
+    listed = ep.chain(blocks=ep.chain(*blocks))
+    eqx.tree_serialise_leaves(tmp_path / "old.eqx", listed)
+    like = eqx.filter_eval_shape(lambda: listed)
+    saved = eqx.tree_deserialise_leaves(tmp_path / "old.eqx", like)
+    filled, missed = ep.transfer(stack, saved, "blocks")
+    assert missed == {}
+    for i, one in enumerate(blocks):
+        assert eqx.tree_equal(filled["blocks"][i], one)
+    back, _ = ep.transfer(ep.chain(blocks=ep.chain(block(KEY), block(KEY))), filled)
+    assert eqx.tree_equal(back, listed)
+
+
+def test_part_of_a_stack_cannot_be_trained():
+    with pytest.raises(ValueError, match=r"`blocks.1.lin.* is chosen .*all stages"):
+        ep.trainable(model(), "blocks.1")
+    assert chosen(model(), "blocks.[01]") == chosen(model(), "blocks")
+
+
+def test_tied_parameters_are_called_by_the_place_that_keeps_them():
+    pipe = ep.chain(one=linear(KEY), two=linear(jr.key(1)))
+    tied = ep.tied(pipe, lambda p: p["two"].weight, lambda p: p["one"].weight)
+    assert chosen(tied) == {"one.weight", "one.bias", "two.bias"}
+    other = ep.chain(one=linear(jr.key(5)), two=linear(jr.key(6)))
+    new, missed = ep.transfer(tied, other)
+    assert missed == {"two.weight": "only in the source"}
+    assert np.array_equal(new.pipe["two"].weight, other["one"].weight)
+    low = jax.eval_shape(ep.precision(tied, output=None), X)
+    assert low.dtype == jnp.bfloat16

@@ -1,0 +1,123 @@
+"""Every loader keeps the laws of the kit, whatever it reads and however it is set."""
+
+import hypothesis as hp
+import hypothesis.strategies as st
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+from support.helpers import few, numbers
+
+import eqx_pipe as ep
+import eqx_pipe.testing as ept
+
+
+def tree(size):
+    x = np.arange(2 * size, dtype=np.float32).reshape(size, 2)
+    return {"x": x, "i": np.arange(size, dtype=np.int32)}
+
+
+def records(size):
+    whole = tree(size)
+    return [jax.tree.map(lambda leaf, i=i: leaf[i], whole) for i in range(size)]
+
+
+class Lazy:
+    """A source of one's own on the host."""
+
+    def __len__(self):
+        return 7
+
+    def __getitem__(self, i):
+        return {"x": np.full(2, i, np.float32), "i": np.int32(i)}
+
+
+def grain():
+    import grain.python as pygrain
+
+    return pygrain.MapDataset.source(records(6))
+
+
+SOURCES = {
+    "arrays": lambda: ep.ArraySource(tree(7)),
+    "one record": lambda: ep.ArraySource(tree(1)),
+    "lists": lambda: records(6),
+    "own": Lazy,
+    "grain": grain,
+    "mixture": lambda: ep.mixture([ep.ArraySource(tree(4)), ep.ArraySource(tree(3))]),
+    "uneven mixture": lambda: ep.mixture([records(5), ep.ArraySource(tree(2))], [3, 1]),
+    "windows": lambda: ep.windows(ep.ArraySource(tree(9)), 3, 2),
+    "windows on the host": lambda: ep.windows(records(6), 2),
+    "windows of a mixture": lambda: ep.windows(
+        ep.mixture([ep.ArraySource(tree(4)), ep.ArraySource(tree(4))]), 2
+    ),
+}
+
+
+def noisy(record, *, key):
+    return {"x": record["x"] + jr.normal(key, record["x"].shape), "i": record["i"]}
+
+
+def sometimes(record, *, key):
+    flip = ep.at("x", ep.cond(lambda x: x.sum() > 4, jnp.negative))
+    return ep.chain(flip, noisy)(record, key=key)
+
+
+def shifted(batch, *, key):
+    return {"x": batch["x"] + jr.normal(key), "i": batch["i"]}
+
+
+PIPES = [ep.identity, noisy, sometimes, ep.at("x", jnp.tanh)]
+BATCH_PIPES = [ep.identity, shifted]
+
+
+@pytest.mark.one_of(4, rest=1)
+@pytest.mark.parametrize("name", SOURCES)
+def test_a_loader_of_each_source_keeps_every_law(name):
+    ept.check_loader(ep.Loader(SOURCES[name](), noisy, batch_size=3))
+
+
+@few
+@hp.given(st.data())
+def test_every_loader_keeps_every_law(data):
+    source = SOURCES[data.draw(st.sampled_from(list(SOURCES)), label="source")]()
+    batch_size = data.draw(st.sampled_from([1, 2, 4]), label="batch size")
+    loader = ep.Loader(
+        source,
+        data.draw(st.sampled_from(PIPES), label="pipe"),
+        batch_pipe=data.draw(st.sampled_from(BATCH_PIPES), label="batch pipe"),
+        batch_size=batch_size,
+        shuffle=data.draw(st.booleans(), label="shuffle"),
+        drop_remainder=batch_size <= len(source)
+        and data.draw(st.booleans(), label="drop remainder"),
+    )
+    ept.check_loader(loader, key=data.draw(ept.keys(), label="key"))
+
+
+@few
+@hp.given(st.data())
+def test_a_drawn_pipeline_in_a_loader_keeps_every_law(data):
+    struct = data.draw(ept.structs(), label="struct")
+    pipe = data.draw(ept.pipelines(struct, max_depth=3), label="pipe")
+    key = data.draw(ept.keys(), label="key")
+    records = jax.tree.map(lambda v: jnp.stack([v, v + 1, v - 1]), numbers(struct))
+    ept.check_loader(ep.Loader(ep.ArraySource(records), pipe, batch_size=2), key=key)
+
+
+@pytest.mark.slow
+@few
+@hp.given(ept.meshes(max_devices=4))
+def test_a_sharded_loader_keeps_every_law(mesh):
+    sharding = NamedSharding(mesh, P("data"))
+    ept.check_loader(
+        ep.Loader(
+            ep.ArraySource(tree(9)),
+            noisy,
+            batch_size=4,
+            sharding=sharding,
+            drop_remainder=True,
+        )
+    )

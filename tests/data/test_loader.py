@@ -1,0 +1,353 @@
+"""`Loader`: the laws of an epoch, and bad input."""
+
+import zlib
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.helpers import few
+
+import eqx_pipe as ep
+
+SIZES = [5, 12]
+KEY = jr.key(7)
+
+
+def tree(size):
+    x = np.arange(3 * size, dtype=np.float32).reshape(size, 3)
+    return {"x": x, "i": np.arange(size, dtype=np.int32)}
+
+
+def device(size):
+    return ep.ArraySource(tree(size))
+
+
+def host(size):
+    whole = tree(size)
+    return [jax.tree.map(lambda leaf, i=i: leaf[i], whole) for i in range(size)]
+
+
+def noisy(record, *, key):
+    """An augmentation, and the bits of the key that it was given."""
+    bits = jr.bits(key)
+    noise = (bits >> 8).astype(jnp.float32)
+    return {"x": record["x"] + noise, "i": record["i"], "key": bits}
+
+
+def gathered(batches):
+    """All batches of an iterator as one tree of NumPy arrays."""
+    return jax.tree.map(lambda *leaves: np.concatenate(leaves), *batches)
+
+
+def same(a, b):
+    return all(
+        np.array_equal(x, y)
+        for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
+    )
+
+
+sizes = st.sampled_from(SIZES)
+batch_sizes = st.sampled_from([4, 7])
+kinds = st.sampled_from([device, host])
+
+
+@given(size=sizes, batch_size=batch_sizes, kind=kinds, epoch=st.integers(0, 3))
+def test_an_epoch_is_a_permutation(size, batch_size, kind, epoch):
+    loader = ep.Loader(kind(size), batch_size=batch_size)
+    cursor = loader.init(KEY)
+    for _ in range(epoch):
+        cursor = cursor.next_epoch()
+    batches = list(loader.epoch(cursor))
+    assert len(batches) == len(loader)
+    short = size % batch_size or batch_size
+    assert [len(b["i"]) for b in batches] == [batch_size] * (len(loader) - 1) + [short]
+    found = gathered(batches)
+    assert sorted(found["i"].tolist()) == list(range(size))
+    assert same(found["x"], tree(size)["x"][found["i"]])
+
+
+@given(size=sizes, batch_size=batch_sizes, kind=kinds)
+def test_without_shuffling_it_is_the_order_of_the_source(size, batch_size, kind):
+    loader = ep.Loader(kind(size), batch_size=batch_size, shuffle=False)
+    assert same(gathered(loader.epoch(loader.init(KEY))), tree(size))
+
+
+@few
+@given(size=sizes, batch_size=batch_sizes, other=batch_sizes, kind=kinds)
+def test_records_and_draws_are_independent_of_batch_size_and_kind_of_source(
+    size, batch_size, other, kind
+):
+    first = ep.Loader(device(size), noisy, batch_size=batch_size)
+    second = ep.Loader(kind(size), noisy, batch_size=other)
+    epochs = [gathered(x.epoch(x.init(KEY))) for x in (first, second)]
+    assert same(epochs[0], epochs[1])
+
+
+@given(size=sizes, batch_size=batch_sizes)
+def test_draws_belong_to_the_record_whatever_the_order(size, batch_size):
+    loaders = [
+        ep.Loader(device(size), noisy, batch_size=batch_size, shuffle=shuffle)
+        for shuffle in (True, False)
+    ]
+    shuffled, plain = (gathered(x.epoch(x.init(KEY))) for x in loaders)
+    assert same(shuffled["key"], plain["key"][shuffled["i"]])
+    assert same(shuffled["x"], plain["x"][shuffled["i"]])
+    assert len(set(plain["key"].tolist())) == size
+
+
+@given(size=sizes, batch_size=batch_sizes, other=batch_sizes, data=st.data())
+def test_a_resumed_epoch_goes_on_at_the_exact_record(size, batch_size, other, data):
+    kind, other_kind = data.draw(kinds), data.draw(kinds)
+    first = ep.Loader(kind(size), noisy, batch_size=batch_size)
+    second = ep.Loader(other_kind(size), noisy, batch_size=other)
+    whole = gathered(first.epoch(first.init(KEY)))
+    iterator = first.epoch(first.init(KEY))
+    cut = data.draw(st.integers(0, len(first) - 1))
+    before = [next(iterator) for _ in range(cut)]
+    after = list(second.epoch(iterator.cursor))
+    assert iterator.cursor.position == min(size, cut * batch_size)
+    assert same(gathered([*before, *after]), whole)
+
+
+@few
+@given(size=sizes, batch_size=batch_sizes, kind=kinds, drop=st.booleans())
+def test_next_gives_full_batches_of_one_long_stream(size, batch_size, kind, drop):
+    drop = drop and batch_size <= size
+    loader = ep.Loader(kind(size), noisy, batch_size=batch_size, drop_remainder=drop)
+    cursor, stream = loader.init(KEY), []
+    for _ in range(3):
+        stream.append(gathered(list(loader.epoch(cursor))))
+        cursor = cursor.next_epoch()
+    stream, cursor, found = gathered(stream), loader.init(KEY), []
+    for _ in range(2 * size // batch_size):
+        batch, cursor = loader.next(cursor)
+        assert batch["i"].shape == (batch_size,)
+        found.append(batch)
+    if found:
+        found = gathered(found)
+        assert same(found, jax.tree.map(lambda x: x[: len(found["i"])], stream))
+
+
+@few
+@given(size=sizes, kind=kinds)
+def test_next_can_be_resumed_with_another_batch_size(size, kind):
+    loaders = [ep.Loader(kind(size), noisy, batch_size=b) for b in (4, 7, 11)]
+    cursor = loaders[0].init(KEY)
+    a, cursor = loaders[0].next(cursor)
+    b, cursor = loaders[1].next(cursor)
+    whole, after = loaders[2].next(loaders[2].init(KEY))
+    assert same(gathered([a, b]), whole)
+    assert cursor.to_json() == after.to_json()
+
+
+@pytest.mark.one_of(3)
+@pytest.mark.parametrize("drop", [False, True])
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_next_under_jit_is_next(shuffle, drop):
+    loader = ep.Loader(
+        device(12), noisy, batch_size=7, shuffle=shuffle, drop_remainder=drop
+    )
+    fast = eqx.filter_jit(loader.next)
+    cursors = [loader.init(KEY)] * 3
+    on_host = ep.Loader(
+        host(12), noisy, batch_size=7, shuffle=shuffle, drop_remainder=drop
+    )
+    for _ in range(5):
+        batches = []
+        for i, step in enumerate((loader.next, fast, on_host.next)):
+            batch, cursors[i] = step(cursors[i])
+            batches.append(batch)
+        assert same(batches[0], batches[1]) and same(batches[0], batches[2])
+        assert len({c.to_json() for c in cursors}) == 1
+
+
+def test_next_under_vmap_over_keys():
+    loader = ep.Loader(device(12), noisy, batch_size=4)
+    keys = jr.split(KEY, 3)
+    batches = jax.vmap(lambda key: loader.next(loader.init(key))[0])(keys)
+    for i, key in enumerate(keys):
+        one = loader.next(loader.init(key))[0]
+        assert same(one["i"], batches["i"][i]) and same(one["key"], batches["key"][i])
+
+
+def test_the_randomness_of_a_batch_belongs_to_epoch_and_offset():
+    def marked(batch, *, key):
+        return {**batch, "mark": jr.bits(key)}
+
+    def marks(source, batch_size, cursor=None):
+        loader = ep.Loader(source, batch_pipe=marked, batch_size=batch_size)
+        cursor = loader.init(KEY) if cursor is None else cursor
+        iterator = loader.epoch(cursor)
+        return [int(b["mark"]) for b in iterator], iterator.cursor
+
+    four, end = marks(device(12), 4)
+    assert marks(host(12), 4)[0] == four
+    assert marks(device(12), 8)[0] == four[::2]  # begins at 0 and 8
+    assert len({*four, *marks(device(12), 4, end.next_epoch())[0]}) == 6
+
+
+def test_what_pipe_and_batch_pipe_draw_from():
+    """By the rule for named children: written out once."""
+
+    def show(batch, *, key):
+        return {**batch, "batch": jr.key_data(key)}
+
+    def shown(record, *, key):
+        return {"i": record, "record": jr.key_data(key)}
+
+    loader = ep.Loader(
+        jnp.arange(12, dtype=jnp.int32), shown, batch_pipe=show, batch_size=4
+    )
+    cursor = loader.init(KEY).next_epoch()
+    _, batch = (next(it) for it in [loader.epoch(cursor)] * 2)
+
+    def named(name):
+        return jr.fold_in(KEY, np.uint32(zlib.crc32(name.encode())))
+
+    for i, data in zip(batch["i"], batch["record"], strict=True):
+        key = jr.fold_in(jr.fold_in(named("pipe"), 1), i)
+        assert same(jr.key_data(key), data)
+    key = jr.fold_in(jr.fold_in(named("batch_pipe"), 1), 4)
+    assert same(jr.key_data(key), batch["batch"])
+
+
+def test_drop_remainder_leaves_the_tail_out():
+    loader = ep.Loader(device(12), batch_size=5, drop_remainder=True)
+    iterator = loader.epoch(loader.init(KEY))
+    assert len(loader) == len(iterator) == 2
+    assert [b["i"].shape for b in iterator] == [(5,), (5,)]
+    assert iterator.cursor.position == 10
+
+
+def test_an_iterator_that_is_through_stays_so():
+    loader = ep.Loader(device(5), batch_size=4)
+    iterator = loader.epoch(loader.init(KEY))
+    assert len(list(iterator)) == 2
+    assert list(iterator) == [] and len(iterator) == 0
+
+
+def test_two_iterators_do_not_disturb_each_other():
+    loader = ep.Loader(host(12), batch_size=4)
+    cursor = loader.init(KEY)
+    for a, b in zip(loader.epoch(cursor), loader.epoch(cursor), strict=True):
+        assert same(a, b)
+
+
+def test_records_of_one_bare_array_and_of_keys():
+    keys = jr.split(KEY, 6)
+    loader = ep.Loader(ep.ArraySource(keys), jr.bits, batch_size=4)
+    found = gathered(loader.epoch(loader.init(KEY)))
+    assert sorted(found.tolist()) == sorted(jax.vmap(jr.bits)(keys).tolist())
+
+
+def test_a_raw_key_is_the_typed_one():
+    loader = ep.Loader(device(12), noisy, batch_size=4)
+    raw = loader.next(loader.init(jr.PRNGKey(7)))[0]
+    assert same(raw, loader.next(loader.init(KEY))[0])
+
+
+def test_gradients_reach_the_parameters_of_pipe():
+    loader = ep.Loader(
+        device(5), ep.at("x", eqx.nn.Linear(3, 2, key=KEY)), batch_size=5
+    )
+
+    def loss(loader):
+        return loader.next(loader.init(KEY))[0]["x"].sum()
+
+    def of_pipe(pipe):
+        return loss(eqx.tree_at(lambda x: x.pipe, loader, pipe))
+
+    slope = eqx.filter_grad(of_pipe)(loader.pipe)
+    assert np.allclose(jax.tree.leaves(slope)[0], tree(5)["x"].sum(0)[None])
+
+
+# Bad input.
+
+
+def test_bad_batch_sizes(unchecked):
+    with pytest.raises(ValueError, match="Give an integer of at least 1"):
+        ep.Loader(device(5), batch_size=0)
+    with pytest.raises(TypeError, match="Give an integer of at least 1"):
+        ep.Loader(device(5), batch_size=2.5)
+    with pytest.raises(ValueError, match="Give at most 5, or `drop_remainder=False`"):
+        ep.Loader(device(5), batch_size=6, drop_remainder=True)
+
+
+def test_an_empty_source():
+    for source in (np.zeros((0, 3)), ep.ArraySource(jnp.zeros((0, 3)))):
+        with pytest.raises(ValueError, match="is empty"):
+            ep.Loader(source, batch_size=1)
+
+
+def test_leaves_that_do_not_fit_together():
+    with pytest.raises(ep.StructureError, match=r"(?s)`a`: .*\[3\].*`b`: .*\[4,2\]"):
+        ep.ArraySource({"a": jnp.zeros(3), "b": jnp.zeros((4, 2))})
+    with pytest.raises(ep.StructureError, match="`b` is .*Repeat it for each record"):
+        ep.ArraySource({"a": jnp.zeros(3), "b": 2.0})
+    with pytest.raises(ep.StructureError, match="a scalar without a leading axis"):
+        ep.ArraySource({"a": jnp.zeros(3), "b": jnp.zeros(())})
+    with pytest.raises(TypeError, match="Give arrays only"):
+        ep.ArraySource({"a": jnp.zeros(3), "b": "text"})
+    with pytest.raises(ep.StructureError, match="holds no arrays"):
+        ep.ArraySource({})
+
+
+def test_what_is_no_source(unchecked):
+    with pytest.raises(TypeError, match="without `__len__`"):
+
+        class Endless:
+            def __getitem__(self, i):
+                return i
+
+        ep.Loader(Endless(), batch_size=1)
+    with pytest.raises(TypeError, match="without `__getitem__`.*cannot be sought"):
+        ep.Loader(iter([1, 2]), batch_size=1)
+    for tree in ({"a": jnp.zeros(3)}, (jnp.zeros(3), jnp.zeros(3))):
+        with pytest.raises(TypeError, match=r"ArraySource\(tree\)"):
+            ep.Loader(tree, batch_size=1)
+
+
+def test_a_stateful_stage_is_refused():
+    norm = eqx.nn.BatchNorm(3, "batch", mode="batch")
+    for name in ("pipe", "batch_pipe"):
+        with pytest.raises(ValueError, match=f"`{name}` is stateful.*training step"):
+            ep.Loader(device(5), batch_size=2, **{name: norm})
+
+
+def test_errors_in_pipe_name_the_stage():
+    pipe = ep.chain(scale=lambda r: r["x"] * 2, bad=lambda x: x @ jnp.zeros((4, 4)))
+    loader = ep.Loader(device(5), pipe, batch_size=2)
+    with pytest.raises(TypeError) as error:
+        next(loader.epoch(loader.init(KEY)))
+    assert "pipe.bad" in error.value.__notes__[0]
+
+
+def test_a_batch_holds_arrays_only():
+    loader = ep.Loader(device(5), lambda r: {**r, "name": "a"}, batch_size=2)
+    with pytest.raises(ep.StructureError, match="`pipe` at `.name`.*Leave the rest"):
+        loader.next(loader.init(KEY))
+
+
+def test_bad_cursors(unchecked):
+    loader = ep.Loader(device(5), batch_size=2)
+    for call in (loader.next, loader.epoch, lambda c: loader.scan(max, 0, c)):
+        with pytest.raises(TypeError, match="loader.init"):
+            call(KEY)
+
+
+@pytest.mark.parametrize("kind", ["device", "host"])
+def test_a_batch_pipe_that_fails_for_the_short_last_batch_says_so(kind):
+    data = np.arange(10, dtype=np.float32)
+    source = ep.ArraySource(data) if kind == "device" else data
+    pieces = lambda batch: batch.reshape(2, 2)  # noqa: E731
+    loader = ep.Loader(source, batch_pipe=pieces, batch_size=4)
+    iterator = loader.epoch(loader.init(jr.key(0)))
+    next(iterator), next(iterator)
+    with pytest.raises(TypeError) as error:
+        next(iterator)
+    assert any("of 2 records instead of 4" in note for note in error.value.__notes__)

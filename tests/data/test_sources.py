@@ -1,0 +1,282 @@
+"""`mixture`, `windows` and `reduce_loader`."""
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.compilations import compiled
+
+import eqx_pipe as ep
+
+KEY = jr.key(4)
+
+
+def numbered(size, kind, base=0):
+    values = np.arange(base, base + size, dtype=np.int32)
+    return ep.ArraySource(values) if kind == "device" else values
+
+
+def all_of(source, batch_size=4, shuffle=False):
+    loader = ep.Loader(source, batch_size=batch_size, shuffle=shuffle)
+    return np.concatenate(list(loader.epoch(loader.init(KEY)))).tolist()
+
+
+@given(
+    sizes=st.lists(st.integers(1, 9), min_size=1, max_size=3),
+    weights=st.lists(st.integers(1, 5), min_size=3, max_size=3),
+    until=st.sampled_from(["first", "last"]),
+)
+def test_a_mixture_gives_each_source_in_order(sizes, weights, until):
+    sources = [numbered(n, "host", 100 * k) for k, n in enumerate(sizes)]
+    mixed = ep.mixture(sources, weights[: len(sizes)], until=until)
+    found = [int(mixed[i]) for i in range(len(mixed))]
+    for k, size in enumerate(sizes):
+        mine = [x - 100 * k for x in found if x // 100 == k]
+        assert mine == [i % size for i in range(len(mine))]
+        if until == "last":
+            assert len(mine) >= size
+        else:
+            assert len(mine) <= size
+    # At any point each has what is due to it, give or take one.
+    total = sum(weights[: len(sizes)])
+    for n in range(1, len(found) + 1):
+        for k in range(len(sizes)):
+            given = sum(x // 100 == k for x in found[:n])
+            assert abs(given - n * weights[k] / total) <= len(sizes) / 2 + 1e-9
+
+
+def test_mixtures_on_host_and_device_agree():
+    kinds = [("device", "device"), ("host", "host"), ("host", "device")]
+    found = []
+    for a, b in kinds:
+        mixed = ep.mixture([numbered(7, a), numbered(5, b, 100)], [3, 1])
+        found.append((all_of(mixed), all_of(mixed, 3, shuffle=True)))
+    assert found[0] == found[1] == found[2]
+    plain, shuffled = found[0]
+    assert sorted(plain) == sorted(shuffled) and len(plain) == 9
+
+
+def test_a_mixture_of_keys_and_trees():
+    def source(seed):
+        return ep.ArraySource({"k": jr.split(jr.key(seed), 3), "x": jnp.zeros((3, 2))})
+
+    mixed = ep.mixture([source(0), source(1)])
+    assert (jr.key_data(mixed[3]["k"]) == jr.key_data(source(1)[1]["k"])).all()
+
+
+@pytest.mark.parametrize("kind", ["device", "host"])
+def test_windows_are_slices(kind):
+    source = ep.windows(numbered(11, kind), size=4, stride=3)
+    assert len(source) == 3
+    loader = ep.Loader(source, batch_size=2, shuffle=False)
+    found = np.concatenate(list(loader.epoch(loader.init(KEY))))
+    assert found.tolist() == [[0, 1, 2, 3], [3, 4, 5, 6], [6, 7, 8, 9]]
+    shuffled = ep.Loader(source, batch_size=2)
+    batches = np.concatenate(list(shuffled.epoch(shuffled.init(KEY))))
+    assert sorted(batches[:, 0].tolist()) == [0, 3, 6]
+
+
+def test_windows_of_mixtures_of_windows():
+    def build(kind):
+        pair = ep.windows(numbered(6, kind), 2, 2), ep.windows(numbered(8, kind), 2, 2)
+        return ep.windows(ep.mixture(pair), 3)
+
+    device, host = build("device"), build("host")
+    assert len(device) == len(host) == 4
+    for i in range(4):
+        assert (device[i] == host[i]).all() and host[i].shape == (3, 2)
+
+
+def test_scan_over_a_mixture_of_windows():
+    parts = [ep.windows(numbered(9, "device", b), 3) for b in (0, 50)]
+    loader = ep.Loader(ep.mixture(parts), batch_size=2)
+    step = lambda total, batch: (total + batch.sum(), batch[:, 0])  # noqa: E731
+    total, first, _ = loader.scan(step, jnp.asarray(0, jnp.int32), loader.init(KEY))
+    expected = sorted([*range(7), *range(50, 57)])
+    assert sorted(first.ravel().tolist()) == expected
+    assert total == sum(3 * i + 3 for i in expected)
+
+
+def test_an_index_from_the_end_and_beyond():
+    source = numbered(5, "device")
+    assert source[-1] == 4
+    with pytest.raises(IndexError, match="record 5 of a source of 5"):
+        source[5]
+    assert [int(x) for x in source] == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("kind", ["device", "host"])
+def test_an_index_of_windows_and_mixtures(kind):
+    cut = ep.windows(numbered(7, kind), 3, 2)
+    assert cut[-1].tolist() == cut[2].tolist() == [4, 5, 6]
+    assert len(list(cut)) == 3
+    mixed = ep.mixture([numbered(3, kind), numbered(3, kind)])
+    assert mixed[-1] == 2 and len(list(mixed)) == 6
+    for source in (cut, mixed):
+        for beyond in (7, -8):
+            with pytest.raises(IndexError, match=f"record {beyond} of a source"):
+                source[beyond]
+
+
+@pytest.mark.parametrize("kind", ["device", "host"])
+def test_what_is_no_index(kind, unchecked):
+    numbers = numbered(7, kind)
+    for source in (ep.windows(numbers, 3, 2), ep.mixture([numbers, numbers])):
+        for wrong in (slice(0, 2), np.arange(2), 1.0):
+            with pytest.raises(TypeError, match="by its number"):
+                source[wrong]
+
+
+def test_numbers_that_do_not_fit_on_the_device():
+    with pytest.raises(ValueError, match="do not fit into int32"):
+        ep.ArraySource(np.array([2**40 + 7]))
+    with pytest.raises(ValueError, match="do not fit into float32"):
+        ep.ArraySource({"x": np.array([1e300])})
+    assert ep.ArraySource(np.array([2**31 - 1]))[0] == 2**31 - 1
+
+
+def shares_of(weights):
+    return ep.mixture([[0.0]] * len(weights), weights).shares
+
+
+@given(st.lists(st.floats(0.01, 1), min_size=1, max_size=5))
+def test_shares_are_close_to_the_weights(weights):
+    shares = shares_of(weights)
+    assert min(shares) > 0 and sum(shares) <= 1024
+    exact = np.asarray(weights) / sum(weights)
+    off = np.asarray(shares) / sum(shares) - exact
+    assert abs(off).max() <= 3 / 1024
+
+
+def test_simple_shares_stay_simple():
+    assert shares_of([0.7, 0.3]) == (7, 3)
+    assert shares_of([2.0, 2.0, 2.0]) == (1, 1, 1)
+
+
+def test_bad_mixtures(unchecked):
+    source = numbered(5, "device")
+    for weights in ([1], [1, 0], [1, -1], [1, float("nan")]):
+        with pytest.raises(ValueError, match="one positive number for each source"):
+            ep.mixture([source, source], weights)
+    with pytest.raises(ep.StructureError, match=r"`sources\[1\]` differ.*one form"):
+        ep.mixture([source, ep.ArraySource(jnp.zeros(3))])
+    with pytest.raises(ValueError, match="`first`, `last`"):
+        ep.mixture([source, source], until="never")
+    with pytest.raises(ValueError, match=r"`sources\[1\]` is empty"):
+        ep.mixture([source, np.zeros(0, np.int32)])
+
+
+def test_what_is_no_list_of_sources(unchecked):
+    for sources in (3, [], "ab"):
+        with pytest.raises(TypeError, match="Give a list of sources"):
+            ep.mixture(sources)
+
+
+def test_bad_windows(unchecked):
+    source = numbered(5, "device")
+    with pytest.raises(ValueError, match="Give a smaller size"):
+        ep.windows(source, 6)
+    with pytest.raises(ValueError, match="at least 1"):
+        ep.windows(source, 0)
+    with pytest.raises(TypeError, match="at least 1"):
+        ep.windows(source, 2, 0.5)
+
+
+# Statistics.
+
+
+def data(size=23):
+    rng = np.random.default_rng(0)
+    return (1000 + rng.normal(size=(size, 3))).astype(np.float32)
+
+
+@pytest.mark.parametrize("kind", ["device", "host"])
+def test_statistics_are_those_of_the_data(kind):
+    x = data()
+    source = ep.ArraySource(x) if kind == "device" else x
+    loader = ep.Loader(source, batch_size=5)
+    reducers = {
+        "mean": ep.Mean(),
+        "var": ep.Var(),
+        "max": ep.Max(),
+        "top": ep.TopK(2, by=lambda x: x[0]),
+    }
+    found = ep.reduce_loader(loader, loader.init(KEY), reducers)
+    wide = x.astype(np.float64)
+    assert np.allclose(found["mean"], wide.mean(0), rtol=1e-7)
+    assert np.allclose(found["var"], wide.var(0), rtol=1e-4)
+    assert np.array_equal(found["max"], x.max(0))
+    assert np.allclose(np.sort(found["top"].value), np.sort(x[:, 0])[-2:])
+
+
+def test_a_normaliser_from_statistics():
+    loader = ep.Loader(ep.ArraySource(data()), batch_size=5)
+    cursor = loader.init(KEY)
+    found = ep.reduce_loader(loader, cursor, {"mean": ep.Mean(), "var": ep.Var()})
+    normal = ep.Loader(
+        loader.source,
+        lambda x: (x - found["mean"]) / found["var"] ** 0.5,
+        batch_size=23,
+    )
+    (batch,) = normal.epoch(normal.init(KEY))
+    assert abs(batch.mean(0)).max() < 1e-3 and abs(batch.std(0) - 1).max() < 1e-3
+
+
+def test_the_batch_size_does_not_change_statistics():
+    found = []
+    for batch_size in (4, 23):
+        loader = ep.Loader(ep.ArraySource(data()), batch_size=batch_size)
+        found.append(ep.reduce_loader(loader, loader.init(KEY), ep.Mean()))
+    assert np.allclose(*found, rtol=1e-7)
+
+
+def test_statistics_of_another_epoch_compile_nothing():
+    loader = ep.Loader(ep.ArraySource(data()), batch_size=5)
+    cursor, by, found, counts = loader.init(KEY), lambda x: x[0], [], []
+    for _ in range(3):
+        reducers = {"top": ep.TopK(2, by=by), "mean": ep.Mean()}
+        found.append(ep.reduce_loader(loader, cursor, reducers)["mean"])
+        cursor = cursor.next_epoch()
+        counts.append(len(compiled))
+    assert counts[0] == counts[1] == counts[2]
+    assert np.allclose(found, data().mean(0))
+    ep.reduce_loader(loader, loader.init(KEY), {"top": ep.TopK(3, by=by)})
+    assert len(compiled) > counts[2]
+
+
+def test_only_the_rest_of_an_epoch_counts():
+    loader = ep.Loader(ep.ArraySource(np.arange(10)), batch_size=4, shuffle=False)
+    _, cursor = loader.next(loader.init(KEY))
+    assert ep.reduce_loader(loader, cursor, ep.Sum()) == sum(range(4, 10))
+    _, cursor = loader.next(cursor)
+    iterator = loader.epoch(cursor)
+    list(iterator)
+    assert ep.reduce_loader(loader, iterator.cursor, ep.Sum()) == sum(range(10))
+
+
+def test_a_reducer_may_stop():
+    zero = jnp.asarray(0, jnp.int32)
+    count = ep.Reducer(
+        lambda struct: zero,
+        lambda n, x: n + 1,
+        lambda a, b: a + b,
+        lambda n: n,
+        stop=lambda n: n >= 6,
+    )
+    loader = ep.Loader(ep.ArraySource(np.arange(20)), batch_size=4)
+    assert ep.reduce_loader(loader, loader.init(KEY), count) == 8
+
+
+def test_bad_statistics(unchecked):
+    loader = ep.Loader(ep.ArraySource(data()), batch_size=5)
+    with pytest.raises(TypeError, match="no reducer"):
+        ep.reduce_loader(loader, loader.init(KEY), jnp.mean)
+    with pytest.raises(TypeError, match=r"Give a `Loader"):
+        ep.reduce_loader(data(), loader.init(KEY), ep.Mean())
+    scalar = ep.Loader(loader.source, batch_pipe=jnp.sum, batch_size=5)
+    with pytest.raises(ep.StructureError, match="Leave `batch_pipe` out"):
+        ep.reduce_loader(scalar, scalar.init(KEY), ep.Mean())
+    assert jax.tree.leaves(loader)

@@ -1,0 +1,131 @@
+"""The benchmarks: their list, their statistics, and that one of them runs."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "benchmarks"
+
+
+@pytest.fixture(autouse=True)
+def importable(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT)
+
+
+def python(*args):
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    return subprocess.run(
+        [sys.executable, *args],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_the_list_names_every_benchmark_and_its_question():
+    """Without importing JAX or a peer, which take seconds or are not there."""
+    code = (
+        "import sys\n"
+        "from benchmarks.__main__ import main\n"
+        "main([])\n"
+        "print(*sorted({name.partition('.')[0] for name in sys.modules}))"
+    )
+    done = python("-c", code)
+    *lines, modules = done.stdout.splitlines()
+    assert not {"jax", "equinox", "eqx_pipe", "numpy"} & set(modules.split()), (
+        done.stderr
+    )
+    listed = dict(line.split(maxsplit=1) for line in lines[: lines.index("")])
+    scripts = {p.stem for p in FOLDER.glob("*.py") if not p.name.startswith("_")}
+    assert listed.keys() == scripts
+    assert all(question.endswith("?") for question in listed.values()), listed
+    for name in scripts:
+        text = (FOLDER / f"{name}.py").read_text()
+        assert re.search(r"def main\(\s*run", text), name
+        assert f"| `{name}` | {listed[name]} |" in (FOLDER / "README.md").read_text()
+
+
+def test_an_unknown_name_is_answered_by_the_known_ones():
+    done = python("-m", "benchmarks", "sweep_piers")
+    assert done.returncode == 2 and "sweep_peers" in done.stderr
+
+
+def test_ratios_are_of_the_same_round():
+    from benchmarks._timing import Spread, beyond, ratio, spread, within
+
+    assert spread([5, 1, 2, 4, 100]) == (4, 2)
+    times = {"ours": [2.0, 6.0, 3.0, None], "by hand": [1.0, 2.0, 3.0, 0.5]}
+    assert ratio(times, "ours", "by hand") == (2, 1)
+    assert beyond(times, "ours", "by hand") == (1, 1)
+    assert within(Spread(1.2, 0.1), 1.1) and not within(Spread(1.2, 0.05), 1.1)
+
+
+def test_sides_take_turns_and_slow_ones_few():
+    from benchmarks._timing import interleaved, quickest
+
+    now, calls = 0.0, []
+
+    def side(name, takes):
+        def run():
+            nonlocal now
+            now += takes
+            calls.append(name)
+
+        return run
+
+    sides = {"a": side("a", 1.0), "b": side("b", 3.0), "c": side("c", 2.0)}
+    times = interleaved(sides, 11, clock=lambda: now, seldom={"b"})
+    assert times["a"] == [1.0] * 11 and times["c"] == [2.0] * 11
+    assert times["b"] == [3.0] + 9 * [None] + [3.0]
+    assert "".join(calls[:8]) == "abc" + "bca" + "ca"  # one call each to warm up
+
+    calls.clear()
+    assert interleaved({"a": side("a", 1.0)}, 2, clock=lambda: now, least=5.0) == {
+        "a": [1.0, 1.0]
+    }
+    assert len(calls) == 2 + 5 + 5
+
+    calls.clear()
+    assert list(quickest(sides, 3, lambda: now)) == ["a", "c", "b"]
+    assert calls.count("b") == 2 and calls.count("a") == 4  # 3 s is hopeless beside 1
+
+
+def test_a_run_says_what_is_left_out_and_keeps_its_table(tmp_path, capsys):
+    from benchmarks._report import Run, Spread
+
+    file = tmp_path / "results" / "some.json"
+    run = Run("some", "python -m benchmarks some", 2, only=["few"], json=file)
+    assert run.chosen(["many", "few", "a few"]) == ["few", "a few"]
+    assert not run.has("a_peer_that_is_not_there") and run.has("numpy")
+    run.row(case="few", side="ours", time=1e-3, over=Spread(1.25, 0.5))
+    run.bar("ours over by hand", Spread(1.25, 0.01), 1.1)
+    run.end()
+    assert run.failed
+    printed = capsys.readouterr().out
+    assert "$ python -m benchmarks some\n" in printed
+    assert "left out: a_peer_that_is_not_there (pip install -e '.[bench]')" in printed
+    assert "1.00 ms" in printed and "1.250 (0.500)" in printed and "ABOVE" in printed
+    kept = json.loads(file.read_text())
+    assert {"command", "date", "device", "versions", "rounds", "notes"} < kept.keys()
+    assert kept["versions"].keys() == {"python", "jax", "equinox", "numpy"}
+    assert f"peers: numpy {np.__version__}\n" in printed
+    over = {"median": 1.25, "deviation": 0.5}
+    assert kept["rows"] == [{"case": "few", "side": "ours", "time": 1e-3, "over": over}]
+
+
+@pytest.mark.slow
+def test_a_tiny_benchmark_runs(tmp_path):
+    file = tmp_path / "labels.json"
+    done = python("-m", "benchmarks", "sweep_labels", "--quick", "--json", str(file))
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(file.read_text())["rows"]
+    assert [row["side"] for row in rows] == ["sweep", "to_xarray", "to_pandas"]
+    assert all(row["time"] > 0 for row in rows)

@@ -1,0 +1,123 @@
+"""Every example in the docs and in the package's docstrings, run as it stands."""
+
+import ast
+import doctest
+import importlib.util
+import re
+from pathlib import Path
+
+import jax
+import pytest
+from support.helpers import slow_unless
+
+import eqx_pipe
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = Path(eqx_pipe.__file__).parent
+FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+
+
+def docstrings(path):
+    """The docstrings with examples in a source file, as (name, line, text)."""
+    kinds = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+    for node in ast.walk(ast.parse(path.read_text())):
+        text = ast.get_docstring(node, clean=False) if isinstance(node, kinds) else None
+        if text and ">>> " in text:
+            name = getattr(node, "name", "module")
+            yield name, node.body[0].lineno - 1, text
+
+
+def blocks(path):
+    """The fenced blocks with examples in a page, as (name, line, text)."""
+    text = path.read_text()
+    for match in re.finditer(r"^```\w*\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
+        if ">>> " in match[1]:
+            yield path.stem, text[: match.start(1)].count("\n"), match[1]
+
+
+SOURCES = {
+    str(path.relative_to(PACKAGE.parent)): list(docstrings(path))
+    for path in sorted(PACKAGE.rglob("*.py"))
+}
+PAGES = {
+    str(path.relative_to(ROOT)): list(blocks(path))
+    for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+}
+
+
+NOTEBOOKS = sorted((ROOT / "examples").glob("*.py"))
+
+
+def not_installed(text):
+    """The libraries that a block imports, of those that not everybody has."""
+    packages = "grain|orbax|SALib|optuna|evosax|adaptive"
+    names = re.findall(rf"^\s*>>> (?:import|from) ({packages})", text, re.MULTILINE)
+    names += ["SALib"] * ("ep.sensitivity" in text)
+    names += ["adaptive"] * ("eps.refine" in text)
+    return {name for name in names if importlib.util.find_spec(name) is None}
+
+
+@pytest.fixture(autouse=True)
+def default_settings():
+    """JAX as its users have it, not as strict as in the other tests."""
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        yield
+
+
+def run(file, name, line, text, variables):
+    """Runs one docstring or block; fails with doctest's own report."""
+    test = doctest.DocTestParser().get_doctest(text, variables, name, file, line)
+    report = []
+    runner = doctest.DocTestRunner(optionflags=FLAGS)
+    runner.run(test, out=report.append, clear_globs=False)
+    if report:
+        pytest.fail("".join(report), pytrace=False)
+    return test.globs
+
+
+@pytest.mark.one_of(5, rest=1)
+@pytest.mark.parametrize("file", [name for name, found in SOURCES.items() if found])
+def test_docstrings(file):
+    for name, line, text in SOURCES[file]:
+        if missing := not_installed(text):
+            pytest.skip(f"an example needs {', '.join(sorted(missing))}")
+        run(file, name, line, text, {})
+
+
+@pytest.mark.parametrize(
+    "file",
+    slow_unless({"README.md"}, [name for name, found in PAGES.items() if found]),
+)
+def test_pages(file):
+    """The blocks of one page follow each other and share their variables."""
+    variables, skipped = {}, set()
+    for name, line, text in PAGES[file]:
+        if missing := not_installed(text):
+            skipped |= missing
+        else:
+            variables = run(file, name, line, text, variables)
+    if skipped:
+        pytest.skip(f"without the examples that need {', '.join(sorted(skipped))}")
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_notebooks_are_shown_and_well_formed(path):
+    """They are run where the site is made."""
+    text = path.read_text()
+    assert text.startswith("# %% [markdown]\n# # ")
+    kinds = re.split(r"^# %%(.*)\n", text, flags=re.MULTILINE)[1::2]
+    assert set(kinds) == {"", " [markdown]"}
+    ast.parse(text)
+    assert f"examples/{path.stem}.md" in (ROOT / "mkdocs.yml").read_text()
+    assert f"examples/{path.name}" in (ROOT / "README.md").read_text()
+
+
+def test_the_examples_are_found():
+    assert len(NOTEBOOKS) >= 7
+    assert len(PAGES["README.md"]) >= 2
+    assert sum(len(found) for found in SOURCES.values()) >= 20
+
+
+def test_a_wrong_example_fails():
+    with pytest.raises(pytest.fail.Exception, match="Expected:\n    3"):
+        run("page.md", "page", 0, ">>> 1 + 1\n3\n", {})

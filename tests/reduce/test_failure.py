@@ -1,0 +1,253 @@
+"""Reduced sweeps whose points fail, and those with `Static` axes."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.helpers import few
+
+import eqx_pipe as ep
+
+REDUCE = {
+    "mean": ep.Mean(),
+    "sum": ep.Sum(),
+    "least": ep.ArgMin(),
+    "top": ep.TopK(3),
+    "count": ep.Histogram([0, 10, 10_000]),
+    # Depends on the order of the points, and on every one of them.
+    "hash": ep.Reducer(
+        lambda struct: (jnp.uint32(0), jnp.uint32(1)),
+        lambda state, x: (
+            state[0] * jnp.uint32(31) + x.astype(jnp.uint32),
+            state[1] * jnp.uint32(31),
+        ),
+        lambda a, b: (a[0] * b[1] + b[0], a[1] * b[1]),
+        lambda state: int(state[0]),
+    ),
+}
+
+
+def by_hand(values, ok):
+    """What `REDUCE` gives, by a loop over the points that count."""
+    kept = values[ok]
+    order = np.argsort(-kept, kind="stable")[:3]
+    number = 0
+    for x in kept:
+        number = (number * 31 + int(x)) % 2**32
+    where = np.flatnonzero(ok)
+    return {
+        "mean": kept.mean() if len(kept) else np.nan,
+        "least": where[np.argmin(kept)] if len(kept) else None,
+        "top": where[order].tolist(),
+        "count": [int((kept < 10).sum()), int((kept >= 10).sum())],
+        "hash": number,
+    }
+
+
+def agree(result, values, ok):
+    expected = by_hand(np.asarray(values, float), ok)
+    got = result.values
+    np.testing.assert_allclose(got["mean"], expected["mean"], rtol=1e-5)
+    assert got["least"].index == expected["least"]
+    found = [int(i) for i in np.asarray(got["top"].index) if i >= 0]
+    assert found == expected["top"]
+    assert got["count"].counts.tolist() == expected["count"]
+    assert got["hash"] == expected["hash"]
+
+
+def failing(x, bad):
+    return eqx.error_if(x * 7 % 101, jnp.any(x == bad), "bad point")
+
+
+@few
+@given(
+    n=st.sampled_from([5, 700]),
+    batch_size=st.sampled_from([1, 16]),
+    bad=st.lists(st.integers(0, 699), max_size=6),
+    sliced=st.booleans(),
+)
+def test_failed_points_are_left_out_and_counted(n, batch_size, bad, sliced):
+    space = ep.Space(ep.Values(np.arange(700.0, dtype=np.float32)))
+    points = np.arange(700.0)
+    if sliced and n < 350:
+        space, points = space[: 2 * n : 2][::-1], points[: 2 * n : 2][::-1]
+    else:
+        space, points = space[:n], points[:n]
+    numbers = jnp.array([*bad, *[-1] * (6 - len(bad))], jnp.float32)
+    result = ep.sweep(
+        lambda x: failing(x, numbers),
+        space,
+        reduce=REDUCE,
+        on_error="isolate",
+        batch_size=batch_size,
+    )
+    ok = ~np.isin(points, bad)
+    agree(result, points * 7 % 101, ok)
+    assert np.array_equal(result.ok, ok) and result.points == len(points)
+
+
+@pytest.mark.slow
+def test_the_devices_do_not_show_and_nothing_compiles_again(caplog):
+    space = ep.Linspace(0, 999, 1000)
+    bad = jnp.array([3.0, 4, 500, 999])
+    meshes = [jax.make_mesh((n,), ("x",), devices=jax.devices()[:n]) for n in (1, 3, 8)]
+
+    def run(mesh, bad=bad):
+        return ep.sweep(
+            lambda x: failing(x + 0.1, bad + 0.1),
+            space,
+            reduce={"var": ep.Var(), "sum": ep.Sum()},
+            on_error="isolate",
+            batch_size=3,
+            mesh=mesh,
+        )
+
+    results = [run(mesh) for mesh in meshes]
+    for one in results[1:]:
+        assert one.values["var"] == results[0].values["var"]
+        assert one.values["sum"] == results[0].values["sum"]
+    with jax.log_compiles():
+        other = run(meshes[1], jnp.array([10.0, 20, 30, 40]))
+    assert not [r for r in caplog.records if "Finished XLA compil" in r.message]
+    assert np.flatnonzero(~other.ok).tolist() == [10, 20, 30, 40]
+
+
+def test_clean_sweeps_are_the_same_bits_isolated_or_not():
+    space = ep.Linspace(0, 1, 1000)
+    one, two = (
+        ep.sweep(jnp.sin, space, reduce=ep.Var(), batch_size=7, on_error=on_error)
+        for on_error in ("raise", "isolate")
+    )
+    assert one.values == two.values and two.ok.all()
+    assert "failed" not in repr(two)
+
+
+def test_the_result_says_which_points_failed():
+    space = ep.Linspace(0, 49, 50)
+    numbers = jnp.array([3.0, 9, 11, 40, 41, 42])
+    result = ep.sweep(
+        lambda x: failing(x, numbers), space, reduce=ep.Mean(), on_error="isolate"
+    )
+    assert "6 points failed: 3, 9, 11, 40, 41, ..." in repr(result)
+
+
+def test_the_point_that_fails_is_named():
+    bad = jnp.array([77.0, 500.0])
+    with pytest.raises(ep.SweepError, match=r"at point 77: .*bad point") as error:
+        ep.sweep(lambda x: failing(x, bad), ep.Linspace(0, 999, 1000), reduce=ep.Mean())
+    assert error.value.indices == (77,)
+    space = {"f": ep.Static([lambda x: x, lambda x: -x]), "x": ep.Linspace(0, 99, 100)}
+    with pytest.raises(ep.SweepError, match="at point 177") as error:
+        ep.sweep(lambda p: failing(p["f"](p["x"]), -bad), space, reduce=ep.Mean())
+    assert error.value.indices == (177,)
+
+
+@pytest.mark.one_of(3)
+@pytest.mark.parametrize(
+    ("order", "isolated"), [("both", False), ("last", True), ("slice", True)]
+)
+def test_static_axes_are_reduced_in_the_order_of_the_index(order, isolated):
+    line = ep.Linspace(0, 99, 100)
+    shift = ep.Static([0, 1000, 0, 50])
+    if order == "both":
+        space = ep.Space({"s": shift, "x": line, "t": ep.Static(["a", "bcd"])})
+    else:
+        space = ep.Space({"x": line, "s": shift})
+        space = space[390:5:-3] if order == "slice" else space
+
+    def value(point):
+        x = point["x"] * 3 % 7 + point["s"] + len(point.get("t", ""))
+        return eqx.error_if(x, isolated & (point["x"] == 13), "thirteen")
+
+    result = ep.sweep(
+        value,
+        space,
+        reduce=REDUCE,
+        batch_size=5,
+        on_error="isolate" if isolated else "raise",
+    )
+    points = list(space)
+    ok = np.array([not isolated or p["x"] != 13 for p in points])
+    values = [float(p["x"] * 3 % 7 + p["s"] + len(p.get("t", ""))) for p in points]
+    agree(result, values, ok)
+    assert np.array_equal(result.ok, ok)
+
+
+def test_static_axes_stop_early_and_agree_on_structure_first():
+    early = ep.Reducer(
+        lambda s: jnp.zeros((), jnp.int32),
+        lambda state, x: state + 1,
+        lambda a, b: a + b,
+        lambda state: int(state),
+        stop=lambda state: state >= 300,
+    )
+    space = {"s": ep.Static([1, 2]), "x": ep.Linspace(0, 1, 1000)}
+    result = ep.sweep(lambda p: p["x"] * p["s"], space, reduce=early, batch_size=4)
+    assert 300 <= result.points < 320 and result.values == result.points
+    with pytest.raises(ep.StructureError, match=r"float32\[2\]"):
+        ep.sweep(lambda p: jnp.zeros(p["s"]), space, reduce=ep.Mean())
+
+
+def test_keys_and_random_points_are_those_of_the_whole_sweep():
+    key = jr.key(5)
+    space = ep.Space({"s": ep.Static([0.0, 1.0]), "x": ep.Linspace(0, 1, 30)})[7:53]
+
+    def fn(p, key):
+        x = jr.normal(key) + p["s"]
+        return {"x": eqx.error_if(x, p["x"] == 0, "zero"), "k": key}
+
+    plain = ep.sweep(fn, space, key=key, on_error="isolate", batch_size=4)
+    reduced = ep.sweep(
+        fn,
+        space,
+        key=key,
+        on_error="isolate",
+        batch_size=4,
+        reduce={"m": ep.Mean("x"), "best": ep.ArgMax("x")},
+    )
+    assert reduced.values["best"].index == plain.best("x", "max").index
+    np.testing.assert_allclose(
+        reduced.values["m"], plain.values["x"][plain.ok].mean(), rtol=1e-5
+    )
+
+
+@pytest.mark.one_of(3)
+@pytest.mark.parametrize("bad", [[0.0], [2.0], [0.0, 1, 2, 3]])
+def test_the_plain_loop_isolates_too(bad):
+    space = ep.Linspace(0, 3, 4)
+
+    def run():
+        return ep.sweep(
+            lambda x: failing(x, jnp.array(bad)),
+            space,
+            reduce={"m": ep.Mean(), "a": ep.ArgMax()},
+            on_error="isolate",
+        )
+
+    result = run()
+    assert result.ok.tolist() == [x not in bad for x in range(4)]
+    if len(bad) == 4:
+        assert np.isnan(result.values["m"]) and result.values["a"].index is None
+        return
+    with jax.disable_jit():
+        loop = run()
+    assert loop.ok.tolist() == result.ok.tolist()
+    assert loop.values["a"].index == result.values["a"].index
+    assert loop.values["m"] == result.values["m"]
+
+
+def test_invalid_floats_are_isolated_too():
+    with jax.debug_nans(True):
+        result = ep.sweep(
+            lambda x: jnp.log(x),
+            ep.Values([1.0, -1.0, 1.0]),
+            reduce=ep.Sum(),
+            on_error="isolate",
+        )
+        assert result.ok.tolist() == [True, False, True] and result.values == 0
+        with pytest.raises(FloatingPointError, match="point 1 is nan"):
+            ep.sweep(jnp.log, ep.Values([1.0, -1.0]), reduce=ep.Sum())

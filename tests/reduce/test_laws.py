@@ -1,0 +1,110 @@
+"""Every reducer keeps the laws that let a sweep split, merge and compile it."""
+
+import hypothesis as hp
+import hypothesis.strategies as st
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support.helpers import few, numbers, slow_unless
+
+import eqx_pipe as ep
+import eqx_pipe.testing as ept
+
+OUTPUT = {
+    "loss": jax.ShapeDtypeStruct((), jnp.float32),
+    "steps": jax.ShapeDtypeStruct((), jnp.int32),
+    "path": jax.ShapeDtypeStruct((3,), jnp.float32),
+}
+VALUES = {
+    "loss": jnp.array([0.5, -1.25, 2.0, 0.5, -3.5, 1.0, 0.25]),
+    "steps": jnp.array([4, 4, 1, 9, 1, 9, 0], jnp.int32),
+    "path": numbers(jax.ShapeDtypeStruct((7, 3), jnp.float32)),
+}
+
+
+def first_and_last():
+    """A user's own, whose merge does not commute."""
+
+    def merge(a, b):
+        first = jnp.where(a[0], a[1], b[1])
+        return a[0] | b[0], first, jnp.where(b[0], b[2], a[2])
+
+    return ep.Reducer(
+        init=lambda s: (False, jnp.zeros(s.shape), jnp.zeros(s.shape)),
+        update=lambda state, v: merge(state, (jnp.array(True), v, v)),
+        merge=merge,
+        finish=lambda state: state[1:],
+        by="loss",
+    )
+
+
+def distinct():
+    """A user's own with a table for a state: how often each step count came."""
+    return ep.Reducer(
+        init=lambda s: jnp.zeros(10, jnp.int32),
+        update=lambda table, v: table.at[v].add(1),
+        merge=lambda a, b: a + b,
+        finish=lambda table: (table > 0).sum(),
+        by="steps",
+        stop=lambda table: (table > 0).all(),
+    )
+
+
+REDUCERS = {
+    "mean": lambda: ep.Mean(),
+    "mean of a part": lambda: ep.Mean("path"),
+    "variance": lambda: ep.Var(),
+    "unbiased variance": lambda: ep.Var(ddof=1),
+    "sum": lambda: ep.Sum(),
+    "sum of a function": lambda: ep.Sum(lambda out: out["loss"] ** 2),
+    "min": lambda: ep.Min(),
+    "max": lambda: ep.Max("path"),
+    "argmin": lambda: ep.ArgMin("steps"),
+    "argmax": lambda: ep.ArgMax(by=lambda out: out["path"][1]),
+    "top": lambda: ep.TopK(3, "steps"),
+    "more than there are": lambda: ep.TopK(30, "loss", mode="min"),
+    "histogram": lambda: ep.Histogram([-1.0, 0.0, 0.5], by="loss"),
+    "even histogram": lambda: ep.Histogram(4, range=(0, 9), by="steps"),
+    "own": first_and_last,
+    "own table": distinct,
+    "several": lambda: {"a": ep.Mean(), "b": [ep.ArgMax("loss"), first_and_last()]},
+}
+
+
+KINDS = {"unbiased variance", "top", "histogram", "own table"}
+
+
+@pytest.mark.parametrize("name", slow_unless(KINDS, REDUCERS))
+def test_each_reducer_keeps_every_law(name):
+    ept.check_reducer(REDUCERS[name](), VALUES)
+
+
+@pytest.mark.one_of(3)
+@pytest.mark.parametrize(
+    "name", ["min", "sum of a function", "more than there are", "histogram", "own"]
+)
+def test_ties_infinities_and_nan_break_no_law(name):
+    spoilt = jnp.array([1.0, jnp.nan, 1.0, -jnp.inf, 1.0, jnp.inf, jnp.nan])
+    ept.check_reducer(REDUCERS[name](), {**VALUES, "loss": spoilt})
+
+
+@few
+@hp.given(st.data())
+def test_every_reducer_keeps_every_law_for_drawn_values(data):
+    make = REDUCERS[data.draw(st.sampled_from(list(REDUCERS)), label="reducer")]
+    size = data.draw(st.sampled_from([3, 8]), label="points")
+    struct = {
+        name: jax.ShapeDtypeStruct((size, *v.shape), v.dtype)
+        for name, v in OUTPUT.items()
+    }
+    values = data.draw(ept.arrays(struct), label="values")
+    ept.check_reducer(make(), {**values, "steps": jnp.abs(values["steps"])})
+
+
+@pytest.mark.one_of(3)
+@pytest.mark.parametrize("dtype", ["bfloat16", "int8", "bool"])
+def test_reducers_keep_their_laws_for_every_dtype(dtype):
+    values = jnp.asarray(np.arange(7) % 3, dtype)
+    reducers = [ep.Mean(), ep.Var(), ep.Sum(), ep.Min(), ep.ArgMax(), ep.TopK(2)]
+    ept.check_reducer(reducers, values)

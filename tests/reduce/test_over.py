@@ -1,0 +1,274 @@
+"""Reductions over some dims: each cell is the reduction of its own points."""
+
+import concurrent.futures as cf
+import math
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import jax.tree_util as jtu
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.compilations import compiled
+from support.stores import one_device
+
+import eqx_pipe as ep
+from eqx_pipe._sweep.reduced import cells as cells_module
+
+KEY = jr.key(3)
+SPACE = {
+    "a": ep.Linspace(0, 1, 3),
+    "seed": ep.Values(jnp.arange(5)),
+    "b": ep.Values([1.0, 2.0]),
+}
+
+
+def model(p, key):
+    y = jnp.sin(p["a"] * 7) * p["b"] + jr.normal(key)
+    return {"y": y, "n": {"k": p["seed"] % 3, "v": y * jnp.arange(2.0)}}
+
+
+def every(over):
+    return {
+        "mean": ep.Mean(over=over),
+        "var": ep.Var("y", over=over),
+        "sum": ep.Sum("n.k", over=over),
+        "max": ep.Max(lambda out: out["n"], over=over),
+        "least": ep.ArgMin("y", over=over),
+        "first": ep.ArgMax("n.k", over=over),
+        "top": ep.TopK(2, "y", over=over),
+        "bins": ep.Histogram([-1, 0, 9], "y", over=over),
+        "own": last(over),
+    }
+
+
+def last(over, stop=None):
+    return ep.Reducer(
+        lambda s: (jnp.zeros(s.shape), jnp.array(False), jr.key(2)),
+        lambda state, x: (x, jnp.array(True), state[2]),
+        lambda a, b: (jnp.where(b[1], b[0], a[0]), a[1] | b[1], a[2]),
+        lambda state: float(state[0]),
+        stop,
+        by="y",
+        over=over,
+    )
+
+
+def check(result, grid, axes):
+    """Against the same of the values, by NumPy."""
+    found, y = result.grid(), grid["y"]
+    near = dict(rtol=1e-5, atol=1e-6)
+    for name, leaf in {"y": y, "v": grid["n"]["v"]}.items():
+        mean = found["mean"]["y"] if name == "y" else found["mean"]["n"]["v"]
+        np.testing.assert_allclose(mean, leaf.mean(axes), **near)
+    np.testing.assert_allclose(found["var"], y.var(axes), **near)
+    np.testing.assert_array_equal(found["sum"], grid["n"]["k"].sum(axes))
+    np.testing.assert_array_equal(found["max"]["v"], grid["n"]["v"].max(axes))
+    kept = [n for k, n in enumerate(y.shape) if k not in axes]
+    order = [k for k in range(y.ndim) if k not in axes] + list(axes)
+    flat = y.transpose(order).reshape(*kept, -1)
+    ks = grid["n"]["k"].transpose(order).reshape(*kept, -1)
+    np.testing.assert_array_equal(found["least"].index, flat.argmin(-1))
+    np.testing.assert_array_equal(found["first"].index, ks.argmax(-1))
+    top = np.argsort(-flat, axis=-1, kind="stable")[..., :2]
+    np.testing.assert_array_equal(found["top"].index[..., : top.shape[-1]], top)
+    assert np.all(found["top"].index[..., top.shape[-1] :] == -1)
+    np.testing.assert_array_equal(found["bins"].counts[..., 1], (flat >= 0).sum(-1))
+    np.testing.assert_array_equal(found["own"], flat[..., -1])
+
+
+@pytest.fixture(scope="module")
+def grid():
+    return ep.sweep(model, SPACE, key=KEY, batch_size=8).grid()
+
+
+@pytest.mark.parametrize("over", ["seed", ("b", "a")])
+def test_it_is_the_reduction_of_the_values_along_these_axes(over, grid):
+    result = ep.sweep(model, SPACE, key=KEY, reduce=every(over), batch_size=8)
+    names = [over] if isinstance(over, str) else over
+    axes = tuple(k for k, name in enumerate(SPACE) if name in names)
+    check(result, grid, axes)
+    kept = {name: len(axis) for name, axis in SPACE.items() if name not in names}
+    assert result.space.dims == kept
+    each = math.prod(len(SPACE[name]) for name in names)
+    assert (result.cells.points == each).all() and not result.cells.failed.any()
+
+
+@given(st.permutations("abc"), st.data())
+def test_generated_spaces_keep_the_law(names, data):
+    sizes = data.draw(st.permutations([1, 2, 4]), label="sizes")
+    space = {name: ep.Linspace(0, 1, n) for name, n in zip(names, sizes, strict=True)}
+    over = data.draw(st.sets(st.sampled_from("abc"), min_size=1, max_size=2))
+
+    def fn(p, key):
+        return jnp.sin(5 * p["a"]) + p["b"] * p["c"] + jr.uniform(key)
+
+    asked = {"key": KEY, "mesh": one_device(), "batch_size": 4}
+    values = ep.sweep(fn, space, **asked).grid()
+    found = ep.sweep(fn, space, reduce=ep.Max(over=tuple(over)), **asked)
+    axes = tuple(k for k, name in enumerate(names) if name in over)
+    np.testing.assert_array_equal(found.grid(), values.max(axes))
+    assert list(found.space.dims) == [name for name in names if name not in over]
+
+
+def leaves(result):
+    return [np.asarray(leaf[...]) for leaf in jtu.tree_leaves(result.values)]
+
+
+def assert_same(a, b):
+    for x, y in zip(leaves(a), leaves(b), strict=True):
+        np.testing.assert_array_equal(x, y, strict=True)
+    np.testing.assert_array_equal(a.cells.points, b.cells.points)
+
+
+def test_devices_runs_executors_and_the_plain_loop(monkeypatch, grid):
+    asked = {"key": KEY, "reduce": every("seed"), "batch_size": 8}
+    whole = ep.sweep(model, SPACE, **asked)
+    assert_same(whole, ep.sweep(model, SPACE, mesh=one_device(), **asked))
+    with cf.ThreadPoolExecutor(2) as pool:
+        assert_same(whole, ep.sweep(model, SPACE, executor=pool, **asked))
+    assert_same(whole, ep.sweeper(model, SPACE, **asked)(SPACE))
+    before = len(compiled)
+    assert_same(whole, ep.sweep(model, SPACE, **asked))
+    assert len(compiled) == before
+    # As if two points were all that fits: a cell is taken in run by run.
+    monkeypatch.setattr(cells_module, "_MOST_POINTS", 2)
+    check(ep.sweep(model, SPACE, **asked), grid, (1,))
+
+
+def test_the_plain_loop_is_the_same():
+    space = {"seed": ep.Values([1.0, 2.0]), "a": ep.Values([3.0, 5.0])}
+    reduce = [ep.Max(over="seed"), found_one("seed")]
+    with jax.disable_jit():
+        result = ep.sweep(lambda p: p["a"] * p["seed"] > 4, space, reduce=reduce)
+    assert result.values[0].tolist() == [True, True]
+    assert result.cells.points.tolist() == [2, 1]  # both stop at the first
+
+
+def test_a_store_holds_the_labelled_reductions(tmp_path):
+    xarray = pytest.importorskip("xarray")
+    asked = {"key": KEY, "reduce": every("seed"), "batch_size": 8}
+    whole, path = ep.sweep(model, SPACE, **asked), tmp_path / "runs.zarr"
+    part = ep.sweep(model, SPACE, store=path, part=(0, 2), **asked)
+    assert 0 < part.missing.sum() < 6 and not part.cells.points[part.missing].any()
+    assert_same(whole, ep.sweep(model, SPACE, store=path, **asked))
+    loaded = ep.load_result(path)
+    assert loaded.space.dims == {"a": 3, "b": 2}
+    np.testing.assert_array_equal(loaded.cells.points, whole.cells.points)
+    data, opened = whole.to_xarray(), xarray.open_zarr(path)
+    assert set(data.variables) == set(opened.variables)
+    xarray.testing.assert_equal(data, opened.compute())
+    assert data["points"].dims == ("a", "b") and data["points"].values.min() == 5
+    whole.save(tmp_path / "saved.nc")
+    again = ep.load_result(tmp_path / "saved.nc")
+    np.testing.assert_array_equal(again.cells.failed, whole.cells.failed)
+    for other in (every("a"), ep.Mean(over="seed"), None, ep.Mean()):
+        with pytest.raises(ValueError, match="is that of another sweep"):
+            ep.sweep(model, SPACE, store=path, key=KEY, reduce=other)
+
+
+def test_what_comes_of_a_state_tells_stores_apart(tmp_path):
+    pytest.importorskip("zarr")
+    path = tmp_path / "runs.zarr"
+    ep.sweep(model, SPACE, key=KEY, reduce=ep.Var("y", over="seed"), store=path)
+    with pytest.raises(ValueError, match="with other settings or functions"):
+        unbiased = ep.Var("y", ddof=1, over="seed")
+        ep.sweep(model, SPACE, key=KEY, reduce=unbiased, store=path)
+
+
+def odd(p):
+    y = p["a"] * 3 + p["seed"].astype(float)
+    bad = (p["seed"] == 4) | (p["a"] == 1)
+    return eqx.error_if({"y": y}, bad, "no good")
+
+
+def test_points_that_fail_are_left_out_of_their_cell():
+    space = {"seed": SPACE["seed"], "a": SPACE["a"]}
+    reduce = {"mean": ep.Mean(over="seed"), "least": ep.ArgMin("y", over="seed")}
+    result = ep.sweep(odd, space, reduce=reduce, on_error="isolate")
+    np.testing.assert_allclose(result.values["mean"]["y"], [1.5, 3.0, np.nan])
+    assert result.values["least"].index.tolist() == [0, 0, -1]
+    assert result.cells.failed.tolist() == [1, 1, 5]
+    assert result.ok.tolist() == [True, True, False]
+    assert result.best("mean.y", mode="max").index == 1
+    assert "5 points, of which 7 in all failed" in repr(result)
+    with pytest.raises(ep.SweepError, match=r"`fn` failed at point 12\b") as caught:
+        ep.sweep(odd, space, reduce=reduce)
+    assert caught.value.indices == (12,)  # as in the space, not by the cell
+
+
+def found_one(over="seed"):
+    """Whether there was a failure: it stops at the first."""
+    return ep.Reducer(
+        lambda s: jnp.zeros((), bool),
+        lambda state, x: state | x,
+        lambda a, b: a | b,
+        lambda state: bool(state),
+        stop=bool,
+        over=over,
+    )
+
+
+@pytest.mark.parametrize("static", [False, True])
+def test_a_cell_that_stopped_computes_no_more_points(static):
+    calls = []
+    limit = ep.Values([2, 0, 99, 5])
+    space = {"seed": ep.Values(jnp.arange(7)), "limit": limit}
+    if static:
+        space["kind"] = ep.Static(["x", "y"])
+
+    def fails(p):
+        jax.debug.callback(lambda s, n: calls.append((int(s), int(n))), *both(p))
+        return p["seed"] >= p["limit"]
+
+    def both(p):
+        return p["seed"], p["limit"]
+
+    result = ep.sweep(fails, space, reduce=found_one())
+    jax.effects_barrier()
+    needed = np.repeat([3, 1, 7, 6], 2 if static else 1)
+    assert result.cells.points.tolist() == needed.tolist()
+    assert len(calls) == needed.sum()
+    expected = np.repeat([True, True, False, True], 2 if static else 1)
+    assert result.values.tolist() == expected.tolist()
+
+
+def test_batches_are_filled_with_the_points_of_cells_that_go_on():
+    space = {"limit": ep.Values([2, 0, 99, 5]), "seed": ep.Values(jnp.arange(7))}
+    result = ep.sweep(
+        lambda p: p["seed"] >= p["limit"], space, reduce=found_one(), batch_size=8
+    )
+    # Two of each of four cells in a batch, and asked after each.
+    assert result.cells.points.tolist() == [4, 2, 7, 6]
+    assert result.values.tolist() == [True, True, False, True]
+    again = ep.sweep(
+        lambda p: p["seed"] >= p["limit"],
+        space,
+        reduce=found_one(),
+        batch_size=8,
+        mesh=one_device(),
+    )
+    assert_same(result, again)
+
+
+def test_draws_and_designs_keep_what_they_are():
+    space = ep.Space(
+        {
+            "draw": ep.Random(jr.normal, 4),
+            "seed": ep.Seeds(3),
+            **ep.sobol({"u": (0.0, 1.0)}, 2),
+        },
+        key=KEY,
+    )
+
+    def fn(p, key):
+        return p["draw"] + p["u"] + jr.normal(key)
+
+    asked = {"key": KEY, "batch_size": 4}
+    values = ep.sweep(fn, space, **asked).grid()
+    result = ep.sweep(fn, space, reduce=ep.Min(over="draw"), **asked)
+    np.testing.assert_array_equal(result.grid(), values.min(0))
+    assert result.to_xarray()["value"].dims == ("seed", "sobol")

@@ -1,0 +1,119 @@
+"""Trainings that are carried on in rungs, the worse ones dropped."""
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+from support.helpers import few
+
+import eqx_pipe as ep
+import eqx_pipe.search as eps
+import eqx_pipe.testing as ept
+
+SPACE = {"rate": ep.Geomspace(1e-3, 1.0, 6), "start": ep.Linspace(1.0, 4.0, 4)}
+
+
+def init(p, key):
+    return {"x": p["start"] + 0.1 * jr.normal(key), "count": jnp.int32(0)}
+
+
+def step(p, carry, key):
+    slope = 2 * carry["x"] + 0.1 * jr.normal(key)
+    return {"x": carry["x"] - p["rate"] * slope, "count": carry["count"] + 1}
+
+
+def score(p, carry):
+    return carry["x"] ** 2
+
+
+NOISY = eps.Training(init, step, score)
+PLAIN = eps.Training(
+    lambda p: p["start"], lambda p, x: x - p["rate"] * 2 * x, lambda p, x: x**2
+)
+
+
+def whole(steps):
+    """A training of so many steps at a point, by hand."""
+
+    def train(p, key):
+        def body(i, carry):
+            return step(p, carry, key=jr.fold_in(key, i + 1))
+
+        first = init(p, key=jr.fold_in(key, 0))
+        return jax.lax.fori_loop(0, steps, body, first)
+
+    return train
+
+
+@few
+@given(seed=st.integers(0, 2**31), batch_size=st.sampled_from([1, 3]))
+def test_what_comes_to_the_end_was_never_touched(seed, batch_size):
+    key = jr.key(seed)
+    settings = {"key": key, "batch_size": batch_size}
+    found = ep.halving(NOISY, SPACE, rungs=(2, 5, 9), eta=3, **settings)
+    assert found.carry["count"].tolist() == [9] * len(found.survivors)
+    plain = ep.sweep(whole(jnp.int32(9)), SPACE, **settings)
+    np.testing.assert_array_equal(found.carry["x"], plain.values["x"][found.survivors])
+
+
+def test_the_best_third_goes_on():
+    found = ep.halving(PLAIN, SPACE, rungs=(1, 3, 6), eta=3)
+    there = ~np.isnan(found.scores)
+    assert there.sum(0).tolist() == [24, 8, 3]
+    for now, then in ((0, 1), (1, 2)):
+        kept, dropped = there[:, then], there[:, now] & ~there[:, then]
+        assert found.scores[kept, now].max() <= found.scores[dropped, now].min()
+    last = found.scores[found.survivors, -1]
+    assert last.tolist() == sorted(last) and len(last) == 3
+    best = ep.Space(SPACE).point(int(found.survivors[0]))
+    assert found.best["rate"] == best["rate"]
+    worst = ep.halving(PLAIN, SPACE, rungs=(1, 3, 6), eta=3, mode="max")
+    assert not set(worst.survivors) & set(found.survivors)
+
+
+def test_a_score_of_nan_is_the_worst():
+    train = eps.Training(
+        PLAIN.init,
+        PLAIN.step,
+        lambda p, x: jnp.where(p["rate"] > 0.1, jnp.nan, x**2),
+    )
+    found = ep.halving(train, SPACE, rungs=(1, 2), eta=4)
+    rates = ep.Space(SPACE).to_pandas()["rate"][found.survivors]
+    assert (rates < 0.1).all()
+
+
+def test_scores_are_labelled_and_shown():
+    found = ep.halving(PLAIN, SPACE, rungs=(1, 3), eta=3)
+    for text in (repr(found), found._repr_html_()):
+        assert "24 trainings, 8 to the end" in text and "carry" not in text
+        assert f"8 trainings, {np.nanmin(found.scores):.6g} by the best" in text
+    data = found.to_xarray()
+    assert data["score"].dims == ("point", "rung")
+    assert data["rung"].values.tolist() == [1, 3]
+    np.testing.assert_allclose(data["start"][:4], [1.0, 2.0, 3.0, 4.0])
+
+
+def test_full_batches():
+    space = {"rate": ep.Geomspace(1e-3, 1.0, 1024), "start": 1.0}
+    rungs = (1, 3, 9, 27, 81, 243, 729)
+    with ept.assert_compiles(10):  # log2 of the trainings
+        found = ep.halving(PLAIN, space, rungs=rungs, eta=3)
+    needed, executed = found.lane_steps
+    kept = [1024, 342, 114, 38, 13, 5, 2]
+    assert (~np.isnan(found.scores)).sum(0).tolist() == kept
+    steps = np.diff((0, *rungs))
+    assert needed == sum(n * s for n, s in zip(kept, steps, strict=True))
+    assert executed <= 1.15 * needed
+
+
+def test_a_halving_goes_on_from_its_stores(tmp_path):
+    short = ep.halving(PLAIN, SPACE, rungs=(1, 3), eta=3, store=tmp_path)
+    files = {path: path.stat().st_mtime_ns for path in tmp_path.glob("*/**/c/*")}
+    found = ep.halving(PLAIN, SPACE, rungs=(1, 3, 9), eta=3, store=tmp_path)
+    assert files and all(p.stat().st_mtime_ns == time for p, time in files.items())
+    np.testing.assert_array_equal(found.scores[:, :2], short.scores)
+    anew = ep.halving(PLAIN, SPACE, rungs=(1, 3, 9), eta=3)
+    np.testing.assert_array_equal(found.survivors, anew.survivors)
+    np.testing.assert_allclose(found.scores, anew.scores, rtol=1e-6)

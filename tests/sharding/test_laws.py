@@ -1,0 +1,119 @@
+"""Sharding never changes values: the laws of the kit on drawn meshes."""
+
+import equinox as eqx
+import hypothesis as hp
+import hypothesis.strategies as st
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import pytest
+from jax.sharding import PartitionSpec as P
+from support.helpers import few, filled, numbers
+
+import eqx_pipe as ep
+import eqx_pipe.testing as ept
+
+KEY = jr.key(0)
+X = numbers(jax.ShapeDtypeStruct((16, 4), jnp.float32))
+MLP = filled(lambda key: eqx.nn.MLP(4, 4, 8, 1, key=key), KEY)
+
+
+@few
+@hp.given(st.data())
+def test_a_drawn_pipeline_is_the_same_on_every_mesh(data):
+    struct = {"x": jax.ShapeDtypeStruct((8,), jnp.float32)}
+    pipe = data.draw(ept.pipelines(struct, max_depth=4), label="pipe")
+    mesh = data.draw(ept.meshes(explicit=False), label="mesh")
+    x, key = data.draw(ept.arrays(struct), label="x"), data.draw(ept.keys())
+    ept.check_sharding(pipe, x, key=key, mesh=mesh)
+
+
+def total(x):
+    return jax.lax.psum(jnp.sum(x), "data")
+
+
+def centred(x):
+    return x - jax.lax.pmean(jnp.mean(x, axis=0, keepdims=True), "data")
+
+
+SHARDED = {
+    "rows": (ep.batched(MLP), P("data"), ep.batched(MLP)),
+    "a pipeline": (
+        ep.batched(ep.chain(MLP, ep.cond(lambda y: y[0] > 0, jnp.sin))),
+        P("data"),
+        ep.batched(ep.chain(MLP, ep.cond(lambda y: y[0] > 0, jnp.sin))),
+    ),
+    "a sum": (total, P(), jnp.sum),
+    "centred": (centred, P("data"), lambda x: x - jnp.mean(x, axis=0, keepdims=True)),
+}
+
+
+@few
+@hp.given(st.sampled_from(list(SHARDED)), ept.meshes(max_axes=1))
+def test_a_sharded_stage_is_the_stage_on_the_whole(name, mesh):
+    stage, out, whole = SHARDED[name]
+    stage = ep.sharded(stage, mesh, P("data"), out)
+    ept.check_sharding(stage, X, mesh=mesh, unsharded=whole)
+
+
+def loss(params, x):
+    y = ep.constrain(jax.vmap(params)(x), "rows", None)
+    return jnp.mean(y**2)
+
+
+def step(params, x):
+    return eqx.filter_value_and_grad(loss)(params, x)
+
+
+def pieces(params, x):
+    sums = ep.microbatch(
+        lambda x: jnp.sum(ep.constrain(jax.vmap(params)(x), "rows", None)), size=8
+    )
+    return sums(x)
+
+
+def looped(params, x):
+    def body(x, _):
+        return ep.constrain(jax.vmap(params)(x), "rows", None), None
+
+    return jax.lax.scan(body, x, length=3)[0]
+
+
+def tree(params, x):
+    y = ep.constrain({"x": x, "y": jax.vmap(params)(x)}, "rows", None)
+    return {"sum": y["x"].sum(0) + y["y"].sum(0), "text": "kept"}
+
+
+def branching(params, x):
+    pipe = ep.batched(ep.cond(lambda y: y[0] > 0, params, jnp.sin))
+    return ep.constrain(pipe(x), "rows", None)
+
+
+FUNCTIONS = {f.__name__: f for f in (loss, step, pieces, looped, tree, branching)}
+
+
+@pytest.mark.one_of(2, rest=1)
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_each_function_made_parallel_computes_the_same(name):
+    rules = ep.AxisRules({"rows": "data"})
+    ept.check_parallelize(FUNCTIONS[name], MLP, X, rules=rules)
+
+
+@few
+@hp.given(st.sampled_from(list(FUNCTIONS)), ept.meshes())
+def test_functions_made_parallel_compute_the_same_on_every_mesh(name, mesh):
+    rules = ep.AxisRules({"rows": "data"})
+    ept.check_parallelize(FUNCTIONS[name], MLP, X, mesh=mesh, rules=rules)
+
+
+@pytest.mark.one_of(3)
+@pytest.mark.parametrize("devices", [1, 2, 4])
+def test_a_pipelined_stack_keeps_the_laws_of_a_stage(devices):
+    def block(key):
+        return ep.batched(ep.chain(eqx.nn.Linear(4, 4, key=key), jnp.tanh))
+
+    stack = ep.repeat(block, 4, key=KEY)
+    mesh = jax.make_mesh((devices,), ("stages",), devices=jax.devices()[:devices])
+    pipe = ep.pipelined(stack, mesh, 2)
+    ept.check_sharding(pipe, X, mesh=mesh, unsharded=stack)
+    ept.check_stage(pipe, X, skip=("vmap", "sharding"))

@@ -1,0 +1,107 @@
+"""Labels and units of axes: told to people, and part of nothing else."""
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import jax.tree_util as jtu
+import pytest
+from support.compilations import compiled
+
+import eqx_pipe as ep
+
+xarray = pytest.importorskip("xarray")
+
+
+def space(name):
+    """A space with an axis of each kind, all named."""
+    named = {"label": f"{name} label", "unit": "days"}
+    draw = ep.Random(jr.normal, 2, dim="draw", **named)
+    tree = {
+        "lin": ep.Linspace(0, 1, 2, dim="grid", **named),
+        "geo": ep.Geomspace(1, 2, 2, dim="grid", **named),
+        "val": ep.Values([1.0, 5.0], dim="grid", **named),
+        "how": ep.Static(["a", "b"], dim="grid", **named),
+        "draw": draw,
+        "map": ep.Mapped(jnp.exp, draw, **named),
+        "two": ep.Mapped(lambda x: {"x": x, "y": -x}, draw, **named),
+        "one": ep.sobol((0.0, 1.0), 2, **named),
+    }
+    return ep.Space(tree, key=jr.key(0))
+
+
+def fn(p):
+    return p["lin"] * p["map"] + p["one"]
+
+
+def attrs(data):
+    return {n: c.attrs for n, c in data.coords.items() if n != "status"}
+
+
+def test_every_axis_has_them_in_xarray():
+    found = attrs(ep.sweep(fn, space("A")).to_xarray())
+    assert set(found) == {*space("A").axes(), "two.x", "two.y"} - {"two"}
+    assert all(a == {"long_name": "A label", "units": "days"} for a in found.values())
+    sliced = ep.sweep(fn, space("A"))[1:3].to_xarray()
+    assert attrs(sliced) == found
+    bare = ep.sweep(jnp.sin, ep.Linspace(0, 1, 2)).to_xarray()
+    assert bare["x"].attrs == {}
+
+
+def test_what_is_mapped_has_its_own():
+    axis = ep.Mapped(jnp.exp, ep.Linspace(0, 1, 2, label="log", unit="1"))
+    assert axis.attrs == {} and axis.axis.attrs["long_name"] == "log"
+
+
+def test_designs_take_them_by_path():
+    bounds = {"a": (0.0, 1.0), "b": {"c": (0.0, 1.0)}}
+    tree = ep.sobol(bounds, 4, label={"b.c": "size"}, unit={"a": "Hz", "b.c": "m"})
+    assert tree["a"].attrs == {"units": "Hz"}
+    assert tree["b"]["c"].attrs == {"long_name": "size", "units": "m"}
+
+
+@pytest.mark.parametrize("suffix", ["zarr", "nc"])
+def test_they_survive_files(tmp_path, suffix):
+    result = ep.sweep(fn, space("A"))
+    path = tmp_path / f"r.{suffix}"
+    result.save(path)
+    loaded = ep.load_result(path)
+    assert attrs(loaded.to_xarray()) == attrs(result.to_xarray())
+    assert loaded.space.axes()["lin"].attrs == space("A").axes()["lin"].attrs
+
+
+def test_they_are_no_part_of_a_store(tmp_path):
+    path = tmp_path / "s.zarr"
+    first = ep.sweep(fn, space("A"), store=path)
+    again = ep.sweep(fn, space("B"), store=path)
+    assert attrs(again.to_xarray()) == attrs(first.to_xarray())
+    # A unit of time is no request to read times.
+    assert first.to_xarray()["lin"].dtype == jnp.float32
+    assert attrs(ep.load_result(path).to_xarray()) == attrs(first.to_xarray())
+
+
+def test_they_are_no_part_of_a_program():
+    assert jtu.tree_structure(space("A")) == jtu.tree_structure(space("B"))
+    axis = jax.jit(lambda axis: axis.value(jnp.int32(1), None))
+    ep.sweep(fn, space("A")), axis(ep.Linspace(0, 1, 3, label="A"))
+    before = len(compiled)
+    result, _ = ep.sweep(fn, space("B")), axis(ep.Linspace(0, 1, 3, label="B"))
+    assert len(compiled) == before
+    assert result.to_xarray()["lin"].attrs["long_name"] == "B label"
+
+
+def test_own_axes_may_say_theirs():
+    class Powers(ep.Axis):
+        dim: str | None = None
+
+        @property
+        def attrs(self):
+            return {"long_name": "size", "units": "bytes"}
+
+        def __len__(self):
+            return 3
+
+        def value(self, i, key):
+            return i
+
+    data = ep.sweep(lambda p: p["s"], {"s": Powers()}).to_xarray()
+    assert data["s"].attrs == {"long_name": "size", "units": "bytes"}

@@ -1,0 +1,184 @@
+"""Every axis, every space, and sweeps over them keep the laws of the kit."""
+
+import hypothesis as hp
+import hypothesis.strategies as st
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+from support.helpers import few, slow_unless
+
+import eqx_pipe as ep
+import eqx_pipe.testing as ept
+
+KEY = jr.key(3)
+
+
+class Powers(ep.Axis):
+    """A user's own axis."""
+
+    base: jax.Array
+    n: int
+    dim: str | None = None
+
+    def __len__(self):
+        return self.n
+
+    def value(self, i, key):
+        return {"power": self.base ** i.astype(jnp.float32), "i": i}
+
+
+class Uniform:
+    """A distribution with a method `sample`, as those of NumPyro have."""
+
+    def sample(self, key, sample_shape=()):
+        return jr.uniform(key, sample_shape)
+
+
+AXES = {
+    "linspace": lambda: ep.Linspace(-1.5, 2.0, 7),
+    "one of a linspace": lambda: ep.Linspace(0.25, 2.0, 1),
+    "linspace of arrays": lambda: ep.Linspace(jnp.zeros(3), jnp.arange(3.0), 4),
+    "a long linspace": lambda: ep.Linspace(0.0, 1.0, 2**31 - 1),
+    "geomspace": lambda: ep.Geomspace(1e-3, 10.0, 5),
+    "negative geomspace": lambda: ep.Geomspace(-1.0, -8.0, 4),
+    "floats": lambda: ep.Values([0.5, 1.5, -2.0]),
+    "integers": lambda: ep.Values([3, 1, 4, 1, 5]),
+    "booleans": lambda: ep.Values([True, False]),
+    "vectors": lambda: ep.Values(np.arange(6.0).reshape(3, 2)),
+    "halves": lambda: ep.Values(jnp.arange(4, dtype=jnp.bfloat16)),
+    "complex numbers": lambda: ep.Values(jnp.array([1j, 2.0])),
+    "keys": lambda: ep.Values(jr.split(jr.key(0), 4)),
+    "random": lambda: ep.Random(jr.normal, 5),
+    "random vectors": lambda: ep.Random(lambda key, shape: jr.normal(key, (2,)), 3),
+    "a distribution": lambda: ep.Random(Uniform(), 4),
+    "static": lambda: ep.Static(["relu", jnp.tanh, 3]),
+    "seeds": lambda: ep.Seeds(3),
+    "mapped": lambda: ep.Mapped(jnp.exp, ep.Linspace(0.0, 1.0, 4)),
+    "mapped draws": lambda: ep.Mapped(jnp.exp, ep.Random(jr.normal, 4)),
+    "mapped to a tree": lambda: ep.Mapped(lambda v: (v, -v), ep.Values([1, 2])),
+    "sobol": lambda: ep.sobol((0.0, 2.0), 5),
+    "latin hypercube": lambda: ep.latin_hypercube((0.0, 2.0), 5),
+    "own": lambda: Powers(jnp.float32(2), 4),
+}
+
+
+KINDS_OF_AXES = {
+    "linspace",
+    "a long linspace",
+    "geomspace",
+    "integers",
+    "vectors",
+    "keys",
+    "random",
+    "static",
+    "mapped draws",
+    "sobol",
+    "own",
+}
+
+
+@pytest.mark.parametrize("name", slow_unless(KINDS_OF_AXES, AXES))
+def test_each_axis_keeps_every_law(name):
+    axis = AXES[name]()
+    ept.check_axis(axis, key=KEY if axis.needs_key else None)
+
+
+@hp.given(st.data())
+def test_every_drawn_axis_keeps_every_law(data):
+    axis = data.draw(ept.axes(static=True), label="axis")
+    ept.check_axis(axis, key=KEY if axis.needs_key else None)
+
+
+SPACES = {
+    "bare axis": lambda: ep.Linspace(0, 1, 3),
+    "product": lambda: {"b": ep.Values([1, 2]), "a": ep.Linspace(0, 1, 3)},
+    "zip": lambda: ep.Space([ep.Values([1, 2]), ep.Linspace(0, 1, 2)], mode="zip"),
+    "shared dim": lambda: {
+        "a": ep.Values([1, 2], dim="both"),
+        "b": ep.Geomspace(1, 4, 2, dim="both"),
+        "c": ep.Values([0.5, 2.0, 8.0]),
+    },
+    "designs": lambda: {
+        "sobol": ep.sobol({"a": (0, 1), "b": (1, 2)}, 4),
+        "cube": ep.latin_hypercube((0, 1), 3),
+    },
+    "draws": lambda: ep.Space(
+        {"a": ep.Random(jr.normal, 3), "b": (ep.Random(jr.normal, 2), "text")}, key=KEY
+    ),
+    "slice": lambda: ep.Space({"a": ep.Values(range(5)), "b": ep.Values([1, 2])})[
+        7:1:-2
+    ],
+    "static": lambda: {"width": ep.Static([1, 2]), "a": ep.Linspace(0, 1, 2)},
+    "keys": lambda: {
+        "key": ep.Values(jr.split(jr.key(0), 2)),
+        "a": ep.Linspace(0, 1, 2),
+    },
+    "huge": lambda: {"a": ep.Linspace(0, 1, 2**31 - 1), "b": ep.Linspace(0, 1, 2**30)},
+}
+
+
+@pytest.mark.one_of(2, rest=1)
+@pytest.mark.parametrize("name", SPACES)
+def test_each_space_keeps_every_law(name):
+    ept.check_space(SPACES[name]())
+
+
+@hp.given(st.data())
+def test_every_drawn_space_keeps_every_law(data):
+    ept.check_space(data.draw(ept.spaces(static=True), label="space"))
+
+
+def total(point):
+    arrays = [jnp.asarray(v) for v in jax.tree.leaves(point) if hasattr(v, "dtype")]
+    return {"sum": sum(jnp.sum(v.astype(jnp.float32)) for v in arrays), "point": arrays}
+
+
+def noisy(point, key):
+    return total(point)["sum"] + jr.normal(key)
+
+
+def looping(point):
+    """A loop that stops at another time for each point."""
+    start = jnp.abs(total(point)["sum"]) + 1
+    return jax.lax.while_loop(lambda v: v < 30, lambda v: 2 * v + 1, start)
+
+
+def refilled(point):
+    start = jnp.abs(total(point)["sum"]) + 1
+    loop = ep.refill(
+        lambda p: start, lambda p, v: v < 30, lambda p, v: 2 * v + 1, lambda p, v: v
+    )
+    return loop(point)
+
+
+def piped(point):
+    double = ep.cond(lambda v: v > 0, lambda v: 2 * v, jnp.sin)
+    return ep.chain(double, jnp.tanh)(total(point)["sum"])
+
+
+@few
+@hp.given(st.data())
+def test_a_sweep_of_every_drawn_space_is_its_definition(data):
+    space = data.draw(ept.spaces(max_axes=2), label="space")
+    fns = [total, noisy, looping, refilled, piped]
+    fn = data.draw(st.sampled_from(fns), label="fn")
+    ept.check_sweep(fn, space, key=KEY if fn is noisy else None)
+
+
+SWEPT = sorted(set(SPACES) - {"huge"})
+
+
+@pytest.mark.one_of(2)
+@pytest.mark.parametrize(
+    "name", slow_unless({"draws", "keys", "slice", "static", "zip"}, SWEPT)
+)
+def test_a_sweep_of_each_space_is_its_definition(name):
+    space = SPACES[name]()
+    if name == "static":
+        ept.check_sweep(lambda p: p["a"] * p["width"], space)
+    elif name == "keys":
+        ept.check_sweep(lambda p: p["a"] + jr.normal(p["key"]), space)
+    else:
+        ept.check_sweep(total, space)

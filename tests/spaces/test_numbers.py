@@ -1,0 +1,195 @@
+"""Programs compiled for nothing but another number: said once, with the cure."""
+
+import functools as ft
+import itertools as it
+import warnings
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+from support.compilations import compiled
+
+import eqx_pipe as ep
+
+X = {"x": ep.Linspace(0, 1, 3)}
+_numbers = it.count(1)
+RATE = 0.0
+
+
+def fresh(count=3):
+    """Numbers that no other test has compiled for."""
+    return [1.0 + next(_numbers) / 8 for _ in range(count)]
+
+
+def said(sweeps):
+    """The warnings of some sweeps."""
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        for sweep in sweeps:
+            sweep()
+    return [str(w.message) for w in seen]
+
+
+class Model(eqx.Module):
+    rate: float
+    weight: jax.Array
+
+    def __call__(self, p):
+        return p["x"] * self.rate + self.weight
+
+
+class Plain:
+    def __init__(self, rate):
+        self.rate = rate
+
+    def run(self, p):
+        return p["x"] - self.rate
+
+
+def scaled(p, rate):
+    return p["x"] / rate
+
+
+def shifted(p, rate):
+    return jnp.cos(p["x"] + rate)
+
+
+def by_global(p):
+    return RATE - p["x"]
+
+
+def of_global(rate):
+    global RATE
+    RATE = rate
+    return by_global
+
+
+def nested(rate):
+    inner = {"rate": [rate]}
+    return jax.jit(lambda p: p["x"] ** inner["rate"][0])
+
+
+HOLDERS = [
+    ("rate", lambda rate: lambda p: jnp.sin(p["x"] * rate)),
+    ("other", lambda rate: lambda p, other=rate: p["x"] + other),
+    ("keywords.rate", lambda rate: eqx.Partial(scaled, rate=rate)),
+    ("rate", lambda rate: ft.partial(shifted, rate=np.float32(rate))),
+    ("rate", lambda rate: lambda p: p["x"] * jr.normal(jr.key(int(8 * rate)))),
+    ("rate", lambda rate: Model(rate, jnp.ones(2))),
+    ("rate", lambda rate: Plain(rate).run),
+    ("RATE", of_global),
+    ("inner.rate.0", nested),
+]
+
+
+@pytest.mark.one_of(2)
+@pytest.mark.parametrize(("name", "make"), HOLDERS)
+def test_the_number_in_a_function_is_named(name, make):
+    found = said(lambda rate=rate: ep.sweep(make(rate), X) for rate in fresh())
+    assert len(found) == 1
+    assert f"another number: `{name}` in the function (" in found[0]
+    assert "if no shape and no `if` depends on it" in found[0]
+
+
+def damped(p):
+    return jnp.exp(-p["x"] * p["rates"]["slow"])
+
+
+def space_of(rate):
+    return X | {"rates": {"slow": rate, "fast": 1.0}, "name": "a"}
+
+
+def test_the_number_in_a_space_is_named_with_its_values():
+    rates = fresh(5)
+    found = said(lambda rate=rate: ep.sweep(damped, space_of(rate)) for rate in rates)
+    values = ", ".join(map(str, rates[:3]))
+    assert len(found) == 1
+    assert found[0] == (
+        "`eqx_pipe.sweep`: `damped` is compiled for the third time for nothing but "
+        f"another number: `rates.slow` in the space ({values}). Python and NumPy "
+        "numbers are part of the program, arrays are data: give "
+        f"`jnp.asarray({rates[2]})` if no shape and no `if` depends on it. (Said once.)"
+    )
+
+
+def test_the_cure_compiles_nothing():
+    asked = [space_of(jnp.asarray(rate)) for rate in fresh()]
+    assert said(lambda s=s: ep.sweep(lambda p: damped(p) + 1, s) for s in asked) == []
+    before = len(compiled)
+    ep.sweep(lambda p: damped(p) + 1, space_of(jnp.asarray(0.5)))
+    assert len(compiled) == before
+
+
+def test_a_reduction_says_so_too():
+    found = said(
+        lambda rate=rate: ep.sweep(lambda p: rate + p["x"], X, reduce=ep.Mean())
+        for rate in fresh()
+    )
+    assert len(found) == 1
+
+
+def test_one_warning_for_all_combinations_of_static_values():
+    def sweep(rate):
+        space = X | {"power": ep.Static([1, 2])}
+        ep.sweep(lambda p: (rate - p["x"]) ** p["power"], space)
+
+    found = said(lambda rate=rate: sweep(rate) for rate in fresh())
+    assert len(found) == 1
+    assert "`rate` in the function" in found[0]
+
+
+def test_the_same_numbers_again_are_no_news():
+    rates = fresh(2)
+    assert not said(
+        lambda rate=rate: ep.sweep(lambda p: rate / (1 + p["x"]), X)
+        for rate in 3 * rates
+    )
+
+
+def static(value):
+    ep.sweep(lambda p: p["x"] * p["s"], X | {"s": ep.Static(fresh(2))})
+
+
+def objects(value):
+    space = X | {"model": ep.Static([Plain(rate) for rate in fresh(2)])}
+    ep.sweep(lambda p: p["model"].run(p) - 1, space)
+
+
+def shapes(value):
+    n = int(8 * value)
+    ep.sweep(lambda p: jnp.full(n, p["x"]).mean(), X)
+
+
+def lengths(value):
+    space = {"x": ep.Linspace(0, 1, int(8 * value))}
+    ep.sweep(lambda p: p["x"] * value, space, batch_size=1)
+
+
+def structures(value):
+    ep.sweep(lambda p: sum((p["x"] for _ in range(int(8 * value))), 0.0), X)
+
+
+others = iter(
+    [
+        lambda x: x * 1.03125,
+        lambda x: x * 2.03125,
+        lambda x: x * 3.03125,
+        lambda x: x * 4.03125,
+    ]
+)
+
+
+def functions(value):
+    fn = next(others)
+    ep.sweep(lambda p: fn(p["x"]), X)
+
+
+@pytest.mark.one_of(2)
+@pytest.mark.parametrize(
+    "sweep", [static, objects, shapes, lengths, structures, functions]
+)
+def test_other_programs_are_compiled_in_silence(sweep):
+    assert said(lambda value=value: sweep(value) for value in fresh()) == []

@@ -1,0 +1,252 @@
+"""Static axes: Python values, one program for each combination."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.helpers import filled
+
+import eqx_pipe as ep
+
+
+def double(x):
+    return 2 * x
+
+
+LAYERS = [
+    filled(lambda key, width=width: eqx.nn.MLP(2, 2, width, 1, key=key), jr.key(0))
+    for width in (3, 5)
+]
+
+
+def build(recipe):
+    """A space with static axes, from what was drawn."""
+    shape, cut = recipe
+    width, act = ep.Static([1, 3, 1]), ep.Static([jnp.sin, double])
+    rate = ep.Linspace(0, 1, 3)
+    space = [
+        lambda: ep.Space({"width": width, "rate": rate, "act": act}),
+        lambda: ep.Space(
+            {"width": ep.Static([1, 3, 1], dim="g"), "rate": rate, "act": act}
+        ),
+        lambda: ep.Space({"rate": rate, "width": width, "act": jnp.cos}, "zip"),
+        lambda: ep.Space(
+            {
+                "act": act,
+                "width": ep.Static([4, 2, 4], dim="g"),
+                "rate": ep.Linspace(0, 1, 3, dim="g"),
+            }
+        ),
+        lambda: ep.Space({"width": ep.Mapped(double, width), "act": act, "rate": rate}),
+    ][shape]()
+    return space if cut is None else space[cut]
+
+
+recipes = st.tuples(
+    st.integers(0, 4), st.sampled_from([None, slice(1, None), slice(None, None, -2)])
+)
+
+
+def fn(point, key):
+    noise = jr.uniform(key, (point["width"],))
+    return {"y": point["act"](point["rate"] + noise).sum(), "w": point["width"]}
+
+
+@given(recipes, st.sampled_from([1, 2, "auto"]), st.sampled_from([1, 2]))
+def test_a_sweep_is_its_definition(recipe, batch_size, num_devices):
+    space, key = build(recipe), jr.key(0)
+    mesh = jax.make_mesh((num_devices,), ("x",), devices=jax.devices()[:num_devices])
+    result = ep.sweep(fn, space, key=key, batch_size=batch_size, mesh=mesh)
+    points = [
+        fn(space.point(i), space.point_key(i, key=key)) for i in range(space.size)
+    ]
+    expected = np.array([point["y"] for point in points])
+    np.testing.assert_allclose(result.values["y"], expected, rtol=1e-5)
+    assert result.values["w"].tolist() == [point["w"] for point in points]
+    assert result.ok.all() and len(result.to_pandas()) == space.size
+
+
+@pytest.mark.slow
+@settings(max_examples=5)
+@given(recipes, st.sampled_from([None, 2]), st.sampled_from([None, 2]))
+def test_vmap_space_agrees(recipe, batch_size, num_devices):
+    space, key = build(recipe), jr.key(0)
+    expected = ep.sweep(fn, space, key=key).values
+    mesh = None
+    if num_devices is not None:
+        mesh = jax.make_mesh((2,), ("x",), devices=jax.devices()[:2])
+    given_too = {"key": key, "batch_size": batch_size, "mesh": mesh}
+    got = jax.jit(lambda: ep.vmap_space(fn, space, **given_too))()
+    np.testing.assert_allclose(got["y"], expected["y"], rtol=1e-5)
+    assert got["w"].tolist() == expected["w"].tolist()
+
+
+def test_vmap_space_is_differentiable():
+    def total(lo):
+        space = {"act": ep.Static([jnp.square, double]), "x": ep.Linspace(lo, 1.0, 2)}
+        return ep.vmap_space(lambda p: p["act"](p["x"]), space).sum()
+
+    assert jax.jit(jax.grad(total))(3.0) == 2 * 3 + 2
+
+
+@given(recipes)
+def test_points_hold_the_very_values(recipe):
+    space = build(recipe)
+    for point in space:
+        assert type(point["width"]) is int and point["act"] in (
+            jnp.sin,
+            jnp.cos,
+            double,
+        )
+    with pytest.raises(TypeError, match="plain integer"):
+        jax.jit(lambda i: space.point(i)["rate"])(0)
+
+
+def test_a_second_sweep_compiles_nothing():
+    events = []
+    jax.monitoring.register_event_duration_secs_listener(
+        lambda event, _, **__: events.append(event)
+    )
+    count = lambda: sum("backend_compile" in e for e in events)  # noqa: E731
+
+    def run(hi, value):
+        space = {"n": ep.Static([1, 2, 2]), "x": ep.Linspace(0, hi, 3)}
+        return ep.sweep(lambda p: p["x"] * jnp.ones(p["n"]).sum() * value, space)
+
+    before = count()
+    run(1, jnp.ones(()))
+    middle = count()
+    assert middle - before >= 2
+    assert run(2, jnp.float32(3)).values.tolist() == [0, 3, 6, 0, 6, 12, 0, 6, 12]
+    assert count() == middle
+
+
+def test_models_of_different_widths():
+    space = ep.Space({"model": ep.Static(LAYERS), "x": ep.Values(np.eye(2))})
+    result = ep.sweep(lambda p: p["model"](p["x"]), space)
+    expected = [layer(x) for layer in LAYERS for x in jnp.eye(2)]
+    np.testing.assert_allclose(result.values, np.stack(expected), rtol=1e-5)
+
+
+def test_outputs_that_differ_are_an_error_before_anything_is_computed():
+    seen = []
+
+    def ones(point):
+        jax.debug.callback(lambda x: seen.append(x), point["x"])
+        kind = jnp.int32 if point["n"] == 3 else jnp.float32
+        return {"a": jnp.ones(point["n"], kind)}
+
+    space = {"n": ep.Static([1, 1, 2, 3]), "x": ep.Values([1.0])}
+    for run in (ep.sweep, ep.vmap_space):
+        with pytest.raises(ep.StructureError) as caught:
+            run(ones, space)
+        for part in ("`n` = 1 against `n` = 2", "`.a`: float32[1]", "int32[3]"):
+            assert part in str(caught.value)
+    jax.effects_barrier()
+    assert not seen
+
+
+def test_labels_are_numbers_or_texts():
+    def labels(**axes):
+        axes = {name: ep.Static(values) for name, values in axes.items()}
+        return ep.sweep(lambda p: 0, axes).to_xarray()
+
+    x = labels(width=[8, 32], rate=[1, 0.5], flag=[True, False])
+    assert [x[name].dtype.kind for name in ("width", "rate", "flag")] == ["i", "f", "b"]
+    act = [jnp.tanh, jax.nn.relu, None, "text"]
+    x = labels(act=act, same=[lambda x: x, lambda x: -x])
+    assert x["act"].values.tolist() == ["tanh", "relu", "None", "text"]
+    assert x["same"].values.tolist() == ["<lambda> (0)", "<lambda> (1)"]
+    x = labels(thing=[object(), (1, "a"), 1], width=[8, 32])
+    assert x["thing"].values.tolist() == ["object", "(1, 'a')", "1"]
+    assert x["value"].sel(thing="1", width=32).shape == ()
+    cut = ep.Space({"f": ep.Static([lambda x: x, lambda x: -x])})[1:]
+    assert cut.to_pandas()["f"].tolist() == ["<lambda> (1)"]
+
+
+def test_repr_says_what_is_in_it():
+    assert repr(ep.Static([jnp.tanh, "a", 3])) == "Static([tanh, a, 3])"
+    assert repr(ep.Static([None], dim="g")) == "Static([None], dim='g')"
+
+
+def test_a_debugger_gets_the_values_too():
+    with jax.disable_jit():
+        values = ep.sweep(lambda p: p * 2, ep.Static([1, 2])).values
+    assert values.tolist() == [2, 4]
+
+
+def divides(point):
+    """It cannot be traced where `n` is 4 or 5."""
+    parts = jnp.arange(6.0).reshape(point["n"], -1)
+    return {"y": parts.sum() + point["x"], "n": point["n"]}
+
+
+BROKEN = {"x": ep.Linspace(0, 4, 5), "n": ep.Static([2, 4, 3, 5])}
+
+
+@pytest.mark.one_of(2)
+@pytest.mark.parametrize(
+    ("space", "settings"),
+    [
+        (ep.Space(BROKEN), {}),
+        (ep.Space(BROKEN)[3:17:3], {"batch_size": 2}),
+        (ep.Space(BROKEN), {"order_by": np.arange(20.0)[::-1]}),
+        (ep.Space(BROKEN), {"store": "r.zarr", "batch_size": 1}),
+        (ep.Space({"n": ep.Static([4, 2, 2]), "x": ep.Values([1.0, 2, 3])}, "zip"), {}),
+    ],
+)
+def test_what_cannot_be_traced_for_some_values_is_isolated(space, settings, tmp_path):
+    if "store" in settings:
+        settings = {**settings, "store": tmp_path / settings["store"]}
+    with pytest.raises(TypeError, match="reshape") as caught:
+        ep.sweep(divides, space, **settings)
+    assert "While `fn` was traced for `n = 4`." in caught.value.__notes__
+    result = ep.sweep(divides, space, on_error="isolate", **settings)
+    points = [space.point(i) for i in range(space.size)]
+    ok = [point["n"] < 4 for point in points]
+    assert result.ok.tolist() == ok
+    pairs = list(zip(points, ok, strict=True))
+    expected = [15 + p["x"] if good else np.nan for p, good in pairs]
+    np.testing.assert_array_equal(result.values["y"][...], np.array(expected))
+    numbers = [p["n"] * good for p, good in pairs]
+    assert result.values["n"][...].tolist() == numbers
+    mean = ep.sweep(divides, space, on_error="isolate", reduce=ep.Mean(by="y"))
+    assert np.isclose(mean.values, np.nanmean(expected))
+    assert mean.ok.tolist() == ok
+    with jax.disable_jit():
+        if set(settings) <= {"batch_size"}:
+            plain = ep.sweep(divides, space, on_error="isolate")
+            assert plain.ok.tolist() == ok
+
+
+def test_where_nothing_can_be_traced_it_raises():
+    with pytest.raises(TypeError, match="into shape \\(4, -1"):
+        ep.sweep(divides, BROKEN | {"n": ep.Static([4, 5])}, on_error="isolate")
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "says"),
+    [
+        (lambda: ep.Static([]), ValueError, "at least one"),
+        (lambda: ep.Static("relu"), TypeError, "list of the values"),
+        (lambda: ep.Static(3), TypeError, "list of the values"),
+        (lambda: ep.Static([1], dim=""), ValueError, "non-empty"),
+    ],
+)
+def test_misuse_says_what_to_do(make, error, says, unchecked):
+    with pytest.raises(error, match=says):
+        make()
+
+
+@pytest.mark.parametrize("batch_size", [7, 40])
+def test_points_that_fail_beside_static_values(batch_size):
+    def fn(p):
+        return eqx.error_if(p["f"](p["x"]), p["x"] > 9.5, "too large")
+
+    space = {"f": ep.Static([jnp.sin, jnp.cos]), "x": ep.Linspace(0, 10, 40)}
+    result = ep.sweep(fn, space, on_error="isolate", batch_size=batch_size)
+    assert np.flatnonzero(~result.ok).tolist() == [38, 39, 78, 79]

@@ -1,0 +1,152 @@
+"""The unit cube of a space, designs over axes, and results joined."""
+
+import functools
+
+import equinox as eqx
+import hypothesis as hp
+import hypothesis.extra.numpy as hnp
+import hypothesis.strategies as st
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+from scipy.stats import qmc
+from support.helpers import few
+
+import eqx_pipe as ep
+
+KEY = jr.key(2)
+TREE = {
+    "z": ep.Linspace(-1, 3, 5),
+    "rate": ep.Geomspace(1e-4, 1e-1, 3),
+    "debt": ep.Geomspace(-1, -8, 2),
+    "width": ep.Values([3, 1, 4]),
+    "act": ep.Static(["relu", jnp.tanh]),
+    "noise": ep.Random(jr.normal, 4),
+    "size": ep.Mapped(jnp.exp, ep.Linspace(0, 1, 2)),
+    "line": ep.Linspace(jnp.zeros(2), jnp.array([1.0, -2.0]), 3),
+    "fixed": "text",
+}
+SPACE = ep.Space(TREE, key=KEY)
+CATEGORIES = {"width": 3, "act": 2, "noise": 4}
+NAMES = [name for name in TREE if name != "fixed"]
+
+numbers = st.floats(0, 1) | st.sampled_from([0.0, 1 / 3, 0.5, 1.0])
+
+
+@few
+@hp.given(hnp.arrays(float, (3, len(NAMES)), elements=numbers))
+def test_into_the_cube_and_out_of_it(u):
+    points = SPACE.from_unit(u)
+    assert points.dims == {"point": 3} and list(points.axes()) == NAMES
+    back = SPACE.to_unit(points)
+    for k, name in enumerate(NAMES):
+        if name in CATEGORIES:
+            n = CATEGORIES[name]
+            middle = (np.minimum(np.floor(u[:, k] * n), n - 1) + 0.5) / n
+            np.testing.assert_allclose(back[:, k], middle)
+        else:
+            np.testing.assert_allclose(back[:, k], u[:, k], atol=1e-6)
+
+
+def test_the_ends_are_the_corners_and_points_are_points():
+    whole = ep.Space(TREE, key=KEY)
+    corners = whole.from_unit([[0.0] * len(NAMES), [1.0] * len(NAMES)])
+    for corner, point in zip(corners, (whole[0], whole[-1]), strict=True):
+        assert eqx.tree_equal(corner, point, rtol=1e-6)
+    some = whole[[0, 777, 4000]]
+    assert eqx.tree_equal(
+        list(whole.from_unit(whole.to_unit(some))), list(some), rtol=1e-5
+    )
+    assert whole.from_unit(np.zeros((0, len(NAMES)))).size == 0
+
+
+def test_values_are_spaced_as_the_axis_is():
+    u = np.linspace(0, 1, 5)
+    space = ep.Space({"a": ep.Geomspace(1, 16, 2), "b": ep.Linspace(8, 0, 9)})
+    frame = space.from_unit(np.stack([u, u], axis=1)).to_pandas()
+    np.testing.assert_allclose(frame["a"], [1, 2, 4, 8, 16], rtol=1e-6)
+    np.testing.assert_allclose(frame["b"], [8, 6, 4, 2, 0])
+
+
+def test_a_design_of_axes_is_the_design_of_the_cube():
+    axes = {
+        "rate": ep.Geomspace(1e-4, 1e-1, label="rate"),
+        "act": ep.Static(["a", "b", "c"]),
+        "b": (0.0, 2.0),
+        "size": ep.Mapped(jnp.exp, ep.Linspace(0, 1)),
+    }
+    tree = ep.sobol(axes, 8, seed=3, unit={"b": "s"})
+    space = ep.Space({**tree, "seed": ep.Values([0, 1])})
+    assert space.dims == {"sobol": 8, "seed": 2}
+    cube = qmc.Sobol(4, seed=3).random_base2(3)
+    frame = ep.Space(tree).to_pandas()
+    np.testing.assert_allclose(frame["rate"], 10 ** (-4 + 3 * cube[:, 0]), rtol=1e-5)
+    assert frame["act"].tolist() == [
+        axes["act"].choices.values[int(3 * x)] for x in cube[:, 1]
+    ]
+    np.testing.assert_allclose(frame["b"], 2 * cube[:, 2], rtol=1e-6)
+    np.testing.assert_allclose(frame["size"], np.exp(cube[:, 3]), rtol=1e-5)
+    assert tree["rate"].attrs == {"long_name": "rate"}
+    assert tree["b"].attrs == {"units": "s"}
+
+
+GRID = ep.Space(
+    {
+        "b": ep.Linspace(0, 1, 3),
+        "m": ep.Mapped(lambda v: {"p": v, "q": -v}, ep.Values([1.0, 2.0])),
+        "f": ep.Static([2, 3]),
+        "r": ep.Random(jr.normal, 2),
+        "c": 3.0,
+    },
+    key=KEY,
+)
+
+
+def model(p, key):
+    return {"v": p["f"] * p["b"] + p["r"] * p["m"]["p"], "key": key}
+
+
+@functools.cache
+def whole():
+    """Not when the file is imported, which every process of a run does."""
+    return ep.sweep(model, GRID, key=KEY)
+
+
+def test_parts_of_one_grid_are_joined_to_a_part_of_it():
+    parts = [[5, 1], [], [0, 23, 5]]
+    both = ep.concat([whole()[part] for part in parts])
+    want = whole()[sum(parts, [])]
+    assert eqx.tree_equal(both.values, want.values)
+    assert both.space.to_pandas().equals(want.space.to_pandas())
+    assert both.space.point_key(1, key=KEY) == GRID.point_key(1, key=KEY)
+
+
+def test_anything_else_is_joined_to_a_table():
+    other = ep.Space({**GRID.tree, "b": ep.Values([7.0])}, key=jr.key(9))
+    more = ep.sweep(model, other[[3, 0, 1]], key=KEY)
+    both = ep.concat([whole()[:2], more])
+    assert both.space.mode == "zip" and len(both) == 5
+    for i, result in enumerate([whole(), whole(), more, more]):
+        k = i % 2
+        assert eqx.tree_equal(both[i], result[k])
+        assert eqx.tree_equal(both.space.point(i), result.space.point(k))
+    none = ep.concat([whole()[:0], more[:0]])
+    assert len(none) == none.space.size == 0
+
+
+def test_what_failed_or_is_missing_stays_so():
+    def wrong(p):
+        return eqx.error_if(p["a"], p["a"] == 2, "two")
+
+    result = ep.sweep(wrong, {"a": ep.Values([1.0, 2.0])}, on_error="isolate")
+    late = eqx.tree_at(lambda r: r.gaps, result, np.array([[0, 1, 0], [1, 2, 2]]))
+    both = ep.concat([result, late])
+    assert both.status.tolist() == [1, 2, 0, 2]
+    assert ep.concat([result]).missing is None
+
+
+@pytest.mark.parametrize("wrong", [np.nan, -0.1, 1.5])
+def test_numbers_outside_of_the_cube(wrong):
+    with pytest.raises(ValueError, match=r"`u\[1, 0\]` is .*from 0 to 1"):
+        ep.Space(ep.Linspace(0, 1, 2)).from_unit([[0.5], [wrong]])

@@ -1,0 +1,358 @@
+"""Stores that grow: the same sweep of a larger space computes the new points alone."""
+
+import os
+import shutil
+
+import equinox as eqx
+import hypothesis.strategies as st
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+from hypothesis import given
+from support.helpers import THOROUGH, few
+from support.stores import one_device, same, same_dataset, stored
+
+import eqx_pipe as ep
+from eqx_pipe._store import grow
+
+xarray = pytest.importorskip("xarray")
+pytest.importorskip("zarr")
+
+KEY = jr.key(3)
+ONE = one_device()
+
+
+def total(p):
+    leaves = [jnp.asarray(x, jnp.float32) for x in jax.tree.leaves(p)]
+    return sum(x * (k + 1) for k, x in enumerate(leaves))
+
+
+def plain(p):
+    return {"y": jnp.sin(jnp.stack([total(p), 1.0])), "k": total(p) > 2}
+
+
+def noise(p, key):
+    return total(p) + jr.normal(key), jr.fold_in(key, 1)
+
+
+def run(fn, space, path=None, batch_size=2, **asked):
+    asked = {"key": KEY, "mesh": ONE} | asked
+    return ep.sweep(fn, space, store=path, batch_size=batch_size, **asked)
+
+
+def files(path, name):
+    """The files of an array, with what tells whether one was written again."""
+    found = [p for p in (path / name / "c").rglob("*") if p.is_file()]
+    return {p: (p.stat().st_ino, p.stat().st_mtime_ns) for p in found}
+
+
+def check_grown(path, result, fresh):
+    """A store has become that of a fresh sweep, for us and for others."""
+    assert result.ok.all()
+    same(result.values, fresh.values)
+    data = fresh.to_xarray()
+    same_dataset(xarray.open_zarr(path), data)
+    with pytest.warns(UserWarning):  # of our own files
+        same_dataset(xarray.open_zarr(path, consolidated=False), data)
+    same(ep.load_result(path).values, fresh.values)
+
+
+def values(n, first=0.0):
+    return ep.Values(np.arange(n, dtype=np.float32) + first)
+
+
+def drawn(n, m):
+    tree = {"x": ep.Random(jr.normal, n), "s": ep.Seeds(m)}
+    return ep.Space(tree, key=jr.key(1))
+
+
+AB = {"a": values(3), "b": values(4)}
+ROWS = {"a": [0.0, 2.0, 2.0], "b": [1.0, 1.0, 1.0]}
+
+# What only goes on: draws are kept, and it is the fresh sweep bit for bit.
+APPENDED = {
+    "first": (ep.Space(AB), ep.Space(AB | {"a": values(4)})),
+    "second": (ep.Space(AB), ep.Space(AB | {"b": values(7)})),
+    "both": (ep.Space(AB), ep.Space({"a": values(5), "b": values(5)})),
+    "draws and seeds": (drawn(3, 2), drawn(5, 3)),
+    "rows": (
+        ep.table(ROWS),
+        ep.table({"a": ROWS["a"] + [2.0, 7.0], "b": ROWS["b"] + [1.0, 8.0]}),
+    ),
+}
+
+# What moves: equal to a fresh sweep without a key.
+MOVED = {
+    "refined": (
+        ep.Space({"a": ep.Linspace(0, 1, 5), "b": values(3)}),
+        ep.Space({"a": ep.Linspace(0, 1, 9), "b": values(3)}),
+    ),
+    "refined behind": (
+        ep.Space({"b": values(3), "a": ep.Linspace(0, 1, 5)}),
+        ep.Space({"b": values(3), "a": ep.Linspace(0, 1, 9)}),
+    ),
+    "inserted": (ep.Space(AB), ep.Space({"a": values(5, -1.0), "b": values(4)})),
+    "rows in another order": (
+        ep.table(ROWS),
+        ep.table({"a": [2.0, 5.0, 2.0, 0.0], "b": [1.0, 1.0, 1.0, 1.0]}),
+    ),
+    "a part": (ep.Space(AB)[[7, 2]], ep.Space(AB)[[1, 2, 7, 9]]),
+}
+
+
+BOTH = APPENDED | MOVED
+
+
+@pytest.mark.parametrize("which", APPENDED)
+def test_a_store_that_goes_on_is_that_of_a_fresh_sweep(tmp_path, which):
+    path, (old, new) = tmp_path / "r", APPENDED[which]
+    run(noise, old, path)
+    check_grown(path, run(noise, new, path), run(noise, new))
+    assert not [p for p in path.iterdir() if p.name.startswith(".growing")]
+
+
+@pytest.mark.parametrize("which", MOVED)
+def test_points_that_are_stored_are_found_wherever_they_go(tmp_path, which):
+    path, (old, new) = tmp_path / "r", MOVED[which]
+    before = run(noise, old, path)
+    kept = np.asarray(before.values[0])
+    drew = np.sort(np.asarray(run(noise, new, path).values[0]))
+    assert np.isin(kept, drew).all()  # they keep their draws too
+    shutil.rmtree(path)
+    held = run(plain, old, path).values["y"]
+    check_grown(path, run(plain, new, path), run(plain, new))
+    if not (path / "y" / "c").exists():  # copied to other files
+        with pytest.raises(OSError, match="has grown since.*`load_result`"):
+            held[:]
+
+
+LENGTHS = st.tuples(st.integers(1, 3), st.integers(1, 3))
+
+
+@few
+@given(LENGTHS, LENGTHS, st.sampled_from([1, 2]))
+def test_any_growth_in_steps_is_one_sweep(tmp_path_factory, first, more, batch_size):
+    path = tmp_path_factory.mktemp("store") / "r"
+    lengths = first
+    for step in (0, 1, 2):
+        lengths = [n + (m - 1) * (step > 0) for n, m in zip(lengths, more, strict=True)]
+        space = ep.Space([values(lengths[0]), values(lengths[1])])
+        result = run(noise, space, path, batch_size)
+    same(result.values, run(noise, space, batch_size=batch_size).values)
+
+
+def test_one_row_more_computes_one_row_and_moves_nothing(tmp_path):
+    seen = []
+
+    def note(x):
+        seen.extend(np.asarray(x).reshape(-1).tolist())
+        return x
+
+    def fn(p):
+        x = 100 * p["a"] + p["b"]
+        return jax.pure_callback(note, x, x, vmap_method="expand_dims")
+
+    # Chunks of less than a row, and of more.
+    for batch_size, path in ((20, tmp_path / "few"), (300, tmp_path / "many")):
+        run(fn, {"a": values(100), "b": values(100)}, path, batch_size)
+        before, chunks = files(path, "value"), stored(path).chunks
+        seen.clear()
+        grown = run(fn, {"a": values(101), "b": values(100)}, path, batch_size)
+        assert set(seen) == set(range(10_000, 10_100))
+        assert np.array_equal(grown.values, np.arange(10_100))
+        after = files(path, "value")
+        unmoved = [p for p, when in before.items() if after[p] == when]
+        assert len(unmoved) >= len(before) - (chunks.split == 0)
+
+
+def test_a_store_that_is_half_filled_grows_with_its_gaps_and_failures(tmp_path):
+    def fails(p):
+        return eqx.error_if(total(p), (p["a"] == 1) & (p["b"] < 2), "no")
+
+    small, large = AB | {}, {"a": values(5), "b": values(6)}
+    for new in (AB | {"a": values(5)}, large):
+        path = tmp_path / f"r{len(new['b'])}"
+        part = run(fails, small, path, part=(0, 2), on_error="isolate")
+        assert part.missing is not None
+        for rank in (1, 0):
+            share = run(fails, new, path, part=(rank, 2), on_error="isolate")
+        fresh = run(fails, new, on_error="isolate")
+        same(share.values, fresh.values)
+        assert np.array_equal(share.ok, fresh.ok) and not share.ok.all()
+        mended = run(lambda p: total(p) + 100, new, path, resume="failed")
+        assert np.array_equal(mended.values[fresh.ok], fresh.values[fresh.ok])
+        assert (mended.values[~fresh.ok] >= 100).all()
+
+
+def test_workers_compute_the_new_points(tmp_path):
+    from concurrent.futures import ThreadPoolExecutor
+
+    pytest.importorskip("cloudpickle")
+    old, new = MOVED["refined behind"]
+    run(plain, old, tmp_path / "r")
+    with ThreadPoolExecutor(2) as pool:
+        asked = {"key": KEY, "executor": pool}
+        result = ep.sweep(plain, new, store=tmp_path / "r", **asked)
+    assert result.ok.all()
+    fresh = run(plain, new).values
+    assert np.allclose(np.asarray(result.values["y"]), fresh["y"], atol=1e-6)
+
+
+def killed_kinds():
+    """What is killed, and at which steps: one that goes on where it is, and those that
+    are copied; the others under the profile `thorough`, as they take the same steps.
+    """
+    kinds = BOTH if THOROUGH else ("first", "refined behind")
+    slow = [pytest.param(kind, 1, marks=pytest.mark.slow) for kind in kinds]
+    return [("rows", 5), *slow]
+
+
+@pytest.mark.parametrize(("which", "stride"), killed_kinds())
+def test_a_kill_at_any_step_leaves_the_old_store_or_the_new(
+    tmp_path, monkeypatch, which, stride
+):
+    old, new = BOTH[which]
+    begun, path = tmp_path / "begun", tmp_path / "r"
+    run(plain, old, begun)
+    before, fresh = run(plain, old).to_xarray(), run(plain, new)
+    after = fresh.to_xarray()
+    left = [0]
+
+    class Killed:
+        """What `os` does until it is killed."""
+
+        def __getattr__(self, name):
+            if name in ("rename", "replace"):
+                left[0] -= 1
+                if left[0] < 0:
+                    raise KeyboardInterrupt
+            return getattr(os, name)
+
+    sizes = set()
+    for steps in range(0, 100, stride):
+        shutil.rmtree(path, ignore_errors=True)
+        shutil.copytree(begun, path)
+        left[0] = steps
+        with monkeypatch.context() as patch:
+            patch.setattr(grow, "os", Killed())
+            try:
+                run(plain, new, path)
+                done = True
+            except KeyboardInterrupt:
+                done = False
+        half = xarray.open_zarr(path).load()
+        sizes.add(half["status"].size)
+        if half["status"].size == old.size:
+            same_dataset(half, before)
+        else:
+            ok = half["status"].values == 1
+            assert ok.sum() >= old.size
+            assert np.array_equal(half["y"].values[ok], after["y"].values[ok])
+        result = run(plain, new, path)
+        same(result.values, fresh.values)
+        if done:
+            break
+    check_grown(path, result, fresh)
+    assert sizes == {old.size, new.size} and done
+
+
+def test_a_new_axis_has_a_stated_old_value(tmp_path):
+    act = {"f": ep.Static([jnp.tanh, jnp.sin, jnp.cos])}
+    path, small = tmp_path / "r", {"x": values(3)}
+    run(lambda p: jnp.sin(p["x"]) * 2, small, path)
+    large = act | small | {"scale": ep.Values([1.0, 2.0])}
+    fn = lambda p: p["f"](p["x"]) * p["scale"]  # noqa: E731
+    with pytest.raises(ValueError, match=r"no `f`. If all .* `resume=\{'f': value\}`"):
+        run(fn, large, path)
+    with pytest.raises(ValueError, match="3.0 .float. as `scale`, which is not among"):
+        run(fn, large, path, resume={"f": jnp.sin, "scale": 3.0})
+    with pytest.raises(ValueError, match="no `scale`"):
+        run(fn, large, path, resume={"f": jnp.sin})
+    stated = {"f": jnp.sin, "scale": 2.0}
+    check_grown(path, run(fn, large, path, resume=stated), run(fn, large))
+    # The same call goes on; and so does one that needs to say nothing any more.
+    run(fn, large, path, resume=stated)
+    more = large | {"f": ep.Static([jnp.tanh, jnp.sin, jnp.cos, jnp.exp])}
+    check_grown(path, run(fn, more, path), run(fn, more))
+
+
+def test_an_empty_store_is_legal_and_grows(tmp_path):
+    path, table = tmp_path / "r", ep.table(ROWS)
+    nothing = run(plain, table[:0], path)
+    assert len(nothing) == 0 and nothing.values["y"][:].shape == (0, 2)
+    assert xarray.open_zarr(path).sizes["point"] == 0
+    assert len(ep.load_result(path)) == 0
+    assert len(run(plain, table[:0], path)) == 0
+    check_grown(path, run(plain, table, path), run(plain, table))
+
+
+def test_the_batch_size_of_few_points_is_chosen_anew(tmp_path):
+    path = tmp_path / "r"
+    run(plain, {"a": values(3)}, path, 50)
+    assert stored(path).record["batch_size"] == 3
+    assert run(plain, {"a": values(90)}, path, 40).batch_size == 40
+    with pytest.raises(ValueError, match="begun with 40"):
+        run(plain, {"a": values(190)}, path, 50)
+    assert run(plain, {"a": values(190)}, path, "auto").batch_size == 40
+
+
+def test_what_is_smaller_or_other_is_refused(tmp_path):
+    path = tmp_path / "r"
+    run(plain, AB, path)
+    for space, says in [
+        (AB | {"a": values(2)}, r"`a` = 2.0 on the dim `a`, which is not among"),
+        (AB | {"a": values(4, 0.5)}, "dims: a: 3, b: 4 in the store"),
+        (AB | {"a": ep.Values([2.0, 1.0, 0.0])}, "axis a"),
+        ({"a": values(4)}, "dims"),
+        (AB | {"a": ep.Values([0, 1, 2, 3])}, "int32"),
+    ]:
+        with pytest.raises(ValueError, match=says) as caught:
+            run(plain, space, path)
+        assert "another path" in str(caught.value)
+    large = AB | {"a": values(4)}
+    with pytest.raises(ValueError, match='has grown, and `fn`.*resume="force"'):
+        run(lambda p: {"y": plain(p)["y"] + 1, "k": p["a"] > 3}, large, path)
+    with pytest.raises(ValueError, match="`key`"):
+        run(plain, large, path, key=jr.key(0))
+    reduced = tmp_path / "reduced"
+    run(plain, AB, reduced, reduce=ep.Sum(by="y"))
+    with pytest.raises(ValueError, match="a store of a reduction does not grow"):
+        run(plain, large, reduced, reduce=ep.Sum(by="y"))
+    assert stored(path).chunks.size == 12
+
+
+def test_cells_grow_along_the_dims_that_are_kept(tmp_path):
+    path, large = tmp_path / "r", AB | {"a": values(4)}
+    run(total, AB, path, reduce=ep.Mean(over="b"))
+    for space, reduce, says in [
+        (large, ep.Sum(over="b"), "Mean over b in the store, now Sum over b"),
+        (large | {"b": values(5)}, ep.Mean(over="b"), "values are reduced over `b`"),
+        (large, None, "the reduction Mean over b in the store, now no reduction"),
+    ]:
+        with pytest.raises(ValueError, match=says):
+            run(total, space, path, reduce=reduce)
+    grown = run(total, large, path, reduce=ep.Mean(over="b"))
+    fresh = run(total, large, reduce=ep.Mean(over="b"))
+    same(grown.values, fresh.values)
+    assert grown.cells.points.tolist() == [4, 4, 4, 4]
+
+
+def test_a_process_that_opened_the_store_before_it_grew_writes_nothing(tmp_path):
+    from eqx_pipe._sweep.sinks.stored import InStore
+
+    path, large = tmp_path / "r", AB | {"a": values(4)}
+    run(plain, AB, path, part=(0, 2))
+    filling = InStore.filling
+
+    def late(self):
+        if self.store.chunks.size == 12:
+            run(plain, large, path, part=(0, 2))
+        return filling(self)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(InStore, "filling", late)
+        with pytest.raises(ep.SweepError, match="grow since.*larger space"):
+            run(plain, AB, path)
+    check_grown(path, run(plain, large, path), run(plain, large))

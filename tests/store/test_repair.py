@@ -1,0 +1,136 @@
+"""Points that have failed are computed again; those that have a value keep it."""
+
+import re
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support.stores import one_device, stored, written
+
+import eqx_pipe as ep
+from eqx_pipe._cli import main
+
+xarray = pytest.importorskip("xarray")
+pytest.importorskip("zarr")
+
+SPACE = ep.Linspace(0, 12, 13)
+BAD = [0, 4, 5, 11]
+
+
+def fails(x):
+    bad = (x == 0) | (x == 4) | (x == 5) | (x == 11)
+    return {"a": eqx.error_if(x, bad, "no"), "b": jnp.stack([x > 3, x > 4])}
+
+
+def mended(x):
+    """Gives other values everywhere, to tell which of them are kept."""
+    return {"a": 100 + x, "b": jnp.stack([x < 3, x < 4])}
+
+
+def half(x):
+    return {"a": 100 + eqx.error_if(x, x == 5, "still"), "b": jnp.stack([x < 3, x < 4])}
+
+
+def run(fn, path, **asked):
+    asked |= {"batch_size": 2, "mesh": one_device(), "store": path}
+    return ep.sweep(fn, SPACE, **asked)
+
+
+def check_mended(result, bad=BAD):
+    expected = np.arange(13.0)
+    expected[bad] += 100
+    assert result.values["a"][bad].tolist() == expected[bad].tolist()
+    ok = result.ok
+    assert np.array_equal(result.values["a"][ok], expected[ok])
+    b = np.stack([np.arange(13) > 3, np.arange(13) > 4], 1)
+    b[bad] = np.stack([np.arange(13) < 3, np.arange(13) < 4], 1)[bad]
+    assert np.array_equal(result.values["b"][ok], b[ok])
+
+
+@pytest.mark.parametrize("first", [{}, {"part": (0, 2)}])
+def test_failed_points_are_computed_again_and_no_others(tmp_path, first):
+    path = tmp_path / "runs.zarr"
+    before = run(fails, path, on_error="isolate", **first)
+    store = stored(path)
+    there = np.flatnonzero(store.ledger.done()).tolist()
+    when = {n: written(store, n) for n in there if n not in store.ledger.failed}
+    lost = np.flatnonzero(before.status == 0).tolist()
+    result = run(mended, path, resume="failed")
+    assert result.ok.all()
+    check_mended(result, sorted({*BAD, *lost}))
+    assert all(written(store, n) == then for n, then in when.items())
+    # As everybody sees it, and as the next call finds it.
+    data = xarray.open_zarr(path).load()
+    assert (data["status"] == 1).all()
+    assert np.array_equal(data["a"].values, result.values["a"])
+    # Both functions are known now, and a third is not.
+    for fn in (fails, mended):
+        assert np.array_equal(run(fn, path).values["a"], result.values["a"])
+    with pytest.raises(ValueError, match='resume="failed"` also computes failed'):
+        run(half, path)
+    run(mended, path, resume="failed")
+    lines = (path / ".functions").read_text().split("\n")
+    assert len([line for line in lines if line]) == 1
+
+
+def test_what_fails_again_stays_failed(tmp_path):
+    path = tmp_path / "runs.zarr"
+    run(fails, path, on_error="isolate")
+    with pytest.raises(ep.SweepError, match='"failed"` computes these') as caught:
+        run(fails, path)
+    assert caught.value.indices == tuple(BAD)
+    with pytest.raises(ep.SweepError, match="at point 5"):
+        run(half, path, resume="failed")
+    # What was mended before is kept.
+    assert ep.load_result(path).ok[0] and not ep.load_result(path).ok[5]
+    result = run(half, path, resume="failed", on_error="isolate")
+    assert np.flatnonzero(~result.ok).tolist() == [5]
+    check_mended(result, [0, 4, 11])
+    with open(path / ".functions", "a") as file:
+        file.write('{"function": 3}\n{"functio')  # as a kill may leave it
+    result = run(mended, path, resume="failed")
+    check_mended(result)
+
+
+def test_a_kill_while_a_chunk_is_mended_leaves_it_failed(tmp_path, monkeypatch):
+    path = tmp_path / "runs.zarr"
+    run(fails, path, on_error="isolate")
+    ledger = type(stored(path).ledger)
+    monkeypatch.setattr(ledger, "note", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        run(mended, path, resume="failed")
+    monkeypatch.undo()
+    left = ep.load_result(path)
+    assert np.flatnonzero(~left.ok).tolist() == BAD
+    assert np.array_equal(left.values["a"][left.ok], np.flatnonzero(left.ok))
+    check_mended(run(mended, path, resume="failed"))
+
+
+def test_points_are_mended_by_workers(tmp_path):
+    from concurrent.futures import ThreadPoolExecutor
+
+    pytest.importorskip("cloudpickle")
+    path = tmp_path / "runs.zarr"
+    run(fails, path, on_error="isolate")
+    with ThreadPoolExecutor(2) as pool:
+        asked = {"store": path, "resume": "failed", "executor": pool}
+        check_mended(ep.sweep(mended, SPACE, **asked))
+
+
+def test_the_command_says_what_a_store_has(tmp_path, capsys):
+    path = tmp_path / "runs.zarr"
+    run(fails, path, on_error="isolate", part=(0, 2))
+    result = ep.load_result(path)
+    counts = np.bincount(result.status, minlength=3).tolist()
+    assert main(["status", str(path)]) == 0
+    out = capsys.readouterr().out
+    assert f"{path}: 13 points; x: 13\n" in out and "of at most 2 points" in out
+    for name, count in zip(("missing", "done", "failed"), counts, strict=True):
+        assert re.search(rf"  {name} +{count} +{count / 13:.1%}", out)
+    assert "(0, 4 to 5)" in out
+    assert np.flatnonzero(result.status == 2).tolist() == [0, 4, 5]
+    (tmp_path / "empty").mkdir()
+    for wrong, says in (("empty", "is no Zarr group"), ("none", "is no Zarr group")):
+        assert main(["status", str(tmp_path / wrong)]) == 2
+        assert says in capsys.readouterr().err

@@ -1,0 +1,295 @@
+"""A stored sweep is the sweep, read or resumed."""
+
+import io
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.stores import (
+    FUNCTIONS,
+    KEY,
+    SPACES,
+    one_device,
+    plain,
+    same,
+    same_dataset,
+    some_space,
+    stored,
+    written,
+)
+
+import eqx_pipe as ep
+
+xarray = pytest.importorskip("xarray")
+pytest.importorskip("zarr")
+
+
+@settings(max_examples=max(3, settings().max_examples // 5))
+@given(st.sampled_from(FUNCTIONS), st.integers(0, SPACES - 1), st.sampled_from([1, 3]))
+def test_a_stored_sweep_is_the_sweep(fn, which, batch_size):
+    space = some_space(which)
+    asked = {"key": KEY, "batch_size": batch_size, "mesh": one_device()}
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "deeper" / "runs.zarr"
+        result = ep.sweep(fn, space, store=path, **asked)
+        memory = ep.sweep(fn, space, **asked)
+        same(result.values, memory.values)
+        assert result.ok.all() and len(result) == space.size
+        assert result.batch_size == memory.batch_size
+        same_dataset(result.to_xarray(), memory.to_xarray())
+        same_dataset(xarray.open_zarr(path), memory.to_xarray())
+        made = result.to_xarray().attrs, memory.to_xarray().attrs
+        assert set(made[1]) - set(made[0]) == {"seconds"}
+        loaded = ep.load_result(path)
+        assert np.array_equal(loaded.status, memory.status)
+        for a, b in zip(
+            *map(jtu.tree_leaves, (loaded.values, memory.values)), strict=True
+        ):
+            same(a, b)
+        assert result.to_xarray().attrs["batch_size"] == result.batch_size
+        grids = result.grid(), memory.grid()
+        same(*(jtu.tree_map(lambda x: x[...], grid) for grid in grids))
+        same(result[-1], memory[-1])
+        same(result[space.size // 2 :].values, memory[space.size // 2 :].values)
+
+
+@settings(max_examples=max(3, settings().max_examples // 5))
+@given(
+    st.sampled_from(FUNCTIONS),
+    st.integers(0, SPACES - 1),
+    st.randoms(use_true_random=False),
+)
+def test_a_resumed_sweep_is_an_uninterrupted_one(fn, which, random):
+    space = some_space(which)
+    asked = {"key": KEY, "mesh": one_device()}
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "runs.zarr"
+        whole = ep.sweep(fn, space, store=path, batch_size=2, **asked)
+        expected = jtu.tree_map(lambda x: x[:], whole.values)
+        store = stored(path)
+        lost = [n for n in range(len(store.chunks)) if random.random() < 0.5]
+        for number in lost:
+            files = list(store._files(number))
+            for file in random.sample(files, random.randint(1, len(files))):
+                file.unlink()
+            (files[0].parent / "0.0123.partial").write_bytes(b"left behind")
+        before = {n: written(store, n) for n in set(range(len(store.chunks))) - {*lost}}
+        # The batch size comes from the store.
+        again = ep.sweep(fn, space, store=path, **asked)
+        same(again.values, expected)
+        assert again.batch_size == whole.batch_size
+        assert all(written(store, n) == when for n, when in before.items())
+        memory = ep.sweep(fn, space, batch_size=2, **asked)
+        same_dataset(again.to_xarray(), memory.to_xarray())
+
+
+def test_a_copy_is_read_as_what_it_is(tmp_path):
+    space, asked = some_space(0), {"batch_size": 1, "mesh": one_device()}
+    result = ep.sweep(plain, space, store=tmp_path / "r.zarr", **asked)
+    assert "eqx_pipe_store" not in result.to_xarray().attrs
+    result.save(tmp_path / "saved.zarr")
+    data = xarray.open_zarr(tmp_path / "r.zarr").load()
+    for variable in data.variables.values():
+        variable.encoding.clear()
+    data.to_zarr(tmp_path / "copy.zarr", consolidated=False)
+    for name in ("r", "saved", "copy"):
+        loaded = ep.load_result(tmp_path / f"{name}.zarr")
+        same(loaded.values, result.values)
+        same_dataset(loaded.to_xarray(), result.to_xarray())
+    with pytest.raises(ValueError, match="cut into other chunks.*cp -r"):
+        ep.sweep(plain, space, store=tmp_path / "copy.zarr", **asked)
+    with pytest.raises(ValueError, match="was not made by a sweep"):
+        ep.sweep(plain, space, store=tmp_path / "saved.zarr", **asked)
+
+
+def test_values_are_read_when_asked_for(tmp_path):
+    space = ep.Space({"a": ep.Linspace(0, 1, 4), "b": ep.Linspace(1, 2, 6)})
+    asked = {"batch_size": 2, "mesh": one_device()}
+    fn = lambda p: p["a"] * jnp.arange(3.0) + p["b"]  # noqa: E731
+    leaf = ep.sweep(fn, space, store=tmp_path / "r.zarr", **asked).values
+    expected = ep.sweep(fn, space, **asked).values
+    assert (leaf.shape, leaf.dtype, leaf.ndim, len(leaf)) == ((24, 3), "float32", 2, 24)
+    assert (leaf.size, leaf.nbytes) == (72, 288) and "float32[24,3]" in repr(leaf)
+    for index in [
+        3, -1, np.int64(5), slice(None), slice(2, 9), slice(20, 3, -4), slice(5, 5),
+        slice(None, None, 7), ..., (5, 1), (slice(3, 8), slice(1, None)), (..., 0),
+        [3, 1, 20], np.array([[-1, 0]]), np.arange(24) % 5 == 0, None, (slice(9), [0]),
+    ]:  # fmt: skip
+        got, wanted = leaf[index], expected[index]
+        assert got.dtype == wanted.dtype and np.array_equal(got, wanted), index
+    assert np.array_equal(np.stack(list(leaf)), expected)
+    assert np.array_equal(jnp.asarray(leaf), expected)
+    grid, wanted = leaf.reshape((4, 6, 3)), expected.reshape(4, 6, 3)
+    for index in [1, (2, 3), (slice(1, 3), 5, 0), (..., 1), slice(3, 0, -2), [0, 2]]:
+        assert np.array_equal(grid[index], wanted[index]), index
+    assert np.array_equal(leaf.reshape(72), expected.reshape(72))
+    for wrong in (24, -25, [0, 24]):
+        with pytest.raises(IndexError, match="Give one from 0 to 23, or from -24"):
+            leaf[wrong]
+    with pytest.raises(IndexError, match="24 values.*such as `result.ok`"):
+        leaf[np.ones(23, bool)]
+
+
+def test_a_stored_result_is_searched_and_tabled(tmp_path):
+    space = some_space(0)
+    result = ep.sweep(plain, space, store=tmp_path / "r.zarr")
+    memory = ep.sweep(plain, space)
+    by = lambda out: out["y"][0]  # noqa: E731
+    assert result.best(by).index == memory.best(by).index
+    assert result.best("n.k").value == memory.best("n.k").value
+    assert result.to_pandas().equals(memory.to_pandas())
+    assert len(list(result)) == len(list(result[3:])) + 3
+    assert "float32[15,3]" in repr(result)
+
+
+def test_points_that_fail_are_stored_as_failed(tmp_path):
+    def fn(p):
+        return eqx.error_if(p, p > 2.5, "too large"), jnp.int32(1)
+
+    space, path = ep.Linspace(0, 3, 13), tmp_path / "runs.zarr"
+    asked = {"batch_size": 2, "mesh": one_device()}
+    with pytest.raises(ep.SweepError, match="at point 11") as caught:
+        ep.sweep(fn, space, store=path, **asked)
+    assert caught.value.indices == (11,)
+    assert "10 of 13 points are finished and kept" in caught.value.__notes__[-1]
+    half = xarray.open_zarr(path).load()
+    assert half["status"].values.tolist() == [1] * 10 + [0] * 3
+    assert np.isnan(half["0"].values[10:]).all()
+    result = ep.sweep(fn, space, store=path, on_error="isolate", **asked)
+    memory = ep.sweep(fn, space, on_error="isolate", **asked)
+    same(result.values, memory.values)
+    assert np.array_equal(result.ok, memory.ok) and not result.ok[11:].any()
+    same_dataset(result.to_xarray(), memory.to_xarray())
+    assert result.to_xarray()["status"].values.tolist() == [1] * 11 + [2] * 2
+    frame = result.to_pandas()
+    assert frame["1"].tolist() == [1] * 11 + [0] * 2  # which alone would be a number
+    assert frame["status"].tolist() == [1] * 11 + [2] * 2
+
+
+@pytest.mark.parametrize("first", [{}, {"part": (0, 2)}])
+def test_failures_in_a_store_are_raised(tmp_path, first):
+    space, path = ep.Linspace(0, 3, 13), tmp_path / "runs.zarr"
+    asked = {"batch_size": 2, "mesh": one_device(), "store": path}
+
+    def fn(p):
+        return eqx.error_if(p, (p == 0.0) | (p == 1.0), "no")
+
+    ep.sweep(fn, space, on_error="isolate", **first, **asked)
+    done = np.array(xarray.open_zarr(path)["status"])
+    with pytest.raises(ep.SweepError, match='on with `on_error="isolate"`') as caught:
+        ep.sweep(fn, space, **asked)
+    assert caught.value.indices == (0, 4)
+    assert "failed at 2 points (0, 4)" in str(caught.value)
+    # Before anything is computed.
+    assert np.array_equal(xarray.open_zarr(path)["status"], done)
+    result = ep.sweep(fn, space, on_error="isolate", **asked)
+    assert np.flatnonzero(~result.ok).tolist() == [0, 4]
+
+
+def test_order_by_changes_nothing_in_a_store(tmp_path):
+    space = some_space(3)
+    asked = {"batch_size": 2, "mesh": one_device()}
+    costs = np.cos(np.arange(space.size))
+    result = ep.sweep(plain, space, store=tmp_path / "r.zarr", order_by=costs, **asked)
+    same(result.values, ep.sweep(plain, space, **asked).values)
+
+
+@pytest.mark.parametrize("here", [True, False])
+def test_costs_are_computed_of_what_is_computed(tmp_path, here):
+    asked_for = []
+
+    def cost(x):
+        keep = lambda x: asked_for.append(float(x)) or x  # noqa: E731
+        return jax.pure_callback(keep, x, x, vmap_method="sequential")
+
+    values = np.float32([5, 1, 4, 2, 6, 3, 9, 8])
+    asked = {"store": tmp_path / "r.zarr", "order_by": cost, "batch_size": 2}
+
+    def run(**part):
+        asked_for.clear()
+        with ThreadPoolExecutor(2) as pool:
+            where = {"mesh": one_device()} if here else {"executor": pool}
+            result = ep.sweep(jnp.sin, ep.Values(values), **asked, **where, **part)
+        return sorted(set(asked_for)), result
+
+    first, half = run(part=(0, 2))
+    assert first == sorted(values[half.ok]) and 0 < len(first) < len(values)
+    second, whole = run(part=(1, 2))
+    assert second == sorted(values[~half.ok])
+    assert run()[0] == []  # nothing is left to do
+    store = stored(tmp_path / "r.zarr")
+    lost = store.chunks.holds(7)
+    store.discard(lost)
+    again, result = run()
+    assert again == sorted(values[slice(*store.chunks.span(lost))])
+    expected = ep.sweep(jnp.sin, ep.Values(values), batch_size=2, mesh=one_device())
+    same(result.values, expected.values)
+    same(whole.values, expected.values)
+
+
+def damage(path, name, how):
+    file = sorted(p for p in (path / name / "c").rglob("*") if p.is_file())[1]
+    data = file.read_bytes()
+    if how == "cut":
+        file.write_bytes(data[: len(data) // 2])
+    elif how == "empty":
+        file.write_bytes(b"")
+    elif how == "flipped":
+        file.write_bytes(bytes([data[0] ^ 1]) + data[1:])
+    else:
+        file.unlink()
+    return file
+
+
+@pytest.mark.one_of(2)
+@pytest.mark.parametrize("how", ["cut", "empty", "flipped"])
+def test_a_damaged_chunk_is_never_read(tmp_path, how):
+    space, path = ep.Linspace(0, 1, 9), tmp_path / "runs.zarr"
+    asked = {"batch_size": 2, "mesh": one_device(), "store": path}
+    whole = ep.sweep(jnp.sin, space, **asked)
+    expected = whole.values[:]
+    file = damage(path, "value", how)
+    # Nothing is missing by the looks of it: it is found when it is read, ...
+    with pytest.raises(OSError, match=f"{file.name}.* cannot be read.*Delete it"):
+        ep.load_result(path).values[:]
+    file.unlink()
+    assert np.array_equal(ep.sweep(jnp.sin, space, **asked).values, expected)
+    # ... and when a sweep goes on, which computes it again.
+    damage(path, "value", how)
+    (path / "value" / "c" / "3").unlink()
+    assert np.array_equal(ep.sweep(jnp.sin, space, **asked).values, expected)
+
+
+def test_a_lost_chunk_is_not_read_as_nothing(tmp_path):
+    space, path = ep.Linspace(0, 1, 9), tmp_path / "runs.zarr"
+    asked = {"batch_size": 2, "mesh": one_device(), "store": path}
+    whole = ep.sweep(jnp.sin, space, **asked)
+    damage(path, "value", "lost")
+    with pytest.raises(OSError, match="is not there"):
+        whole.values[:]
+    again = ep.sweep(jnp.sin, space, **asked)
+    assert np.array_equal(again.values, ep.sweep(jnp.sin, space, batch_size=2).values)
+
+
+def test_progress_counts_what_was_there(tmp_path, monkeypatch):
+    terminal = io.StringIO()
+    terminal.isatty = lambda: True
+    space, path = ep.Linspace(0, 1, 20), tmp_path / "runs.zarr"
+    asked = {"batch_size": 2, "mesh": one_device(), "store": path}
+    ep.sweep(jnp.sin, space, **asked)
+    store = stored(path)
+    for number in range(5):
+        store.discard(number)
+    monkeypatch.setattr(sys, "stderr", terminal)
+    ep.sweep(jnp.sin, space, progress=True, **asked)
+    bars = [line for line in terminal.getvalue().split("\r") if "20" in line]
+    assert "10/20" in bars[0] and "20/20" in bars[-1] and "points/s" in bars[-1]

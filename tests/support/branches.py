@@ -1,0 +1,24 @@
+"""What tests of `cond`, `switch` and `gated` share."""
+
+import equinox.nn as nn
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+
+
+def close(a, b):
+    assert jax.tree.structure(a) == jax.tree.structure(b)
+    for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+        assert x.dtype == y.dtype
+        np.testing.assert_allclose(
+            x.astype(jnp.float32), y.astype(jnp.float32), rtol=2e-5, atol=2e-6
+        )
+
+
+def linears(n, size=3):
+    return [nn.Linear(size, size, key=jr.key(i)) for i in range(n)]
+
+
+def first_positive(x):
+    return x[0] > 0

@@ -1,0 +1,56 @@
+"""Broken stages that several test files share."""
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+
+
+@jax.custom_batching.custom_vmap
+def mixes_lanes(x):
+    return x * 2
+
+
+@mixes_lanes.def_vmap
+def _mixes_lanes(size, batched, x):
+    return x * 2 - jnp.mean(x, axis=0), True
+
+
+@jax.custom_batching.custom_vmap
+def reverses_lanes(x):
+    return x + 1
+
+
+@reverses_lanes.def_vmap
+def _reverses_lanes(size, batched, x):
+    return x[::-1] + 1, True
+
+
+def constant_key(x, *, key):
+    return x + jr.normal(jr.key(3), x.shape)
+
+
+def draws_for_nothing(x, *, key):
+    return x + 0 * jr.normal(key, x.shape)
+
+
+def ignores_most_of_its_key(x, *, key):
+    return (
+        x
+        + jr.normal(jr.fold_in(jr.key(0), 1), x.shape)
+        + 0 * jr.bits(key).astype(float)
+    )
+
+
+@jax.tree_util.register_pytree_node_class
+class ForgetsItsShift:
+    """Flattening leaves a part behind."""
+
+    def __init__(self, scale, shift=0.0):
+        self.scale, self.shift = scale, shift
+
+    def tree_flatten(self):
+        return (self.scale,), None
+
+    @classmethod
+    def tree_unflatten(cls, aux, children):
+        return cls(*children)

@@ -1,0 +1,68 @@
+"""What several test files share."""
+
+import equinox as eqx
+import hypothesis
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
+import pytest
+
+THOROUGH = hypothesis.settings().max_examples > 100
+"""True under `--hypothesis-profile thorough`, which also kills more processes."""
+
+few = hypothesis.settings(max_examples=max(2, hypothesis.settings().max_examples // 4))
+"""For tests of which each example compiles some twenty programs."""
+
+
+def slow_unless(quick, names):
+    """Parameters of a table of which only the cases in `quick` run without `-m slow`.
+
+    For a law over many implementations, some of which differ in little.
+    """
+    assert set(quick) <= set(names), set(quick) - set(names)
+    return [
+        name if name in quick else pytest.param(name, marks=pytest.mark.slow)
+        for name in names
+    ]
+
+
+def assert_agree(a, b, *, tolerance=1e-4):
+    """Raises unless two pytrees agree in structure, shapes, dtypes, and in values."""
+    assert jtu.tree_structure(a) == jtu.tree_structure(b)
+    for left, right in zip(jtu.tree_leaves(a), jtu.tree_leaves(b), strict=True):
+        if not eqx.is_array(left):
+            assert left == right
+            continue
+        assert (left.shape, left.dtype) == (right.shape, right.dtype)
+        bound = 0.1 if left.dtype == jnp.bfloat16 else tolerance
+        # Compared by NumPy: for JAX that would be a program for each shape.
+        left, right = (
+            np.asarray(v, np.float32 if v.dtype == jnp.bfloat16 else v.dtype)
+            for v in (left, right)
+        )
+        assert np.allclose(left, right, rtol=bound, atol=bound)
+
+
+def numbers(struct, seed=0):
+    """Normal numbers of the shapes and dtypes of a struct; the same for a seed."""
+    rng = np.random.default_rng(seed)
+
+    # Cast by NumPy: for JAX that would be a program for each shape.
+    def one(v):
+        return jnp.asarray(np.asarray(rng.normal(size=v.shape)).astype(v.dtype))
+
+    return jtu.tree_map(one, struct)
+
+
+def filled(make, key):
+    """`make(key)` with other numbers, for which nothing is compiled.
+
+    To draw the weights of a layer takes a quarter of a second of compilation for each
+    shape, and where a test makes layers when it is imported, each process pays that.
+    """
+    structs, rest = eqx.partition(
+        eqx.filter_eval_shape(make, key),
+        lambda leaf: isinstance(leaf, jax.ShapeDtypeStruct),
+    )
+    return eqx.combine(numbers(structs), rest)

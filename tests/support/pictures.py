@@ -1,0 +1,89 @@
+"""One stage of each kind, to be described and drawn, and a reader of Mermaid text."""
+
+import math
+import re
+
+import equinox as eqx
+import jax.numpy as jnp
+import jax.random as jr
+from support.helpers import filled
+
+import eqx_pipe as ep
+
+KEY = jr.key(0)
+
+
+def linear(key):
+    return eqx.nn.Linear(3, 3, key=key)
+
+
+def make_stages(key):
+    return {
+        "identity": ep.identity,
+        "function": jnp.tanh,
+        "linear": linear(key),
+        "conv": eqx.nn.Conv2d(1, 2, 3, key=key),
+        "norm": eqx.nn.BatchNorm(3, "batch", mode="batch"),
+        "mlp": eqx.nn.MLP(3, 3, 4, 2, key=key),
+        "attention": eqx.nn.MultiheadAttention(1, 3, key=key),
+        "dropout": eqx.nn.Dropout(math.inf),
+        "sequential": eqx.nn.Sequential([linear(key), eqx.nn.Lambda(jnp.sin)]),
+        "empty": ep.chain(),
+        "chain": ep.chain(a=linear(key), b=ep.chain(jnp.sin, linear(key))),
+        "repeat": ep.repeat(lambda key: ep.repeat(linear, 2, key=key), 5, key=key),
+        "none": ep.repeat(linear, 0, key=key),
+        "batched": ep.batched(linear(key), in_axes=(0, None), axis_name="batch"),
+        "graph": ep.graph(
+            {"a": linear(key), "b": lambda p, q: p},
+            {"a": [], "b": ["a", "input"]},
+            ("b",),
+        ),
+        "parallel": ep.parallel({"a": linear(key), "b": jnp.sin}, merge="dict"),
+        "merge": ep.parallel(jnp.sin, linear(key), merge=ep.chain(lambda ys: ys[0])),
+        "stack": ep.parallel(jnp.sin, linear(key), merge=jnp.stack),
+        "weighted": ep.weighted(linear(key), jnp.sin),
+        "mixture": ep.weighted(
+            linear(key), jnp.sin, weights=eqx.nn.Linear(3, 2, key=key)
+        ),
+        "gated": ep.gated(linear(key), jnp.sin, gates=(jnp.any, jnp.all)),
+        "cond": ep.cond(jnp.any, linear(key)),
+        "switch": ep.switch(jnp.argmax, linear(key), ep.chain(jnp.sin)),
+        "at": ep.at(("a", 0), linear(key)),
+        "half": linear(key).__class__(3, 2, dtype=jnp.bfloat16, key=key),
+        "inverse": lambda x: 1 / x,
+    }
+
+
+stages = {
+    **filled(make_stages, KEY),
+    "spare": eqx.filter_eval_shape(linear, KEY),
+}
+
+
+BOX = re.compile(r'^(n\d+)(\[|\(\[|\{|\{\{)"([^"<>`]|<br/>)*"(\]|\]\)|\}|\}\})$')
+
+
+ARROW = re.compile(r'^(n\d+) -->(\|"([^"<>`]|<br/>)*"\|)? (n\d+)$')
+
+
+FRAME = re.compile(r'^subgraph (n\d+)\["([^"<>`]|<br/>)*"\]$')
+
+
+def read(diagram):
+    """The names of boxes and the arrows; fails unless the text is well-formed."""
+    first, *lines = str(diagram).splitlines()
+    assert first == "flowchart TD"
+    names, arrows, depth = [], [], 0
+    for line in map(str.strip, lines):
+        if found := BOX.match(line) or FRAME.match(line):
+            depth += line.startswith("subgraph")
+            names.append(found[1])
+        elif found := ARROW.match(line):
+            arrows.append((found[1], found[4]))
+        else:
+            assert line == "end", line
+            depth -= 1
+        assert depth >= 0
+    assert depth == 0 and len(set(names)) == len(names)
+    assert {end for arrow in arrows for end in arrow} <= set(names)
+    return names, arrows

@@ -1,0 +1,101 @@
+"""Searches that tests kill, and that their processes run."""
+
+import functools
+import hashlib
+import os
+import time
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+from support.stores import SECONDS, one_device
+
+import eqx_pipe as ep
+import eqx_pipe.search as eps
+
+SPACE = {"x": ep.Linspace(-1.0, 1.0, 2), "y": ep.Linspace(0.0, 3.0, 2)}
+
+
+GIVEN = {"key": jr.key(5), "batch_size": 2}
+
+
+def _wait(x):
+    time.sleep(float(os.environ.get(SECONDS, "0")))
+    return x
+
+
+def valley(p):
+    x = jax.pure_callback(_wait, p["x"], p["x"], vmap_method="expand_dims")
+    return (x - 0.3) ** 2 + jnp.abs(p["y"] - x)
+
+
+class Wandering:
+    """Draws around the best of the last round."""
+
+    def init(self, space, key):
+        return {"space": space, "key": key, "centre": np.full(2, 0.5), "u": None}
+
+    def ask(self, state, n):
+        here, then = jr.split(state["key"])
+        u = state["centre"] + np.asarray(jr.uniform(here, (n, 2)) - 0.5) / 3
+        u = np.clip(u, 0, 1)
+        return state["space"].from_unit(u), {**state, "key": then, "u": u}
+
+    def tell(self, state, result):
+        return {**state, "centre": state["u"][result.best().index]}
+
+
+class Logged:
+    """Another method, of which each proposal is written to a file."""
+
+    def __init__(self, method, file):
+        self.method, self.file = method, file
+
+    def init(self, space, key):
+        return self.method.init(space, key), 0
+
+    def ask(self, state, n):
+        points, inner = self.method.ask(state[0], n)
+        bits = np.asarray(points.to_pandas()).tobytes()
+        with open(self.file, "a") as log:
+            log.write(f"{state[1]} {hashlib.sha1(bits).hexdigest()}\n")
+        return points, (inner, state[1] + 1)
+
+    def tell(self, state, result):
+        return self.method.tell(state[0], result), state[1]
+
+
+def method(kind):
+    if kind == "refine":
+        return eps.refine()
+    if kind == "evolution":
+        from evosax.algorithms import CMA_ES
+
+        return eps.evolution(CMA_ES)
+    if kind == "optuna":
+        from optuna.samplers import TPESampler
+
+        return eps.optuna(functools.partial(TPESampler, n_startup_trials=8))
+    return Wandering()
+
+
+TRAINING = eps.Training(
+    lambda p, key: p["y"] + jr.normal(key),
+    lambda p, y, key: y - p["x"] * y + 0.1 * jr.normal(key),
+    lambda p, y: valley({"x": p["x"], "y": y}),
+)
+
+
+def run(kind, folder):
+    """A search, or a halving, and what it has found as arrays."""
+    given = {**GIVEN, "store": folder, "mesh": one_device()}
+    if kind == "halving":
+        space = {"x": ep.Linspace(0.0, 1.0, 6), "y": ep.Linspace(0.0, 3.0, 6)}
+        found = ep.halving(TRAINING, space, rungs=(2, 5, 9), **given)
+        return found.scores, found.survivors, np.asarray(found.carry)
+    logged = Logged(method(kind), f"{folder}.asked")
+    # Both are strict in tests, and evosax is not.
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        found = ep.explore(valley, SPACE, logged, rounds=6, n=12, **given)
+    return found.rounds, found.to_pandas().to_numpy(float)

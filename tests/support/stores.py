@@ -1,0 +1,110 @@
+"""Sweeps that the tests of stores, parts and executors share."""
+
+import os
+import time
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import jax.tree_util as jtu
+import numpy as np
+
+import eqx_pipe as ep
+from eqx_pipe._store.store import open_store
+
+SECONDS = "EQX_PIPE_TESTS_SECONDS_A_BATCH"
+"""How long `slow` takes for a batch: a hundredth of a second unless this says more."""
+
+KEY = jr.key(3)
+WEIGHT = jnp.linspace(-1, 1, 6).reshape(2, 3)
+
+
+def one_device():
+    """So that chunks are small: they are filled on all devices at once."""
+    return jax.make_mesh((1,), ("x",), devices=jax.devices()[:1])
+
+
+def plain(p):
+    total = sum(jnp.sum(jnp.sin(x)) for x in jtu.tree_leaves(p) if hasattr(x, "dtype"))
+    return {"y": jnp.stack([total, total / 3]) @ WEIGHT, "n": {"k": total > 0}}
+
+
+def noise(p, key):
+    total = plain(p)["y"]
+    return (total + jr.normal(key, (3,)), jr.fold_in(key, 1), jnp.bfloat16(total[0]))
+
+
+def bare(p):
+    return plain(p)["y"][0].astype(jnp.complex64) * 1j
+
+
+def typed(p):
+    """A function of other containers and of leaves of unusual sizes and dtypes."""
+    return [jnp.int8(3), (jnp.zeros((0, 2)), None), plain(p)["y"][:, None] > 0]
+
+
+def _wait(x):
+    time.sleep(float(os.environ.get(SECONDS, "0.01")))
+    return x
+
+
+def slow(p):
+    """Takes some time for each batch."""
+    x = jax.pure_callback(_wait, p["x"], p["x"], vmap_method="expand_dims")
+    return jnp.sin(x) * WEIGHT, p["n"]
+
+
+SLOW = ep.Space({"n": ep.Values([1, 2, 3, 4]), "x": ep.Linspace(0, 1, 60)})
+
+
+def growing_space(n, x):
+    return ep.Space({"n": ep.Values(range(n)), "x": ep.Linspace(0, 1, x)})
+
+
+def run_slow(path, space=SLOW, **asked):
+    return ep.sweep(slow, space, key=KEY, store=path, batch_size=4, **asked)
+
+
+FUNCTIONS = [plain, noise, bare, typed]
+
+
+def some_space(i):
+    return [
+        lambda: ep.Space({"b": ep.Linspace(0, 1, 5), "a": ep.Values([1.0, 2.0, 3.0])}),
+        lambda: ep.Space([ep.Linspace(0, 1, 7), ep.Geomspace(1, 9, 7), "x"], "zip"),
+        lambda: ep.Space([ep.Linspace(0, 1, 7), ep.Values(np.eye(3))])[18:1:-3],
+        lambda: ep.Space(
+            {"w": ep.Static(["a", "bb"]), "x": ep.Linspace(0, 1, 3), "m": WEIGHT}
+        ),
+        lambda: ep.Space(ep.Linspace(0, 2, 1)),
+        lambda: ep.Space([ep.Values([1.0, 2.0], dim="d"), ep.Linspace(0, 1, 11)]),
+    ][i]()
+
+
+SPACES = 6
+
+
+def stored(path):
+    """The store at a path, as the library itself sees it."""
+    return open_store("sweep", path)
+
+
+def written(store, number):
+    """When a chunk was written."""
+    return max(file.stat().st_mtime_ns for file in store._files(number))
+
+
+def same(a, b):
+    """Raises unless two pytrees of values are equal bit for bit, read or in memory."""
+    assert jtu.tree_structure(a) == jtu.tree_structure(b)
+    for x, y in zip(jtu.tree_leaves(a), jtu.tree_leaves(b), strict=True):
+        x, y = x[...], y[...]
+        assert (x.shape, x.dtype) == (y.shape, y.dtype)
+        if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+            x, y = jr.key_data(x), jr.key_data(y)
+        assert np.asarray(x).tobytes() == np.asarray(y).tobytes()
+
+
+def same_dataset(a, b):
+    """Raises unless two datasets agree in all but when and how they were made."""
+    assert a.load().drop_attrs().identical(b.load().drop_attrs())

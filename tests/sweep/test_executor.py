@@ -1,0 +1,292 @@
+"""Chunks computed elsewhere: the same values, and an end to workers that die."""
+
+import concurrent.futures as cf
+import multiprocessing
+import os
+import signal
+import sys
+import tempfile
+import threading
+import warnings
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.executors import Asked, Plain, Promise
+from support.stores import (
+    FUNCTIONS,
+    KEY,
+    SPACES,
+    one_device,
+    plain,
+    same,
+    same_dataset,
+    some_space,
+    stored,
+)
+
+import eqx_pipe as ep
+from eqx_pipe._sweep import sources
+
+pytest.importorskip("cloudpickle")
+pytest.importorskip("xarray")
+pytest.importorskip("zarr")
+
+
+@pytest.fixture(scope="module")
+def threads():
+    with cf.ThreadPoolExecutor(3) as pool:
+        yield pool
+
+
+def spawned(workers=1):
+    return cf.ProcessPoolExecutor(
+        workers, mp_context=multiprocessing.get_context("spawn")
+    )
+
+
+@settings(max_examples=max(3, settings().max_examples // 5))
+@given(
+    st.sampled_from(FUNCTIONS),
+    st.integers(0, SPACES - 1),
+    st.sampled_from(["threads", "result", "done"]),
+    st.booleans(),
+)
+def test_an_executor_changes_nothing(threads, fn, which, kind, keep):
+    executor = {"result": Plain(), "done": Plain(Asked), "threads": threads}[kind]
+    space, asked = some_space(which), {"key": KEY, "batch_size": 2}
+    here = ep.sweep(fn, space, mesh=one_device(), **asked)
+    with tempfile.TemporaryDirectory() as folder:
+        store = f"{folder}/runs.zarr" if keep else None
+        there = ep.sweep(fn, space, executor=executor, store=store, **asked)
+        same(there.values, here.values)
+        assert there.ok.all() and there.batch_size == here.batch_size
+        if keep:
+            same_dataset(there.to_xarray(), here.to_xarray())
+
+
+def test_costs_and_an_automatic_batch_size(threads):
+    space = some_space(3)
+    costs = np.arange(space.size)[::-1] % 3
+    result = ep.sweep(plain, space, executor=threads, order_by=costs)
+    asked = {"batch_size": result.batch_size, "mesh": one_device()}
+    same(result.values, ep.sweep(plain, space, **asked).values)
+
+
+def fails_above(p):
+    return eqx.error_if(p, p > 2.5, "too large") * 2
+
+
+@pytest.mark.parametrize("executor", [Plain(), Plain(Asked)])
+def test_what_the_function_raises_is_not_tried_again(executor):
+    space = ep.Linspace(0, 3, 13)
+    with pytest.raises(ep.SweepError, match="at point 11") as caught:
+        ep.sweep(fails_above, space, executor=executor, batch_size=2)
+    assert caught.value.indices == (11,)
+    assert len(set(executor.calls)) == len(executor.calls)
+    isolated = {"batch_size": 2, "on_error": "isolate"}
+    there = ep.sweep(fails_above, space, executor=executor, **isolated)
+    here = ep.sweep(fails_above, space, **isolated)
+    assert np.array_equal(there.ok, here.ok) and there.ok.sum() == 11
+    same(there.values, here.values)
+
+
+@pytest.mark.parametrize("promise", [Promise, Asked])
+def test_a_chunk_is_tried_three_times(tmp_path, promise):
+    space, asked = ep.Linspace(0, 1, 10), {"batch_size": 2}
+    twice = Plain(promise, {4: 2})
+    result = ep.sweep(jnp.sin, space, executor=twice, **asked)
+    same(result.values, ep.sweep(jnp.sin, space, mesh=one_device(), **asked).values)
+    assert twice.calls.count(4) == 3 and len(twice.calls) == 7
+    ever, path = Plain(promise, {4: 99}), tmp_path / "runs.zarr"
+    with pytest.raises(ep.SweepError, match="3 times at the points 4 to 5") as caught:
+        ep.sweep(jnp.sin, space, executor=ever, store=path, **asked)
+    assert "the node went away" in str(caught.value)
+    assert "8 of 10 points are finished" in caught.value.__notes__[-1]
+    assert ever.calls.count(4) == 3
+    mended = Plain(promise)
+    again = ep.sweep(jnp.sin, space, executor=mended, store=path)
+    assert mended.calls == [4]
+    same(again.values, result.values)
+
+
+def test_chunks_in_flight_are_bounded(monkeypatch):
+    monkeypatch.setattr(sources, "_IN_FLIGHT", 3)
+    executor = Plain()
+    ep.sweep(jnp.sin, ep.Linspace(0, 1, 30), executor=executor, batch_size=1)
+    assert executor.most == 3 and len(executor.calls) == 30
+
+
+def test_ctrl_c_ends_where_everything_can_be_cancelled(tmp_path):
+    """As by Dask, whose futures say that they have not begun until they are done."""
+
+    class Pending:
+        def __init__(self):
+            self.futures = []
+
+        def submit(self, fn, *args):
+            self.futures.append(cf.Future())
+            if len(self.futures) == 3:
+                os.kill(os.getpid(), signal.SIGINT)
+            return self.futures[-1]
+
+    executor = Pending()
+    asked = {"store": tmp_path / "runs.zarr", "batch_size": 1}
+    # The children of a shell's background job ignore Ctrl-C.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            ep.sweep(jnp.sin, ep.Linspace(0, 1, 8), executor=executor, **asked)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert all(future.cancelled() for future in executor.futures)
+
+
+def test_a_chunk_that_another_process_finished_is_left_alone(tmp_path, monkeypatch):
+    """Parts of different sizes overlap, and nobody takes away what is finished."""
+    asked = {"space": ep.Linspace(0, 1, 8), "store": tmp_path / "runs.zarr"}
+    taken = []
+
+    class Overtaken:
+        def submit(self, fn, *args):
+            future = cf.Future()
+            future.set_result(fn(*args))
+            if not taken:
+                ep.sweep(jnp.sin, part=(0, 1), **asked)
+                store = type(stored(asked["store"]))
+                monkeypatch.setattr(store, "discard", lambda _, n: taken.append(n))
+                taken.append("begun")
+            return future
+
+    ep.sweep(jnp.sin, part=(0, 2), executor=Overtaken(), batch_size=1, **asked)
+    assert taken == ["begun"] and ep.load_result(asked["store"]).ok.all()
+
+
+def test_settings_travel(threads):
+    space = ep.Linspace(0, 1, 3)
+    for debug, fn in (
+        (jax.debug_nans, lambda x: 0 * jnp.log(x)),
+        (jax.debug_infs, jnp.log),
+    ):
+        for where in ({}, {"executor": threads}):
+            with debug(True), pytest.raises(FloatingPointError):
+                ep.sweep(fn, space, **where)
+
+
+def kills(p, marker):
+    """Kills the worker that computes a point, as long as a file is there."""
+
+    def callback(x):
+        child = multiprocessing.parent_process() is not None
+        if child and float(x) == 7 and os.path.exists(marker):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return x
+
+    return jax.pure_callback(callback, p, p, vmap_method="sequential") * 2
+
+
+@pytest.mark.slow
+def test_a_process_pool_and_a_worker_that_is_killed(tmp_path):
+    """One scenario, since a process takes seconds to start."""
+    marker, path = tmp_path / "marker", tmp_path / "runs.zarr"
+    marker.touch()
+    space, asked = ep.Values(np.arange(12.0, dtype=np.float32)), {"batch_size": 2}
+    fn = lambda p: kills(p, str(marker))  # noqa: E731
+    with spawned() as pool:
+        with pytest.raises(ep.SweepError, match="takes no more work.*new executor"):
+            ep.sweep(fn, space, executor=pool, store=path, **asked)
+    done = [n for n in range(6) if stored(path).is_done(n)]
+    assert done == [0, 1, 2]
+    marker.unlink()
+    with spawned() as pool:
+        result = ep.sweep(fn, space, executor=pool, store=path)
+        assert result.ok.all()
+        same(result.values, np.arange(0, 24, 2, dtype=np.float32))
+        # The same worker, for more: keys, a reduction, what it raises.
+        key = {"key": KEY, "batch_size": 2}
+        there = ep.sweep(FUNCTIONS[1], some_space(0), executor=pool, **key)
+        here = ep.sweep(FUNCTIONS[1], some_space(0), mesh=one_device(), **key)
+        same(there.values, here.values)
+        reduced = ep.sweep(fn, space, executor=pool, reduce=ep.Sum(), **asked)
+        assert reduced.values == 132 and reduced.points == 12
+        with pytest.raises(ep.SweepError, match="at point 11") as caught:
+            ep.sweep(fails_above, ep.Linspace(0, 3, 13), executor=pool, **asked)
+        assert caught.value.indices == (11,)
+        with pytest.raises(ep.SweepError, match="another program.*the same versions"):
+            ep.sweep(elsewhere_other, ep.Linspace(0, 1, 4), executor=pool)
+
+
+def elsewhere_other(p):
+    """A function that is another one in another process."""
+    return p * (2 if multiprocessing.parent_process() is None else 3)
+
+
+@pytest.mark.slow
+def test_dask(tmp_path):
+    distributed = pytest.importorskip("distributed")
+    # Workers in this process: those of their own take a quarter of a minute.
+    options = {"processes": False, "dashboard_address": None, "n_workers": 2}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with distributed.Client(**options, threads_per_worker=1) as client:
+            executor = client.get_executor()
+            asked = {"key": KEY, "batch_size": 2}
+            there = ep.sweep(FUNCTIONS[1], some_space(0), executor=executor, **asked)
+    same(there.values, ep.sweep(FUNCTIONS[1], some_space(0), **asked).values)
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    ("asked", "kind", "says"),
+    [
+        ({"executor": 3}, TypeError, r"submit\(fn, \*args\)"),
+        ({"executor": Plain}, TypeError, r"submit\(fn, \*args\)"),
+        ({"executor": Plain(), "mesh": one_device()}, ValueError, "own devices"),
+        ({"executor": Plain(), "part": (0, 2)}, ValueError, "`part`.*without `store`"),
+    ],
+)
+def test_wrong_arguments(asked, kind, says):
+    with pytest.raises(kind, match=says):
+        ep.sweep(jnp.sin, ep.Linspace(0, 1, 3), **asked)
+
+
+def test_what_cannot_travel_is_said_before_anything_runs(monkeypatch):
+    lock, executor = threading.Lock(), Plain()
+    fn = lambda x: x if lock else x  # noqa: E731
+    with pytest.raises(TypeError, match="cannot be sent to a worker.*inside of `fn`"):
+        ep.sweep(fn, ep.Linspace(0, 1, 3), executor=executor)
+    assert not executor.calls
+    monkeypatch.setitem(sys.modules, "cloudpickle", None)
+    with pytest.raises(ImportError, match=r"eqx_pipe\[distributed\]"):
+        ep.sweep(jnp.sin, ep.Linspace(0, 1, 3), executor=executor)
+
+
+class Here:
+    """Submits to this very process."""
+
+    def submit(self, fn, *args):
+        return type("Result", (), {"result": lambda self: fn(*args)})()
+
+
+def test_jitted_functions_among_static_values_travel():
+    space = {"f": ep.Static([jnp.tanh, jnp.sin]), "x": ep.Linspace(-1, 1, 3)}
+
+    def fn(point):
+        return point["f"](point["x"])
+
+    away = ep.sweep(fn, space, executor=Here())
+    assert np.array_equal(away.values, ep.sweep(fn, space).values)
+
+
+def test_workers_made_by_fork_are_refused():
+    import multiprocessing
+    from concurrent.futures import ProcessPoolExecutor
+
+    context = multiprocessing.get_context("fork")
+    with ProcessPoolExecutor(1, mp_context=context) as pool:
+        with pytest.raises(ValueError, match=r"`fork`.*get_context\('spawn'\)"):
+            ep.sweep(lambda x: x, ep.Linspace(0, 1, 3), executor=pool)

@@ -1,0 +1,162 @@
+"""Ctrl-C: what is finished is kept, and the `KeyboardInterrupt` carries it."""
+
+import os
+import signal
+
+import jax
+import numpy as np
+import pytest
+from support.executors import Asked, Plain
+from support.stores import one_device
+
+import eqx_pipe as ep
+
+SPACE = {"n": ep.Values([1.0, 2.0]), "x": ep.Linspace(0, 31, 32)}
+STATIC = {**SPACE, "n": ep.Static([1.0, 2.0])}
+FULL = np.stack([np.arange(32), 2 * np.arange(32)]).reshape(64)
+AT = 5.0
+
+
+def _press(y):
+    if y == AT:
+        os.kill(os.getpid(), signal.SIGINT)
+    return y
+
+
+def pressed(p):
+    """Somebody presses Ctrl-C while one point is computed."""
+    y = p["n"] * p["x"]
+    return jax.pure_callback(_press, y, y, vmap_method="sequential")
+
+
+class Twice:
+    """An executor that never begins, and makes the user impatient."""
+
+    def submit(self, *args):
+        for _ in range(2):
+            signal.raise_signal(signal.SIGINT)
+
+
+@pytest.fixture(autouse=True)
+def usual(monkeypatch):
+    # It comes back to the host after each batch, however fast these are.
+    monkeypatch.setattr("eqx_pipe._sweep.compute.progress._TARGET", 0)
+    # The children of a shell's background job ignore Ctrl-C.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def run(space=SPACE, **asked):
+    asked = {"progress": True, "mesh": one_device(), "batch_size": 1, **asked}
+    return ep.sweep(pressed, space, **asked)
+
+
+def interrupted(run, **asked):
+    with pytest.raises(KeyboardInterrupt) as caught:
+        run(**asked)
+    assert caught.value.__notes__
+    return caught.value.result
+
+
+def check(result, full=FULL):
+    """What is there is what there would be, and the rest is said to be missing."""
+    status, values = result.status, np.asarray(result.values)
+    assert set(status) == {0, 1} and not result.errors
+    assert np.array_equal(values[status == 1], full[status == 1])
+    assert np.isnan(values[status == 0]).all()
+    assert "missing" in repr(result)
+    assert result.best(mode="max").value == full[status == 1].max()
+
+
+@pytest.mark.parametrize(
+    ("asked", "some"),
+    [
+        ({}, 6),
+        ({"space": STATIC}, 6),
+        ({"order_by": -FULL}, 56),
+        ({"order_by": -FULL, "mesh": None}, 1),
+    ],
+)
+def test_what_is_finished_comes_with_it(asked, some):
+    result = interrupted(run, **asked)
+    check(result)
+    assert result.ok.sum() >= some
+
+
+def test_a_sweeper_and_the_plain_loop():
+    sweeper = ep.sweeper(pressed, SPACE, batch_size=1, mesh=one_device())
+    # Without a bar all is one call: what is in flight is finished.
+    result = interrupted(sweeper, space=SPACE)
+    assert np.array_equal(result.values, FULL) and result.missing is None
+    with jax.disable_jit():
+        result = interrupted(run, batch_size="auto", mesh=None, progress=False)
+    check(result)
+    assert result.ok.sum() == 6
+
+
+def test_it_can_be_saved_and_joined(tmp_path):
+    pytest.importorskip("xarray")
+    result = interrupted(run)
+    assert (result.to_xarray()["status"] == 0).any()
+    result.save(tmp_path / "half.nc")
+    again = ep.load_result(tmp_path / "half.nc")
+    check(again)
+    left = np.flatnonzero(result.status == 0)
+    behind = run(ep.Space(SPACE)[left])
+    assert np.array_equal(behind.values, FULL[left])
+
+
+def test_workers_and_stores(tmp_path):
+    pytest.importorskip("cloudpickle")
+    pytest.importorskip("zarr")
+
+    def elsewhere():
+        return run(mesh=None, executor=Plain(Asked))
+
+    def kept():
+        return run(store=tmp_path / "runs.zarr")
+
+    check(interrupted(elsewhere))
+    result = interrupted(kept)
+    check(result)
+    # Where it was pressed is computed already.
+    assert np.array_equal(kept().values[...], FULL)
+
+
+def test_a_reduction_is_that_of_the_points_before(monkeypatch):
+    def both():
+        monkeypatch.setattr("eqx_pipe._sweep.reduced.blocks.Blocks.most", 1)
+        return run(reduce={"max": ep.Max(), "sum": ep.Sum()})
+
+    result = interrupted(both)
+    assert 6 <= result.points < 64 and result.ok.all()
+    assert result.values["sum"] == FULL[: result.points].sum()
+    assert result.values["max"] == FULL[: result.points].max()
+
+
+def test_it_is_never_swallowed_nor_the_second_one_delayed():
+    """Also where it comes with the last point, and with nothing finished."""
+    last = {"n": ep.Values([1.0]), "x": ep.Linspace(0, AT, 6)}
+    result = interrupted(run, space=last)
+    assert result.values.tolist() == [0, 1, 2, 3, 4, 5] and result.missing is None
+
+    def twice(y):
+        if y == AT:
+            os.kill(os.getpid(), signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
+        return y
+
+    with jax.disable_jit(), pytest.raises(KeyboardInterrupt):
+        ep.sweep(lambda p: twice(p["x"]), last, progress=False)
+    with pytest.raises(KeyboardInterrupt) as caught:
+        run(mesh=None, executor=Twice())
+    assert np.array_equal(caught.value.result.status, [0] * 64)
+
+
+def test_somebody_elses_way_to_deal_with_it_is_left_alone():
+    seen = []
+    signal.signal(signal.SIGINT, lambda *_: seen.append(1))
+    assert np.array_equal(run().values, FULL) and seen
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

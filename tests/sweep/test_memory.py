@@ -1,0 +1,215 @@
+"""Batches for which there is not enough memory: halved, or said."""
+
+import math
+import subprocess
+import sys
+import textwrap
+from concurrent.futures import ThreadPoolExecutor
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support.sweeps import close
+
+import eqx_pipe as ep
+from eqx_pipe._sweep import tune
+from eqx_pipe._sweep.compute import execute, sizes
+from eqx_pipe._sweep.compute.partition import LAST
+from eqx_pipe._sweep.reduced import states
+
+ONE = jax.make_mesh((1,), ("x",), devices=jax.devices()[:1])
+SPACE = {"x": ep.Linspace(0, 3, 16), "y": ep.Values([1.0, 2.0, 4.0, 8.0])}
+
+
+def wave(p):
+    return {"y": jnp.sin(p["x"]) * p["y"], "n": jnp.int8(3)}
+
+
+class Memory:
+    """Programs that want memory for their batches, of which there is little."""
+
+    def __init__(self):
+        self.most, self.before = math.inf, "run"
+        self.calls = 0
+        self.points = 0
+        """How many points were computed."""
+
+    def check(self, now, layout):
+        if now == self.before and layout.batch_size > self.most:
+            text = "Out of memory while trying to allocate 3221225472 bytes."
+            raise jax.errors.JaxRuntimeError(f"RESOURCE_EXHAUSTED: {text}")
+
+    def of(self, build):
+        return lambda *args: Program(self, build(*args), args[-1])
+
+
+class Program(jax.stages.Lowered):
+    """What is lowered, and then compiled."""
+
+    def __init__(self, memory, real, layout):
+        self.memory, self.real, self.layout = memory, real, layout
+
+    def lower(self, *args):
+        return Program(self.memory, self.real.lower(*args), self.layout)
+
+    def compile(self, **options):
+        self.memory.check("compile", self.layout)
+        return Compiled(self.memory, self.real.compile(**options), self.layout)
+
+
+class Compiled(jax.stages.Compiled):
+    def __init__(self, memory, real, layout):
+        self.memory, self.real, self.layout = memory, real, layout
+
+    def __call__(self, control, *args):
+        self.memory.check("run", self.layout)
+        self.memory.points += int(control[0, LAST]) + 1
+        self.memory.calls += 1
+        return self.real(control, *args)
+
+
+@pytest.fixture
+def memory(monkeypatch):
+    memory = Memory()
+    monkeypatch.setattr(execute, "build", memory.of(execute.build))
+    monkeypatch.setattr(states, "build_blocks", memory.of(states.build_blocks))
+    # Programs that other tests have left are not compiled again.
+    monkeypatch.setattr(execute, "_kernels", type(execute._kernels)(128))
+    return memory
+
+
+@pytest.fixture(scope="module")
+def expected():
+    return ep.sweep(wave, SPACE).values
+
+
+@pytest.mark.parametrize("before", ["compile", "run"])
+def test_an_automatic_size_is_halved(memory, expected, before):
+    memory.most, memory.before = 20, before
+    result = ep.sweep(wave, SPACE, mesh=ONE)
+    close(result.values, expected)
+    assert result.ok.all() and memory.points == 64
+    assert (result.batch_size, result.made) == (16, (("out_of_memory", "64, 32"),))
+    assert result.to_xarray().attrs["out_of_memory"] == "64, 32"
+    static = {**SPACE, "y": ep.Static([1.0, 2.0, 4.0, 8.0])}
+    again = ep.sweep(wave, static, mesh=ONE, order_by=lambda p: -p["x"])
+    close(again.values, expected)  # parts of 16 points each, which fit
+    assert again.made == ()
+
+
+def test_what_was_computed_is_kept(memory, expected, monkeypatch):
+    monkeypatch.setattr(sizes, "CHUNK_BYTES", 64)  # one batch in a call
+
+    class Shrinking:
+        """Memory that somebody else takes after the second call."""
+
+        def __lt__(self, size):
+            return memory.calls >= 2 and size > 8
+
+    memory.most = Shrinking()
+    monkeypatch.setattr(sizes, "MOST", 16)
+    costs = np.arange(64)[::-1]
+    for order_by in (None, costs):
+        memory.calls = memory.points = 0
+        result = ep.sweep(wave, SPACE, mesh=ONE, order_by=order_by)
+        close(result.values, expected)
+        assert memory.points == 64
+        assert (result.batch_size, result.made) == (8, (("out_of_memory", "16"),))
+
+
+@pytest.mark.parametrize("size", [64, 45])
+@pytest.mark.parametrize("before", ["compile", "run"])
+def test_reductions(memory, size, before):
+    memory.most, memory.before = 20, before
+    reduce = {"sum": ep.Sum(), "best": ep.ArgMax(by=lambda x: x)}
+    result = ep.sweep(jnp.sin, ep.Linspace(0, 3, size), reduce=reduce, mesh=ONE)
+    x = np.sin(np.linspace(0, 3, size, dtype="f4"))
+    assert np.allclose(result.values["sum"], x.sum(), rtol=1e-5)
+    assert int(result.values["best"].index) == x.argmax()
+    assert result.points == size and result.ok.all()
+    # Whole batches make a block, so what remains divides what was too large.
+    found = {64: (16, "64, 32"), 45: (15, "45")}[size]
+    assert (result.batch_size, result.made[0][1]) == found
+
+
+def test_stores_workers_and_sweepers(memory, expected, tmp_path):
+    memory.most = 20
+    path = tmp_path / "runs.zarr"
+    stored = ep.sweep(wave, SPACE, mesh=ONE, store=path)
+    assert stored.batch_size == 16
+    close(jax.tree.map(np.asarray, stored.values), expected)
+    with ThreadPoolExecutor(2) as pool:
+        close(ep.sweep(wave, SPACE, executor=pool).values, expected)
+    run = ep.sweeper(wave, SPACE, mesh=ONE)
+    for _ in range(2):
+        result = run(SPACE)
+        assert (result.batch_size, result.made[0][1]) == (16, "64, 32")
+        close(result.values, expected)
+
+
+def test_tuning_goes_on_with_what_fits(memory, monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+    compute = tune._Search._seconds
+
+    def seconds(self, size, count):
+        """A clock by which the larger size is always the better one."""
+        return None if compute(self, size, count) is None else 100 * count / size
+
+    monkeypatch.setattr(tune._Search, "_seconds", seconds)
+    monkeypatch.setattr(tune, "_GAINS", {256: math.inf, 4096: math.inf})
+    x = np.linspace(0, 50, 60_000, dtype="f4")
+    for most, best, failed in ((512, 512, "1024"), (2048, 1024, "4096")):
+        memory.most, memory.points = most, 0
+        result = ep.sweep(jnp.sin, ep.Values(x), batch_size="tune", mesh=ONE)
+        made = dict(result.made)
+        assert (result.batch_size, made["out_of_memory"]) == (best, failed)
+        close(result.values, np.sin(x))
+        assert memory.points == 60_000
+        (tmp_path / "eqx_pipe" / "batch_sizes.json").unlink()
+
+
+def test_a_size_that_was_given_is_kept_to(memory):
+    memory.most = 20
+    for isolated in ("raise", "isolate"):  # it is not a point that fails
+        with pytest.raises(ep.SweepError, match="batch of 32 points.*bytes. Leave"):
+            ep.sweep(wave, SPACE, batch_size=32, mesh=ONE, on_error=isolated)
+    with pytest.raises(ep.SweepError, match="batch of 32 points .* `batch_size` out"):
+        ep.sweep(jnp.sin, ep.Linspace(0, 1, 64), batch_size=32, reduce=ep.Sum())
+    memory.most = 0
+    with pytest.raises(ep.SweepError, match="a batch of 1 point .* hold less at a"):
+        ep.sweep(wave, SPACE, mesh=ONE)
+
+
+@pytest.mark.slow
+def test_a_machine_with_little_memory():
+    """What JAX says on a CPU, where a process may have no more than so much."""
+    program = """
+        import resource
+        import jax, jax.numpy as jnp
+        import eqx_pipe as ep
+
+        ep.use_cpu_devices(1)
+
+        def fn(x):
+            return jax.lax.optimization_barrier(jnp.sin(jnp.arange(2**24) * x)).sum()
+
+        space = ep.Linspace(0, 1, 8)
+        ep.sweep(fn, space, batch_size=1)
+        pages = int(open("/proc/self/statm").read().split()[0])
+        resource.setrlimit(resource.RLIMIT_AS, (pages * 4096 + 2**28,) * 2)
+        try:
+            ep.sweep(fn, space, batch_size=8)
+        except ep.SweepError as error:
+            print(error)
+        print(ep.sweep(fn, space).made)
+    """
+    said = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert "not enough memory for a batch of 8 points" in said
+    assert "('out_of_memory', '8" in said

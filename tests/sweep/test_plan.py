@@ -1,0 +1,256 @@
+"""A sweep that is planned: what it says is what the sweep then does."""
+
+import os
+from pathlib import Path
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+from hypothesis import given
+from support.compilations import compiled
+from support.stores import one_device
+
+import eqx_pipe as ep
+from eqx_pipe._cli import main
+from eqx_pipe.testing import spaces
+
+GRID = {"a": ep.Values([1.0, 2.0, 3.0]), "x": ep.Linspace(0, 1, 40)}
+
+
+def fn(p):
+    return {"y": p["x"] * p["a"] * jnp.ones(5), "n": p["x"] > 0}
+
+
+def size_on_disk(path):
+    """As `du` has it, and how many files there are."""
+    all_ = [path, *Path(path).rglob("*")]
+    used = sum(os.lstat(each).st_blocks * 512 for each in all_)
+    return used, sum(each.is_file() for each in all_)
+
+
+def state_of(path):
+    return {each: each.stat().st_mtime_ns for each in Path(path).rglob("*")}
+
+
+@given(spaces())
+def test_points_and_bytes_of_any_space(space):
+    plan = ep.plan(lambda p: (jnp.zeros(3), jnp.int8(1), jr.key(0)), space)
+    assert plan.points == plan.left == plan.missing == space.size
+    assert plan.value_bytes == space.size * (12 + 1 + 8)
+    assert plan.dims == dict(space.dims) and plan.done == plan.failed == 0
+    assert plan.seconds is plan.disk_bytes is plan.store is None
+    text, page = repr(plan), plan._repr_html_()
+    assert f"{space.size:,} to compute" in text and f"{space.size:,} to" in page
+
+
+def test_nothing_is_compiled_and_then_nothing_more(tmp_path):
+    pytest.importorskip("zarr")
+    space = {"s": ep.Static([2, 3]), **GRID}
+
+    def power(p):
+        return fn(p | {"x": p["x"] ** p["s"]})
+
+    def plans():
+        yield ep.plan(power, space)
+        yield ep.plan(power, space, store=tmp_path / "runs.zarr")
+        yield ep.plan(fn, GRID, reduce=ep.Mean())
+        yield ep.plan(fn, GRID, reduce=ep.Mean(over="x"))
+
+    list(plans())  # which looks up keys and versions, for what it is worth
+    count = len(compiled)
+    before, kept, reduced, cells = plans()
+    assert len(compiled) == count and os.listdir(tmp_path) == []
+    assert [p.programs for p in (before, kept, reduced, cells)] == [2, 2, 2, 2]
+    result = ep.sweep(power, space)
+    after = ep.plan(power, space)
+    assert (after.programs, after.compiled, after.left) == (0, 2, 240)
+    sizes = [leaf.nbytes for leaf in jax.tree.leaves(result.values)]
+    assert before.value_bytes == after.value_bytes == sum(sizes)
+    assert before.batch_size == result.batch_size
+    assert 0.3 < before.memory_bytes / after.memory_bytes < 3
+    assert "about" in repr(before) and "about" not in repr(after)
+    ep.sweep(fn, GRID, reduce=ep.Mean())
+    assert ep.plan(fn, GRID, reduce=ep.Mean()).programs == 0
+    assert (cells.points, cells.left, cells.dims) == (120, 120, {"a": 3, "x": 40})
+
+
+@pytest.mark.parametrize(
+    ("fn", "space", "size"),
+    [
+        (fn, GRID, 4),
+        (lambda p: p["x"] * jnp.ones((2, 0)), GRID, 40),
+        (
+            lambda p, key: (jr.normal(key, (40,)), jr.fold_in(key, 1)),
+            {"name": ep.Static(["a" * 30, "b"]), "x": ep.Linspace(0, 1, 60)},
+            16,
+        ),
+    ],
+)
+def test_a_store_takes_what_was_said(tmp_path, fn, space, size):
+    zarr = pytest.importorskip("zarr")
+    path = tmp_path / "deep" / "runs.zarr"
+    asked = {"batch_size": size, "mesh": one_device(), "store": path, "key": jr.key(1)}
+    plan = ep.plan(fn, space, **asked)
+    result = ep.sweep(fn, space, **asked)
+    used, files = size_on_disk(path)
+    assert plan.disk_bytes / 4 < used <= plan.disk_bytes
+    assert files <= plan.files
+    group = zarr.open_group(path)
+    names = [n for n in group.array_keys() if "value" in n or n in ("y", "n", "0", "1")]
+    assert plan.value_bytes == sum(group[n].nbytes for n in names)
+    after = ep.plan(fn, space, **asked)
+    assert (after.left, after.done, after.chunks_left) == (0, len(result), 0)
+    assert "0 of" in repr(after) and plan.chunks_left == plan.chunks == after.chunks
+
+
+def test_what_a_store_has_is_not_left_and_nothing_is_touched(tmp_path):
+    pytest.importorskip("zarr")
+    path = tmp_path / "runs.zarr"
+
+    def fails(p):
+        return fn(p | {"x": eqx.error_if(p["x"], p["x"] == 0, "no")})
+
+    asked = {"batch_size": 2, "mesh": one_device(), "store": path}
+    asked["on_error"] = "isolate"
+    half = ep.sweep(fails, GRID, part=(0, 2), **asked)
+    before = state_of(path)
+    done, failed = int((half.status == 1).sum()), len(half.errors)
+    plans = [ep.plan(fails, GRID, part=part, **asked) for part in ((0, 2), (1, 2))]
+    whole = ep.plan(fails, GRID, **asked)
+    assert all((p.done, p.failed) == (done, failed) for p in [*plans, whole])
+    assert [p.left for p in [*plans, whole]] == [0, 120 - done - failed] + [
+        whole.missing
+    ]
+    again = ep.plan(fn, GRID, resume="failed", **asked)
+    assert again.left == whole.missing + failed and failed > 0
+    assert state_of(path) == before
+    with pytest.raises(ValueError, match="is that of another sweep"):
+        ep.plan(fn, {**GRID, "x": ep.Linspace(0, 2, 40)}, **asked)
+    assert ep.sweep(fails, GRID, **asked).status.all()
+
+
+@pytest.mark.parametrize(
+    ("larger", "copied"),
+    [
+        ({"a": ep.Values([1.0, 2.0, 3.0, 4.0])}, 0),
+        ({"x": ep.Linspace(0, 1, 79)}, 60),
+    ],
+)
+def test_what_a_store_would_get_that_grows(tmp_path, larger, copied):
+    pytest.importorskip("zarr")
+    seen = []
+
+    def counted(p):
+        def see(x):
+            seen.append(x.size)
+            return x
+
+        x = p["x"] * p["a"]
+        return jax.pure_callback(see, x, x, vmap_method="expand_dims")
+
+    asked = {"batch_size": 1, "mesh": one_device(), "store": tmp_path / "runs.zarr"}
+    ep.sweep(counted, GRID, part=(0, 2), **asked)
+    before, large = state_of(tmp_path), GRID | larger
+    plan = ep.plan(counted, large, **asked)
+    parts = [ep.plan(counted, large, part=(k, 2), **asked).left for k in (0, 1)]
+    assert plan.new == plan.points - 120 and plan.copied == copied
+    assert plan.done == 60 and plan.left == plan.missing == sum(parts)
+    assert f"120 points become {plan.points}" in repr(plan)
+    assert state_of(tmp_path) == before
+    seen.clear()
+    ep.sweep(counted, large, **asked)
+    assert sum(seen) == plan.left == plan.points - 60
+
+
+def test_a_probe_computes_a_few_and_keeps_the_programs(tmp_path):
+    pytest.importorskip("zarr")
+    seen = []
+
+    def see(x):
+        seen.append(x.size)
+        return x
+
+    def counted(x):
+        return jax.pure_callback(see, x, x, vmap_method="expand_dims")
+
+    space = ep.Linspace(0, 1, 4000)
+    asked = {"batch_size": 10, "mesh": one_device(), "store": tmp_path / "runs.zarr"}
+    for more in ({}, {"reduce": ep.Mean()}, {"order_by": lambda x: x}):
+        seen.clear()
+        plan = ep.plan(counted, space, probe=3, **(asked | more))
+        assert 30 <= sum(seen) < 4000
+        assert 0 < plan.low <= plan.seconds <= plan.high
+        assert "to compile" in repr(plan) and os.listdir(tmp_path) == []
+        in_memory = {k: v for k, v in (asked | more).items() if k != "store"}
+        plan = ep.plan(counted, space, probe=2, **in_memory)
+        assert plan.seconds > 0
+    both = {"x": space, "y": ep.Linspace(0, 1, 2)}
+    plan = ep.plan(lambda p: p["x"], both, reduce=ep.Mean(over="y"), probe=2)
+    assert plan.seconds > 0 and plan.left == 8000 and plan.value_bytes >= 4 * 4000
+    count = len(compiled)
+    ep.sweep(counted, space, batch_size=10, mesh=one_device())
+    assert len(compiled) == count
+    with jax.disable_jit():
+        plan = ep.plan(jnp.sin, ep.Linspace(0, 1, 3), probe=True)
+    assert plan.programs == 0 and plan.seconds > 0 and plan.value_bytes is None
+
+
+def test_points_that_cost_more_are_seen_wherever_they_are():
+    def fn(p):
+        return jax.lax.while_loop(
+            lambda c: c[0] < p["n"], lambda c: (c[0] + 1, jnp.sin(c[1])), (0, p["x"])
+        )
+
+    trips = np.repeat(np.int32([1, 1, 1, 1, 500_000]), 40)
+    space = ep.table({"n": trips, "x": np.zeros(200, np.float32)})
+    asked = {"batch_size": 4, "mesh": one_device(), "probe": 5}
+    some, whole = ep.plan(fn, space, **asked), ep.plan(fn, space[160:], **asked)
+    assert some.seconds > whole.seconds / 4
+    assert some.high > 1.2 * some.seconds
+
+
+def test_empty_spaces_and_executors():
+    plan = ep.plan(fn, ep.Space(GRID)[:0], probe=True)
+    assert plan.points == plan.left == plan.chunks == 0 and plan.seconds is None
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(2) as pool:
+        plan = ep.plan(fn, GRID, executor=pool, batch_size=2)
+    assert plan.chunks > 1 and plan.left == 120
+    assert np.isfinite(plan.memory_bytes)
+
+
+SCRIPT = """
+import sys, eqx_pipe
+from eqx_pipe import Linspace, sweep
+from beside import fn
+n = int(sys.argv[1])
+print("begun", __name__, n)
+if n:
+    sweep(fn, {"x": Linspace(0, 1, n)}, store="runs.zarr", on_error="isolate")
+    print("never")
+"""
+
+
+def test_a_script_is_planned_from_the_command_line(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("zarr")
+    (tmp_path / "job.py").write_text(SCRIPT)
+    (tmp_path / "beside.py").write_text("fn = lambda p: p['x'] * 2\n")
+    before = sorted(os.listdir(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.dont_write_bytecode", True)
+    usual = ep.sweep
+    assert main(["plan", "job.py", "1234"]) == 0
+    said = capsys.readouterr().out
+    assert "begun __main__ 1234" in said and "never" not in said
+    assert "1,234 to compute; 0 done" in said and "runs.zarr: at most" in said
+    assert ep.sweep is usual and sorted(os.listdir(tmp_path)) == before
+    assert main(["plan", "job.py", "0"]) == 1
+    assert "'job.py' made no sweep" in capsys.readouterr().err
+    assert main(["plan", "jobs.py"]) == 2
+    assert "no file 'jobs.py'" in capsys.readouterr().err
+    assert main(["plan", "--probe", "2", "job.py", "64"]) == 0
+    assert "  time  " in capsys.readouterr().out

@@ -1,0 +1,262 @@
+"""Two programs never share an entry: callbacks, rules, and what they hold."""
+
+import dataclasses
+import functools as ft
+import gc
+import weakref
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support.compilations import compiled
+
+import eqx_pipe as ep
+from eqx_pipe._jaxprs import cache_key
+from eqx_pipe._sweep.compute import execute
+
+
+def space():
+    return ep.Space({"b": ep.Linspace(0, 1, 5), "a": ep.Values([1.0, 2.0])})
+
+
+def differ(first, second):
+    """Two functions whose sweeps must not be mixed up."""
+    for fn in (first, second, first):
+        values = np.asarray(ep.sweep(fn, space()).values)
+        with jax.disable_jit():
+            np.testing.assert_allclose(values, ep.sweep(fn, space()).values, rtol=1e-6)
+
+
+def host(scale):
+    def on_host(x):
+        return np.float32(scale) * x
+
+    struct = jax.ShapeDtypeStruct((), jnp.float32)
+    return lambda p: jax.pure_callback(
+        on_host, struct, p["a"], vmap_method="sequential"
+    )
+
+
+def host_state(state):
+    def on_host(x):
+        return np.float32(state["scale"]) * x
+
+    struct = jax.ShapeDtypeStruct((), jnp.float32)
+    return lambda p: jax.pure_callback(
+        on_host, struct, p["a"], vmap_method="sequential"
+    )
+
+
+def with_rule(scale):
+    @jax.custom_batching.custom_vmap
+    def f(x):
+        return x * scale
+
+    @f.def_vmap
+    def _(size, batched, x):
+        return x * scale, batched[0]
+
+    return lambda p: f(p["a"])
+
+
+def scaled(by):
+    return lambda p: p["a"] * by
+
+
+def scaled_in_jit(by):
+    return lambda p: jax.jit(lambda x: x * np.float32(by))(p["a"])
+
+
+def counted_to(end):
+    return lambda p: jax.lax.while_loop(lambda c: c < end, lambda c: c + 1, p["a"])
+
+
+PAIRS = {
+    "callbacks": lambda: (host(2), host(3)),
+    "numbers": lambda: (scaled(2), scaled(3)),
+    "operands": lambda: (lambda p: p["a"] - p["b"], lambda p: p["b"] - p["a"]),
+    "rules": lambda: (with_rule(2), with_rule(3)),
+    "in jit": lambda: (scaled_in_jit(2), scaled_in_jit(3)),
+    "callbacks in jit": lambda: (jax.jit(host(2)), jax.jit(host(3))),
+    "loops": lambda: (counted_to(5), counted_to(6)),
+    # Not `scaled`: of the third program of one function for another number we warn.
+    "signs of zero": lambda: (lambda p: p["a"] * 0.0, lambda p: p["a"] * -0.0),
+    "state": lambda: (host_state({"scale": 2}), host_state({"scale": 3})),
+    "shapes": lambda: (
+        lambda p: jnp.sum(jnp.ones(3)) + p["a"],
+        lambda p: jnp.sum(jnp.ones(4)) + p["a"],
+    ),
+}
+
+
+@pytest.mark.one_of(3)
+@pytest.mark.parametrize("name", PAIRS)
+def test_two_programs_never_share_an_entry(name):
+    differ(*PAIRS[name]())
+
+
+def test_a_callback_sees_what_it_closes_over_now():
+    scale = 2.0
+
+    def make():
+        def on_host(x):
+            return np.float32(scale) * x
+
+        struct = jax.ShapeDtypeStruct((), jnp.float32)
+        return lambda p: jax.pure_callback(
+            on_host, struct, p["a"], vmap_method="sequential"
+        )
+
+    first = ep.sweep(make(), space()).values
+    scale = 3.0
+    jitted = jax.jit(make())
+    second = ep.sweep(make(), space()).values
+    np.testing.assert_allclose(second, first * 1.5)
+    for scale in (3.0, 4.0):
+        third = ep.sweep(jitted, space()).values
+        np.testing.assert_allclose(third, first * scale / 2)
+    logs = [], []
+    for log in logs:
+
+        def fn(p, log=log):
+            jax.debug.callback(lambda x: log.append(float(x)), p["a"])
+            return p["a"]
+
+        ep.sweep(fn, space(), batch_size=1)
+        jax.effects_barrier()
+    assert len(logs[0]) == len(logs[1]) == 10
+
+
+class Times:
+    """A callback that is an object."""
+
+    def __init__(self, factor):
+        self.factor = factor
+
+    def __call__(self, x):
+        return self.factor[0] * x
+
+
+Scaled = dataclasses.make_dataclass(
+    "Scaled", ["factor"], eq=False, namespace={"__call__": Times.__call__}
+)
+
+
+@pytest.mark.one_of(2)
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda factor: ft.partial(lambda f, x: f[0] * x, factor),
+        lambda factor: ft.partial(lambda x, f: f[0] * x, f=factor),
+        lambda factor: lambda x, f=factor: f[0] * x,
+        lambda factor: lambda x, *, f=factor: f[0] * x,
+        Scaled,
+        Times,
+    ],
+)
+@pytest.mark.parametrize("array", [np.float32, list])
+def test_equal_callbacks_that_may_change_are_not_one(make, array):
+    def values(callback):
+        struct = jax.ShapeDtypeStruct((), jnp.float32)
+
+        def fn(p):
+            return jax.pure_callback(callback, struct, p["a"], vmap_method="sequential")
+
+        return ep.sweep(fn, space(), batch_size=1).values
+
+    first, second = array([2]), array([2])
+    held = make(first)
+    once = values(held)
+    first[0] = 100
+    np.testing.assert_array_equal(values(make(second)), once)
+    np.testing.assert_array_equal(values(held), 50 * once)
+
+
+def test_a_rule_of_batching_is_not_shared():
+    factor = [2.0]
+
+    def fresh():
+        @jax.custom_batching.custom_vmap
+        def times(x):
+            return x * factor[0]
+
+        @times.def_vmap
+        def rule(size, batched, x):
+            return x * factor[0], True
+
+        return lambda p: times(p["a"])
+
+    once = ep.sweep(fresh(), space()).values
+    factor[0] = 4.0
+    np.testing.assert_array_equal(ep.sweep(fresh(), space()).values, 2 * once)
+
+
+@pytest.mark.slow
+def test_only_programs_keep_what_callbacks_hold():
+    data = Times(np.ones(3, np.float32))
+    alive = weakref.ref(data)
+
+    def fn(p):
+        struct = jax.ShapeDtypeStruct((), jnp.float32)
+        return jax.pure_callback(
+            lambda x, data=data: data(x), struct, p["a"], vmap_method="sequential"
+        )
+
+    ep.sweep(fn, space(), batch_size=1)
+    execute._kernels._entries.clear()
+    del data, fn
+    jax.clear_caches()
+    gc.collect()
+    assert alive() is None
+
+
+def test_large_arrays_that_stay_inside_are_known_by_their_hash():
+    large = cache_key.freeze(np.arange(1000.0))
+    assert large == cache_key.freeze(np.arange(1000.0))
+    assert large != cache_key.freeze(np.arange(1000.0) + 1) and len(str(large)) < 400
+
+
+def test_what_calls_itself_equal_may_yet_hold_another_program():
+    """Optimistix has such a wrapper, and a structure of a pytree may hold it."""
+
+    class Equal:
+        def __init__(self, fn):
+            self.jaxpr = jax.make_jaxpr(fn)(1.0)
+
+        def __hash__(self):
+            return 0
+
+        def __eq__(self, other):
+            return type(self) is type(other)
+
+    assert cache_key.freeze(Equal(jnp.sin)) == cache_key.freeze(Equal(jnp.sin))
+    assert cache_key.freeze(Equal(jnp.sin)) != cache_key.freeze(Equal(jnp.cos))
+    structures = [jax.tree.structure(Held(Equal(fn))) for fn in (jnp.sin, jnp.cos)]
+    assert structures[0] == structures[1]
+    assert cache_key.freeze(structures[0]) != cache_key.freeze(structures[1])
+
+
+class Held(eqx.Module):
+    fn: object = eqx.field(static=True)
+
+
+def test_callbacks_of_jax_compile_once_and_are_kept_apart():
+    def said_to(heard, tag):
+        def fn(p):
+            jax.debug.callback(lambda a, t: heard.append((t, float(a))), p["a"], tag)
+            return p["a"]
+
+        return fn
+
+    line, first, second = {"a": ep.Values([1.0, 2.0])}, [], []
+    same = said_to(first, "x")
+    ep.sweep(same, line)
+    before = len(compiled)
+    ep.sweep(same, line)
+    assert len(compiled) == before
+    ep.sweep(said_to(second, "x"), line)
+    ep.sweep(said_to(second, "y"), line)
+    assert sorted(first) == [("x", 1.0), ("x", 1.0), ("x", 2.0), ("x", 2.0)]
+    assert sorted(second) == [("x", 1.0), ("x", 2.0), ("y", 1.0), ("y", 2.0)]

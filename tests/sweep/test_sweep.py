@@ -1,0 +1,252 @@
+"""A sweep is its definition, whatever the batch size, the devices and the chunks."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.sweeps import (
+    BATCHES,
+    FUNCTIONS,
+    SPACES,
+    close,
+    closed_form,
+    definition,
+    loop,
+    make_mesh,
+    noise,
+    same,
+    scan,
+    some_space,
+)
+
+import eqx_pipe as ep
+from eqx_pipe._sweep.compute import execute, sizes
+
+
+@given(FUNCTIONS, SPACES, BATCHES, st.sampled_from([1, 2, 8, None]))
+def test_it_is_its_definition(fn, which, batch_size, num_devices):
+    space, key = some_space(which), jr.key(3)
+    mesh = None if num_devices is None else make_mesh(num_devices)
+    result = ep.sweep(fn, space, key=key, batch_size=batch_size, mesh=mesh)
+    close(result.values, definition(fn, space, key).values)
+    assert result.num_devices == (num_devices or 8)
+    assert result.batch_size == (
+        min(batch_size, len(result)) if batch_size != "auto" else result.batch_size
+    )
+
+
+def test_the_definition_is_a_loop_over_the_points():
+    space, key = ep.Space(some_space(0)), jr.key(1)
+    expected = [
+        noise(space.point(i), space.point_key(i, key=key))[0] for i in range(len(space))
+    ]
+    close(ep.sweep(noise, space, key=key).values[0], np.stack(expected))
+    close(definition(noise, space, key).values[0], np.stack(expected))
+
+
+@given(FUNCTIONS, SPACES, st.sampled_from([1, 3]))
+def test_devices_and_chunks_do_not_show_in_a_single_bit(fn, which, batch_size):
+    space, key = some_space(which), jr.key(3)
+
+    def values(num_devices, chunk_bytes):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sizes, "CHUNK_BYTES", chunk_bytes)
+            mesh = make_mesh(num_devices)
+            settings = {"batch_size": batch_size, "mesh": mesh}
+            return ep.sweep(fn, space, key=key, **settings).values
+
+    first = values(1, 2**20)
+    same(first, values(1, 1))
+    same(first, values(2, 100))
+    same(first, values(8, 2**20))
+
+
+def test_devices_do_not_talk_to_each_other():
+    for fn in (closed_form, loop, scan, noise):
+        ep.sweep(fn, some_space(0), key=jr.key(0))
+        text = next(reversed(execute._kernels._entries.values()))[1].as_text()
+        for word in ("all-reduce", "all-gather", "all-to-all", "permute", "scatter("):
+            assert word not in text
+        assert "while" in text
+
+
+def test_points_that_were_not_asked_for_are_not_computed():
+    seen = []
+
+    def fn(x):
+        jax.debug.callback(lambda v: seen.append(float(v)), x)
+        return x
+
+    ep.sweep(fn, ep.Values([1.0, 2.0, 3.0, 4.0, 5.0]), batch_size=2, mesh=make_mesh(2))
+    jax.effects_barrier()
+    assert set(seen) == {1, 2, 3, 4, 5}
+    # Three batches of two: the tail repeats a real point.
+    assert len(seen) == 6
+
+
+def test_under_the_users_mesh_it_is_the_same():
+    key = jr.key(0)
+    expected = ep.sweep(noise, some_space(0), key=key).values
+    for n in (8, 2):
+        mesh = make_mesh(n)
+        with jax.set_mesh(mesh):
+            weight = jnp.ones(3)
+
+            def fn(point, key, weight=weight):
+                y, k, z = noise(point, key)
+                return y * jnp.sum(jax.jit(jnp.cos)(0 * weight)) / 3, k, z
+
+            inside = jr.key(0)
+            close(ep.sweep(fn, some_space(0), key=inside, mesh=mesh).values, expected)
+            close(ep.sweep(fn, some_space(0), key=inside).values, expected)
+            close(ep.sweep(noise, some_space(0), key=inside).values, expected)
+
+
+def test_debug_nans_finds_only_real_ones():
+    with jax.debug_nans(True):
+        result = ep.sweep(lambda x: 1 / x, ep.Linspace(1, 2, 5), batch_size=4)
+        assert result.values[0] == 1
+        ep.sweep(jnp.log, ep.Linspace(1, 2, 9))
+        # The same program: JAX looks at its first outputs only, the sweep at all.
+        for k in (5, 0):
+            values = np.ones(9, np.float32)
+            values[k] = -1
+            with pytest.raises(FloatingPointError, match=rf"point {k} .*space.point"):
+                ep.sweep(jnp.log, ep.Values(values))
+            with pytest.raises(FloatingPointError, match=f"point {k} "):
+                ep.sweep(jnp.log, ep.Values(values), reduce=ep.Mean())
+    with jax.debug_infs(True):
+        with pytest.raises(FloatingPointError, match="point 0 is inf"):
+            ep.sweep(jnp.log, ep.Linspace(0, 2, 9))
+
+
+def test_a_module_is_a_function_and_a_space():
+    model = eqx.nn.MLP(2, 2, 4, 1, key=jr.key(0))
+    inputs = jr.normal(jr.key(1), (5, 2))
+    close(
+        ep.sweep(model, ep.Values(inputs)).values, np.asarray(jax.vmap(model)(inputs))
+    )
+    biases = ep.Values(inputs)
+    space = eqx.tree_at(lambda m: m.layers[1].bias, model, biases)
+    got = ep.sweep(lambda m: m(jnp.ones(2)), space).values
+    expected = [
+        eqx.tree_at(lambda m: m.layers[1].bias, model, b)(jnp.ones(2)) for b in inputs
+    ]
+    close(got, np.stack(expected))
+    dropout = eqx.nn.Dropout(0.5)
+    drawn = ep.sweep(dropout, ep.Values(jnp.ones((4, 8))), key=jr.key(0)).values
+    expected = [dropout(jnp.ones(8), key=jr.fold_in(jr.key(0), i)) for i in range(4)]
+    close(drawn, np.stack(expected))
+
+
+def test_a_debugger_stops_in_fn_with_a_real_point():
+    seen = []
+
+    def fn(point):
+        seen.append(float(point["b"]) + int(point["a"]))
+        return point["b"]
+
+    with jax.disable_jit():
+        ep.sweep(fn, {"b": ep.Linspace(0, 1, 3), "a": ep.Values([1, 2])})
+    assert seen == [1, 2, 1.5, 2.5, 2, 3]
+
+
+def test_a_key_is_passed_only_where_it_is_asked_for():
+    space, key = ep.Linspace(0, 1, 3), jr.key(0)
+    close(ep.sweep(lambda x: x, space, key=key).values, np.float32([0, 0.5, 1]))
+    close(
+        ep.sweep(lambda x, key=None: x if key is None else -x, space).values,
+        np.float32([0, 0.5, 1]),
+    )
+    raw = ep.sweep(lambda x, key: jr.bits(key), space, key=jr.PRNGKey(0)).values
+    assert np.array_equal(
+        raw, ep.sweep(lambda x, key: jr.bits(key), space, key=key).values
+    )
+
+
+def test_a_point_may_be_called_key():
+    """As it is in the functions of `jax.random`."""
+    keys = ep.Values(jr.split(jr.key(0), 3))
+    expected = [jr.normal(k) for k in jr.split(jr.key(0), 3)]
+    for key in (None, jr.key(1)):
+        assert ep.sweep(jr.normal, keys, key=key).values.tolist() == expected
+        assert ep.sweep(lambda key: jr.normal(key), keys, key=key).values.tolist() == (
+            expected
+        )
+
+
+def test_texts_beside_the_axes_pass_through():
+    names = np.array(["no", "yes"])
+    space = {"x": ep.Linspace(1, 3, 3), "names": names}
+    values = ep.sweep(lambda p: p["x"] * len(p["names"][1]), space).values
+    assert values.tolist() == [3, 6, 9]
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    ("make", "error", "says"),
+    [
+        (lambda s: ep.sweep(3, s), TypeError, "cannot be called"),
+        (lambda s: ep.sweep(jnp.sin, {"a": 1}), ValueError, "no axis"),
+        (lambda s: ep.sweep(jnp.sin, s, key=3), TypeError, "jax.random.key"),
+        (
+            lambda s: ep.sweep(jnp.sin, s, key=jr.key(0, impl="rbg")),
+            ValueError,
+            "threefry2x32",
+        ),
+        (lambda s: ep.sweep(jnp.sin, s, batch_size=0), ValueError, "at least 1"),
+        (lambda s: ep.sweep(jnp.sin, s, batch_size="atuo"), ValueError, "`auto`"),
+        (lambda s: ep.sweep(jnp.sin, s, batch_size=None), TypeError, "integer"),
+        (lambda s: ep.sweep(jnp.sin, s, mesh=4), TypeError, "jax.make_mesh"),
+        (lambda s: ep.sweep(jnp.sin, s, progress="yes"), ValueError, "`value`"),
+        (lambda s: ep.sweep(jnp.sin, s, progress=1), TypeError, "True, False"),
+        (lambda s: ep.sweep(lambda x, key: x, s), ep.MissingKeyError, "key"),
+        (
+            lambda s: ep.sweep(lambda x, key=None: jr.normal(key), s),
+            ep.MissingKeyError,
+            "key",
+        ),
+        (lambda s: ep.sweep(lambda x: {"a": "no"}, s), TypeError, "at `.a`"),
+        (lambda s: ep.sweep(lambda x: [jnp.sin], s), TypeError, "at `.0`"),
+        (
+            lambda s: jax.jit(lambda: ep.sweep(jnp.sin, s).values)(),
+            TypeError,
+            "vmap_space",
+        ),
+        (
+            lambda s: jax.grad(lambda w: ep.sweep(lambda x: w * x, s).values)(1.0),
+            TypeError,
+            "vmap_space",
+        ),
+    ],
+)
+def test_misuse_says_what_to_do(make, error, says):
+    with pytest.raises(error, match=says):
+        make(ep.Linspace(0, 1, 3))
+
+
+def test_an_error_in_fn_comes_out_as_it_is():
+    def fn(x):
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine") as caught:
+        ep.sweep(fn, ep.Linspace(0, 1, 3))
+    assert "eqx_pipe.sweep" in "".join(caught.value.__notes__)
+    with jax.disable_jit(), pytest.raises(KeyError) as caught:
+        ep.sweep(fn, ep.Linspace(0, 1, 3))
+    assert "point 0" in "".join(caught.value.__notes__)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_an_error_while_it_runs_says_where():
+    def fn(x):
+        return eqx.error_if(x, x > 0.5, "too large")
+
+    with pytest.raises(ep.SweepError, match="point 2.*too large") as caught:
+        ep.sweep(fn, ep.Linspace(0, 1, 3), mesh=make_mesh(1))
+    assert caught.value.indices == (2,)
+    ep.sweep(fn, ep.Linspace(0, 0.5, 3), mesh=make_mesh(1))

@@ -1,0 +1,182 @@
+"""A sweeper is a sweep of each space that it is called with, traced once for a form."""
+
+import warnings
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.compilations import compiled
+from support.helpers import few
+from support.sweeps import BATCHES, FUNCTIONS, SPACES, close, same, some_space
+
+import eqx_pipe as ep
+
+
+def table(n, start=0.0):
+    return {"x": ep.Values(start + np.arange(n) / 7), "scale": jnp.float32(3.0)}
+
+
+def wave(p):
+    return {"y": jnp.sin(p["x"]) * p["scale"]}
+
+
+@few
+@given(FUNCTIONS, SPACES, BATCHES, st.booleans())
+def test_it_is_a_sweep(fn, which, batch_size, another_key):
+    settings = {"batch_size": batch_size}
+    run = ep.sweeper(fn, some_space(which), key=jr.key(3), **settings)
+    key = jr.key(4 if another_key else 3)
+    result = run(some_space(which), key=jr.key(4) if another_key else None)
+    expected = ep.sweep(fn, some_space(which), key=key, **settings)
+    agree = same if result.batch_size == expected.batch_size else close
+    agree(result.values, expected.values)
+    assert result.space.dims == expected.space.dims
+
+
+@few
+@given(st.lists(st.integers(1, 70), min_size=2, max_size=4), st.integers(1, 9))
+def test_tables_of_any_length(lengths, batch_size):
+    run = ep.sweeper(wave, table(3), batch_size=batch_size)
+    for n in lengths:
+        result = run(table(n, start=float(n)))
+        assert len(result) == n and result.ok.shape == (n,)
+        x = np.asarray(n + np.arange(n) / 7, np.float32)
+        close(result.values, {"y": np.sin(x) * np.float32(3)})
+
+
+def test_the_second_call_traces_and_compiles_nothing():
+    calls = []
+
+    def fn(p):
+        calls.append(1)
+        return wave(p)
+
+    space, other = (
+        {"x": ep.Linspace(lo, 4, 5), "k": ep.Values([1, lo]), "scale": jnp.float32(lo)}
+        for lo in (2, 3)
+    )
+    run = ep.sweeper(fn, space)
+    run(space)
+    traced, programs = len(calls), len(compiled)
+    result = run(other)
+    assert (len(calls), len(compiled)) == (traced, programs)
+    close(result.values, ep.sweep(wave, other).values)
+
+
+def test_rounds_of_varying_lengths_compile_few_programs():
+    run = ep.sweeper(lambda p: {"twice": 2 * p["x"] + p["scale"]}, table(40))
+    run(table(40))
+    before = len(compiled)
+    for n in (45, 50, 63, 64, 65, 80, 90, 100, 120, 127, 128):
+        assert len(run(table(n)).values["twice"]) == n
+    assert len(compiled) - before <= 2  # with the first one three
+
+
+def test_what_is_closed_over_is_read_when_it_is_made():
+    weights = {"w": jnp.float32(2.0)}
+    run = ep.sweeper(lambda x: x * weights["w"], ep.Linspace(0, 1, 3))
+    weights["w"] = jnp.float32(5.0)
+    assert run(ep.Linspace(0, 1, 3)).values.tolist() == [0, 1, 2]
+
+
+def test_another_number_is_another_program_and_said():
+    space = {"x": ep.Linspace(0, 2, 3), "n": 1}
+    run = ep.sweeper(lambda p: p["x"] * p["n"] + 0.125, space)
+    values = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for n in (1, 2, 3, 2):
+            values.append(run(space | {"n": n}).values[-1])
+    assert values == [2.125, 4.125, 6.125, 4.125]
+    assert [w for w in caught if "`n` in the space (1, 2, 3)" in str(w.message)]
+
+
+def test_another_structure_dtype_and_setting():
+    run = ep.sweeper(lambda p: sum(p.values()), {"x": ep.Linspace(0, 1, 3)})
+    both = {"x": ep.Linspace(0, 1, 3), "y": ep.Values([1.0, 2.0])}
+    assert run(both).values.shape == (6,)
+    assert run({"x": ep.Values([1, 2, 3])}).values.dtype == np.int32
+    with jax.enable_x64(True):
+        assert run({"x": ep.Linspace(0, 1, 3)}).values.dtype == np.float64
+    assert run({"x": ep.Linspace(0, 1, 3)}).values.dtype == np.float32
+
+
+def test_static_axes_reductions_and_points_that_fail():
+    def fn(p):
+        return p["f"](p["x"])
+
+    def space(lo):
+        return {"f": ep.Static([jnp.sin, jnp.cos]), "x": ep.Linspace(lo, 1, 4)}
+
+    run = ep.sweeper(fn, space(0.0))
+    close(run(space(0.5)).values, ep.sweep(fn, space(0.5)).values)
+
+    run = ep.sweeper(wave, table(40), reduce={"mean": ep.Mean(), "most": ep.Max()})
+    for start in (0.0, 2.0):
+        expected = ep.sweep(
+            wave, table(40, start), reduce={"mean": ep.Mean(), "most": ep.Max()}
+        )
+        same(run(table(40, start)).values, expected.values)
+    assert run(table(9)).points == 9
+
+    run = ep.sweeper(failing, table(5), on_error="isolate")
+    assert run(table(5)).ok.all()
+    assert run(table(5, start=9.6)).ok.tolist() == [True] * 3 + [False] * 2
+    with pytest.raises(ep.SweepError, match="at point 3"):
+        ep.sweeper(failing, table(5))(table(5, start=9.6))
+
+
+def failing(p):
+    import equinox as eqx
+
+    return eqx.error_if(p["x"], p["x"] > 10, "too large")
+
+
+def test_keys():
+    def draw(x, key):
+        return jr.normal(key) + x
+
+    axis = ep.Linspace(0, 1, 5)
+    expected = ep.sweep(draw, axis, key=jr.key(7)).values
+    same(ep.sweeper(draw, axis)(axis, key=jr.key(7)).values, expected)
+    same(ep.sweeper(draw, axis, key=jr.key(7))(axis).values, expected)
+
+
+def test_the_plain_loop_and_a_repr():
+    run = ep.sweeper(wave, table(3))
+    with jax.disable_jit():
+        close(run(table(3)).values, run(table(3)).values)
+        close(
+            ep.sweeper(wave, table(3))(table(4)).values, ep.sweep(wave, table(4)).values
+        )
+    assert repr(run).startswith("Sweeper(wave, Space(")
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    ("call", "error", "says"),
+    [
+        (lambda run: ep.sweeper(wave, 3), ValueError, r"`eqx_pipe.sweeper`.*Linspace"),
+        (lambda run: ep.sweeper(3, table(3)), TypeError, "`eqx_pipe.sweeper`: `fn`"),
+        (lambda run: ep.sweeper(wave, table(3), store="a"), TypeError, "of `sweep`"),
+        (
+            lambda run: ep.sweeper(wave, table(3), batch_size=0),
+            ValueError,
+            "batch_size",
+        ),
+        (lambda run: run(table(3), key=3), TypeError, "`key`"),
+        (lambda run: run(3), ValueError, "`eqx_pipe.sweeper`.*no axis"),
+        (
+            lambda run: jax.jit(lambda s: run(table(3) | {"scale": s}).values)(1.0),
+            TypeError,
+            "vmap_space",
+        ),
+    ],
+)
+def test_what_is_wrong_is_said(call, error, says):
+    with pytest.raises(error, match=says):
+        call(ep.sweeper(wave, table(3)))
