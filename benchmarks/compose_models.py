@@ -3,9 +3,9 @@
 The models are those of `docs/composing.md` as they stand there, and of
 `tests/support/plain_models.py`: the same model as one writes it with Equinox alone.
 Lines are those of code (no docstrings, no empty ones), with what a model is made of:
-the classes and functions of the same file that it names. Flops are what XLA counts of one call,
-loops unrolled, as XLA counts what stands in a loop once. Parameters are drawn from the
-same key on both sides, and `difference` is the largest between the outputs.
+the classes and functions of the same file that it names. Flops are what XLA counts of
+one call, loops unrolled, as XLA counts what stands in a loop once. Parameters are drawn
+from the same key on both sides, and `difference` is the largest between the outputs.
 """
 
 import ast
