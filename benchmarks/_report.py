@@ -15,11 +15,12 @@ from typing import Any
 
 from ._timing import Side, Spread, Times, interleaved, ratio, within
 
-EXTRAS = {"datarax": "bench-datarax"}  # the others are in the extra `bench`
+REQUIREMENTS = {"datarax": "requirements-datarax.txt"}  # of an environment of its own
 
 
 def pip_command(package: str) -> str:
-    return f"pip install -e '.[{EXTRAS.get(package, 'bench')}]'"
+    file = REQUIREMENTS.get(package, "requirements.txt")
+    return f"pip install -r benchmarks/{file}"
 
 
 @dataclasses.dataclass

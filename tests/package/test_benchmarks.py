@@ -111,7 +111,7 @@ def test_a_run_says_what_is_left_out_and_keeps_its_table(tmp_path, capsys):
     assert run.failed
     printed = capsys.readouterr().out
     assert "$ python -m benchmarks some\n" in printed
-    assert "left out: a_peer_that_is_not_there (pip install -e '.[bench]')" in printed
+    assert "left out: a_peer_that_is_not_there (pip install -r benchmarks/" in printed
     assert "1.00 ms" in printed and "1.250 (0.500)" in printed and "ABOVE" in printed
     kept = json.loads(file.read_text())
     assert {"command", "date", "device", "versions", "rounds", "notes"} < kept.keys()
