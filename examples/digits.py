@@ -120,14 +120,14 @@ space = {
     "weight_decay": ep.Geomspace(1e-3, 1.0, 5, label="weight decay"),
     "seed": ep.Values(jnp.arange(4)),
 }
-print(f"Training 6 x 5 settings with 4 seeds each, on {jax.device_count()} devices:")
+print(f"Training 6 x 5 settings with 4 seeds each, on {jax.device_count()} device(s):")
 result = ep.sweep(evaluate, space, progress=True)
 
 # %% [markdown]
 # ## The best setting
 #
-# Labelled dims make the mean over seeds one call. The pipeline is trained once more at
-# the best setting, and tested.
+# The dimensions of the result have names, so the mean over seeds is one call. The
+# pipeline is trained once more at the best setting, and tested.
 
 # %%
 accuracy = result.to_xarray()["accuracy"].mean("seed")
@@ -151,8 +151,8 @@ title = axes.set_title("Mean over 4 seeds; the star marks the best setting")
 # %% [markdown]
 # ## Save
 #
-# `ep.load_result` reads the result, and so does `xarray.open_zarr`.
-# `eqx.tree_deserialise_leaves` reads the parameters into a pipeline of `make_pipeline`.
+# `ep.load_result(path)` loads the result; `xarray.open_zarr(path)` opens it, too.
+# `eqx.tree_deserialise_leaves(path, make_pipeline(jr.key(0)))` loads the pipeline.
 
 # %%
 out = Path("digits-out")

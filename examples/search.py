@@ -1,10 +1,10 @@
 # %% [markdown]
 # # Three searches and a grid
 #
-# Which learning rate, weight decay and width suit a small network that reads handwritten
-# digits? A grid of four values each, 64 trainings, is the plain answer. Beside it three
-# methods that choose their points: Optuna's TPE, an evolution strategy, and halving,
-# which gives most trainings up early.
+# Which learning rate, weight decay and width suit a small network that reads
+# handwritten digits? A grid of four values each, 64 trainings, is the plain answer.
+# Beside it three methods that choose their points: Optuna's TPE, an evolution strategy,
+# and halving, which gives most trainings up early.
 
 # %%
 import functools
