@@ -1,4 +1,4 @@
-"""The command line: `eqx-pipe demo`, `eqx-pipe status` and `eqx-pipe plan`."""
+"""The commands `eqx-pipe status` and `eqx-pipe plan`."""
 
 import argparse
 import runpy
@@ -11,17 +11,15 @@ import eqx_pipe
 
 from ._store.store import check_zarr
 from ._store.summary import summary
-from .demo import add_demo
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command and returns its exit status."""
     parser = argparse.ArgumentParser(
         prog="eqx-pipe",
-        description="A demo on real data; stores and plans of sweeps.",
+        description="Inspect the store of a sweep, or plan the sweep of a script.",
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    add_demo(commands)
     _add_status(commands)
     _add_plan(commands)
     options = parser.parse_args(argv)
