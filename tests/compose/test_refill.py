@@ -98,16 +98,11 @@ def test_alone_it_is_the_loop():
             equal(ep.refill(*STEPS)(point), reference(*STEPS)(point))
 
 
-@pytest.mark.one_of(4)
 @pytest.mark.parametrize(
     ("sizes", "axes"),
     [
-        ((5, 7), ({"n": 0, "x": 0}, {"n": 0, "x": 0})),
         ((5, 7), ({"n": 0, "x": None}, {"n": None, "x": 0})),
-        ((5, 7), ({"n": None, "x": 0}, {"n": 0, "x": None})),
-        ((5, 7), ({"n": None, "x": 0}, {"n": 0, "x": 0})),
         ((3, 4, 5), ({"n": 0, "x": 0}, {"n": None, "x": 0}, {"n": 0, "x": None})),
-        ((3, 4, 5), ({"n": None, "x": 0}, {"n": 0, "x": None}, {"n": 0, "x": 0})),
         ((0, 5), ({"n": 0, "x": 0}, {"n": 0, "x": 0})),
     ],
 )
@@ -197,9 +192,7 @@ def test_keys_in_point_and_carry(few_lanes):
     equal(ours, plain)
 
 
-@pytest.mark.one_of(3)
-@pytest.mark.parametrize("batch_size", [1, 6, 40])
-def test_the_same_in_a_sweep_on_any_devices(few_lanes, batch_size):
+def test_the_same_in_a_sweep_on_any_devices(few_lanes):
     rng = np.random.default_rng(0)
     n = np.minimum(rng.geometric(0.05, 91) - 1, 200).astype(np.int32)
     space = ep.Space(
@@ -212,7 +205,7 @@ def test_the_same_in_a_sweep_on_any_devices(few_lanes, batch_size):
         x, *rest = loop(first)
         return jnp.sin(x), *rest
 
-    settings = {"key": jr.key(1), "batch_size": batch_size}
+    settings = {"key": jr.key(1), "batch_size": 6}
     results = [
         ep.sweep(fn, space, mesh=make_mesh(d), order_by=order, **settings)
         for d in (1, 2, 8)

@@ -15,16 +15,6 @@ def _mixes_lanes(size, batched, x):
     return x * 2 - jnp.mean(x, axis=0), True
 
 
-@jax.custom_batching.custom_vmap
-def reverses_lanes(x):
-    return x + 1
-
-
-@reverses_lanes.def_vmap
-def _reverses_lanes(size, batched, x):
-    return x[::-1] + 1, True
-
-
 def constant_key(x, *, key):
     return x + jr.normal(jr.key(3), x.shape)
 

@@ -260,9 +260,14 @@ print("eqx_pipe" in sys.modules, "equinox" in sys.modules)
     assert in_python(code) == ["True", "False", "False", "False"]
 
 
-@pytest.mark.one_of(2)
 @installed
-@pytest.mark.parametrize("order", ["hypothesis, eqx_pipe", "eqx_pipe, hypothesis"])
+@pytest.mark.parametrize(
+    "order",
+    [
+        "hypothesis, eqx_pipe",
+        pytest.param("eqx_pipe, hypothesis", marks=pytest.mark.slow),
+    ],
+)
 def test_types_are_known_in_whatever_order_one_imports(order):
     code = f"""
 import {order}
