@@ -36,7 +36,7 @@ STEPS = (init, cond, body, out)
 
 
 def agree(a, b):
-    """Compare numbers up to rounding, since the programs differ, and all else exactly."""
+    """Compare floats up to rounding, since the programs differ, the rest exactly."""
     for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
         if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
             x, y = jr.key_data(x), jr.key_data(y)
