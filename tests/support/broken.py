@@ -23,14 +23,6 @@ def draws_for_nothing(x, *, key):
     return x + 0 * jr.normal(key, x.shape)
 
 
-def ignores_most_of_its_key(x, *, key):
-    return (
-        x
-        + jr.normal(jr.fold_in(jr.key(0), 1), x.shape)
-        + 0 * jr.bits(key).astype(float)
-    )
-
-
 @jax.tree_util.register_pytree_node_class
 class ForgetsItsShift:
     """Flattening leaves a part behind."""

@@ -20,16 +20,14 @@ def normal(*shape):
 
 QUICK = [
     (lambda nn: nn.Linear(3, 4, key=KEY), normal(3)),
-    (lambda nn: nn.Dropout(0.5), jnp.zeros(5)),
     (lambda nn: nn.PReLU(), jnp.zeros(4)),
 ]
 SLOW = [
+    (lambda nn: nn.Dropout(0.5), jnp.zeros(5)),
     (lambda nn: nn.Conv2d(1, 2, 2, key=KEY), normal(1, 4, 4)),
-    (lambda nn: nn.ConvTranspose1d(2, 3, 3, key=KEY), normal(2, 8)),
     (lambda nn: nn.Embedding(5, 3, key=KEY), jnp.array(2)),
     (lambda nn: nn.LayerNorm(4), jnp.zeros(4)),
     (lambda nn: nn.MaxPool1d(2), normal(2, 6)),
-    (lambda nn: nn.AdaptiveAvgPool1d(2), normal(2, 6)),
     (lambda nn: nn.RotaryPositionalEmbedding(4), normal(5, 4)),
     (lambda nn: nn.WeightNorm(nn.Linear(3, 4, key=KEY)), normal(3)),
 ]
@@ -58,6 +56,7 @@ def test_batch_norm_raises_no_false_alarm():
     ept.check_stage(*_with_input(make, normal(4, 3)))
 
 
+@pytest.mark.slow
 def test_spectral_norm_raises_no_false_alarm():
     def make():
         return eqx.nn.SpectralNorm(eqx.nn.Linear(3, 4, key=KEY), "weight", key=KEY)
@@ -81,8 +80,8 @@ class Attention(ep.Stage):
 
 @pytest.mark.slow
 def test_attention_raises_no_false_alarm():
-    layer = eqx.nn.MultiheadAttention(2, 4, dropout_p=0.5, key=KEY)
-    ept.check_stage(Attention(layer), normal(3, 4), key=KEY)
+    layer = eqx.nn.MultiheadAttention(2, 4, key=KEY)
+    ept.check_stage(Attention(layer), normal(3, 4))
 
 
 class Recurrent(ep.Stage):
@@ -97,6 +96,7 @@ class Recurrent(ep.Stage):
         return jax.lax.scan(step, jnp.zeros(self.cell.hidden_size, xs.dtype), xs)[0]
 
 
+@pytest.mark.slow
 def test_a_scan_raises_no_false_alarm():
     ept.check_stage(Recurrent(eqx.nn.GRUCell(2, 3, key=KEY)), normal(4, 2))
 
@@ -116,10 +116,6 @@ def test_half_precision_on_the_way_hides_no_difference_that_is_larger():
 
     with pytest.raises(AssertionError, match="the law `jit`"):
         ept.check_jit(other_when_traced, normal(3))
-
-
-def all_positive(x):
-    return x.min() > 0
 
 
 def all_huge(x):
@@ -167,9 +163,3 @@ def test_a_branch_in_a_scan_plays_its_part():
     assert not any(map(jnp.any, fn(1.0)))
     found = run_with_all_branches(jax.make_jaxpr(fn)(1.0), [Value(1.0, True)])
     assert all(v.varies and jnp.all(v.array > 0) for v in found)
-
-
-@pytest.mark.slow
-def test_a_pipeline_with_a_closed_gate_keeps_all_laws():
-    gate = ep.gated(jnp.sin, gates=(all_positive,))
-    ept.check_stage(ep.chain(gate, eqx.nn.Dropout(0.5)), -jnp.ones(4), key=KEY)

@@ -226,13 +226,19 @@ def looks_at_numbers(x, *, key):
 
 RIGHT = [
     one_side_or_the_other, one_side_or_the_other_in_lanes, one_of_three_in_lanes,
-    our_branches_in_lanes, a_loop_whose_lanes_end_apart, counts_without_a_key,
+    our_branches_in_lanes, a_loop_whose_lanes_end_apart,
     copied_on_purpose, constants, many_passes, differentiates, looks,
     shared_by_all_lanes, looks_at_numbers,
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("stage", "kind"), each_with_one_kind(RIGHT))
+@pytest.mark.parametrize(
+    ("stage", "kind"),
+    [
+        *each_with_one_kind(RIGHT),
+        pytest.param(counts_without_a_key, "old", marks=pytest.mark.slow),
+    ],
+)
 def test_a_key_that_only_looks_as_if_used_twice_is_not(stage, kind):
     assert found(stage, KEYS[kind]) is None
 
@@ -283,7 +289,10 @@ def times_a_difference(x, *, key):
     return x + (x - x) * jr.normal(key, x.shape)
 
 
-@pytest.mark.parametrize("stage", [draws_for_nothing, times_a_difference])
+@pytest.mark.parametrize(
+    "stage",
+    [draws_for_nothing, pytest.param(times_a_difference, marks=pytest.mark.slow)],
+)
 def test_an_ignored_key_is_caught_beside_a_closed_gate(stage):
     told = rf"`1` \({stage.__name__}\)"
     if stage is times_a_difference:  # seen by what comes out, which does not say where

@@ -44,7 +44,7 @@ REDUCERS = {
 # Consistent, and wrong: only a reference shows it.
 def test_a_wrong_reducer_is_caught_by_a_reference():
     starts_at_0 = reducer(update=jnp.maximum, merge=jnp.maximum)
-    values = jnp.array([-3.0, -1.0, -2.0])
+    values = jnp.array([-3.0, -1.0, -2.0, -4.0])
     ept.check_reducer(starts_at_0, values)
     with pytest.raises(AssertionError, match="the law `reference` of a reducer"):
         ept.check_reducer(starts_at_0, values, reference=np.max)

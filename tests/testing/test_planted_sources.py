@@ -5,6 +5,7 @@ import jax.random as jr
 import numpy as np
 import pytest
 from support.broken import mixes_lanes
+from support.helpers import slow_unless
 
 import eqx_pipe as ep
 import eqx_pipe.testing as ept
@@ -86,7 +87,9 @@ LOADERS = {
 }
 
 
-@pytest.mark.parametrize("name", LOADERS)
+@pytest.mark.parametrize(
+    "name", slow_unless({*LOADERS} - {"counts its traces"}, LOADERS)
+)
 def test_a_broken_loader_is_caught(name):
     make, rule = LOADERS[name]
     with pytest.raises(AssertionError, match="check_loader.*of a loader") as caught:

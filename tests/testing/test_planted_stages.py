@@ -10,7 +10,6 @@ from support.broken import (
     ForgetsItsShift,
     constant_key,
     draws_for_nothing,
-    ignores_most_of_its_key,
     mixes_lanes,
 )
 
@@ -214,7 +213,6 @@ STAGES = {
     "a constant key": ("key", constant_key, X),
     "the same key twice": ("key", same_key_twice, X),
     "draws for nothing": ("key", draws_for_nothing, X),
-    "ignores its key": ("key", ignores_most_of_its_key, X),
     "norm at zero": ("grad", norm, jnp.zeros(3)),
     "masked logarithm": ("grad", masked_log, jnp.array([0.0, 1.0])),
     "NaN gradient": ("grad", nan_gradient, X),
