@@ -62,10 +62,7 @@ def test_gated_reduces_the_open_stages(opens, merge, dtype):
         close(pipe(x), jnp.zeros_like(ep.parallel(*stages, merge=merge)(x)))
 
 
-@pytest.mark.one_of(3)
-@pytest.mark.parametrize(
-    "merge", ["concat", "stack", "sum", "mean", "max", "min", "prod", "tuple"]
-)
+@pytest.mark.parametrize("merge", ["concat", "mean", "prod"])
 def test_gated_with_all_open_is_parallel(merge):
     stages = linears(3)
     x = jr.normal(jr.key(1), (3,))
@@ -76,9 +73,9 @@ def test_gated_with_all_open_is_parallel(merge):
     )
 
 
-@pytest.mark.one_of(3)
-@pytest.mark.parametrize("merge", ["concat", "stack", "tuple", "dict"])
-@pytest.mark.parametrize("closed", ["input", "zeros"])
+@pytest.mark.parametrize(
+    ("merge", "closed"), [("concat", "input"), ("stack", "zeros"), ("dict", "zeros")]
+)
 def test_what_a_closed_stage_gives(merge, closed):
     stages = {"a": jnp.sin, "b": jnp.cos}
     gates = {"b": lambda x: True, "a": lambda x: False}
@@ -114,10 +111,18 @@ def by_hand(pipe, x):
     return jnp.where(x > 0, scale * jnp.log(jnp.where(x > 0, x, 1.0)), jnp.tanh(x))
 
 
-@pytest.mark.one_of(5)
-@pytest.mark.parametrize("kind", ["cond", "switch", "gated", "nested"])
-@pytest.mark.parametrize("order", ["plain", "grad(vmap)", "vmap(grad)", "batched"])
-@pytest.mark.parametrize("xs", [(1.0, 0.0, -1.0, 3.0, 0.0), (0.0, -1.0)], ids=len)
+# The last has no lane that is open.
+@pytest.mark.parametrize(
+    ("kind", "order", "xs"),
+    [
+        ("cond", "vmap(grad)", (1.0, 0.0, -1.0)),
+        ("switch", "grad(vmap)", (1.0, 0.0, -1.0)),
+        ("gated", "batched", (1.0, 0.0, -1.0)),
+        ("nested", "plain", (1.0, 0.0)),
+        ("nested", "vmap(grad)", (1.0, 0.0, -1.0)),
+        ("cond", "grad(vmap)", (0.0, -1.0)),
+    ],
+)
 def test_nan_in_a_closed_lane_harms_nothing(kind, order, xs):
     pipe = diverging(kind)
     xs = jnp.array(xs)

@@ -77,17 +77,18 @@ def gradient(fn):
 OVER_X = (None, 0)
 
 
-# Without `jit` each operation is a program of its own: some 200 in all.
-@pytest.mark.one_of(2)
-@pytest.mark.parametrize("wrap", [eqx.filter_jit, lambda f: f], ids=["jit", "plain"])
 class TestAgainstLoop:
-    def test_values(self, wrap):
-        close(wrap(jax.vmap(safe_log, OVER_X))(PARAMS, XS), stacked(alone()))
+    def test_values(self):
+        close(jax.jit(jax.vmap(safe_log, OVER_X))(PARAMS, XS), stacked(alone()))
 
-    def test_vmap_of_grad(self, wrap):
-        found = wrap(jax.vmap(gradient(safe_log), OVER_X))(PARAMS, XS)
+    def test_vmap_of_grad(self):
+        found = jax.jit(jax.vmap(gradient(safe_log), OVER_X))(PARAMS, XS)
         close(found, stacked(alone(gradient)))
 
+    # Without `jit` each operation is a program of its own.
+    @pytest.mark.parametrize(
+        "wrap", [jax.jit, pytest.param(lambda f: f, marks=pytest.mark.slow)]
+    )
     def test_grad_of_vmap(self, wrap):
         def loss(params, xs):
             return jax.vmap(safe_log, OVER_X)(params, xs).sum()
@@ -96,28 +97,28 @@ class TestAgainstLoop:
         expected = jax.tree.map(lambda p: p.sum(0), params), xs
         close(wrap(jax.grad(loss, argnums=(0, 1)))(PARAMS, XS), expected)
 
-    def test_forward_mode(self, wrap):
+    def test_forward_mode(self):
         def jvp(fn):
             return lambda params, x: jax.jvp(fn, (params, x), (params, x))
 
         close(
-            wrap(jax.vmap(jvp(safe_log), OVER_X))(PARAMS, XS),
+            jax.jit(jax.vmap(jvp(safe_log), OVER_X))(PARAMS, XS),
             stacked(alone(jvp)),
         )
 
-    def test_second_derivative(self, wrap):
+    def test_second_derivative(self):
         def hessian(fn):
             return jax.hessian(summed(fn), argnums=1)
 
-        found = wrap(jax.vmap(hessian(safe_log), OVER_X))(PARAMS, XS)
+        found = jax.jit(jax.vmap(hessian(safe_log), OVER_X))(PARAMS, XS)
         close(found, stacked(alone(hessian)))
 
-    def test_grad_between_two_vmaps(self, wrap):
+    def test_grad_between_two_vmaps(self):
         def loss(params, xs):
             return jax.vmap(safe_log, OVER_X)(params, xs).sum()
 
         grad = jax.vmap(jax.grad(loss, argnums=(0, 1)), OVER_X)
-        params, xs = wrap(grad)(PARAMS, XS.reshape(2, 4, 3))
+        params, xs = jax.jit(grad)(PARAMS, XS.reshape(2, 4, 3))
         each = stacked(alone(gradient))
         close(xs.reshape(8, 3), each[1])
         close(
@@ -125,7 +126,7 @@ class TestAgainstLoop:
             jax.tree.map(lambda p: p.sum(0), each[0]),
         )
 
-    def test_grad_of_two_vmaps_where_one_batch_has_no_lane_open(self, wrap):
+    def test_grad_of_two_vmaps_where_one_batch_has_no_lane_open(self):
         # the second batch has no positive row at all: its spare lane is the first's
         xs = jnp.stack([jnp.abs(XS[1:3]), -jnp.abs(XS[1:3])])
 
@@ -133,12 +134,12 @@ class TestAgainstLoop:
             inner = jax.vmap(safe_log, OVER_X)
             return jax.vmap(inner, OVER_X)(params, xs).sum()
 
-        params, _ = wrap(jax.grad(loss, argnums=(0, 1)))(PARAMS, xs)
+        params, _ = jax.jit(jax.grad(loss, argnums=(0, 1)))(PARAMS, xs)
         one = alone(gradient)
         expected = [one(PARAMS, x)[0] for x in xs.reshape(-1, 3)]
         close(params, jax.tree.map(lambda *g: sum(g), *expected))
 
-    def test_checkpoint_and_scan(self, wrap):
+    def test_checkpoint_and_scan(self):
         def loss(params, xs):
             def body(carry, x):
                 return carry + jax.checkpoint(safe_log)(params, x).sum(), None
@@ -147,7 +148,7 @@ class TestAgainstLoop:
 
         params, _ = stacked(alone(gradient))
         expected = jax.tree.map(lambda p: p.sum(0), params)
-        close(wrap(jax.grad(loss))(PARAMS, XS), expected)
+        close(jax.jit(jax.grad(loss))(PARAMS, XS), expected)
 
 
 def test_batched_parameters():
@@ -290,10 +291,14 @@ def member_loss(shared, own, xs):
     return jax.vmap(one)(xs).sum()
 
 
-@pytest.mark.one_of(4)
-@pytest.mark.parametrize("order", ["grad(vmap(vmap))", "vmap(grad(vmap))"])
-@pytest.mark.parametrize("jit", [True, False])
-def test_a_member_in_which_no_example_chose_a_branch(order, jit):
+@pytest.mark.parametrize(
+    "order",
+    [
+        "grad(vmap(vmap))",
+        pytest.param("vmap(grad(vmap))", marks=pytest.mark.slow),
+    ],
+)
+def test_a_member_in_which_no_example_chose_a_branch(order):
     shared = (jr.normal(jr.key(0), (3, 3)), jr.normal(jr.key(1), (3, 3)))
     owns = jnp.array([1.0, 0.0, -2.0, 3.0])
     xs = jnp.abs(jr.normal(jr.key(2), (4, 2, 3)))
@@ -304,7 +309,7 @@ def test_a_member_in_which_no_example_chose_a_branch(order, jit):
         fn = jax.grad(lambda *a: each(*a).sum(), argnums)
     else:
         fn = jax.vmap(jax.grad(member_loss, argnums), (None, 0, 0))
-    got = (jax.jit(fn) if jit else fn)(shared, owns, xs)
+    got = jax.jit(fn)(shared, owns, xs)
     one = jax.jit(jax.grad(member_loss, argnums))
     loop = [one(shared, o, x) for o, x in zip(owns, xs, strict=True)]
     expected = jax.tree.map(lambda *g: np.stack(g), *loop)

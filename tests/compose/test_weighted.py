@@ -95,18 +95,16 @@ def test_weights_may_be_plain_numbers(given):
     assert not pipe.weights.weak_type
 
 
-@pytest.mark.one_of(2)
-@pytest.mark.parametrize("weights", ["float32", "bfloat16", "gate"])
 @pytest.mark.parametrize(
-    ("leaf", "expected"),
+    ("weights", "leaf", "expected"),
     [
-        ("bfloat16", "bfloat16"),
-        ("float16", "float16"),
-        ("float32", "float32"),
-        ("complex64", "complex64"),
-        ("int32", "float32"),
-        ("uint8", "float32"),
-        ("bool", "float32"),
+        ("float32", "bfloat16", "bfloat16"),
+        ("gate", "float16", "float16"),
+        ("bfloat16", "float32", "float32"),
+        ("float32", "complex64", "complex64"),
+        ("bfloat16", "int32", "float32"),
+        ("float32", "uint8", "float32"),
+        ("gate", "bool", "float32"),
     ],
 )
 def test_the_dtype_is_that_of_the_leaf(weights, leaf, expected):

@@ -15,30 +15,12 @@ def _mixes_lanes(size, batched, x):
     return x * 2 - jnp.mean(x, axis=0), True
 
 
-@jax.custom_batching.custom_vmap
-def reverses_lanes(x):
-    return x + 1
-
-
-@reverses_lanes.def_vmap
-def _reverses_lanes(size, batched, x):
-    return x[::-1] + 1, True
-
-
 def constant_key(x, *, key):
     return x + jr.normal(jr.key(3), x.shape)
 
 
 def draws_for_nothing(x, *, key):
     return x + 0 * jr.normal(key, x.shape)
-
-
-def ignores_most_of_its_key(x, *, key):
-    return (
-        x
-        + jr.normal(jr.fold_in(jr.key(0), 1), x.shape)
-        + 0 * jr.bits(key).astype(float)
-    )
 
 
 @jax.tree_util.register_pytree_node_class

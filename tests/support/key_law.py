@@ -1,5 +1,7 @@
 """The law of keys applied to one stage."""
 
+import itertools
+
 import jax.numpy as jnp
 import jax.random as jr
 
@@ -33,3 +35,8 @@ def found(stage, key, x=X):
     except Broken as how:
         return how.what
     return None
+
+
+def each_with_one_kind(stages):
+    """Pair each stage with new and with old keys by turns."""
+    return list(zip(stages, itertools.cycle(KEYS), strict=False))

@@ -18,50 +18,24 @@ def normal(*shape):
     return numbers(jax.ShapeDtypeStruct(shape, jnp.float32))
 
 
-@pytest.mark.one_of(13)
+QUICK = [
+    (lambda nn: nn.Linear(3, 4, key=KEY), normal(3)),
+    (lambda nn: nn.PReLU(), jnp.zeros(4)),
+]
+SLOW = [
+    (lambda nn: nn.Dropout(0.5), jnp.zeros(5)),
+    (lambda nn: nn.Conv2d(1, 2, 2, key=KEY), normal(1, 4, 4)),
+    (lambda nn: nn.Embedding(5, 3, key=KEY), jnp.array(2)),
+    (lambda nn: nn.LayerNorm(4), jnp.zeros(4)),
+    (lambda nn: nn.MaxPool1d(2), normal(2, 6)),
+    (lambda nn: nn.RotaryPositionalEmbedding(4), normal(5, 4)),
+    (lambda nn: nn.WeightNorm(nn.Linear(3, 4, key=KEY)), normal(3)),
+]
+
+
 @pytest.mark.parametrize(
     ("build", "x"),
-    [
-        (lambda nn: nn.Linear(3, 4, key=KEY), normal(3)),
-        (lambda nn: nn.Linear("scalar", "scalar", key=KEY), normal()),
-        (lambda nn: nn.Identity(), normal(3)),
-        (lambda nn: nn.Conv1d(2, 3, 3, key=KEY), normal(2, 8)),
-        (lambda nn: nn.Conv2d(2, 3, 3, key=KEY), normal(2, 6, 6)),
-        (lambda nn: nn.Conv3d(1, 1, 2, key=KEY), normal(1, 3, 3, 3)),
-        (lambda nn: nn.ConvTranspose1d(2, 3, 3, key=KEY), normal(2, 8)),
-        (lambda nn: nn.ConvTranspose2d(2, 3, 3, key=KEY), normal(2, 6, 6)),
-        (lambda nn: nn.ConvTranspose3d(1, 1, 2, key=KEY), normal(1, 3, 3, 3)),
-        (lambda nn: nn.Dropout(0.5), normal(5)),
-        (lambda nn: nn.Dropout(0.5), jnp.zeros(5)),
-        (lambda nn: nn.Dropout(0.5, inference=True), normal(5)),
-        (lambda nn: nn.Embedding(5, 3, key=KEY), jnp.array(2)),
-        (lambda nn: nn.LayerNorm(4), normal(4)),
-        (lambda nn: nn.LayerNorm(4), jnp.zeros(4)),
-        (lambda nn: nn.RMSNorm(4), jnp.zeros(4)),
-        (lambda nn: nn.GroupNorm(2, 4), normal(4, 3)),
-        (lambda nn: nn.MLP(2, 3, 4, 2, key=KEY), normal(2)),
-        (lambda nn: nn.PReLU(), normal(4)),
-        (lambda nn: nn.PReLU(), jnp.zeros(4)),
-        (lambda nn: nn.AvgPool1d(2), normal(2, 6)),
-        (lambda nn: nn.AvgPool2d(2), normal(2, 6, 6)),
-        (lambda nn: nn.AvgPool3d(2), normal(1, 4, 4, 4)),
-        (lambda nn: nn.MaxPool1d(2), normal(2, 6)),
-        (lambda nn: nn.MaxPool2d(2), normal(2, 6, 6)),
-        (lambda nn: nn.MaxPool3d(2), normal(1, 4, 4, 4)),
-        (lambda nn: nn.AdaptiveAvgPool1d(2), normal(2, 6)),
-        (lambda nn: nn.AdaptiveAvgPool2d(2), normal(2, 4, 4)),
-        (lambda nn: nn.AdaptiveAvgPool3d(1), normal(1, 2, 2, 2)),
-        (lambda nn: nn.AdaptiveMaxPool1d(2), normal(2, 6)),
-        (lambda nn: nn.AdaptiveMaxPool2d(2), normal(2, 4, 4)),
-        (lambda nn: nn.AdaptiveMaxPool3d(1), normal(1, 2, 2, 2)),
-        (lambda nn: nn.Lambda(jnp.tanh), normal(3)),
-        (lambda nn: nn.RotaryPositionalEmbedding(4), normal(5, 4)),
-        (lambda nn: nn.WeightNorm(nn.Linear(3, 4, key=KEY)), normal(3)),
-        (
-            lambda nn: nn.Sequential([nn.Linear(3, 3, key=KEY), nn.Dropout(0.1)]),
-            normal(3),
-        ),
-    ],
+    [*QUICK, *(pytest.param(*case, marks=pytest.mark.slow) for case in SLOW)],
 )
 def test_layers_of_equinox_raise_no_false_alarm(build, x):
     layer = build(eqx.nn)
@@ -74,16 +48,15 @@ def test_layers_of_equinox_raise_no_false_alarm(build, x):
     ept.check_stage(layer, x, key=jr.key(7))
 
 
-@pytest.mark.one_of(2)
-@pytest.mark.parametrize("mode", ["batch", "ema"])
-def test_batch_norm_raises_no_false_alarm(mode):
+def test_batch_norm_raises_no_false_alarm():
     def make():
-        norm = eqx.nn.BatchNorm(3, axis_name="batch", mode=mode)
+        norm = eqx.nn.BatchNorm(3, axis_name="batch", mode="batch")
         return ep.batched(norm, axis_name="batch")
 
     ept.check_stage(*_with_input(make, normal(4, 3)))
 
 
+@pytest.mark.slow
 def test_spectral_norm_raises_no_false_alarm():
     def make():
         return eqx.nn.SpectralNorm(eqx.nn.Linear(3, 4, key=KEY), "weight", key=KEY)
@@ -107,8 +80,8 @@ class Attention(ep.Stage):
 
 @pytest.mark.slow
 def test_attention_raises_no_false_alarm():
-    layer = eqx.nn.MultiheadAttention(2, 4, dropout_p=0.5, key=KEY)
-    ept.check_stage(Attention(layer), normal(3, 4), key=KEY)
+    layer = eqx.nn.MultiheadAttention(2, 4, key=KEY)
+    ept.check_stage(Attention(layer), normal(3, 4))
 
 
 class Recurrent(ep.Stage):
@@ -123,6 +96,7 @@ class Recurrent(ep.Stage):
         return jax.lax.scan(step, jnp.zeros(self.cell.hidden_size, xs.dtype), xs)[0]
 
 
+@pytest.mark.slow
 def test_a_scan_raises_no_false_alarm():
     ept.check_stage(Recurrent(eqx.nn.GRUCell(2, 3, key=KEY)), normal(4, 2))
 
@@ -144,22 +118,14 @@ def test_half_precision_on_the_way_hides_no_difference_that_is_larger():
         ept.check_jit(other_when_traced, normal(3))
 
 
-def all_positive(x):
-    return x.min() > 0
-
-
 def all_huge(x):
     return x.min() > 1000
 
 
-@pytest.mark.one_of(5)
 @pytest.mark.parametrize(
     "stage",
     [
-        ep.chain(ep.gated(jnp.sin, gates=(all_positive,)), eqx.nn.Dropout(0.5)),
-        ep.chain(ep.gated(jnp.sin, gates=(all_huge,)), eqx.nn.Dropout(0.5)),
         ep.chain(eqx.nn.Dropout(0.5), ep.gated(jnp.sin, gates=(all_huge,))),
-        ep.chain(lambda x: jnp.where(x > 1e5, jnp.log(x), 0.0), eqx.nn.Dropout(0.5)),
         ep.chain(lambda x: jax.nn.relu(x - 100), eqx.nn.Dropout(0.5)),
     ],
 )
@@ -197,9 +163,3 @@ def test_a_branch_in_a_scan_plays_its_part():
     assert not any(map(jnp.any, fn(1.0)))
     found = run_with_all_branches(jax.make_jaxpr(fn)(1.0), [Value(1.0, True)])
     assert all(v.varies and jnp.all(v.array > 0) for v in found)
-
-
-@pytest.mark.slow
-def test_a_pipeline_with_a_closed_gate_keeps_all_laws():
-    gate = ep.gated(jnp.sin, gates=(all_positive,))
-    ept.check_stage(ep.chain(gate, eqx.nn.Dropout(0.5)), -jnp.ones(4), key=KEY)

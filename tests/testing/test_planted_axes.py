@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import pytest
-from support.broken import ForgetsItsShift, mixes_lanes, reverses_lanes
+from support.broken import ForgetsItsShift, mixes_lanes
 
 import eqx_pipe as ep
 import eqx_pipe.testing as ept
@@ -41,33 +41,6 @@ class ForgetfulAxis(ep.Axis):
         return i * self.inner.scale.astype(jnp.int32) + int(self.inner.shift)
 
 
-@jax.tree_util.register_pytree_node_class
-class Reverses:
-    """Flattening turns the order round."""
-
-    def __init__(self, *numbers):
-        self.numbers = numbers
-
-    def tree_flatten(self):
-        return self.numbers[::-1], None
-
-    @classmethod
-    def tree_unflatten(cls, aux, children):
-        return cls(*children)
-
-
-class ReversedAxis(ep.Axis):
-    inner: Reverses
-    dim: str | None = None
-
-    def __len__(self):
-        return 2
-
-    def value(self, i, key):
-        return jnp.stack(self.inner.numbers)[i]
-
-
-_generator = np.random.default_rng(0)
 _calls = iter(range(10**9))
 
 AXES = {
@@ -80,7 +53,6 @@ AXES = {
     ),
     "another each time": (OwnAxis(lambda i, key: i + next(_calls)), "each time"),
     "Python branches": (OwnAxis(lambda i, key: i if i < 2 else 2 * i), "traced"),
-    "a Python list": (OwnAxis(lambda i, key: jnp.int32([1, 2, 3, 4][i])), "traced"),
     "another when traced": (
         OwnAxis(lambda i, key: i + jnp.int32(isinstance(i, jax.core.Tracer))),
         "traced",
@@ -89,18 +61,6 @@ AXES = {
         ForgetfulAxis(ForgetsItsShift(jnp.ones(()), 2.0)),
         "flattening keeps it",
     ),
-    "reversed when flattened": (
-        ReversedAxis(Reverses(jnp.float32(1), jnp.float32(2))),
-        "flattening keeps it",
-    ),
-    "a split key behind the back": (
-        OwnAxis(lambda i, key: jr.bits(jr.split(key, 4)[i])),
-        "without a key",
-    ),
-    "draws on the host": (
-        OwnAxis(lambda i, key: jnp.float32(_generator.normal())),
-        "each time",
-    ),
     "a key behind the back": (
         OwnAxis(lambda i, key: jr.normal(jr.fold_in(key, i))),
         "without a key",
@@ -108,7 +68,6 @@ AXES = {
 }
 
 
-@pytest.mark.one_of(2)
 @pytest.mark.parametrize("name", AXES)
 def test_a_broken_axis_is_caught(name):
     axis, rule = AXES[name]
@@ -143,18 +102,9 @@ def test_a_draw_of_few_values_is_not():
     ept.check_axis(coin, key=KEY)
 
 
-# What only a reference tells: consistent, and wrong. At i of 4 there should be i / 3.
-WRONG = {
-    "a clamped table": lambda i, key: jnp.minimum(i, 2).astype(jnp.float32) / 3,
-    "an end that is missed": lambda i, key: i.astype(jnp.float32) / 4,
-    "off by one": lambda i, key: (i + 1).astype(jnp.float32) / 3,
-}
-
-
-@pytest.mark.one_of(2)
-@pytest.mark.parametrize("name", WRONG)
-def test_a_wrong_axis_is_caught_by_a_reference(name):
-    axis = OwnAxis(WRONG[name])
+# Consistent, and wrong: only a reference shows it. The value at i of 4 should be i / 3.
+def test_a_wrong_axis_is_caught_by_a_reference():
+    axis = OwnAxis(lambda i, key: (i + 1).astype(jnp.float32) / 3)
     ept.check_axis(axis)
     with pytest.raises(AssertionError, match="the law `reference` of an axis"):
         ept.check_axis(axis, reference=lambda i: i / 3)
@@ -166,13 +116,6 @@ class LateSpace(ep.Space):
 
     def point(self, i):
         return super().point(i + isinstance(i, jax.core.Tracer))
-
-
-class PlainSpace(ep.Space):
-    """Its points cannot be traced."""
-
-    def point(self, i):
-        return super().point(int(i))
 
 
 class CountingSpace(ep.Space):
@@ -199,14 +142,12 @@ class ShortSlices(ep.Space):
 
 SPACES = {
     "late when traced": (LateSpace, "can be traced"),
-    "cannot be traced": (PlainSpace, "can be traced"),
     "another point each time": (CountingSpace, "each time"),
     "one point too many": (LongSpace, "product of its dims"),
     "short slices": (ShortSlices, "a slice holds"),
 }
 
 
-@pytest.mark.one_of(2, rest=1)
 @pytest.mark.parametrize("name", SPACES)
 def test_a_broken_space_is_caught(name):
     make, rule = SPACES[name]
@@ -222,13 +163,11 @@ def test_a_broken_axis_in_a_space_is_caught():
 
 SWEPT = {
     "lanes that look at each other": lambda p: mixes_lanes(p["a"]),
-    "lanes in another order": lambda p: reverses_lanes(p["a"]),
     "another each time": lambda p: p["a"] + next(_calls),
     "Python branches": lambda p: p["a"] if p["a"] > 0.5 else -p["a"],
 }
 
 
-@pytest.mark.one_of(2)
 @pytest.mark.parametrize("name", SWEPT)
 def test_a_broken_swept_function_is_caught(name):
     with pytest.raises(AssertionError, match="check_sweep"):

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import pytest
+from support.helpers import slow_unless
 
 import eqx_pipe.testing as ept
 from eqx_pipe.testing._laws.function import FUNCTION_LAWS
@@ -45,25 +46,14 @@ def _sin_rule(factor):
 
 
 wrong_sign = with_jvp(jnp.sin, _sin_rule(-1))
-no_factor = with_jvp(lambda x: jnp.sin(2 * x), lambda x, t: _twice(x[0], t[0]))
 right_rule = with_jvp(jnp.sin, _sin_rule(1))
 
 
-def _twice(x, t):
-    return jnp.sin(2 * x), jnp.cos(2 * x) * t
-
-
-wrong_vjp = with_vjp(lambda x: x**2, lambda args, ct: (ct * args[0],))
 right_vjp = with_vjp(lambda x: x**2, lambda args, ct: (2 * ct * args[0],))
-unsorted_vjp = with_vjp(lambda x: jnp.sort(x), lambda args, ct: (ct,))
 swapped_vjp = with_vjp(
     lambda x, y: jnp.sin(x) * y,
     lambda args, ct: (ct * jnp.sin(args[0]), ct * jnp.cos(args[0]) * args[1]),
 )
-forgets_an_argument = with_jvp(
-    lambda x, y: x * y, lambda x, t: (x[0] * x[1], t[0] * x[1])
-)
-another_value = with_jvp(lambda x: x**2, lambda x, t: (x[0] ** 2 + 1, 2 * x[0] * t[0]))
 
 
 @jax.custom_jvp
@@ -137,10 +127,6 @@ def softmax_by_hand(x):
 
 def entropy(p):
     return -jnp.sum(p * jnp.log(p))
-
-
-def unit(x):
-    return x / jnp.linalg.norm(x)
 
 
 # Parameters.
@@ -220,11 +206,7 @@ donates = jax.jit(lambda x: x * 2, donate_argnums=0)
 # name: the laws that are broken, what breaks them, its arguments
 FUNCTIONS = {
     "a wrong sign": ({"rules"}, wrong_sign, (X,)),
-    "a missing factor": ({"rules"}, no_factor, (X,)),
-    "a wrong vjp": ({"rules"}, wrong_vjp, (X,)),
-    "an unsorted vjp": ({"rules"}, unsorted_vjp, (X,)),
     "swapped cotangents": ({"rules"}, swapped_vjp, (X, Y)),
-    "a forgotten argument": ({"rules"}, forgets_an_argument, (X, Y)),
     "another second derivative": ({"rules"}, wrong_twice, (X,)),
     "wrong for symbolic zeros": ({"rules"}, symbolic, (X, Y)),
     "a wrong gradient that closes over numbers": ({"rules"}, wrong_gradient, (X,)),
@@ -238,7 +220,6 @@ FUNCTIONS = {
     ),
     "a softmax by hand": ({"finite"}, softmax_by_hand, (100 * X,)),
     "an entropy": ({"finite"}, entropy, (jnp.array([0.0, 1.0]),)),
-    "a unit vector of zeros": ({"finite"}, unit, (jnp.zeros(2),)),
     "a stale parameter": ({"params"}, Stale(Y, lambda x: x * Y), (X,)),
     "an array in a static field": ({"params"}, static(), (X,)),
     "a bias without use": ({"params"}, NoBias(X, Y), (X,)),
@@ -248,6 +229,17 @@ FUNCTIONS = {
     "a function jitted at each call": ({"recompiles"}, jits_at_each_call, (X,)),
     "a big constant": ({"recompiles"}, with_a_big_constant, (X,)),
     "donates": ({"donation"}, donates, (X,)),
+}
+
+
+QUICK = {
+    "a wrong sign",
+    "batched parameters",
+    "an unwanted stop_gradient",
+    "an entropy",
+    "a stale parameter",
+    "a weak type",
+    "donates",
 }
 
 
@@ -263,8 +255,7 @@ def names(law):
     return [name for name, (laws, *_) in FUNCTIONS.items() if law in laws]
 
 
-@pytest.mark.one_of(6, rest=1)
-@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("name", slow_unless(QUICK, FUNCTIONS))
 def test_a_broken_function_is_told_by_its_law(name):
     laws, fn, args = FUNCTIONS[name]
     key = {"key": jr.key(0)} if fn is noise else {}
@@ -273,14 +264,11 @@ def test_a_broken_function_is_told_by_its_law(name):
     assert broken_by(fn, *args, **key, skip=skip) == laws
 
 
-@pytest.mark.one_of(4, rest=1)
 @pytest.mark.parametrize("law", ["rules", "ensemble", "finite", "params", "dtype"])
 def test_the_same_breaks_the_law_of_a_stage(law):
     _, stage, args = FUNCTIONS[names(law)[0]]
-    # `check_stage` says the first law that is broken, and these two break another, too.
-    earlier = {"ensemble": {"vmap"}, "finite": {"grad"}}
     with pytest.raises(AssertionError, match=f"the law `{law}` is broken"):
-        ept.check_stage(stage, *args, skip=earlier.get(law, ()))
+        ept.check_stage(stage, *args, skip={*LAWS} - {law})
 
 
 def test_a_stage_that_gives_its_input_away_says_so():
@@ -305,33 +293,34 @@ def test_all_findings_are_in_one_report_and_the_arguments():
 
 
 def test_every_law_has_something_that_breaks_it():
-    from test_planted_stages import STAGES
-
     planted = {law for laws, *_ in FUNCTIONS.values() for law in laws}
-    planted |= {law for law, *_ in STAGES.values()}
-    # `test_planted_sharded.py`; and what cannot be exported is no breach.
-    assert planted == {*LAWS, *FUNCTION_LAWS} - {"sharding", "export", "reference"}
+    elsewhere = {"pure", "struct", "jit", "key", "grad", "serialise"}  # of stages
+    # `test_planted_sharded.py` has its own, and failing to export breaks no law.
+    others = {"sharding", "export", "reference"}
+    assert planted == {*LAWS, *FUNCTION_LAWS} - elsewhere - others
 
 
 # Nothing of this is a false alarm.
 
+
+def many_rules(a, b):
+    rules = right_vjp(right_rule(a))
+    return jax.lax.fori_loop(0, 2, lambda _, v: jnp.hypot(v, b["c"]), rules)
+
+
 SOUND = {
     "a kink": (jax.nn.relu, (jnp.array([0.0, 1.0, -1.0]),)),
-    "right rules": (lambda x: right_vjp(right_rule(x)), (X,)),
-    "a sorted tie": (jnp.sort, (jnp.array([1.0, 1.0, 0.0]),)),
-    "several": (lambda a, b: jnp.hypot(a, b["c"]), (X, {"c": Y})),
+    "rules, a loop and several arguments": (many_rules, (X, {"c": Y})),
     "integers": (lambda x: x // 2, (jnp.arange(3),)),
-    "loops": (lambda x: jax.lax.fori_loop(0, 2, lambda _, v: jnp.sin(v), x), (X,)),
 }
 
 
-@pytest.mark.one_of(5)
-@pytest.mark.parametrize("name", SOUND)
+@pytest.mark.parametrize("name", slow_unless({"a kink"}, SOUND))
 def test_a_sound_function_keeps_all_laws(name):
     fn, args = SOUND[name]
     found = ept.check_function(fn, *args, skip=_DEAR[:1])
     assert all(v.startswith(("holds", "undecided")) for v in found.values())
-    assert ("at kinks" in found["numerical"]) == (name in ("a kink", "a sorted tie"))
+    assert ("at kinks" in found["numerical"]) == (name == "a kink")
 
 
 def test_noise_of_the_default_dtype_is_told_and_no_breach():

@@ -7,11 +7,17 @@ import jax.random as jr
 import pytest
 from jax import lax
 from support.broken import (
-    constant_key,
     draws_for_nothing,
-    ignores_most_of_its_key,
 )
-from support.key_law import KEYS, draw, found, normal, uniform, unpacked
+from support.key_law import (
+    KEYS,
+    draw,
+    each_with_one_kind,
+    found,
+    normal,
+    uniform,
+    unpacked,
+)
 
 import eqx_pipe as ep
 import eqx_pipe.testing as ept
@@ -127,9 +133,7 @@ WRONG = [
 ]  # fmt: skip
 
 
-@pytest.mark.one_of(3)
-@pytest.mark.parametrize("kind", KEYS)
-@pytest.mark.parametrize("stage", WRONG)
+@pytest.mark.parametrize(("stage", "kind"), each_with_one_kind(WRONG))
 def test_a_key_used_twice_is_found(stage, kind):
     assert "one key is used" in found(stage, KEYS[kind])
 
@@ -222,15 +226,19 @@ def looks_at_numbers(x, *, key):
 
 RIGHT = [
     one_side_or_the_other, one_side_or_the_other_in_lanes, one_of_three_in_lanes,
-    our_branches_in_lanes, a_loop_whose_lanes_end_apart, counts_without_a_key,
+    our_branches_in_lanes, a_loop_whose_lanes_end_apart,
     copied_on_purpose, constants, many_passes, differentiates, looks,
     shared_by_all_lanes, looks_at_numbers,
 ]  # fmt: skip
 
 
-@pytest.mark.one_of(3)
-@pytest.mark.parametrize("kind", KEYS)
-@pytest.mark.parametrize("stage", RIGHT)
+@pytest.mark.parametrize(
+    ("stage", "kind"),
+    [
+        *each_with_one_kind(RIGHT),
+        pytest.param(counts_without_a_key, "old", marks=pytest.mark.slow),
+    ],
+)
 def test_a_key_that_only_looks_as_if_used_twice_is_not(stage, kind):
     assert found(stage, KEYS[kind]) is None
 
@@ -245,7 +253,7 @@ def test_the_law_says_where_a_key_is_used(kind):
         ept.check_stage(ep.chain(jnp.sin, noise), X, key=KEYS[kind])
     text = str(caught.value)
     assert "the law `key` is broken" in text and "stage: `1` (noise)" in text
-    assert "one key is used at test_planted_keys.py:" in text and "split it" in text
+    assert "one key is used at key_law.py:" in text and "split it" in text
 
 
 def test_a_draw_in_a_branch_alone_is_looked_at():
@@ -277,25 +285,13 @@ def never_opens(x):
 SHUT = ep.gated(jnp.sin, gates=(never_opens,))
 
 
-def chosen_for_good(x, *, key):
-    noise = jr.normal(key, x.shape)
-    return x + jax.lax.cond(jnp.array(False), lambda v: v, jnp.zeros_like, noise)
-
-
 def times_a_difference(x, *, key):
     return x + (x - x) * jr.normal(key, x.shape)
 
 
-@pytest.mark.one_of(5)
 @pytest.mark.parametrize(
     "stage",
-    [
-        constant_key,
-        draws_for_nothing,
-        ignores_most_of_its_key,
-        chosen_for_good,
-        times_a_difference,
-    ],
+    [draws_for_nothing, pytest.param(times_a_difference, marks=pytest.mark.slow)],
 )
 def test_an_ignored_key_is_caught_beside_a_closed_gate(stage):
     told = rf"`1` \({stage.__name__}\)"

@@ -168,7 +168,6 @@ def clean():
     vars(into_itself).clear()
 
 
-@pytest.mark.one_of(2)
 @pytest.mark.parametrize("name", WRITES)
 def test_a_write_by_the_first_call_is_caught(name):
     with pytest.raises(AssertionError) as caught:
@@ -243,7 +242,6 @@ def with_itself(x):
     return x if x.ndim else with_itself(x[None])[0]
 
 
-@pytest.mark.one_of(2)
 @pytest.mark.parametrize(
     "stage",
     [
