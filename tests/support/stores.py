@@ -121,7 +121,7 @@ def same_dataset(a, b):
 
 
 def close_dataset(a, b):
-    """Raise unless two datasets are equal, but for attributes and rounding of floats."""
+    """Raise unless two datasets agree: floats to rounding, attributes not at all."""
     floats = [name for name, v in a.variables.items() if v.dtype.kind == "f"]
     same_dataset(a.drop_vars(floats), b.drop_vars(floats))
     for name in floats:

@@ -5,9 +5,9 @@ import os
 import jax
 import jax.numpy as jnp
 import jax.random as jr
-import numpy as np
 import pytest
 from jax.sharding import AxisType
+from support.sweeps import close
 
 import eqx_pipe as ep
 
@@ -64,14 +64,14 @@ def swept(fn, devices, cores, monkeypatch):
 @pytest.mark.one_of(4)
 @several_cores
 @pytest.mark.parametrize("fn", [smooth, steps, logs, whole])
-def test_values_are_the_same_bit_for_bit(fn, programs, monkeypatch):
+def test_values_are_the_same(fn, programs, monkeypatch):
     alone = swept(fn, 1, 2, monkeypatch)
     several = [swept(fn, n, min(n, 4), monkeypatch) for n in (1, 2, 8)]
     first, *others = (made.as_text() for _, made in programs)
     assert is_split(first)  # else nothing is compared here
     assert not any(map(is_split, others))
     for values in several:
-        assert jax.tree.all(jax.tree.map(np.array_equal, alone, values))
+        close(alone, values)
 
 
 @several_cores
