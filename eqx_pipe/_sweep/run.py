@@ -62,9 +62,9 @@ def sweep(
     The values are those of
     `stack([fn(space.point(i), key=space.point_key(i, key=key)) for i in range(n)])`
     with `n = space.size`, whatever the batch size, the devices and the number of
-    chunks. Keys and integers are equal; floats agree to rounding, since each of these is
-    another program. Points are split over devices that do not talk to each other, and vectorised
-    in batches.
+    chunks. Keys and integers are equal; floats agree to rounding, since each of these
+    is another program. Points are split over devices that do not talk to each other,
+    and vectorised in batches.
 
     A sweep of the same program (the traced function and the structure, shapes, dtypes
     and lengths of the space) compiles nothing the second time. The values of axes and

@@ -11,7 +11,15 @@ import numpy as np
 import pytest
 from support.helpers import THOROUGH
 from support.processes import plain_flags
-from support.stores import SECONDS, WEIGHT, close, one_device, run_slow, slow
+from support.stores import (
+    SECONDS,
+    WEIGHT,
+    close,
+    growing_space,
+    one_device,
+    run_slow,
+    slow,
+)
 
 import eqx_pipe as ep
 
