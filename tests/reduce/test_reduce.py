@@ -24,7 +24,11 @@ def make_mesh(n):
 
 def outputs(point):
     x = point["x"] * point["y"].astype(jnp.float32) + 3
-    return {"a": jnp.stack([x, x**2]), "n": (x * 4).astype(jnp.int32) % 7, "s": x}
+    return {
+        "a": jnp.stack([x, x**2]),
+        "n": jnp.round(x * 4 + 0.3).astype(jnp.int32) % 7,
+        "s": x,
+    }
 
 
 def space(n):
@@ -152,11 +156,10 @@ def test_merge_is_associative_and_init_its_identity(sizes, dtype):
             )
 
 
-@pytest.mark.one_of(3)
-@pytest.mark.parametrize("name", sorted(REDUCERS))
-def test_points_that_do_not_count_leave_no_trace(name):
+def test_points_that_do_not_count_leave_no_trace():
     """The hook for points that fail: they keep their index, and nothing else."""
-    many = as_many("test", REDUCERS[name][0]())
+    names = ("sum", "min", "argmax", "low")
+    many = as_many("test", {name: REDUCERS[name][0]() for name in names})
     values = ep.sweep(outputs, space(9), batch_size=4).values
     ok = np.arange(27) % 3 > 0
     struct = jtu.tree_map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), values)
@@ -164,15 +167,17 @@ def test_points_that_do_not_count_leave_no_trace(name):
         lambda x: np.where(ok.reshape(-1, *[1] * (x.ndim - 1)), x, x.dtype.type(99)),
         values,
     )
-    state = many.absorb(many.init(struct), values, jnp.asarray(ok))
-    again = many.absorb(many.init(struct), spoilt, jnp.asarray(ok))
-    pairs = leaves_of(many.finish(state)), leaves_of(many.finish(again))
-    for a, b in zip(*pairs, strict=True):
+    absorb = jax.jit(many.absorb)
+    found, again = (
+        many.finish(absorb(many.init(struct), given, jnp.asarray(ok)))
+        for given in (values, spoilt)
+    )
+    for a, b in zip(leaves_of(found), leaves_of(again), strict=True):
         assert np.array_equal(a, b)
-    if "arg" not in name and name not in ("top", "low"):
-        agrees(name, many.finish(state), jtu.tree_map(lambda x: x[ok], values))
-    else:
-        assert np.all(ok[many.finish(state).index])
+    for name in ("sum", "min"):
+        agrees(name, found[name], jtu.tree_map(lambda x: x[ok], values))
+    for name in ("argmax", "low"):
+        assert np.all(ok[found[name].index])
 
 
 def test_nan_never_wins_and_nothing_gives_none():

@@ -156,17 +156,17 @@ def test_one_row_more_computes_one_row_and_moves_nothing(tmp_path):
         return x
 
     def fn(p):
-        x = 100 * p["a"] + p["b"]
+        x = 40 * p["a"] + p["b"]
         return jax.pure_callback(note, x, x, vmap_method="expand_dims")
 
     # Chunks of less than a row, and of more.
-    for batch_size, path in ((20, tmp_path / "few"), (300, tmp_path / "many")):
-        run(fn, {"a": values(100), "b": values(100)}, path, batch_size)
+    for batch_size, path in ((10, tmp_path / "few"), (120, tmp_path / "many")):
+        run(fn, {"a": values(40), "b": values(40)}, path, batch_size)
         before, chunks = files(path, "value"), stored(path).chunks
         seen.clear()
-        grown = run(fn, {"a": values(101), "b": values(100)}, path, batch_size)
-        assert set(seen) == set(range(10_000, 10_100))
-        assert np.array_equal(grown.values, np.arange(10_100))
+        grown = run(fn, {"a": values(41), "b": values(40)}, path, batch_size)
+        assert set(seen) == set(range(1_600, 1_640))
+        assert np.array_equal(grown.values, np.arange(1_640))
         after = files(path, "value")
         unmoved = [p for p, when in before.items() if after[p] == when]
         assert len(unmoved) >= len(before) - (chunks.split == 0)
@@ -220,8 +220,9 @@ def test_a_kill_at_any_step_leaves_the_old_store_or_the_new(
 ):
     old, new = BOTH[which]
     begun, path = tmp_path / "begun", tmp_path / "r"
-    run(plain, old, begun)
-    before, fresh = run(plain, old).to_xarray(), run(plain, new)
+    run(plain, old, begun, batch_size=4)
+    before = xarray.open_zarr(begun).load()
+    fresh = run(plain, new)
     after = fresh.to_xarray()
     left = [0]
 
@@ -243,7 +244,7 @@ def test_a_kill_at_any_step_leaves_the_old_store_or_the_new(
         with monkeypatch.context() as patch:
             patch.setattr(grow, "os", Killed())
             try:
-                run(plain, new, path)
+                run(plain, new, path, batch_size=4)
                 done = True
             except KeyboardInterrupt:
                 done = False
@@ -255,7 +256,7 @@ def test_a_kill_at_any_step_leaves_the_old_store_or_the_new(
             ok = half["status"].values == 1
             assert ok.sum() >= old.size
             close(half["y"].values[ok], after["y"].values[ok])
-        result = run(plain, new, path)
+        result = run(plain, new, path, batch_size=4)
         close(result.values, fresh.values)
         if done:
             break

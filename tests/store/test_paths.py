@@ -24,10 +24,9 @@ def whole():
 
 
 # What a URL would be cut at, and what other readers of paths know.
-NAMES = ["run#1", "a?b=1", "a;b", "a\nb", "a b", "50%20", "é", "[a-z]*", "a::b", "~x"]
+NAMES = ["run#1", "~a?b=1;c::d", "[a-z]* 50%20\né"]
 
 
-@pytest.mark.one_of(4)
 @pytest.mark.parametrize("name", NAMES)
 def test_any_name_of_a_file_or_a_folder(name, tmp_path, monkeypatch, whole):
     monkeypatch.chdir(tmp_path)

@@ -245,8 +245,6 @@ def damage(path, name, how):
     data = file.read_bytes()
     if how == "cut":
         file.write_bytes(data[: len(data) // 2])
-    elif how == "empty":
-        file.write_bytes(b"")
     elif how == "flipped":
         file.write_bytes(bytes([data[0] ^ 1]) + data[1:])
     else:
@@ -254,8 +252,7 @@ def damage(path, name, how):
     return file
 
 
-@pytest.mark.one_of(2)
-@pytest.mark.parametrize("how", ["cut", "empty", "flipped"])
+@pytest.mark.parametrize("how", ["cut", "flipped"])
 def test_a_damaged_chunk_is_never_read(tmp_path, how):
     space, path = ep.Linspace(0, 1, 9), tmp_path / "runs.zarr"
     asked = {"batch_size": 2, "mesh": one_device(), "store": path}

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.helpers import slow_unless
 
 import eqx_pipe as ep
 import eqx_pipe.testing as ept
@@ -69,8 +70,7 @@ def cut(whole, first, second):
     return (whole[first][second] if len(index) else None), index
 
 
-@pytest.mark.one_of(3)
-@pytest.mark.parametrize("make", SPACES)
+@pytest.mark.parametrize("make", slow_unless(SPACES[3:], SPACES[2:]))
 def test_a_key_is_folded_with_one_digit_after_the_other(make):
     space = as_space(make())
     expected = by_hand(space)
@@ -120,8 +120,7 @@ def test_longer_axes_change_no_key(lengths, more):
     np.testing.assert_array_equal(longer[old], keys(lengths))
 
 
-@pytest.mark.one_of(2)
-@pytest.mark.parametrize("make", SPACES)
+@pytest.mark.parametrize("make", slow_unless(SPACES[3:], SPACES[1::2]))
 def test_a_longer_axis_changes_no_draw_of_a_sweep(make):
     few, many = (ep.sweep(drawn, make(n), key=KEY).grid() for n in (4, 6))
     old = tuple(slice(n) for n in few.shape[:-1])
@@ -142,8 +141,7 @@ def test_it_is_so_behind_two_to_the_32_points():
         assert said(part).tolist() == expected
 
 
-@pytest.mark.one_of(2)
-@pytest.mark.parametrize("make", SPACES)
+@pytest.mark.parametrize("make", slow_unless(SPACES[3:], SPACES[1::2]))
 def test_the_law_of_a_sweep_knows_it(make):
     ept.check_sweep(drawn, as_space(make())[1:], key=KEY)
 

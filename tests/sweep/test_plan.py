@@ -198,20 +198,6 @@ def test_a_probe_computes_a_few_and_keeps_the_programs(tmp_path):
     assert plan.programs == 0 and plan.seconds > 0 and plan.value_bytes is None
 
 
-def test_points_that_cost_more_are_seen_wherever_they_are():
-    def fn(p):
-        return jax.lax.while_loop(
-            lambda c: c[0] < p["n"], lambda c: (c[0] + 1, jnp.sin(c[1])), (0, p["x"])
-        )
-
-    trips = np.repeat(np.int32([1, 1, 1, 1, 500_000]), 40)
-    space = ep.table({"n": trips, "x": np.zeros(200, np.float32)})
-    asked = {"batch_size": 4, "mesh": one_device(), "probe": 5}
-    some, whole = ep.plan(fn, space, **asked), ep.plan(fn, space[160:], **asked)
-    assert some.seconds > whole.seconds / 4
-    assert some.high > 1.2 * some.seconds
-
-
 def test_empty_spaces_and_executors():
     plan = ep.plan(fn, ep.Space(GRID)[:0], probe=True)
     assert plan.points == plan.left == plan.chunks == 0 and plan.seconds is None

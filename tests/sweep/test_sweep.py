@@ -184,49 +184,6 @@ def test_texts_beside_the_axes_pass_through():
     assert values.tolist() == [3, 6, 9]
 
 
-@pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize(
-    ("make", "error", "says"),
-    [
-        (lambda s: ep.sweep(3, s), TypeError, "cannot be called"),
-        (lambda s: ep.sweep(jnp.sin, {"a": 1}), ValueError, "no axis"),
-        (lambda s: ep.sweep(jnp.sin, s, key=3), TypeError, "jax.random.key"),
-        (
-            lambda s: ep.sweep(jnp.sin, s, key=jr.key(0, impl="rbg")),
-            ValueError,
-            "threefry2x32",
-        ),
-        (lambda s: ep.sweep(jnp.sin, s, batch_size=0), ValueError, "at least 1"),
-        (lambda s: ep.sweep(jnp.sin, s, batch_size="atuo"), ValueError, "`auto`"),
-        (lambda s: ep.sweep(jnp.sin, s, batch_size=None), TypeError, "integer"),
-        (lambda s: ep.sweep(jnp.sin, s, mesh=4), TypeError, "jax.make_mesh"),
-        (lambda s: ep.sweep(jnp.sin, s, progress="yes"), ValueError, "`value`"),
-        (lambda s: ep.sweep(jnp.sin, s, progress=1), TypeError, "True, False"),
-        (lambda s: ep.sweep(lambda x, key: x, s), ep.MissingKeyError, "key"),
-        (
-            lambda s: ep.sweep(lambda x, key=None: jr.normal(key), s),
-            ep.MissingKeyError,
-            "key",
-        ),
-        (lambda s: ep.sweep(lambda x: {"a": "no"}, s), TypeError, "at `.a`"),
-        (lambda s: ep.sweep(lambda x: [jnp.sin], s), TypeError, "at `.0`"),
-        (
-            lambda s: jax.jit(lambda: ep.sweep(jnp.sin, s).values)(),
-            TypeError,
-            "vmap_space",
-        ),
-        (
-            lambda s: jax.grad(lambda w: ep.sweep(lambda x: w * x, s).values)(1.0),
-            TypeError,
-            "vmap_space",
-        ),
-    ],
-)
-def test_misuse_says_what_to_do(make, error, says):
-    with pytest.raises(error, match=says):
-        make(ep.Linspace(0, 1, 3))
-
-
 def test_an_error_in_fn_comes_out_as_it_is():
     def fn(x):
         raise KeyError("mine")
