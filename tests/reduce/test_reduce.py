@@ -118,9 +118,9 @@ def test_it_is_the_reduction_of_the_values(names, n, batch_size):
 
 
 def test_devices_do_not_show():
-    reduce = [REDUCERS[name][0]() for name in ("var", "argmax", "low", "own")]
+    reduce = [REDUCERS[name][0]() for name in ("var", "own")]
     one, eight = (
-        ep.sweep(outputs, space(101), reduce=reduce, batch_size=4, mesh=make_mesh(n))
+        ep.sweep(outputs, space(21), reduce=reduce, batch_size=4, mesh=make_mesh(n))
         for n in (1, 8)
     )
     close(one.values, eight.values)
