@@ -35,12 +35,10 @@ def by_text(errors):
 @pytest.mark.parametrize(
     "asked",
     [
-        {},
         {"mesh": one_device()},
         {"order_by": np.arange(12.0)[::-1]},
         {"reduce": ep.Mean()},
         {"executor": Plain()},
-        {"executor": Plain(), "reduce": ep.Sum()},
     ],
 )
 def test_why_is_known_by_index(asked):
