@@ -28,10 +28,6 @@ def run(fn=picky, space=SPACE, **asked):
     return ep.sweep(fn, space, **{"on_error": "isolate", "batch_size": 3, **asked})
 
 
-def by_text(errors):
-    return {text: [i for i, t in errors.items() if t == text] for text in (LOW, HIGH)}
-
-
 @pytest.mark.parametrize(
     "asked",
     [
