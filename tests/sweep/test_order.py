@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.compilations import compiled
+from support.helpers import few
 
 import eqx_pipe as ep
 from eqx_pipe._sweep.compute import sizes
@@ -43,6 +44,7 @@ def same(a, b):
 SPACES = st.integers(0, 2)
 
 
+@few
 @given(SPACES, st.integers(0, 99), st.sampled_from([1, 2, 4]), st.sampled_from([1, 2]))
 def test_the_order_does_not_show(which, seed, batch_size, num_devices):
     space, key = make_space(which), jr.key(0)
@@ -125,6 +127,7 @@ def fails(bad):
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@few
 @given(
     st.sets(st.integers(0, 12)),
     st.sampled_from([1, 4]),
