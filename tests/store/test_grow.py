@@ -83,7 +83,6 @@ ROWS = {"a": [0.0, 2.0, 2.0], "b": [1.0, 1.0, 1.0]}
 
 # Points that are appended keep their draws, and the others theirs.
 APPENDED = {
-    "first": (ep.Space(AB), ep.Space(AB | {"a": values(4)})),
     "both": (ep.Space(AB), ep.Space({"a": values(5), "b": values(5)})),
     "draws and seeds": (drawn(3, 2), drawn(5, 3)),
     "rows": (
@@ -109,7 +108,7 @@ MOVED = {
 BOTH = APPENDED | MOVED
 
 
-@pytest.mark.parametrize("which", ["both", "draws and seeds", "rows"])
+@pytest.mark.parametrize("which", APPENDED)
 def test_a_store_that_goes_on_is_that_of_a_fresh_sweep(tmp_path, which):
     path, (old, new) = tmp_path / "r", APPENDED[which]
     run(noise, old, path)
@@ -206,12 +205,8 @@ def test_workers_compute_the_new_points(tmp_path):
     assert np.allclose(np.asarray(result.values["y"]), fresh["y"], atol=1e-6)
 
 
-# The first kind goes on where it is, the second is copied; both at every step.
-KILLED = [
-    ("rows", 5),
-    pytest.param("first", 1, marks=pytest.mark.slow),
-    pytest.param("refined", 1, marks=pytest.mark.slow),
-]
+# The first goes on where it is, the second is copied.
+KILLED = [("rows", 5), pytest.param("refined", 1, marks=pytest.mark.slow)]
 
 
 @pytest.mark.parametrize(("which", "stride"), KILLED)
