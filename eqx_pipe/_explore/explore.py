@@ -79,7 +79,8 @@ def explore(
     finished.
 
     **Laws:** round `r` is `sweep(fn, points, key=jax.random.fold_in(key, r))` of the
-    points that the method proposes. A search that was killed ends as one that was not.
+    points that the method proposes, to rounding. A search that was killed ends as one
+    that was not.
 
     !!! example
 

@@ -141,8 +141,7 @@ def halving(
     - `store`: a folder in which each rung has a store of its own, with its carries: a
       call after a kill goes on within the rung that was under way.
     - `batch_size`: how many trainings a device computes at once; by default such that
-      batches are full. With a size of your own a training that comes to the end has
-      the bits that it would have in a sweep with this size, never halved.
+      batches are full.
     - `mesh`: as in `sweep`.
 
     **Returns:** a `Halved`. One program is compiled for `init`, and one for each rung.
@@ -151,7 +150,7 @@ def halving(
     `TypeError` for what is no `Training`; and as `sweep`.
 
     **Laws:** a training that comes to the end has the carry and the score of the same
-    number of steps without halving.
+    number of steps without halving, to rounding.
 
     !!! example
 

@@ -70,8 +70,7 @@ def refill(
     are held. A body that uses the batch's axis by name (`jax.lax.psum`) cannot be
     refilled and runs as a `while_loop`.
 
-    **Laws:** equal to the loop above, lane by lane, under any `vmap`s, and bit for bit
-    so if the lanes of the four functions do not look at each other.
+    **Laws:** equal to the loop above, lane by lane and to rounding, under any `vmap`s.
 
     !!! example
 

@@ -39,7 +39,8 @@ class Random(NamedAxis):
 
     Value `i` is `sampler(fold_in(axis_key, i), ())`, where `axis_key` is made from the
     key of the space and the path of the axis. So more values, or more axes, never
-    redraw the others, and a value is the same wherever it is computed.
+    redraw the others, and wherever a value is computed it has the same key, and is
+    the same to rounding.
 
     **Arguments:**
 

@@ -63,7 +63,7 @@ class Space(HasAxes):
     `key`; `TypeError` if the keys of a dict cannot be sorted.
 
     **Laws:** `sweep(fn, space[some], key=key)` has the values of
-    `sweep(fn, space, key=key)` at `some`.
+    `sweep(fn, space, key=key)` at `some`, to rounding.
 
     !!! example
 

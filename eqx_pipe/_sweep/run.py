@@ -62,9 +62,9 @@ def sweep(
     The values are those of
     `stack([fn(space.point(i), key=space.point_key(i, key=key)) for i in range(n)])`
     with `n = space.size`, whatever the batch size, the devices and the number of
-    chunks; bit for bit so for one batch size, if the lanes of `fn` do not look at each
-    other. Points are split over devices that do not talk to each other, and vectorised
-    in batches.
+    chunks. Keys and integers are equal; floats agree to rounding, since each of these
+    is another program. Points are split over devices that do not talk to each other,
+    and vectorised in batches.
 
     A sweep of the same program (the traced function and the structure, shapes, dtypes
     and lengths of the space) compiles nothing the second time. The values of axes and
@@ -82,7 +82,7 @@ def sweep(
     - `space`: a `Space`, or a bare pytree with axes in it, which is their product.
     - `key`: a PRNG key; point i gets `space.point_key(i, key=key)`: the key folded with
       the point's position on one dim after the other, `fold_in(key, i)` with one dim.
-      So draws do not depend on how the sweep runs, longer axes change none, and a
+      So keys do not depend on how the sweep runs, longer axes change none, and a
       sweep of a slice draws what the whole one draws there. A function without a
       parameter `key` does not get one. (Keyword only.)
     - `batch_size`: how many points are vectorised at once on a device, or `"auto"`:
@@ -173,9 +173,9 @@ def sweep(
     `.result` a `SweepResult` of all that is: `.status` says what is missing. Ctrl-C
     again stops at once.
 
-    **Laws:** equal to its definition for every batch size, mesh, executor, part and
-    restart; a reduction is that of the values, bit for bit the same on any devices,
-    in parts, by an executor and after a restart for one batch size.
+    **Laws:** equal to its definition, to rounding, for every batch size, mesh,
+    executor, part and restart; and so is a reduction. The same call on the same machine
+    gives the same bits, also after a restart with a store.
 
     !!! example
 

@@ -213,7 +213,7 @@ def sweeper(
     **Raises:** as `sweep`; what `fn` raises when it is traced is raised here.
 
     **Laws:** `sweeper(fn, space, **options)(other, key=key)` has the values of
-    `sweep(fn, other, key=key, **options)`.
+    `sweep(fn, other, key=key, **options)`, to rounding.
 
     !!! example
 

@@ -59,7 +59,7 @@ def vmap_space(
 
     **Raises:** as `sweep`.
 
-    **Laws:** equal to `sweep(...).values` for every batch size and mesh.
+    **Laws:** equal to `sweep(...).values`, to rounding, for every batch size and mesh.
 
     !!! example
 

@@ -36,21 +36,15 @@ def reduced(reduce, fn=lambda p: p["a"] * p["b"], **options):
 def test_our_reducers_are_traced_once(monkeypatch):
     names = traced_reducers(monkeypatch)
 
-    def five():
+    def both():
         edges = np.linspace(0, 2, 7)
-        return {
-            "mean": ep.Mean(),
-            "var": ep.Var(),
-            "least": ep.ArgMin(),
-            "top": ep.TopK(4),
-            "bins": ep.Histogram(edges),
-        }
+        return {"least": ep.ArgMin(), "bins": ep.Histogram(edges)}
 
-    first = reduced(five())
-    assert len(names) == 5
+    first = reduced(both())
+    assert len(names) == 2
     names.clear()
     before = len(compiled)
-    second = reduced(five(), lambda p: p["a"] * p["b"])
+    second = reduced(both(), lambda p: p["a"] * p["b"])
     assert names == [] and len(compiled) == before
     assert eqx.tree_equal(first, second)
 
@@ -59,15 +53,13 @@ def test_reducers_that_differ_do_not_share_a_trace(monkeypatch):
     names = traced_reducers(monkeypatch)
     pair = lambda p: {"x": p["a"], "y": -p["b"]}  # noqa: E731
     x, y = np.tile([1.0, 2.0], 5), np.repeat(np.linspace(0, -1, 5), 2)
-    both = [np.var(x), np.var(y)]
     for reducer, expected in (
-        (ep.Var(), both),
-        (ep.Var(by="x"), both[:1]),
-        (ep.Var(by="y"), both[1:]),
-        (ep.Var(ddof=1), [np.var(x, ddof=1), np.var(y, ddof=1)]),
+        (ep.Var(by="x"), [np.var(x)]),
+        (ep.Var(by="y"), [np.var(y)]),
+        (ep.Var(by="y", ddof=1), [np.var(y, ddof=1)]),
+        (ep.TopK(1, by="x"), [[1], [2.0]]),
         (ep.TopK(2, by="x"), [[1, 3], [2.0, 2.0]]),
-        (ep.TopK(3, by="x"), [[1, 3, 5], [2.0, 2.0, 2.0]]),
-        (ep.TopK(3, by="x", mode="min"), [[0, 2, 4], [1.0, 1.0, 1.0]]),
+        (ep.TopK(2, by="x", mode="min"), [[0, 2], [1.0, 1.0]]),
     ):
         names.clear()
         found = jax.tree.leaves(reduced(reducer, pair))

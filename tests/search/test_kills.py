@@ -93,7 +93,8 @@ def check(kind, folder, whole):
     """It goes on to what a search gives that was not killed, by the same proposals."""
     kept = whole_stores(folder)
     for found, wanted in zip(run(kind, folder), whole, strict=True):
-        np.testing.assert_array_equal(found, wanted)
+        # To rounding: some was computed by a process with another number of devices.
+        np.testing.assert_allclose(found, wanted, rtol=2e-5, atol=2e-6)
     assert all(file.stat().st_mtime_ns == then for file, then in kept.items())
     if kind != "halving":
         asked = Path(f"{folder}.asked").read_text().splitlines()

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import pytest
+from support.sweeps import close
 
 import eqx_pipe as ep
 
@@ -67,8 +68,9 @@ def test_a_sweep_of_a_part_is_the_whole_sweep_there(some):
         jax.tree.leaves(swept().values),
         strict=True,
     ):
-        np.testing.assert_array_equal(got, all_of_it[at])
         np.testing.assert_array_equal(also, all_of_it[at])
+        # A sweep of a part is another program: floats agree to rounding.
+        close(got, all_of_it[at])
     assert part.space.dims == chosen.space.dims == {"point": len(at)}
     table = SPACE.to_pandas().iloc[at].reset_index(drop=True)
     assert part.space.to_pandas().equals(table)
@@ -78,8 +80,9 @@ def test_a_sweep_of_a_part_is_the_whole_sweep_there(some):
 def test_with_static_values_by_every_road():
     some = [11, 0, 5, 5]
     want = all_scaled().values[some]
-    np.testing.assert_array_equal(ep.sweep(scaled, STATIC[some]).values, want)
-    np.testing.assert_allclose(ep.vmap_space(scaled, STATIC[some]), want, rtol=1e-6)
+    close(ep.sweep(scaled, STATIC[some]).values, want)
+    got = jax.jit(lambda: ep.vmap_space(scaled, STATIC[some]))()
+    np.testing.assert_allclose(got, want, rtol=1e-6)
     total = ep.sweep(scaled, STATIC[some], reduce=ep.Sum()).values
     np.testing.assert_allclose(total, want.sum(), rtol=1e-6)
     with jax.disable_jit():

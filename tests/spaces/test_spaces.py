@@ -281,69 +281,6 @@ def test_to_pandas_has_a_row_for_each_point():
     assert space[::-2].to_pandas()["b"].tolist() == [1, 0]
 
 
-_one = ep.Values([1])
-_two = ep.Values([1, 2])
-
-
-@pytest.mark.parametrize(
-    ("make", "error", "says"),
-    [
-        (lambda: ep.Space({"a": 1}), ValueError, "no axis"),
-        (lambda: ep.Space({"a": _one, "b": _two}, "zip"), ValueError, "`a` has 1, `b`"),
-        (lambda: ep.Space(_one, "zap"), ValueError, "Did you mean `zip`"),
-        (lambda: ep.Space(_one, key=3), TypeError, "jax.random.key"),
-        (lambda: ep.Space(ep.Space(_one)), TypeError, "space already"),
-        (lambda: ep.Space({"point": _one}), ValueError, "Rename"),
-        (lambda: ep.Space({"a.b": _one, "a": {"b": _two}}), ValueError, "`a.b`"),
-        (lambda: ep.Space(ep.Values([1], dim="point")), ValueError, "Rename the dim"),
-        (
-            lambda: ep.Space({"a": _one, "b": ep.Values([1], dim="a")}),
-            ValueError,
-            "dim='a'",
-        ),
-        (
-            lambda: ep.Space(
-                {"a": ep.Values([1], dim="g"), "b": ep.Values([1, 2], dim="g")}
-            ),
-            ValueError,
-            "`a` has 1, `b` has 2",
-        ),
-        (lambda: ep.Space(Powers(jnp.ones(()), 0)), ValueError, "has 0 values"),
-        (lambda: ep.Space(_two)[2], IndexError, "2 points, 0 to 1"),
-        (lambda: ep.Space(_two).point(-1), IndexError, "out of range"),
-        (lambda: ep.Space(_two)["a"], TypeError, "an integer, a slice"),
-        (lambda: ep.Space(_two)[True], TypeError, "an integer, a slice"),
-        (lambda: jax.jit(ep.Space(_two).point)(1.0), TypeError, "scalar integer"),
-        (lambda: ep.Linspace(0, np.nan, 3), ValueError, "`hi` is nan"),
-        (lambda: ep.Linspace(-np.inf, 0, 3), ValueError, "finite"),
-        (lambda: ep.Linspace(0, 1e60, 3), ValueError, "too large for float32"),
-        (lambda: ep.Linspace(0, 1, 0), ValueError, "at least 1"),
-        (lambda: ep.Linspace(0, 1, 2.0), TypeError, "integer"),
-        (lambda: ep.Linspace(0, 1, 2**31), ValueError, "coarse"),
-        (lambda: ep.Linspace("a", 1, 2), TypeError, "real number"),
-        (lambda: ep.Linspace(0, 1j, 2), TypeError, "real number"),
-        (lambda: ep.Linspace(np.ones(2), 1, 2), ValueError, r"shape \(2,\)"),
-        (lambda: ep.Linspace(0, 1, 2, dim=""), ValueError, "non-empty"),
-        (lambda: ep.Linspace(0, 1, 2, dim=3), TypeError, "non-empty"),
-        (lambda: ep.Geomspace(0, 1, 3), ValueError, "zero"),
-        (lambda: ep.Geomspace(1, 0, 3), ValueError, "zero"),
-        (lambda: ep.Geomspace(-1, 1, 3), ValueError, "different signs"),
-        (lambda: ep.Values([]), ValueError, "empty"),
-        (lambda: ep.Values(np.zeros((0, 3))), ValueError, "empty"),
-        (lambda: ep.Values(3.0), TypeError, "sequence"),
-        (lambda: ep.Values(jnp.ones(())), TypeError, "one value"),
-        (lambda: ep.Values("abc"), TypeError, "sequence"),
-        (lambda: ep.Values(["a", "b"]), TypeError, r"holds 'a' \(str\).*numbers"),
-        (lambda: ep.Values([None]), TypeError, "numbers"),
-        (lambda: ep.Values([[1], [1, 2]]), ValueError, r"`values\[1\]` has the shape"),
-        (lambda: ep.Values([2**40]), ValueError, "int32"),
-    ],
-)
-def test_what_cannot_be_a_space_says_so_when_built(make, error, says, unchecked):
-    with pytest.raises(error, match=says):
-        make()
-
-
 @pytest.mark.parametrize(("lo", "hi", "n"), [(-1, 2, 4), (-3, 3, 7), (0, 1, 11)])
 def test_a_linspace_has_the_values_of_numpy(lo, hi, n):
     values = ep.Space(ep.Linspace(lo, hi, n)).to_pandas()["x"].to_numpy()

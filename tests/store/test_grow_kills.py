@@ -11,7 +11,15 @@ import numpy as np
 import pytest
 from support.helpers import THOROUGH
 from support.processes import plain_flags
-from support.stores import SECONDS, WEIGHT, one_device, run_slow, same, slow
+from support.stores import (
+    SECONDS,
+    WEIGHT,
+    close,
+    growing_space,
+    one_device,
+    run_slow,
+    slow,
+)
 
 import eqx_pipe as ep
 
@@ -90,7 +98,7 @@ def test_kills_while_a_store_grows_lose_nothing(tmp_path, monkeypatch):
     child.communicate()
     assert growing > KILLS / 2
     result = run_slow(path, growing_space(*sizes))
-    same(
+    close(
         result.values,
         ep.sweep(slow, growing_space(*sizes), batch_size=4, mesh=one_device()).values,
     )

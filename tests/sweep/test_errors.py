@@ -28,19 +28,13 @@ def run(fn=picky, space=SPACE, **asked):
     return ep.sweep(fn, space, **{"on_error": "isolate", "batch_size": 3, **asked})
 
 
-def by_text(errors):
-    return {text: [i for i, t in errors.items() if t == text] for text in (LOW, HIGH)}
-
-
 @pytest.mark.parametrize(
     "asked",
     [
-        {},
         {"mesh": one_device()},
         {"order_by": np.arange(12.0)[::-1]},
         {"reduce": ep.Mean()},
         {"executor": Plain()},
-        {"executor": Plain(), "reduce": ep.Sum()},
     ],
 )
 def test_why_is_known_by_index(asked):

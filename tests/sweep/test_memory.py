@@ -118,8 +118,7 @@ def test_what_was_computed_is_kept(memory, expected, monkeypatch):
         assert (result.batch_size, result.made) == (8, (("out_of_memory", "16"),))
 
 
-@pytest.mark.parametrize("size", [64, 45])
-@pytest.mark.parametrize("before", ["compile", "run"])
+@pytest.mark.parametrize(("size", "before"), [(64, "compile"), (45, "run")])
 def test_reductions(memory, size, before):
     memory.most, memory.before = 20, before
     reduce = {"sum": ep.Sum(), "best": ep.ArgMax(by=lambda x: x)}

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.compilations import compiled
+from support.helpers import few
 
 import eqx_pipe as ep
 from eqx_pipe._sweep.compute import sizes
@@ -34,7 +36,7 @@ def noisy(point, key):
 
 
 def same(a, b):
-    assert np.array_equal(a.values[0], b.values[0])
+    np.testing.assert_allclose(a.values[0], b.values[0], rtol=2e-5, atol=2e-6)
     keys = (jr.key_data(a.values[1]), jr.key_data(b.values[1]))
     assert np.array_equal(*keys)
 
@@ -42,6 +44,7 @@ def same(a, b):
 SPACES = st.integers(0, 2)
 
 
+@few
 @given(SPACES, st.integers(0, 99), st.sampled_from([1, 2, 4]), st.sampled_from([1, 2]))
 def test_the_order_does_not_show(which, seed, batch_size, num_devices):
     space, key = make_space(which), jr.key(0)
@@ -124,6 +127,7 @@ def fails(bad):
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@few
 @given(
     st.sets(st.integers(0, 12)),
     st.sampled_from([1, 4]),
@@ -156,18 +160,14 @@ def test_failing_points_are_marked_and_the_rest_survives(bad, batch, devices, or
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_isolating_compiles_nothing_and_logs_nothing(caplog):
-    events = []
-    jax.monitoring.register_event_duration_secs_listener(
-        lambda event, _, **__: events.append(event)
-    )
     space = ep.Values(np.arange(64, dtype=np.float32))
     threshold = jnp.float32(100)
     fn = lambda x: eqx.error_if(x, x > threshold, "large")  # noqa: E731
     assert ep.sweep(fn, space).ok.all()
-    before = sum("backend_compile" in e for e in events)
+    before = len(compiled)
     with caplog.at_level(logging.ERROR):
         result = ep.sweep(fn, ep.Values(np.arange(64.0, 128)), on_error="isolate")
-    assert sum("backend_compile" in e for e in events) == before
+    assert len(compiled) == before
     assert result.ok.sum() == 37 and result.best(mode="max").value == 100
     assert not caplog.records
 

@@ -136,7 +136,7 @@ def test_what_a_store_has_is_not_left_and_nothing_is_touched(tmp_path):
     ("larger", "copied"),
     [
         ({"a": ep.Values([1.0, 2.0, 3.0, 4.0])}, 0),
-        ({"x": ep.Linspace(0, 1, 79)}, 60),
+        ({"x": ep.Linspace(0, 1, 15)}, 12),
     ],
 )
 def test_what_a_store_would_get_that_grows(tmp_path, larger, copied):
@@ -152,17 +152,18 @@ def test_what_a_store_would_get_that_grows(tmp_path, larger, copied):
         return jax.pure_callback(see, x, x, vmap_method="expand_dims")
 
     asked = {"batch_size": 1, "mesh": one_device(), "store": tmp_path / "runs.zarr"}
-    ep.sweep(counted, GRID, part=(0, 2), **asked)
-    before, large = state_of(tmp_path), GRID | larger
+    small = GRID | {"x": ep.Linspace(0, 1, 8)}
+    ep.sweep(counted, small, part=(0, 2), **asked)
+    before, large = state_of(tmp_path), small | larger
     plan = ep.plan(counted, large, **asked)
     parts = [ep.plan(counted, large, part=(k, 2), **asked).left for k in (0, 1)]
-    assert plan.new == plan.points - 120 and plan.copied == copied
-    assert plan.done == 60 and plan.left == plan.missing == sum(parts)
-    assert f"120 points become {plan.points}" in repr(plan)
+    assert plan.new == plan.points - 24 and plan.copied == copied
+    assert plan.done == 12 and plan.left == plan.missing == sum(parts)
+    assert f"24 points become {plan.points}" in repr(plan)
     assert state_of(tmp_path) == before
     seen.clear()
     ep.sweep(counted, large, **asked)
-    assert sum(seen) == plan.left == plan.points - 60
+    assert sum(seen) == plan.left == plan.points - 12
 
 
 def test_a_probe_computes_a_few_and_keeps_the_programs(tmp_path):
@@ -176,12 +177,12 @@ def test_a_probe_computes_a_few_and_keeps_the_programs(tmp_path):
     def counted(x):
         return jax.pure_callback(see, x, x, vmap_method="expand_dims")
 
-    space = ep.Linspace(0, 1, 4000)
+    space = ep.Linspace(0, 1, 400)
     asked = {"batch_size": 10, "mesh": one_device(), "store": tmp_path / "runs.zarr"}
     for more in ({}, {"reduce": ep.Mean()}, {"order_by": lambda x: x}):
         seen.clear()
         plan = ep.plan(counted, space, probe=3, **(asked | more))
-        assert 30 <= sum(seen) < 4000
+        assert 30 <= sum(seen) < 400
         assert 0 < plan.low <= plan.seconds <= plan.high
         assert "to compile" in repr(plan) and os.listdir(tmp_path) == []
         in_memory = {k: v for k, v in (asked | more).items() if k != "store"}
@@ -189,27 +190,13 @@ def test_a_probe_computes_a_few_and_keeps_the_programs(tmp_path):
         assert plan.seconds > 0
     both = {"x": space, "y": ep.Linspace(0, 1, 2)}
     plan = ep.plan(lambda p: p["x"], both, reduce=ep.Mean(over="y"), probe=2)
-    assert plan.seconds > 0 and plan.left == 8000 and plan.value_bytes >= 4 * 4000
+    assert plan.seconds > 0 and plan.left == 800 and plan.value_bytes >= 4 * 400
     count = len(compiled)
     ep.sweep(counted, space, batch_size=10, mesh=one_device())
     assert len(compiled) == count
     with jax.disable_jit():
         plan = ep.plan(jnp.sin, ep.Linspace(0, 1, 3), probe=True)
     assert plan.programs == 0 and plan.seconds > 0 and plan.value_bytes is None
-
-
-def test_points_that_cost_more_are_seen_wherever_they_are():
-    def fn(p):
-        return jax.lax.while_loop(
-            lambda c: c[0] < p["n"], lambda c: (c[0] + 1, jnp.sin(c[1])), (0, p["x"])
-        )
-
-    trips = np.repeat(np.int32([1, 1, 1, 1, 500_000]), 40)
-    space = ep.table({"n": trips, "x": np.zeros(200, np.float32)})
-    asked = {"batch_size": 4, "mesh": one_device(), "probe": 5}
-    some, whole = ep.plan(fn, space, **asked), ep.plan(fn, space[160:], **asked)
-    assert some.seconds > whole.seconds / 4
-    assert some.high > 1.2 * some.seconds
 
 
 def test_empty_spaces_and_executors():

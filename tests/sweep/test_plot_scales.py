@@ -16,16 +16,7 @@ def test_values_out_of_order_are_drawn_in_order():
     assert [list(d) for d in ax.lines[0].get_data()] == [[1, 4], [1, 4]]
 
 
-@pytest.mark.one_of(3)
-@pytest.mark.parametrize(
-    "axis",
-    [
-        B,
-        ep.Geomspace(1, 2, 2),
-        ep.Values([1, 10, 100]),
-        ep.Values(10.0 ** np.linspace(0, 3, 14) ** 1.1),
-    ],
-)
+@pytest.mark.parametrize("axis", [B, ep.Values(10.0 ** np.linspace(0, 3, 14) ** 1.1)])
 def test_geometric_axes_are_logarithmic(axis):
     assert ep.sweep(total, {"b": axis}).plot().get_xscale() == "log"
 
@@ -36,17 +27,13 @@ def test_negative_geometric_axes_and_few_values_are_linear():
         assert ep.sweep(total, {"b": axis}).plot().get_xscale() == "linear"
 
 
-@pytest.mark.one_of(3)
 @pytest.mark.parametrize(
     ("values", "scale", "places"),
     [
         ([4, 16], "linear", [4, 16]),
         ([3, 7, 100], "linear", [0, 1, 2]),
         ([1, 2, 4, 8, 16], "log", [1, 2, 4, 8, 16]),
-        ([0.1, 0.25, 0.5], "linear", [0, 1, 2]),
-        ([0, 1, 2, 3], "linear", [0, 1, 2, 3]),
-        ([-1000, -100, -10], "linear", [0, 1, 2]),
-        ([1.0, 1.00001, 1.5], "linear", [0, 1, 2]),
+        pytest.param([1.0, 1.00001, 1.5], "linear", [0, 1, 2], marks=pytest.mark.slow),
     ],
 )
 def test_few_numbers_have_a_tick_each_and_the_same_room(values, scale, places):

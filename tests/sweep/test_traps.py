@@ -11,8 +11,7 @@ import pytest
 import eqx_pipe as ep
 
 
-@pytest.mark.one_of(2)
-@pytest.mark.parametrize("n", [1, 7, 9, 17])
+@pytest.mark.parametrize("n", [1, 9])
 def test_no_point_is_invented_whatever_the_number_of_devices(n):
     """No tail of NaNs or zeros; the extremes are those of real points."""
     line = ep.Linspace(1, n, n)
