@@ -289,8 +289,8 @@ def pipelined(
 
     Warns if the stages look as if they were made for one example.
 
-    **Laws:** it is `stack`, in values and gradients, if the stages treat every entry
-    of the batch alone.
+    **Laws:** it is `stack` up to rounding, in values and gradients, if the stages treat
+    every entry of the batch alone.
 
     !!! example
 

@@ -62,8 +62,9 @@ class Loader(Settings):
       source with `drop_remainder`, or does not divide by the devices that split it; or
       a stage is stateful.
 
-    **Laws:** the records of an epoch are those of the source; `scan` gives what a loop
-    of `next` gives; a resumed run gives what an uninterrupted one gives.
+    **Laws:** the records of an epoch are those of the source; `scan` reads the records
+    and random keys of a loop of `next`; a resumed run reads those of an uninterrupted
+    one. What stages compute from them agrees up to rounding.
 
     !!! example
 
@@ -202,7 +203,7 @@ class Loader(Settings):
     ) -> tuple[_Carry, PyTree, Cursor]:
         """Many batches, and what is done with them, as one compiled program.
 
-        It equals this loop, up to rounding, and gives the same records and draws:
+        It equals this loop up to rounding, with the same records and random keys:
 
         ```python
         outputs = []

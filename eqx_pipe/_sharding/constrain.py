@@ -87,7 +87,7 @@ def constrain(x: Tree, *logical: LogicalAxis) -> Tree:
     **Raises:** `ValueError` if the names do not fit the rules or the array, or a size
     does not divide by the mesh axes that split it; names leaf, sizes and axes.
 
-    **Laws:** values do not change.
+    **Laws:** values change at most by rounding.
 
     !!! example
 

@@ -48,7 +48,7 @@ def init_sharded(
       kind `rbg`, whose draws depend on the sharding.
     - `TypeError` if `init` is no function or `key` no key.
 
-    **Laws:** the values are those of `init(key)`.
+    **Laws:** the values are those of `init(key)`, up to rounding.
 
     !!! example
 

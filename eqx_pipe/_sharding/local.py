@@ -141,7 +141,8 @@ def sharded(
     - `StructureError` (a `ValueError`), when called, if specs are no prefix.
     - `TypeError` if something is not a stage or no mesh.
 
-    **Laws:** a stage that treats each row alone gives what it gives on the whole.
+    **Laws:** a stage that treats each row alone gives what it gives on the whole, up
+    to rounding.
 
     !!! example
 

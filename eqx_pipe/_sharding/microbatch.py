@@ -67,7 +67,8 @@ def microbatch(
     - `StructureError` (a `ValueError`) if the output's shape depends on the size of
       the part, as it does for one output per example.
 
-    **Laws:** it is `fun`, for every size, if `fun` is a sum (or mean) over the batch.
+    **Laws:** it is `fun` up to rounding, for every size, if `fun` is a sum (or mean)
+    over the batch.
 
     !!! example
 

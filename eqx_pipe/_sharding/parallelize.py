@@ -184,7 +184,7 @@ def parallelize(
     If nothing in `fun` is constrained, inputs are copied to every device, with a
     warning. A sharding that does not divide an array is left out for this array.
 
-    **Laws:** `fun` returns what it did.
+    **Laws:** `fun` returns what it did, up to rounding.
 
     !!! example
 

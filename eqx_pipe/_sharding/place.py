@@ -74,7 +74,8 @@ def shard(
     - `StructureError` (a `ValueError`) if `specs` is not a prefix of `tree`.
     - `TypeError` if a spec is something else.
 
-    **Laws:** sharding never changes values.
+    **Laws:** placing an array never changes its values. What a program computes from
+    placed arrays agrees up to rounding.
 
     !!! example
 

@@ -114,7 +114,7 @@ def on(mesh: Mesh, stage: StageLike, *, specs: SpecsLike = None) -> On:
     - `ValueError` if called inside `jit`, or if the input does not fit `specs`.
     - `TypeError` if something is not a stage or no mesh.
 
-    **Laws:** it is `stage`, in values and gradients.
+    **Laws:** it is `stage`, in values and gradients, up to rounding.
 
     !!! example
 

@@ -1,14 +1,12 @@
 """microbatch: the whole, part by part."""
 
 import equinox as eqx
-import hypothesis.strategies as st
 import jax
 import jax.numpy as jnp
 import jax.random as jr
 import jax.tree_util as jtu
 import numpy as np
 import pytest
-from hypothesis import given
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
@@ -26,20 +24,20 @@ def mean_loss(w, x):
     return jnp.mean(jnp.tanh(x @ w) ** 2)
 
 
-@given(st.integers(1, 14))
+@pytest.mark.parametrize("size", [4, 5, 14])  # of 12: parts, a rest, too large
 def test_it_is_the_whole(size):
     batch = {"x": X, "scale": 2.0, "name": "train", "none": None}
     whole = jax.value_and_grad(loss, has_aux=True)
     parts = ep.microbatch(whole, size=size, argnum=1)
-    (a, aux), g = parts(W, batch)
-    (b, aux_b), g_b = whole(W, batch)
+    (a, aux), g = eqx.filter_jit(parts)(W, batch)
+    (b, aux_b), g_b = eqx.filter_jit(whole)(W, batch)
     assert np.allclose(a, b, rtol=1e-5) and np.allclose(g, g_b, rtol=1e-4, atol=1e-5)
     assert aux["n"] == aux_b["n"] == 12 and aux["n"].dtype == aux_b["n"].dtype
-    value = jax.jit(ep.microbatch(mean_loss, size=size, argnum=-1, reduce="mean"))
-    assert np.allclose(value(W, X), mean_loss(W, X), rtol=1e-5)
-    assert np.allclose(
-        jax.grad(value)(W, X), jax.grad(mean_loss)(W, X), rtol=1e-4, atol=1e-6
-    )
+    mean = ep.microbatch(mean_loss, size=size, argnum=-1, reduce="mean")
+    value, grad = jax.jit(jax.value_and_grad(mean))(W, X)
+    expected, expected_grad = jax.jit(jax.value_and_grad(mean_loss))(W, X)
+    assert np.allclose(value, expected, rtol=1e-5)
+    assert np.allclose(grad, expected_grad, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("axis", [1, -1])
@@ -112,7 +110,7 @@ def test_one_value_per_example_is_refused_whatever_the_size():
     )
 
 
-@pytest.mark.parametrize("size", [3, 4, 5])
+@pytest.mark.parametrize("size", [3, 4])
 def test_a_batch_that_is_split_by_type(size):
     mesh = jax.make_mesh((4,), ("data",), axis_types=(AxisType.Explicit,))
     x = ep.shard(jnp.arange(16.0).reshape(8, 2), mesh, P("data"))

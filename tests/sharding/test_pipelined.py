@@ -43,8 +43,8 @@ def loss(pipe, x):
 
 
 def assert_sequential(stack, pipe, x, given=None):
-    value, grads = eqx.filter_value_and_grad(loss)(stack, x)
     run = eqx.filter_jit(eqx.filter_value_and_grad(loss))
+    value, grads = run(stack, x)
     got, got_grads = run(pipe, x if given is None else given)
     assert np.allclose(got, value, rtol=1e-5)
     pairs = zip(*map(jtu.tree_leaves, (grads.stages, got_grads.stages)), strict=True)
@@ -52,23 +52,22 @@ def assert_sequential(stack, pipe, x, given=None):
         assert np.allclose(a, b, rtol=1e-4, atol=1e-5)
 
 
-CASES = [(1, 2, 4), (2, 4, 1), (4, 8, 4), (8, 8, 2), (2, 6, 32), (4, 4, 16)]
+# Fewer microbatches than devices, with two layers on each; and one device.
+CASES = [(4, 8, 2), pytest.param(1, 2, 4, marks=pytest.mark.slow)]
 
 
-@pytest.mark.one_of(5)
 @pytest.mark.parametrize("devices, n, count", CASES)
 def test_it_is_the_sequence(devices, n, count, getkey, monkeypatch):
     """And what stands in for the missing microbatches does not matter."""
     monkeypatch.setattr(_pipelined, "idle_value", lambda a: jnp.full_like(a, jnp.nan))
-    stack = ep.repeat(block, n, key=getkey())
-    x = jr.normal(getkey(), (32, 4))
+    stack = ep.repeat(block, n, key=getkey(), remat=True, unroll=2)
+    x = jr.normal(getkey(), (8, 4))
     assert_sequential(stack, ep.pipelined(stack, make(devices), count), x)
 
 
-@pytest.mark.one_of(2)
-@pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit], ids=str)
-def test_two_axes_and_both_kinds(kind, getkey):
-    mesh = jax.make_mesh((2, 4), ("data", "stages"), axis_types=(kind,) * 2)
+def test_two_axes_that_are_explicit(getkey):
+    kinds = (AxisType.Explicit,) * 2
+    mesh = jax.make_mesh((2, 4), ("data", "stages"), axis_types=kinds)
     stack = ep.repeat(block, 4, key=getkey())
     x = jr.normal(getkey(), (8, 4))
     pipe = ep.pipelined(stack, mesh, 4, axis_name="stages")
@@ -78,12 +77,11 @@ def test_two_axes_and_both_kinds(kind, getkey):
     assert ep.sharding_info(pipe)["stages.linear.weight"].bytes_per_device == 64
 
 
-@pytest.mark.one_of(2)
-@pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit], ids=str)
-def test_gradients_outside_jit_and_mesh_contexts(kind, getkey, unchecked):
+def test_gradients_outside_jit_and_mesh_contexts(getkey, unchecked):
+    kind = AxisType.Explicit
     mesh = jax.make_mesh((4,), ("stages",), axis_types=(kind,))
     stack, x = ep.repeat(block, 4, key=getkey()), jr.normal(getkey(), (8, 4))
-    want = eqx.filter_grad(loss)(stack, x)
+    want = eqx.filter_jit(eqx.filter_grad(loss))(stack, x)
     pipe = ep.pipelined(stack, mesh, 4)
     outside = eqx.filter_grad(loss)(pipe, x)
     with jax.set_mesh(mesh):
@@ -96,8 +94,8 @@ def test_gradients_outside_jit_and_mesh_contexts(kind, getkey, unchecked):
             pipe(x)
 
 
-@pytest.mark.parametrize("count", [1, 3])
-def test_each_device_runs_its_layers_once_per_microbatch(count, getkey):
+def test_each_device_runs_its_layers_once_per_microbatch(getkey):
+    count = 3  # with four devices, so each is idle at times
     calls = collections.Counter()
 
     class Counted(eqx.Module):
@@ -199,13 +197,8 @@ def test_stages_for_one_example_are_warned_of(getkey):
         ep.pipelined(stack, make(4), 2)(jnp.ones((8, 4)))
 
 
-@pytest.mark.parametrize(
-    "compiled", [False, pytest.param(True, marks=pytest.mark.slow)]
-)
-def test_layers_are_computed_again_and_unrolled_as_in_the_repeat(compiled, getkey):
+def test_layers_are_computed_again_and_unrolled_as_in_the_repeat(getkey):
     stack = ep.repeat(block, 4, key=getkey(), remat=True, unroll=2)
     pipe, x = ep.pipelined(stack, make(2), 2), jr.normal(getkey(), (4, 4))
-    if compiled:
-        assert_sequential(stack, pipe, x)
     text = str(jax.make_jaxpr(lambda x: pipe(x))(x))
     assert "unroll=2" in text and ("checkpoint" in text or "remat" in text)

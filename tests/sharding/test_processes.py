@@ -49,7 +49,8 @@ for kind in (AxisType.Auto, AxisType.Explicit):
     model = ep.init_sharded(make, jr.key(0), mesh, P("data"))
     assert model.weight.addressable_shards[0].data.shape == (2, 4)
     gathered = process_allgather(model.weight, tiled=True)
-    assert np.array_equal(gathered, make(jr.key(0)).weight)
+    # Drawn by another program, which may round otherwise.
+    np.testing.assert_allclose(gathered, make(jr.key(0)).weight, rtol=2e-5, atol=2e-6)
     assert "(8, 4)" in str(ep.sharding_info(model))
 
     fails("`data` of size 2 in this process", parts[rank][:3], mesh, P("data"))
