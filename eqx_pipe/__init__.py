@@ -8,7 +8,6 @@ from ._compose.batched import batched as batched
 from ._compose.branch import cond as cond
 from ._compose.branch import switch as switch
 from ._compose.chain import chain as chain
-from ._compose.compiled import compiled as compiled
 from ._compose.ensemble import ensemble as ensemble
 from ._compose.feed import feed as feed
 from ._compose.focus import at as at

@@ -9,7 +9,6 @@ import equinox as eqx
 
 from .._check import check_callable, check_int
 from .._compose.chain import Chain
-from .._compose.compiled import Compiled
 from .._compose.dag import INPUT
 from .._compose.graph import Graph
 from .._compose.residual import Residual
@@ -126,7 +125,7 @@ def _inside(sketch: _Drawing, path: str, stage: Any, wire: Wire) -> Wire:
             sketch, join_path(path, segment), segment, children[segment], wires
         )
 
-    if isinstance(stage, Compiled | Tied):  # whose children are those of the pipeline
+    if isinstance(stage, Tied):  # whose children are those of the pipeline
         stage = stage.pipe
     children = children_of(stage)
     if isinstance(stage, Graph):

@@ -95,16 +95,6 @@ def test_frames_round_what_is_nested():
     assert '["two: chain"]' in str(ep.draw(ep.chain(one=jnp.sin, two=ep.chain())))
 
 
-def test_a_compiled_pipeline_looks_like_the_plain_one():
-    x = jnp.ones(3)
-    for name in ("chain", "mixture", "cond"):
-        compiled = ep.compiled(stages[name], x)
-        assert ep.draw(compiled, x) == ep.draw(stages[name], x)
-    assert '["two: compiled, 12 parameters"]' in str(
-        ep.draw(ep.chain(one=jnp.sin, two=compiled))
-    )
-
-
 def test_stateful_pipelines():
     class Counter(eqx.nn.StatefulLayer):
         index: eqx.nn.StateIndex

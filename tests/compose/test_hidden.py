@@ -230,7 +230,6 @@ PLACES = {
     "repeat": lambda f: ep.repeat(lambda key: f, 2, key=KEY),
     "batched": lambda f: ep.batched(f),
     "graph": lambda f: ep.graph({"a": f}, {"a": []}, "a"),
-    "compiled": lambda f: ep.compiled(f, jnp.ones(3)),
     "lift": lambda f: ep.lift(f),
     "on": lambda f: ep.on(MESH, f),
     "sharded": lambda f: ep.sharded(f, MESH, SPEC, SPEC),

@@ -119,7 +119,6 @@ PLACES = {
     "at": lambda f: ep.at("a", f),
     "repeat": lambda f: ep.repeat(lambda key: f, 2, key=KEY),
     "batched": lambda f: ep.batched(f),
-    "compiled": lambda f: ep.compiled(f, jnp.ones(3)),
     "pipe": lambda f: ep.Loader(ep.ArraySource(jnp.ones(4)), f, batch_size=2),
 }
 

@@ -277,11 +277,6 @@ def test_a_pipeline_in_inference_needs_no_more_than_the_pipeline(data):
     assert jtu.tree_structure(y) == jtu.tree_structure(x)
 
 
-def test_a_compiled_pipeline_keeps_the_laws_of_a_stage():
-    pipe = ep.chain(LINEAR, jnp.tanh)
-    ept.check_stage(ep.compiled(pipe, X), X)
-
-
 @pytest.mark.one_of(2)
 @pytest.mark.parametrize("mode", ["batch", "ema"])
 def test_combinators_of_stateful_layers_keep_every_law(mode):

@@ -1,4 +1,4 @@
-"""One stage in another: `at`, `batched`, `repeat`, `compiled`, `outputs`, `refill`."""
+"""One stage in another: `at`, `batched`, `repeat`, `outputs`, `refill`."""
 
 import functools as ft
 
@@ -277,23 +277,8 @@ TAPPED = [
     ),
 ]
 
-COMPILED = [
+OTHERS = [
     ("frozen 3", lambda: ep.frozen(3), TypeError, "A stage is a callable"),
-    ("stage 3", lambda: ep.compiled(3, ones(3)), TypeError, "A stage is a callable"),
-    ("key 3", lambda: ep.compiled(sin, ones(3), key=3), TypeError, "jax.random.key"),
-    ("state 3", lambda: ep.compiled(sin, ones(3), 3), TypeError, "equinox.nn.State"),
-    (
-        "inside jit",
-        lambda: jax.eval_shape(lambda x: ep.compiled(sin, x)(x), ones(3)),
-        ValueError,
-        "Make the compiled stage outside; inside, call the pipeline itself",
-    ),
-    (
-        "another input",
-        lambda: ep.compiled(ep.identity, ones(3))(ones(4)),
-        ep.StructureError,
-        "Make another with `compiled` for this input",
-    ),
     (
         "outputs of 3",
         lambda: ep.outputs(3, ones(2)),
