@@ -23,7 +23,6 @@ from ._compose.scan import scan as scan
 from ._compose.tapped import tapped as tapped
 from ._compose.tied import tied as tied
 from ._compose.trainable import trainable as trainable
-from ._compose.transfer import transfer as transfer
 from ._compose.weighted import weighted as weighted
 from ._errors import MissingKeyError as MissingKeyError
 from ._errors import StructureError as StructureError
