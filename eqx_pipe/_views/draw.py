@@ -139,9 +139,6 @@ def _inside(sketch: _Drawing, path: str, stage: Any, wire: Wire) -> Wire:
         skip = child("skip", wire) if "skip" in children else wire
         for segment in sketch.shown(list(map(str, stage.keys()))):
             wire = child(segment, wire)
-        if "drop" in children:  # which scales them by a number of its own
-            scale = child("drop")
-            wire = Wire(sketch.box("times", [wire, scale], "join"))
         return Wire(sketch.box("sum", [skip, wire], "join"))
     if isinstance(stage, Chain | eqx.nn.Sequential) or len(children) == 1:
         for segment in sketch.shown(children):

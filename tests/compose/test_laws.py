@@ -143,7 +143,7 @@ COMBINATORS = {
     "tapped": lambda: ep.tapped(
         ep.chain(a=ep.repeat(in_residual, 2, key=KEY), b=DROPOUT), "a.*.0"
     ),
-    "residual": lambda: ep.residual(LINEAR, skip=LINEAR, drop_rate=0.5),
+    "residual": lambda: ep.residual(DROPOUT, LINEAR, skip=LINEAR),
     "ensemble": lambda: ep.ensemble(
         lambda key: ep.chain(linear(key), DROPOUT), 2, key=KEY
     ),

@@ -105,7 +105,6 @@ COMBINATORS = {
     "at a function": ep.chain(lambda x: {"a": x, "b": x}, ep.at(lambda x: x["a"], A)),
     "repeat": ep.repeat(lambda key: eqx.nn.Linear(64, 64, key=key), 3, key=jr.key(0)),
     "residual": ep.residual(A, B, skip=C),
-    "residual dropped": ep.residual(A, drop_rate=0.5),
     "ensemble": ep.ensemble(_linear_of, 3, key=jr.key(0)),
     "scan": ep.chain(
         lambda x: jnp.stack([x, 2 * x]),

@@ -243,8 +243,6 @@ RESIDUAL = [
     ("no stage", lambda: ep.residual(), ValueError, "Give at least one"),
     ("skip 3", lambda: ep.residual(sin, skip=3), TypeError, "A stage is a callable"),
     ("a name", lambda: ep.residual({"skip": sin}), ValueError, "Rename the stage"),
-    ("rate 1", lambda: ep.residual(sin, drop_rate=1), ValueError, "not including, 1"),
-    ("rate a", lambda: ep.residual(sin, drop_rate="a"), TypeError, "Give a number"),
     (
         "another shape",
         lambda: ep.residual(lambda x: x[:1])(ones(3)),
@@ -252,12 +250,6 @@ RESIDUAL = [
         "by `skip=` a projection",
     ),
     ("text", lambda: ep.residual(lambda x: x)("a"), TypeError, "by `eqx_pipe.at`"),
-    (
-        "integers to drop",
-        lambda: ep.residual(jnp.negative, drop_rate=0.1)(jnp.arange(3), key=key()),
-        TypeError,
-        "Let the stages give floating-point numbers",
-    ),
 ]
 
 TAPPED = [
