@@ -14,7 +14,6 @@ from .._check import check_key
 from .._errors import (
     MissingKeyError,
     describe_value,
-    is_located,
     locate,
     type_error,
     value_error,
@@ -23,7 +22,7 @@ from .._tree import join_path
 from .._types import Key, MaybeState, Output, PyTree, Segment, StageLike
 from .base import is_stateful, state_indices
 from .edit import Editable
-from .hints import add_hint, no_attribute, say_if_no_key, say_if_not_layer, wants_key
+from .hints import no_attribute, say_if_not_layer, wants_key
 from .scope import Scope
 from .signature import key_of
 from .text import pipeline_text
@@ -180,8 +179,6 @@ def enter(
     except Exception as error:
         if inner.key is None and wants_key(error, stage):
             raise MissingKeyError(str(segment)) from error
-        if not is_located(error):
-            add_hint(error, (*args, *(named or {}).values()))
         locate(error, str(segment))
         raise
     if inner.record is not None:
@@ -212,7 +209,6 @@ def call(
             return stage(*args, **keyword), state
         except TypeError as error:
             say_if_not_layer(stage, error)
-            say_if_no_key(stage, key_of(stage, inner.key), error)
             raise
     # Behind keywords no position is free.
     given = {"state": state} if named else {}
