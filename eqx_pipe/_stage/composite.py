@@ -1,8 +1,6 @@
 """What our combinators share: children, how one is called, where a state goes."""
 
 import abc
-import html
-import importlib
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, overload
 
@@ -49,14 +47,6 @@ class Composite(Editable):
 
     def __repr__(self) -> str:
         return pipeline_text(self)
-
-    def _repr_html_(self) -> str:
-        # Pictures are made floors above, so they are asked for by name. What was made
-        # of a pipeline, its gradients say, may be none that can be drawn.
-        try:
-            return importlib.import_module("eqx_pipe").draw(self)._repr_html_()
-        except Exception:
-            return f"<pre>{html.escape(repr(self))}</pre>"
 
     def settings(self) -> dict[str, Any]:
         """What besides the children describes this stage; JSON-serialisable."""
