@@ -10,7 +10,6 @@ from jax.core import Tracer
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from .._html import table
 from .._tree import leaves_with_names
 from .._types import PyTree
 from .leaves import is_placeable
@@ -76,10 +75,6 @@ class ShardingInfo(Mapping[str, LeafInfo]):
             text = (c.rjust(w) if i > 3 else c.ljust(w) for c, w, i in cells)
             shown.append("  ".join(text).rstrip())
         return "\n".join(shown)
-
-    def _repr_html_(self) -> str:
-        head, *rows = self._cells()
-        return table(head, rows)
 
 
 def sharding_info(tree: PyTree) -> ShardingInfo:
