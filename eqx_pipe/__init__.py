@@ -28,8 +28,6 @@ from ._errors import MissingKeyError as MissingKeyError
 from ._errors import StructureError as StructureError
 from ._errors import SweepError as SweepError
 from ._stage import Stage as Stage
-from ._stage import identity as identity
-from ._stage import lift as lift
 
 __version__ = _version("eqx_pipe")
 

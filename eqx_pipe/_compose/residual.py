@@ -96,7 +96,7 @@ def residual(
     - `StructureError` (a `ValueError`), when called, if input and output differ; names
       the leaf.
 
-    **Laws:** `residual(f)` is `parallel(identity, f, merge="sum")` for deterministic
+    **Laws:** `residual(f)` is `parallel(Identity(), f, merge="sum")` for deterministic
     stages; `residual(f, g)` is `residual(chain(f, g))`, also with the same `over`.
 
     !!! example

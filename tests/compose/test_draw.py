@@ -47,7 +47,7 @@ def test_shapes_on_the_arrows():
     assert "float32[" not in str(ep.draw(pipe))
     for stage in (linear(KEY), jnp.sin, eqx.nn.Dropout()):
         assert '"float32[3]"' in str(ep.draw(stage, jnp.ones(3)))
-    many = str(ep.draw(ep.identity, {f"k{i}": i for i in range(6)}))
+    many = str(ep.draw(eqx.nn.Identity(), {f"k{i}": i for i in range(6)}))
     assert "... 2 more" in many
 
 

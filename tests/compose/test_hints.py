@@ -167,10 +167,9 @@ AWAIT = [
         ep.chain,
         lambda s: ep.chain(a=s),
         lambda s: ep.parallel({"a": s}),
-        lambda s: ep.cond(s, ep.identity),
-        lambda s: ep.gated(ep.identity, gates=(s,)),
+        lambda s: ep.cond(s, eqx.nn.Identity()),
+        lambda s: ep.gated(eqx.nn.Identity(), gates=(s,)),
         lambda s: ep.graph({"a": s}, {"a": []}, "a"),
-        ep.lift,
     ],
 )
 def test_what_gives_no_output_is_refused_when_built(make, stage):

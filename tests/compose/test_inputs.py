@@ -63,7 +63,6 @@ SEVERAL = {
     "jit": jax.jit(lambda a, b: a),
     "partial": ft.partial(lambda a, b, c: a, 1),
     "filter_jit": eqx.filter_jit(lambda a, b: a),
-    "lifted": ep.lift(lambda a, b: a),
     "attention": ATTENTION,
     "gru": GRU,
     "lstm": eqx.nn.LSTMCell(3, 3, key=KEY),

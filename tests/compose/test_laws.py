@@ -87,8 +87,7 @@ def in_residual(key):
 
 
 COMBINATORS = {
-    "identity": lambda: ep.identity,
-    "lift": lambda: ep.lift(jnp.tanh),
+    "identity": lambda: eqx.nn.Identity(),
     "empty chain": lambda: ep.chain(),
     "chain": lambda: ep.chain(LINEAR, jnp.tanh, DROPOUT),
     "named chain": lambda: ep.chain(first=LINEAR, second=ep.chain(DROPOUT)),
@@ -243,7 +242,7 @@ def test_every_nesting_of_integers_keeps_every_law(data):
 @hp.given(st.data())
 def test_every_nesting_computes_what_its_maths_computes(data):
     struct = data.draw(ept.structs(), label="struct")
-    pipe = ep.lift(data.draw(ept.pipelines(struct, max_depth=4), label="pipe"))
+    pipe = ep.chain(data.draw(ept.pipelines(struct, max_depth=4), label="pipe"))
     x, key = data.draw(ept.arrays(struct), label="x"), data.draw(ept.keys())
     wanted = eqx.filter_jit(by_hand)(pipe, x, key)
     assert_agree(eqx.filter_jit(pipe)(x, key=key), wanted)
@@ -253,7 +252,7 @@ def test_every_nesting_computes_what_its_maths_computes(data):
 @hp.given(st.data())
 def test_every_nesting_has_the_gradients_of_its_maths(data):
     struct = jax.ShapeDtypeStruct((4,), jnp.float32)
-    pipe = ep.lift(data.draw(ept.pipelines(struct, max_depth=4), label="pipe"))
+    pipe = ep.chain(data.draw(ept.pipelines(struct, max_depth=4), label="pipe"))
     x, key = data.draw(ept.arrays(struct), label="x"), data.draw(ept.keys())
 
     @eqx.filter_jit
@@ -283,7 +282,9 @@ def test_combinators_of_stateful_layers_keep_every_law(mode):
     def make():
         norm = eqx.nn.BatchNorm(4, axis_name="batch", mode=mode)
         return ep.chain(
-            ep.parallel(ep.batched(norm, axis_name="batch"), ep.identity, merge="mean"),
+            ep.parallel(
+                ep.batched(norm, axis_name="batch"), eqx.nn.Identity(), merge="mean"
+            ),
             ep.cond(lambda x: x[0, 0] > 0, jnp.sin),
         )
 

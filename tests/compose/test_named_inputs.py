@@ -70,12 +70,11 @@ def test_neither_the_order_of_inputs_nor_of_entries_matters(names, entries):
         ep.feed(scaled, "x", "by"),
         ep.feed(scaled, "x", by="by"),
         ep.feed(ep.frozen(scaled), x="x", by="by"),
-        ep.feed(ep.lift(scaled), by="by", x="x"),
         ep.feed(ep.feed(scaled, "a", "b"), a="x", b="by"),
         ep.graph({"s": scaled}, {"s": {"by": "by", "x": "x"}}, "s", inputs=["by", "x"]),
         ep.graph({"s": ep.feed(scaled, "x", "by")}, {"s": []}, "s", inputs=["by", "x"]),
         ep.chain(ep.feed(scaled, "x", "by"), over="x"),
-        ep.chain(ep.at("x", ep.identity), ep.feed(scaled, "x", "by")),
+        ep.chain(ep.at("x", eqx.nn.Identity()), ep.feed(scaled, "x", "by")),
     ],
 )
 def test_all_ways_to_hand_on_inputs_agree(stage):

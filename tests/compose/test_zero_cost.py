@@ -43,7 +43,7 @@ def _check_cost(pipe, x, key):
     def composed(pipe, x, key):
         return pipe(x, key=key)
 
-    pipe = ep.lift(pipe)
+    pipe = ep.chain(pipe)
     for direction in (_forward, _backward):
         ours = _costs(direction(composed), pipe, x, key)
         theirs = _costs(direction(by_hand), pipe, x, key)

@@ -87,9 +87,9 @@ def constant_draws(x):
 _generator = np.random.default_rng(0)
 
 
-def loader(source=None, pipe=ep.identity, **options):
+def loader(source=None, **options):
     source = ep.ArraySource(jnp.arange(7.0)) if source is None else source
-    return ep.Loader(source, pipe, **{"batch_size": 2, "shuffle": True, **options})
+    return ep.Loader(source, **{"batch_size": 2, "shuffle": True, **options})
 
 
 LOADERS = {
