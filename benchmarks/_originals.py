@@ -286,12 +286,12 @@ def mean_pixels(y):
 def resnet_block(before, after, time, rate, heads, dim_head, attend, size, biggan, key):
     """`size` is "up", "down" or "same"."""
     keys = jr.split(key, 7)
-    resize = {"same": ep.identity, "up": repeat_pixels, "down": mean_pixels}[size]
+    resize = {"same": nn.Identity(), "up": repeat_pixels, "down": mean_pixels}[size]
     if size == "up" and not biggan:
         resize = nn.ConvTranspose2d(before, before, 4, 2, padding=1, key=keys[3])
     if size == "down" and not biggan:
         resize = nn.Conv2d(before, before, 3, 2, 1, key=keys[4])
-    skip = ep.identity
+    skip = nn.Identity()
     if before != after or size != "same":
         skip = ep.chain(resize, nn.Conv2d(before, after, 1, key=keys[5]))
     first = nn.Conv2d(before, after, 3, padding=1, key=keys[1])

@@ -8,7 +8,6 @@ from ._compose.batched import batched as batched
 from ._compose.branch import cond as cond
 from ._compose.branch import switch as switch
 from ._compose.chain import chain as chain
-from ._compose.compiled import compiled as compiled
 from ._compose.ensemble import ensemble as ensemble
 from ._compose.feed import feed as feed
 from ._compose.focus import at as at
@@ -24,14 +23,11 @@ from ._compose.scan import scan as scan
 from ._compose.tapped import tapped as tapped
 from ._compose.tied import tied as tied
 from ._compose.trainable import trainable as trainable
-from ._compose.transfer import transfer as transfer
 from ._compose.weighted import weighted as weighted
 from ._errors import MissingKeyError as MissingKeyError
 from ._errors import StructureError as StructureError
 from ._errors import SweepError as SweepError
 from ._stage import Stage as Stage
-from ._stage import identity as identity
-from ._stage import lift as lift
 
 __version__ = _version("eqx_pipe")
 

@@ -75,7 +75,7 @@ class StructureError(ValueError):
 
         >>> import eqx_pipe as ep, jax.numpy as jnp
         >>> try:
-        ...     ep.parallel(jnp.sum, ep.identity, merge="stack")(jnp.ones(3))
+        ...     ep.parallel(jnp.sum, jnp.sin, merge="stack")(jnp.ones(3))
         ... except ep.StructureError as error:
         ...     isinstance(error, ValueError)
         True

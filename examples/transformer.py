@@ -103,7 +103,7 @@ model = ep.init_sharded(make, jr.key(0), mesh, names, rules)
 ep.draw(model, images[0])
 
 # %%
-ax = ep.sharding_info(model).plot()
+ep.sharding_info(model)
 
 # %% [markdown]
 # ## Training

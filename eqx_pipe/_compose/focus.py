@@ -175,8 +175,8 @@ def at(where: Where, stage: StageLike) -> At:
     - `StructureError` (a `ValueError`), when called, if the input has no such part;
       names those it has.
 
-    **Laws:** those of a lens: `at(w, identity)` is `identity`; the part of the output
-    is the stage's output; `chain(at(w, f), at(w, g))` is `at(w, chain(f, g))`.
+    **Laws:** those of a lens: `at(w, Identity())` returns its input; the part of the
+    output is the stage's output; `chain(at(w, f), at(w, g))` is `at(w, chain(f, g))`.
 
     !!! example
 

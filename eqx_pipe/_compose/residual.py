@@ -1,6 +1,5 @@
 """Stages whose output is added to their input."""
 
-import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -8,16 +7,15 @@ import equinox as eqx
 import jax.numpy as jnp
 import jax.tree_util as jtu
 
-from .._errors import describe_value, type_error, value_error
 from .._stage import Items, Own, Scope, as_stage, enter
 from .._stage.parent import reads_of
-from .._tree import as_arrays, join_path, leaf_text, leaves_with_names, of_leaf
+from .._tree import as_arrays, join_path
 from .._types import AnyStage, MaybeState, Output, PyTree, StageLike
 from .container import Container, Names, check_reserved, named_items, read_stages
 from .merge import check_agree, check_arrays, on_one_device_set
 from .named import check_over, in_order, named_over
 
-_RESERVED = ("drop", "skip")
+_RESERVED = ("skip",)
 
 
 class Residual(Container):
@@ -26,16 +24,14 @@ class Residual(Container):
     stages: tuple[AnyStage, ...]
     names: Names = eqx.field(static=True)
     skip: AnyStage | None
-    drop: eqx.nn.Dropout | None
     over: str | None = eqx.field(static=True, default=None)
 
     def settings(self) -> dict[str, Any]:
         return {} if self.over is None else {"over": self.over}
 
     def children(self) -> Mapping[str, AnyStage]:
-        both: dict[str, Any] = {"drop": self.drop, "skip": self.skip}
-        given = {name: stage for name, stage in both.items() if stage is not None}
-        return {**super().children(), **given}
+        skip = {} if self.skip is None else {"skip": self.skip}
+        return {**super().children(), **skip}
 
     def reads(self) -> frozenset[str]:
         stages = self.stages[:1] if self.over is None else self.stages
@@ -60,35 +56,16 @@ class Residual(Container):
             )
         check_agree("residual", paths, both, cure=", or by `skip=` a projection.")
         skipped, y = both
-        if self.drop is not None:
-            # One number for all: none of what the stages give, or all of it, enlarged.
-            factor, state = enter(scope, "drop", self.drop, jnp.ones(()), state=state)
-            y = _scaled(y, factor, last)
         with on_one_device_set("residual"):
             return jtu.tree_map(jnp.add, skipped, y), state
 
     def with_items(self, items: Items, own: Own) -> "Residual":
-        new = residual(*named_items(items), skip=self.skip, over=self.over)
-        # The layer itself, since `inference_mode` may have changed it.
-        return dataclasses.replace(new, drop=self.drop)
-
-
-def _scaled(tree: PyTree, factor: Any, path: str) -> PyTree:
-    for name, leaf in leaves_with_names(tree):
-        if not jnp.issubdtype(leaf.dtype, jnp.inexact):
-            raise type_error(
-                "residual",
-                f"{of_leaf(name)}the output of `{path}` is {leaf_text(leaf)}, which "
-                "`drop_rate` cannot scale.",
-                "Let the stages give floating-point numbers, or drop none of it.",
-            )
-    return jtu.tree_map(lambda leaf: factor.astype(leaf.dtype) * leaf, tree)
+        return residual(*named_items(items), skip=self.skip, over=self.over)
 
 
 def residual(
     *stages: StageLike | Mapping[str, StageLike],
     skip: StageLike | None = None,
-    drop_rate: float = 0.0,
     over: str | None = None,
 ) -> Residual:
     r"""Adds what some stages make of the input to the input: $x + f(x)$.
@@ -97,19 +74,12 @@ def residual(
     first of them, `residual(norm, attention)`, and one behind stands behind the whole,
     `chain(residual(attention), norm)`. Stages draw as in a `chain`.
 
-    With a `drop_rate` $p$ (stochastic depth) all that the stages give is left out with
-    this probability, and otherwise divided by $1 - p$, so that the mean stays. The draw
-    is one for the whole input: inside of `batched` each example has its own. With
-    `equinox.nn.inference_mode` nothing is left out, and nothing drawn.
-
     **Arguments:**
 
     - `stages`: one or more stages, or one mapping from names to stages.
     - `skip`: a stage on the way past the others, on the same input; for instance a
         projection to the shape of their output. By default the input itself. Draws by
         its name. (Keyword only.)
-    - `drop_rate`: the probability with which the stages are left out, from 0 up to
-        but not including 1. (Keyword only.)
     - `over`: the name of the entry that is led round the stages, if they take a mapping
         of several inputs, as in `chain`. (Keyword only.)
 
@@ -120,14 +90,13 @@ def residual(
 
     **Raises:**
 
-    - `ValueError` if there is no stage, a name is not usable, or `drop_rate` is out of
-      range.
-    - `TypeError` if something is not a stage, or a number; when called, if something
-      cannot be added (text, keys), or integers are to be left out.
+    - `ValueError` if there is no stage, or a name is not usable.
+    - `TypeError` if something is not a stage; when called, if something cannot be added
+      (text, keys).
     - `StructureError` (a `ValueError`), when called, if input and output differ; names
       the leaf.
 
-    **Laws:** `residual(f)` is `parallel(identity, f, merge="sum")` for deterministic
+    **Laws:** `residual(f)` is `parallel(Identity(), f, merge="sum")` for deterministic
     stages; `residual(f, g)` is `residual(chain(f, g))`, also with the same `over`.
 
     !!! example
@@ -142,24 +111,10 @@ def residual(
     ??? cite "Source"
 
         He et al., *Deep Residual Learning for Image Recognition*, 2015, arXiv
-        1512.03385. Huang et al., *Deep Networks with Stochastic Depth*, 2016, arXiv
-        1603.09382, scale in inference; we scale in training, as dropout does.
+        1512.03385.
     """
     check_over("residual", over)
     names, children = read_stages("residual", "stages", stages)
     check_reserved("residual", names, _RESERVED)
-    if isinstance(drop_rate, bool) or not isinstance(drop_rate, float | int):
-        raise type_error(
-            "residual",
-            f"`drop_rate` is {describe_value(drop_rate)}.",
-            "Give a number from 0 up to, but not including, 1.",
-        )
-    if not 0 <= drop_rate < 1:
-        raise value_error(
-            "residual",
-            f"`drop_rate` is {drop_rate}.",
-            "Give a probability from 0 up to, but not including, 1.",
-        )
     straight = None if skip is None else as_stage("residual", "skip", skip)
-    drop = eqx.nn.Dropout(drop_rate) if drop_rate else None
-    return Residual(children, names, straight, drop, over)
+    return Residual(children, names, straight, over)

@@ -14,7 +14,6 @@ from jaxtyping import Array, UInt32
 
 from .._check import check_draws, check_key
 from .._errors import describe_value, type_error, value_error
-from .._html import heading, shown, table
 from .._tree import is_key_array
 from .._types import Key
 from .cursor_text import FORMAT, NAME, fields
@@ -59,18 +58,6 @@ class Cursor(eqx.Module):
         if isinstance(place, str):
             return f"Cursor(epoch={place}, position={place})"
         return f"Cursor(epoch={place[0]}, position={place[1]})"
-
-    def _repr_html_(self) -> str:
-        return shown(Cursor._page, self)
-
-    def _page(self) -> str:
-        place = _place(self)
-        if isinstance(place, str):
-            return heading(f"Cursor: {place}")
-        (epoch, given), size = place, _joined(self.made_for)
-        head = heading(f"Cursor: epoch {epoch:,}, {given:,} of {size:,} records given")
-        words = ", ".join(map(str, np.asarray(self.words).tolist()))
-        return head + table(("key", "kind"), [(words, self.kind)])
 
     @property
     def key(self) -> Key:

@@ -9,7 +9,6 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
-from types import ModuleType
 from typing import Any
 
 import jax
@@ -200,10 +199,9 @@ def _reader(loader: Settings, cursor: Cursor, end: int) -> Callable[[int], Found
 class ReadAhead(Iterator[Any]):
     """`map(work, range(count))`, with a bounded number of results ready beforehand.
 
-    There are `threads` threads, Grain's own where it is installed and else of the
-    standard library. Each takes `chunk` numbers in one go, and there are at most two
-    chunks more than threads. The threads end with the last result, with the first
-    error, with `close`, and when nobody holds the iterator any more.
+    There are `threads` threads. Each takes `chunk` numbers in one go, and there are at
+    most two chunks more than threads. The threads end with the last result, with the
+    first error, with `close`, and when nobody holds the iterator any more.
     """
 
     def __init__(
@@ -218,12 +216,7 @@ class ReadAhead(Iterator[Any]):
                 found.append(error)
             return found
 
-        grain, chunks = _grain(), -(-count // chunk)
-        self._results: Any = (
-            _ByPool(some, chunks, threads)
-            if grain is None
-            else _by_grain(grain, some, chunks, threads)
-        )
+        self._results = _ByPool(some, -(-count // chunk), threads)
         self._ready: deque[Any] = deque()
         # The threads know the results, not this iterator, so that it can be dropped.
         self.close = weakref.finalize(self, self._results.close)
@@ -241,26 +234,6 @@ class ReadAhead(Iterator[Any]):
         except BaseException:  # also when somebody presses Ctrl-C while it waits
             self.close()
             raise
-
-
-def _grain() -> ModuleType | None:
-    try:
-        import grain
-    except ImportError:  # also where it is installed and does not work
-        return None
-    return grain
-
-
-def _by_grain(
-    grain: ModuleType, work: Callable[[int], Any], count: int, threads: int
-) -> Any:
-    """The results by the threads with which Grain reads its datasets."""
-    ahead = threads + _AHEAD
-    options = grain.ReadOptions(num_threads=threads, prefetch_buffer_size=ahead)
-    results = grain.MapDataset.range(count).map(work).to_iter_dataset(options)
-    iterator = iter(results)
-    iterator.start_prefetch()
-    return iterator
 
 
 class _ByPool:

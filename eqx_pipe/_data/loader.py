@@ -8,7 +8,6 @@ from jax.sharding import NamedSharding
 
 from .._check import check_bool, check_callable, check_int
 from .._errors import describe_value, type_error, value_error
-from .._html import shown
 from .._stage import as_stage, identity, is_stateful
 from .._types import Key, PyTree, StageLike
 from . import scan as scanning
@@ -18,7 +17,6 @@ from .cursor import Cursor, check_concrete, check_cursor, start
 from .epoch import Epoch, check_epochs, rolled_over
 from .layout import num_parts, source_on_mesh, without_users_mesh
 from .source import SourceLike, as_source, schema_of
-from .view import loader_page
 
 _Carry = TypeVar("_Carry")
 
@@ -104,9 +102,6 @@ class Loader(Settings):
             sharding=sharding,
             schema=schema_of((known.struct(), shuffle)),
         )
-
-    def _repr_html_(self) -> str:
-        return shown(loader_page, self)
 
     def init(self, key: Key) -> Cursor:
         """The cursor at the beginning of the first epoch.

@@ -21,7 +21,7 @@ _Epoch = UInt32[_Numbers, ""]
 
 def are_identity(*pipes: StageLike) -> bool:
     """Whether records are a batch as they stand, and nothing is drawn."""
-    return all(isinstance(pipe, Identity) for pipe in pipes)
+    return all(isinstance(pipe, Identity | eqx.nn.Identity) for pipe in pipes)
 
 
 def run_pipes(

@@ -26,7 +26,7 @@ from .records import (
     struct_of,
 )
 
-# The 16 of Grain were slower than none where records are small; four wait for a disk.
+# 16 were slower than none where records are small; four are enough to wait for a disk.
 _THREADS = 4
 # A megabyte takes longer to read than to hand over. Any numbers near these will do.
 _CHUNK_BYTES = 2**20

@@ -14,7 +14,6 @@ from jaxtyping import Int
 from .._cache import WeakCache
 from .._errors import message
 from .._files import as_path, write_text
-from .._html import heading
 from .._sweep.results.best import Best, Compared
 from .._sweep.results.concat import concat
 from .._sweep.results.load import load_result
@@ -76,10 +75,6 @@ class Explored(eqx.Module):
 
     def __repr__(self) -> str:
         return f"Explored({len(self):,} points in {len(self.sweeps):,} rounds)"
-
-    def _repr_html_(self) -> str:
-        head = f"Explored: {len(self):,} points in {len(self.sweeps):,} rounds"
-        return heading(head) + self.result._repr_html_()
 
 
 def _free(name: str, taken: Any) -> str:

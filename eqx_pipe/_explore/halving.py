@@ -16,7 +16,6 @@ from jaxtyping import Float, Int
 from .._check import check_choice, check_int, check_key, keywords
 from .._errors import describe_value, optional, type_error, value_error
 from .._files import as_path
-from .._html import heading, table
 from .._spaces.accept import SpaceLike, as_space
 from .._spaces.axes import Values
 from .._spaces.index import point_key
@@ -89,23 +88,15 @@ class Halved(eqx.Module):
         return xarray.Dataset({"score": (("point", "rung"), self.scores)}, coords)
 
     def __repr__(self) -> str:
-        head, rows = self._said()
-        return "\n".join([f"Halved({head})", *(f"  {n}  {x}" for n, x in rows)])
-
-    def _repr_html_(self) -> str:
-        head, rows = self._said()
-        return heading(f"Halved: {head}") + table(("", ""), rows)
-
-    def _said(self) -> tuple[str, list[tuple[str, str]]]:
-        """One line on the whole, and one on each rung."""
-        best, rows = int(self.survivors[0]), []
+        best = int(self.survivors[0])
+        head = f"{len(self.scores):,} trainings, {len(self.survivors):,} to the end"
+        lines = [f"Halved({head}; point {best:,} is the best)"]
         width = len(f"{self.rungs[-1]:,}")
         for steps, scores in zip(self.rungs, self.scores.T, strict=True):
             count = int((~np.isnan(scores)).sum())
             what = f"{count:,} trainings, {scores[best]:.6g} by the best of them"
-            rows.append((f"after {steps:>{width},} steps", what))
-        head = f"{len(self.scores):,} trainings, {len(self.survivors):,} to the end"
-        return f"{head}; point {best:,} is the best", rows
+            lines.append(f"  after {steps:>{width},} steps  {what}")
+        return "\n".join(lines)
 
 
 @keywords(

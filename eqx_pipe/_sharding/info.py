@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -10,17 +10,9 @@ from jax.core import Tracer
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from .._html import table
 from .._tree import leaves_with_names
 from .._types import PyTree
-from . import picture
 from .leaves import is_placeable
-from .picture import Part, parts_of
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-else:  # imported where it is used
-    Axes = Any
 
 HEAD = ("path", "shape", "dtype", "spec", "devices", "bytes per device")
 
@@ -45,8 +37,8 @@ class LeafInfo(NamedTuple):
 class ShardingInfo(Mapping[str, LeafInfo]):
     """What `sharding_info` returns: a mapping from path to `LeafInfo`."""
 
-    def __init__(self, rows: dict[str, LeafInfo], parts: dict[str, dict[int, Part]]):
-        self._rows, self._parts = rows, parts
+    def __init__(self, rows: dict[str, LeafInfo]):
+        self._rows = rows
 
     def __getitem__(self, path: str) -> LeafInfo:
         return self._rows[path]
@@ -61,46 +53,6 @@ class ShardingInfo(Mapping[str, LeafInfo]):
     def bytes_per_device(self) -> int:
         """The bytes of all arrays on the device that holds most, at most."""
         return sum(row.bytes_per_device for row in self._rows.values())
-
-    def plot(self, *, ax: Axes | None = None) -> Axes:
-        """Draws which part of each array each device has.
-
-        Each array is a row, each device a column. A cell is the whole array, with what
-        the device has of it filled in: of the two axes that are split, or else of the
-        first two. Equal colours in a row are copies.
-
-        **Arguments:**
-
-        - `ax`: the matplotlib `Axes` to draw into. (Keyword only.)
-
-        **Returns:** the matplotlib `Axes`.
-
-        **Raises:** `ValueError` for more than 200 arrays or 128 devices.
-
-        Needs `pip install 'eqx_pipe[sweep]'`.
-
-        !!! example
-
-            >>> import eqx_pipe as ep, jax, jax.numpy as jnp, matplotlib
-            >>> matplotlib.use("agg")  # for machines without a screen
-            >>> mesh = jax.sharding.Mesh(jax.devices(), ("data",))
-            >>> spec = jax.sharding.PartitionSpec("data")
-            >>> batch = ep.shard({"x": jnp.ones((16, 3))}, mesh, spec)
-            >>> ep.sharding_info(batch).plot().get_xlabel()
-            'device'
-        """
-        rows = [
-            picture.Row(
-                f"{row.path or '.'}  {row.dtype}[{','.join(map(str, row.shape))}]",
-                "" if row.spec is None else str(row.spec),
-                row.shape,
-                self._parts[path],
-                (row.where or "host") if row.devices == 0 else "on devices not known",
-            )
-            for path, row in self._rows.items()
-        ]
-        total = f"at most {self.bytes_per_device:,} bytes per device"
-        return picture.draw(rows, total, ax)
 
     def _cells(self) -> list[tuple[str, ...]]:
         """The table as text: its head, a line for each array, the total."""
@@ -124,10 +76,6 @@ class ShardingInfo(Mapping[str, LeafInfo]):
             shown.append("  ".join(text).rstrip())
         return "\n".join(shown)
 
-    def _repr_html_(self) -> str:
-        head, *rows = self._cells()
-        return table(head, rows)
-
 
 def sharding_info(tree: PyTree) -> ShardingInfo:
     """Tells for each array of a pytree how it is split, and what that costs.
@@ -139,7 +87,7 @@ def sharding_info(tree: PyTree) -> ShardingInfo:
 
     **Returns:** a mapping from each array's path to its `path`, `shape`, `dtype`,
     `spec`, `bytes_per_device` and number of `devices` (0 on the host). It prints as a
-    table, and `.plot()` draws which part of each array which device has.
+    table.
 
     **Units:** `bytes_per_device` is in bytes.
 
@@ -154,8 +102,7 @@ def sharding_info(tree: PyTree) -> ShardingInfo:
         total                                                      192
     """
     leaves = {n: x for n, x in leaves_with_names(tree) if is_placeable(x)}
-    parts = {n: parts_of(_sharding(x)[0], tuple(x.shape)) for n, x in leaves.items()}
-    return ShardingInfo({n: _row(n, x) for n, x in leaves.items()}, parts)
+    return ShardingInfo({n: _row(n, x) for n, x in leaves.items()})
 
 
 def _row(name: str, leaf: Any) -> LeafInfo:

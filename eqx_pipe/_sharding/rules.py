@@ -69,7 +69,7 @@ class AxisRules(eqx.Module):
             raise value_error(
                 "AxisRules",
                 problems[0] if len(problems) == 1 else bullets(problems),
-                f"`rules.explain{_listed(logical)}` shows what was tried.",
+                "Give one name for each axis of the array, or `None` for a whole axis.",
             )
         return spec
 
@@ -90,19 +90,6 @@ class AxisRules(eqx.Module):
                     "a mesh with this axis (of size 1 to split nothing).",
                 )
         return NamedSharding(mesh, spec)
-
-    def explain(self, *logical: LogicalAxis) -> str:
-        """A text that says, pair by pair, why each logical axis goes where it goes.
-
-        It explains failures too, so it raises nothing.
-        """
-        spec, problems = self.resolve(logical)
-        log = self._assign(tuple(filter(_is_axis, logical)))[1]
-        lines = [f"{_listed(logical)}:"]
-        lines += [f"- {line}" for line in log]
-        lines += [f"- error: {problem}" for problem in problems]
-        lines.append(f"=> {spec}" if not problems else "=> no spec")
-        return "\n".join(lines)
 
     def resolve(self, logical: tuple[LogicalAxis, ...]) -> tuple[P, list[str]]:
         """The spec, and what is wrong with it: nothing, if the list is empty."""

@@ -14,7 +14,6 @@ from jaxtyping import Float
 
 from .._check import check_choice, check_draws, check_key, keywords
 from .._errors import message, type_error
-from .._html import shown
 from .._tree import is_key_array, on_device
 from .._types import Key, PyTree
 from .arrange import written_order
@@ -23,7 +22,7 @@ from .geometry import Geometry, Rows, geometry_of
 from .index import Index, as_index, axis_key, point_key
 from .mistakes import SPACE, check_seen, no_axis
 from .pick import Picked, is_picked, picked
-from .table import points_frame, space_page
+from .table import points_frame
 from .unit import Cube, axes_at, shares_of
 from .where import Condition, where
 
@@ -383,9 +382,6 @@ class Space(HasAxes):
         width = max(len(name) for name in axes)
         lines += [f"  {name:<{width}}  {axis!r}" for name, axis in axes.items()]
         return "\n".join(lines)
-
-    def _repr_html_(self) -> str:
-        return shown(lambda space: space_page(space.geometry, space.mode), self)
 
     def to_pandas(self) -> "pandas.DataFrame":
         """All points as a `pandas.DataFrame`, one row each.

@@ -1,4 +1,4 @@
-"""A space as tables: its points as columns, a data frame; its axes in a notebook."""
+"""A space as tables: its points as columns or a data frame, its axes as HTML."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array
 
 from .._errors import optional, value_error
-from .._html import heading, table
+from .._html import table
 from .._tree import as_data, leaves_with_names
 from .._types import Key, PyTree
 from .arrange import POINT
@@ -186,13 +186,6 @@ def _distinct(columns: Iterable[tuple[str, str, _Column]]) -> dict[str, _Column]
             )
         owners[name], found[name] = owner, column
     return found
-
-
-def space_page(geometry: Geometry, mode: str) -> str:
-    """A space in a notebook."""
-    part = f", a part of {geometry.grid_size:,}" if geometry.is_part else ""
-    head = heading(f"Space: {geometry.size:,} points ({mode}{part})")
-    return head + axes_table(geometry)
 
 
 def axes_table(geometry: Geometry) -> str:

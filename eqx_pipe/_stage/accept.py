@@ -15,31 +15,14 @@ from .signature import takes_key, why_not
 
 
 def lift(fn: StageLike) -> AnyStage:
-    """Makes a plain function a stage.
+    """Return a stage that calls `fn` with the key, if it takes one; a layer as it is.
 
     The key is passed on only to a function that has a parameter named `key`, after its
     inputs; not if a `functools.partial` has given one already, and `None` not in place
-    of a default. Plain functions are accepted wherever a stage is, so this is needed
-    only to call one by itself with the convention of a layer.
-
-    **Arguments:**
-
-    - `fn`: any callable.
-
-    **Returns:** a stage that calls `fn`; `fn` itself if it is a layer already.
-
-    **Raises:** `TypeError` if `fn` cannot be called, or is a class.
-
-    !!! example
-
-        >>> import eqx_pipe as ep, jax.numpy as jnp, jax.random as jr
-        >>> ep.lift(jnp.negative)(1.0, key=jr.key(0)).item()
-        -1.0
+    of a default.
     """
-    check_callable("lift", "fn", fn)
-    check_nothing_hidden("lift", "fn", fn)
     is_layer = is_stateful(fn) or isinstance(fn, eqx.Module) and takes_key(fn)
-    return cast(AnyStage, fn if is_layer else Lift(cast(StageLike, fn)))
+    return cast(AnyStage, fn if is_layer else Lift(fn))
 
 
 def as_stage(function: str, argument: str, value: object) -> AnyStage:

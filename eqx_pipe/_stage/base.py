@@ -60,14 +60,7 @@ class Stage(_Layer):
 
 
 class Identity(Stage):
-    """Returns its input.
-
-    !!! example
-
-        >>> import eqx_pipe as ep
-        >>> ep.identity(3.0)
-        3.0
-    """
+    """Returns its input."""
 
     def __call__(self, x: PyTree, *, key: Key | None = None) -> PyTree:
         return x

@@ -1,8 +1,6 @@
 """What our combinators share: children, how one is called, where a state goes."""
 
 import abc
-import html
-import importlib
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, overload
 
@@ -14,7 +12,6 @@ from .._check import check_key
 from .._errors import (
     MissingKeyError,
     describe_value,
-    is_located,
     locate,
     type_error,
     value_error,
@@ -23,7 +20,7 @@ from .._tree import join_path
 from .._types import Key, MaybeState, Output, PyTree, Segment, StageLike
 from .base import is_stateful, state_indices
 from .edit import Editable
-from .hints import add_hint, no_attribute, say_if_no_key, say_if_not_layer, wants_key
+from .hints import no_attribute, say_if_not_layer, wants_key
 from .scope import Scope
 from .signature import key_of
 from .text import pipeline_text
@@ -50,14 +47,6 @@ class Composite(Editable):
 
     def __repr__(self) -> str:
         return pipeline_text(self)
-
-    def _repr_html_(self) -> str:
-        # Pictures are made floors above, so they are asked for by name. What was made
-        # of a pipeline, its gradients say, may be none that can be drawn.
-        try:
-            return importlib.import_module("eqx_pipe").draw(self)._repr_html_()
-        except Exception:
-            return f"<pre>{html.escape(repr(self))}</pre>"
 
     def settings(self) -> dict[str, Any]:
         """What besides the children describes this stage; JSON-serialisable."""
@@ -180,8 +169,6 @@ def enter(
     except Exception as error:
         if inner.key is None and wants_key(error, stage):
             raise MissingKeyError(str(segment)) from error
-        if not is_located(error):
-            add_hint(error, (*args, *(named or {}).values()))
         locate(error, str(segment))
         raise
     if inner.record is not None:
@@ -212,7 +199,6 @@ def call(
             return stage(*args, **keyword), state
         except TypeError as error:
             say_if_not_layer(stage, error)
-            say_if_no_key(stage, key_of(stage, inner.key), error)
             raise
     # Behind keywords no position is free.
     given = {"state": state} if named else {}

@@ -1,91 +1,13 @@
-"""Why a call of a stage failed: what people most likely forgot or meant."""
+"""Likely causes of a failed call of a stage, or of a missing attribute."""
 
-import re
 from typing import Any
 
 import equinox as eqx
-import jax.tree_util as jtu
-from equinox import nn
 
 from .._errors import MissingKeyError, asks_for_key, is_located, message, nearest
-from .._tree import leaf_text
-from .._types import Key, PyTree
+from .._types import PyTree
 from .base import Lift, state_indices
-from .signature import key_argument, of_type, takes_key
-
-# In JAX's words: the error itself does not hold the name.
-_UNBOUND = re.compile(r"unbound axis name: (.+?)(?:\. |\.?$)", re.MULTILINE)
-_BATCH = "put the stage into `eqx_pipe.batched(...)`, or call `jax.vmap(pipe)(batch)`."
-
-
-def add_hint(error: BaseException, args: tuple[Any, ...]) -> None:
-    """Adds a note to what a stage raised on `args`, if its cause is a likely one."""
-    unbound = _UNBOUND.search(str(error)) if isinstance(error, NameError) else None
-    if unbound:
-        name = unbound[1]
-        error.add_note(
-            f"It asks for an axis named `{name}`: put it into `eqx_pipe.batched(..., "
-            f'axis_name="{name}")`, or have it ask for the name of the batch.'
-        )
-    if isinstance(error, TypeError | ValueError | AssertionError):
-        hint = _forgotten_batch(error, args)
-        if hint:
-            error.add_note(hint)
-
-
-def _forgotten_batch(error: BaseException, args: tuple[Any, ...]) -> str | None:
-    """What to say if a layer for one example was probably given a batch."""
-    layer, rank, x = _innermost_layer(error)
-    if layer is not None:
-        # `Conv` gives its input an axis more, once its rank is right.
-        convolves = isinstance(layer, nn.Conv | nn.ConvTranspose)
-        if x.ndim <= rank or (convolves and "rank" not in str(error)):
-            return None
-        return (
-            f"`{type(layer).__name__}` takes one example, an array of rank {rank}, and "
-            f"got {leaf_text(x)}. For a batch {_BATCH}"
-        )
-    arrays = [leaf for leaf in jtu.tree_leaves(args) if eqx.is_array(leaf)]
-    if "contracting dimensions" not in str(error) or not arrays:
-        return None
-    if any(array.ndim < 2 for array in arrays):
-        return None
-    return f"If the first axis of {leaf_text(arrays[0])} is a batch, {_BATCH}"
-
-
-def _innermost_layer(error: BaseException) -> tuple[Any, int, Any]:
-    """The layer of Equinox in which it was raised, the rank it takes, its input."""
-    found, trace = (None, 0, None), error.__traceback__
-    while trace is not None:
-        code, held = trace.tb_frame.f_code, trace.tb_frame.f_locals
-        # Elsewhere a layer may be half made.
-        called = code.co_name == "__call__" and code.co_argcount > 1
-        rank = _rank(held.get("self")) if called else None
-        x = held.get(code.co_varnames[1]) if called else None
-        if rank is not None and hasattr(x, "ndim"):
-            found = held["self"], rank, x
-        trace = trace.tb_next
-    return found
-
-
-def _rank(layer: Any) -> int | None:
-    """The rank of the arrays that a layer takes, where it takes only one."""
-    match layer:
-        case nn.Embedding():
-            return 0
-        case nn.Linear():
-            return 0 if layer.in_features == "scalar" else 1
-        case nn.GRUCell() | nn.LSTMCell():
-            return 1
-        case nn.MultiheadAttention() | nn.RotaryPositionalEmbedding():
-            return 2
-        case nn.LayerNorm() | nn.RMSNorm():
-            return len(layer.shape)
-        case nn.Conv() | nn.ConvTranspose() | nn.Pool():
-            return layer.num_spatial_dims + 1
-        case nn.AdaptivePool():
-            return len(layer.target_shape) + 1
-    return None
+from .signature import key_argument, takes_key
 
 
 def no_attribute(stage: Any, name: str) -> str:
@@ -130,18 +52,4 @@ def say_if_not_layer(stage: PyTree, error: Exception) -> None:
             f"`{name}` holds an `equinox.nn.StateIndex`, and is given no state: derive "
             "it from `equinox.nn.StatefulLayer`, so that it is called as a stage with "
             "state."
-        )
-
-
-def say_if_no_key(
-    stage: object, keyword: dict[str, Key | None], error: Exception
-) -> None:
-    """A note on `error` if `**kwargs` led to a function that takes no key."""
-    refused = "unexpected keyword argument 'key'" in str(error)
-    parameter = of_type(type(stage))
-    if keyword and refused and parameter and parameter.kind is parameter.VAR_KEYWORD:
-        name = type(stage).__name__
-        error.add_note(
-            f"`{name}` takes `**kwargs`, so it is given the key that every layer gets. "
-            "If it has no use for one, say so by `__call__(self, x, *, key=None)`."
         )

@@ -14,7 +14,6 @@ import jax.tree_util as jtu
 import numpy as np
 
 from .._check import check_callable
-from .._compose.compiled import Compiled
 from .._compose.frozen import Frozen
 from .._compose.stacked import Stacked
 from .._stage import Composite, Lift, is_stateful
@@ -46,8 +45,6 @@ def title_of(stage: Any) -> str:
 
 def children_of(stage: Any) -> dict[str, Any]:
     """The stages (of a foreign module, the modules) right below, by path."""
-    if isinstance(stage, Compiled) and isinstance(stage.pipe, Composite):
-        return children_of(stage.pipe)
     if isinstance(stage, Stacked):
         return {**stage.children(), "0": jtu.tree_map(_unstacked, stage.stages)}
     if isinstance(stage, Composite):

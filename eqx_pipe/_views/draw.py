@@ -9,7 +9,6 @@ import equinox as eqx
 
 from .._check import check_callable, check_int
 from .._compose.chain import Chain
-from .._compose.compiled import Compiled
 from .._compose.dag import INPUT
 from .._compose.graph import Graph
 from .._compose.residual import Residual
@@ -85,9 +84,9 @@ def _stage(
     inner = isinstance(stage, eqx.nn.Sequential) or isinstance(stage, Composite)
     if not inner or not children_of(stage):
         text = _lines(name + title_of(stage), parameters_text(stage))
-        return sketch.out(sketch.box(text, wires, path=path), path)
+        return sketch.out(sketch.box(text, wires), path)
     title = ", ".join(filter(None, [name + _title(stage), parameters_text(stage)]))
-    frame = sketch.frame(title, path) if path else contextlib.nullcontext()
+    frame = sketch.frame(title) if path else contextlib.nullcontext()
     with frame:
         wire = _inside(sketch, path, stage, sketch.joined(wires))
     # The values inside a branch are not known, but the stage's own is.
@@ -112,7 +111,7 @@ def _folded(
         f"{len(stages)} stages: {', '.join(listed)}",
         parameters_text(tuple(stages.values())),
     )
-    place = sketch.box(text, wires, path=join_path(path, first))
+    place = sketch.box(text, wires)
     return sketch.out(place, join_path(path, last))
 
 
@@ -126,7 +125,7 @@ def _inside(sketch: _Drawing, path: str, stage: Any, wire: Wire) -> Wire:
             sketch, join_path(path, segment), segment, children[segment], wires
         )
 
-    if isinstance(stage, Compiled | Tied):  # whose children are those of the pipeline
+    if isinstance(stage, Tied):  # whose children are those of the pipeline
         stage = stage.pipe
     children = children_of(stage)
     if isinstance(stage, Graph):
@@ -140,9 +139,6 @@ def _inside(sketch: _Drawing, path: str, stage: Any, wire: Wire) -> Wire:
         skip = child("skip", wire) if "skip" in children else wire
         for segment in sketch.shown(list(map(str, stage.keys()))):
             wire = child(segment, wire)
-        if "drop" in children:  # which scales them by a number of its own
-            scale = child("drop")
-            wire = Wire(sketch.box("times", [wire, scale], "join"))
         return Wire(sketch.box("sum", [skip, wire], "join"))
     if isinstance(stage, Chain | eqx.nn.Sequential) or len(children) == 1:
         for segment in sketch.shown(children):
@@ -223,7 +219,7 @@ def _branches(
 
 def _decision(sketch: _Drawing, segment: str, stage: Any, wire: Wire) -> str:
     text = _lines(f"{segment}: {title_of(stage)}", parameters_text(stage))
-    return sketch.box(text, [wire], "decision", segment)
+    return sketch.box(text, [wire], "decision")
 
 
 def _title(stage: Any) -> str:
@@ -272,9 +268,9 @@ def draw(
     """Draws a pipeline as boxes and arrows.
 
     Branches stand side by side and meet in the box that joins them; loops and other
-    pipelines inside are frames. Notebooks show the picture, `.save("pipe.html")` and
-    `.save("pipe.svg")` write it to a file that opens anywhere, without a network, and
-    `str()` gives it as Mermaid text.
+    pipelines inside are frames. The diagram is Mermaid text: `str()` returns it,
+    JupyterLab (4.1 or newer) and VS Code draw it, and `.save("pipe.md")` writes a file
+    that GitHub draws.
 
     **Arguments:**
 

@@ -13,13 +13,12 @@ class Box:
     """A box: its name in the diagram, its lines of text, and what it stands for.
 
     `outline` says that: an end of the pipeline, a stage, a stage that decides, or where
-    values are joined. `path` is that of the stage, `""` where there is none.
+    values are joined.
     """
 
     name: str
     text: str
     outline: Outline = "stage"
-    path: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +37,6 @@ class Frame:
     name: str
     title: str
     items: "tuple[Box | Arrow | Frame, ...]" = ()
-    path: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,25 +59,21 @@ class Sketch:
         return f"n{self._count}"
 
     def box(
-        self,
-        text: str,
-        wires: Sequence[Wire] = (),
-        outline: Outline = "stage",
-        path: str = "",
+        self, text: str, wires: Sequence[Wire] = (), outline: Outline = "stage"
     ) -> str:
         """A box with arrows into it; returns its name."""
         name = self._fresh()
-        self._items.append(Box(name, text, outline, path))
+        self._items.append(Box(name, text, outline))
         self._items += [Arrow(wire.source, name, wire.label) for wire in wires]
         return name
 
     @contextlib.contextmanager
-    def frame(self, title: str, path: str = "") -> Iterator[None]:
+    def frame(self, title: str) -> Iterator[None]:
         """A frame round what is drawn meanwhile."""
         name, outside = self._fresh(), self._items
         self._items = []
         yield
-        frame = Frame(name, title, tuple(self._items), path)
+        frame = Frame(name, title, tuple(self._items))
         self._items = [*outside, frame]
 
     def finished(self) -> Frame:

@@ -9,7 +9,6 @@ import jax
 import jax.tree_util as jtu
 
 from .._check import check_callable
-from .._html import table
 from .._jaxprs.flops import num_flops
 from .._stage import Composite, Scope, as_module, call
 from .._stage.text import num_parameters
@@ -70,10 +69,6 @@ class Summary:
         return "\n".join([head, rule, *rest, *([rule] if rest else []), whole])
 
     __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        head, *rows = self.cells()
-        return table(head, rows)
 
 
 class _Watching(Scope):

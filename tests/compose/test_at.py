@@ -87,7 +87,7 @@ def test_the_part_is_changed_and_the_rest_is_not(where, x, get):
 
 @pytest.mark.parametrize(("where", "x", "get"), CONTAINERS)
 def test_the_laws_of_a_lens(where, x, get):
-    assert ep.at(where, ep.identity)(x) == x  # put what you got
+    assert ep.at(where, eqx.nn.Identity())(x) == x  # put what you got
     for new in (5, {"any": ("struct", None)}):
         assert get(ep.at(where, lambda part, v=new: v)(x)) == new  # get what you put
     twice = ep.chain(ep.at(where, lambda part: 5), ep.at(where, lambda part: 6))

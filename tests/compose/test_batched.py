@@ -56,8 +56,8 @@ def test_each_example_by_itself(name, size, axis):
     stage, key = stages[name], jr.key(3)
     rows = jr.normal(jr.key(1), (size, 3))
     y = ep.batched(stage, in_axes=axis)(jnp.moveaxis(rows, 0, axis), key=key)
-    one = [ep.lift(stage)] if inspect.isfunction(stage) else [stage]
-    by_hand = [one[0](r, key=jr.fold_in(key, i)) for i, r in enumerate(rows)]
+    one = eqx.nn.Lambda(stage) if inspect.isfunction(stage) else stage
+    by_hand = [one(r, key=jr.fold_in(key, i)) for i, r in enumerate(rows)]
     by_hand = jtu.tree_map(lambda *leaves: jnp.stack(leaves), *by_hand)
     jtu.tree_map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), y, by_hand)
 
@@ -187,7 +187,7 @@ def test_a_missing_key_names_the_path():
     ],
 )
 def test_inputs_that_cannot_be_split(in_axes, x, lines):
-    pipe = ep.chain(part=ep.batched(ep.identity, in_axes=in_axes))
+    pipe = ep.chain(part=ep.batched(eqx.nn.Identity(), in_axes=in_axes))
     with pytest.raises(ep.StructureError, match="eqx_pipe.batched") as caught:
         pipe(x)
     assert all(line in str(caught.value) for line in [*lines, "`part`"])

@@ -97,7 +97,7 @@ def diverging(kind):
             return self.scale * jnp.log(x)
 
     log, ok = Log(scale), nn.Lambda(jnp.tanh)
-    positive = ep.lift(lambda x: x > 0)
+    positive = nn.Lambda(lambda x: x > 0)
     return {
         "cond": ep.cond(positive, log, ok),
         "switch": ep.switch(lambda x: jnp.where(x > 0, 0, 1), log, ok),

@@ -53,7 +53,7 @@ def positive(x):
 def choosing(key):
     return [
         ep.cond(positive, nn.Linear(3, 3, key=key)),
-        ep.switch(lambda x: jnp.int32(x[0] > 0), ep.identity, jnp.sin),
+        ep.switch(lambda x: jnp.int32(x[0] > 0), eqx.nn.Identity(), jnp.sin),
         ep.gated(nn.Linear(3, 3, key=key), gates=(positive,)),
         ep.cond(positive, ep.cond(positive, jnp.sin), jnp.cos),
     ]

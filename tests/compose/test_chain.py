@@ -27,8 +27,8 @@ def test_the_empty_chain_is_the_identity(data):
     x = data.draw(ept.arrays(struct))
     assert_agree(ep.chain()(x), x)
     stage = data.draw(ept.stages(struct, random=False))
-    for pipe in (ep.chain(stage), ep.chain(ep.chain(), stage, ep.identity)):
-        assert_agree(pipe(x), ep.lift(stage)(x))
+    for pipe in (ep.chain(stage), ep.chain(ep.chain(), stage, eqx.nn.Identity())):
+        assert_agree(pipe(x), stage(x))
 
 
 @hp.given(st.data())
@@ -59,11 +59,11 @@ def test_gradients_agree_with_those_of_the_maths(data):
 
 def test_children_draw_by_position_or_by_name():
     key, x = jr.key(3), jnp.zeros(2)
-    by_position = ep.chain(ep.identity, draw)(x, key=key)
+    by_position = ep.chain(eqx.nn.Identity(), draw)(x, key=key)
     assert_agree(by_position, draw(x, key=child_key(key, 1)))
-    by_name = ep.chain(a=ep.identity, noise=draw)(x, key=key)
+    by_name = ep.chain(a=eqx.nn.Identity(), noise=draw)(x, key=key)
     assert_agree(by_name, draw(x, key=child_key(key, "noise")))
-    deep = ep.chain(out=ep.chain(ep.identity, draw))(x, key=key)
+    deep = ep.chain(out=ep.chain(eqx.nn.Identity(), draw))(x, key=key)
     inner = child_key(child_key(key, "out"), 1)
     assert_agree(deep, draw(x, key=inner))
 
@@ -81,7 +81,7 @@ def test_a_stage_at_the_end_changes_no_earlier_draw(data):
 
 def test_a_missing_key_is_located_at_every_nesting():
     dropout, x = eqx.nn.Dropout(0.5), jnp.ones(3)
-    inner = ep.chain(a=ep.identity, b=dropout)
+    inner = ep.chain(a=eqx.nn.Identity(), b=dropout)
 
     def merge(outputs, key):
         return dropout(outputs[0], key=key)
@@ -90,14 +90,14 @@ def test_a_missing_key_is_located_at_every_nesting():
         return draw(x, key=key)[:1]
 
     pipes = {
-        "1": ep.chain(ep.identity, dropout),
-        "two.b": ep.chain(one=ep.identity, two=inner),
-        "0.1.b": ep.chain(ep.parallel(ep.identity, inner, merge="sum")),
+        "1": ep.chain(eqx.nn.Identity(), dropout),
+        "two.b": ep.chain(one=eqx.nn.Identity(), two=inner),
+        "0.1.b": ep.chain(ep.parallel(eqx.nn.Identity(), inner, merge="sum")),
         "0.right.b": ep.chain(
-            ep.parallel({"left": ep.identity, "right": inner}, merge="sum")
+            ep.parallel({"left": eqx.nn.Identity(), "right": inner}, merge="sum")
         ),
         "0.merge": ep.chain(ep.parallel(jnp.sin, merge=merge)),
-        "0.1.1": ep.chain(ep.weighted(jnp.sin, ep.chain(ep.identity, dropout))),
+        "0.1.1": ep.chain(ep.weighted(jnp.sin, ep.chain(eqx.nn.Identity(), dropout))),
         "0.weights": ep.chain(ep.weighted(jnp.sin, weights=gate)),
         "0.stage.b": ep.chain(ep.at((), inner)),
     }
@@ -131,7 +131,7 @@ def test_length_iteration_indexing_and_slices():
 
 
 def test_a_slice_of_a_random_chain_by_position_draws_by_its_own_positions():
-    pipe, key, x = ep.chain(ep.identity, draw), jr.key(0), jnp.zeros(2)
+    pipe, key, x = ep.chain(eqx.nn.Identity(), draw), jr.key(0), jnp.zeros(2)
     assert_agree(pipe[1:](x, key=key), draw(x, key=child_key(key, 0)))
 
 
@@ -216,7 +216,9 @@ def test_training_with_optax():
 def test_state_is_threaded_in_order():
     def make():
         shared = Count()
-        return ep.chain(shared, ep.parallel(shared, Count(), jnp.sin), ep.identity)
+        return ep.chain(
+            shared, ep.parallel(shared, Count(), jnp.sin), eqx.nn.Identity()
+        )
 
     # One layer used in two places is two, each with a state of its own.
     pipe, state = eqx.nn.make_with_state(make)()

@@ -75,15 +75,6 @@ def test_the_child_of_a_repeat_is_a_single_stage():
     assert ep.describe(stages["none"])["children"][0]["kind"] == "Linear"
 
 
-def test_a_compiled_pipeline_has_the_children_of_the_plain_one():
-    for name in ("chain", "repeat"):
-        compiled = ep.describe(ep.compiled(stages[name], jnp.ones(3)))
-        plain = ep.describe(stages[name])
-        assert compiled["kind"] == "compiled"
-        assert compiled["children"] == plain["children"]
-        assert compiled["parameters"] == plain["parameters"]
-
-
 def test_settings_of_our_own():
     batched = ep.describe(stages["batched"])
     assert batched["settings"] == {"in_axes": [0, None], "axis_name": "batch"}

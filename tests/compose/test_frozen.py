@@ -44,7 +44,7 @@ STAGES = {
 @pytest.mark.parametrize("name", STAGES)
 def test_the_same_values_and_draws_without_parameters(name):
     stage = STAGES[name]
-    pipe, plain = ep.chain(ep.frozen(stage)), ep.chain(ep.lift(jnp.sin))
+    pipe, plain = ep.chain(ep.frozen(stage)), ep.chain(jnp.sin)
     assert parameters(pipe) == []
     plain = eqx.tree_at(lambda p: p[0], plain, ep.frozen(stage).stage)
     expected = plain(X, key=KEY)

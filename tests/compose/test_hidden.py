@@ -156,7 +156,12 @@ def test_however_deep_it_is_hidden(names):
 
     with pytest.raises(ValueError, match=r"hides parameters.*`eqx_pipe.frozen\(\.\.\."):
         ep.chain(wrapped(LAYER))
-    for harmless in (jnp.tanh, ep.identity, ep.frozen(LAYER), in_cell(calls_table)):
+    for harmless in (
+        jnp.tanh,
+        eqx.nn.Identity(),
+        ep.frozen(LAYER),
+        in_cell(calls_table),
+    ):
         ep.chain(wrapped(harmless))
     ep.chain(ep.frozen(wrapped(LAYER)))
 
@@ -230,8 +235,6 @@ PLACES = {
     "repeat": lambda f: ep.repeat(lambda key: f, 2, key=KEY),
     "batched": lambda f: ep.batched(f),
     "graph": lambda f: ep.graph({"a": f}, {"a": []}, "a"),
-    "compiled": lambda f: ep.compiled(f, jnp.ones(3)),
-    "lift": lambda f: ep.lift(f),
     "on": lambda f: ep.on(MESH, f),
     "sharded": lambda f: ep.sharded(f, MESH, SPEC, SPEC),
     "pipe": lambda f: ep.Loader(RECORDS, f, batch_size=2),

@@ -63,7 +63,6 @@ SEVERAL = {
     "jit": jax.jit(lambda a, b: a),
     "partial": ft.partial(lambda a, b, c: a, 1),
     "filter_jit": eqx.filter_jit(lambda a, b: a),
-    "lifted": ep.lift(lambda a, b: a),
     "attention": ATTENTION,
     "gru": GRU,
     "lstm": eqx.nn.LSTMCell(3, 3, key=KEY),
@@ -119,7 +118,6 @@ PLACES = {
     "at": lambda f: ep.at("a", f),
     "repeat": lambda f: ep.repeat(lambda key: f, 2, key=KEY),
     "batched": lambda f: ep.batched(f),
-    "compiled": lambda f: ep.compiled(f, jnp.ones(3)),
     "pipe": lambda f: ep.Loader(ep.ArraySource(jnp.ones(4)), f, batch_size=2),
 }
 

@@ -18,7 +18,7 @@ import eqx_pipe.testing as ept
 def test_every_stage_below_the_root_is_listed():
     pipe = ep.chain(
         split=ep.parallel({"a": ep.chain(jnp.sin, jnp.cos), "b": jnp.tanh}),
-        mix=ep.weighted(ep.identity, ep.chain(jnp.exp)),
+        mix=ep.weighted(eqx.nn.Identity(), ep.chain(jnp.exp)),
         one=ep.at(0, ep.chain(jnp.negative)),
     )
     x = jnp.arange(2.0)
@@ -123,7 +123,7 @@ def test_it_works_under_vmap_and_grad():
 
 
 def test_draws_are_those_of_the_call():
-    pipe, key, x = ep.chain(ep.identity, draw), jr.key(0), jnp.zeros(2)
+    pipe, key, x = ep.chain(eqx.nn.Identity(), draw), jr.key(0), jnp.zeros(2)
     assert_agree(ep.outputs(pipe, x, key=key)["1"], pipe(x, key=key))
     with pytest.raises(ep.MissingKeyError) as caught:
         ep.outputs(pipe, x)

@@ -1,4 +1,4 @@
-"""Patterns over paths: `trainable`, `transfer`, and whatever else is chosen by path."""
+"""Patterns over paths: `trainable`, and whatever else is chosen by path."""
 
 import pytest
 

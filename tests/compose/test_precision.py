@@ -117,9 +117,9 @@ def test_parameters_are_stored_in_another_dtype_where_asked():
 
 
 def test_paths_and_other_leaves_stay():
-    pipe = ep.precision(ep.chain(a=jnp.sin, b=ep.identity))
+    pipe = ep.precision(ep.chain(a=jnp.sin, b=eqx.nn.Identity()))
     x = {"x": X, "n": jnp.arange(3), "key": KEY, "text": "t", "number": 2.0}
-    y = ep.precision(ep.identity)(x)
+    y = ep.precision(eqx.nn.Identity())(x)
     assert seen(ep.outputs(pipe, X)) == {
         "stage.a": "bfloat16",
         "stage.b": "bfloat16",

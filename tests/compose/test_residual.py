@@ -1,10 +1,8 @@
 """`residual`: what some stages make of the input, added to it."""
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import jax.random as jr
-import numpy as np
 import pytest
 from support.by_hand import by_hand, child_key
 from support.helpers import assert_agree, filled
@@ -28,23 +26,6 @@ def test_it_is_the_sum_of_what_is_added():
     assert block["lin"] is LINEAR and len(wide) == 2
 
 
-def test_stochastic_depth_drops_all_or_nothing_and_keeps_the_mean():
-    block = ep.residual(jnp.sin, drop_rate=0.25)
-    keys = jr.split(KEY, 400)
-    kept = np.asarray(jax.jit(jax.vmap(lambda key: block(X, key=key) - X))(keys))
-    all_of_it = np.asarray(jnp.sin(X)) / 0.75
-    dropped = np.abs(kept).max(axis=1) == 0
-    np.testing.assert_allclose(kept[~dropped], [all_of_it] * sum(~dropped), rtol=1e-4)
-    assert abs(dropped.mean() - 0.25) < 0.08  # almost four standard deviations
-    assert_agree(eqx.nn.inference_mode(block)(X), X + jnp.sin(X))
-    with pytest.raises(ep.MissingKeyError) as caught:
-        ep.chain(block=block)(X)
-    assert caught.value.path == "block.drop"
-    batch = np.stack([X] * 8)
-    each = np.asarray(eqx.filter_jit(ep.batched(block))(batch, key=KEY)) - batch
-    assert 0 < np.any(each != 0, axis=1).sum() < 8  # a draw for each example
-
-
 def test_draws_are_those_of_a_chain():
     def noise(x, *, key):
         return x + jr.normal(key, x.shape)
@@ -66,7 +47,7 @@ def test_state_goes_through_the_stages_and_the_skip():
 
 
 def test_it_is_the_sum_by_hand():
-    block = ep.residual(LINEAR, skip=LINEAR, drop_rate=0.5)
+    block = ep.residual(LINEAR, skip=LINEAR)
     assert_agree(block(X, key=KEY), by_hand(block, X, KEY))
 
 

@@ -54,30 +54,25 @@ class Total(eqx.nn.StatefulLayer):
         return total, state.set(self.index, total)
 
 
-def test_the_identity_returns_its_input():
-    x = {"a": jnp.ones(2), "b": "text", "c": None}
-    assert ep.identity(x) is x
-    assert ep.identity(x, key=jr.key(0)) is x
-    assert isinstance(ep.identity, ep.Stage)
-
-
-def test_lift_passes_the_key_to_those_who_ask():
+def test_the_key_goes_to_functions_that_ask_for_it():
     key = jr.key(0)
-    assert ep.lift(jnp.negative)(1.0, key=key).item() == -1.0
-    assert ep.lift(lambda x, key: key)(1.0, key=key) is key
-    assert ep.lift(lambda x, *, key=None: key)(1.0) is None
-    assert ep.lift(lambda x, **kw: kw)(1.0, key=key) == {}
-    assert ep.lift(ft.partial(lambda a, x, key: (a, key), 1))(2.0, key=key) == (1, key)
+    own = child_key(key, 0)
+    assert ep.chain(jnp.negative)(1.0, key=key).item() == -1.0
+    assert ep.chain(lambda x, key: key)(1.0, key=key) == own
+    assert ep.chain(lambda x, *, key=None: key)(1.0) is None
+    assert ep.chain(lambda x, **kw: kw)(1.0, key=key) == {}
+    partial = ft.partial(lambda a, x, key: (a, key), 1)
+    assert ep.chain(partial)(2.0, key=key) == (1, own)
 
 
-def test_lift_leaves_a_key_alone_that_is_no_parameter_for_it():
+def test_a_key_that_is_no_parameter_for_it_is_left_alone():
     """The first parameter is the input; one that has a value already keeps it."""
     key, other = jr.key(0), jr.key(1)
-    assert ep.lift(lambda key: key)(1.0, key=key) == 1.0
-    assert ep.lift(lambda x, *, key="default": key)(1.0) == "default"
-    assert ep.lift(lambda x, *, key="default": key)(1.0, key=key) is key
-    assert ep.lift(ft.partial(lambda x, key: key, key=other))(1.0, key=key) is other
-    assert ep.lift(lambda x, key, /: key)(1.0, 2.0, key=key) == 2.0
+    assert ep.chain(lambda key: key)(1.0, key=key) == 1.0
+    assert ep.chain(lambda x, *, key="default": key)(1.0) == "default"
+    assert ep.chain(lambda x, *, key="default": key)(1.0, key=key) == child_key(key, 0)
+    given = ft.partial(lambda x, key: key, key=other)
+    assert ep.chain(given)(1.0, key=key) is other
 
 
 @pytest.mark.parametrize("wrap", [eqx.filter_jit, eqx.filter_checkpoint])
@@ -85,15 +80,6 @@ def test_a_wrapped_layer_gets_its_key(wrap):
     layer, x, key = eqx.nn.Dropout(0.5), jnp.ones(8), jr.key(0)
     expected = layer(x, key=child_key(key, 0))
     assert_agree(ep.chain(wrap(layer))(x, key=key), expected)
-
-
-def test_lift_leaves_stages_alone(unchecked):
-    stage = Scale(2.0)
-    assert ep.lift(stage) is stage
-    assert ep.lift(ep.lift(jnp.sin)).fn is jnp.sin
-    for wrong in (3, None, "sin", eqx.nn.Linear, [jnp.sin]):
-        with pytest.raises(TypeError, match="eqx_pipe.lift"):
-            ep.lift(wrong)
 
 
 def test_whatever_has_the_convention_of_a_layer_is_a_stage():
@@ -245,7 +231,8 @@ def test_both_kinds_of_key_are_taken(make):
 
 def test_a_missing_key_is_found_through_a_foreign_module():
     pipe = ep.chain(
-        ep.identity, eqx.nn.Sequential([ep.chain(a=eqx.nn.Dropout(0.5)), ep.identity])
+        eqx.nn.Identity(),
+        eqx.nn.Sequential([ep.chain(a=eqx.nn.Dropout(0.5)), eqx.nn.Identity()]),
     )
     with pytest.raises(ep.MissingKeyError) as caught:
         pipe(jnp.ones(2))

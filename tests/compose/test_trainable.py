@@ -1,4 +1,4 @@
-"""`trainable`, `transfer`: which parameters are trained, which are taken over."""
+"""`trainable`: which parameters are trained."""
 
 import equinox as eqx
 import jax
@@ -124,60 +124,6 @@ def test_state_and_other_leaves_are_no_parameters():
     assert chosen(eqx.nn.make_with_state(lambda: pipe)()[0]) == chosen(pipe)
 
 
-def test_what_is_transferred_and_what_is_not():
-    new, old = model(0, blocks=3), model(1, blocks=2, size=2)
-    extended = old.insert({"extra": linear(KEY)})
-    pipe, missed = ep.transfer(new, extended)
-    assert missed == {
-        "blocks.2.lin.weight": "only here",
-        "blocks.2.lin.bias": "only here",
-        "heads.one.weight": "float32[3,3] here, float32[2,3] in the source",
-        "heads.one.bias": "float32[3] here, float32[2] in the source",
-        "extra.weight": "only in the source",
-        "extra.bias": "only in the source",
-    }
-    assert eqx.tree_equal(pipe["body"], old["body"])
-    for i in range(2):
-        assert eqx.tree_equal(pipe["blocks"][i], old["blocks"][i])
-    assert eqx.tree_equal(pipe["blocks"][2], new["blocks"][2])
-    assert pipe["heads"] == new["heads"]
-    _, some = ep.transfer(new, extended, "body", "blocks.0")
-    assert some == {}
-    assert ep.transfer(new, new)[1] == {}
-    assert eqx.tree_equal(ep.transfer(new, new)[0], new)
-
-
-def test_dtypes_must_agree_and_keys_and_numpy_are_taken():
-    class Mixed(eqx.Module):
-        seed: jax.Array
-        table: np.ndarray
-        half: jax.Array
-
-        def __call__(self, x):
-            return x
-
-    def make(i, dtype):
-        return ep.chain(Mixed(jr.key(i), np.full(2, i), jnp.zeros(2, dtype)))
-
-    pipe, missed = ep.transfer(make(0, "float32"), make(1, "bfloat16"))
-    assert missed == {"0.half": "float32[2] here, bfloat16[2] in the source"}
-    assert (pipe[0].seed == jr.key(1)) and pipe[0].table.tolist() == [1, 1]
-
-
-def test_pretrained_blocks_go_from_a_chain_into_a_repeat_and_back(tmp_path):
-    stack, blocks = model(3), [block(jr.key(i)) for i in (5, 6)]
-    listed = ep.chain(blocks=ep.chain(*blocks))
-    eqx.tree_serialise_leaves(tmp_path / "old.eqx", listed)
-    like = eqx.filter_eval_shape(lambda: listed)
-    saved = eqx.tree_deserialise_leaves(tmp_path / "old.eqx", like)
-    filled, missed = ep.transfer(stack, saved, "blocks")
-    assert missed == {}
-    for i, one in enumerate(blocks):
-        assert eqx.tree_equal(filled["blocks"][i], one)
-    back, _ = ep.transfer(ep.chain(blocks=ep.chain(block(KEY), block(KEY))), filled)
-    assert eqx.tree_equal(back, listed)
-
-
 def test_part_of_a_stack_cannot_be_trained():
     with pytest.raises(ValueError, match=r"`blocks.1.lin.* is chosen .*all stages"):
         ep.trainable(model(), "blocks.1")
@@ -188,9 +134,5 @@ def test_tied_parameters_are_called_by_the_place_that_keeps_them():
     pipe = ep.chain(one=linear(KEY), two=linear(jr.key(1)))
     tied = ep.tied(pipe, lambda p: p["two"].weight, lambda p: p["one"].weight)
     assert chosen(tied) == {"one.weight", "one.bias", "two.bias"}
-    other = ep.chain(one=linear(jr.key(5)), two=linear(jr.key(6)))
-    new, missed = ep.transfer(tied, other)
-    assert missed == {"two.weight": "only in the source"}
-    assert np.array_equal(new.pipe["two"].weight, other["one"].weight)
     low = jax.eval_shape(ep.precision(tied, output=None), X)
     assert low.dtype == jnp.bfloat16

@@ -23,7 +23,7 @@ def test_one_hot_weights_give_the_stage(data):
     x, i = data.draw(ept.arrays(struct)), data.draw(st.integers(0, 2))
     normalize = data.draw(st.sampled_from(["none", "sum"]))
     pipe = ep.weighted(*stages, weights=jnp.eye(3)[i], normalize=normalize)
-    assert_agree(pipe(x), ep.lift(stages[i])(x))
+    assert_agree(pipe(x), stages[i](x))
 
 
 @hp.given(st.data())
@@ -109,18 +109,18 @@ def test_weights_may_be_plain_numbers(given):
 )
 def test_the_dtype_is_that_of_the_leaf(weights, leaf, expected):
     given = (lambda x: jnp.ones(2)) if weights == "gate" else jnp.ones(2, weights)
-    pipe = ep.weighted(ep.identity, ep.identity, weights=given)
+    pipe = ep.weighted(eqx.nn.Identity(), eqx.nn.Identity(), weights=given)
     assert pipe(jnp.ones(3, leaf)).dtype == expected
 
 
 def test_labels_are_not_scaled_in_silence():
     record = {"image": jnp.ones(2), "label": "dog"}
     with pytest.raises(TypeError, match="eqx_pipe.at") as caught:
-        ep.chain(mix=ep.weighted(ep.identity))(record)
+        ep.chain(mix=ep.weighted(eqx.nn.Identity()))(record)
     assert "`.label` of the output of `mix.0`" in str(caught.value)
     with pytest.raises(TypeError, match="key<fry>.*eqx_pipe.at"):
-        ep.weighted(ep.identity)({"key": jr.key(0)})
-    assert ep.at("image", ep.weighted(ep.identity))(record)["label"] == "dog"
+        ep.weighted(eqx.nn.Identity())({"key": jr.key(0)})
+    assert ep.at("image", ep.weighted(eqx.nn.Identity()))(record)["label"] == "dog"
 
 
 def test_outputs_that_disagree_are_named():

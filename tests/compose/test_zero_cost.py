@@ -43,7 +43,7 @@ def _check_cost(pipe, x, key):
     def composed(pipe, x, key):
         return pipe(x, key=key)
 
-    pipe = ep.lift(pipe)
+    pipe = ep.chain(pipe)
     for direction in (_forward, _backward):
         ours = _costs(direction(composed), pipe, x, key)
         theirs = _costs(direction(by_hand), pipe, x, key)
@@ -106,7 +106,7 @@ COMBINATORS = {
     ),
     "at a function": ep.chain(lambda x: {"a": x, "b": x}, ep.at(lambda x: x["a"], A)),
     "repeat": ep.repeat(lambda key: eqx.nn.Linear(64, 64, key=key), 3, key=jr.key(0)),
-    "residual": ep.residual(A, B, skip=C, drop_rate=0.5),
+    "residual": ep.residual(A, B, skip=C),
     "ensemble": ep.ensemble(_linear_of, 3, key=jr.key(0)),
     "scan": ep.chain(
         lambda x: jnp.stack([x, 2 * x]),

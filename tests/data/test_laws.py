@@ -1,5 +1,6 @@
 """Every loader keeps the laws of the kit, whatever it reads and however it is set."""
 
+import equinox as eqx
 import hypothesis as hp
 import hypothesis.strategies as st
 import jax
@@ -70,8 +71,8 @@ def shifted(batch, *, key):
     return {"x": batch["x"] + jr.normal(key), "i": batch["i"]}
 
 
-PIPES = [ep.identity, noisy, sometimes, ep.at("x", jnp.tanh)]
-BATCH_PIPES = [ep.identity, shifted]
+PIPES = [eqx.nn.Identity(), noisy, sometimes, ep.at("x", jnp.tanh)]
+BATCH_PIPES = [eqx.nn.Identity(), shifted]
 
 
 @pytest.mark.one_of(4, rest=1)

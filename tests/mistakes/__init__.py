@@ -38,7 +38,7 @@ ROOMS = {
     "scan": wrap.SCAN,
     "residual": wrap.RESIDUAL,
     "tapped": wrap.TAPPED,
-    "compiled": wrap.COMPILED,
+    "others": wrap.OTHERS,
     "edit": edit.EDIT,
     "choose": edit.CHOOSE,
     "precision": edit.PRECISION,

@@ -132,8 +132,7 @@ CHAIN = [
     ),
     ("yield", lambda: ep.chain(yielding), TypeError, "Write `return` in place of"),
     ("async", lambda: ep.chain(waiting), TypeError, "Make it a plain function"),
-    ("lift 3", lambda: ep.lift(3), TypeError, "A stage is a callable"),
-    ("lift a class", lambda: ep.lift(nn.MLP), TypeError, "Make an instance of it"),
+    ("a class", lambda: ep.chain(nn.MLP), TypeError, "Make an instance of it"),
 ]
 
 PARALLEL = [
@@ -222,7 +221,7 @@ WEIGHTED = [
     ),
     (
         "text in, text out",
-        lambda: ep.weighted(ep.identity)({"a": "dog"}),
+        lambda: ep.weighted(eqx.nn.Identity())({"a": "dog"}),
         TypeError,
         "to the other parts only, by `eqx_pipe.at`",
     ),

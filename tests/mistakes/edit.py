@@ -222,12 +222,6 @@ CHOOSE = [
         ValueError,
         "Choose all of its stages or none",
     ),
-    (
-        "nothing to transfer",
-        lambda: ep.transfer(pipe(), pipe(), "haed"),
-        ValueError,
-        "mean `head",
-    ),
 ]
 
 PRECISION = [

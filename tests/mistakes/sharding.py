@@ -3,7 +3,6 @@
 import jax
 import jax.numpy as jnp
 import jax.random as jr
-import numpy as np
 from equinox import nn
 from jax import ShapeDtypeStruct as Struct
 from jax.numpy import sin
@@ -35,12 +34,6 @@ def rules(given):
 
 
 RULES = [
-    (
-        "plot of many",
-        lambda: ep.sharding_info([np.ones(1)] * 201).plot(),
-        ValueError,
-        "Ask for a part of the pytree",
-    ),
     ("3", lambda: ep.AxisRules(3), TypeError, '"batch", "data"'),
     ("half a pair", lambda: ep.AxisRules([("a",)]), TypeError, "A pair is a logical n"),
     ("twice", lambda: ep.AxisRules({"a": ("x", "x")}), ValueError, "name it once"),

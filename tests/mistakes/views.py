@@ -29,7 +29,7 @@ VIEWS = [
         "save as png",
         lambda: ep.draw(len).save("pipe.png"),
         ValueError,
-        "Give a path that ends in `.svg` or `.html` or `.mmd`",
+        "Give a path that ends in `.md` or `.mmd`",
     ),
     ("draw 3", lambda: ep.draw(3), TypeError, "A stage is a callable"),
     (

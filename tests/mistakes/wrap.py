@@ -1,4 +1,4 @@
-"""One stage in another: `at`, `batched`, `repeat`, `compiled`, `outputs`, `refill`."""
+"""One stage in another: `at`, `batched`, `repeat`, `outputs`, `refill`."""
 
 import functools as ft
 
@@ -243,8 +243,6 @@ RESIDUAL = [
     ("no stage", lambda: ep.residual(), ValueError, "Give at least one"),
     ("skip 3", lambda: ep.residual(sin, skip=3), TypeError, "A stage is a callable"),
     ("a name", lambda: ep.residual({"skip": sin}), ValueError, "Rename the stage"),
-    ("rate 1", lambda: ep.residual(sin, drop_rate=1), ValueError, "not including, 1"),
-    ("rate a", lambda: ep.residual(sin, drop_rate="a"), TypeError, "Give a number"),
     (
         "another shape",
         lambda: ep.residual(lambda x: x[:1])(ones(3)),
@@ -252,12 +250,6 @@ RESIDUAL = [
         "by `skip=` a projection",
     ),
     ("text", lambda: ep.residual(lambda x: x)("a"), TypeError, "by `eqx_pipe.at`"),
-    (
-        "integers to drop",
-        lambda: ep.residual(jnp.negative, drop_rate=0.1)(jnp.arange(3), key=key()),
-        TypeError,
-        "Let the stages give floating-point numbers",
-    ),
 ]
 
 TAPPED = [
@@ -277,23 +269,8 @@ TAPPED = [
     ),
 ]
 
-COMPILED = [
+OTHERS = [
     ("frozen 3", lambda: ep.frozen(3), TypeError, "A stage is a callable"),
-    ("stage 3", lambda: ep.compiled(3, ones(3)), TypeError, "A stage is a callable"),
-    ("key 3", lambda: ep.compiled(sin, ones(3), key=3), TypeError, "jax.random.key"),
-    ("state 3", lambda: ep.compiled(sin, ones(3), 3), TypeError, "equinox.nn.State"),
-    (
-        "inside jit",
-        lambda: jax.eval_shape(lambda x: ep.compiled(sin, x)(x), ones(3)),
-        ValueError,
-        "Make the compiled stage outside; inside, call the pipeline itself",
-    ),
-    (
-        "another input",
-        lambda: ep.compiled(ep.identity, ones(3))(ones(4)),
-        ep.StructureError,
-        "Make another with `compiled` for this input",
-    ),
     (
         "outputs of 3",
         lambda: ep.outputs(3, ones(2)),

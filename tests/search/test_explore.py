@@ -201,7 +201,7 @@ def test_a_design_ends_the_search():
     found = ep.explore(bowl, SPACE, eps.design(u), rounds=10, n=4)
     whole = ep.sweep(bowl, ep.Space(SPACE).from_unit(u))
     assert len(found) == 10 and int(found.rounds[-1]) == 2
-    assert "Explored: 10 points in 3 rounds" in found._repr_html_()
+    assert repr(found) == "Explored(10 points in 3 rounds)"
     np.testing.assert_allclose(found.result.values, whole.values, rtol=1e-6)
 
 

@@ -100,7 +100,7 @@ def test_specs_state_keys_and_other_leaves(getkey):
     split = ep.on(one, lambda t: t | {"x": t["x"] + 1}, specs=P("x"))
     y = split(x)
     assert y["s"] == "text" and y["x"].sharding.spec[0] == "x"
-    assert ep.on(two, ep.identity)(y)["x"].devices() == set(two.devices.flat)
+    assert ep.on(two, eqx.nn.Identity())(y)["x"].devices() == set(two.devices.flat)
     noise = ep.chain(lambda x: x, ep.on(two, lambda x, key: x + jr.normal(key)))
     plain = ep.chain(lambda x: x, ep.chain(stage=lambda x, key: x + jr.normal(key)))
     assert_close(noise(1.0, key=jr.key(0)), plain(1.0, key=jr.key(0)))
@@ -154,7 +154,7 @@ def test_outputs_on_different_devices_are_merged_on_one_of_them(unchecked):
         with pytest.raises(ValueError, match="different devices.*eqx_pipe.on"):
             pipe(jnp.ones(4))
     x = jnp.arange(4.0)
-    home = ep.chain(cosine, ep.on(first, ep.identity))
+    home = ep.chain(cosine, ep.on(first, eqx.nn.Identity()))
     assert np.allclose(ep.weighted(sine, home)(x), (jnp.sin(x) + jnp.cos(x)) / 2)
     merged = ep.parallel(sine, cosine, merge=ep.on(last, lambda y: y[0] + y[1]))
     assert np.allclose(merged(x), jnp.sin(x) + jnp.cos(x))

@@ -190,12 +190,6 @@ def _residual(stage, x, key):
     skip = x if stage.over is None else x[stage.over]
     if stage.skip is not None:
         skip = _child(stage.skip, "skip", x, key)
-    if stage.drop is not None:
-        # As the layer of Equinox draws.
-        kept = 1 - stage.drop.p
-        drawn = jr.bernoulli(child_key(key, "drop"), kept)
-        factor = jnp.where(drawn, jnp.float32(1) / kept, jnp.float32(0))
-        y = jtu.tree_map(lambda v: factor.astype(v.dtype) * v, y)
     return jtu.tree_map(operator.add, skip, y)
 
 

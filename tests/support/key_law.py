@@ -5,7 +5,7 @@ import itertools
 import jax.numpy as jnp
 import jax.random as jr
 
-import eqx_pipe as ep
+from eqx_pipe._stage import lift
 from eqx_pipe.testing._laws.key import no_reuse
 from eqx_pipe.testing._laws.law import Broken
 from eqx_pipe.testing._laws.trial import Trial
@@ -31,7 +31,7 @@ KEYS = {"new": jr.key(5), "old": jr.PRNGKey(5)}
 
 def found(stage, key, x=X):
     try:
-        no_reuse(Trial(ep.lift(stage), x, None, key))
+        no_reuse(Trial(lift(stage), x, None, key))
     except Broken as how:
         return how.what
     return None

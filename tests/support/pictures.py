@@ -19,7 +19,7 @@ def linear(key):
 
 def make_stages(key):
     return {
-        "identity": ep.identity,
+        "identity": eqx.nn.Identity(),
         "function": jnp.tanh,
         "linear": linear(key),
         "conv": eqx.nn.Conv2d(1, 2, 3, key=key),

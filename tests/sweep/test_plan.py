@@ -42,8 +42,7 @@ def test_points_and_bytes_of_any_space(space):
     assert plan.value_bytes == space.size * (12 + 1 + 8)
     assert plan.dims == dict(space.dims) and plan.done == plan.failed == 0
     assert plan.seconds is plan.disk_bytes is plan.store is None
-    text, page = repr(plan), plan._repr_html_()
-    assert f"{space.size:,} to compute" in text and f"{space.size:,} to" in page
+    assert f"{space.size:,} to compute" in repr(plan)
 
 
 def test_nothing_is_compiled_and_then_nothing_more(tmp_path):

@@ -54,7 +54,7 @@ def branched(n):
 
 
 def chosen(n):
-    double = ep.lift(lambda x: times(2 * x)[1])
+    double = eqx.nn.Lambda(lambda x: times(2 * x)[1])
     return ep.cond(lambda x: x > 2, plain, double)(n)
 
 

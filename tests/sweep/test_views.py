@@ -33,12 +33,11 @@ def test_every_result_and_space_is_shown(name):
     space = SPACES[name]
     space = space if name != "bare" else ep.Space(space, key=jr.key(1))
     result = ep.sweep(outputs, space)
-    for thing in (space, result, result[:1]):
+    assert "points" in repr(space)
+    for thing in (result, result[:1]):
         page = thing._repr_html_()
         assert "cannot be shown" not in page and "<table" in page
         assert "points" in page and "points" in repr(thing)
-    page = result.best("<loss>")._repr_html_()
-    assert "Best: " in page and "<a>" not in page
     page = result._repr_html_()
     assert "&lt;loss&gt;" in page and "<loss>" not in page and "<a>" not in page
     low, high = result.values["<loss>"].min(), result.values["<loss>"].max()
@@ -100,8 +99,7 @@ def test_gaps_are_counted_and_not_listed():
 def test_a_space_of_any_size_is_shown_at_once():
     space = ep.Space({str(i): ep.Linspace(0, 1, 2**31 - 1) for i in range(9)})
     assert f"{(2**31 - 1) ** 9:,} points" in repr(space)
-    assert f"{(2**31 - 1) ** 9:,} points" in space._repr_html_()
-    assert "a part of" in space[:5]._repr_html_()
+    assert "a part of" in repr(space[:5])
 
 
 def test_a_view_never_raises():
@@ -118,7 +116,6 @@ def test_a_view_never_raises():
             raise RuntimeError("no repr")
 
     space = ep.Space({"x": Odd()})
-    assert "cannot be shown" in space._repr_html_()
     assert "cannot be shown" in ep.sweep(lambda p: p, space)._repr_html_()
 
 

@@ -72,9 +72,9 @@ def counts_its_traces(x):
     return x + jnp.float32(next(_traces))
 
 
-def loader(source=None, pipe=ep.identity, **options):
+def loader(source=None, **options):
     source = ep.ArraySource(jnp.arange(7.0)) if source is None else source
-    return ep.Loader(source, pipe, **{"batch_size": 2, "shuffle": True, **options})
+    return ep.Loader(source, **{"batch_size": 2, "shuffle": True, **options})
 
 
 LOADERS = {

@@ -255,7 +255,7 @@ def with_itself(x):
         calls_a_network,
         with_itself,
         ep.batched(lambda x: jnp.interp(x, jnp.arange(3.0), X)),
-        ep.lift(np.tanh),
+        ep.chain(np.tanh),
     ],
 )
 def test_a_memo_is_no_hidden_state(stage):

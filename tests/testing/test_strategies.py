@@ -19,6 +19,7 @@ from jaxtyping import Array, Float, PyTree
 
 import eqx_pipe as ep
 import eqx_pipe.testing as ept
+from eqx_pipe._stage import identity
 
 VECTOR = jax.ShapeDtypeStruct((4,), jnp.float32)
 RECORD = {"a": VECTOR, "b": (jax.ShapeDtypeStruct((2, 3), jnp.int32),)}
@@ -67,10 +68,10 @@ def test_keys_and_structs_shrink_to_the_first():
 
 @pytest.mark.slow
 def test_pipelines_shrink_to_one_stage():
-    assert simplest(ept.stages(VECTOR)) is ep.identity
-    assert simplest(ept.pipelines(VECTOR, max_depth=4)) is ep.identity
+    assert simplest(ept.stages(VECTOR)) is identity
+    assert simplest(ept.pipelines(VECTOR, max_depth=4)) is identity
     graph = simplest(ept.graphs(VECTOR))
-    assert len(graph) == 1 and graph[graph.names[0]] is ep.identity
+    assert len(graph) == 1 and graph[graph.names[0]] is identity
 
 
 def test_a_pipeline_shrinks_to_the_stage_that_matters():

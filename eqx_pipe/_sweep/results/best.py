@@ -11,7 +11,6 @@ import numpy as np
 from jaxtyping import Bool
 
 from ..._errors import describe_value, nearest, value_error
-from ..._html import heading, shown, table
 from ..._spaces.space import Space
 from ..._spaces.table import point_columns
 from ..._tree import leaf_text, leaves_with_names, on_device
@@ -44,14 +43,6 @@ class Best:
         found = [*own, *self.coordinates.items()]
         texts = (f"{name}={_short(value)}" for name, value in found)
         return f"Best({', '.join(texts)})"
-
-    def _repr_html_(self) -> str:
-        return shown(Best._page, self)
-
-    def _page(self) -> str:
-        rows = [(name, _short(value)) for name, value in self.coordinates.items()]
-        title = f"Best: {_short(self.value)} at point {self.index:,}"
-        return heading(title) + table(("axis", "value"), rows)
 
 
 def _short(value: Any) -> str:

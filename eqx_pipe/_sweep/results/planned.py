@@ -3,8 +3,6 @@
 import dataclasses
 import os
 
-from ..._html import heading, table
-
 
 @dataclasses.dataclass(frozen=True)
 class SweepPlan:
@@ -74,11 +72,6 @@ class SweepPlan:
         width = max(len(name) for name, _ in rows)
         lines = [f"  {name:<{width}}  {text}" for name, text in rows]
         return "\n".join([f"SweepPlan({self.points:,} points; {dims})", *lines])
-
-    def _repr_html_(self) -> str:
-        dims = " × ".join(f"{name}: {n:,}" for name, n in self.dims.items())
-        head = heading(f"SweepPlan: {self.points:,} points ({dims})")
-        return head + table(("", ""), self._rows())
 
     def _rows(self) -> list[tuple[str, str]]:
         there = f"{self.left:,} to compute"

@@ -110,8 +110,7 @@ def _ensemble(d: Drawing) -> StageLike:
 
 
 def _residual(d: Drawing) -> StageLike:
-    rate = 0.5 if d.random and d.draw(st.booleans()) else 0.0
-    return chain(residual(*d.few(), drop_rate=rate), squash)
+    return chain(residual(*d.few()), squash)
 
 
 def _scan(d: Drawing) -> StageLike:

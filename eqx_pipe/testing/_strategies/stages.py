@@ -86,7 +86,7 @@ def stages(draw: Draw, struct: PyTree, *, random: bool = True) -> StageLike:
         >>> x = jnp.arange(3.0)
         >>> @hypothesis.given(ept.stages(x, random=False))
         ... def test_shape_is_kept(stage):
-        ...     assert ep.lift(stage)(x).shape == x.shape
+        ...     assert ep.chain(stage)(x).shape == x.shape
         >>> test_shape_is_kept()
     """
     struct = check_struct("stages", struct)
