@@ -459,37 +459,6 @@ class SweepResult(eqx.Module):
         self._check_all_values("save")
         save(self.to_xarray(), path, overwrite)
 
-    def report(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
-        """Writes one HTML page that shows the result, and needs nothing else.
-
-        On it are the space and the outputs, a picture of each output that is a number
-        or an array (as by `plot`), the points where those that are one number are
-        smallest and largest, the points that failed, and how and by which call it was
-        made. Of a reduction there are no pictures and no points.
-
-        **Arguments:**
-
-        - `path`: where to; ends in `.html`.
-        - `overwrite`: whether a file that is there already may be replaced. (Keyword
-          only.)
-
-        **Raises:** `FileExistsError` if there is something at `path`; `ValueError` for
-        another suffix. Needs `pip install 'eqx_pipe[sweep]'`.
-
-        !!! example
-
-            >>> import eqx_pipe as ep, matplotlib, pathlib, tempfile
-            >>> matplotlib.use("agg")  # as on a machine without a screen
-            >>> result = ep.sweep(lambda x: x**2, ep.Linspace(0, 3, 4))
-            >>> page = pathlib.Path(tempfile.mkdtemp()) / "squares.html"
-            >>> result.report(page)
-            >>> "<svg" in page.read_text()
-            True
-        """
-        from .report import write_report
-
-        write_report(self, _provenance(self), path, overwrite)
-
 
 def _provenance(result: SweepResult) -> dict[str, Any]:
     """What made a result, as plain text and numbers."""
