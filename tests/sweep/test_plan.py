@@ -14,7 +14,6 @@ from support.compilations import compiled
 from support.stores import one_device
 
 import eqx_pipe as ep
-from eqx_pipe._cli import main
 from eqx_pipe.testing import spaces
 
 GRID = {"a": ep.Values([1.0, 2.0, 3.0]), "x": ep.Linspace(0, 1, 40)}
@@ -221,36 +220,3 @@ def test_empty_spaces_and_executors():
         plan = ep.plan(fn, GRID, executor=pool, batch_size=2)
     assert plan.chunks > 1 and plan.left == 120
     assert np.isfinite(plan.memory_bytes)
-
-
-SCRIPT = """
-import sys, eqx_pipe
-from eqx_pipe import Linspace, sweep
-from beside import fn
-n = int(sys.argv[1])
-print("begun", __name__, n)
-if n:
-    sweep(fn, {"x": Linspace(0, 1, n)}, store="runs.zarr", on_error="isolate")
-    print("never")
-"""
-
-
-def test_a_script_is_planned_from_the_command_line(tmp_path, monkeypatch, capsys):
-    pytest.importorskip("zarr")
-    (tmp_path / "job.py").write_text(SCRIPT)
-    (tmp_path / "beside.py").write_text("fn = lambda p: p['x'] * 2\n")
-    before = sorted(os.listdir(tmp_path))
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("sys.dont_write_bytecode", True)
-    usual = ep.sweep
-    assert main(["plan", "job.py", "1234"]) == 0
-    said = capsys.readouterr().out
-    assert "begun __main__ 1234" in said and "never" not in said
-    assert "1,234 to compute; 0 done" in said and "runs.zarr: at most" in said
-    assert ep.sweep is usual and sorted(os.listdir(tmp_path)) == before
-    assert main(["plan", "job.py", "0"]) == 1
-    assert "'job.py' made no sweep" in capsys.readouterr().err
-    assert main(["plan", "jobs.py"]) == 2
-    assert "no file 'jobs.py'" in capsys.readouterr().err
-    assert main(["plan", "--probe", "2", "job.py", "64"]) == 0
-    assert "  time  " in capsys.readouterr().out
