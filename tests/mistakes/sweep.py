@@ -22,10 +22,6 @@ class Fit:
     loss: object
 
 
-class Elsewhere:
-    def submit(self, fn, *args): ...
-
-
 STATIC = r"make it `ep.Static\(\[...\]\)`"
 POINTS = {"n": ep.Values([2, 3]), "a": {"x": ep.Linspace(0, 1, 3)}, "k": jnp.int32(2)}
 
@@ -96,14 +92,6 @@ def plan(fn=sin, **settings):
 
 SWEEP = [
     ("plan: no space", lambda: ep.plan(sin), TypeError, "Give `fn`, `space`"),
-    ("plan: probe 0", lambda: plan(probe=0), ValueError, "at least 1"),
-    ("plan: probe 0.5", lambda: plan(probe=0.5), TypeError, "an integer"),
-    (
-        "plan: a probe elsewhere",
-        lambda: plan(probe=2, executor=Elsewhere()),
-        ValueError,
-        "Leave `executor` out .* devices here",
-    ),
     ("plan: a part", lambda: plan(part=(0, 2)), ValueError, "same path, `store="),
     ("plan: workers", lambda: plan(n_jobs=2), TypeError, "give an `executor=`"),
     ("plan: no output", lambda: plan(lambda x: None), TypeError, "`return` missing"),
