@@ -126,9 +126,7 @@ def sweep(
       Needs `pip install 'eqx_pipe[distributed]'`. (Keyword only.)
     - `resume`: `"force"` goes on with a store also if `fn` is not the function that it
       was begun with. `"failed"` does so too, and computes the points again that have
-      failed; those that have a value keep it. A dict such as `{"scale": 1.0}` goes on
-      as `"force"` does with a store that lacks the axis `scale`, at all of whose points
-      it was 1. (Keyword only.)
+      failed; those that have a value keep it. (Keyword only.)
     - `progress`: `True` or `False` for a progress bar or none; by default there is one
       in a terminal or notebook if the work takes more than a second. A notebook needs
       ipywidgets for more than a bar of text; a file gets a line each minute. The path

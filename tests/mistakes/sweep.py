@@ -335,8 +335,6 @@ SWEEP = [
         "keep the values and reduce them",
     ),
     ("resume", lambda: sweep(resume="forc"), ValueError, "Did you mean `force`"),
-    ("resume 1", lambda: sweep(resume=1), TypeError, "a dict from new axes to the va"),
-    ("resume y", lambda: sweep(resume={"y": 1}), ValueError, "no axis of the space"),
     ("order_by", lambda: sweep(order_by=[1.0]), ValueError, "one number for each po"),
     (
         "batch 2^31",

@@ -160,14 +160,7 @@ def _grown(plan: Plan, store: Store, print_: Mapping[str, Any]) -> Grown:
     request, job, path = plan.request, plan.job, store.path
     contents = contents_of(plan)
     assert job is not None and isinstance(contents, StoredValues)
-    growth = growth_of(
-        path,
-        store.record,
-        print_,
-        request.space,
-        contents.coordinates,
-        request.stated,
-    )
+    growth = growth_of(path, store.record, print_, request.space, contents.coordinates)
     had = [part for part in job.parts if growth.had(part)]
     alone = ft.partial(fingerprint_alone, request.fn, job.space, job.key)
     check_alone(path, store.record, alone(had), request.trusting)
