@@ -91,8 +91,8 @@ def sweep(
       halved, and `result.made` says so. A function that prints, writes or calls back
       (`jax.debug.print`, `io_callback`) then runs once at each point, not vectorised.
       `"tune"` measures some sizes while the first points are computed, and goes on with
-      the fastest, which is remembered for the program and the devices; it depends on
-      the clock, and with it the last bits of values. (Keyword only.)
+      the fastest, which this process remembers for the program and the devices; it
+      depends on the clock, and with it the last bits of values. (Keyword only.)
     - `mesh`: a mesh over all of whose axes the points are split; by default all local
       devices. (Keyword only.)
     - `order_by`: what a point costs, roughly: a function from a point to a number, or
