@@ -25,7 +25,6 @@ from .mistakes import SPACE, check_seen, no_axis
 from .pick import Picked, is_picked, picked
 from .table import points_frame, space_page
 from .unit import Cube, axes_at, shares_of
-from .where import Condition, where
 
 if TYPE_CHECKING:
     import pandas
@@ -266,31 +265,6 @@ class Space(HasAxes):
         object.__setattr__(part, "window", window)
         object.__setattr__(part, "rows", rows)
         return part
-
-    def where(self, condition: Condition) -> "Space":
-        """The points at which a condition holds.
-
-        **Arguments:**
-
-        - `condition`: a function from a point to one bool. It is traced and vectorised:
-          write `&`, `|` and `~` instead of `and`, `or` and `not`.
-
-        **Returns:** a space of one dim named `point`, perhaps an empty one.
-
-        **Raises:** `TypeError` if `condition` cannot be called or does not give one
-        bool; `ValueError` for `2**31` points or more.
-
-        **Laws:** `space.where(fn)` is `space[[i for i in range(n) if fn(space[i])]]`.
-
-        !!! example
-
-            >>> import eqx_pipe as ep
-            >>> space = ep.Space({"a": ep.Values([1, 2, 3]), "b": ep.Values([1, 2, 3])})
-            >>> below = space.where(lambda p: p["a"] < p["b"])
-            >>> [(int(p["a"]), int(p["b"])) for p in below]
-            [(1, 2), (1, 3), (2, 3)]
-        """
-        return self[where(self.geometry, self.key, condition)]
 
     def from_unit(self, u: Cube) -> "Space":
         """The space at some points of the unit cube.

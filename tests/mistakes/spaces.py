@@ -174,24 +174,6 @@ SPACE = [
         "choose them outside of `jit`",
     ),
     (
-        "where a mask",
-        lambda: ep.Space(ep.Values([1])).where([True]),
-        TypeError,
-        r"`space\[mask\]`",
-    ),
-    (
-        "where a number",
-        lambda: ep.Space(ep.Values([1])).where(sin),
-        TypeError,
-        "Return one bool",
-    ),
-    (
-        "where of too many",
-        lambda: ep.Space(dict.fromkeys("ab", ep.Linspace(0, 1, 2**16))).where(sin),
-        ValueError,
-        r"`space\[a:b\].where",
-    ),
-    (
         "a traced float",
         lambda: jax.eval_shape(ep.Space(ep.Values([1])).point, ones()),
         TypeError,
