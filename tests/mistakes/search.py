@@ -106,11 +106,5 @@ METHODS = [
         TypeError,
         "ask",
     ),
-    ("stalled never", lambda: eps.stalled(0), ValueError, "at least 1"),
-    ("no budget", lambda: eps.budget(), ValueError, "seconds=3600"),
-    ("a budget of none", lambda: eps.budget(seconds=0), ValueError, "more than 0"),
-    ("half a point", lambda: eps.budget(points=0.5), TypeError, "integer"),
-    ("an hour", lambda: eps.budget(seconds="1h"), TypeError, "seconds=3600"),
-    ("minutes", lambda: eps.budget(minutes=3), TypeError, "seconds="),
     ("no search", lambda: eps.load("runs"), FileNotFoundError, "load_result"),
 ]
