@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeAlias
 import jax.random as jr
 from jax.sharding import Mesh
 
-from .._check import check_int, check_key, keywords
+from .._check import check_int, check_key
 from .._errors import describe_value, type_error, value_error
 from .._files import as_path
 from .._spaces.accept import SpaceLike, as_space
@@ -23,12 +23,6 @@ Stop: TypeAlias = Callable[[Explored], object]
 """Whether a search ends, after each of its rounds."""
 
 
-@keywords(
-    "explore",
-    max_rounds="It is called `rounds`.",
-    n_trials="Give `rounds=`, and `n=` points in each.",
-    direction='Give `mode="max"` to the method.',
-)
 def explore(
     fn: Callable[..., PyTree],
     space: SpaceLike,

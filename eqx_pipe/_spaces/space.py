@@ -12,16 +12,15 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Float
 
-from .._check import check_choice, check_draws, check_key, keywords
+from .._check import check_choice, check_draws, check_key
 from .._errors import message, type_error
 from .._html import shown
 from .._tree import is_key_array, on_device
 from .._types import Key, PyTree
-from .arrange import written_order
+from .arrange import no_axis, written_order
 from .axis import Axis, HasAxes, MissingAxisKey, is_axis
 from .geometry import Geometry, Rows, geometry_of
 from .index import Index, as_index, axis_key, point_key
-from .mistakes import SPACE, check_seen, no_axis
 from .pick import Picked, is_picked, picked
 from .table import points_frame, space_page
 from .unit import Cube, axes_at, shares_of
@@ -85,7 +84,6 @@ class Space(HasAxes):
     rows: Rows | None
     last: tuple[str, ...] = eqx.field(static=True)
 
-    @keywords("Space", **SPACE)
     def __init__(
         self,
         tree: PyTree,
@@ -108,8 +106,6 @@ class Space(HasAxes):
         self.order = written_order(tree)
         self.window = self.rows = None
         self.last = ()
-        # Before the count of axes, since an axis that is hidden is none that was found.
-        check_seen(tree)
         if not self.order:
             raise no_axis("Space", "tree", tree)
         geometry = geometry_of(tree, self.order, mode)

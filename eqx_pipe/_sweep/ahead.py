@@ -10,7 +10,6 @@ from typing import Any, Literal
 
 from jax.sharding import Mesh
 
-from .._check import keywords
 from .._jaxprs.live import live_bytes
 from .._reduce.many import ReduceLike
 from .._spaces.accept import SpaceLike
@@ -26,10 +25,8 @@ from .results.planned import SweepPlan
 from .run import planned
 from .sinks.look import Looked, looked
 from .tracing.trace import no_mesh
-from .words import SWEEP_WORDS
 
 
-@keywords("plan", **SWEEP_WORDS)
 def plan(
     fn: Callable[..., PyTree],
     space: SpaceLike,

@@ -8,7 +8,6 @@ from typing import Literal
 
 from jax.sharding import Mesh
 
-from .._check import keywords
 from .._reduce.many import ReduceLike
 from .._spaces.accept import SpaceLike
 from .._store.folder import is_vacant
@@ -35,10 +34,8 @@ from .sinks.stored import InStore
 from .sources import Elsewhere, Here
 from .tracing.trace import no_mesh
 from .tune import tuned
-from .words import SWEEP_WORDS
 
 
-@keywords("sweep", **SWEEP_WORDS)
 def sweep(
     fn: Callable[..., PyTree],
     space: SpaceLike,

@@ -23,7 +23,6 @@ EXPLORE = [
     ("class of a method", lambda: explore(method=3), TypeError, "refine"),
     ("no rounds", lambda: explore(rounds=0), ValueError, "at least 1"),
     ("n as a float", lambda: explore(n=2.5), TypeError, "integer"),
-    ("trials", lambda: explore(n_trials=10), TypeError, "rounds="),
     ("stop is a number", lambda: explore(stop=100), TypeError, "Explored"),
     ("progress is a number", lambda: explore(progress=1.5), TypeError, "best so far"),
     (

@@ -12,7 +12,7 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Bool, Int8
 
-from ..._check import check_choice, keywords
+from ..._check import check_choice
 from ..._errors import message, type_error
 from ..._html import shown
 from ..._spaces.index import as_index
@@ -265,13 +265,6 @@ class SweepResult(eqx.Module):
             lambda leaf: leaf.reshape(lengths + leaf.shape[1:]), self.values
         )
 
-    @keywords(
-        "SweepResult.best",
-        max='Say `mode="max"`.',
-        min='Say `mode="min"`, which is the default.',
-        maximize='Say `mode="max"`.',
-        key="Say what is compared by `by=`: a path or a function of one output.",
-    )
     def best(self, by: Compared = None, mode: str = "min") -> Best:
         """The point with the smallest or largest output.
 
