@@ -375,7 +375,7 @@ class SweepResult(eqx.Module):
         name is a line. An output that is an array at each
         point (a loss curve) gives a line for each point, over the position in it.
         Where the axes of one dim go their own ways (random draws, joint designs) two
-        give points coloured by the value, more give parallel coordinates. A dim of
+        give points coloured by the value; of more, name two by `x=` and `y=`. A dim of
         replicates (`Seeds`, PRNG keys) gives thin lines and their mean.
 
         At most ten values have a tick each. Where they are spaced evenly, or evenly in
@@ -403,8 +403,9 @@ class SweepResult(eqx.Module):
         **Returns:** the `Axes`; an array of them if there are panels. The figure is
         `ax.figure`.
 
-        **Raises:** `ValueError` if there are more dims than a picture has; `TypeError`
-        for other keywords. Needs `pip install 'eqx_pipe[sweep]'`.
+        **Raises:** `ValueError` if there are more dims than a picture has, or more than
+        two axes that go their own ways without `x=` and `y=`; `TypeError` for other
+        keywords. Needs `pip install 'eqx_pipe[sweep]'`.
 
         !!! example
 
