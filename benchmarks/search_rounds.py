@@ -69,21 +69,18 @@ def main(run, *, search_rounds=25, optuna_rounds=2, n=256):
     for name, (method, rounds) in cases.items():
         for case in run.chosen([f"{name}, {rounds} rounds"]):
 
-            def search(method=method, rounds=rounds, **stop):
-                given = {"rounds": rounds, "n": n, "key": key}
-                return ep.explore(valley, space, method, **given, **stop)
+            def search(method=method, rounds=rounds):
+                return ep.explore(valley, space, method, rounds=rounds, n=n, key=key)
 
             found = search()
             spaces = [sweep.space for sweep in found.sweeps]
             points = [{k: x.values for k, x in s.axes().items()} for s in spaces]
-            stop = eps.stalled(rounds)
             sides = {
                 "by hand": lambda p=points, f=program: [
                     jax.device_get(f(x)) for x in p
                 ],
                 "proposals": lambda m=method, f=found: proposals(m, space, f, n, key),
                 "explore": lambda s=search: s().result.ok,
-                "explore, stalled": lambda s=search, stop=stop: s(stop=stop).result.ok,
             }
             parts = ("by hand", "proposals")
 
@@ -102,9 +99,8 @@ def main(run, *, search_rounds=25, optuna_rounds=2, n=256):
                 columns=more,
             )
             if name == "draws":
-                for side in ("explore", "explore, stalled"):
-                    what = f"seconds of a round beyond its computation, {side}"
-                    run.bar(what, beyond(times, side, *parts), BAR)
+                what = "seconds of a round beyond its computation"
+                run.bar(what, beyond(times, "explore", *parts), BAR)
             else:
                 share = ratio(times, "proposals", "explore").median
                 run.note(f"{name}: {share:.1%} of `explore` are proposals")

@@ -6,15 +6,13 @@ packages. The sizes that tuning tries were chosen with the "fitted" ones in view
 came to depend on what was found. The best of a grid of sizes is found on part of the
 points; then there are as many as take `--seconds` with it. Every round is another
 program (a number in it differs), so that each side compiles: what tuning costs is in
-its time. Nothing is remembered. A sweep of less than a second has no time to tune: it
-is held to what `"auto"` takes.
+its time, and no size is remembered. A sweep of less than a second has no time to tune:
+it is held to what `"auto"` takes.
 """
 
 import itertools
 import math
-import os
 import statistics
-import tempfile
 import time
 
 import jax
@@ -88,9 +86,7 @@ def compared(run, name, models, seconds):
             tuned = []
 
             def tune(model=model, points=points, tuned=tuned):
-                with tempfile.TemporaryDirectory() as folder:
-                    os.environ["XDG_CACHE_HOME"] = folder
-                    result = swept(model, points, "tune", anew=True)
+                result = swept(model, points, "tune", anew=True)
                 tuned.append(result.batch_size)
                 return result.values
 

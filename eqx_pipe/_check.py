@@ -5,7 +5,7 @@ import inspect
 import operator
 import zlib
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar, cast
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -13,61 +13,7 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 
-from ._errors import describe_value, nearest, quoted, type_error, value_error
-
-_Fn = TypeVar("_Fn", bound=Callable[..., Any])
-
-
-def keywords(function: str, **words: str) -> Callable[[_Fn], _Fn]:
-    """Makes a public function say how it is called if it is called in another way.
-
-    `words` are names that people try for arguments, each with what to do. For any other
-    the likeliest of its own is named. The signature stays, for editors.
-    """
-
-    def decorate(fn: _Fn) -> _Fn:
-        parameters = inspect.signature(fn).parameters
-        known = [name for name in parameters if name != "self"]
-        names = frozenset(known)
-        first = len(parameters) - len(known)  # `self` comes before them
-        nameless = [n for n in known if parameters[n].kind in _NAMELESS]
-        most = first + len(nameless)
-        needed = [
-            (first + nameless.index(n) if n in nameless else most, n)
-            for n in known
-            if parameters[n].default is inspect.Parameter.empty
-        ]
-
-        # Not `signature.bind` at each call, which takes 16 us where this takes 3.
-        @ft.wraps(fn)
-        def call(*args: Any, **given: Any) -> Any:
-            if not names.issuperset(given):
-                wrong = next(name for name in given if name not in names)
-                cure = words.get(wrong) or nearest(wrong, known)
-                raise type_error(function, f"it has no argument `{wrong}`.", cure)
-            if len(args) > most:
-                others = [name for name in known if name not in nameless]
-                raise type_error(
-                    function,
-                    f"there are {len(args) - first} arguments without a name.",
-                    f"Only {quoted(nameless)} may have none; give others by name: "
-                    f"{quoted(f'{name}=' for name in others)}.",
-                )
-            for place, name in needed:
-                if place >= len(args) and name not in given:
-                    cure = f"Give {quoted(name for _, name in needed)}."
-                    raise type_error(function, f"`{name}` is missing.", cure)
-            return fn(*args, **given)
-
-        return cast(_Fn, call)
-
-    return decorate
-
-
-_NAMELESS = (
-    inspect.Parameter.POSITIONAL_ONLY,
-    inspect.Parameter.POSITIONAL_OR_KEYWORD,
-)
+from ._errors import describe_value, nearest, type_error, value_error
 
 
 def check_callable(function: str, argument: str, value: object) -> None:

@@ -13,5 +13,3 @@ from ._explore.method import Method as Method
 from ._explore.packages import evolution as evolution
 from ._explore.packages import optuna as optuna
 from ._explore.packages import refine as refine
-from ._explore.stopping import budget as budget
-from ._explore.stopping import stalled as stalled

@@ -27,10 +27,6 @@ if PROGRAMS not in os.environ:
     _programs_folder = tempfile.TemporaryDirectory(prefix="eqx_pipe-tests-")
     os.environ[PROGRAMS] = _programs_folder.name  # removed when this process ends
 
-# Batch sizes that sweeps remember must not end up in the user's own cache.
-_remembered = tempfile.TemporaryDirectory(prefix="eqx_pipe-tests-")
-os.environ["XDG_CACHE_HOME"] = _remembered.name
-
 import hypothesis  # noqa: E402
 import jax  # noqa: E402
 import jax.random as jr  # noqa: E402

@@ -4,7 +4,6 @@ import equinox as eqx
 import numpy as np
 from jaxtyping import Float
 
-from .._check import keywords
 from .._spaces.space import Space
 from .._spaces.unit import Cube
 from .._sweep.results.result import SweepResult
@@ -39,7 +38,6 @@ class Design(eqx.Module):
         return state
 
 
-@keywords("search.design")
 def design(u: Cube) -> Design:
     """A method of search that proposes given points, in their order.
 

@@ -1,14 +1,13 @@
 """`explore`: rounds of points that a method proposes, each swept at once."""
 
 import os
-import time
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeAlias
 
 import jax.random as jr
 from jax.sharding import Mesh
 
-from .._check import check_int, check_key, keywords
+from .._check import check_int, check_key
 from .._errors import describe_value, type_error, value_error
 from .._files import as_path
 from .._spaces.accept import SpaceLike, as_space
@@ -24,12 +23,6 @@ Stop: TypeAlias = Callable[[Explored], object]
 """Whether a search ends, after each of its rounds."""
 
 
-@keywords(
-    "explore",
-    max_rounds="It is called `rounds`.",
-    n_trials="Give `rounds=`, and `n=` points in each.",
-    direction='Give `mode="max"` to the method.',
-)
 def explore(
     fn: Callable[..., PyTree],
     space: SpaceLike,
@@ -59,9 +52,8 @@ def explore(
     - `n`: how many points the method is asked for in a round.
     - `key`: for the method and for `fn`. (Keyword only.)
     - `stop`: called after each round with all that is there so far; the search ends
-      where it gives something true: `lambda found: found.sweeps[-1].best().value < 1`.
-      Of several, in a list, one is enough. `eqx_pipe.search.stalled` stops where
-      nothing better came, `eqx_pipe.search.budget` after so many seconds or points.
+      where it gives something true: `lambda found: found.best().value < 1`. Of
+      several, in a list, one is enough.
     - `store`: a folder in which each round has a store of its own, `round-0000.zarr`
       and so on. The same call after a kill reads the rounds that are there, lets the
       method propose what it had proposed, and goes on; of the round that was under way
@@ -123,13 +115,12 @@ def explore(
     with Progress(is_shown(progress), rounds, title="rounds", unit="rounds") as bar:
         try:
             for number in range(rounds):
-                begun = time.perf_counter()
                 points, state = method.ask(state, n)
                 if not points.size:
                     break
                 own = None if key is None else jr.fold_in(key, number)
                 state = method.tell(state, run.compute(points, own))
-                run.ended(time.perf_counter() - begun, bar)
+                run.ended(bar)
                 if stops:
                     found = run.so_far(state)
                     # All are asked, each after every round: one may count how often it
@@ -158,6 +149,6 @@ def _stops(stop: Stop | Sequence[Stop] | None) -> tuple[Stop, ...]:
                 "explore",
                 f"`stop` is {describe_value(stop)}.",
                 "Give a function of the `Explored` so far, or a list of some: "
-                "`eqx_pipe.search.budget(seconds=600)`.",
+                "`lambda found: len(found) >= 10_000`.",
             )
     return stops

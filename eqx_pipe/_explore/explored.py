@@ -1,9 +1,6 @@
 """`Explored`: what a search has found, and how it is read from its folder."""
 
-import contextlib
-import json
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +10,7 @@ from jaxtyping import Int
 
 from .._cache import WeakCache
 from .._errors import message
-from .._files import as_path, write_text
+from .._files import as_path
 from .._sweep.results.best import Best, Compared
 from .._sweep.results.concat import concat
 from .._sweep.results.load import load_result
@@ -26,7 +23,6 @@ if TYPE_CHECKING:
 else:
     DataFrame = Dataset = Any
 
-_TIMES = "seconds.json"
 _JOINED = WeakCache[SweepResult]()
 
 
@@ -34,13 +30,11 @@ class Explored(eqx.Module):
     """All points of a search, in the order in which they were computed.
 
     `sweeps` has the `SweepResult` of each round, and `result` is that of all points, a
-    table, made when it is first asked for. `seconds` are what each round took, with
-    what the method needed to propose it. `state` is the method's after the last round,
-    and `None` where a search was read from its folder.
+    table, made when it is first asked for. `state` is the method's after the last
+    round, and `None` where a search was read from its folder.
     """
 
     sweeps: tuple[SweepResult, ...]
-    seconds: tuple[float, ...] = eqx.field(static=True)
     state: PyTree = None
 
     @property
@@ -88,19 +82,6 @@ def place_of(folder: Path, number: int) -> Path:
     return folder / f"round-{number:04}.zarr"
 
 
-def read_times(folder: Path) -> list[float]:
-    """What the rounds in a folder took; of those after a kill it may not be known."""
-    with contextlib.suppress(OSError, ValueError, TypeError):
-        return [float(x) for x in json.loads((folder / _TIMES).read_text("utf-8"))]
-    return []
-
-
-def write_times(folder: Path, seconds: Sequence[float]) -> None:
-    """Keeps what the rounds took."""
-    text = json.dumps([round(x, 3) for x in seconds])
-    write_text("explore", folder / _TIMES, {".json": lambda: text}, True)
-
-
 def load(path: str | os.PathLike[str]) -> Explored:
     """The history of a search from its folder, without the function or the method.
 
@@ -112,7 +93,7 @@ def load(path: str | os.PathLike[str]) -> Explored:
     - `path`: the folder that `explore` was given as `store=`.
 
     **Returns:** an `Explored` without `.state`. Its sweeps are what `load_result` reads
-    from the stores of the rounds; `seconds` of a round that has not ended are NaN.
+    from the stores of the rounds.
 
     **Raises:** `FileNotFoundError` if no round is at `path`, and as `load_result`.
 
@@ -141,6 +122,4 @@ def load(path: str | os.PathLike[str]) -> Explored:
                 "a sweep is read by `load_result`.",
             )
         )
-    sweeps = tuple(load_result(place_of(folder, k)) for k in range(count))
-    known = read_times(folder)[:count]
-    return Explored(sweeps, (*known, *[float("nan")] * (count - len(known))))
+    return Explored(tuple(load_result(place_of(folder, k)) for k in range(count)))

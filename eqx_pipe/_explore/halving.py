@@ -13,7 +13,7 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Float, Int
 
-from .._check import check_choice, check_int, check_key, keywords
+from .._check import check_choice, check_int, check_key
 from .._errors import describe_value, optional, type_error, value_error
 from .._files import as_path
 from .._spaces.accept import SpaceLike, as_space
@@ -99,9 +99,6 @@ class Halved(eqx.Module):
         return "\n".join(lines)
 
 
-@keywords(
-    "halving", reduction_factor="It is called `eta`.", min_resource="Give `rungs=`."
-)
 def halving(
     train: Training,
     space: SpaceLike,

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from .._check import check_choice, keywords
+from .._check import check_choice
 from .._errors import describe_value, optional, type_error
 from .._sweep.results.best import Compared
 from .evolution import Evolution
@@ -11,7 +11,6 @@ from .optuna import Sampler
 from .refine import Refine
 
 
-@keywords("search.refine")
 def refine(by: Compared = None) -> Refine:
     """Refines a grid where the function bends, by the learners of adaptive.
 
@@ -43,7 +42,6 @@ def refine(by: Compared = None) -> Refine:
     return Refine(by)
 
 
-@keywords("search.evolution")
 def evolution(
     strategy: Callable[..., Any], by: Compared = None, mode: str = "min"
 ) -> Evolution:
@@ -83,7 +81,6 @@ def evolution(
     return Evolution(strategy, by, mode)
 
 
-@keywords("search.optuna")
 def optuna(
     sampler: Callable[..., Any], by: Compared = None, mode: str = "min"
 ) -> Sampler:

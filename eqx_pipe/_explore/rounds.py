@@ -14,15 +14,14 @@ from .._sweep.request import Executor, checked
 from .._sweep.results.result import SweepResult
 from .._sweep.sweeper import Sweeper
 from .._types import Key, ProgressLike, PyTree
-from .explored import Explored, place_of, read_times, write_times
+from .explored import Explored, place_of
 
 
 @dataclasses.dataclass
 class Rounds:
     """Computes the points of one round after the other; `fn` is traced for the first.
 
-    Rounds that are in the `folder` are read. `sweeps` are what there is, and `took` the
-    seconds of each.
+    Rounds that are in the `folder` are read. `sweeps` are what there is.
     """
 
     fn: Callable[..., PyTree]
@@ -33,14 +32,11 @@ class Rounds:
 
     def __post_init__(self) -> None:
         self._run: Sweeper | None = None
-        self._known: list[float] = []
         self.sweeps: list[SweepResult] = []
-        self.took: list[float] = []
         self._watched: Watched | None = None
         self._failed = 0
         if self.folder is not None:
             self.folder.mkdir(parents=True, exist_ok=True)
-            self._known = read_times(self.folder)
 
     def compute(self, points: Space, key: Key | None) -> SweepResult:
         """The next round."""
@@ -76,15 +72,9 @@ class Rounds:
             self._watched = watched("explore", outputs, self.progress)
         return run
 
-    def ended(self, seconds: float, bar: Progress) -> None:
-        """Takes note of what a round took; of one that was read, what it took then."""
-        number, sweep = len(self.took), self.sweeps[-1]
-        if number < len(self._known):
-            self.took.append(self._known[number])
-        else:
-            self.took.append(seconds)
-            if self.folder is not None:
-                write_times(self.folder, self.took)
+    def ended(self, bar: Progress) -> None:
+        """Show on the bar that a round has ended."""
+        sweep = self.sweeps[-1]
         lacking = 0 if sweep.missing is None else int(np.sum(sweep.missing))
         self._failed += int(np.sum(~sweep.ok)) - lacking
         bar.failed(self._failed)
@@ -97,14 +87,13 @@ class Rounds:
 
     def so_far(self, state: PyTree) -> Explored:
         """All rounds that have ended."""
-        return Explored(tuple(self.sweeps), tuple(self.took), state)
+        return Explored(tuple(self.sweeps), state)
 
     def carry(self, interrupt: KeyboardInterrupt, state: PyTree) -> None:
         """Has Ctrl-C carry all rounds, with what is finished of the last one."""
-        sweeps, took = [*self.sweeps], [*self.took]
+        sweeps = [*self.sweeps]
         last = getattr(interrupt, "result", None)
         if isinstance(last, SweepResult):
             sweeps.append(last)
-        took += [float("nan")] * (len(sweeps) - len(took))
-        found = Explored(tuple(sweeps), tuple(took), state)
+        found = Explored(tuple(sweeps), state)
         interrupt.result = found  # pyright: ignore[reportAttributeAccessIssue]

@@ -1,4 +1,4 @@
-"""The picture that fits a dataset: line, heat map, points, parallel axes, in panels."""
+"""The picture that fits a dataset: line, heat map or points, in panels."""
 
 import copy
 import itertools
@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Shaped
 
 from .._errors import describe_value, nearest, optional, type_error, value_error
-from .paint import Panel, heat, line, parallel, scatter
+from .paint import Panel, heat, line, scatter
 from .pick import pick, places_of
 from .scale import (
     FEW,
@@ -25,7 +25,6 @@ from .scale import (
     sort,
 )
 
-MOST_AXES = 20
 MOST_NAMES = 40
 MOST_PANELS = 36
 
@@ -74,9 +73,7 @@ def draw(
     paint = line
     if y is not None:
         paint = scatter if x.dim == y.dim else heat
-    elif x.cloud and not x.chosen and hue is None:
-        paint = parallel
-    _check(scales["x"], outer, paint is parallel, ax)
+    _check(outer, ax)
     plain = all(options[name] is None for name in _COLOURS)
     flags = data[array.name].dtype.kind == "b" and paint is not line and plain
     if paint is line:
@@ -91,14 +88,13 @@ def draw(
     positions = list(itertools.product(*(range(len(s.at)) for s in outer)))
     axes = np.array([[ax]])
     if ax is None:
-        wide = len(x.columns) if paint is parallel else 0
-        axes = _subplots(plt, scales, len(positions), wide)
+        axes = _subplots(plt, scales, len(positions))
     figure = axes[0, 0].figure
     # Not strict: the last row of panels may have empty places.
     for panel, at in zip(axes.flat, positions, strict=False):
         known = list(zip(outer, at, strict=True))
         part = array.isel({scale.place.dim: k for scale, k in known})
-        paint(Panel(panel, part, scales, log, colours))
+        paint(Panel(panel, part, scales, colours))
         title = ", ".join(f"{scale.label} = {scale.texts[k]}" for scale, k in known)
         panel.set_title(title, fontsize="medium")
     has_marks = bool(np.any(array[KIND].values))
@@ -119,23 +115,22 @@ def draw(
     return axes if outer else axes[0, 0]
 
 
-def _subplots(plt: Any, scales: Mapping[str, Scale], n: int, wide: int) -> Any:
-    """Places for `n` panels, of which each has `wide` parallel axes or none."""
+def _subplots(plt: Any, scales: Mapping[str, Scale], n: int) -> Any:
+    """Places for `n` panels."""
     columns = n if n <= 3 else math.ceil(math.sqrt(n))
-    width, height = (4.5, 3.0) if wide else (2.7, 2.3)
+    width, height = 2.7, 2.3
     if "row" in scales:
         columns = len(scales["col"].at) if "col" in scales else 1
     elif "col" not in scales:
-        width, height = max(4.9, 1.3 * wide), 4.2
+        width, height = 4.9, 4.2
     rows = math.ceil(n / columns)
     size = width * columns + 1.5, height * rows + 0.6
     shared = {"sharex": True, "sharey": True, "squeeze": False}
     return plt.subplots(rows, columns, figsize=size, layout="constrained", **shared)[1]
 
 
-def _check(x: Scale, outer: list[Scale], is_parallel: bool, ax: Axes | None) -> None:
+def _check(outer: list[Scale], ax: Axes | None) -> None:
     """Raises for an `ax` that cannot be drawn into, and where there is no room."""
-    columns = x.place.columns
     if ax is not None and not hasattr(ax, "pcolormesh"):
         raise type_error(
             FUNCTION,
@@ -147,13 +142,6 @@ def _check(x: Scale, outer: list[Scale], is_parallel: bool, ax: Axes | None) -> 
             FUNCTION,
             "`ax` is given, and there are several panels.",
             "Leave it out, or select a value of one dim in `sel=`.",
-        )
-    if is_parallel and len(columns) > MOST_AXES:
-        raise value_error(
-            FUNCTION,
-            f"`{x.place.dim}` has {len(columns)} coordinates.",
-            f"At most {MOST_AXES} fit a picture: say which, as in "
-            f"`x={columns[0]!r}`, `y={columns[1]!r}`.",
         )
     if math.prod(len(scale.at) for scale in outer) > MOST_PANELS:
         sizes = " and ".join(f"`{s.place.dim}` has {len(s.at)}" for s in outer)

@@ -1,4 +1,4 @@
-"""A panel: lines, a heat map, points, or lines across parallel axes.
+"""A panel: lines, a heat map, or points.
 
 What is no number has a look of its own: that a point failed, or is NaN, or infinite.
 """
@@ -17,8 +17,6 @@ from .scale import (
     DataArray,
     Scale,
     label_of,
-    scale_of,
-    value_text,
 )
 
 MOST_DOTS = 50
@@ -31,7 +29,6 @@ class Panel(NamedTuple):
     ax: Axes
     array: DataArray
     scales: Mapping[str, Scale]
-    log: frozenset[str]
     colours: Colours
 
 
@@ -124,73 +121,10 @@ def scatter(panel: Panel) -> None:
     y.show(ax, "y")
 
 
-def parallel(panel: Panel) -> None:
-    """Draws a line for each point across its coordinates and its value, in colour.
-
-    A point whose value is no number ends before it.
-    """
-    from matplotlib.collections import LineCollection
-
-    ax, array, colours = panel.ax, panel.array, panel.colours
-    place, columns = panel.scales["x"].place, panel.scales["x"].place.columns
-    single = [place._replace(column=name) for name in columns]
-    scales = [scale_of(array, column, panel.log) for column in single]
-    heights = np.stack([_heights(scale) for scale in scales], axis=1)
-    good = _by_value(array)
-    last = np.clip(colours.norm(array.values[good]), 0, 1)
-    lines = np.column_stack([heights[good], np.ma.filled(last, np.nan)])
-    style = {"cmap": colours.cmap, "norm": colours.norm, "linewidths": 0.8}
-    # One object for all lines: thousands of points are drawn at once.
-    drawing = LineCollection(_paths(lines), alpha=0.7, **style)
-    drawing.set_array(array.values[good])
-    ax.add_collection(drawing)
-    for where, mark in _marks_in(array[KIND].values):
-        ends = heights[where]
-        dashed = {"linewidths": 0.8, "linestyles": "--", "alpha": 0.6, "zorder": 1}
-        ax.add_collection(LineCollection(_paths(ends), colors=mark.color, **dashed))
-        # Between two axes, where even points of one name are apart.
-        at = np.full(len(ends), len(columns) - 1.5)
-        ax.scatter(at, ends[:, -2:].mean(axis=1), **mark.dots())
-    box = {"facecolor": "white", "alpha": 0.8, "edgecolor": "none", "pad": 1}
-    ends = colours.norm.vmin, colours.norm.vmax
-    texts = [_texts_at(scale, _heights(scale)) for scale in scales]
-    texts.append(dict(enumerate(map(value_text, ends))) if good.size else {})
-    for k, known in enumerate(texts):
-        ax.axvline(k, color="black", linewidth=0.6)
-        for height, text in known.items():
-            at = {"xy": (k, height), "xytext": (4, 0), "textcoords": "offset points"}
-            ax.annotate(text, **at, va="center", fontsize="small", bbox=box)
-    labels = [*(scale.label for scale in scales), label_of(array)]
-    ax.set_xticks(range(len(labels)), labels)
-    ax.tick_params(axis="x", length=0)
-    ax.set_yticks([])
-    ax.set(xlim=(-0.1, len(columns) + 0.3), ylim=(-0.04, 1.04), frame_on=False)
-
-
 def _by_value(array: DataArray) -> Int[np.ndarray, " finite"]:
     """Where the finite values are, the largest last and so on top."""
     good = np.flatnonzero(array[KIND].values == 0)
     return good[np.argsort(array.values[good], kind="stable")]
-
-
-def _paths(heights: Float[np.ndarray, "points axes"]) -> list[np.ndarray]:
-    x = np.arange(heights.shape[1])
-    return [np.stack([x, row], axis=1) for row in heights]
-
-
-def _heights(scale: Scale) -> Float[np.ndarray, " n"]:
-    """The positions of points between 0 and 1."""
-    x = np.log(scale.at) if scale.log else scale.at
-    low, high = x.min(), x.max()
-    return (x - low) / (high - low) if high > low else np.full(len(x), 0.5)
-
-
-def _texts_at(scale: Scale, heights: Float[np.ndarray, " n"]) -> Mapping[float, str]:
-    """What stands at the ends of an axis or, of a few names, at each."""
-    texts = dict(zip(heights.tolist(), scale.texts, strict=True))
-    if scale.ordered or len(texts) > FEW:
-        return {end: texts[end] for end in (min(texts), max(texts))}
-    return texts
 
 
 def line(panel: Panel) -> None:

@@ -179,10 +179,16 @@ def places_of(array: DataArray, given: Mapping[str, str | None]) -> dict[str, Pl
         raise value_error(FUNCTION, "no dim is left for the x axis.", cure)
     x = found["x"]
     if x.cloud and not x.chosen and not {"y", "hue"} & set(found):
-        if len(x.columns) == 2:  # points in a plane
-            first, second = x.columns
-            found["x"] = _place(array, x.dim, first)
-            found["y"] = _place(array, x.dim, second)
+        first, second, *others = x.columns
+        if others:
+            raise value_error(
+                FUNCTION,
+                f"`{x.dim}` has {len(x.columns)} coordinates, and a picture has two "
+                "axes.",
+                f"Say which coordinates they show: `x={first!r}`, `y={second!r}`.",
+            )
+        found["x"] = _place(array, x.dim, first)
+        found["y"] = _place(array, x.dim, second)
     return found
 
 

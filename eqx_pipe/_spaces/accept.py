@@ -8,10 +8,9 @@ import jax.tree_util as jtu
 from .._errors import value_error
 from .._tree import is_key_array
 from .._types import PyTree
-from .arrange import written_order
+from .arrange import no_axis, written_order
 from .axis import Axis, is_axis
 from .geometry import axis_name
-from .mistakes import check_seen, no_axis
 from .space import Space
 
 SpaceLike: TypeAlias = Space | Axis | PyTree
@@ -22,7 +21,6 @@ def as_space(function: str, space: SpaceLike) -> Space:
     """`space` itself, or the product space of a bare pytree, ready to be compiled."""
     if not isinstance(space, Space):
         if not written_order(space):
-            check_seen(space)
             raise no_axis(function, "space", space)
         space = Space(space)
     # An array of 64 bits that was made while those were on would be cut to 32 bits by a

@@ -6,7 +6,7 @@ from typing import Any
 import jax.tree_util as jtu
 
 from .._errors import describe_value, type_error, value_error
-from .._tree import path_name
+from .._tree import path_name, unregistered
 from .._types import PyTree
 from .axis import MAX_LENGTH, Axis, check_dim, is_axis
 
@@ -26,6 +26,17 @@ def written_order(tree: PyTree) -> tuple[int, ...]:
     paths = [path for path, leaf in leaves if is_axis(leaf)]
     places = {path: i for i, path in enumerate(paths)}
     return tuple(places[path] for path in written)
+
+
+def no_axis(function: str, argument: str, tree: PyTree) -> ValueError:
+    """The error for a `tree` without an axis, passed as `argument`."""
+    cures = [
+        "Put a `Linspace`, `Geomspace` or `Values` in the place of a leaf. `ep.Values` "
+        "makes an axis of a list, `ep.table` a space of a table.",
+        *filter(None, map(unregistered, jtu.tree_leaves(tree))),
+    ]
+    wrong = f"`{argument}` is {describe_value(tree)}, which has no axis."
+    return value_error(function, wrong, " ".join(cures[:2]))
 
 
 def _written(node: PyTree, path: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:

@@ -10,14 +10,12 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, ArrayLike, Float, Inexact, Int, Shaped
 
-from .._check import keywords
 from .._errors import describe_value, type_error, value_error
 from .._tree import is_key_array, on_device
 from .._types import Key
 from .axis import Named, NamedAxis, check_dim, check_length, dim_text
 from .given import ValuesLike, as_values
 from .lookup import Lookup, as_ends, look_up, tabulate, take
-from .mistakes import GEOMSPACE, LINSPACE, VALUES
 
 
 class _Spaced(NamedAxis):
@@ -133,7 +131,6 @@ class Linspace(_Spaced):
         [0.0, 0.25, 0.5, 0.75, 1.0]
     """
 
-    @keywords("Linspace", **LINSPACE)
     def __init__(
         self,
         lo: ArrayLike,
@@ -193,7 +190,6 @@ class Geomspace(_Spaced):
         [0.001, 0.01, 0.1, 1.0]
     """
 
-    @keywords("Geomspace", **GEOMSPACE)
     def __init__(
         self,
         lo: ArrayLike,
@@ -295,7 +291,6 @@ class Values(Listed):
         [8, 32]
     """
 
-    @keywords("Values", **VALUES)
     def __init__(
         self,
         values: ValuesLike,

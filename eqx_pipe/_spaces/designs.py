@@ -11,14 +11,13 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 
-from .._check import check_int, keywords
+from .._check import check_int
 from .._errors import describe_value, nearest, type_error, value_error
 from .._tree import join_path, on_device, path_name
 from .._types import PyTree
 from .axes import Column
 from .axis import Axis, Named, check_dim, check_length, is_axis
 from .lookup import as_ends
-from .mistakes import DESIGN
 from .unit import at_shares
 
 # The direction numbers of SciPy's generator have 30 bits.
@@ -28,7 +27,6 @@ Texts: TypeAlias = Mapping[str, str] | str | None
 """Labels or units by the path of a pair; a bare one is that of the only pair."""
 
 
-@keywords("sobol", **DESIGN)
 def sobol(
     bounds_tree: PyTree,
     n: SupportsIndex,
@@ -95,7 +93,6 @@ def sobol(
     return _design("sobol", draw, bounds_tree, n, seed, dim, (label, unit))
 
 
-@keywords("latin_hypercube", **DESIGN)
 def latin_hypercube(
     bounds_tree: PyTree,
     n: SupportsIndex,

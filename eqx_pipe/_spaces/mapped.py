@@ -3,12 +3,10 @@
 from collections.abc import Callable
 from typing import Any
 
-from .._check import keywords
 from .._errors import describe_value, type_error
 from .._tree import as_arrays
 from .._types import Key, PyTree
 from .axis import Axis, Named, NamedAxis, Position, is_axis
-from .mistakes import MAPPED
 
 
 class Mapped(NamedAxis):
@@ -42,7 +40,6 @@ class Mapped(NamedAxis):
     fn: Callable[[Any], PyTree]
     axis: Axis
 
-    @keywords("Mapped", **MAPPED)
     def __init__(
         self,
         fn: Callable[[Any], PyTree],

@@ -7,7 +7,6 @@ import equinox as eqx
 import jax.random as jr
 from jaxtyping import Array, Int
 
-from .._check import keywords
 from .._errors import describe_value, type_error
 from .._types import Key, PyTree
 from .axis import (
@@ -18,7 +17,6 @@ from .axis import (
     check_length,
     dim_text,
 )
-from .mistakes import RANDOM
 
 
 @runtime_checkable
@@ -73,7 +71,6 @@ class Random(NamedAxis):
     n: int = eqx.field(static=True)
     dim: str | None = eqx.field(static=True)
 
-    @keywords("Random", **RANDOM)
     def __init__(
         self,
         sampler: Sampler,

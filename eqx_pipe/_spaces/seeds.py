@@ -5,10 +5,9 @@ from typing import Literal, SupportsIndex
 import equinox as eqx
 from jaxtyping import Array, Int
 
-from .._check import check_choice, keywords
+from .._check import check_choice
 from .._types import Key
 from .axis import Named, NamedAxis, check_dim, check_length, dim_text
-from .mistakes import SEEDS
 
 Draws = Literal["common", "own"]
 """Whether a replicate draws the same at each point of the grid, or its own."""
@@ -55,7 +54,6 @@ class Seeds(NamedAxis):
     draws: Draws = eqx.field(static=True)
     dim: str | None = eqx.field(static=True)
 
-    @keywords("Seeds", **SEEDS)
     def __init__(
         self,
         n: SupportsIndex,

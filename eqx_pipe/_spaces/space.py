@@ -12,19 +12,17 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Float
 
-from .._check import check_choice, check_draws, check_key, keywords
+from .._check import check_choice, check_draws, check_key
 from .._errors import message, type_error
 from .._tree import is_key_array, on_device
 from .._types import Key, PyTree
-from .arrange import written_order
+from .arrange import no_axis, written_order
 from .axis import Axis, HasAxes, MissingAxisKey, is_axis
 from .geometry import Geometry, Rows, geometry_of
 from .index import Index, as_index, axis_key, point_key
-from .mistakes import SPACE, check_seen, no_axis
 from .pick import Picked, is_picked, picked
 from .table import points_frame
 from .unit import Cube, axes_at, shares_of
-from .where import Condition, where
 
 if TYPE_CHECKING:
     import pandas
@@ -85,7 +83,6 @@ class Space(HasAxes):
     rows: Rows | None
     last: tuple[str, ...] = eqx.field(static=True)
 
-    @keywords("Space", **SPACE)
     def __init__(
         self,
         tree: PyTree,
@@ -108,8 +105,6 @@ class Space(HasAxes):
         self.order = written_order(tree)
         self.window = self.rows = None
         self.last = ()
-        # Before the count of axes, since an axis that is hidden is none that was found.
-        check_seen(tree)
         if not self.order:
             raise no_axis("Space", "tree", tree)
         geometry = geometry_of(tree, self.order, mode)
@@ -265,31 +260,6 @@ class Space(HasAxes):
         object.__setattr__(part, "window", window)
         object.__setattr__(part, "rows", rows)
         return part
-
-    def where(self, condition: Condition) -> "Space":
-        """The points at which a condition holds.
-
-        **Arguments:**
-
-        - `condition`: a function from a point to one bool. It is traced and vectorised:
-          write `&`, `|` and `~` instead of `and`, `or` and `not`.
-
-        **Returns:** a space of one dim named `point`, perhaps an empty one.
-
-        **Raises:** `TypeError` if `condition` cannot be called or does not give one
-        bool; `ValueError` for `2**31` points or more.
-
-        **Laws:** `space.where(fn)` is `space[[i for i in range(n) if fn(space[i])]]`.
-
-        !!! example
-
-            >>> import eqx_pipe as ep
-            >>> space = ep.Space({"a": ep.Values([1, 2, 3]), "b": ep.Values([1, 2, 3])})
-            >>> below = space.where(lambda p: p["a"] < p["b"])
-            >>> [(int(p["a"]), int(p["b"])) for p in below]
-            [(1, 2), (1, 3), (2, 3)]
-        """
-        return self[where(self.geometry, self.key, condition)]
 
     def from_unit(self, u: Cube) -> "Space":
         """The space at some points of the unit cube.

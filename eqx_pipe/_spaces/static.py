@@ -8,7 +8,6 @@ import jax.tree_util as jtu
 import numpy as np
 from jax.core import Tracer
 
-from .._check import keywords
 from .._errors import describe_value, type_error, value_error
 from .._tree import Opaque, as_hashable, static_text
 from .._types import Key
@@ -22,7 +21,6 @@ from .axis import (
     dim_text,
     is_axis,
 )
-from .mistakes import STATIC
 
 
 class Static(NamedAxis):
@@ -55,7 +53,6 @@ class Static(NamedAxis):
     choices: Opaque = eqx.field(static=True)
     dim: str | None = eqx.field(static=True)
 
-    @keywords("Static", **STATIC)
     def __init__(
         self,
         values: Iterable[object],

@@ -8,14 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Shaped
 
-from .._check import keywords
 from .._errors import describe_value, type_error, value_error
 from .._tree import is_key_array
 from .arrange import POINT
 from .axes import Values
 from .axis import Axis, check_dim
 from .given import NUMBERS, ValuesLike
-from .mistakes import TABLE
 from .space import Space
 from .static import Static
 
@@ -50,7 +48,6 @@ TableLike: TypeAlias = (
 """Columns by name, rows by name, or an array of them."""
 
 
-@keywords("table", **TABLE)
 def table(
     columns: TableLike, names: Sequence[str] | None = None, dim: str = POINT
 ) -> Space:

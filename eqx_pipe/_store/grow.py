@@ -53,7 +53,7 @@ class Origin:
     """Where the points of a grid come from: its old positions, dim by dim.
 
     `positions` has for each dim the old position of each position, or -1; `strides` say
-    how far apart neighbours on the dim were in the old grid, 0 for a dim that is new.
+    how far apart neighbours on the dim were in the old grid.
     """
 
     positions: tuple[Int64[np.ndarray, "_"], ...]

@@ -1,28 +1,23 @@
 """`plan`: what a sweep would do, before it is run.
 
-It is the road of a sweep up to where chunks would be computed; a probe goes on for a
-few of them.
+It takes the steps of a sweep up to the computation of its chunks.
 """
 
-import dataclasses
 import math
 import os
 from collections.abc import Callable
-from typing import Any, Literal, SupportsIndex
+from typing import Any, Literal
 
 from jax.sharding import Mesh
 
-from .._check import check_int, keywords
-from .._errors import value_error
 from .._jaxprs.live import live_bytes
 from .._reduce.many import ReduceLike
 from .._spaces.accept import SpaceLike
-from .._store.size import disk_bytes, value_bytes
+from .._store.layout import StoreLayout
 from .._tree import is_key_array
 from .._types import Key, PyTree
 from .compute.sizes import compiled_bytes
 from .plan import CostsBySpan, Plan
-from .probe import probed
 from .reduced.blocks import Blocks
 from .request import BatchSize, Costs, Executor, Part, checked
 from .results.output_coords import OutputCoords
@@ -30,14 +25,8 @@ from .results.planned import SweepPlan
 from .run import planned
 from .sinks.look import Looked, looked
 from .tracing.trace import no_mesh
-from .words import SWEEP_WORDS
-
-# A range needs a few, and each takes the time of a batch.
-_PLACES = 5
-"""At how many places of a sweep it is probed, if the user does not say."""
 
 
-@keywords("plan", **SWEEP_WORDS)
 def plan(
     fn: Callable[..., PyTree],
     space: SpaceLike,
@@ -55,9 +44,8 @@ def plan(
     progress: bool | None = None,
     count_steps: bool = False,
     output_coords: OutputCoords | None = None,
-    probe: bool | SupportsIndex = False,
 ) -> SweepPlan:
-    """Says what a sweep would do, and what it would take, before it is run.
+    """Return what a sweep would compute, before it runs.
 
     It takes the arguments of `sweep`: write `plan` in the place of `sweep`, look, and
     write `sweep` again. The function is traced and the arguments are checked, so that
@@ -66,29 +54,20 @@ def plan(
 
     **Arguments:**
 
-    - `fn`, `space` and all others but `probe`: as in `sweep`. With
-      `batch_size="tune"` the size is the one that measuring begins with.
-    - `probe`: `True` compiles, and computes a few batches at five places of what is
-      left to do, to say how long it will take; an integer is at how many places. With a
-      store some chunks are also written, to a folder beside it that is removed again.
-      What is computed is thrown away, what is compiled is kept for the sweep. (Keyword
-      only.)
+    - `fn`, `space` and all others: as in `sweep`. With `batch_size="tune"` the size is
+      the one that measuring begins with.
 
     **Returns:** a `SweepPlan`, whose fields are numbers, and which prints as a table:
     points done, missing and failed, programs to compile, batch size, memory on a
-    device, bytes of values and on a disk, chunks, and of a probe the time with its
-    range.
+    device, bytes of values, and chunks.
 
-    **Raises:** what `sweep` raises before it computes anything; `ValueError` for a
-    `probe` together with `executor`.
+    **Raises:** what `sweep` raises before it computes anything.
 
     The memory of a program that is not compiled yet is estimated from what it computes,
-    as if no two operations were fused; that of compiled ones is known. Of `seconds` the
-    range is that of 19 in 20 cases, if the places that were probed are like the others;
-    other work on the machine is not in it. A progress bar, and printing, take time too.
+    as if no two operations were fused; that of compiled ones is known.
 
     **Laws:** `left` is how many points the sweep computes; `value_bytes` what its
-    values take; a store takes at most `disk_bytes`.
+    values take.
 
     !!! example
 
@@ -102,7 +81,6 @@ def plan(
           points    60,000 to compute
           ...
     """
-    places = _as_places(probe)
     request = checked(
         fn,
         space,
@@ -121,36 +99,18 @@ def plan(
         output_coords=output_coords,
         function="plan",
     )
-    if places and executor is not None:
-        raise value_error(
-            "plan",
-            "`probe` is given together with `executor`.",
-            "Leave `executor` out to see how long it takes on the devices here; "
-            "workers share that.",
-        )
     with no_mesh("plan"):
         made, costs = planned(request)
-        return _said(looked(made), costs, places)
+        return _said(looked(made), costs)
 
 
-def _said(
-    found: Looked, costs: Callable[[int], CostsBySpan] | None, places: int
-) -> SweepPlan:
+def _said(found: Looked, costs: Callable[[int], CostsBySpan] | None) -> SweepPlan:
     """What a plan comes to, in numbers."""
     coming, left, layout = found.plan, found.left, found.layout
     request = coming.request
     _, size = coming.work.span(0, math.prod(coming.chunks.lengths))
     programs = _programs(coming, costs)
     compiled = sum(there is not None for there in programs)
-    timed = None
-    if places and found.num_left:
-        own = None if costs is None else costs(coming.chunks.points)
-        timed = probed(coming, left, found.num_left, own, places, layout)
-        # Of several programs a probe may meet some only.
-        now = sum(there is not None for there in _programs(coming, costs))
-        share = (now - compiled) / max(1, len(programs) - compiled)
-        timed = dataclasses.replace(timed, compiling=timed.compiling / (share or 1))
-    disk = (None, None) if layout is None else disk_bytes(layout)
     return SweepPlan(
         dims=dict((coming.job or request).space.dims),
         points=size,
@@ -167,23 +127,10 @@ def _said(
         chunks=len(coming.chunks) if size else 0,
         chunks_left=len(left) if size else 0,
         chunk_points=coming.count([0]) if size else 0,
-        value_bytes=_value_bytes(coming) if layout is None else value_bytes(layout),
+        value_bytes=_value_bytes(coming) if layout is None else _stored(layout),
         memory_bytes=_memory(coming),
         store=None if request.store is None else str(request.store),
-        disk_bytes=disk[0],
-        files=disk[1],
-        seconds=None if timed is None else timed.seconds,
-        low=None if timed is None else timed.low,
-        high=None if timed is None else timed.high,
-        compiling=None if timed is None else timed.compiling,
     )
-
-
-def _as_places(probe: bool | SupportsIndex) -> int:
-    if isinstance(probe, bool):
-        return _PLACES if probe else 0
-    check_int("plan", "probe", probe, 1)
-    return int(probe)
 
 
 def _value_bytes(coming: Plan) -> int | None:
@@ -194,6 +141,12 @@ def _value_bytes(coming: Plan) -> int | None:
     rows = math.prod(chunks.lengths) if coming.blocks is None else chunks.points
     row = coming.compiled.row
     return rows * sum(math.prod(s.shape) * s.dtype.itemsize for s in row)
+
+
+def _stored(layout: StoreLayout) -> int:
+    """The bytes of all values of a store, before they are compressed."""
+    rows = [math.prod(v.inner) * v.dtype.itemsize for v in layout.variables]
+    return math.prod(layout.chunks.lengths) * sum(rows)
 
 
 def _programs(coming: Plan, costs: Callable[[int], CostsBySpan] | None) -> list[Any]:

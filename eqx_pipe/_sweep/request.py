@@ -2,7 +2,7 @@
 
 import dataclasses
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal, Protocol, SupportsIndex, TypeAlias, runtime_checkable
 
@@ -31,8 +31,8 @@ Costs: TypeAlias = (
 )
 """What a point costs, as a function of it or as a number for each."""
 
-Resume: TypeAlias = Literal["force", "failed"] | Mapping[str, object]
-"""How to go on with a store; or what values its points have of axes that it lacks."""
+Resume: TypeAlias = Literal["force", "failed"]
+"""How to go on with a store of another function."""
 
 Part: TypeAlias = Sequence[SupportsIndex]
 """`(rank, size)`: which of how many shares."""
@@ -73,7 +73,6 @@ class Request:
     executor: Executor | None
     trusting: bool
     repairing: bool
-    stated: Mapping[str, object]
     isolated: bool
     progress: ProgressLike
     counting: bool
@@ -134,6 +133,8 @@ def checked(
     words = ("auto", "tune") if function in ("sweep", "plan") else ("auto",)
     check_batch_size(function, batch_size, words)
     check_choice(function, "on_error", on_error, ("raise", "isolate"))
+    if resume is not None:
+        check_choice(function, "resume", resume, ("force", "failed"))
     check_progress(function, progress)
     if not isinstance(count_steps, bool):
         raise type_error(
@@ -156,7 +157,6 @@ def checked(
         executor=executor,
         trusting=resume is not None,
         repairing=resume == "failed",
-        stated=_as_stated(space, resume),
         isolated=on_error == "isolate",
         progress=progress,
         counting=count_steps,
@@ -305,29 +305,6 @@ def _check_together(request: Request) -> None:
                 f"`{name}` under `jax.disable_jit()`, which is the plain loop.",
                 f"Leave `{name}` out to debug.",
             )
-
-
-def _as_stated(space: Space, resume: Resume | None) -> dict[str, object]:
-    """The values of axes that all points of a store have; see `resume`."""
-    if resume is None or isinstance(resume, str):
-        if resume is not None:
-            check_choice("sweep", "resume", resume, ("force", "failed"))
-        return {}
-    if not isinstance(resume, Mapping):
-        raise type_error(
-            "sweep",
-            f"`resume` is {describe_value(resume)}.",
-            'Give "force", "failed", or a dict from new axes to the values that all '
-            "points of the store have of them.",
-        )
-    axes = list(space.axes())
-    for name in resume:
-        if name not in axes:
-            _refuse(
-                f"`resume` states a value of {name!r}, which is no axis of the space.",
-                nearest(str(name), axes),
-            )
-    return dict(resume)
 
 
 def _check_executor(executor: object) -> None:

@@ -8,7 +8,6 @@ from typing import Literal
 
 from jax.sharding import Mesh
 
-from .._check import keywords
 from .._reduce.many import ReduceLike
 from .._spaces.accept import SpaceLike
 from .._store.folder import is_vacant
@@ -35,10 +34,8 @@ from .sinks.stored import InStore
 from .sources import Elsewhere, Here
 from .tracing.trace import no_mesh
 from .tune import tuned
-from .words import SWEEP_WORDS
 
 
-@keywords("sweep", **SWEEP_WORDS)
 def sweep(
     fn: Callable[..., PyTree],
     space: SpaceLike,
@@ -91,8 +88,8 @@ def sweep(
       halved, and `result.made` says so. A function that prints, writes or calls back
       (`jax.debug.print`, `io_callback`) then runs once at each point, not vectorised.
       `"tune"` measures some sizes while the first points are computed, and goes on with
-      the fastest, which is remembered for the program and the devices; it depends on
-      the clock, and with it the last bits of values. (Keyword only.)
+      the fastest, which this process remembers for the program and the devices; it
+      depends on the clock, and with it the last bits of values. (Keyword only.)
     - `mesh`: a mesh over all of whose axes the points are split; by default all local
       devices. (Keyword only.)
     - `order_by`: what a point costs, roughly: a function from a point to a number, or
@@ -126,9 +123,7 @@ def sweep(
       Needs `pip install 'eqx_pipe[distributed]'`. (Keyword only.)
     - `resume`: `"force"` goes on with a store also if `fn` is not the function that it
       was begun with. `"failed"` does so too, and computes the points again that have
-      failed; those that have a value keep it. A dict such as `{"scale": 1.0}` goes on
-      as `"force"` does with a store that lacks the axis `scale`, at all of whose points
-      it was 1. (Keyword only.)
+      failed; those that have a value keep it. (Keyword only.)
     - `progress`: `True` or `False` for a progress bar or none; by default there is one
       in a terminal or notebook if the work takes more than a second. A notebook needs
       ipywidgets for more than a bar of text; a file gets a line each minute. The path

@@ -14,7 +14,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from .._cache import LRUCache
-from .._check import check_key, keywords
+from .._check import check_key
 from .._reduce.many import ReduceLike
 from .._spaces.accept import SpaceLike, as_space
 from .._spaces.axes import Values
@@ -29,21 +29,12 @@ from .results.result import SweepResult
 from .run import complete
 from .tracing.call import check_sweep_key, fn_name, key_parameter
 from .tracing.trace import no_mesh, settings
-from .words import SWEEPER_WORDS
 
 # Each form keeps a trace and its programs.
 _FORMS = 32
 _SHORTEST = 16  # points that a table is filled up to at least
 
 _Module = TypeVar("_Module", bound=eqx.Module)
-_FIXED = "It is fixed when the sweeper is made: `sweeper(fn, space, {}=...)`."
-_CALL_WORDS = {
-    **SWEEPER_WORDS,
-    **{
-        name: _FIXED.format(name)
-        for name in ("batch_size", "mesh", "reduce", "on_error")
-    },
-}
 
 
 class Sweeper:
@@ -59,7 +50,6 @@ class Sweeper:
             with no_mesh("sweeper"):
                 self._planned(_filled(request), request.key)
 
-    @keywords("sweeper", **_CALL_WORDS)
     def __call__(self, space: SpaceLike, *, key: Key | None = None) -> SweepResult:
         """Computes the function at every point of a space.
 
@@ -178,7 +168,6 @@ def _needs_key(fn: Callable[..., Any]) -> bool:
     return parameter is not None and parameter.default is parameter.empty
 
 
-@keywords("sweeper", **SWEEPER_WORDS)
 def sweeper(
     fn: Callable[..., PyTree],
     space: SpaceLike,

@@ -2,27 +2,18 @@
 
 Beside the size of the rule a few others are tried, in an order that was measured: the
 first two gain most. Those that lie between the best and its slower neighbours come
-before the others, and first of all those onward from a slower one. While a size is
-compiled for the sweep goes on with the best so far. Then the two compute stretches of
-neighbouring points in turn, so that costs that change along the space touch both alike,
-and are compared by the fastest of some, which a busy machine disturbs least. A size is
-not tried if compiling for it, and comparing, would cost more than it may gain in the
-time that is left.
+before the others, and first of all those onward from a slower one. A size and the best
+so far compute stretches of neighbouring points in turn, so that costs that change along
+the space touch both alike, and are compared by the fastest of some, which a busy
+machine disturbs least. A size is not tried if compiling for it, and comparing, would
+cost more than it may gain in the time that is left.
 """
 
-import contextlib
 import dataclasses
-import json
 import math
-import os
-import threading
 import time
-import uuid
-from collections.abc import Callable
-from pathlib import Path
 
-import jax
-
+from .._cache import LRUCache
 from .._jaxprs.text import Writer, digest
 from .compute.failure import Verdict, in_order
 from .compute.job import Job
@@ -62,11 +53,8 @@ _HOPELESS = 1.5
 _ONWARD = 0.5
 """The next size in a direction may gain this part of what the last one has gained."""
 
-_WAITED = 0.5
-"""What part of the first compilation another may cost, until that is known.
-
-For the first the sweep waits; XLA uses one core, and others compute points meanwhile.
-"""
+_sizes = LRUCache(1024)
+"""The sizes that were found in this process."""
 
 
 def tuned(plan: Plan, costs: CostsBySpan | None) -> Plan:
@@ -78,7 +66,7 @@ def tuned(plan: Plan, costs: CostsBySpan | None) -> Plan:
     place, job = _place(plan.job), plan.job
     if any(traced.has_effects for traced in job.traced):
         return plan  # which are seen once for each point, one after the other
-    known = _remembered().get(place)
+    known = _sizes.get(place)
     if known is not None and 1 <= known <= _most(job):
         return plan.with_batch_size(known, "remembered", None)
     job = dataclasses.replace(job, stretch=-(-job.stretch // _CALLS))
@@ -87,7 +75,7 @@ def tuned(plan: Plan, costs: CostsBySpan | None) -> Plan:
     search = _Search(job, costs, values)
     search.run()
     if len(search.tried) > 1:  # else it is the guess of the rule, and nothing was found
-        _remember(place, search.best)
+        _sizes.put(place, search.best)
     tried = ", ".join(f"{size}: {ratio:.2f}" for size, ratio in search.tried.items())
     plan = plan.with_batch_size(search.best, tried, search.head)
     assert plan.job is not None
@@ -122,7 +110,6 @@ class _Search:
         each = self._each()
         if cost is None or each is None:
             return
-        cost *= _WAITED
         gains = dict(_GAINS)
         while gains:
             size = next(iter(gains))
@@ -134,8 +121,8 @@ class _Search:
             left = each * (self.job.geometry.size - self.done)
             if cost + 2 * _PAIRS * count * each > gain * left:
                 continue
-            cost = self._compile(size, count, each)
-            if cost is None or self._begin(size) is None:
+            cost = self._begin(size)
+            if cost is None:
                 return
             if size not in self._jobs:
                 continue
@@ -163,23 +150,6 @@ class _Search:
             gains = gains | {further: max(gains[further], _ONWARD * gained)}
             first = [further, *first]
         return {size: gains[size] for size in dict.fromkeys([*first, *gains])}
-
-    def _compile(self, size: int, count: int, each: float) -> float | None:
-        """The seconds that compiling for a size costs the sweep, which goes on.
-
-        `None` if it comes to its end meanwhile.
-        """
-        started, first = time.perf_counter(), self.done
-        compiling = dataclasses.replace(self.job, batch_size=size).compiling()
-        # What it raises is raised again where the program is needed. Where the sweep
-        # ends first it goes on, and the next sweep finds the program. Not a daemon:
-        # Python waits for it when it exits, and does not end while XLA is compiling.
-        thread = threading.Thread(target=_quietly, args=(compiling,))
-        thread.start()
-        while thread.is_alive():
-            if self._seconds(self.best, count) is None:
-                return None
-        return max(0.0, time.perf_counter() - started - (self.done - first) * each)
 
     def _begin(self, size: int) -> float | None:
         """The seconds of compiling for a size, and of its first points.
@@ -246,42 +216,13 @@ class _Search:
         return time.perf_counter() - started
 
 
-def _quietly(call: Callable[[], object]) -> None:
-    with contextlib.suppress(Exception):
-        call()
-
-
 def _most(job: Job) -> int:
     return -(-max(part.size for part in job.parts) // len(job.devices))
 
 
 def _place(job: Job) -> str:
-    """What a size is remembered for: program, devices, versions, how many points."""
+    """What a size is remembered for: program, devices, how many points."""
     writer, device = Writer(), job.devices[0]
     texts = [writer.program(traced.jaxpr) for traced in job.traced]
-    here = (device.platform, device.device_kind, len(job.devices), jax.__version__)
+    here = (device.platform, device.device_kind, len(job.devices))
     return digest("\n".join([*texts, *map(str, here), str(_most(job).bit_length())]))
-
-
-def _file() -> Path:
-    """The file of the sizes that were found, which may be deleted at any time."""
-    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(home) / "eqx_pipe" / "batch_sizes.json"
-
-
-def _remembered() -> dict[str, int]:
-    try:
-        found = json.loads(_file().read_text())
-    except (OSError, ValueError, RuntimeError):  # no home folder
-        return {}
-    sizes = found if isinstance(found, dict) else {}
-    return {place: n for place, n in sizes.items() if type(n) is int}
-
-
-def _remember(place: str, size: int) -> None:
-    with contextlib.suppress(OSError, RuntimeError):  # found anew the next time
-        file = _file()
-        file.parent.mkdir(parents=True, exist_ok=True)
-        beside = file.with_name(f".{uuid.uuid4().hex}")
-        beside.write_text(json.dumps(_remembered() | {place: size}))
-        os.replace(beside, file)

@@ -13,7 +13,7 @@ from jax.sharding import AxisType, Mesh
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, UInt32
 
-from .._check import check_key, keywords
+from .._check import check_key
 from .._errors import value_error
 from .._jaxprs.jaxpr import as_function
 from .._spaces.accept import SpaceLike, as_space
@@ -27,10 +27,8 @@ from .compute.sizes import even_out
 from .request import check_batch_size, mesh_devices
 from .tracing.call import call, check_fn, check_sweep_key
 from .tracing.concrete import explain
-from .words import VMAP_WORDS
 
 
-@keywords("vmap_space", **VMAP_WORDS)
 def vmap_space(
     fn: Callable[..., PyTree],
     space: SpaceLike,

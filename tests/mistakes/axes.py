@@ -28,24 +28,6 @@ class Noise(ep.Axis):
 
 
 AXES = [
-    ("log", lambda: ep.Linspace(1, 9, 3, log=True), TypeError, "are a `Geomspace"),
-    ("num", lambda: ep.Linspace(1, 9, num=3), TypeError, "is called `n`"),
-    ("base", lambda: ep.Geomspace(1, 9, 3, base=2), TypeError, "ends are given as va"),
-    ("dmi", lambda: ep.Values([1], dmi="x"), TypeError, "Did you mean `dim`"),
-    ("name", lambda: ep.Static([1], name="x"), TypeError, "`dim=` names the dimension"),
-    ("seed", lambda: ep.Random(jr.normal, 2, seed=0), TypeError, "that of the space"),
-    (
-        "Mapped dim",
-        lambda: ep.Mapped(sin, ep.Values([1]), dim="x"),
-        TypeError,
-        "Give `dim=` to the axis inside",
-    ),
-    (
-        "sobol log",
-        lambda: ep.sobol((0, 1), 2, log=True),
-        TypeError,
-        "Give a `Geomspace",
-    ),
     ("nan", lambda: ep.Linspace(0, np.nan, 3), ValueError, "Give finite ends"),
     ("too large", lambda: ep.Linspace(0, 1e60, 3), ValueError, "wider dtype"),
     ("n 0", lambda: ep.Linspace(0, 1, 0), ValueError, "integer of at least 1"),

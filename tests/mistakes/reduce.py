@@ -104,12 +104,6 @@ REDUCE = [
         TypeError,
         "give numbers or arrays of numbers",
     ),
-    (
-        "over, beside reduce",
-        lambda: ep.sweep(lambda p: p["rate"], GRID, reduce=ep.Mean(), over="seed"),
-        TypeError,
-        'reduce=ep.Mean\\(over="seed"\\)',
-    ),
     ("k 0", lambda: ep.TopK(0), ValueError, "integer of at least 1"),
     ("mode", lambda: ep.TopK(1, mode="top"), ValueError, "Known names: `max`, `min`"),
     ("3 bins", lambda: ep.Histogram(3), ValueError, r"range=\(0, 1\)"),

@@ -23,7 +23,6 @@ EXPLORE = [
     ("class of a method", lambda: explore(method=3), TypeError, "refine"),
     ("no rounds", lambda: explore(rounds=0), ValueError, "at least 1"),
     ("n as a float", lambda: explore(n=2.5), TypeError, "integer"),
-    ("trials", lambda: explore(n_trials=10), TypeError, "rounds="),
     ("stop is a number", lambda: explore(stop=100), TypeError, "Explored"),
     ("progress is a number", lambda: explore(progress=1.5), TypeError, "best so far"),
     (
@@ -106,11 +105,5 @@ METHODS = [
         TypeError,
         "ask",
     ),
-    ("stalled never", lambda: eps.stalled(0), ValueError, "at least 1"),
-    ("no budget", lambda: eps.budget(), ValueError, "seconds=3600"),
-    ("a budget of none", lambda: eps.budget(seconds=0), ValueError, "more than 0"),
-    ("half a point", lambda: eps.budget(points=0.5), TypeError, "integer"),
-    ("an hour", lambda: eps.budget(seconds="1h"), TypeError, "seconds=3600"),
-    ("minutes", lambda: eps.budget(minutes=3), TypeError, "seconds="),
     ("no search", lambda: eps.load("runs"), FileNotFoundError, "load_result"),
 ]

@@ -22,10 +22,6 @@ class Fit:
     loss: object
 
 
-class Elsewhere:
-    def submit(self, fn, *args): ...
-
-
 STATIC = r"make it `ep.Static\(\[...\]\)`"
 POINTS = {"n": ep.Values([2, 3]), "a": {"x": ep.Linspace(0, 1, 3)}, "k": jnp.int32(2)}
 
@@ -60,12 +56,8 @@ OTHER = {"y": ep.Linspace(0, 1, 3)}
 
 
 SWEEPER = [
-    ("no space", lambda: again(), TypeError, "`space` is missing. Give `space`"),
-    ("a key", lambda: again(OTHER, jr.key(0)), TypeError, "others by name: `key=`"),
     ("no axis", lambda: again({"x": 1.0}), ValueError, "Put a `Linspace`"),
     ("another axis", lambda: again(OTHER), ValueError, "for 'x', .* names: `y`"),
-    ("seed", lambda: again(OTHER, seed=3), TypeError, "key=jax.random.key"),
-    ("mesh", lambda: again(OTHER, mesh=3), TypeError, "fixed when .* `sweeper\\(fn"),
     ("key 3", lambda: again(OTHER, key=3), TypeError, "jax.random.key"),
     ("no output", lambda: again(fn=lambda p: None), TypeError, "`return` missing"),
     (
@@ -73,13 +65,6 @@ SWEEPER = [
         lambda: jax.jit(lambda x: again({"x": ep.Values(x)}).values)(ones(2)),
         TypeError,
         "Use `eqx_pipe.vmap_space`",
-    ),
-    ("made of no space", lambda: ep.sweeper(sin), TypeError, "Give `fn`, `space`"),
-    (
-        "made with a key",
-        lambda: ep.sweeper(sin, OTHER["y"], jr.key(0)),
-        TypeError,
-        "Only `fn`, `space` .* by name: `key=`",
     ),
     (
         "tune",
@@ -95,19 +80,8 @@ def plan(fn=sin, **settings):
 
 
 SWEEP = [
-    ("plan: no space", lambda: ep.plan(sin), TypeError, "Give `fn`, `space`"),
-    ("plan: probe 0", lambda: plan(probe=0), ValueError, "at least 1"),
-    ("plan: probe 0.5", lambda: plan(probe=0.5), TypeError, "an integer"),
-    (
-        "plan: a probe elsewhere",
-        lambda: plan(probe=2, executor=Elsewhere()),
-        ValueError,
-        "Leave `executor` out .* devices here",
-    ),
     ("plan: a part", lambda: plan(part=(0, 2)), ValueError, "same path, `store="),
-    ("plan: workers", lambda: plan(n_jobs=2), TypeError, "give an `executor=`"),
     ("plan: no output", lambda: plan(lambda x: None), TypeError, "`return` missing"),
-    ("no space", lambda: ep.sweep(sin), TypeError, "missing. Give `fn`, `space`"),
     (
         "an axis less",
         lambda: sweep(lambda p: p["n"] + p["b"], POINTS),
@@ -118,9 +92,9 @@ SWEEP = [
     ("no axis", lambda: sweep(space={"a": 1}), ValueError, "Put a `Linspace`"),
     (
         "a data frame",
-        lambda: sweep(space=table("pandas")),
+        lambda: sweep(space=table()),
         ValueError,
-        r"`space` is a DataFrame, .*`ep.table\(df\)`",
+        "`space` is .*`ep.table` a space of a table",
     ),
     ("key 3", lambda: sweep(key=3), TypeError, "jax.random.key"),
     ("rbg", lambda: sweep(key=jr.key(0, impl="rbg")), ValueError, "threefry2x32"),
@@ -165,7 +139,6 @@ SWEEP = [
         ValueError,
         r'which dims are reduced: `ep.Mean\(over="seed"\)`',
     ),
-    ("dims as xyzpy has them", lambda: sweep(var_dims={}), TypeError, "output_coords"),
     ("on_error", lambda: sweep(on_error="rais"), ValueError, "Did you mean `raise`"),
     ("no key", lambda: sweep(lambda x, key: x), ep.MissingKeyError, "random.key"),
     (
@@ -332,11 +305,6 @@ SWEEP = [
         TypeError,
         "While `fn` was traced for `n = 4`",
     ),
-    ("n_jobs", lambda: sweep(n_jobs=2), TypeError, r"`eqx_pipe.use_cpu_devices\(\)`"),
-    ("batchsize", lambda: sweep(batchsize=2), TypeError, "`batch_size=`"),
-    ("bath_size", lambda: sweep(bath_size=2), TypeError, "Did you mean `batch_size`"),
-    ("dim", lambda: sweep(dim="x"), TypeError, "Dims are named on the axes"),
-    ("vmap reduce", lambda: vmap_space(reduce=1), TypeError, "an argument of `sweep`"),
     ("part alone", lambda: sweep(part=(0, 2)), ValueError, "store='runs.zarr'"),
     ("part of 3", lambda: sweep(part=3), TypeError, "with 0 <= rank < size"),
     ("resume alone", lambda: sweep(resume="force"), ValueError, "path of the store"),
@@ -347,8 +315,6 @@ SWEEP = [
         "keep the values and reduce them",
     ),
     ("resume", lambda: sweep(resume="forc"), ValueError, "Did you mean `force`"),
-    ("resume 1", lambda: sweep(resume=1), TypeError, "a dict from new axes to the va"),
-    ("resume y", lambda: sweep(resume={"y": 1}), ValueError, "no axis of the space"),
     ("order_by", lambda: sweep(order_by=[1.0]), ValueError, "one number for each po"),
     (
         "batch 2^31",

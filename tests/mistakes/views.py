@@ -71,7 +71,6 @@ VIEWS = [
         "the same structure, shape and dtype",
     ),
     ("best 'max'", lambda: swept().best("max"), ValueError, '`mode="max"`.*`loss`'),
-    ("best max=", lambda: swept().best(max=True), TypeError, '`mode="max"`'),
     ("best of two", lambda: swept().best(), ValueError, "Known names: `at`, `loss`"),
     ("best by los", lambda: swept().best("los"), ValueError, "Did you mean `loss`"),
     ("best array", lambda: swept().best("at"), ValueError, "Compare by a real scalar"),

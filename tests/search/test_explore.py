@@ -120,7 +120,6 @@ def test_a_killed_search_ends_as_one_that_was_not(tmp_path):
     np.testing.assert_array_equal(rows(loaded), rows(whole)[:8])
     with pytest.raises(ValueError, match="search.load"):
         ep.load_result(tmp_path / "b")
-    assert loaded.seconds == pytest.approx(interrupt.value.result.seconds, abs=1e-3)
     before = {
         path: path.stat().st_mtime_ns for path in (tmp_path / "b").glob("*/**/c/*")
     }
@@ -155,25 +154,8 @@ def test_a_search_stops_where_it_is_told_to():
         return ep.explore(bowl, SPACE, Closing(), rounds=20, n=4, stop=stop)
 
     assert len(search(lambda found: len(found) >= 10)) == 12
-    stalled = search(eps.stalled(2))
-    assert len(stalled) < 80
-    losses = [sweep.best().value for sweep in stalled.sweeps]
-    assert min(losses[-2:]) >= min(losses[:-2]) and losses[1] <= losses[0]
-    assert len(search([eps.stalled(9), eps.budget(points=17)])) == 20
-    assert len(search([eps.budget(seconds=1e-9)])) == 4
-
-
-def test_a_budget_counts_what_rounds_took_before_a_kill(tmp_path):
-    def search(**stop):
-        given = {"rounds": 4, "n": 5, "store": tmp_path}
-        return ep.explore(bowl, SPACE, Closing(), **given, **stop)
-
-    begun = search(stop=eps.budget(points=5))
-    assert len(begun.seconds) == 1 and begun.seconds[0] > 0
-    (tmp_path / "seconds.json").write_text("[1000.0]")
-    found = search(stop=eps.budget(seconds=1500))
-    assert len(found) == 20 and found.seconds[0] == 1000.0
-    assert len(search(stop=eps.budget(seconds=999))) == 5
+    never = lambda found: False  # noqa: E731
+    assert len(search([never, lambda found: len(found) >= 17])) == 20
 
 
 def test_a_log_has_a_line_of_the_rounds_and_none_of_each(capsys):

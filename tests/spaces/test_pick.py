@@ -1,4 +1,4 @@
-"""Parts of a space and of a result: masks, lists, conditions, values; empty ones too.
+"""Parts of a space and of a result: masks, lists, values; empty ones too.
 
 One law carries them: a sweep of a part is the whole sweep, at that part.
 """
@@ -119,21 +119,6 @@ def test_a_grid_beyond_every_integer():
     np.testing.assert_allclose(part.values, [3, 0, at / 2**31], atol=1e-6)
 
 
-@hp.given(st.sampled_from([-1.0, 0.0, 0.5, 0.9]), st.integers(0, 4))
-def test_where_is_a_mask(low, most):
-    def condition(p):
-        return (p["a"] > low) & (p["b"] <= most)
-
-    mask = [bool(condition(p)) for p in SPACE]
-    assert SPACE.where(condition).to_pandas().equals(SPACE[mask].to_pandas())
-
-
-def test_where_of_static_values():
-    found = STATIC[::-1].where(lambda p: p["a"] * p["n"] > 1.1)
-    mask = np.asarray(all_scaled().values)[::-1] > 1.1
-    assert found.to_pandas().equals(STATIC[::-1][mask].to_pandas())
-
-
 def test_sel():
     data = SPACE.to_pandas()
     for wanted, mask in (
@@ -157,8 +142,8 @@ EMPTY = SPACE[[]]
 
 @pytest.mark.parametrize(
     "space",
-    [EMPTY, SPACE[5:5], SPACE.where(lambda p: p["a"] > 3), STATIC[[]]],
-    ids=["list", "slice", "where", "static"],
+    [EMPTY, SPACE[5:5], STATIC[[]]],
+    ids=["list", "slice", "static"],
 )
 def test_an_empty_part_has_a_result_of_the_right_form(space):
     fn = scaled if space is not EMPTY and "n" in space.axes() else noisy
@@ -185,9 +170,3 @@ def test_nothing_by_every_road(tmp_path):
     assert eqx.tree_equal(by_hand, ep.sweep(noisy, EMPTY, key=KEY).values)
     ep.sweep(first, EMPTY).save(tmp_path / "none.nc")
     assert len(ep.load_result(tmp_path / "none.nc")) == 0
-
-
-def test_a_condition_that_asks_for_a_value():
-    with pytest.raises(jax.errors.TracerBoolConversionError) as info:
-        SPACE.where(lambda p: p["a"] > 0 and p["b"] > 0)
-    assert "write `&`" in "".join(info.value.__notes__)

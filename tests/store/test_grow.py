@@ -259,26 +259,6 @@ def test_a_kill_at_any_step_leaves_the_old_store_or_the_new(
     assert sizes == {old.size, new.size} and done
 
 
-def test_a_new_axis_has_a_stated_old_value(tmp_path):
-    act = {"f": ep.Static([jnp.tanh, jnp.sin, jnp.cos])}
-    path, small = tmp_path / "r", {"x": values(3)}
-    run(lambda p: jnp.sin(p["x"]) * 2, small, path)
-    large = act | small | {"scale": ep.Values([1.0, 2.0])}
-    fn = lambda p: p["f"](p["x"]) * p["scale"]  # noqa: E731
-    with pytest.raises(ValueError, match=r"no `f`. If all .* `resume=\{'f': value\}`"):
-        run(fn, large, path)
-    with pytest.raises(ValueError, match="3.0 .float. as `scale`, which is not among"):
-        run(fn, large, path, resume={"f": jnp.sin, "scale": 3.0})
-    with pytest.raises(ValueError, match="no `scale`"):
-        run(fn, large, path, resume={"f": jnp.sin})
-    stated = {"f": jnp.sin, "scale": 2.0}
-    check_grown(path, run(fn, large, path, resume=stated), run(fn, large))
-    # The same call goes on; and so does one that needs to say nothing any more.
-    run(fn, large, path, resume=stated)
-    more = large | {"f": ep.Static([jnp.tanh, jnp.sin, jnp.cos, jnp.exp])}
-    check_grown(path, run(fn, more, path), run(fn, more))
-
-
 def test_an_empty_store_is_legal_and_grows(tmp_path):
     path, table = tmp_path / "r", ep.table(ROWS)
     nothing = run(plain, table[:0], path)
@@ -307,6 +287,7 @@ def test_what_is_smaller_or_other_is_refused(tmp_path):
         (AB | {"a": values(4, 0.5)}, "dims: a: 3, b: 4 in the store"),
         (AB | {"a": ep.Values([2.0, 1.0, 0.0])}, "axis a"),
         ({"a": values(4)}, "dims"),
+        (AB | {"c": values(2)}, "axis c: None in the store"),
         (AB | {"a": ep.Values([0, 1, 2, 3])}, "int32"),
     ]:
         with pytest.raises(ValueError, match=says) as caught:

@@ -13,6 +13,7 @@ import pytest
 from support.sweeps import close
 
 import eqx_pipe as ep
+from eqx_pipe._cache import LRUCache
 from eqx_pipe._sweep import tune
 from eqx_pipe._sweep.compute import execute, sizes
 from eqx_pipe._sweep.compute.partition import LAST
@@ -147,9 +148,7 @@ def test_stores_workers_and_sweepers(memory, expected, tmp_path):
         close(result.values, expected)
 
 
-def test_tuning_goes_on_with_what_fits(memory, monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-
+def test_tuning_goes_on_with_what_fits(memory, monkeypatch):
     compute = tune._Search._seconds
 
     def seconds(self, size, count):
@@ -161,12 +160,12 @@ def test_tuning_goes_on_with_what_fits(memory, monkeypatch, tmp_path):
     x = np.linspace(0, 50, 60_000, dtype="f4")
     for most, best, failed in ((512, 512, "1024"), (2048, 1024, "4096")):
         memory.most, memory.points = most, 0
+        monkeypatch.setattr(tune, "_sizes", LRUCache(1))
         result = ep.sweep(jnp.sin, ep.Values(x), batch_size="tune", mesh=ONE)
         made = dict(result.made)
         assert (result.batch_size, made["out_of_memory"]) == (best, failed)
         close(result.values, np.sin(x))
         assert memory.points == 60_000
-        (tmp_path / "eqx_pipe" / "batch_sizes.json").unlink()
 
 
 def test_a_size_that_was_given_is_kept_to(memory):

@@ -1,4 +1,4 @@
-"""What is drawn of a result: lines, meshes, points, panels, parallel axes."""
+"""What is drawn of a result: lines, meshes, points, panels."""
 
 import jax
 import jax.numpy as jnp
@@ -113,8 +113,6 @@ def test_designs_beside_other_axes():
     assert [line.get_linestyle() for line in hued.lines] == ["None", "None"]
     entries = ep.Values(np.random.default_rng(0).random((9, 3), np.float32))
     cloud = ep.sweep(lambda p: p["w"].sum(), {"w": entries})
-    labels = [text.get_text() for text in cloud.plot().get_xticklabels()]
-    assert labels == ["w.0", "w.1", "w.2", "value"]
     assert cloud.plot(x="w.0", y="w.2").get_ylabel() == "w.2"
 
 
@@ -190,26 +188,6 @@ def test_colours_pass_through():
     zero.figure.canvas.draw()
     shown = zero.collections[0].get_facecolors().reshape(3, 5, 4)
     assert np.all(shown[..., 3] == 1)  # nothing is left blank
-
-
-def test_axes_that_vary_together_are_parallel_coordinates():
-    tree = ep.sobol({"rate": (0.0, 1.0), "shift": (2.0, 4.0), "w": (0.0, 1.0)}, 16)
-    space = {**tree, "how": ep.Values([True, False] * 8, dim="sobol")}
-    result = ep.sweep(lambda p: p["rate"] * p["shift"], space)
-    ax = result.plot()
-    labels = [text.get_text() for text in ax.get_xticklabels()]
-    assert labels == ["rate", "shift", "w", "how", "value"]
-    lines = ax.collections[0].get_segments()
-    assert len(lines) == 16 and ax.figure.axes[1].get_ylabel() == "value"
-    order = np.argsort(result.values, kind="stable")
-    heights = np.array([line[:, 1] for line in lines])
-    assert heights.min() == 0 and heights.max() == 1
-    rates = np.array([result.space.point(int(i))["rate"] for i in order])
-    np.testing.assert_allclose(
-        heights[:, 0], (rates - rates.min()) / np.ptp(rates), rtol=1e-5
-    )
-    assert np.all(np.diff(heights[:, -1]) >= 0)
-    assert np.array_equal(ax.collections[0].get_array(), result.values[order])
 
 
 @pytest.mark.slow

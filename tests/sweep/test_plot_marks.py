@@ -67,10 +67,8 @@ def test_failed_nan_and_infinite_look_different_in_heat_maps():
     assert [text.get_text() for text in legend.get_texts()] == KINDS
 
 
-@pytest.mark.parametrize("sizes", [2, 3])
-def test_failed_nan_and_infinite_look_different_in_designs(sizes):
-    space = {**ep.sobol({str(k): (0.0, 1.0) for k in range(sizes - 1)}, 7)}
-    space["i"] = ep.Linspace(0, 6, 7, dim="sobol")
+def test_failed_nan_and_infinite_look_different_in_designs():
+    space = {**ep.sobol({"0": (0.0, 1.0)}, 7), "i": ep.Linspace(0, 6, 7, dim="sobol")}
     ax = ep.sweep(broken, space, on_error="isolate").plot()
     assert legend_of(ax) == KINDS
     dots = [c for c in ax.collections if hasattr(c, "get_sizes")]

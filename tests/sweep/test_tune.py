@@ -1,6 +1,5 @@
 """`batch_size="tune"`: the values of a sweep, with a size that was found on the way."""
 
-import json
 import math
 
 import jax
@@ -14,20 +13,21 @@ from support.helpers import few
 from support.sweeps import FUNCTIONS, SPACES, close, some_space
 
 import eqx_pipe as ep
+from eqx_pipe._cache import LRUCache
 from eqx_pipe._sweep import tune
 from eqx_pipe._sweep.compute.job import Job
 
 
 @pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    """An empty folder for what is remembered."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    return tmp_path / "eqx_pipe" / "batch_sizes.json"
+def sizes(monkeypatch):
+    """No size is remembered."""
+    monkeypatch.setattr(tune, "_sizes", LRUCache(16))
+    return tune._sizes._entries
 
 
 @pytest.fixture
 def clock(monkeypatch):
-    """A clock by which the best size is 64, and compiling takes no time."""
+    """A clock by which the best size is 64."""
     compute = tune._Search._seconds
 
     def seconds(self, size, count):
@@ -35,7 +35,6 @@ def clock(monkeypatch):
         return None if compute(self, size, count) is None else each * count
 
     monkeypatch.setattr(tune._Search, "_seconds", seconds)
-    monkeypatch.setattr(tune._Search, "_compile", lambda *_: 0.0)
     monkeypatch.setattr(tune, "_GAINS", dict.fromkeys(tune._GAINS, math.inf))
 
 
@@ -45,18 +44,17 @@ def wave(p):
 
 SPACE = {"x": ep.Linspace(0, 50, 20_000), "scale": jnp.float32(3.0)}
 LONG = SPACE | {"x": ep.Linspace(0, 50, 2_000_000)}
-COMPILE = tune._Search._compile
 ONE = jax.make_mesh((1,), ("x",), devices=jax.devices()[:1])
 
 
-def test_the_best_size_is_found_and_remembered(clock, cache):
+def test_the_best_size_is_found_and_remembered(clock, sizes):
     result = ep.sweep(wave, SPACE, batch_size="tune", mesh=ONE)
     assert result.batch_size == 64
     close(result.values, ep.sweep(wave, SPACE, mesh=ONE).values)
     ((name, tried),) = result.made
     assert name == "tuned" and "256: 0.60, 64: 0.20, 16: 0.60" in tried
     assert "tuned" in result.to_xarray().attrs
-    assert [*json.loads(cache.read_text()).values()] == [64]
+    assert [*sizes.values()] == [64]
     again = ep.sweep(wave, SPACE, batch_size="tune", mesh=ONE)
     assert (again.batch_size, again.made) == (64, (("tuned", "remembered"),))
     close(again.values, result.values)
@@ -90,7 +88,6 @@ def test_no_point_is_computed_twice(clock, monkeypatch):
         return fill(self, rows, first, last, *rest)
 
     monkeypatch.setattr(Job, "fill", counted)
-    monkeypatch.setattr(tune._Search, "_compile", COMPILE)
     result = ep.sweep(wave, LONG, batch_size="tune", mesh=ONE)
     starts, ends = zip(*spans, strict=True)
     assert len(spans) > 10 and starts == (0, *ends[:-1]) and ends[-1] == len(result)
@@ -149,24 +146,10 @@ def test_a_store_keeps_the_size_that_was_found(clock, tmp_path, monkeypatch):
     )
 
 
-@pytest.mark.parametrize("text", ["[1]", '{"a": "b"}', "{"])
-def test_what_is_remembered_may_be_damaged(clock, cache, text):
-    cache.parent.mkdir()
-    cache.write_text(text)
-    assert ep.sweep(wave, SPACE, batch_size="tune", mesh=ONE).batch_size == 64
-    assert isinstance(json.loads(cache.read_text()), dict)
-
-
-def test_without_a_place_to_remember(clock, monkeypatch, tmp_path):
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    assert ep.sweep(wave, SPACE, batch_size="tune", mesh=ONE).batch_size == 64
-
-
-def test_a_size_that_was_not_compared_is_not_remembered(cache):
+def test_a_size_that_was_not_compared_is_not_remembered(sizes):
     small = ep.sweep(wave, {**SPACE, "x": ep.Linspace(0, 1, 9)}, batch_size="tune")
     assert small.made == (("tuned", f"{small.batch_size}: 1.00"),)
-    assert not cache.exists()
+    assert not sizes
 
 
 def test_the_plain_loop_has_no_batches():

@@ -2,7 +2,6 @@
 
 import contextlib
 import copy
-import functools as ft
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
@@ -52,7 +51,7 @@ class Runner:
         self._constants, self._place = traced.program.constants, everywhere(layout)
         self._arguments = self._placed(arrays, key)
         with noting(layout.batch_size):
-            self._kernel = compiling(traced, arrays, points, key, layout)()
+            self._kernel = _program(traced, arrays, points, key, layout)
 
     def at(self, arrays: list[Any], key: Key | None) -> "Runner":
         """The same program with other arrays of the space, and another key."""
@@ -127,25 +126,21 @@ def _rows(places: slice | np.ndarray, base: int) -> slice | np.ndarray:
     return places - base
 
 
-def compiling(
+def _program(
     traced: Traced,
     arrays: list[Any],
     points: Neighbours | Listed | Chosen,
     key: Key | None,
     layout: Layout,
-) -> Callable[[], Compiled]:
-    """What compiles the program of a part, in any thread, unless it is there already.
+) -> Compiled:
+    """The program of a part, compiled unless it is there already."""
 
-    It is lowered here: that reads settings of JAX which belong to the thread.
-    """
-    there = compiled_already([traced.program], layout)
-    if there is not None:
-        return lambda: there
-    traced.note_compilation(layout)
-    make = ft.partial(
-        compiled, lowered(traced, arrays, points, key, layout), layout.unsplit
-    )
-    return ft.partial(compiled_once, [traced.program], layout, make)
+    def make() -> Compiled:
+        traced.note_compilation(layout)
+        program = lowered(traced, arrays, points, key, layout)
+        return compiled(program, layout.unsplit)
+
+    return compiled_once([traced.program], layout, make)
 
 
 def lowered(

@@ -24,7 +24,7 @@ from ..._spaces.space import Space
 from ..._types import Device, Key, PyTree
 from ..cores import all_busy, compiled
 from ..tracing.trace import Traced, arrays_of, check_concrete
-from .execute import Runner, compiled_already, compiling, lowered
+from .execute import Runner, compiled_already, lowered
 from .failure import Failures, Verdict, clear, in_order
 from .memory import TooLarge, does_not_fit
 from .partition import Layout
@@ -361,11 +361,6 @@ class Job:
         layout = dataclasses.replace(layout, batch_size=batch_size, capacity=1)
         program = lowered(*self._to_compile(k, layout))
         return compiled_bytes(compiled(program, layout.unsplit))
-
-    def compiling(self) -> Callable[[], object]:
-        """What compiles the program, in any thread; of several programs the first."""
-        layout = self._layout(self.parts[0], self.traced[0], self._listed)
-        return compiling(*self._to_compile(0, layout))
 
     def _to_compile(self, k: int, layout: Layout) -> Any:
         points: Neighbours | Listed = Neighbours()

@@ -1,12 +1,11 @@
 """What a sweep would do, as numbers and as text."""
 
 import dataclasses
-import os
 
 
 @dataclasses.dataclass(frozen=True)
 class SweepPlan:
-    """What a sweep would do, and what it would take. `print` shows it.
+    """What a sweep would do. `print` shows it.
 
     - `dims` are the dims of the space with their lengths, and `points` their product.
     - `done`, `failed` and `missing` are how many points the store has, how many of them
@@ -22,13 +21,9 @@ class SweepPlan:
     - `chunks` is how many chunks the values are computed and kept in, of at most
       `chunk_points` points, and `chunks_left` how many of them are computed now.
     - `value_bytes` is what all values take in memory, or before they are compressed in
-      a store; `disk_bytes` what the store takes on a disk at most, in `files` files.
-      Of a reduction they are its states.
+      a store. Of a reduction they are its states.
     - `memory_bytes` is what a device has to hold: that of the compiled program which
       takes most, or, if none is compiled yet, about that.
-    - `seconds`, and the range `low` to `high` that it lies in: how long the points that
-      are left take on these devices, from a probe; `compiling` is how long it takes
-      before that. `None` without a probe.
 
     Under `jax.disable_jit()` there is no program, and `value_bytes` and `memory_bytes`
     are `None`.
@@ -57,12 +52,6 @@ class SweepPlan:
     value_bytes: int | None
     memory_bytes: int | None = None
     store: str | None = None
-    disk_bytes: int | None = None
-    files: int | None = None
-    seconds: float | None = None
-    low: float | None = None
-    high: float | None = None
-    compiling: float | None = None
     new: int = 0
     copied: int = 0
 
@@ -99,15 +88,6 @@ class SweepPlan:
         if self.chunks > 1 or self.store is not None:
             left = f"{self.chunks_left:,} of {self.chunks:,}"
             rows.append(("chunks", f"{left}, of at most {_points(self.chunk_points)}"))
-        if self.store is not None and self.disk_bytes is not None:
-            size = f"at most {bytes_text(self.disk_bytes)} in {self.files:,} files"
-            rows.append(("disk", f"{os.path.basename(self.store)}: {size}"))
-        if self.seconds is not None and self.low is not None and self.high is not None:
-            between = f"{time_text(self.low)} to {time_text(self.high)}"
-            took = f"{time_text(self.seconds)} ({between})"
-            if self.compiling:
-                took += f", and {time_text(self.compiling)} before that to compile"
-            rows.append(("time", took))
         return rows
 
 
@@ -122,11 +102,3 @@ def bytes_text(size: int) -> str:
     while number >= 1000 and unit != "PB":
         number, unit = number / 1000, next(units)
     return f"{number:.3g} {unit}"
-
-
-def time_text(seconds: float) -> str:
-    """A time in the unit of which there are not many."""
-    for unit, length in (("days", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= 2 * length:
-            return f"{seconds / length:.3g} {unit}"
-    return f"{seconds:.3g} s" if seconds >= 1 else f"{1000 * seconds:.3g} ms"

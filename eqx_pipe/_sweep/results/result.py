@@ -12,7 +12,7 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Bool, Int8
 
-from ..._check import check_choice, keywords
+from ..._check import check_choice
 from ..._errors import message, type_error
 from ..._html import shown
 from ..._spaces.index import as_index
@@ -265,13 +265,6 @@ class SweepResult(eqx.Module):
             lambda leaf: leaf.reshape(lengths + leaf.shape[1:]), self.values
         )
 
-    @keywords(
-        "SweepResult.best",
-        max='Say `mode="max"`.',
-        min='Say `mode="min"`, which is the default.',
-        maximize='Say `mode="max"`.',
-        key="Say what is compared by `by=`: a path or a function of one output.",
-    )
     def best(self, by: Compared = None, mode: str = "min") -> Best:
         """The point with the smallest or largest output.
 
@@ -382,7 +375,7 @@ class SweepResult(eqx.Module):
         name is a line. An output that is an array at each
         point (a loss curve) gives a line for each point, over the position in it.
         Where the axes of one dim go their own ways (random draws, joint designs) two
-        give points coloured by the value, more give parallel coordinates. A dim of
+        give points coloured by the value; of more, name two by `x=` and `y=`. A dim of
         replicates (`Seeds`, PRNG keys) gives thin lines and their mean.
 
         At most ten values have a tick each. Where they are spaced evenly, or evenly in
@@ -410,8 +403,9 @@ class SweepResult(eqx.Module):
         **Returns:** the `Axes`; an array of them if there are panels. The figure is
         `ax.figure`.
 
-        **Raises:** `ValueError` if there are more dims than a picture has; `TypeError`
-        for other keywords. Needs `pip install 'eqx_pipe[sweep]'`.
+        **Raises:** `ValueError` if there are more dims than a picture has, or more than
+        two axes that go their own ways without `x=` and `y=`; `TypeError` for other
+        keywords. Needs `pip install 'eqx_pipe[sweep]'`.
 
         !!! example
 
@@ -458,37 +452,6 @@ class SweepResult(eqx.Module):
 
         self._check_all_values("save")
         save(self.to_xarray(), path, overwrite)
-
-    def report(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
-        """Writes one HTML page that shows the result, and needs nothing else.
-
-        On it are the space and the outputs, a picture of each output that is a number
-        or an array (as by `plot`), the points where those that are one number are
-        smallest and largest, the points that failed, and how and by which call it was
-        made. Of a reduction there are no pictures and no points.
-
-        **Arguments:**
-
-        - `path`: where to; ends in `.html`.
-        - `overwrite`: whether a file that is there already may be replaced. (Keyword
-          only.)
-
-        **Raises:** `FileExistsError` if there is something at `path`; `ValueError` for
-        another suffix. Needs `pip install 'eqx_pipe[sweep]'`.
-
-        !!! example
-
-            >>> import eqx_pipe as ep, matplotlib, pathlib, tempfile
-            >>> matplotlib.use("agg")  # as on a machine without a screen
-            >>> result = ep.sweep(lambda x: x**2, ep.Linspace(0, 3, 4))
-            >>> page = pathlib.Path(tempfile.mkdtemp()) / "squares.html"
-            >>> result.report(page)
-            >>> "<svg" in page.read_text()
-            True
-        """
-        from .report import write_report
-
-        write_report(self, _provenance(self), path, overwrite)
 
 
 def _provenance(result: SweepResult) -> dict[str, Any]:

@@ -47,20 +47,17 @@ def fingerprint(
 def check_alone(
     path: Path,
     stored: Mapping[str, Any],
-    known: Sequence[Mapping[str, str]],
     now: Mapping[str, str],
     trusting: bool,
 ) -> None:
     """Raises a `ValueError` if the function of a larger space is not that of a store.
 
-    `known` are the `fingerprint_alone` of its functions, and `now` is that of this one
-    at the points that the store has.
+    `now` is the `fingerprint_alone` of this function at the points that the store has.
     """
-    if trusting or now in known:
+    was = stored["alone"]
+    if trusting or now == was:
         return
-    if stored["jax"] != jax.__version__ and any(
-        now["point"] == each["point"] for each in known
-    ):
+    if stored["jax"] != jax.__version__ and now["point"] == was["point"]:
         _warn_of_jax(path, stored["jax"])
         return
     raise value_error(

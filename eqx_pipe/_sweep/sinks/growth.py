@@ -1,8 +1,7 @@
 """Whether the points of a store are among those of a larger space, and where.
 
 Points are recognised by their coordinates, dim by dim and bit by bit: numbers as
-xarray shows them, Python values by the text that the record of a store has for them. A
-dim that the store lacks has one position there, whose values the user states.
+xarray shows them, Python values by the text that the record of a store has for them.
 """
 
 import collections
@@ -15,7 +14,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int64, UInt8
 
-from ..._errors import describe_value, optional
+from ..._errors import optional
 from ..._jaxprs.text import Writer, digest
 from ..._spaces.space import Space
 from ..._spaces.static import static_column
@@ -78,15 +77,13 @@ def growth_of(
     now: Mapping[str, Any],
     space: Space,
     coordinates: Mapping[str, Any],
-    stated: Mapping[str, object],
 ) -> Growth:
     """How the space of a store grew; raises `NoGrowth` if it did not.
 
     `record` and `now` are those of the store and of the sweep, and `coordinates` those
-    of the space, with their dims; `stated` has the values of axes that all points of
-    the store have.
+    of the space, with their dims.
     """
-    if _differs(record["space"], now["space"], stated):
+    if _differs(record["space"], now["space"]):
         raise NoGrowth
     was, old = _kept(path, record)
     texts = static_texts(space)
@@ -95,43 +92,33 @@ def growth_of(
         for name, (dims, values, _) in coordinates.items()
         if dims[0] in space.dims  # and not a dim of outputs
     }
-    if not (was.keys() <= space.dims.keys() and old.keys() <= new.keys()):
+    if was.keys() != space.dims.keys() or old.keys() != new.keys():
         raise NoGrowth
-    for name, column in new.items():
-        if name not in old:
-            count = was.get(column.dim, 1)
-            old[name] = _stated(name, column, name in texts, stated, count)
     positions = []
     for dim in space.dims:
         names = [name for name, column in new.items() if column.dim == dim]
         if any((old[n].dim, old[n].form) != (new[n].dim, new[n].form) for n in names):
             raise NoGrowth
         positions.append(_matched(dim, names, old, new))
-    larger = any(was.get(dim) != n for dim, n in space.dims.items())
+    larger = any(was[dim] != n for dim, n in space.dims.items())
     if not larger:
         raise NoGrowth
     order = list(was)
     strides = [
-        math.prod(was[d] for d in order[order.index(dim) + 1 :]) if dim in was else 0
-        for dim in space.dims
+        math.prod(was[d] for d in order[order.index(dim) + 1 :]) for dim in space.dims
     ]
     kept = all(
-        np.array_equal(at[: was.get(dim, 1)], np.arange(was.get(dim, 1)))
+        np.array_equal(at[: was[dim]], np.arange(was[dim]))
         for dim, at in zip(space.dims, positions, strict=True)
     )
     appends = kept and order == list(space.dims)
     return Growth(Origin(tuple(positions), tuple(strides)), appends)
 
 
-def _differs(
-    was: Mapping[str, str], now: Mapping[str, str], stated: Mapping[str, object]
-) -> bool:
+def _differs(was: Mapping[str, str], now: Mapping[str, str]) -> bool:
     """Whether something else than the axes of two spaces differs."""
-    more = any(name.startswith("axis ") for name in now.keys() - was.keys())
     for name in {*was, *now}:
-        kind, _, which = name.partition(" ")
-        free = kind in ("dims", "slice", "points", "axis") or which in stated
-        free |= name == "structure" and more
+        free = name.partition(" ")[0] in ("dims", "slice", "points", "axis")
         free |= name == "key of the space" and was.get(name) == "no key"
         if not free and was.get(name) != now.get(name):
             return True
@@ -175,40 +162,6 @@ def _rows(values: np.ndarray) -> UInt8[np.ndarray, "positions bytes"]:
     return flat.view(np.uint8).reshape(len(values), width)
 
 
-def _stated(
-    name: str,
-    column: _Column,
-    static: bool,
-    stated: Mapping[str, object],
-    count: int,
-) -> _Column:
-    """A coordinate that a store lacks, of which all points have the stated value."""
-    if name not in stated:
-        raise NoGrowth(
-            f"`space`: the store has no `{name}`. If all of its points have one value "
-            f"of it, say which: `resume={{{name!r}: value}}`"
-        )
-    value = stated[name]
-    shown = describe_value(value)
-    found = None
-    if static:
-        found = np.array([_text_of(value)], _DIGEST)
-    else:
-        dtype, like = column.form.split("[")[0], np.asarray(column.shown)
-        given = np.asarray(value)
-        whole = np.dtype(dtype).kind in "biu"
-        if given.dtype.kind in "biufc" and given.shape == like.shape[1:]:
-            cast = given.astype(dtype)[None]
-            found = cast if not whole or np.array_equal(cast[0], given) else None
-    if found is None or not np.any(np.all(column.rows == _rows(found), axis=1)):
-        raise NoGrowth(
-            f"`resume`: the store is said to have {shown} as `{name}`, which is not "
-            f"among its values now, {_listed(column.shown)}"
-        )
-    rows = np.repeat(_rows(found), count, axis=0)
-    return _Column(column.dim, column.form, rows, [shown] * count)
-
-
 def _matched(
     dim: str,
     names: Iterable[str],
@@ -236,11 +189,6 @@ def _matched(
             )
         found[at.popleft()] = i
     return found
-
-
-def _listed(values: Sequence[Any]) -> str:
-    more = ", ..." if len(values) > 6 else ""
-    return ", ".join(map(repr, values[:6])) + more
 
 
 def _text_of(value: object) -> str:

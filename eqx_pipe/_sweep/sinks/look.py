@@ -13,7 +13,6 @@ from ..._store.ledger import FAILED, MISSING
 from ..._store.store import Store, open_store
 from ..plan import Plan
 from .fingerprint import check_same, check_sweep, fingerprint, fingerprint_alone
-from .functions import with_noted
 from .locked import share
 from .opened import Grown, check_asked, contents_of, growth_in
 
@@ -54,8 +53,7 @@ def looked(plan: Plan) -> Looked:
     if grown is not None:
         return _after_growth(plan, grown)
     alone = ft.partial(fingerprint_alone, request.fn, job.space, job.key, job.parts)
-    stored = with_noted(path, store.record, print_)
-    check_same(path, stored, print_, alone, request.trusting, why)
+    check_same(path, store.record, print_, alone, request.trusting, why)
     check_asked(plan, store)
     return _as_it_is(plan, store)
 

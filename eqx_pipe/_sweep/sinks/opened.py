@@ -23,7 +23,6 @@ from .fingerprint import (
     fingerprint,
     fingerprint_alone,
 )
-from .functions import known_alone, note, with_noted
 from .growth import NoGrowth, growth_of, static_texts
 from .locked import growing, locked, share
 
@@ -56,11 +55,7 @@ def opened(plan: Plan) -> Store:
             if grown is not None:
                 _grow(grown)
                 store = _found(plan)
-    stored = with_noted(path, store.record, print_)
-    check_same(path, stored, print_, alone, request.trusting, why)
-    if request.repairing and stored["function"] != print_["function"]:
-        with continuing(path, "note the function"):
-            note(path, print_, alone())
+    check_same(path, store.record, print_, alone, request.trusting, why)
     check_asked(plan, store)
     return store
 
@@ -140,7 +135,6 @@ class Grown:
     layout: StoreLayout
     origin: Origin
     moved: bool
-    known: bool
 
 
 def growth_in(
@@ -166,19 +160,10 @@ def _grown(plan: Plan, store: Store, print_: Mapping[str, Any]) -> Grown:
     request, job, path = plan.request, plan.job, store.path
     contents = contents_of(plan)
     assert job is not None and isinstance(contents, StoredValues)
-    growth = growth_of(
-        path,
-        store.record,
-        print_,
-        request.space,
-        contents.coordinates,
-        request.stated,
-    )
+    growth = growth_of(path, store.record, print_, request.space, contents.coordinates)
     had = [part for part in job.parts if growth.had(part)]
     alone = ft.partial(fingerprint_alone, request.fn, job.space, job.key)
-    known = known_alone(path, store.record)
-    now = alone(had)
-    check_alone(path, store.record, known, now, request.trusting)
+    check_alone(path, store.record, alone(had), request.trusting)
     # A size that was that of all there was is no choice.
     size = store.chunks.size // max(1, len(had))
     if store.record["batch_size"] * len(plan.devices) < size:
@@ -191,15 +176,13 @@ def _grown(plan: Plan, store: Store, print_: Mapping[str, Any]) -> Grown:
     plan = plan if chunks is None else plan.with_chunks(chunks)
     record = {**_record(plan, print_), "alone": alone(job.parts)}
     layout = contents_of(plan).layout(record)
-    return Grown(store, layout, growth.origin, chunks is None, now in known)
+    return Grown(store, layout, growth.origin, chunks is None)
 
 
 def _grow(grown: Grown) -> None:
     """Has a store grow."""
     store, path = grown.store, grown.store.path
     with locked(path, None), continuing(path, "grow"):
-        if not grown.known:
-            note(path, store.record, store.record["alone"])
         for number in store.lost(files_in("sweep", path)):
             store.discard(number)
         grow("sweep", store, grown.layout, grown.origin, grown.moved)
