@@ -61,7 +61,6 @@ _NEED_HYPOTHESIS = (
     "given_typed",
     "graphs",
     "keys",
-    "laws",
     "meshes",
     "pipelines",
     "register_stage",

@@ -32,7 +32,6 @@ def test_what_a_function_refuses_is_thrown_away_and_told():
     with pytest.warns(UserWarning, match="`cropped` refuses .* ValueError: too large"):
         passes(cropped, shapes="find")
     passes(cropped, shapes="find", refusals=ValueError)
-    ept.laws(cropped, shapes={"x": "n"}, refusals=(ValueError,))("struct")
     with pytest.raises(ValueError, match="too large"):
         passes(cropped, shapes={"x": "n"}, refusals=())
 
@@ -85,16 +84,3 @@ def test_a_refusal_is_told_from_a_fault(fn, refuses):
     with pytest.raises(Exception) as caught:
         fn(jnp.zeros(3))
     assert is_own_refusal(fn, caught.value) == refuses
-
-
-def test_what_a_function_raises_is_told_once():
-    many = hp.settings(few, max_examples=20)
-    options = {"shapes": {"x": "n"}, "refusals": ()}
-    suite = many(ept.laws(cropped, **options))
-    suite(law="struct")
-    for law, test in (
-        ("returns", suite),
-        ("struct", many(ept.laws(cropped, skip=("returns",), **options))),
-    ):
-        with pytest.raises(ValueError, match="too large"):
-            test(law=law)

@@ -290,7 +290,6 @@ def test_compiling_may_take_longer_than_hypothesis_s_deadline():
         return x
 
     ept.given_typed(slow, x=st.just(jnp.zeros(())))()
-    assert ept.laws(slow)._hypothesis_internal_use_settings.deadline is None
 
 
 def test_arguments_without_names_are_filled():
@@ -429,7 +428,7 @@ def test_what_a_generator_yields_is_checked():
         passes(shortens)
 
 
-# Laws, and the failing example.
+# The failing example.
 
 
 def norm(x: Float[Array, "3"], *, scale: float, key: PRNGKeyArray) -> Float[Array, ""]:
@@ -444,15 +443,6 @@ class Shy:
 def test_an_object_that_cannot_be_looked_at_does_not_hide_the_error():
     with pytest.raises(ZeroDivisionError), add_snippet(norm, [Shy()], {}):
         raise ZeroDivisionError
-
-
-def test_laws_are_asked_on_top():
-    fixed = {"x": st.just(jnp.zeros(3)), "key": ept.keys()}
-    one = hp.settings(few, max_examples=1)
-    one(ept.given_typed(norm, laws=("jit", "struct"), **fixed))()
-    with pytest.raises(AssertionError, match="`grad` is broken") as caught:
-        one(ept.given_typed(norm, laws=("grad",), **fixed))()
-    assert "(norm)" in str(caught.value)
 
 
 class Layer(eqx.Module):
@@ -479,56 +469,6 @@ def test_the_failing_example_is_code_that_runs():
     found = eval(code.splitlines()[-1].replace("refuses(", "dict("), again)
     assert eqx.tree_equal((found["x"], found["layer"], found["at"]), (x, layer, np.inf))
     assert found["how"] is jnp.tanh
-
-
-# Each law a test of its own.
-
-
-def unit(x: Float[Array, "3"], *, key: PRNGKeyArray) -> Float[Array, "3"]:
-    return x / jnp.linalg.norm(x)
-
-
-zeros = {"x": st.just(jnp.zeros(3)), "key": st.just(jax.random.key(0))}
-suite = ept.laws(unit, skip=("sharding", "serialise", "vmap"), **zeros)
-
-
-def test_each_law_is_a_test_with_its_name():
-    (mark,) = suite.pytestmark
-    argument, names = mark.args
-    assert (argument, names[0]) == ("law", "returns") and {"key", "grad"} <= {*names}
-    assert not {"sharding", "serialise", "vmap"} & {*names}
-    assert suite.__name__ == "unit"
-    assert "key" not in ept.laws(scaled).pytestmark[0].args[1]
-    one = hp.settings(few, max_examples=1)(suite)
-    for law in ("returns", "struct"):
-        one(law=law)
-
-
-def infinite(x: Float[Array, "3"]) -> Float[Array, ""]:
-    return jnp.linalg.norm(x)
-
-
-def test_a_law_that_is_broken_says_how_to_see_it_again():
-    one = hp.settings(few, max_examples=1)(ept.laws(infinite))
-    with pytest.raises(AssertionError, match="the law `grad` is broken") as caught:
-        one(law="grad")
-    assert "infinite(x=jnp.full((3,), 0.0, 'float32'))" in caught.value.__notes__[0]
-
-
-def lengths(x: Float[Array, "3"]) -> Float[Array, "3"]:
-    return jnp.abs(x)
-
-
-def test_a_suite_has_the_laws_of_a_function_and_a_reference():
-    suite = ept.laws(lengths, reference=np.sign)
-    names = suite.pytestmark[0].args[1]
-    assert {"numerical", "export", "reference"} <= {*names}
-    assert "reference" not in ept.laws(lengths).pytestmark[0].args[1]
-    one = hp.settings(few, max_examples=2)
-    with pytest.raises(AssertionError, match="law `reference` is broken") as caught:
-        one(ept.laws(lengths, reference=lambda x: np.abs(x) + 1))(law="reference")
-    assert "`laws(..., skip=('reference',))`" in str(caught.value)
-    one(ept.laws(lengths, reference=np.abs))(law="reference")
 
 
 def test_there_are_profiles_without_a_deadline():

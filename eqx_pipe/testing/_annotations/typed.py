@@ -1,4 +1,4 @@
-"""An annotated function as a property test of what it returns, and of laws."""
+"""An annotated function as a property test of what it returns."""
 
 import functools as ft
 import inspect
@@ -23,7 +23,6 @@ from .._strategies.validate import invalid
 from .arguments import fields_of, owner_of
 from .binding import parse
 from .find import arguments_of
-from .laws import checked_laws, try_on
 from .refusals import Calls, Refusals, checked_refusals
 from .signature import (
     is_uncheckable,
@@ -49,7 +48,6 @@ def given_typed(
     max_shapes: int | None = None,
     min_size: int = 1,
     dtypes: Collection[DTypeLike] = (),
-    laws: Collection[str] = (),
     refusals: Refusals = None,
     **overrides: Override,
 ) -> Callable[[], None]: ...
@@ -62,7 +60,6 @@ def given_typed(
     max_shapes: int | None = None,
     min_size: int = 1,
     dtypes: Collection[DTypeLike] = (),
-    laws: Collection[str] = (),
     refusals: Refusals = None,
     **overrides: Override,
 ) -> Callable[[Callable[..., Any]], Callable[[], None]]: ...
@@ -74,7 +71,6 @@ def given_typed(
     max_shapes: int | None = None,
     min_size: int = 1,
     dtypes: Collection[DTypeLike] = (),
-    laws: Collection[str] = (),
     refusals: Refusals = None,
     **overrides: Override,
 ) -> Callable[..., Any]:
@@ -91,8 +87,6 @@ def given_typed(
     **Arguments:**
 
     - `fn`: an annotated function.
-    - `laws`: names of laws that must hold as well, those of `check_function`, such as
-      `("jit", "grad")`. (Keyword only.)
     - `refusals`: errors by which `fn` refuses arguments that do not go together, such
       as `ValueError`, or a tuple of them; `()` if it may refuse none. Such examples are
       thrown away; if these are nine of ten, the test fails. By default what the package
@@ -110,7 +104,7 @@ def given_typed(
     **Returns:** a test without arguments.
 
     **Raises:** the test raises an `AssertionError` if the returned value does not
-    satisfy the annotation, or a law is broken.
+    satisfy the annotation.
 
     **Warns:** if the return annotation cannot be read, so that it is not checked; and
     if `fn` refuses arguments of which `refusals` does not tell.
@@ -137,22 +131,18 @@ def given_typed(
         **overrides,
     }
     if fn is None:
-        return ft.partial(given_typed, laws=laws, **options)
-    chosen = checked_laws("given_typed", laws)
-    run = returning(fn, Calls(fn, checked_refusals("given_typed", refusals)))
+        return ft.partial(given_typed, **options)
+    run = _returning(fn, Calls(fn, checked_refusals("given_typed", refusals)))
 
     @hp.given(arguments_of(fn, **options))
     def test(arguments: dict[str, Any]) -> None:
         __tracebackhide__ = True
         run(arguments)
-        for law in chosen:
-            with add_snippet(fn, *split(fn, arguments)):
-                try_on(law, fn, arguments)
 
-    return named_like(test, fn)
+    return _named_like(test, fn)
 
 
-def named_like(test: Callable[..., Any], fn: Callable[..., Any]) -> Callable[..., Any]:
+def _named_like(test: Callable[..., Any], fn: Callable[..., Any]) -> Callable[..., Any]:
     """A test with the name of what it tests, and without a deadline."""
     test.__name__ = test.__qualname__ = name_of(fn)
     test.__doc__ = fn.__doc__
@@ -163,7 +153,7 @@ def named_like(test: Callable[..., Any], fn: Callable[..., Any]) -> Callable[...
     return test
 
 
-def returning(fn: Callable[..., Any], call: Calls) -> Callable[[dict[str, Any]], None]:
+def _returning(fn: Callable[..., Any], call: Calls) -> Callable[[dict[str, Any]], None]:
     """`fn` on a dict of arguments, with a check of what it returns."""
     if inspect.iscoroutinefunction(fn):
         raise invalid(

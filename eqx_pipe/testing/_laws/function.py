@@ -43,11 +43,9 @@ def reference_law(trial: Trial, reference: Callable[[], Any] | None = None) -> N
     agree_with_reference(trial.plain["output"], wanted, trial.tolerance)
 
 
-def by_reference(
-    reference: Callable[..., PyTree], args: Collection[Any], kwargs: Mapping[str, Any]
-) -> Law:
+def _by_reference(reference: Callable[..., PyTree], args: Collection[Any]) -> Law:
     """The law for one function of reference, on the arguments of the trial."""
-    wanted = ft.partial(reference, *args, **kwargs)
+    wanted = ft.partial(reference, *args)
     test = ft.partial(reference_law.test, reference=wanted)
     return dataclasses.replace(reference_law, test=test)
 
@@ -155,9 +153,9 @@ def check_function(
     trial.plain  # noqa: B018  # What `fn` itself raises is raised as it is.
     found, broken = {}, {}
     for name, one in FUNCTION_LAWS.items():
-        if name not in skipped and concerns(name, trial, reference is not None):
+        if name not in skipped and _concerns(name, trial, reference is not None):
             if name == "reference" and reference is not None:
-                one = by_reference(reference, args, {})
+                one = _by_reference(reference, args)
             if broken.keys() & _TOLD_BY.get(name, set()):
                 continue
             outcome = _outcome(one, trial)
@@ -195,7 +193,7 @@ def _names(fn: Callable[..., Any], count: int) -> list[str]:
     return names + [f"argument{i}" for i in range(len(names), count)]
 
 
-def concerns(name: str, trial: Trial, has_reference: bool) -> bool:
+def _concerns(name: str, trial: Trial, has_reference: bool) -> bool:
     """Whether a law has something to say about what is given."""
     holds_arrays = bool(jtu.tree_leaves(eqx.filter(trial.stage, eqx.is_array)))
     match name:

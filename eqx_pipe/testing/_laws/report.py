@@ -41,11 +41,8 @@ def check(
     return trial
 
 
-def try_law(law: Law, trial: Trial, leave_out: str = "") -> None:
-    """The same for arguments that have been checked.
-
-    `leave_out` is how the caller would be told to leave the law out.
-    """
+def try_law(law: Law, trial: Trial) -> None:
+    """The same for arguments that have been checked."""
     __tracebackhide__ = True
     how = law.broken_by(trial)
     if how is None:
@@ -55,14 +52,12 @@ def try_law(law: Law, trial: Trial, leave_out: str = "") -> None:
         # What is broken is known: a smaller input is more than was asked for.
         with contextlib.suppress(Exception):
             inner, how = shrink(law, inner, how)
-    raise broken_by_stage(law, path, inner, how, leave_out)
+    raise broken_by_stage(law, path, inner, how)
 
 
-def broken_by_stage(
-    law: Law, path: str, trial: Trial, how: Broken, leave_out: str = ""
-) -> AssertionError:
+def broken_by_stage(law: Law, path: str, trial: Trial, how: Broken) -> AssertionError:
     """The error for a law broken by the stage at a path."""
-    leave_out = leave_out or f"check_stage(..., skip=({law.name!r},))"
+    leave_out = f"check_stage(..., skip=({law.name!r},))"
     return broken(
         law.check,
         f"the law `{law.name}` is broken: {law.rule}",
