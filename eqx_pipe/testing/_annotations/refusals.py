@@ -43,13 +43,11 @@ class Calls:
     """Calls a function; an example that it refuses is none of hypothesis's.
 
     If it refuses nine of ten, that is an error: the last refusal, with a note. With
-    `refusals=None` each line that refuses is warned of once, unless `quiet`.
+    `refusals=None` each line that refuses is warned of once.
     """
 
-    def __init__(
-        self, fn: Callable[..., Any], refusals: Refusals, quiet: bool = False
-    ) -> None:
-        self.fn, self.refusals, self.quiet = fn, refusals, quiet
+    def __init__(self, fn: Callable[..., Any], refusals: Refusals) -> None:
+        self.fn, self.refusals = fn, refusals
         self.taken = self.refused = 0
         self._told: set[tuple[str, int]] = set()
         self._hopeless = False  # for good: hypothesis tries a failing example again
@@ -69,7 +67,7 @@ class Calls:
             if self._hopeless:
                 self._add_note(error)
                 raise
-            if self.refusals is None and not self.quiet:
+            if self.refusals is None:
                 self._tell(error)
         else:
             self.taken += 1

@@ -20,9 +20,8 @@ from ..._errors import message
 from ..._tree import tree_text
 from .._strategies.arrays import Numbers
 from .._strategies.validate import invalid
-from .arguments import fields_of, owner_of
+from .arguments import arguments, fields_of, owner_of
 from .binding import parse
-from .find import arguments_of
 from .refusals import Calls, Refusals, checked_refusals
 from .signature import (
     is_uncheckable,
@@ -44,7 +43,7 @@ def given_typed(
     fn: Callable[..., Any],
     *,
     elements: Numbers | None = None,
-    shapes: Mapping[str, str] | str | None = None,
+    shapes: Mapping[str, str] | None = None,
     max_shapes: int | None = None,
     min_size: int = 1,
     dtypes: Collection[DTypeLike] = (),
@@ -56,7 +55,7 @@ def given_typed(
     fn: None = None,
     *,
     elements: Numbers | None = None,
-    shapes: Mapping[str, str] | str | None = None,
+    shapes: Mapping[str, str] | None = None,
     max_shapes: int | None = None,
     min_size: int = 1,
     dtypes: Collection[DTypeLike] = (),
@@ -67,7 +66,7 @@ def given_typed(
     fn: Callable[..., Any] | None = None,
     *,
     elements: Numbers | None = None,
-    shapes: Mapping[str, str] | str | None = None,
+    shapes: Mapping[str, str] | None = None,
     max_shapes: int | None = None,
     min_size: int = 1,
     dtypes: Collection[DTypeLike] = (),
@@ -94,12 +93,8 @@ def given_typed(
       `NotImplementedError`, or by `equinox.error_if`, checkify or chex; the test warns
       of each. An `assert`, and an error from inside JAX or another package, are no
       refusals. (Keyword only.)
-    - `shapes`: as in `arguments`; or `"find"`, for code of which you do not know what
-      shapes it takes: then arrays without a shape have the first of a few (any, a
-      matrix, a vector, an image, an image and numbers, ...) on which `fn` does not
-      raise. (Keyword only.)
-    - `elements`, `max_shapes`, `min_size`, `dtypes`, `overrides`: as in `arguments`.
-        (Keyword only.)
+    - `elements`, `shapes`, `max_shapes`, `min_size`, `dtypes`, `overrides`: as in
+        `arguments`. (Keyword only.)
 
     **Returns:** a test without arguments.
 
@@ -113,28 +108,21 @@ def given_typed(
 
         >>> import eqx_pipe.testing as ept, jax.numpy as jnp
         >>> from jaxtyping import Array, Float
-        >>> def outer(a: Float[Array, " m"], b: Float[Array, " n"]) -> Float[
-        ...     Array, "n m"
-        ... ]:
-        ...     return a[:, None] * b
-        >>> test_outer = ept.given_typed(outer)
-        >>> test_outer()
+        >>> def steps(x: Float[Array, " n"]) -> Float[Array, " n"]:
+        ...     return jnp.diff(x)
+        >>> test_steps = ept.given_typed(steps)
+        >>> test_steps()
         Traceback (most recent call last):
             ...
-        AssertionError: `eqx_pipe.testing.given_typed`: `outer` returned ...
+        AssertionError: `eqx_pipe.testing.given_typed`: `steps` returned ...
     """
     options = {"elements": elements, "shapes": shapes, "max_shapes": max_shapes}
-    options |= {
-        "min_size": min_size,
-        "dtypes": dtypes,
-        "refusals": refusals,
-        **overrides,
-    }
+    options |= {"min_size": min_size, "dtypes": dtypes, **overrides}
     if fn is None:
-        return ft.partial(given_typed, **options)
+        return ft.partial(given_typed, refusals=refusals, **options)
     run = _returning(fn, Calls(fn, checked_refusals("given_typed", refusals)))
 
-    @hp.given(arguments_of(fn, **options))
+    @hp.given(arguments=arguments(fn, **options))
     def test(arguments: dict[str, Any]) -> None:
         __tracebackhide__ = True
         run(arguments)
