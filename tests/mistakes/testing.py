@@ -62,12 +62,6 @@ async def waiting(x: Float[Array, " n"]):
 
 LAWS = [
     (
-        "refusals as text",
-        lambda: ept.given_typed(annotated, refusals="ValueError"),
-        TypeError,
-        "a tuple of",
-    ),
-    (
         "coroutine",
         lambda: ept.given_typed(waiting),
         InvalidArgument,

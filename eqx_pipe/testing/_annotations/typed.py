@@ -22,7 +22,6 @@ from .._strategies.arrays import Numbers
 from .._strategies.validate import invalid
 from .arguments import arguments, fields_of, owner_of
 from .binding import parse
-from .refusals import Calls, Refusals, checked_refusals
 from .signature import (
     is_uncheckable,
     name_of,
@@ -47,7 +46,6 @@ def given_typed(
     max_shapes: int | None = None,
     min_size: int = 1,
     dtypes: Collection[DTypeLike] = (),
-    refusals: Refusals = None,
     **overrides: Override,
 ) -> Callable[[], None]: ...
 @typing.overload
@@ -59,7 +57,6 @@ def given_typed(
     max_shapes: int | None = None,
     min_size: int = 1,
     dtypes: Collection[DTypeLike] = (),
-    refusals: Refusals = None,
     **overrides: Override,
 ) -> Callable[[Callable[..., Any]], Callable[[], None]]: ...
 def given_typed(
@@ -70,29 +67,21 @@ def given_typed(
     max_shapes: int | None = None,
     min_size: int = 1,
     dtypes: Collection[DTypeLike] = (),
-    refusals: Refusals = None,
     **overrides: Override,
 ) -> Callable[..., Any]:
     """Makes an annotated function a property test: a decorator.
 
     The test calls `fn` with `arguments(fn)` and checks that what it returns satisfies
     its return annotation, with names bound as in the arguments and in the fields of the
-    module that it is a method of. What `fn` raises fails the test, too, unless it
-    refuses its arguments (see `refusals`); so a body with `assert` is a test of what it
-    asserts. Of a generator the first 64 values are taken,
+    module that it is a method of. What `fn` raises fails the test, too, so a body with
+    `assert` is a test of what it asserts. `hypothesis.assume` in the body skips
+    arguments that do not go together. Of a generator the first 64 values are taken,
     each of which must satisfy the annotation. The failing example is added to the error
     as code that runs. There is no deadline, unless you say `@hypothesis.settings`.
 
     **Arguments:**
 
     - `fn`: an annotated function.
-    - `refusals`: errors by which `fn` refuses arguments that do not go together, such
-      as `ValueError`, or a tuple of them; `()` if it may refuse none. Such examples are
-      thrown away; if these are nine of ten, the test fails. By default what the package
-      of `fn` itself says in a `raise` of a `ValueError`, `TypeError`, `LookupError` or
-      `NotImplementedError`, or by `equinox.error_if`, checkify or chex; the test warns
-      of each. An `assert`, and an error from inside JAX or another package, are no
-      refusals. (Keyword only.)
     - `elements`, `shapes`, `max_shapes`, `min_size`, `dtypes`, `overrides`: as in
         `arguments`. (Keyword only.)
 
@@ -101,8 +90,7 @@ def given_typed(
     **Raises:** the test raises an `AssertionError` if the returned value does not
     satisfy the annotation.
 
-    **Warns:** if the return annotation cannot be read, so that it is not checked; and
-    if `fn` refuses arguments of which `refusals` does not tell.
+    **Warns:** if the return annotation cannot be read, so that it is not checked.
 
     !!! example
 
@@ -119,8 +107,8 @@ def given_typed(
     options = {"elements": elements, "shapes": shapes, "max_shapes": max_shapes}
     options |= {"min_size": min_size, "dtypes": dtypes, **overrides}
     if fn is None:
-        return ft.partial(given_typed, refusals=refusals, **options)
-    run = _returning(fn, Calls(fn, checked_refusals("given_typed", refusals)))
+        return ft.partial(given_typed, **options)
+    run = _returning(fn)
 
     @hp.given(arguments=arguments(fn, **options))
     def test(arguments: dict[str, Any]) -> None:
@@ -141,7 +129,7 @@ def _named_like(test: Callable[..., Any], fn: Callable[..., Any]) -> Callable[..
     return test
 
 
-def _returning(fn: Callable[..., Any], call: Calls) -> Callable[[dict[str, Any]], None]:
+def _returning(fn: Callable[..., Any]) -> Callable[[dict[str, Any]], None]:
     """`fn` on a dict of arguments, with a check of what it returns."""
     if inspect.iscoroutinefunction(fn):
         raise invalid(
@@ -165,8 +153,9 @@ def _returning(fn: Callable[..., Any], call: Calls) -> Callable[[dict[str, Any]]
 
     def run(arguments: dict[str, Any]) -> None:
         __tracebackhide__ = True
-        with add_snippet(fn, *split(fn, arguments)):
-            value = made = call(arguments)
+        first, rest = split(fn, arguments)
+        with add_snippet(fn, first, rest):
+            value = made = fn(*first, **rest)
             annotation = returned
             if isinstance(made, types.GeneratorType):
                 value = list(it.islice(made, _MOST_YIELDED))
