@@ -29,7 +29,6 @@ from .signature import (
     split,
     text_of,
 )
-from .snippet import add_snippet
 
 # Generators need not end.
 _MOST_YIELDED = 64
@@ -76,8 +75,8 @@ def given_typed(
     module that it is a method of. What `fn` raises fails the test, too, so a body with
     `assert` is a test of what it asserts. `hypothesis.assume` in the body skips
     arguments that do not go together. Of a generator the first 64 values are taken,
-    each of which must satisfy the annotation. The failing example is added to the error
-    as code that runs. There is no deadline, unless you say `@hypothesis.settings`.
+    each of which must satisfy the annotation. There is no deadline, unless you say
+    `@hypothesis.settings`.
 
     **Arguments:**
 
@@ -154,26 +153,25 @@ def _returning(fn: Callable[..., Any]) -> Callable[[dict[str, Any]], None]:
     def run(arguments: dict[str, Any]) -> None:
         __tracebackhide__ = True
         first, rest = split(fn, arguments)
-        with add_snippet(fn, first, rest):
-            value = made = fn(*first, **rest)
-            annotation = returned
-            if isinstance(made, types.GeneratorType):
-                value = list(it.islice(made, _MOST_YIELDED))
-                annotation = _of_each(returned)
-            if annotation is signature.empty or is_uncheckable(annotation):
-                return
-            typed = [*fields.values(), *_pairs(signature, arguments)]
-            values = value if isinstance(made, types.GeneratorType) else [value]
-            # beartype would look at one of a list, by chance.
-            each = {tree_text(v): v for v in values}.values()
-            if not all(_fits(annotation, v, typed, arguments, owner) for v in each):
-                given = ", ".join(f"`{k}` {tree_text(v)}" for k, v in arguments.items())
-                wanted = getattr(annotation, "__name__", annotation)
-                raise AssertionError(
-                    f"`eqx_pipe.testing.given_typed`: `{name_of(fn)}` returned "
-                    f"{tree_text(value)} for {given}; its annotation is `{wanted}`. "
-                    "Mend the function or the annotation."
-                )
+        value = made = fn(*first, **rest)
+        annotation = returned
+        if isinstance(made, types.GeneratorType):
+            value = list(it.islice(made, _MOST_YIELDED))
+            annotation = _of_each(returned)
+        if annotation is signature.empty or is_uncheckable(annotation):
+            return
+        typed = [*fields.values(), *_pairs(signature, arguments)]
+        values = value if isinstance(made, types.GeneratorType) else [value]
+        # beartype would look at one of a list, by chance.
+        each = {tree_text(v): v for v in values}.values()
+        if not all(_fits(annotation, v, typed, arguments, owner) for v in each):
+            given = ", ".join(f"`{k}` {tree_text(v)}" for k, v in arguments.items())
+            wanted = getattr(annotation, "__name__", annotation)
+            raise AssertionError(
+                f"`eqx_pipe.testing.given_typed`: `{name_of(fn)}` returned "
+                f"{tree_text(value)} for {given}; its annotation is `{wanted}`. "
+                "Mend the function or the annotation."
+            )
 
     return run
 
