@@ -44,8 +44,8 @@ def check_stage(
     `finite`, `rules`, `params`, `dtype`, `recompiles`, `serialise` and `sharding`; each
     has a function of its own, `check_pure` and so on. The first that is broken is
     reported: which law, the path of the stage inside a pipeline, the leaf, by how much,
-    and the smallest input found that breaks it. Inputs are the caller's; draw them by a
-    strategy to search for one that breaks a law.
+    and the input. Inputs are the caller's; draw them by a strategy to search for one
+    that breaks a law.
 
     **Arguments:**
 
@@ -75,7 +75,7 @@ def check_stage(
           stage: `1` (norm)
           leaf: `x`
           difference: 1 of 1 elements are finite and have derivatives that are not ...
-          smallest input found: zeros float32[1]
+          input: zeros float32[2]
           If this is meant, leave the law out: `check_stage(..., skip=('grad',))`.
     """
     __tracebackhide__ = True
