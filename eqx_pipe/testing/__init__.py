@@ -19,7 +19,6 @@ from ._laws.params import check_params as check_params
 from ._laws.programs import check_recompiles as check_recompiles
 from ._laws.pure import check_jit as check_jit
 from ._laws.pure import check_pure as check_pure
-from ._laws.pure import check_serialise as check_serialise
 from ._laws.pure import check_struct as check_struct
 from ._laws.pure import check_vmap as check_vmap
 from ._laws.reducer import check_reducer as check_reducer

@@ -206,9 +206,9 @@ MERGED = {
 @pytest.mark.parametrize("name", slow_unless(KINDS, COMBINATORS))
 def test_each_combinator_keeps_every_law(name):
     pipe = COMBINATORS[name]()
-    # How a merge is called says nothing of draws, files, devices and side effects.
+    # How a merge is called says nothing of draws, devices and side effects.
     another = name in MERGED and name not in KINDS
-    skip = ("key", "serialise", "sharding", "pure") if another else ()
+    skip = ("key", "sharding", "pure") if another else ()
     try:
         ept.check_stage(pipe, X, skip=skip)
     except ep.MissingKeyError:

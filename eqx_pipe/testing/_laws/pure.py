@@ -1,17 +1,14 @@
-"""The laws that a stage is a pure function: to call, trace, compile, batch and save."""
+"""The laws that a stage is a pure function: to call, trace, compile and batch."""
 
-import io
 from typing import Any
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import jax.tree_util as jtu
-import numpy as np
 from equinox.nn import State
 
 from ..._check import check_choice
-from ..._tree import as_arrays, is_key_array
+from ..._tree import as_arrays
 from ..._types import Key, PyTree, StageLike
 from .batches import ensemble_law
 from .compare import Bound, agree, agree_in_struct
@@ -120,36 +117,6 @@ def over_batch(stage: Any, xs: PyTree, state: Any, keys: Any) -> PyTree:
 
 
 _compiled_over_batch = eqx.filter_jit(over_batch)
-
-
-@law("serialise", "a stage flattened, or saved and loaded, is the stage.")
-def serialise_law(trial: Trial) -> None:
-    whole = (trial.stage, trial.state)
-    with must_work("flattening and unflattening"):
-        leaves, structure = jtu.tree_flatten(whole)
-        again = jtu.tree_unflatten(structure, leaves)
-    agree(again, whole, ("flattened", "before"))
-    with must_work("`equinox.tree_serialise_leaves`, or loading again,"):
-        file = io.BytesIO()
-        eqx.tree_serialise_leaves(file, whole)
-        file.seek(0)
-        loaded = eqx.tree_deserialise_leaves(file, jtu.tree_map(_blank, whole))
-    labels = ("after saving and loading", "before")
-    agree(loaded, whole, labels)
-    with must_work("after saving and loading, a call"):
-        output = evaluate(loaded[0], trial.x, loaded[1], trial.key)
-    agree(output, trial.plain, labels)
-
-
-def _blank(leaf: Any) -> Any:
-    """Another value of the same form, so that nothing seems loaded that was not."""
-    if is_key_array(leaf):
-        return leaf
-    if isinstance(leaf, np.ndarray):
-        return np.zeros_like(leaf)
-    if eqx.is_array(leaf):
-        return jnp.zeros_like(leaf)
-    return type(leaf)() if isinstance(leaf, bool | int | float | complex) else leaf
 
 
 def check_pure(
@@ -273,30 +240,3 @@ def check_vmap(
     check_choice("testing.check_vmap", "over", over, ("input", "stage"))
     law = vmap_law if over == "input" else ensemble_law
     check(law, stage, x, state, key, rtol, atol)
-
-
-def check_serialise(
-    stage: StageLike,
-    x: PyTree,
-    state: State | None = None,
-    *,
-    key: Key | None = None,
-    rtol: Bound = None,
-    atol: Bound = None,
-) -> None:
-    """Checks that a stage survives flattening, and `equinox.tree_serialise_leaves`.
-
-    It is loaded into a stage of the same form with zeros for numbers, and must then
-    have the same leaves and give the same bits.
-
-    **Arguments:** those of `check_stage`.
-
-    **Raises:** `AssertionError` if the law is broken.
-
-    !!! example
-
-        >>> import equinox as eqx, eqx_pipe.testing as ept, jax, jax.numpy as jnp
-        >>> ept.check_serialise(eqx.nn.Linear(3, 2, key=jax.random.key(0)), jnp.ones(3))
-    """
-    __tracebackhide__ = True
-    check(serialise_law, stage, x, state, key, rtol, atol)

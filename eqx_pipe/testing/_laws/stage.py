@@ -15,7 +15,7 @@ from .key import key_law
 from .law import Law, skipped_of
 from .params import params_law
 from .programs import recompiles_law
-from .pure import jit_law, pure_law, serialise_law, struct_law, vmap_law
+from .pure import jit_law, pure_law, struct_law, vmap_law
 from .report import try_law
 from .rules import rules_law
 from .sharding import sharding_law
@@ -23,7 +23,7 @@ from .trial import trial_of
 
 _IN_ORDER: tuple[Law, ...] = (donation_law, pure_law, struct_law, jit_law, vmap_law)
 _IN_ORDER += (ensemble_law, key_law, grad_law, finite_law, rules_law, params_law)
-_IN_ORDER += (dtype_law, recompiles_law, serialise_law, sharding_law)
+_IN_ORDER += (dtype_law, recompiles_law, sharding_law)
 LAWS = {law.name: law for law in _IN_ORDER}
 """The laws by name, in the order in which they are tried."""
 
@@ -41,8 +41,8 @@ def check_stage(
     """Checks that a stage keeps every law of stages.
 
     The laws are `donation`, `pure`, `struct`, `jit`, `vmap`, `ensemble`, `key`, `grad`,
-    `finite`, `rules`, `params`, `dtype`, `recompiles`, `serialise` and `sharding`; each
-    has a function of its own, `check_pure` and so on. The first that is broken is
+    `finite`, `rules`, `params`, `dtype`, `recompiles` and `sharding`; each has a
+    function of its own, `check_pure` and so on. The first that is broken is
     reported: which law, the path of the stage inside a pipeline, the leaf, by how much,
     and the input. Inputs are the caller's; draw them by a strategy to search for one
     that breaks a law.
