@@ -7,7 +7,6 @@ hypothesis: `pip install 'eqx_pipe[testing]'`.
 import typing as _typing
 
 from ._laws.compiles import assert_compiles as assert_compiles
-from ._laws.donation import check_donation as check_donation
 from ._laws.dtypes import check_dtype as check_dtype
 from ._laws.finite import check_finite as check_finite
 from ._laws.function import check_function as check_function

@@ -15,7 +15,6 @@ from ..._stage import Lift, Scope, as_module, call
 from ..._types import Key, PyTree
 from .batches import arguments_law, ensemble_law
 from .compare import Bound, agree_with_reference, check_reference, tolerance_of
-from .donation import donation_law
 from .dtypes import dtype_law
 from .finite import finite_law
 from .grad import grad_law
@@ -50,7 +49,7 @@ def _by_reference(reference: Callable[..., PyTree], args: Collection[Any]) -> La
     return dataclasses.replace(reference_law, test=test)
 
 
-_IN_ORDER: tuple[Law, ...] = (reference_law, donation_law, pure_law, struct_law)
+_IN_ORDER: tuple[Law, ...] = (reference_law, pure_law, struct_law)
 _IN_ORDER += (jit_law, arguments_law, ensemble_law, key_law, finite_law, grad_law)
 _IN_ORDER += (rules_law, numerical_law, params_law, dtype_law, recompiles_law)
 _IN_ORDER += (export_law, sharding_law)
@@ -59,7 +58,6 @@ FUNCTION_LAWS = {law.name: law for law in _IN_ORDER}
 
 # A law that is not asked where one of these is broken, by which it would be too.
 _TOLD_BY = {"grad": {"finite"}, "numerical": {"finite", "rules"}}
-_TOLD_BY |= {"pure": {"donation"}, "recompiles": {"donation"}}
 
 
 def check_function(
@@ -78,8 +76,7 @@ def check_function(
     | law | what it says |
     |---|---|
     | `reference` | it gives what the `reference` gives, if there is one |
-    | `donation` | its arguments can be used after a call |
-    | `pure` | the same arguments give the same bits; nothing is written into |
+    | `pure` | the same arguments give the same bits; none is changed or donated |
     | `struct` | abstract evaluation tells structure, shapes and dtypes |
     | `jit` | compiling changes nothing |
     | `vmap` | over any of the arguments it is a loop, and so are the gradients |

@@ -12,23 +12,23 @@ from ..._tree import as_arrays
 from ..._types import Key, PyTree, StageLike
 from .batches import ensemble_law
 from .compare import Bound, agree, agree_in_struct
-from .donation import donation_law
 from .held import held
 from .law import Broken, law, must_work
 from .report import check
-from .trial import Trial, evaluate, snapshot, stack
+from .trial import Trial, copied, evaluate, snapshot, stack
 
 
 @law("pure", "a stage depends on its arguments alone, and changes none of them.")
 def pure_law(trial: Trial) -> None:
-    donation_law.test(trial)
     before = trial.held if trial.held is not None else held(trial.stage)
-    given = snapshot(trial.x)  # a copy, so that writing into it harms nobody
+    # A copy, since a call may write into its input or donate it.
+    given = jtu.tree_map(copied, trial.x)
     fresh = trial.on(given)
     labels = ("the second time", "the first time")
 
     first = snapshot(fresh.again())
-    _changed_nothing(trial, given, before)
+    with must_work("reading the input after a call"):  # fails if it was donated
+        _changed_nothing(trial, given, before)
     agree(fresh.again(), first, labels)
     agree(first, trial.plain, labels)
     if len(trial.examples) > 1:
@@ -131,10 +131,11 @@ def check_pure(
     """Checks that a stage has no hidden state and writes into nothing.
 
     Called again, also after calls on other inputs, it gives the same bits; neither the
-    stage nor its input is another than before the first call; it keeps hold of no
-    tracer. To the stage belong its fields and attributes, the variables that it closes
-    over, and the globals that its code names, also by way of functions of its package.
-    What `functools.cache`, `functools.cached_property` and `jax.jit` remember does not
+    stage nor its input is another than before the first call; the input is not donated
+    (as by `jax.jit(..., donate_argnums=...)`); it keeps hold of no tracer. To the stage
+    belong its fields and attributes, the variables that it closes over, and the globals
+    that its code names, also by way of functions of its package. What
+    `functools.cache`, `functools.cached_property` and `jax.jit` remember does not
     count.
 
     **Arguments:** those of `check_stage`.

@@ -7,7 +7,6 @@ from equinox.nn import State
 from ..._types import Key, PyTree, StageLike
 from .batches import ensemble_law
 from .compare import Bound
-from .donation import donation_law
 from .dtypes import dtype_law
 from .finite import finite_law
 from .grad import grad_law
@@ -21,7 +20,7 @@ from .rules import rules_law
 from .sharding import sharding_law
 from .trial import trial_of
 
-_IN_ORDER: tuple[Law, ...] = (donation_law, pure_law, struct_law, jit_law, vmap_law)
+_IN_ORDER: tuple[Law, ...] = (pure_law, struct_law, jit_law, vmap_law)
 _IN_ORDER += (ensemble_law, key_law, grad_law, finite_law, rules_law, params_law)
 _IN_ORDER += (dtype_law, recompiles_law, sharding_law)
 LAWS = {law.name: law for law in _IN_ORDER}
@@ -40,12 +39,11 @@ def check_stage(
 ) -> None:
     """Checks that a stage keeps every law of stages.
 
-    The laws are `donation`, `pure`, `struct`, `jit`, `vmap`, `ensemble`, `key`, `grad`,
-    `finite`, `rules`, `params`, `dtype`, `recompiles` and `sharding`; each has a
-    function of its own, `check_pure` and so on. The first that is broken is
-    reported: which law, the path of the stage inside a pipeline, the leaf, by how much,
-    and the input. Inputs are the caller's; draw them by a strategy to search for one
-    that breaks a law.
+    The laws are `pure`, `struct`, `jit`, `vmap`, `ensemble`, `key`, `grad`, `finite`,
+    `rules`, `params`, `dtype`, `recompiles` and `sharding`; each has a function of its
+    own, `check_pure` and so on. The first that is broken is reported: which law, the
+    path of the stage inside a pipeline, the leaf, by how much, and the input. Inputs
+    are the caller's; draw them by a strategy to search for one that breaks a law.
 
     **Arguments:**
 
