@@ -22,7 +22,7 @@ from .held import held
 from .key import key_law
 from .law import Broken, Law, Undecided, law, must_work, skipped_of
 from .params import params_law
-from .programs import export_law, recompiles_law
+from .programs import recompiles_law
 from .pure import jit_law, pure_law, struct_law
 from .report import input_text
 from .rules import numerical_law, rules_law
@@ -52,7 +52,7 @@ def _by_reference(reference: Callable[..., PyTree], args: Collection[Any]) -> La
 _IN_ORDER: tuple[Law, ...] = (reference_law, pure_law, struct_law)
 _IN_ORDER += (jit_law, arguments_law, ensemble_law, key_law, finite_law, grad_law)
 _IN_ORDER += (rules_law, numerical_law, params_law, dtype_law, recompiles_law)
-_IN_ORDER += (export_law, sharding_law)
+_IN_ORDER += (sharding_law,)
 FUNCTION_LAWS = {law.name: law for law in _IN_ORDER}
 """The laws of a function by name, in the order in which they are tried."""
 
@@ -89,7 +89,6 @@ def check_function(
     | `params` | each array of a module reaches the output |
     | `dtype` | half, single and double precision go through; no weak type |
     | `recompiles` | a second call compiles nothing; no large constant |
-    | `export` | `jax.export`, there and back, changes nothing |
     | `sharding` | nor does an input spread over devices, if there are several |
 
     Differences are taken in double precision where the function can be traced in that,
