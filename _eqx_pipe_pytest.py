@@ -1,7 +1,7 @@
 """What pytest finds of `eqx_pipe`: a fixture.
 
-Like `_eqx_pipe_hypothesis`, this file lies outside of the package, and imports neither
-it nor JAX before a test asks for the fixture.
+This file lies outside of the package, and imports neither it nor JAX before a test asks
+for the fixture.
 """
 
 import pytest

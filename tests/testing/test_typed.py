@@ -402,11 +402,6 @@ def test_what_a_generator_yields_is_checked():
         passes(shortens)
 
 
-def test_there_are_profiles_without_a_deadline():
-    for name in ("eqx_pipe-ci", "eqx_pipe-thorough"):
-        assert hp.settings.get_profile(name).deadline is None
-
-
 @pytest.mark.slow  # a process of its own
 def test_pytest_has_a_fixture_that_counts_programs(tmp_path):
     path = tmp_path / "test_it.py"
