@@ -3,8 +3,6 @@
 import abc
 import collections
 import functools
-import subprocess
-import sys
 import time
 import typing
 from collections.abc import Callable, Iterator
@@ -400,26 +398,3 @@ def test_what_a_generator_yields_is_checked():
     passes(counts)
     with pytest.raises(AssertionError, match="`shortens` returned"):
         passes(shortens)
-
-
-@pytest.mark.slow  # a process of its own
-def test_pytest_has_a_fixture_that_counts_programs(tmp_path):
-    path = tmp_path / "test_it.py"
-    path.write_text(
-        "import jax, numpy as np\n"
-        "fn = jax.jit(lambda x: x * 3)\n"
-        "def test_one(assert_compiles):\n"
-        "    with assert_compiles(1):\n"
-        "        fn(np.ones(2))\n"
-        "def test_none(assert_compiles):\n"
-        "    with assert_compiles(0):\n"
-        "        fn(np.ones(3))\n"
-    )
-    # Under its own name only: the package may have been installed with it, or before.
-    args = ["-m", "pytest", "-p", "no:eqx_pipe", "-p", "_eqx_pipe_pytest", "-q"]
-    run = subprocess.run(
-        [sys.executable, *args, "--rootdir", tmp_path, path],
-        capture_output=True,
-        text=True,
-    )
-    assert "1 failed, 1 passed" in run.stdout, run.stdout + run.stderr
