@@ -1,6 +1,5 @@
 """Composition and sweeps as pure functions over immutable Equinox modules."""
 
-import sys as _sys
 import typing as _typing
 from importlib.metadata import version as _version
 
@@ -31,16 +30,6 @@ from ._stage import Stage as Stage
 
 __version__ = _version("eqx_pipe")
 
-
-def _offer_to_hypothesis(module: object) -> None:
-    """If hypothesis is loaded, it learns of the public types; see its entry point."""
-    known = _sys.modules.get("_eqx_pipe_hypothesis")
-    if known is not None:
-        known.offer(module)
-
-
-_offer_to_hypothesis(_sys.modules[__name__])
-
 if _typing.TYPE_CHECKING:
     from ._later import *  # noqa: F403
 else:
@@ -52,7 +41,6 @@ else:
 
             public = {k: v for k, v in vars(_later).items() if not k.startswith("_")}
             globals().update(public)
-            _offer_to_hypothesis(_later)
             if name in public:
                 return public[name]
         raise AttributeError(f"module `eqx_pipe` has no attribute `{name}`")

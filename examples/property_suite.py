@@ -52,8 +52,8 @@ else:
     raise AssertionError("has it been mended? Then this page needs another example")
 
 # %% [markdown]
-# The law, the stage, and the smallest input: a black pixel, where the value is finite
-# and the derivative is not. By hand:
+# The law, the stage, and the simplest input that hypothesis found: a black pixel, where
+# the value is finite and the derivative is not. By hand:
 
 
 # %%

@@ -7,7 +7,6 @@ hypothesis: `pip install 'eqx_pipe[testing]'`.
 import typing as _typing
 
 from ._laws.compiles import assert_compiles as assert_compiles
-from ._laws.donation import check_donation as check_donation
 from ._laws.dtypes import check_dtype as check_dtype
 from ._laws.finite import check_finite as check_finite
 from ._laws.function import check_function as check_function
@@ -19,7 +18,6 @@ from ._laws.params import check_params as check_params
 from ._laws.programs import check_recompiles as check_recompiles
 from ._laws.pure import check_jit as check_jit
 from ._laws.pure import check_pure as check_pure
-from ._laws.pure import check_serialise as check_serialise
 from ._laws.pure import check_struct as check_struct
 from ._laws.pure import check_vmap as check_vmap
 from ._laws.reducer import check_reducer as check_reducer
@@ -61,7 +59,6 @@ _NEED_HYPOTHESIS = (
     "given_typed",
     "graphs",
     "keys",
-    "laws",
     "meshes",
     "pipelines",
     "register_stage",

@@ -2,7 +2,6 @@
 
 from ._annotations.arguments import arguments as arguments
 from ._annotations.arguments import from_jaxtyping as from_jaxtyping
-from ._annotations.suite import laws as laws
 from ._annotations.typed import given_typed as given_typed
 from ._strategies.arrays import arrays as arrays
 from ._strategies.arrays import batches as batches

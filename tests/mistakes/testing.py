@@ -62,31 +62,6 @@ async def waiting(x: Float[Array, " n"]):
 
 LAWS = [
     (
-        "laws as text",
-        lambda: ept.given_typed(annotated, laws="grad"),
-        TypeError,
-        "a tuple of",
-    ),
-    (
-        "law unknown",
-        lambda: ept.given_typed(annotated, laws=("gard",)),
-        ValueError,
-        "grad",
-    ),
-    (
-        "skip as text",
-        lambda: ept.laws(annotated, skip="grad"),
-        TypeError,
-        "a tuple of",
-    ),
-    ("skip typo", lambda: ept.laws(annotated, skip=("gard",)), ValueError, "grad"),
-    (
-        "refusals as text",
-        lambda: ept.given_typed(annotated, refusals="ValueError"),
-        TypeError,
-        "a tuple of",
-    ),
-    (
         "coroutine",
         lambda: ept.given_typed(waiting),
         InvalidArgument,

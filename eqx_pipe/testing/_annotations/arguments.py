@@ -229,7 +229,7 @@ def _hint(
     if name in shapes:
         if hint is inspect.Parameter.empty:
             return jax.Array
-        if text_of(hint) or not is_bare(hint):
+        if text_of(hint) or not _is_bare(hint):
             raise invalid(
                 "arguments",
                 f"`shapes` has a shape for `{name}`, which is annotated as `{hint}`.",
@@ -246,9 +246,9 @@ def _hint(
     return Any if hint is inspect.Parameter.empty else hint
 
 
-def is_bare(hint: Any) -> bool:
+def _is_bare(hint: Any) -> bool:
     """Whether an annotation asks for an array of any shape."""
-    return hint in BARE or hint is Any or any(map(is_bare, typing.get_args(hint)))
+    return hint in BARE or hint is Any or any(map(_is_bare, typing.get_args(hint)))
 
 
 def owner_of(fn: Callable[..., Any]) -> Any:

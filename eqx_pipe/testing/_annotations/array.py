@@ -105,7 +105,7 @@ def bare_array(kind: type, binding: Binding) -> Any:
 
     All of one call are alike; one that is called a key is a key.
     """
-    if is_key_name(binding.argument):
+    if _is_key_name(binding.argument):
         return binding.draw(keys())
     shape = binding.bare.get(binding.argument, binding.bare.get("Array", "*Array"))
     struct = jax.ShapeDtypeStruct(binding.shape(parse(shape)), "float32")
@@ -115,7 +115,7 @@ def bare_array(kind: type, binding: Binding) -> Any:
     return np.asarray(drawn) if kind is np.ndarray else drawn
 
 
-def is_key_name(argument: str) -> bool:
+def _is_key_name(argument: str) -> bool:
     """Whether an argument says by its name that it is a random key."""
     return bool({"key", "rng", "prng"} & set(argument.split("_")))
 

@@ -1,4 +1,4 @@
-"""An annotated function as a property test of what it returns, and of laws."""
+"""An annotated function as a property test of what it returns."""
 
 import functools as ft
 import inspect
@@ -20,11 +20,8 @@ from ..._errors import message
 from ..._tree import tree_text
 from .._strategies.arrays import Numbers
 from .._strategies.validate import invalid
-from .arguments import fields_of, owner_of
+from .arguments import arguments, fields_of, owner_of
 from .binding import parse
-from .find import arguments_of
-from .laws import checked_laws, try_on
-from .refusals import Calls, Refusals, checked_refusals
 from .signature import (
     is_uncheckable,
     name_of,
@@ -32,7 +29,6 @@ from .signature import (
     split,
     text_of,
 )
-from .snippet import add_snippet
 
 # Generators need not end.
 _MOST_YIELDED = 64
@@ -45,12 +41,10 @@ def given_typed(
     fn: Callable[..., Any],
     *,
     elements: Numbers | None = None,
-    shapes: Mapping[str, str] | str | None = None,
+    shapes: Mapping[str, str] | None = None,
     max_shapes: int | None = None,
     min_size: int = 1,
     dtypes: Collection[DTypeLike] = (),
-    laws: Collection[str] = (),
-    refusals: Refusals = None,
     **overrides: Override,
 ) -> Callable[[], None]: ...
 @typing.overload
@@ -58,101 +52,72 @@ def given_typed(
     fn: None = None,
     *,
     elements: Numbers | None = None,
-    shapes: Mapping[str, str] | str | None = None,
+    shapes: Mapping[str, str] | None = None,
     max_shapes: int | None = None,
     min_size: int = 1,
     dtypes: Collection[DTypeLike] = (),
-    laws: Collection[str] = (),
-    refusals: Refusals = None,
     **overrides: Override,
 ) -> Callable[[Callable[..., Any]], Callable[[], None]]: ...
 def given_typed(
     fn: Callable[..., Any] | None = None,
     *,
     elements: Numbers | None = None,
-    shapes: Mapping[str, str] | str | None = None,
+    shapes: Mapping[str, str] | None = None,
     max_shapes: int | None = None,
     min_size: int = 1,
     dtypes: Collection[DTypeLike] = (),
-    laws: Collection[str] = (),
-    refusals: Refusals = None,
     **overrides: Override,
 ) -> Callable[..., Any]:
     """Makes an annotated function a property test: a decorator.
 
     The test calls `fn` with `arguments(fn)` and checks that what it returns satisfies
     its return annotation, with names bound as in the arguments and in the fields of the
-    module that it is a method of. What `fn` raises fails the test, too, unless it
-    refuses its arguments (see `refusals`); so a body with `assert` is a test of what it
-    asserts. Of a generator the first 64 values are taken,
-    each of which must satisfy the annotation. The failing example is added to the error
-    as code that runs. There is no deadline, unless you say `@hypothesis.settings`.
+    module that it is a method of. What `fn` raises fails the test, too, so a body with
+    `assert` is a test of what it asserts. `hypothesis.assume` in the body skips
+    arguments that do not go together. Of a generator the first 64 values are taken,
+    each of which must satisfy the annotation. There is no deadline, unless you say
+    `@hypothesis.settings`.
 
     **Arguments:**
 
     - `fn`: an annotated function.
-    - `laws`: names of laws that must hold as well, those of `check_function`, such as
-      `("jit", "grad")`. (Keyword only.)
-    - `refusals`: errors by which `fn` refuses arguments that do not go together, such
-      as `ValueError`, or a tuple of them; `()` if it may refuse none. Such examples are
-      thrown away; if these are nine of ten, the test fails. By default what the package
-      of `fn` itself says in a `raise` of a `ValueError`, `TypeError`, `LookupError` or
-      `NotImplementedError`, or by `equinox.error_if`, checkify or chex; the test warns
-      of each. An `assert`, and an error from inside JAX or another package, are no
-      refusals. (Keyword only.)
-    - `shapes`: as in `arguments`; or `"find"`, for code of which you do not know what
-      shapes it takes: then arrays without a shape have the first of a few (any, a
-      matrix, a vector, an image, an image and numbers, ...) on which `fn` does not
-      raise. (Keyword only.)
-    - `elements`, `max_shapes`, `min_size`, `dtypes`, `overrides`: as in `arguments`.
-        (Keyword only.)
+    - `elements`, `shapes`, `max_shapes`, `min_size`, `dtypes`, `overrides`: as in
+        `arguments`. (Keyword only.)
 
     **Returns:** a test without arguments.
 
     **Raises:** the test raises an `AssertionError` if the returned value does not
-    satisfy the annotation, or a law is broken.
+    satisfy the annotation.
 
-    **Warns:** if the return annotation cannot be read, so that it is not checked; and
-    if `fn` refuses arguments of which `refusals` does not tell.
+    **Warns:** if the return annotation cannot be read, so that it is not checked.
 
     !!! example
 
         >>> import eqx_pipe.testing as ept, jax.numpy as jnp
         >>> from jaxtyping import Array, Float
-        >>> def outer(a: Float[Array, " m"], b: Float[Array, " n"]) -> Float[
-        ...     Array, "n m"
-        ... ]:
-        ...     return a[:, None] * b
-        >>> test_outer = ept.given_typed(outer)
-        >>> test_outer()
+        >>> def steps(x: Float[Array, " n"]) -> Float[Array, " n"]:
+        ...     return jnp.diff(x)
+        >>> test_steps = ept.given_typed(steps)
+        >>> test_steps()
         Traceback (most recent call last):
             ...
-        AssertionError: `eqx_pipe.testing.given_typed`: `outer` returned ...
+        AssertionError: `eqx_pipe.testing.given_typed`: `steps` returned ...
     """
     options = {"elements": elements, "shapes": shapes, "max_shapes": max_shapes}
-    options |= {
-        "min_size": min_size,
-        "dtypes": dtypes,
-        "refusals": refusals,
-        **overrides,
-    }
+    options |= {"min_size": min_size, "dtypes": dtypes, **overrides}
     if fn is None:
-        return ft.partial(given_typed, laws=laws, **options)
-    chosen = checked_laws("given_typed", laws)
-    run = returning(fn, Calls(fn, checked_refusals("given_typed", refusals)))
+        return ft.partial(given_typed, **options)
+    run = _returning(fn)
 
-    @hp.given(arguments_of(fn, **options))
+    @hp.given(arguments=arguments(fn, **options))
     def test(arguments: dict[str, Any]) -> None:
         __tracebackhide__ = True
         run(arguments)
-        for law in chosen:
-            with add_snippet(fn, *split(fn, arguments)):
-                try_on(law, fn, arguments)
 
-    return named_like(test, fn)
+    return _named_like(test, fn)
 
 
-def named_like(test: Callable[..., Any], fn: Callable[..., Any]) -> Callable[..., Any]:
+def _named_like(test: Callable[..., Any], fn: Callable[..., Any]) -> Callable[..., Any]:
     """A test with the name of what it tests, and without a deadline."""
     test.__name__ = test.__qualname__ = name_of(fn)
     test.__doc__ = fn.__doc__
@@ -163,7 +128,7 @@ def named_like(test: Callable[..., Any], fn: Callable[..., Any]) -> Callable[...
     return test
 
 
-def returning(fn: Callable[..., Any], call: Calls) -> Callable[[dict[str, Any]], None]:
+def _returning(fn: Callable[..., Any]) -> Callable[[dict[str, Any]], None]:
     """`fn` on a dict of arguments, with a check of what it returns."""
     if inspect.iscoroutinefunction(fn):
         raise invalid(
@@ -187,26 +152,26 @@ def returning(fn: Callable[..., Any], call: Calls) -> Callable[[dict[str, Any]],
 
     def run(arguments: dict[str, Any]) -> None:
         __tracebackhide__ = True
-        with add_snippet(fn, *split(fn, arguments)):
-            value = made = call(arguments)
-            annotation = returned
-            if isinstance(made, types.GeneratorType):
-                value = list(it.islice(made, _MOST_YIELDED))
-                annotation = _of_each(returned)
-            if annotation is signature.empty or is_uncheckable(annotation):
-                return
-            typed = [*fields.values(), *_pairs(signature, arguments)]
-            values = value if isinstance(made, types.GeneratorType) else [value]
-            # beartype would look at one of a list, by chance.
-            each = {tree_text(v): v for v in values}.values()
-            if not all(_fits(annotation, v, typed, arguments, owner) for v in each):
-                given = ", ".join(f"`{k}` {tree_text(v)}" for k, v in arguments.items())
-                wanted = getattr(annotation, "__name__", annotation)
-                raise AssertionError(
-                    f"`eqx_pipe.testing.given_typed`: `{name_of(fn)}` returned "
-                    f"{tree_text(value)} for {given}; its annotation is `{wanted}`. "
-                    "Mend the function or the annotation."
-                )
+        first, rest = split(fn, arguments)
+        value = made = fn(*first, **rest)
+        annotation = returned
+        if isinstance(made, types.GeneratorType):
+            value = list(it.islice(made, _MOST_YIELDED))
+            annotation = _of_each(returned)
+        if annotation is signature.empty or is_uncheckable(annotation):
+            return
+        typed = [*fields.values(), *_pairs(signature, arguments)]
+        values = value if isinstance(made, types.GeneratorType) else [value]
+        # beartype would look at one of a list, by chance.
+        each = {tree_text(v): v for v in values}.values()
+        if not all(_fits(annotation, v, typed, arguments, owner) for v in each):
+            given = ", ".join(f"`{k}` {tree_text(v)}" for k, v in arguments.items())
+            wanted = getattr(annotation, "__name__", annotation)
+            raise AssertionError(
+                f"`eqx_pipe.testing.given_typed`: `{name_of(fn)}` returned "
+                f"{tree_text(value)} for {given}; its annotation is `{wanted}`. "
+                "Mend the function or the annotation."
+            )
 
     return run
 

@@ -15,7 +15,6 @@ from ..._stage import Lift, Scope, as_module, call
 from ..._types import Key, PyTree
 from .batches import arguments_law, ensemble_law
 from .compare import Bound, agree_with_reference, check_reference, tolerance_of
-from .donation import donation_law
 from .dtypes import dtype_law
 from .finite import finite_law
 from .grad import grad_law
@@ -23,8 +22,8 @@ from .held import held
 from .key import key_law
 from .law import Broken, Law, Undecided, law, must_work, skipped_of
 from .params import params_law
-from .programs import export_law, recompiles_law
-from .pure import jit_law, pure_law, serialise_law, struct_law
+from .programs import recompiles_law
+from .pure import jit_law, pure_law, struct_law
 from .report import input_text
 from .rules import numerical_law, rules_law
 from .sharding import sharding_law
@@ -43,25 +42,22 @@ def reference_law(trial: Trial, reference: Callable[[], Any] | None = None) -> N
     agree_with_reference(trial.plain["output"], wanted, trial.tolerance)
 
 
-def by_reference(
-    reference: Callable[..., PyTree], args: Collection[Any], kwargs: Mapping[str, Any]
-) -> Law:
+def _by_reference(reference: Callable[..., PyTree], args: Collection[Any]) -> Law:
     """The law for one function of reference, on the arguments of the trial."""
-    wanted = ft.partial(reference, *args, **kwargs)
+    wanted = ft.partial(reference, *args)
     test = ft.partial(reference_law.test, reference=wanted)
     return dataclasses.replace(reference_law, test=test)
 
 
-_IN_ORDER: tuple[Law, ...] = (reference_law, donation_law, pure_law, struct_law)
+_IN_ORDER: tuple[Law, ...] = (reference_law, pure_law, struct_law)
 _IN_ORDER += (jit_law, arguments_law, ensemble_law, key_law, finite_law, grad_law)
 _IN_ORDER += (rules_law, numerical_law, params_law, dtype_law, recompiles_law)
-_IN_ORDER += (export_law, serialise_law, sharding_law)
+_IN_ORDER += (sharding_law,)
 FUNCTION_LAWS = {law.name: law for law in _IN_ORDER}
 """The laws of a function by name, in the order in which they are tried."""
 
 # A law that is not asked where one of these is broken, by which it would be too.
 _TOLD_BY = {"grad": {"finite"}, "numerical": {"finite", "rules"}}
-_TOLD_BY |= {"pure": {"donation"}, "recompiles": {"donation"}}
 
 
 def check_function(
@@ -80,8 +76,7 @@ def check_function(
     | law | what it says |
     |---|---|
     | `reference` | it gives what the `reference` gives, if there is one |
-    | `donation` | its arguments can be used after a call |
-    | `pure` | the same arguments give the same bits; nothing is written into |
+    | `pure` | the same arguments give the same bits; none is changed or donated |
     | `struct` | abstract evaluation tells structure, shapes and dtypes |
     | `jit` | compiling changes nothing |
     | `vmap` | over any of the arguments it is a loop, and so are the gradients |
@@ -94,8 +89,6 @@ def check_function(
     | `params` | each array of a module reaches the output |
     | `dtype` | half, single and double precision go through; no weak type |
     | `recompiles` | a second call compiles nothing; no large constant |
-    | `export` | `jax.export`, there and back, changes nothing |
-    | `serialise` | nor does saving and loading a module |
     | `sharding` | nor does an input spread over devices, if there are several |
 
     Differences are taken in double precision where the function can be traced in that,
@@ -155,9 +148,9 @@ def check_function(
     trial.plain  # noqa: B018  # What `fn` itself raises is raised as it is.
     found, broken = {}, {}
     for name, one in FUNCTION_LAWS.items():
-        if name not in skipped and concerns(name, trial, reference is not None):
+        if name not in skipped and _concerns(name, trial, reference is not None):
             if name == "reference" and reference is not None:
-                one = by_reference(reference, args, {})
+                one = _by_reference(reference, args)
             if broken.keys() & _TOLD_BY.get(name, set()):
                 continue
             outcome = _outcome(one, trial)
@@ -195,7 +188,7 @@ def _names(fn: Callable[..., Any], count: int) -> list[str]:
     return names + [f"argument{i}" for i in range(len(names), count)]
 
 
-def concerns(name: str, trial: Trial, has_reference: bool) -> bool:
+def _concerns(name: str, trial: Trial, has_reference: bool) -> bool:
     """Whether a law has something to say about what is given."""
     holds_arrays = bool(jtu.tree_leaves(eqx.filter(trial.stage, eqx.is_array)))
     match name:
@@ -203,7 +196,7 @@ def concerns(name: str, trial: Trial, has_reference: bool) -> bool:
             return has_reference
         case "key":
             return trial.key is not None
-        case "ensemble" | "serialise":
+        case "ensemble":
             return holds_arrays
         case "sharding":
             return jax.local_device_count() > 1

@@ -13,8 +13,8 @@ from ..._errors import describe_value, type_error
 class Broken(Exception):
     """How a law is broken: in which way, in words, and at which leaf.
 
-    `kind` distinguishes ways of breaking one law, so that a smaller input is taken only
-    if it breaks the law in the same way.
+    `kind` distinguishes ways of breaking one law: `"value"` and `"modes"` are
+    differences of numbers, which wider bounds may allow.
     """
 
     def __init__(self, kind: str, what: str, leaf: str = ""):

@@ -1,37 +1,34 @@
-"""The laws that a stage is a pure function: to call, trace, compile, batch and save."""
+"""The laws that a stage is a pure function: to call, trace, compile and batch."""
 
-import io
 from typing import Any
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import jax.tree_util as jtu
-import numpy as np
 from equinox.nn import State
 
 from ..._check import check_choice
-from ..._tree import as_arrays, is_key_array
+from ..._tree import as_arrays
 from ..._types import Key, PyTree, StageLike
 from .batches import ensemble_law
 from .compare import Bound, agree, agree_in_struct
-from .donation import donation_law
 from .held import held
 from .law import Broken, law, must_work
 from .report import check
-from .trial import Trial, evaluate, snapshot, stack
+from .trial import Trial, copied, evaluate, snapshot, stack
 
 
 @law("pure", "a stage depends on its arguments alone, and changes none of them.")
 def pure_law(trial: Trial) -> None:
-    donation_law.test(trial)
     before = trial.held if trial.held is not None else held(trial.stage)
-    given = snapshot(trial.x)  # a copy, so that writing into it harms nobody
+    # A copy, since a call may write into its input or donate it.
+    given = jtu.tree_map(copied, trial.x)
     fresh = trial.on(given)
     labels = ("the second time", "the first time")
 
     first = snapshot(fresh.again())
-    _changed_nothing(trial, given, before)
+    with must_work("reading the input after a call"):  # fails if it was donated
+        _changed_nothing(trial, given, before)
     agree(fresh.again(), first, labels)
     agree(first, trial.plain, labels)
     if len(trial.examples) > 1:
@@ -122,36 +119,6 @@ def over_batch(stage: Any, xs: PyTree, state: Any, keys: Any) -> PyTree:
 _compiled_over_batch = eqx.filter_jit(over_batch)
 
 
-@law("serialise", "a stage flattened, or saved and loaded, is the stage.")
-def serialise_law(trial: Trial) -> None:
-    whole = (trial.stage, trial.state)
-    with must_work("flattening and unflattening"):
-        leaves, structure = jtu.tree_flatten(whole)
-        again = jtu.tree_unflatten(structure, leaves)
-    agree(again, whole, ("flattened", "before"))
-    with must_work("`equinox.tree_serialise_leaves`, or loading again,"):
-        file = io.BytesIO()
-        eqx.tree_serialise_leaves(file, whole)
-        file.seek(0)
-        loaded = eqx.tree_deserialise_leaves(file, jtu.tree_map(_blank, whole))
-    labels = ("after saving and loading", "before")
-    agree(loaded, whole, labels)
-    with must_work("after saving and loading, a call"):
-        output = evaluate(loaded[0], trial.x, loaded[1], trial.key)
-    agree(output, trial.plain, labels)
-
-
-def _blank(leaf: Any) -> Any:
-    """Another value of the same form, so that nothing seems loaded that was not."""
-    if is_key_array(leaf):
-        return leaf
-    if isinstance(leaf, np.ndarray):
-        return np.zeros_like(leaf)
-    if eqx.is_array(leaf):
-        return jnp.zeros_like(leaf)
-    return type(leaf)() if isinstance(leaf, bool | int | float | complex) else leaf
-
-
 def check_pure(
     stage: StageLike,
     x: PyTree,
@@ -164,10 +131,11 @@ def check_pure(
     """Checks that a stage has no hidden state and writes into nothing.
 
     Called again, also after calls on other inputs, it gives the same bits; neither the
-    stage nor its input is another than before the first call; it keeps hold of no
-    tracer. To the stage belong its fields and attributes, the variables that it closes
-    over, and the globals that its code names, also by way of functions of its package.
-    What `functools.cache`, `functools.cached_property` and `jax.jit` remember does not
+    stage nor its input is another than before the first call; the input is not donated
+    (as by `jax.jit(..., donate_argnums=...)`); it keeps hold of no tracer. To the stage
+    belong its fields and attributes, the variables that it closes over, and the globals
+    that its code names, also by way of functions of its package. What
+    `functools.cache`, `functools.cached_property` and `jax.jit` remember does not
     count.
 
     **Arguments:** those of `check_stage`.
@@ -273,30 +241,3 @@ def check_vmap(
     check_choice("testing.check_vmap", "over", over, ("input", "stage"))
     law = vmap_law if over == "input" else ensemble_law
     check(law, stage, x, state, key, rtol, atol)
-
-
-def check_serialise(
-    stage: StageLike,
-    x: PyTree,
-    state: State | None = None,
-    *,
-    key: Key | None = None,
-    rtol: Bound = None,
-    atol: Bound = None,
-) -> None:
-    """Checks that a stage survives flattening, and `equinox.tree_serialise_leaves`.
-
-    It is loaded into a stage of the same form with zeros for numbers, and must then
-    have the same leaves and give the same bits.
-
-    **Arguments:** those of `check_stage`.
-
-    **Raises:** `AssertionError` if the law is broken.
-
-    !!! example
-
-        >>> import equinox as eqx, eqx_pipe.testing as ept, jax, jax.numpy as jnp
-        >>> ept.check_serialise(eqx.nn.Linear(3, 2, key=jax.random.key(0)), jnp.ones(3))
-    """
-    __tracebackhide__ = True
-    check(serialise_law, stage, x, state, key, rtol, atol)

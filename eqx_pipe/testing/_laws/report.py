@@ -1,11 +1,8 @@
-"""Trying a law on a stage; where it breaks it, and for how small an input."""
+"""Trying a law on a stage, and which stage inside it breaks the law."""
 
 import contextlib
 import dataclasses
 import functools as ft
-import itertools as it
-import sys
-from collections.abc import Iterator
 from typing import Any
 
 import equinox as eqx
@@ -17,10 +14,10 @@ from jax.core import Tracer
 from ..._stage import Composite, Lift, Scope, call, copy_state, is_stateful
 from ..._tree import join_path, leaf_text, leaves_with_names
 from ..._types import Key, PyTree, StageLike
-from .compare import Bound, as_numpy
+from .compare import Bound
 from .held import held
 from .law import Broken, Law, broken
-from .trial import Trial, changed, is_numbers, trial_of
+from .trial import Trial, is_numbers, trial_of
 
 
 def check(
@@ -41,44 +38,28 @@ def check(
     return trial
 
 
-def try_law(law: Law, trial: Trial, leave_out: str = "") -> None:
-    """The same for arguments that have been checked.
-
-    `leave_out` is how the caller would be told to leave the law out.
-    """
+def try_law(law: Law, trial: Trial) -> None:
+    """The same for arguments that have been checked."""
     __tracebackhide__ = True
     how = law.broken_by(trial)
     if how is None:
         return
-    path, inner, how = locate(law, trial, how)
-    if not _hypothesis_shrinks():
-        # What is broken is known: a smaller input is more than was asked for.
-        with contextlib.suppress(Exception):
-            inner, how = shrink(law, inner, how)
-    raise broken_by_stage(law, path, inner, how, leave_out)
+    raise broken_by_stage(law, *locate(law, trial, how))
 
 
-def broken_by_stage(
-    law: Law, path: str, trial: Trial, how: Broken, leave_out: str = ""
-) -> AssertionError:
+def broken_by_stage(law: Law, path: str, trial: Trial, how: Broken) -> AssertionError:
     """The error for a law broken by the stage at a path."""
-    leave_out = leave_out or f"check_stage(..., skip=({law.name!r},))"
+    leave_out = f"check_stage(..., skip=({law.name!r},))"
     return broken(
         law.check,
         f"the law `{law.name}` is broken: {law.rule}",
         how,
         [f"stage: {f'`{path}` ' if path else ''}({stage_text(trial.stage)})"],
         [
-            f"smallest input found: {input_text(trial.x)}",
+            f"input: {input_text(trial.x)}",
             f"If this is meant, leave the law out: `{leave_out}`.",
         ],
     )
-
-
-def _hypothesis_shrinks() -> bool:
-    """Whether hypothesis runs the test, which itself looks for a smaller input."""
-    hypothesis = sys.modules.get("hypothesis")
-    return hypothesis is not None and hypothesis.currently_in_test_context()
 
 
 def stage_text(stage: StageLike) -> str:
@@ -146,62 +127,6 @@ class _Packed(eqx.Module):
     def __call__(self, x: PyTree, *, key: Key | None = None) -> PyTree:
         args, named = x
         return call(self.stage, tuple(args), None, Scope(key), named)[0]
-
-
-# A smaller input that still breaks the law.
-
-_MOST_ATTEMPTS = 24  # each may compile
-
-
-def shrink(law: Law, trial: Trial, how: Broken) -> tuple[Trial, Broken]:
-    """The smallest input found that breaks the law in the same way, and how."""
-    candidates = _smaller(trial.x)
-    for _ in range(_MOST_ATTEMPTS):
-        smaller = next(candidates, None)
-        if smaller is None:
-            break
-        with contextlib.suppress(Exception):
-            found = law.broken_by(trial.on(smaller))
-            if found is not None and found.kind == how.kind:
-                trial, how = trial.on(smaller), found
-                candidates = _smaller(smaller)
-    return trial, how
-
-
-def _smaller(x: PyTree) -> Iterator[PyTree]:
-    """Inputs simpler than `x`, the simplest first: changed as a whole, then in part."""
-    leaves, structure = jtu.tree_flatten(x)
-    numbers = [i for i, leaf in enumerate(leaves) if is_numbers(leaf)]
-    whole = [(numbers, change) for change in _OF_ALL]
-    for chosen, change in [*whole, *it.product([[i] for i in numbers], _OF_ONE)]:
-        new = [changed(v, change) if i in chosen else v for i, v in enumerate(leaves)]
-        if _complexity(new) < _complexity(leaves):
-            yield jtu.tree_unflatten(structure, new)
-
-
-def _complexity(leaves: list[Any]) -> tuple[int, int, int]:
-    """How many numbers there are, how many not zero, how many not round."""
-    arrays = [as_numpy(leaf) for leaf in leaves if is_numbers(leaf)]
-    return (
-        sum(v.size for v in arrays),
-        sum(int(np.count_nonzero(v)) for v in arrays),
-        sum(int((v != np.round(v)).sum()) for v in arrays if v.dtype != bool),
-    )
-
-
-def _with_zeros(v: np.ndarray, half: int) -> np.ndarray:
-    """Half of the numbers that are not zero made so."""
-    flat = v.ravel().copy()
-    flat[np.array_split(np.flatnonzero(flat), 2)[half]] = 0
-    return flat.reshape(v.shape)
-
-
-def _first(v: np.ndarray) -> np.ndarray:
-    return v[(slice(1),) * v.ndim]
-
-
-_OF_ALL = (lambda v: np.zeros_like(_first(v)), _first, np.zeros_like, np.round)
-_OF_ONE = (np.zeros_like, *(ft.partial(_with_zeros, half=i) for i in (0, 1)))
 
 
 def input_text(x: PyTree) -> str:

@@ -7,7 +7,6 @@ from equinox.nn import State
 from ..._types import Key, PyTree, StageLike
 from .batches import ensemble_law
 from .compare import Bound
-from .donation import donation_law
 from .dtypes import dtype_law
 from .finite import finite_law
 from .grad import grad_law
@@ -15,15 +14,15 @@ from .key import key_law
 from .law import Law, skipped_of
 from .params import params_law
 from .programs import recompiles_law
-from .pure import jit_law, pure_law, serialise_law, struct_law, vmap_law
+from .pure import jit_law, pure_law, struct_law, vmap_law
 from .report import try_law
 from .rules import rules_law
 from .sharding import sharding_law
 from .trial import trial_of
 
-_IN_ORDER: tuple[Law, ...] = (donation_law, pure_law, struct_law, jit_law, vmap_law)
+_IN_ORDER: tuple[Law, ...] = (pure_law, struct_law, jit_law, vmap_law)
 _IN_ORDER += (ensemble_law, key_law, grad_law, finite_law, rules_law, params_law)
-_IN_ORDER += (dtype_law, recompiles_law, serialise_law, sharding_law)
+_IN_ORDER += (dtype_law, recompiles_law, sharding_law)
 LAWS = {law.name: law for law in _IN_ORDER}
 """The laws by name, in the order in which they are tried."""
 
@@ -40,12 +39,11 @@ def check_stage(
 ) -> None:
     """Checks that a stage keeps every law of stages.
 
-    The laws are `donation`, `pure`, `struct`, `jit`, `vmap`, `ensemble`, `key`, `grad`,
-    `finite`, `rules`, `params`, `dtype`, `recompiles`, `serialise` and `sharding`; each
-    has a function of its own, `check_pure` and so on. The first that is broken is
-    reported: which law, the path of the stage inside a pipeline, the leaf, by how much,
-    and the smallest input found that breaks it. Inputs are the caller's; draw them by a
-    strategy to search for one that breaks a law.
+    The laws are `pure`, `struct`, `jit`, `vmap`, `ensemble`, `key`, `grad`, `finite`,
+    `rules`, `params`, `dtype`, `recompiles` and `sharding`; each has a function of its
+    own, `check_pure` and so on. The first that is broken is reported: which law, the
+    path of the stage inside a pipeline, the leaf, by how much, and the input. Inputs
+    are the caller's; draw them by a strategy to search for one that breaks a law.
 
     **Arguments:**
 
@@ -75,7 +73,7 @@ def check_stage(
           stage: `1` (norm)
           leaf: `x`
           difference: 1 of 1 elements are finite and have derivatives that are not ...
-          smallest input found: zeros float32[1]
+          input: zeros float32[2]
           If this is meant, leave the law out: `check_stage(..., skip=('grad',))`.
     """
     __tracebackhide__ = True

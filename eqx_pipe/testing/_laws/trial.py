@@ -46,20 +46,9 @@ class Trial:
 
     @ft.cached_property
     def plain(self) -> PyTree:
-        """What a plain call gives; on a copy, should the stage write into its input."""
-        return self._first[0]
-
-    @property
-    def given_away(self) -> list[str]:
-        """The arrays of the input that are gone after a plain call."""
-        return self._first[1]
-
-    @ft.cached_property
-    def _first(self) -> tuple[PyTree, list[str]]:
+        """The result of a plain call, on a copy, since a call may change its input."""
         given = jtu.tree_map(copied, self.x)
-        outputs = snapshot(self.on(given).again())
-        gone = [name for name, v in leaves_with_names(given) if _is_deleted(v)]
-        return outputs, gone
+        return snapshot(self.on(given).again())
 
     @ft.cached_property
     def examples(self) -> list[tuple[PyTree, Key | None, PyTree]]:
@@ -190,10 +179,6 @@ def copied(leaf: Any) -> Any:
     if is_key_array(leaf) or leaf.weak_type or len(leaf.devices()) > 1:
         return leaf
     return jnp.asarray(np.array(leaf))
-
-
-def _is_deleted(leaf: Any) -> bool:
-    return isinstance(leaf, jax.Array) and leaf.is_deleted()
 
 
 def variants(x: PyTree) -> list[PyTree]:
