@@ -32,9 +32,8 @@ def report(before, now, sections):
             mark = "  " if not fails else "ok" if reason else "!!"
             print(f"{mark} {section}: {name}: {text}{f' ({reason})' if reason else ''}")
             lost += mark == "!!"
-        same = len(before[section].keys() & now[section].keys()) - len(
-            {name for name, _, _ in rows if name in now[section]}
-        )
+        both = before[section].keys() & now[section].keys()
+        same = len(both - {name for name, _, _ in rows})
         print(f"{section}: {same} of {len(before[section])} are the same")
     return lost
 
@@ -65,7 +64,7 @@ def _differences(section, before, now, other):
         if old == new:
             continue
         if old is None:
-            yield name, "error" in new, f"new {new['error'] if 'error' in new else ''}"
+            yield name, "error" in new, f"new {new if 'error' in new else ''}".strip()
         elif new is None:
             yield name, True, "missing"
         elif "error" in new:
@@ -157,7 +156,7 @@ def _coordinates(old, new, ulps, other):
         off = np.abs(right - left)
         if np.any(off > allowed):
             i = np.unravel_index(np.argmax(off - allowed), off.shape)
-            yield True, f"{path} at {[*map(int, i)]} {left[i]!r} -> {right[i]!r}"
+            yield True, f"{path} at {[*map(int, i)]} {left[i]} -> {right[i]}"
 
 
 def _planted(old, new, other):

@@ -95,11 +95,7 @@ def _record_of(checkout, sections, only):
         out = Path(folder, "record.json")
         command = [sys.executable, "-m", "tools.record", *sections]
         command += ["--out", str(out), "--only", only]
-        # Installed packages follow this variable, so a checkout in it would be found
-        # before the other one.
-        path = os.pathsep.join([str(checkout), os.environ.get("PYTHONPATH", "")])
-        environment = os.environ | {"PYTHONPATH": path}
-        subprocess.run(command, cwd=checkout, env=environment, check=True)
+        subprocess.run(command, cwd=checkout, check=True)  # imports begin there
         return _file.read(out)
 
 
