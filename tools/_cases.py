@@ -19,13 +19,15 @@ import eqx_pipe as ep
 
 from . import _borrowed, _nestings
 
+RTOL, BFLOAT16_RTOL = 1e-5, 3e-2
+
 
 class Case(NamedTuple):
-    """Compiled programs, and values by name. `rtol` is larger for bfloat16."""
+    """Compiled programs, what they compute, and the tolerance of that."""
 
     programs: list[jax.stages.Compiled]
     values: dict[str, Any]
-    rtol: float = 1e-5
+    rtol: float = RTOL
 
 
 @ft.cache
@@ -43,15 +45,19 @@ def all_cases():
 # Pipelines.
 
 
-def _both(name, build, rtol=1e-5):
-    """The cases of a stage forward and backward, from `build() -> (stage, x, key)`."""
+def _both(name, build):
+    """The cases of a stage, forward and backward.
+
+    `build` returns the stage, its inputs, its keywords, and the tolerance of values.
+    """
 
     def forward():
-        stage, inputs, key = build()
-        return _called(lambda stage, *inputs: stage(*inputs, **key), stage, inputs)
+        stage, inputs, key, rtol = build()
+        case = _called(lambda stage, *inputs: stage(*inputs, **key), stage, inputs)
+        return case._replace(rtol=rtol)
 
     def backward():
-        stage, inputs, key = build()
+        stage, inputs, key, rtol = build()
 
         def slopes(stage, *inputs):
             differentiable, rest = eqx.partition((stage, inputs), eqx.is_inexact_array)
@@ -64,13 +70,9 @@ def _both(name, build, rtol=1e-5):
             # The parts of a stage are private, so their order is not recorded.
             return _as_one(of_stage), of_inputs
 
-        return _called(slopes, stage, inputs)
+        return _called(slopes, stage, inputs)._replace(rtol=rtol)
 
-    made = {"forward": forward, "backward": backward}
-    return {
-        f"{name} {way}": lambda make=make: make()._replace(rtol=rtol)
-        for way, make in made.items()
-    }
+    return {f"{name} forward": forward, f"{name} backward": backward}
 
 
 class Parts(NamedTuple):
@@ -125,27 +127,31 @@ def _names(source):
 
 def _benchmark(name):
     pipe, x, key = _borrowed.benchmark_pipelines()[name]
-    return pipe, (x,), _keyed(key)
+    return pipe, (x,), _keyed(key), RTOL
 
 
 def _image(name):
     pipe = jax.vmap(_borrowed.image_pipelines()[name])
-    return pipe, (jr.normal(jr.key(0), (256, 28, 28)),), {}
+    return pipe, (jr.normal(jr.key(0), (256, 28, 28)),), {}, RTOL
 
 
 def _drawn():
     found, x = {}, jnp.array([0.4, -1.1, 0.8, 0.3])
-    for name, (pipe, used) in _nestings.nestings().items():
-        build = lambda p=pipe: (p, (x,), _keyed(jr.key(7)))  # noqa: E731
-        rtol = 3e-2 if "precision" in used else 1e-5
-        found |= _both(f"nesting {name}", build, rtol)
+    for name, draw in _nestings.nestings().items():
+
+        def build(draw=draw):
+            pipe, used = draw()
+            rtol = BFLOAT16_RTOL if "precision" in used else RTOL
+            return pipe, (x,), _keyed(jr.key(7)), rtol
+
+        found |= _both(f"nesting {name}", build)
     return found
 
 
 def _models():
     found = {}
     for name, build in _borrowed.models().items():
-        found |= _both(f"model {name}", lambda b=build: (*b(), {}))
+        found |= _both(f"model {name}", lambda build=build: (*build(), {}, RTOL))
     return found
 
 
