@@ -2,25 +2,27 @@
 
     pip install -r tools/requirements.txt
     git worktree add ../mutants              # a copy, whose files are changed in place
-    python -m tools.mutation ../mutants ../mutants.jsonl           # draw, run, record
-    python -m tools.mutation ../mutants ../mutants.jsonl --again   # the recorded ones
+    python -m tools.mutation ../mutants ../drawn.jsonl            # draw, run, record
+    python -m tools.mutation ../mutants ../again.jsonl --again    # the recorded ones
 
 A mutant is the package with one small change: a number, a comparison, a call left out
 (`_mutants.py`). Either the change has no effect, or a test fails, or a test is missing.
-A hundred are drawn by a seed, from each package in proportion to its places. Their
+A hundred are drawn by a seed, from each package in proportion to its size. Their
 verdicts become the section `mutants` of `record.json`. `--again` takes the mutants of
 that section whose lines still exist, in their file or once in another, and exits with 1
 if one that was killed survives.
 
 Each mutant runs in a fork, which saves imports; compiled programs stay on disk. The
 tests of a package are those of `FOLDERS`, first the files named like the mutated one,
-then the rest, then the tables of mistakes, in each the quickest tests first. A mutant
+then the tables of mistakes, then the rest, in each the quickest tests first. A mutant
 survives when all pass, or when `BUDGET` seconds of processor time are used up, so the
 score is a lower bound. One that then hangs in a single test is a timeout, and counts as
 killed. Durations come from a run without a mutant, which is made first; tests that fail
 in it are left out.
 
 A command that was stopped goes on where it ended: each line of the JSONL is a verdict.
+It may leave a mutant in the copy, which `git checkout eqx_pipe` removes. The folder
+`mutation-state` in the copy holds the durations: delete it when the tests change.
 Expect some five in a hundred to survive because they change nothing that a user can
 see: a bound above a size that does not exist, `>=` where values never are equal, a
 default that all callers give.
@@ -84,7 +86,7 @@ def main() -> None:
     if options.again:
         mutants = list(found_again(recorded))
     else:
-        mutants = drawn(options.count)
+        mutants = drawn_once(options.count)
     baseline(options.tests)
     for name, mutant in mutants:
         one(name, mutant, rows, options.tests)
@@ -121,6 +123,14 @@ def enter(copy: Path) -> None:
 
 
 # Which mutants.
+
+
+def drawn_once(count: int) -> list[tuple[str, Mutant]]:
+    """Draw mutants, or read those that a command before has drawn: it takes minutes."""
+    file = STATE / f"drawn-{count}.json"
+    if not file.exists():
+        file.write_text(json.dumps(drawn(count)))
+    return [(name, Mutant(*fields)) for name, fields in json.loads(file.read_text())]
 
 
 def drawn(count: int) -> list[tuple[str, Mutant]]:
@@ -233,14 +243,18 @@ def groups_of(mutant: Mutant, tests: list[str] | None) -> list[list[str]]:
     named = [f for f in found if word in f.stem]
     rest = [f for f in found if f not in named]
     mistakes = list(Path("tests", "mistakes").glob("test_*.py"))
-    return [sorted(map(str, group)) for group in (named, rest, mistakes) if group]
+    return [sorted(map(str, group)) for group in (named, mistakes, rest) if group]
 
 
 def verdict_of(mutant: Mutant, tests: list[str] | None) -> tuple[str, str]:
     """Return the verdict of the tests on a mutant, and the first test that fails."""
+    end = cpu_of_children() + BUDGET
     for group in groups_of(mutant, tests):
         REPORT.unlink(missing_ok=True)
-        status = in_a_child(lambda group=group: ask(group))
+        left = end - cpu_of_children()
+        if left <= 0:
+            break
+        status = in_a_child(lambda group=group, left=left: ask(group, left))
         by = REPORT.read_text() if REPORT.exists() else ""
         if os.WIFSIGNALED(status):
             late = os.WTERMSIG(status) in (signal.SIGXCPU, signal.SIGKILL)
@@ -254,6 +268,11 @@ def verdict_of(mutant: Mutant, tests: list[str] | None) -> tuple[str, str]:
     return "survived", ""
 
 
+def cpu_of_children() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 def baseline(tests: list[str] | None) -> None:
     """Run all tests once without a mutant, to know their times and which fail."""
     if DURATIONS.exists():
@@ -263,7 +282,7 @@ def baseline(tests: list[str] | None) -> None:
     print("a run without a mutant, for the times of the tests", flush=True)
     for folder in folders:
         REPORT.unlink(missing_ok=True)
-        in_a_child(lambda folder=folder: ask([folder], keep_going=True), limit=False)
+        in_a_child(lambda folder=folder: ask([folder]), limit=False)
     if not DURATIONS.exists():
         raise SystemExit(f"the tests did not start: see {STATE}/output")
     left_out = [k for k, v in json.loads(DURATIONS.read_text()).items() if v is None]
@@ -299,22 +318,23 @@ def in_a_child(work: Callable[[], int], limit: bool = True) -> int:
     return status if ended else os.waitpid(child, 0)[1]
 
 
-def ask(tests: list[str], keep_going: bool = False) -> int:
-    """Run some tests on the package as it stands now."""
+def ask(tests: list[str], budget: float | None = None) -> int:
+    """Run tests on the package as it stands; without a budget, learn their times."""
     quiet = "ignore::pytest.PytestAssertRewriteWarning"  # of modules that are imported
-    stop = [] if keep_going else ["-x"]
+    stop = [] if budget is None else ["-x"]
     arguments = [*stop, "-q", "-p", "no:cacheprovider", "-W", quiet, *tests]
-    return int(pytest.main(arguments, [QuickestFirst(keep_going)]))
+    return int(pytest.main(arguments, [QuickestFirst(budget)]))
 
 
 class QuickestFirst:
     """Order tests by the processor time that they took; note the first that fails.
 
-    Without a mutant (`learns`) it keeps their times, None for one that fails.
+    Without a budget it keeps their times, None for a test that fails.
     """
 
-    def __init__(self, learns: bool):
-        self.learns = learns
+    def __init__(self, budget: float | None):
+        self.budget = budget
+        self.learns = budget is None
         self.took = json.loads(DURATIONS.read_text()) if DURATIONS.exists() else {}
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
@@ -327,7 +347,7 @@ class QuickestFirst:
         found = yield
         if self.learns and item.nodeid not in self.took:
             self.took[item.nodeid] = round(time.process_time() - started, 2)
-        elif not self.learns and time.process_time() > BUDGET:
+        elif self.budget is not None and time.process_time() > self.budget:
             item.session.shouldstop = "the budget is used up"
         return found
 
