@@ -23,7 +23,6 @@ _TEXTS = {
     "CONTRIBUTING.md": "contributing.md",
     "benchmarks/README.md": "performance.md",
     "tests/README.md": "tests.md",
-    "tests/mutation.md": "mutation.md",
 }
 
 _ROOMS = {

@@ -1,0 +1,1 @@
+"""Tools of developers; no part of the installed package."""
