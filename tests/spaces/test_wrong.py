@@ -1,7 +1,5 @@
 """Values, keys of dicts and axes that cannot be, and what is said of them."""
 
-import re
-
 import jax
 import jax.numpy as jnp
 import jax.random as jr
@@ -17,22 +15,6 @@ def test_numbers_too_large_for_the_dtype():
     with pytest.raises(ValueError, match=r"1e\+40, which is too large.*wider dtype"):
         ep.Values([1.0, 1e40])
     assert np.isinf(ep.Space(ep.Values([np.inf]))[0])
-
-
-@pytest.mark.parametrize("kind", ["pandas", "xarray", "records"])
-def test_a_table_becomes_a_space_as_the_message_says(kind):
-    pandas, xarray = pytest.importorskip("pandas"), pytest.importorskip("xarray")
-    table = pandas.DataFrame({"rate": [0.5, 1.5, 2.5], "n": [1, 2, 3]})
-    given = {
-        "pandas": lambda: table,
-        "xarray": lambda: xarray.Dataset({k: ("row", table[k]) for k in table}),
-        "records": lambda: table.to_dict("records"),
-    }[kind]()
-    with pytest.raises(ValueError) as caught:
-        ep.Space(given)
-    says = re.search(r"`(ep\.table\(.*?\))`", str(caught.value))[1]
-    space = eval(says, dict.fromkeys(("df", "ds", "points"), given) | {"ep": ep})
-    assert (space.to_pandas() == table).all(axis=None)
 
 
 @pytest.mark.parametrize(

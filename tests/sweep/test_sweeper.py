@@ -161,7 +161,6 @@ def test_the_plain_loop_and_a_repr():
     [
         (lambda run: ep.sweeper(wave, 3), ValueError, r"`eqx_pipe.sweeper`.*Linspace"),
         (lambda run: ep.sweeper(3, table(3)), TypeError, "`eqx_pipe.sweeper`: `fn`"),
-        (lambda run: ep.sweeper(wave, table(3), store="a"), TypeError, "of `sweep`"),
         (
             lambda run: ep.sweeper(wave, table(3), batch_size=0),
             ValueError,
