@@ -321,11 +321,6 @@ def of_images(x: Array, y: Array) -> Float[Array, "h w"]:
     return jnp.sum(x + y, -1)
 
 
-def hue(image: Array, by: Array, limit: Array | None = None) -> Float[Array, "h w 3"]:
-    assert image.ndim == 3 and by.ndim == 0
-    return image + by
-
-
 def gray(image: Array, axis: int) -> Array:
     if image.shape[-1:] != (3,) or image.ndim != 3:
         raise ValueError("no image")
@@ -334,7 +329,6 @@ def gray(image: Array, axis: int) -> Array:
 
 def test_shapes_are_found():
     passes(of_images, shapes="find")
-    passes(hue, shapes="find")
     passes(gray, shapes="find")  # without a warning: of a form that is never refused
     with pytest.raises((AssertionError, IndexError)):
         passes(of_images)
