@@ -11,6 +11,7 @@ import jax.tree_util as jtu
 import numpy as np
 import pytest
 from hypothesis import given
+from support.helpers import numbers
 
 import eqx_pipe as ep
 
@@ -54,7 +55,7 @@ stages = {
 )
 def test_each_example_by_itself(name, size, axis):
     stage, key = stages[name], jr.key(3)
-    rows = jr.normal(jr.key(1), (size, 3))
+    rows = numbers(jax.ShapeDtypeStruct((size, 3), jnp.float32))
     y = ep.batched(stage, in_axes=axis)(jnp.moveaxis(rows, 0, axis), key=key)
     one = eqx.nn.Lambda(stage) if inspect.isfunction(stage) else stage
     by_hand = [one(r, key=jr.fold_in(key, i)) for i, r in enumerate(rows)]
@@ -124,26 +125,26 @@ def test_batch_norm_sees_the_batch():
         return ep.batched(ep.chain(norm, eqx.nn.Dropout()), axis_name="batch")
 
     pipe, state = eqx.nn.make_with_state(build)()
-    x = 5 + jr.normal(jr.key(0), (64, 3))
+    x = 5 + numbers(jax.ShapeDtypeStruct((8, 3), jnp.float32))
     _, state = eqx.filter_jit(pipe)(x, state, key=jr.key(1))
     mean, _ = state.get(pipe.stage[0].batch_state_index)
     np.testing.assert_allclose(mean, 0.01 * x.mean(0), rtol=1e-4)  # momentum 0.99
-    y, same = eqx.nn.inference_mode(pipe)(x, state)
+    y, same = eqx.filter_jit(eqx.nn.inference_mode(pipe))(x, state)
     assert y.shape == x.shape and eqx.tree_equal(same, state)
 
 
 def test_transformations_inside_and_outside(tmp_path):
     pipe = ep.batched(ep.batched(stages["chain"]))
-    x, key = jr.normal(jr.key(0), (2, 4, 3)), jr.key(1)
+    x, key = numbers(jax.ShapeDtypeStruct((2, 4, 3), jnp.float32)), jr.key(1)
     plain = pipe(x, key=key)
     np.testing.assert_allclose(eqx.filter_jit(pipe)(x, key=key), plain, rtol=1e-5)
     inner = ep.batched(stages["chain"])(x[1], key=jr.fold_in(key, 1))
     np.testing.assert_allclose(inner, plain[1], rtol=1e-5)
-    grads = eqx.filter_grad(lambda p: jnp.sum(p(x, key=key)))(pipe)
+    slope = eqx.filter_grad(lambda p: jnp.sum(p(x, key=key)))
+    grads = eqx.filter_jit(slope)(pipe)
     assert jnp.all(grads.stage.stage[2].bias == 8)
-    np.testing.assert_allclose(
-        eqx.filter_checkpoint(pipe)(x, key=key), plain, rtol=1e-5
-    )
+    saved = eqx.filter_jit(eqx.filter_checkpoint(pipe))(x, key=key)
+    np.testing.assert_allclose(saved, plain, rtol=1e-5)
     eqx.tree_serialise_leaves(tmp_path / "pipe.eqx", pipe)
     back = eqx.tree_deserialise_leaves(tmp_path / "pipe.eqx", pipe)
     np.testing.assert_array_equal(back(x, key=key), plain)

@@ -57,7 +57,7 @@ CALLS = {
 
 # Each combinator with one call, in turn: there are 14 and 5.
 @pytest.mark.parametrize(
-    ("name", "call"), zip(COMBINATORS, itertools.cycle(CALLS), strict=False)
+    ("name", "call"), list(zip(COMBINATORS, itertools.cycle(CALLS), strict=False))
 )
 def test_a_failing_stage_runs_once(name, call):
     runs = []

@@ -14,7 +14,7 @@ FIRST = [rows[0].name for rows in ROOMS.values()]
 
 
 @pytest.mark.parametrize(
-    "name", slow_unless(FIRST[:3], list(ROWS) if THOROUGH else FIRST)
+    "name", slow_unless(FIRST[1:3], list(ROWS) if THOROUGH else FIRST)
 )
 def test_a_planted_bug_is_told(name):
     row = ROWS[name]
@@ -22,7 +22,7 @@ def test_a_planted_bug_is_told(name):
 
 
 @pytest.mark.parametrize(
-    "name", slow_unless(FIRST[:1], list(ROWS) if THOROUGH else FIRST[:6:2])
+    "name", slow_unless(FIRST[1:2], list(ROWS) if THOROUGH else FIRST[:3])
 )
 def test_its_sound_twin_is_not(name):
     assert broken_laws(ROWS[name], ROWS[name].sound) == set()
