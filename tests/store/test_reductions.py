@@ -158,7 +158,7 @@ def test_failed_points_are_kept_apart_and_named(tmp_path, threads):
 
 def test_failures_in_a_store_are_raised(tmp_path):
     asked = {**ASKED, "reduce": ep.ArgMin(by="x"), "store": tmp_path / "r"}
-    kept = ep.sweep(fails, SPACE, on_error="isolate", part=(0, 2), **asked)
+    kept = ep.sweep(fails, SPACE, on_error="isolate", part=(1, 2), **asked)
     failed = ~kept.ok & ~kept.missing
     done = [stored(tmp_path / "r").is_done(i) for i in range(2)]
     with pytest.raises(ep.SweepError, match='on with `on_error="isolate"`') as caught:
