@@ -96,7 +96,7 @@ def until_some_are_done(path, more=1):
     before, limit = len(done(path)), time.monotonic() + 60
     while len(done(path)) < before + more:
         assert time.monotonic() < limit
-        time.sleep(0.002)
+        time.sleep(0.02)
 
 
 def end(child, how):

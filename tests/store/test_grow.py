@@ -83,7 +83,6 @@ ROWS = {"a": [0.0, 2.0, 2.0], "b": [1.0, 1.0, 1.0]}
 
 # Points that are appended keep their draws, and the others theirs.
 APPENDED = {
-    "both": (ep.Space(AB), ep.Space({"a": values(5), "b": values(5)})),
     "draws and seeds": (drawn(3, 2), drawn(5, 3)),
     "rows": (
         ep.table(ROWS),
@@ -175,20 +174,18 @@ def test_a_store_that_is_half_filled_grows_with_its_gaps_and_failures(tmp_path):
     def fails(p):
         return eqx.error_if(total(p), (p["a"] == 1) & (p["b"] < 2), "no")
 
-    small, large = AB | {}, {"a": values(5), "b": values(6)}
-    for new in (AB | {"a": values(5)}, large):
-        path = tmp_path / f"r{len(new['b'])}"
-        part = run(fails, small, path, part=(0, 2), on_error="isolate")
-        assert part.missing is not None
-        for rank in (1, 0):
-            share = run(fails, new, path, part=(rank, 2), on_error="isolate")
-        fresh = run(fails, new, on_error="isolate")
-        close(share.values, fresh.values)
-        assert np.array_equal(share.ok, fresh.ok) and not share.ok.all()
-        kept = share.values[fresh.ok]
-        mended = run(lambda p: total(p) + 100, new, path, resume="failed")
-        assert np.array_equal(mended.values[fresh.ok], kept)
-        assert (mended.values[~fresh.ok] >= 100).all()
+    path, new = tmp_path / "r", {"a": values(5), "b": values(6)}
+    part = run(fails, AB, path, part=(0, 2), on_error="isolate")
+    assert part.missing is not None
+    for rank in (1, 0):
+        share = run(fails, new, path, part=(rank, 2), on_error="isolate")
+    fresh = run(fails, new, on_error="isolate")
+    close(share.values, fresh.values)
+    assert np.array_equal(share.ok, fresh.ok) and not share.ok.all()
+    kept = share.values[fresh.ok]
+    mended = run(lambda p: total(p) + 100, new, path, resume="failed")
+    assert np.array_equal(mended.values[fresh.ok], kept)
+    assert (mended.values[~fresh.ok] >= 100).all()
 
 
 def test_workers_compute_the_new_points(tmp_path):

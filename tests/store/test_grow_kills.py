@@ -27,7 +27,7 @@ xarray = pytest.importorskip("xarray")
 pytest.importorskip("zarr")
 
 ROOT = Path(__file__).parents[2]
-KILLS = 30 if THOROUGH else 5
+KILLS = 30 if THOROUGH else 3
 CHILD = """
 import sys
 import jax

@@ -102,7 +102,7 @@ def test_a_mutated_record_is_an_error_or_gives_the_same_values(store):
     attributes, rng = store[1]["attributes"], random.Random(16)
     refused = 0
     # States are read by a whole sweep, which takes longer.
-    for i in range(5_000 if THOROUGH else 15 if store[2] else 40):
+    for i in range(5_000 if THOROUGH else 10 if store[2] else 25):
         text = mutated(attributes["eqx_pipe_store"], rng)
         write(store, "eqx_pipe_store", text)
         load = i % 3 > 0 and not store[2]

@@ -48,9 +48,7 @@ def hashing(stop=None):
 
 # Each leaf of a state is an array of the store: few, where many chunks are written.
 FEW = {"least": ep.ArgMin(by="x"), "hash": hashing()}
-REDUCE = FEW | {
-    "more": (ep.Mean(by="x"), [ep.TopK(3, by=lambda out: out["y"][0])]),
-}
+REDUCE = FEW | {"more": [ep.Mean(by=lambda out: out["y"][0])]}
 
 
 def model(p, key):
@@ -120,10 +118,8 @@ def test_parts_together_are_the_whole(tmp_path, whole):
     values = ep.sweep(model, SPACE, key=KEY, batch_size=6).values
     x = np.where(there, values["x"], np.inf)
     assert first.values["least"].index == np.argmin(x)
-    score = np.where(there, values["y"][:, 0], -np.inf)
-    mean, (top,) = first.values["more"]
-    assert np.array_equal(top.index, np.argsort(-score)[:3])
-    np.testing.assert_allclose(mean, x[there].mean(), rtol=1e-6)
+    y = values["y"][there, 0]
+    np.testing.assert_allclose(first.values["more"][0], y.mean(), rtol=1e-6)
     second = ep.sweep(model, SPACE, store=path, part=(0, 2), **asked)
     close(second.values, whole.values)
     assert second.points == 48 and second.missing is None
@@ -143,9 +139,7 @@ def test_failed_points_are_kept_apart_and_named(tmp_path, threads):
     asked = {**ASKED, "on_error": "isolate", "reduce": FEW}
     here = ep.sweep(fails, SPACE, **asked)
     assert 0 < here.ok.sum() < 48
-    for away in ({"executor": threads}, {"store": tmp_path / "r"}, {"store": "again"}):
-        if away.get("store") == "again":
-            away = {"store": tmp_path / "r"}
+    for away in ({"executor": threads}, {"store": tmp_path / "r"}):
         there = ep.sweep(fails, SPACE, **away, **asked)
         close(there.values, here.values)
         assert np.array_equal(there.ok, here.ok) and there.missing is None
@@ -158,7 +152,7 @@ def test_failed_points_are_kept_apart_and_named(tmp_path, threads):
 
 def test_failures_in_a_store_are_raised(tmp_path):
     asked = {**ASKED, "reduce": ep.ArgMin(by="x"), "store": tmp_path / "r"}
-    kept = ep.sweep(fails, SPACE, on_error="isolate", part=(0, 2), **asked)
+    kept = ep.sweep(fails, SPACE, on_error="isolate", part=(1, 2), **asked)
     failed = ~kept.ok & ~kept.missing
     done = [stored(tmp_path / "r").is_done(i) for i in range(2)]
     with pytest.raises(ep.SweepError, match='on with `on_error="isolate"`') as caught:
@@ -298,7 +292,7 @@ def test_killed_for_real(tmp_path):
     try:
         while not path.is_dir() or len(written_chunks()) <= 3:
             assert children[0].poll() is None
-            time.sleep(0.005)
+            time.sleep(0.05)
         children[0].send_signal(signal.SIGKILL)
         children[0].wait()
         before = written_chunks()

@@ -35,7 +35,7 @@ xarray = pytest.importorskip("xarray")
 pytest.importorskip("zarr")
 
 
-@settings(max_examples=max(3, settings().max_examples // 5))
+@settings(max_examples=max(2, settings().max_examples // 5))
 @given(st.sampled_from(FUNCTIONS), st.integers(0, SPACES - 1), st.sampled_from([1, 3]))
 def test_a_stored_sweep_is_the_sweep(fn, which, batch_size):
     space = some_space(which)
@@ -64,7 +64,7 @@ def test_a_stored_sweep_is_the_sweep(fn, which, batch_size):
         close(result[space.size // 2 :].values, memory[space.size // 2 :].values)
 
 
-@settings(max_examples=max(3, settings().max_examples // 5))
+@settings(max_examples=max(2, settings().max_examples // 5))
 @given(
     st.sampled_from(FUNCTIONS),
     st.integers(0, SPACES - 1),

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.experimental import io_callback
+from support.helpers import few
 
 import eqx_pipe as ep
 
@@ -66,6 +67,7 @@ WAYS = {
 }
 
 
+@few
 @hypothesis.given(
     size=st.integers(1, 20),
     devices=st.sampled_from([1, 2, 3, 8]),

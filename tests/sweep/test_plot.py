@@ -44,9 +44,6 @@ def test_three_dims_are_small_multiples_with_the_same_colours():
     for ax, k in zip(shown, (1, 0), strict=True):
         assert np.array_equal(mesh_of(ax), grid[:, :, k].T)
         assert ax.collections[0].get_clim() == (grid.min(), grid.max())
-    assert len(result.plot(x="c", col="a").flat) == 6
-    rows = result.plot(row="b")
-    assert rows.shape == (3, 1) and mesh_of(rows[0, 0]).shape == (2, 5)
     both = result.plot(row="b", col="c")
     assert both.shape == (3, 2) and both[2, 1].get_title() == "b = 1, c = 4"
     assert np.array_equal(both[2, 1].lines[0].get_ydata(), grid[:, 2, 0])
@@ -95,8 +92,6 @@ def test_two_random_parameters_are_points_in_colour():
     # One of several coordinates does not decide the value: no line joins them.
     alone = result.plot(x="drop").lines[0]
     assert alone.get_linestyle() == "None"
-    turned = result.plot(x="drop", y="rate")
-    np.testing.assert_allclose(turned.collections[0].get_offsets(), points[:, ::-1])
 
 
 @pytest.mark.slow

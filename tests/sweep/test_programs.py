@@ -132,10 +132,8 @@ Scaled = dataclasses.make_dataclass(
 @pytest.mark.parametrize(
     ("make", "array"),
     [
-        (lambda factor: ft.partial(lambda f, x: f[0] * x, factor), np.float32),
         (lambda factor: ft.partial(lambda x, f: f[0] * x, f=factor), list),
         (lambda factor: lambda x, f=factor: f[0] * x, np.float32),
-        (lambda factor: lambda x, *, f=factor: f[0] * x, list),
         (Scaled, list),
         (Times, np.float32),
     ],

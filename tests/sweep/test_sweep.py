@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.helpers import filled
 from support.sweeps import (
     BATCHES,
     FUNCTIONS,
@@ -44,7 +45,6 @@ def test_the_definition_is_a_loop_over_the_points():
         noise(space.point(i), space.point_key(i, key=key))[0] for i in range(len(space))
     ]
     close(ep.sweep(noise, space, key=key).values[0], np.stack(expected))
-    close(definition(noise, space, key).values[0], np.stack(expected))
 
 
 @given(FUNCTIONS, SPACES, st.sampled_from([1, 3]))
@@ -91,19 +91,18 @@ def test_points_that_were_not_asked_for_are_not_computed():
 def test_under_the_users_mesh_it_is_the_same():
     key = jr.key(0)
     expected = ep.sweep(noise, some_space(0), key=key).values
-    for n in (8, 2):
-        mesh = make_mesh(n)
-        with jax.set_mesh(mesh):
-            weight = jnp.ones(3)
+    mesh = make_mesh(8)
+    with jax.set_mesh(mesh):
+        weight = jnp.ones(3)
 
-            def fn(point, key, weight=weight):
-                y, k, z = noise(point, key)
-                return y * jnp.sum(jax.jit(jnp.cos)(0 * weight)) / 3, k, z
+        def fn(point, key):
+            y, k, z = noise(point, key)
+            return y * jnp.sum(jax.jit(jnp.cos)(0 * weight)) / 3, k, z
 
-            inside = jr.key(0)
-            close(ep.sweep(fn, some_space(0), key=inside, mesh=mesh).values, expected)
-            close(ep.sweep(fn, some_space(0), key=inside).values, expected)
-            close(ep.sweep(noise, some_space(0), key=inside).values, expected)
+        inside = jr.key(0)
+        close(ep.sweep(fn, some_space(0), key=inside, mesh=mesh).values, expected)
+        close(ep.sweep(fn, some_space(0), key=inside).values, expected)
+        close(ep.sweep(noise, some_space(0), key=inside).values, expected)
 
 
 def test_debug_nans_finds_only_real_ones():
@@ -125,22 +124,22 @@ def test_debug_nans_finds_only_real_ones():
 
 
 def test_a_module_is_a_function_and_a_space():
-    model = eqx.nn.MLP(2, 2, 4, 1, key=jr.key(0))
-    inputs = jr.normal(jr.key(1), (5, 2))
+    model = filled(lambda key: eqx.nn.MLP(2, 2, 4, 1, key=key), jr.key(0))
+    inputs = jnp.linspace(-1, 1, 10).reshape(5, 2)
+
+    def at(bias):
+        return eqx.tree_at(lambda m: m.layers[1].bias, model, bias)
+
     close(
         ep.sweep(model, ep.Values(inputs)).values, np.asarray(jax.vmap(model)(inputs))
     )
-    biases = ep.Values(inputs)
-    space = eqx.tree_at(lambda m: m.layers[1].bias, model, biases)
-    got = ep.sweep(lambda m: m(jnp.ones(2)), space).values
-    expected = [
-        eqx.tree_at(lambda m: m.layers[1].bias, model, b)(jnp.ones(2)) for b in inputs
-    ]
-    close(got, np.stack(expected))
+    got = ep.sweep(lambda m: m(jnp.ones(2)), at(ep.Values(inputs))).values
+    close(got, np.asarray(jax.vmap(lambda b: at(b)(jnp.ones(2)))(inputs)))
     dropout = eqx.nn.Dropout(0.5)
     drawn = ep.sweep(dropout, ep.Values(jnp.ones((4, 8))), key=jr.key(0)).values
-    expected = [dropout(jnp.ones(8), key=jr.fold_in(jr.key(0), i)) for i in range(4)]
-    close(drawn, np.stack(expected))
+    keys = jax.vmap(lambda i: jr.fold_in(jr.key(0), i))(jnp.arange(4))
+    expected = jax.jit(jax.vmap(lambda key: dropout(jnp.ones(8), key=key)))(keys)
+    close(drawn, np.asarray(expected))
 
 
 def test_a_debugger_stops_in_fn_with_a_real_point():

@@ -38,7 +38,8 @@ def test_it_is_the_sweep(on, batch_size):
         got = jax.jit(run)(key)
         np.testing.assert_allclose(got["y"], expected["y"], rtol=1e-6)
         assert got["n"].tolist() == [1] * len(space)
-    np.testing.assert_allclose(run(key)["y"], expected["y"], rtol=1e-6)
+    if on is not None:  # by itself too, operation by operation
+        np.testing.assert_allclose(run(key)["y"], expected["y"], rtol=1e-6)
 
 
 @pytest.mark.parametrize(
