@@ -65,7 +65,9 @@ def nuts(p):
 def test_chains_of_numpyro_over_seeds():
     space = ep.Space({"width": jnp.asarray(0.5), "seed": ep.Values(SEEDS)})
     draws = ep.sweep(nuts, space).values
-    alone = jax.vmap(lambda seed: nuts({"width": space.tree["width"], "seed": seed}))
+    alone = jax.jit(
+        jax.vmap(lambda seed: nuts({"width": space.tree["width"], "seed": seed}))
+    )
     # A chain is chaotic: what is rounded otherwise shows more from step to step.
     np.testing.assert_allclose(draws, alone(SEEDS), rtol=1e-2)
 

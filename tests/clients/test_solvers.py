@@ -1,6 +1,7 @@
 """Sweeps over solvers: diffrax, optimistix and lineax, explicit and implicit."""
 
 import concurrent.futures as cf
+import functools as ft
 import subprocess
 import sys
 import textwrap
@@ -27,15 +28,15 @@ def by_vmap(fn, space=SPACE):
     return jax.vmap(fn)(jax.tree.map(lambda *leaves: jnp.stack(leaves), *points))
 
 
-def solve(make_solver, terms=None, scalar=False, **settings):
+def solve(make_solver, **settings):
     """An equation `y' = -k y^3`; every call makes a function of its own."""
 
     def fn(p):
         def field(t, y, k):
             return -k * y**3
 
-        term = diffrax.ODETerm(field) if terms is None else terms(field)
-        y0 = p["y"] if scalar else jnp.stack([p["y"], 2 * p["y"]])
+        term = diffrax.ODETerm(field)
+        y0 = jnp.stack([p["y"], 2 * p["y"]])
         made = {name: make() for name, make in settings.items()}
         solution = diffrax.diffeqsolve(
             term, make_solver(), 0.0, 1.0, 0.05, y0, p["k"],
@@ -46,12 +47,6 @@ def solve(make_solver, terms=None, scalar=False, **settings):
     return fn
 
 
-def split(field):
-    return diffrax.MultiTerm(
-        diffrax.ODETerm(field), diffrax.ODETerm(lambda t, y, k: -y)
-    )
-
-
 def sensitivity(adjoint):
     """The derivative of a solve by its parameter, backward through `adjoint`."""
 
@@ -59,20 +54,12 @@ def sensitivity(adjoint):
         def last(k):
             # An explicit one: backward through an implicit one compiles for half a
             # minute, and derivatives of roots are asked below.
-            inner = solve(diffrax.Heun, adjoint=adjoint)
+            inner = solve(diffrax.Heun, adjoint=adjoint, max_steps=lambda: 64)
             return jnp.sum(inner({"k": k, "y": p["y"]})["y"])
 
         return jax.grad(last)(p["k"])
 
     return fn
-
-
-def forward(p):
-    def last(k):
-        inner = solve(diffrax.Kvaerno3, scalar=True, adjoint=diffrax.ForwardMode)
-        return inner({"k": k, "y": p["y"]})["y"][-1]
-
-    return jax.jvp(last, (p["k"],), (jnp.ones(()),))[1]
 
 
 def crossing(p):
@@ -98,10 +85,10 @@ def brownian(p):
     return diffrax.diffeqsolve(terms, diffrax.Heun(), 0.0, 1.0, 0.1, p["y"], p["k"]).ys
 
 
-def root(solver, **settings):
+def root(solver):
     def fn(p):
         found = optx.root_find(
-            lambda y, k: y**3 + y - k * p["y"], solver, p["y"], p["k"], **settings
+            lambda y, k: y**3 + y - k * p["y"], solver, p["y"], p["k"]
         )
         return found.value
 
@@ -121,17 +108,6 @@ def curve(solver):
     return fn
 
 
-def valley(solver):
-    def fn(p):
-        def height(y, k):
-            return jnp.sum((y - k) ** 2) + 0.1 * jnp.sum(y**4)
-
-        start = jnp.stack([p["y"], -p["y"]])
-        return optx.minimise(height, solver, start, p["k"], throw=False).value
-
-    return fn
-
-
 def linear(operator, solver):
     def fn(p):
         matrix = jnp.eye(3) * (2 + p["k"]) + 0.1 * p["y"]
@@ -144,48 +120,30 @@ def linear(operator, solver):
 TOLERANCES = {"rtol": 1e-4, "atol": 1e-4}
 # Makers: a fresh function, with fresh solvers, each time.
 PROGRAMS = {
-    "explicit": lambda: solve(diffrax.Tsit5),
     "saved at times": lambda: solve(
-        diffrax.Dopri5, saveat=lambda: diffrax.SaveAt(ts=jnp.linspace(0, 1, 4))
+        diffrax.Heun, saveat=lambda: diffrax.SaveAt(ts=jnp.linspace(0, 1, 4))
     ),
-    "implicit": lambda: solve(diffrax.Kvaerno3),
-    "implicit, one number": lambda: solve(diffrax.Kvaerno3, scalar=True),
     "implicit Euler": lambda: solve(
         lambda: diffrax.ImplicitEuler(root_finder=optx.Newton(**TOLERANCES))
     ),
-    "implicit and explicit": lambda: solve(diffrax.KenCarp3, split),
     "backward, step by step": lambda: sensitivity(diffrax.RecursiveCheckpointAdjoint),
-    "forward": lambda: lambda p: forward(p),
     "event": lambda: lambda p: crossing(p),
     "stochastic": lambda: lambda p: brownian(p),
-    "root, Newton": lambda: root(optx.Newton(**TOLERANCES)),
-    "root, Dogleg": lambda: root(optx.Dogleg(**TOLERANCES)),
     "root, differentiated": lambda: (
         lambda p: jax.grad(
             lambda y: root(optx.Newton(**TOLERANCES))({"k": p["k"], "y": y})
         )(p["y"])
     ),
     "fit": lambda: curve(optx.LevenbergMarquardt(**TOLERANCES)),
-    "minimum": lambda: valley(optx.BFGS(**TOLERANCES)),
-    "linear, of a matrix": lambda: linear(
-        lambda matrix, _: lx.MatrixLinearOperator(matrix), lx.AutoLinearSolver(None)
-    ),
     "linear, of a function": lambda: linear(
         lambda matrix, right: lx.FunctionLinearOperator(
             lambda x: matrix @ x, jax.eval_shape(lambda: right)
         ),
         lx.GMRES(**TOLERANCES),
     ),
-    "linear, of a Jacobian": lambda: linear(
-        lambda matrix, right: lx.JacobianLinearOperator(
-            lambda x, _: matrix @ x + x**3, right
-        ),
-        lx.LU(),
-    ),
 }
 
 
-@pytest.mark.one_of(3)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_sweep_gives_what_vmap_gives_and_compiles_once(name):
     values = ep.sweep(PROGRAMS[name](), SPACE).values
@@ -198,8 +156,8 @@ def test_a_sweep_gives_what_vmap_gives_and_compiles_once(name):
     assert eqx.tree_equal(values, again)
 
 
-@pytest.mark.parametrize("name", ["implicit Euler", "root, Newton"])
-def test_under_jit(name):
+def test_under_jit():
+    name = "implicit Euler"
     values = ep.sweep(jax.jit(PROGRAMS[name]()), SPACE).values
     before = len(compiled)
     again = ep.sweep(jax.jit(PROGRAMS[name]()), SPACE).values
@@ -237,7 +195,10 @@ def test_reductions_orders_and_executors_take_solvers():
     ordered = ep.sweep(
         newton, ROOTS, order_by=lambda p: -p["k"], on_error="isolate", batch_size=2
     )
-    np.testing.assert_array_equal(np.asarray(ordered.values), values)
+    # Points that share a batch with the failing one are computed again, by other
+    # programs, and in another order these are other points.
+    close = ft.partial(np.testing.assert_allclose, rtol=2e-5, atol=2e-6)
+    close(ordered.values, values)
     with cf.ThreadPoolExecutor(2) as pool:
         away = ep.sweep(
             newton, ROOTS, executor=pool, on_error="isolate", batch_size=2
@@ -274,8 +235,8 @@ def test_a_store_knows_an_implicit_solver_after_a_restart(tmp_path):
         ).stdout
 
     assert "False" in run((0, 2))
-    assert "False" not in run((1, 2))
-    assert "nan" not in run(None)
+    whole = run(None)
+    assert "False" not in whole and "nan" not in whole
 
 
 def test_steps_of_solvers_are_counted():

@@ -56,20 +56,23 @@ class Model:
 
     def __init__(self, loader):
         self.loader, self.at, self.orders = loader, (0, 0), []
-        whole = ep.Loader(loader.source, batch_size=100, shuffle=loader.shuffle)
-        cursor = whole.init(KEY)
-        for _ in range(40):
-            (order,) = whole.epoch(cursor)
+        self.whole = ep.Loader(loader.source, batch_size=100, shuffle=loader.shuffle)
+        self.cursor = self.whole.init(KEY)
+
+    def order(self, epoch):
+        while len(self.orders) <= epoch:
+            (order,) = self.whole.epoch(self.cursor)
             self.orders.append(order.tolist())
-            cursor = cursor.next_epoch()
+            self.cursor = self.cursor.next_epoch()
+        return self.orders[epoch]
 
     def take(self, count):
         """The next records of the one long stream."""
         found, (epoch, start) = [], self.at
         while len(found) < count:
-            if start == len(self.orders[epoch]):
+            if start == len(self.order(epoch)):
                 epoch, start = epoch + 1, 0
-            found.append(self.orders[epoch][start])
+            found.append(self.order(epoch)[start])
             start += 1
         self.at = epoch, start
         return found

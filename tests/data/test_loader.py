@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.helpers import few
 
 import eqx_pipe as ep
 
-SIZES = [5, 12]
+SIZE = 12
 KEY = jr.key(7)
 
 
@@ -33,7 +32,10 @@ def host(size):
 
 
 def noisy(record, *, key):
-    """An augmentation, and the bits of the key that it was given."""
+    """An augmentation, and the bits of the key that it was given.
+
+    Every program rounds it alike: it is one addition of exact numbers.
+    """
     bits = jr.bits(key)
     noise = (bits >> 8).astype(jnp.float32)
     return {"x": record["x"] + noise, "i": record["i"], "key": bits}
@@ -51,73 +53,71 @@ def same(a, b):
     )
 
 
-sizes = st.sampled_from(SIZES)
-batch_sizes = st.sampled_from([4, 7])
+batch_sizes = st.sampled_from([4, 5])
 kinds = st.sampled_from([device, host])
 
 
-@given(size=sizes, batch_size=batch_sizes, kind=kinds, epoch=st.integers(0, 3))
-def test_an_epoch_is_a_permutation(size, batch_size, kind, epoch):
-    loader = ep.Loader(kind(size), batch_size=batch_size)
+@given(batch_size=batch_sizes, kind=kinds, epoch=st.integers(0, 3))
+def test_an_epoch_is_a_permutation(batch_size, kind, epoch):
+    loader = ep.Loader(kind(SIZE), batch_size=batch_size)
     cursor = loader.init(KEY)
     for _ in range(epoch):
         cursor = cursor.next_epoch()
     batches = list(loader.epoch(cursor))
     assert len(batches) == len(loader)
-    short = size % batch_size or batch_size
+    short = SIZE % batch_size or batch_size
     assert [len(b["i"]) for b in batches] == [batch_size] * (len(loader) - 1) + [short]
     found = gathered(batches)
-    assert sorted(found["i"].tolist()) == list(range(size))
-    assert same(found["x"], tree(size)["x"][found["i"]])
+    assert sorted(found["i"].tolist()) == list(range(SIZE))
+    assert same(found["x"], tree(SIZE)["x"][found["i"]])
 
 
-@given(size=sizes, batch_size=batch_sizes, kind=kinds)
-def test_without_shuffling_it_is_the_order_of_the_source(size, batch_size, kind):
-    loader = ep.Loader(kind(size), batch_size=batch_size, shuffle=False)
-    assert same(gathered(loader.epoch(loader.init(KEY))), tree(size))
+@given(batch_size=batch_sizes, kind=kinds)
+def test_without_shuffling_it_is_the_order_of_the_source(batch_size, kind):
+    loader = ep.Loader(kind(SIZE), batch_size=batch_size, shuffle=False)
+    assert same(gathered(loader.epoch(loader.init(KEY))), tree(SIZE))
 
 
-@few
-@given(size=sizes, batch_size=batch_sizes, other=batch_sizes, kind=kinds)
-def test_records_and_draws_are_independent_of_batch_size_and_kind_of_source(
-    size, batch_size, other, kind
-):
-    first = ep.Loader(device(size), noisy, batch_size=batch_size)
-    second = ep.Loader(kind(size), noisy, batch_size=other)
-    epochs = [gathered(x.epoch(x.init(KEY))) for x in (first, second)]
-    assert same(epochs[0], epochs[1])
+def test_records_and_draws_are_independent_of_batch_size_and_kind_of_source():
+    loaders = (
+        ep.Loader(device(SIZE), noisy, batch_size=4),
+        ep.Loader(device(SIZE), noisy, batch_size=5),
+        ep.Loader(host(SIZE), noisy, batch_size=5),
+    )
+    first, *others = [gathered(x.epoch(x.init(KEY))) for x in loaders]
+    assert all(same(first, other) for other in others)
 
 
-@given(size=sizes, batch_size=batch_sizes)
-def test_draws_belong_to_the_record_whatever_the_order(size, batch_size):
+def test_draws_belong_to_the_record_whatever_the_order():
     loaders = [
-        ep.Loader(device(size), noisy, batch_size=batch_size, shuffle=shuffle)
+        ep.Loader(device(SIZE), noisy, batch_size=5, shuffle=shuffle)
         for shuffle in (True, False)
     ]
     shuffled, plain = (gathered(x.epoch(x.init(KEY))) for x in loaders)
     assert same(shuffled["key"], plain["key"][shuffled["i"]])
     assert same(shuffled["x"], plain["x"][shuffled["i"]])
-    assert len(set(plain["key"].tolist())) == size
+    assert len(set(plain["key"].tolist())) == SIZE
 
 
-@given(size=sizes, batch_size=batch_sizes, other=batch_sizes, data=st.data())
-def test_a_resumed_epoch_goes_on_at_the_exact_record(size, batch_size, other, data):
+@given(batch_size=batch_sizes, other=batch_sizes, data=st.data())
+def test_a_resumed_epoch_goes_on_at_the_exact_record(batch_size, other, data):
     kind, other_kind = data.draw(kinds), data.draw(kinds)
-    first = ep.Loader(kind(size), noisy, batch_size=batch_size)
-    second = ep.Loader(other_kind(size), noisy, batch_size=other)
+    first = ep.Loader(kind(SIZE), noisy, batch_size=batch_size)
+    second = ep.Loader(other_kind(SIZE), noisy, batch_size=other)
     whole = gathered(first.epoch(first.init(KEY)))
     iterator = first.epoch(first.init(KEY))
     cut = data.draw(st.integers(0, len(first) - 1))
     before = [next(iterator) for _ in range(cut)]
     after = list(second.epoch(iterator.cursor))
-    assert iterator.cursor.position == min(size, cut * batch_size)
+    assert iterator.cursor.position == min(SIZE, cut * batch_size)
     assert same(gathered([*before, *after]), whole)
 
 
-@few
-@given(size=sizes, batch_size=batch_sizes, kind=kinds, drop=st.booleans())
+@pytest.mark.parametrize(
+    ("size", "batch_size", "kind", "drop"),
+    [(SIZE, 5, device, False), (SIZE, 5, host, True), (3, 5, device, False)],
+)
 def test_next_gives_full_batches_of_one_long_stream(size, batch_size, kind, drop):
-    drop = drop and batch_size <= size
     loader = ep.Loader(kind(size), noisy, batch_size=batch_size, drop_remainder=drop)
     cursor, stream = loader.init(KEY), []
     for _ in range(3):
@@ -128,35 +128,26 @@ def test_next_gives_full_batches_of_one_long_stream(size, batch_size, kind, drop
         batch, cursor = loader.next(cursor)
         assert batch["i"].shape == (batch_size,)
         found.append(batch)
-    if found:
-        found = gathered(found)
-        assert same(found, jax.tree.map(lambda x: x[: len(found["i"])], stream))
+    found = gathered(found)
+    assert same(found, jax.tree.map(lambda x: x[: len(found["i"])], stream))
 
 
-@few
-@given(size=sizes, kind=kinds)
-def test_next_can_be_resumed_with_another_batch_size(size, kind):
-    loaders = [ep.Loader(kind(size), noisy, batch_size=b) for b in (4, 7, 11)]
-    cursor = loaders[0].init(KEY)
-    a, cursor = loaders[0].next(cursor)
-    b, cursor = loaders[1].next(cursor)
-    whole, after = loaders[2].next(loaders[2].init(KEY))
-    assert same(gathered([a, b]), whole)
-    assert cursor.to_json() == after.to_json()
+@pytest.mark.parametrize("kind", [device, host])
+def test_next_can_be_resumed_with_another_batch_size(kind):
+    four, five = (ep.Loader(kind(SIZE), noisy, batch_size=b) for b in (4, 5))
+    found = []
+    for first, second in ((four, five), (five, four)):
+        a, cursor = first.next(first.init(KEY))
+        b, cursor = second.next(cursor)
+        found.append((gathered([a, b]), cursor.to_json()))
+    assert same(found[0][0], found[1][0]) and found[0][1] == found[1][1]
 
 
-@pytest.mark.one_of(3)
-@pytest.mark.parametrize("drop", [False, True])
-@pytest.mark.parametrize("shuffle", [False, True])
-def test_next_under_jit_is_next(shuffle, drop):
-    loader = ep.Loader(
-        device(12), noisy, batch_size=7, shuffle=shuffle, drop_remainder=drop
-    )
+def test_next_under_jit_is_next():
+    loader = ep.Loader(device(SIZE), noisy, batch_size=5)
     fast = eqx.filter_jit(loader.next)
     cursors = [loader.init(KEY)] * 3
-    on_host = ep.Loader(
-        host(12), noisy, batch_size=7, shuffle=shuffle, drop_remainder=drop
-    )
+    on_host = ep.Loader(host(SIZE), noisy, batch_size=5)
     for _ in range(5):
         batches = []
         for i, step in enumerate((loader.next, fast, on_host.next)):

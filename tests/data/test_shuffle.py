@@ -39,8 +39,7 @@ def test_it_is_a_permutation(size, epoch, words):
     assert sorted(order.tolist()) == list(range(size))
 
 
-@pytest.mark.one_of(3)
-@pytest.mark.parametrize("size", [1, 2, 3, 32, 33, 34, 49, 1000, 65_536, 100_003])
+@pytest.mark.parametrize("size", [1, 32, 49, 100_003])  # ranks, a square, turns
 def test_host_and_device_agree_bit_for_bit(size):
     for epoch in (0, 2**32 - 1):
         host = permute_on_host(WORDS, epoch, np.arange(size), size)
@@ -101,8 +100,7 @@ def chi_squared(counts):
     return ((counts - expected) ** 2 / expected).sum(), freedom
 
 
-@pytest.mark.one_of(3)
-@pytest.mark.parametrize("size", [2, 3, 4, 5])
+@pytest.mark.parametrize("size", [2, 5])
 def test_every_order_of_few_records_is_as_likely(size):
     orders = epochs(size, 12_000)
     code = {p: i for i, p in enumerate(it.permutations(range(size)))}
@@ -112,8 +110,7 @@ def test_every_order_of_few_records_is_as_likely(size):
     assert value < freedom + 4.5 * math.sqrt(2 * freedom)
 
 
-@pytest.mark.one_of(3)
-@pytest.mark.parametrize("size", [7, 32, 33, 34, 49, 97])
+@pytest.mark.parametrize("size", [7, 34])  # by ranks, and by turns
 def test_every_record_is_as_likely_at_every_place(size):
     orders = epochs(size, 8_000)
     counts = np.zeros((size, size))

@@ -85,9 +85,8 @@ def test_windows_of_mixtures_of_windows():
         return ep.windows(ep.mixture(pair), 3)
 
     device, host = build("device"), build("host")
-    assert len(device) == len(host) == 4
-    for i in range(4):
-        assert (device[i] == host[i]).all() and host[i].shape == (3, 2)
+    assert len(device) == len(host) == 4 and host[0].shape == (3, 2)
+    assert all_of(device) == all_of(host) == [host[i].tolist() for i in range(4)]
 
 
 def test_scan_over_a_mixture_of_windows():
@@ -193,22 +192,20 @@ def data(size=23):
     return (1000 + rng.normal(size=(size, 3))).astype(np.float32)
 
 
-@pytest.mark.parametrize("kind", ["device", "host"])
-def test_statistics_are_those_of_the_data(kind):
+@pytest.mark.parametrize(("kind", "batch_size"), [("device", 5), ("host", 23)])
+def test_statistics_are_those_of_the_data(kind, batch_size):
     x = data()
     source = ep.ArraySource(x) if kind == "device" else x
-    loader = ep.Loader(source, batch_size=5)
+    loader = ep.Loader(source, batch_size=batch_size)
     reducers = {
         "mean": ep.Mean(),
         "var": ep.Var(),
-        "max": ep.Max(),
         "top": ep.TopK(2, by=lambda x: x[0]),
     }
     found = ep.reduce_loader(loader, loader.init(KEY), reducers)
     wide = x.astype(np.float64)
     assert np.allclose(found["mean"], wide.mean(0), rtol=1e-7)
     assert np.allclose(found["var"], wide.var(0), rtol=1e-4)
-    assert np.array_equal(found["max"], x.max(0))
     assert np.allclose(np.sort(found["top"].value), np.sort(x[:, 0])[-2:])
 
 
@@ -223,14 +220,6 @@ def test_a_normaliser_from_statistics():
     )
     (batch,) = normal.epoch(normal.init(KEY))
     assert abs(batch.mean(0)).max() < 1e-3 and abs(batch.std(0) - 1).max() < 1e-3
-
-
-def test_the_batch_size_does_not_change_statistics():
-    found = []
-    for batch_size in (4, 23):
-        loader = ep.Loader(ep.ArraySource(data()), batch_size=batch_size)
-        found.append(ep.reduce_loader(loader, loader.init(KEY), ep.Mean()))
-    assert np.allclose(*found, rtol=1e-7)
 
 
 def test_statistics_of_another_epoch_compile_nothing():

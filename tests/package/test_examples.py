@@ -75,8 +75,14 @@ def run(file, name, line, text, variables):
     return test.globs
 
 
-@pytest.mark.one_of(5, rest=1)
-@pytest.mark.parametrize("file", [name for name, found in SOURCES.items() if found])
+DEAR = "_compose", "_explore", "_reduce", "_pipelined", "testing"
+"""The packages whose examples take four fifths of the time; they are slow tests."""
+
+EXAMPLES = [name for name, found in SOURCES.items() if found]
+QUICK = [name for name in EXAMPLES if not Path(name).parts[1].startswith(DEAR)]
+
+
+@pytest.mark.parametrize("file", slow_unless(QUICK, EXAMPLES))
 def test_docstrings(file):
     for name, line, text in SOURCES[file]:
         if missing := not_installed(text):
@@ -115,7 +121,7 @@ def test_notebooks_are_shown_and_well_formed(path):
 def test_the_examples_are_found():
     assert len(NOTEBOOKS) >= 7
     assert len(PAGES["README.md"]) >= 2
-    assert sum(len(found) for found in SOURCES.values()) >= 20
+    assert len(QUICK) >= 20
 
 
 def test_a_wrong_example_fails():
