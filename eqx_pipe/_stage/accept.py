@@ -22,7 +22,8 @@ def lift(fn: StageLike) -> AnyStage:
     of a default.
     """
     is_layer = is_stateful(fn) or isinstance(fn, eqx.Module) and takes_key(fn)
-    return cast(AnyStage, fn if is_layer else Lift(fn))
+    # pyright narrows `fn` by the check above to a module that is not `Callable[..., Any]`.
+    return cast(AnyStage, fn if is_layer else Lift(cast(StageLike, fn)))
 
 
 def as_stage(function: str, argument: str, value: object) -> AnyStage:
