@@ -297,7 +297,7 @@ def test_every_law_has_something_that_breaks_it():
     elsewhere = {"pure", "struct", "jit", "key", "grad"}  # of stages
     # `test_planted_sharded.py` has its own.
     others = {"sharding", "reference"}
-    assert planted == {*LAWS, *FUNCTION_LAWS} - elsewhere - others
+    assert planted | elsewhere == {*LAWS, *FUNCTION_LAWS} - others
 
 
 # Nothing of this is a false alarm.
