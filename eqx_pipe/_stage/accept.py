@@ -22,7 +22,7 @@ def lift(fn: StageLike) -> AnyStage:
     of a default.
     """
     is_layer = is_stateful(fn) or isinstance(fn, eqx.Module) and takes_key(fn)
-    # pyright narrows `fn` by the check above to a module that is not `Callable[..., Any]`.
+    # By the check above pyright narrows `fn` to a module without `Callable[..., Any]`.
     return cast(AnyStage, fn if is_layer else Lift(cast(StageLike, fn)))
 
 
