@@ -22,7 +22,7 @@ def default_settings():
 
 
 @eqx.filter_jit
-def _run(make, inputs):
+def _run(model, inputs):
     """The output of a model, and the gradient of a sum over it."""
 
     @eqx.filter_value_and_grad(has_aux=True)
@@ -30,7 +30,7 @@ def _run(make, inputs):
         y = model(inputs)
         return jnp.sum(jnp.sin(y)), y
 
-    (_, y), slope = total(make(jr.key(0)))  # made here too: one program for all of it
+    (_, y), slope = total(model)
     return y, [v for v in jtu.tree_leaves(slope) if eqx.is_inexact_array(v)]
 
 
@@ -39,11 +39,12 @@ def _length(slopes):
     return np.sqrt(sum(float(np.sum(np.square(v))) for v in slopes))
 
 
-@pytest.mark.parametrize("name", slow_unless({"bert"}, MODELS))
+@pytest.mark.parametrize("name", slow_unless({"transformer_block"}, MODELS))
 def test_a_model_computes_what_plain_equinox_does(name):
     plain, inputs = MODELS[name]
-    ours, our_slopes = _run(definitions()[name], inputs())
-    theirs, their_slopes = _run(plain, inputs())
+    # Made outside of the program, they share those of the draws with other models.
+    ours, our_slopes = _run(definitions()[name](jr.key(0)), inputs())
+    theirs, their_slopes = _run(plain(jr.key(0)), inputs())
     np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
     assert _length(their_slopes) > 0
     np.testing.assert_allclose(_length(our_slopes), _length(their_slopes), rtol=1e-4)
@@ -81,9 +82,10 @@ def test_blocks_of_a_repeat_read_the_mask():
     inputs = MODELS["transformer_block"][1]()
     pipe = ep.repeat(make, 2, key=jr.key(0), over="x")
     y = inputs["x"]
+    call = eqx.filter_jit(lambda pipe, inputs: pipe(inputs))
     for i in range(2):
-        y = make(jr.fold_in(jr.key(0), i))({**inputs, "x": y})
-    np.testing.assert_allclose(pipe(inputs), y, rtol=1e-5, atol=1e-6)
+        y = call(make(jr.fold_in(jr.key(0), i)), {**inputs, "x": y})
+    np.testing.assert_allclose(call(pipe, inputs), y, rtol=1e-5, atol=1e-6)
 
 
 def test_an_expert_that_no_token_chose_does_not_run():
@@ -100,9 +102,9 @@ def test_an_expert_that_no_token_chose_does_not_run():
 
     experts = pipe["experts"].items()
     seen = pipe.replace({f"experts.{i}": ep.chain(noted(i), e) for i, e in experts})
-    route = pipe["route"](x)
+    route = eqx.filter_jit(pipe["route"])(x)
     y = eqx.filter_jit(seen)(x).block_until_ready()
     jax.effects_barrier()
     chosen = jnp.flatnonzero(jnp.any(route["weight"] > 0, axis=1))
     assert sorted(ran) == chosen.tolist() and len(ran) == 2
-    np.testing.assert_allclose(y, pipe(x), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(y, eqx.filter_jit(pipe)(x), rtol=1e-5, atol=1e-6)
