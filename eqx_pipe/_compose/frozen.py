@@ -33,7 +33,7 @@ class Frozen(Stage):
     def __signature__(self) -> inspect.Signature:  # how many inputs it takes
         signature = inspect.signature(self.stage)
         key = inspect.signature(self.__call__).parameters["key"]
-        given = {"key": key} | dict(signature.parameters)
+        given = dict(signature.parameters) | {"key": key}
         return signature.replace(
             parameters=sorted(given.values(), key=lambda p: p.kind)
         )

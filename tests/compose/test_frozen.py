@@ -41,15 +41,7 @@ STAGES = {
 }
 
 
-_FIRST = pytest.mark.xfail(
-    strict=True, reason="`frozen` puts a positional `key` first in its signature"
-)
-
-
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(n, marks=_FIRST) if n == "with key" else n for n in STAGES],
-)
+@pytest.mark.parametrize("name", STAGES)
 def test_the_same_values_and_draws_without_parameters(name):
     stage = STAGES[name]
     pipe, plain = ep.chain(ep.frozen(stage)), ep.chain(jnp.sin)

@@ -132,7 +132,6 @@ CHAIN = [
     ),
     ("yield", lambda: ep.chain(yielding), TypeError, "Write `return` in place of"),
     ("async", lambda: ep.chain(waiting), TypeError, "Make it a plain function"),
-    ("a class", lambda: ep.chain(nn.MLP), TypeError, "Make an instance of it"),
 ]
 
 PARALLEL = [
