@@ -54,7 +54,7 @@ def sensitivity(adjoint):
         def last(k):
             # An explicit one: backward through an implicit one compiles for half a
             # minute, and derivatives of roots are asked below.
-            inner = solve(diffrax.Heun, adjoint=adjoint, max_steps=lambda: 64)
+            inner = solve(diffrax.Heun, adjoint=adjoint)
             return jnp.sum(inner({"k": k, "y": p["y"]})["y"])
 
         return jax.grad(last)(p["k"])
@@ -235,8 +235,8 @@ def test_a_store_knows_an_implicit_solver_after_a_restart(tmp_path):
         ).stdout
 
     assert "False" in run((0, 2))
-    whole = run(None)
-    assert "False" not in whole and "nan" not in whole
+    assert "False" not in run((1, 2))
+    assert "nan" not in run(None)
 
 
 def test_steps_of_solvers_are_counted():
