@@ -54,7 +54,7 @@ def sensitivity(adjoint):
         def last(k):
             # An explicit one: backward through an implicit one compiles for half a
             # minute, and derivatives of roots are asked below.
-            inner = solve(diffrax.Heun, adjoint=adjoint, max_steps=lambda: 64)
+            inner = solve(diffrax.Heun, adjoint=adjoint)
             return jnp.sum(inner({"k": k, "y": p["y"]})["y"])
 
         return jax.grad(last)(p["k"])
