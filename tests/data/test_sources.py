@@ -204,7 +204,7 @@ def test_statistics_are_those_of_the_data(kind, batch_size):
     }
     found = ep.reduce_loader(loader, loader.init(KEY), reducers)
     wide = x.astype(np.float64)
-    assert np.allclose(found["mean"], wide.mean(0), rtol=1e-7)
+    assert np.allclose(found["mean"], wide.mean(0), rtol=1e-6)
     assert np.allclose(found["var"], wide.var(0), rtol=1e-4)
     assert np.allclose(np.sort(found["top"].value), np.sort(x[:, 0])[-2:])
 
