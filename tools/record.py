@@ -22,7 +22,6 @@ from pathlib import Path
 # Programs depend on these, so they are set here, before JAX is imported.
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2"
 os.environ["JAX_PLATFORMS"] = "cpu"
-os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="record-")  # no batch sizes
 
 from . import _compare, _file, _machine  # noqa: E402
 

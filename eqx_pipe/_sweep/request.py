@@ -32,7 +32,7 @@ Costs: TypeAlias = (
 """What a point costs, as a function of it or as a number for each."""
 
 Resume: TypeAlias = Literal["force", "failed"]
-"""How to go on with a store of another function."""
+"""The values of `resume=` for a store that another function filled."""
 
 Part: TypeAlias = Sequence[SupportsIndex]
 """`(rank, size)`: which of how many shares."""

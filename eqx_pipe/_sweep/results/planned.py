@@ -1,11 +1,11 @@
-"""What a sweep would do, as numbers and as text."""
+"""The work that a sweep would do, as numbers and as text."""
 
 import dataclasses
 
 
 @dataclasses.dataclass(frozen=True)
 class SweepPlan:
-    """What a sweep would do. `print` shows it.
+    """The work that a sweep would do. `print` shows it.
 
     - `dims` are the dims of the space with their lengths, and `points` their product.
     - `done`, `failed` and `missing` are how many points the store has, how many of them
