@@ -47,7 +47,7 @@ def by_hand(arrays, size, batch_size, order):
 
 def ours(arrays, size, batch_size, order):
     shuffle = order == "shuffled"
-    loader = ep.Loader(arrays, batch_size=batch_size, shuffle=shuffle)
+    loader = ep.data.Loader(arrays, batch_size=batch_size, shuffle=shuffle)
     return lambda seed: loader.epoch(loader.init(jax.random.key(seed)))
 
 

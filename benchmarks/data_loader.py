@@ -75,8 +75,8 @@ def by_hand(arrays, batch_size, order):
 
 
 def ours(arrays, batch_size, order):
-    loader = ep.Loader(
-        ep.ArraySource(arrays),
+    loader = ep.data.Loader(
+        ep.data.ArraySource(arrays),
         scaled,
         batch_size=batch_size,
         shuffle=order == "shuffled",
@@ -122,8 +122,8 @@ def scan_by_hand(arrays, batch_size, order):
 
 
 def scan_ours(arrays, batch_size, order):
-    loader = ep.Loader(
-        ep.ArraySource(arrays),
+    loader = ep.data.Loader(
+        ep.data.ArraySource(arrays),
         scaled,
         batch_size=batch_size,
         shuffle=order == "shuffled",
@@ -164,7 +164,7 @@ def ours_on_host(wrap, part):
     def make(arrays, batch_size, order):
         shuffle = order == "shuffled"
         source = wrap(records(arrays))
-        loader = ep.Loader(source, scaled, batch_size=batch_size, shuffle=shuffle)
+        loader = ep.data.Loader(source, scaled, batch_size=batch_size, shuffle=shuffle)
 
         def run():
             iterator = loader.epoch(loader.init(jax.random.key(1)))

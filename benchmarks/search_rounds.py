@@ -14,7 +14,6 @@ import jax.random as jr
 import numpy as np
 
 import eqx_pipe as ep
-import eqx_pipe.search as eps
 
 from ._timing import beyond, ratio
 
@@ -65,12 +64,14 @@ def main(run, *, search_rounds=25, optuna_rounds=2, n=256):
     if run.has("optuna"):
         from optuna.samplers import TPESampler
 
-        cases["optuna, TPE"] = (eps.optuna(TPESampler), optuna_rounds)
+        cases["optuna, TPE"] = (ep.search.optuna(TPESampler), optuna_rounds)
     for name, (method, rounds) in cases.items():
         for case in run.chosen([f"{name}, {rounds} rounds"]):
 
             def search(method=method, rounds=rounds):
-                return ep.explore(valley, space, method, rounds=rounds, n=n, key=key)
+                return ep.search.explore(
+                    valley, space, method, rounds=rounds, n=n, key=key
+                )
 
             found = search()
             spaces = [sweep.space for sweep in found.sweeps]

@@ -76,10 +76,10 @@ def handled(run, name, space, folder):
         "to_pandas": result.to_pandas,
         "space.to_pandas": result.space.to_pandas,
         "save": lambda: result.save(file),
-        "load": lambda: ep.load_result(file).values,
+        "load": lambda: ep.SweepResult.load(file).values,
         "sweep into a store": lambda: ep.sweep(fn, space, store=store),
         "the same again: nothing left": lambda: ep.sweep(fn, space, store=store),
-        "best of the store": lambda: ep.load_result(store).best(),
+        "best of the store": lambda: ep.SweepResult.load(store).best(),
     }
     for side in run.chosen(work):
         with Resident() as used:

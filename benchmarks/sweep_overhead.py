@@ -45,11 +45,11 @@ def five_of(x):
 
 
 FIVE = {
-    "mean": ep.Mean(),
-    "var": ep.Var(),
-    "least": ep.ArgMin(),
-    "top": ep.TopK(3),
-    "bins": ep.Histogram(EDGES),
+    "mean": ep.reduce.Mean(),
+    "var": ep.reduce.Var(),
+    "least": ep.reduce.ArgMin(),
+    "top": ep.reduce.TopK(3),
+    "bins": ep.reduce.Histogram(EDGES),
 }
 
 
@@ -94,8 +94,8 @@ def main(run, *, points=20):
         "plain": (same, {}),
         "key": (same, {"key": key}),
         "order_by": (same, {"order_by": np.arange(float(space.size))}),
-        "reduce, Mean": (mean, {"reduce": ep.Mean()}),
-        "reduce, Mean, key": (mean, {"reduce": ep.Mean(), "key": key}),
+        "reduce, Mean": (mean, {"reduce": ep.reduce.Mean()}),
+        "reduce, Mean, key": (mean, {"reduce": ep.reduce.Mean(), "key": key}),
         "reduce, five": (five_of, {"reduce": FIVE}),
     }
     for name, (reduced, options) in cases.items():

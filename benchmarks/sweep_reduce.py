@@ -23,11 +23,11 @@ def one(size):
     # Each of 1000 values comes up equally often, in an order that looks random.
     space = {"slow": ep.Values(jnp.arange(size // 1000)), "k": ep.Values(range(1000))}
     reducers = {
-        "mean": ep.Mean(by="x"),
-        "var": ep.Var(by="x"),
-        "sum": ep.Sum(by="x"),
-        "count": ep.Sum(by="one"),
-        "best": ep.ArgMax(by="x"),
+        "mean": ep.reduce.Mean(by="x"),
+        "var": ep.reduce.Var(by="x"),
+        "sum": ep.reduce.Sum(by="x"),
+        "count": ep.reduce.Sum(by="one"),
+        "best": ep.reduce.ArgMax(by="x"),
     }
 
     def fn(point):
@@ -42,7 +42,7 @@ def one(size):
         for name, by in (("first", reducers), ("again", reducers))
     }
     row["time Mean alone"] = seconds(
-        lambda: reduced(ep.Mean(by="x")), time.perf_counter
+        lambda: reduced(ep.reduce.Mean(by="x")), time.perf_counter
     )
     values = reduced(reducers)
     assert values["count"] == size

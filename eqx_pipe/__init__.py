@@ -1,28 +1,29 @@
 """Composition and sweeps as pure functions over immutable Equinox modules."""
 
+import importlib as _importlib
 import typing as _typing
 from importlib.metadata import version as _version
 
-from ._compose.batched import batched as batched
-from ._compose.branch import cond as cond
-from ._compose.branch import switch as switch
-from ._compose.chain import chain as chain
-from ._compose.ensemble import ensemble as ensemble
-from ._compose.feed import feed as feed
-from ._compose.focus import at as at
-from ._compose.frozen import frozen as frozen
-from ._compose.gated import gated as gated
-from ._compose.graph import graph as graph
-from ._compose.outputs import outputs as outputs
-from ._compose.parallel import parallel as parallel
-from ._compose.precision import precision as precision
-from ._compose.repeat import repeat as repeat
-from ._compose.residual import residual as residual
-from ._compose.scan import scan as scan
-from ._compose.tapped import tapped as tapped
-from ._compose.tied import tied as tied
-from ._compose.trainable import trainable as trainable
-from ._compose.weighted import weighted as weighted
+from ._compose import at as at
+from ._compose import batched as batched
+from ._compose import chain as chain
+from ._compose import cond as cond
+from ._compose import ensemble as ensemble
+from ._compose import feed as feed
+from ._compose import frozen as frozen
+from ._compose import gated as gated
+from ._compose import graph as graph
+from ._compose import outputs as outputs
+from ._compose import parallel as parallel
+from ._compose import precision as precision
+from ._compose import repeat as repeat
+from ._compose import residual as residual
+from ._compose import scan as scan
+from ._compose import switch as switch
+from ._compose import tapped as tapped
+from ._compose import tied as tied
+from ._compose import trainable as trainable
+from ._compose import weighted as weighted
 from ._errors import MissingKeyError as MissingKeyError
 from ._errors import StructureError as StructureError
 from ._errors import SweepError as SweepError
@@ -31,22 +32,57 @@ from ._stage import Stage as Stage
 __version__ = _version("eqx_pipe")
 
 if _typing.TYPE_CHECKING:
-    from ._later import *  # noqa: F403
+    from . import data as data
+    from . import reduce as reduce
+    from . import search as search
+    from . import sharding as sharding
+    from . import testing as testing
+    from ._refill import refill as refill
+    from ._spaces import Axis as Axis
+    from ._spaces import Geomspace as Geomspace
+    from ._spaces import Linspace as Linspace
+    from ._spaces import Mapped as Mapped
+    from ._spaces import Random as Random
+    from ._spaces import Seeds as Seeds
+    from ._spaces import Space as Space
+    from ._spaces import Static as Static
+    from ._spaces import Values as Values
+    from ._spaces import latin_hypercube as latin_hypercube
+    from ._spaces import sobol as sobol
+    from ._sweep import SweepPlan as SweepPlan
+    from ._sweep import SweepResult as SweepResult
+    from ._sweep import plan as plan
+    from ._sweep import sweep as sweep
+    from ._sweep import sweeper as sweeper
+    from ._sweep import use_cpu_devices as use_cpu_devices
+    from ._sweep import vmap_space as vmap_space
+    from ._views import describe as describe
+    from ._views import draw as draw
+    from ._views import summary as summary
 else:
+    # Loaded when first used: together they take as long to import as Equinox, which
+    # those who only compose stages need not wait for.
+    _MODULES = "data reduce search sharding testing".split()
+    _PACKAGES = {
+        "_refill": "refill",
+        "_spaces": "Axis Geomspace Linspace Mapped Random Seeds Space Static Values "
+        "latin_hypercube sobol",
+        "_sweep": "SweepPlan SweepResult plan sweep sweeper use_cpu_devices vmap_space",
+        "_views": "describe draw summary",
+    }
+    _PACKAGE_OF = {n: p for p, names in _PACKAGES.items() for n in names.split()}
 
-    def __getattr__(name: str) -> object:
-        """Sweeps, sharding and pictures: loaded together when first asked for."""
-        if not name.startswith("_"):
-            from . import _later
+    __all__ = [name for name in globals() if not name.startswith("_")]
+    __all__ += [*_PACKAGE_OF, *_MODULES]
 
-            public = {k: v for k, v in vars(_later).items() if not k.startswith("_")}
-            globals().update(public)
-            if name in public:
-                return public[name]
+    def __getattr__(name):
+        if name in _MODULES:
+            return _importlib.import_module(f".{name}", __name__)
+        if name in _PACKAGE_OF:
+            package = _importlib.import_module(f".{_PACKAGE_OF[name]}", __name__)
+            globals()[name] = value = getattr(package, name)
+            return value
         raise AttributeError(f"module `eqx_pipe` has no attribute `{name}`")
 
-
-def __dir__() -> list[str]:
-    from . import _later
-
-    return sorted({*globals(), *(k for k in vars(_later) if not k.startswith("_"))})
+    def __dir__():
+        return sorted([*__all__, "__version__"])

@@ -8,9 +8,6 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import equinox as eqx
-import jax
-import jax.numpy as jnp
-import jax.random as jr
 import numpy as np
 
 from ._errors import describe_value, nearest, type_error, value_error
@@ -124,46 +121,6 @@ def check_choice(
             function,
             f"`{argument}` is {describe_value(value)}.",
             nearest(value, choices),
-        )
-
-
-def check_key(function: str, key: Any) -> None:
-    """Raises a `TypeError` unless `key` is `None` or one PRNG key."""
-    if key is None:
-        return
-    is_array = eqx.is_array(key)
-    if is_array:
-        if jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
-            if key.shape == ():
-                return
-        elif key.dtype == jnp.uint32 and key.ndim == 1:
-            return
-    several = (
-        " For a batch give one key to `eqx_pipe.batched(pipe)`, or, as `jax.vmap` maps "
-        "keyword arguments too, one to each example: `jax.vmap(pipe)(xs, "
-        "key=jax.random.split(key, len(xs)))`."
-    )
-    raise type_error(
-        function,
-        f"`key` is {describe_value(key)}, which is not a single PRNG key.",
-        "Give one made by `jax.random.key(seed)`." + (several if is_array else ""),
-    )
-
-
-def check_draws(function: str, subject: str, keys: Any) -> None:
-    """Raises unless draws from one or more keys are the same alone and under `vmap`.
-
-    `subject` begins the message: who has the keys, and that it has them.
-    """
-    typed = jnp.issubdtype(keys.dtype, jax.dtypes.prng_key)
-    raw = "rbg" if keys.shape[-1:] == (4,) else ""  # four words; other kinds have two
-    kind = str(jr.key_impl(keys)) if typed else raw
-    if "rbg" in kind:
-        raise value_error(
-            function,
-            f"{subject} of the kind `{kind}`, whose draws under `vmap` differ from "
-            "those of a single point.",
-            "Use `jax.random.key(seed, impl='threefry2x32')`.",
         )
 
 

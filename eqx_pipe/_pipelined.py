@@ -23,13 +23,8 @@ from jaxtyping import Array
 from ._check import check_choice, check_int
 from ._compose.repeat import Policy, Repeat, check_same, with_remat
 from ._errors import bullets, describe_value, type_error, value_error
-from ._sharding.mesh import (
-    check_context,
-    check_mesh,
-    constrain_to,
-    mesh_like,
-    with_types,
-)
+from ._mesh_context import check_mesh
+from ._sharding.mesh import check_context, constrain_to, mesh_like, with_types
 from ._sharding.place import shard
 from ._stage import Composite, Scope, enter, is_stateful
 from ._tree import as_arrays, is_key_array, leaf_text, leaves_with_names
@@ -66,7 +61,7 @@ class Pipelined(Composite):
         return self.size
 
     def run(self, x: PyTree, state: MaybeState, scope: Scope) -> Output:
-        check_context("pipelined", self.mesh)
+        check_context("sharding.pipelined", self.mesh)
         x = as_arrays(x)
         _check_batch(eqx.filter(x, eqx.is_array), self.microbatches)
         return _program(self, x, scope.key, scope.path), state
@@ -89,7 +84,7 @@ def _program(pipe: Pipelined, x: PyTree, key: Key | None, path: str) -> PyTree:
             stage, given = eqx.combine(part, static), eqx.combine(x, constant)
             y, _ = enter(Scope(key, path), 0, stage, given, state=None, index=i)
             y = as_arrays(y)
-            check_same("pipelined", Scope(None, path), given, y)
+            check_same("sharding.pipelined", Scope(None, path), given, y)
             return eqx.filter(y, eqx.is_array), None
 
         slices = layers, first + jnp.arange(local)
@@ -204,7 +199,8 @@ def _check_takes_batches(
 
     if works(0) and not works(1):
         warnings.warn(
-            "`eqx_pipe.pipelined`: the stages take this microbatch, but none with one "
+            "`eqx_pipe.sharding.pipelined`: the stages take this microbatch, but none "
+            "with one "
             "row more. If they are meant for one example, wrap them in "
             "`eqx_pipe.batched`: they would mix up the rows.",
             stacklevel=2,
@@ -218,7 +214,7 @@ def _check_batch(carry: PyTree, count: int) -> None:
     found = list(dict.fromkeys(sizes.values()))
     if len(found) != 1 or isinstance(found[0], str):
         raise value_error(
-            "pipelined",
+            "sharding.pipelined",
             "the input's arrays have no common leading size:"
             + bullets(f"`{name or 'input'}`: {s}" for name, s in sizes.items()),
             "The leading axis of every array is split into microbatches; what is "
@@ -229,7 +225,7 @@ def _check_batch(carry: PyTree, count: int) -> None:
         fits = _nearest(count, [m for m in range(1, size + 1) if size % m == 0])
         sizes_fit = _around(size, count)
         raise value_error(
-            "pipelined",
+            "sharding.pipelined",
             f"a batch of {size} does not split into {count} microbatches.",
             f"The nearest batch sizes that do: {sizes_fit}; for a batch of {size} "
             f"the nearest `microbatches`: {fits}.",
@@ -298,7 +294,7 @@ def pipelined(
         >>> make = lambda key: ep.batched(eqx.nn.Linear(3, 3, key=key))
         >>> stack = ep.repeat(make, 8, key=jax.random.key(0))
         >>> mesh = jax.make_mesh((len(jax.devices()),), ("stages",))
-        >>> pipe, x = ep.pipelined(stack, mesh, 4), jnp.ones((16, 3))
+        >>> pipe, x = ep.sharding.pipelined(stack, mesh, 4), jnp.ones((16, 3))
         >>> jnp.allclose(pipe(x), stack(x), atol=1e-5).item()
         True
 
@@ -310,23 +306,23 @@ def pipelined(
     """
     if not isinstance(stack, Repeat):
         raise type_error(
-            "pipelined",
+            "sharding.pipelined",
             f"`stack` is {describe_value(stack)}.",
             "Give what `eqx_pipe.repeat(make_stage, n, key=key)` returns.",
         )
     if stack.over is not None:
         raise value_error(
-            "pipelined",
+            "sharding.pipelined",
             f"the stages of `stack` replace one entry of a mapping, `{stack.over}`.",
             "Have each return the whole mapping, whose entries then travel with the "
             "microbatch, and leave `over` out.",
         )
-    check_mesh("pipelined", mesh)
-    check_int("pipelined", "microbatches", microbatches, 1)
+    check_mesh("sharding.pipelined", mesh)
+    check_int("sharding.pipelined", "microbatches", microbatches, 1)
     axis = _axis(mesh, axis_name)
     if is_stateful(stack):
         raise value_error(
-            "pipelined",
+            "sharding.pipelined",
             "a stage of `stack` is stateful; its state would see one microbatch "
             "after the other.",
             "Use layers without state, `equinox.nn.GroupNorm` for instance.",
@@ -335,7 +331,7 @@ def pipelined(
     if n % devices or n == 0:
         fits = _nearest(devices, [d for d in range(1, n + 1) if n % d == 0])
         raise value_error(
-            "pipelined",
+            "sharding.pipelined",
             f"{n} stages do not spread over the {devices} devices of the mesh axis "
             f"`{axis}`.",
             f"The nearest numbers of stages that do: {_around(n, devices)}; for "
@@ -352,7 +348,7 @@ def pipelined(
 def _axis(mesh: Mesh, axis_name: Hashable | None) -> Hashable:
     if axis_name is None and len(mesh.axis_names) != 1:
         raise value_error(
-            "pipelined",
+            "sharding.pipelined",
             f"the mesh has {len(mesh.axis_names)} axes, {dict(mesh.shape)}, and no "
             "`axis_name` was given.",
             "Name the one that the stages are spread over: "
@@ -360,5 +356,7 @@ def _axis(mesh: Mesh, axis_name: Hashable | None) -> Hashable:
         )
     if axis_name is None:
         return mesh.axis_names[0]
-    check_choice("pipelined", "axis_name", axis_name, map(str, mesh.axis_names))
+    check_choice(
+        "sharding.pipelined", "axis_name", axis_name, map(str, mesh.axis_names)
+    )
     return axis_name

@@ -21,7 +21,7 @@ import eqx_pipe as ep
 digits = load_digits()
 images = jnp.asarray(digits.images, "float32") / 16
 labels = jnp.asarray(digits.target)
-few = ep.ArraySource({"image": images[:200], "label": labels[:200]})
+few = ep.data.ArraySource({"image": images[:200], "label": labels[:200]})
 held_out = {"image": images[200:700], "label": labels[200:700]}
 
 # %% [markdown]
@@ -73,7 +73,7 @@ def loss_of(model, image, label):
 
 
 def after_training(move, key):
-    loader = ep.Loader(few, ep.at("image", move), batch_size=25)
+    loader = ep.data.Loader(few, ep.at("image", move), batch_size=25)
     inner = optax.sgd(0.3, momentum=0.9)
 
     def step(carry, batch):

@@ -88,7 +88,7 @@ def train(setting):
     pipeline_key, data_key = jr.split(jr.key(setting["seed"]))
     schedule = optax.cosine_decay_schedule(setting["learning_rate"], STEPS)
     optimizer = optax.adamw(schedule, weight_decay=setting["weight_decay"])
-    loader = ep.Loader(ep.ArraySource(training), batch_size=64)
+    loader = ep.data.Loader(ep.data.ArraySource(training), batch_size=64)
 
     def step(carry, batch):
         pipeline, state = carry
@@ -151,7 +151,7 @@ title = axes.set_title("Mean over 4 seeds; the star marks the best setting")
 # %% [markdown]
 # ## Save
 #
-# `ep.load_result(path)` loads the result; `xarray.open_zarr(path)` opens it, too.
+# `ep.SweepResult.load(path)` loads the result; `xarray.open_zarr(path)` opens it, too.
 # `eqx.tree_deserialise_leaves(path, make_pipeline(jr.key(0)))` loads the pipeline.
 
 # %%

@@ -23,7 +23,7 @@ store = folder / "night.zarr"
 # ## The script that runs at night
 #
 # The function has a fault: for strong penalties it raises, as many a solver does. With
-# `on_error="isolate"` such points are marked, and the others survive. (It also sleeps,
+# `on_error="mark"` such points are marked, and the others survive. (It also sleeps,
 # so that there is something to kill.)
 
 # %%
@@ -59,7 +59,7 @@ space = {
 }
 
 def run(store):
-    return ep.sweep(ridge, space, store=store, batch_size=4, on_error="isolate",
+    return ep.sweep(ridge, space, store=store, batch_size=4, on_error="mark",
                     progress=False)
 """
 file = folder / "job.py"
@@ -68,14 +68,14 @@ _ = file.write_text(script)
 # %% [markdown]
 # ## It runs, and we look at it
 #
-# A store can be opened from the first moment, by `ep.load_result` or by
+# A store can be opened from the first moment, by `ep.SweepResult.load` or by
 # `xarray.open_zarr`; in a shell `eqx-pipe status night.zarr` says how far it is.
 
 
 # %%
 def done():
     try:
-        return int((ep.load_result(store).to_xarray()["status"] > 0).sum())
+        return int((ep.SweepResult.load(store).to_xarray()["status"] > 0).sum())
     except FileNotFoundError:
         return 0
 
@@ -86,7 +86,7 @@ while done() < 150 and job.poll() is None:
     time.sleep(0.3)
 job.kill()  # not to be caught: as by a queue, or the lack of memory
 job.wait()
-half = ep.load_result(store)
+half = ep.SweepResult.load(store)
 half
 
 # %%
@@ -115,7 +115,7 @@ ax = complete.plot("error")
 
 # %%
 mended = functools.partial(night.ridge, repaired=True)
-whole = ep.sweep(mended, night.space, store=store, resume="failed", on_error="isolate")
+whole = ep.sweep(mended, night.space, store=store, resume="failed", on_error="mark")
 assert whole.ok.all()
 ax = whole.plot("error")
 

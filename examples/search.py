@@ -21,7 +21,6 @@ from optuna.samplers import TPESampler
 from sklearn.datasets import load_digits
 
 import eqx_pipe as ep
-import eqx_pipe.search as eps
 
 STEPS = 60
 digits = load_digits()
@@ -30,7 +29,7 @@ order = jr.permutation(jr.key(0), 1797)
 training, validation = (
     {k: x[i] for k, x in data.items()} for i in (order[:1437], order[1437:])
 )
-loader = ep.Loader(ep.ArraySource(training), batch_size=64)
+loader = ep.data.Loader(ep.data.ArraySource(training), batch_size=64)
 head = eqx.nn.MLP(64, 10, width_size=64, depth=1, key=jr.key(0))
 first = ep.chain(flatten=jnp.ravel, head=head)
 params, rest = eqx.partition(first, eqx.is_inexact_array)
@@ -108,12 +107,14 @@ grid.best(mode="max")
 
 # %%
 methods = {
-    "TPE": eps.optuna(functools.partial(TPESampler, constant_liar=True), mode="max"),
-    "CMA-ES": eps.evolution(CMA_ES, mode="max"),
-    "refine": eps.refine(),
+    "TPE": ep.search.optuna(
+        functools.partial(TPESampler, constant_liar=True), mode="max"
+    ),
+    "CMA-ES": ep.search.evolution(CMA_ES, mode="max"),
+    "refine": ep.search.refine(),
 }
 found = {
-    name: ep.explore(fit, space, method, rounds=8, n=8, key=jr.key(2))
+    name: ep.search.explore(fit, space, method, rounds=8, n=8, key=jr.key(2))
     for name, method in methods.items()
 }
 found["TPE"].best(mode="max")
@@ -125,9 +126,9 @@ found["TPE"].best(mode="max")
 # the end. What is computed is what 30 whole trainings take.
 
 # %%
-train = eps.Training(init, step, score)
+train = ep.search.Training(init, step, score)
 candidates = ep.Space(ep.sobol(space.tree, 64))
-halved = ep.halving(train, candidates, rungs=(12, STEPS), mode="max")
+halved = ep.search.halving(train, candidates, rungs=(12, STEPS), mode="max")
 print(halved.lane_steps[0] / STEPS, "trainings")
 print({name: f"{value:.3g}" for name, value in halved.best.items()})
 

@@ -53,7 +53,7 @@ result
 
 # %% [markdown]
 # A solver that gives up says so in an output, `solved`. `throw=True` would raise
-# instead, and `on_error="isolate"` would mark the point.
+# instead, and `on_error="mark"` would mark the point.
 
 # %%
 data = result.to_xarray()

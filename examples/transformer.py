@@ -29,8 +29,8 @@ labels = jnp.asarray(digits.target)
 #
 # Pre-norm blocks are residual branches, and four equal blocks are a `repeat`: their
 # parameters are stacked and one `scan` runs through them, so that the program does not
-# grow with the depth. `ep.constrain` names the axes of what is computed; without a mesh
-# it does nothing.
+# grow with the depth. `ep.sharding.constrain` names the axes of what is computed;
+# without a mesh it does nothing.
 
 # %%
 size, hidden = 32, 64
@@ -56,7 +56,7 @@ def block(key):
             ep.chain(
                 norm=ep.batched(eqx.nn.LayerNorm(size)),
                 up=ep.batched(eqx.nn.Linear(size, hidden, key=up)),
-                bend=lambda x: ep.constrain(jax.nn.gelu(x), None, "hidden"),
+                bend=lambda x: ep.sharding.constrain(jax.nn.gelu(x), None, "hidden"),
                 down=ep.batched(eqx.nn.Linear(hidden, size, key=down)),
             )
         ),
@@ -89,7 +89,7 @@ def make(key):
 
 # %%
 mesh = jax.make_mesh((4, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
-rules = ep.AxisRules({"batch": "data", "hidden": "model"})
+rules = ep.sharding.AxisRules({"batch": "data", "hidden": "model"})
 
 
 def names(path, leaf):
@@ -99,11 +99,11 @@ def names(path, leaf):
     return P(None, None, "hidden") if path.endswith(back) else P(None, "hidden", None)
 
 
-model = ep.init_sharded(make, jr.key(0), mesh, names, rules)
+model = ep.sharding.init_sharded(make, jr.key(0), mesh, names, rules)
 ep.draw(model, images[0])
 
 # %%
-ep.sharding_info(model)
+ep.sharding.info(model)
 
 # %% [markdown]
 # ## Training
@@ -112,9 +112,9 @@ ep.sharding_info(model)
 # written for one device.
 
 # %%
-source = ep.ArraySource({"image": images[:1500], "label": labels[:1500]})
+source = ep.data.ArraySource({"image": images[:1500], "label": labels[:1500]})
 split = jax.NamedSharding(mesh, P("data"))
-loader = ep.Loader(source, batch_size=60, sharding=split)
+loader = ep.data.Loader(source, batch_size=60, sharding=split)
 optimizer = optax.adam(5e-3)
 
 
@@ -132,7 +132,7 @@ def step(carry, batch):
 
 
 carry = model, optimizer.init(eqx.filter(model, eqx.is_array))
-with ep.axis_rules(rules, mesh):
+with rules.on(mesh):
     (model, _), losses, _ = loader.scan(step, carry, loader.init(jr.key(1)), length=80)
 
 # %%

@@ -273,13 +273,13 @@ def _vmapped(fn, backward=False):
 
 def _reduced():
     reducers = {
-        "mean": ep.Mean(),
-        "var": ep.Var(),
-        "sum": ep.Sum(),
-        "max": ep.Max(),
-        "best": ep.ArgMin(),
-        "top": ep.TopK(3),
-        "histogram": ep.Histogram(8, range=(-3.0, 3.0)),
+        "mean": ep.reduce.Mean(),
+        "var": ep.reduce.Var(),
+        "sum": ep.reduce.Sum(),
+        "max": ep.reduce.Max(),
+        "best": ep.reduce.ArgMin(),
+        "top": ep.reduce.TopK(3),
+        "histogram": ep.reduce.Histogram(8, range=(-3.0, 3.0)),
     }
     fn = _borrowed.POINT_FUNCTIONS["closed_form"]
     return _swept(fn, _space(), key=KEY, reduce=reducers)
@@ -287,7 +287,7 @@ def _reduced():
 
 def _reduced_over():
     fn = _borrowed.POINT_FUNCTIONS["kuramoto"]
-    return _swept(fn, _space(), key=KEY, reduce=ep.Mean(over="a"))
+    return _swept(fn, _space(), key=KEY, reduce=ep.reduce.Mean(over="a"))
 
 
 def _refilled():

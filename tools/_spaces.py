@@ -158,7 +158,7 @@ def replicates(draw, n, **given):
 
 
 def own_replicates(draw, n, **given):
-    return ep.Seeds(n, draws="own", **given)
+    return ep.Seeds(n, draws="independent", **given)
 
 
 def static(draw, n, **given):
@@ -244,7 +244,7 @@ def rows_of_table(draw):
         "width": draw.sample(range(64), n),
         "act": [draw.choice(["relu", "tanh"]) for _ in range(n)],
     }
-    return ep.table(columns)
+    return ep.Space.from_table(columns)
 
 
 def design(draw):

@@ -1,7 +1,7 @@
 """The pages of the site that are not written in `docs/`.
 
 These are the texts that live where one looks for them on disk (README, CHANGELOG, ...),
-and the reference, a page for each room with every public name in it.
+and the reference: two pages for the names of `eqx_pipe`, one for each public module.
 """
 
 import re
@@ -12,8 +12,6 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 import eqx_pipe
-import eqx_pipe.search
-import eqx_pipe.testing
 
 _ROOT = Path(__file__).parents[2]
 
@@ -25,15 +23,17 @@ _TEXTS = {
     "tests/README.md": "tests.md",
 }
 
-_ROOMS = {
-    "compose": ("Composing", ("_compose", "_stage", "_views", "_errors")),
-    "sweep": ("Spaces and sweeps", ("_spaces", "_sweep", "_refill")),
-    "search": ("Searches", ("_explore",)),
-    "reduce": ("Reductions", ("_reduce",)),
-    "shard": ("Sharding", ("_sharding", "_pipelined")),
-    "data": ("Data", ("_data",)),
+_COMPOSE = ("_compose", "_stage", "_views", "_errors")
+"""The packages whose names are on the first page of the reference of `eqx_pipe`."""
+
+_MODULES = {
+    "search": "Searches",
+    "reduce": "Reductions",
+    "sharding": "Sharding",
+    "data": "Data",
+    "testing": "Tests of your own",
 }
-"""The pages of the reference: their titles, and the packages whose names they hold."""
+"""The public modules, and the titles of their pages."""
 
 _LINK = re.compile(r"(!?)\[([^\]]*)\]\((?!\w+:)([^)#\s]+)(#[^)\s]*)?\)")
 
@@ -79,20 +79,17 @@ def _moved(text: str, source: str) -> str:
 
 
 def _reference() -> dict[str, str]:
-    """The text of each page of the reference."""
-    rooms = {name: f"# {title}\n" for name, (title, _) in _ROOMS.items()}
-    for name in sorted(dir(eqx_pipe), key=lambda name: name.endswith("Error")):
-        value = getattr(eqx_pipe, name)
-        if name.startswith("_") or not hasattr(value, "__module__"):
-            continue
-        room = value.__module__.split(".")[1]
-        page = next(page for page, (_, inside) in _ROOMS.items() if room in inside)
-        rooms[page] += f"\n::: eqx_pipe.{name}\n"
-    names = [name for name in dir(eqx_pipe.search) if not name.startswith("_")]
-    rooms["search"] += "".join(f"\n::: eqx_pipe.search.{name}\n" for name in names)
-    names = [name for name in dir(eqx_pipe.testing) if not name.startswith("_")]
-    rooms["testing"] = "# Tests of your own\n" + "".join(
-        f"\n::: eqx_pipe.testing.{name}\n"
-        for name in sorted(names, key=lambda name: (not name.startswith("check"), name))
-    )
-    return rooms
+    """Return the text of each page of the reference."""
+    pages = {"compose": "# Composing\n", "sweep": "# Spaces and sweeps\n"}
+    names = set(eqx_pipe.__all__) - set(_MODULES)
+    for name in sorted(names, key=lambda name: (name.endswith("Error"), name)):
+        package = getattr(eqx_pipe, name).__module__.split(".")[1]
+        page = "compose" if package in _COMPOSE else "sweep"
+        pages[page] += f"\n::: eqx_pipe.{name}\n"
+    for module, title in _MODULES.items():
+        found = [n for n in dir(getattr(eqx_pipe, module)) if not n.startswith("_")]
+        found.sort(key=lambda name: (not name.startswith("check"), name))
+        pages[module] = f"# {title}\n" + "".join(
+            f"\n::: eqx_pipe.{module}.{name}\n" for name in found
+        )
+    return pages

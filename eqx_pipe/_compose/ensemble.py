@@ -82,7 +82,7 @@ def ensemble(
 
     `.stages` is the members stacked into one, for `equinox.filter_vmap`: a function of
     a member and a batch becomes one of all members, each with a batch of its own,
-    `filter_vmap(loss)(pipe.stages, batches)`. And `eqx_pipe.shard(pipe, mesh,
+    `filter_vmap(loss)(pipe.stages, batches)`. And `eqx_pipe.sharding.shard(pipe, mesh,
     lambda leaf: P("models"))` puts members on the devices of a mesh axis.
 
     **Arguments:**

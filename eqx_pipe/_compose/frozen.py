@@ -7,8 +7,8 @@ import jax
 import jax.tree_util as jtu
 from jax.core import Tracer
 
+from .._captured import Fixed, has_function
 from .._check import check_callable
-from .._closure import Fixed, has_function
 from .._stage import Scope, Stage, as_module, call, is_stateful
 from .._types import AnyStage, Key, PyTree, StageLike
 

@@ -1,6 +1,7 @@
 """What every stage of a pipeline put out."""
 
-from .._check import check_callable, check_key
+from .._check import check_callable
+from .._keys import check_key
 from .._stage import Composite, Record, Scope, check_state, copy_state
 from .._types import Key, MaybeState, PyTree, StageLike
 

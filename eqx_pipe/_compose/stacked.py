@@ -18,7 +18,7 @@ import jax.random as jr
 import jax.tree_util as jtu
 import numpy as np
 
-from .._check import check_int, check_key
+from .._check import check_int
 from .._errors import (
     describe_value,
     message,
@@ -26,6 +26,7 @@ from .._errors import (
     type_error,
     value_error,
 )
+from .._keys import check_key
 from .._stage import Item, Items, Own, Scope, as_stage
 from .._stage.base import state_indices
 from .._stage.hidden import check_nothing_traced

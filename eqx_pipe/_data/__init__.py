@@ -10,3 +10,9 @@ Sources: `array_source` on the device, its numbers held as `bits`; `source` on t
 with what `foreign` knows about other libraries and `records` about records; `composed`
 are made of others.
 """
+
+from .array_source import ArraySource as ArraySource
+from .composed import mixture as mixture
+from .composed import windows as windows
+from .cursor import Cursor as Cursor
+from .loader import Loader as Loader

@@ -86,7 +86,7 @@ class ArraySource(DeviceSource):
     !!! example
 
         >>> import eqx_pipe as ep, jax.numpy as jnp
-        >>> source = ep.ArraySource({"x": jnp.ones((5, 3)), "y": jnp.arange(5)})
+        >>> source = ep.data.ArraySource({"x": jnp.ones((5, 3)), "y": jnp.arange(5)})
         >>> len(source), source[2]["y"].item()
         (5, 2)
     """
@@ -96,10 +96,10 @@ class ArraySource(DeviceSource):
     def __init__(self, tree: PyTree):
         leaves = leaves_with_names(tree)
         _check_leaves(leaves)
-        size = check_leading("ArraySource", leaves)
+        size = check_leading("data.ArraySource", leaves)
         if size > MOST_ON_DEVICE:
             raise value_error(
-                "ArraySource",
+                "data.ArraySource",
                 f"{size} records, and there can be 2^31 - 1 on a device.",
                 "Give the NumPy array or memory map itself as a host source.",
             )
@@ -137,13 +137,13 @@ def _fitting(leaf: object) -> object:
     if not isinstance(leaf, np.ndarray):
         return leaf
     dtype = jax.dtypes.canonicalize_dtype(leaf.dtype)
-    return narrowed("ArraySource", leaf, dtype)
+    return narrowed("data.ArraySource", leaf, dtype)
 
 
 def _check_leaves(leaves: list[tuple[str, Any]]) -> None:
     if not leaves:
         raise structure_error(
-            "ArraySource",
+            "data.ArraySource",
             "`tree` holds no arrays.",
             "Give arrays whose leading axis counts the records.",
         )
@@ -159,10 +159,10 @@ def _check_leaves(leaves: list[tuple[str, Any]]) -> None:
                 what = TypeError
                 cure = "Give arrays only; text can be encoded as integers beforehand."
             wrong = f"{place} is {describe_value(leaf)}, no array with records."
-            raise what(message("ArraySource", wrong, cure))
+            raise what(message("data.ArraySource", wrong, cure))
         if leaf.ndim == 0:
             raise structure_error(
-                "ArraySource",
+                "data.ArraySource",
                 f"{place} is {leaf_text(leaf)}, a scalar without a leading axis.",
                 "Repeat it for each record, or add it to records in `pipe`.",
             )

@@ -6,7 +6,8 @@ program begins with them.
 """
 
 import dataclasses
-from typing import NamedTuple
+from collections.abc import Callable, Hashable
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -17,7 +18,8 @@ import numpy as np
 from jax.sharding import NamedSharding
 from jaxtyping import Array, UInt32, UInt64
 
-from .._sharding.mesh import is_staged
+from .._jit import arrays_of, program
+from .._mesh_context import is_staged
 from .._types import PyTree, StageLike
 from .array_source import DeviceSource
 from .bits import as_numbers
@@ -25,7 +27,6 @@ from .cursor import Cursor, check_concrete, split
 from .layout import as_given, constrained, from_own_rows, own_rows, replicated
 from .order import Overrun, Place, Selection, as_words, select
 from .pipes import are_identity, run_pipes
-from .programs import arrays_of, program
 from .shuffle import permute_on_host
 from .source import HostSource, Source
 
@@ -125,13 +126,25 @@ def _across(
     return jtu.tree_map(one, source.slice(start, count), seam)
 
 
+def loader_program(
+    loader: Settings, function: Callable[..., Any], *options: Hashable
+) -> Callable[..., Any]:
+    """Compile a function of a loader; no program reads a source on the host."""
+    return program(loader, function, *options, without=HostSource)
+
+
+def loader_arrays(loader: Settings) -> list[Array]:
+    """Return the arrays of a loader, as its programs take them."""
+    return arrays_of(loader, loader.sharding is not None)
+
+
 def next_on_device(loader: Settings, cursor: Cursor) -> tuple[PyTree, Cursor]:
     """The next full batch, and the cursor behind it."""
     count = loader.batch_size
     overrun = "skip" if loader.drop_remainder else "wrap"
-    run = program(loader, _at_cursor, cursor.kind, count, overrun)
+    run = loader_program(loader, _at_cursor, cursor.kind, count, overrun)
     place = cursor.words, cursor.epochs, cursor.record
-    batch, epoch, record = run(arrays_of(loader), *place)
+    batch, epoch, record = run(loader_arrays(loader), *place)
     if not is_staged():
         batch = as_given(batch, loader.sharding, count)
     return batch, dataclasses.replace(cursor, epochs=epoch, record=record)
@@ -182,7 +195,8 @@ def host_batch(loader: Settings, cursor: Cursor, found: Found) -> PyTree:
         size = len(loader.source)
         selection = Selection(epoch, as_words(ids, size), as_words(offset, size))
         known = replicated((cursor.words, selection), loader.sharding)
-        batch = program(loader, _made, cursor.kind)(arrays_of(loader), *known, batch)
+        run = loader_program(loader, _made, cursor.kind)
+        batch = run(loader_arrays(loader), *known, batch)
     return as_given(batch, loader.sharding, len(ids))
 
 

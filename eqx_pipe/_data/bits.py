@@ -76,7 +76,7 @@ def _check_bits(held: Bits) -> None:
     found = held.bits.dtype
     if not jnp.issubdtype(found, jnp.unsignedinteger):
         raise type_error(
-            "ArraySource",
+            "data.ArraySource",
             f"a leaf is {found}, where the bits of {held.dtype} are held as integers.",
             "Records are data, no parameters: to change them, make another source, "
             "`ArraySource(jax.tree.map(function, source.tree))`.",
@@ -102,7 +102,7 @@ def _derivative(primals: tuple[Any], tangents: tuple[Any]) -> tuple[Any, Any]:
     (x,), (tangent,) = primals, tangents
     if not isinstance(tangent, SymbolicZero):
         raise value_error(
-            "ArraySource",
+            "data.ArraySource",
             "a derivative with respect to its records is asked for, and records "
             "are data: none reaches them.",
             "Make what is to be learned a parameter of `pipe`: "

@@ -128,19 +128,22 @@ def mixture(
     !!! example
 
         >>> import eqx_pipe as ep, jax.numpy as jnp
-        >>> a, b = ep.ArraySource(jnp.arange(6)), ep.ArraySource(10 + jnp.arange(6))
-        >>> both = ep.mixture([a, b], weights=[2, 1])
+        >>> a, b = ep.data.ArraySource(jnp.arange(6)),
+        ...     ep.data.ArraySource(10 + jnp.arange(6))
+        >>> both = ep.data.mixture([a, b], weights=[2, 1])
         >>> [both[i].item() for i in range(len(both))]
         [0, 10, 1, 2, 11, 3, 4, 12, 5]
     """
     if not isinstance(sources, Sequence) or isinstance(sources, str) or not sources:
         raise type_error(
-            "mixture",
+            "data.mixture",
             f"`sources` is {describe_value(sources)}.",
             "Give a list of sources.",
         )
-    check_choice("mixture", "until", until, ("first", "last"))
-    known = [as_source("mixture", f"sources[{i}]", s) for i, s in enumerate(sources)]
+    check_choice("data.mixture", "until", until, ("first", "last"))
+    known = [
+        as_source("data.mixture", f"sources[{i}]", s) for i, s in enumerate(sources)
+    ]
     _check_schemas(known)
     shares = shares_of(_check_weights(weights, len(known)))
     size = _size([len(source) for source in known], shares, until)
@@ -220,7 +223,7 @@ def _check_weights(weights: WeightsLike | None, count: int) -> list[float]:
     numbers = np.asarray(weights, np.float64)
     if numbers.shape != (count,) or not (np.isfinite(numbers) & (numbers > 0)).all():
         raise value_error(
-            "mixture",
+            "data.mixture",
             f"`weights` is {describe_value(weights)}, for {count} sources.",
             "Give one positive number for each source; leave out a source that "
             "has no share.",
@@ -231,11 +234,13 @@ def _check_weights(weights: WeightsLike | None, count: int) -> list[float]:
 def _check_schemas(sources: list[Source]) -> None:
     for i, source in enumerate(sources):
         if len(source) == 0:
-            raise value_error("mixture", f"`sources[{i}]` is empty.", "Leave it out.")
+            raise value_error(
+                "data.mixture", f"`sources[{i}]` is empty.", "Leave it out."
+            )
         lines = differences(sources[0].struct(), source.struct())
         if lines:
             raise structure_error(
-                "mixture",
+                "data.mixture",
                 f"the records of `sources[0]` and `sources[{i}]` differ: "
                 f"{'; '.join(lines)}.",
                 "Bring them into one form first.",
@@ -314,17 +319,17 @@ def windows(
     !!! example
 
         >>> import eqx_pipe as ep, jax.numpy as jnp
-        >>> text = ep.windows(ep.ArraySource(jnp.arange(8)), size=4, stride=2)
+        >>> text = ep.data.windows(ep.data.ArraySource(jnp.arange(8)), size=4, stride=2)
         >>> len(text), text[1].tolist()
         (3, [2, 3, 4, 5])
     """
-    known = as_source("windows", "source", source)
-    check_int("windows", "size", size, 1)
-    check_int("windows", "stride", stride, 1)
+    known = as_source("data.windows", "source", source)
+    check_int("data.windows", "size", size, 1)
+    check_int("data.windows", "stride", stride, 1)
     size, stride = size.__index__(), stride.__index__()
     if len(known) < size:
         raise value_error(
-            "windows",
+            "data.windows",
             f"`size` is {size}, and the source has {len(known)} records.",
             "Give a smaller size or a longer source.",
         )

@@ -12,8 +12,8 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, UInt32
 
-from .._check import check_draws, check_key
 from .._errors import describe_value, type_error, value_error
+from .._keys import check_draws, check_key
 from .._tree import is_key_array
 from .._types import Key
 from .cursor_text import FORMAT, NAME, fields
@@ -38,11 +38,11 @@ class Cursor(eqx.Module):
     !!! example
 
         >>> import eqx_pipe as ep, jax, jax.numpy as jnp
-        >>> loader = ep.Loader(ep.ArraySource(jnp.arange(10)), batch_size=4)
+        >>> loader = ep.data.Loader(ep.data.ArraySource(jnp.arange(10)), batch_size=4)
         >>> batch, cursor = loader.next(loader.init(jax.random.key(0)))
         >>> cursor.epoch, cursor.position
         (0, 4)
-        >>> ep.Cursor.from_json(cursor.to_json())
+        >>> ep.data.Cursor.from_json(cursor.to_json())
         Cursor(epoch=0, position=4)
     """
 

@@ -17,12 +17,20 @@ from jaxtyping import Array, UInt32
 
 from .._types import PyTree
 from .array_source import DeviceSource
-from .batch import Found, Settings, device_batch, host_batch, ordered, read
+from .batch import (
+    Found,
+    Settings,
+    device_batch,
+    host_batch,
+    loader_arrays,
+    loader_program,
+    ordered,
+    read,
+)
 from .cursor import Cursor, check_epoch, is_concrete, split
 from .layout import as_given, replicated, without_users_mesh
 from .order import Place
 from .pipes import are_identity
-from .programs import arrays_of, program
 from .source import HostSource
 
 # One for the next step and one for a read that takes longer: each takes memory.
@@ -99,7 +107,7 @@ def _from_device(
 ) -> Generator[PyTree, None, None]:
     """One call of a compiled program for each batch."""
     # Fields of a Module are slow to look up, for every batch.
-    size, sharding, arrays = loader.batch_size, loader.sharding, arrays_of(loader)
+    size, sharding, arrays = loader.batch_size, loader.sharding, loader_arrays(loader)
     numbers = (cursor.words, cursor.epochs, np.uint32(cursor.position))
     place = replicated(tuple(map(np.asarray, numbers)), sharding)
     # Once for all batches; each call gives the next one its start.
@@ -110,7 +118,7 @@ def _from_device(
         for count, times in ((size, whole), (rest, min(rest, 1))):
             if not times:
                 continue
-            run = program(loader, _at_start, cursor.kind, count)
+            run = loader_program(loader, _at_start, cursor.kind, count)
             for _ in range(times):
                 try:
                     with without_users_mesh(sharding):
@@ -165,7 +173,7 @@ def _note_a_short_batch(error: Exception, loader: Settings, count: int) -> None:
     """Says with an error of `batch_pipe` that it came for the short last batch."""
     if count < loader.batch_size and not are_identity(loader.batch_pipe):
         error.add_note(
-            "In eqx_pipe.Loader: `batch_pipe` was given the short last batch, of "
+            "In eqx_pipe.data.Loader: `batch_pipe` was given the short last batch, of "
             f"{count} records instead of {loader.batch_size}; with "
             "`drop_remainder=True` there is none."
         )

@@ -63,7 +63,7 @@ class HostArrays(HostRecords):
     def __init__(self, tree: PyTree):
         self.tree: PyTree = jtu.tree_map(_plain, _as_pytree(tree))
         leaves = leaves_with_names(self.tree)
-        self.size: int = check_leading("Loader", leaves)
+        self.size: int = check_leading("data.Loader", leaves)
         self.thread_safe = all(isinstance(leaf, np.ndarray) for _, leaf in leaves)
 
     @staticmethod
@@ -146,7 +146,7 @@ class Columns:
             for name in self._names:
                 if _missing(rows.column(name).slice(at, 1)):
                     error = structure_error(
-                        "Loader",
+                        "data.Loader",
                         f"record {i} of the source has a gap: a number of its column "
                         f"`{name}` is missing.",
                         "Leave such records out, or fill them, with NaN where that is "

@@ -18,17 +18,12 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 from jax.core import Tracer
-from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
+from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array
 
-from .._sharding.mesh import (
-    constrain_to,
-    mesh_like,
-    no_context,
-    num_shards,
-    with_types,
-)
+from .._mesh_context import is_explicit, no_context, with_axis_types
+from .._sharding.mesh import constrain_to, mesh_like, num_shards, with_types
 from .._sharding.place import shard
 from .._types import PyTree
 from .array_source import DeviceSource
@@ -178,30 +173,3 @@ def auto_mesh(sharding: NamedSharding) -> Mesh:
     """The mesh of a sharding with automatic axes, as our programs use it."""
     assert isinstance(sharding.mesh, Mesh)
     return with_types(sharding.mesh, AxisType.Auto)
-
-
-def is_explicit(mesh: Mesh | AbstractMesh) -> bool:
-    """Whether any of its axes are explicit."""
-    return AxisType.Explicit in mesh.axis_types
-
-
-def with_axis_types(tree: PyTree, types: tuple[AxisType, ...] | None = None) -> PyTree:
-    """Arrays that lie on meshes of so many axes, with axes of these kinds.
-
-    By default with automatic axes, however many.
-    """
-
-    def one(leaf: object) -> object:
-        if not isinstance(leaf, jax.Array) or isinstance(leaf, Tracer):
-            return leaf
-        own = leaf.sharding
-        if not isinstance(own, NamedSharding):
-            return leaf
-        wanted = types or (AxisType.Auto,) * len(own.mesh.axis_names)
-        if own.mesh.axis_types == wanted or len(wanted) != len(own.mesh.axis_names):
-            return leaf
-        assert isinstance(own.mesh, Mesh)  # an array at hand lies on devices
-        mesh = Mesh(own.mesh.devices, own.mesh.axis_names, axis_types=wanted)
-        return jax.device_put(leaf, NamedSharding(mesh, own.spec))
-
-    return jtu.tree_map(one, tree)

@@ -67,8 +67,8 @@ class Loader(Settings):
     !!! example
 
         >>> import eqx_pipe as ep, jax, jax.numpy as jnp
-        >>> source = ep.ArraySource({"x": jnp.arange(10.0), "y": jnp.arange(10)})
-        >>> loader = ep.Loader(source, ep.at("x", jnp.sqrt), batch_size=4)
+        >>> source = ep.data.ArraySource({"x": jnp.arange(10.0), "y": jnp.arange(10)})
+        >>> loader = ep.data.Loader(source, ep.at("x", jnp.sqrt), batch_size=4)
         >>> cursor = loader.init(jax.random.key(0))
         >>> [batch["y"].shape for batch in loader.epoch(cursor)]
         [(4,), (4,), (2,)]
@@ -85,10 +85,10 @@ class Loader(Settings):
         drop_remainder: bool | np.bool_ = False,
         sharding: NamedSharding | None = None,
     ):
-        known = as_source("Loader", "source", source)
-        check_int("Loader", "batch_size", batch_size, 1)
-        check_bool("Loader", "shuffle", shuffle)
-        check_bool("Loader", "drop_remainder", drop_remainder)
+        known = as_source("data.Loader", "source", source)
+        check_int("data.Loader", "batch_size", batch_size, 1)
+        check_bool("data.Loader", "shuffle", shuffle)
+        check_bool("data.Loader", "drop_remainder", drop_remainder)
         size, shuffle = batch_size.__index__(), bool(shuffle)
         _check_size(len(known), size, bool(drop_remainder))
         sharding = _check_sharding(sharding, size)
@@ -184,7 +184,7 @@ class Loader(Settings):
 
     def __iter__(self) -> NoReturn:
         raise type_error(
-            "Loader",
+            "data.Loader",
             "it cannot be iterated by itself: it does not remember where it is.",
             "Write `for batch in loader.epoch(loader.init(key))`.",
         )
@@ -237,7 +237,8 @@ class Loader(Settings):
         !!! example
 
             >>> import eqx_pipe as ep, jax, jax.numpy as jnp
-            >>> loader = ep.Loader(ep.ArraySource(jnp.arange(6.0)), batch_size=2)
+            >>> loader = ep.data.Loader(ep.data.ArraySource(jnp.arange(6.0)),
+            ...     batch_size=2)
             >>> step = lambda total, batch: (total + batch.sum(), batch.mean())
             >>> cursor = loader.init(jax.random.key(0))
             >>> total, means, cursor = loader.scan(step, 0.0, cursor)
@@ -267,10 +268,10 @@ class Loader(Settings):
 
 def _as_stateless(argument: str, stage: StageLike) -> StageLike:
     """A stage that keeps no state, after a check."""
-    stage = as_stage("Loader", argument, stage)
+    stage = as_stage("data.Loader", argument, stage)
     if is_stateful(stage):
         raise value_error(
-            "Loader",
+            "data.Loader",
             f"`{argument}` is stateful, and a loader keeps no state.",
             "Call the stage in the training step, which can carry its state.",
         )
@@ -280,10 +281,10 @@ def _as_stateless(argument: str, stage: StageLike) -> StageLike:
 def _check_size(size: int, batch_size: int, drop_remainder: bool) -> None:
     """Raises a `ValueError` if no batch comes of so many records."""
     if size == 0:
-        raise value_error("Loader", "`source` is empty.", "Give one with records.")
+        raise value_error("data.Loader", "`source` is empty.", "Give one with records.")
     if drop_remainder and batch_size > size:
         raise value_error(
-            "Loader",
+            "data.Loader",
             f"`batch_size` is {batch_size}, and the source has {size} records: "
             "with `drop_remainder` no batch would be left.",
             f"Give at most {size}, or `drop_remainder=False`.",
@@ -296,7 +297,7 @@ def _check_sharding(sharding: object, batch_size: int) -> NamedSharding | None:
         return None
     if not isinstance(sharding, NamedSharding):
         raise type_error(
-            "Loader",
+            "data.Loader",
             f"`sharding` is {describe_value(sharding)}.",
             "Give a `jax.sharding.NamedSharding(mesh, PartitionSpec('data'))`.",
         )
@@ -305,7 +306,7 @@ def _check_sharding(sharding: object, batch_size: int) -> NamedSharding | None:
         below, above = batch_size // parts * parts, -(-batch_size // parts) * parts
         sizes = f"{above}" if below == 0 else f"{below} or {above}"
         raise value_error(
-            "Loader",
+            "data.Loader",
             f"`batch_size` is {batch_size}, which {sharding.spec} splits into "
             f"{parts} parts.",
             f"Give a batch size that divides by {parts}, such as {sizes}.",

@@ -10,7 +10,8 @@ import numpy as np
 from jaxtyping import Array, UInt32
 
 from .._errors import structure_error
-from .._stage import Identity, Scope, enter, fold
+from .._keys import fold
+from .._stage import Identity, Scope, enter
 from .._tree import as_arrays, leaf_text, leaves_with_names
 from .._types import Key, PyTree, StageLike
 from .order import Selection
@@ -88,7 +89,7 @@ def _only_arrays(argument: str, y: PyTree) -> PyTree:
         if not eqx.is_array(leaf):
             place = f" at `.{name}`" if name else ""
             raise structure_error(
-                "Loader",
+                "data.Loader",
                 f"the output of `{argument}`{place} is {leaf_text(leaf)}.",
                 "A batch holds arrays and numbers only. Leave the rest out.",
             )

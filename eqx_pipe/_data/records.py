@@ -81,7 +81,7 @@ def fitting(columns: PyTree, n: int, struct: PyTree) -> PyTree | None:
     if not all(_is_like(leaf, (n, *s.shape), s) for leaf, s in pairs):
         return None
     return jtu.tree_unflatten(
-        structure, [narrowed("Loader", leaf, s.dtype) for leaf, s in pairs]
+        structure, [narrowed("data.Loader", leaf, s.dtype) for leaf, s in pairs]
     )
 
 
@@ -100,7 +100,9 @@ def stacked(
             raise named(_misfit(i, record, struct), i)
         rows.append(row)
     pairs = zip(zip(*rows, strict=True), structs, strict=True)
-    columns = [narrowed("Loader", np.stack(column), s.dtype) for column, s in pairs]
+    columns = [
+        narrowed("data.Loader", np.stack(column), s.dtype) for column, s in pairs
+    ]
     return jtu.tree_unflatten(structure, columns)
 
 
@@ -109,7 +111,7 @@ def listed(found: Iterable[PyTree], count: int) -> list[PyTree]:
     if isinstance(found, Mapping):
         wrong = f"returned a {type(found).__name__} with {len(found)} entries, "
         wrong += f"where {count} records were asked for."
-        raise type_error("Loader", f"`__getitems__` {wrong}", _MANY)
+        raise type_error("data.Loader", f"`__getitems__` {wrong}", _MANY)
     records = list(found)
     _check_count({len(records)}, count)
     return records
@@ -119,7 +121,7 @@ def _check_count(found: set[int], count: int) -> None:
     if found != {count}:
         numbers = " and ".join(map(str, sorted(found)))
         wrong = f"returned {numbers} records, and {count} were asked for."
-        raise value_error("Loader", f"`__getitems__` {wrong}", _MANY)
+        raise value_error("data.Loader", f"`__getitems__` {wrong}", _MANY)
 
 
 class _Note(str):
@@ -129,7 +131,9 @@ class _Note(str):
 def named(error: Exception, i: int) -> Exception:
     """The error with a note that names the record, unless it has one."""
     if not is_named(error):
-        error.add_note(_Note(f"In eqx_pipe.Loader: the source failed at record {i}."))
+        error.add_note(
+            _Note(f"In eqx_pipe.data.Loader: the source failed at record {i}.")
+        )
     return error
 
 
@@ -207,7 +211,7 @@ def _unusable(leaf: object, why: str, name: str = "") -> TypeError:
     place = f" at `.{name}`" if name else ""
     shown = leaf_text(leaf) if hasattr(leaf, "dtype") else describe_value(leaf)
     return type_error(
-        "Loader",
+        "data.Loader",
         f"record 0 of the source{place} is {shown}, which {why}.",
         "A record is a pytree of numbers and arrays. Leave text and the like out, "
         "or encode them as integers.",
@@ -225,7 +229,7 @@ def _misfit(i: int, record: PyTree, struct: PyTree) -> StructureError:
                 lines.append(f"{place}{leaf_text(array)} against {leaf_text(s)}")
     shown = "; ".join(lines) or f"{structure} against {jtu.tree_structure(struct)}"
     return structure_error(
-        "Loader",
+        "data.Loader",
         f"record {i} of the source has another form than record 0: {shown}.",
         "All records agree in structure, shapes and dtypes. Pad or cut them in "
         "the source.",

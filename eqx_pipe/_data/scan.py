@@ -13,14 +13,13 @@ import numpy as np
 
 from .._cache import LRUCache
 from .._errors import bullets, describe_value, structure_error, type_error
-from .._sharding.mesh import is_staged
+from .._jit import known
+from .._mesh_context import is_explicit, is_staged, with_axis_types
 from .._tree import as_arrays, differences
 from .._types import PyTree
 from .batch import Settings, device_batch, seam_of
 from .cursor import Cursor, is_concrete
-from .layout import is_explicit, with_axis_types
 from .order import Overrun, Place
-from .programs import known
 
 _Result = TypeVar("_Result")
 

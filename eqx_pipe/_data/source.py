@@ -153,7 +153,7 @@ class HostSource:
 def _stopped(error: Exception, when: str) -> RuntimeError:
     stopped = RuntimeError(
         message(
-            "Loader",
+            "data.Loader",
             f"the source raised `StopIteration` when {when}.",
             "`__getitem__` gives every record below `len(source)`; a source that ends "
             "sooner has a smaller length.",

@@ -53,10 +53,9 @@ def design(u: Cube) -> Design:
     !!! example
 
         >>> import eqx_pipe as ep
-        >>> import eqx_pipe.search as eps
         >>> space = {"x": ep.Linspace(0, 10, 2)}
-        >>> corners = eps.design([[0.0], [1.0], [0.5]])
-        >>> found = ep.explore(lambda p: p["x"], space, corners, rounds=5, n=2)
+        >>> corners = ep.search.design([[0.0], [1.0], [0.5]])
+        >>> found = ep.search.explore(lambda p: p["x"], space, corners, rounds=5, n=2)
         >>> found.result.values.tolist(), found.rounds.tolist()
         ([0.0, 10.0, 5.0], [0, 0, 1])
     """

@@ -7,19 +7,19 @@ from typing import Any, Literal, TypeAlias
 import jax.random as jr
 from jax.sharding import Mesh
 
-from .._check import check_int, check_key
+from .._check import check_int
 from .._errors import describe_value, type_error, value_error
 from .._files import as_path
+from .._keys import check_key, fold
 from .._spaces.accept import SpaceLike, as_space
-from .._stage.scope import fold
 from .._sweep.compute.progress import Progress, is_shown
 from .._sweep.request import BatchSize, Executor, check_progress
 from .._types import Key, ProgressLike, PyTree
-from .explored import Explored
+from .explored import SearchResult
 from .method import Method
 from .rounds import Rounds
 
-Stop: TypeAlias = Callable[[Explored], object]
+Stop: TypeAlias = Callable[[SearchResult], object]
 """Whether a search ends, after each of its rounds."""
 
 
@@ -36,9 +36,9 @@ def explore(
     executor: Executor | None = None,
     batch_size: BatchSize = "auto",
     mesh: Mesh | None = None,
-    on_error: Literal["raise", "isolate"] = "raise",
+    on_error: Literal["raise", "mark"] = "raise",
     progress: ProgressLike = None,
-) -> Explored:
+) -> SearchResult:
     """Lets a method propose points of a space, round after round.
 
     Each round is a sweep of `n` points, which are computed at once. All rounds are one
@@ -62,13 +62,13 @@ def explore(
     - `progress`: as in `sweep`: a bar of the rounds, below which a long round has its
       own; in a file a line a minute. The path of an output also shows its best so far.
 
-    **Returns:** an `Explored`.
+    **Returns:** an `SearchResult`.
 
     **Raises:** `ValueError` if the method proposes no point at all, or if the store is
     that of another search; and as `sweep`.
 
-    After Ctrl-C the `KeyboardInterrupt` has as `.result` an `Explored` of all that is
-    finished.
+    After Ctrl-C the `KeyboardInterrupt` has as `.result` an `SearchResult` of all that
+    is finished.
 
     **Laws:** round `r` is `sweep(fn, points, key=jax.random.fold_in(key, r))` of the
     points that the method proposes, to rounding. A search that was killed ends as one
@@ -78,37 +78,36 @@ def explore(
 
         >>> import jax
         >>> import eqx_pipe as ep
-        >>> import eqx_pipe.search as eps
         >>> space = {"x": ep.Linspace(0, 4, 2)}
-        >>> points = eps.design([[0.0], [0.25], [0.5], [1.0]])
-        >>> found = ep.explore(lambda p: (p["x"] - 2.0) ** 2, space, points,
+        >>> points = ep.search.design([[0.0], [0.25], [0.5], [1.0]])
+        >>> found = ep.search.explore(lambda p: (p["x"] - 2.0) ** 2, space, points,
         ...                    rounds=2, n=2)
         >>> found.best()
         Best(index=2, value=0, x=2)
         >>> found.to_pandas()["round"].tolist()
         [0, 0, 1, 1]
     """
-    whole = as_space("explore", space)
-    check_key("explore", key)
+    whole = as_space("search.explore", space)
+    check_key("search.explore", key)
     if not isinstance(method, Method):
         raise type_error(
-            "explore",
+            "search.explore",
             f"`method` is {describe_value(method)}.",
             "Give a method of `eqx_pipe.search`, such as `search.refine()`, or an "
             "object with `init`, `ask` and `tell`.",
         )
-    check_int("explore", "rounds", rounds, 1)
-    check_int("explore", "n", n, 1)
+    check_int("search.explore", "rounds", rounds, 1)
+    check_int("search.explore", "n", n, 1)
     stops = _stops(stop)
     if executor is not None and store is None:
         raise value_error(
-            "explore",
+            "search.explore",
             "there is an `executor` without a `store`.",
             "Workers are for rounds that are long: give a folder, `store=`, too.",
         )
-    check_progress("explore", progress)
+    check_progress("search.explore", progress)
     options = {"batch_size": batch_size, "mesh": mesh, "on_error": on_error}
-    folder = None if store is None else as_path("explore", store, "store")
+    folder = None if store is None else as_path("search.explore", store, "store")
     run = Rounds(fn, options, folder, executor, progress)
     # By a name: rounds have the keys of their numbers.
     state = method.init(whole, fold(key, "method"))
@@ -132,7 +131,7 @@ def explore(
             raise
     if not run.sweeps:
         raise value_error(
-            "explore",
+            "search.explore",
             "the method proposed no point in its first round.",
             "A design may be empty, or the state is that of a search that has ended.",
         )
@@ -146,9 +145,9 @@ def _stops(stop: Stop | Sequence[Stop] | None) -> tuple[Stop, ...]:
     for one in stops:
         if not callable(one):
             raise type_error(
-                "explore",
+                "search.explore",
                 f"`stop` is {describe_value(stop)}.",
-                "Give a function of the `Explored` so far, or a list of some: "
+                "Give a function of the `SearchResult` so far, or a list of some: "
                 "`lambda found: len(found) >= 10_000`.",
             )
     return stops

@@ -1,4 +1,4 @@
-"""`Explored`: what a search has found, and how it is read from its folder."""
+"""`SearchResult`: what a search has found, and how it is read from its folder."""
 
 import os
 from pathlib import Path
@@ -12,8 +12,6 @@ from .._cache import WeakCache
 from .._errors import message
 from .._files import as_path
 from .._sweep.results.best import Best, Compared
-from .._sweep.results.concat import concat
-from .._sweep.results.load import load_result
 from .._sweep.results.result import SweepResult
 from .._types import PyTree
 
@@ -26,7 +24,7 @@ else:
 _JOINED = WeakCache[SweepResult]()
 
 
-class Explored(eqx.Module):
+class SearchResult(eqx.Module):
     """All points of a search, in the order in which they were computed.
 
     `sweeps` has the `SweepResult` of each round, and `result` is that of all points, a
@@ -41,7 +39,9 @@ class Explored(eqx.Module):
     def result(self) -> SweepResult:
         """The points of all rounds as one `SweepResult`."""
         known = _JOINED.get(self)
-        return _JOINED.put(self, concat(self.sweeps)) if known is None else known
+        if known is not None:
+            return known
+        return _JOINED.put(self, SweepResult.concat(self.sweeps))
 
     @property
     def rounds(self) -> Int[np.ndarray, " points"]:
@@ -67,8 +67,55 @@ class Explored(eqx.Module):
         frame = self.result.to_pandas()
         return frame.assign(**{_free("round", frame): self.rounds})
 
+    @staticmethod
+    def load(path: str | os.PathLike[str]) -> "SearchResult":
+        """The history of a search from its folder, without the function or the method.
+
+        Also while the search goes on, or after it was killed: of the round that was
+        under way the points that it lacks are not `.ok`. Nothing is computed.
+
+        **Arguments:**
+
+        - `path`: the folder that `explore` was given as `store=`.
+
+        **Returns:** a `SearchResult` without `.state`. Its sweeps are what
+        `SweepResult.load` reads from the stores of the rounds.
+
+        **Raises:** `FileNotFoundError` if no round is at `path`, and as
+        `SweepResult.load`.
+
+        !!! example
+
+            >>> import tempfile
+            >>> import eqx_pipe as ep
+            >>> points = ep.search.design([[0.0], [0.5], [1.0]])
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     found = ep.search.explore(lambda p: p["x"] ** 2,
+            ...         {"x": ep.Linspace(0, 4, 2)},
+            ...                        points, rounds=3, n=1, store=folder)
+            ...     ep.search.SearchResult.load(folder).best(mode="max")
+            Best(index=2, value=16, x=4)
+        """
+        folder = as_path("search.SearchResult.load", path)
+        count = 0
+        while place_of(folder, count).is_dir():
+            count += 1
+        if not count:
+            raise FileNotFoundError(
+                message(
+                    "search.SearchResult.load",
+                    f"there is no round of a search at {str(folder)!r}.",
+                    "Give the folder that `explore(..., store=)` was given; the "
+                    "result of "
+                    "a sweep is read by `SweepResult.load`.",
+                )
+            )
+        return SearchResult(
+            tuple(SweepResult.load(place_of(folder, k)) for k in range(count))
+        )
+
     def __repr__(self) -> str:
-        return f"Explored({len(self):,} points in {len(self.sweeps):,} rounds)"
+        return f"SearchResult({len(self):,} points in {len(self.sweeps):,} rounds)"
 
 
 def _free(name: str, taken: Any) -> str:
@@ -80,46 +127,3 @@ def _free(name: str, taken: Any) -> str:
 def place_of(folder: Path, number: int) -> Path:
     """Where the store of a round is."""
     return folder / f"round-{number:04}.zarr"
-
-
-def load(path: str | os.PathLike[str]) -> Explored:
-    """The history of a search from its folder, without the function or the method.
-
-    Also while the search goes on, or after it was killed: of the round that was under
-    way the points that it lacks are not `.ok`. Nothing is computed.
-
-    **Arguments:**
-
-    - `path`: the folder that `explore` was given as `store=`.
-
-    **Returns:** an `Explored` without `.state`. Its sweeps are what `load_result` reads
-    from the stores of the rounds.
-
-    **Raises:** `FileNotFoundError` if no round is at `path`, and as `load_result`.
-
-    !!! example
-
-        >>> import tempfile
-        >>> import eqx_pipe as ep
-        >>> import eqx_pipe.search as eps
-        >>> points = eps.design([[0.0], [0.5], [1.0]])
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     found = ep.explore(lambda p: p["x"] ** 2, {"x": ep.Linspace(0, 4, 2)},
-        ...                        points, rounds=3, n=1, store=folder)
-        ...     eps.load(folder).best(mode="max")
-        Best(index=2, value=16, x=4)
-    """
-    folder = as_path("search.load", path)
-    count = 0
-    while place_of(folder, count).is_dir():
-        count += 1
-    if not count:
-        raise FileNotFoundError(
-            message(
-                "search.load",
-                f"there is no round of a search at {str(folder)!r}.",
-                "Give the folder that `explore(..., store=)` was given; the result of "
-                "a sweep is read by `load_result`.",
-            )
-        )
-    return Explored(tuple(load_result(place_of(folder, k)) for k in range(count)))

@@ -13,14 +13,14 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Float, Int
 
-from .._check import check_choice, check_int, check_key
+from .._check import check_choice, check_int
 from .._errors import describe_value, optional, type_error, value_error
 from .._files import as_path
+from .._keys import check_key, key_argument
 from .._spaces.accept import SpaceLike, as_space
 from .._spaces.axes import Values
 from .._spaces.index import point_key
 from .._spaces.space import Space
-from .._stage.signature import key_argument
 from .._sweep.results.result import SweepResult
 from .._sweep.run import sweep
 from .._tree import leaves_with_names
@@ -58,7 +58,7 @@ class Training(eqx.Module):
     score: Callable[[PyTree, PyTree], Any]
 
 
-class Halved(eqx.Module):
+class HalvingResult(eqx.Module):
     """What became of each training.
 
     `scores` has a row for each point and a column for each rung: NaN where a training
@@ -81,7 +81,7 @@ class Halved(eqx.Module):
 
     def to_xarray(self) -> Dataset:
         """The scores as an `xarray.Dataset` over `point` and `rung`, with the axes."""
-        xarray = optional("Halved.to_xarray", "xarray")
+        xarray = optional("search.HalvingResult.to_xarray", "xarray")
         frame = self.space.to_pandas()
         columns = {name: ("point", frame[name].to_numpy()) for name in frame}
         coords = columns | {"rung": ("rung", np.array(self.rungs))}
@@ -90,7 +90,7 @@ class Halved(eqx.Module):
     def __repr__(self) -> str:
         best = int(self.survivors[0])
         head = f"{len(self.scores):,} trainings, {len(self.survivors):,} to the end"
-        lines = [f"Halved({head}; point {best:,} is the best)"]
+        lines = [f"HalvingResult({head}; point {best:,} is the best)"]
         width = len(f"{self.rungs[-1]:,}")
         for steps, scores in zip(self.rungs, self.scores.T, strict=True):
             count = int((~np.isnan(scores)).sum())
@@ -110,7 +110,7 @@ def halving(
     store: str | os.PathLike[str] | None = None,
     batch_size: int | None = None,
     mesh: Mesh | None = None,
-) -> Halved:
+) -> HalvingResult:
     """Trains at all points, and carries on with fewer and fewer of them.
 
     At the end of each rung the best `1/eta` of the trainings go on from where they
@@ -132,7 +132,8 @@ def halving(
       batches are full.
     - `mesh`: as in `sweep`.
 
-    **Returns:** a `Halved`. One program is compiled for `init`, and one for each rung.
+    **Returns:** a `HalvingResult`. One program is compiled for `init`, and one for each
+    rung.
 
     **Raises:** `ValueError` for rungs that do not grow, and for `Static` axes;
     `TypeError` for what is no `Training`; and as `sweep`.
@@ -143,27 +144,26 @@ def halving(
     !!! example
 
         >>> import eqx_pipe as ep
-        >>> import eqx_pipe.search as eps
-        >>> descent = eps.Training(
+        >>> descent = ep.search.Training(
         ...     init=lambda p: 4.0,
         ...     step=lambda p, x: x - p["rate"] * 2 * x,
         ...     score=lambda p, x: x**2,
         ... )
         >>> rates = {"rate": ep.Geomspace(1e-3, 1.0, 9)}
-        >>> found = ep.halving(descent, rates, rungs=(1, 3, 9))
+        >>> found = ep.search.halving(descent, rates, rungs=(1, 3, 9))
         >>> found.survivors.tolist(), round(float(found.best["rate"]), 3)
         ([7], 0.422)
     """
-    whole = as_space("halving", space)
-    check_key("halving", key)
-    check_choice("halving", "mode", mode, ("min", "max"))
-    check_int("halving", "eta", eta, 2)
+    whole = as_space("search.halving", space)
+    check_key("search.halving", key)
+    check_choice("search.halving", "mode", mode, ("min", "max"))
+    check_int("search.halving", "eta", eta, 2)
     if batch_size is not None:
-        check_int("halving", "batch_size", batch_size, 1)
+        check_int("search.halving", "batch_size", batch_size, 1)
     ends = _checked(train, whole, rungs)
     digits = whole.geometry.digits(np.arange(whole.size))
     digits = digits[:, list(whole.geometry.key_dims)].astype(np.uint32)
-    folder = None if store is None else as_path("halving", store, "store")
+    folder = None if store is None else as_path("search.halving", store, "store")
     run = _Run(train, whole, key, mesh, folder)
     scores = np.full((whole.size, len(ends)), np.nan)
     left, carry = np.arange(whole.size), None
@@ -187,31 +187,33 @@ def halving(
             keep = order
         left, done = left[keep], end
         carry = jax.tree.map(lambda leaf, keep=keep: np.asarray(leaf[keep]), carry)
-    return Halved(whole, scores, ends, left, carry, (needed, executed))
+    return HalvingResult(whole, scores, ends, left, carry, (needed, executed))
 
 
 def _checked(train: object, space: Space, rungs: Sequence[int]) -> tuple[int, ...]:
     if not isinstance(train, Training):
         raise type_error(
-            "halving",
+            "search.halving",
             f"`train` is {describe_value(train)}.",
             "Give `eqx_pipe.search.Training(init, step, score)`.",
         )
     for name, axis in space.axes().items():
         if axis.is_static:
             raise value_error(
-                "halving",
+                "search.halving",
                 f"`{name}` is {axis!r}, which is another program for each value.",
                 "Halve once for each of its values.",
             )
     if not space.size:
-        raise value_error("halving", "the space is empty.", "Give at least one point.")
+        raise value_error(
+            "search.halving", "the space is empty.", "Give at least one point."
+        )
     ends = tuple(rungs)
     for end in ends:
-        check_int("halving", "rungs", end, 1)
+        check_int("search.halving", "rungs", end, 1)
     if not ends or list(ends) != sorted(set(ends)):
         raise value_error(
-            "halving",
+            "search.halving",
             f"`rungs` is {describe_value(rungs)}.",
             "Give after how many steps in all each rung ends, such as (10, 30, 90).",
         )
@@ -228,7 +230,7 @@ def _as_arrays(carry: PyTree) -> PyTree:
     for name, leaf in leaves_with_names(carry):
         if not eqx.is_array_like(leaf):
             raise type_error(
-                "halving",
+                "search.halving",
                 f"`init` gives {describe_value(leaf)} at `{name}`.",
                 "Carry arrays, `params, rest = eqx.partition(model, eqx.is_array)`, "
                 "and put the rest back in `step` by `eqx.combine(params, rest)`.",

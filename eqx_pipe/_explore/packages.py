@@ -30,9 +30,9 @@ def refine(by: Compared = None) -> Refine:
 
         >>> import jax.numpy as jnp
         >>> import eqx_pipe as ep
-        >>> import eqx_pipe.search as eps
         >>> step = lambda p: jnp.tanh(20 * (p["x"] - 0.3))
-        >>> found = ep.explore(step, {"x": ep.Linspace(-1, 1, 2)}, eps.refine(),
+        >>> found = ep.search.explore(step, {"x": ep.Linspace(-1, 1, 2)},
+        ...     ep.search.refine(),
         ...                    rounds=5, n=8)
         >>> near = abs(found.to_pandas()["x"] - 0.3) < 0.25
         >>> len(found), bool(near.mean() > 0.5)  # an eighth of the way
@@ -67,11 +67,11 @@ def evolution(
 
         >>> import jax
         >>> import eqx_pipe as ep
-        >>> import eqx_pipe.search as eps
         >>> from evosax.algorithms import CMA_ES
         >>> bowl = lambda p: (p["x"] - 3.0) ** 2 + (p["y"] + 1.0) ** 2
         >>> space = {"x": ep.Linspace(-5, 5, 2), "y": ep.Linspace(-5, 5, 2)}
-        >>> found = ep.explore(bowl, space, eps.evolution(CMA_ES), rounds=20, n=16,
+        >>> found = ep.search.explore(bowl, space, ep.search.evolution(CMA_ES),
+        ...     rounds=20, n=16,
         ...                    key=jax.random.key(0))
         >>> found.best().value < 0.01
         True
@@ -107,11 +107,10 @@ def optuna(
 
         >>> import jax
         >>> import eqx_pipe as ep
-        >>> import eqx_pipe.search as eps
         >>> from optuna.samplers import RandomSampler
         >>> space = {"x": ep.Geomspace(1e-3, 1.0, 2), "act": ep.Static(["re", "ge"])}
-        >>> found = ep.explore(lambda p: p["x"] + (p["act"] == "re"), space,
-        ...                    eps.optuna(RandomSampler), rounds=2, n=4,
+        >>> found = ep.search.explore(lambda p: p["x"] + (p["act"] == "re"), space,
+        ...                    ep.search.optuna(RandomSampler), rounds=2, n=4,
         ...                    key=jax.random.key(0))
         >>> len(found), found.best().point["act"]
         (8, 'ge')

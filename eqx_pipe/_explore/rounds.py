@@ -14,7 +14,7 @@ from .._sweep.request import Executor, checked
 from .._sweep.results.result import SweepResult
 from .._sweep.sweeper import Sweeper
 from .._types import Key, ProgressLike, PyTree
-from .explored import Explored, place_of
+from .explored import SearchResult, place_of
 
 
 @dataclasses.dataclass
@@ -63,13 +63,13 @@ class Rounds:
             executor=self.executor,
             # Below the bar of the rounds; there is none in a file of logs.
             progress=False if self.progress is False else None,
-            function="explore",
+            function="search.explore",
             **self.options,
         )
         run = Sweeper(request)
         if not request.by_hand:
             outputs = run.outputs(points, key)
-            self._watched = watched("explore", outputs, self.progress)
+            self._watched = watched("search.explore", outputs, self.progress)
         return run
 
     def ended(self, bar: Progress) -> None:
@@ -85,9 +85,9 @@ class Rounds:
             bar.saw([np.asarray(leaf[...])], slice(None))
         bar.done(1)
 
-    def so_far(self, state: PyTree) -> Explored:
+    def so_far(self, state: PyTree) -> SearchResult:
         """All rounds that have ended."""
-        return Explored(tuple(self.sweeps), state)
+        return SearchResult(tuple(self.sweeps), state)
 
     def carry(self, interrupt: KeyboardInterrupt, state: PyTree) -> None:
         """Has Ctrl-C carry all rounds, with what is finished of the last one."""
@@ -95,5 +95,5 @@ class Rounds:
         last = getattr(interrupt, "result", None)
         if isinstance(last, SweepResult):
             sweeps.append(last)
-        found = Explored(tuple(sweeps), state)
+        found = SearchResult(tuple(sweeps), state)
         interrupt.result = found  # pyright: ignore[reportAttributeAccessIssue]

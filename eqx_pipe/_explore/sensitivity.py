@@ -55,20 +55,20 @@ def sensitivity_design(
 
         >>> import eqx_pipe as ep
         >>> axes = {"a": ep.Linspace(-1, 1, 2), "b": ep.Geomspace(0.1, 10, 2)}
-        >>> ep.sensitivity_design(axes, 8, seed=1).size
+        >>> ep.search.sensitivity_design(axes, 8, seed=1).size
         32
     """
-    space = as_space("sensitivity_design", space)
-    check_choice("sensitivity_design", "method", method, tuple(_FOUND))
-    check_int("sensitivity_design", "n", n, 1)
+    space = as_space("search.sensitivity_design", space)
+    check_choice("search.sensitivity_design", "method", method, tuple(_FOUND))
+    check_int("search.sensitivity_design", "n", n, 1)
     problem = _problem(space)
     module = {"sobol": "SALib.sample.sobol", "morris": "SALib.sample.morris"}[method]
-    sample = _salib("sensitivity_design", module).sample
+    sample = _salib("search.sensitivity_design", module).sample
     if method == "morris":
         return space.from_unit(sample(problem, n, num_levels=4, seed=seed))
     if n & (n - 1):
         raise value_error(
-            "sensitivity_design",
+            "search.sensitivity_design",
             f"`n` is {n}, and Sobol's points are balanced in powers of 2.",
             f"Give {1 << (n.bit_length() - 1)} or {1 << n.bit_length()}.",
         )
@@ -110,9 +110,9 @@ def sensitivity(
 
         >>> import eqx_pipe as ep
         >>> axes = {"a": ep.Linspace(-1, 1, 2), "b": ep.Linspace(-1, 1, 2)}
-        >>> design = ep.sensitivity_design(axes, 256, seed=1)
+        >>> design = ep.search.sensitivity_design(axes, 256, seed=1)
         >>> result = ep.sweep(lambda p: 2 * p["a"] + p["b"], design)
-        >>> ep.sensitivity(result, axes)["ST"].values.round(1).tolist()
+        >>> ep.search.sensitivity(result, axes)["ST"].values.round(1).tolist()
         [0.8, 0.2]
 
     ??? cite "Source"
@@ -120,8 +120,8 @@ def sensitivity(
         J. Herman and W. Usher, "SALib" (2017); A. Saltelli and others (2010) for the
         indices of Sobol, M. D. Morris (1991) for elementary effects.
     """
-    check_choice("sensitivity", "method", method, tuple(_FOUND))
-    space = as_space("sensitivity", space)
+    check_choice("search.sensitivity", "method", method, tuple(_FOUND))
+    space = as_space("search.sensitivity", space)
     name, values = _values(result, by)
     rows, problem = len(values), _problem(space)
     each = len(problem["names"]) + _MORE[method]
@@ -129,12 +129,12 @@ def sensitivity(
     u = space.to_unit(result.space)
     if not rows or rows % each:
         raise value_error(
-            "sensitivity",
+            "search.sensitivity",
             f"`result` has {rows} points, and a design of {method!r} {each} for each "
             "of the base.",
             f"Sweep over `sensitivity_design(space, n, method={method!r})`, all of it.",
         )
-    analyze = _salib("sensitivity", f"SALib.analyze.{method}").analyze
+    analyze = _salib("search.sensitivity", f"SALib.analyze.{method}").analyze
     given = (u,) if method == "morris" else ()
     options = {} if method == "morris" else {"calc_second_order": False}
     found = [
@@ -147,7 +147,7 @@ def sensitivity(
         k: (dims, np.stack([np.asarray(one[k]) for one in found], -1).reshape(shape))
         for k in _FOUND[method]
     }
-    xarray = optional("sensitivity", "xarray", "search")
+    xarray = optional("search.sensitivity", "xarray", "search")
     attrs = {"method": method, "output": name, "points": rows, "confidence": 0.95}
     return xarray.Dataset(variables, {"axis": problem["names"]}, attrs)
 
@@ -168,7 +168,7 @@ def _values(result: object, by: object) -> tuple[str, Float[np.ndarray, "points 
         what = describe_value(result)
         what = "reduced over all points" if isinstance(result, SweepResult) else what
         raise type_error(
-            "sensitivity",
+            "search.sensitivity",
             f"`result` is {what}.",
             "Give what `sweep` returns for a `sensitivity_design`.",
         )
@@ -176,11 +176,11 @@ def _values(result: object, by: object) -> tuple[str, Float[np.ndarray, "points 
     name = next(iter(named)) if by is None and len(named) == 1 else by
     if not isinstance(name, str) or name not in named:
         wrong = f"`by` is {describe_value(by)}, and the output has {len(named)} leaves."
-        raise value_error("sensitivity", wrong, nearest(by, named))
+        raise value_error("search.sensitivity", wrong, nearest(by, named))
     values = np.asarray(named[name][...])
     if values.dtype.kind not in "biuf":
         raise type_error(
-            "sensitivity",
+            "search.sensitivity",
             f"`{name}` is of {values.dtype}.",
             "Name an output of real numbers.",
         )
@@ -188,7 +188,7 @@ def _values(result: object, by: object) -> tuple[str, Float[np.ndarray, "points 
     wrong = ~result.ok | ~np.isfinite(values.reshape(len(values), -1)).all(axis=1)
     if wrong.any():
         raise value_error(
-            "sensitivity",
+            "search.sensitivity",
             f"`{name}` has no finite value at {int(wrong.sum())} points, of which the "
             f"first is {int(np.argmax(wrong))}.",
             "A design is analysed as a whole: let the function give a number at every "

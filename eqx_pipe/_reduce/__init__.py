@@ -1,1 +1,14 @@
 """Reducers: states of blocks of values, and how two of them are merged."""
+
+from .batches import reduce_batches as reduce_batches
+from .extremes import ArgMax as ArgMax
+from .extremes import ArgMin as ArgMin
+from .extremes import Max as Max
+from .extremes import Min as Min
+from .histogram import Histogram as Histogram
+from .moments import Mean as Mean
+from .moments import Sum as Sum
+from .moments import Var as Var
+from .quantile import Quantile as Quantile
+from .reducer import Reducer as Reducer
+from .topk import TopK as TopK

@@ -82,7 +82,8 @@ class Min(_Bound):
     !!! example
 
         >>> import eqx_pipe as ep
-        >>> ep.sweep(lambda x: x, ep.Linspace(2, 3, 4), reduce=ep.Min()).values.item()
+        >>> ep.sweep(lambda x: x, ep.Linspace(2, 3, 4),
+        ...     reduce=ep.reduce.Min()).values.item()
         2.0
     """
 
@@ -108,7 +109,8 @@ class Max(_Bound):
     !!! example
 
         >>> import eqx_pipe as ep
-        >>> ep.sweep(lambda x: x, ep.Linspace(2, 3, 4), reduce=ep.Max()).values.item()
+        >>> ep.sweep(lambda x: x, ep.Linspace(2, 3, 4),
+        ...     reduce=ep.reduce.Max()).values.item()
         3.0
     """
 
@@ -212,7 +214,8 @@ class ArgMin(_ArgBound):
 
         >>> import eqx_pipe as ep
         >>> space = ep.Linspace(0, 4, 9)
-        >>> best = ep.sweep(lambda x: (x - 2) ** 2, space, reduce=ep.ArgMin()).values
+        >>> best = ep.sweep(lambda x: (x - 2) ** 2, space,
+        ...     reduce=ep.reduce.ArgMin()).values
         >>> best.index, best.value.item()
         (4, 0.0)
     """
@@ -246,7 +249,7 @@ class ArgMax(_ArgBound):
 
         >>> import eqx_pipe as ep
         >>> space = ep.Linspace(0, 4, 9)
-        >>> ep.sweep(lambda x: 2 * x, space, reduce=ep.ArgMax()).values.index
+        >>> ep.sweep(lambda x: 2 * x, space, reduce=ep.reduce.ArgMax()).values.index
         8
     """
 

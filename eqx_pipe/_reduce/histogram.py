@@ -55,7 +55,8 @@ class Histogram(Reduction):
 
         >>> import eqx_pipe as ep
         >>> space = ep.Linspace(0, 3, 4)
-        >>> ep.sweep(lambda x: x, space, reduce=ep.Histogram([0, 2, 3])).values.counts
+        >>> ep.sweep(lambda x: x, space, reduce=ep.reduce.Histogram([0, 2,
+        ...     3])).values.counts
         array([2, 2])
     """
 
@@ -114,19 +115,19 @@ def _edges(bins: Any, range: Any) -> np.ndarray:
         except (TypeError, ValueError):
             edges = np.zeros(())
     else:
-        check_int("Histogram", "bins", bins, 1)
+        check_int("reduce.Histogram", "bins", bins, 1)
         try:
             low, high = map(float, range)
         except (TypeError, ValueError):
             raise type_error(
-                "Histogram",
+                "reduce.Histogram",
                 f"`range` is {describe_value(range)}.",
                 "Give the lowest and the highest edge: `range=(0, 1)`.",
             ) from None
         edges = np.linspace(low, high, int(bins) + 1)
     if edges.ndim != 1 or edges.size < 2:
         raise value_error(
-            "Histogram",
+            "reduce.Histogram",
             f"`bins` is {describe_value(bins)}.",
             "Give at least two edges, `Histogram([0.0, 0.5, 1.0])`, or a number of "
             "bins and their range, `Histogram(10, range=(0, 1))`: in a running "
@@ -136,7 +137,7 @@ def _edges(bins: Any, range: Any) -> np.ndarray:
     if wrong.size or not np.all(np.isfinite(edges)):
         i = int(wrong[0]) if wrong.size else 0
         raise value_error(
-            "Histogram",
+            "reduce.Histogram",
             f"`bins` are not increasing finite numbers: bins[{i}] is "
             f"{edges[i]:g}, bins[{i + 1}] is {edges[i + 1]:g}.",
             "Give the edges of the bins from the lowest to the highest, each once.",

@@ -154,7 +154,7 @@ def _stacked(results: Sequence[PyTree]) -> PyTree:
         lines = differences(results[0], result)
         if lines:
             raise structure_error(
-                "Reducer",
+                "reduce.Reducer",
                 f"`finish` gives one form for a cell and another for the next: "
                 f"{'; '.join(lines)}.",
                 "With `over=` the results are kept side by side: give the same "
@@ -164,7 +164,7 @@ def _stacked(results: Sequence[PyTree]) -> PyTree:
     for leaf in jtu.tree_leaves(results[0]):
         if leaf.dtype.kind not in "biufcV":
             raise type_error(
-                "Reducer",
+                "reduce.Reducer",
                 f"`finish` gives {leaf.dtype} values.",
                 "With `over=` the results are kept side by side: give numbers or "
                 "arrays of numbers.",

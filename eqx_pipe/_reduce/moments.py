@@ -84,7 +84,8 @@ class Sum(_Summed):
     !!! example
 
         >>> import eqx_pipe as ep
-        >>> ep.sweep(lambda x: x, ep.Values([1, 2, 3]), reduce=ep.Sum()).values.item()
+        >>> ep.sweep(lambda x: x, ep.Values([1, 2, 3]),
+        ...     reduce=ep.reduce.Sum()).values.item()
         6
     """
 
@@ -114,7 +115,8 @@ class Mean(_Summed):
     !!! example
 
         >>> import eqx_pipe as ep
-        >>> ep.sweep(lambda x: x, ep.Linspace(0, 3, 4), reduce=ep.Mean()).values.item()
+        >>> ep.sweep(lambda x: x, ep.Linspace(0, 3, 4),
+        ...     reduce=ep.reduce.Mean()).values.item()
         1.5
     """
 
@@ -160,7 +162,8 @@ class Var(Reduction):
     !!! example
 
         >>> import eqx_pipe as ep
-        >>> ep.sweep(lambda x: x, ep.Linspace(0, 3, 4), reduce=ep.Var()).values.item()
+        >>> ep.sweep(lambda x: x, ep.Linspace(0, 3, 4),
+        ...     reduce=ep.reduce.Var()).values.item()
         1.25
 
     ??? cite "Source"

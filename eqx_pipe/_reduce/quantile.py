@@ -28,7 +28,7 @@ def as_shares(q: ArrayLike | Sequence[ArrayLike]) -> float | tuple[float, ...]:
         shares = np.full((), np.nan)
     if shares.ndim > 1 or not shares.size or not np.all((shares >= 0) & (shares <= 1)):
         raise value_error(
-            "Quantile",
+            "reduce.Quantile",
             f"`q` is {describe_value(q)}.",
             "Give a number from 0 to 1, `Quantile(0.5)`, or several of them, "
             "`Quantile([0.05, 0.95])`.",
@@ -80,7 +80,7 @@ class Quantile(Reduction):
 
         >>> import eqx_pipe as ep
         >>> space, q = ep.Linspace(0, 100, 101), [0.05, 0.5]
-        >>> ep.sweep(lambda x: x, space, reduce=ep.Quantile(q)).values.tolist()
+        >>> ep.sweep(lambda x: x, space, reduce=ep.reduce.Quantile(q)).values.tolist()
         [5.0, 50.0]
 
     ??? cite "Source"
@@ -98,7 +98,7 @@ class Quantile(Reduction):
     over: Over = over_field()
 
     def __check_init__(self) -> None:
-        check_int("Quantile", "size", self.size, 2)
+        check_int("reduce.Quantile", "size", self.size, 2)
 
     def init(self, struct: PyTree) -> Sketch:
         leaves, structure = jtu.tree_flatten(numbers(self, struct, ordered=True))
@@ -178,7 +178,7 @@ class Quantile(Reduction):
         n, size = exact.as_int(state.count), self.size
         if n > size << (_LEVELS - 1):
             raise value_error(
-                "Quantile",
+                "reduce.Quantile",
                 f"there are {n} points, too many for buffers of {size} numbers.",
                 f"Give a larger `size`, such as {2 * size}.",
             )

@@ -188,7 +188,7 @@ class Reducer(eqx.Module):
     !!! example
 
         >>> import eqx_pipe as ep, jax.numpy as jnp
-        >>> last = ep.Reducer(
+        >>> last = ep.reduce.Reducer(
         ...     init=lambda s: (jnp.array(False), jnp.zeros(s.shape, s.dtype)),
         ...     update=lambda state, value: (jnp.array(True), value),
         ...     merge=lambda a, b: (a[0] | b[0], jnp.where(b[0], b[1], a[1])),
@@ -210,7 +210,7 @@ class Reducer(eqx.Module):
             value = getattr(self, name)
             if not callable(value) and not (name == "stop" and value is None):
                 raise type_error(
-                    "Reducer",
+                    "reduce.Reducer",
                     f"`{name}` is {describe_value(value)}, which cannot be called.",
                     "Give functions: `Reducer(init, update, merge, finish)`.",
                 )
@@ -297,7 +297,7 @@ def _check(name: str, state: PyTree, new: PyTree) -> None:
     lines = differences(state, new)
     if lines:
         raise structure_error(
-            "Reducer",
+            "reduce.Reducer",
             f"`init` gives one form of state and `{name}` another: {'; '.join(lines)}.",
             "A state keeps its structure, shapes and dtypes. Change `init`, or "
             f"cast in `{name}`.",

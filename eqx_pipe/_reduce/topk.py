@@ -44,7 +44,7 @@ class TopK(Reduction):
 
         >>> import eqx_pipe as ep
         >>> space = ep.Values([3.0, 1.0, 4.0, 1.0])
-        >>> top = ep.sweep(lambda x: x, space, reduce=ep.TopK(3)).values
+        >>> top = ep.sweep(lambda x: x, space, reduce=ep.reduce.TopK(3)).values
         >>> top.index.tolist(), top.value.tolist()
         ([2, 0, 1], [4.0, 3.0, 1.0])
     """
@@ -55,8 +55,8 @@ class TopK(Reduction):
     over: Over = over_field()
 
     def __check_init__(self) -> None:
-        check_int("TopK", "k", self.k, 1)
-        check_choice("TopK", "mode", self.mode, ("max", "min"))
+        check_int("reduce.TopK", "k", self.k, 1)
+        check_choice("reduce.TopK", "mode", self.mode, ("max", "min"))
 
     def init(self, struct: PyTree) -> Best:
         dtype = scalar(self, struct).dtype

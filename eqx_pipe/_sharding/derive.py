@@ -23,10 +23,10 @@ from jaxtyping import Array
 
 from .._errors import type_error, value_error
 from .._jaxprs.jaxpr import equations
+from .._mesh_context import check_mesh
 from .._types import Device, PyTree
-from .constrain import axis_rules
 from .leaves import is_placeable
-from .mesh import check_mesh, names_of, with_types
+from .mesh import names_of, with_types
 from .rules import AxisRules
 from .specs import required
 
@@ -107,8 +107,10 @@ def derive(fun: Function, struct: tuple[PyTree, PyTree], mesh: Mesh) -> Program:
             compiled = None
     else:
         warnings.warn(
-            "`eqx_pipe.parallelize`: nothing inside `fun` says how an array is split, "
-            "so every device gets a copy of all inputs. Use `eqx_pipe.constrain(x, "
+            "`eqx_pipe.sharding.parallelize`: nothing inside `fun` says how an array "
+            "is split, "
+            "so every device gets a copy of all inputs. Use "
+            "`eqx_pipe.sharding.constrain(x, "
             '"batch", ...)` in `fun` and give `rules=`.',
             stacklevel=4,
         )
@@ -207,7 +209,7 @@ class Plan:
     def context(self) -> AbstractContextManager[object]:
         if self.rules is None or self.mesh is None:
             return contextlib.nullcontext()
-        return axis_rules(self.rules, self.mesh)
+        return self.rules.on(self.mesh)
 
     def program(self, params: PyTree, batch: PyTree) -> Program:
         struct = struct_of((params, batch))
@@ -250,17 +252,17 @@ def mesh_for(
     """The mesh with automatic axes, whose shardings the compiler derives."""
     if mesh is not None and devices is not None:
         raise value_error(
-            "parallelize",
+            "sharding.parallelize",
             "both `mesh` and `devices` were given.",
             "Give the mesh alone; it has its devices.",
         )
     if mesh is not None:
-        check_mesh("parallelize", mesh)
+        check_mesh("sharding.parallelize", mesh)
         return with_types(mesh, AxisType.Auto)
     held = np.array(jax.devices() if devices is None else devices)
     if held.ndim != 1 or not all(isinstance(d, jax.Device) for d in held):
         raise type_error(
-            "parallelize",
+            "sharding.parallelize",
             f"`devices` is {devices!r}.",
             "Give a list of devices: `jax.devices()[:4]`.",
         )

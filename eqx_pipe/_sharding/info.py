@@ -35,7 +35,7 @@ class LeafInfo(NamedTuple):
 
 
 class ShardingInfo(Mapping[str, LeafInfo]):
-    """What `sharding_info` returns: a mapping from path to `LeafInfo`."""
+    """What `info` returns: a mapping from path to `LeafInfo`."""
 
     def __init__(self, rows: dict[str, LeafInfo]):
         self._rows = rows
@@ -77,7 +77,7 @@ class ShardingInfo(Mapping[str, LeafInfo]):
         return "\n".join(shown)
 
 
-def sharding_info(tree: PyTree) -> ShardingInfo:
+def info(tree: PyTree) -> ShardingInfo:
     """Tells for each array of a pytree how it is split, and what that costs.
 
     **Arguments:**
@@ -96,7 +96,8 @@ def sharding_info(tree: PyTree) -> ShardingInfo:
         >>> import eqx_pipe as ep, jax, jax.numpy as jnp
         >>> from jax.sharding import AxisType, Mesh, PartitionSpec as P
         >>> mesh = Mesh(jax.devices()[:1], ("data",))
-        >>> ep.sharding_info(ep.shard({"x": jnp.ones((16, 3))}, mesh, P("data")))
+        >>> ep.sharding.info(ep.sharding.shard({"x": jnp.ones((16, 3))}, mesh,
+        ...     P("data")))
         path   shape    dtype    spec        devices  bytes per device
         x      (16, 3)  float32  P('data',)        1               192
         total                                                      192

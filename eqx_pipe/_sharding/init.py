@@ -11,8 +11,8 @@ from jax.core import Tracer
 from jax.sharding import Mesh
 from jax.stages import Compiled
 
-from .._check import check_key
 from .._errors import describe_value, type_error, value_error
+from .._keys import check_key
 from .._types import Key, PyTree
 from .leaves import Tree, draws_by_sharding, numpy_as_jax
 from .place import shard_as
@@ -56,13 +56,13 @@ def init_sharded(
         >>> from jax.sharding import PartitionSpec as P
         >>> mesh = jax.make_mesh((len(jax.devices()),), ("model",))
         >>> make = lambda key: eqx.nn.Linear(16, 16, key=key)
-        >>> linear = ep.init_sharded(make, jax.random.key(0), mesh, P("model"))
+        >>> linear = ep.sharding.init_sharded(make, jax.random.key(0), mesh, P("model"))
         >>> linear.weight.sharding.spec
         P('model',)
     """
     _check(init, key)
     if isinstance(key, Tracer):
-        return shard_as("init_sharded", init(key), mesh, specs, rules)
+        return shard_as("sharding.init_sharded", init(key), mesh, specs, rules)
     return compile_init(init, key, mesh, specs, rules)()
 
 
@@ -86,7 +86,7 @@ def compile_init(
 ) -> Maker:
     """What makes the model `init(key)` in its shards."""
     struct = eqx.filter_eval_shape(lambda key: numpy_as_jax(init(key)), key)
-    resolved, structure = resolve("init_sharded", struct, mesh, specs, rules)
+    resolved, structure = resolve("sharding.init_sharded", struct, mesh, specs, rules)
     shardings = jtu.tree_unflatten(structure, [leaf.sharding for leaf in resolved])
     return compile_maker(init, (key,), {}, shardings)
 
@@ -116,18 +116,18 @@ def compile_maker(
 def _check(init: object, key: Key | None) -> None:
     if not callable(init):
         raise type_error(
-            "init_sharded",
+            "sharding.init_sharded",
             f"`init` is {describe_value(init)}.",
             "Give a function of a key: `lambda key: equinox.nn.Linear(3, 3, key=key)`.",
         )
-    check_key("init_sharded", key)
+    check_key("sharding.init_sharded", key)
     if key is None:
         raise type_error(
-            "init_sharded", "`key` is None.", "Give `jax.random.key(seed)`."
+            "sharding.init_sharded", "`key` is None.", "Give `jax.random.key(seed)`."
         )
     if draws_by_sharding(key):
         raise value_error(
-            "init_sharded",
+            "sharding.init_sharded",
             f"`key` is of the kind `{jr.key_impl(key)}`, whose draws depend on how "
             "an array is split.",
             'Give `jax.random.key(seed, impl="threefry2x32")`.',

@@ -12,16 +12,17 @@ from jax.sharding import PartitionSpec as P
 
 from .._check import check_choice
 from .._errors import describe_value, type_error
+from .._mesh_context import check_mesh
 from .._stage import Scope, as_stage, enter
 from .._types import Key, PyTree, StageLike
 from .leaves import numpy_as_jax
-from .mesh import check_mesh, constrain_to, mesh_like, names_of
+from .mesh import constrain_to, mesh_like, names_of
 from .place import OnMesh, shard
 from .specs import SpecsLike, is_spec_leaf, output_specs, resolve
 
 
-class Sharded(OnMesh):
-    """A stage under `shard_map`; see `sharded`."""
+class ShardMap(OnMesh):
+    """A stage under `shard_map`; see `shard_map`."""
 
     # Not static: specs are leaves of their own, and a dict of them has no hash.
     in_specs: SpecsLike
@@ -31,7 +32,7 @@ class Sharded(OnMesh):
     def run(
         self, x: PyTree, state: eqx.nn.State | None, scope: Scope
     ) -> tuple[PyTree, eqx.nn.State | None]:
-        resolved, structure = resolve("sharded", x, self.mesh, self.in_specs)
+        resolved, structure = resolve("sharding.shard_map", x, self.mesh, self.in_specs)
         specs = [leaf.sharding and leaf.sharding.spec for leaf in resolved]
         whole, static = eqx.partition((self, state, scope.key), eqx.is_array)
         leaves = [leaf.leaf for leaf in resolved]
@@ -48,7 +49,7 @@ class Sharded(OnMesh):
 
 @eqx.filter_jit
 def _program(
-    whole: tuple[Sharded, eqx.nn.State | None, Key | None],
+    whole: tuple[ShardMap, eqx.nn.State | None, Key | None],
     x: PyTree,
     specs: PyTree[P | None],
     mesh: Mesh,
@@ -100,14 +101,14 @@ def _local_key(key: Key | None, mesh: Mesh, axes: list[str]) -> Key | None:
     return jr.fold_in(key, jax.lax.axis_index(tuple(split)))
 
 
-def sharded(
+def shard_map(
     stage: StageLike,
     mesh: Mesh,
     in_specs: SpecsLike,
     out_specs: SpecsLike,
     *,
     check_vma: bool = True,
-) -> Sharded:
+) -> ShardMap:
     """Runs a stage on every device of a mesh, each on its own part of the input.
 
     It is `jax.shard_map` for stages: inside, arrays have the sizes of one device's
@@ -123,7 +124,7 @@ def sharded(
         are placed on it at once; for gradients place the input, too, and take them
         under `jit` or `jax.set_mesh`.
     - `in_specs`: how the input is split, by names of mesh axes, as in
-        `eqx_pipe.shard`. Numbers, strings and None pass untouched.
+        `eqx_pipe.sharding.shard`. Numbers, strings and None pass untouched.
     - `out_specs`: how the parts of the output are put together, a prefix of it; a spec
         for several arrays is cut to the rank of each. An axis that is not named says
         that all devices along it give the same. Numbers and other leaves pass as they
@@ -150,22 +151,24 @@ def sharded(
         >>> from jax.sharding import PartitionSpec as P
         >>> mesh = jax.make_mesh((len(jax.devices()),), ("data",))
         >>> total = lambda x: jax.lax.psum(jnp.sum(x), "data")
-        >>> ep.sharded(total, mesh, P("data"), P())(jnp.ones(16)).item()
+        >>> ep.sharding.shard_map(total, mesh, P("data"), P())(jnp.ones(16)).item()
         16.0
     """
-    check_mesh("sharded", mesh)
-    child = as_stage("sharded", "stage", stage)
+    check_mesh("sharding.shard_map", mesh)
+    child = as_stage("sharding.shard_map", "stage", stage)
     for leaf in jtu.tree_leaves(out_specs, is_leaf=is_spec_leaf):
         if not is_spec_leaf(leaf):
             raise type_error(
-                "sharded",
+                "sharding.shard_map",
                 f"`out_specs` holds {describe_value(leaf)}.",
                 "Give `jax.sharding.PartitionSpec`s, or None for what is the same "
                 "on every device.",
             )
         for name in names_of(leaf or P()):
-            check_choice("sharded", "out_specs", name, map(str, mesh.axis_names))
+            check_choice(
+                "sharding.shard_map", "out_specs", name, map(str, mesh.axis_names)
+            )
     if AxisType.Explicit in mesh.axis_types:
         # Where types name a mesh, those of the parameters must, too, for gradients.
         child = shard(child, mesh, None)
-    return Sharded(child, mesh, in_specs, out_specs, check_vma)
+    return ShardMap(child, mesh, in_specs, out_specs, check_vma)

@@ -5,38 +5,22 @@ shardings are part of an array's type. Both are accepted: what is computed depen
 whether the arrays at hand have such types, not on the kind of mesh that was given.
 """
 
-import contextlib
 import functools as ft
 import math
 from collections.abc import Iterable
-from contextlib import AbstractContextManager
 from typing import TypeAlias
 
 import jax
-import numpy as np
 from jax.core import Tracer
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array
 
-from .._errors import describe_value, type_error, value_error
+from .._errors import value_error
+from .._mesh_context import is_staged
 
 MeshAxes: TypeAlias = str | tuple[str, ...] | None
 """The mesh axis that an axis of an array is split over, or several, or none."""
-
-# `set_mesh` takes no None.
-NO_MESH = Mesh(np.empty((), object), ())
-"""The mesh that JAX has where none is set."""
-
-
-def check_mesh(function: str, mesh: object) -> None:
-    """Raises a `TypeError` unless `mesh` is a mesh of devices."""
-    if not isinstance(mesh, Mesh):
-        raise type_error(
-            function,
-            f"`mesh` is {describe_value(mesh)}.",
-            "Give a `jax.sharding.Mesh`: `jax.make_mesh((4, 2), ('data', 'model'))`.",
-        )
 
 
 def names_of(spec: Iterable[object]) -> list[str]:
@@ -89,31 +73,9 @@ def check_context(function: str, mesh: Mesh) -> None:
         )
 
 
-def no_context() -> AbstractContextManager[object]:
-    """Leaves the user's `jax.set_mesh` for work on the host and programs of our own.
-
-    A compiled program that is traced around it keeps its context.
-    """
-    if jax.sharding.get_abstract_mesh().empty or is_staged():
-        return contextlib.nullcontext()
-    try:
-        return jax.set_mesh(NO_MESH)
-    except ValueError:  # under `grad` or `vmap`
-        return contextlib.nullcontext()
-
-
 def is_manual() -> bool:
     """Whether this is traced inside a `shard_map`."""
     return AxisType.Manual in jax.sharding.get_abstract_mesh().axis_types
-
-
-def is_staged() -> bool:
-    """Whether this is traced for a compiled program: inside `jit` or `scan`.
-
-    `grad` and `vmap` alone compute as they go.
-    """
-    # JAX has no public question for it. A constant is traced only where all is.
-    return isinstance(jax.lax.add(np.float32(0), np.float32(0)), Tracer)
 
 
 @ft.partial(jax.jit, static_argnums=1)

@@ -16,10 +16,11 @@ from jaxtyping import Array, Int
 
 from .._check import check_callable, check_choice, check_int
 from .._errors import bullets, structure_error, type_error, value_error
+from .._mesh_context import is_staged
 from .._tree import as_arrays, differences, leaf_text, leaves_with_names
 from .._types import PyTree
 from .leaves import is_placeable
-from .mesh import is_staged, num_shards
+from .mesh import num_shards
 from .submesh import INSIDE
 
 Inputs = ParamSpec("Inputs")
@@ -73,16 +74,16 @@ def microbatch(
     !!! example
 
         >>> import eqx_pipe as ep, jax.numpy as jnp
-        >>> total = ep.microbatch(lambda x: jnp.sum(x**2), size=3)
+        >>> total = ep.sharding.microbatch(lambda x: jnp.sum(x**2), size=3)
         >>> total(jnp.arange(8.0)).item()
         140.0
     """
-    check_callable("microbatch", "fun", fun)
-    check_int("microbatch", "size", size, 1)
+    check_callable("sharding.microbatch", "fun", fun)
+    check_int("sharding.microbatch", "size", size, 1)
     for name, value in (("axis", axis), ("argnum", argnum)):
         # Negative ones count from the end.
-        check_int("microbatch", name, value, -(2**31))
-    check_choice("microbatch", "reduce", reduce, ("sum", "mean"))
+        check_int("sharding.microbatch", name, value, -(2**31))
+    check_choice("sharding.microbatch", "reduce", reduce, ("sum", "mean"))
     step, mean = size.__index__(), reduce == "mean"
 
     @ft.wraps(fun)
@@ -154,7 +155,7 @@ def _total(part: _Part, total: int, step: int, mean: bool) -> PyTree:
 def _position(args: tuple[PyTree, ...], argnum: int) -> int:
     if not -len(args) <= argnum < len(args):
         raise type_error(
-            "microbatch",
+            "sharding.microbatch",
             f"there are {len(args)} positional arguments, and `argnum` is {argnum}.",
             "Give the batch by position, or another `argnum`.",
         )
@@ -176,7 +177,7 @@ def _length(batch: PyTree, axis: int, argnum: int) -> int:
         return [*sizes.values()][0]
     listed = bullets(f"`{name}`: {size}" for name, size in sizes.items())
     raise value_error(
-        "microbatch",
+        "sharding.microbatch",
         f"the arrays of argument {argnum} have no common size along axis {axis}"
         + (f":{listed}" if sizes else "; there are none."),
         "Give arrays of one batch size; bind what is no batch with a lambda.",
@@ -188,7 +189,7 @@ def _check_numbers(arrays: PyTree, reduce: str) -> None:
         if not jnp.issubdtype(leaf.dtype, jnp.number):
             place = f"`{name}` of the output" if name else "the output"
             raise value_error(
-                "microbatch",
+                "sharding.microbatch",
                 f"{place} is {leaf_text(leaf)}, of which there is no {reduce}.",
                 "Return numbers; count with `.astype(int)`.",
             )
@@ -198,7 +199,7 @@ def _check_same(struct: PyTree, out: PyTree) -> None:
     lines = differences(struct, out)
     if lines:
         raise structure_error(
-            "microbatch",
+            "sharding.microbatch",
             "the output depends on the size of the part; first that of a full "
             f"part, then that of another:{bullets(lines)}",
             "Return a sum or mean over the batch, not one value per example.",

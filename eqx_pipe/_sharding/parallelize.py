@@ -14,11 +14,10 @@ from jax.stages import Compiled
 from .._check import check_callable
 from .._errors import value_error
 from .._types import Device, PyTree
-from .constrain import current_rules
 from .derive import Function, Plan, mesh_for, struct_of
 from .init import compile_maker
 from .leaves import draws_by_sharding, is_placeable
-from .rules import RulesLike, as_rules
+from .rules import RulesLike, as_rules, current_rules
 
 InitArgs = ParamSpec("InitArgs")
 FeedArgs = ParamSpec("FeedArgs")
@@ -64,7 +63,7 @@ def _sharded_init(
         shardings = plan.shardings()
         if shardings is None:
             raise value_error(
-                "parallelize",
+                "sharding.parallelize",
                 "the shapes of a batch are not known yet, and the shardings of the "
                 "parameters depend on them.",
                 "Call `get_input_batch` once before `init_params`, or give "
@@ -149,10 +148,11 @@ def parallelize(
     """Makes a function of parameters and a batch run on all devices of a mesh.
 
     Only `fun` says how things are split, by constraints where it matters:
-    `eqx_pipe.constrain` with logical names, `jax.lax.with_sharding_constraint`, or a
-    `shard_map`. The compiler carries them back to the inputs, and the parameters and
-    batches are made, or placed, as `fun` wants them. `fun` may be a gradient, a whole
-    training step, or a scan; the parameters may be an Equinox model.
+    `eqx_pipe.sharding.constrain` with logical names,
+    `jax.lax.with_sharding_constraint`, or a `shard_map`. The compiler carries them back
+    to the inputs, and the parameters and batches are made, or placed, as `fun` wants
+    them. `fun` may be a gradient, a whole training step, or a scan; the parameters may
+    be an Equinox model.
 
     **Arguments:**
 
@@ -161,12 +161,12 @@ def parallelize(
     - `get_input_batch`: makes a batch, of any arguments, on the host as a rule. Give
         this or `initial_batch`. (Keyword only.)
     - `initial_batch`: a batch, for its shapes. (Keyword only.)
-    - `mesh`: a `jax.sharding.Mesh`; by default that of the `axis_rules` around, or of
-        the first constraint in `fun`, or one of all `devices`, along the first mesh
+    - `mesh`: a `jax.sharding.Mesh`; by default that of the enclosing `AxisRules.on`, or
+        of the first constraint in `fun`, or one of all `devices`, along the first mesh
         axis of the rules. (Keyword only.)
     - `devices`: which devices, where no mesh is given. (Keyword only.)
     - `rules`: `AxisRules`, or what makes them, for the `constrain`s in `fun`; by
-        default those of the `axis_rules` around. (Keyword only.)
+        default those of the enclosing `AxisRules.on`. (Keyword only.)
 
     **Returns:** `(fun, init_params, get_input_batch)`, or `(fun, init_params)` with
     `initial_batch`, each with its own arguments. `fun` takes inputs wherever they are
@@ -190,27 +190,27 @@ def parallelize(
 
         >>> import eqx_pipe as ep, jax, jax.numpy as jnp
         >>> def loss(w, x):
-        ...     return jnp.sum(ep.constrain(x @ w, "batch", None) ** 2)
-        >>> loss, init = ep.parallelize(
+        ...     return jnp.sum(ep.sharding.constrain(x @ w, "batch", None) ** 2)
+        >>> loss, init = ep.sharding.parallelize(
         ...     loss, init_params=lambda key: jax.random.normal(key, (4, 2)),
         ...     initial_batch=jnp.ones((16, 4)), rules={"batch": "data"})
         >>> w = init(jax.random.key(0))
         >>> loss(w, jnp.ones((16, 4))).shape
         ()
     """
-    check_callable("parallelize", "fun", fun)
+    check_callable("sharding.parallelize", "fun", fun)
     if init_params is not None:
-        check_callable("parallelize", "init_params", init_params)
+        check_callable("sharding.parallelize", "init_params", init_params)
     if get_input_batch is not None:
-        check_callable("parallelize", "get_input_batch", get_input_batch)
+        check_callable("sharding.parallelize", "get_input_batch", get_input_batch)
     if (get_input_batch is None) == (initial_batch is None):
         which = "neither" if initial_batch is None else "both"
         raise value_error(
-            "parallelize",
+            "sharding.parallelize",
             f"{which} of `get_input_batch` and `initial_batch` was given.",
             "Give exactly one: a function that makes batches, or one batch.",
         )
-    known = as_rules("parallelize", rules)
+    known = as_rules("sharding.parallelize", rules)
     around = current_rules()
     if around is not None and known is None:
         # Kept: what is returned may be called outside of the block.

@@ -83,11 +83,11 @@ def shard(
         >>> from jax.sharding import PartitionSpec as P
         >>> mesh = jax.make_mesh((len(jax.devices()),), ("data",))
         >>> batch = {"x": jnp.ones((16, 3)), "y": jnp.ones(16), "name": "train"}
-        >>> placed = ep.shard(batch, mesh, P("data"))
+        >>> placed = ep.sharding.shard(batch, mesh, P("data"))
         >>> placed["x"].sharding.spec, placed["name"]
         (P('data',), 'train')
     """
-    return shard_as("shard", tree, mesh, specs, rules)
+    return shard_as("sharding.shard", tree, mesh, specs, rules)
 
 
 def shard_as(
@@ -106,7 +106,8 @@ def shard_as(
             raise type_error(
                 function,
                 f"`{name}` is a `jax.ShapeDtypeStruct`, which has no values.",
-                "Give arrays; `eqx_pipe.init_sharded` makes a model in its shards.",
+                "Give arrays; `eqx_pipe.sharding.init_sharded` makes a model in its "
+                "shards.",
             )
         if sharding is not None and isinstance(leaf, Tracer):
             leaf = constrain_to(leaf, mesh_like(mesh, leaf), sharding.spec)
@@ -153,11 +154,13 @@ def pad_to(
         >>> from jax.sharding import PartitionSpec as P
         >>> mesh = jax.make_mesh((len(jax.devices()),), ("data",))
         >>> n = len(jax.devices())
-        >>> padded, mask = ep.pad_to(np.ones((n + 1, 3)), mesh, P("data"))
+        >>> padded, mask = ep.sharding.pad_to(np.ones((n + 1, 3)), mesh, P("data"))
         >>> padded.shape == (2 * n, 3), int(mask[:, 0].sum()) == n + 1
         (True, True)
     """
-    resolved, structure = resolve("pad_to", tree, mesh, specs, rules, divide=False)
+    resolved, structure = resolve(
+        "sharding.pad_to", tree, mesh, specs, rules, divide=False
+    )
     leaves, masks = [], []
     for _, leaf, sharding in resolved:
         mask = None

@@ -1,17 +1,25 @@
 """Rules that say which mesh axis a logical axis is split over."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 import equinox as eqx
+import jax
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from .._errors import bullets, describe_value, nearest, type_error, value_error
-from .mesh import MeshAxes, check_mesh, names_of
+from .._mesh_context import check_mesh
+from .mesh import MeshAxes, names_of
 
 LogicalAxis: TypeAlias = str | tuple[str, ...] | None
 """The logical name of an array's axis, or names of axes merged into one, or none."""
+
+# The one ambient setting of the package, read while tracing only: a constraint deep
+# inside a model cannot be handed the rules. `jax.jit` knows of it: it belongs to the
+# key of its cache, so a program traced under other rules is never used.
+_RULES = jax.make_user_context(None)
 
 
 class AxisRules(eqx.Module):
@@ -41,7 +49,7 @@ class AxisRules(eqx.Module):
     !!! example
 
         >>> import eqx_pipe as ep
-        >>> rules = ep.AxisRules(
+        >>> rules = ep.sharding.AxisRules(
         ...     [("batch", "data"), ("hidden", "model"), ("input", "model"),
         ...      ("input", None)])
         >>> rules.spec("hidden", "input"), rules.spec("batch", "input")
@@ -67,7 +75,7 @@ class AxisRules(eqx.Module):
         spec, problems = self.resolve(logical)
         if problems:
             raise value_error(
-                "AxisRules",
+                "sharding.AxisRules",
                 problems[0] if len(problems) == 1 else bullets(problems),
                 "Give one name for each axis of the array, or `None` for a whole axis.",
             )
@@ -78,18 +86,47 @@ class AxisRules(eqx.Module):
 
         **Raises:** `ValueError` as `spec` does, or if the mesh lacks an axis.
         """
-        check_mesh("AxisRules", mesh)
+        check_mesh("sharding.AxisRules", mesh)
         spec = self.spec(*logical)
         for name in names_of(spec):
             if name not in mesh.shape:
                 raise value_error(
-                    "AxisRules",
+                    "sharding.AxisRules",
                     f"the rules split {_listed(logical)} over the mesh axis "
                     f"`{name}`, which the mesh does not have.",
                     f"{nearest(name, mesh.axis_names)} Change the rules, or make "
                     "a mesh with this axis (of size 1 to split nothing).",
                 )
         return NamedSharding(mesh, spec)
+
+    @contextlib.contextmanager
+    def on(self, mesh: Mesh) -> Iterator["AxisRules"]:
+        """Apply `constrain` with these rules to what is traced in the `with` block.
+
+        A function under `jit` is traced again under other rules. The blocks nest, and
+        the innermost one counts.
+
+        **Arguments:**
+
+        - `mesh`: a `jax.sharding.Mesh`.
+
+        **Returns:** a context manager, which gives the rules.
+
+        **Raises:** `TypeError` if `mesh` is not a mesh.
+
+        !!! example
+
+            >>> import eqx_pipe as ep, jax, jax.numpy as jnp
+            >>> mesh = jax.make_mesh((len(jax.devices()),), ("data",))
+            >>> f = jax.jit(lambda x: ep.sharding.constrain(2 * x, "batch", None))
+            >>> with ep.sharding.AxisRules({"batch": "data"}).on(mesh):
+            ...     y = f(jnp.ones((16, 3)))
+            >>> y.sharding.num_devices == len(jax.devices())
+            True
+        """
+        check_mesh("sharding.AxisRules.on", mesh)
+        with _RULES((self, mesh)):
+            yield self
 
     def resolve(self, logical: tuple[LogicalAxis, ...]) -> tuple[P, list[str]]:
         """The spec, and what is wrong with it: nothing, if the list is empty."""
@@ -153,6 +190,11 @@ class AxisRules(eqx.Module):
         return found, log
 
 
+def current_rules() -> tuple[AxisRules, Mesh] | None:
+    """Return the rules and mesh of the enclosing `AxisRules.on`, or None."""
+    return _RULES.value
+
+
 RulesLike: TypeAlias = (
     AxisRules
     | Mapping[str, MeshAxes | list[str]]
@@ -169,7 +211,9 @@ def as_rules(function: str, rules: RulesLike | None) -> AxisRules | None:
         return AxisRules(rules)
     except (TypeError, ValueError) as error:
         # Named by the function that was called, not by what it makes of its argument.
-        raise type(error)(str(error).replace("AxisRules", function, 1)) from None
+        raise type(error)(
+            str(error).replace("sharding.AxisRules", function, 1)
+        ) from None
 
 
 def _as_pairs(given: RulesLike) -> tuple[tuple[str, MeshAxes], ...]:
@@ -178,7 +222,7 @@ def _as_pairs(given: RulesLike) -> tuple[tuple[str, MeshAxes], ...]:
     items = given.items() if isinstance(given, Mapping) else given
     if isinstance(items, str) or not isinstance(items, Iterable):
         raise type_error(
-            "AxisRules",
+            "sharding.AxisRules",
             f"`pairs` is {describe_value(given)}.",
             "Give a mapping from logical names to mesh axes, or pairs: "
             '`[("batch", "data"), ("hidden", None)]`.',
@@ -190,14 +234,14 @@ def _as_pairs(given: RulesLike) -> tuple[tuple[str, MeshAxes], ...]:
         axes = tuple(axes) if isinstance(axes, list) else axes
         if not good or not isinstance(pair[0], str) or not _is_axis(axes):
             raise type_error(
-                "AxisRules",
+                "sharding.AxisRules",
                 f"`pairs[{i}]` is {describe_value(pair)}.",
                 "A pair is a logical name and a mesh axis: its name, a tuple of "
                 "names, or None for no splitting.",
             )
         if isinstance(axes, tuple) and len(set(axes)) < len(axes):
             raise value_error(
-                "AxisRules",
+                "sharding.AxisRules",
                 f"`pairs[{i}]` is {describe_value(pair)}, which has a mesh axis twice.",
                 "An axis of the mesh can split one axis of an array: name it once.",
             )

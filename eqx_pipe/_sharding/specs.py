@@ -18,10 +18,11 @@ from .._errors import (
     type_error,
     value_error,
 )
+from .._mesh_context import check_mesh
 from .._tree import join_path, leaf_text, path_name
 from .._types import PyTree, PyTreeDef
 from .leaves import Placeable, is_global, is_placeable
-from .mesh import check_mesh, names_of, num_shards
+from .mesh import names_of, num_shards
 from .rules import RulesLike, as_rules
 
 SpecsLike: TypeAlias = PyTree[P | None] | Callable[..., P | None]
@@ -73,7 +74,8 @@ def resolve(
             function,
             f"these specs do not fit the arrays and the mesh {dict(mesh.shape)}:"
             + bullets(problems),
-            "Change the specs or the sizes; `eqx_pipe.pad_to` pads arrays to sizes "
+            "Change the specs or the sizes; `eqx_pipe.sharding.pad_to` pads arrays to "
+            "sizes "
             "that fit."
             if uneven
             else "Change the specs.",
@@ -128,8 +130,8 @@ def uneven_sizes(
 
 
 def output_specs(struct: PyTree, specs: SpecsLike) -> PyTree[P]:
-    """One spec for each array of the output of `sharded`."""
-    paired, structure = pair("sharded", struct, specs)
+    """One spec for each array of the output of `shard_map`."""
+    paired, structure = pair("sharding.shard_map", struct, specs)
     problems = [
         f"{f'`{name}` of the output' if name else 'the output'}: "
         + _too_long(leaf, spec)
@@ -138,7 +140,7 @@ def output_specs(struct: PyTree, specs: SpecsLike) -> PyTree[P]:
     ]
     if problems:
         raise value_error(
-            "sharded",
+            "sharding.shard_map",
             f"`out_specs` does not fit the stage's output:{bullets(problems)}",
             "Give at most one entry for each axis.",
         )

@@ -7,9 +7,10 @@ from jax.core import Tracer
 from jax.sharding import AxisType, Mesh
 
 from .._errors import value_error
+from .._mesh_context import check_mesh, is_staged
 from .._stage import Scope, as_stage, enter
 from .._types import AnyStage, PyTree, PyTreeDef, StageLike
-from .mesh import check_context, check_mesh, is_staged, with_types
+from .mesh import check_context, with_types
 from .place import OnMesh, shard, shard_as
 from .specs import SpecsLike
 
@@ -28,18 +29,19 @@ class On(OnMesh):
     ) -> tuple[PyTree, eqx.nn.State | None]:
         if is_staged():
             error = value_error(
-                "on",
+                "sharding.on",
                 "it was called inside `jit` (or `scan`, or another function that "
                 "is compiled): one program cannot span several sets of devices.",
                 "Call it outside; each stage on a submesh is compiled by itself. "
-                "`grad`, `vmap` and `eqx_pipe.microbatch` may stand outside it. To "
-                "spread layers inside one program use `eqx_pipe.pipelined`.",
+                "`grad`, `vmap` and `eqx_pipe.sharding.microbatch` may stand outside "
+                "it. To "
+                "spread layers inside one program use `eqx_pipe.sharding.pipelined`.",
             )
             # `microbatch` asks for this mark: then it loops in Python instead.
             vars(error)[INSIDE] = True
             raise error
-        check_context("on", self.mesh)
-        x = shard_as("on", x, self.mesh, self.specs)
+        check_context("sharding.on", self.mesh)
+        x = shard_as("sharding.on", x, self.mesh, self.specs)
         state, key = shard((state, scope.key), self.mesh, None)
         stage = _on_mesh(self.stage, self.mesh)
         # Not `equinox.filter_jit`: it waits for the result, and no submeshes would
@@ -122,13 +124,14 @@ def on(mesh: Mesh, stage: StageLike, *, specs: SpecsLike = None) -> On:
         >>> from jax.sharding import Mesh
         >>> first = Mesh(jax.devices()[:1], ("x",))
         >>> last = Mesh(jax.devices()[-1:], ("x",))
-        >>> pipe = ep.chain(ep.on(first, jnp.sin), ep.on(last, jnp.sum))
+        >>> pipe = ep.chain(ep.sharding.on(first, jnp.sin), ep.sharding.on(last,
+        ...     jnp.sum))
         >>> y = pipe(jnp.arange(3.0))
         >>> round(y.item(), 3), y.devices() == set(last.devices.flat)
         (1.751, True)
     """
-    check_mesh("on", mesh)
-    child = as_stage("on", "stage", stage)
+    check_mesh("sharding.on", mesh)
+    child = as_stage("sharding.on", "stage", stage)
     # Arrays pass from mesh to mesh, so no type may say where one lives.
     mesh = with_types(mesh, AxisType.Auto)
     return On(_on_mesh(child, mesh), mesh, specs)

@@ -32,7 +32,7 @@ def no_axis(function: str, argument: str, tree: PyTree) -> ValueError:
     """The error for a `tree` without an axis, passed as `argument`."""
     cures = [
         "Put a `Linspace`, `Geomspace` or `Values` in the place of a leaf. `ep.Values` "
-        "makes an axis of a list, `ep.table` a space of a table.",
+        "makes an axis of a list, `ep.Space.from_table` a space of a table.",
         *filter(None, map(unregistered, jtu.tree_leaves(tree))),
     ]
     wrong = f"`{argument}` is {describe_value(tree)}, which has no axis."

@@ -9,7 +9,7 @@ import jax
 import jax.tree_util as jtu
 from jaxtyping import Array, Int
 
-from .._check import check_draws, check_int
+from .._check import check_int
 from .._errors import (
     MissingKeyError,
     asks_for_key,
@@ -18,6 +18,7 @@ from .._errors import (
     type_error,
     value_error,
 )
+from .._keys import check_draws
 from .._tree import is_key_array, path_name
 from .._types import Key, PyTree
 
@@ -83,7 +84,8 @@ class Axis(eqx.Module):
 
     @property
     def replicates(self) -> str | None:
-        """If its values are replicates, whether their draws are `"common"` or `"own"`.
+        """If its values are replicates, whether their draws are `"common"` or
+        `"independent"`.
 
         See `Seeds`.
         """

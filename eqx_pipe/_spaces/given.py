@@ -6,17 +6,17 @@ same point many times over.
 """
 
 import warnings
-from collections.abc import Iterable
-from typing import Any, NoReturn, TypeAlias
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import Any, NoReturn, Protocol, TypeAlias, runtime_checkable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
-from jaxtyping import Array, ArrayLike
+from jaxtyping import Array, ArrayLike, Shaped
 
-from .._check import check_draws
 from .._errors import describe_value, message, value_error
+from .._keys import check_draws
 from .._tree import is_key_array, on_device
 
 NUMBERS = "biufcV"
@@ -31,6 +31,30 @@ _MOST = 2**16
 
 ValuesLike: TypeAlias = ArrayLike | Iterable[object]
 """An array whose leading axis counts the values, or numbers, arrays or keys."""
+
+
+@runtime_checkable
+class Frame(Protocol):
+    """A data frame, of pandas or Polars."""
+
+    @property
+    def columns(self) -> Iterable[Hashable]:
+        """The names of the columns."""
+        ...
+
+    def __getitem__(self, name: Any, /) -> Any:
+        """A column."""
+        ...
+
+
+TableLike: TypeAlias = (
+    Mapping[str, ValuesLike]
+    | Frame
+    | Sequence[Mapping[str, object]]
+    | Shaped[np.ndarray, "rows columns"]
+    | Shaped[jax.Array, "rows columns"]
+)
+"""Columns by name, rows by name, or an array of them."""
 
 
 def as_values(values: Any) -> Array:

@@ -20,7 +20,7 @@ import numpy as np
 from jaxtyping import Array, Int, Integer, UInt32
 
 from .._errors import describe_value, message, type_error
-from .._stage.scope import fold
+from .._keys import fold
 from .._types import Key
 
 BITS = 32

@@ -9,7 +9,7 @@ from .._check import check_choice
 from .._types import Key
 from .axis import Named, NamedAxis, check_dim, check_length, dim_text
 
-Draws = Literal["common", "own"]
+Draws = Literal["common", "independent"]
 """Whether a replicate draws the same at each point of the grid, or its own."""
 
 
@@ -24,9 +24,9 @@ class Seeds(NamedAxis):
     **Arguments:**
 
     - `n`: how many replicates, at least 1.
-    - `draws`: `"common"`, the same draws at each point of the other axes, or `"own"`,
-      other draws at each. With several axes of replicates in a space, draws are common
-      if they are for one of them. (Keyword only.)
+    - `draws`: `"common"`, the same draws at each point of the other axes, or
+      `"independent"`, other draws at each. With several axes of replicates in a space,
+      draws are common if they are for one of them. (Keyword only.)
     - `dim`: the dimension's name; axes with the same `dim` vary together. By default
       the axis's path in the space. (Keyword only.)
     - `label`, `unit`: what pictures and xarray's attributes `long_name` and `units` say
@@ -63,7 +63,7 @@ class Seeds(NamedAxis):
         label: str | None = None,
         unit: str | None = None,
     ):
-        check_choice("Seeds", "draws", draws, ("common", "own"))
+        check_choice("Seeds", "draws", draws, ("common", "independent"))
         self.n = check_length("Seeds", n)
         self.draws = draws
         self.dim = check_dim("Seeds", dim)
@@ -80,5 +80,5 @@ class Seeds(NamedAxis):
         return i
 
     def __repr__(self) -> str:
-        own = "" if self.draws == "common" else ", draws='own'"
+        own = "" if self.draws == "common" else ", draws='independent'"
         return f"Seeds({self.n}{own}{dim_text(self.dim)})"

@@ -12,13 +12,15 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Float
 
-from .._check import check_choice, check_draws, check_key
+from .._check import check_choice
 from .._errors import message, type_error
+from .._keys import check_draws, check_key
 from .._tree import is_key_array, on_device
 from .._types import Key, PyTree
-from .arrange import no_axis, written_order
+from .arrange import POINT, no_axis, written_order
 from .axis import Axis, HasAxes, MissingAxisKey, is_axis
 from .geometry import Geometry, Rows, geometry_of
+from .given import TableLike
 from .index import Index, as_index, axis_key, point_key
 from .pick import Picked, is_picked, picked
 from .table import points_frame
@@ -113,6 +115,52 @@ class Space(HasAxes):
                 raise MissingAxisKey(name)
             for leaf in filter(is_key_array, jtu.tree_leaves(axis)):
                 check_draws("Space", f"the axis `{name}` holds keys", leaf)
+
+    @staticmethod
+    def from_table(
+        columns: TableLike, names: Sequence[str] | None = None, dim: str = POINT
+    ) -> "Space":
+        """A space with one point for each row of a table.
+
+        A point is a dict with the row's value of each column. Columns of numbers,
+        arrays and PRNG keys are `Values`, columns of texts and other Python values
+        `Static`.
+
+        **Arguments:**
+
+        - `columns`: a dict from names to columns of one length; a data frame of pandas
+          or Polars, whose index is no column (`df.reset_index()` makes it one); a list
+          of dicts with the same keys; or an array of shape `(rows, columns)` of NumPy
+          or JAX, such as a design of SALib.
+        - `names`: of the columns of an array, for which they are needed.
+        - `dim`: the name of the dim that all columns share. With another name than
+          `"point"` the columns, `Space.from_table(...).tree`, stand beside other axes
+          in a space.
+
+        **Returns:** a `Space`, empty if there are no rows.
+
+        **Raises:** `ValueError` if columns differ in length, if rows differ in keys, if
+        a number is missing, or for a column without rows whose values would be Python
+        values: there is none to trace a function with. `TypeError` for what is no
+        table. As `Values` for numbers that JAX cannot hold.
+
+        **Laws:** `Space.from_table(space.to_pandas())` has the points of `space`, if
+        its axes hold numbers and texts. `from_table(rows)[some]` is `from_table` of
+        these rows.
+
+        !!! example
+
+            >>> import eqx_pipe as ep
+            >>> runs = ep.Space.from_table({"rate": [0.5, 1.5, 2.5], "act": ["relu",
+            ...     "tanh", "relu"]})
+            >>> runs.dims, runs[2]["act"]
+            ({'point': 3}, 'relu')
+            >>> ep.sweep(lambda p: 2 * p["rate"], runs[[2, 0]]).values.tolist()
+            [5.0, 1.0]
+        """
+        from .tabular import table
+
+        return table(columns, names, dim)
 
     # How it is laid out.
 

@@ -1,19 +1,18 @@
 """Tables as spaces: a point for each row, an axis for each column."""
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Shaped
 
 from .._errors import describe_value, type_error, value_error
 from .._tree import is_key_array
 from .arrange import POINT
 from .axes import Values
 from .axis import Axis, check_dim
-from .given import NUMBERS, ValuesLike
+from .given import NUMBERS, TableLike
 from .space import Space
 from .static import Static
 
@@ -24,79 +23,26 @@ _FORMS = (
 _MANY = 3  # rows that a message names
 
 
-@runtime_checkable
-class Frame(Protocol):
-    """A data frame, of pandas or Polars."""
-
-    @property
-    def columns(self) -> Iterable[Hashable]:
-        """The names of the columns."""
-        ...
-
-    def __getitem__(self, name: Any, /) -> Any:
-        """A column."""
-        ...
-
-
-TableLike: TypeAlias = (
-    Mapping[str, ValuesLike]
-    | Frame
-    | Sequence[Mapping[str, object]]
-    | Shaped[np.ndarray, "rows columns"]
-    | Shaped[jax.Array, "rows columns"]
-)
-"""Columns by name, rows by name, or an array of them."""
-
-
 def table(
     columns: TableLike, names: Sequence[str] | None = None, dim: str = POINT
 ) -> Space:
-    """A space with one point for each row of a table.
-
-    A point is a dict with the row's value of each column. Columns of numbers, arrays
-    and PRNG keys are `Values`, columns of texts and other Python values `Static`.
-
-    **Arguments:**
-
-    - `columns`: a dict from names to columns of one length; a data frame of pandas or
-      Polars, whose index is no column (`df.reset_index()` makes it one); a list of
-      dicts with the same keys; or an array of shape `(rows, columns)` of NumPy or JAX,
-      such as a design of SALib.
-    - `names`: of the columns of an array, for which they are needed.
-    - `dim`: the name of the dim that all columns share. With another name than
-      `"point"` the columns, `table(...).tree`, stand beside other axes in a space.
-
-    **Returns:** a `Space`, empty if there are no rows.
-
-    **Raises:** `ValueError` if columns differ in length, if rows differ in keys, if a
-    number is missing, or for a column without rows whose values would be Python values:
-    there is none to trace a function with. `TypeError` for what is no table. As
-    `Values` for numbers that JAX cannot hold.
-
-    **Laws:** `table(space.to_pandas())` has the points of `space`, if its axes hold
-    numbers and texts. `table(rows)[some]` is `table` of these rows.
-
-    !!! example
-
-        >>> import eqx_pipe as ep
-        >>> runs = ep.table({"rate": [0.5, 1.5, 2.5], "act": ["relu", "tanh", "relu"]})
-        >>> runs.dims, runs[2]["act"]
-        ({'point': 3}, 'relu')
-        >>> ep.sweep(lambda p: 2 * p["rate"], runs[[2, 0]]).values.tolist()
-        [5.0, 1.0]
-    """
-    if check_dim("table", dim) is None:
-        raise type_error("table", "`dim` is None.", "Give a name, or leave it out.")
+    """Make a space of a table; see `Space.from_table`."""
+    if check_dim("Space.from_table", dim) is None:
+        raise type_error(
+            "Space.from_table", "`dim` is None.", "Give a name, or leave it out."
+        )
     found = _columns(columns, names)
     if not found:
         raise value_error(
-            "table", f"`columns` is {describe_value(columns)}, without columns.", _FORMS
+            "Space.from_table",
+            f"`columns` is {describe_value(columns)}, without columns.",
+            _FORMS,
         )
     lengths = {name: len(column) for name, column in found.items()}
     if len(set(lengths.values())) > 1:
         listed = ", ".join(f"`{name}` has {n}" for name, n in lengths.items())
         raise value_error(
-            "table",
+            "Space.from_table",
             f"the columns differ in length: {listed}.",
             "Give each column a value for each row.",
         )
@@ -113,7 +59,7 @@ def _columns(given: Any, names: Sequence[str] | None) -> dict[Any, Any]:
         return _of_array(given, names)
     if names is not None:
         raise type_error(
-            "table",
+            "Space.from_table",
             f"`names` is given, and `columns` is {describe_value(given)}.",
             "Names are those of an array's columns; a dict or data frame has its own.",
         )
@@ -123,20 +69,23 @@ def _columns(given: Any, names: Sequence[str] | None) -> dict[Any, Any]:
         columns = {name: given[name] for name in given.columns}
         if len(columns) < len(list(given.columns)):
             wrong = f"two columns have one name, of {list(given.columns)}."
-            raise value_error("table", wrong, "Rename one of them.")
+            raise value_error("Space.from_table", wrong, "Rename one of them.")
     elif isinstance(given, list | tuple):
         return _of_records(given)
     else:
-        raise type_error("table", f"`columns` is {describe_value(given)}.", _FORMS)
+        raise type_error(
+            "Space.from_table", f"`columns` is {describe_value(given)}.", _FORMS
+        )
     for name, column in columns.items():
         sized = hasattr(column, "__len__") and np.ndim(column) > 0
         if isinstance(column, str | bytes | Mapping | Axis) or not sized:
             raise type_error(
-                "table",
+                "Space.from_table",
                 f"the column `{name}` is {describe_value(column)}.",
                 "A column is a list or an array of one value for each row; what is the "
                 "same in all rows stands beside the columns: "
-                "`ep.Space({**ep.table(columns, dim='row').tree, 'rate': 0.1})`.",
+                "`ep.Space({**ep.Space.from_table(columns, dim='row').tree, 'rate': "
+                "0.1})`.",
             )
     return columns
 
@@ -144,17 +93,17 @@ def _columns(given: Any, names: Sequence[str] | None) -> dict[Any, Any]:
 def _of_array(given: Any, names: Sequence[str] | None) -> dict[str, Any]:
     """The columns of an array."""
     width = given.shape[1]
-    example = '`ep.table(sample, names=["rate", "width"])`'
+    example = '`ep.Space.from_table(sample, names=["rate", "width"])`'
     if names is None:
         raise type_error(
-            "table",
+            "Space.from_table",
             f"`columns` is an array of shape {given.shape}, and `names` is not given.",
             f"Name its {width} columns: {example}.",
         )
     names = [names] if isinstance(names, str) else list(names)
     if len(names) != width or len(set(names)) != width:
         raise value_error(
-            "table",
+            "Space.from_table",
             f"`names` is {describe_value(names)} for {width} columns.",
             f"Give each column a name of its own: {example}.",
         )
@@ -166,11 +115,11 @@ def _of_records(rows: Sequence[Any]) -> dict[str, Any]:
     for i, row in enumerate(rows):
         if not isinstance(row, Mapping):
             wrong = f"`columns[{i}]` is {describe_value(row)}."
-            raise type_error("table", wrong, _FORMS)
+            raise type_error("Space.from_table", wrong, _FORMS)
         if row.keys() != rows[0].keys():
             differ = sorted(map(str, row.keys() ^ rows[0].keys()))
             raise value_error(
-                "table",
+                "Space.from_table",
                 f"`columns[{i}]` and `columns[0]` differ in {', '.join(differ)}.",
                 "Give each row the same keys.",
             )
@@ -199,15 +148,16 @@ def _static(name: str, items: list[Any], array: Any, dim: str | None) -> Axis:
     """A column of Python values."""
     if not items:
         raise value_error(
-            "table",
+            "Space.from_table",
             f"the column `{name}` has no rows and is of {array.dtype}: its values "
             "would be Python values, of which there is none to trace a function with.",
-            "Make the table of all rows and take a part of it, `ep.table(df)[mask]`; "
+            "Make the table of all rows and take a part of it, "
+            "`ep.Space.from_table(df)[mask]`; "
             "or give the column a dtype of numbers.",
         )
     if array is not None and array.dtype.kind in "mM":
         raise type_error(
-            "table",
+            "Space.from_table",
             f"the column `{name}` is of {array.dtype}.",
             "JAX has no times: give a number, such as the seconds since some moment.",
         )
@@ -216,7 +166,7 @@ def _static(name: str, items: list[Any], array: Any, dim: str | None) -> Axis:
     if missing and sum(numbers) + len(missing) >= len(items) and any(numbers):
         rows = ", ".join(map(str, missing[:_MANY])) + ", ..." * (len(missing) > _MANY)
         raise value_error(
-            "table",
+            "Space.from_table",
             f"the column `{name}` of numbers has none in the rows {rows}.",
             "Fill them, or leave these rows out: `df.dropna()`.",
         )

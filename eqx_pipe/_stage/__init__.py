@@ -23,4 +23,3 @@ from .listed import Own as Own
 from .passes import Passes as Passes
 from .scope import Record as Record
 from .scope import Scope as Scope
-from .scope import fold as fold

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 import equinox as eqx
 import jax.tree_util as jtu
 
+from .._keys import key_argument
 from .._types import Key, PyTree, StageLike
-from .signature import key_argument
 
 if TYPE_CHECKING:
     # Type checkers take `__call__`, which `StatefulLayer` declares, for a field.

@@ -8,7 +8,6 @@ import equinox as eqx
 import jax.tree_util as jtu
 from jaxtyping import Array, Integer
 
-from .._check import check_key
 from .._errors import (
     MissingKeyError,
     describe_value,
@@ -16,6 +15,7 @@ from .._errors import (
     type_error,
     value_error,
 )
+from .._keys import check_key
 from .._tree import join_path
 from .._types import Key, MaybeState, Output, PyTree, Segment, StageLike
 from .base import is_stateful, state_indices

@@ -9,7 +9,7 @@ import jax.tree_util as jtu
 import numpy as np
 from jax.core import Tracer
 
-from .._closure import (
+from .._captured import (
     JITTED,
     Fixed,
     Held,

@@ -5,9 +5,10 @@ from typing import Any
 import equinox as eqx
 
 from .._errors import MissingKeyError, asks_for_key, is_located, message, nearest
+from .._keys import key_argument
 from .._types import PyTree
 from .base import Lift, state_indices
-from .signature import key_argument, takes_key
+from .signature import takes_key
 
 
 def no_attribute(stage: Any, name: str) -> str:

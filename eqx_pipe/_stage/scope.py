@@ -1,13 +1,11 @@
 """What a composite hands down to a child: its key, its path, where to record."""
 
 import dataclasses
-import zlib
 from collections.abc import Callable
 
-import jax.random as jr
-import numpy as np
 from jaxtyping import Array, Integer
 
+from .._keys import fold
 from .._tree import join_path
 from .._types import Key, PyTree, Segment
 
@@ -59,13 +57,3 @@ class Scope:
     def silent(self) -> "Scope":
         """The same scope without a record."""
         return dataclasses.replace(self, record=None)
-
-
-def fold(key: Key | None, segment: Segment | Integer[Array, ""]) -> Key | None:
-    """The key of a child: `fold_in` of its position, or of its name's CRC-32."""
-    if key is None:
-        return None
-    if isinstance(segment, str):
-        # CRC-32 and not `hash`, which is another number in each process.
-        return jr.fold_in(key, np.uint32(zlib.crc32(segment.encode())))
-    return jr.fold_in(key, segment)

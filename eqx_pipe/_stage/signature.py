@@ -3,30 +3,14 @@
 import functools as ft
 import inspect
 import types
-from collections.abc import Mapping
 from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 
-from .._closure import cells
+from .._keys import parameters
 from .._types import Key
-
-
-def parameters(fn: Any) -> Mapping[str, inspect.Parameter]:
-    """The parameters of a callable by name; none if it does not tell.
-
-    A function under `vmap` shows those of what it maps, but cannot take keywords for
-    it: `jax.vmap` maps them over their first axis, `eqx.filter_vmap` refuses them. What
-    was made for a batch draws by a key per example, or not at all.
-    """
-    if _is_mapped(fn):
-        return {}
-    try:
-        return inspect.signature(fn).parameters
-    except (TypeError, ValueError):  # some builtins have no signature
-        return {}
 
 
 def why_not(fn: Any, num_inputs: int, named: tuple[str, ...] = ()) -> str | None:
@@ -94,24 +78,6 @@ def _signature(fn: Any) -> inspect.Signature | None:
     return None
 
 
-def _is_mapped(fn: Any) -> bool:
-    """Whether there is a `vmap` in what a callable wraps."""
-    seen: list[Any] = []
-    while fn is not None and all(fn is not other for other in seen):
-        seen.append(fn)
-        if type(fn).__name__ == "_VmapWrapper":  # of `eqx.filter_vmap`
-            return True
-        # JAX gives its function the `__wrapped__` of the user's, and keeps its own.
-        if any(_name(inside) == "vmap_f" for inside in cells(fn).values()):
-            return True
-        fn = getattr(fn, "__wrapped__", None)
-    return False
-
-
-def _name(fn: Any) -> str:
-    return getattr(getattr(fn, "__code__", None), "co_name", "")
-
-
 def key_of(stage: Any, key: Key | None) -> dict[str, Key | None]:
     """The keyword arguments of a module: its key, if it takes one.
 
@@ -166,17 +132,3 @@ def _of_callee(bound: Any, callee: Any) -> inspect.Parameter | None:
         return _key_parameter(callee)
     named = dict(list(parameters(bound).items())[1:])  # the first is the input
     return named.get("key")
-
-
-def key_argument(fn: Any, key: Key | None) -> dict[str, Any]:
-    """The key as a keyword argument for a plain function, if it wants one."""
-    names = list(parameters(fn))
-    if "key" not in names[1:]:  # the first is the input, whatever its name
-        return {}
-    parameter = parameters(fn)["key"]
-    bound = isinstance(fn, ft.partial) and "key" in fn.keywords
-    if bound or parameter.kind is parameter.POSITIONAL_ONLY:
-        return {}
-    default = parameter.default
-    has_default = default is not parameter.empty and default is not None
-    return {} if key is None and has_default else {"key": key}

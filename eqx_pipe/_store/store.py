@@ -131,7 +131,7 @@ class Store:
                     "sweep",
                     f"the store `{self.path}` has grown since this result was made, "
                     "and its values have been copied to other files.",
-                    "Take the result of the larger sweep, or `load_result`.",
+                    "Take the result of the larger sweep, or `SweepResult.load`.",
                 )
             )
         if not file.is_file():
@@ -289,7 +289,7 @@ def _recut(function: str, path: Path, what: str) -> Recut:
             function,
             f"`{path}` is a copy of a store that {what}.",
             "Copy a store as a folder (`cp -r`) to go on with the copy; xarray and "
-            "`load_result` read this one.",
+            "`SweepResult.load` read this one.",
         )
     )
 

@@ -19,7 +19,7 @@ from .._types import Key, PyTree
 from .compute.sizes import compiled_bytes
 from .plan import CostsBySpan, Plan
 from .reduced.blocks import Blocks
-from .request import BatchSize, Costs, Executor, Part, checked
+from .request import BatchSize, Costs, Executor, Shard, checked
 from .results.output_coords import OutputCoords
 from .results.planned import SweepPlan
 from .run import planned
@@ -37,10 +37,10 @@ def plan(
     order_by: Costs | None = None,
     reduce: ReduceLike | None = None,
     store: str | os.PathLike[str] | None = None,
-    part: Part | None = None,
+    shard: Shard | None = None,
     executor: Executor | None = None,
     resume: Literal["force", "failed"] | None = None,
-    on_error: Literal["raise", "isolate"] = "raise",
+    on_error: Literal["raise", "mark"] = "raise",
     progress: bool | None = None,
     count_steps: bool = False,
     output_coords: OutputCoords | None = None,
@@ -90,7 +90,7 @@ def plan(
         order_by=order_by,
         reduce=reduce,
         store=store,
-        part=part,
+        shard=shard,
         executor=executor,
         resume=resume,
         on_error=on_error,

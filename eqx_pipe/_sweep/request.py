@@ -11,9 +11,10 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, ArrayLike
 
-from .._check import check_choice, check_int, check_key
+from .._check import check_choice, check_int
 from .._errors import describe_value, nearest, type_error, value_error
 from .._files import as_path
+from .._keys import check_key
 from .._reduce.many import Many, ReduceLike, as_many
 from .._spaces.accept import SpaceLike, as_space
 from .._spaces.cells import by_cell, cells_of
@@ -34,7 +35,7 @@ Costs: TypeAlias = (
 Resume: TypeAlias = Literal["force", "failed"]
 """The values of `resume=` for a store that another function filled."""
 
-Part: TypeAlias = Sequence[SupportsIndex]
+Shard: TypeAlias = Sequence[SupportsIndex]
 """`(rank, size)`: which of how many shares."""
 
 
@@ -52,7 +53,7 @@ class Request:
     """What a sweep was asked for; every argument of `sweep` has been checked.
 
     `devices` are those of this process that may be used; `reduce` is what the user gave
-    and `reducers` what it stands for. A `part` is that of the user, or `None`.
+    and `reducers` what it stands for. A `shard` is that of the user, or `None`.
     `function` is the public function that was called, for messages.
 
     Where some dims are reduced, `space` has the others, a point for each cell, and
@@ -69,7 +70,7 @@ class Request:
     reduce: ReduceLike | None
     reducers: Many | None
     store: Path | None
-    part: tuple[int, int] | None
+    shard: tuple[int, int] | None
     executor: Executor | None
     trusting: bool
     repairing: bool
@@ -102,7 +103,7 @@ class Request:
     @property
     def processes(self) -> int:
         """How many processes fill the store together."""
-        return 1 if self.part is None else self.part[1]
+        return 1 if self.shard is None else self.shard[1]
 
 
 def checked(
@@ -115,10 +116,10 @@ def checked(
     order_by: Costs | None = None,
     reduce: ReduceLike | None = None,
     store: object = None,
-    part: Part | None = None,
+    shard: Shard | None = None,
     executor: Executor | None = None,
     resume: Resume | None = None,
-    on_error: Literal["raise", "isolate"],
+    on_error: Literal["raise", "mark"],
     progress: ProgressLike,
     count_steps: bool = False,
     output_coords: OutputCoords | None = None,
@@ -132,7 +133,7 @@ def checked(
     check_sweep_key(function, key)
     words = ("auto", "tune") if function in ("sweep", "plan") else ("auto",)
     check_batch_size(function, batch_size, words)
-    check_choice(function, "on_error", on_error, ("raise", "isolate"))
+    check_choice(function, "on_error", on_error, ("raise", "mark"))
     if resume is not None:
         check_choice(function, "resume", resume, ("force", "failed"))
     check_progress(function, progress)
@@ -153,11 +154,11 @@ def checked(
         reduce=reduce,
         reducers=None if reduce is None else as_many(function, reduce),
         store=None if store is None else as_path("sweep", store, "store"),
-        part=None if part is None else _as_part(part),
+        shard=None if shard is None else _as_shard(shard),
         executor=executor,
         trusting=resume is not None,
         repairing=resume == "failed",
-        isolated=on_error == "isolate",
+        isolated=on_error == "mark",
         progress=progress,
         counting=count_steps,
         function=function,
@@ -247,9 +248,9 @@ def check_progress(function: str, progress: object) -> None:
 def _check_together(request: Request) -> None:
     """Raises a `ValueError` for arguments that do not go together."""
     trusting, executor = request.trusting, request.executor
-    if request.part is not None and request.store is None:
+    if request.shard is not None and request.store is None:
         _refuse(
-            "`part` is given without `store`.",
+            "`shard` is given without `store`.",
             "Give all processes the same path, `store='runs.zarr'`: they fill it "
             "together. For a share alone sweep over a slice of the space.",
         )
@@ -262,13 +263,13 @@ def _check_together(request: Request) -> None:
     if request.reducers is not None and isinstance(request.progress, str | tuple):
         _refuse(
             "`progress` names an output, and `reduce` keeps none.",
-            "Say `progress=True`; `reduce=ep.ArgMin()` gives the best in the end.",
+            "Pass `progress=True`; `reduce=ep.reduce.ArgMin()` returns the best point.",
         )
     over = None if request.reducers is None else request.reducers.over
     if request.output_coords and request.reduce is not None and over is None:
         _refuse(
             "`output_coords` is given, and `reduce` keeps no values at points.",
-            'Leave it out, or say which dims are reduced: `ep.Mean(over="seed")`.',
+            'Leave it out, or name the reduced dims: `ep.reduce.Mean(over="seed")`.',
         )
     if trusting and request.store is None:
         _refuse("`resume` is given without `store`.", "Give the path of the store.")
@@ -328,21 +329,21 @@ def _check_executor(executor: object) -> None:
         )
 
 
-def _as_part(part: Part) -> tuple[int, int]:
+def _as_shard(shard: Shard) -> tuple[int, int]:
     try:
-        rank, size = part
+        rank, size = shard
         if isinstance(rank, bool) or isinstance(size, bool):
             raise TypeError
         rank, size = operator.index(rank), operator.index(size)
     except (TypeError, ValueError):
         raise type_error(
             "sweep",
-            f"`part` is {describe_value(part)}.",
+            f"`shard` is {describe_value(shard)}.",
             "Give two integers, `(rank, size)`, with 0 <= rank < size.",
         ) from None
     if not 0 <= rank < size:
         _refuse(
-            f"`part` is ({rank}, {size}).",
+            f"`shard` is ({rank}, {size}).",
             "Give `(rank, size)` with 0 <= rank < size: the first of four processes "
             "is (0, 4), the last (3, 4).",
         )

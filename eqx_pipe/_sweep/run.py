@@ -20,9 +20,9 @@ from .request import (
     BatchSize,
     Costs,
     Executor,
-    Part,
     Request,
     Resume,
+    Shard,
     checked,
 )
 from .results.gaps import count_in
@@ -46,10 +46,10 @@ def sweep(
     order_by: Costs | None = None,
     reduce: ReduceLike | None = None,
     store: str | os.PathLike[str] | None = None,
-    part: Part | None = None,
+    shard: Shard | None = None,
     executor: Executor | None = None,
     resume: Resume | None = None,
-    on_error: Literal["raise", "isolate"] = "raise",
+    on_error: Literal["raise", "mark"] = "raise",
     progress: ProgressLike = None,
     count_steps: bool = False,
     output_coords: OutputCoords | None = None,
@@ -96,7 +96,7 @@ def sweep(
       an array with a number for each point. Points of like cost then share a batch, so
       that few lanes wait for a slower one; results come back in place. It changes
       nothing where values are reduced, which happens in order. (Keyword only.)
-    - `on_error`: `"raise"`, or `"isolate"`: points at which `fn` raises (by
+    - `on_error`: `"raise"`, or `"mark"`: points at which `fn` raises (by
       `equinox.error_if`, or when it is traced for one combination of `Static` values)
       are found and marked in `.ok`, and the others computed as if they were not there.
       Where there is no result inexact leaves hold NaN, others 0.
@@ -115,7 +115,7 @@ def sweep(
       are found by their coordinates, it computes the new ones. `.values` is then
       read from there when it is asked for. Needs `pip install 'eqx_pipe[sweep]'`.
       (Keyword only.)
-    - `part`: `(rank, size)`: this process computes its share, one of `size`, of the
+    - `shard`: `(index, count)`: this process computes its share, one of `count`, of the
       chunks of a store that several processes fill together. The result is the store
       as it stands; `.ok` is `False` where a value is missing. (Keyword only.)
     - `executor`: computes the chunks elsewhere: anything with `submit(fn, *args)` that
@@ -169,8 +169,8 @@ def sweep(
     again stops at once.
 
     **Laws:** equal to its definition, to rounding, for every batch size, mesh,
-    executor, part and restart; and so is a reduction. The same call on the same machine
-    gives the same bits, also after a restart with a store.
+    executor, shard and restart; and so is a reduction. The same call on the same
+    machine gives the same bits, also after a restart with a store.
 
     !!! example
 
@@ -189,7 +189,7 @@ def sweep(
         order_by=order_by,
         reduce=reduce,
         store=store,
-        part=part,
+        shard=shard,
         executor=executor,
         resume=resume,
         on_error=on_error,

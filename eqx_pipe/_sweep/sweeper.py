@@ -14,7 +14,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from .._cache import LRUCache
-from .._check import check_key
+from .._keys import check_key
 from .._reduce.many import ReduceLike
 from .._spaces.accept import SpaceLike, as_space
 from .._spaces.axes import Values
@@ -176,7 +176,7 @@ def sweeper(
     batch_size: BatchSize = "auto",
     mesh: Mesh | None = None,
     reduce: ReduceLike | None = None,
-    on_error: Literal["raise", "isolate"] = "raise",
+    on_error: Literal["raise", "mark"] = "raise",
 ) -> Sweeper:
     """Traces and checks a sweep once, to be called with other spaces of the same form.
 

@@ -13,9 +13,9 @@ from jax.sharding import AxisType, Mesh
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, UInt32
 
-from .._check import check_key
 from .._errors import value_error
 from .._jaxprs.jaxpr import as_function
+from .._keys import check_key
 from .._spaces.accept import SpaceLike, as_space
 from .._spaces.index import advance, advance_by, digits_of, point_key, strides
 from .._spaces.space import Space

@@ -31,7 +31,7 @@ def formula(p):
 
 def test_sensitivities_of_salib():
     rows = SALib.sample.sobol.sample(PROBLEM, 64, seed=1)
-    values = ep.sweep(formula, ep.table(rows, PROBLEM["names"])).values
+    values = ep.sweep(formula, ep.Space.from_table(rows, PROBLEM["names"])).values
     np.testing.assert_allclose(values, ishigami.evaluate(rows), rtol=1e-3, atol=1e-3)
     ours = SALib.analyze.sobol.analyze(PROBLEM, values.astype(float), seed=2)
     theirs = SALib.analyze.sobol.analyze(PROBLEM, ishigami.evaluate(rows), seed=2)
@@ -61,9 +61,9 @@ def output(p):
 
 def test_sensitivities_of_a_space(unchecked):
     space = {name: ep.Linspace(-np.pi, np.pi, 2) for name in PROBLEM["names"]}
-    design = ep.sensitivity_design(space, 64, seed=1)
+    design = ep.search.sensitivity_design(space, 64, seed=1)
     result = ep.sweep(output, design)
-    ours = ep.sensitivity(result, space, "y", seed=2)
+    ours = ep.search.sensitivity(result, space, "y", seed=2)
     rows = SALib.sample.sobol.sample(PROBLEM, 64, calc_second_order=False, seed=1)
     theirs = SALib.analyze.sobol.analyze(
         PROBLEM, ishigami.evaluate(rows), calc_second_order=False, seed=2
@@ -71,27 +71,27 @@ def test_sensitivities_of_a_space(unchecked):
     assert ours["axis"].values.tolist() == PROBLEM["names"]
     for name in ("S1", "ST", "S1_conf", "ST_conf"):
         np.testing.assert_allclose(ours[name], theirs[name], atol=1e-3)
-    curve = ep.sensitivity(result, space, "v")["S1"]
+    curve = ep.search.sensitivity(result, space, "v")["S1"]
     assert curve.dims == ("axis", "v.0")
     np.testing.assert_allclose(curve, [[0, 0], [1, 1], [0, 0]], atol=0.2)
     with pytest.raises(ValueError, match="all of it"):
-        ep.sensitivity(result[:-1], space, "y")
+        ep.search.sensitivity(result[:-1], space, "y")
     with pytest.raises(ValueError, match="Known names: `v`, `y`"):
-        ep.sensitivity(result, space)
+        ep.search.sensitivity(result, space)
     with pytest.raises(ValueError, match="a number at every point"):
         holes = ep.sweep(lambda p: jnp.log(p["x1"]), design)
-        ep.sensitivity(holes, space)
+        ep.search.sensitivity(holes, space)
     with pytest.raises(ValueError, match="Give 64 or 128"):
-        ep.sensitivity_design(space, 100)
+        ep.search.sensitivity_design(space, 100)
     with pytest.raises(TypeError, match="what `sweep` returns"):
-        ep.sensitivity(result.values["y"], space)
+        ep.search.sensitivity(result.values["y"], space)
 
 
 def test_elementary_effects_of_a_space():
     space = {"rate": ep.Geomspace(1e-4, 1.0, 2), "on": ep.Values([0.0, 1.0, 2.0, 3.0])}
-    design = ep.sensitivity_design(space, 20, method="morris", seed=1)
+    design = ep.search.sensitivity_design(space, 20, method="morris", seed=1)
     result = ep.sweep(lambda p: jnp.log10(p["rate"]) + p["on"], design)
-    effects = ep.sensitivity(result, space, method="morris")
+    effects = ep.search.sensitivity(result, space, method="morris")
     np.testing.assert_allclose(effects["mu_star"], [4, 3], atol=1e-3)
     assert effects["sigma"].dims == ("axis",)
 
@@ -128,7 +128,7 @@ def test_records_of_grain():
     source = grain.MapDataset.source(records).map(
         lambda record: {**record, "x": record["x"] * 2}
     )
-    loader = ep.Loader(
+    loader = ep.data.Loader(
         source, ep.at("x", jnp.sqrt), batch_size=4, shuffle=False, drop_remainder=False
     )
     batches = list(loader.epoch(loader.init(jax.random.key(0))))

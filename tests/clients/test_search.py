@@ -11,7 +11,6 @@ import pytest
 from evosax.algorithms import CMA_ES, PSO
 
 import eqx_pipe as ep
-import eqx_pipe.search as eps
 import eqx_pipe.testing as ept
 
 PLANE = {"x": ep.Linspace(-2.0, 2.0, 2), "y": ep.Geomspace(0.1, 10.0, 2)}
@@ -28,11 +27,11 @@ def mixed(p):
 
 
 METHODS = {
-    "refine": (eps.refine("loss"), bowl, PLANE),
-    "line": (eps.refine("loss"), bowl, {"x": PLANE["x"], "y": 1.0}),
-    "CMA": (eps.evolution(CMA_ES, "loss"), bowl, PLANE),
-    "PSO": (eps.evolution(PSO, "loss"), bowl, PLANE),
-    "TPE": (eps.optuna(TPE), mixed, MIXED),
+    "refine": (ep.search.refine("loss"), bowl, PLANE),
+    "line": (ep.search.refine("loss"), bowl, {"x": PLANE["x"], "y": 1.0}),
+    "CMA": (ep.search.evolution(CMA_ES, "loss"), bowl, PLANE),
+    "PSO": (ep.search.evolution(PSO, "loss"), bowl, PLANE),
+    "TPE": (ep.search.optuna(TPE), mixed, MIXED),
 }
 
 
@@ -45,7 +44,7 @@ def test_methods_keep_the_laws(name):
 @pytest.mark.parametrize("name", ["CMA", "TPE"])
 def test_methods_find_the_best(name):
     method, fn, space = METHODS[name]
-    found = ep.explore(fn, space, method, rounds=8, n=12, key=jr.key(1))
+    found = ep.search.explore(fn, space, method, rounds=8, n=12, key=jr.key(1))
     best = [found.result[found.rounds == k].best().value for k in range(8)]
     assert min(best[4:]) < min(best[:1])
     assert found.best().value < 0.1
@@ -53,7 +52,9 @@ def test_methods_find_the_best(name):
 
 def test_refinement_goes_where_the_function_bends():
     step = lambda p: jnp.tanh(50 * (p["x"] - 0.3))  # noqa: E731
-    found = ep.explore(step, {"x": PLANE["x"]}, eps.refine(), rounds=4, n=8)
+    found = ep.search.explore(
+        step, {"x": PLANE["x"]}, ep.search.refine(), rounds=4, n=8
+    )
     near = np.abs(found.to_pandas()["x"] - 0.3) < 0.5
     assert near.mean() > 0.5  # a quarter of the way
 
@@ -62,20 +63,24 @@ def test_failed_points_are_left_out_by_all():
     def fn(p):
         return jnp.where(p["x"] > 0, jnp.nan, 1.0) + bowl(p)["loss"]
 
-    for method in (eps.refine(), eps.evolution(CMA_ES), eps.optuna(TPE)):
-        found = ep.explore(fn, PLANE, method, rounds=3, n=8, key=jr.key(0))
+    for method in (
+        ep.search.refine(),
+        ep.search.evolution(CMA_ES),
+        ep.search.optuna(TPE),
+    ):
+        found = ep.search.explore(fn, PLANE, method, rounds=3, n=8, key=jr.key(0))
         assert len(found) == 24 and found.best().point["x"] <= 0
 
 
 def test_the_trials_of_optuna_are_json():
     method, fn, space = METHODS["TPE"]
-    found = ep.explore(fn, space, method, rounds=2, n=4, key=jr.key(0))
+    found = ep.search.explore(fn, space, method, rounds=2, n=4, key=jr.key(0))
     trials = json.loads(json.dumps(found.state.trials))
     assert [trial["value"] for trial in trials] == found.result.values.tolist()
 
 
 def test_a_generation_keeps_its_size():
-    method = eps.evolution(CMA_ES, "loss")
+    method = ep.search.evolution(CMA_ES, "loss")
     space = ep.Space(PLANE)
     points, state = method.ask(method.init(space, jr.key(0)), 6)
     state = method.tell(state, ep.sweep(bowl, points))

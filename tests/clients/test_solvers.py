@@ -180,7 +180,7 @@ ROOTS = {"k": ep.Values([1.0, 4.0, -1.0, 9.0, 16.0])}
 
 
 def test_points_without_a_solution_are_isolated():
-    result = ep.sweep(newton, ROOTS, on_error="isolate")
+    result = ep.sweep(newton, ROOTS, on_error="mark")
     assert result.ok.tolist() == [True, True, False, True, True]
     np.testing.assert_allclose(result.values, [1, 2, np.nan, 3, 4], rtol=1e-4)
     with pytest.raises(ep.SweepError) as caught:
@@ -189,11 +189,11 @@ def test_points_without_a_solution_are_isolated():
 
 
 def test_reductions_orders_and_executors_take_solvers():
-    values = ep.sweep(newton, ROOTS, on_error="isolate", batch_size=2).values
-    best = ep.sweep(newton, ROOTS, reduce=ep.ArgMax(), on_error="isolate").values
+    values = ep.sweep(newton, ROOTS, on_error="mark", batch_size=2).values
+    best = ep.sweep(newton, ROOTS, reduce=ep.reduce.ArgMax(), on_error="mark").values
     assert best.index == 4
     ordered = ep.sweep(
-        newton, ROOTS, order_by=lambda p: -p["k"], on_error="isolate", batch_size=2
+        newton, ROOTS, order_by=lambda p: -p["k"], on_error="mark", batch_size=2
     )
     # Points that share a batch with the failing one are computed again, by other
     # programs, and in another order these are other points.
@@ -201,7 +201,7 @@ def test_reductions_orders_and_executors_take_solvers():
     close(ordered.values, values)
     with cf.ThreadPoolExecutor(2) as pool:
         away = ep.sweep(
-            newton, ROOTS, executor=pool, on_error="isolate", batch_size=2
+            newton, ROOTS, executor=pool, on_error="mark", batch_size=2
         ).values
     np.testing.assert_array_equal(np.asarray(away), values)
 
@@ -219,7 +219,7 @@ def fn(p):
     return solution.ys[-1]
 
 space = {"k": ep.Linspace(1.0, 2.0, 3), "y": ep.Values([1.0, 1.5])}
-result = ep.sweep(fn, space, store=STORE, part=PART, batch_size=1)
+result = ep.sweep(fn, space, store=STORE, shard=PART, batch_size=1)
 print(result.ok.tolist(), result.values[:].tolist())
 """
 

@@ -214,7 +214,7 @@ def test_all_that_is_hidden_is_named_once():
 
 
 MESH = jax.make_mesh((1,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
-RECORDS = ep.ArraySource(jnp.ones((4, 3)))
+RECORDS = ep.data.ArraySource(jnp.ones((4, 3)))
 SPEC = jax.sharding.PartitionSpec()
 
 PLACES = {
@@ -235,10 +235,10 @@ PLACES = {
     "repeat": lambda f: ep.repeat(lambda key: f, 2, key=KEY),
     "batched": lambda f: ep.batched(f),
     "graph": lambda f: ep.graph({"a": f}, {"a": []}, "a"),
-    "on": lambda f: ep.on(MESH, f),
-    "sharded": lambda f: ep.sharded(f, MESH, SPEC, SPEC),
-    "pipe": lambda f: ep.Loader(RECORDS, f, batch_size=2),
-    "batch_pipe": lambda f: ep.Loader(RECORDS, batch_pipe=f, batch_size=2),
+    "on": lambda f: ep.sharding.on(MESH, f),
+    "sharded": lambda f: ep.sharding.shard_map(f, MESH, SPEC, SPEC),
+    "pipe": lambda f: ep.data.Loader(RECORDS, f, batch_size=2),
+    "batch_pipe": lambda f: ep.data.Loader(RECORDS, batch_pipe=f, batch_size=2),
 }
 
 
@@ -342,7 +342,7 @@ def test_functions_that_are_no_stages_may_hold_a_model():
     ).ok.all()
     check_vmap(lambda x: LAYER(x), jnp.ones(3))
     assert len(ep.repeat(lambda key: ep.chain(LAYER), 2, key=KEY)) == 2
-    loader = ep.Loader(RECORDS, batch_size=2)
+    loader = ep.data.Loader(RECORDS, batch_size=2)
     _, losses, _ = loader.scan(
         lambda carry, batch: (carry, jnp.sum(jax.vmap(LAYER)(batch))),
         0,

@@ -118,7 +118,7 @@ PLACES = {
     "at": lambda f: ep.at("a", f),
     "repeat": lambda f: ep.repeat(lambda key: f, 2, key=KEY),
     "batched": lambda f: ep.batched(f),
-    "pipe": lambda f: ep.Loader(ep.ArraySource(jnp.ones(4)), f, batch_size=2),
+    "pipe": lambda f: ep.data.Loader(ep.data.ArraySource(jnp.ones(4)), f, batch_size=2),
 }
 
 

@@ -74,32 +74,32 @@ def run_scan(loader, cursor):
 )
 def test_a_second_epoch_iterator_or_loader(run, shuffle, monkeypatch):
     run_scan.start = jnp.zeros(())
-    source = ep.ArraySource(data())
+    source = ep.data.ArraySource(data())
     options = {"batch_size": 48, "shuffle": shuffle}  # does not divide
-    loader = ep.Loader(source, noisy, **options)
+    loader = ep.data.Loader(source, noisy, **options)
     cursor, other_key = run(loader, loader.init(KEY)), jr.key(5)
     with nothing_again(monkeypatch):
         cursor = run(loader, cursor)  # from where the first one ended
         run(loader, loader.init(other_key))
-        twin = ep.Loader(source, noisy, **options)
+        twin = ep.data.Loader(source, noisy, **options)
         run(twin, twin.init(KEY))
-    other = ep.ArraySource(data(1))
+    other = ep.data.ArraySource(data(1))
     with nothing_again(monkeypatch):  # other data of the same form
-        third = ep.Loader(other, noisy, **options)
+        third = ep.data.Loader(other, noisy, **options)
         run(third, third.init(KEY))
 
 
 def test_the_arrays_of_a_source_are_the_ones_that_are_read():
-    source = ep.ArraySource(data())
+    source = ep.data.ArraySource(data())
     pointers = [x.unsafe_buffer_pointer() for x in jax.tree.leaves(source)]
-    loader = ep.Loader(source, batch_size=32)
+    loader = ep.data.Loader(source, batch_size=32)
     run_epoch(loader, loader.init(KEY))
     held = jax.tree.leaves(loader.source)
     assert [x.unsafe_buffer_pointer() for x in held] == pointers
 
 
 def test_a_second_epoch_of_a_host_source_compiles_nothing(monkeypatch):
-    loader = ep.Loader(data()["x"], lambda x: x + 1, batch_size=48)
+    loader = ep.data.Loader(data()["x"], lambda x: x + 1, batch_size=48)
     cursor = run_epoch(loader, loader.init(KEY))
     other, before = loader.init(jr.key(6)), len(compiled)
     run_epoch(loader, cursor), run_epoch(loader, other)
@@ -107,8 +107,8 @@ def test_a_second_epoch_of_a_host_source_compiles_nothing(monkeypatch):
 
 
 def bytes_of_scan(drop, shuffle=False):
-    source = ep.ArraySource({"x": jnp.zeros((2000, 28, 28), jnp.uint8)})
-    loader = ep.Loader(
+    source = ep.data.ArraySource({"x": jnp.zeros((2000, 28, 28), jnp.uint8)})
+    loader = ep.data.Loader(
         source,
         lambda record: {"x": record["x"].astype(jnp.float32)},
         batch_size=48,

@@ -39,9 +39,12 @@ def sharded():
 
 
 SOURCES = {
-    "arrays": lambda: ep.ArraySource(tree()),
-    "mixture": lambda: ep.mixture(
-        [ep.ArraySource(jax.tree.map(jnp.asarray, tree())), ep.ArraySource(tree(5))]
+    "arrays": lambda: ep.data.ArraySource(tree()),
+    "mixture": lambda: ep.data.mixture(
+        [
+            ep.data.ArraySource(jax.tree.map(jnp.asarray, tree())),
+            ep.data.ArraySource(tree(5)),
+        ]
     ),
     "host": lambda: [jax.tree.map(lambda leaf: leaf[0], tree())] * 12,
 }
@@ -79,7 +82,7 @@ def train(loader, loss, steps, jit):
 
 def learned(source, **options):
     layer = eqx.nn.Linear(3, 1, key=KEY)
-    return ep.Loader(source, ep.at("x", layer), batch_size=4, **options)
+    return ep.data.Loader(source, ep.at("x", layer), batch_size=4, **options)
 
 
 @pytest.mark.parametrize(
@@ -94,17 +97,17 @@ def test_a_training_of_the_loader_trains_its_pipe_alone(
     name, loss, jit, options, not_strict
 ):
     loader = learned(SOURCES[name](), **options())
-    plain = ep.Loader(loader.source, batch_size=4, shuffle=False)
+    plain = ep.data.Loader(loader.source, batch_size=4, shuffle=False)
     before = [bits(batch) for batch in plain.epoch(plain.init(KEY))]
     after = train(loader, loss, 2, jit)
-    plain = ep.Loader(after.source, batch_size=4, shuffle=False)
+    plain = ep.data.Loader(after.source, batch_size=4, shuffle=False)
     assert [bits(batch) for batch in plain.epoch(plain.init(KEY))] == before
     old, new = loader.pipe.stage, after.pipe.stage
     assert (old.weight != new.weight).all() and (old.bias != new.bias).all()
 
 
 def test_no_leaf_of_a_source_is_a_parameter():
-    source = ep.windows(SOURCES["mixture"](), 2)
+    source = ep.data.windows(SOURCES["mixture"](), 2)
     loader = learned(SOURCES["arrays"]())
     assert jax.tree.leaves(eqx.filter(source, eqx.is_inexact_array)) == []
     slope, _ = eqx.filter_grad(loss_by_next, has_aux=True)(loader, loader.init(KEY))
@@ -129,10 +132,10 @@ def test_every_bit_of_a_number_is_kept(dtype, kind):
     if dtype == "float4_e2m1fn":  # of which NumPy keeps one in a byte
         random %= 16
     x = kind(random.view(dtype))  # NaN of many kinds, infinities, subnormal numbers
-    source = ep.ArraySource({"x": x})
+    source = ep.data.ArraySource({"x": x})
     assert source.tree["x"].dtype == x.dtype and source[2]["x"].shape == (3,)
     assert bits(source.tree) == bits(x) and bits(source[2]) == bits(x[2])
-    loader = ep.Loader(source, batch_size=8, shuffle=False)
+    loader = ep.data.Loader(source, batch_size=8, shuffle=False)
     batch, _ = loader.next(loader.init(KEY))
     assert bits(batch) == bits(x) and batch["x"].dtype == x.dtype
     text = {"bfloat16": "bf16", "complex64": "c64"}.get(dtype, dtype)
@@ -143,14 +146,14 @@ def test_every_bit_of_a_number_is_kept(dtype, kind):
 def test_numbers_of_64_bits(dtype):
     with jax.enable_x64(True):
         x = np.random.default_rng(0).normal(size=(4, 2)).astype(dtype) * (1 + 1e-12)
-        source = ep.ArraySource(x)
+        source = ep.data.ArraySource(x)
         assert bits(source.tree) == bits(x) and source.tree.dtype == dtype
         assert jax.tree.leaves(eqx.filter(source, eqx.is_inexact_array)) == []
 
 
 def test_what_is_no_number_for_derivatives_stays_as_it_is():
     given = {"i": jnp.arange(3), "b": jnp.zeros((3, 2), bool), "k": jr.split(KEY, 3)}
-    held = jax.tree.leaves(ep.ArraySource(given))
+    held = jax.tree.leaves(ep.data.ArraySource(given))
     assert all(a is b for a, b in zip(held, jax.tree.leaves(given), strict=True))
 
 
@@ -165,7 +168,7 @@ def test_a_source_is_an_argument_of_a_program():
     found = []
     for scale in (1.0, 2.0):
         scaled = {k: (scale * v).astype(v.dtype) for k, v in tree(400).items()}
-        loader = ep.Loader(ep.ArraySource(scaled), batch_size=4)
+        loader = ep.data.Loader(ep.data.ArraySource(scaled), batch_size=4)
         batch, back = run(loader, loader.init(KEY))
         found.append(batch)
         assert bits(back.source.tree) == bits(scaled)
@@ -179,21 +182,25 @@ def _first(cursor, loader):
 
 
 def test_a_source_can_be_saved_replaced_and_mapped_over(tmp_path):
-    source = ep.ArraySource({"x": jnp.ones((4, 2)), "z": jnp.ones(4, jnp.complex64)})
+    source = ep.data.ArraySource(
+        {"x": jnp.ones((4, 2)), "z": jnp.ones(4, jnp.complex64)}
+    )
     other = jax.tree.map(jnp.zeros_like, source)
     assert bits(other.tree) == bits(jax.tree.map(jnp.zeros_like, source.tree))
     path = tmp_path / "source.eqx"
     eqx.tree_serialise_leaves(path, source)
     back = eqx.tree_deserialise_leaves(path, other)
     assert eqx.tree_equal(back, source) and not eqx.tree_equal(back, other)
-    loader = ep.Loader(source, batch_size=2)
+    loader = ep.data.Loader(source, batch_size=2)
     changed = eqx.tree_at(lambda x: x.source, loader, other)
     assert bits(changed.source.tree) == bits(other.tree)
     both = jax.tree.map(lambda *leaves: jnp.stack(leaves), source, other)
     index = jnp.asarray([1, 3], jnp.uint32)
 
     def run(source):
-        loader = eqx.tree_at(lambda x: x.source, ep.Loader(other, batch_size=2), source)
+        loader = eqx.tree_at(
+            lambda x: x.source, ep.data.Loader(other, batch_size=2), source
+        )
         return loader.next(loader.init(KEY))[0]
 
     batches = eqx.filter_vmap(run)(both)
@@ -203,7 +210,7 @@ def test_a_source_can_be_saved_replaced_and_mapped_over(tmp_path):
 def test_a_sharded_source_stays_where_it_is():
     placed = sharded()["sharding"]
     x = jax.device_put(jnp.ones((8, 2)), placed)
-    source = ep.ArraySource(x)
+    source = ep.data.ArraySource(x)
     (leaf,) = jax.tree.leaves(source)
     assert leaf.sharding == placed and source.tree.sharding == placed
 
@@ -212,7 +219,9 @@ def test_a_derivative_of_records_is_refused():
     x = jnp.ones((4, 2))
 
     def run(scale, x):
-        loader = ep.Loader(ep.ArraySource(x), lambda r: scale * r, batch_size=4)
+        loader = ep.data.Loader(
+            ep.data.ArraySource(x), lambda r: scale * r, batch_size=4
+        )
         return loader.next(loader.init(KEY))[0].sum()
 
     for call in (run, jax.jit(run)):
@@ -225,20 +234,20 @@ def test_a_derivative_of_records_is_refused():
 
 
 def test_leaves_that_were_mapped_to_other_numbers():
-    source = jax.tree.map(lambda leaf: leaf / 2, ep.ArraySource(jnp.ones((4, 2))))
+    source = jax.tree.map(lambda leaf: leaf / 2, ep.data.ArraySource(jnp.ones((4, 2))))
     with pytest.raises(TypeError, match="float32.*make another source"):
-        ep.Loader(source, batch_size=2)
+        ep.data.Loader(source, batch_size=2)
 
 
 def test_records_that_shall_be_learned():
     """The recipe of the docs: they are parameters of the stage that looks them up."""
     table = eqx.nn.Embedding(weight=jnp.asarray(tree()["x"]))
-    loader = ep.Loader(jnp.arange(12), table, batch_size=4)
+    loader = ep.data.Loader(jnp.arange(12), table, batch_size=4)
 
     def loss(loader):
         return (loader.next(loader.init(KEY))[0] ** 2).sum()
 
     slope = eqx.filter_grad(loss)(loader).pipe.weight
-    order = ep.Loader(jnp.arange(12), batch_size=4).next(loader.init(KEY))[0]
+    order = ep.data.Loader(jnp.arange(12), batch_size=4).next(loader.init(KEY))[0]
     expected = jnp.zeros((12, 3)).at[order].set(2 * table.weight[order])
     assert np.allclose(slope, expected) and (slope == 0).any()

@@ -17,7 +17,9 @@ KEY = jr.key(1)
 
 def make(size=10, **options):
     options = {"batch_size": 3, **options}
-    return ep.Loader(ep.ArraySource(jnp.arange(size, dtype=jnp.int32)), **options)
+    return ep.data.Loader(
+        ep.data.ArraySource(jnp.arange(size, dtype=jnp.int32)), **options
+    )
 
 
 def moved(loader, steps=5):
@@ -43,7 +45,7 @@ def test_it_goes_through_a_file(how, tmp_path):
     if how == "json":
         text = cursor.to_json()
         assert len(text) < 300 and json.loads(text)["position"] == 5
-        back = ep.Cursor.from_json(text, like=loader.init(KEY))
+        back = ep.data.Cursor.from_json(text, like=loader.init(KEY))
     else:
         path = tmp_path / "cursor"
         eqx.tree_serialise_leaves(path, cursor)
@@ -67,16 +69,16 @@ def test_places_beyond_32_bits_are_kept():
     def bits(record, *, key):
         return {"record": record, "bits": jr.bits(key)}
 
-    loader = ep.Loader(Huge(), bits, batch_size=4)
+    loader = ep.data.Loader(Huge(), bits, batch_size=4)
     text = json.loads(loader.init(KEY).to_json())
     text["position"] = 2**33 + 5
-    cursor = ep.Cursor.from_json(json.dumps(text))
+    cursor = ep.data.Cursor.from_json(json.dumps(text))
     assert cursor.position == 2**33 + 5
     batch, after = loader.next(cursor)
     assert after.position == 2**33 + 9
     low, high = np.asarray(cursor.record)
     assert (low, high) == (5, 2)
-    one = ep.Loader(Huge(), bits, batch_size=1).next(cursor)[0]
+    one = ep.data.Loader(Huge(), bits, batch_size=1).next(cursor)[0]
     assert (one["record"][0] == batch["record"][0]).all()
     assert one["bits"][0] == batch["bits"][0]
     assert len(set(batch["bits"].tolist())) == 4
@@ -101,7 +103,7 @@ def test_a_cursor_of_another_source_is_refused(other):
 
 def test_a_cursor_of_records_of_another_form_is_refused():
     cursor = make().init(KEY)
-    other = ep.Loader(ep.ArraySource(jnp.zeros((10, 2))), batch_size=3)
+    other = ep.data.Loader(ep.data.ArraySource(jnp.zeros((10, 2))), batch_size=3)
     with pytest.raises(ValueError, match="another form"):
         other.next(cursor)
 
@@ -109,9 +111,9 @@ def test_a_cursor_of_records_of_another_form_is_refused():
 def test_a_text_of_another_key_or_source_is_refused():
     text = make().init(KEY).to_json()
     with pytest.raises(ValueError, match="another key than that of `like`"):
-        ep.Cursor.from_json(text, like=make().init(jr.key(2)))
+        ep.data.Cursor.from_json(text, like=make().init(jr.key(2)))
     with pytest.raises(ValueError, match="another source"):
-        ep.Cursor.from_json(text, like=make(11).init(KEY))
+        ep.data.Cursor.from_json(text, like=make(11).init(KEY))
 
 
 @pytest.mark.parametrize(
@@ -119,7 +121,7 @@ def test_a_text_of_another_key_or_source_is_refused():
 )
 def test_a_text_that_is_no_cursor(text):
     with pytest.raises(ValueError, match="Give what `to_json` returned"):
-        ep.Cursor.from_json(text)
+        ep.data.Cursor.from_json(text)
 
 
 def test_a_place_behind_the_end_is_refused():
@@ -130,7 +132,7 @@ def test_a_place_behind_the_end_is_refused():
 
 
 def test_a_traced_cursor_where_a_value_is_needed():
-    host = ep.Loader(list(range(10)), batch_size=3)
+    host = ep.data.Loader(list(range(10)), batch_size=3)
 
     @eqx.filter_jit
     def run(call, cursor):
@@ -179,15 +181,15 @@ def test_jit_of_a_loader_says_what_to_use():
     ],
 )
 def test_a_text_with_something_wrong_in_it(name, value):
-    loader = ep.Loader(ep.ArraySource(np.arange(10)), batch_size=4)
+    loader = ep.data.Loader(ep.data.ArraySource(np.arange(10)), batch_size=4)
     text = json.loads(loader.init(KEY).to_json())
     text[name] = value
     with pytest.raises(ValueError, match=f"whose `.*{name}.*`to_json`"):
-        ep.Cursor.from_json(json.dumps(text))
+        ep.data.Cursor.from_json(json.dumps(text))
 
 
 def test_a_cursor_is_shown_by_its_place():
-    loader = ep.Loader(ep.ArraySource(np.arange(10)), batch_size=4)
+    loader = ep.data.Loader(ep.data.ArraySource(np.arange(10)), batch_size=4)
     _, cursor = loader.next(loader.init(KEY).next_epoch())
     assert repr(cursor) == "Cursor(epoch=1, position=4)"
     seen = []

@@ -15,7 +15,7 @@ MUTATIONS = 10_000 if THOROUGH else 300
 
 
 def text_of(seed=1):
-    loader = ep.Loader(ep.ArraySource(jnp.arange(10)), batch_size=3)
+    loader = ep.data.Loader(ep.data.ArraySource(jnp.arange(10)), batch_size=3)
     _, cursor = loader.next(loader.init(jr.key(seed)))
     return cursor.to_json()
 
@@ -107,7 +107,7 @@ def test_a_changed_text_is_refused_or_means_what_it_says():
     for _ in range(MUTATIONS):
         text = draw.choice(CHANGES)(draw, draw.choice(texts))
         try:
-            cursor = ep.Cursor.from_json(text)
+            cursor = ep.data.Cursor.from_json(text)
         except ValueError as error:
             refused += 1
             said = str(error)
@@ -131,7 +131,7 @@ def test_a_changed_text_is_refused_or_means_what_it_says():
 )
 def test_what_is_wrong_with_a_text(text, wrong, unchecked):
     with pytest.raises(ValueError, match=f"{wrong}.*Give what `to_json` returned"):
-        ep.Cursor.from_json(text)
+        ep.data.Cursor.from_json(text)
 
 
 @pytest.mark.parametrize(
@@ -155,4 +155,4 @@ def test_what_is_wrong_with_a_text(text, wrong, unchecked):
 def test_what_is_wrong_with_a_field(field, wrong):
     text = json.dumps({**json.loads(text_of()), **field})
     with pytest.raises(ValueError, match=wrong):
-        ep.Cursor.from_json(text)
+        ep.data.Cursor.from_json(text)

@@ -18,8 +18,8 @@ LAST = 2**32 - 1
 
 def make(size=12, batch_size=5, kind="device", **options):
     numbers = np.arange(size, dtype=np.int32)
-    source = ep.ArraySource(numbers) if kind == "device" else numbers
-    return ep.Loader(source, batch_size=batch_size, **options)
+    source = ep.data.ArraySource(numbers) if kind == "device" else numbers
+    return ep.data.Loader(source, batch_size=batch_size, **options)
 
 
 def kept(_, batch):
@@ -56,7 +56,9 @@ class Model:
 
     def __init__(self, loader):
         self.loader, self.at, self.orders = loader, (0, 0), []
-        self.whole = ep.Loader(loader.source, batch_size=100, shuffle=loader.shuffle)
+        self.whole = ep.data.Loader(
+            loader.source, batch_size=100, shuffle=loader.shuffle
+        )
         self.cursor = self.whole.init(KEY)
 
     def order(self, epoch):
@@ -119,7 +121,7 @@ def test_any_mixture_goes_on_where_it_stands(settings, steps):
             cursor = cursor.next_epoch()
             model.at = model.at[0] + 1, 0
         elif step == "text":
-            cursor = ep.Cursor.from_json(cursor.to_json(), like=loader.init(KEY))
+            cursor = ep.data.Cursor.from_json(cursor.to_json(), like=loader.init(KEY))
         elif step == "epoch":
             iterator = loader.epoch(cursor)
             most = count or len(iterator)
@@ -169,7 +171,7 @@ def test_so_many_epochs_from_wherever_a_run_was_stopped():
         seen = []
         text = run(loader, loader.init(KEY), stop)
         if text is not None:
-            run(loader, ep.Cursor.from_json(text), None)
+            run(loader, ep.data.Cursor.from_json(text), None)
         wholes.append(seen)
     assert len(wholes[0]) == 36 and all(seen == wholes[0] for seen in wholes)
 

@@ -71,7 +71,7 @@ def given(request):
 
 def test_it_reads_ahead_but_not_far(given):
     source = Slow()
-    loader = ep.Loader(given(source), batch_size=10, shuffle=False)
+    loader = ep.data.Loader(given(source), batch_size=10, shuffle=False)
     iterator = loader.epoch(loader.init(KEY))
     next(iterator)
     wait_for(lambda: len(source.read) >= 20)
@@ -84,16 +84,16 @@ def test_it_reads_ahead_but_not_far(given):
 
 def test_it_reads_while_nobody_asks(given):
     source = Slow(50)
-    loader = ep.Loader(given(source), batch_size=10, shuffle=False)
+    loader = ep.data.Loader(given(source), batch_size=10, shuffle=False)
     iterator = loader.epoch(loader.init(KEY))
     wait_for(lambda: len(source.read) >= 20)
     assert len(list(iterator)) == 5
 
 
 def test_an_error_names_the_record_and_ends_the_threads(given):
-    for source in (Slow(fails_at=27), ep.windows(Slow(fails_at=27), 1)):
+    for source in (Slow(fails_at=27), ep.data.windows(Slow(fails_at=27), 1)):
         source = given(source)
-        loader = ep.Loader(source, batch_size=10, shuffle=False)
+        loader = ep.data.Loader(source, batch_size=10, shuffle=False)
         iterator = loader.epoch(loader.init(KEY))
         assert len(list(it.islice(iterator, 2))) == 2
         with pytest.raises(OSError, match="the disk is gone") as error:
@@ -105,7 +105,7 @@ def test_an_error_names_the_record_and_ends_the_threads(given):
 
 
 def test_an_error_in_next_names_the_record(given):
-    loader = ep.Loader(given(Slow(fails_at=3)), batch_size=10, shuffle=False)
+    loader = ep.data.Loader(given(Slow(fails_at=3)), batch_size=10, shuffle=False)
     with pytest.raises(OSError) as error:
         loader.next(loader.init(KEY))
     assert "record 3" in error.value.__notes__[0]
@@ -116,7 +116,7 @@ def test_an_error_of_a_source_that_reads_many_at_once_names_the_record():
         def __getitems__(self, indices):
             return [self[i] for i in indices]
 
-    loader = ep.Loader(Many(fails_at=13), batch_size=10, shuffle=False)
+    loader = ep.data.Loader(Many(fails_at=13), batch_size=10, shuffle=False)
     _, cursor = loader.next(loader.init(KEY))
     with pytest.raises(OSError) as error:
         loader.next(cursor)
@@ -126,7 +126,7 @@ def test_an_error_of_a_source_that_reads_many_at_once_names_the_record():
 def test_ctrl_c_while_waiting_ends_the_threads(given, monkeypatch):
     import concurrent.futures
 
-    loader = ep.Loader(given(Slow(seconds=0.001)), batch_size=10, shuffle=False)
+    loader = ep.data.Loader(given(Slow(seconds=0.001)), batch_size=10, shuffle=False)
     iterator = loader.epoch(loader.init(KEY))
     next(iterator)
 
@@ -141,8 +141,8 @@ def test_ctrl_c_while_waiting_ends_the_threads(given, monkeypatch):
 
 
 def test_the_order_and_the_place_do_not_depend_on_who_reads(given):
-    loader = ep.Loader(given(Slow(100)), batch_size=7)
-    plain = ep.Loader(np.arange(100, dtype=np.float32), batch_size=7)
+    loader = ep.data.Loader(given(Slow(100)), batch_size=7)
+    plain = ep.data.Loader(np.arange(100, dtype=np.float32), batch_size=7)
     iterator = loader.epoch(loader.init(KEY))
     found = [next(iterator) for _ in range(4)]
     found += list(loader.epoch(iterator.cursor))
@@ -155,8 +155,8 @@ def test_the_order_and_the_place_do_not_depend_on_who_reads(given):
 
 def test_an_order_of_many_blocks_is_that_of_one():
     size = 80_000
-    loader = ep.Loader(np.arange(size), batch_size=12_000)
-    device = ep.Loader(ep.ArraySource(np.arange(size)), batch_size=12_000)
+    loader = ep.data.Loader(np.arange(size), batch_size=12_000)
+    device = ep.data.Loader(ep.data.ArraySource(np.arange(size)), batch_size=12_000)
     _, middle = device.next(device.init(KEY))
     for cursor in (loader.init(KEY), middle):
         pairs = zip(loader.epoch(cursor), device.epoch(cursor), strict=True)
@@ -164,7 +164,7 @@ def test_an_order_of_many_blocks_is_that_of_one():
 
 
 def test_an_abandoned_iterator_ends_its_threads(given):
-    loader = ep.Loader(given(Slow()), batch_size=10)
+    loader = ep.data.Loader(given(Slow()), batch_size=10)
     for _ in loader.epoch(loader.init(KEY)):
         break
     wait_for_threads()
@@ -181,7 +181,7 @@ def test_sources_that_may_not_bear_it_are_read_by_one_thread_at_a_time():
             inside[0] -= 1
             return np.float32(i)
 
-    loader = ep.Loader(Fragile(60), batch_size=10)
+    loader = ep.data.Loader(Fragile(60), batch_size=10)
     pair = loader.epoch(loader.init(KEY)), loader.epoch(loader.init(KEY))
     assert all((a == b).all() for a, b in zip(*pair, strict=True))
     assert most[0] == 1
@@ -194,13 +194,13 @@ def test_nothing_is_traced_again_by_another_epoch_or_loader():
         traces.append(1)
         return x + 1
 
-    loader = ep.Loader(arrays(), pipe, batch_size=10)
+    loader = ep.data.Loader(arrays(), pipe, batch_size=10)
     cursor = loader.init(KEY)
     list(loader.epoch(cursor)), list(loader.epoch(cursor.next_epoch()))
-    other = ep.Loader(arrays(), pipe, batch_size=10)
+    other = ep.data.Loader(arrays(), pipe, batch_size=10)
     list(other.epoch(other.init(jr.key(9))))
     assert len(traces) == 1
-    device = ep.Loader(ep.ArraySource(arrays()), pipe, batch_size=6)
+    device = ep.data.Loader(ep.data.ArraySource(arrays()), pipe, batch_size=6)
     cursor = device.init(KEY)
     list(device.epoch(cursor)), list(device.epoch(cursor.next_epoch()))
     assert len(traces) == 3  # and once for the short last batch
@@ -219,7 +219,9 @@ def test_other_parameters_are_no_other_program():
         return x
 
     for scale in (1.0, 2.0):
-        loader = ep.Loader(ep.ArraySource(arrays()), scaled(scale), batch_size=10)
+        loader = ep.data.Loader(
+            ep.data.ArraySource(arrays()), scaled(scale), batch_size=10
+        )
         batch, _ = loader.next(loader.init(KEY))
         assert np.allclose(batch[0, 0] % (2 * scale), 0)
     assert len(traces) == 1
@@ -230,7 +232,7 @@ def test_other_parameters_are_no_other_program():
 
 def test_a_source_that_fails_at_its_first_record():
     with pytest.raises(OSError) as error:
-        ep.Loader(Slow(fails_at=0), batch_size=1)
+        ep.data.Loader(Slow(fails_at=0), batch_size=1)
     assert "record 0" in error.value.__notes__[0]
 
 
@@ -250,7 +252,7 @@ class EndsMany(Ends):
 
 @pytest.mark.parametrize("kind", [Ends, EndsMany])
 def test_a_source_that_ends_too_soon(kind, given):
-    loader = ep.Loader(given(kind(12)), batch_size=4, shuffle=False)
+    loader = ep.data.Loader(given(kind(12)), batch_size=4, shuffle=False)
     iterator = loader.epoch(loader.init(KEY))
     next(iterator)
     with pytest.raises(RuntimeError, match="`StopIteration`.*smaller length") as error:
@@ -260,5 +262,5 @@ def test_a_source_that_ends_too_soon(kind, given):
     with pytest.raises(RuntimeError, match="`StopIteration`"):
         loader.next(iterator.cursor)
     with pytest.raises(RuntimeError, match="`StopIteration`"):
-        ep.reduce_loader(loader, loader.init(KEY), ep.Mean())
+        ep.reduce.reduce_batches(loader.epoch(loader.init(KEY)), ep.reduce.Mean())
     wait_for_threads()

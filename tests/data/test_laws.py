@@ -37,12 +37,14 @@ class Lazy:
 
 
 SOURCES = {
-    "arrays": lambda: ep.ArraySource(tree(7)),
-    "one record": lambda: ep.ArraySource(tree(1)),
+    "arrays": lambda: ep.data.ArraySource(tree(7)),
+    "one record": lambda: ep.data.ArraySource(tree(1)),
     "own": Lazy,
-    "uneven mixture": lambda: ep.mixture([records(5), ep.ArraySource(tree(2))], [3, 1]),
-    "windows of a mixture": lambda: ep.windows(
-        ep.mixture([ep.ArraySource(tree(4)), ep.ArraySource(tree(4))]), 2
+    "uneven mixture": lambda: ep.data.mixture(
+        [records(5), ep.data.ArraySource(tree(2))], [3, 1]
+    ),
+    "windows of a mixture": lambda: ep.data.windows(
+        ep.data.mixture([ep.data.ArraySource(tree(4)), ep.data.ArraySource(tree(4))]), 2
     ),
 }
 
@@ -66,7 +68,7 @@ BATCH_PIPES = [eqx.nn.Identity(), shifted]
 
 @pytest.mark.parametrize("name", slow_unless({"own", "arrays"}, SOURCES))
 def test_a_loader_of_each_source_keeps_every_law(name):
-    ept.check_loader(ep.Loader(SOURCES[name](), noisy, batch_size=3))
+    ept.check_loader(ep.data.Loader(SOURCES[name](), noisy, batch_size=3))
 
 
 @few
@@ -74,7 +76,7 @@ def test_a_loader_of_each_source_keeps_every_law(name):
 def test_every_loader_keeps_every_law(data):
     source = SOURCES[data.draw(st.sampled_from(list(SOURCES)), label="source")]()
     batch_size = data.draw(st.sampled_from([1, 2, 4]), label="batch size")
-    loader = ep.Loader(
+    loader = ep.data.Loader(
         source,
         data.draw(st.sampled_from(PIPES), label="pipe"),
         batch_pipe=data.draw(st.sampled_from(BATCH_PIPES), label="batch pipe"),
@@ -94,7 +96,9 @@ def test_a_drawn_pipeline_in_a_loader_keeps_every_law(data):
     pipe = data.draw(ept.pipelines(struct, max_depth=2), label="pipe")
     key = data.draw(ept.keys(), label="key")
     records = jax.tree.map(lambda v: jnp.stack([v, v + 1, v - 1]), numbers(struct))
-    ept.check_loader(ep.Loader(ep.ArraySource(records), pipe, batch_size=2), key=key)
+    ept.check_loader(
+        ep.data.Loader(ep.data.ArraySource(records), pipe, batch_size=2), key=key
+    )
 
 
 @pytest.mark.slow
@@ -102,8 +106,8 @@ def test_a_sharded_loader_keeps_every_law():
     mesh = jax.make_mesh((2,), ("data",), axis_types=(AxisType.Auto,))
     sharding = NamedSharding(mesh, P("data"))
     ept.check_loader(
-        ep.Loader(
-            ep.ArraySource(tree(9)),
+        ep.data.Loader(
+            ep.data.ArraySource(tree(9)),
             noisy,
             batch_size=4,
             sharding=sharding,

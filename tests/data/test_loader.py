@@ -23,7 +23,7 @@ def tree(size):
 
 
 def device(size):
-    return ep.ArraySource(tree(size))
+    return ep.data.ArraySource(tree(size))
 
 
 def host(size):
@@ -59,7 +59,7 @@ kinds = st.sampled_from([device, host])
 
 @given(batch_size=batch_sizes, kind=kinds, epoch=st.integers(0, 3))
 def test_an_epoch_is_a_permutation(batch_size, kind, epoch):
-    loader = ep.Loader(kind(SIZE), batch_size=batch_size)
+    loader = ep.data.Loader(kind(SIZE), batch_size=batch_size)
     cursor = loader.init(KEY)
     for _ in range(epoch):
         cursor = cursor.next_epoch()
@@ -74,15 +74,15 @@ def test_an_epoch_is_a_permutation(batch_size, kind, epoch):
 
 @given(batch_size=batch_sizes, kind=kinds)
 def test_without_shuffling_it_is_the_order_of_the_source(batch_size, kind):
-    loader = ep.Loader(kind(SIZE), batch_size=batch_size, shuffle=False)
+    loader = ep.data.Loader(kind(SIZE), batch_size=batch_size, shuffle=False)
     assert same(gathered(loader.epoch(loader.init(KEY))), tree(SIZE))
 
 
 def test_records_and_draws_are_independent_of_batch_size_and_kind_of_source():
     loaders = (
-        ep.Loader(device(SIZE), noisy, batch_size=4),
-        ep.Loader(device(SIZE), noisy, batch_size=5),
-        ep.Loader(host(SIZE), noisy, batch_size=5),
+        ep.data.Loader(device(SIZE), noisy, batch_size=4),
+        ep.data.Loader(device(SIZE), noisy, batch_size=5),
+        ep.data.Loader(host(SIZE), noisy, batch_size=5),
     )
     first, *others = [gathered(x.epoch(x.init(KEY))) for x in loaders]
     assert all(same(first, other) for other in others)
@@ -90,7 +90,7 @@ def test_records_and_draws_are_independent_of_batch_size_and_kind_of_source():
 
 def test_draws_belong_to_the_record_whatever_the_order():
     loaders = [
-        ep.Loader(device(SIZE), noisy, batch_size=5, shuffle=shuffle)
+        ep.data.Loader(device(SIZE), noisy, batch_size=5, shuffle=shuffle)
         for shuffle in (True, False)
     ]
     shuffled, plain = (gathered(x.epoch(x.init(KEY))) for x in loaders)
@@ -102,8 +102,8 @@ def test_draws_belong_to_the_record_whatever_the_order():
 @given(batch_size=batch_sizes, other=batch_sizes, data=st.data())
 def test_a_resumed_epoch_goes_on_at_the_exact_record(batch_size, other, data):
     kind, other_kind = data.draw(kinds), data.draw(kinds)
-    first = ep.Loader(kind(SIZE), noisy, batch_size=batch_size)
-    second = ep.Loader(other_kind(SIZE), noisy, batch_size=other)
+    first = ep.data.Loader(kind(SIZE), noisy, batch_size=batch_size)
+    second = ep.data.Loader(other_kind(SIZE), noisy, batch_size=other)
     whole = gathered(first.epoch(first.init(KEY)))
     iterator = first.epoch(first.init(KEY))
     cut = data.draw(st.integers(0, len(first) - 1))
@@ -118,7 +118,9 @@ def test_a_resumed_epoch_goes_on_at_the_exact_record(batch_size, other, data):
     [(SIZE, 5, device, False), (SIZE, 5, host, True), (3, 5, device, False)],
 )
 def test_next_gives_full_batches_of_one_long_stream(size, batch_size, kind, drop):
-    loader = ep.Loader(kind(size), noisy, batch_size=batch_size, drop_remainder=drop)
+    loader = ep.data.Loader(
+        kind(size), noisy, batch_size=batch_size, drop_remainder=drop
+    )
     cursor, stream = loader.init(KEY), []
     for _ in range(3):
         stream.append(gathered(list(loader.epoch(cursor))))
@@ -134,7 +136,7 @@ def test_next_gives_full_batches_of_one_long_stream(size, batch_size, kind, drop
 
 @pytest.mark.parametrize("kind", [device, host])
 def test_next_can_be_resumed_with_another_batch_size(kind):
-    four, five = (ep.Loader(kind(SIZE), noisy, batch_size=b) for b in (4, 5))
+    four, five = (ep.data.Loader(kind(SIZE), noisy, batch_size=b) for b in (4, 5))
     found = []
     for first, second in ((four, five), (five, four)):
         a, cursor = first.next(first.init(KEY))
@@ -144,10 +146,10 @@ def test_next_can_be_resumed_with_another_batch_size(kind):
 
 
 def test_next_under_jit_is_next():
-    loader = ep.Loader(device(SIZE), noisy, batch_size=5)
+    loader = ep.data.Loader(device(SIZE), noisy, batch_size=5)
     fast = eqx.filter_jit(loader.next)
     cursors = [loader.init(KEY)] * 3
-    on_host = ep.Loader(host(SIZE), noisy, batch_size=5)
+    on_host = ep.data.Loader(host(SIZE), noisy, batch_size=5)
     for _ in range(5):
         batches = []
         for i, step in enumerate((loader.next, fast, on_host.next)):
@@ -158,7 +160,7 @@ def test_next_under_jit_is_next():
 
 
 def test_next_under_vmap_over_keys():
-    loader = ep.Loader(device(12), noisy, batch_size=4)
+    loader = ep.data.Loader(device(12), noisy, batch_size=4)
     keys = jr.split(KEY, 3)
     batches = jax.vmap(lambda key: loader.next(loader.init(key))[0])(keys)
     for i, key in enumerate(keys):
@@ -171,7 +173,7 @@ def test_the_randomness_of_a_batch_belongs_to_epoch_and_offset():
         return {**batch, "mark": jr.bits(key)}
 
     def marks(source, batch_size, cursor=None):
-        loader = ep.Loader(source, batch_pipe=marked, batch_size=batch_size)
+        loader = ep.data.Loader(source, batch_pipe=marked, batch_size=batch_size)
         cursor = loader.init(KEY) if cursor is None else cursor
         iterator = loader.epoch(cursor)
         return [int(b["mark"]) for b in iterator], iterator.cursor
@@ -191,7 +193,7 @@ def test_what_pipe_and_batch_pipe_draw_from():
     def shown(record, *, key):
         return {"i": record, "record": jr.key_data(key)}
 
-    loader = ep.Loader(
+    loader = ep.data.Loader(
         jnp.arange(12, dtype=jnp.int32), shown, batch_pipe=show, batch_size=4
     )
     cursor = loader.init(KEY).next_epoch()
@@ -208,7 +210,7 @@ def test_what_pipe_and_batch_pipe_draw_from():
 
 
 def test_drop_remainder_leaves_the_tail_out():
-    loader = ep.Loader(device(12), batch_size=5, drop_remainder=True)
+    loader = ep.data.Loader(device(12), batch_size=5, drop_remainder=True)
     iterator = loader.epoch(loader.init(KEY))
     assert len(loader) == len(iterator) == 2
     assert [b["i"].shape for b in iterator] == [(5,), (5,)]
@@ -216,14 +218,14 @@ def test_drop_remainder_leaves_the_tail_out():
 
 
 def test_an_iterator_that_is_through_stays_so():
-    loader = ep.Loader(device(5), batch_size=4)
+    loader = ep.data.Loader(device(5), batch_size=4)
     iterator = loader.epoch(loader.init(KEY))
     assert len(list(iterator)) == 2
     assert list(iterator) == [] and len(iterator) == 0
 
 
 def test_two_iterators_do_not_disturb_each_other():
-    loader = ep.Loader(host(12), batch_size=4)
+    loader = ep.data.Loader(host(12), batch_size=4)
     cursor = loader.init(KEY)
     for a, b in zip(loader.epoch(cursor), loader.epoch(cursor), strict=True):
         assert same(a, b)
@@ -231,19 +233,19 @@ def test_two_iterators_do_not_disturb_each_other():
 
 def test_records_of_one_bare_array_and_of_keys():
     keys = jr.split(KEY, 6)
-    loader = ep.Loader(ep.ArraySource(keys), jr.bits, batch_size=4)
+    loader = ep.data.Loader(ep.data.ArraySource(keys), jr.bits, batch_size=4)
     found = gathered(loader.epoch(loader.init(KEY)))
     assert sorted(found.tolist()) == sorted(jax.vmap(jr.bits)(keys).tolist())
 
 
 def test_a_raw_key_is_the_typed_one():
-    loader = ep.Loader(device(12), noisy, batch_size=4)
+    loader = ep.data.Loader(device(12), noisy, batch_size=4)
     raw = loader.next(loader.init(jr.PRNGKey(7)))[0]
     assert same(raw, loader.next(loader.init(KEY))[0])
 
 
 def test_gradients_reach_the_parameters_of_pipe():
-    loader = ep.Loader(
+    loader = ep.data.Loader(
         device(5), ep.at("x", eqx.nn.Linear(3, 2, key=KEY)), batch_size=5
     )
 
@@ -262,30 +264,30 @@ def test_gradients_reach_the_parameters_of_pipe():
 
 def test_bad_batch_sizes(unchecked):
     with pytest.raises(ValueError, match="Give an integer of at least 1"):
-        ep.Loader(device(5), batch_size=0)
+        ep.data.Loader(device(5), batch_size=0)
     with pytest.raises(TypeError, match="Give an integer of at least 1"):
-        ep.Loader(device(5), batch_size=2.5)
+        ep.data.Loader(device(5), batch_size=2.5)
     with pytest.raises(ValueError, match="Give at most 5, or `drop_remainder=False`"):
-        ep.Loader(device(5), batch_size=6, drop_remainder=True)
+        ep.data.Loader(device(5), batch_size=6, drop_remainder=True)
 
 
 def test_an_empty_source():
-    for source in (np.zeros((0, 3)), ep.ArraySource(jnp.zeros((0, 3)))):
+    for source in (np.zeros((0, 3)), ep.data.ArraySource(jnp.zeros((0, 3)))):
         with pytest.raises(ValueError, match="is empty"):
-            ep.Loader(source, batch_size=1)
+            ep.data.Loader(source, batch_size=1)
 
 
 def test_leaves_that_do_not_fit_together():
     with pytest.raises(ep.StructureError, match=r"(?s)`a`: .*\[3\].*`b`: .*\[4,2\]"):
-        ep.ArraySource({"a": jnp.zeros(3), "b": jnp.zeros((4, 2))})
+        ep.data.ArraySource({"a": jnp.zeros(3), "b": jnp.zeros((4, 2))})
     with pytest.raises(ep.StructureError, match="`b` is .*Repeat it for each record"):
-        ep.ArraySource({"a": jnp.zeros(3), "b": 2.0})
+        ep.data.ArraySource({"a": jnp.zeros(3), "b": 2.0})
     with pytest.raises(ep.StructureError, match="a scalar without a leading axis"):
-        ep.ArraySource({"a": jnp.zeros(3), "b": jnp.zeros(())})
+        ep.data.ArraySource({"a": jnp.zeros(3), "b": jnp.zeros(())})
     with pytest.raises(TypeError, match="Give arrays only"):
-        ep.ArraySource({"a": jnp.zeros(3), "b": "text"})
+        ep.data.ArraySource({"a": jnp.zeros(3), "b": "text"})
     with pytest.raises(ep.StructureError, match="holds no arrays"):
-        ep.ArraySource({})
+        ep.data.ArraySource({})
 
 
 def test_what_is_no_source(unchecked):
@@ -295,37 +297,37 @@ def test_what_is_no_source(unchecked):
             def __getitem__(self, i):
                 return i
 
-        ep.Loader(Endless(), batch_size=1)
+        ep.data.Loader(Endless(), batch_size=1)
     with pytest.raises(TypeError, match="without `__getitem__`.*cannot be sought"):
-        ep.Loader(iter([1, 2]), batch_size=1)
+        ep.data.Loader(iter([1, 2]), batch_size=1)
     for tree in ({"a": jnp.zeros(3)}, (jnp.zeros(3), jnp.zeros(3))):
         with pytest.raises(TypeError, match=r"ArraySource\(tree\)"):
-            ep.Loader(tree, batch_size=1)
+            ep.data.Loader(tree, batch_size=1)
 
 
 def test_a_stateful_stage_is_refused():
     norm = eqx.nn.BatchNorm(3, "batch", mode="batch")
     for name in ("pipe", "batch_pipe"):
         with pytest.raises(ValueError, match=f"`{name}` is stateful.*training step"):
-            ep.Loader(device(5), batch_size=2, **{name: norm})
+            ep.data.Loader(device(5), batch_size=2, **{name: norm})
 
 
 def test_errors_in_pipe_name_the_stage():
     pipe = ep.chain(scale=lambda r: r["x"] * 2, bad=lambda x: x @ jnp.zeros((4, 4)))
-    loader = ep.Loader(device(5), pipe, batch_size=2)
+    loader = ep.data.Loader(device(5), pipe, batch_size=2)
     with pytest.raises(TypeError) as error:
         next(loader.epoch(loader.init(KEY)))
     assert "pipe.bad" in error.value.__notes__[0]
 
 
 def test_a_batch_holds_arrays_only():
-    loader = ep.Loader(device(5), lambda r: {**r, "name": "a"}, batch_size=2)
+    loader = ep.data.Loader(device(5), lambda r: {**r, "name": "a"}, batch_size=2)
     with pytest.raises(ep.StructureError, match="`pipe` at `.name`.*Leave the rest"):
         loader.next(loader.init(KEY))
 
 
 def test_bad_cursors(unchecked):
-    loader = ep.Loader(device(5), batch_size=2)
+    loader = ep.data.Loader(device(5), batch_size=2)
     for call in (loader.next, loader.epoch, lambda c: loader.scan(max, 0, c)):
         with pytest.raises(TypeError, match="loader.init"):
             call(KEY)
@@ -334,9 +336,9 @@ def test_bad_cursors(unchecked):
 @pytest.mark.parametrize("kind", ["device", "host"])
 def test_a_batch_pipe_that_fails_for_the_short_last_batch_says_so(kind):
     data = np.arange(10, dtype=np.float32)
-    source = ep.ArraySource(data) if kind == "device" else data
+    source = ep.data.ArraySource(data) if kind == "device" else data
     pieces = lambda batch: batch.reshape(2, 2)  # noqa: E731
-    loader = ep.Loader(source, batch_pipe=pieces, batch_size=4)
+    loader = ep.data.Loader(source, batch_pipe=pieces, batch_size=4)
     iterator = loader.epoch(loader.init(jr.key(0)))
     next(iterator), next(iterator)
     with pytest.raises(TypeError) as error:

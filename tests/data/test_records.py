@@ -25,11 +25,13 @@ def rows(loader):
 
 
 def test_python_numbers_and_wide_integers():
-    loader = ep.Loader([(i, 0.5 * i) for i in range(4)], batch_size=4, shuffle=False)
+    loader = ep.data.Loader(
+        [(i, 0.5 * i) for i in range(4)], batch_size=4, shuffle=False
+    )
     (batch,) = loader.epoch(loader.init(KEY))
     assert batch[0].dtype == jnp.int32 and batch[1].tolist() == [0, 0.5, 1, 1.5]
     too_large = np.asarray([1, 2, 2**40, 3])
-    loader = ep.Loader(too_large, batch_size=2, shuffle=False)
+    loader = ep.data.Loader(too_large, batch_size=2, shuffle=False)
     iterator = loader.epoch(loader.init(KEY))
     assert next(iterator).tolist() == [1, 2]
     with pytest.raises(ValueError, match="do not fit into int32.*jax_enable_x64"):
@@ -38,43 +40,43 @@ def test_python_numbers_and_wide_integers():
 
 def test_records_of_different_form():
     source = [{"x": np.zeros(3)}, {"x": np.zeros(4)}]
-    loader = ep.Loader(source, batch_size=2, shuffle=False)
+    loader = ep.data.Loader(source, batch_size=2, shuffle=False)
     with pytest.raises(ep.StructureError, match=r"record 1 .*`.x`: float64\[4\].*Pad"):
         loader.next(loader.init(KEY))
-    loader = ep.Loader([{"x": 1}, {"y": 1}], batch_size=2, shuffle=False)
+    loader = ep.data.Loader([{"x": 1}, {"y": 1}], batch_size=2, shuffle=False)
     with pytest.raises(ep.StructureError, match="record 1 .*another form"):
         loader.next(loader.init(KEY))
-    loader = ep.Loader([{"x": 1}, None], batch_size=2, shuffle=False)
+    loader = ep.data.Loader([{"x": 1}, None], batch_size=2, shuffle=False)
     with pytest.raises(ep.StructureError, match="record 1 .*another form"):
         loader.next(loader.init(KEY))
-    loader = ep.Loader([1, 2.5], batch_size=2, shuffle=False)
+    loader = ep.data.Loader([1, 2.5], batch_size=2, shuffle=False)
     with pytest.raises(ep.StructureError, match="record 1 .*float64"):
         loader.next(loader.init(KEY))
 
 
 def test_records_that_are_no_arrays():
     with pytest.raises(TypeError, match="`.name`.*encode them as integers"):
-        ep.Loader([{"name": "a"}], batch_size=1)
+        ep.data.Loader([{"name": "a"}], batch_size=1)
     with pytest.raises(TypeError, match="encode them"):
-        ep.Loader(["a", "b"], batch_size=1)
+        ep.data.Loader(["a", "b"], batch_size=1)
     with pytest.raises(TypeError, match="holds no arrays"):
-        ep.Loader([None], batch_size=1)
+        ep.data.Loader([None], batch_size=1)
 
 
 def test_the_dtype_is_that_of_record_0_in_every_batch():
     records = [np.int64(0)] * 4 + [np.float64(4.75)] * 4
-    loader = ep.Loader(records, batch_size=4, shuffle=False)
+    loader = ep.data.Loader(records, batch_size=4, shuffle=False)
     iterator = loader.epoch(loader.init(KEY))
     next(iterator)
     with pytest.raises(ep.StructureError, match=r"record 4 .*float64\[\].*int32"):
         next(iterator)
     same = [np.int64(1), np.int32(2), 3]
-    loader = ep.Loader(same, batch_size=3, shuffle=False)
+    loader = ep.data.Loader(same, batch_size=3, shuffle=False)
     assert loader.next(loader.init(KEY))[0].tolist() == [1, 2, 3]
 
 
 def test_floats_that_overflow():
-    loader = ep.Loader([1.0, np.inf, 1e300], batch_size=3, shuffle=False)
+    loader = ep.data.Loader([1.0, np.inf, 1e300], batch_size=3, shuffle=False)
     with pytest.raises(ValueError, match="do not fit into float32") as error:
         loader.next(loader.init(KEY))
     assert "record 2" in error.value.__notes__[0]
@@ -100,7 +102,7 @@ def test_a_source_that_gives_another_number_of_records(found, what, wrong):
         def __getitems__(self, indices):
             return found(len(indices))
 
-    loader = ep.Loader(Many(), batch_size=4)
+    loader = ep.data.Loader(Many(), batch_size=4)
     with pytest.raises(what, match=f"{wrong}.*one record for each"):
         loader.next(loader.init(KEY))
 
@@ -109,9 +111,9 @@ def test_a_table_of_columns_is_told_how_to_be_a_source():
     pandas = pytest.importorskip("pandas")
     table = pandas.DataFrame({"x": np.zeros(3, np.float32)})
     with pytest.raises(KeyError) as error:
-        ep.Loader(table, batch_size=2)
+        ep.data.Loader(table, batch_size=2)
     assert any("ArraySource({name:" in note for note in error.value.__notes__)
-    source = ep.ArraySource({name: table[name].to_numpy() for name in table})
+    source = ep.data.ArraySource({name: table[name].to_numpy() for name in table})
     assert len(source) == 3
 
 
@@ -120,9 +122,9 @@ def test_a_grain_dataset():
     data = grain.MapDataset.source(list(range(20))).map(
         lambda i: {"x": arrays()[i], "i": i}
     )
-    loader = ep.Loader(data, ep.at("x", jnp.sqrt), batch_size=6)
+    loader = ep.data.Loader(data, ep.at("x", jnp.sqrt), batch_size=6)
     found = list(loader.epoch(loader.init(KEY)))
-    order = rows(ep.Loader(ep.ArraySource(np.arange(20)), batch_size=6))
+    order = rows(ep.data.Loader(ep.data.ArraySource(np.arange(20)), batch_size=6))
     assert np.concatenate([b["i"] for b in found]).tolist() == order.tolist()
     x = np.concatenate([b["x"] for b in found])
     assert np.allclose(x, np.sqrt(arrays()[order]))
@@ -132,22 +134,22 @@ def test_a_stream_is_no_source(unchecked):
     grain = pytest.importorskip("grain")
     stream = grain.MapDataset.range(20).to_iter_dataset()
     with pytest.raises(TypeError, match="A stream cannot be sought"):
-        ep.Loader(stream, batch_size=6)
+        ep.data.Loader(stream, batch_size=6)
 
 
 def test_a_hugging_face_dataset():
     datasets = pytest.importorskip("datasets")
     data = datasets.Dataset.from_dict({"x": arrays().tolist(), "i": list(range(20))})
-    loader = ep.Loader(data, batch_size=6)
+    loader = ep.data.Loader(data, batch_size=6)
     found = list(loader.epoch(loader.init(KEY)))
-    order = rows(ep.Loader(ep.ArraySource(np.arange(20)), batch_size=6))
+    order = rows(ep.data.Loader(ep.data.ArraySource(np.arange(20)), batch_size=6))
     assert np.concatenate([b["i"] for b in found]).tolist() == order.tolist()
     assert np.array_equal(np.concatenate([b["x"] for b in found]), arrays()[order])
     named = data.add_column("name", ["a"] * 20)
     with pytest.raises(TypeError, match="at `.name`.*Leave text"):
-        ep.Loader(named, batch_size=6)
+        ep.data.Loader(named, batch_size=6)
     ragged = datasets.Dataset.from_dict({"x": [[1, 2], [3]]})
-    loader = ep.Loader(ragged, batch_size=2)
+    loader = ep.data.Loader(ragged, batch_size=2)
     with pytest.raises(ep.StructureError, match="record 1 .*Pad or cut"):
         loader.next(loader.init(KEY))
 
@@ -161,20 +163,20 @@ def test_a_hugging_face_dataset():
 def test_a_hugging_face_column_with_gaps(column, format):
     datasets = pytest.importorskip("datasets")
     data = datasets.Dataset.from_dict({"a": [0] * 4, "i": column}).with_format(format)
-    loader = ep.Loader(data, batch_size=2, shuffle=False)
+    loader = ep.data.Loader(data, batch_size=2, shuffle=False)
     batch, cursor = loader.next(loader.init(KEY))
     assert len(batch["i"]) == 2
     with pytest.raises(ep.StructureError, match="record 2 .*`i` is missing.*fill them"):
         loader.next(cursor)
     whole = data.filter(lambda row: row["a"] == 0, load_from_cache_file=False)
-    back = ep.Loader(whole.select([3, 0]), batch_size=2, shuffle=False)
+    back = ep.data.Loader(whole.select([3, 0]), batch_size=2, shuffle=False)
     assert back.next(back.init(KEY))[0]["i"].ravel().tolist() == [4, 1]
 
 
 def test_a_nan_that_is_meant_is_no_gap():
     datasets = pytest.importorskip("datasets")
     data = datasets.Dataset.from_dict({"x": [1.0, float("nan")]})
-    loader = ep.Loader(data, batch_size=2, shuffle=False)
+    loader = ep.data.Loader(data, batch_size=2, shuffle=False)
     assert jnp.isnan(loader.next(loader.init(KEY))[0]["x"]).tolist() == [False, True]
 
 
@@ -186,7 +188,7 @@ def test_gaps_that_a_transform_of_the_user_fills():
         return {"x": [-1.0 if x is None else x for x in rows["x"]]}
 
     data.set_transform(filled)
-    loader = ep.Loader(data, batch_size=2, shuffle=False)
+    loader = ep.data.Loader(data, batch_size=2, shuffle=False)
     assert loader.next(loader.init(KEY))[0]["x"].tolist() == [1, -1]
 
 
@@ -194,7 +196,7 @@ def test_the_parts_of_a_hugging_face_dataset():
     datasets = pytest.importorskip("datasets")
     train = datasets.Dataset.from_dict({"x": [1.0]})
     with pytest.raises(TypeError, match=r"Choose one of its parts: \['train'\]"):
-        ep.Loader(datasets.DatasetDict(train=train), batch_size=1)
+        ep.data.Loader(datasets.DatasetDict(train=train), batch_size=1)
 
 
 def test_a_source_is_not_looked_through():
@@ -210,11 +212,11 @@ def test_a_source_is_not_looked_through():
     jax.tree_util.register_pytree_node(
         Record, lambda r: ((r["x"],), None), lambda _, xs: Record(x=xs[0])
     )
-    loader = ep.Loader(records, batch_size=50, shuffle=False)
+    loader = ep.data.Loader(records, batch_size=50, shuffle=False)
     list(loader.epoch(loader.init(KEY)))
     assert not shown
     with pytest.raises(TypeError, match="Wrap a pytree of arrays"):
-        ep.Loader(tuple(records) * 100, batch_size=50)
+        ep.data.Loader(tuple(records) * 100, batch_size=50)
     assert len(shown) <= 100
 
 
@@ -232,7 +234,7 @@ def test_a_source_that_reads_many_at_once():
             calls.append(list(indices))
             return [self[i] for i in indices]
 
-    loader = ep.Loader(Many(), batch_size=6, shuffle=False)
+    loader = ep.data.Loader(Many(), batch_size=6, shuffle=False)
     found = list(loader.epoch(loader.init(KEY)))
     assert np.array_equal(np.concatenate([b["x"] for b in found]), arrays())
     assert [len(c) for c in calls] == [6, 6, 6, 2]
@@ -249,7 +251,7 @@ def test_a_memory_map_of_many_gigabytes(tmp_path):
     marks = {0: 3, size // 256: 5, size // 128 - 1: 7}
     for i, mark in marks.items():
         data[i] = mark
-    loader = ep.Loader(data, lambda x: x + 1, batch_size=16)
+    loader = ep.data.Loader(data, lambda x: x + 1, batch_size=16)
     cursor = loader.init(KEY)
     iterator = loader.epoch(cursor)
     found = [next(iterator) for _ in range(3)]
@@ -257,12 +259,12 @@ def test_a_memory_map_of_many_gigabytes(tmp_path):
     again = [loader.next(cursor)[0], loader.next(loader.next(cursor)[1])[0]]
     assert all((a == b).all() for a, b in zip(found, again, strict=False))
     assert found[0].dtype == jnp.int16 and (found[0] == 1).all()
-    whole = ep.Loader(data, batch_size=8, shuffle=False)
+    whole = ep.data.Loader(data, batch_size=8, shuffle=False)
     for i, mark in marks.items():
         text = whole.init(KEY).to_json().replace('"position": 0', f'"position": {i}')
-        assert (whole.next(ep.Cursor.from_json(text))[0][0] == mark).all()
+        assert (whole.next(ep.data.Cursor.from_json(text))[0][0] == mark).all()
     # More than 2 GB pass through.
-    large = ep.Loader(data, lambda x: x[:1], batch_size=2**15, shuffle=False)
+    large = ep.data.Loader(data, lambda x: x[:1], batch_size=2**15, shuffle=False)
     iterator, used = large.epoch(large.init(KEY)), resident()
     for batch in it.islice(iterator, 260):
         assert batch.shape == (2**15, 1)
@@ -285,8 +287,8 @@ def resident():
 @pytest.mark.parametrize("shuffle", [True, False])
 def test_a_numpy_array_is_the_array_source(shuffle):
     options = {"batch_size": 6, "shuffle": shuffle}
-    device = rows(ep.Loader(ep.ArraySource(arrays()), **options))
-    assert np.array_equal(rows(ep.Loader(arrays(), **options)), device)
+    device = rows(ep.data.Loader(ep.data.ArraySource(arrays()), **options))
+    assert np.array_equal(rows(ep.data.Loader(arrays(), **options)), device)
 
 
 def test_a_grain_dataset_is_read_a_batch_at_a_time():
@@ -306,7 +308,7 @@ def test_a_grain_dataset_is_read_a_batch_at_a_time():
             return [arrays()[i] for i in indices]
 
     data = grain.MapDataset.source(Many()).map(lambda x: 2 * x)
-    loader = ep.Loader(data, batch_size=8, shuffle=False)
+    loader = ep.data.Loader(data, batch_size=8, shuffle=False)
     calls.clear()
     assert np.array_equal(rows(loader), 2 * arrays())
     read = sorted(c for c in calls if isinstance(c, list))
@@ -317,6 +319,6 @@ def test_a_grain_dataset_is_read_a_batch_at_a_time():
 def test_a_grain_dataset_with_gaps():
     grain = pytest.importorskip("grain")
     data = grain.MapDataset.source(list(range(8))).filter(lambda i: i != 3)
-    loader = ep.Loader(data, batch_size=4, shuffle=False)
+    loader = ep.data.Loader(data, batch_size=4, shuffle=False)
     with pytest.raises(ep.StructureError, match="record 3 .*another form"):
         loader.next(loader.init(KEY))

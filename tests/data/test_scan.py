@@ -17,7 +17,7 @@ KEY = jr.key(3)
 
 def source(size=12):
     x = jnp.arange(2.0 * size).reshape(size, 2) / size
-    return ep.ArraySource({"x": x, "i": jnp.arange(size, dtype=jnp.int32)})
+    return ep.data.ArraySource({"x": x, "i": jnp.arange(size, dtype=jnp.int32)})
 
 
 def noisy(record, *, key):
@@ -32,13 +32,13 @@ def total(carry, batch):
 
 def check_scan(shuffle, drop, lead, traced, size=12):
     """Bit for bit in records and keys, values to rounding, across epochs."""
-    loader = ep.Loader(
+    loader = ep.data.Loader(
         source(size), noisy, batch_size=5, shuffle=shuffle, drop_remainder=drop
     )
     cursor = loader.init(KEY)
     for _ in range(lead):
         _, cursor = loader.next(cursor)
-    scan = eqx.filter_jit(ep.Loader.scan) if traced else ep.Loader.scan
+    scan = eqx.filter_jit(ep.data.Loader.scan) if traced else ep.data.Loader.scan
     length = 4 if size == 12 else 2 * size // 5 + 1
     carry, outputs, after = scan(loader, total, jnp.zeros(()), cursor, length=length)
     expected, found = jnp.zeros(()), []
@@ -64,7 +64,7 @@ def test_scan_of_small_batches_that_run_over_is_the_loop():
 
 
 def test_by_default_it_takes_the_full_batches_of_an_epoch():
-    loader = ep.Loader(source(13), noisy, batch_size=4)
+    loader = ep.data.Loader(source(13), noisy, batch_size=4)
     _, outputs, cursor = loader.scan(total, jnp.zeros(()), loader.init(KEY))
     assert outputs["i"].shape == (3, 4) and cursor.position == 12
     (last,) = loader.epoch(cursor)
@@ -73,7 +73,7 @@ def test_by_default_it_takes_the_full_batches_of_an_epoch():
 
 
 def test_a_scan_of_nothing():
-    loader = ep.Loader(source(), noisy, batch_size=4)
+    loader = ep.data.Loader(source(), noisy, batch_size=4)
     cursor = loader.init(KEY)
     carry, outputs, after = loader.scan(total, jnp.ones(()), cursor, length=0)
     assert carry == 1 and outputs["i"].shape == (0, 4)
@@ -126,7 +126,7 @@ def start():
 
 
 def test_a_model_and_an_optimizer_state_as_the_carry(not_strict):
-    loader = ep.Loader(source(), noisy, batch_size=4)
+    loader = ep.data.Loader(source(), noisy, batch_size=4)
     carry, losses, _ = loader.scan(train_step, start(), loader.init(KEY))
     cursor, expected, one = loader.init(KEY), start(), eqx.filter_jit(train_step)
     for loss in losses:
@@ -140,7 +140,7 @@ def test_a_model_and_an_optimizer_state_as_the_carry(not_strict):
 
 
 def test_a_resumed_training_is_an_uninterrupted_one(tmp_path, not_strict):
-    loader = ep.Loader(source(), noisy, batch_size=4)
+    loader = ep.data.Loader(source(), noisy, batch_size=4)
     whole, losses, _ = loader.scan(train_step, start(), loader.init(KEY), length=5)
     carry, first, cursor = loader.scan(train_step, start(), loader.init(KEY), length=2)
     path = tmp_path / "checkpoint.eqx"
@@ -157,14 +157,14 @@ def test_a_resumed_training_is_an_uninterrupted_one(tmp_path, not_strict):
 def test_gradients_flow_through_scan_to_pipe():
     def loss(scale):
         pipe = ep.at("x", lambda x: x * scale)
-        loader = ep.Loader(source(), pipe, batch_size=4)
+        loader = ep.data.Loader(source(), pipe, batch_size=4)
         step = lambda sum_, batch: (sum_ + batch["x"].sum(), None)  # noqa: E731
         return loader.scan(step, 0.0, loader.init(KEY))[0]
 
     expected = source().tree["x"].sum()
     assert np.allclose(jax.jit(jax.grad(loss))(2.0), expected)
 
-    module = ep.Loader(
+    module = ep.data.Loader(
         source(), ep.at("x", ep.weighted(jnp.sin, jnp.cos)), batch_size=4
     )
 
@@ -178,7 +178,7 @@ def test_gradients_flow_through_scan_to_pipe():
 
 
 def test_scan_under_vmap_over_keys():
-    loader = ep.Loader(source(), noisy, batch_size=4)
+    loader = ep.data.Loader(source(), noisy, batch_size=4)
 
     def run(key):
         return loader.scan(total, jnp.zeros(()), loader.init(key))[1]["i"]
@@ -197,17 +197,17 @@ def test_one_program_for_every_epoch():
 
     for size in (12, 13):  # so that batches run over into the next epoch, too
         steps.clear()
-        loader = ep.Loader(source(size), batch_size=4)
+        loader = ep.data.Loader(source(size), batch_size=4)
         cursor, carry = loader.init(KEY), jnp.asarray(0, jnp.int32)
         for _ in range(4):
             carry, _, cursor = loader.scan(step, carry, cursor)
         _, _, cursor = loader.scan(step, carry, cursor.next_epoch())
         assert len(steps) == 1
         assert size == 13 or carry == 4 * 66
-    loader = ep.Loader(source(), batch_size=4)
+    loader = ep.data.Loader(source(), batch_size=4)
     loader.scan(step, carry, loader.init(KEY))
     traces = len(steps)
-    other = ep.Loader(source(), batch_size=4)  # other arrays, the same program
+    other = ep.data.Loader(source(), batch_size=4)  # other arrays, the same program
     other.scan(step, carry, other.init(jr.key(9)))
     assert len(steps) == traces
 
@@ -220,7 +220,7 @@ def test_python_numbers_in_the_carry_are_arrays_if_the_step_changes_them():
         count, total, rate = carry
         return (count + 1, total + batch["x"].sum(), rate), None
 
-    loader = ep.Loader(source(), batch_size=4)
+    loader = ep.data.Loader(source(), batch_size=4)
     carry, cursor = (0, 0.0, 0.5), loader.init(KEY)
     for _ in range(3):
         carry, _, cursor = loader.scan(step, carry, cursor)
@@ -255,7 +255,9 @@ def epochs_by(batch_of, size, **options):
 
         return jax.lax.scan(body, w, jnp.arange(size // 16) * 16)[0]
 
-    loader = ep.Loader(ep.ArraySource(x), batch_size=16, shuffle=False, **options)
+    loader = ep.data.Loader(
+        ep.data.ArraySource(x), batch_size=16, shuffle=False, **options
+    )
 
     def ours(loader, w):
         return loader.scan(step, w, loader.init(jr.key(0)))[0]
@@ -287,7 +289,7 @@ def test_running_over_costs_no_more_than_a_gather_by_hand():
 
 
 def test_a_step_that_changes_the_carry():
-    loader = ep.Loader(source(), batch_size=4)
+    loader = ep.data.Loader(source(), batch_size=4)
     cursor = loader.init(KEY)
     with pytest.raises(ep.StructureError, match=r"float32\[2\].*(?s:.)*keeps its"):
         loader.scan(lambda c, b: (jnp.zeros(2), None), jnp.zeros(3), cursor)
@@ -298,13 +300,13 @@ def test_a_step_that_changes_the_carry():
 
 
 def test_bad_lengths(unchecked):
-    loader = ep.Loader(source(), batch_size=4)
+    loader = ep.data.Loader(source(), batch_size=4)
     for length in (-1, 2.5):
         with pytest.raises((ValueError, TypeError), match="integer of at least 0"):
             loader.scan(total, 0.0, loader.init(KEY), length)
 
 
 def test_a_host_source_cannot_be_scanned():
-    loader = ep.Loader(np.zeros((5, 2), np.float32), batch_size=2)
+    loader = ep.data.Loader(np.zeros((5, 2), np.float32), batch_size=2)
     with pytest.raises(TypeError, match=r"ArraySource\(arrays\)"):
         loader.scan(total, 0.0, loader.init(KEY))

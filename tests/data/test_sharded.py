@@ -44,10 +44,10 @@ def mesh_of(axes="automatic"):
 )
 def test_batches_come_sharded_and_with_the_same_values(kind, mesh):
     """The last batch of six does not divide by four."""
-    source = ep.ArraySource(tree(22)) if kind == "device" else records(22)
+    source = ep.data.ArraySource(tree(22)) if kind == "device" else records(22)
     sharding = NamedSharding(mesh, P("data", "model"))
-    plain = ep.Loader(ep.ArraySource(tree(22)), noisy, batch_size=8)
-    loader = ep.Loader(source, noisy, batch_size=8, sharding=sharding)
+    plain = ep.data.Loader(ep.data.ArraySource(tree(22)), noisy, batch_size=8)
+    loader = ep.data.Loader(source, noisy, batch_size=8, sharding=sharding)
     cursor = loader.init(KEY)
     batches, expected = list(loader.epoch(cursor)), plain.epoch(plain.init(KEY))
     for batch, whole in zip(batches, expected, strict=True):
@@ -63,13 +63,15 @@ def test_batches_come_sharded_and_with_the_same_values(kind, mesh):
 
 def test_the_source_is_moved_to_the_mesh_once():
     sharding = NamedSharding(mesh_of(), P("data"))
-    loader = ep.Loader(ep.ArraySource(tree()), batch_size=8, sharding=sharding)
+    loader = ep.data.Loader(
+        ep.data.ArraySource(tree()), batch_size=8, sharding=sharding
+    )
     x = loader.source.tree["x"]
     assert x.sharding.device_set == sharding.device_set
-    again = ep.Loader(loader.source, batch_size=8, sharding=sharding)
+    again = ep.data.Loader(loader.source, batch_size=8, sharding=sharding)
     assert jax.tree.leaves(again.source)[0] is jax.tree.leaves(loader.source)[0]
-    split = ep.ArraySource(jax.device_put(tree(), sharding))
-    kept = ep.Loader(split, batch_size=8, sharding=sharding)
+    split = ep.data.ArraySource(jax.device_put(tree(), sharding))
+    kept = ep.data.Loader(split, batch_size=8, sharding=sharding)
     assert kept.source.tree["x"].sharding.spec == P("data")
     a, b = (next(x.epoch(x.init(KEY)))["x"] for x in (loader, kept))
     assert (a == b).all()
@@ -82,7 +84,9 @@ def test_the_source_is_moved_to_the_mesh_once():
 )
 def test_scan_over_sharded_batches(mesh, axis):
     sharding = NamedSharding(mesh, P(axis))
-    loader = ep.Loader(ep.ArraySource(tree()), batch_size=8, sharding=sharding)
+    loader = ep.data.Loader(
+        ep.data.ArraySource(tree()), batch_size=8, sharding=sharding
+    )
     step = lambda total, batch: (total + batch["x"].sum(), None)  # noqa: E731
     total, _, _ = loader.scan(step, 0.0, loader.init(KEY))
     assert np.allclose(total, tree()["x"].sum())
@@ -91,16 +95,16 @@ def test_scan_over_sharded_batches(mesh, axis):
 def test_sizes_that_do_not_divide():
     sharding = NamedSharding(mesh_of(), P("data"))
     with pytest.raises(ValueError, match="divides by 4, such as 4 or 8"):
-        ep.Loader(records(), batch_size=6, sharding=sharding)
-    loader = ep.Loader(records(22), batch_size=8, sharding=sharding)
+        ep.data.Loader(records(), batch_size=6, sharding=sharding)
+    loader = ep.data.Loader(records(22), batch_size=8, sharding=sharding)
     assert loader.next(loader.init(KEY))[0]["x"].shape == (8, 2)
 
 
 def test_statistics_where_the_last_batch_does_not_divide():
     sharding = NamedSharding(mesh_of("mixed"), P("data", "model"))
-    source = ep.ArraySource(tree(22)["x"])
-    loader = ep.Loader(source, batch_size=8, sharding=sharding)
-    found = ep.reduce_loader(loader, loader.init(KEY), ep.Mean())
+    source = ep.data.ArraySource(tree(22)["x"])
+    loader = ep.data.Loader(source, batch_size=8, sharding=sharding)
+    found = ep.reduce.reduce_batches(loader.epoch(loader.init(KEY)), ep.reduce.Mean())
     assert np.allclose(found, tree(22)["x"].mean(0))
 
 
@@ -108,8 +112,8 @@ def test_statistics_where_the_last_batch_does_not_divide():
 def test_a_mesh_of_one_device(kind):
     mesh = jax.make_mesh((1,), ("data",), axis_types=(AxisType.Auto,))
     sharding = NamedSharding(mesh, P("data"))
-    source = ep.ArraySource(tree()) if kind == "device" else records()
-    loader = ep.Loader(source, batch_size=8, sharding=sharding)
+    source = ep.data.ArraySource(tree()) if kind == "device" else records()
+    loader = ep.data.Loader(source, batch_size=8, sharding=sharding)
     cursor = loader.init(KEY)
     for batch in (next(loader.epoch(cursor)), loader.next(cursor)[0]):
         assert batch["x"].sharding.spec == P("data")
@@ -127,9 +131,9 @@ def test_loaders_under_the_users_explicit_mesh(kind, early, axes):
     sharding = NamedSharding(mesh, P("data"))
 
     def build():
-        source = ep.ArraySource(tree(22)) if kind == "device" else records(22)
+        source = ep.data.ArraySource(tree(22)) if kind == "device" else records(22)
         pipe = lambda record: record["x"]  # noqa: E731
-        return ep.Loader(source, pipe, batch_size=8, sharding=sharding)
+        return ep.data.Loader(source, pipe, batch_size=8, sharding=sharding)
 
     loader = build() if early else None
     weight = jax.device_put(jnp.ones(()), NamedSharding(mesh, P()))
@@ -141,7 +145,7 @@ def test_loaders_under_the_users_explicit_mesh(kind, early, axes):
         assert (first * weight).sharding.is_equivalent_to(sharding, 2)
         assert np.allclose(sum(np.asarray(b).sum(0) for b in batches), total(22))
         assert (loader.next(cursor)[0] == first).all()
-        found = ep.reduce_loader(loader, cursor, ep.Sum())
+        found = ep.reduce.reduce_batches(loader.epoch(cursor), ep.reduce.Sum())
         assert np.allclose(found, total(22))
         if kind == "device":
             step = lambda w, b: (w + b.sum(), None)  # noqa: E731
@@ -161,7 +165,7 @@ def total(size):
 
 def test_what_is_no_sharding(unchecked):
     with pytest.raises(TypeError, match="NamedSharding"):
-        ep.Loader(records(), batch_size=4, sharding=P("data"))
+        ep.data.Loader(records(), batch_size=4, sharding=P("data"))
 
 
 SCRIPT = """
@@ -192,8 +196,8 @@ def noisy(record, *, key):
 source = Source()
 mesh = jax.make_mesh((4,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
 sharding = NamedSharding(mesh, P("data"))
-loader = ep.Loader(source, noisy, batch_size=8, sharding=sharding)
-alone = ep.Loader([{"x": np.full(2, i, np.float32)} for i in range(24)], noisy,
+loader = ep.data.Loader(source, noisy, batch_size=8, sharding=sharding)
+alone = ep.data.Loader([{"x": np.full(2, i, np.float32)} for i in range(24)], noisy,
                   batch_size=4)
 expected = list(alone.epoch(alone.init(jr.key(0))))
 source.read.clear()
@@ -230,8 +234,8 @@ def noisy(record, *, key):
 
 def run(batch_size, kind, sharding=None):
     numbers = np.arange(SIZE, dtype=np.int32)
-    source = numbers if kind == "host" else ep.ArraySource(numbers)
-    return ep.Loader(source, noisy, batch_size=batch_size, sharding=sharding)
+    source = numbers if kind == "host" else ep.data.ArraySource(numbers)
+    return ep.data.Loader(source, noisy, batch_size=batch_size, sharding=sharding)
 
 
 def bits_of(batches):
@@ -283,7 +287,7 @@ THEN_TWO = """
 for kind in ("host", "device"):
     saved = json.loads((here / f"{kind}.json").read_text())
     loader = run(8, kind, several())
-    cursor = ep.Cursor.from_json(saved["at"], like=loader.init(jr.key(3)))
+    cursor = ep.data.Cursor.from_json(saved["at"], like=loader.init(jr.key(3)))
     assert cursor.position == 21
     found, end = rest(loader, cursor)
     assert saved["begun"] + [list(pair) for pair in found] == saved["all"]
@@ -299,7 +303,7 @@ AND_ALONE_AGAIN = """
 for kind in ("host", "device"):
     saved = json.loads((here / f"{kind}.json").read_text())
     loader = run(5, kind)
-    cursor = ep.Cursor.from_json(saved["at"], like=loader.init(jr.key(3)))
+    cursor = ep.data.Cursor.from_json(saved["at"], like=loader.init(jr.key(3)))
     found, _ = rest(loader, cursor)
     assert saved["begun"] + [list(pair) for pair in found] == saved["second"]
 """

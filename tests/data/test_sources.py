@@ -1,4 +1,4 @@
-"""`mixture`, `windows` and `reduce_loader`."""
+"""`mixture`, `windows` and `reduce_batches`."""
 
 import jax
 import jax.numpy as jnp
@@ -16,11 +16,11 @@ KEY = jr.key(4)
 
 def numbered(size, kind, base=0):
     values = np.arange(base, base + size, dtype=np.int32)
-    return ep.ArraySource(values) if kind == "device" else values
+    return ep.data.ArraySource(values) if kind == "device" else values
 
 
 def all_of(source, batch_size=4, shuffle=False):
-    loader = ep.Loader(source, batch_size=batch_size, shuffle=shuffle)
+    loader = ep.data.Loader(source, batch_size=batch_size, shuffle=shuffle)
     return np.concatenate(list(loader.epoch(loader.init(KEY)))).tolist()
 
 
@@ -31,7 +31,7 @@ def all_of(source, batch_size=4, shuffle=False):
 )
 def test_a_mixture_gives_each_source_in_order(sizes, weights, until):
     sources = [numbered(n, "host", 100 * k) for k, n in enumerate(sizes)]
-    mixed = ep.mixture(sources, weights[: len(sizes)], until=until)
+    mixed = ep.data.mixture(sources, weights[: len(sizes)], until=until)
     found = [int(mixed[i]) for i in range(len(mixed))]
     for k, size in enumerate(sizes):
         mine = [x - 100 * k for x in found if x // 100 == k]
@@ -52,7 +52,7 @@ def test_mixtures_on_host_and_device_agree():
     kinds = [("device", "device"), ("host", "host"), ("host", "device")]
     found = []
     for a, b in kinds:
-        mixed = ep.mixture([numbered(7, a), numbered(5, b, 100)], [3, 1])
+        mixed = ep.data.mixture([numbered(7, a), numbered(5, b, 100)], [3, 1])
         found.append((all_of(mixed), all_of(mixed, 3, shuffle=True)))
     assert found[0] == found[1] == found[2]
     plain, shuffled = found[0]
@@ -61,28 +61,33 @@ def test_mixtures_on_host_and_device_agree():
 
 def test_a_mixture_of_keys_and_trees():
     def source(seed):
-        return ep.ArraySource({"k": jr.split(jr.key(seed), 3), "x": jnp.zeros((3, 2))})
+        return ep.data.ArraySource(
+            {"k": jr.split(jr.key(seed), 3), "x": jnp.zeros((3, 2))}
+        )
 
-    mixed = ep.mixture([source(0), source(1)])
+    mixed = ep.data.mixture([source(0), source(1)])
     assert (jr.key_data(mixed[3]["k"]) == jr.key_data(source(1)[1]["k"])).all()
 
 
 @pytest.mark.parametrize("kind", ["device", "host"])
 def test_windows_are_slices(kind):
-    source = ep.windows(numbered(11, kind), size=4, stride=3)
+    source = ep.data.windows(numbered(11, kind), size=4, stride=3)
     assert len(source) == 3
-    loader = ep.Loader(source, batch_size=2, shuffle=False)
+    loader = ep.data.Loader(source, batch_size=2, shuffle=False)
     found = np.concatenate(list(loader.epoch(loader.init(KEY))))
     assert found.tolist() == [[0, 1, 2, 3], [3, 4, 5, 6], [6, 7, 8, 9]]
-    shuffled = ep.Loader(source, batch_size=2)
+    shuffled = ep.data.Loader(source, batch_size=2)
     batches = np.concatenate(list(shuffled.epoch(shuffled.init(KEY))))
     assert sorted(batches[:, 0].tolist()) == [0, 3, 6]
 
 
 def test_windows_of_mixtures_of_windows():
     def build(kind):
-        pair = ep.windows(numbered(6, kind), 2, 2), ep.windows(numbered(8, kind), 2, 2)
-        return ep.windows(ep.mixture(pair), 3)
+        pair = (
+            ep.data.windows(numbered(6, kind), 2, 2),
+            ep.data.windows(numbered(8, kind), 2, 2),
+        )
+        return ep.data.windows(ep.data.mixture(pair), 3)
 
     device, host = build("device"), build("host")
     assert len(device) == len(host) == 4 and host[0].shape == (3, 2)
@@ -90,8 +95,8 @@ def test_windows_of_mixtures_of_windows():
 
 
 def test_scan_over_a_mixture_of_windows():
-    parts = [ep.windows(numbered(9, "device", b), 3) for b in (0, 50)]
-    loader = ep.Loader(ep.mixture(parts), batch_size=2)
+    parts = [ep.data.windows(numbered(9, "device", b), 3) for b in (0, 50)]
+    loader = ep.data.Loader(ep.data.mixture(parts), batch_size=2)
     step = lambda total, batch: (total + batch.sum(), batch[:, 0])  # noqa: E731
     total, first, _ = loader.scan(step, jnp.asarray(0, jnp.int32), loader.init(KEY))
     expected = sorted([*range(7), *range(50, 57)])
@@ -109,10 +114,10 @@ def test_an_index_from_the_end_and_beyond():
 
 @pytest.mark.parametrize("kind", ["device", "host"])
 def test_an_index_of_windows_and_mixtures(kind):
-    cut = ep.windows(numbered(7, kind), 3, 2)
+    cut = ep.data.windows(numbered(7, kind), 3, 2)
     assert cut[-1].tolist() == cut[2].tolist() == [4, 5, 6]
     assert len(list(cut)) == 3
-    mixed = ep.mixture([numbered(3, kind), numbered(3, kind)])
+    mixed = ep.data.mixture([numbered(3, kind), numbered(3, kind)])
     assert mixed[-1] == 2 and len(list(mixed)) == 6
     for source in (cut, mixed):
         for beyond in (7, -8):
@@ -123,7 +128,7 @@ def test_an_index_of_windows_and_mixtures(kind):
 @pytest.mark.parametrize("kind", ["device", "host"])
 def test_what_is_no_index(kind, unchecked):
     numbers = numbered(7, kind)
-    for source in (ep.windows(numbers, 3, 2), ep.mixture([numbers, numbers])):
+    for source in (ep.data.windows(numbers, 3, 2), ep.data.mixture([numbers, numbers])):
         for wrong in (slice(0, 2), np.arange(2), 1.0):
             with pytest.raises(TypeError, match="by its number"):
                 source[wrong]
@@ -131,14 +136,14 @@ def test_what_is_no_index(kind, unchecked):
 
 def test_numbers_that_do_not_fit_on_the_device():
     with pytest.raises(ValueError, match="do not fit into int32"):
-        ep.ArraySource(np.array([2**40 + 7]))
+        ep.data.ArraySource(np.array([2**40 + 7]))
     with pytest.raises(ValueError, match="do not fit into float32"):
-        ep.ArraySource({"x": np.array([1e300])})
-    assert ep.ArraySource(np.array([2**31 - 1]))[0] == 2**31 - 1
+        ep.data.ArraySource({"x": np.array([1e300])})
+    assert ep.data.ArraySource(np.array([2**31 - 1]))[0] == 2**31 - 1
 
 
 def shares_of(weights):
-    return ep.mixture([[0.0]] * len(weights), weights).shares
+    return ep.data.mixture([[0.0]] * len(weights), weights).shares
 
 
 @given(st.lists(st.floats(0.01, 1), min_size=1, max_size=5))
@@ -159,29 +164,29 @@ def test_bad_mixtures(unchecked):
     source = numbered(5, "device")
     for weights in ([1], [1, 0], [1, -1], [1, float("nan")]):
         with pytest.raises(ValueError, match="one positive number for each source"):
-            ep.mixture([source, source], weights)
+            ep.data.mixture([source, source], weights)
     with pytest.raises(ep.StructureError, match=r"`sources\[1\]` differ.*one form"):
-        ep.mixture([source, ep.ArraySource(jnp.zeros(3))])
+        ep.data.mixture([source, ep.data.ArraySource(jnp.zeros(3))])
     with pytest.raises(ValueError, match="`first`, `last`"):
-        ep.mixture([source, source], until="never")
+        ep.data.mixture([source, source], until="never")
     with pytest.raises(ValueError, match=r"`sources\[1\]` is empty"):
-        ep.mixture([source, np.zeros(0, np.int32)])
+        ep.data.mixture([source, np.zeros(0, np.int32)])
 
 
 def test_what_is_no_list_of_sources(unchecked):
     for sources in (3, [], "ab"):
         with pytest.raises(TypeError, match="Give a list of sources"):
-            ep.mixture(sources)
+            ep.data.mixture(sources)
 
 
 def test_bad_windows(unchecked):
     source = numbered(5, "device")
     with pytest.raises(ValueError, match="Give a smaller size"):
-        ep.windows(source, 6)
+        ep.data.windows(source, 6)
     with pytest.raises(ValueError, match="at least 1"):
-        ep.windows(source, 0)
+        ep.data.windows(source, 0)
     with pytest.raises(TypeError, match="at least 1"):
-        ep.windows(source, 2, 0.5)
+        ep.data.windows(source, 2, 0.5)
 
 
 # Statistics.
@@ -195,14 +200,14 @@ def data(size=23):
 @pytest.mark.parametrize(("kind", "batch_size"), [("device", 5), ("host", 23)])
 def test_statistics_are_those_of_the_data(kind, batch_size):
     x = data()
-    source = ep.ArraySource(x) if kind == "device" else x
-    loader = ep.Loader(source, batch_size=batch_size)
+    source = ep.data.ArraySource(x) if kind == "device" else x
+    loader = ep.data.Loader(source, batch_size=batch_size)
     reducers = {
-        "mean": ep.Mean(),
-        "var": ep.Var(),
-        "top": ep.TopK(2, by=lambda x: x[0]),
+        "mean": ep.reduce.Mean(),
+        "var": ep.reduce.Var(),
+        "top": ep.reduce.TopK(2, by=lambda x: x[0]),
     }
-    found = ep.reduce_loader(loader, loader.init(KEY), reducers)
+    found = ep.reduce.reduce_batches(loader.epoch(loader.init(KEY)), reducers)
     wide = x.astype(np.float64)
     assert np.allclose(found["mean"], wide.mean(0), rtol=1e-6)
     assert np.allclose(found["var"], wide.var(0), rtol=1e-4)
@@ -210,10 +215,12 @@ def test_statistics_are_those_of_the_data(kind, batch_size):
 
 
 def test_a_normaliser_from_statistics():
-    loader = ep.Loader(ep.ArraySource(data()), batch_size=5)
+    loader = ep.data.Loader(ep.data.ArraySource(data()), batch_size=5)
     cursor = loader.init(KEY)
-    found = ep.reduce_loader(loader, cursor, {"mean": ep.Mean(), "var": ep.Var()})
-    normal = ep.Loader(
+    found = ep.reduce.reduce_batches(
+        loader.epoch(cursor), {"mean": ep.reduce.Mean(), "var": ep.reduce.Var()}
+    )
+    normal = ep.data.Loader(
         loader.source,
         lambda x: (x - found["mean"]) / found["var"] ** 0.5,
         batch_size=23,
@@ -223,49 +230,57 @@ def test_a_normaliser_from_statistics():
 
 
 def test_statistics_of_another_epoch_compile_nothing():
-    loader = ep.Loader(ep.ArraySource(data()), batch_size=5)
+    loader = ep.data.Loader(ep.data.ArraySource(data()), batch_size=5)
     cursor, by, found, counts = loader.init(KEY), lambda x: x[0], [], []
     for _ in range(3):
-        reducers = {"top": ep.TopK(2, by=by), "mean": ep.Mean()}
-        found.append(ep.reduce_loader(loader, cursor, reducers)["mean"])
+        reducers = {"top": ep.reduce.TopK(2, by=by), "mean": ep.reduce.Mean()}
+        found.append(ep.reduce.reduce_batches(loader.epoch(cursor), reducers)["mean"])
         cursor = cursor.next_epoch()
         counts.append(len(compiled))
     assert counts[0] == counts[1] == counts[2]
     assert np.allclose(found, data().mean(0))
-    ep.reduce_loader(loader, loader.init(KEY), {"top": ep.TopK(3, by=by)})
+    ep.reduce.reduce_batches(
+        loader.epoch(loader.init(KEY)), {"top": ep.reduce.TopK(3, by=by)}
+    )
     assert len(compiled) > counts[2]
 
 
 def test_only_the_rest_of_an_epoch_counts():
-    loader = ep.Loader(ep.ArraySource(np.arange(10)), batch_size=4, shuffle=False)
+    loader = ep.data.Loader(
+        ep.data.ArraySource(np.arange(10)), batch_size=4, shuffle=False
+    )
     _, cursor = loader.next(loader.init(KEY))
-    assert ep.reduce_loader(loader, cursor, ep.Sum()) == sum(range(4, 10))
+    assert ep.reduce.reduce_batches(loader.epoch(cursor), ep.reduce.Sum()) == sum(
+        range(4, 10)
+    )
     _, cursor = loader.next(cursor)
     iterator = loader.epoch(cursor)
     list(iterator)
-    assert ep.reduce_loader(loader, iterator.cursor, ep.Sum()) == sum(range(10))
+    assert ep.reduce.reduce_batches(
+        loader.epoch(iterator.cursor), ep.reduce.Sum()
+    ) == sum(range(10))
 
 
 def test_a_reducer_may_stop():
     zero = jnp.asarray(0, jnp.int32)
-    count = ep.Reducer(
+    count = ep.reduce.Reducer(
         lambda struct: zero,
         lambda n, x: n + 1,
         lambda a, b: a + b,
         lambda n: n,
         stop=lambda n: n >= 6,
     )
-    loader = ep.Loader(ep.ArraySource(np.arange(20)), batch_size=4)
-    assert ep.reduce_loader(loader, loader.init(KEY), count) == 8
+    loader = ep.data.Loader(ep.data.ArraySource(np.arange(20)), batch_size=4)
+    assert ep.reduce.reduce_batches(loader.epoch(loader.init(KEY)), count) == 8
 
 
 def test_bad_statistics(unchecked):
-    loader = ep.Loader(ep.ArraySource(data()), batch_size=5)
+    loader = ep.data.Loader(ep.data.ArraySource(data()), batch_size=5)
     with pytest.raises(TypeError, match="no reducer"):
-        ep.reduce_loader(loader, loader.init(KEY), jnp.mean)
-    with pytest.raises(TypeError, match=r"Give a `Loader"):
-        ep.reduce_loader(data(), loader.init(KEY), ep.Mean())
-    scalar = ep.Loader(loader.source, batch_pipe=jnp.sum, batch_size=5)
+        ep.reduce.reduce_batches(loader.epoch(loader.init(KEY)), jnp.mean)
+    with pytest.raises(TypeError, match="Write `for batch in"):
+        ep.reduce.reduce_batches(loader, ep.reduce.Mean())
+    scalar = ep.data.Loader(loader.source, batch_pipe=jnp.sum, batch_size=5)
     with pytest.raises(ep.StructureError, match="Leave `batch_pipe` out"):
-        ep.reduce_loader(scalar, scalar.init(KEY), ep.Mean())
+        ep.reduce.reduce_batches(scalar.epoch(scalar.init(KEY)), ep.reduce.Mean())
     assert jax.tree.leaves(loader)

@@ -52,7 +52,7 @@ def batches_of(source):
     """Batches from the beginning and later, in both orders."""
     found = []
     for shuffle in (True, False):
-        loader = ep.Loader(source, batch_size=7, shuffle=shuffle)
+        loader = ep.data.Loader(source, batch_size=7, shuffle=shuffle)
         _, cursor = loader.next(loader.init(KEY))
         found += [*loader.epoch(loader.init(KEY)), *loader.epoch(cursor)]
         found.append(loader.next(loader.next(cursor)[1])[0])
@@ -61,7 +61,7 @@ def batches_of(source):
 
 @ft.cache
 def expected():
-    return batches_of(ep.ArraySource(images()))
+    return batches_of(ep.data.ArraySource(images()))
 
 
 @pytest.mark.parametrize("kind", ["memory map", "zarr", "h5py"])
@@ -69,13 +69,13 @@ def test_arrays_on_the_host_are_the_array_source(kind, tmp_path):
     arrays = on_disk(tmp_path, kind, images())
     pairs = zip(batches_of(arrays), expected(), strict=True)
     assert all(a.dtype == b.dtype and (a == b).all() for a, b in pairs)
-    cut = ep.windows(arrays, 4, 2)
+    cut = ep.data.windows(arrays, 4, 2)
     assert (cut[1]["image"] == images()["image"][2:6]).all()
 
 
 def test_a_batch_of_arrays_is_no_view_of_them():
     data = {"x": np.zeros((64, 32), np.float32), "y": jnp.zeros(64)}
-    loader = ep.Loader(data, batch_size=32, shuffle=False)
+    loader = ep.data.Loader(data, batch_size=32, shuffle=False)
     found = list(loader.epoch(loader.init(KEY)))
     data["x"][:] = 1
     assert not any(b["x"].any() for b in found) and len(found) == 2
@@ -83,13 +83,13 @@ def test_a_batch_of_arrays_is_no_view_of_them():
 
 def test_arrays_that_are_no_source():
     with pytest.raises(ep.StructureError, match="(?s)leading axes differ.*`y`: int64"):
-        ep.Loader({"x": np.zeros((3, 2)), "y": np.arange(4)}, batch_size=2)
+        ep.data.Loader({"x": np.zeros((3, 2)), "y": np.arange(4)}, batch_size=2)
     for tree in ({"x": np.zeros(3), "y": 2.0}, (np.zeros(3), np.zeros(()))):
         with pytest.raises(TypeError, match="Wrap a pytree of arrays"):
-            ep.Loader(tree, batch_size=2)
+            ep.data.Loader(tree, batch_size=2)
     with pytest.raises(TypeError, match=r"at `.name`.*Leave text"):
-        ep.Loader({"x": np.zeros(2), "name": np.asarray(["a", "b"])}, batch_size=2)
-    wide = ep.Loader({"x": np.asarray([1, 2**40])}, batch_size=2, shuffle=False)
+        ep.data.Loader({"x": np.zeros(2), "name": np.asarray(["a", "b"])}, batch_size=2)
+    wide = ep.data.Loader({"x": np.asarray([1, 2**40])}, batch_size=2, shuffle=False)
     with pytest.raises(ValueError, match="do not fit into int32") as error:
         wide.next(wide.init(KEY))
     assert "record 1" in error.value.__notes__[0]
@@ -124,7 +124,7 @@ def test_records_that_come_stacked(shuffle):
         lambda rs: jax.tree.map(lambda *xs: jnp.stack(xs), *rs),
     ]
     for stack in kinds:
-        loader = ep.Loader(Stacked(stack), batch_size=6, shuffle=shuffle)
+        loader = ep.data.Loader(Stacked(stack), batch_size=6, shuffle=shuffle)
         found = list(loader.epoch(loader.init(KEY)))
         batches.append(jax.tree.map(lambda x: (x.dtype, x.tolist()), found))
     assert all(found == batches[0] for found in batches)
@@ -142,7 +142,7 @@ def test_a_record_of_a_tuple_or_a_list_can_come_stacked():
                 at = np.asarray(indices, np.float32)
                 return kind([at, -at])  # noqa: B023
 
-        loader = ep.Loader(Pairs(), batch_size=2, shuffle=False)
+        loader = ep.data.Loader(Pairs(), batch_size=2, shuffle=False)
         x, y = loader.next(loader.init(KEY))[0]
         assert x.tolist() == [0, 1] and y.tolist() == [0, -1]
 
@@ -151,9 +151,9 @@ def test_records_that_come_stacked_and_do_not_fit():
     def cut(records):
         return jax.tree.map(lambda *xs: np.stack(xs[1:]), *records)
 
-    loader = ep.Loader(Stacked(cut), batch_size=4)
+    loader = ep.data.Loader(Stacked(cut), batch_size=4)
     with pytest.raises(ValueError, match="3 records, and 4 were asked.*hold them all"):
         loader.next(loader.init(KEY))
-    loader = ep.Loader(Stacked(together), batch_size=4)
+    loader = ep.data.Loader(Stacked(together), batch_size=4)
     with pytest.raises(TypeError, match="returned a dict with 2 entries"):
         loader.next(loader.init(KEY))

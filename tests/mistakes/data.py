@@ -21,12 +21,12 @@ class Endless:
 
 
 def source(n=5):
-    return ep.ArraySource(jnp.arange(n))
+    return ep.data.ArraySource(jnp.arange(n))
 
 
 def load(data=None, **settings):
     data = source() if data is None else data
-    return ep.Loader(data, **({"batch_size": 2, "shuffle": False} | settings))
+    return ep.data.Loader(data, **({"batch_size": 2, "shuffle": False} | settings))
 
 
 def first_batch(*args, **settings):
@@ -120,10 +120,15 @@ LOADER = [
         TypeError,
         "outside of `jit`",
     ),
-    ("no text", lambda: ep.Cursor.from_json("no"), ValueError, "`to_json` returned"),
+    (
+        "no text",
+        lambda: ep.data.Cursor.from_json("no"),
+        ValueError,
+        "`to_json` returned",
+    ),
     (
         "another key",
-        lambda: ep.Cursor.from_json(
+        lambda: ep.data.Cursor.from_json(
             load().init(key()).to_json(), like=load().init(key(1))
         ),
         ValueError,
@@ -141,61 +146,96 @@ LOADER = [
 ]
 
 SOURCES = [
-    ("nothing", lambda: ep.ArraySource({}), ep.StructureError, "leading axis counts"),
-    ("text", lambda: ep.ArraySource({"a": "b"}), TypeError, "Give arrays only"),
+    (
+        "nothing",
+        lambda: ep.data.ArraySource({}),
+        ep.StructureError,
+        "leading axis counts",
+    ),
+    ("text", lambda: ep.data.ArraySource({"a": "b"}), TypeError, "Give arrays only"),
     (
         "a number",
-        lambda: ep.ArraySource([2.0]),
+        lambda: ep.data.ArraySource([2.0]),
         ep.StructureError,
         "Repeat it for each",
     ),
     (
         "a scalar",
-        lambda: ep.ArraySource([ones()]),
+        lambda: ep.data.ArraySource([ones()]),
         ep.StructureError,
         "add it to records",
     ),
     (
         "two sizes",
-        lambda: ep.ArraySource({"a": ones(3), "b": ones(4)}),
+        lambda: ep.data.ArraySource({"a": ones(3), "b": ones(4)}),
         ep.StructureError,
         "Cut or transpose those that do not fit",
     ),
     ("record 5", lambda: source()[5], IndexError, "an integer from -5 to 4"),
-    ("mixture of 3", lambda: ep.mixture(3), TypeError, "Give a list of sources"),
-    ("mixture of none", lambda: ep.mixture([]), TypeError, "Give a list of sources"),
-    ("weight 0", lambda: ep.mixture([source()], [0]), ValueError, "leave out a source"),
-    ("weights", lambda: ep.mixture([source()], [1, 2]), ValueError, "number for each"),
-    ("until", lambda: ep.mixture([source()], until="x"), ValueError, "`first`, `last`"),
+    ("mixture of 3", lambda: ep.data.mixture(3), TypeError, "Give a list of sources"),
+    (
+        "mixture of none",
+        lambda: ep.data.mixture([]),
+        TypeError,
+        "Give a list of sources",
+    ),
+    (
+        "weight 0",
+        lambda: ep.data.mixture([source()], [0]),
+        ValueError,
+        "leave out a source",
+    ),
+    (
+        "weights",
+        lambda: ep.data.mixture([source()], [1, 2]),
+        ValueError,
+        "number for each",
+    ),
+    (
+        "until",
+        lambda: ep.data.mixture([source()], until="x"),
+        ValueError,
+        "`first`, `last`",
+    ),
     (
         "one empty",
-        lambda: ep.mixture([source(), source(0)]),
+        lambda: ep.data.mixture([source(), source(0)]),
         ValueError,
         "Leave it out",
     ),
     (
         "two forms",
-        lambda: ep.mixture([source(), ep.ArraySource(ones(3))]),
+        lambda: ep.data.mixture([source(), ep.data.ArraySource(ones(3))]),
         ep.StructureError,
         "Bring them into one form first",
     ),
-    ("window 6", lambda: ep.windows(source(), 6), ValueError, "Give a smaller size"),
-    ("window 0", lambda: ep.windows(source(), 0), ValueError, "integer of at least 1"),
+    (
+        "window 6",
+        lambda: ep.data.windows(source(), 6),
+        ValueError,
+        "Give a smaller size",
+    ),
+    (
+        "window 0",
+        lambda: ep.data.windows(source(), 0),
+        ValueError,
+        "integer of at least 1",
+    ),
     (
         "stride",
-        lambda: ep.windows(source(), 2, 0.5),
+        lambda: ep.data.windows(source(), 2, 0.5),
         TypeError,
         "integer of at least 1",
     ),
     (
         "no loader",
-        lambda: ep.reduce_loader(source(), load().init(key()), ep.Mean()),
+        lambda: ep.reduce.reduce_batches(load(), ep.reduce.Mean()),
         TypeError,
-        "Give a `Loader",
+        "Write `for batch in",
     ),
     (
         "no reducer",
-        lambda: ep.reduce_loader(load(), load().init(key()), jnp.mean),
+        lambda: ep.reduce.reduce_batches(load().epoch(load().init(key())), jnp.mean),
         TypeError,
         "or a pytree of reducers",
     ),
@@ -207,9 +247,9 @@ SOURCES = [
     ),
     (
         "one for all",
-        lambda: (lambda x: ep.reduce_loader(x, x.init(key()), ep.Mean()))(
-            load(batch_pipe=jnp.sum)
-        ),
+        lambda: (
+            lambda x: ep.reduce.reduce_batches(x.epoch(x.init(key())), ep.reduce.Mean())
+        )(load(batch_pipe=jnp.sum)),
         ep.StructureError,
         "let it return one entry for each record",
     ),

@@ -13,7 +13,7 @@ def reduced(reduce, fn=lambda x: x):
 
 
 def reducer(**changes):
-    return ep.Reducer(
+    return ep.reduce.Reducer(
         **{
             "init": lambda struct: jnp.zeros(1),
             "update": lambda state, x: state,
@@ -30,45 +30,75 @@ GRID = ep.Space(
 
 
 def cells(over, space=GRID):
-    return ep.sweep(lambda p: p["rate"], space, reduce=ep.Mean(over=over))
+    return ep.sweep(lambda p: p["rate"], space, reduce=ep.reduce.Mean(over=over))
 
 
 REDUCE = [
     ("a function", lambda: reduced(jnp.mean), TypeError, "or a pytree of reducers"),
     (
         "a class",
-        lambda: reduced(ep.Mean),
+        lambda: reduced(ep.reduce.Mean),
         TypeError,
         r"instance of it: `Mean\(\.\.\.\)",
     ),
     ("nothing", lambda: reduced({}), TypeError, "or None to keep all values"),
-    ("no output", lambda: reduced(ep.Mean("los"), record), ValueError, "mean `loss`"),
-    ("by 3", lambda: reduced(ep.Mean(3), record), TypeError, "function of the output"),
-    ("an array", lambda: reduced(ep.ArgMax("at"), record), ValueError, "Give `by=`"),
-    ("a record", lambda: reduced(ep.TopK(1), record), ValueError, "Known names: `at`"),
+    (
+        "no output",
+        lambda: reduced(ep.reduce.Mean("los"), record),
+        ValueError,
+        "mean `loss`",
+    ),
+    (
+        "by 3",
+        lambda: reduced(ep.reduce.Mean(3), record),
+        TypeError,
+        "function of the output",
+    ),
+    (
+        "an array",
+        lambda: reduced(ep.reduce.ArgMax("at"), record),
+        ValueError,
+        "Give `by=`",
+    ),
+    (
+        "a record",
+        lambda: reduced(ep.reduce.TopK(1), record),
+        ValueError,
+        "Known names: `at`",
+    ),
     (
         "no order",
-        lambda: reduced(ep.Max(), lambda x: jax.lax.complex(x, x)),
+        lambda: reduced(ep.reduce.Max(), lambda x: jax.lax.complex(x, x)),
         TypeError,
         r"`lambda out: abs\(out\)`",
     ),
     (
         "no arithmetic",
-        lambda: reduced(ep.Mean(), lambda x: key()),
+        lambda: reduced(ep.reduce.Mean(), lambda x: key()),
         TypeError,
         "Choose what to reduce by `by=`",
     ),
-    ("q 50", lambda: ep.Quantile(50), ValueError, "a number from 0 to 1"),
-    ("q a text", lambda: ep.Quantile("all"), ValueError, r"Quantile\(0.5\)"),
-    ("q nothing", lambda: ep.Quantile([]), ValueError, "or several of them"),
+    ("q 50", lambda: ep.reduce.Quantile(50), ValueError, "a number from 0 to 1"),
+    ("q a text", lambda: ep.reduce.Quantile("all"), ValueError, r"Quantile\(0.5\)"),
+    ("q nothing", lambda: ep.reduce.Quantile([]), ValueError, "or several of them"),
     (
         "quantile of keys",
-        lambda: reduced(ep.Quantile(0.5), lambda x: key()),
+        lambda: reduced(ep.reduce.Quantile(0.5), lambda x: key()),
         TypeError,
         "Choose what to reduce",
     ),
-    ("over 3", lambda: ep.Mean(over=3), TypeError, 'name of a dim, `over="seed"`'),
-    ("over none", lambda: ep.Histogram([0, 1], over=()), TypeError, "name of a dim"),
+    (
+        "over 3",
+        lambda: ep.reduce.Mean(over=3),
+        TypeError,
+        'name of a dim, `over="seed"`',
+    ),
+    (
+        "over none",
+        lambda: ep.reduce.Histogram([0, 1], over=()),
+        TypeError,
+        "name of a dim",
+    ),
     ("over a typo", lambda: cells("sead"), ValueError, "Did you mean `seed`"),
     ("over an axis", lambda: cells("rate"), ValueError, "say `over='r'`"),
     ("over all dims", lambda: cells(("seed", "r")), ValueError, "Leave `over` out"),
@@ -76,7 +106,9 @@ REDUCE = [
     ("over a part", lambda: cells("seed", GRID[2:]), ValueError, "the whole grid"),
     (
         "over this and that",
-        lambda: ep.sweep(record, GRID, reduce=[ep.Mean(over="seed"), ep.Max(over="r")]),
+        lambda: ep.sweep(
+            record, GRID, reduce=[ep.reduce.Mean(over="seed"), ep.reduce.Max(over="r")]
+        ),
         ValueError,
         "the same `over=`",
     ),
@@ -104,13 +136,33 @@ REDUCE = [
         TypeError,
         "give numbers or arrays of numbers",
     ),
-    ("k 0", lambda: ep.TopK(0), ValueError, "integer of at least 1"),
-    ("mode", lambda: ep.TopK(1, mode="top"), ValueError, "Known names: `max`, `min`"),
-    ("3 bins", lambda: ep.Histogram(3), ValueError, r"range=\(0, 1\)"),
-    ("bins", lambda: ep.Histogram([0, 2, 1]), ValueError, "from the lowest to the hi"),
-    ("0 bins", lambda: ep.Histogram(0, range=(0, 1)), ValueError, "at least 1"),
-    ("a range of 3", lambda: ep.Histogram(3, range=3), TypeError, r"`range=\(0, 1\)`"),
-    ("a text", lambda: ep.Histogram(3, range="ab"), TypeError, r"`range=\(0, 1\)`"),
+    ("k 0", lambda: ep.reduce.TopK(0), ValueError, "integer of at least 1"),
+    (
+        "mode",
+        lambda: ep.reduce.TopK(1, mode="top"),
+        ValueError,
+        "Known names: `max`, `min`",
+    ),
+    ("3 bins", lambda: ep.reduce.Histogram(3), ValueError, r"range=\(0, 1\)"),
+    (
+        "bins",
+        lambda: ep.reduce.Histogram([0, 2, 1]),
+        ValueError,
+        "from the lowest to the hi",
+    ),
+    ("0 bins", lambda: ep.reduce.Histogram(0, range=(0, 1)), ValueError, "at least 1"),
+    (
+        "a range of 3",
+        lambda: ep.reduce.Histogram(3, range=3),
+        TypeError,
+        r"`range=\(0, 1\)`",
+    ),
+    (
+        "a text",
+        lambda: ep.reduce.Histogram(3, range="ab"),
+        TypeError,
+        r"`range=\(0, 1\)`",
+    ),
     ("update 3", lambda: reducer(update=3), TypeError, "Give functions: `Reducer"),
     (
         "a state that grows",

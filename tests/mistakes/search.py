@@ -3,7 +3,6 @@
 import numpy as np
 
 import eqx_pipe as ep
-import eqx_pipe.search as eps
 import eqx_pipe.testing as ept
 
 SPACE = {"x": ep.Linspace(0.0, 1.0, 3), "act": ep.Static(["relu", "tanh"])}
@@ -14,8 +13,8 @@ def loss(p):
 
 
 def explore(**changes):
-    settings = {"method": eps.design([[0.0, 0.0]]), "rounds": 1, "n": 1} | changes
-    return ep.explore(loss, SPACE, **settings)
+    settings = {"method": ep.search.design([[0.0, 0.0]]), "rounds": 1, "n": 1} | changes
+    return ep.search.explore(loss, SPACE, **settings)
 
 
 EXPLORE = [
@@ -23,12 +22,12 @@ EXPLORE = [
     ("class of a method", lambda: explore(method=3), TypeError, "refine"),
     ("no rounds", lambda: explore(rounds=0), ValueError, "at least 1"),
     ("n as a float", lambda: explore(n=2.5), TypeError, "integer"),
-    ("stop is a number", lambda: explore(stop=100), TypeError, "Explored"),
+    ("stop is a number", lambda: explore(stop=100), TypeError, "SearchResult"),
     ("progress is a number", lambda: explore(progress=1.5), TypeError, "best so far"),
     (
         "no key",
-        lambda: ep.explore(
-            lambda p, key: p["x"], SPACE, eps.design([[0.0, 0.0]]), rounds=1, n=1
+        lambda: ep.search.explore(
+            lambda p, key: p["x"], SPACE, ep.search.design([[0.0, 0.0]]), rounds=1, n=1
         ),
         ep.MissingKeyError,
         "key=",
@@ -37,19 +36,24 @@ EXPLORE = [
     ("executor alone", lambda: explore(executor=object()), ValueError, "store="),
     (
         "no points",
-        lambda: explore(method=eps.design(np.zeros((0, 2)))),
+        lambda: explore(method=ep.search.design(np.zeros((0, 2)))),
         ValueError,
         "A design may be empty",
     ),
-    ("one column", lambda: explore(method=eps.design([[0.0]])), ValueError, "a column"),
+    (
+        "one column",
+        lambda: explore(method=ep.search.design([[0.0]])),
+        ValueError,
+        "a column",
+    ),
 ]
 
-TRAINING = eps.Training(lambda p: 0.0, lambda p, x: x, lambda p, x: x)
+TRAINING = ep.search.Training(lambda p: 0.0, lambda p, x: x, lambda p, x: x)
 
 
 def halving(**changes):
     settings = {"train": TRAINING, "space": {"x": SPACE["x"]}, "rungs": (1, 2)}
-    return ep.halving(**{**settings, **changes})
+    return ep.search.halving(**{**settings, **changes})
 
 
 HALVING = [
@@ -63,7 +67,9 @@ HALVING = [
     (
         "a whole model",
         lambda: halving(
-            train=eps.Training(lambda p: {"act": max}, TRAINING.step, TRAINING.score)
+            train=ep.search.Training(
+                lambda p: {"act": max}, TRAINING.step, TRAINING.score
+            )
         ),
         TypeError,
         "eqx.combine",
@@ -80,30 +86,35 @@ HALVING = [
 METHODS = [
     (
         "refine of categories",
-        lambda: explore(method=eps.refine()),
+        lambda: explore(method=ep.search.refine()),
         ValueError,
         "Linspace",
     ),
     (
         "evolution without a key",
-        lambda: explore(method=eps.evolution(print)),
+        lambda: explore(method=ep.search.evolution(print)),
         ValueError,
         "key=",
     ),
-    ("no strategy", lambda: eps.evolution("CMA_ES"), TypeError, "CMA_ES"),
+    ("no strategy", lambda: ep.search.evolution("CMA_ES"), TypeError, "CMA_ES"),
     (
         "optuna without a key",
-        lambda: explore(method=eps.optuna(print)),
+        lambda: explore(method=ep.search.optuna(print)),
         ValueError,
         "key=",
     ),
-    ("no sampler", lambda: eps.optuna("tpe"), TypeError, "TPESampler"),
-    ("mode of optuna", lambda: eps.optuna(print, mode="low"), ValueError, "min"),
+    ("no sampler", lambda: ep.search.optuna("tpe"), TypeError, "TPESampler"),
+    ("mode of optuna", lambda: ep.search.optuna(print, mode="low"), ValueError, "min"),
     (
         "law of no method",
         lambda: ept.check_method("tpe", loss, SPACE),
         TypeError,
         "ask",
     ),
-    ("no search", lambda: eps.load("runs"), FileNotFoundError, "load_result"),
+    (
+        "no search",
+        lambda: ep.search.SearchResult.load("runs"),
+        FileNotFoundError,
+        "SweepResult.load",
+    ),
 ]

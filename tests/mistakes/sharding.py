@@ -20,39 +20,54 @@ def row(n):
 
 def parallelize(**changes):
     settings = {"init_params": linear, "initial_batch": ones(8, 3)} | changes
-    return ep.parallelize(settings.pop("fun", lambda m, x: 0.0), **settings)
+    return ep.sharding.parallelize(settings.pop("fun", lambda m, x: 0.0), **settings)
 
 
 def constrain(x, *names):
-    with ep.axis_rules({"a": "data", "b": "model", "c": "nope"}, mesh()):
-        ep.constrain(x, *names)
+    with ep.sharding.AxisRules({"a": "data", "b": "model", "c": "nope"}).on(mesh()):
+        ep.sharding.constrain(x, *names)
 
 
 def rules(given):
-    with ep.axis_rules(given, mesh()):
+    with ep.sharding.AxisRules(given).on(mesh()):
         pass
 
 
 RULES = [
-    ("3", lambda: ep.AxisRules(3), TypeError, '"batch", "data"'),
-    ("half a pair", lambda: ep.AxisRules([("a",)]), TypeError, "A pair is a logical n"),
-    ("twice", lambda: ep.AxisRules({"a": ("x", "x")}), ValueError, "name it once"),
-    ("bach", lambda: ep.AxisRules({"batch": "x"}).spec("bach"), ValueError, "`batch`"),
+    ("3", lambda: ep.sharding.AxisRules(3), TypeError, '"batch", "data"'),
+    (
+        "half a pair",
+        lambda: ep.sharding.AxisRules([("a",)]),
+        TypeError,
+        "A pair is a logical n",
+    ),
+    (
+        "twice",
+        lambda: ep.sharding.AxisRules({"a": ("x", "x")}),
+        ValueError,
+        "name it once",
+    ),
+    (
+        "bach",
+        lambda: ep.sharding.AxisRules({"batch": "x"}).spec("bach"),
+        ValueError,
+        "`batch`",
+    ),
     (
         "taken",
-        lambda: ep.AxisRules({"a": "x", "b": "x"}).spec("b", "a"),
+        lambda: ep.sharding.AxisRules({"a": "x", "b": "x"}).spec("b", "a"),
         ValueError,
         r"Add the pair `\('b', None\)",
     ),
     (
         "an axis the mesh lacks",
-        lambda: ep.AxisRules({"a": "x"}).sharding(mesh(), "a"),
+        lambda: ep.sharding.AxisRules({"a": "x"}).sharding(mesh(), "a"),
         ValueError,
         "Change the rules, or make a mesh with this axis",
     ),
     (
         "no mesh",
-        lambda: ep.AxisRules({"a": "x"}).sharding(3, "a"),
+        lambda: ep.sharding.AxisRules({"a": "x"}).sharding(3, "a"),
         TypeError,
         "jax.make_mesh",
     ),
@@ -65,81 +80,121 @@ RULES = [
 ]
 
 SHARDING = [
-    ("mesh 3", lambda: ep.shard(ones(8), 3, None), TypeError, "jax.make_mesh"),
+    ("mesh 3", lambda: ep.sharding.shard(ones(8), 3, None), TypeError, "jax.make_mesh"),
     (
         "text",
-        lambda: ep.shard(ones(8), mesh(), "data"),
+        lambda: ep.sharding.shard(ones(8), mesh(), "data"),
         TypeError,
         "or None for a copy",
     ),
-    ("rules", lambda: ep.shard(ones(8), mesh(), None, 3), TypeError, "Give a mapping"),
-    ("7", lambda: ep.shard(ones(7), mesh(), P("data")), ValueError, "4 or 8.*pads arr"),
-    ("modl", lambda: ep.shard(ones(8), mesh(), P("modl")), ValueError, "mean `model`"),
+    (
+        "rules",
+        lambda: ep.sharding.shard(ones(8), mesh(), None, 3),
+        TypeError,
+        "Give a mapping",
+    ),
+    (
+        "7",
+        lambda: ep.sharding.shard(ones(7), mesh(), P("data")),
+        ValueError,
+        "4 or 8.*pads arr",
+    ),
+    (
+        "modl",
+        lambda: ep.sharding.shard(ones(8), mesh(), P("modl")),
+        ValueError,
+        "mean `model`",
+    ),
     (
         "2 entries",
-        lambda: ep.shard(ones(8), mesh(), P(None, "data")),
+        lambda: ep.sharding.shard(ones(8), mesh(), P(None, "data")),
         ValueError,
         "Change the specs",
     ),
     (
         "other containers",
-        lambda: ep.shard({"a": ones(8)}, mesh(), {"b": P("data")}),
+        lambda: ep.sharding.shard({"a": ones(8)}, mesh(), {"b": P("data")}),
         ep.StructureError,
         "Give a spec for every part of the tree",
     ),
     (
         "structs",
-        lambda: ep.shard(Struct((8,), jnp.float32), mesh(), None),
+        lambda: ep.sharding.shard(Struct((8,), jnp.float32), mesh(), None),
         TypeError,
-        "Give arrays; `eqx_pipe.init_sharded`",
+        "Give arrays; `eqx_pipe.sharding.init_sharded`",
     ),
     (
         "pad to nope",
-        lambda: ep.pad_to(ones(8), mesh(), P("nope")),
+        lambda: ep.sharding.pad_to(ones(8), mesh(), P("nope")),
         ValueError,
         "Known names: `data`, `model`",
     ),
     (
         "init 3",
-        lambda: ep.init_sharded(3, key(), mesh(), None),
+        lambda: ep.sharding.init_sharded(3, key(), mesh(), None),
         TypeError,
         "lambda key",
     ),
     (
         "None",
-        lambda: ep.init_sharded(linear, None, mesh(), None),
+        lambda: ep.sharding.init_sharded(linear, None, mesh(), None),
         TypeError,
         r"jax.random.key\(seed",
     ),
     (
         "an rbg key",
-        lambda: ep.init_sharded(linear, jr.key(0, impl="rbg"), mesh(), None),
+        lambda: ep.sharding.init_sharded(linear, jr.key(0, impl="rbg"), mesh(), None),
         ValueError,
         "threefry2x32",
     ),
     (
         "a size that does not fit",
-        lambda: ep.init_sharded(linear, key(), mesh(), P("model")),
+        lambda: ep.sharding.init_sharded(linear, key(), mesh(), P("model")),
         ValueError,
         "Change the specs or the sizes",
     ),
-    ("sharded 3", lambda: ep.sharded(3, mesh(), None, None), TypeError, "A stage is a"),
-    ("no mesh", lambda: ep.sharded(sin, 3, None, None), TypeError, "jax.make_mesh"),
-    ("out", lambda: ep.sharded(sin, mesh(), None, "data"), TypeError, "PartitionSpec"),
-    ("dtaa", lambda: ep.sharded(sin, mesh(), None, P("dtaa")), ValueError, "`data`"),
+    (
+        "shard_map 3",
+        lambda: ep.sharding.shard_map(3, mesh(), None, None),
+        TypeError,
+        "A stage is a",
+    ),
+    (
+        "no mesh",
+        lambda: ep.sharding.shard_map(sin, 3, None, None),
+        TypeError,
+        "jax.make_mesh",
+    ),
+    (
+        "out",
+        lambda: ep.sharding.shard_map(sin, mesh(), None, "data"),
+        TypeError,
+        "PartitionSpec",
+    ),
+    (
+        "dtaa",
+        lambda: ep.sharding.shard_map(sin, mesh(), None, P("dtaa")),
+        ValueError,
+        "`data`",
+    ),
     (
         "an input of 7",
-        lambda: ep.sharded(sin, mesh(), P("data"), P("data"))(ones(7)),
+        lambda: ep.sharding.shard_map(sin, mesh(), P("data"), P("data"))(ones(7)),
         ValueError,
         "4 or 8.*Change the specs or the sizes",
     ),
-    ("on 3", lambda: ep.on(3, sin), TypeError, "jax.make_mesh"),
-    ("on stage 3", lambda: ep.on(mesh(), 3), TypeError, "A stage is a callable"),
+    ("on 3", lambda: ep.sharding.on(3, sin), TypeError, "jax.make_mesh"),
+    (
+        "on stage 3",
+        lambda: ep.sharding.on(mesh(), 3),
+        TypeError,
+        "A stage is a callable",
+    ),
     (
         "on inside jit",
-        lambda: jax.jit(lambda x: ep.on(mesh(), sin)(x))(ones(3)),
+        lambda: jax.jit(lambda x: ep.sharding.on(mesh(), sin)(x))(ones(3)),
         ValueError,
-        "Call it outside; .*use `eqx_pipe.pipelined`",
+        "Call it outside; .*use `eqx_pipe.sharding.pipelined`",
     ),
     ("no batch", lambda: parallelize(initial_batch=None), ValueError, "exactly one"),
     (
@@ -159,7 +214,7 @@ SHARDING = [
     (
         "init before a batch",
         lambda: parallelize(
-            fun=lambda m, x: jnp.sum(ep.constrain(x, "batch", None)),
+            fun=lambda m, x: jnp.sum(ep.sharding.constrain(x, "batch", None)),
             initial_batch=None,
             get_input_batch=lambda a, b: ones(8, 3),
             mesh=mesh(),
@@ -171,45 +226,72 @@ SHARDING = [
 ]
 
 MICROBATCH = [
-    ("3", lambda: ep.microbatch(3, size=2), TypeError, "A stage is a callable"),
-    ("size 0", lambda: ep.microbatch(sin, size=0), ValueError, "integer of at least 1"),
-    ("max", lambda: ep.microbatch(sin, size=2, reduce="max"), ValueError, "`sum`, `me"),
+    (
+        "3",
+        lambda: ep.sharding.microbatch(3, size=2),
+        TypeError,
+        "A stage is a callable",
+    ),
+    (
+        "size 0",
+        lambda: ep.sharding.microbatch(sin, size=0),
+        ValueError,
+        "integer of at least 1",
+    ),
+    (
+        "max",
+        lambda: ep.sharding.microbatch(sin, size=2, reduce="max"),
+        ValueError,
+        "`sum`, `me",
+    ),
     (
         "argnum",
-        lambda: ep.microbatch(jnp.sum, size=2, argnum=1)(ones(4)),
+        lambda: ep.sharding.microbatch(jnp.sum, size=2, argnum=1)(ones(4)),
         TypeError,
         "Give the batch by position, or another `argnum`",
     ),
     (
         "two sizes",
-        lambda: ep.microbatch(lambda t: 0.0, size=2)({"a": ones(3), "b": ones(4)}),
+        lambda: ep.sharding.microbatch(lambda t: 0.0, size=2)(
+            {"a": ones(3), "b": ones(4)}
+        ),
         ValueError,
         "bind what is no batch with a lambda",
     ),
     (
         "no array",
-        lambda: ep.microbatch(lambda t: 0.0, size=2)({"s": 3}),
+        lambda: ep.sharding.microbatch(lambda t: 0.0, size=2)({"s": 3}),
         ValueError,
         "Give arrays of one batch size",
     ),
     (
         "a bool",
-        lambda: ep.microbatch(lambda x: x.all(), size=2)(ones(4) > 0),
+        lambda: ep.sharding.microbatch(lambda x: x.all(), size=2)(ones(4) > 0),
         ValueError,
         r"Return numbers; count with `\.astype\(int\)`",
     ),
     (
         "one value for each",
-        lambda: ep.microbatch(sin, size=2)(ones(5)),
+        lambda: ep.sharding.microbatch(sin, size=2)(ones(5)),
         ep.StructureError,
         "Return a sum or mean over the batch",
     ),
-    ("no stack", lambda: ep.pipelined(ep.chain(), row(2), 2), TypeError, "pipe.repeat"),
-    ("no mesh", lambda: ep.pipelined(stack(2), 3, 2), TypeError, "jax.make_mesh"),
-    ("0", lambda: ep.pipelined(stack(2), row(2), 0), ValueError, "at least 1"),
+    (
+        "no stack",
+        lambda: ep.sharding.pipelined(ep.chain(), row(2), 2),
+        TypeError,
+        "pipe.repeat",
+    ),
+    (
+        "no mesh",
+        lambda: ep.sharding.pipelined(stack(2), 3, 2),
+        TypeError,
+        "jax.make_mesh",
+    ),
+    ("0", lambda: ep.sharding.pipelined(stack(2), row(2), 0), ValueError, "at least 1"),
     (
         "over one entry",
-        lambda: ep.pipelined(
+        lambda: ep.sharding.pipelined(
             ep.repeat(lambda k: ep.feed(sin, "x"), 2, key=key(), over="x"), row(2), 2
         ),
         ValueError,
@@ -217,45 +299,45 @@ MICROBATCH = [
     ),
     (
         "6 on 4",
-        lambda: ep.pipelined(stack(6), row(4), 2),
+        lambda: ep.sharding.pipelined(stack(6), row(4), 2),
         ValueError,
         "4 or 8;.*3 or 6",
     ),
     (
         "two axes",
-        lambda: ep.pipelined(stack(2), mesh(), 2),
+        lambda: ep.sharding.pipelined(stack(2), mesh(), 2),
         ValueError,
         "axis_name='data'",
     ),
     (
         "no such axis",
-        lambda: ep.pipelined(stack(2), mesh(), 2, axis_name="c"),
+        lambda: ep.sharding.pipelined(stack(2), mesh(), 2, axis_name="c"),
         ValueError,
         "Known names: `data`, `model`",
     ),
     (
         "a batch of 6",
-        lambda: ep.pipelined(stack(2), row(2), 4)(ones(6, 4)),
+        lambda: ep.sharding.pipelined(stack(2), row(2), 4)(ones(6, 4)),
         ValueError,
         "nearest batch sizes that do: 4 or 8",
     ),
     (
         "no batch",
-        lambda: ep.pipelined(stack(2), row(2), 4)(ones()),
+        lambda: ep.sharding.pipelined(stack(2), row(2), 4)(ones()),
         ValueError,
         "the same for all belongs into the stages",
     ),
     (
         "another shape",
-        lambda: ep.pipelined(stack(2, lambda k: nn.Lambda(lambda x: x[:1])), row(2), 2)(
-            ones(4, 4)
-        ),
+        lambda: ep.sharding.pipelined(
+            stack(2, lambda k: nn.Lambda(lambda x: x[:1])), row(2), 2
+        )(ones(4, 4)),
         ep.StructureError,
         "return the structure, shapes and dtypes",
     ),
     (
         "batch norm",
-        lambda: ep.pipelined(
+        lambda: ep.sharding.pipelined(
             stack(2, lambda k: nn.BatchNorm(4, "b", mode="batch")), row(2), 2
         ),
         ValueError,

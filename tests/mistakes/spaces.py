@@ -41,7 +41,12 @@ def wide():
 
 SPACE = [
     ("no axis", lambda: ep.Space({"a": 1}), ValueError, "in the place of a leaf"),
-    ("a data frame", lambda: ep.Space(table()), ValueError, "`ep.table` a space of a"),
+    (
+        "a data frame",
+        lambda: ep.Space(table()),
+        ValueError,
+        "`ep.Space.from_table` a space of a",
+    ),
     ("a list", lambda: ep.Space([1, 2, 3]), ValueError, "`ep.Values` makes an axis"),
     (
         "an object, in a sweep",
@@ -158,51 +163,81 @@ SPACE = [
 
 
 TABLE = [
-    ("a number", lambda: ep.table(3), TypeError, "Give a dict of columns"),
-    ("nothing", lambda: ep.table({}), ValueError, "Give a dict of columns"),
-    ("no rows", lambda: ep.table([]), ValueError, "Give a dict of columns"),
-    ("no names", lambda: ep.table(np.ones((2, 2))), TypeError, "Name its 2 columns"),
+    ("a number", lambda: ep.Space.from_table(3), TypeError, "Give a dict of columns"),
+    ("nothing", lambda: ep.Space.from_table({}), ValueError, "Give a dict of columns"),
+    ("no rows", lambda: ep.Space.from_table([]), ValueError, "Give a dict of columns"),
+    (
+        "no names",
+        lambda: ep.Space.from_table(np.ones((2, 2))),
+        TypeError,
+        "Name its 2 columns",
+    ),
     (
         "one name",
-        lambda: ep.table(np.ones((2, 2)), ["a"]),
+        lambda: ep.Space.from_table(np.ones((2, 2)), ["a"]),
         ValueError,
         "Give each column a name",
     ),
-    ("names", lambda: ep.table({"a": [1]}, ["a"]), TypeError, "dict .* has its own"),
-    ("dim", lambda: ep.table({"a": [1]}, dim=None), TypeError, "Give a name"),
+    (
+        "names",
+        lambda: ep.Space.from_table({"a": [1]}, ["a"]),
+        TypeError,
+        "dict .* has its own",
+    ),
+    (
+        "dim",
+        lambda: ep.Space.from_table({"a": [1]}, dim=None),
+        TypeError,
+        "Give a name",
+    ),
     (
         "lengths",
-        lambda: ep.table({"a": [1], "b": [1, 2]}),
+        lambda: ep.Space.from_table({"a": [1], "b": [1, 2]}),
         ValueError,
         "`a` has 1, `b` has 2. Give each column",
     ),
-    ("a constant", lambda: ep.table({"a": [1], "b": 2}), TypeError, "stands beside"),
+    (
+        "a constant",
+        lambda: ep.Space.from_table({"a": [1], "b": 2}),
+        TypeError,
+        "stands beside",
+    ),
     (
         "other keys",
-        lambda: ep.table([{"a": 1}, {"b": 1}]),
+        lambda: ep.Space.from_table([{"a": 1}, {"b": 1}]),
         ValueError,
         "differ in a, b. Give each row the same keys",
     ),
-    ("a row of 1", lambda: ep.table([{"a": 1}, 1]), TypeError, "list of dicts"),
+    (
+        "a row of 1",
+        lambda: ep.Space.from_table([{"a": 1}, 1]),
+        TypeError,
+        "list of dicts",
+    ),
     (
         "a number that is missing",
-        lambda: ep.table({"a": [1, None, 3]}),
+        lambda: ep.Space.from_table({"a": [1, None, 3]}),
         ValueError,
         r"in the rows 1. Fill them, .*`df.dropna\(\)`",
     ),
     (
         "no texts",
-        lambda: ep.table({"a": np.array([], object)}),
+        lambda: ep.Space.from_table({"a": np.array([], object)}),
         ValueError,
-        r"take a part of it, `ep.table\(df\)\[mask\]`",
+        r"take a part of it, `ep.Space.from_table\(df\)\[mask\]`",
     ),
     (
         "times",
-        lambda: ep.table({"a": np.array(["2020-01-01"], "M8[s]")}),
+        lambda: ep.Space.from_table({"a": np.array(["2020-01-01"], "M8[s]")}),
         TypeError,
         "seconds since",
     ),
-    ("too large", lambda: ep.table({"a": [1e60]}), ValueError, "Use a wider dtype"),
+    (
+        "too large",
+        lambda: ep.Space.from_table({"a": [1e60]}),
+        ValueError,
+        "Use a wider dtype",
+    ),
 ]
 
 

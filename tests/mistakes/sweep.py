@@ -80,7 +80,7 @@ def plan(fn=sin, **settings):
 
 
 SWEEP = [
-    ("plan: a part", lambda: plan(part=(0, 2)), ValueError, "same path, `store="),
+    ("plan: a part", lambda: plan(shard=(0, 2)), ValueError, "same path, `store="),
     ("plan: no output", lambda: plan(lambda x: None), TypeError, "`return` missing"),
     (
         "an axis less",
@@ -94,7 +94,7 @@ SWEEP = [
         "a data frame",
         lambda: sweep(space=table()),
         ValueError,
-        "`space` is .*`ep.table` a space of a table",
+        "`space` is .*`ep.Space.from_table` a space of a table",
     ),
     ("key 3", lambda: sweep(key=3), TypeError, "jax.random.key"),
     ("rbg", lambda: sweep(key=jr.key(0, impl="rbg")), ValueError, "threefry2x32"),
@@ -106,9 +106,9 @@ SWEEP = [
     ("progress yes", lambda: sweep(progress="yes"), ValueError, "Known names: `value`"),
     (
         "progress of none",
-        lambda: sweep(progress="yes", reduce=ep.Mean()),
+        lambda: sweep(progress="yes", reduce=ep.reduce.Mean()),
         ValueError,
-        "Say `progress=True`",
+        "Pass `progress=True`",
     ),
     *(
         (f"output_coords {given}", lambda given=given: curve(given), kind, says)
@@ -135,9 +135,9 @@ SWEEP = [
     ),
     (
         "named dims of a reduction",
-        lambda: sweep(reduce=ep.Mean(), output_coords={"value": {"q": None}}),
+        lambda: sweep(reduce=ep.reduce.Mean(), output_coords={"value": {"q": None}}),
         ValueError,
-        r'which dims are reduced: `ep.Mean\(over="seed"\)`',
+        r'name the reduced dims: `ep.reduce.Mean\(over="seed"\)`',
     ),
     ("on_error", lambda: sweep(on_error="rais"), ValueError, "Did you mean `raise`"),
     ("no key", lambda: sweep(lambda x, key: x), ep.MissingKeyError, "random.key"),
@@ -159,14 +159,14 @@ SWEEP = [
     ),
     (
         "forgotten return in a reduction",
-        lambda: sweep(lambda x: None, reduce=ep.Mean()),
+        lambda: sweep(lambda x: None, reduce=ep.reduce.Mean()),
         TypeError,
         "`return` missing",
     ),
     ("count_steps", lambda: sweep(count_steps=1), TypeError, "True or False"),
     (
         "steps of a reduction",
-        lambda: sweep(count_steps=True, reduce=ep.Mean()),
+        lambda: sweep(count_steps=True, reduce=ep.reduce.Mean()),
         ValueError,
         r"together with `reduce`. .*part of the space, `ep.sweep\(fn, space\[:1000\]",
     ),
@@ -305,12 +305,12 @@ SWEEP = [
         TypeError,
         "While `fn` was traced for `n = 4`",
     ),
-    ("part alone", lambda: sweep(part=(0, 2)), ValueError, "store='runs.zarr'"),
-    ("part of 3", lambda: sweep(part=3), TypeError, "with 0 <= rank < size"),
+    ("part alone", lambda: sweep(shard=(0, 2)), ValueError, "store='runs.zarr'"),
+    ("part of 3", lambda: sweep(shard=3), TypeError, "with 0 <= rank < size"),
     ("resume alone", lambda: sweep(resume="force"), ValueError, "path of the store"),
     (
         "resume reduced",
-        lambda: sweep(resume="failed", store="x", reduce=ep.Mean()),
+        lambda: sweep(resume="failed", store="x", reduce=ep.reduce.Mean()),
         ValueError,
         "keep the values and reduce them",
     ),

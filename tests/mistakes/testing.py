@@ -76,7 +76,12 @@ LAWS = [
     ),
     ("space 3", lambda: ept.check_space(3), ValueError, "Put a `Linspace`"),
     ("loader 3", lambda: ept.check_loader(3, key=key()), TypeError, "Give a `Loader"),
-    ("one value", lambda: ept.check_reducer(ep.Mean(), ones()), ValueError, "three po"),
+    (
+        "one value",
+        lambda: ept.check_reducer(ep.reduce.Mean(), ones()),
+        ValueError,
+        "three po",
+    ),
     ("reducer 3", lambda: ept.check_reducer(3, ones(5)), TypeError, "or a pytree of"),
     (
         "stage 3",

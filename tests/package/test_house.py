@@ -95,29 +95,37 @@ def test_importing_loads_no_further_library_at_all():
     assert foreign <= {"eqx_pipe", "jax", "equinox"}
 
 
-def exports(name):
-    """The imports of a file of the package that re-exports names."""
-    tree = ast.parse((PACKAGE / name).read_text())
-    nodes = [node for node in tree.body if isinstance(node, ast.ImportFrom)]
-    return [alias for node in nodes for alias in node.names]
-
-
-def test_public_names_are_exported_plainly():
-    """As `from ._x import a as a`, so that type checkers see them as public."""
-    for alias in [*exports("__init__.py"), *exports("_later.py")]:
-        assert alias.asname in (alias.name, f"_{alias.name}"), alias.name
-
-
 def test_public_names_have_docstrings():
-    names = {a.asname for a in [*exports("__init__.py"), *exports("_later.py")]}
-    public = [name for name in names if not name.startswith("_")]
-    assert set(public) <= set(dir(ep))
-    assert not [name for name in public if not getattr(ep, name).__doc__]
+    assert len(set(ep.__all__)) == len(ep.__all__)
+    assert set(ep.__all__) < set(dir(ep))
+    assert not [name for name in ep.__all__ if not getattr(ep, name).__doc__]
+
+
+def test_type_checkers_see_the_names_that_are_there():
+    """They read `from ._x import a as a`; the names are looked up in a table."""
+    tree = ast.parse((PACKAGE / "__init__.py").read_text())
+    nodes = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    names = [a.asname for node in nodes for a in node.names if a.asname == a.name]
+    assert sorted(names) == sorted(ep.__all__)
+
+
+MODULES = (ep.data, ep.reduce, ep.search, ep.sharding)
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
+def test_public_modules_import_from_packages_alone(module):
+    """They hold imports of what they export and nothing else."""
+    tree = ast.parse(Path(module.__file__).read_text())
+    nodes = [node for node in tree.body if isinstance(node, ast.ImportFrom)]
+    names = [a.asname for node in nodes for a in node.names if a.asname == a.name]
+    assert sorted(names) == sorted(module.__all__)
+    assert len(tree.body) == len(nodes) + 2  # the docstring and `__all__`
 
 
 def public():
-    """The public names, of the package and of the kit, with what they stand for."""
-    found = [(module, n) for module in (ep, ept) for n in dir(module) if n[0] != "_"]
+    """The public names of all public modules, with what they stand for."""
+    modules = (ep, *MODULES, ept)
+    found = [(module, n) for module in modules for n in dir(module) if n[0] != "_"]
     values = [(n, getattr(module, n)) for module, n in found]
     return [(name, value) for name, value in values if not inspect.ismodule(value)]
 

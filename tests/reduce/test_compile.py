@@ -38,7 +38,7 @@ def test_our_reducers_are_traced_once(monkeypatch):
 
     def both():
         edges = np.linspace(0, 2, 7)
-        return {"least": ep.ArgMin(), "bins": ep.Histogram(edges)}
+        return {"least": ep.reduce.ArgMin(), "bins": ep.reduce.Histogram(edges)}
 
     first = reduced(both())
     assert len(names) == 2
@@ -54,12 +54,12 @@ def test_reducers_that_differ_do_not_share_a_trace(monkeypatch):
     pair = lambda p: {"x": p["a"], "y": -p["b"]}  # noqa: E731
     x, y = np.tile([1.0, 2.0], 5), np.repeat(np.linspace(0, -1, 5), 2)
     for reducer, expected in (
-        (ep.Var(by="x"), [np.var(x)]),
-        (ep.Var(by="y"), [np.var(y)]),
-        (ep.Var(by="y", ddof=1), [np.var(y, ddof=1)]),
-        (ep.TopK(1, by="x"), [[1], [2.0]]),
-        (ep.TopK(2, by="x"), [[1, 3], [2.0, 2.0]]),
-        (ep.TopK(2, by="x", mode="min"), [[0, 2], [1.0, 1.0]]),
+        (ep.reduce.Var(by="x"), [np.var(x)]),
+        (ep.reduce.Var(by="y"), [np.var(y)]),
+        (ep.reduce.Var(by="y", ddof=1), [np.var(y, ddof=1)]),
+        (ep.reduce.TopK(1, by="x"), [[1], [2.0]]),
+        (ep.reduce.TopK(2, by="x"), [[1, 3], [2.0, 2.0]]),
+        (ep.reduce.TopK(2, by="x", mode="min"), [[0, 2], [1.0, 1.0]]),
     ):
         names.clear()
         found = jax.tree.leaves(reduced(reducer, pair))
@@ -70,36 +70,36 @@ def test_reducers_that_differ_do_not_share_a_trace(monkeypatch):
 
 def test_the_form_of_the_output_and_the_settings_count(monkeypatch):
     names = traced_reducers(monkeypatch)
-    assert reduced(ep.Max()).dtype == np.float32
+    assert reduced(ep.reduce.Max()).dtype == np.float32
     names.clear()
-    assert reduced(ep.Max(), lambda p: jnp.int32(3)).dtype == np.int32
+    assert reduced(ep.reduce.Max(), lambda p: jnp.int32(3)).dtype == np.int32
     assert len(names) == 1
     with jax.enable_x64(True):
-        assert reduced(ep.Max(), lambda p: jnp.int32(3)).dtype == np.int32
+        assert reduced(ep.reduce.Max(), lambda p: jnp.int32(3)).dtype == np.int32
         assert len(names) == 2
     names.clear()
-    assert reduced(ep.Max()).dtype == np.float32
+    assert reduced(ep.reduce.Max()).dtype == np.float32
     assert names == []
 
 
 def test_functions_of_the_user_are_traced_each_time(monkeypatch):
     names, factor = traced_reducers(monkeypatch), [1.0]
     by = lambda x: x * factor[0]  # noqa: E731
-    own = ep.Reducer(
+    own = ep.reduce.Reducer(
         init=lambda s: jnp.zeros(s.shape, s.dtype),
         update=lambda state, value: state + value * factor[0],
         merge=lambda a, b: a + b,
         finish=lambda state: state,
     )
 
-    class Doubled(ep.Sum):
+    class Doubled(ep.reduce.Sum):
         def finish(self, state):
-            return 2 * ep.Sum.finish(self, state)
+            return 2 * ep.reduce.Sum.finish(self, state)
 
-    first = reduced([ep.Sum(by=by), own, Doubled()])
+    first = reduced([ep.reduce.Sum(by=by), own, Doubled()])
     factor[0] = 3.0
     names.clear()
-    second = reduced([ep.Sum(by=by), own, Doubled()])
+    second = reduced([ep.reduce.Sum(by=by), own, Doubled()])
     assert names == ["Sum", "Reducer", "Doubled"]
     np.testing.assert_allclose(second[:2], [3 * x for x in first[:2]], rtol=1e-6)
     assert second[2] == first[2]

@@ -13,10 +13,10 @@ from support.helpers import few
 import eqx_pipe as ep
 
 REDUCE = {
-    "mean": ep.Mean(),
-    "least": ep.ArgMin(),
+    "mean": ep.reduce.Mean(),
+    "least": ep.reduce.ArgMin(),
     # Depends on the order of the points, and on every one of them.
-    "hash": ep.Reducer(
+    "hash": ep.reduce.Reducer(
         lambda struct: (jnp.uint32(0), jnp.uint32(1)),
         lambda state, x: (
             state[0] * jnp.uint32(31) + x.astype(jnp.uint32),
@@ -73,7 +73,7 @@ def test_failed_points_are_left_out_and_counted(n, batch_size, bad, sliced):
         lambda x: failing(x, numbers),
         space,
         reduce=REDUCE,
-        on_error="isolate",
+        on_error="mark",
         batch_size=batch_size,
     )
     ok = ~np.isin(points, bad)
@@ -91,8 +91,8 @@ def test_the_devices_do_not_show_and_nothing_compiles_again(caplog):
         return ep.sweep(
             lambda x: failing(x + 0.1, bad + 0.1),
             space,
-            reduce={"var": ep.Var(), "sum": ep.Sum()},
-            on_error="isolate",
+            reduce={"var": ep.reduce.Var(), "sum": ep.reduce.Sum()},
+            on_error="mark",
             batch_size=3,
             mesh=mesh,
         )
@@ -109,8 +109,10 @@ def test_the_devices_do_not_show_and_nothing_compiles_again(caplog):
 def test_clean_sweeps_are_the_same_isolated_or_not():
     space = ep.Linspace(0, 1, 1000)
     one, two = (
-        ep.sweep(jnp.sin, space, reduce=ep.Var(), batch_size=7, on_error=on_error)
-        for on_error in ("raise", "isolate")
+        ep.sweep(
+            jnp.sin, space, reduce=ep.reduce.Var(), batch_size=7, on_error=on_error
+        )
+        for on_error in ("raise", "mark")
     )
     np.testing.assert_allclose(one.values, two.values, rtol=2e-5)
     assert two.ok.all()
@@ -121,7 +123,10 @@ def test_the_result_says_which_points_failed():
     space = ep.Linspace(0, 49, 50)
     numbers = jnp.array([3.0, 9, 11, 40, 41, 42])
     result = ep.sweep(
-        lambda x: failing(x, numbers), space, reduce=ep.Mean(), on_error="isolate"
+        lambda x: failing(x, numbers),
+        space,
+        reduce=ep.reduce.Mean(),
+        on_error="mark",
     )
     assert "6 points failed: 3, 9, 11, 40, 41, ..." in repr(result)
 
@@ -129,11 +134,17 @@ def test_the_result_says_which_points_failed():
 def test_the_point_that_fails_is_named():
     bad = jnp.array([77.0, 500.0])
     with pytest.raises(ep.SweepError, match=r"at point 77: .*bad point") as error:
-        ep.sweep(lambda x: failing(x, bad), ep.Linspace(0, 999, 1000), reduce=ep.Mean())
+        ep.sweep(
+            lambda x: failing(x, bad),
+            ep.Linspace(0, 999, 1000),
+            reduce=ep.reduce.Mean(),
+        )
     assert error.value.indices == (77,)
     space = {"f": ep.Static([lambda x: x, lambda x: -x]), "x": ep.Linspace(0, 99, 100)}
     with pytest.raises(ep.SweepError, match="at point 177") as error:
-        ep.sweep(lambda p: failing(p["f"](p["x"]), -bad), space, reduce=ep.Mean())
+        ep.sweep(
+            lambda p: failing(p["f"](p["x"]), -bad), space, reduce=ep.reduce.Mean()
+        )
     assert error.value.indices == (177,)
 
 
@@ -158,7 +169,7 @@ def test_static_axes_are_reduced_in_the_order_of_the_index(order, isolated):
         space,
         reduce=REDUCE,
         batch_size=5,
-        on_error="isolate" if isolated else "raise",
+        on_error="mark" if isolated else "raise",
     )
     points = list(space)
     ok = np.array([not isolated or p["x"] != 13 for p in points])
@@ -168,7 +179,7 @@ def test_static_axes_are_reduced_in_the_order_of_the_index(order, isolated):
 
 
 def test_static_axes_stop_early_and_agree_on_structure_first():
-    early = ep.Reducer(
+    early = ep.reduce.Reducer(
         lambda s: jnp.zeros((), jnp.int32),
         lambda state, x: state + 1,
         lambda a, b: a + b,
@@ -179,7 +190,7 @@ def test_static_axes_stop_early_and_agree_on_structure_first():
     result = ep.sweep(lambda p: p["x"] * p["s"], space, reduce=early, batch_size=4)
     assert 300 <= result.points < 320 and result.values == result.points
     with pytest.raises(ep.StructureError, match=r"float32\[2\]"):
-        ep.sweep(lambda p: jnp.zeros(p["s"]), space, reduce=ep.Mean())
+        ep.sweep(lambda p: jnp.zeros(p["s"]), space, reduce=ep.reduce.Mean())
 
 
 def test_keys_and_random_points_are_those_of_the_whole_sweep():
@@ -190,14 +201,14 @@ def test_keys_and_random_points_are_those_of_the_whole_sweep():
         x = jr.normal(key) + p["s"]
         return {"x": eqx.error_if(x, p["x"] == 0, "zero"), "k": key}
 
-    plain = ep.sweep(fn, space, key=key, on_error="isolate", batch_size=4)
+    plain = ep.sweep(fn, space, key=key, on_error="mark", batch_size=4)
     reduced = ep.sweep(
         fn,
         space,
         key=key,
-        on_error="isolate",
+        on_error="mark",
         batch_size=4,
-        reduce={"m": ep.Mean("x"), "best": ep.ArgMax("x")},
+        reduce={"m": ep.reduce.Mean("x"), "best": ep.reduce.ArgMax("x")},
     )
     assert reduced.values["best"].index == plain.best("x", "max").index
     np.testing.assert_allclose(
@@ -213,8 +224,8 @@ def test_the_plain_loop_isolates_too(bad):
         return ep.sweep(
             lambda x: failing(x, jnp.array(bad)),
             space,
-            reduce={"m": ep.Mean(), "a": ep.ArgMax()},
-            on_error="isolate",
+            reduce={"m": ep.reduce.Mean(), "a": ep.reduce.ArgMax()},
+            on_error="mark",
         )
 
     result = run()
@@ -234,9 +245,9 @@ def test_invalid_floats_are_isolated_too():
         result = ep.sweep(
             lambda x: jnp.log(x),
             ep.Values([1.0, -1.0, 1.0]),
-            reduce=ep.Sum(),
-            on_error="isolate",
+            reduce=ep.reduce.Sum(),
+            on_error="mark",
         )
         assert result.ok.tolist() == [True, False, True] and result.values == 0
         with pytest.raises(FloatingPointError, match="point 1 is nan"):
-            ep.sweep(jnp.log, ep.Values([1.0, -1.0]), reduce=ep.Sum())
+            ep.sweep(jnp.log, ep.Values([1.0, -1.0]), reduce=ep.reduce.Sum())

@@ -30,7 +30,7 @@ def first_and_last():
         first = jnp.where(a[0], a[1], b[1])
         return a[0] | b[0], first, jnp.where(b[0], b[2], a[2])
 
-    return ep.Reducer(
+    return ep.reduce.Reducer(
         init=lambda s: (False, jnp.zeros(s.shape), jnp.zeros(s.shape)),
         update=lambda state, v: merge(state, (jnp.array(True), v, v)),
         merge=merge,
@@ -41,7 +41,7 @@ def first_and_last():
 
 def distinct():
     """A user's own with a table for a state: how often each step count came."""
-    return ep.Reducer(
+    return ep.reduce.Reducer(
         init=lambda s: jnp.zeros(10, jnp.int32),
         update=lambda table, v: table.at[v].add(1),
         merge=lambda a, b: a + b,
@@ -52,19 +52,19 @@ def distinct():
 
 
 REDUCERS = {
-    "mean": lambda: ep.Mean(),
-    "variance": lambda: ep.Var("loss", ddof=1),
-    "sum of a function": lambda: ep.Sum(lambda out: out["loss"] ** 2),
-    "min": lambda: ep.Min("loss"),
-    "max": lambda: ep.Max("path"),
-    "argmax": lambda: ep.ArgMax(by=lambda out: out["path"][1]),
-    "top": lambda: ep.TopK(3, "steps"),
-    "more than there are": lambda: ep.TopK(30, "loss", mode="min"),
-    "histogram": lambda: ep.Histogram([-1.0, 0.0, 0.5], by="loss"),
-    "even histogram": lambda: ep.Histogram(4, range=(0, 9), by="steps"),
+    "mean": lambda: ep.reduce.Mean(),
+    "variance": lambda: ep.reduce.Var("loss", ddof=1),
+    "sum of a function": lambda: ep.reduce.Sum(lambda out: out["loss"] ** 2),
+    "min": lambda: ep.reduce.Min("loss"),
+    "max": lambda: ep.reduce.Max("path"),
+    "argmax": lambda: ep.reduce.ArgMax(by=lambda out: out["path"][1]),
+    "top": lambda: ep.reduce.TopK(3, "steps"),
+    "more than there are": lambda: ep.reduce.TopK(30, "loss", mode="min"),
+    "histogram": lambda: ep.reduce.Histogram([-1.0, 0.0, 0.5], by="loss"),
+    "even histogram": lambda: ep.reduce.Histogram(4, range=(0, 9), by="steps"),
     "own": first_and_last,
     "own table": distinct,
-    "several": lambda: {"a": ep.Sum("loss"), "b": [ep.ArgMin("steps")]},
+    "several": lambda: {"a": ep.reduce.Sum("loss"), "b": [ep.reduce.ArgMin("steps")]},
 }
 # The others are asked for drawn values, or below.
 CHECKED = ["variance", "top", "own table", "mean", "argmax", "several"]
@@ -97,4 +97,4 @@ def test_every_reducer_keeps_every_law_for_drawn_values(data):
 @pytest.mark.parametrize("dtype", slow_unless({"bfloat16"}, ["bfloat16", "bool"]))
 def test_reducers_keep_their_laws_for_every_dtype(dtype):
     values = jnp.asarray(np.arange(7) % 3, dtype)
-    ept.check_reducer([ep.Var(), ep.ArgMax()], values)
+    ept.check_reducer([ep.reduce.Var(), ep.reduce.ArgMax()], values)

@@ -34,14 +34,14 @@ def model(p, key):
 
 def every(over):
     return {
-        "mean": ep.Mean(over=over),
-        "var": ep.Var("y", over=over),
-        "sum": ep.Sum("n.k", over=over),
-        "max": ep.Max(lambda out: out["n"], over=over),
-        "least": ep.ArgMin("y", over=over),
-        "first": ep.ArgMax("n.k", over=over),
-        "top": ep.TopK(2, "y", over=over),
-        "bins": ep.Histogram([-1, 0, 9], "y", over=over),
+        "mean": ep.reduce.Mean(over=over),
+        "var": ep.reduce.Var("y", over=over),
+        "sum": ep.reduce.Sum("n.k", over=over),
+        "max": ep.reduce.Max(lambda out: out["n"], over=over),
+        "least": ep.reduce.ArgMin("y", over=over),
+        "first": ep.reduce.ArgMax("n.k", over=over),
+        "top": ep.reduce.TopK(2, "y", over=over),
+        "bins": ep.reduce.Histogram([-1, 0, 9], "y", over=over),
         "own": last(over),
     }
 
@@ -52,7 +52,7 @@ def some(over):
 
 
 def last(over, stop=None):
-    return ep.Reducer(
+    return ep.reduce.Reducer(
         lambda s: (jnp.zeros(s.shape), jnp.array(False), jr.key(2)),
         lambda state, x: (x, jnp.array(True), state[2]),
         lambda a, b: (jnp.where(b[1], b[0], a[0]), a[1] | b[1], a[2]),
@@ -117,7 +117,7 @@ def test_generated_spaces_keep_the_law(names, data):
 
     asked = {"key": KEY, "mesh": one_device(), "batch_size": 4}
     values = ep.sweep(fn, space, **asked).grid()
-    found = ep.sweep(fn, space, reduce=ep.Max(over=tuple(over)), **asked)
+    found = ep.sweep(fn, space, reduce=ep.reduce.Max(over=tuple(over)), **asked)
     axes = tuple(k for k, name in enumerate(names) if name in over)
     np.testing.assert_allclose(found.grid(), values.max(axes), rtol=2e-5)
     assert list(found.space.dims) == [name for name in names if name not in over]
@@ -145,7 +145,7 @@ def test_devices_runs_executors_and_the_plain_loop(monkeypatch, grid):
 
 def test_the_plain_loop_is_the_same():
     space = {"seed": ep.Values([1.0, 2.0]), "a": ep.Values([3.0, 5.0])}
-    reduce = [ep.Max(over="seed"), found_one("seed")]
+    reduce = [ep.reduce.Max(over="seed"), found_one("seed")]
     with jax.disable_jit():
         result = ep.sweep(lambda p: p["a"] * p["seed"] > 4, space, reduce=reduce)
     assert result.values[0].tolist() == [True, True]
@@ -156,10 +156,10 @@ def test_a_store_holds_the_labelled_reductions(tmp_path):
     xarray = pytest.importorskip("xarray")
     asked = {"key": KEY, "reduce": some("seed"), "batch_size": 8}
     whole, path = ep.sweep(model, SPACE, **asked), tmp_path / "runs.zarr"
-    part = ep.sweep(model, SPACE, store=path, part=(0, 2), **asked)
+    part = ep.sweep(model, SPACE, store=path, shard=(0, 2), **asked)
     assert 0 < part.missing.sum() < 6 and not part.cells.points[part.missing].any()
     assert_same(whole, ep.sweep(model, SPACE, store=path, **asked))
-    loaded = ep.load_result(path)
+    loaded = ep.SweepResult.load(path)
     assert loaded.space.dims == {"a": 3, "b": 2}
     np.testing.assert_array_equal(loaded.cells.points, whole.cells.points)
     data, opened = whole.to_xarray(), xarray.open_zarr(path)
@@ -167,9 +167,9 @@ def test_a_store_holds_the_labelled_reductions(tmp_path):
     xarray.testing.assert_allclose(data, opened.compute(), rtol=2e-5)
     assert data["points"].dims == ("a", "b") and data["points"].values.min() == 5
     whole.save(tmp_path / "saved.nc")
-    again = ep.load_result(tmp_path / "saved.nc")
+    again = ep.SweepResult.load(tmp_path / "saved.nc")
     np.testing.assert_array_equal(again.cells.failed, whole.cells.failed)
-    for other in (some("a"), ep.Mean(over="seed"), None, ep.Mean()):
+    for other in (some("a"), ep.reduce.Mean(over="seed"), None, ep.reduce.Mean()):
         with pytest.raises(ValueError, match="is that of another sweep"):
             ep.sweep(model, SPACE, store=path, key=KEY, reduce=other)
 
@@ -177,9 +177,9 @@ def test_a_store_holds_the_labelled_reductions(tmp_path):
 def test_what_comes_of_a_state_tells_stores_apart(tmp_path):
     pytest.importorskip("zarr")
     path = tmp_path / "runs.zarr"
-    ep.sweep(model, SPACE, key=KEY, reduce=ep.Var("y", over="seed"), store=path)
+    ep.sweep(model, SPACE, key=KEY, reduce=ep.reduce.Var("y", over="seed"), store=path)
     with pytest.raises(ValueError, match="with other settings or functions"):
-        unbiased = ep.Var("y", ddof=1, over="seed")
+        unbiased = ep.reduce.Var("y", ddof=1, over="seed")
         ep.sweep(model, SPACE, key=KEY, reduce=unbiased, store=path)
 
 
@@ -191,8 +191,11 @@ def odd(p):
 
 def test_points_that_fail_are_left_out_of_their_cell():
     space = {"seed": SPACE["seed"], "a": SPACE["a"]}
-    reduce = {"mean": ep.Mean(over="seed"), "least": ep.ArgMin("y", over="seed")}
-    result = ep.sweep(odd, space, reduce=reduce, on_error="isolate")
+    reduce = {
+        "mean": ep.reduce.Mean(over="seed"),
+        "least": ep.reduce.ArgMin("y", over="seed"),
+    }
+    result = ep.sweep(odd, space, reduce=reduce, on_error="mark")
     np.testing.assert_allclose(result.values["mean"]["y"], [1.5, 3.0, np.nan])
     assert result.values["least"].index.tolist() == [0, 0, -1]
     assert result.cells.failed.tolist() == [1, 1, 5]
@@ -206,7 +209,7 @@ def test_points_that_fail_are_left_out_of_their_cell():
 
 def found_one(over="seed"):
     """Whether there was a failure: it stops at the first."""
-    return ep.Reducer(
+    return ep.reduce.Reducer(
         lambda s: jnp.zeros((), bool),
         lambda state, x: state | x,
         lambda a, b: a | b,
@@ -273,6 +276,6 @@ def test_draws_and_designs_keep_what_they_are():
 
     asked = {"key": KEY, "batch_size": 4}
     values = ep.sweep(fn, space, **asked).grid()
-    result = ep.sweep(fn, space, reduce=ep.Min(over="draw"), **asked)
+    result = ep.sweep(fn, space, reduce=ep.reduce.Min(over="draw"), **asked)
     np.testing.assert_array_equal(result.grid(), values.min(0))
     assert result.to_xarray()["value"].dims == ("seed", "sobol")

@@ -36,7 +36,7 @@ MANY = {
 
 
 def test_many_numbers_are_within_the_bound():
-    reduce = ep.Quantile(SHARES, size=16)
+    reduce = ep.reduce.Quantile(SHARES, size=16)
     run = ep.sweeper(lambda p: p["x"], {"x": ep.Values(RANDOM)}, reduce=reduce)
     for name, x in MANY.items():
         found = run({"x": ep.Values(x)}).values
@@ -51,9 +51,9 @@ def test_few_numbers_are_exact_leaf_by_leaf_and_over_a_dim():
         y = eqx.error_if(p["a"] * p["x"], p["x"] > 1.5, "too large")
         return {"y": jnp.stack([y, y**2]), "n": (y * 10).astype(jnp.int32), "b": y > 0}
 
-    reduce = ep.Quantile(SHARES, over="x")
-    found = ep.sweep(fn, space, reduce=reduce, on_error="isolate").values
-    values = ep.sweep(fn, space, on_error="isolate")
+    reduce = ep.reduce.Quantile(SHARES, over="x")
+    found = ep.sweep(fn, space, reduce=reduce, on_error="mark").values
+    values = ep.sweep(fn, space, on_error="mark")
     ok = values.ok.reshape(2, 50)
     for name, leaf in values.grid().items():
         for k in range(2):
@@ -63,15 +63,15 @@ def test_few_numbers_are_exact_leaf_by_leaf_and_over_a_dim():
 
 
 def test_it_keeps_the_laws_of_reducers():
-    ept.check_reducer(ep.Quantile(0.3, size=4), jnp.asarray(RANDOM[:7]))
+    ept.check_reducer(ep.reduce.Quantile(0.3, size=4), jnp.asarray(RANDOM[:7]))
 
 
 def test_nan_inf_and_nothing():
     def found(x, where=None):
         space = {"x": ep.Values(jnp.asarray(x))}
         fn = lambda p: eqx.error_if(p["x"], p["x"] == 99, "no")  # noqa: E731
-        reduce = ep.Quantile(0.5, size=4)
-        return ep.sweep(fn, space, reduce=reduce, on_error="isolate").values
+        reduce = ep.reduce.Quantile(0.5, size=4)
+        return ep.sweep(fn, space, reduce=reduce, on_error="mark").values
 
     assert np.isnan(found([1.0, np.nan, 3.0]))
     assert found([-np.inf, 2.0, np.inf]) == 2
@@ -79,7 +79,7 @@ def test_nan_inf_and_nothing():
 
 
 def test_merging_is_within_the_bound_in_any_order():
-    reducer = ep.Quantile(SHARES, size=16)
+    reducer = ep.reduce.Quantile(SHARES, size=16)
     state = reducer.init(jax.ShapeDtypeStruct((), jnp.float32))
     absorb, merge = jax.jit(reducer.absorb), jax.jit(reducer.merge)
     x = MANY["apart"].reshape(8, 125)
@@ -97,4 +97,4 @@ def test_merging_is_within_the_bound_in_any_order():
 @pytest.mark.parametrize("size", [1, 2.5])
 def test_wrong_sizes(size, unchecked):
     with pytest.raises((TypeError, ValueError), match="`size` is"):
-        ep.Quantile(0.5, size=size)
+        ep.reduce.Quantile(0.5, size=size)

@@ -45,7 +45,7 @@ def first_of(by=None):
             jnp.where(b[0], b[2], a[2]),
         )
 
-    return ep.Reducer(
+    return ep.reduce.Reducer(
         init=lambda s: (False, jnp.zeros(s.shape, s.dtype), jnp.zeros(s.shape)),
         update=lambda a, v: merge(a, (jnp.array(True), v, v)),
         merge=merge,
@@ -56,35 +56,35 @@ def first_of(by=None):
 
 # A reducer, and the same of all values at once.
 REDUCERS = {
-    "mean": (lambda: ep.Mean(), lambda v: jtu.tree_map(lambda x: x.mean(0), v)),
+    "mean": (lambda: ep.reduce.Mean(), lambda v: jtu.tree_map(lambda x: x.mean(0), v)),
     "var": (
-        lambda: ep.Var(ddof=1),
+        lambda: ep.reduce.Var(ddof=1),
         lambda v: jtu.tree_map(lambda x: x.var(0, ddof=1), v),
     ),
-    "sum": (lambda: ep.Sum(), lambda v: jtu.tree_map(lambda x: x.sum(0), v)),
-    "min": (lambda: ep.Min(by="a"), lambda v: v["a"].min(0)),
+    "sum": (lambda: ep.reduce.Sum(), lambda v: jtu.tree_map(lambda x: x.sum(0), v)),
+    "min": (lambda: ep.reduce.Min(by="a"), lambda v: v["a"].min(0)),
     "max": (
-        lambda: ep.Max(by=lambda out: (out["n"], -out["s"])),
+        lambda: ep.reduce.Max(by=lambda out: (out["n"], -out["s"])),
         lambda v: (v["n"].max(0), (-v["s"]).max(0)),
     ),
     "argmin": (
-        lambda: ep.ArgMin(by="n"),
+        lambda: ep.reduce.ArgMin(by="n"),
         lambda v: (int(v["n"].argmin()), v["n"].min()),
     ),
     "argmax": (
-        lambda: ep.ArgMax(by=lambda out: out["a"][0]),
+        lambda: ep.reduce.ArgMax(by=lambda out: out["a"][0]),
         lambda v: (int(v["a"][:, 0].argmax()), v["a"][:, 0].max()),
     ),
     "top": (
-        lambda: ep.TopK(5, by="n"),
+        lambda: ep.reduce.TopK(5, by="n"),
         lambda v: (np.argsort(-v["n"], kind="stable")[:5], -np.sort(-v["n"])[:5]),
     ),
     "low": (
-        lambda: ep.TopK(300, "s", mode="min"),
+        lambda: ep.reduce.TopK(300, "s", mode="min"),
         lambda v: (np.argsort(v["s"], kind="stable")[:300], np.sort(v["s"])[:300]),
     ),
     "histogram": (
-        lambda: ep.Histogram([0, 1.5, 3, 6], by="n"),
+        lambda: ep.reduce.Histogram([0, 1.5, 3, 6], by="n"),
         lambda v: np.histogram(v["n"], [0, 1.5, 3, 6]),
     ),
     "own": (lambda: first_of("s"), lambda v: (v["s"][0], v["s"][-1])),
@@ -152,13 +152,13 @@ def test_points_that_do_not_count_leave_no_trace():
 
 def test_nan_never_wins_and_nothing_gives_none():
     values = ep.Values([np.nan, 2.0, np.inf, 1.0, np.nan, 1.0])
-    reduce = [ep.ArgMin(), ep.TopK(9), ep.Min(), ep.Sum()]
+    reduce = [ep.reduce.ArgMin(), ep.reduce.TopK(9), ep.reduce.Min(), ep.reduce.Sum()]
     low, top, least, total = ep.sweep(lambda x: x, values, reduce=reduce).values
     assert (low.index, top.index.tolist()) == (3, [2, 1, 3, 5])
     assert np.isnan(least) and np.isnan(total)
-    none = ep.sweep(lambda x: x * np.nan, values, reduce=ep.ArgMin()).values
+    none = ep.sweep(lambda x: x * np.nan, values, reduce=ep.reduce.ArgMin()).values
     assert none.index is None and np.isnan(none.value)
-    infinite = ep.sweep(lambda x: x, ep.Values([1.0, np.inf]), reduce=ep.Sum())
+    infinite = ep.sweep(lambda x: x, ep.Values([1.0, np.inf]), reduce=ep.reduce.Sum())
     assert infinite.values == np.inf
 
 
@@ -174,7 +174,7 @@ def test_the_variance_of_integers_does_not_depend_on_where_they_are(
     info = np.iinfo(dtype)
     values = np.clip(where + np.array(away), info.min, info.max).astype(dtype)
     found = ep.sweep(
-        lambda x: x, ep.Values(values), reduce=ep.Var(), batch_size=batch_size
+        lambda x: x, ep.Values(values), reduce=ep.reduce.Var(), batch_size=batch_size
     ).values
     expected = np.var(values.astype(np.float64))
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
@@ -184,7 +184,9 @@ def test_the_variance_of_huge_numbers():
     def variance(values):
         values = ep.Values(np.float32(values))
         found = [
-            ep.sweep(lambda x: x, values, reduce=ep.Var(), batch_size=n).values.item()
+            ep.sweep(
+                lambda x: x, values, reduce=ep.reduce.Var(), batch_size=n
+            ).values.item()
             for n in (1, 8)
         ]
         assert found[0] == found[1]
@@ -200,7 +202,7 @@ def test_integers_are_exact():
     values = ep.sweep(
         lambda p: {"up": p["b"], "down": p["m"] * 40_000_000, "yes": p["b"] > 0},
         points,
-        reduce=ep.Sum(),
+        reduce=ep.reduce.Sum(),
     ).values
     n = 2_500_000
     assert values["up"] == n * (2**31 - 1) and values["up"].dtype == np.int64
@@ -211,7 +213,7 @@ def test_integers_are_exact():
 def test_floats_lose_no_digits():
     """Facts: a naive float32 mean of many values is off in the third digit."""
     space = {"i": ep.Values(np.arange(4000)), "k": ep.Values(np.arange(1000))}
-    reduce = {"mean": ep.Mean(), "var": ep.Var(), "sum": ep.Sum()}
+    reduce = {"mean": ep.reduce.Mean(), "var": ep.reduce.Var(), "sum": ep.reduce.Sum()}
 
     def fn(p):
         return 1000 + ((p["i"] * 617 + p["k"]) % 1000).astype(jnp.float32) / 1000
@@ -224,7 +226,7 @@ def test_floats_lose_no_digits():
 
 
 def test_a_stop_ends_it_and_the_result_says_where():
-    count = ep.Reducer(
+    count = ep.reduce.Reducer(
         lambda s: 0, lambda n, _: n + 1, lambda a, b: a + b, int, lambda n: n > 60
     )
     ends = []
@@ -242,7 +244,7 @@ def test_a_stop_ends_it_and_the_result_says_where():
 
 
 def test_indices_beyond_32_bits():
-    many = as_many("test", [ep.ArgMax(), ep.TopK(2)])
+    many = as_many("test", [ep.reduce.ArgMax(), ep.reduce.TopK(2)])
     state = many.init(jax.ShapeDtypeStruct((), jnp.float32))
     far = eqx.tree_at(
         lambda s: [s[0].seen, s[1].seen],
@@ -257,7 +259,7 @@ def test_indices_beyond_32_bits():
 
 def test_a_slice_counts_from_its_start():
     part = space(50)[140:20:-3]
-    result = ep.sweep(outputs, part, reduce=ep.ArgMax("s"), batch_size=8)
+    result = ep.sweep(outputs, part, reduce=ep.reduce.ArgMax("s"), batch_size=8)
     best = ep.sweep(outputs, part, batch_size=8).best("s", "max")
     assert result.values.index == best.index
     np.testing.assert_allclose(result.values.value, best.value, rtol=2e-5)
@@ -271,13 +273,13 @@ def test_keys_come_with_their_points():
         return {"draw": jr.normal(key), "key": key}
 
     values = ep.sweep(fn, space, key=jr.key(1), batch_size=4).values
-    kept = ep.Reducer(
+    kept = ep.reduce.Reducer(
         init=lambda s: (False, jr.key(0)),
         update=lambda a, v: (jnp.array(True), jax.lax.select(a[0], a[1], v["key"])),
         merge=lambda a, b: (a[0] | b[0], jnp.where(a[0], a[1], b[1])),
         finish=lambda a: jr.key_data(a[1]),
     )
-    reduce = {"mean": ep.Mean("draw"), "first": kept}
+    reduce = {"mean": ep.reduce.Mean("draw"), "first": kept}
     got = ep.sweep(fn, space, key=jr.key(1), batch_size=4, reduce=reduce).values
     np.testing.assert_allclose(got["mean"], values["draw"].mean(), rtol=1e-5)
     assert np.array_equal(got["first"], jr.key_data(values["key"][0]))
@@ -287,11 +289,11 @@ def test_a_histogram_is_that_of_numpy():
     edges = [0.1, 0.2, 0.3, 0.7]  # not numbers of float32
     x = np.float32([0.1, 0.2, 0.3, 0.7, 0.69999, 0.0, 1.0, 0.10000001])
     x = np.concatenate([x, np.nextafter(x, np.float32(2)), np.float32([np.nan])])
-    got = ep.sweep(lambda x: x, ep.Values(x), reduce=ep.Histogram(edges)).values
+    got = ep.sweep(lambda x: x, ep.Values(x), reduce=ep.reduce.Histogram(edges)).values
     kept = x[~np.isnan(x)].astype(np.float64)
     assert np.array_equal(got.counts, np.histogram(kept, edges)[0])
     assert (got.below, got.above) == (np.sum(kept < 0.1), np.sum(kept > 0.7))
-    assert ep.Histogram(4, range=(0, 1)).edges == (0, 0.25, 0.5, 0.75, 1)
+    assert ep.reduce.Histogram(4, range=(0, 1)).edges == (0, 0.25, 0.5, 0.75, 1)
 
 
 @pytest.mark.slow
@@ -312,12 +314,14 @@ def test_blocks_depend_on_points_and_batch_size_only():
 
 
 def test_only_reducers_that_may_stop_are_asked():
-    asks = ep.Reducer(
+    asks = ep.reduce.Reducer(
         init=lambda struct: jnp.int32(0),
         update=lambda state, value: state + 1,
         merge=lambda a, b: a + b,
         finish=lambda state: state,
         stop=lambda state: state > 3,
     )
-    assert as_many("sweep", {"a": ep.Mean(), "b": ep.TopK(2)}).stops is False
-    assert as_many("sweep", {"a": ep.Mean(), "b": asks}).stops is True
+    assert (
+        as_many("sweep", {"a": ep.reduce.Mean(), "b": ep.reduce.TopK(2)}).stops is False
+    )
+    assert as_many("sweep", {"a": ep.reduce.Mean(), "b": asks}).stops is True

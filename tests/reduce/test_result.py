@@ -22,18 +22,26 @@ def fn(x):
 @pytest.mark.parametrize(
     ("make", "kind", "text"),
     [
-        (lambda: ep.Mean, TypeError, r"class 'eqx_pipe.*Mean\(\.\.\.\)"),
+        (lambda: ep.reduce.Mean, TypeError, r"class 'eqx_pipe.*Mean\(\.\.\.\)"),
         (lambda: {"a": 3}, TypeError, r"at `\.a` 3 \(int\).*Mean\(\)"),
         (lambda: "mean", TypeError, "'mean' .*no reducer"),
         (lambda: {}, TypeError, "without any reducer"),
-        (lambda: ep.Mean("los"), ValueError, "Mean.*Did you mean `loss`"),
-        (lambda: ep.ArgMin(), ValueError, "one real scalar.*Known names: `fit.v`"),
-        (lambda: ep.ArgMax("fit.v"), ValueError, r"float32\[3\].*one real scalar"),
-        (lambda: ep.TopK(2, "key"), TypeError, "TopK.*no arithmetic"),
-        (lambda: ep.ArgMin("fit.z"), TypeError, "complex64.*no order.*`by="),
-        (lambda: ep.Min(), TypeError, r"at `\.fit\.z`.*no order"),
-        (lambda: ep.Sum(), TypeError, r"at `\.key`.*no arithmetic"),
-        (lambda: ep.Mean(by=3), TypeError, "`by` is 3"),
+        (lambda: ep.reduce.Mean("los"), ValueError, "Mean.*Did you mean `loss`"),
+        (
+            lambda: ep.reduce.ArgMin(),
+            ValueError,
+            "one real scalar.*Known names: `fit.v`",
+        ),
+        (
+            lambda: ep.reduce.ArgMax("fit.v"),
+            ValueError,
+            r"float32\[3\].*one real scalar",
+        ),
+        (lambda: ep.reduce.TopK(2, "key"), TypeError, "TopK.*no arithmetic"),
+        (lambda: ep.reduce.ArgMin("fit.z"), TypeError, "complex64.*no order.*`by="),
+        (lambda: ep.reduce.Min(), TypeError, r"at `\.fit\.z`.*no order"),
+        (lambda: ep.reduce.Sum(), TypeError, r"at `\.key`.*no arithmetic"),
+        (lambda: ep.reduce.Mean(by=3), TypeError, "`by` is 3"),
     ],
 )
 def test_wrong_reducers(make, kind, text, unchecked):
@@ -44,11 +52,11 @@ def test_wrong_reducers(make, kind, text, unchecked):
 @pytest.mark.parametrize(
     ("make", "text"),
     [
-        (lambda: ep.TopK(0), "`k` is 0.*at least 1"),
-        (lambda: ep.TopK(1, mode="top"), "mode.*Known names: `max`, `min`"),
-        (lambda: ep.Histogram([0, 2, 2]), r"bins\[1\] is 2, bins\[2\] is 2"),
-        (lambda: ep.Histogram([0, np.nan]), "not increasing finite"),
-        (lambda: ep.Histogram(10), "range="),
+        (lambda: ep.reduce.TopK(0), "`k` is 0.*at least 1"),
+        (lambda: ep.reduce.TopK(1, mode="top"), "mode.*Known names: `max`, `min`"),
+        (lambda: ep.reduce.Histogram([0, 2, 2]), r"bins\[1\] is 2, bins\[2\] is 2"),
+        (lambda: ep.reduce.Histogram([0, np.nan]), "not increasing finite"),
+        (lambda: ep.reduce.Histogram(10), "range="),
     ],
 )
 def test_wrong_settings(make, text, unchecked):
@@ -57,7 +65,7 @@ def test_wrong_settings(make, text, unchecked):
 
 
 def test_a_state_keeps_its_form():
-    grows = ep.Reducer(
+    grows = ep.reduce.Reducer(
         lambda s: jnp.zeros(1),
         lambda state, x: jnp.concatenate([state, x[None]]),
         lambda a, b: a,
@@ -68,7 +76,7 @@ def test_a_state_keeps_its_form():
 
 
 def test_what_needs_all_values_is_refused():
-    result = ep.sweep(fn, SPACE, reduce={"mean": ep.Mean("loss")})
+    result = ep.sweep(fn, SPACE, reduce={"mean": ep.reduce.Mean("loss")})
     for ask in (
         lambda: result[0],
         lambda: result[:3],
@@ -88,14 +96,14 @@ def test_what_needs_all_values_is_refused():
 def test_a_second_sweep_compiles_nothing(caplog):
     def run(shift, edge):
         offset = jnp.full((2,), shift)
-        own = ep.Reducer(
+        own = ep.reduce.Reducer(
             lambda s: 0.0,
             lambda state, x: state + x + offset[0],
             lambda a, b: a + b,
             lambda state: state,
             by=lambda out: out * edge,
         )
-        reduce = {"own": own, "mean": ep.Mean()}
+        reduce = {"own": own, "mean": ep.reduce.Mean()}
         return ep.sweep(lambda x: x + offset.sum(), SPACE, reduce=reduce, batch_size=4)
 
     first = run(1.0, 2.0)
@@ -107,7 +115,9 @@ def test_a_second_sweep_compiles_nothing(caplog):
 
 
 def test_there_is_no_communication(programs):
-    result = ep.sweep(jnp.sin, SPACE, reduce=[ep.Mean(), ep.ArgMin()], batch_size=2)
+    result = ep.sweep(
+        jnp.sin, SPACE, reduce=[ep.reduce.Mean(), ep.reduce.ArgMin()], batch_size=2
+    )
     assert result.num_devices == 8
     text = programs[0][1].as_text()
     for name in ("all-reduce", "all-gather", "all-to-all", "collective-permute"):

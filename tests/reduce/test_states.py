@@ -54,15 +54,15 @@ def test_of_every_dtype(dtype):
     low, high = int(np.argmin(wide)), int(np.argmax(wide))
     edges = EDGES.get(dtype, [-1000, -1.25, 3, 4, 127])
     reducers = {
-        "min": ep.Min(),
-        "max": ep.Max(),
-        "argmin": ep.ArgMin(),
-        "argmax": ep.ArgMax(),
-        "top": ep.TopK(3),
-        "low": ep.TopK(7, mode="min"),
-        "counts": ep.Histogram(edges),
-        "sum": ep.Sum(),
-        "mean": ep.Mean(),
+        "min": ep.reduce.Min(),
+        "max": ep.reduce.Max(),
+        "argmin": ep.reduce.ArgMin(),
+        "argmax": ep.reduce.ArgMax(),
+        "top": ep.reduce.TopK(3),
+        "low": ep.reduce.TopK(7, mode="min"),
+        "counts": ep.reduce.Histogram(edges),
+        "sum": ep.reduce.Sum(),
+        "mean": ep.reduce.Mean(),
     }
     found = all_reduced(list(reducers.values()), values, OK)
     got = dict(zip(reducers, found, strict=True))
@@ -89,15 +89,20 @@ def test_of_no_points(dtype):
     """Neither of none at all nor of some that failed is there anything to show."""
     nothing = np.nan if dtype in ("float32", "bfloat16") else 0
     values = jnp.asarray(np.asarray(NUMBERS[dtype]).astype(jnp.dtype(dtype)))
-    reducers = [ep.Min(), ep.Max(), ep.ArgMin(), ep.ArgMax()]
-    others = [ep.TopK(2), ep.Mean(), ep.Var()]
+    reducers = [
+        ep.reduce.Min(),
+        ep.reduce.Max(),
+        ep.reduce.ArgMin(),
+        ep.reduce.ArgMax(),
+    ]
+    others = [ep.reduce.TopK(2), ep.reduce.Mean(), ep.reduce.Var()]
     *failed, top, mean, var = all_reduced(
         [*reducers, *others], values, np.zeros(6, bool)
     )
     struct = jax.ShapeDtypeStruct((), values.dtype)
     none = [reducer.finish(reducer.init(struct)) for reducer in reducers]
     for reducer, got in zip([*reducers, *reducers], [*failed, *none], strict=True):
-        if isinstance(reducer, ep.ArgMin | ep.ArgMax):
+        if isinstance(reducer, ep.reduce.ArgMin | ep.reduce.ArgMax):
             assert got.index is None
             got = got.value
         assert got.dtype == dtype
@@ -109,7 +114,9 @@ def test_of_no_points(dtype):
 def test_complex_numbers_have_a_sum_a_mean_and_a_real_variance():
     values = jnp.asarray([1 + 2j, 3 - 1j, -2 + 0.5j, 0.25j, 7, 99j], jnp.complex64)
     kept = np.asarray(values)[:5].astype(complex)
-    total, mean, var = all_reduced([ep.Sum(), ep.Mean(), ep.Var(ddof=1)], values, OK)
+    total, mean, var = all_reduced(
+        [ep.reduce.Sum(), ep.reduce.Mean(), ep.reduce.Var(ddof=1)], values, OK
+    )
     np.testing.assert_allclose(total, kept.sum(), rtol=1e-6)
     np.testing.assert_allclose(mean, kept.mean(), rtol=1e-6)
     np.testing.assert_allclose(var, kept.var(ddof=1), rtol=1e-6)
@@ -117,14 +124,14 @@ def test_complex_numbers_have_a_sum_a_mean_and_a_real_variance():
 
 
 def test_too_few_points_for_a_variance_give_nan():
-    assert np.isnan(reduced(ep.Var(ddof=5), jnp.arange(6.0), OK))
+    assert np.isnan(reduced(ep.reduce.Var(ddof=5), jnp.arange(6.0), OK))
 
 
 def test_a_reducer_of_ones_own_sees_the_points_in_order():
     """Of every number of points, since a batch is cut into stretches."""
 
     def digits(n):
-        return ep.Reducer(
+        return ep.reduce.Reducer(
             init=lambda s: (0, 1),
             update=lambda state, x: (state[0] * 3 + x, state[1] * 3),
             merge=lambda a, b: (a[0] * b[1] + b[0], a[1] * b[1]),
@@ -143,6 +150,6 @@ def test_a_reducer_of_ones_own_sees_the_points_in_order():
 
 def test_what_is_reduced_is_named_by_keyword():
     functions = [lambda *_: 0] * 4
-    assert ep.Reducer(*functions, by="a").by == "a"
+    assert ep.reduce.Reducer(*functions, by="a").by == "a"
     with pytest.raises(TypeError, match="positional"):
-        ep.Reducer(*functions, None, "a")
+        ep.reduce.Reducer(*functions, None, "a")

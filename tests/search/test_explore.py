@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from support.helpers import few
 
 import eqx_pipe as ep
-import eqx_pipe.search as eps
 import eqx_pipe.testing as ept
 
 SPACE = {"x": ep.Linspace(0.0, 4.0, 3), "y": ep.Values([1.0, 10.0])}
@@ -49,7 +48,7 @@ def test_each_round_is_a_sweep_of_its_points(rounds, n, seed):
     def fn(p, key):
         return bowl(p) + jr.normal(key)
 
-    found = ep.explore(fn, SPACE, Closing(), rounds=rounds, n=n, key=key)
+    found = ep.search.explore(fn, SPACE, Closing(), rounds=rounds, n=n, key=key)
     assert len(found) == rounds * n
     assert found.rounds.tolist() == np.repeat(np.arange(rounds), n).tolist()
     method, whole = Closing(), ep.Space(SPACE)
@@ -63,9 +62,9 @@ def test_each_round_is_a_sweep_of_its_points(rounds, n, seed):
 
 
 def test_rounds_after_the_first_compile_nothing():
-    ep.explore(bowl, SPACE, Closing(), rounds=2, n=5)
+    ep.search.explore(bowl, SPACE, Closing(), rounds=2, n=5)
     with ept.assert_compiles(0):
-        found = ep.explore(bowl, SPACE, Closing(), rounds=6, n=5)
+        found = ep.search.explore(bowl, SPACE, Closing(), rounds=6, n=5)
     assert abs(found.best().point["x"] - 2.5) < 0.05
 
 
@@ -76,10 +75,10 @@ def test_all_rounds_in_stores_are_traced_once(tmp_path):
         traced.append(p)
         return bowl(p)
 
-    ep.explore(fn, SPACE, Closing(), rounds=1, n=5, store=tmp_path / "one")
+    ep.search.explore(fn, SPACE, Closing(), rounds=1, n=5, store=tmp_path / "one")
     once = len(traced)
     with ept.assert_compiles(0):
-        ep.explore(fn, SPACE, Closing(), rounds=4, n=5, store=tmp_path / "four")
+        ep.search.explore(fn, SPACE, Closing(), rounds=4, n=5, store=tmp_path / "four")
     assert len(traced) == 2 * once
 
 
@@ -88,53 +87,61 @@ def test_a_function_that_draws_needs_a_key():
         return bowl(p) + jr.normal(key)
 
     with pytest.raises(ep.MissingKeyError):
-        ep.explore(fn, SPACE, Closing(), rounds=1, n=5)
+        ep.search.explore(fn, SPACE, Closing(), rounds=1, n=5)
 
 
 def test_the_round_is_a_coordinate():
-    found = ep.explore(bowl, SPACE, Closing(), rounds=2, n=3)
+    found = ep.search.explore(bowl, SPACE, Closing(), rounds=2, n=3)
     data = found.to_xarray()
     assert data["round"].values.tolist() == [0, 0, 0, 1, 1, 1]
     assert data["round"].dims == data["value"].dims == ("point",)
     assert found.to_pandas()["round"].tolist() == [0, 0, 0, 1, 1, 1]
     named = {"round": ep.Linspace(0, 1, 2)}
-    other = ep.explore(lambda p: p["round"], named, eps.design([[0.5]]), rounds=1, n=1)
+    other = ep.search.explore(
+        lambda p: p["round"], named, ep.search.design([[0.5]]), rounds=1, n=1
+    )
     assert other.to_xarray()["search.round"].values.tolist() == [0]
 
 
 def test_a_killed_search_ends_as_one_that_was_not(tmp_path):
-    whole = ep.explore(bowl, SPACE, Closing(), rounds=4, n=4, store=tmp_path / "a")
+    whole = ep.search.explore(
+        bowl, SPACE, Closing(), rounds=4, n=4, store=tmp_path / "a"
+    )
 
     def killed(found):
         if found.rounds[-1] == 1:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt) as interrupt:
-        ep.explore(
+        ep.search.explore(
             bowl, SPACE, Closing(), rounds=4, n=4, store=tmp_path / "b", stop=killed
         )
     assert len(interrupt.value.result) == 8
     # Also read without the function, while it lies there.
-    loaded = eps.load(tmp_path / "b")
+    loaded = ep.search.SearchResult.load(tmp_path / "b")
     assert loaded.rounds.tolist() == [0, 0, 0, 0, 1, 1, 1, 1]
     np.testing.assert_array_equal(rows(loaded), rows(whole)[:8])
     with pytest.raises(ValueError, match="search.load"):
-        ep.load_result(tmp_path / "b")
+        ep.SweepResult.load(tmp_path / "b")
     before = {
         path: path.stat().st_mtime_ns for path in (tmp_path / "b").glob("*/**/c/*")
     }
     assert len(list((tmp_path / "b").glob("*.zarr"))) == 2 and before
-    found = ep.explore(bowl, SPACE, Closing(), rounds=4, n=4, store=tmp_path / "b")
+    found = ep.search.explore(
+        bowl, SPACE, Closing(), rounds=4, n=4, store=tmp_path / "b"
+    )
     np.testing.assert_array_equal(rows(found), rows(whole))
     assert all(path.stat().st_mtime_ns == time for path, time in before.items())
-    memory = ep.explore(bowl, SPACE, Closing(), rounds=4, n=4)
+    memory = ep.search.explore(bowl, SPACE, Closing(), rounds=4, n=4)
     np.testing.assert_allclose(rows(found), rows(memory), rtol=1e-6)
 
 
 def test_the_store_of_another_search_is_refused(tmp_path):
-    ep.explore(bowl, SPACE, Closing(), rounds=1, n=4, store=tmp_path)
+    ep.search.explore(bowl, SPACE, Closing(), rounds=1, n=4, store=tmp_path)
     with pytest.raises(ValueError) as error:
-        ep.explore(bowl, SPACE, eps.design([[0, 0]]), rounds=1, n=4, store=tmp_path)
+        ep.search.explore(
+            bowl, SPACE, ep.search.design([[0, 0]]), rounds=1, n=4, store=tmp_path
+        )
     assert "In round 0 of the search" in str(error.value.__notes__)
 
 
@@ -143,15 +150,15 @@ def test_failed_points_are_told_as_failed():
         return eqx.error_if(p["x"], p["x"] > 3, "too far")
 
     u = [[0.0, 0.0], [0.9, 0.0], [0.5, 0.0]]
-    method = eps.design(u)
-    found = ep.explore(fn, SPACE, method, rounds=2, n=2, on_error="isolate")
+    method = ep.search.design(u)
+    found = ep.search.explore(fn, SPACE, method, rounds=2, n=2, on_error="mark")
     assert found.result.ok.tolist() == [True, False, True]
     assert found.best(mode="max").index == 2
 
 
 def test_a_search_stops_where_it_is_told_to():
     def search(stop):
-        return ep.explore(bowl, SPACE, Closing(), rounds=20, n=4, stop=stop)
+        return ep.search.explore(bowl, SPACE, Closing(), rounds=20, n=4, stop=stop)
 
     assert len(search(lambda found: len(found) >= 10)) == 12
     never = lambda found: False  # noqa: E731
@@ -164,9 +171,9 @@ def test_a_log_has_a_line_of_the_rounds_and_none_of_each(capsys):
         return {"loss": x + p["y"], "curve": x[None]}
 
     def search(progress):
-        given = {"rounds": 2, "n": 5, "on_error": "isolate", "progress": progress}
+        given = {"rounds": 2, "n": 5, "on_error": "mark", "progress": progress}
         u = np.linspace(0, 1, 10)[:, None] * [1.0, 0.0]
-        return ep.explore(fn, SPACE, eps.design(u), **given)
+        return ep.search.explore(fn, SPACE, ep.search.design(u), **given)
 
     search(("loss", "max"))
     (line,) = capsys.readouterr().err.splitlines()
@@ -180,10 +187,10 @@ def test_a_log_has_a_line_of_the_rounds_and_none_of_each(capsys):
 
 def test_a_design_ends_the_search():
     u = some_design()
-    found = ep.explore(bowl, SPACE, eps.design(u), rounds=10, n=4)
+    found = ep.search.explore(bowl, SPACE, ep.search.design(u), rounds=10, n=4)
     whole = ep.sweep(bowl, ep.Space(SPACE).from_unit(u))
     assert len(found) == 10 and int(found.rounds[-1]) == 2
-    assert repr(found) == "Explored(10 points in 3 rounds)"
+    assert repr(found) == "SearchResult(10 points in 3 rounds)"
     np.testing.assert_allclose(found.result.values, whole.values, rtol=1e-6)
 
 
@@ -193,7 +200,7 @@ def some_design():
 
 def test_laws_of_methods():
     ept.check_method(Closing(), bowl, SPACE)
-    ept.check_method(eps.design(some_design()), bowl, SPACE, n=3)
+    ept.check_method(ep.search.design(some_design()), bowl, SPACE, n=3)
 
 
 class Forgetful(Closing):
@@ -263,6 +270,6 @@ def test_broken_methods_are_told(method, rule):
 
 
 def test_states_are_pytrees():
-    found = ep.explore(bowl, SPACE, Closing(), rounds=1, n=4)
-    assert isinstance(found, eps.Explored)
+    found = ep.search.explore(bowl, SPACE, Closing(), rounds=1, n=4)
+    assert isinstance(found, ep.search.SearchResult)
     assert jax.tree.leaves(found.state)

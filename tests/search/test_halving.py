@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from support.helpers import few
 
 import eqx_pipe as ep
-import eqx_pipe.search as eps
 import eqx_pipe.testing as ept
 
 SPACE = {"rate": ep.Geomspace(1e-3, 1.0, 6), "start": ep.Linspace(1.0, 4.0, 4)}
@@ -28,8 +27,8 @@ def score(p, carry):
     return carry["x"] ** 2
 
 
-NOISY = eps.Training(init, step, score)
-PLAIN = eps.Training(
+NOISY = ep.search.Training(init, step, score)
+PLAIN = ep.search.Training(
     lambda p: p["start"], lambda p, x: x - p["rate"] * 2 * x, lambda p, x: x**2
 )
 
@@ -52,7 +51,7 @@ def whole(steps):
 def test_what_comes_to_the_end_was_never_touched(seed, batch_size):
     key = jr.key(seed)
     settings = {"key": key, "batch_size": batch_size}
-    found = ep.halving(NOISY, SPACE, rungs=(2, 5), eta=3, **settings)
+    found = ep.search.halving(NOISY, SPACE, rungs=(2, 5), eta=3, **settings)
     assert found.carry["count"].tolist() == [5] * len(found.survivors)
     plain = ep.sweep(whole(jnp.int32(5)), SPACE, **settings)
     expected = plain.values["x"][found.survivors]
@@ -60,7 +59,7 @@ def test_what_comes_to_the_end_was_never_touched(seed, batch_size):
 
 
 def test_the_best_third_goes_on():
-    found = ep.halving(PLAIN, SPACE, rungs=(1, 3, 6), eta=3)
+    found = ep.search.halving(PLAIN, SPACE, rungs=(1, 3, 6), eta=3)
     there = ~np.isnan(found.scores)
     assert there.sum(0).tolist() == [24, 8, 3]
     for now, then in ((0, 1), (1, 2)):
@@ -70,23 +69,23 @@ def test_the_best_third_goes_on():
     assert last.tolist() == sorted(last) and len(last) == 3
     best = ep.Space(SPACE).point(int(found.survivors[0]))
     assert found.best["rate"] == best["rate"]
-    worst = ep.halving(PLAIN, SPACE, rungs=(1, 3, 6), eta=3, mode="max")
+    worst = ep.search.halving(PLAIN, SPACE, rungs=(1, 3, 6), eta=3, mode="max")
     assert not set(worst.survivors) & set(found.survivors)
 
 
 def test_a_score_of_nan_is_the_worst():
-    train = eps.Training(
+    train = ep.search.Training(
         PLAIN.init,
         PLAIN.step,
         lambda p, x: jnp.where(p["rate"] > 0.1, jnp.nan, x**2),
     )
-    found = ep.halving(train, SPACE, rungs=(1, 2), eta=4)
+    found = ep.search.halving(train, SPACE, rungs=(1, 2), eta=4)
     rates = ep.Space(SPACE).to_pandas()["rate"][found.survivors]
     assert (rates < 0.1).all()
 
 
 def test_scores_are_labelled_and_shown():
-    found = ep.halving(PLAIN, SPACE, rungs=(1, 3), eta=3)
+    found = ep.search.halving(PLAIN, SPACE, rungs=(1, 3), eta=3)
     text = repr(found)
     assert "24 trainings, 8 to the end" in text and "carry" not in text
     assert f"8 trainings, {np.nanmin(found.scores):.6g} by the best" in text
@@ -100,7 +99,7 @@ def test_full_batches():
     space = {"rate": ep.Geomspace(1e-3, 1.0, 1024), "start": 1.0}
     rungs = (1, 3, 9, 27, 81, 243, 729)
     with ept.assert_compiles(10):  # log2 of the trainings
-        found = ep.halving(PLAIN, space, rungs=rungs, eta=3)
+        found = ep.search.halving(PLAIN, space, rungs=rungs, eta=3)
     needed, executed = found.lane_steps
     kept = [1024, 342, 114, 38, 13, 5, 2]
     assert (~np.isnan(found.scores)).sum(0).tolist() == kept
@@ -110,11 +109,11 @@ def test_full_batches():
 
 
 def test_a_halving_goes_on_from_its_stores(tmp_path):
-    short = ep.halving(PLAIN, SPACE, rungs=(1, 3), eta=3, store=tmp_path)
+    short = ep.search.halving(PLAIN, SPACE, rungs=(1, 3), eta=3, store=tmp_path)
     files = {path: path.stat().st_mtime_ns for path in tmp_path.glob("*/**/c/*")}
-    found = ep.halving(PLAIN, SPACE, rungs=(1, 3, 9), eta=3, store=tmp_path)
+    found = ep.search.halving(PLAIN, SPACE, rungs=(1, 3, 9), eta=3, store=tmp_path)
     assert files and all(p.stat().st_mtime_ns == time for p, time in files.items())
     np.testing.assert_array_equal(found.scores[:, :2], short.scores)
-    anew = ep.halving(PLAIN, SPACE, rungs=(1, 3, 9), eta=3)
+    anew = ep.search.halving(PLAIN, SPACE, rungs=(1, 3, 9), eta=3)
     np.testing.assert_array_equal(found.survivors, anew.survivors)
     np.testing.assert_allclose(found.scores, anew.scores, rtol=1e-6)

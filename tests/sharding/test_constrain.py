@@ -1,4 +1,4 @@
-"""constrain under axis_rules: by logical names, part of jit's cache key."""
+"""`constrain` under `AxisRules.on`: by logical names, part of jit's cache key."""
 
 import equinox as eqx
 import jax
@@ -24,7 +24,9 @@ def mesh(request):
 def x(mesh):
     """On one device for automatic axes, and for explicit ones already split."""
     x = jnp.arange(32.0).reshape(8, 4)
-    return ep.shard(x, mesh, P("data")) if mesh.axis_types[0] == KINDS[1] else x
+    return (
+        ep.sharding.shard(x, mesh, P("data")) if mesh.axis_types[0] == KINDS[1] else x
+    )
 
 
 def spec(array):
@@ -36,32 +38,35 @@ def spec(array):
 
 
 def test_values_stay_and_shardings_are_those_of_the_rules(mesh, x):
-    f = jax.jit(lambda x: ep.constrain(2 * x, "a", "b"))
+    f = jax.jit(lambda x: ep.sharding.constrain(2 * x, "a", "b"))
     for rules, wanted in ((ONE, P("data", "model")), (TWO, P(("data", "model")))):
-        with ep.axis_rules(rules, mesh):
-            assert spec(f(x)) == wanted and spec(ep.constrain(x, "a", "b")) == wanted
+        with ep.sharding.AxisRules(rules).on(mesh):
+            assert (
+                spec(f(x)) == wanted
+                and spec(ep.sharding.constrain(x, "a", "b")) == wanted
+            )
             assert np.array_equal(f(x), 2 * x)
 
 
 def test_through_grad_and_vmap(mesh, x):
     def loss(x):
-        return jnp.sum(ep.constrain(2 * x, "a", "b") ** 2)
+        return jnp.sum(ep.sharding.constrain(2 * x, "a", "b") ** 2)
 
-    with ep.axis_rules(ONE, mesh):
+    with ep.sharding.AxisRules(ONE).on(mesh):
         assert np.allclose(jax.jit(jax.grad(loss))(x), 8 * x)
-        rows = jax.jit(jax.vmap(lambda row: ep.constrain(2 * row, "b")))
+        rows = jax.jit(jax.vmap(lambda row: ep.sharding.constrain(2 * row, "b")))
         assert np.allclose(rows(x), 2 * x)
         grads = jax.jit(
-            jax.vmap(jax.grad(lambda r: jnp.sum(ep.constrain(r, "b") ** 2)))
+            jax.vmap(jax.grad(lambda r: jnp.sum(ep.sharding.constrain(r, "b") ** 2)))
         )
         assert np.allclose(grads(x), 2 * np.asarray(x))
 
 
 def test_under_the_users_own_mesh(mesh, x):
     def loss(x):
-        return jnp.sum(ep.constrain(2 * x, "a", "b") ** 2)
+        return jnp.sum(ep.sharding.constrain(2 * x, "a", "b") ** 2)
 
-    with ep.axis_rules(ONE, mesh), jax.set_mesh(mesh):
+    with ep.sharding.AxisRules(ONE).on(mesh), jax.set_mesh(mesh):
         assert np.allclose(jax.jit(jax.grad(loss))(x), 8 * x)
 
 
@@ -74,14 +79,14 @@ def test_other_rules_are_another_program_and_the_same_are_not():
     @jax.jit
     def f(x):
         traces.append(1)
-        return ep.constrain(x, "a", "b") + 1
+        return ep.sharding.constrain(x, "a", "b") + 1
 
     assert f(x).sharding.num_devices == 1 and len(traces) == 1
     for _ in range(2):
-        with ep.axis_rules(ONE, mesh) as rules:
-            assert rules == ep.AxisRules(ONE)
+        with ep.sharding.AxisRules(ONE).on(mesh) as rules:
+            assert rules == ep.sharding.AxisRules(ONE)
             assert spec(f(x)) == P("data", "model")
-            with ep.axis_rules(ep.AxisRules(TWO), mesh):
+            with ep.sharding.AxisRules(TWO).on(mesh):
                 assert spec(f(x)) == P(("data", "model"))
             assert spec(f(x)) == P("data", "model")
         assert f(x).sharding.num_devices == 1
@@ -90,15 +95,15 @@ def test_other_rules_are_another_program_and_the_same_are_not():
 
 def test_deep_in_a_model_and_inside_shard_map(mesh, getkey):
     layer = eqx.nn.Linear(4, 8, key=getkey())
-    pipe = ep.chain(layer, lambda x: ep.constrain(x, "b"), jnp.tanh)
+    pipe = ep.chain(layer, lambda x: ep.sharding.constrain(x, "b"), jnp.tanh)
     x = jnp.ones((8, 4))
     plain = jax.vmap(lambda x: pipe(x))(x)
-    with ep.axis_rules(ONE, mesh):
+    with ep.sharding.AxisRules(ONE).on(mesh):
         assert np.allclose(
             eqx.filter_jit(jax.vmap(lambda x: pipe(x)))(x), plain, atol=1e-6
         )
         local = jax.shard_map(
-            jax.vmap(lambda x: ep.constrain(x, "b")),
+            jax.vmap(lambda x: ep.sharding.constrain(x, "b")),
             mesh=jax.make_mesh((8,), ("z",), axis_types=(AxisType.Auto,)),
             in_specs=P("z"),
             out_specs=P("z"),
@@ -107,27 +112,27 @@ def test_deep_in_a_model_and_inside_shard_map(mesh, getkey):
 
 
 def test_pytrees(mesh):
-    with ep.axis_rules(ONE, mesh):
+    with ep.sharding.AxisRules(ONE).on(mesh):
         tree = {"x": jnp.ones((8, 4)), "s": "text", "n": 3, "none": None}
-        out = ep.constrain(tree, "a", None)
+        out = ep.sharding.constrain(tree, "a", None)
         assert out["s"] == "text" and out["n"] == 3 and spec(out["x"]) == P("data")
 
 
 def test_errors(mesh, unchecked):
     x = jnp.ones((7, 4))
-    with ep.axis_rules(ONE | {"c": "nope"}, mesh):
+    with ep.sharding.AxisRules(ONE | {"c": "nope"}).on(mesh):
         with pytest.raises(ValueError, match="(?s)size 7.*size 4.*4 or 8.*pad_to"):
-            jax.jit(lambda x: ep.constrain(x, "a", "b"))(x)
+            jax.jit(lambda x: ep.sharding.constrain(x, "a", "b"))(x)
         with pytest.raises(ValueError, match="(?s)has 2 axes, but 1 names.*Give one"):
-            ep.constrain(x, "a")
+            ep.sharding.constrain(x, "a")
         with pytest.raises(ValueError, match="no rule for `d`"):
-            ep.constrain(x, "a", "d")
+            ep.sharding.constrain(x, "a", "d")
         with pytest.raises(ValueError, match="the mesh has no axis `nope`"):
-            ep.constrain(x, "c", None)
+            ep.sharding.constrain(x, "c", None)
     for wrong in (None, 3):
-        with pytest.raises(TypeError, match="axis_rules"):
-            with ep.axis_rules(wrong, mesh):
+        with pytest.raises(TypeError, match="AxisRules"):
+            with ep.sharding.AxisRules(wrong).on(mesh):
                 pass
     with pytest.raises(TypeError, match="jax.make_mesh"):
-        with ep.axis_rules(ONE, 3):
+        with ep.sharding.AxisRules(ONE).on(3):
             pass

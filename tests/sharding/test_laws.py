@@ -52,12 +52,12 @@ SHARDED = {
 @hp.given(st.sampled_from(list(SHARDED)), ept.meshes(max_axes=1))
 def test_a_sharded_stage_is_the_stage_on_the_whole(name, mesh):
     stage, out, whole = SHARDED[name]
-    stage = ep.sharded(stage, mesh, P("data"), out)
+    stage = ep.sharding.shard_map(stage, mesh, P("data"), out)
     ept.check_sharding(stage, X, mesh=mesh, unsharded=whole)
 
 
 def loss(params, x):
-    y = ep.constrain(jax.vmap(params)(x), "rows", None)
+    y = ep.sharding.constrain(jax.vmap(params)(x), "rows", None)
     return jnp.mean(y**2)
 
 
@@ -66,27 +66,28 @@ def step(params, x):
 
 
 def pieces(params, x):
-    sums = ep.microbatch(
-        lambda x: jnp.sum(ep.constrain(jax.vmap(params)(x), "rows", None)), size=8
+    sums = ep.sharding.microbatch(
+        lambda x: jnp.sum(ep.sharding.constrain(jax.vmap(params)(x), "rows", None)),
+        size=8,
     )
     return sums(x)
 
 
 def looped(params, x):
     def body(x, _):
-        return ep.constrain(jax.vmap(params)(x), "rows", None), None
+        return ep.sharding.constrain(jax.vmap(params)(x), "rows", None), None
 
     return jax.lax.scan(body, x, length=3)[0]
 
 
 def tree(params, x):
-    y = ep.constrain({"x": x, "y": jax.vmap(params)(x)}, "rows", None)
+    y = ep.sharding.constrain({"x": x, "y": jax.vmap(params)(x)}, "rows", None)
     return {"sum": y["x"].sum(0) + y["y"].sum(0), "text": "kept"}
 
 
 def branching(params, x):
     pipe = ep.batched(ep.cond(lambda y: y[0] > 0, params, jnp.sin))
-    return ep.constrain(pipe(x), "rows", None)
+    return ep.sharding.constrain(pipe(x), "rows", None)
 
 
 FUNCTIONS = {f.__name__: f for f in (step, pieces, looped, tree, branching)}
@@ -94,14 +95,14 @@ FUNCTIONS = {f.__name__: f for f in (step, pieces, looped, tree, branching)}
 
 @pytest.mark.parametrize("name", slow_unless({"step", "tree"}, FUNCTIONS))
 def test_each_function_made_parallel_computes_the_same(name):
-    rules = ep.AxisRules({"rows": "data"})
+    rules = ep.sharding.AxisRules({"rows": "data"})
     ept.check_parallelize(FUNCTIONS[name], MLP, X, rules=rules)
 
 
 @few
 @hp.given(st.sampled_from(list(FUNCTIONS)), ept.meshes())
 def test_functions_made_parallel_compute_the_same_on_every_mesh(name, mesh):
-    rules = ep.AxisRules({"rows": "data"})
+    rules = ep.sharding.AxisRules({"rows": "data"})
     ept.check_parallelize(FUNCTIONS[name], MLP, X, mesh=mesh, rules=rules)
 
 
@@ -111,6 +112,6 @@ def test_a_pipelined_stack_keeps_the_laws_of_a_stage():
 
     stack = ep.repeat(block, 2, key=KEY)
     mesh = jax.make_mesh((2,), ("stages",), devices=jax.devices()[:2])
-    pipe = ep.pipelined(stack, mesh, 2)
+    pipe = ep.sharding.pipelined(stack, mesh, 2)
     ept.check_sharding(pipe, X, mesh=mesh, unsharded=stack)
     ept.check_stage(pipe, X, skip=("vmap", "sharding"))

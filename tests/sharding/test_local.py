@@ -1,4 +1,4 @@
-"""sharded and init_sharded."""
+"""shard_map and init_sharded."""
 
 import functools as ft
 
@@ -31,8 +31,8 @@ def test_rows_of_a_module_as_on_the_whole(mesh, getkey):
     mlp = eqx.nn.MLP(4, 4, 8, 1, key=getkey())
     x = jr.normal(getkey(), (8, 4))
     explicit = mesh.axis_types[0] == AxisType.Explicit
-    given = ep.shard(x, mesh, P("data")) if explicit else x
-    stage = ep.sharded(rows(mlp), mesh, P("data"), P("data"))
+    given = ep.sharding.shard(x, mesh, P("data")) if explicit else x
+    stage = ep.sharding.shard_map(rows(mlp), mesh, P("data"), P("data"))
 
     def loss(stage, x):
         return jnp.sum(stage(x) ** 2)
@@ -64,7 +64,7 @@ def test_gradients_where_each_device_chooses(which, getkey):
         return sum(jnp.sum(stage(part) ** 2) for part in parts)
 
     def split(stage):
-        return jnp.sum(ep.sharded(stage, mesh, P("data"), P("data"))(x) ** 2)
+        return jnp.sum(ep.sharding.shard_map(stage, mesh, P("data"), P("data"))(x) ** 2)
 
     found = eqx.filter_jit(eqx.filter_grad(split))(stage)
     expected = eqx.filter_jit(eqx.filter_grad(plain))(stage)
@@ -82,20 +82,22 @@ def test_collectives_pytrees_and_other_leaves(mesh):
     specs = {"a": P("data", "model"), "s": None, "n": None, "none": None}
     out = {"total": None, "a": P("data", "model"), "s": None}
     x = {"a": jnp.arange(32.0).reshape(8, 4), "s": "text", "n": 3, "none": None}
-    y = ep.sharded(stage, mesh, specs, out)(x)
+    y = ep.sharding.shard_map(stage, mesh, specs, out)(x)
     assert y["s"] == "text" and y["total"] == 496
     assert np.array_equal(y["a"], np.asarray(x["a"]) + 496)
 
 
 def test_parts_draw_differently_and_copies_alike(mesh):
-    noise = ep.sharded(
+    noise = ep.sharding.shard_map(
         lambda x, key: x + jr.normal(key, x.shape), mesh, P("data"), P("data")
     )
     y = np.asarray(noise(jnp.zeros((8, 2)), key=jr.key(0)))
     parts = y.reshape(4, -1)
     assert len({tuple(p) for p in parts.tolist()}) == 4
     with pytest.raises(ep.MissingKeyError):
-        ep.sharded(eqx.nn.Dropout(), mesh, P("data"), P("data"))(jnp.ones((8, 2)))
+        ep.sharding.shard_map(eqx.nn.Dropout(), mesh, P("data"), P("data"))(
+            jnp.ones((8, 2))
+        )
 
 
 def norm(*axes):
@@ -110,7 +112,7 @@ def test_state(mesh):
     inner, state = eqx.nn.make_with_state(norm)("data", "batch")
     specs = P("data"), P("data")
     # JAX's check does not know sums over an axis of a mesh and one of `vmap`.
-    stage = ep.sharded(inner, mesh, *specs, check_vma=False)
+    stage = ep.sharding.shard_map(inner, mesh, *specs, check_vma=False)
     got, got_state = eqx.filter_jit(stage)(x, state)
     assert np.allclose(got, want, atol=1e-5)
     for a, b in zip(*map(jtu.tree_leaves, (got_state, want_state)), strict=True):
@@ -123,26 +125,28 @@ def test_loops_that_begin_with_a_constant_need_the_check_off():
     def total(x):
         return jax.lax.fori_loop(0, x.shape[0], lambda i, s: s + x[i], jnp.zeros(()))
 
-    stage = ep.sharded(
+    stage = ep.sharding.shard_map(
         lambda x: total(x)[None], mesh, P("data"), P("data"), check_vma=False
     )
     assert np.allclose(stage(jnp.arange(16.0)), np.arange(16).reshape(8, 2).sum(1))
 
 
 def test_sharded_errors(mesh, unchecked):
-    stage = ep.sharded(lambda x: x, mesh, P("data"), P("data"))
-    with pytest.raises(ValueError, match="(?s)eqx_pipe.sharded.*size 7.*4 or 8"):
+    stage = ep.sharding.shard_map(lambda x: x, mesh, P("data"), P("data"))
+    with pytest.raises(
+        ValueError, match="(?s)eqx_pipe.sharding.shard_map.*size 7.*4 or 8"
+    ):
         stage({"x": jnp.ones(7)})
     with pytest.raises(TypeError, match="jax.make_mesh"):
-        ep.sharded(jnp.sin, 3, None, None)
+        ep.sharding.shard_map(jnp.sin, 3, None, None)
     with pytest.raises(TypeError, match="cannot be called"):
-        ep.sharded(3, mesh, None, None)
+        ep.sharding.shard_map(3, mesh, None, None)
     with pytest.raises(TypeError, match="out_specs.*PartitionSpec"):
-        ep.sharded(jnp.sin, mesh, None, "data")
+        ep.sharding.shard_map(jnp.sin, mesh, None, "data")
     with pytest.raises(ValueError, match="Known names: `data`, `model`"):
-        ep.sharded(jnp.sin, mesh, None, P("dtaa"))
+        ep.sharding.shard_map(jnp.sin, mesh, None, P("dtaa"))
     with pytest.raises(ValueError, match="no axis `dtaa`"):
-        ep.sharded(jnp.sin, mesh, P("dtaa"), P("data"))(jnp.ones(8))
+        ep.sharding.shard_map(jnp.sin, mesh, P("dtaa"), P("data"))(jnp.ones(8))
 
 
 def spec(path, leaf):
@@ -155,7 +159,7 @@ def test_init_sharded_is_init(mesh, getkey):
 
     key = getkey()
     plain = make(key)
-    model = ep.init_sharded(make, key, mesh, spec)
+    model = ep.sharding.init_sharded(make, key, mesh, spec)
     assert model["s"] == "x" and model["mlp"].activation is plain["mlp"].activation
     assert model["mlp"].layers[0].weight.sharding.spec[0] == "model"
     assert model["mlp"].layers[0].bias.sharding.num_devices == 8
@@ -163,7 +167,9 @@ def test_init_sharded_is_init(mesh, getkey):
         same = np.allclose(a, b) if eqx.is_array_like(a) else a == b
         assert same
     rules = {"hidden": ("data", "model")}
-    linear = ep.init_sharded(ft.partial(linear_of, 16), key, mesh, P("hidden"), rules)
+    linear = ep.sharding.init_sharded(
+        ft.partial(linear_of, 16), key, mesh, P("hidden"), rules
+    )
     assert linear.weight.sharding.spec[0] == ("data", "model")
 
 
@@ -175,7 +181,7 @@ def test_init_sharded_with_state(mesh, getkey):
     make = eqx.nn.make_with_state(
         lambda key: ep.batched(eqx.nn.BatchNorm(4, "b", mode="batch"), axis_name="b")
     )
-    model, state = ep.init_sharded(make, getkey(), mesh, None)
+    model, state = ep.sharding.init_sharded(make, getkey(), mesh, None)
     y, _ = eqx.filter_jit(model)(jnp.ones((8, 4)), state)
     assert y.shape == (8, 4)
 
@@ -183,7 +189,7 @@ def test_init_sharded_with_state(mesh, getkey):
 def test_no_device_ever_holds_a_whole_parameter(getkey, programs):
     mesh = jax.make_mesh((8,), ("model",), axis_types=(AxisType.Auto,))
     make, key = ft.partial(linear_of, 512), getkey()
-    info = ep.sharding_info(ep.init_sharded(make, key, mesh, P("model")))
+    info = ep.sharding.info(ep.sharding.init_sharded(make, key, mesh, P("model")))
     ((_, compiled),) = programs
     memory = compiled.memory_analysis()
     peak = memory.output_size_in_bytes + memory.temp_size_in_bytes
@@ -196,13 +202,13 @@ def test_no_device_ever_holds_a_whole_parameter(getkey, programs):
 def test_init_sharded_errors(mesh, getkey, unchecked):
     make = ft.partial(linear_of, 7)
     with pytest.raises(ValueError, match="(?s)init_sharded.*`weight`.*7.*6 or 8"):
-        ep.init_sharded(make, getkey(), mesh, P("model"))
+        ep.sharding.init_sharded(make, getkey(), mesh, P("model"))
     with pytest.raises(ValueError, match="rbg.*threefry2x32"):
-        ep.init_sharded(make, jr.key(0, impl="rbg"), mesh, None)
+        ep.sharding.init_sharded(make, jr.key(0, impl="rbg"), mesh, None)
     with pytest.raises(TypeError, match="`key` is None"):
-        ep.init_sharded(make, None, mesh, None)
+        ep.sharding.init_sharded(make, None, mesh, None)
     with pytest.raises(TypeError, match="`init` is 3"):
-        ep.init_sharded(3, getkey(), mesh, None)
+        ep.sharding.init_sharded(3, getkey(), mesh, None)
 
 
 def test_specs_for_several_outputs_are_cut_and_numbers_pass(mesh):
@@ -216,9 +222,9 @@ def test_specs_for_several_outputs_are_cut_and_numbers_pass(mesh):
         }
 
     specs = {"a": P("data"), "total": None, "n": P("data"), "host": None}
-    run = ep.sharded(stage, mesh, P("data"), specs, check_vma=False)
+    run = ep.sharding.shard_map(stage, mesh, P("data"), specs, check_vma=False)
     with pytest.raises(ValueError, match="(?s)the output: .*has 0 axes.*at most"):
-        ep.sharded(
+        ep.sharding.shard_map(
             lambda x: stage(x)["total"], mesh, P("data"), P("data"), check_vma=False
         )({"a": jnp.ones(8), "n": 3})
     y = run({"a": jnp.ones(8), "n": 3})
@@ -232,7 +238,7 @@ def test_it_is_compiled_once_outside_jit(mesh):
         traces.append(1)
         return 2 * x
 
-    run = ep.sharded(stage, mesh, P("data"), P("data"))
+    run = ep.sharding.shard_map(stage, mesh, P("data"), P("data"))
     run(jnp.ones(8))
     first = len(traces)
     run(jnp.zeros(8))
@@ -244,7 +250,7 @@ def test_init_sharded_inside_transformations(mesh):
         return eqx.nn.Linear(4, 8, key=key)
 
     def init(key):
-        return ep.init_sharded(make, key, mesh, P("data")).weight
+        return ep.sharding.init_sharded(make, key, mesh, P("data")).weight
 
     keys = jr.split(jr.key(0), 3)
     assert np.allclose(jax.jit(init)(keys[0]), make(keys[0]).weight)

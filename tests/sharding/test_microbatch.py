@@ -28,12 +28,12 @@ def mean_loss(w, x):
 def test_it_is_the_whole(size):
     batch = {"x": X, "scale": 2.0, "name": "train", "none": None}
     whole = jax.value_and_grad(loss, has_aux=True)
-    parts = ep.microbatch(whole, size=size, argnum=1)
+    parts = ep.sharding.microbatch(whole, size=size, argnum=1)
     (a, aux), g = eqx.filter_jit(parts)(W, batch)
     (b, aux_b), g_b = eqx.filter_jit(whole)(W, batch)
     assert np.allclose(a, b, rtol=1e-5) and np.allclose(g, g_b, rtol=1e-4, atol=1e-5)
     assert aux["n"] == aux_b["n"] == 12 and aux["n"].dtype == aux_b["n"].dtype
-    mean = ep.microbatch(mean_loss, size=size, argnum=-1, reduce="mean")
+    mean = ep.sharding.microbatch(mean_loss, size=size, argnum=-1, reduce="mean")
     value, grad = jax.jit(jax.value_and_grad(mean))(W, X)
     expected, expected_grad = jax.jit(jax.value_and_grad(mean_loss))(W, X)
     assert np.allclose(value, expected, rtol=1e-5)
@@ -43,7 +43,9 @@ def test_it_is_the_whole(size):
 @pytest.mark.parametrize("axis", [1, -1])
 def test_other_axes_and_models(axis, getkey):
     linear = eqx.nn.Linear(12, 3, key=getkey())
-    total = ep.microbatch(lambda x, m: {"t": jnp.sum(x), "s": "a"}, size=5, axis=axis)
+    total = ep.sharding.microbatch(
+        lambda x, m: {"t": jnp.sum(x), "s": "a"}, size=5, axis=axis
+    )
     out = total(jnp.ones((4, 12)), linear)
     assert out["t"] == 48 and out["s"] == "a"
 
@@ -56,63 +58,70 @@ def test_the_function_is_traced_once_for_the_loop_and_once_for_the_rest(rest):
         sizes.append(x.shape[0])
         return jnp.sum(x)
 
-    ep.microbatch(fun, size=2)(jnp.ones(6 + rest))
+    ep.sharding.microbatch(fun, size=2)(jnp.ones(6 + rest))
     assert sizes.count(2) == 2 and sizes.count(1) == rest  # shapes, then the loop
 
 
 def test_dtypes():
     half = jnp.ones(1024, jnp.bfloat16)
-    total = ep.microbatch(lambda x: {"h": jnp.sum(x), "i": jnp.asarray(1)}, size=1)
+    total = ep.sharding.microbatch(
+        lambda x: {"h": jnp.sum(x), "i": jnp.asarray(1)}, size=1
+    )
     out = total(half)
     assert out["h"].dtype == jnp.bfloat16 and out["h"] == 1024  # 256 if kept in half
     assert out["i"].dtype == jnp.int32 and out["i"] == 1024
-    mean = ep.microbatch(lambda x: jnp.sum(x.astype(int)), size=512, reduce="mean")
+    mean = ep.sharding.microbatch(
+        lambda x: jnp.sum(x.astype(int)), size=512, reduce="mean"
+    )
     assert mean(half) == 512.0 and mean(half).dtype == jnp.float32
 
 
 def test_keys_are_sliced_and_vmap_works():
     keys = jr.split(jr.key(0), 6)
     fun = lambda keys: jnp.sum(jax.vmap(lambda k: jr.normal(k))(keys))  # noqa: E731
-    assert np.allclose(ep.microbatch(fun, size=2)(keys), fun(keys), atol=1e-5)
+    assert np.allclose(ep.sharding.microbatch(fun, size=2)(keys), fun(keys), atol=1e-5)
     doubled = jnp.stack([X, 2 * X])
-    got = jax.vmap(ep.microbatch(jnp.sum, size=5))(doubled)
+    got = jax.vmap(ep.sharding.microbatch(jnp.sum, size=5))(doubled)
     assert np.allclose(got, jnp.sum(doubled, axis=(1, 2)), rtol=1e-4, atol=1e-4)
-    assert not jtu.tree_leaves(ep.microbatch(lambda x: None, size=2)(X))
+    assert not jtu.tree_leaves(ep.sharding.microbatch(lambda x: None, size=2)(X))
 
 
 def test_errors(unchecked):
-    per_example = ep.microbatch(lambda x: x, size=5)
+    per_example = ep.sharding.microbatch(lambda x: x, size=5)
     with pytest.raises(ep.StructureError, match="(?s)5,4.*2,4.*not one value per"):
         per_example(X)
     with pytest.raises(ValueError, match="(?s)`a`: 3\n- `b`: 4.*one batch size"):
-        ep.microbatch(lambda t: 0.0, size=2)({"a": jnp.ones(3), "b": jnp.ones(4)})
+        ep.sharding.microbatch(lambda t: 0.0, size=2)(
+            {"a": jnp.ones(3), "b": jnp.ones(4)}
+        )
     with pytest.raises(ValueError, match="there are none"):
-        ep.microbatch(lambda t: 0.0, size=2)({"s": 3})
+        ep.sharding.microbatch(lambda t: 0.0, size=2)({"s": 3})
     with pytest.raises(ValueError, match="`b` of the output is bool.*Return numbers"):
-        ep.microbatch(lambda x: {"b": x.all()}, size=2)(jnp.ones(4) > 0)
+        ep.sharding.microbatch(lambda x: {"b": x.all()}, size=2)(jnp.ones(4) > 0)
     with pytest.raises(TypeError, match="`argnum` is 1. Give the batch by position"):
-        ep.microbatch(jnp.sum, size=2, argnum=1)(X)
+        ep.sharding.microbatch(jnp.sum, size=2, argnum=1)(X)
     with pytest.raises(ValueError, match="`size` is 0. Give an integer of at least 1"):
-        ep.microbatch(jnp.sum, size=0)
+        ep.sharding.microbatch(jnp.sum, size=0)
     with pytest.raises(ValueError, match="Known names: `sum`, `mean`"):
-        ep.microbatch(jnp.sum, size=2, reduce="max")
+        ep.sharding.microbatch(jnp.sum, size=2, reduce="max")
     with pytest.raises(TypeError, match="cannot be called"):
-        ep.microbatch(3, size=2)
+        ep.sharding.microbatch(3, size=2)
 
 
 def test_one_value_per_example_is_refused_whatever_the_size():
     for size in (1, 2, 3, 4):
         with pytest.raises(ValueError, match="Return a sum or mean"):
-            ep.microbatch(jax.vmap(jnp.sin), size=size)(jnp.ones(8))
+            ep.sharding.microbatch(jax.vmap(jnp.sin), size=size)(jnp.ones(8))
     # An output that only happens to have that size is a sum.
     assert np.array_equal(
-        ep.microbatch(lambda x: x.sum(0), size=4)(jnp.ones((8, 4))), np.full(4, 8.0)
+        ep.sharding.microbatch(lambda x: x.sum(0), size=4)(jnp.ones((8, 4))),
+        np.full(4, 8.0),
     )
 
 
 @pytest.mark.parametrize("size", [3, 4])
 def test_a_batch_that_is_split_by_type(size):
     mesh = jax.make_mesh((4,), ("data",), axis_types=(AxisType.Explicit,))
-    x = ep.shard(jnp.arange(16.0).reshape(8, 2), mesh, P("data"))
-    total = ep.microbatch(lambda v: jnp.sum(v**2), size=size)
+    x = ep.sharding.shard(jnp.arange(16.0).reshape(8, 2), mesh, P("data"))
+    total = ep.sharding.microbatch(lambda v: jnp.sum(v**2), size=size)
     assert total(x) == jax.jit(total)(x) == jnp.sum(jnp.arange(16.0) ** 2)

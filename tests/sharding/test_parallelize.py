@@ -26,7 +26,7 @@ def init(key):
 
 def loss(params, batch):
     hidden = jnp.tanh(batch["x"] @ params["a"])
-    hidden = ep.constrain(hidden, "batch", "hidden")
+    hidden = ep.sharding.constrain(hidden, "batch", "hidden")
     return jnp.mean((hidden @ params["b"] - batch["y"]) ** 2)
 
 
@@ -52,7 +52,7 @@ def close(a, b):
     [(AxisType.Auto, "init first"), (AxisType.Explicit, "batch first")],
 )
 def test_params_and_batches_come_sharded_and_values_stay(kind, order, getkey):
-    fun, sharded_init, get = ep.parallelize(
+    fun, sharded_init, get = ep.sharding.parallelize(
         loss, init_params=init, get_input_batch=get_batch, mesh=make(kind), rules=RULES
     )
     key = getkey()
@@ -71,7 +71,7 @@ def test_params_and_batches_come_sharded_and_values_stay(kind, order, getkey):
 def test_under_the_users_own_mesh(getkey):
     batch, key, kind = get_batch(0), getkey(), AxisType.Explicit
     with jax.set_mesh(make(kind)):
-        fun, sharded_init = ep.parallelize(
+        fun, sharded_init = ep.sharding.parallelize(
             loss, init_params=init, initial_batch=batch, mesh=make(kind), rules=RULES
         )
         params = sharded_init(key)
@@ -89,13 +89,13 @@ def step(params, batch):
 
 def test_gradients_inside_and_outside(getkey):
     params, batch = init(getkey()), get_batch(0)
-    fun, sharded_init = ep.parallelize(
+    fun, sharded_init = ep.sharding.parallelize(
         step, init_params=init, initial_batch=batch, mesh=make(), rules=RULES
     )
     value, grads = fun(params, batch)
     close((value, grads), step(params, batch))
     assert spec(grads["a"]) == (None, "model")
-    fun, _ = ep.parallelize(
+    fun, _ = ep.sharding.parallelize(
         loss, init_params=init, initial_batch=batch, mesh=make(), rules=RULES
     )
     close(eqx.filter_grad(fun)(params, batch), grads)
@@ -108,13 +108,13 @@ def test_a_model_and_a_scanned_body(getkey):
 
     def fun(model, xs):
         def body(total, x):
-            y = jax.vmap(model)(ep.constrain(x, "batch", None))
+            y = jax.vmap(model)(ep.sharding.constrain(x, "batch", None))
             return total + jnp.sum(y**2), None
 
         return jax.lax.scan(body, jnp.zeros(()), xs)[0]
 
     xs = jr.normal(getkey(), (3, 8, 4))
-    parallel, sharded_init = ep.parallelize(
+    parallel, sharded_init = ep.sharding.parallelize(
         fun, init_params=create, initial_batch=xs, mesh=make(), rules=RULES
     )
     model = sharded_init(jr.key(0))
@@ -126,7 +126,7 @@ def test_a_model_and_a_scanned_body(getkey):
 
 def test_the_program_is_the_one_sharded_by_hand(getkey):
     mesh, params, batch = make(), init(getkey()), get_batch(0)
-    fun, _ = ep.parallelize(
+    fun, _ = ep.sharding.parallelize(
         step, init_params=init, initial_batch=batch, mesh=mesh, rules=RULES
     )
     ours = fun.compiled(params, batch)
@@ -135,7 +135,7 @@ def test_the_program_is_the_one_sharded_by_hand(getkey):
     where = jtu.tree_map(lambda s: NamedSharding(mesh, s), where)
 
     def hand(arrays, batch):
-        with ep.axis_rules(RULES, mesh):
+        with ep.sharding.AxisRules(RULES).on(mesh):
             return step(arrays, batch)
 
     xy = {n: batch[n] for n in "xy"}
@@ -151,9 +151,9 @@ def test_it_compiles_once_per_shape(getkey):
 
     def fun(w, x):
         traces.append(1)
-        return jnp.sum(ep.constrain(x @ w, "batch", None))
+        return jnp.sum(ep.sharding.constrain(x @ w, "batch", None))
 
-    parallel, _ = ep.parallelize(
+    parallel, _ = ep.sharding.parallelize(
         fun, init_params=None, initial_batch=jnp.ones((8, 4)), mesh=make(), rules=RULES
     )
     for _ in range(3):
@@ -165,7 +165,7 @@ def test_it_compiles_once_per_shape(getkey):
 
 def test_a_feed_without_arguments_loses_nothing(getkey):
     batches = iter([get_batch(i) for i in range(3)])
-    fun, sharded_init, get = ep.parallelize(
+    fun, sharded_init, get = ep.sharding.parallelize(
         loss,
         init_params=init,
         get_input_batch=lambda: next(batches),
@@ -184,13 +184,15 @@ def test_nothing_annotated_is_a_warning_and_copies(getkey):
     def plain(w, x):
         return jnp.sum(x @ w)
 
-    fun, sharded_init = ep.parallelize(
+    fun, sharded_init = ep.sharding.parallelize(
         plain,
         init_params=lambda key: jr.normal(key, (4, 2)),
         initial_batch=jnp.ones((7, 4)),
         mesh=make(),
     )
-    with pytest.warns(UserWarning, match="nothing inside `fun`.*eqx_pipe.constrain"):
+    with pytest.warns(
+        UserWarning, match="nothing inside `fun`.*eqx_pipe.sharding.constrain"
+    ):
         w = sharded_init(jr.key(0))
     assert spec(w) == (None, None) and w.sharding.num_devices == 8
     assert np.allclose(fun(w, jnp.ones((7, 4))), plain(w, jnp.ones((7, 4))), rtol=1e-5)
@@ -199,13 +201,13 @@ def test_nothing_annotated_is_a_warning_and_copies(getkey):
 def test_errors(getkey, unchecked):
     batch = get_batch(0)
     with pytest.raises(ValueError, match="neither of .*Give exactly one"):
-        ep.parallelize(loss, init_params=init)
+        ep.sharding.parallelize(loss, init_params=init)
     with pytest.raises(ValueError, match="both of .*Give exactly one"):
-        ep.parallelize(
+        ep.sharding.parallelize(
             loss, init_params=init, initial_batch=batch, get_input_batch=get_batch
         )
     with pytest.raises(ValueError, match="both `mesh` and `devices`.*mesh alone"):
-        ep.parallelize(
+        ep.sharding.parallelize(
             loss,
             init_params=init,
             initial_batch=batch,
@@ -213,10 +215,10 @@ def test_errors(getkey, unchecked):
             devices=jax.devices(),
         )
     with pytest.raises(TypeError, match=r"jax.devices\(\)\[:4\]"):
-        ep.parallelize(loss, init_params=init, initial_batch=batch, devices=4)
+        ep.sharding.parallelize(loss, init_params=init, initial_batch=batch, devices=4)
     with pytest.raises(TypeError, match="cannot be called"):
-        ep.parallelize(3, init_params=init, initial_batch=batch)
-    fun, sharded_init, get = ep.parallelize(
+        ep.sharding.parallelize(3, init_params=init, initial_batch=batch)
+    fun, sharded_init, get = ep.sharding.parallelize(
         loss,
         init_params=init,
         get_input_batch=lambda a, b: get_batch(a + b),
@@ -231,8 +233,10 @@ def test_errors(getkey, unchecked):
 
 def test_the_mesh_is_that_of_the_rules_around_or_of_a_constraint(getkey):
     params, batch, key = init(getkey()), get_batch(0), getkey()
-    with ep.axis_rules(RULES, make()):
-        fun, sharded_init = ep.parallelize(loss, init_params=init, initial_batch=batch)
+    with ep.sharding.AxisRules(RULES).on(make()):
+        fun, sharded_init = ep.sharding.parallelize(
+            loss, init_params=init, initial_batch=batch
+        )
     assert spec(sharded_init(key)["a"]) == (None, "model")
     assert np.allclose(fun(params, batch), loss(params, batch), rtol=1e-5)
 
@@ -240,7 +244,7 @@ def test_the_mesh_is_that_of_the_rules_around_or_of_a_constraint(getkey):
         there = jax.sharding.NamedSharding(make(), P("data", "model"))
         return jax.lax.with_sharding_constraint(x @ w, there).sum()
 
-    _, sharded_init = ep.parallelize(
+    _, sharded_init = ep.sharding.parallelize(
         constrained,
         init_params=lambda key: jr.normal(key, (4, 8)),
         initial_batch=jnp.ones((16, 4)),
@@ -256,7 +260,7 @@ def test_a_constraint_that_does_not_divide_is_left_out(getkey):
         return jnp.sum(jax.lax.with_sharding_constraint(x, rows) @ w)
 
     x = jnp.ones((10, 4))
-    run, sharded_init = ep.parallelize(
+    run, sharded_init = ep.sharding.parallelize(
         fun,
         init_params=lambda key: jr.normal(key, (4, 8)),
         initial_batch=x,

@@ -62,7 +62,7 @@ def test_it_is_the_sequence(devices, n, count, getkey, monkeypatch):
     monkeypatch.setattr(_pipelined, "idle_value", lambda a: jnp.full_like(a, jnp.nan))
     stack = ep.repeat(block, n, key=getkey(), remat=True, unroll=2)
     x = jr.normal(getkey(), (8, 4))
-    assert_sequential(stack, ep.pipelined(stack, make(devices), count), x)
+    assert_sequential(stack, ep.sharding.pipelined(stack, make(devices), count), x)
 
 
 def test_two_axes_that_are_explicit(getkey):
@@ -70,11 +70,11 @@ def test_two_axes_that_are_explicit(getkey):
     mesh = jax.make_mesh((2, 4), ("data", "stages"), axis_types=kinds)
     stack = ep.repeat(block, 4, key=getkey())
     x = jr.normal(getkey(), (8, 4))
-    pipe = ep.pipelined(stack, mesh, 4, axis_name="stages")
-    assert_sequential(stack, pipe, x, ep.shard(x, mesh, P("data")))
+    pipe = ep.sharding.pipelined(stack, mesh, 4, axis_name="stages")
+    assert_sequential(stack, pipe, x, ep.sharding.shard(x, mesh, P("data")))
     assert np.allclose(pipe(x), stack(x), atol=1e-5)  # outside jit, unplaced
     assert pipe.stages.linear.weight.sharding.spec == P("stages")
-    assert ep.sharding_info(pipe)["stages.linear.weight"].bytes_per_device == 64
+    assert ep.sharding.info(pipe)["stages.linear.weight"].bytes_per_device == 64
 
 
 def test_gradients_outside_jit_and_mesh_contexts(getkey, unchecked):
@@ -82,10 +82,10 @@ def test_gradients_outside_jit_and_mesh_contexts(getkey, unchecked):
     mesh = jax.make_mesh((4,), ("stages",), axis_types=(kind,))
     stack, x = ep.repeat(block, 4, key=getkey()), jr.normal(getkey(), (8, 4))
     want = eqx.filter_jit(eqx.filter_grad(loss))(stack, x)
-    pipe = ep.pipelined(stack, mesh, 4)
+    pipe = ep.sharding.pipelined(stack, mesh, 4)
     outside = eqx.filter_grad(loss)(pipe, x)
     with jax.set_mesh(mesh):
-        inside = eqx.filter_grad(loss)(ep.pipelined(stack, mesh, 4), x)
+        inside = eqx.filter_grad(loss)(ep.sharding.pipelined(stack, mesh, 4), x)
     for got in (outside, inside):
         for a, b in zip(*map(jtu.tree_leaves, (got, want)), strict=True):
             assert np.allclose(a, b, atol=1e-5)
@@ -108,7 +108,7 @@ def test_each_device_runs_its_layers_once_per_microbatch(getkey):
             return x * self.weight
 
     stack = ep.repeat(lambda k: Counted(jr.uniform(k)), 8, key=getkey())
-    pipe = ep.pipelined(stack, make(4), count)
+    pipe = ep.sharding.pipelined(stack, make(4), count)
     eqx.filter_grad(loss)(pipe, jnp.ones((6, 2)))
     jax.effects_barrier()
     weights = [round(float(w), 3) for w in stack.stages.weight]
@@ -120,7 +120,7 @@ def test_keys_belong_to_microbatch_and_stage(getkey):
         return lambda x, *, key: x + jr.normal(key, x.shape)
 
     stack = ep.repeat(noisy, 4, key=getkey())
-    pipe, x, key = ep.pipelined(stack, make(2), 4), jnp.zeros((8, 3)), getkey()
+    pipe, x, key = ep.sharding.pipelined(stack, make(2), 4), jnp.zeros((8, 3)), getkey()
     parts = [stack(x[:2], key=jr.fold_in(key, m)) for m in range(4)]
     assert np.allclose(pipe(x, key=key), jnp.concatenate(parts), atol=1e-5)
     with pytest.raises(ep.MissingKeyError) as error:
@@ -134,14 +134,14 @@ def test_trees_vmap_and_describe(getkey):
         return Swap(scale)
 
     stack = ep.repeat(swap, 4, key=getkey())
-    pipe = ep.pipelined(stack, make(2), 2)
+    pipe = ep.sharding.pipelined(stack, make(2), 2)
     x = {"a": jnp.arange(4.0), "b": jnp.ones((4, 2)), "n": None, "s": "text"}
     got, want = pipe(x), stack(x)
     assert got["s"] == "text" and len(pipe) == 4
     assert all(np.allclose(got[n], want[n]) for n in "ab")
     many = jnp.arange(24.0).reshape(3, 4, 2)
     stack = ep.repeat(lambda k: eqx.nn.Lambda(jnp.sin), 4, key=getkey())
-    pipe = ep.pipelined(stack, make(4), 2)
+    pipe = ep.sharding.pipelined(stack, make(4), 2)
     assert np.allclose(jax.vmap(lambda x: pipe(x))(many), stack(many), atol=1e-5)
     assert "pipelined" in str(ep.describe(pipe)).lower()
 
@@ -156,10 +156,10 @@ class Swap(eqx.Module):
 def test_what_does_not_fit_is_refused_with_the_sizes_that_would(getkey, unchecked):
     stack = ep.repeat(block, 6, key=getkey())
     with pytest.raises(ValueError, match="6 stages.*4 devices.*4 or 8;.*: 3 or 6"):
-        ep.pipelined(stack, make(4), 2)
+        ep.sharding.pipelined(stack, make(4), 2)
     with pytest.raises(ValueError, match="6 stages.*8 devices.*that do: 8;.*: 6"):
-        ep.pipelined(stack, make(8), 2)
-    pipe = ep.pipelined(stack, make(2), 4)
+        ep.sharding.pipelined(stack, make(8), 2)
+    pipe = ep.sharding.pipelined(stack, make(2), 4)
     with pytest.raises(ValueError, match="batch of 6.*4 microb.*4 or 8;.*: 3 or 6"):
         pipe(jnp.ones((6, 4)))
     with pytest.raises(ValueError, match="batch of 3 .*that do: 4; .*: 3"):
@@ -174,31 +174,31 @@ def test_errors(getkey, unchecked):
     stack = ep.repeat(block, 4, key=getkey())
     both = jax.make_mesh((2, 4), ("a", "b"), axis_types=(AxisType.Auto,) * 2)
     with pytest.raises(ValueError, match="the mesh has 2 axes.*axis_name='a'"):
-        ep.pipelined(stack, both, 2)
+        ep.sharding.pipelined(stack, both, 2)
     with pytest.raises(ValueError, match="Known names: `a`, `b`"):
-        ep.pipelined(stack, both, 2, axis_name="c")
+        ep.sharding.pipelined(stack, both, 2, axis_name="c")
     with pytest.raises(TypeError, match="`stack` is .*eqx_pipe.repeat"):
-        ep.pipelined(ep.chain(), both, 2)
+        ep.sharding.pipelined(ep.chain(), both, 2)
     with pytest.raises(TypeError, match="jax.make_mesh"):
-        ep.pipelined(stack, 3, 2)
+        ep.sharding.pipelined(stack, 3, 2)
     with pytest.raises(ValueError, match="at least 1"):
-        ep.pipelined(stack, make(2), 0)
+        ep.sharding.pipelined(stack, make(2), 0)
     norm = ep.repeat(lambda k: eqx.nn.BatchNorm(4, "b", mode="batch"), 2, key=getkey())
     with pytest.raises(ValueError, match="stateful.*GroupNorm"):
-        ep.pipelined(norm, make(2), 2)
+        ep.sharding.pipelined(norm, make(2), 2)
     bad = ep.repeat(lambda k: eqx.nn.Lambda(lambda x: x[:1]), 2, key=getkey())
     with pytest.raises(ep.StructureError, match="(?s)2,4.*1,4.*return the structure"):
-        ep.pipelined(bad, make(2), 2)(jnp.ones((4, 4)))
+        ep.sharding.pipelined(bad, make(2), 2)(jnp.ones((4, 4)))
 
 
 def test_stages_for_one_example_are_warned_of(getkey):
     stack = ep.repeat(lambda key: eqx.nn.Linear(4, 4, False, key=key), 4, key=getkey())
     with pytest.warns(UserWarning, match="wrap them in `eqx_pipe.batched`"):
-        ep.pipelined(stack, make(4), 2)(jnp.ones((8, 4)))
+        ep.sharding.pipelined(stack, make(4), 2)(jnp.ones((8, 4)))
 
 
 def test_layers_are_computed_again_and_unrolled_as_in_the_repeat(getkey):
     stack = ep.repeat(block, 4, key=getkey(), remat=True, unroll=2)
-    pipe, x = ep.pipelined(stack, make(2), 2), jr.normal(getkey(), (4, 4))
+    pipe, x = ep.sharding.pipelined(stack, make(2), 2), jr.normal(getkey(), (4, 4))
     text = str(jax.make_jaxpr(lambda x: pipe(x))(x))
     assert "unroll=2" in text and ("checkpoint" in text or "remat" in text)

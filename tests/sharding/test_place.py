@@ -1,4 +1,4 @@
-"""shard, pad_to and sharding_info: placing arrays changes where they are, not what."""
+"""shard, pad_to and info: placing arrays changes where they are, not what."""
 
 import equinox as eqx
 import hypothesis.strategies as st
@@ -44,8 +44,8 @@ def test_values_do_not_change(one, two, shape, kind):
         "x": x,
         "y": (x.astype(jnp.bfloat16), np.arange(64, dtype=np.int32).reshape(8, 8)),
     }
-    placed = ep.shard(tree, make(kind), {"x": one, "y": two})
-    again = ep.shard(placed, make(kind), {"x": two, "y": one})
+    placed = ep.sharding.shard(tree, make(kind), {"x": one, "y": two})
+    again = ep.sharding.shard(placed, make(kind), {"x": two, "y": one})
     for tree_ in (placed, again):
         assert_agree(host(tree_), host(tree))
     assert placed["x"].sharding.spec == (P() if one is None else one)
@@ -63,7 +63,7 @@ def test_what_is_no_array_passes_untouched(mesh):
         "keys": jr.split(jr.key(0), 8),
         "fn": jnp.tanh,
     }
-    placed = ep.shard(tree, mesh, P("data", "model"))
+    placed = ep.sharding.shard(tree, mesh, P("data", "model"))
     for name in ("text", "none", "number", "words", "fn"):
         assert placed[name] is tree[name]
     specs = {n: placed[n].sharding.spec for n in ("scalar", "short", "long", "keys")}
@@ -71,23 +71,25 @@ def test_what_is_no_array_passes_untouched(mesh):
     assert specs["long"] == P("data", "model")
     # Where each leaf has its own spec, that of a scalar is not read either.
     each = dict.fromkeys(tree, P("data"))
-    assert ep.shard(tree, mesh, each)["scalar"].sharding.spec == P()
+    assert ep.sharding.shard(tree, mesh, each)["scalar"].sharding.spec == P()
 
 
 def test_models_by_path_by_leaf_and_by_tree(mesh, getkey):
     mlp = eqx.nn.MLP(4, 8, 8, 2, key=getkey())
-    by_path = ep.shard(
+    by_path = ep.sharding.shard(
         mlp, mesh, lambda path, leaf: P("model") if "weight" in path else None
     )
-    by_leaf = ep.shard(mlp, mesh, lambda leaf: P("model") if leaf.ndim == 2 else None)
+    by_leaf = ep.sharding.shard(
+        mlp, mesh, lambda leaf: P("model") if leaf.ndim == 2 else None
+    )
     tree = jtu.tree_map(lambda a: P("model") if getattr(a, "ndim", 0) == 2 else a, mlp)
     tree = jtu.tree_map(lambda a: None if eqx.is_array(a) else a, tree)
-    by_tree = ep.shard(mlp, mesh, tree)
+    by_tree = ep.sharding.shard(mlp, mesh, tree)
     for placed in (by_path, by_leaf, by_tree):
         assert placed.layers[1].weight.sharding.spec == P("model")
         assert placed.layers[1].bias.sharding.spec == P()
         assert placed.activation is mlp.activation
-    y = eqx.filter_jit(ep.shard(mlp, make(), by_leaf_spec))(jnp.ones(4))
+    y = eqx.filter_jit(ep.sharding.shard(mlp, make(), by_leaf_spec))(jnp.ones(4))
     assert np.allclose(np.asarray(y), mlp(jnp.ones(4)), atol=1e-6)
 
 
@@ -98,22 +100,22 @@ def by_leaf_spec(leaf):
 def test_rules(mesh):
     rules = {"batch": "data", "hidden": "model"}
     x = {"x": jnp.ones((8, 4)), "y": jnp.ones(8)}
-    placed = ep.shard(x, mesh, P("batch", "hidden"), rules)
+    placed = ep.sharding.shard(x, mesh, P("batch", "hidden"), rules)
     assert placed["x"].sharding.spec == P("data", "model")
     assert placed["y"].sharding.spec == P("data")
     with pytest.raises(ValueError, match="(?s)`x`: there is no rule for `data`.*Add"):
-        ep.shard(x, mesh, P("data"), ep.AxisRules(rules))
+        ep.sharding.shard(x, mesh, P("data"), ep.sharding.AxisRules(rules))
 
 
 def test_inside_jit_and_grad(mesh):
     x = jnp.arange(32.0).reshape(8, 4)
 
     def f(x):
-        y = ep.shard({"x": jnp.sin(x), "n": 1}, mesh, P("data", "model"))
+        y = ep.sharding.shard({"x": jnp.sin(x), "n": 1}, mesh, P("data", "model"))
         return jnp.sum(y["x"] ** 2)
 
     def made(x):
-        return ep.shard(2 * x, mesh, P("data", "model"))
+        return ep.sharding.shard(2 * x, mesh, P("data", "model"))
 
     plain = jax.grad(lambda x: jnp.sum(jnp.sin(x) ** 2))(x)
     assert np.allclose(jax.jit(jax.grad(f))(x), plain, atol=1e-5)
@@ -125,7 +127,7 @@ def test_all_misfits_in_one_error(mesh):
     tree["d"] = jnp.ones((2, 2))
     specs = {"a": P("data"), "b": P("model", "model"), "c": P("data", "model")}
     with pytest.raises(ValueError) as error:
-        ep.shard(tree, mesh, specs | {"d": P("modl")})
+        ep.sharding.shard(tree, mesh, specs | {"d": P("modl")})
     text = str(error.value)
     assert "`a`: axis 0 has size 7" in text and "`data` of size 4" in text
     assert "the nearest that fits: 4 or 8" in text
@@ -134,26 +136,26 @@ def test_all_misfits_in_one_error(mesh):
     assert "`d`: the mesh has no axis `modl`. Did you mean `model`?" in text
     assert "{'data': 4, 'model': 2}" in text and "eqx_pipe.pad_to" in text
     with pytest.raises(ValueError, match="nearest that fits: 8"):
-        ep.shard(jnp.ones(3), mesh, P(("data", "model")))
+        ep.sharding.shard(jnp.ones(3), mesh, P(("data", "model")))
 
 
 def test_specs_that_are_no_prefix(mesh):
     with pytest.raises(ep.StructureError, match="(?s)not a prefix.*Give a spec for"):
-        ep.shard({"a": jnp.ones(8)}, mesh, {"b": P("data")})
+        ep.sharding.shard({"a": jnp.ones(8)}, mesh, {"b": P("data")})
 
 
 def test_wrong_types(mesh, unchecked):
     x = jnp.ones(8)
     with pytest.raises(TypeError, match="`specs.a` is 'data' .str.*PartitionSpec"):
-        ep.shard({"a": x}, mesh, {"a": "data"})
+        ep.sharding.shard({"a": x}, mesh, {"a": "data"})
     with pytest.raises(TypeError, match="PartitionSpec"):
-        ep.shard({"a": x}, mesh, lambda leaf: "data")
+        ep.sharding.shard({"a": x}, mesh, lambda leaf: "data")
     with pytest.raises(TypeError, match="`mesh` is 3.*jax.make_mesh"):
-        ep.shard(x, 3, None)
-    with pytest.raises(TypeError, match="`eqx_pipe.shard`: `pairs` is 3"):
-        ep.shard(x, mesh, None, 3)
+        ep.sharding.shard(x, 3, None)
+    with pytest.raises(TypeError, match="`eqx_pipe.sharding.shard`: `pairs` is 3"):
+        ep.sharding.shard(x, mesh, None, 3)
     with pytest.raises(TypeError, match="has no values.*init_sharded"):
-        ep.shard(jax.eval_shape(lambda: x), mesh, None)
+        ep.sharding.shard(jax.eval_shape(lambda: x), mesh, None)
 
 
 @given(st.integers(1, 9), st.integers(1, 5), SPECS)
@@ -161,7 +163,7 @@ def test_pad_to(rows, columns, spec):
     mesh = make()
     x = np.arange(rows * columns, dtype=np.float32).reshape(rows, columns) + 1
     tree = {"x": x, "j": jnp.asarray(x), "s": "text", "n": 3}
-    padded, mask = ep.pad_to(tree, mesh, spec)
+    padded, mask = ep.sharding.pad_to(tree, mesh, spec)
     assert padded["s"] == "text" and padded["n"] == 3 and mask["s"] is None
     assert type(padded["x"]) is np.ndarray and type(mask["x"]) is np.ndarray
     for name in ("x", "j"):
@@ -171,28 +173,28 @@ def test_pad_to(rows, columns, spec):
         assert np.array_equal(y[np.asarray(mask[name])], x.ravel())
         assert y.sum() == x.sum()
         assert all(new - old < 8 for new, old in zip(y.shape, x.shape, strict=True))
-    assert_agree(host(ep.shard(padded, mesh, spec)["x"]), padded["x"])
-    ep.shard(mask, mesh, spec)
+    assert_agree(host(ep.sharding.shard(padded, mesh, spec)["x"]), padded["x"])
+    ep.sharding.shard(mask, mesh, spec)
 
 
 def test_pad_to_of_keys_and_of_what_fits(getkey):
     keys = jr.split(getkey(), 5)
-    padded, mask = ep.pad_to(keys, make(), P("data"))
+    padded, mask = ep.sharding.pad_to(keys, make(), P("data"))
     assert padded.shape == (8,) and mask.tolist() == [True] * 5 + [False] * 3
     assert np.array_equal(jr.key_data(padded[:5]), jr.key_data(keys))
     x = jnp.ones((8, 2))
-    same, mask = ep.pad_to(x, make(), P("data"))
+    same, mask = ep.sharding.pad_to(x, make(), P("data"))
     assert same is x and mask.all()
     with pytest.raises(ValueError, match="pad_to.*no axis `nope`|no axis `nope`"):
-        ep.pad_to(x, make(), P("nope"))
+        ep.sharding.pad_to(x, make(), P("nope"))
 
 
 def test_sharding_info():
     x = jnp.ones((8, 4))
     tree = {"x": x, "y": {"z": x.astype(jnp.bfloat16)}, "s": "text", "h": np.ones(3)}
     specs = {"x": P("data", "model"), "y": P(None, "model"), "s": None, "h": None}
-    placed = ep.shard(tree, make(), specs) | {"h": tree["h"]}
-    info = ep.sharding_info(placed)
+    placed = ep.sharding.shard(tree, make(), specs) | {"h": tree["h"]}
+    info = ep.sharding.info(placed)
     assert list(info) == ["h", "x", "y.z"] and len(info) == 3
     assert info["x"].spec == P("data", "model") and info["x"].bytes_per_device == 16
     assert info["x"].shape == (8, 4) and info["x"].dtype == jnp.float32
@@ -202,7 +204,7 @@ def test_sharding_info():
     lines = str(info).splitlines()
     assert lines[0].split() == "path shape dtype spec devices bytes per device".split()
     assert lines[3].startswith("y.z") and lines[3].endswith("32")
-    assert ep.sharding_info(x)[""].spec is None
+    assert ep.sharding.info(x)[""].spec is None
     assert "host" in lines[1]
 
 
@@ -219,30 +221,32 @@ def test_specs_that_are_no_prefix_say_where(mesh, unchecked):
     }
     for words, specs in cases.items():
         with pytest.raises(ValueError, match=words) as caught:
-            ep.shard(tree, mesh, specs)
+            ep.sharding.shard(tree, mesh, specs)
         assert len(str(caught.value)) < 500
 
 
 def test_only_sizes_are_mended_by_padding(mesh):
     for specs in (P("dta"), P(None, None, "data")):
         with pytest.raises(ValueError) as caught:
-            ep.shard(jnp.ones((8, 4)), mesh, specs)
+            ep.sharding.shard(jnp.ones((8, 4)), mesh, specs)
         assert "pad_to" not in str(caught.value)
 
 
 def test_padding_leaves_scalars_alone(mesh):
     tree = {"x": np.ones((7, 3)), "step": jnp.array(3), "n": np.int32(2)}
-    padded, mask = ep.pad_to(tree, mesh, P("data"))
+    padded, mask = ep.sharding.pad_to(tree, mesh, P("data"))
     assert padded["step"] is tree["step"] and padded["n"] == 2
     assert mask["step"] and mask["n"] and mask["x"].sum() == 21
 
 
 def test_under_vmap_outside_jit_the_spec_is_that_of_one_example():
     x = jnp.arange(14.0).reshape(7, 2)
-    got = jax.vmap(lambda z: ep.shard(2 * z, make(), P("model")))(x)
+    got = jax.vmap(lambda z: ep.sharding.shard(2 * z, make(), P("model")))(x)
     assert np.array_equal(got, 2 * x) and got.sharding.spec == P(None, "model")
     elsewhere = jax.device_put(jnp.arange(8.0), jax.devices()[3])
-    grads = jax.grad(lambda z: jnp.sum(ep.shard(z, make(), P("data")) ** 2))(elsewhere)
+    grads = jax.grad(lambda z: jnp.sum(ep.sharding.shard(z, make(), P("data")) ** 2))(
+        elsewhere
+    )
     assert np.array_equal(grads, 2 * elsewhere)
 
 
@@ -250,11 +254,11 @@ def test_info_while_tracing():
     seen = []
 
     def look(x):
-        seen.append(str(ep.sharding_info(x)))
+        seen.append(str(ep.sharding.info(x)))
         return x
 
     jax.jit(look)(jnp.ones(8))
-    jax.jit(look)(ep.shard(jnp.ones(8), make(AxisType.Explicit), P("data")))
+    jax.jit(look)(ep.sharding.shard(jnp.ones(8), make(AxisType.Explicit), P("data")))
     assert "unknown" in seen[0] and "P('data',)" in seen[1]
-    assert "unknown" in str(ep.sharding_info(jax.ShapeDtypeStruct((3,), jnp.float32)))
-    assert "host" in str(ep.sharding_info(np.ones(3)))
+    assert "unknown" in str(ep.sharding.info(jax.ShapeDtypeStruct((3,), jnp.float32)))
+    assert "host" in str(ep.sharding.info(np.ones(3)))

@@ -15,7 +15,7 @@ import eqx_pipe as ep
 
 def fails(words, *args):
     try:
-        ep.shard(*args)
+        ep.sharding.shard(*args)
     except ValueError as error:
         assert words in str(error), error
     else:
@@ -31,33 +31,33 @@ for kind in (AxisType.Auto, AxisType.Explicit):
     mesh = jax.make_mesh((4,), ("data",), axis_types=(kind,))
     assert mesh.size == 4 and len(mesh.local_devices) == 2
     tree = {"x": parts[rank], "w": np.ones((2, 3), np.float32), "name": "train"}
-    placed = ep.shard(tree, mesh, {"x": P("data"), "w": None, "name": None})
+    placed = ep.sharding.shard(tree, mesh, {"x": P("data"), "w": None, "name": None})
     assert placed["x"].shape == (8, 2) and placed["w"].shape == (2, 3)
     assert placed["name"] == "train"
     assert np.array_equal(process_allgather(placed["x"], tiled=True), np.vstack(parts))
     # A global array is not somebody's part: it is placed anew as a whole.
-    whole = ep.shard(placed["x"], mesh, None)
+    whole = ep.sharding.shard(placed["x"], mesh, None)
     assert np.array_equal(np.asarray(whole), np.vstack(parts))
-    keys = ep.shard(jr.split(jr.key(rank), 2), mesh, P("data"))
+    keys = ep.sharding.shard(jr.split(jr.key(rank), 2), mesh, P("data"))
     assert keys.shape == (4,) and jnp.issubdtype(keys.dtype, jax.dtypes.prng_key)
 
-    inside = jax.jit(lambda x: ep.shard(2 * x, mesh, P("data")))(placed["x"])
+    inside = jax.jit(lambda x: ep.sharding.shard(2 * x, mesh, P("data")))(placed["x"])
     assert inside.shape == (8, 2)
     total = jax.jit(lambda x, w: jnp.sum(x @ w))(placed["x"], placed["w"])
     assert float(total) == 3 * np.vstack(parts).sum()
 
-    model = ep.init_sharded(make, jr.key(0), mesh, P("data"))
+    model = ep.sharding.init_sharded(make, jr.key(0), mesh, P("data"))
     assert model.weight.addressable_shards[0].data.shape == (2, 4)
     gathered = process_allgather(model.weight, tiled=True)
     # Drawn by another program, which may round otherwise.
     np.testing.assert_allclose(gathered, make(jr.key(0)).weight, rtol=2e-5, atol=2e-6)
-    assert "(8, 4)" in str(ep.sharding_info(model))
+    assert "(8, 4)" in str(ep.sharding.info(model))
 
     fails("`data` of size 2 in this process", parts[rank][:3], mesh, P("data"))
-    padded, mask = ep.pad_to(parts[rank][:3], mesh, P("data"))
+    padded, mask = ep.sharding.pad_to(parts[rank][:3], mesh, P("data"))
     assert padded.shape == (4, 2) and mask[:, 0].tolist() == [True] * 3 + [False]
     # Two rows here and two there are what four devices need.
-    padded, mask = ep.pad_to(parts[rank][:2], mesh, P("data"))
+    padded, mask = ep.sharding.pad_to(parts[rank][:2], mesh, P("data"))
     assert padded.shape == (2, 2) and mask.all()
 """
 

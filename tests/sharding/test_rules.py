@@ -17,7 +17,7 @@ PAIRS = [
     ("tokens", ("data", "model")),
     ("tokens", None),
 ]
-RULES = ep.AxisRules(PAIRS)
+RULES = ep.sharding.AxisRules(PAIRS)
 NAMES = ("batch", "hidden", "input", "tokens")
 
 
@@ -54,11 +54,11 @@ def test_pairs_are_tried_in_order(logical, spec):
 
 
 def test_rules_are_values():
-    same = ep.AxisRules({"a": "x", "b": ("x", "y"), "c": None})
-    assert same == ep.AxisRules([("a", "x"), ["b", ["x", "y"]], ("c", None)])
-    assert same == ep.AxisRules(same)
-    assert hash(same) == hash(ep.AxisRules(same))
-    assert same != ep.AxisRules({"a": "x"})
+    same = ep.sharding.AxisRules({"a": "x", "b": ("x", "y"), "c": None})
+    assert same == ep.sharding.AxisRules([("a", "x"), ["b", ["x", "y"]], ("c", None)])
+    assert same == ep.sharding.AxisRules(same)
+    assert hash(same) == hash(ep.sharding.AxisRules(same))
+    assert same != ep.sharding.AxisRules({"a": "x"})
     assert not jax.tree.leaves(same)
 
 
@@ -66,16 +66,16 @@ def test_sharding():
     sharding = RULES.sharding(mesh(), "batch", "hidden")
     assert sharding == NamedSharding(mesh(), P("data", "model"))
     with pytest.raises(ValueError, match="Known names: `data`, `model`. Change"):
-        ep.AxisRules({"a": "dat"}).sharding(mesh(), "a")
+        ep.sharding.AxisRules({"a": "dat"}).sharding(mesh(), "a")
 
 
 def test_nothing_left_is_an_error_that_names_the_cure():
-    rules = ep.AxisRules({"a": "x", "b": "x"})
+    rules = ep.sharding.AxisRules({"a": "x", "b": "x"})
     with pytest.raises(ValueError, match=r"taken by `a`. Add the pair `\('b', None\)"):
         rules.spec("b", "a")
-    assert ep.AxisRules([("a", "x"), ("b", "x"), ("b", None)]).spec("b", "a") == P(
-        None, "x"
-    )
+    assert ep.sharding.AxisRules([("a", "x"), ("b", "x"), ("b", None)]).spec(
+        "b", "a"
+    ) == P(None, "x")
 
 
 def test_a_name_twice_and_an_unknown_name_are_errors():
@@ -90,11 +90,11 @@ def test_wrong_types(unchecked):
         RULES.spec(3)
     for wrong in (3, "batch", [("a",)], [("a", 3)], [(1, "x")], ["ab"], None):
         with pytest.raises(TypeError, match="AxisRules.*pair"):
-            ep.AxisRules(wrong)
+            ep.sharding.AxisRules(wrong)
     with pytest.raises(TypeError, match="jax.make_mesh"):
         RULES.sharding(3, "batch")
 
 
 def test_a_mesh_axis_stands_once_in_a_tuple():
     with pytest.raises(ValueError, match="twice.*name it once"):
-        ep.AxisRules({"a": ("data", "data")})
+        ep.sharding.AxisRules({"a": ("data", "data")})

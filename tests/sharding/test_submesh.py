@@ -43,7 +43,7 @@ def test_values_and_gradients_over_submeshes(kind, getkey):
     meshes, parts = submeshes(2, kind), layers(2, getkey())
     x = jr.normal(getkey(), (8, 4))
     plain = ep.chain(*parts)
-    spread = ep.chain(*map(ep.on, meshes, parts))
+    spread = ep.chain(*map(ep.sharding.on, meshes, parts))
     value, grads = eqx.filter_jit(eqx.filter_value_and_grad(loss))(plain, x)
     got, got_grads = eqx.filter_value_and_grad(loss)(spread, x)
     assert_close((got, jtu.tree_leaves(got_grads)), (value, jtu.tree_leaves(grads)))
@@ -51,7 +51,7 @@ def test_values_and_gradients_over_submeshes(kind, getkey):
     for mesh, part, grad in zip(meshes, spread, got_grads, strict=True):
         arrays = jtu.tree_leaves(eqx.filter((part.stage, grad.stage), eqx.is_array))
         assert {d for a in arrays for d in a.devices()} == set(mesh.devices.flat)
-    _, grads = ep.microbatch(
+    _, grads = ep.sharding.microbatch(
         eqx.filter_value_and_grad(loss), size=3, argnum=1, reduce="mean"
     )(spread, x)
     assert_close(jtu.tree_leaves(grads), jtu.tree_leaves(got_grads))
@@ -70,7 +70,7 @@ def test_it_trains_with_optax(getkey):
             losses.append(float(value))
         return losses
 
-    spread = ep.chain(*map(ep.on, submeshes(2), parts))
+    spread = ep.chain(*map(ep.sharding.on, submeshes(2), parts))
     assert np.allclose(train(spread), train(ep.chain(*parts)), rtol=1e-4)
 
 
@@ -87,7 +87,7 @@ def test_calls_return_before_they_have_finished():
         return jax.pure_callback(wait, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
 
     one, two = (Mesh(jax.devices()[2 * i : 2 * i + 2], ("x",)) for i in (0, 1))
-    pipe = ep.chain(ep.on(one, lambda x: x + 1), ep.on(two, last))
+    pipe = ep.chain(ep.sharding.on(one, lambda x: x + 1), ep.sharding.on(two, last))
     results = [pipe(np.float32(i)) for i in range(2)]
     dispatched.set()
     assert [float(r) for r in results] == [1.0, 2.0]
@@ -97,27 +97,31 @@ def test_calls_return_before_they_have_finished():
 def test_specs_state_keys_and_other_leaves(getkey):
     one, two = submeshes(2)
     x = {"x": jnp.ones((8, 4)), "s": "text", "none": None}
-    split = ep.on(one, lambda t: t | {"x": t["x"] + 1}, specs=P("x"))
+    split = ep.sharding.on(one, lambda t: t | {"x": t["x"] + 1}, specs=P("x"))
     y = split(x)
     assert y["s"] == "text" and y["x"].sharding.spec[0] == "x"
-    assert ep.on(two, eqx.nn.Identity())(y)["x"].devices() == set(two.devices.flat)
-    noise = ep.chain(lambda x: x, ep.on(two, lambda x, key: x + jr.normal(key)))
+    assert ep.sharding.on(two, eqx.nn.Identity())(y)["x"].devices() == set(
+        two.devices.flat
+    )
+    noise = ep.chain(
+        lambda x: x, ep.sharding.on(two, lambda x, key: x + jr.normal(key))
+    )
     plain = ep.chain(lambda x: x, ep.chain(stage=lambda x, key: x + jr.normal(key)))
     assert_close(noise(1.0, key=jr.key(0)), plain(1.0, key=jr.key(0)))
     with pytest.raises(ep.MissingKeyError) as error:
-        ep.on(two, eqx.nn.Dropout())(jnp.ones(3))
+        ep.sharding.on(two, eqx.nn.Dropout())(jnp.ones(3))
     assert error.value.path == "stage"
     norm = ep.batched(eqx.nn.BatchNorm(4, "b", mode="batch"), axis_name="b")
     norm, state = eqx.nn.make_with_state(lambda: norm)()
     want, want_state = norm(jnp.ones((8, 4)), state)
-    got, got_state = ep.on(two, norm)(jnp.ones((8, 4)), state)
+    got, got_state = ep.sharding.on(two, norm)(jnp.ones((8, 4)), state)
     assert_close((got, got_state), (want, want_state))
 
 
 def test_parameters_that_are_on_the_mesh_stay_split(getkey):
     one, _ = submeshes(2)
-    linear = ep.shard(eqx.nn.Linear(4, 8, key=getkey()), one, P("x"))
-    stage = ep.on(one, linear)
+    linear = ep.sharding.shard(eqx.nn.Linear(4, 8, key=getkey()), one, P("x"))
+    stage = ep.sharding.on(one, linear)
     assert stage.stage.weight.sharding.spec == P("x")
     assert_close(stage(jnp.ones(4)), np.asarray(linear(jnp.ones(4))))
     rows = jax.vmap(lambda x: stage(x))(jnp.ones((3, 4)))
@@ -126,22 +130,22 @@ def test_parameters_that_are_on_the_mesh_stay_split(getkey):
 
 def test_inside_jit_it_says_what_to_do(getkey, unchecked):
     one, two = submeshes(2)
-    pipe = ep.chain(ep.on(one, jnp.sin), ep.on(two, jnp.cos))
+    pipe = ep.chain(ep.sharding.on(one, jnp.sin), ep.sharding.on(two, jnp.cos))
     with pytest.raises(ValueError, match="eqx_pipe.on.*inside `jit`.*eqx_pipe.pipel"):
         eqx.filter_jit(pipe)(jnp.ones(3))
-    total = ep.microbatch(lambda x: jnp.sum(pipe(x)), size=1)
+    total = ep.sharding.microbatch(lambda x: jnp.sum(pipe(x)), size=1)
     with pytest.raises(ValueError, match="eqx_pipe.on.*inside `jit`"):
         jax.jit(total)(jnp.ones(3))
-    with pytest.raises(ValueError, match="(?s)eqx_pipe.on.*size 3.*4"):
-        ep.on(one, jnp.sin, specs=P("x"))(jnp.ones(3))
+    with pytest.raises(ValueError, match="(?s)eqx_pipe.sharding.on.*size 3.*4"):
+        ep.sharding.on(one, jnp.sin, specs=P("x"))(jnp.ones(3))
     with pytest.raises(TypeError, match="jax.make_mesh"):
-        ep.on(3, jnp.sin)
+        ep.sharding.on(3, jnp.sin)
     with pytest.raises(TypeError, match="cannot be called"):
-        ep.on(one, 3)
+        ep.sharding.on(one, 3)
 
 
 def test_under_another_mesh_it_says_so(unchecked):
-    pipe = ep.on(submeshes(2)[0], jnp.sin)
+    pipe = ep.sharding.on(submeshes(2)[0], jnp.sin)
     with jax.set_mesh(jax.make_mesh((8,), ("data",))):
         with pytest.raises(ValueError, match="(?s)'data': 8.*outside of that context"):
             pipe(jnp.ones(4))
@@ -149,20 +153,22 @@ def test_under_another_mesh_it_says_so(unchecked):
 
 def test_outputs_on_different_devices_are_merged_on_one_of_them(unchecked):
     first, last = submeshes(2)
-    sine, cosine = ep.on(first, jnp.sin), ep.on(last, jnp.cos)
+    sine, cosine = ep.sharding.on(first, jnp.sin), ep.sharding.on(last, jnp.cos)
     for pipe in (ep.parallel(sine, cosine), ep.weighted(sine, cosine)):
-        with pytest.raises(ValueError, match="different devices.*eqx_pipe.on"):
+        with pytest.raises(ValueError, match="different devices.*eqx_pipe.sharding.on"):
             pipe(jnp.ones(4))
     x = jnp.arange(4.0)
-    home = ep.chain(cosine, ep.on(first, eqx.nn.Identity()))
+    home = ep.chain(cosine, ep.sharding.on(first, eqx.nn.Identity()))
     assert np.allclose(ep.weighted(sine, home)(x), (jnp.sin(x) + jnp.cos(x)) / 2)
-    merged = ep.parallel(sine, cosine, merge=ep.on(last, lambda y: y[0] + y[1]))
+    merged = ep.parallel(
+        sine, cosine, merge=ep.sharding.on(last, lambda y: y[0] + y[1])
+    )
     assert np.allclose(merged(x), jnp.sin(x) + jnp.cos(x))
 
 
 def test_errors_and_vmap_are_those_of_on(unchecked):
-    stage = ep.on(submeshes(2)[0], jnp.sin, specs=P("x"))
-    with pytest.raises(ValueError, match="`eqx_pipe.on`"):
+    stage = ep.sharding.on(submeshes(2)[0], jnp.sin, specs=P("x"))
+    with pytest.raises(ValueError, match="`eqx_pipe.sharding.on`"):
         stage(jnp.ones(7))
     x = jnp.ones((3, 16))
     assert np.allclose(jax.vmap(stage)(x), jnp.sin(x))

@@ -11,7 +11,7 @@ from jax.sharding import PartitionSpec as P
 
 import eqx_pipe as ep
 
-RULES = ep.AxisRules({"batch": "data", "hidden": "model"})
+RULES = ep.sharding.AxisRules({"batch": "data", "hidden": "model"})
 
 
 class Block(eqx.Module):
@@ -27,7 +27,9 @@ class Block(eqx.Module):
 
     def __call__(self, x):
         h = jax.vmap(self.norm)(x)
-        hidden = ep.constrain(jax.nn.gelu(jax.vmap(self.up)(h)), None, "hidden")
+        hidden = ep.sharding.constrain(
+            jax.nn.gelu(jax.vmap(self.up)(h)), None, "hidden"
+        )
         return x + jax.vmap(self.down)(hidden)
 
 
@@ -70,10 +72,12 @@ def test_losses_are_those_of_one_device():
     kinds = (AxisType.Auto,) * 2
     mesh = jax.make_mesh((4, 2), ("data", "model"), axis_types=kinds)
     one, want = train(make(jr.key(0)), lambda batch: batch)
-    model = ep.init_sharded(make, jr.key(0), mesh, spec, RULES)
-    with ep.axis_rules(RULES, mesh):
-        many, got = train(model, lambda b: ep.shard(b, mesh, P("batch"), RULES))
+    model = ep.sharding.init_sharded(make, jr.key(0), mesh, spec, RULES)
+    with ep.sharding.AxisRules(RULES).on(mesh):
+        many, got = train(
+            model, lambda b: ep.sharding.shard(b, mesh, P("batch"), RULES)
+        )
     assert np.allclose(got, want, rtol=1e-4) and want[-1] < want[0]
-    info = ep.sharding_info(many)
+    info = ep.sharding.info(many)
     assert info["up.weight"].bytes_per_device == one.up.weight.nbytes // 2
     assert np.allclose(many.up.weight, one.up.weight, atol=1e-3)

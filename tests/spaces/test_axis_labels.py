@@ -64,7 +64,7 @@ def test_they_survive_files(tmp_path, suffix):
     result = ep.sweep(fn, space("A"))
     path = tmp_path / f"r.{suffix}"
     result.save(path)
-    loaded = ep.load_result(path)
+    loaded = ep.SweepResult.load(path)
     assert attrs(loaded.to_xarray()) == attrs(result.to_xarray())
     assert loaded.space.axes()["lin"].attrs == space("A").axes()["lin"].attrs
 
@@ -76,7 +76,7 @@ def test_they_are_no_part_of_a_store(tmp_path):
     assert attrs(again.to_xarray()) == attrs(first.to_xarray())
     # A unit of time is no request to read times.
     assert first.to_xarray()["lin"].dtype == jnp.float32
-    assert attrs(ep.load_result(path).to_xarray()) == attrs(first.to_xarray())
+    assert attrs(ep.SweepResult.load(path).to_xarray()) == attrs(first.to_xarray())
 
 
 def test_they_are_no_part_of_a_program():

@@ -98,7 +98,7 @@ def test_the_cure_compiles_nothing():
 
 def test_a_reduction_says_so_too():
     found = said(
-        lambda rate=rate: ep.sweep(lambda p: rate + p["x"], X, reduce=ep.Mean())
+        lambda rate=rate: ep.sweep(lambda p: rate + p["x"], X, reduce=ep.reduce.Mean())
         for rate in fresh()
     )
     assert len(found) == 1

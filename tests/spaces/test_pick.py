@@ -83,7 +83,7 @@ def test_with_static_values_by_every_road():
     close(ep.sweep(scaled, STATIC[some]).values, want)
     got = ep.vmap_space(scaled, STATIC[some])
     np.testing.assert_allclose(got, want, rtol=1e-6)
-    total = ep.sweep(scaled, STATIC[some], reduce=ep.Sum()).values
+    total = ep.sweep(scaled, STATIC[some], reduce=ep.reduce.Sum()).values
     np.testing.assert_allclose(total, want.sum(), rtol=1e-6)
     with jax.disable_jit():
         np.testing.assert_allclose(ep.sweep(scaled, STATIC[some]).values, want)
@@ -162,11 +162,13 @@ def test_nothing_by_every_road(tmp_path):
         return p["a"]
 
     assert ep.vmap_space(first, EMPTY).shape == (0,)
-    reduced = ep.sweep(first, EMPTY, reduce={"sum": ep.Sum(), "mean": ep.Mean()})
+    reduced = ep.sweep(
+        first, EMPTY, reduce={"sum": ep.reduce.Sum(), "mean": ep.reduce.Mean()}
+    )
     assert reduced.points == 0 and reduced.values["sum"] == 0
     assert np.isnan(reduced.values["mean"])
     with jax.disable_jit():
         by_hand = ep.sweep(noisy, EMPTY, key=KEY).values
     assert eqx.tree_equal(by_hand, ep.sweep(noisy, EMPTY, key=KEY).values)
     ep.sweep(first, EMPTY).save(tmp_path / "none.nc")
-    assert len(ep.load_result(tmp_path / "none.nc")) == 0
+    assert len(ep.SweepResult.load(tmp_path / "none.nc")) == 0

@@ -22,7 +22,7 @@ def space(seeds, **more):
 
 
 @pytest.mark.parametrize(
-    "draws", ["common", pytest.param("own", marks=pytest.mark.slow)]
+    "draws", ["common", pytest.param("independent", marks=pytest.mark.slow)]
 )
 def test_a_sweep_of_replicates_is_its_definition(draws):
     ept.check_sweep(noisy, space(ep.Seeds(2, draws=draws)), key=KEY)
@@ -38,7 +38,7 @@ def test_common_draws_are_those_of_the_replicate():
     np.testing.assert_allclose(
         part, ep.sweep(noisy, swept, key=KEY).values[some], rtol=1e-6
     )
-    total = ep.sweep(noisy, swept, key=KEY, reduce=ep.Mean()).values
+    total = ep.sweep(noisy, swept, key=KEY, reduce=ep.reduce.Mean()).values
     np.testing.assert_allclose(total, 0.5 + np.mean(alone), rtol=1e-5)
 
 
@@ -48,10 +48,12 @@ def keys(swept):
 
 def test_which_points_share_a_key():
     assert len(set(keys(space(ep.Seeds(2))))) == 2
-    assert len(set(keys(space(ep.Seeds(2, draws="own"))))) == 6
-    assert keys(space(ep.Seeds(2, draws="own"))) == keys(space(ep.Values([0, 1])))
+    assert len(set(keys(space(ep.Seeds(2, draws="independent"))))) == 6
+    assert keys(space(ep.Seeds(2, draws="independent"))) == keys(
+        space(ep.Values([0, 1]))
+    )
     assert len(set(keys(space(ep.Mapped(jnp.negative, ep.Seeds(2)))))) == 2
-    both = space(ep.Seeds(2), other=ep.Seeds(3, draws="own"))
+    both = space(ep.Seeds(2), other=ep.Seeds(3, draws="independent"))
     assert len(set(keys(both))) == 6 and keys(both) == keys(both[6:])
 
 

@@ -201,7 +201,7 @@ def test_what_cannot_be_traced_for_some_values_is_isolated(space, settings, tmp_
     with pytest.raises(TypeError, match="reshape") as caught:
         ep.sweep(divides, space, **settings)
     assert "While `fn` was traced for `n = 4`." in caught.value.__notes__
-    result = ep.sweep(divides, space, on_error="isolate", **settings)
+    result = ep.sweep(divides, space, on_error="mark", **settings)
     points = [space.point(i) for i in range(space.size)]
     ok = [point["n"] < 4 for point in points]
     assert result.ok.tolist() == ok
@@ -210,18 +210,18 @@ def test_what_cannot_be_traced_for_some_values_is_isolated(space, settings, tmp_
     np.testing.assert_array_equal(result.values["y"][...], np.array(expected))
     numbers = [p["n"] * good for p, good in pairs]
     assert result.values["n"][...].tolist() == numbers
-    mean = ep.sweep(divides, space, on_error="isolate", reduce=ep.Mean(by="y"))
+    mean = ep.sweep(divides, space, on_error="mark", reduce=ep.reduce.Mean(by="y"))
     assert np.isclose(mean.values, np.nanmean(expected))
     assert mean.ok.tolist() == ok
     with jax.disable_jit():
         if set(settings) <= {"batch_size"}:
-            plain = ep.sweep(divides, space, on_error="isolate")
+            plain = ep.sweep(divides, space, on_error="mark")
             assert plain.ok.tolist() == ok
 
 
 def test_where_nothing_can_be_traced_it_raises():
     with pytest.raises(TypeError, match="into shape \\(4, -1"):
-        ep.sweep(divides, BROKEN | {"n": ep.Static([4, 5])}, on_error="isolate")
+        ep.sweep(divides, BROKEN | {"n": ep.Static([4, 5])}, on_error="mark")
 
 
 @pytest.mark.parametrize("batch_size", [7, 40])
@@ -230,5 +230,5 @@ def test_points_that_fail_beside_static_values(batch_size):
         return eqx.error_if(p["f"](p["x"]), p["x"] > 9.5, "too large")
 
     space = {"f": ep.Static([jnp.sin, jnp.cos]), "x": ep.Linspace(0, 10, 40)}
-    result = ep.sweep(fn, space, on_error="isolate", batch_size=batch_size)
+    result = ep.sweep(fn, space, on_error="mark", batch_size=batch_size)
     assert np.flatnonzero(~result.ok).tolist() == [38, 39, 78, 79]

@@ -21,7 +21,7 @@ ROWS = [
     ids=["dict", "records", "objects", "frame"],
 )
 def test_a_row_is_a_point(form):
-    space = ep.table(form)
+    space = ep.Space.from_table(form)
     assert space.dims == {"point": 3}
     assert [axis.is_static for axis in space.axes().values()] == [False, False, True]
     points = [jax.tree.map(lambda x: getattr(x, "item", lambda: x)(), p) for p in space]
@@ -33,21 +33,21 @@ def test_a_row_is_a_point(form):
 def test_there_and_back():
     space = ep.Space({"b": ep.Linspace(0, 1, 3), "a": ep.Static(["x", "y"])})
     frame = space.to_pandas()
-    assert ep.table(frame).to_pandas().equals(frame)
+    assert ep.Space.from_table(frame).to_pandas().equals(frame)
     assert (
-        ep.table(frame)[[4, 1]]
+        ep.Space.from_table(frame)[[4, 1]]
         .to_pandas()
-        .equals(ep.table(frame.iloc[[4, 1]]).to_pandas())
+        .equals(ep.Space.from_table(frame.iloc[[4, 1]]).to_pandas())
     )
 
 
 def test_arrays_and_keys():
     sample = np.arange(6.0).reshape(3, 2)
     for given in (sample, jnp.asarray(sample, jnp.float32)):
-        space = ep.table(given, ["u", "v"])
+        space = ep.Space.from_table(given, ["u", "v"])
         np.testing.assert_array_equal(space.to_pandas().to_numpy(), sample)
     keys = jr.split(jr.key(0), 3)
-    space = ep.table(
+    space = ep.Space.from_table(
         {"key": keys, "w": [jnp.ones(2)] * 3, "n": [1, 2.5, np.float32(1)]}
     )
     assert space[2]["w"].shape == (2,)
@@ -55,14 +55,14 @@ def test_arrays_and_keys():
 
 
 def test_beside_other_axes():
-    rows = ep.table(COLUMNS, dim="run")
+    rows = ep.Space.from_table(COLUMNS, dim="run")
     assert rows.dims == {"run": 3}
     both = ep.Space({**rows.tree, "seed": ep.Values([0, 1])})
     assert both.dims == {"run": 3, "seed": 2}
 
 
 def test_without_rows():
-    space = ep.table(pandas.DataFrame({"a": [1.0], "b": [2]})[:0])
+    space = ep.Space.from_table(pandas.DataFrame({"a": [1.0], "b": [2]})[:0])
     result = ep.sweep(lambda p: {"a": p["a"], "b": p["b"]}, space)
     assert space.size == len(result) == 0
     assert result.values["b"].dtype == jnp.int32

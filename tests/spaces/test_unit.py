@@ -115,7 +115,7 @@ def whole():
 
 def test_parts_of_one_grid_are_joined_to_a_part_of_it():
     parts = [[5, 1], [], [0, 23, 5]]
-    both = ep.concat([whole()[part] for part in parts])
+    both = ep.SweepResult.concat([whole()[part] for part in parts])
     want = whole()[sum(parts, [])]
     assert eqx.tree_equal(both.values, want.values)
     assert both.space.to_pandas().equals(want.space.to_pandas())
@@ -125,13 +125,13 @@ def test_parts_of_one_grid_are_joined_to_a_part_of_it():
 def test_anything_else_is_joined_to_a_table():
     other = ep.Space({**GRID.tree, "b": ep.Values([7.0])}, key=jr.key(9))
     more = ep.sweep(model, other[[3, 0, 1]], key=KEY)
-    both = ep.concat([whole()[:2], more])
+    both = ep.SweepResult.concat([whole()[:2], more])
     assert both.space.mode == "zip" and len(both) == 5
     for i, result in enumerate([whole(), whole(), more, more]):
         k = i % 2
         assert eqx.tree_equal(both[i], result[k])
         assert eqx.tree_equal(both.space.point(i), result.space.point(k))
-    none = ep.concat([whole()[:0], more[:0]])
+    none = ep.SweepResult.concat([whole()[:0], more[:0]])
     assert len(none) == none.space.size == 0
 
 
@@ -139,11 +139,11 @@ def test_what_failed_or_is_missing_stays_so():
     def wrong(p):
         return eqx.error_if(p["a"], p["a"] == 2, "two")
 
-    result = ep.sweep(wrong, {"a": ep.Values([1.0, 2.0])}, on_error="isolate")
+    result = ep.sweep(wrong, {"a": ep.Values([1.0, 2.0])}, on_error="mark")
     late = eqx.tree_at(lambda r: r.gaps, result, np.array([[0, 1, 0], [1, 2, 2]]))
-    both = ep.concat([result, late])
+    both = ep.SweepResult.concat([result, late])
     assert both.status.tolist() == [1, 2, 0, 2]
-    assert ep.concat([result]).missing is None
+    assert ep.SweepResult.concat([result]).missing is None
 
 
 @pytest.mark.parametrize("wrong", [np.nan, -0.1, 1.5])

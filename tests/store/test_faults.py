@@ -193,7 +193,7 @@ def test_a_disk_that_is_full(tmp_path):
     fn = lambda x, key: jr.bits(key, (4,)) + (x * 0).astype("uint32")  # noqa: E731
     path, asked = tmp_path / "runs.zarr", {"batch_size": 512, "mesh": one_device()}
     key = jr.key(0)
-    ep.sweep(fn, space, key=key, store=path, part=(0, 2), **asked)
+    ep.sweep(fn, space, key=key, store=path, shard=(0, 2), **asked)
     before = done(path)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4000, limits[1]))

@@ -66,7 +66,7 @@ def check_grown(path, result, fresh):
     close_dataset(data, fresh.to_xarray())
     with pytest.warns(UserWarning):  # of our own files
         same_dataset(xarray.open_zarr(path, consolidated=False), data)
-    same(ep.load_result(path).values, result.values)
+    same(ep.SweepResult.load(path).values, result.values)
 
 
 def values(n, first=0.0):
@@ -85,8 +85,8 @@ ROWS = {"a": [0.0, 2.0, 2.0], "b": [1.0, 1.0, 1.0]}
 APPENDED = {
     "draws and seeds": (drawn(3, 2), drawn(5, 3)),
     "rows": (
-        ep.table(ROWS),
-        ep.table({"a": ROWS["a"] + [2.0, 7.0], "b": ROWS["b"] + [1.0, 8.0]}),
+        ep.Space.from_table(ROWS),
+        ep.Space.from_table({"a": ROWS["a"] + [2.0, 7.0], "b": ROWS["b"] + [1.0, 8.0]}),
     ),
 }
 
@@ -97,8 +97,8 @@ MOVED = {
         ep.Space({"b": values(3), "a": ep.Linspace(0, 1, 9)}),
     ),
     "rows in another order": (
-        ep.table(ROWS),
-        ep.table({"a": [2.0, 5.0, 2.0, 0.0], "b": [1.0, 1.0, 1.0, 1.0]}),
+        ep.Space.from_table(ROWS),
+        ep.Space.from_table({"a": [2.0, 5.0, 2.0, 0.0], "b": [1.0, 1.0, 1.0, 1.0]}),
     ),
     "a part": (ep.Space(AB)[[7, 2]], ep.Space(AB)[[1, 2, 7, 9]]),
 }
@@ -127,7 +127,7 @@ def test_points_that_are_stored_are_found_wherever_they_go(tmp_path, which):
     held = run(plain, old, path).values["y"]
     check_grown(path, run(plain, new, path), run(plain, new))
     if not (path / "y" / "c").exists():  # copied to other files
-        with pytest.raises(OSError, match="has grown since.*`load_result`"):
+        with pytest.raises(OSError, match="has grown since.*`SweepResult.load`"):
             held[:]
 
 
@@ -175,11 +175,11 @@ def test_a_store_that_is_half_filled_grows_with_its_gaps_and_failures(tmp_path):
         return eqx.error_if(total(p), (p["a"] == 1) & (p["b"] < 2), "no")
 
     path, new = tmp_path / "r", {"a": values(5), "b": values(6)}
-    part = run(fails, AB, path, part=(0, 2), on_error="isolate")
+    part = run(fails, AB, path, shard=(0, 2), on_error="mark")
     assert part.missing is not None
     for rank in (1, 0):
-        share = run(fails, new, path, part=(rank, 2), on_error="isolate")
-    fresh = run(fails, new, on_error="isolate")
+        share = run(fails, new, path, shard=(rank, 2), on_error="mark")
+    fresh = run(fails, new, on_error="mark")
     close(share.values, fresh.values)
     assert np.array_equal(share.ok, fresh.ok) and not share.ok.all()
     kept = share.values[fresh.ok]
@@ -257,11 +257,11 @@ def test_a_kill_at_any_step_leaves_the_old_store_or_the_new(
 
 
 def test_an_empty_store_is_legal_and_grows(tmp_path):
-    path, table = tmp_path / "r", ep.table(ROWS)
+    path, table = tmp_path / "r", ep.Space.from_table(ROWS)
     nothing = run(plain, table[:0], path)
     assert len(nothing) == 0 and nothing.values["y"][:].shape == (0, 2)
     assert xarray.open_zarr(path).sizes["point"] == 0
-    assert len(ep.load_result(path)) == 0
+    assert len(ep.SweepResult.load(path)) == 0
     assert len(run(plain, table[:0], path)) == 0
     check_grown(path, run(plain, table, path), run(plain, table))
 
@@ -296,24 +296,28 @@ def test_what_is_smaller_or_other_is_refused(tmp_path):
     with pytest.raises(ValueError, match="`key`"):
         run(plain, large, path, key=jr.key(0))
     reduced = tmp_path / "reduced"
-    run(plain, AB, reduced, reduce=ep.Sum(by="y"))
+    run(plain, AB, reduced, reduce=ep.reduce.Sum(by="y"))
     with pytest.raises(ValueError, match="a store of a reduction does not grow"):
-        run(plain, large, reduced, reduce=ep.Sum(by="y"))
+        run(plain, large, reduced, reduce=ep.reduce.Sum(by="y"))
     assert stored(path).chunks.size == 12
 
 
 def test_cells_grow_along_the_dims_that_are_kept(tmp_path):
     path, large = tmp_path / "r", AB | {"a": values(4)}
-    run(total, AB, path, reduce=ep.Mean(over="b"))
+    run(total, AB, path, reduce=ep.reduce.Mean(over="b"))
     for space, reduce, says in [
-        (large, ep.Sum(over="b"), "Mean over b in the store, now Sum over b"),
-        (large | {"b": values(5)}, ep.Mean(over="b"), "values are reduced over `b`"),
+        (large, ep.reduce.Sum(over="b"), "Mean over b in the store, now Sum over b"),
+        (
+            large | {"b": values(5)},
+            ep.reduce.Mean(over="b"),
+            "values are reduced over `b`",
+        ),
         (large, None, "the reduction Mean over b in the store, now no reduction"),
     ]:
         with pytest.raises(ValueError, match=says):
             run(total, space, path, reduce=reduce)
-    grown = run(total, large, path, reduce=ep.Mean(over="b"))
-    fresh = run(total, large, reduce=ep.Mean(over="b"))
+    grown = run(total, large, path, reduce=ep.reduce.Mean(over="b"))
+    fresh = run(total, large, reduce=ep.reduce.Mean(over="b"))
     close(grown.values, fresh.values)
     assert grown.cells.points.tolist() == [4, 4, 4, 4]
 
@@ -322,12 +326,12 @@ def test_a_process_that_opened_the_store_before_it_grew_writes_nothing(tmp_path)
     from eqx_pipe._sweep.sinks.stored import InStore
 
     path, large = tmp_path / "r", AB | {"a": values(4)}
-    run(plain, AB, path, part=(0, 2))
+    run(plain, AB, path, shard=(0, 2))
     filling = InStore.filling
 
     def late(self):
         if self.store.chunks.size == 12:
-            run(plain, large, path, part=(0, 2))
+            run(plain, large, path, shard=(0, 2))
         return filling(self)
 
     with pytest.MonkeyPatch.context() as patch:

@@ -127,23 +127,27 @@ def test_a_ledger_that_is_gone_or_damaged_loses_no_values(tmp_path):
     log = path / ".ledger" / "all"
     text = log.read_bytes()
     log.write_bytes(text[: len(text) // 2] + b"\0" * 20)
-    half = ep.load_result(path)
+    half = ep.SweepResult.load(path)
     assert 0 < half.ok.sum() < 9 and np.isnan(half.values[~half.ok]).all()
     assert np.array_equal(filled(path).values, expected)
     log.unlink()
-    assert not ep.load_result(path).ok.any()
+    assert not ep.SweepResult.load(path).ok.any()
     assert np.array_equal(filled(path).values, expected)
     shutil.rmtree(path / ".ledger")
     with pytest.raises(ValueError, match="lacks its ledger.*cp -r"):
         filled(path)
-    assert np.array_equal(ep.load_result(path).values, expected)  # as xarray reads it
+    assert np.array_equal(
+        ep.SweepResult.load(path).values, expected
+    )  # as xarray reads it
 
 
 def test_the_status_that_others_read_is_brought_up_to_date(tmp_path):
     path = tmp_path / "runs.zarr"
-    filled(path, part=(0, 2))
+    filled(path, shard=(0, 2))
     half = xarray.open_zarr(path)["status"].values
-    assert np.array_equal(half == 1, ep.load_result(path).ok) and 0 < half.sum() < 9
+    assert (
+        np.array_equal(half == 1, ep.SweepResult.load(path).ok) and 0 < half.sum() < 9
+    )
     filled(path)
     file = path / "status" / "c" / "0"
     whole = file.read_bytes()
@@ -157,7 +161,7 @@ def test_the_status_that_others_read_is_brought_up_to_date(tmp_path):
 
 
 def test_a_copy_by_hard_links_has_a_ledger_of_its_own(tmp_path):
-    filled(tmp_path / "r", part=(0, 2))
+    filled(tmp_path / "r", shard=(0, 2))
     before = (tmp_path / "r" / ".ledger" / "part-0-of-2").read_bytes()
     shutil.copytree(tmp_path / "r", tmp_path / "copy", copy_function=os.link)
     store = stored(tmp_path / "copy")
@@ -165,7 +169,8 @@ def test_a_copy_by_hard_links_has_a_ledger_of_its_own(tmp_path):
     store.discard(0)
     assert (tmp_path / "r" / ".ledger" / "part-0-of-2").read_bytes() == before
     assert (
-        filled(tmp_path / "copy").ok.all() and not ep.load_result(tmp_path / "r").ok[2]
+        filled(tmp_path / "copy").ok.all()
+        and not ep.SweepResult.load(tmp_path / "r").ok[2]
     )
 
 

@@ -23,7 +23,7 @@ def test_parts_together_are_the_whole(tmp_path, which, size, batch_size):
     whole = ep.sweep(fn, space, **asked)
     path, done = tmp_path / "runs.zarr", 0
     for rank in reversed(range(size)):
-        part = ep.sweep(fn, space, store=path, part=(rank, size), **asked)
+        part = ep.sweep(fn, space, store=path, shard=(rank, size), **asked)
         share = int(part.ok.sum()) - done
         done += share
         # Fair: no share is more than a chunk larger than another.
@@ -39,7 +39,7 @@ def test_parts_together_are_the_whole(tmp_path, which, size, batch_size):
 def test_a_part_leaves_the_others_missing(tmp_path):
     space, path = ep.Linspace(0, 1, 12), tmp_path / "runs.zarr"
     asked = {"store": path, "batch_size": 2, "mesh": one_device()}
-    part = ep.sweep(lambda x: (x + 1, x > 2), space, part=(1, 3), **asked)
+    part = ep.sweep(lambda x: (x + 1, x > 2), space, shard=(1, 3), **asked)
     there = np.isin(np.arange(12) // 2 % 3, 1)
     assert np.array_equal(part.ok, there)
     assert np.array_equal(np.isnan(part.values[0]), ~there)
@@ -52,9 +52,9 @@ def test_a_part_leaves_the_others_missing(tmp_path):
 def test_a_few_points_are_shared_out_too(tmp_path):
     space = ep.Space([ep.Linspace(0, 1, 2), ep.Linspace(0, 1, 3)])
     for rank in range(6):
-        part = ep.sweep(plain, space, store=tmp_path / "r", part=(rank, 6))
+        part = ep.sweep(plain, space, store=tmp_path / "r", shard=(rank, 6))
         assert part.ok.sum() == rank + 1
-    assert ep.sweep(plain, space, store=tmp_path / "r", part=(6, 7)).ok.all()
+    assert ep.sweep(plain, space, store=tmp_path / "r", shard=(6, 7)).ok.all()
 
 
 def test_parts_that_begin_together_make_one_store(tmp_path):
@@ -64,7 +64,7 @@ def test_parts_that_begin_together_make_one_store(tmp_path):
     def one(rank):
         try:
             part = (rank, 4)
-            where = {"store": tmp_path / "r", "part": part}
+            where = {"store": tmp_path / "r", "shard": part}
             results[rank] = ep.sweep(plain, space, **where, **asked)
         except Exception as error:
             errors.append(error)
@@ -96,10 +96,10 @@ def test_parts_that_begin_together_make_one_store(tmp_path):
 )
 def test_wrong_parts(part, kind, tmp_path):
     with pytest.raises(kind, match=r"0 <= rank < size"):
-        ep.sweep(jnp.sin, ep.Linspace(0, 1, 3), store=tmp_path / "r", part=part)
+        ep.sweep(jnp.sin, ep.Linspace(0, 1, 3), store=tmp_path / "r", shard=part)
     assert not list(tmp_path.iterdir())
 
 
 def test_a_part_of_no_store_is_refused():
-    with pytest.raises(ValueError, match="`part` is given without `store`.*same path"):
-        ep.sweep(jnp.sin, ep.Linspace(0, 1, 3), part=(0, 2))
+    with pytest.raises(ValueError, match="`shard` is given without `store`.*same path"):
+        ep.sweep(jnp.sin, ep.Linspace(0, 1, 3), shard=(0, 2))

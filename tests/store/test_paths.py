@@ -32,16 +32,16 @@ def test_any_name_of_a_file_or_a_folder(name, tmp_path, monkeypatch, whole):
     monkeypatch.chdir(tmp_path)
     for folder, given in ((tmp_path / name, str), (tmp_path, lambda p: "./" + p.name)):
         store = folder / f"{name}.zarr"
-        ep.sweep(jnp.sin, SPACE, store=given(store), part=(0, 2), **ASKED)
+        ep.sweep(jnp.sin, SPACE, store=given(store), shard=(0, 2), **ASKED)
         result = ep.sweep(jnp.sin, SPACE, store=given(store), **ASKED)
         close(result.values, whole.values)
         assert result.to_xarray()["value"].shape == (6,)
-        same(ep.load_result(given(store)).values, result.values)
+        same(ep.SweepResult.load(given(store)).values, result.values)
         assert xarray.open_zarr(zarr.storage.LocalStore(store))["value"].shape == (6,)
         for suffix in ("zarr", "nc"):
             saved = folder / f"saved {name}.{suffix}"
             whole.save(given(saved))
-            same(ep.load_result(given(saved)).values, whole.values)
+            same(ep.SweepResult.load(given(saved)).values, whole.values)
             whole.save(given(saved), overwrite=True)
         files = {f"{name}.zarr", f"saved {name}.zarr", f"saved {name}.nc"}
         assert {p.name for p in folder.iterdir()} - {name} == files
@@ -69,7 +69,7 @@ def test_room_is_asked_for_where_it_is_wanting(number, cure, tmp_path, monkeypat
 @pytest.fixture
 def store(tmp_path):
     path = tmp_path / "runs.zarr"
-    ep.sweep(jnp.sin, SPACE, store=path, part=(0, 2), **ASKED)
+    ep.sweep(jnp.sin, SPACE, store=path, shard=(0, 2), **ASKED)
     return path
 
 
@@ -119,7 +119,10 @@ def test_a_store_whose_files_were_put_elsewhere_is_read(store, tmp_path):
     ep.sweep(jnp.sin, SPACE, store=store, **ASKED)
     file = store / "value" / "c" / "1"
     file.symlink_to(file.rename(tmp_path / "kept"))
-    assert ep.load_result(store).ok.all() and ep.load_result(store).values[:].all() == 0
+    assert (
+        ep.SweepResult.load(store).ok.all()
+        and ep.SweepResult.load(store).values[:].all() == 0
+    )
 
 
 BAD = ["a\\b", "x\0y", ".locks", ".a", "a\nb", "a\tb", "\ud800", "zarr.json", "x/y"]
@@ -144,7 +147,7 @@ def test_names_that_files_can_have(tmp_path):
     names = ["a b", "a.", "é", "loss (train)", "-1", "a:b", "a#1", "2", "__x", "c"]
     result = ep.sweep(lambda x: {name: x for name in names}, SPACE, **ASKED)
     result.save(tmp_path / "r.zarr")
-    same(ep.load_result(tmp_path / "r.zarr").values, result.values)
+    same(ep.SweepResult.load(tmp_path / "r.zarr").values, result.values)
     fn = lambda x: {name: x for name in names}  # noqa: E731
     kept = ep.sweep(fn, SPACE, store=tmp_path / "s.zarr", **ASKED)
     same(kept.values, result.values)
@@ -153,4 +156,4 @@ def test_names_that_files_can_have(tmp_path):
         result.save(tmp_path / "r.nc")
     more = ep.sweep(lambda x: {n: x for n in names if n != "-1"}, SPACE, **ASKED)
     more.save(tmp_path / "r.nc")
-    same(ep.load_result(tmp_path / "r.nc").values, more.values)
+    same(ep.SweepResult.load(tmp_path / "r.nc").values, more.values)

@@ -17,7 +17,7 @@ xarray = pytest.importorskip("xarray")
 pytest.importorskip("zarr")
 
 SPACE = ep.Space({"a": ep.Linspace(0, 1, 4), "b": ep.Values([1.0, 2.0, 3.0]), "c": 7})
-MEAN = {"reduce": {"mean": ep.Mean(by="x"), "max": ep.Max(by="y")}}
+MEAN = {"reduce": {"mean": ep.reduce.Mean(by="x"), "max": ep.reduce.Max(by="y")}}
 ASKED = {"batch_size": 2, "mesh": one_device()}
 
 
@@ -52,7 +52,7 @@ def read(store, load):
             # Another version of JAX may have begun it.
             warnings.simplefilter("ignore")
             if load:
-                return ep.load_result(path).values
+                return ep.SweepResult.load(path).values
             return ep.sweep(fn, SPACE, store=path, **asked, mesh=one_device()).values
     except ValueError as error:
         assert str(path) in str(error), error

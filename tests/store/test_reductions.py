@@ -32,7 +32,7 @@ ROOT = Path(__file__).parents[2]
 
 def hashing(stop=None):
     """A hash of integers, which shows each point and the order; its state has a key."""
-    return ep.Reducer(
+    return ep.reduce.Reducer(
         lambda struct: (jnp.uint32(0), jnp.uint32(1), jr.key(5)),
         lambda state, x: (
             state[0] * jnp.uint32(31) + x,
@@ -47,8 +47,8 @@ def hashing(stop=None):
 
 
 # Each leaf of a state is an array of the store: few, where many chunks are written.
-FEW = {"least": ep.ArgMin(by="x"), "hash": hashing()}
-REDUCE = FEW | {"more": [ep.Mean(by=lambda out: out["y"][0])]}
+FEW = {"least": ep.reduce.ArgMin(by="x"), "hash": hashing()}
+REDUCE = FEW | {"more": [ep.reduce.Mean(by=lambda out: out["y"][0])]}
 
 
 def model(p, key):
@@ -109,7 +109,7 @@ def test_what_was_stopped_goes_on(tmp_path_factory, whole, after, wide):
 
 def test_parts_together_are_the_whole(tmp_path, whole):
     path, asked = tmp_path / "runs.zarr", {**ASKED, "mesh": one_device()}
-    first = ep.sweep(model, SPACE, store=path, part=(1, 2), **asked)
+    first = ep.sweep(model, SPACE, store=path, shard=(1, 2), **asked)
     there = np.arange(48) // 6 % 2 == 1
     assert np.array_equal(first.ok, there) and np.array_equal(first.missing, ~there)
     assert first.points == 24 and "24 points missing" in repr(first)
@@ -120,7 +120,7 @@ def test_parts_together_are_the_whole(tmp_path, whole):
     assert first.values["least"].index == np.argmin(x)
     y = values["y"][there, 0]
     np.testing.assert_allclose(first.values["more"][0], y.mean(), rtol=1e-6)
-    second = ep.sweep(model, SPACE, store=path, part=(0, 2), **asked)
+    second = ep.sweep(model, SPACE, store=path, shard=(0, 2), **asked)
     close(second.values, whole.values)
     assert second.points == 48 and second.missing is None
 
@@ -136,7 +136,7 @@ def fails(p, key):
 
 
 def test_failed_points_are_kept_apart_and_named(tmp_path, threads):
-    asked = {**ASKED, "on_error": "isolate", "reduce": FEW}
+    asked = {**ASKED, "on_error": "mark", "reduce": FEW}
     here = ep.sweep(fails, SPACE, **asked)
     assert 0 < here.ok.sum() < 48
     for away in ({"executor": threads}, {"store": tmp_path / "r"}):
@@ -151,11 +151,11 @@ def test_failed_points_are_kept_apart_and_named(tmp_path, threads):
 
 
 def test_failures_in_a_store_are_raised(tmp_path):
-    asked = {**ASKED, "reduce": ep.ArgMin(by="x"), "store": tmp_path / "r"}
-    kept = ep.sweep(fails, SPACE, on_error="isolate", part=(1, 2), **asked)
+    asked = {**ASKED, "reduce": ep.reduce.ArgMin(by="x"), "store": tmp_path / "r"}
+    kept = ep.sweep(fails, SPACE, on_error="mark", shard=(1, 2), **asked)
     failed = ~kept.ok & ~kept.missing
     done = [stored(tmp_path / "r").is_done(i) for i in range(2)]
-    with pytest.raises(ep.SweepError, match='on with `on_error="isolate"`') as caught:
+    with pytest.raises(ep.SweepError, match='on with `on_error="mark"`') as caught:
         ep.sweep(fails, SPACE, **asked)
     assert caught.value.indices == tuple(np.flatnonzero(failed))
     assert [stored(tmp_path / "r").is_done(i) for i in range(2)] == done
@@ -169,7 +169,7 @@ def test_failures_behind_the_end_of_a_reduction_do_not_count(tmp_path):
     space = ep.Values(np.arange(100.0, dtype=np.float32))
     asked = {"mesh": one_device(), "batch_size": 1, "store": tmp_path / "r"}
     until = [
-        ep.Reducer(
+        ep.reduce.Reducer(
             lambda struct: jnp.float32(0),
             jnp.add,
             jnp.add,
@@ -178,7 +178,7 @@ def test_failures_behind_the_end_of_a_reduction_do_not_count(tmp_path):
         )
         for after in (1e9, 100.0)
     ]
-    ep.sweep(fn, space, reduce=until[0], on_error="isolate", **asked)
+    ep.sweep(fn, space, reduce=until[0], on_error="mark", **asked)
     assert ep.sweep(fn, space, reduce=until[1], **asked).points < 90
     with pytest.raises(ep.SweepError, match="on_error") as caught:
         ep.sweep(fn, space, reduce=until[0], **asked)
@@ -189,7 +189,7 @@ def test_failures_behind_the_end_of_a_reduction_do_not_count(tmp_path):
 def test_a_reducer_stops_the_sweep(tmp_path, threads, kind):
     reduce = [
         hashing(lambda state: int(state[1]) == pow(31, 24, 2**32)),
-        ep.Mean(by="x"),
+        ep.reduce.Mean(by="x"),
     ]
     asked = {**ASKED, "reduce": reduce}
     here = ep.sweep(model, SPACE, **asked)
@@ -198,7 +198,7 @@ def test_a_reducer_stops_the_sweep(tmp_path, threads, kind):
     away |= {"executor": threads} if kind == "both" else {"mesh": one_device()}
     there = None
     for part in [(1, 2), (0, 2)] if kind == "parts" else [None]:
-        there = ep.sweep(model, SPACE, part=part, **away, **asked)
+        there = ep.sweep(model, SPACE, shard=part, **away, **asked)
     assert there is not None
     close(there.values, here.values)
     assert there.points == here.points == len(there.ok)
@@ -213,7 +213,10 @@ def test_a_reducer_stops_the_sweep(tmp_path, threads, kind):
 def test_static_axes(tmp_path, threads):
     space = {"w": ep.Static([1, 2]), "a": ep.Linspace(0, 1, 5)}
     fn = lambda p: {"x": p["a"] * p["w"]}  # noqa: E731
-    asked = {"reduce": {"mean": ep.Mean(), "least": ep.ArgMin(by="x")}, "batch_size": 2}
+    asked = {
+        "reduce": {"mean": ep.reduce.Mean(), "least": ep.reduce.ArgMin(by="x")},
+        "batch_size": 2,
+    }
     here = ep.sweep(fn, space, **asked)
     for away in ({"store": tmp_path / "runs.zarr"}, {"executor": threads}):
         close(ep.sweep(fn, space, **away, **asked).values, here.values)
@@ -227,18 +230,21 @@ def test_what_is_in_the_store(tmp_path):
     assert data["first_point"].values.tolist() == list(range(0, 48, 6))
     assert "state.least.value" in data and (data["status"] == 1).all()
     with pytest.raises(ValueError, match="Call the same sweep"):
-        ep.load_result(path)
+        ep.SweepResult.load(path)
 
 
 def test_a_store_of_another_reduction_is_refused(tmp_path):
-    asked = {**ASKED, "reduce": ep.Histogram([0, 2, 9], by="x")}
+    asked = {**ASKED, "reduce": ep.reduce.Histogram([0, 2, 9], by="x")}
     path = tmp_path / "histogram.zarr"
     ep.sweep(model, SPACE, store=path, **asked)
     for changed, says in (
         ({"reduce": None}, "`reduce`: the reduction .* now no reduction"),
-        ({"reduce": ep.Mean()}, "`reduce`, reducers"),
-        ({"reduce": ep.Histogram([0, 3, 9], by="x")}, "`reduce`: the same kinds"),
-        ({"reduce": ep.Histogram([0, 2, 3, 9], by="x")}, "`reduce`, states"),
+        ({"reduce": ep.reduce.Mean()}, "`reduce`, reducers"),
+        (
+            {"reduce": ep.reduce.Histogram([0, 3, 9], by="x")},
+            "`reduce`: the same kinds",
+        ),
+        ({"reduce": ep.reduce.Histogram([0, 2, 3, 9], by="x")}, "`reduce`, states"),
         ({"batch_size": 4}, "`batch_size` is 4"),
     ):
         with pytest.raises(ValueError, match=says):
@@ -264,7 +270,7 @@ def slow(x):
 
 if __name__ == "__main__":
     print("ready", flush=True)
-    reduce = [ep.Mean(), ep.ArgMax(), ep.TopK(2)]
+    reduce = [ep.reduce.Mean(), ep.reduce.ArgMax(), ep.reduce.TopK(2)]
     done = ep.sweep(slow, ep.Linspace(0, 9, 400), batch_size=4, reduce=reduce,
                     store=sys.argv[1])
     mean, most, top = done.values
@@ -300,7 +306,7 @@ def test_killed_for_real(tmp_path):
         children.append(start(path))
         said, _ = children[1].communicate(timeout=120)
         points, mean, *found = json.loads(said.splitlines()[-1])
-        reduce = [ep.Mean(), ep.ArgMax(), ep.TopK(2)]
+        reduce = [ep.reduce.Mean(), ep.reduce.ArgMax(), ep.reduce.TopK(2)]
         whole = ep.sweep(jnp.sin, ep.Linspace(0, 9, 400), reduce=reduce).values
         assert points == 400 and mean == pytest.approx(whole[0].item(), rel=2e-5)
         assert found == [whole[1].index, whole[2].index.tolist()]

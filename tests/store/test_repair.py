@@ -48,10 +48,10 @@ def check_mended(result, bad=BAD):
     assert np.array_equal(result.values["b"][ok], b[ok])
 
 
-@pytest.mark.parametrize("first", [{}, {"part": (0, 2)}])
+@pytest.mark.parametrize("first", [{}, {"shard": (0, 2)}])
 def test_failed_points_are_computed_again_and_no_others(tmp_path, first):
     path = tmp_path / "runs.zarr"
-    before = run(fails, path, on_error="isolate", **first)
+    before = run(fails, path, on_error="mark", **first)
     store = stored(path)
     there = np.flatnonzero(store.ledger.done()).tolist()
     when = {n: written(store, n) for n in there if n not in store.ledger.failed}
@@ -72,15 +72,15 @@ def test_failed_points_are_computed_again_and_no_others(tmp_path, first):
 
 def test_what_fails_again_stays_failed(tmp_path):
     path = tmp_path / "runs.zarr"
-    run(fails, path, on_error="isolate")
+    run(fails, path, on_error="mark")
     with pytest.raises(ep.SweepError, match='"failed"` computes these') as caught:
         run(fails, path)
     assert caught.value.indices == tuple(BAD)
     with pytest.raises(ep.SweepError, match="at point 5"):
         run(half, path, resume="failed")
     # What was mended before is kept.
-    assert ep.load_result(path).ok[0] and not ep.load_result(path).ok[5]
-    result = run(half, path, resume="failed", on_error="isolate")
+    assert ep.SweepResult.load(path).ok[0] and not ep.SweepResult.load(path).ok[5]
+    result = run(half, path, resume="failed", on_error="mark")
     assert np.flatnonzero(~result.ok).tolist() == [5]
     check_mended(result, [0, 4, 11])
     result = run(mended, path, resume="failed")
@@ -89,13 +89,13 @@ def test_what_fails_again_stays_failed(tmp_path):
 
 def test_a_kill_while_a_chunk_is_mended_leaves_it_failed(tmp_path, monkeypatch):
     path = tmp_path / "runs.zarr"
-    run(fails, path, on_error="isolate")
+    run(fails, path, on_error="mark")
     ledger = type(stored(path).ledger)
     monkeypatch.setattr(ledger, "note", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         run(mended, path, resume="failed")
     monkeypatch.undo()
-    left = ep.load_result(path)
+    left = ep.SweepResult.load(path)
     assert np.flatnonzero(~left.ok).tolist() == BAD
     assert np.array_equal(left.values["a"][left.ok], np.flatnonzero(left.ok))
     check_mended(run(mended, path, resume="failed"))
@@ -106,7 +106,7 @@ def test_points_are_mended_by_workers(tmp_path):
 
     pytest.importorskip("cloudpickle")
     path = tmp_path / "runs.zarr"
-    run(fails, path, on_error="isolate")
+    run(fails, path, on_error="mark")
     with ThreadPoolExecutor(2) as pool:
         asked = {"store": path, "resume": "failed", "executor": pool}
         check_mended(ep.sweep(mended, SPACE, **asked))
@@ -114,8 +114,8 @@ def test_points_are_mended_by_workers(tmp_path):
 
 def test_the_command_says_what_a_store_has(tmp_path, capsys):
     path = tmp_path / "runs.zarr"
-    run(fails, path, on_error="isolate", part=(0, 2))
-    result = ep.load_result(path)
+    run(fails, path, on_error="mark", shard=(0, 2))
+    result = ep.SweepResult.load(path)
     counts = np.bincount(result.status, minlength=3).tolist()
     assert main(["status", str(path)]) == 0
     out = capsys.readouterr().out

@@ -51,7 +51,7 @@ def test_a_stored_sweep_is_the_sweep(fn, which, batch_size):
         same_dataset(xarray.open_zarr(path), result.to_xarray())
         made = result.to_xarray().attrs, memory.to_xarray().attrs
         assert set(made[1]) - set(made[0]) == {"seconds"}
-        loaded = ep.load_result(path)
+        loaded = ep.SweepResult.load(path)
         assert np.array_equal(loaded.status, memory.status)
         for a, b in zip(
             *map(jtu.tree_leaves, (loaded.values, result.values)), strict=True
@@ -104,7 +104,7 @@ def test_a_copy_is_read_as_what_it_is(tmp_path):
         variable.encoding.clear()
     data.to_zarr(tmp_path / "copy.zarr", consolidated=False)
     for name in ("r", "saved", "copy"):
-        loaded = ep.load_result(tmp_path / f"{name}.zarr")
+        loaded = ep.SweepResult.load(tmp_path / f"{name}.zarr")
         same(loaded.values, result.values)
         same_dataset(loaded.to_xarray(), result.to_xarray())
     with pytest.raises(ValueError, match="cut into other chunks.*cp -r"):
@@ -150,7 +150,9 @@ def test_a_stored_result_is_searched_and_tabled(tmp_path):
     assert result.best(by).index == memory.best(by).index
     assert result.best("n.k").value == memory.best("n.k").value
     xarray.testing.assert_allclose(result.to_xarray(), memory.to_xarray())
-    assert result.to_pandas().equals(ep.load_result(tmp_path / "r.zarr").to_pandas())
+    assert result.to_pandas().equals(
+        ep.SweepResult.load(tmp_path / "r.zarr").to_pandas()
+    )
     assert len(list(result)) == len(list(result[3:])) + 3
     assert "float32[15,3]" in repr(result)
 
@@ -168,8 +170,8 @@ def test_points_that_fail_are_stored_as_failed(tmp_path):
     half = xarray.open_zarr(path).load()
     assert half["status"].values.tolist() == [1] * 10 + [0] * 3
     assert np.isnan(half["0"].values[10:]).all()
-    result = ep.sweep(fn, space, store=path, on_error="isolate", **asked)
-    memory = ep.sweep(fn, space, on_error="isolate", **asked)
+    result = ep.sweep(fn, space, store=path, on_error="mark", **asked)
+    memory = ep.sweep(fn, space, on_error="mark", **asked)
     close(result.values, memory.values)
     assert np.array_equal(result.ok, memory.ok) and not result.ok[11:].any()
     close_dataset(result.to_xarray(), memory.to_xarray())
@@ -179,7 +181,7 @@ def test_points_that_fail_are_stored_as_failed(tmp_path):
     assert frame["status"].tolist() == [1] * 11 + [2] * 2
 
 
-@pytest.mark.parametrize("first", [{}, {"part": (0, 2)}])
+@pytest.mark.parametrize("first", [{}, {"shard": (0, 2)}])
 def test_failures_in_a_store_are_raised(tmp_path, first):
     space, path = ep.Linspace(0, 3, 13), tmp_path / "runs.zarr"
     asked = {"batch_size": 2, "mesh": one_device(), "store": path}
@@ -187,15 +189,15 @@ def test_failures_in_a_store_are_raised(tmp_path, first):
     def fn(p):
         return eqx.error_if(p, (p == 0.0) | (p == 1.0), "no")
 
-    ep.sweep(fn, space, on_error="isolate", **first, **asked)
+    ep.sweep(fn, space, on_error="mark", **first, **asked)
     done = np.array(xarray.open_zarr(path)["status"])
-    with pytest.raises(ep.SweepError, match='on with `on_error="isolate"`') as caught:
+    with pytest.raises(ep.SweepError, match='on with `on_error="mark"`') as caught:
         ep.sweep(fn, space, **asked)
     assert caught.value.indices == (0, 4)
     assert "failed at 2 points (0, 4)" in str(caught.value)
     # Before anything is computed.
     assert np.array_equal(xarray.open_zarr(path)["status"], done)
-    result = ep.sweep(fn, space, on_error="isolate", **asked)
+    result = ep.sweep(fn, space, on_error="mark", **asked)
     assert np.flatnonzero(~result.ok).tolist() == [0, 4]
 
 
@@ -225,9 +227,9 @@ def test_costs_are_computed_of_what_is_computed(tmp_path, here):
             result = ep.sweep(jnp.sin, ep.Values(values), **asked, **where, **part)
         return sorted(set(asked_for)), result
 
-    first, half = run(part=(0, 2))
+    first, half = run(shard=(0, 2))
     assert first == sorted(values[half.ok]) and 0 < len(first) < len(values)
-    second, whole = run(part=(1, 2))
+    second, whole = run(shard=(1, 2))
     assert second == sorted(values[~half.ok])
     assert run()[0] == []  # nothing is left to do
     store = stored(tmp_path / "r.zarr")
@@ -261,7 +263,7 @@ def test_a_damaged_chunk_is_never_read(tmp_path, how):
     file = damage(path, "value", how)
     # Nothing is missing by the looks of it: it is found when it is read, ...
     with pytest.raises(OSError, match=f"{file.name}.* cannot be read.*Delete it"):
-        ep.load_result(path).values[:]
+        ep.SweepResult.load(path).values[:]
     file.unlink()
     assert np.array_equal(ep.sweep(jnp.sin, space, **asked).values, expected)
     # ... and when a sweep goes on, which computes it again.

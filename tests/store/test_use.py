@@ -50,7 +50,7 @@ def test_best_by_a_function_reads_a_part_at_a_time(tmp_path):
 
 def test_forcing_trusts_the_function_not_its_form(tmp_path):
     path = tmp_path / "runs.zarr"
-    filled(path, part=(0, 2))
+    filled(path, shard=(0, 2))
     others = (
         lambda x: {"loss": 2 * x},
         lambda x: x.astype(jnp.int32),
@@ -76,7 +76,7 @@ def test_a_link_is_followed(tmp_path, there):
     filled(tmp_path / "runs.zarr")
     again = filled(tmp_path / "runs.zarr")
     assert (tmp_path / "runs.zarr").is_symlink() and again.ok.all()
-    assert ep.load_result(tmp_path / "scratch").ok.all()
+    assert ep.SweepResult.load(tmp_path / "scratch").ok.all()
 
 
 def test_what_is_no_file_is_no_chunk(tmp_path):
@@ -86,7 +86,7 @@ def test_what_is_no_file_is_no_chunk(tmp_path):
     chunk.unlink()
     chunk.mkdir()
     with pytest.raises(OSError, match="is no file"):
-        np.asarray(ep.load_result(path).values)
+        np.asarray(ep.SweepResult.load(path).values)
     with pytest.raises((OSError, ep.SweepError)):
         filled(path)
     chunk.rmdir()
@@ -124,8 +124,8 @@ def test_names_that_no_file_can_have(tmp_path):
 def test_what_is_said_to_be_there_is_there_whatever_is_read_first(tmp_path):
     """Somebody looks at a store while it is being filled."""
     path = tmp_path / "runs.zarr"
-    filled(path, mesh=one_device(), part=(0, 2))
-    result = ep.load_result(path)
+    filled(path, mesh=one_device(), shard=(0, 2))
+    result = ep.SweepResult.load(path)
     data = result.to_xarray()
     early, late = data["value"].values, filled(path, mesh=one_device())
     assert late.ok.all() and np.isnan(early).any()
@@ -140,8 +140,8 @@ def test_what_is_said_to_be_there_is_there_whatever_is_read_first(tmp_path):
 @pytest.mark.parametrize("look", ["is_file", "exists"])
 def test_a_chunk_finished_while_it_is_read_is_not_damaged(tmp_path, monkeypatch, look):
     path = tmp_path / "runs.zarr"
-    filled(path, mesh=one_device(), part=(0, 2))
-    values, plain, looked = ep.load_result(path).values, getattr(Path, look), []
+    filled(path, mesh=one_device(), shard=(0, 2))
+    values, plain, looked = ep.SweepResult.load(path).values, getattr(Path, look), []
 
     def looks(self):
         found = plain(self)

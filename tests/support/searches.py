@@ -12,7 +12,6 @@ import numpy as np
 from support.stores import SECONDS, one_device
 
 import eqx_pipe as ep
-import eqx_pipe.search as eps
 
 SPACE = {"x": ep.Linspace(-1.0, 1.0, 2), "y": ep.Linspace(0.0, 3.0, 2)}
 
@@ -68,19 +67,19 @@ class Logged:
 
 def method(kind):
     if kind == "refine":
-        return eps.refine()
+        return ep.search.refine()
     if kind == "evolution":
         from evosax.algorithms import CMA_ES
 
-        return eps.evolution(CMA_ES)
+        return ep.search.evolution(CMA_ES)
     if kind == "optuna":
         from optuna.samplers import TPESampler
 
-        return eps.optuna(functools.partial(TPESampler, n_startup_trials=8))
+        return ep.search.optuna(functools.partial(TPESampler, n_startup_trials=8))
     return Wandering()
 
 
-TRAINING = eps.Training(
+TRAINING = ep.search.Training(
     lambda p, key: p["y"] + jr.normal(key),
     lambda p, y, key: y - p["x"] * y + 0.1 * jr.normal(key),
     lambda p, y: valley({"x": p["x"], "y": y}),
@@ -92,10 +91,10 @@ def run(kind, folder):
     given = {**GIVEN, "store": folder, "mesh": one_device()}
     if kind == "halving":
         space = {"x": ep.Linspace(0.0, 1.0, 6), "y": ep.Linspace(0.0, 3.0, 6)}
-        found = ep.halving(TRAINING, space, rungs=(2, 5, 9), **given)
+        found = ep.search.halving(TRAINING, space, rungs=(2, 5, 9), **given)
         return found.scores, found.survivors, np.asarray(found.carry)
     logged = Logged(method(kind), f"{folder}.asked")
     # Both are strict in tests, and evosax is not.
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
-        found = ep.explore(valley, SPACE, logged, rounds=6, n=12, **given)
+        found = ep.search.explore(valley, SPACE, logged, rounds=6, n=12, **given)
     return found.rounds, found.to_pandas().to_numpy(float)

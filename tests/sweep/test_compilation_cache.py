@@ -24,7 +24,7 @@ def fn(p, key):
 
 space = {"a": ep.Linspace(0, 1, 7), "b": ep.Values([1.0, 2.0, 3.0])}
 ep.sweep(fn, space, key=jr.key(0))
-ep.sweep(fn, space, key=jr.key(0), reduce=ep.Var(), batch_size=4)
+ep.sweep(fn, space, key=jr.key(0), reduce=ep.reduce.Var(), batch_size=4)
 choices = {"f": ep.Static([jnp.sin, jnp.cos]), "x": space["a"]}
 ep.sweep(lambda p: p["f"](p["x"]), choices)
 print(counts["hits"], counts["misses"])

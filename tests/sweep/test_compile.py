@@ -166,7 +166,7 @@ def test_the_geometry_of_a_space_is_not_worked_out_again_and_again(monkeypatch):
         module, "geometry_of", lambda *a: calls.append(a) or geometry_of(*a)
     )
     ep.sweep(lambda p: p["a"], grid)
-    ep.sweep(lambda p: p["a"], grid, reduce=ep.Mean())
+    ep.sweep(lambda p: p["a"], grid, reduce=ep.reduce.Mean())
     assert len(calls) <= 4  # the size is asked for before anything is traced
 
 

@@ -88,9 +88,9 @@ KINDS = {
     "drawn": lambda: ep.sweep(drawn, SPACE, key=jr.key(0)),
     "ordered": lambda: ep.sweep(waiting, SPACE, order_by=lambda p: p["a"]),
     "reduced": lambda: ep.sweep(
-        formula, SPACE, reduce=ep.Histogram(4, "y", range=(0, 5))
+        formula, SPACE, reduce=ep.reduce.Histogram(4, "y", range=(0, 5))
     ),
-    "reduced static": lambda: ep.sweep(static, CHOICES, reduce=ep.Mean()),
+    "reduced static": lambda: ep.sweep(static, CHOICES, reduce=ep.reduce.Mean()),
     "sweeper": lambda: ep.sweeper(formula, SPACE)(SPACE),
 }
 

@@ -43,7 +43,7 @@ def called(seen):
 
 def in_parts(fn, space, store, **asked):
     for rank in (0, 1):
-        ep.sweep(fn, space, store=store, part=(rank, 2), **asked)
+        ep.sweep(fn, space, store=store, shard=(rank, 2), **asked)
 
 
 def by_threads(fn, space, store, mesh):
@@ -56,11 +56,11 @@ WAYS = {
     "plain": lambda fn, x, store, **k: ep.sweep(fn, x, **k),
     "slice": lambda fn, x, store, **k: ep.sweep(fn, ep.Space(x)[:], **k),
     "order_by": lambda fn, x, store, **k: ep.sweep(fn, x, order_by=lambda x: -x, **k),
-    "isolate": lambda fn, x, store, **k: ep.sweep(fn, x, on_error="isolate", **k),
-    "reduce": lambda fn, x, store, **k: ep.sweep(fn, x, reduce=ep.Mean(), **k),
+    "mark": lambda fn, x, store, **k: ep.sweep(fn, x, on_error="mark", **k),
+    "reduce": lambda fn, x, store, **k: ep.sweep(fn, x, reduce=ep.reduce.Mean(), **k),
     "store": lambda fn, x, store, **k: ep.sweep(fn, x, store=store, **k),
     "reduce to a store": lambda fn, x, store, **k: ep.sweep(
-        fn, x, store=store, reduce=ep.Mean(), **k
+        fn, x, store=store, reduce=ep.reduce.Mean(), **k
     ),
     "part": in_parts,
     "executor": by_threads,
@@ -85,7 +85,7 @@ def test_every_point_is_called_for_once(tmp_path_factory, size, devices, kind, w
     assert called(seen) == list(range(size))
 
 
-@pytest.mark.parametrize("reduce", [None, ep.Mean()])
+@pytest.mark.parametrize("reduce", [None, ep.reduce.Mean()])
 def test_static_values_too(reduce):
     fn, seen = calling("io")
     space = {"x": ep.Values(np.arange(5.0, dtype=np.float32)), "k": ep.Static([0, 1])}
@@ -93,7 +93,7 @@ def test_static_values_too(reduce):
     assert called(seen) == sorted(2 * list(range(5)))
 
 
-@pytest.mark.parametrize("reduce", [None, ep.Mean()])
+@pytest.mark.parametrize("reduce", [None, ep.reduce.Mean()])
 def test_the_plain_loop_calls_once_too(reduce):
     fn, seen = calling("io")
     with jax.disable_jit():

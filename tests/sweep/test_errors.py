@@ -25,7 +25,7 @@ def picky(p):
 
 
 def run(fn=picky, space=SPACE, **asked):
-    return ep.sweep(fn, space, **{"on_error": "isolate", "batch_size": 3, **asked})
+    return ep.sweep(fn, space, **{"on_error": "mark", "batch_size": 3, **asked})
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ def run(fn=picky, space=SPACE, **asked):
     [
         {"mesh": one_device()},
         {"order_by": np.arange(12.0)[::-1]},
-        {"reduce": ep.Mean()},
+        {"reduce": ep.reduce.Mean()},
         {"executor": Plain()},
     ],
 )
@@ -43,7 +43,7 @@ def test_why_is_known_by_index(asked):
 
 def test_by_the_plain_loop_too():
     with jax.disable_jit():
-        for asked in ({}, {"reduce": ep.Mean()}):
+        for asked in ({}, {"reduce": ep.reduce.Mean()}):
             why = run(batch_size="auto", **asked).errors
             assert {i: text.split(": ")[1] for i, text in why.items()} == {
                 i: text.split(": ")[1] for i, text in WHY.items()
@@ -88,7 +88,7 @@ def test_parts_and_what_is_joined_keep_them(index):
     part = whole[np.array(index, int)]
     wanted = {k: WHY[i] for k, i in enumerate(index) if i in WHY}
     assert part.errors == wanted
-    both = ep.concat([part, whole])
+    both = ep.SweepResult.concat([part, whole])
     behind = {len(index) + i: text for i, text in WHY.items()}
     assert both.errors == wanted | behind
 
@@ -104,10 +104,10 @@ def test_files_and_frames_have_them(tmp_path):
     assert said == {LOW: [[0, 1], [6, 7]], HIGH: [[5, 6], [11, 12]]}
     for name in ("picky.nc", "picky.zarr"):
         whole.save(tmp_path / name)
-        again = ep.load_result(tmp_path / name)
+        again = ep.SweepResult.load(tmp_path / name)
         assert again.errors == WHY
         again.save(tmp_path / name, overwrite=True)
-        assert ep.load_result(tmp_path / name).errors == WHY
+        assert ep.SweepResult.load(tmp_path / name).errors == WHY
 
 
 def test_an_axis_may_have_the_name():
@@ -123,9 +123,9 @@ def test_stores_have_them(tmp_path):
     pytest.importorskip("zarr")
     path = tmp_path / "runs.zarr"
     asked = {"store": path, "mesh": one_device(), "batch_size": 2}
-    first = run(part=(1, 2), **asked)
+    first = run(shard=(1, 2), **asked)
     assert 0 < len(first.errors) < 4 and first.errors.items() <= WHY.items()
-    for kept in (run(**asked), run(**asked), ep.load_result(path)):
+    for kept in (run(**asked), run(**asked), ep.SweepResult.load(path)):
         assert kept.errors == WHY
     assert json.loads(kept.to_xarray().attrs["errors"])[LOW] == [[0, 1], [6, 7]]
 
@@ -136,12 +136,12 @@ def test_stores_have_them(tmp_path):
 
     half = run(half, resume="failed", **asked)
     still = {i: "EquinoxRuntimeError: still" for i in (5, 11)}
-    assert half.errors == ep.load_result(path).errors == still
+    assert half.errors == ep.SweepResult.load(path).errors == still
     # Lines that a kill or somebody else left.
     for log in (path / ".errors").iterdir():
         with open(log, "ab") as file:
             file.write(b'[]\n{"chunk": 1}\n{"errors": 3, "chunk": 0, "ver')
-    assert ep.load_result(path).errors == still
+    assert ep.SweepResult.load(path).errors == still
     assert run(lambda p: p["x"] * p["s"], resume="failed", **asked).errors == {}
 
 
@@ -149,4 +149,4 @@ def test_stores_of_reductions_have_them(tmp_path):
     pytest.importorskip("zarr")
     asked = {"store": tmp_path / "runs.zarr", "batch_size": 2, "mesh": one_device()}
     for _ in range(2):
-        assert run(reduce=ep.Mean(), **asked).errors == WHY
+        assert run(reduce=ep.reduce.Mean(), **asked).errors == WHY

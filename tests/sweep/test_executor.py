@@ -88,7 +88,7 @@ def test_what_the_function_raises_is_not_tried_again(executor):
         ep.sweep(fails_above, space, executor=executor, batch_size=2)
     assert caught.value.indices == (11,)
     assert len(set(executor.calls)) == len(executor.calls)
-    isolated = {"batch_size": 2, "on_error": "isolate"}
+    isolated = {"batch_size": 2, "on_error": "mark"}
     there = ep.sweep(fails_above, space, executor=executor, **isolated)
     here = ep.sweep(fails_above, space, **isolated)
     assert np.array_equal(there.ok, here.ok) and there.ok.sum() == 11
@@ -156,14 +156,14 @@ def test_a_chunk_that_another_process_finished_is_left_alone(tmp_path, monkeypat
             future = cf.Future()
             future.set_result(fn(*args))
             if not taken:
-                ep.sweep(jnp.sin, part=(0, 1), **asked)
+                ep.sweep(jnp.sin, shard=(0, 1), **asked)
                 store = type(stored(asked["store"]))
                 monkeypatch.setattr(store, "discard", lambda _, n: taken.append(n))
                 taken.append("begun")
             return future
 
-    ep.sweep(jnp.sin, part=(0, 2), executor=Overtaken(), batch_size=1, **asked)
-    assert taken == ["begun"] and ep.load_result(asked["store"]).ok.all()
+    ep.sweep(jnp.sin, shard=(0, 2), executor=Overtaken(), batch_size=1, **asked)
+    assert taken == ["begun"] and ep.SweepResult.load(asked["store"]).ok.all()
 
 
 def test_settings_travel(threads):
@@ -211,7 +211,7 @@ def test_a_process_pool_and_a_worker_that_is_killed(tmp_path):
         there = ep.sweep(FUNCTIONS[1], some_space(0), executor=pool, **key)
         here = ep.sweep(FUNCTIONS[1], some_space(0), mesh=one_device(), **key)
         close(there.values, here.values)
-        reduced = ep.sweep(fn, space, executor=pool, reduce=ep.Sum(), **asked)
+        reduced = ep.sweep(fn, space, executor=pool, reduce=ep.reduce.Sum(), **asked)
         assert reduced.values == 132 and reduced.points == 12
         with pytest.raises(ep.SweepError, match="at point 11") as caught:
             ep.sweep(fails_above, ep.Linspace(0, 3, 13), executor=pool, **asked)
@@ -246,7 +246,11 @@ def test_dask(tmp_path):
         ({"executor": 3}, TypeError, r"submit\(fn, \*args\)"),
         ({"executor": Plain}, TypeError, r"submit\(fn, \*args\)"),
         ({"executor": Plain(), "mesh": one_device()}, ValueError, "own devices"),
-        ({"executor": Plain(), "part": (0, 2)}, ValueError, "`part`.*without `store`"),
+        (
+            {"executor": Plain(), "shard": (0, 2)},
+            ValueError,
+            "`shard`.*without `store`",
+        ),
     ],
 )
 def test_wrong_arguments(asked, kind, says):

@@ -74,7 +74,7 @@ def test_nothing_is_cast_into_a_store(tmp_path):
     asked["store"] = tmp_path / "runs.zarr"
     with pytest.raises(ep.SweepError, match="for chunk 2.*Nothing of it is kept"):
         ep.sweep(three, executor=Changed(swapped(np.float64)), **asked)
-    result = ep.load_result(asked["store"])
+    result = ep.SweepResult.load(asked["store"])
     assert result.ok[:4].all() and not result.ok[4:].any()
     assert ep.sweep(three, executor=Plain(), **asked).ok.all()
 
@@ -88,6 +88,6 @@ def test_another_state_of_a_block_is_refused_too():
 
             return super().submit(changed, *args)
 
-    asked = {"reduce": ep.Sum(), "executor": Other()}
+    asked = {"reduce": ep.reduce.Sum(), "executor": Other()}
     with pytest.raises(ep.SweepError, match=r"the points 0 to .* answered float64"):
         ep.sweep(jnp.sin, ep.Linspace(0, 1, 8), **asked)

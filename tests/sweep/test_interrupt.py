@@ -100,7 +100,7 @@ def test_it_can_be_saved_and_joined(tmp_path):
     result = interrupted(run)
     assert (result.to_xarray()["status"] == 0).any()
     result.save(tmp_path / "half.nc")
-    again = ep.load_result(tmp_path / "half.nc")
+    again = ep.SweepResult.load(tmp_path / "half.nc")
     check(again)
     left = np.flatnonzero(result.status == 0)
     behind = run(ep.Space(SPACE)[left])
@@ -127,7 +127,7 @@ def test_workers_and_stores(tmp_path):
 def test_a_reduction_is_that_of_the_points_before(monkeypatch):
     def both():
         monkeypatch.setattr("eqx_pipe._sweep.reduced.blocks.Blocks.most", 1)
-        return run(reduce={"max": ep.Max(), "sum": ep.Sum()})
+        return run(reduce={"max": ep.reduce.Max(), "sum": ep.reduce.Sum()})
 
     result = interrupted(both)
     assert 6 <= result.points < 64 and result.ok.all()

@@ -104,7 +104,7 @@ def test_a_sweep_of_a_slice_is_that_of_the_space_there(i, first, second, batch_s
     np.testing.assert_array_equal(vmapped, expected)
     with jax.disable_jit():
         np.testing.assert_array_equal(ep.sweep(drawn, part, key=KEY).values, expected)
-    most = ep.sweep(drawn, part, key=KEY, reduce=ep.Max()).values
+    most = ep.sweep(drawn, part, key=KEY, reduce=ep.reduce.Max()).values
     np.testing.assert_array_equal(most, expected.max(axis=0))
 
 
@@ -176,7 +176,7 @@ def test_stores_parts_and_executors_keep_it(tmp_path):
     part, expected = whole[2:-3:2], by_hand(whole)[2:-3:2]
     for rank in (0, 1):
         shared = tmp_path / "shared.zarr"
-        result = ep.sweep(drawn, part, key=KEY, store=shared, part=(rank, 2))
+        result = ep.sweep(drawn, part, key=KEY, store=shared, shard=(rank, 2))
     np.testing.assert_array_equal(result.values, expected)
     with ThreadPoolExecutor(1) as pool:
         there = ep.sweep(drawn, part, key=KEY, executor=pool)

@@ -87,7 +87,7 @@ def test_every_output_and_axis_is_in_the_dataset_the_store_and_the_file(which, s
             with xarray.open_dataset(path / name) as opened:
                 assert dict(opened.sizes) == dict(data.sizes)
         for name in ("s.zarr", "r.zarr", "r.nc"):
-            same_dataset(ep.load_result(path / name).to_xarray(), data)
+            same_dataset(ep.SweepResult.load(path / name).to_xarray(), data)
 
 
 @few
@@ -146,9 +146,9 @@ def test_dims_that_were_named_are_so_everywhere(tmp_path):
     same_dataset(ep.sweep(fn, space, store=store, **options).to_xarray(), data)
     result.save(tmp_path / "r.nc")
     for path in (store, tmp_path / "r.nc"):
-        again = ep.load_result(path)
+        again = ep.SweepResult.load(path)
         same_dataset(again.to_xarray(), data)
-        both = ep.concat([again[4:], result[:2]]).to_xarray()
+        both = ep.SweepResult.concat([again[4:], result[:2]]).to_xarray()
         assert both["curve"].sel(at=2.0).values.tolist() == [7, 8, 4, 5]
     for other in ({}, {"curve": {"at": time + 1}}):
         with pytest.raises(ValueError, match="output_coords"):
@@ -158,8 +158,10 @@ def test_dims_that_were_named_are_so_everywhere(tmp_path):
     ):
         result.sel(which="bias")
     with pytest.raises(ValueError, match="results.1.. have other `output_coords`"):
-        ep.concat([result, ep.sweep(fn, space, mesh=one_device())])
-    means = ep.sweep(fn, space, reduce=ep.Mean(over="seed"), **options).to_xarray()
+        ep.SweepResult.concat([result, ep.sweep(fn, space, mesh=one_device())])
+    means = ep.sweep(
+        fn, space, reduce=ep.reduce.Mean(over="seed"), **options
+    ).to_xarray()
     assert means["curve"].sel(rate=1, at=2.0) == 4.5
     with jax.disable_jit(), pytest.raises(ValueError, match="Known names: `curve`"):
         ep.sweep(fn, space, output_coords={"curv": {"at": time}})
@@ -171,7 +173,7 @@ def test_dims_of_an_axis_are_no_dims_of_the_space(tmp_path):
     data = result.to_xarray()
     assert data["x"].dims == ("x", "result.x.0") and data["x.0"].dims == ("x.0",)
     result.save(tmp_path / "r.nc")
-    loaded = ep.load_result(tmp_path / "r.nc")
+    loaded = ep.SweepResult.load(tmp_path / "r.nc")
     same_dataset(loaded.to_xarray(), data)
     assert np.array_equal(loaded.space[4]["x"], result.space[4]["x"])
 

@@ -122,7 +122,7 @@ def test_what_was_computed_is_kept(memory, expected, monkeypatch):
 @pytest.mark.parametrize(("size", "before"), [(64, "compile"), (45, "run")])
 def test_reductions(memory, size, before):
     memory.most, memory.before = 20, before
-    reduce = {"sum": ep.Sum(), "best": ep.ArgMax(by=lambda x: x)}
+    reduce = {"sum": ep.reduce.Sum(), "best": ep.reduce.ArgMax(by=lambda x: x)}
     result = ep.sweep(jnp.sin, ep.Linspace(0, 3, size), reduce=reduce, mesh=ONE)
     x = np.sin(np.linspace(0, 3, size, dtype="f4"))
     assert np.allclose(result.values["sum"], x.sum(), rtol=1e-5)
@@ -170,11 +170,11 @@ def test_tuning_goes_on_with_what_fits(memory, monkeypatch):
 
 def test_a_size_that_was_given_is_kept_to(memory):
     memory.most = 20
-    for isolated in ("raise", "isolate"):  # it is not a point that fails
+    for isolated in ("raise", "mark"):  # it is not a point that fails
         with pytest.raises(ep.SweepError, match="batch of 32 points.*bytes. Leave"):
             ep.sweep(wave, SPACE, batch_size=32, mesh=ONE, on_error=isolated)
     with pytest.raises(ep.SweepError, match="batch of 32 points .* `batch_size` out"):
-        ep.sweep(jnp.sin, ep.Linspace(0, 1, 64), batch_size=32, reduce=ep.Sum())
+        ep.sweep(jnp.sin, ep.Linspace(0, 1, 64), batch_size=32, reduce=ep.reduce.Sum())
     memory.most = 0
     with pytest.raises(ep.SweepError, match="a batch of 1 point .* hold less at a"):
         ep.sweep(wave, SPACE, mesh=ONE)

@@ -104,7 +104,7 @@ def test_an_error_of_the_costs_says_so(tmp_path):
 
     space = ep.Linspace(0, 1, 3)
     for kept in ({}, {"store": tmp_path / "runs.zarr", "batch_size": 1}):
-        asked = {"order_by": negative, "mesh": make_mesh(1), "on_error": "isolate"}
+        asked = {"order_by": negative, "mesh": make_mesh(1), "on_error": "mark"}
         says = "`order_by` failed at point 2.*too dear"
         with pytest.raises(ep.SweepError, match=says):
             ep.sweep(jnp.sin, space, **asked, **kept)
@@ -114,7 +114,7 @@ def test_an_error_of_the_costs_says_so(tmp_path):
         ep.sweep(jnp.sin, space, order_by=lambda x: 1 / 0)
     assert "It was called for `order_by`." in caught.value.__notes__
     with pytest.raises(ValueError, match="for 3 points"):
-        ep.sweep(jnp.sin, space, order_by=np.ones(2), reduce=ep.Mean())
+        ep.sweep(jnp.sin, space, order_by=np.ones(2), reduce=ep.reduce.Mean())
 
 
 def fails(bad):
@@ -142,7 +142,7 @@ def test_failing_points_are_marked_and_the_rest_survives(bad, batch, devices, or
     if ordered:
         settings["order_by"] = np.arange(n) % 3
     clean = ep.sweep(fails([]), space, key=key, batch_size=batch).values
-    result = ep.sweep(fails(bad), space, on_error="isolate", **settings)
+    result = ep.sweep(fails(bad), space, on_error="mark", **settings)
     assert np.array_equal(result.ok, good)
     np.testing.assert_allclose(result.values["x"][good], clean["x"][good], rtol=1e-6)
     assert np.isnan(result.values["x"][~good]).all()
@@ -166,7 +166,7 @@ def test_isolating_compiles_nothing_and_logs_nothing(caplog):
     assert ep.sweep(fn, space).ok.all()
     before = len(compiled)
     with caplog.at_level(logging.ERROR):
-        result = ep.sweep(fn, ep.Values(np.arange(64.0, 128)), on_error="isolate")
+        result = ep.sweep(fn, ep.Values(np.arange(64.0, 128)), on_error="mark")
     assert len(compiled) == before
     assert result.ok.sum() == 37 and result.best(mode="max").value == 100
     assert not caplog.records
@@ -179,7 +179,7 @@ def test_static_combinations_fail_by_themselves():
     def fn(point):
         return eqx.error_if(point["x"], point["x"] * point["n"] > 3, "large")
 
-    result = ep.sweep(fn, space, on_error="isolate")
+    result = ep.sweep(fn, space, on_error="mark")
     assert result.grid().shape == (2, 3)
     assert result.ok.tolist() == [True, True, True, True, False, False]
     with pytest.raises(ep.SweepError) as caught:
@@ -194,20 +194,20 @@ def test_the_plain_loop_isolates_too():
         return {"x": x, "n": 3}
 
     with jax.disable_jit():
-        result = ep.sweep(fn, ep.Linspace(0, 1, 3), on_error="isolate")
+        result = ep.sweep(fn, ep.Linspace(0, 1, 3), on_error="mark")
         with pytest.raises(ValueError, match="mine"):
             ep.sweep(fn, ep.Values([0.5, 0.5]))
     assert result.ok.tolist() == [True, False, True]
     assert np.isnan(result.values["x"][1]) and result.values["n"].tolist() == [3, 0, 3]
 
 
-@pytest.mark.parametrize("reduce", [None, ep.Mean("x")])
+@pytest.mark.parametrize("reduce", [None, ep.reduce.Mean("x")])
 def test_where_all_points_fail_there_is_no_result_but_a_form(reduce):
     def fn(x, key):
         fails = eqx.error_if(x, x >= 0, "always")
         return {"x": fails, "n": jnp.int32(1), "key": key}
 
-    asked = {"key": jr.key(0), "on_error": "isolate", "reduce": reduce}
+    asked = {"key": jr.key(0), "on_error": "mark", "reduce": reduce}
     compiled = ep.sweep(fn, ep.Linspace(0, 1, 3), **asked)
     with jax.disable_jit():
         plain = ep.sweep(fn, ep.Linspace(0, 1, 3), **asked)
@@ -222,7 +222,7 @@ def test_where_all_points_fail_there_is_no_result_but_a_form(reduce):
 
 def test_nans_found_by_debug_nans_are_failures():
     with jax.debug_nans(True):
-        result = ep.sweep(jnp.log, ep.Values([-1.0, 1, 2]), on_error="isolate")
+        result = ep.sweep(jnp.log, ep.Values([-1.0, 1, 2]), on_error="mark")
     assert result.ok.tolist() == [False, True, True]
 
 

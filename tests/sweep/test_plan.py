@@ -47,8 +47,8 @@ def test_nothing_is_compiled_and_then_nothing_more(tmp_path):
     def plans():
         yield ep.plan(power, space)
         yield ep.plan(power, space, store=tmp_path / "runs.zarr")
-        yield ep.plan(fn, GRID, reduce=ep.Mean())
-        yield ep.plan(fn, GRID, reduce=ep.Mean(over="x"))
+        yield ep.plan(fn, GRID, reduce=ep.reduce.Mean())
+        yield ep.plan(fn, GRID, reduce=ep.reduce.Mean(over="x"))
 
     list(plans())  # which looks up keys and versions, for what it is worth
     count = len(compiled)
@@ -63,8 +63,8 @@ def test_nothing_is_compiled_and_then_nothing_more(tmp_path):
     assert before.batch_size == result.batch_size
     assert 0.3 < before.memory_bytes / after.memory_bytes < 3
     assert "about" in repr(before) and "about" not in repr(after)
-    ep.sweep(fn, GRID, reduce=ep.Mean())
-    assert ep.plan(fn, GRID, reduce=ep.Mean()).programs == 0
+    ep.sweep(fn, GRID, reduce=ep.reduce.Mean())
+    assert ep.plan(fn, GRID, reduce=ep.reduce.Mean()).programs == 0
     assert (cells.points, cells.left, cells.dims) == (120, 120, {"a": 3, "x": 40})
 
 
@@ -102,11 +102,11 @@ def test_what_a_store_has_is_not_left_and_nothing_is_touched(tmp_path):
         return fn(p | {"x": eqx.error_if(p["x"], p["x"] == 0, "no")})
 
     asked = {"batch_size": 2, "mesh": one_device(), "store": path}
-    asked["on_error"] = "isolate"
-    half = ep.sweep(fails, GRID, part=(0, 2), **asked)
+    asked["on_error"] = "mark"
+    half = ep.sweep(fails, GRID, shard=(0, 2), **asked)
     before = state_of(path)
     done, failed = int((half.status == 1).sum()), len(half.errors)
-    plans = [ep.plan(fails, GRID, part=part, **asked) for part in ((0, 2), (1, 2))]
+    plans = [ep.plan(fails, GRID, shard=part, **asked) for part in ((0, 2), (1, 2))]
     whole = ep.plan(fails, GRID, **asked)
     assert all((p.done, p.failed) == (done, failed) for p in [*plans, whole])
     assert [p.left for p in [*plans, whole]] == [0, 120 - done - failed] + [
@@ -141,10 +141,10 @@ def test_what_a_store_would_get_that_grows(tmp_path, larger, copied):
 
     asked = {"batch_size": 1, "mesh": one_device(), "store": tmp_path / "runs.zarr"}
     small = GRID | {"x": ep.Linspace(0, 1, 8)}
-    ep.sweep(counted, small, part=(0, 2), **asked)
+    ep.sweep(counted, small, shard=(0, 2), **asked)
     before, large = state_of(tmp_path), small | larger
     plan = ep.plan(counted, large, **asked)
-    parts = [ep.plan(counted, large, part=(k, 2), **asked).left for k in (0, 1)]
+    parts = [ep.plan(counted, large, shard=(k, 2), **asked).left for k in (0, 1)]
     assert plan.new == plan.points - 24 and plan.copied == copied
     assert plan.done == 12 and plan.left == plan.missing == sum(parts)
     assert f"24 points become {plan.points}" in repr(plan)

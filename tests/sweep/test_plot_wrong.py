@@ -63,7 +63,7 @@ def test_more_that_cannot_be_drawn(monkeypatch):
     with pytest.raises(ValueError, match="several panels.*sel="):
         three.plot(ax=plt.subplots()[1])
     with pytest.raises(TypeError, match="reduced them"):
-        ep.sweep(total, {"a": A}, reduce=ep.Mean()).plot()
+        ep.sweep(total, {"a": A}, reduce=ep.reduce.Mean()).plot()
     with pytest.raises(ValueError, match="complex64.*absolute value"):
         ep.sweep(lambda p: jax.lax.complex(p["a"], p["a"]), {"a": A}).plot()
     wide = ep.Space({str(i): ep.Values([1, 3, 2]) for i in range(3)}, "zip")

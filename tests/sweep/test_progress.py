@@ -152,7 +152,7 @@ def test_the_best_so_far_is_shown(capsys, tmp_path):
         return {"loss": y, "curve": jnp.stack([y, y]), "n": jnp.int32(3)}
 
     space = {"x": ep.Linspace(0, 1, 5)}
-    options = {"batch_size": 1, "on_error": "isolate"}
+    options = {"batch_size": 1, "on_error": "mark"}
     for shown, best in (("loss", "loss 0\n"), (("loss", "max"), "loss 0.75\n")):
         ep.sweep(fn, space, progress=shown, **options)
         line = capsys.readouterr().err

@@ -92,7 +92,7 @@ def test_what_is_loaded_is_what_was_saved(names, how, suffix, tmp_path_factory):
     result = ep.sweep(everything, space, batch_size=1)
     path = tmp_path_factory.mktemp("saved") / f"result{suffix}"
     result.save(path)
-    back = ep.load_result(path)
+    back = ep.SweepResult.load(path)
     same(back.values, result.values)
     assert back.space.dims == result.space.dims
     assert back.space.mode == ("product" if how == "product" else "zip")
@@ -113,7 +113,7 @@ def test_other_containers_come_back_as_dicts_by_path(tmp_path):
 
     result = ep.sweep(fn, space)
     result.save(tmp_path / "r.nc")
-    back = ep.load_result(tmp_path / "r.nc")
+    back = ep.SweepResult.load(tmp_path / "r.nc")
     assert back.values["weight"]["high"].tolist() == [0, 2]
     assert back.values["bias"].tolist() == [[0, 1], [0, 1]]
     point = back.space.point(1)
@@ -127,9 +127,9 @@ def test_status_and_what_made_it_come_back(tmp_path):
     def fn(x):
         return eqx.error_if(x, x == 2, "two")
 
-    result = ep.sweep(fn, ep.Linspace(0, 3, 4), on_error="isolate", batch_size=2)
+    result = ep.sweep(fn, ep.Linspace(0, 3, 4), on_error="mark", batch_size=2)
     result.save(tmp_path / "r.zarr")
-    back = ep.load_result(tmp_path / "r.zarr")
+    back = ep.SweepResult.load(tmp_path / "r.zarr")
     assert back.ok.tolist() == [True, True, False, True]
     assert back.status.tolist() == [1, 1, 2, 1]
     assert np.isnan(back.values[2])
@@ -145,7 +145,7 @@ def test_points_that_a_store_lacks_are_not_ok(tmp_path):
     data["status"].values[2:] = 0
     data["value"].values[2:] = np.nan
     data.transpose(..., "x").to_zarr(tmp_path / "half", consolidated=False)
-    half = ep.load_result(tmp_path / "half")
+    half = ep.SweepResult.load(tmp_path / "half")
     assert half.ok.tolist() == [True, True, False, False]
     assert half.best(mode="max").index == 1
     assert half.to_xarray()["status"].values.tolist() == [1, 1, 0, 0]
@@ -161,9 +161,9 @@ def test_nothing_is_overwritten_by_mistake(suffix, tmp_path):
     one.save(path)
     with pytest.raises(FileExistsError, match="overwrite=True"):
         two.save(path)
-    assert len(ep.load_result(path)) == 4
+    assert len(ep.SweepResult.load(path)) == 4
     two.save(str(path), overwrite=True)
-    assert len(ep.load_result(path)) == 7
+    assert len(ep.SweepResult.load(path)) == 7
     assert os.listdir(tmp_path) == [path.name]
     other = tmp_path / f"other{suffix}"
     if suffix == ".zarr":
@@ -194,7 +194,7 @@ def test_a_save_that_fails_leaves_what_was_there(suffix, tmp_path, monkeypatch):
     with pytest.raises(OSError, match="No space left"):
         result[1:].save(path, overwrite=True)
     assert os.listdir(tmp_path) == [path.name]
-    assert len(ep.load_result(path)) == 4
+    assert len(ep.SweepResult.load(path)) == 4
 
 
 def test_xarray_opens_and_writes_it_as_it_is(tmp_path):
@@ -208,9 +208,9 @@ def test_xarray_opens_and_writes_it_as_it_is(tmp_path):
         assert data.identical(result.to_xarray())
     data = result.to_xarray()
     data.to_netcdf(tmp_path / "r.nc")
-    assert ep.load_result(tmp_path / "r.nc").to_xarray().identical(data)
+    assert ep.SweepResult.load(tmp_path / "r.nc").to_xarray().identical(data)
     data.to_zarr(tmp_path / "s.zarr", consolidated=False)
-    assert ep.load_result(tmp_path / "s.zarr").to_xarray().identical(data)
+    assert ep.SweepResult.load(tmp_path / "s.zarr").to_xarray().identical(data)
 
 
 def test_what_cannot_be_saved_or_loaded(tmp_path, unchecked):
@@ -220,27 +220,27 @@ def test_what_cannot_be_saved_or_loaded(tmp_path, unchecked):
     with pytest.raises(TypeError, match="`path` is 3.*pathlib"):
         result.save(3)
     with pytest.raises(TypeError, match="reduced them"):
-        ep.sweep(square, ep.Linspace(0, 3, 4), reduce=ep.Mean()).save("r.nc")
+        ep.sweep(square, ep.Linspace(0, 3, 4), reduce=ep.reduce.Mean()).save("r.nc")
     with pytest.raises(FileNotFoundError, match="nothing at.*holds no `.zarr` or"):
-        ep.load_result(tmp_path / "none.zarr")
+        ep.SweepResult.load(tmp_path / "none.zarr")
     with pytest.raises(FileNotFoundError, match="no folder .*lost.* check the path"):
-        ep.load_result(tmp_path / "lost" / "none.zarr")
+        ep.SweepResult.load(tmp_path / "lost" / "none.zarr")
     (tmp_path / "grid_1.zarr").mkdir()
     with pytest.raises(FileNotFoundError, match="Did you mean `grid_1.zarr`"):
-        ep.load_result(tmp_path / "grid1.zarr")
+        ep.SweepResult.load(tmp_path / "grid1.zarr")
     (tmp_path / "empty").mkdir()
     (tmp_path / "text.nc").write_text("hello")
     for name in ("empty", "text.nc"):
         with pytest.raises(ValueError, match="cannot be opened"):
-            ep.load_result(tmp_path / name)
+            ep.SweepResult.load(tmp_path / name)
     data = result.to_xarray()
     data.attrs["eqx_pipe_schema"] = '{"version": 99}'
     data.to_netcdf(tmp_path / "new.nc")
     with pytest.raises(ValueError, match="version 99.*xarray.open_dataset"):
-        ep.load_result(tmp_path / "new.nc")
+        ep.SweepResult.load(tmp_path / "new.nc")
     data.drop_attrs().to_netcdf(tmp_path / "foreign.nc")
     with pytest.raises(ValueError, match="no schema"):
-        ep.load_result(tmp_path / "foreign.nc")
+        ep.SweepResult.load(tmp_path / "foreign.nc")
 
 
 def test_saving_without_xarray_names_the_extra(tmp_path, monkeypatch):
@@ -249,21 +249,21 @@ def test_saving_without_xarray_names_the_extra(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "xarray", None)
     with pytest.raises(ImportError, match=r"eqx_pipe\[sweep\]"):
         result.save(tmp_path / "s.nc")
-    with pytest.raises(ImportError, match=r"load_result.*eqx_pipe\[sweep\]"):
-        ep.load_result(tmp_path / "r.nc")
+    with pytest.raises(ImportError, match=r"SweepResult.load.*eqx_pipe\[sweep\]"):
+        ep.SweepResult.load(tmp_path / "r.nc")
 
 
 @pytest.mark.parametrize("suffix", ["zarr", "nc"])
 def test_folders_on_the_way_are_made(suffix, tmp_path):
     path = tmp_path / "new" / "folder" / f"runs.{suffix}"
     ep.sweep(jnp.sin, ep.Linspace(0, 1, 3)).save(path)
-    assert ep.load_result(path).values.shape == (3,)
+    assert ep.SweepResult.load(path).values.shape == (3,)
 
 
 def test_an_axis_named_like_the_parts_of_complex_numbers_comes_back(tmp_path):
     space = {"c": ep.Linspace(0, 1, 2), "x": ep.Linspace(0, 1, 3)}
     result = ep.sweep(lambda p: p["c"] * p["x"], space)
     result.save(tmp_path / "r.nc")
-    again = ep.load_result(tmp_path / "r.nc")
+    again = ep.SweepResult.load(tmp_path / "r.nc")
     assert np.array_equal(again.values, result.values)
     assert list(again.space.dims) == ["c", "x"]

@@ -152,7 +152,7 @@ def test_points_that_fail_and_counts_that_end():
         return times(eqx.error_if(n, n == 3, "three"))[1]
 
     result = ep.sweep(
-        fn, ep.Values([5, 3, 2]), on_error="isolate", mesh=ONE, count_steps=True
+        fn, ep.Values([5, 3, 2]), on_error="mark", mesh=ONE, count_steps=True
     )
     assert result.ok.tolist() == [True, False, True]
     assert result.steps.needed.tolist() == [5, 0, 2]

@@ -117,7 +117,7 @@ def test_debug_nans_finds_only_real_ones():
             with pytest.raises(FloatingPointError, match=rf"point {k} .*space.point"):
                 ep.sweep(jnp.log, ep.Values(values))
             with pytest.raises(FloatingPointError, match=f"point {k} "):
-                ep.sweep(jnp.log, ep.Values(values), reduce=ep.Mean())
+                ep.sweep(jnp.log, ep.Values(values), reduce=ep.reduce.Mean())
     with jax.debug_infs(True):
         with pytest.raises(FloatingPointError, match="point 0 is inf"):
             ep.sweep(jnp.log, ep.Linspace(0, 2, 9))

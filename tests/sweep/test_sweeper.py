@@ -114,15 +114,19 @@ def test_static_axes_reductions_and_points_that_fail():
     run = ep.sweeper(fn, space(0.0))
     close(run(space(0.5)).values, ep.sweep(fn, space(0.5)).values)
 
-    run = ep.sweeper(wave, table(40), reduce={"mean": ep.Mean(), "most": ep.Max()})
+    run = ep.sweeper(
+        wave, table(40), reduce={"mean": ep.reduce.Mean(), "most": ep.reduce.Max()}
+    )
     for start in (0.0, 2.0):
         expected = ep.sweep(
-            wave, table(40, start), reduce={"mean": ep.Mean(), "most": ep.Max()}
+            wave,
+            table(40, start),
+            reduce={"mean": ep.reduce.Mean(), "most": ep.reduce.Max()},
         )
         close(run(table(40, start)).values, expected.values)
     assert run(table(9)).points == 9
 
-    run = ep.sweeper(failing, table(5), on_error="isolate")
+    run = ep.sweeper(failing, table(5), on_error="mark")
     assert run(table(5)).ok.all()
     assert run(table(5, start=9.6)).ok.tolist() == [True] * 3 + [False] * 2
     with pytest.raises(ep.SweepError, match="at point 3"):

@@ -81,7 +81,7 @@ def test_reduced_sweeps_too(programs, monkeypatch):
     for cores, unsplit in ((8, True), (9, False)):
         pretend(monkeypatch, cores)
         programs.clear()
-        found = ep.sweep(lambda p: p["a"] * 2, space, reduce=ep.Mean())
+        found = ep.sweep(lambda p: p["a"] * 2, space, reduce=ep.reduce.Mean())
         assert float(found.values) == pytest.approx(2.1, abs=1e-4)
         options, _ = programs[0]  # later ones merge states, on one device
         assert bool(options) == unsplit

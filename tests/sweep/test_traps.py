@@ -21,7 +21,7 @@ def test_no_point_is_invented_whatever_the_number_of_devices(n):
     assert int(np.argmin(result.values["i"])) == 0
     assert result.values["i"].tolist() == list(range(1, n + 1))
     assert result.best("down", "max").index == 0
-    reduce = {"top": ep.ArgMax("down"), "low": ep.ArgMin("i")}
+    reduce = {"top": ep.reduce.ArgMax("down"), "low": ep.reduce.ArgMin("i")}
     reduced = ep.sweep(
         lambda x: {"down": -x, "i": x.astype(jnp.int32)}, line, reduce=reduce
     )
@@ -102,11 +102,11 @@ def test_best_and_grid_with_failed_points_and_with_none_left():
     def fn(x):
         return eqx.error_if(x, x < 3, "small")
 
-    result = ep.sweep(fn, ep.Linspace(0, 4, 5), on_error="isolate")
+    result = ep.sweep(fn, ep.Linspace(0, 4, 5), on_error="mark")
     assert result.best().index == 3 and result.best(mode="max").index == 4
     assert np.isnan(result.grid()[:3]).all()
     whole = ep.sweep(
-        lambda x: fn(x).astype(jnp.int32), ep.Linspace(0, 4, 5), on_error="isolate"
+        lambda x: fn(x).astype(jnp.int32), ep.Linspace(0, 4, 5), on_error="mark"
     )
     assert whole.best().value == 3  # not the 0 that stands for a failure
     with pytest.raises(ValueError, match="no point has a value"):
@@ -130,7 +130,7 @@ def test_types_within_a_sweep_name_no_mesh():
     mesh = jax.make_mesh((3,), ("x",), devices=jax.devices()[:3])
     values = ep.sweep(lambda p: double(p["x"]), space, batch_size=3).values
     assert values.tolist() == [2, 4, 6]
-    ep.sweep(lambda p: double(p["x"]), space, reduce=ep.Sum(), batch_size=3)
+    ep.sweep(lambda p: double(p["x"]), space, reduce=ep.reduce.Sum(), batch_size=3)
 
     def total(scale):
         values = ep.vmap_space(lambda p: double(p["x"]) * scale, space, mesh=mesh)

@@ -124,14 +124,18 @@ def test_static_values_failing_points_and_reductions(clock):
         return eqx.error_if(x, p["x"] > 9.5, "too large")
 
     space = {"f": ep.Static([jnp.sin, jnp.cos]), "x": ep.Linspace(0, 10, 400)}
-    settings = {"on_error": "isolate", "mesh": ONE}
+    settings = {"on_error": "mark", "mesh": ONE}
     tuned = ep.sweep(fn, space, batch_size="tune", **settings)
     plain = ep.sweep(fn, space, **settings)
     assert np.array_equal(tuned.ok, plain.ok) and not tuned.ok.all()
     close(tuned.values, plain.values)
-    reduced = ep.sweep(wave, SPACE, batch_size="tune", reduce=ep.Mean(), mesh=ONE)
+    reduced = ep.sweep(
+        wave, SPACE, batch_size="tune", reduce=ep.reduce.Mean(), mesh=ONE
+    )
     assert (reduced.batch_size, reduced.points) == (64, 20_000)
-    close(reduced.values, ep.sweep(wave, SPACE, reduce=ep.Mean(), mesh=ONE).values)
+    close(
+        reduced.values, ep.sweep(wave, SPACE, reduce=ep.reduce.Mean(), mesh=ONE).values
+    )
 
 
 def test_a_store_keeps_the_size_that_was_found(clock, tmp_path, monkeypatch):

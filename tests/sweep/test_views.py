@@ -47,10 +47,10 @@ def test_every_result_and_space_is_shown(name):
 @pytest.mark.parametrize(
     "reduce",
     [
-        ep.Mean("<loss>"),
-        {"a": ep.ArgMin("<loss>"), "h": ep.Histogram([0, 1], "<loss>")},
+        ep.reduce.Mean("<loss>"),
+        {"a": ep.reduce.ArgMin("<loss>"), "h": ep.reduce.Histogram([0, 1], "<loss>")},
         pytest.param(
-            ep.Reducer(
+            ep.reduce.Reducer(
                 lambda s: 0, lambda s, x: s + 1, lambda a, b: a + b, lambda s: "text"
             ),
             marks=pytest.mark.slow,
@@ -62,7 +62,7 @@ def test_reduced_results_are_shown(reduce):
     assert "reduced over 9 points" in repr(result)
     assert "reduced over 9 points" in result._repr_html_()
     assert "cannot be shown" not in result._repr_html_()
-    if isinstance(reduce, ep.Mean):
+    if isinstance(reduce, ep.reduce.Mean):
         assert "1.5" in repr(result)
 
 
@@ -70,7 +70,7 @@ def test_failures_are_shown():
     def fn(x):
         return eqx.error_if(x, x > 2, "large")
 
-    result = ep.sweep(fn, ep.Linspace(0, 9, 10), on_error="isolate")
+    result = ep.sweep(fn, ep.Linspace(0, 9, 10), on_error="mark")
     for shown in (repr(result), result._repr_html_()):
         assert "7 points failed: 3, 4, 5, 6, 7, ..." in shown
 

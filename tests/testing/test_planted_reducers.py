@@ -21,7 +21,7 @@ def reducer(**changes):
         "merge": lambda a, b: a + b,
         "finish": lambda state: state,
     }
-    return ep.Reducer(**{**parts, **changes})
+    return ep.reduce.Reducer(**{**parts, **changes})
 
 
 REDUCERS = {

@@ -34,25 +34,25 @@ SHARDED = {
 @pytest.mark.parametrize("name", SHARDED)
 def test_a_broken_sharded_function_is_caught(name):
     fn, out, whole = SHARDED[name]
-    stage = ep.sharded(fn, mesh(), P("d"), out, check_vma=False)
+    stage = ep.sharding.shard_map(fn, mesh(), P("d"), out, check_vma=False)
     with pytest.raises(AssertionError, match="check_sharding.*law `sharding`"):
         ept.check_sharding(stage, jnp.arange(16.0), unsharded=whole)
 
 
 def other_when_traced(params, batch):
     traced = isinstance(batch, jax.core.Tracer)
-    return ep.constrain(batch, "data") * params + jnp.float32(traced)
+    return ep.sharding.constrain(batch, "data") * params + jnp.float32(traced)
 
 
 _calls = iter(range(10**9))
 
 
 def counts_its_calls(params, batch):
-    return ep.constrain(batch, "data") * params + jnp.float32(next(_calls))
+    return ep.sharding.constrain(batch, "data") * params + jnp.float32(next(_calls))
 
 
 def branches_in_python(params, batch):
-    rows = ep.constrain(batch, "data")
+    rows = ep.sharding.constrain(batch, "data")
     return rows * params if rows.sum() > 3 else rows
 
 
@@ -62,6 +62,6 @@ PARALLEL |= {"branches_in_python": branches_in_python}
 
 @pytest.mark.parametrize("name", PARALLEL)
 def test_a_broken_parallel_function_is_caught(name):
-    rules = ep.AxisRules({"data": "data"})
+    rules = ep.sharding.AxisRules({"data": "data"})
     with pytest.raises(AssertionError, match="check_parallelize"):
         ept.check_parallelize(PARALLEL[name], jnp.float32(2), jnp.ones(8), rules=rules)

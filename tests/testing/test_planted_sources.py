@@ -73,8 +73,8 @@ def counts_its_traces(x):
 
 
 def loader(source=None, **options):
-    source = ep.ArraySource(jnp.arange(7.0)) if source is None else source
-    return ep.Loader(source, **{"batch_size": 2, "shuffle": True, **options})
+    source = ep.data.ArraySource(jnp.arange(7.0)) if source is None else source
+    return ep.data.Loader(source, **{"batch_size": 2, "shuffle": True, **options})
 
 
 LOADERS = {
@@ -98,12 +98,12 @@ def test_a_broken_loader_is_caught(name):
 
 
 def test_an_end_from_which_nothing_follows_is_caught(monkeypatch):
-    epoch = ep.Loader.epoch
+    epoch = ep.data.Loader.epoch
 
     def ends(loader, cursor):
         return epoch(loader, cursor) if cursor.position < len(loader.source) else ()
 
-    monkeypatch.setattr(ep.Loader, "epoch", ends)
+    monkeypatch.setattr(ep.data.Loader, "epoch", ends)
     with pytest.raises(AssertionError, match="the next epoch follows on the end"):
         ept.check_loader(loader())
 

@@ -162,7 +162,7 @@ class Failures:
                 self.function,
                 f"`fn` failed at point {i}: {reason(error)}.",
                 f"Call `fn(space.point({i}))` to see it, or keep the other points by "
-                f'`{self.function}(..., on_error="isolate")`.',
+                f'`{self.function}(..., on_error="mark")`.',
             ),
             [i],
         ) from error

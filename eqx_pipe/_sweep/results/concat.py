@@ -21,49 +21,22 @@ from .steps import Steps
 
 
 def concat(results: Sequence[SweepResult]) -> SweepResult:
-    """The points of several results one after the other, with their values.
-
-    For rounds of a search, a space that was widened, points that were computed again.
-    Points that are in several of them are there several times.
-
-    **Arguments:**
-
-    - `results`: at least one `SweepResult`, none of them reduced. Their spaces have the
-      same axes, and outputs the same structure, shapes and dtypes. Values in a store
-      are read.
-
-    **Returns:** a `SweepResult` of one dim named `point`. Its space is a part of the
-    grid if all are parts of that one; otherwise a table with `Values` and `Static`
-    axes. `seconds` are those of all together, `started` is when the first one was, and
-    `batch_size` and `num_devices` are the largest.
-
-    **Raises:** `ValueError` if there is no result, or if axes or what stands beside
-    them differ; `StructureError` if outputs differ in form; `TypeError` for what is no
-    result, or a reduced one.
-
-    **Laws:** `concat([result[a], result[b]])` is `result[[*a, *b]]`.
-
-    !!! example
-
-        >>> import eqx_pipe as ep
-        >>> near = ep.sweep(lambda p: p["x"] ** 2, {"x": ep.Linspace(0, 1, 3)})
-        >>> far = ep.sweep(lambda p: p["x"] ** 2, {"x": ep.Values([2.0, 3.0])})
-        >>> ep.concat([near, far]).values.tolist()
-        [0.0, 0.25, 1.0, 4.0, 9.0]
-    """
+    """Join results; see `SweepResult.concat`."""
     results = list(results) if isinstance(results, Sequence) else [results]
     if not results:
-        raise value_error("concat", "`results` is empty.", "Give at least one result.")
+        raise value_error(
+            "SweepResult.concat", "`results` is empty.", "Give at least one result."
+        )
     for k, result in enumerate(results):
         if not isinstance(result, SweepResult):
             raise type_error(
-                "concat",
+                "SweepResult.concat",
                 f"`results[{k}]` is {describe_value(result)}.",
                 "Give a list of what `sweep` returns.",
             )
         if result.points is not None:
             raise type_error(
-                "concat",
+                "SweepResult.concat",
                 f"`results[{k}]` is reduced.",
                 "Sweep without `reduce=`, or over all points at once, "
                 "`reduce=` with a `store=` that grows.",
@@ -71,14 +44,14 @@ def concat(results: Sequence[SweepResult]) -> SweepResult:
         found = differences(results[0].values, result.values, free_axis=0)
         if found:
             raise structure_error(
-                "concat",
+                "SweepResult.concat",
                 f"the outputs of `results[0]` and `results[{k}]` differ: "
                 f"{'; '.join(found)}.",
                 "Join results of functions that return the same form.",
             )
         if coords_texts(result.output_coords) != coords_texts(results[0].output_coords):
             raise value_error(
-                "concat",
+                "SweepResult.concat",
                 f"`results[0]` and `results[{k}]` have other `output_coords`.",
                 "Sweep both with the same ones, or set them aside: "
                 "`dataclasses.replace(result, output_coords={})`.",
@@ -88,7 +61,7 @@ def concat(results: Sequence[SweepResult]) -> SweepResult:
     names = dict.fromkeys(result.function for result in results if result.function)
     return SweepResult(
         values=values,
-        space=joined("concat", [result.space for result in results]),
+        space=joined("SweepResult.concat", [result.space for result in results]),
         gaps=joined_gaps([(result.gaps, len(result)) for result in results]),
         batch_size=max(result.batch_size for result in results),
         num_devices=max(result.num_devices for result in results),

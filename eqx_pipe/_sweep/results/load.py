@@ -61,59 +61,27 @@ def _where_else(path: Path) -> str:
     return nearest(path.name, sorted(results)[:20])
 
 
-def load_result(path: str | os.PathLike[str]) -> SweepResult:
-    """The result that was saved, or the one in the store of a sweep.
-
-    It reads what `SweepResult.save` wrote, and a store that `sweep(store=)` fills, also
-    while it is being filled: points that it does not have yet are not `.ok`, and values
-    are read from it when they are asked for. Nothing in the file is run.
-
-    What comes back is equal to what was saved, with these differences. In `.values`
-    dicts, lists and tuples are what they were; other containers (dataclasses, modules,
-    named tuples) come back as dicts by the names of their parts. In `.space` every axis
-    is a `Values` axis of the same dim, with the same values bit for bit; one of
-    `Static` values holds their numbers, or texts in the place of strings, functions and
-    other objects. Of what stands beside the axes numbers, texts and arrays of at most
-    1,024 bytes come back; a larger array comes back as its `jax.ShapeDtypeStruct`, and
-    an object as its text.
-
-    **Arguments:**
-
-    - `path`: a Zarr folder or a NetCDF file.
-
-    **Returns:** a `SweepResult`.
-
-    **Raises:** `FileNotFoundError` if there is nothing at `path`; `ValueError` if what
-    is there was not written by eqx_pipe, or by another version of its format.
-
-    Needs `pip install 'eqx_pipe[sweep]'`.
-
-    !!! example
-
-        >>> import eqx_pipe as ep, tempfile
-        >>> result = ep.sweep(lambda x: {"y": x**2}, ep.Linspace(0, 3, 4))
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     result.save(f"{folder}/squares.zarr")
-        ...     ep.load_result(f"{folder}/squares.zarr").values["y"].tolist()
-        [0.0, 1.0, 4.0, 9.0]
-    """
-    path = as_path("load_result", path)
+def load(path: str | os.PathLike[str]) -> SweepResult:
+    """Read a saved result or a store; see `SweepResult.load`."""
+    path = as_path("SweepResult.load", path)
     if not os.path.lexists(path):
         raise FileNotFoundError(
             message(
-                "load_result", f"there is nothing at {str(path)!r}.", _where_else(path)
+                "SweepResult.load",
+                f"there is nothing at {str(path)!r}.",
+                _where_else(path),
             )
         )
     with _open_dataset(path) as data:
         store = _store_in(path, data.attrs)
-        schema = parse("load_result", str(path), data.attrs.get(SCHEMA))
+        schema = parse("SweepResult.load", str(path), data.attrs.get(SCHEMA))
         try:
             return _result(data, schema, store)
         except OSError:  # which names the chunk
             raise
         except Exception as error:  # whatever a damaged schema leads to
             raise value_error(
-                "load_result",
+                "SweepResult.load",
                 f"{str(path)!r} is damaged: what its attributes say does not fit "
                 f"what is in it ({type(error).__name__}: {error}).",
                 "Take a copy, if there is one; `xarray.open_dataset` may still "
@@ -125,17 +93,17 @@ def _store_in(path: Path, attributes: Mapping[Any, Any]) -> Store | None:
     """The store that a folder is; nothing if it is another file, or a copy of one."""
     if RECORD not in attributes:
         return None
-    record = read_record("load_result", path, attributes[RECORD])
+    record = read_record("SweepResult.load", path, attributes[RECORD])
     if "reduce" in record:
         raise value_error(
-            "load_result",
+            "SweepResult.load",
             f"the store {str(path)!r} keeps the states of a reduction.",
             "Call the same sweep with the same `reduce` and `store`: what is there "
             "is not computed again. `xarray.open_zarr` shows the states.",
         )
     if path.is_dir():
         with contextlib.suppress(Recut):
-            return open_store("load_result", path)
+            return open_store("SweepResult.load", path)
     return None
 
 
@@ -225,7 +193,7 @@ def _plain(value: object) -> Any:
 
 @contextlib.contextmanager
 def _open_dataset(path: Path) -> Iterator[Dataset]:
-    xarray = optional("load_result", "xarray")
+    xarray = optional("SweepResult.load", "xarray")
     # A unit such as "days" is no request for times.
     options: dict[str, Any] = {"decode_times": False, "decode_timedelta": False}
     file: Any = path
@@ -241,7 +209,7 @@ def _open_dataset(path: Path) -> Iterator[Dataset]:
                 data = xarray.open_dataset(file, **options, **COMPLEX)
     except Exception as error:
         raise value_error(
-            "load_result",
+            "SweepResult.load",
             f"{str(path)!r} cannot be opened ({error}).",
             "It is the folder of a search, which `eqx_pipe.search.load` reads."
             if (path / "round-0000.zarr").is_dir()

@@ -4,7 +4,7 @@ import dataclasses
 import datetime
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, SupportsIndex, overload
 
 import equinox as eqx
@@ -104,7 +104,7 @@ class SweepResult(eqx.Module):
     def errors(self) -> dict[int, str]:
         """What was raised at each point that failed, as a line of text by its index.
 
-        Points fail without ending the sweep under `on_error="isolate"`; a point that
+        Points fail without ending the sweep under `on_error="mark"`; a point that
         fails together with others is looked for until it is alone.
 
         !!! example
@@ -112,7 +112,7 @@ class SweepResult(eqx.Module):
             >>> import eqx_pipe as ep, equinox as eqx
             >>> def root(x):
             ...     return eqx.error_if(x, x < 0, "no root") ** 0.5
-            >>> result = ep.sweep(root, ep.Linspace(-1, 2, 4), on_error="isolate")
+            >>> result = ep.sweep(root, ep.Linspace(-1, 2, 4), on_error="mark")
             >>> result.errors
             {0: 'EquinoxRuntimeError: no root'}
         """
@@ -424,7 +424,7 @@ class SweepResult(eqx.Module):
         return plot(self.space, self.to_xarray(), variable, sel, given, others, ax)
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
-        """Writes the result to a file, which `load_result` and xarray open.
+        """Writes the result to a file, which `SweepResult.load` and xarray open.
 
         What is written is `to_xarray()`. It appears at `path` when it is complete: a
         save that fails leaves there what was there before.
@@ -445,13 +445,90 @@ class SweepResult(eqx.Module):
             >>> result = ep.sweep(lambda x: x**2, ep.Linspace(0, 3, 4))
             >>> with tempfile.TemporaryDirectory() as folder:
             ...     result.save(f"{folder}/squares.nc")
-            ...     ep.load_result(f"{folder}/squares.nc").best(mode="max").index
+            ...     ep.SweepResult.load(f"{folder}/squares.nc").best(mode="max").index
             3
         """
         from .save import save
 
         self._check_all_values("save")
         save(self.to_xarray(), path, overwrite)
+
+    @staticmethod
+    def load(path: str | os.PathLike[str]) -> "SweepResult":
+        """The result that was saved, or the one in the store of a sweep.
+
+        It reads what `SweepResult.save` wrote, and a store that `sweep(store=)` fills,
+        also while it is being filled: points that it does not have yet are not `.ok`,
+        and values are read from it when they are asked for. Nothing in the file is run.
+
+        What comes back is equal to what was saved, with these differences. In `.values`
+        dicts, lists and tuples are what they were; other containers (dataclasses,
+        modules, named tuples) come back as dicts by the names of their parts. In
+        `.space` every axis is a `Values` axis of the same dim, with the same values bit
+        for bit; one of `Static` values holds their numbers, or texts in the place of
+        strings, functions and other objects. Of what stands beside the axes numbers,
+        texts and arrays of at most 1,024 bytes come back; a larger array comes back as
+        its `jax.ShapeDtypeStruct`, and an object as its text.
+
+        **Arguments:**
+
+        - `path`: a Zarr folder or a NetCDF file.
+
+        **Returns:** a `SweepResult`.
+
+        **Raises:** `FileNotFoundError` if there is nothing at `path`; `ValueError` if
+        what is there was not written by eqx_pipe, or by another version of its format.
+
+        Needs `pip install 'eqx_pipe[sweep]'`.
+
+        !!! example
+
+            >>> import eqx_pipe as ep, tempfile
+            >>> result = ep.sweep(lambda x: {"y": x**2}, ep.Linspace(0, 3, 4))
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     result.save(f"{folder}/squares.zarr")
+            ...     ep.SweepResult.load(f"{folder}/squares.zarr").values["y"].tolist()
+            [0.0, 1.0, 4.0, 9.0]
+        """
+        from .load import load
+
+        return load(path)
+
+    @staticmethod
+    def concat(results: Sequence["SweepResult"]) -> "SweepResult":
+        """The points of several results one after the other, with their values.
+
+        For rounds of a search, a space that was widened, points that were computed
+        again. Points that are in several of them are there several times.
+
+        **Arguments:**
+
+        - `results`: at least one `SweepResult`, none of them reduced. Their spaces have
+          the same axes, and outputs the same structure, shapes and dtypes. Values in a
+          store are read.
+
+        **Returns:** a `SweepResult` of one dim named `point`. Its space is a part of
+        the grid if all are parts of that one; otherwise a table with `Values` and
+        `Static` axes. `seconds` are those of all together, `started` is when the first
+        one was, and `batch_size` and `num_devices` are the largest.
+
+        **Raises:** `ValueError` if there is no result, or if axes or what stands beside
+        them differ; `StructureError` if outputs differ in form; `TypeError` for what is
+        no result, or a reduced one.
+
+        **Laws:** `SweepResult.concat([result[a], result[b]])` is `result[[*a, *b]]`.
+
+        !!! example
+
+            >>> import eqx_pipe as ep
+            >>> near = ep.sweep(lambda p: p["x"] ** 2, {"x": ep.Linspace(0, 1, 3)})
+            >>> far = ep.sweep(lambda p: p["x"] ** 2, {"x": ep.Values([2.0, 3.0])})
+            >>> ep.SweepResult.concat([near, far]).values.tolist()
+            [0.0, 0.25, 1.0, 4.0, 9.0]
+        """
+        from .concat import concat
+
+        return concat(results)
 
 
 def _provenance(result: SweepResult) -> dict[str, Any]:

@@ -359,9 +359,9 @@ def refuse_failed(path: Path, failed: np.ndarray) -> None:
     raise SweepError(
         message(
             "sweep",
-            f'the store `{path}` was filled with `on_error="isolate"`, and `fn` '
+            f'the store `{path}` was filled with `on_error="mark"`, and `fn` '
             f"failed at {what}.",
-            'Go on with `on_error="isolate"`, which keeps the other points, or call '
+            'Go on with `on_error="mark"`, which keeps the other points, or call '
             f"`fn(space.point({failed[0]}))` to see the error. "
             'Mend it, and `resume="failed"` computes these points again.',
         ),

@@ -39,7 +39,7 @@ class Looked:
 def looked(plan: Plan) -> Looked:
     """What a sweep would find in its store; raises what it would raise."""
     request, job = plan.request, plan.job
-    rank, size = request.part or (0, 1)
+    rank, size = request.shard or (0, 1)
     if request.store is None or job is None or is_vacant(request.store):
         left = range(rank, len(plan.chunks), size)
         layout = None if request.store is None else _layout_of(plan)
@@ -47,7 +47,7 @@ def looked(plan: Plan) -> Looked:
     path, contents = request.store, contents_of(plan)
     print_ = fingerprint(job.space, job.key, job.parts, job.traced)
     print_ |= contents.identity
-    store = open_store("plan", path, share(request.part))
+    store = open_store("plan", path, share(request.shard))
     check_sweep(store)
     grown, why = growth_in(plan, store, print_)
     if grown is not None:
@@ -60,7 +60,7 @@ def looked(plan: Plan) -> Looked:
 
 def _as_it_is(plan: Plan, store: Store) -> Looked:
     request, ledger = plan.request, store.ledger
-    rank, size = request.part or (0, 1)
+    rank, size = request.shard or (0, 1)
     plan = plan.with_batch_size(store.record["batch_size"]).with_chunks(store.chunks)
     lacking = ~ledger.done()
     lacking[list(ledger.lacking)] = True
@@ -79,7 +79,7 @@ def _as_it_is(plan: Plan, store: Store) -> Looked:
 def _after_growth(plan: Plan, grown: Grown) -> Looked:
     """What would be left to do in a store that has grown."""
     store, layout, request = grown.store, grown.layout, plan.request
-    rank, size = request.part or (0, 1)
+    rank, size = request.shard or (0, 1)
     plan = plan.with_batch_size(layout.record["batch_size"]).with_chunks(layout.chunks)
     left, num_left, done, failed = list[int](), 0, 0, 0
     found = statuses_of(store, layout.chunks, grown.origin)

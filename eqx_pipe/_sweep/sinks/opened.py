@@ -77,7 +77,7 @@ def _found(plan: Plan) -> Store:
     """The store that there is."""
     path = plan.request.store
     assert path is not None
-    store = open_store("sweep", path, share(plan.request.part))
+    store = open_store("sweep", path, share(plan.request.shard))
     check_sweep(store)
     return store
 

@@ -59,7 +59,7 @@ class InStore:
 
         Ctrl-C lets the chunk in flight be finished, and an error says what is kept.
         """
-        store, part = self.store, self.plan.request.part
+        store, part = self.store, self.plan.request.shard
         rank, size = part or (0, 1)
         mine = range(rank, len(store.chunks), size)
         self._refuse()

@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 
-from ..._check import check_draws
 from ..._errors import (
     MissingKeyError,
     asks_for_key,
@@ -21,6 +20,7 @@ from ..._errors import (
     type_error,
     value_error,
 )
+from ..._keys import check_draws
 from ..._tree import path_name, unregistered
 from ..._types import Key, PyTree
 

@@ -17,7 +17,7 @@ import jax
 import numpy as np
 
 from ..._cache import LRUCache
-from ..._closure import contents
+from ..._captured import contents
 from ..._errors import message
 from ..._jaxprs.cache_key import CacheKey, Program
 from ..._spaces.geometry import Geometry

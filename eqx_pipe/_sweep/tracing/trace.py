@@ -15,7 +15,7 @@ from jax.core import Tracer
 from ..._cache import LRUCache
 from ..._errors import type_error
 from ..._jaxprs.cache_key import Program, identify
-from ..._sharding.mesh import NO_MESH
+from ..._mesh_context import NO_MESH
 from ..._spaces.axis import is_axis
 from ..._spaces.geometry import Geometry, axis_name
 from ..._spaces.space import Space

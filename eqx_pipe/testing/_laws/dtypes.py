@@ -12,7 +12,7 @@ import numpy as np
 from equinox.nn import State
 from jax.typing import DTypeLike
 
-from ..._closure import Fixed
+from ..._captured import Fixed
 from ..._tree import leaves_with_names
 from ..._types import Key, PyTree, StageLike
 from .compare import Bound

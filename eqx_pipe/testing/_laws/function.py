@@ -10,7 +10,8 @@ import equinox as eqx
 import jax
 import jax.tree_util as jtu
 
-from ..._check import check_callable, check_key
+from ..._check import check_callable
+from ..._keys import check_key
 from ..._stage import Lift, Scope, as_module, call
 from ..._types import Key, PyTree
 from .batches import arguments_law, ensemble_law

@@ -20,7 +20,7 @@ import jax
 import jax.tree_util as jtu
 import numpy as np
 
-from ..._closure import cells, code_names, defaults
+from ..._captured import cells, code_names, defaults
 from ..._stage import Lift
 from ..._tree import Same
 

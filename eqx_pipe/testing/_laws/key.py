@@ -14,10 +14,10 @@ import numpy as np
 from equinox.nn import State
 from jaxtyping import Array
 
-from ..._check import check_key as check_one_key
 from ..._errors import message, value_error
 from ..._jaxprs.jaxpr import open_jaxpr, sub_jaxprs
 from ..._jaxprs.table import kind
+from ..._keys import check_key as check_one_key
 from ..._tree import is_key_array
 from ..._types import Key, PyTree, StageLike
 from .branches import Value, run_with_all_branches, run_with_others

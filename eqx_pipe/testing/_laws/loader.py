@@ -11,11 +11,11 @@ import jax.numpy as jnp
 import jax.random as jr
 import jax.tree_util as jtu
 
-from ..._check import check_key as check_one_key
 from ..._data.array_source import DeviceSource
 from ..._data.cursor import Cursor
 from ..._data.loader import Loader
 from ..._errors import describe_value, type_error
+from ..._keys import check_key as check_one_key
 from ..._stage import identity
 from ..._tree import as_arrays
 from ..._types import Key, PyTree
@@ -191,8 +191,8 @@ def check_loader(
     !!! example
 
         >>> import eqx_pipe as ep, eqx_pipe.testing as ept, jax.numpy as jnp
-        >>> source = ep.ArraySource({"x": jnp.arange(6.0)})
-        >>> ept.check_loader(ep.Loader(source, ep.at("x", jnp.sqrt), batch_size=4))
+        >>> source = ep.data.ArraySource({"x": jnp.arange(6.0)})
+        >>> ept.check_loader(ep.data.Loader(source, ep.at("x", jnp.sqrt), batch_size=4))
     """
     __tracebackhide__ = True
     function = "testing.check_loader"

@@ -165,9 +165,8 @@ def check_method(
     !!! example
 
         >>> import eqx_pipe as ep, eqx_pipe.testing as ept
-        >>> import eqx_pipe.search as eps
         >>> space = {"x": ep.Linspace(0, 1, 5)}
-        >>> points = eps.design([[0.5], [0.0], [1.0]])
+        >>> points = ep.search.design([[0.5], [0.0], [1.0]])
         >>> ept.check_method(points, lambda p: p["x"] ** 2, space, n=2)
     """
     __tracebackhide__ = True

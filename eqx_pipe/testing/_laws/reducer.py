@@ -157,8 +157,9 @@ def check_reducer(
 
         >>> import eqx_pipe as ep, eqx_pipe.testing as ept, jax.numpy as jnp
         >>> import numpy as np
-        >>> ept.check_reducer(ep.Var(), jnp.array([1.0, 5.0, 2.0, 2.0]))
-        >>> ept.check_reducer(ep.Max(), jnp.array([-2, -3, -1]), reference=np.max)
+        >>> ept.check_reducer(ep.reduce.Var(), jnp.array([1.0, 5.0, 2.0, 2.0]))
+        >>> ept.check_reducer(ep.reduce.Max(), jnp.array([-2, -3, -1]),
+        ...     reference=np.max)
     """
     __tracebackhide__ = True
     function = "testing.check_reducer"

@@ -129,8 +129,8 @@ def check_sharding(
 
     - `mesh`: a `jax.sharding.Mesh`; by default one over all local devices. (Keyword
         only.)
-    - `unsharded`: for a stage made by `eqx_pipe.sharded` or another that computes in
-        parts: a stage that computes the same on the whole. (Keyword only.)
+    - `unsharded`: for a stage made by `eqx_pipe.sharding.shard_map` or another that
+        computes in parts: a stage that computes the same on the whole. (Keyword only.)
 
     **Raises:** `AssertionError` if the law is broken.
 
@@ -180,8 +180,8 @@ def check_parallelize(
 
         >>> import eqx_pipe as ep, eqx_pipe.testing as ept, jax, jax.numpy as jnp
         >>> def loss(w, x):
-        ...     return jnp.mean((ep.constrain(x, "rows", None) @ w) ** 2)
-        >>> rules = ep.AxisRules({"rows": "data"})
+        ...     return jnp.mean((ep.sharding.constrain(x, "rows", None) @ w) ** 2)
+        >>> rules = ep.sharding.AxisRules({"rows": "data"})
         >>> ept.check_parallelize(loss, jnp.ones(3), jnp.ones((8, 3)), rules=rules)
     """
     __tracebackhide__ = True

@@ -13,8 +13,8 @@ import jax.random as jr
 import jax.tree_util as jtu
 import numpy as np
 
-from ..._check import check_key as check_one_key
 from ..._errors import describe_value, type_error, value_error
+from ..._keys import check_key as check_one_key
 from ..._spaces.accept import as_space
 from ..._spaces.axis import MAX_LENGTH, Axis
 from ..._spaces.space import Space

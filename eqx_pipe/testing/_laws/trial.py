@@ -15,9 +15,10 @@ import numpy as np
 from equinox.nn import State
 from jax.core import Tracer
 
-from ..._check import check_callable, check_key
+from ..._check import check_callable
 from ..._errors import MissingKeyError
 from ..._jaxprs.jaxpr import equations
+from ..._keys import check_key
 from ..._stage import Scope, as_module, call, check_state, copy_state, wants_key
 from ..._tree import is_key_array, leaves_with_names
 from ..._types import Key, PyTree, StageLike

@@ -52,7 +52,7 @@ def reducer(**changes):
         "merge": lambda a, b: a + b,
         "finish": lambda state: state,
     }
-    return ep.Reducer(**{**parts, **changes})
+    return ep.reduce.Reducer(**{**parts, **changes})
 
 
 def of_reducer(name, bug, sound, values, reference=None):
@@ -78,7 +78,7 @@ class Records:
 
 def of_source(name, bug, sound, reference=None):
     def check(read):
-        loader = ep.Loader(Records(read), batch_size=4)
+        loader = ep.data.Loader(Records(read), batch_size=4)
         ept.check_loader(loader, reference=reference)
 
     return Row(name, bug, sound, check, reference is not None)
@@ -92,7 +92,7 @@ def of_sharded(name, bug, sound, out, whole):
             axis_types=(jax.sharding.AxisType.Auto,),
         )
         P = jax.sharding.PartitionSpec
-        stage = ep.sharded(fn, mesh, P("d"), P(*out), check_vma=False)
+        stage = ep.sharding.shard_map(fn, mesh, P("d"), P(*out), check_vma=False)
         ept.check_sharding(stage, jnp.arange(16.0), unsharded=whole)
 
     return Row(name, bug, sound, check, True)

@@ -307,7 +307,7 @@ def _is_library_function(value: Any) -> bool:
 _PLACES = (
     *map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib")),
     # This package, which may be installed in place, outside of site-packages.
-    __file__.rpartition("_closure")[0],
+    __file__.rpartition("_captured")[0],
     # Modules of the standard library that are built into the interpreter.
     "<frozen ",
 )

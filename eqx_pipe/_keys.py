@@ -1,0 +1,115 @@
+"""PRNG keys: how one is derived, who takes one, and checks of those that are given."""
+
+import functools as ft
+import inspect
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+from jaxtyping import Array, Integer
+
+from ._captured import cells
+from ._errors import describe_value, type_error, value_error
+from ._types import Key, Segment
+
+
+def fold(key: Key | None, segment: Segment | Integer[Array, ""]) -> Key | None:
+    """The key of a child: `fold_in` of its position, or of its name's CRC-32."""
+    if key is None:
+        return None
+    if isinstance(segment, str):
+        # CRC-32 and not `hash`, which is another number in each process.
+        return jr.fold_in(key, np.uint32(zlib.crc32(segment.encode())))
+    return jr.fold_in(key, segment)
+
+
+def parameters(fn: Any) -> Mapping[str, inspect.Parameter]:
+    """The parameters of a callable by name; none if it does not tell.
+
+    A function under `vmap` shows those of what it maps, but cannot take keywords for
+    it: `jax.vmap` maps them over their first axis, `eqx.filter_vmap` refuses them. What
+    was made for a batch draws by a key per example, or not at all.
+    """
+    if _is_mapped(fn):
+        return {}
+    try:
+        return inspect.signature(fn).parameters
+    except (TypeError, ValueError):  # some builtins have no signature
+        return {}
+
+
+def _is_mapped(fn: Any) -> bool:
+    """Whether there is a `vmap` in what a callable wraps."""
+    seen: list[Any] = []
+    while fn is not None and all(fn is not other for other in seen):
+        seen.append(fn)
+        if type(fn).__name__ == "_VmapWrapper":  # of `eqx.filter_vmap`
+            return True
+        # JAX gives its function the `__wrapped__` of the user's, and keeps its own.
+        if any(_name(inside) == "vmap_f" for inside in cells(fn).values()):
+            return True
+        fn = getattr(fn, "__wrapped__", None)
+    return False
+
+
+def _name(fn: Any) -> str:
+    return getattr(getattr(fn, "__code__", None), "co_name", "")
+
+
+def key_argument(fn: Any, key: Key | None) -> dict[str, Any]:
+    """The key as a keyword argument for a plain function, if it wants one."""
+    names = list(parameters(fn))
+    if "key" not in names[1:]:  # the first is the input, whatever its name
+        return {}
+    parameter = parameters(fn)["key"]
+    bound = isinstance(fn, ft.partial) and "key" in fn.keywords
+    if bound or parameter.kind is parameter.POSITIONAL_ONLY:
+        return {}
+    default = parameter.default
+    has_default = default is not parameter.empty and default is not None
+    return {} if key is None and has_default else {"key": key}
+
+
+def check_key(function: str, key: Any) -> None:
+    """Raises a `TypeError` unless `key` is `None` or one PRNG key."""
+    if key is None:
+        return
+    is_array = eqx.is_array(key)
+    if is_array:
+        if jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
+            if key.shape == ():
+                return
+        elif key.dtype == jnp.uint32 and key.ndim == 1:
+            return
+    several = (
+        " For a batch give one key to `eqx_pipe.batched(pipe)`, or, as `jax.vmap` maps "
+        "keyword arguments too, one to each example: `jax.vmap(pipe)(xs, "
+        "key=jax.random.split(key, len(xs)))`."
+    )
+    raise type_error(
+        function,
+        f"`key` is {describe_value(key)}, which is not a single PRNG key.",
+        "Give one made by `jax.random.key(seed)`." + (several if is_array else ""),
+    )
+
+
+def check_draws(function: str, subject: str, keys: Any) -> None:
+    """Raises unless draws from one or more keys are the same alone and under `vmap`.
+
+    `subject` begins the message: who has the keys, and that it has them.
+    """
+    typed = jnp.issubdtype(keys.dtype, jax.dtypes.prng_key)
+    raw = "rbg" if keys.shape[-1:] == (4,) else ""  # four words; other kinds have two
+    kind = str(jr.key_impl(keys)) if typed else raw
+    if "rbg" in kind:
+        raise value_error(
+            function,
+            f"{subject} of the kind `{kind}`, whose draws under `vmap` differ from "
+            "those of a single point.",
+            "Use `jax.random.key(seed, impl='threefry2x32')`.",
+        )

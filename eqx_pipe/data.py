@@ -1,0 +1,15 @@
+"""Data loading: sources, a loader, and a cursor that is its position."""
+
+from ._data import ArraySource as ArraySource
+from ._data import Cursor as Cursor
+from ._data import Loader as Loader
+from ._data import mixture as mixture
+from ._data import windows as windows
+
+__all__ = [
+    "ArraySource",
+    "Cursor",
+    "Loader",
+    "mixture",
+    "windows",
+]
