@@ -36,7 +36,7 @@ Resume: TypeAlias = Literal["force", "failed"]
 """The values of `resume=` for a store that another function filled."""
 
 Shard: TypeAlias = Sequence[SupportsIndex]
-"""`(rank, size)`: which of how many shares."""
+"""`(index, count)`: which of how many shares."""
 
 
 @runtime_checkable
@@ -331,23 +331,23 @@ def _check_executor(executor: object) -> None:
 
 def _as_shard(shard: Shard) -> tuple[int, int]:
     try:
-        rank, size = shard
-        if isinstance(rank, bool) or isinstance(size, bool):
+        index, count = shard
+        if isinstance(index, bool) or isinstance(count, bool):
             raise TypeError
-        rank, size = operator.index(rank), operator.index(size)
+        index, count = operator.index(index), operator.index(count)
     except (TypeError, ValueError):
         raise type_error(
             "sweep",
             f"`shard` is {describe_value(shard)}.",
-            "Give two integers, `(rank, size)`, with 0 <= rank < size.",
+            "Give two integers, `(index, count)`, with 0 <= index < count.",
         ) from None
-    if not 0 <= rank < size:
+    if not 0 <= index < count:
         _refuse(
-            f"`shard` is ({rank}, {size}).",
-            "Give `(rank, size)` with 0 <= rank < size: the first of four processes "
-            "is (0, 4), the last (3, 4).",
+            f"`shard` is ({index}, {count}).",
+            "Give `(index, count)` with 0 <= index < count: the first of four "
+            "processes is (0, 4), the last (3, 4).",
         )
-    return rank, size
+    return index, count
 
 
 def _refuse(wrong: str, cure: str) -> None:

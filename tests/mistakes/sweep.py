@@ -306,7 +306,7 @@ SWEEP = [
         "While `fn` was traced for `n = 4`",
     ),
     ("part alone", lambda: sweep(shard=(0, 2)), ValueError, "store='runs.zarr'"),
-    ("part of 3", lambda: sweep(shard=3), TypeError, "with 0 <= rank < size"),
+    ("part of 3", lambda: sweep(shard=3), TypeError, "with 0 <= index < count"),
     ("resume alone", lambda: sweep(resume="force"), ValueError, "path of the store"),
     (
         "resume reduced",

@@ -95,7 +95,7 @@ def test_parts_that_begin_together_make_one_store(tmp_path):
     ],
 )
 def test_wrong_parts(part, kind, tmp_path):
-    with pytest.raises(kind, match=r"0 <= rank < size"):
+    with pytest.raises(kind, match=r"0 <= index < count"):
         ep.sweep(jnp.sin, ep.Linspace(0, 1, 3), store=tmp_path / "r", shard=part)
     assert not list(tmp_path.iterdir())
 

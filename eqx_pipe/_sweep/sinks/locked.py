@@ -43,7 +43,7 @@ def locked(path: Path, part: tuple[int, int] | None) -> Iterator[None]:
                 "sweep",
                 f"{what} `{path}` is being filled by {taken}.",
                 "Wait for it or stop it; processes that fill one store together "
-                "each take their own `shard=(rank, size)`.",
+                "each take their own `shard=(index, count)`.",
             )
         ) from None
 
