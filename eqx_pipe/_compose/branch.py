@@ -8,8 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Int
 
 from .._check import check_choice
-from .._choose.choose import choose
-from .._choose.primitive import varying_as
+from .._conditionals import choose, varying_as
 from .._errors import value_error
 from .._stage import Composite, Items, Own, Scope, as_stage, enter, identity
 from .._tree import as_arrays, join_path, tree_text

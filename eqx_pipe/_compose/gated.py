@@ -11,8 +11,7 @@ import jax.tree_util as jtu
 from jaxtyping import Array, Bool
 
 from .._check import check_choice
-from .._choose.choose import Like, choose
-from .._choose.primitive import varying_as
+from .._conditionals import Like, choose, varying_as
 from .._errors import describe_value, type_error, value_error
 from .._stage import Items, Own, Scope
 from .._tree import as_arrays, join_path
