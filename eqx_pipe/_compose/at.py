@@ -83,7 +83,7 @@ def _is_none(x: object) -> bool:
 
 
 def at(where: Where, stage: StageLike) -> At:
-    """Applies a stage to one part of the input; the rest passes untouched.
+    """Apply a stage to one part of the input; the rest passes untouched.
 
     **Arguments:**
 

@@ -1,4 +1,4 @@
-"""What loops carry from one pass to the next."""
+"""The values that loops carry from one pass to the next."""
 
 from .._errors import bullets, structure_error
 from .._stage import Scope

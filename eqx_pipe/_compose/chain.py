@@ -31,7 +31,7 @@ class Chain(Container):
 
 
 def chain(*stages: StageLike, over: str | None = None, **named: StageLike) -> Chain:
-    """Applies stages left to right.
+    """Apply stages left to right.
 
     `chain()` is the identity. The stages are given by position, or by name as
     keywords, not both. Positions and names are the paths in errors and `outputs`, and

@@ -17,7 +17,7 @@ from .container import Container, Names, check_reserved, keyed, read_stages
 from .decide import branch_of, run_predicate
 
 Bounds: TypeAlias = Literal["clamp", "error"]
-"""What an index outside of the positions does."""
+"""The treatment of an index outside of the positions."""
 
 
 class Cond(Composite):
@@ -60,7 +60,7 @@ def _draw_branches(
 
 
 def cond(pred: StageLike, then: StageLike, otherwise: StageLike = identity) -> Cond:
-    """Applies one stage if a predicate of the input holds, else another.
+    """Apply one stage if a predicate of the input holds, else another.
 
     Only the chosen stage runs. Under `vmap` with a decision per example each stage runs
     once for the whole batch, with its parameters uncopied, and not at all if no example
@@ -168,7 +168,7 @@ def switch(
     *stages: StageLike | Mapping[str, StageLike],
     bounds: Bounds = "clamp",
 ) -> Switch:
-    """Applies the stage whose position a selector of the input gives.
+    """Apply the stage whose position a selector of the input gives.
 
     Only the chosen stage runs. Under `vmap` with a choice per example it behaves as
     `cond` does: each stage that any example chose runs once for the whole batch.

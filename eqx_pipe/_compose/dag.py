@@ -11,14 +11,14 @@ GraphEdges: TypeAlias = Mapping[str, str | Sequence[str] | Mapping[str, str]]
 """From each node to its predecessors: a list, a name alone, or a dict by keyword."""
 
 GraphSink: TypeAlias = str | tuple[str, ...] | Mapping[Hashable, str]
-"""What comes out: a node, a tuple of nodes, or a dict of them."""
+"""The output: a node, a tuple of nodes, or a dict of them."""
 
 INPUT = "input"
 """The name that stands for what goes into the graph."""
 
 
 def check_nodes(nodes: object) -> None:
-    """Raises unless `nodes` is a mapping from good names, at least one."""
+    """Raise unless `nodes` is a mapping from good names, at least one."""
     nodes = _mapping("nodes", nodes, 'name to stage: `nodes={"a": stage}`')
     if not nodes:
         raise value_error("graph", "`nodes` is empty.", "Give at least one node.")
@@ -164,7 +164,7 @@ def check_alive(
     sinks: Collection[str],
     inputs: Collection[str] = (),
 ) -> None:
-    """Raises if the output does not depend on some node, or some named input."""
+    """Raise if the output does not depend on some node, or some named input."""
     alive, todo = set[str](), list(sinks)
     while todo:
         name = todo.pop()

@@ -15,7 +15,7 @@ from .merge import FOLDS, check_arrays
 from .stacked import Makers, Stacked, read_stacked
 
 Join: TypeAlias = Literal["mean", "sum", "max", "min", "prod", "stack"]
-"""What becomes of the outputs of the members."""
+"""The merge of the outputs of the members."""
 
 
 class Ensemble(Stacked):
@@ -68,7 +68,7 @@ def ensemble(
     key: Key | None = None,
     merge: Join = "mean",
 ) -> Ensemble:
-    """Applies `n` models of equal structure to the same input and merges the outputs.
+    """Apply `n` models of equal structure to the same input and merges the outputs.
 
     Member `i` is `make(fold_in(key, i))`. The function is traced once, and the
     parameters are stacked, as those of a `repeat` are; the members run together under

@@ -26,7 +26,7 @@ class Frozen(Stage):
         return jtu.tree_map(_thaw, self.fixed)
 
     def is_stateful(self) -> bool:
-        """Whether the frozen stage takes and returns an `equinox.nn.State`."""
+        """Return whether the frozen stage takes and returns an `equinox.nn.State`."""
         return is_stateful(self.stage)  # as a tied one calls its functions for that
 
     @property

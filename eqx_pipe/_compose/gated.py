@@ -145,7 +145,7 @@ def gated(
     axis: SupportsIndex = -1,
     closed: Literal["input", "zeros"] = "input",
 ) -> Gated:
-    """Applies those stages whose gate is open to the same input, and merges.
+    """Apply those stages whose gate is open to the same input, and merges.
 
     A closed stage does not run. Under `vmap` with gates per example each stage runs
     once for the whole batch, as in `cond`, and an inf or NaN that it would give where

@@ -124,7 +124,7 @@ def graph(
     sink: GraphSink,
     inputs: Sequence[str] | None = None,
 ) -> Graph:
-    """Joins stages to a directed graph without cycles.
+    """Join stages to a directed graph without cycles.
 
     Each node is called with the outputs of its predecessors by position, in the order
     listed, so a layer of several inputs (`equinox.nn.MultiheadAttention`, a function
@@ -200,7 +200,7 @@ def graph(
 def _check_takes(
     name: str, stage: AnyStage, before: tuple[str, ...], keywords: tuple[str, ...]
 ) -> None:
-    """Raises unless a node can be called with its predecessors."""
+    """Raise unless a node can be called with its predecessors."""
     count = len(before)
     wrong = misfit(stage, 0 if keywords else count, keywords)
     if not wrong:

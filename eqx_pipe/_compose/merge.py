@@ -1,4 +1,4 @@
-"""How the outputs of several stages become one.
+"""Merges of the outputs of several stages into one.
 
 A built-in merge acts leaf by leaf. Folds are accumulated pairwise (`a + b + c`):
 stacking first would hold all outputs at once.
@@ -93,7 +93,7 @@ MERGES = get_args(MergeName)
 
 
 class Merge(eqx.Module):
-    """How `Parallel` and `Gated` join outputs: a stage of theirs, or one of ours.
+    """The merge of a `Parallel` or `Gated`: a stage of the user, or a built-in one.
 
     `name` says which of ours, and is `None` where `stage` is given.
     """

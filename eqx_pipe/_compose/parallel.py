@@ -42,7 +42,7 @@ def parallel(
     merge: MergeName | StageLike = "concat",
     axis: SupportsIndex = -1,
 ) -> Parallel:
-    """Applies all stages to the same input and merges their outputs.
+    """Apply all stages to the same input and merges their outputs.
 
     A built-in merge acts leaf by leaf:
 

@@ -74,7 +74,7 @@ class _Kept(Stage):
 
 
 class _Caster:
-    """Casts the parameters of a stage, but of those kept, which it hands to `wrap`."""
+    """A walk that casts parameters, but of stages that are kept, which `wrap` gets."""
 
     def __init__(
         self,
@@ -127,7 +127,7 @@ class _Caster:
 
 
 def _holds_state(node: eqx.Module) -> bool:
-    """Whether a layer has a state itself, not in a module inside of it."""
+    """Return whether a layer has a state itself, not in a module inside of it."""
     return any(isinstance(x, eqx.nn.StateIndex) for x in vars(node).values())
 
 

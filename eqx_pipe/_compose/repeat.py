@@ -18,7 +18,7 @@ from .named import check_over, entry_of, replaced
 from .stacked import Makers, Stacked, read_stacked
 
 Policy: TypeAlias = Callable[..., Any]
-"""What to keep for the backward pass: one of `jax.checkpoint_policies`."""
+"""The values to keep for the backward pass: one of `jax.checkpoint_policies`."""
 
 
 class Repeat(Stacked):

@@ -61,7 +61,7 @@ def residual(
     skip: StageLike | None = None,
     over: str | None = None,
 ) -> Residual:
-    r"""Adds what some stages make of the input to the input: $x + f(x)$.
+    r"""Add what some stages make of the input to the input: $x + f(x)$.
 
     The stages are applied left to right, as in a `chain`; so a norm before is just the
     first of them, `residual(norm, attention)`, and one behind stands behind the whole,

@@ -32,7 +32,7 @@ from .._types import AnyStage, MaybeState, Output, PyTree, StageLike
 from .carry import check_carry
 
 Returns: TypeAlias = Literal["sequence", "last", "both"]
-"""What a scan gives: all outputs, that of the last step, or the carry with all."""
+"""The output of a scan: all outputs, that of the last step, or the carry with all."""
 
 _CELLS = eqx.nn.GRUCell | eqx.nn.LSTMCell
 
@@ -48,7 +48,7 @@ class Scan(Composite):
 
     @property
     def computes_init(self) -> bool:
-        """Whether a stage computes the first carry from the input."""
+        """Return whether a stage computes the first carry from the input."""
         return callable(self.init)
 
     def children(self) -> Mapping[str, AnyStage]:

@@ -39,7 +39,7 @@ class Weighted(Container):
 
     @property
     def computed(self) -> bool:
-        """Whether the weights are computed from the input, by a stage."""
+        """Return whether the weights are computed from the input, by a stage."""
         return isinstance(self.weights, eqx.Module)
 
     def children(self) -> Mapping[str, AnyStage]:
@@ -116,7 +116,7 @@ def weighted(
     weights: Weights | None = None,
     normalize: Literal["none", "sum", "softmax"] = "none",
 ) -> Weighted:
-    """Adds up what several stages make of the same input.
+    """Add up what several stages make of the same input.
 
     The output is the sum of `w[i] * stages[i](x)`, leaf by leaf, accumulated and never
     stacked. The weights are cast to each leaf's dtype, so bfloat16 stays bfloat16;

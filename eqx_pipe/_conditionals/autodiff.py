@@ -1,4 +1,4 @@
-"""How a choice is differentiated.
+"""The rules of differentiation of a choice.
 
 The derivative of a choice is two choices with the same index: one computes the outputs
 and what their derivative needs, the other is the linear map from input tangents to

@@ -1,4 +1,4 @@
-"""How a choice is batched.
+"""The rule of `vmap` for a choice.
 
 With one index for the whole batch, one branch runs, as in `lax.switch`. With an index
 per example each branch runs once for the whole batch, its parameters uncopied, if any
@@ -140,7 +140,7 @@ def _add(
 def _pays_to_mask_tangents(
     branches: Sequence[ClosedJaxpr], batched: Sequence[bool], num_known: int
 ) -> bool:
-    """Whether the batched operands of a linear choice are smaller than its outputs."""
+    """Return whether the batched operands of a linear choice are the smaller part."""
     if num_known == len(batched) or all(is_elementwise(b) for b in branches):
         return False
     operands = [
@@ -169,7 +169,7 @@ def _run_where(
     operands: Sequence[Any],
     batched: Sequence[bool],
 ) -> list[Any]:
-    """Runs a branch, `function` over the batch; only lanes in `mask` mean anything.
+    """Run a branch, `function` over the batch; only lanes in `mask` mean anything.
 
     Operands that the branch does not use are left out, so that no gradients of zero
     are made for them.
@@ -236,7 +236,7 @@ def _run_linear_where(
     num_known: int,
     size: int,
 ) -> list[Any]:
-    """Runs a branch that is linear in its last operands; zero in lanes off the mask."""
+    """Run a branch that is linear in its last operands; zero in lanes off the mask."""
 
     def run(mask: Any, *operands: Any) -> list[Any]:
         known = _guard(mask, operands[:num_known], batched[:num_known])

@@ -43,7 +43,7 @@ def choose(
     *,
     cure: str = "Make all branches return the same structure, shapes and dtypes.",
 ) -> tuple[PyTree, eqx.nn.State | None]:
-    """Runs the branch `(x, state) -> (y, state)` at `index`, clamped as in JAX.
+    """Run the branch `(x, state) -> (y, state)` at `index`, clamped as in JAX.
 
     Not batched this is `lax.cond` (boolean index, two branches: false, true) or
     `lax.switch`. Under `vmap` with an index per example, see `batching.py`.

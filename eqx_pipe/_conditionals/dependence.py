@@ -41,7 +41,7 @@ class _Dependence(Flow):
         return super().equation(eqn, marks)
 
     def asks_for_position(self, eqn: Equation) -> bool:
-        """Whether an equation asks for the example's position, or may do so."""
+        """Return whether an equation asks for the example's position, or may do so."""
         if kind(eqn) is None:
             return self.axis_name in axis_names(eqn)
         name = eqn.params.get("axis_name")

@@ -39,7 +39,7 @@ def bind(
     owners: Sequence[int | None] | None = None,
     num_linear: int = 0,
 ) -> list[Any]:
-    """Runs the branch at `index`, clamped to the branches there are, on `operands`.
+    """Run the branch at `index`, clamped to the branches there are, on `operands`.
 
     All branches take the operands and agree in what they return. `index` is an integer,
     or a boolean where there are two branches. `owners[k]` is the one branch in which
@@ -60,7 +60,7 @@ def bind(
 def _as_varying(
     branches: Sequence[ClosedJaxpr], operands: Sequence[Any]
 ) -> Sequence[ClosedJaxpr]:
-    """Gives the branches the same type inside `shard_map`.
+    """Give the branches the same type inside `shard_map`.
 
     There an array's type says over which mesh axes it varies; constants such as zeros
     vary over none, and branches that differ in this are refused by `lax.cond`.

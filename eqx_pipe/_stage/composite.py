@@ -45,7 +45,7 @@ class Composite(Stage):
         size: ClassVar[int | None]
     else:  # not annotated: it is no field, but of stacked stages it is one
         size = None
-        """How many stages the only child stands for, if these are stacked into it."""
+        """The number of stages that are stacked into the only child, if they are."""
 
     @abc.abstractmethod
     def children(self) -> Mapping[str, AnyStage]:

@@ -12,7 +12,7 @@ from .stage import Lift, state_indices
 
 
 def no_attribute(stage: Any, name: str) -> str:
-    """What to say of an attribute that a composite lacks; it has stages by index."""
+    """Return the message for an attribute that a composite lacks."""
     kind = type(stage)
     # Half made by `copy` or `pickle`, a module lacks its fields, `children` needs them.
     if name.startswith("_") or name in kind.__dataclass_fields__:
@@ -31,7 +31,7 @@ def no_attribute(stage: Any, name: str) -> str:
 
 
 def wants_key(error: Exception, stage: PyTree) -> bool:
-    """Whether a call of `stage` with `key=None` failed for want of a key.
+    """Return whether a call of `stage` with `key=None` failed for want of a key.
 
     An error that comes out of another pipeline was judged there.
     """

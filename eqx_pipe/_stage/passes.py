@@ -36,7 +36,7 @@ class Passes:
         return dataclasses.replace(self.scope, record=self.record)
 
     def arrays(self) -> PyTree:
-        """What the body puts out besides its own; text and the like stay here."""
+        """Return the arrays that the body puts out besides its own."""
         if self.record is None:
             return None
         self.paths = list(self.record.values)  # in order; JAX sorts those of a dict
@@ -46,7 +46,7 @@ class Passes:
         return arrays
 
     def end(self, stacked: PyTree) -> None:
-        """Records the values, stacked over the passes along their leading axes."""
+        """Record the values, stacked over the passes along their leading axes."""
         outer = self.scope.record
         if outer is None:
             return

@@ -9,7 +9,7 @@ from .._errors import describe_value, quoted, type_error, value_error
 
 
 def check_patterns(function: str, argument: str, patterns: Iterable[object]) -> None:
-    """Raises a `TypeError` unless each is a non-empty string."""
+    """Raise a `TypeError` unless each is a non-empty string."""
     for pattern in patterns:
         if not isinstance(pattern, str) or not pattern.removeprefix("!"):
             raise type_error(
@@ -20,7 +20,7 @@ def check_patterns(function: str, argument: str, patterns: Iterable[object]) -> 
 
 
 def matches(pattern: str, path: str, *, below: bool = False) -> bool:
-    """Whether a pattern matches a path of names and positions joined by dots.
+    """Return whether a pattern matches a path of names and positions joined by dots.
 
     Part by part, as file names in a shell: `*` and `?` stand for characters of one
     part, `[abc]` for one of them, and `**` for any number of parts, also none. With
@@ -43,7 +43,7 @@ def _matches(pattern: tuple[str, ...], path: tuple[str, ...], below: bool) -> bo
 
 
 def chooser(patterns: Iterable[str], *, below: bool = False) -> Callable[[str], bool]:
-    """Says of a path whether it is meant: the last pattern that matches it decides.
+    """Return whether a path is meant, as a function: the last match decides.
 
     One that begins with `!` takes out what it matches; if the first does, then all is
     meant that no pattern takes out.
@@ -68,7 +68,7 @@ def check_matched(
     *,
     below: bool = False,
 ) -> None:
-    """Raises a `ValueError` if a pattern matches none of the paths.
+    """Raise a `ValueError` if a pattern matches none of the paths.
 
     `what` the paths are of is said in the message.
     """

@@ -1,4 +1,4 @@
-"""What a composite hands down to a child: its key, its path, where to record."""
+"""The key, the path and the record that a composite hands down to a child."""
 
 import dataclasses
 from collections.abc import Callable
@@ -18,14 +18,14 @@ class Record:
     values: dict[str, PyTree] = dataclasses.field(default_factory=dict)
 
     def add(self, path: str, value: PyTree) -> None:
-        """Keeps the value at a path, if it is wanted."""
+        """Keep the value at a path, if it is wanted."""
         if self.wants(path):
             self.values[path] = value
 
 
 @dataclasses.dataclass(frozen=True)
 class Scope:
-    """What a composite hands down to a child besides its input and state.
+    """Everything that a composite hands to a child besides its input and state.
 
     `key` is the composite's own key; a child draws from it folded with the child's
     name or position. `record` collects outputs by path; it is `None` wherever nobody

@@ -1,4 +1,4 @@
-"""What a pipeline is made of, and what flows through it, as a table."""
+"""A pipeline as a table: its stages, settings, parameters and outputs."""
 
 import dataclasses
 from collections.abc import Iterator

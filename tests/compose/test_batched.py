@@ -197,12 +197,6 @@ def test_one_trace():
     assert len(count) == 1
 
 
-def test_a_missing_key_names_the_path():
-    with pytest.raises(ep.MissingKeyError) as caught:
-        ep.chain(a=ep.batched(ep.chain(Noise())))(jnp.ones((3, 2)))
-    assert caught.value.path == "a.stage.0"
-
-
 @pytest.mark.parametrize(
     ("in_axes", "x", "lines"),
     [

@@ -1,7 +1,5 @@
 """`chain`: left to right, and the laws that every composite inherits from it."""
 
-import inspect
-
 import equinox as eqx
 import hypothesis as hp
 import hypothesis.strategies as st
@@ -92,25 +90,6 @@ def test_a_missing_key_is_located_at_every_nesting():
                 call(x)
             assert caught.value.path == path
         pipe(x, key=jr.key(0))
-
-
-def test_length_iteration_indexing_and_slices():
-    pipe = ep.chain(a=jnp.sin, b=jnp.cos, c=jnp.tanh)
-    assert len(pipe) == 3 and len(list(pipe)) == 3
-    assert pipe["b"] is pipe[1] is list(pipe)[1]
-    assert pipe[-1] is pipe["c"]
-    x = jnp.arange(3.0)
-    assert_agree(pipe[1:](x), jnp.tanh(jnp.cos(x)))
-    assert pipe[1:]["c"] is pipe["c"] and len(pipe[:0]) == 0
-    with pytest.raises(KeyError, match="Did you mean `a`"):
-        pipe["aa"]
-    assert pipe[-3] is pipe["a"]
-    for i in (3, -4):
-        with pytest.raises(IndexError, match=f"no stage {i} among 3. .* -3 to 2"):
-            pipe[i]
-    for wrong in (True, 1.0, jnp.ones(2), jnp.ones(())):
-        with pytest.raises(TypeError, match="Give an integer, a slice, or a name"):
-            inspect.unwrap(type(pipe).__getitem__)(pipe, wrong)
 
 
 def test_a_slice_of_a_random_chain_by_position_draws_by_its_own_positions():

@@ -6,7 +6,6 @@ import hypothesis.strategies as st
 import jax
 import jax.numpy as jnp
 import jax.random as jr
-import pytest
 from support.by_hand import child_key
 from support.helpers import assert_agree
 from support.stages import Count, draw
@@ -132,13 +131,3 @@ def test_batch_norm_in_branches():
     for layer, other in ((pipe["a"], left_state), (pipe["b"][1], right_state)):
         mine = state.get(layer.batch_state_index)
         assert_agree(mine, other.get(alone.batch_state_index))
-
-
-def test_length_iteration_and_indexing():
-    pipe = ep.parallel({"a": jnp.sin, "b": jnp.cos})
-    assert len(pipe) == 2 and list(pipe) == [pipe["a"], pipe["b"]]
-    assert pipe[0] is pipe["a"] and pipe[-1] is pipe["b"]
-    with pytest.raises(KeyError, match="Known names: `a`, `b`"):
-        pipe["c"]
-    with pytest.raises(KeyError, match="Give an integer from -1 to 0"):
-        ep.parallel(jnp.sin)["a"]

@@ -222,13 +222,6 @@ def test_transformations_inside_and_outside(tmp_path):
     np.testing.assert_allclose(both[1], alone, rtol=1e-5)
 
 
-def test_a_missing_key_names_the_path():
-    pipe = ep.chain(a=ep.repeat(makers["dropout"], 2, key=jr.key(0)))
-    with pytest.raises(ep.MissingKeyError) as caught:
-        pipe(jnp.ones(3))
-    assert caught.value.path == "a.0"
-
-
 def test_it_is_made_of_stages_that_there_are():
     made = ep.repeat(make_noisy, 3, key=jr.key(1))
     shared = made[0][1]  # functions are shared between the stages

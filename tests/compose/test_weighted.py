@@ -160,12 +160,6 @@ def test_state_is_threaded_through_gate_and_stages():
         assert_agree(y, jnp.array([calls * 2 * calls]))
 
 
-def test_length_iteration_and_indexing():
-    pipe = ep.weighted(jnp.sin, jnp.cos, weights=lambda x: jnp.ones(2))
-    assert len(pipe) == 2 and len(list(pipe)) == 2
-    assert pipe[0] is list(pipe)[0] and pipe[-1] is pipe[1]
-
-
 def test_names_are_paths_and_decide_the_draws():
     pipe = ep.weighted({"a": draw, "b": jnp.sin}, weights=[2.0, 1.0])
     x, key = jnp.ones(3), jr.key(4)
