@@ -23,8 +23,7 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import Array
 
 from .._mesh_context import is_explicit, no_context, with_axis_types
-from .._sharding.mesh import constrain_to, mesh_like, num_shards, with_types
-from .._sharding.place import shard
+from .._sharding import constrain_to, mesh_like, num_shards, shard, with_types
 from .._types import PyTree
 from .array_source import DeviceSource
 from .source import Source
