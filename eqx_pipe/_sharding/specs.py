@@ -146,15 +146,16 @@ def _specs_of(
     try:
         return _by_prefix(function, tree, leaves, specs)
     except _NoPrefix as error:
-        if _are_patterns(specs):
-            return _by_pattern(function, leaves, specs)
-        raise structure_error(
-            function,
-            f"`specs` is not a prefix of the tree: {error.__cause__}",
-            "One `PartitionSpec` (or None) stands for all arrays below it; a mapping "
-            'from patterns of paths, `{"head.weight": P("model")}`, or a function '
-            "`(path, leaf) -> spec` fits every tree.",
-        ) from None
+        why = error.__cause__
+    if _are_patterns(specs):
+        return _by_pattern(function, leaves, specs)
+    raise structure_error(
+        function,
+        f"`specs` is not a prefix of the tree: {why}",
+        "One `PartitionSpec` (or None) stands for all arrays below it; a mapping "
+        'from patterns of paths, `{"head.weight": P("model")}`, or a function '
+        "`(path, leaf) -> spec` fits every tree.",
+    )
 
 
 class _NoPrefix(Exception):
