@@ -54,10 +54,16 @@ RULES = [
         "`batch`",
     ),
     (
+        "a name twice",
+        lambda: ep.sharding.AxisRules({"a": "x"}).spec("a", "a"),
+        ValueError,
+        "given 2 times.*Name one of these",
+    ),
+    (
         "taken",
         lambda: ep.sharding.AxisRules({"a": "x", "b": "x"}).spec("b", "a"),
         ValueError,
-        r"Add the pair `\('b', None\)",
+        r"`x` is taken by `a`. Add the pair `\('b', None\)",
     ),
     (
         "an axis the mesh lacks",
