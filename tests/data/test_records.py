@@ -38,7 +38,7 @@ def test_the_dtype_is_that_of_record_0_in_every_batch():
     loader = ep.data.Loader(records, batch_size=4, shuffle=False)
     iterator = loader.epoch(loader.init(KEY))
     next(iterator)
-    with pytest.raises(ep.StructureError, match=r"record 4 .*float64\[\].*int32"):
+    with pytest.raises(ep.StructureError, match=r"record 4 .*int32\[\].*float32"):
         next(iterator)
     same = [np.int64(1), np.int32(2), 3]
     loader = ep.data.Loader(same, batch_size=3, shuffle=False)

@@ -158,5 +158,5 @@ def test_records_that_come_stacked_and_do_not_fit():
     with pytest.raises(ValueError, match="3 records, and 4 were asked.*hold them all"):
         loader.next(loader.init(KEY))
     loader = ep.data.Loader(Stacked(together), batch_size=4)
-    with pytest.raises(TypeError, match="returned a dict with 2 entries"):
+    with pytest.raises(ValueError, match="returned 2 records, and 4 were asked"):
         loader.next(loader.init(KEY))
