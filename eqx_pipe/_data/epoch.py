@@ -20,7 +20,7 @@ from .._types import PyTree
 from .batch import (
     Read,
     are_identity,
-    device_batch,
+    batch_at,
     host_batch,
     loader_arrays,
     loader_program,
@@ -31,7 +31,6 @@ from .cursor import Cursor, split
 from .device_source import DeviceSource
 from .host_source import HostSource
 from .placement import as_given, replicated
-from .selection import Place
 
 if TYPE_CHECKING:
     from .loader import Loader
@@ -107,16 +106,15 @@ def _from_device(
     )
 
     def batches() -> Generator[PyTree, None, None]:
-        words, *start = placed
-        place = Place(*start)
+        words, epoch, record = placed
         whole, rest = divmod(end - cursor.position, size)
         for count, times in ((size, whole), (rest, min(rest, 1))):
             if not times:
                 continue
-            run = loader_program(loader, device_batch, cursor.kind, count, "never")
+            run = loader_program(loader, batch_at, cursor.kind, count, "never")
             for _ in range(times):
                 with _making(loader, count):
-                    batch, place = run(arrays, words, place)
+                    batch, epoch, record = run(arrays, words, epoch, record)
                     batch = as_given(batch, sharding, count)
                 yield batch
 
