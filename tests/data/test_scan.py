@@ -288,6 +288,16 @@ def test_running_over_costs_no_more_than_a_gather_by_hand():
 # Bad input.
 
 
+def test_inside_a_program_the_source_is_not_copied():
+    loader = ep.data.Loader(source(4096), batch_size=8)
+
+    def run(cursor):
+        return loader.scan(lambda s, b: (s + b["x"].sum(), None), 0.0, cursor, 3)[0]
+
+    program = jax.jit(run).lower(loader.init(KEY)).compile()
+    assert program.memory_analysis().temp_size_in_bytes < 4096
+
+
 def test_a_step_that_changes_the_carry():
     loader = ep.data.Loader(source(), batch_size=4)
     cursor = loader.init(KEY)
