@@ -224,7 +224,7 @@ def on_one_device_set(function: str) -> Iterator[None]:
             function,
             "the outputs of its stages live on different devices.",
             "End each of them on the same submesh, by `eqx_pipe.chain(stage, "
-            "eqx_pipe.on(mesh, equinox.nn.Identity()))`, or merge there: "
+            "eqx_pipe.sharding.on(mesh, equinox.nn.Identity()))`, or merge there: "
             '`merge=eqx_pipe.sharding.on(mesh, ...)` or `merge="tuple"`.',
         ) from error
 

@@ -202,7 +202,7 @@ def host_batch(loader: Settings, cursor: Cursor, found: Found) -> PyTree:
 
 def next_on_host(loader: Settings, cursor: Cursor) -> tuple[PyTree, Cursor]:
     """The next full batch, and the cursor behind it."""
-    check_concrete("Loader.next", cursor)
+    check_concrete("data.Loader.next", cursor)
     assert isinstance(loader.source, HostSource)
     size, count = len(loader.source), loader.batch_size
     epoch, start = cursor.epoch, cursor.position

@@ -128,8 +128,8 @@ def mixture(
     !!! example
 
         >>> import eqx_pipe as ep, jax.numpy as jnp
-        >>> a, b = ep.data.ArraySource(jnp.arange(6)),
-        ...     ep.data.ArraySource(10 + jnp.arange(6))
+        >>> a = ep.data.ArraySource(jnp.arange(6))
+        >>> b = ep.data.ArraySource(10 + jnp.arange(6))
         >>> both = ep.data.mixture([a, b], weights=[2, 1])
         >>> [both[i].item() for i in range(len(both))]
         [0, 10, 1, 2, 11, 3, 4, 12, 5]

@@ -67,13 +67,13 @@ class Cursor(eqx.Module):
     @property
     def epoch(self) -> int:
         """The number of the epoch, from 0; inside `jit`, look at `epochs` instead."""
-        check_concrete("Cursor.epoch", self)
+        check_concrete("data.Cursor.epoch", self)
         return int(self.epochs)
 
     @property
     def position(self) -> int:
         """How many records of the epoch were given."""
-        check_concrete("Cursor.position", self)
+        check_concrete("data.Cursor.position", self)
         return _joined(self.record)
 
     def next_epoch(self) -> "Cursor":
@@ -82,14 +82,14 @@ class Cursor(eqx.Module):
         **Raises:** `ValueError` behind epoch 2^32 - 1, the last one.
         """
         if not isinstance(self.epochs, Tracer):
-            check_epoch("Cursor.next_epoch", self.epoch + 1)
+            check_epoch("data.Cursor.next_epoch", self.epoch + 1)
         return dataclasses.replace(
             self, epochs=later(self.epochs, np.uint32(1)), record=split(0)
         )
 
     def to_json(self) -> str:
         """The cursor as text."""
-        check_concrete("Cursor.to_json", self)
+        check_concrete("data.Cursor.to_json", self)
         return json.dumps(
             {
                 NAME: FORMAT,
@@ -118,7 +118,7 @@ class Cursor(eqx.Module):
             found = fields(text)
         except ValueError as error:
             raise value_error(
-                "Cursor.from_json",
+                "data.Cursor.from_json",
                 f"`text` is {describe_value(text)}, {error}.",
                 "Give what `to_json` returned.",
             ) from None
@@ -137,9 +137,9 @@ class Cursor(eqx.Module):
 def start(key: Key | None, size: int, schema: int) -> Cursor:
     """The cursor at the beginning of the first epoch."""
     if key is None:
-        raise type_error("Loader.init", "no key.", "Give one: `jax.random.key(0)`.")
-    check_key("Loader.init", key)
-    check_draws("Loader.init", "`key` is", key)
+        raise type_error("data.Loader.init", "no key.", "Give one: `jax.random.key(0)`.")
+    check_key("data.Loader.init", key)
+    check_draws("data.Loader.init", "`key` is", key)
     if not is_key_array(key):
         key = jr.wrap_key_data(jnp.asarray(key))
     words = jr.key_data(key)
@@ -252,14 +252,14 @@ def check_cursor(function: str, cursor: object, size: int, form: int) -> None:
 
 
 def _check_alike(cursor: Cursor, like: Cursor) -> None:
-    check_concrete("Cursor.from_json", like)
+    check_concrete("data.Cursor.from_json", like)
     same_key = np.array_equal(np.asarray(cursor.words), np.asarray(like.words))
     if not same_key or cursor.kind != like.kind:
         raise value_error(
-            "Cursor.from_json",
+            "data.Cursor.from_json",
             "the text is the cursor of another key than that of `like`.",
             "Give the key that the run began with, or leave `like` out to go on "
             "with the one in the text.",
         )
     size = _joined(like.made_for)
-    check_cursor("Cursor.from_json", cursor, size, _schema_hash(like))
+    check_cursor("data.Cursor.from_json", cursor, size, _schema_hash(like))

@@ -73,7 +73,7 @@ def rolled_over(cursor: Cursor, loader: Settings) -> Cursor:
     """The cursor itself, or behind the last batch of an epoch the next one's begin."""
     if batches_end(loader, cursor.position) > cursor.position:
         return cursor
-    check_epoch("Loader.epoch", cursor.epoch + 1)
+    check_epoch("data.Loader.epoch", cursor.epoch + 1)
     return cursor.next_epoch()
 
 

@@ -133,8 +133,8 @@ class Loader(Settings):
           epoch 2^32 - 1. (Under `jit` neither is seen, and that epoch comes again.)
         - `TypeError` if it is traced and the source is on the host.
         """
-        check_cursor("Loader.next", cursor, len(self.source), self.schema)
-        check_epochs("Loader.next", cursor, self, 1)
+        check_cursor("data.Loader.next", cursor, len(self.source), self.schema)
+        check_epochs("data.Loader.next", cursor, self, 1)
         on_device = isinstance(self.source, DeviceSource)
         with without_users_mesh(self.sharding):
             return (next_on_device if on_device else next_on_host)(self, cursor)
@@ -171,8 +171,8 @@ class Loader(Settings):
 
         **Raises:** as `next`.
         """
-        check_cursor("Loader.epoch", cursor, len(self.source), self.schema)
-        check_concrete("Loader.epoch", cursor)
+        check_cursor("data.Loader.epoch", cursor, len(self.source), self.schema)
+        check_concrete("data.Loader.epoch", cursor)
         cursor = rolled_over(cursor, self)
         with without_users_mesh(self.sharding):
             return Epoch(self, cursor)
@@ -245,18 +245,18 @@ class Loader(Settings):
             >>> total.item(), means.shape
             (15.0, (3,))
         """
-        check_callable("Loader.scan", "step", step)
-        check_cursor("Loader.scan", cursor, len(self.source), self.schema)
+        check_callable("data.Loader.scan", "step", step)
+        check_cursor("data.Loader.scan", cursor, len(self.source), self.schema)
         length = len(self.source) // self.batch_size if length is None else length
-        check_int("Loader.scan", "length", length, 0)
+        check_int("data.Loader.scan", "length", length, 0)
         if not isinstance(self.source, DeviceSource):
             raise type_error(
-                "Loader.scan",
+                "data.Loader.scan",
                 "the source is on the host, which a compiled program cannot read.",
                 "Iterate over `epoch`, or put the data on the device: "
                 "`ArraySource(arrays)`.",
             )
-        check_epochs("Loader.scan", cursor, self, length.__index__())
+        check_epochs("data.Loader.scan", cursor, self, length.__index__())
         return scanning.scan(self, step, carry, cursor, length.__index__())
 
     def __hash__(self) -> int:

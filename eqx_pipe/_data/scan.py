@@ -75,7 +75,7 @@ def _scanned(
         pair = step(before, batch)
         if not isinstance(pair, tuple) or len(pair) != 2:
             raise type_error(
-                "Loader.scan",
+                "data.Loader.scan",
                 f"`step` returned {describe_value(pair)}, no pair of carry and output.",
                 "Write `step(carry, batch) -> (carry, output)`; the output may be "
                 "None.",
@@ -109,7 +109,7 @@ def _check_carry(before: PyTree, after: PyTree) -> None:
     lines = differences(before, after)
     if lines:
         raise structure_error(
-            "Loader.scan",
+            "data.Loader.scan",
             "`step` does not return a carry like the one it got (first what it got):"
             + bullets(lines),
             "A carry keeps its structure, shapes and dtypes; what differs from "

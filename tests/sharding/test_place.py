@@ -134,7 +134,7 @@ def test_all_misfits_in_one_error(mesh):
     assert "`b.0`: the mesh axis `model` stands twice" in text
     assert "`c`:" in text and "2 entries, but float32[8] has 1 axes" in text
     assert "`d`: the mesh has no axis `modl`. Did you mean `model`?" in text
-    assert "{'data': 4, 'model': 2}" in text and "eqx_pipe.pad_to" in text
+    assert "{'data': 4, 'model': 2}" in text and "eqx_pipe.sharding.pad_to" in text
     with pytest.raises(ValueError, match="nearest that fits: 8"):
         ep.sharding.shard(jnp.ones(3), mesh, P(("data", "model")))
 

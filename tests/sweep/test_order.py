@@ -152,7 +152,7 @@ def test_failing_points_are_marked_and_the_rest_survives(bad, batch, devices, or
     )
     assert result.to_xarray()["status"].values.tolist() == (2 - good).tolist()
     if bad:
-        with pytest.raises(ep.SweepError, match="this one.*isolate") as caught:
+        with pytest.raises(ep.SweepError, match="this one.*mark") as caught:
             ep.sweep(fails(bad), space, **settings)
         assert set(caught.value.indices) <= bad and len(caught.value.indices) == 1
         assert ordered or caught.value.indices == (min(bad),)
@@ -228,8 +228,8 @@ def test_nans_found_by_debug_nans_are_failures():
 
 @pytest.mark.usefixtures("unchecked")
 def test_on_error_is_checked():
-    with pytest.raises(ValueError, match="Did you mean `isolate`"):
-        ep.sweep(jnp.sin, ep.Linspace(0, 1, 3), on_error="isolated")
+    with pytest.raises(ValueError, match="Did you mean `mark`"):
+        ep.sweep(jnp.sin, ep.Linspace(0, 1, 3), on_error="marked")
 
 
 def test_an_axis_called_status_keeps_its_name():
