@@ -137,7 +137,9 @@ class Cursor(eqx.Module):
 def start(key: Key | None, size: int, schema: int) -> Cursor:
     """The cursor at the beginning of the first epoch."""
     if key is None:
-        raise type_error("data.Loader.init", "no key.", "Give one: `jax.random.key(0)`.")
+        raise type_error(
+            "data.Loader.init", "no key.", "Give one: `jax.random.key(0)`."
+        )
     check_key("data.Loader.init", key)
     check_draws("data.Loader.init", "`key` is", key)
     if not is_key_array(key):

@@ -14,10 +14,12 @@ import jax.numpy as jnp
 import jax.random as jr
 import jax.tree_util as jtu
 import numpy as np
+import pytest
 from support.executors import Plain
 from support.sweeps import WEIGHT, close, make_mesh
 
 import eqx_pipe as ep
+from eqx_pipe._sweep.compute import sizes
 
 KEY = jr.key(3)
 
@@ -34,9 +36,11 @@ def _setting(num_devices=None, **settings):
 
 def _other_order(fn, space, folder, **asked):
     costs = np.random.default_rng(0).permutation(space.size)
-    return ep.sweep(
-        fn, space, order_by=costs, batch_size=2, mesh=make_mesh(2), **asked
-    )
+    return ep.sweep(fn, space, order_by=costs, batch_size=2, mesh=make_mesh(2), **asked)
+
+
+def _other_order_in_a_store(fn, space, folder, **asked):
+    return _stored(fn, space, folder, order_by=np.cos(np.arange(space.size)), **asked)
 
 
 def _stored(fn, space, folder, **asked):
@@ -92,10 +96,17 @@ def _joined(fn, space, folder, **asked):
 
 
 def _swept_again(fn, space, folder, key=None, **asked):
-    """Make a sweeper, and call it for the second time."""
-    run = ep.sweeper(fn, space, key=key, batch_size=2, **asked)
+    """Make a sweeper with another key, and call it for the second time."""
+    run = ep.sweeper(fn, space, key=jr.key(99), batch_size=2, **asked)
     run(space)
     return run(space, key=key)
+
+
+def _many_calls(fn, space, folder, **asked):
+    """Call the program for a few points at a time, as a sweep of many points does."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sizes, "CHUNK_BYTES", 100)
+        return ep.sweep(fn, space, batch_size=1, mesh=make_mesh(2), **asked)
 
 
 def _plain_loop(fn, space, folder, **asked):
@@ -110,8 +121,10 @@ WAYS: dict[str, Callable[..., ep.SweepResult]] = {
     "eight devices, explicit axes": _setting(8, batch_size=2),
     "one batch": _setting(1, batch_size=64),
     "a tuned batch size": _setting(2, batch_size="tune"),
+    "many calls": _many_calls,
     "another order": _other_order,
     "a store": _stored,
+    "a store, another order": _other_order_in_a_store,
     "a store, resumed": _resumed,
     "a store, in shards": _shared,
     "a store, grown": _grown,
@@ -127,7 +140,9 @@ WAYS: dict[str, Callable[..., ep.SweepResult]] = {
 
 SPACES = {
     "a product": lambda: ep.Space({"b": ep.Linspace(0, 1, 4), "a": ep.Values([1, 2])}),
-    "a zip": lambda: ep.Space([ep.Linspace(0, 1, 4), ep.Geomspace(1, 9, 4), "x"], "zip"),
+    "a zip": lambda: ep.Space(
+        [ep.Linspace(0, 1, 4), ep.Geomspace(1, 9, 4), "x"], "zip"
+    ),
     "keys": lambda: ep.Space({"k": ep.Values(jr.split(KEY, 5)), "w": WEIGHT}),
     "a part": lambda: ep.Space([ep.Linspace(0, 1, 7), ep.Values(np.eye(3))])[18:1:-3],
     "static values": lambda: ep.Space(

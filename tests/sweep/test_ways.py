@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.helpers import few
-from support.sweeps import closed_form, loop, noise, scan, whole
+from support.sweeps import closed_form, loop, make_mesh, noise, scan, whole
 from support.ways import KEY, SPACES, WAYS, agree, by_hand, expected
 
 import eqx_pipe as ep
@@ -86,10 +86,17 @@ def test_failed_points(way, bad):
 
 
 @few
-@given(FUNCTIONS, st.sampled_from(sorted(SPACES)), st.sampled_from([None, 2]))
-def test_values_of_vmap_space(fn, name, batch_size):
+@given(
+    FUNCTIONS,
+    st.sampled_from(sorted(SPACES)),
+    st.sampled_from([None, 2]),
+    st.sampled_from([None, 2, 8]),
+)
+def test_values_of_vmap_space(fn, name, batch_size, devices):
+    settings = {"batch_size": batch_size, "mesh": devices and make_mesh(devices)}
+
     def swept(key):
-        return ep.vmap_space(fn, SPACES[name](), key=key, batch_size=batch_size)
+        return ep.vmap_space(fn, SPACES[name](), key=key, **settings)
 
     values = jax.jit(swept)(KEY) if name != "keys" else swept(KEY)
     agree(values, expected(fn, name))
