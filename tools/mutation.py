@@ -57,7 +57,7 @@ KILLED = ("killed", "timeout")
 COMPOSE, SWEEP, BASE = ("compose",), ("sweep",), ("package", "compose", "spaces")
 FOLDERS = {
     **dict.fromkeys(("_stage", "_compose", "_choose", "_views", "_closure"), COMPOSE),
-    **{"_data": ("data",), "_sharding": ("sharding",), "_pipelined": ("sharding",)},
+    **{"_data": ("data",), "_sharding": ("sharding",)},
     **{"_spaces": ("spaces",), "_reduce": ("reduce",), "testing": ("testing",)},
     **{"_sweep": SWEEP, "_plots": SWEEP, "_store": ("store", "sweep")},
     **{"_explore": ("search",), "_refill": ("compose", "sweep")},

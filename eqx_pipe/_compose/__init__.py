@@ -13,7 +13,11 @@ from .graph import graph as graph
 from .outputs import outputs as outputs
 from .parallel import parallel as parallel
 from .precision import precision as precision
+from .repeat import Policy as Policy
+from .repeat import Repeat as Repeat
+from .repeat import check_same as check_same
 from .repeat import repeat as repeat
+from .repeat import with_remat as with_remat
 from .residual import residual as residual
 from .scan import scan as scan
 from .tapped import tapped as tapped

@@ -20,6 +20,9 @@ from .listed import Item as Item
 from .listed import Items as Items
 from .listed import Listed as Listed
 from .listed import Own as Own
+from .parent import named_leaves as named_leaves
 from .passes import Passes as Passes
+from .pattern import check_matched as check_matched
+from .pattern import matches as matches
 from .scope import Record as Record
 from .scope import Scope as Scope

@@ -1,7 +1,5 @@
 """A stage that runs on every device's own part: `shard_map` for modules."""
 
-from collections.abc import Callable
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -15,10 +13,10 @@ from .._errors import describe_value, type_error
 from .._mesh_context import check_mesh
 from .._stage import Scope, as_stage, enter
 from .._types import Key, PyTree, StageLike
-from .leaves import numpy_as_jax
-from .mesh import constrain_to, mesh_like, names_of
-from .place import OnMesh, shard
-from .specs import SpecsLike, is_spec_leaf, output_specs, resolve
+from .mesh import constrain_to, mesh_like, names_of, numpy_as_jax
+from .place import shard
+from .specs import SpecsLike, is_spec_leaf, resolve
+from .submesh import OnMesh
 
 
 class ShardMap(OnMesh):
@@ -73,26 +71,24 @@ def _program(
         others[:] = [rest]
         return arrays, state
 
-    def mapped(outputs: PyTree[P], check: bool) -> Callable[..., tuple[PyTree, PyTree]]:
-        return jax.shard_map(
-            on_device,
-            mesh=mesh,
-            in_specs=(P(), specs, P(), P()),
-            out_specs=(outputs, P()),
-            check_vma=check,
-        )
-
-    inputs = params, arrays, state, key
-    # What the stage gives on one device, to fit the specs to it. Not checked: the specs
-    # are not known yet, and `P()` would be refused for outputs that differ by device.
-    struct, _ = jax.eval_shape(mapped(P(), False), *inputs)
-    outputs = output_specs(struct, stage.out_specs)
-    y, state = mapped(outputs, stage.check_vma)(*inputs)
+    out_specs = jtu.tree_map(
+        lambda spec: P() if spec is None else spec,
+        stage.out_specs,
+        is_leaf=is_spec_leaf,
+    )
+    mapped = jax.shard_map(
+        on_device,
+        mesh=mesh,
+        in_specs=(P(), specs, P(), P()),
+        out_specs=(out_specs, P()),
+        check_vma=stage.check_vma,
+    )
+    y, state = mapped(params, arrays, state, key)
     return eqx.combine(y, others[0]), state
 
 
 def _local_key(key: Key | None, mesh: Mesh, axes: list[str]) -> Key | None:
-    """The key of a part: devices that hold the same part draw the same."""
+    """Return the key of a part: devices that hold the same part draw the same."""
     split = [name for name in mesh.axis_names if name in axes]
     if key is None or not split:
         return key
@@ -109,7 +105,7 @@ def shard_map(
     *,
     check_vma: bool = True,
 ) -> ShardMap:
-    """Runs a stage on every device of a mesh, each on its own part of the input.
+    """Run a stage on every device of a mesh, each on its own part of the input.
 
     It is `jax.shard_map` for stages: inside, arrays have the sizes of one device's
     part, and collectives such as `jax.lax.psum` know the mesh axes by name. The
@@ -125,10 +121,9 @@ def shard_map(
         under `jit` or `jax.set_mesh`.
     - `in_specs`: how the input is split, by names of mesh axes, as in
         `eqx_pipe.sharding.shard`. Numbers, strings and None pass untouched.
-    - `out_specs`: how the parts of the output are put together, a prefix of it; a spec
-        for several arrays is cut to the rank of each. An axis that is not named says
-        that all devices along it give the same. Numbers and other leaves pass as they
-        are.
+    - `out_specs`: how the parts of the output are put together, a prefix of it. An axis
+        that is not named says that all devices along it give the same. Numbers and
+        other leaves pass as they are.
     - `check_vma`: whether JAX checks that this is so. It refuses loops that begin with
         a constant, and `equinox.error_if`; switched off, a wrong `out_specs` gives
         wrong results without a word. (Keyword only.)
@@ -137,8 +132,8 @@ def shard_map(
 
     **Raises:**
 
-    - `ValueError`, when called, if sizes do not divide, or an output has fewer axes
-      than its spec has entries; names all of them.
+    - `ValueError`, when called, if sizes of the input do not divide (names all of
+      them), and as `jax.shard_map` raises it for the output.
     - `StructureError` (a `ValueError`), when called, if specs are no prefix.
     - `TypeError` if something is not a stage or no mesh.
 

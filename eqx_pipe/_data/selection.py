@@ -1,7 +1,7 @@
-"""Which records a batch holds, and where the next one begins.
+"""The records of a batch, and the place where the next batch begins.
 
-On the device the place is data of a compiled program, in NumPy it is known. Both give
-the same `Selection`, from which everything else about the batch follows.
+On the device the place is data of a compiled program, on the host it is known. Both
+give the same `Selection`, from which everything else about the batch follows.
 """
 
 from typing import Literal, NamedTuple, TypeAlias
@@ -11,25 +11,20 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Shaped, UInt32
 
-from .cursor import later
 from .shuffle import permute
 
 _Numbers = Array | np.ndarray
 
 Overrun: TypeAlias = Literal["never", "skip", "wrap"]
-"""What a batch does at the end of an epoch: it is known not to get there, or it begins
-with the next epoch, or it runs over into that."""
+"""A batch at the end of an epoch: it is known not to get there; it begins with the next
+epoch; or it runs over into that."""
 
 
 class Place(NamedTuple):
-    """An epoch, and how many of its records were given."""
+    """An epoch, and how many of its records were given, as a cursor holds them."""
 
-    epoch: UInt32[Array, ""]
-    start: UInt32[Array, ""]
-
-    def record(self) -> UInt32[Array, "2"]:
-        """The start as a cursor holds it."""
-        return jnp.stack([self.start, jnp.zeros_like(self.start)])
+    epoch: UInt32[_Numbers, ""]
+    record: UInt32[_Numbers, "2"]
 
 
 class Selection(NamedTuple):
@@ -38,7 +33,7 @@ class Selection(NamedTuple):
     `epoch` is one for all or one for each. `ids` are their numbers in the source and
     `offset` the place of the first one in its epoch, both as 32-bit words, the upper
     one first where a source has more than 2^32 records. `ends` are the first and the
-    last epoch, where there are no others.
+    last epoch, if they may differ.
     """
 
     epoch: UInt32[_Numbers, "..."]
@@ -55,28 +50,27 @@ def select(
     shuffle: bool,
     overrun: Overrun,
 ) -> tuple[Selection, Place]:
-    """The next `count` of `size` records, and the place behind them.
+    """Return the next `count` of `size` records, and the place after them.
 
     `words` are those of the loader's key.
     """
+    epoch, start = jnp.asarray(place.epoch), jnp.asarray(place.record)[0]
     if overrun == "skip":
-        over = place.start > np.uint32(size - count)
-        epoch = later(place.epoch, over.astype(np.uint32))
-        place = Place(epoch, jnp.where(over, np.uint32(0), place.start))
+        over = start > np.uint32(size - count)
+        epoch = epoch + over.astype(np.uint32)
+        start = jnp.where(over, np.uint32(0), start)
     # Places stay below 2^32: there are less than 2^31 records, and a batch of 2^31
     # would fit no device.
-    at = place.start + jnp.arange(count, dtype=np.uint32)
+    at = start + jnp.arange(count, dtype=np.uint32)
     if overrun == "wrap":
-        n = np.uint32(size)
-        over = at // n if count > size else (at >= n).astype(np.uint32)
-        epoch, at = later(place.epoch, over), at - over * n
-        after = Place(epoch[-1], at[-1] + np.uint32(1))
-        ends = None if count > size else epoch[np.asarray([0, -1])]
+        over = (at >= np.uint32(size)).astype(np.uint32)
+        epoch, at = epoch + over, at - over * np.uint32(size)
+        after, end, ends = epoch[-1], at[-1] + np.uint32(1), epoch[np.asarray([0, -1])]
     else:
-        epoch, ends = place.epoch, None
-        after = Place(epoch, place.start + np.uint32(count))
+        after, end, ends = epoch, start + np.uint32(count), None
     ids = _shuffled(words, epoch, at, size) if shuffle else at
-    return Selection(epoch, ids[None], at[:1], ends), after
+    place = Place(after, jnp.stack([end, jnp.zeros_like(end)]))
+    return Selection(epoch, ids[None], at[:1], ends), place
 
 
 def _shuffled(
@@ -85,7 +79,7 @@ def _shuffled(
     at: UInt32[Array, " n"],
     size: int,
 ) -> UInt32[Array, " n"]:
-    if epoch.ndim == 0 or len(epoch) > size:
+    if epoch.ndim == 0:
         ids = permute(words, epoch, at, size)
     else:
         # Hardly any batch runs over, and one order is found much faster than many.
@@ -102,7 +96,7 @@ def _shuffled(
 def as_words(
     numbers: int | Shaped[np.ndarray, "*n"], size: int
 ) -> UInt32[np.ndarray, "words *n"]:
-    """Numbers below `size` as a `Selection` holds them."""
+    """Return numbers below `size` as a `Selection` holds them."""
     numbers = np.asarray(numbers, np.uint64)
     low, high = numbers & np.uint64(2**32 - 1), numbers >> np.uint64(32)
     words = [high, low] if size > 2**32 else [low]

@@ -1,4 +1,4 @@
-"""How batches and records lie on devices, as the loader's sharding says.
+"""The devices of batches and records, as the loader's sharding says.
 
 Most functions take the sharding that the user gave, or None, and the number of records
 in the batch: a short last batch that does not divide is whole along its leading axis.
@@ -7,10 +7,6 @@ Explicit axes of a mesh are part of an array's type, and a program takes one kin
 Ours are written for automatic axes, whatever the user's meshes have: arrays change at
 the boundary, which moves no data.
 """
-
-import contextlib
-from contextlib import AbstractContextManager
-from typing import Any
 
 import equinox as eqx
 import jax
@@ -23,24 +19,23 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import Array
 
 from .._mesh_context import is_explicit, no_context, with_axis_types
-from .._sharding.mesh import constrain_to, mesh_like, num_shards, with_types
-from .._sharding.place import shard
+from .._sharding import constrain_to, mesh_like, num_shards, shard, with_types
 from .._types import PyTree
-from .array_source import DeviceSource
-from .source import Source
+from .device_source import DeviceSource
+from .host_source import Source
 
-_SMALL = 2**20
-"""Up to how many bytes a batch is moved to the device by a program."""
+_BY_PROGRAM_BYTES = 2**20
+"""A batch of at most so many bytes is moved to the device by a program."""
 
 
 def num_parts(sharding: NamedSharding) -> int:
-    """Into how many parts a sharding splits the leading axis of a batch."""
+    """Return the number of parts of the leading axis of a batch."""
     entry = sharding.spec[0] if len(sharding.spec) else None
     return num_shards(auto_mesh(sharding), entry)
 
 
 def constrained(batch: PyTree, sharding: NamedSharding | None, count: int) -> PyTree:
-    """A batch inside a program, laid out as the loader's sharding says."""
+    """Constrain a batch inside a program to the loader's sharding."""
     if sharding is None:
         return batch
     mesh, wanted = auto_mesh(sharding), _for_count(sharding, count)
@@ -52,7 +47,7 @@ def constrained(batch: PyTree, sharding: NamedSharding | None, count: int) -> Py
 
 
 def as_given(batch: PyTree, sharding: NamedSharding | None, count: int) -> PyTree:
-    """A computed batch in the very sharding that the loader was given.
+    """Return a computed batch in the very sharding that the loader was given.
 
     Its mesh may have explicit axes, and programs name the sharding of a single device
     by another spec.
@@ -71,7 +66,7 @@ def as_given(batch: PyTree, sharding: NamedSharding | None, count: int) -> PyTre
 
 
 def own_rows(sharding: NamedSharding | None, count: int) -> list[int] | None:
-    """Which of the `count` rows of a batch this process holds, if not all."""
+    """Return the rows of a batch that this process holds, or None for all."""
     if sharding is None or sharding.is_fully_addressable:
         return None
     parts = _rows_only(sharding, count).addressable_devices_indices_map((count,))
@@ -82,23 +77,22 @@ def own_rows(sharding: NamedSharding | None, count: int) -> list[int] | None:
 def from_own_rows(
     tree: PyTree, sharding: NamedSharding | None, count: int, rows: list[int] | None
 ) -> PyTree:
-    """NumPy arrays of this process's own rows, as arrays of all rows on the devices."""
+    """Return arrays of this process's own rows as global arrays on the devices."""
     if sharding is None:
         size = sum(leaf.nbytes for leaf in jtu.tree_leaves(tree))
         with no_context():
-            return (_on_device if size <= _SMALL else jax.device_put)(tree)
+            return (_on_device if size <= _BY_PROGRAM_BYTES else jax.device_put)(tree)
     placed = _rows_only(sharding, count)
     if rows is None:
         return jax.device_put(tree, placed)
-    where = np.zeros(count, np.int64)
-    where[rows] = np.arange(len(rows))
 
     def one(leaf: np.ndarray) -> Array:
-        def part(index: Any) -> np.ndarray:
-            return leaf[(where[index[0]], *index[1:])]
-
         shape = (count, *leaf.shape[1:])
-        return jax.make_array_from_callback(shape, placed, part)
+        if not rows:  # no device of this process holds any of them
+            return jax.make_array_from_single_device_arrays(
+                shape, placed, [], dtype=leaf.dtype
+            )
+        return jax.make_array_from_process_local_data(placed, leaf, shape)
 
     return jtu.tree_map(one, tree)
 
@@ -106,13 +100,13 @@ def from_own_rows(
 @jax.jit
 def _on_device(tree: PyTree) -> PyTree:
     # Arguments of a program reach the device in about 20 us, by `device_put` in about
-    # 90 (two arrays of some kilobytes). But they are copied: it takes what we read for
-    # its own where it can, which is worth more for large arrays.
+    # 90 (two arrays of some kilobytes). But they are copied, and `device_put` uses the
+    # arrays that we read themselves if it can, which is worth more for large ones.
     return jtu.tree_map(jnp.asarray, tree)
 
 
 def replicated(tree: PyTree, sharding: NamedSharding | None) -> PyTree:
-    """What all processes know, such as a key, whole on every device of a sharding."""
+    """Copy values that all processes know, such as a key, to every device."""
     if sharding is None:
         return tree
     placed = NamedSharding(auto_mesh(sharding), P())
@@ -120,14 +114,13 @@ def replicated(tree: PyTree, sharding: NamedSharding | None) -> PyTree:
         return jax.device_put(tree, placed)
 
     def one(leaf: np.ndarray | Array) -> Array:
-        host = np.asarray(leaf)
-        return jax.make_array_from_callback(host.shape, placed, host.__getitem__)
+        return jax.make_array_from_process_local_data(placed, np.asarray(leaf))
 
     return jtu.tree_map(one, tree)
 
 
 def source_on_mesh(source: Source, sharding: NamedSharding | None) -> Source:
-    """A device source on all devices of the mesh, so that no batch moves it again."""
+    """Copy a device source to all devices of the mesh, so no batch moves it again."""
     if sharding is None or not isinstance(source, DeviceSource):
         return source
     arrays = [x for x in jtu.tree_leaves(source) if eqx.is_array(x)]
@@ -138,27 +131,20 @@ def source_on_mesh(source: Source, sharding: NamedSharding | None) -> Source:
         return with_axis_types(source, sharding.mesh.axis_types)
 
 
-def without_users_mesh(
-    sharding: NamedSharding | None,
-) -> AbstractContextManager[object]:
-    """Leaves the user's `jax.set_mesh`, if the loader brings its own."""
-    return contextlib.nullcontext() if sharding is None else no_context()
-
-
 def _for_count(sharding: NamedSharding, count: int) -> NamedSharding:
-    """The sharding of a batch of `count` records."""
+    """Return the sharding of a batch of `count` records."""
     if count % num_parts(sharding) == 0:
         return sharding
     return NamedSharding(sharding.mesh, P(None, *tuple(sharding.spec)[1:]))
 
 
 def _spec(sharding: NamedSharding, ndim: int) -> P:
-    """The spec for a leaf that may have fewer axes than the sharding has entries."""
+    """Return the spec for a leaf, which may have fewer axes than the sharding."""
     return P(*tuple(sharding.spec)[:ndim])
 
 
 def _rows_only(sharding: NamedSharding, count: int) -> NamedSharding:
-    """The sharding of records: that of the leading axis alone."""
+    """Return the sharding of records: that of the leading axis alone."""
     return NamedSharding(auto_mesh(sharding), _spec(_for_count(sharding, count), 1))
 
 
@@ -170,6 +156,6 @@ def _is_on(x: object, sharding: NamedSharding) -> bool:
 
 
 def auto_mesh(sharding: NamedSharding) -> Mesh:
-    """The mesh of a sharding with automatic axes, as our programs use it."""
+    """Return the mesh of a sharding with automatic axes, as our programs use it."""
     assert isinstance(sharding.mesh, Mesh)
     return with_types(sharding.mesh, AxisType.Auto)

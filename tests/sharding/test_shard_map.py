@@ -186,16 +186,23 @@ def test_init_sharded_with_state(mesh, getkey):
     assert y.shape == (8, 4)
 
 
-def test_no_device_ever_holds_a_whole_parameter(getkey, programs):
+def test_no_device_ever_holds_a_whole_parameter(getkey):
     mesh = jax.make_mesh((8,), ("model",), axis_types=(AxisType.Auto,))
-    make, key = ft.partial(linear_of, 512), getkey()
-    info = ep.sharding.info(ep.sharding.init_sharded(make, key, mesh, P("model")))
-    ((_, compiled),) = programs
-    memory = compiled.memory_analysis()
+
+    def make(key):
+        linear = ft.partial(linear_of, 512)
+        return ep.sharding.init_sharded(linear, key, mesh, P("model"))
+
+    def arrays(key):
+        return eqx.filter(make(key), eqx.is_array)
+
+    # Called outside of `jit` it is the same program.
+    memory = jax.jit(arrays).lower(getkey()).compile().memory_analysis()
     peak = memory.output_size_in_bytes + memory.temp_size_in_bytes
     whole = 512 * 512 * 4
     assert memory.output_size_in_bytes < 1.1 * whole / 8
     assert peak < 5 * whole / 8, (peak, whole)
+    info = ep.sharding.info(make(getkey()))
     assert info["weight"].bytes_per_device == whole // 8
 
 
@@ -211,7 +218,7 @@ def test_init_sharded_errors(mesh, getkey, unchecked):
         ep.sharding.init_sharded(3, getkey(), mesh, None)
 
 
-def test_specs_for_several_outputs_are_cut_and_numbers_pass(mesh):
+def test_each_output_has_its_spec_and_numbers_pass(mesh):
     def stage(x):
         total = jax.lax.psum(x["a"].sum(), ("data", "model"))
         return {
@@ -223,10 +230,6 @@ def test_specs_for_several_outputs_are_cut_and_numbers_pass(mesh):
 
     specs = {"a": P("data"), "total": None, "n": P("data"), "host": None}
     run = ep.sharding.shard_map(stage, mesh, P("data"), specs, check_vma=False)
-    with pytest.raises(ValueError, match="(?s)the output: .*has 0 axes.*at most"):
-        ep.sharding.shard_map(
-            lambda x: stage(x)["total"], mesh, P("data"), P("data"), check_vma=False
-        )({"a": jnp.ones(8), "n": 3})
     y = run({"a": jnp.ones(8), "n": 3})
     assert y["n"] == 3 and y["total"] == 16 and y["host"].shape == (2,)
 

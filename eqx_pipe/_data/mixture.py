@@ -1,10 +1,9 @@
-"""Sources made of sources: several as one, and stretches of one."""
+"""Several sources as one."""
 
 import functools as ft
-import math
 from collections.abc import Sequence
 from types import ModuleType
-from typing import Any, Literal, SupportsIndex, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import equinox as eqx
 import jax
@@ -13,21 +12,19 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array, Int, Integer, UInt32
 
-from .._check import check_choice, check_int
+from .._check import check_choice
 from .._errors import describe_value, structure_error, type_error, value_error
 from .._tree import differences, is_key_array
 from .._types import PyTree
-from .array_source import MOST_ON_DEVICE, DeviceSource
-from .bits import as_numbers
+from .device_source import MOST_ON_DEVICE, DeviceSource, as_numbers
+from .host_source import HostSource, Source, SourceLike, as_source
 from .records import HostRecords
-from .source import HostSource, Source, SourceLike, as_source
 
-# A pattern is a constant of the program; with so many slots no share is off by more
-# than a thousandth.
+# The pattern is a constant of the program. A share is off by less than one slot.
 _LONGEST = 1024
 
 Shares: TypeAlias = tuple[int, ...]
-"""How often each source stands in a pattern, which is repeated."""
+"""The number of slots of each source in a pattern, which is repeated."""
 
 WeightsLike: TypeAlias = Sequence[float | int] | np.ndarray | Array
 """One positive number for each source."""
@@ -99,9 +96,9 @@ def mixture(
     sources: Sequence[SourceLike],
     weights: WeightsLike | None = None,
     *,
-    until: Literal["first", "last"] = "first",
+    until: Literal["first_exhausted", "all_exhausted"] = "first_exhausted",
 ) -> Mixture | HostMixture:
-    """Mixes sources in fixed proportions.
+    """Mix sources in fixed proportions.
 
     The sources take turns by a pattern that spreads each as evenly as its weight
     allows, and each gives its records in order, so that record `i` of the mixture is
@@ -112,18 +109,18 @@ def mixture(
     - `sources`: two or more sources whose records agree in structure, shapes and
         dtypes. If all are on the device, so is the mixture.
     - `weights`: one positive number for each source; only their ratios matter. Shares
-        that are no multiples of a 1,024th (or a simpler fraction) are rounded to such.
-        By default all are equal.
-    - `until`: where the mixture ends: `"first"`, before the first source would have to
-        repeat itself; `"last"`, when every record of every source has come, those of
-        shorter sources several times. (Keyword only.)
+        that are not simple fractions are rounded to 1,024ths. By default all are equal.
+    - `until`: the end of the mixture: `"first_exhausted"`, before the first source
+        would have to repeat itself; `"all_exhausted"`, when every record of every
+        source has come, those of shorter sources several times. (Keyword only.)
 
     **Returns:** a source, for `Loader` and for further `mixture` and `windows`.
 
     **Raises:**
 
     - `StructureError` (a `ValueError`) if records differ in form.
-    - `ValueError` if there is not one positive weight for each source.
+    - `ValueError` if there is not one positive weight for each source, or a weight is
+      too small for a share.
 
     !!! example
 
@@ -140,13 +137,14 @@ def mixture(
             f"`sources` is {describe_value(sources)}.",
             "Give a list of sources.",
         )
-    check_choice("data.mixture", "until", until, ("first", "last"))
+    ends = ("first_exhausted", "all_exhausted")
+    check_choice("data.mixture", "until", until, ends)
     known = [
         as_source("data.mixture", f"sources[{i}]", s) for i, s in enumerate(sources)
     ]
     _check_schemas(known)
-    shares = shares_of(_check_weights(weights, len(known)))
-    size = _size([len(source) for source in known], shares, until)
+    shares = _shares_of(_check_weights(weights, len(known)))
+    size = _size([len(source) for source in known], shares, until == ends[0])
     here = tuple(source for source in known if isinstance(source, DeviceSource))
     if len(here) == len(known) and size <= MOST_ON_DEVICE:
         return Mixture(here, shares, size)
@@ -162,7 +160,7 @@ def mixture(
 # Asked for each batch that comes from the host.
 @ft.cache
 def pattern(shares: Shares) -> tuple[Int[np.ndarray, " n"], Int[np.ndarray, " n"]]:
-    """For each slot: which source it is for, and how many slots that had before."""
+    """Return for each slot its source, and how many slots that had before."""
     given, which, rank = [0] * len(shares), [], []
     for slot in range(sum(shares)):
         # The one that is furthest behind what is due to it.
@@ -176,7 +174,7 @@ def pattern(shares: Shares) -> tuple[Int[np.ndarray, " n"], Int[np.ndarray, " n"
 
 
 def _inside(shares: Shares, indices: Any, xp: ModuleType) -> tuple[Any, Any]:
-    """The source of each record of a mixture, and its number there, not wrapped."""
+    """Return the source of each record, and its number there, not wrapped."""
     number = indices.dtype.type
     which, rank = (xp.asarray(x) for x in pattern(shares))
     slot = (indices % number(sum(shares))).astype(np.int32)
@@ -185,50 +183,53 @@ def _inside(shares: Shares, indices: Any, xp: ModuleType) -> tuple[Any, Any]:
     return chosen, turns + rank[slot].astype(number)
 
 
-def shares_of(weights: list[float]) -> Shares:
-    """Whole numbers in the ratio of some weights, as small as they can be."""
-    total = math.fsum(weights)
-    exact = [w / total for w in weights]
+def _shares_of(weights: np.ndarray) -> Shares:
+    """Return whole numbers in the ratio of some weights, as small as they can be."""
+    exact = weights / weights.sum()
     for period in range(len(weights), _LONGEST + 1):
-        rounded = [round(e * period) for e in exact]
-        off = max(abs(r - e * period) for r, e in zip(rounded, exact, strict=True))
+        rounded = np.rint(exact * period)
         # Not off by nothing: weights such as 1/3 are rounded already.
-        if sum(rounded) == period and min(rounded) > 0 and off < 1e-6:
-            return tuple(rounded)
-    shares = [max(1, math.floor(e * _LONGEST)) for e in exact]
-    while sum(shares) < _LONGEST:
-        behind = [e * _LONGEST - s for e, s in zip(exact, shares, strict=True)]
-        shares[behind.index(max(behind))] += 1
-    return tuple(shares)
+        near = np.abs(rounded - exact * period).max() < 1e-6
+        if near and rounded.sum() == period and rounded.min() > 0:
+            return tuple(rounded.astype(int).tolist())
+    shares = np.floor(exact * _LONGEST)
+    left = _LONGEST - int(shares.sum())
+    shares[np.argsort(shares - exact * _LONGEST, kind="stable")[:left]] += 1
+    if shares.min() == 0:
+        k = int(shares.argmin())
+        raise value_error(
+            "data.mixture",
+            f"`weights[{k}]` gives `sources[{k}]` a share of {exact[k]:.2g}, less than "
+            f"1 in {_LONGEST} records.",
+            "Give it a larger weight, or first mix several rare sources into one.",
+        )
+    return tuple(shares.astype(int).tolist())
 
 
-def _size(sizes: list[int], shares: Shares, until: str) -> int:
-    """How many records the mixture has."""
+def _size(sizes: list[int], shares: Shares, first: bool) -> int:
+    """Return how many records a mixture has that ends with the first source or all."""
     which, _ = pattern(shares)
     period = sum(shares)
 
     def slot_of(k: int, number: int) -> int:
-        """The place in the mixture of a source's record of some number."""
+        """Return the place in the mixture of a record of a source."""
         slots = np.flatnonzero(which == k)
         return number // shares[k] * period + int(slots[number % shares[k]])
 
-    if until == "first":
+    if first:
         return min(slot_of(k, size) for k, size in enumerate(sizes))
     return max(slot_of(k, size - 1) + 1 for k, size in enumerate(sizes))
 
 
-def _check_weights(weights: WeightsLike | None, count: int) -> list[float]:
-    if weights is None:
-        return [1.0] * count
-    numbers = np.asarray(weights, np.float64)
+def _check_weights(weights: WeightsLike | None, count: int) -> np.ndarray:
+    numbers = np.ones(count) if weights is None else np.asarray(weights, np.float64)
     if numbers.shape != (count,) or not (np.isfinite(numbers) & (numbers > 0)).all():
         raise value_error(
             "data.mixture",
             f"`weights` is {describe_value(weights)}, for {count} sources.",
-            "Give one positive number for each source; leave out a source that "
-            "has no share.",
+            "Give one positive number for each source.",
         )
-    return numbers.tolist()
+    return numbers
 
 
 def _check_schemas(sources: list[Source]) -> None:
@@ -254,85 +255,3 @@ def _select(mine: Array, yes: PyTree, no: PyTree) -> PyTree:
         return jnp.where(mine.reshape(-1, *(1,) * (a.ndim - 1)), a, b)
 
     return jtu.tree_map(one, yes, no)
-
-
-class Windows(DeviceSource):
-    """Stretches of a source on the device; see `windows`."""
-
-    source: DeviceSource
-    width: int = eqx.field(static=True)
-    stride: int = eqx.field(static=True)
-
-    def __len__(self) -> int:
-        return (len(self.source) - self.width) // self.stride + 1
-
-    def take(self, indices: UInt32[Array, " n"]) -> PyTree:
-        first = indices * np.uint32(self.stride)
-        at = first[:, None] + jnp.arange(self.width, dtype=np.uint32)[None]
-        return _split(self.source.take(at.reshape(-1)), self.width)
-
-
-class HostWindows(HostRecords):
-    """Stretches of a host source; see `windows`."""
-
-    def __init__(self, source: HostSource, width: int, stride: int):
-        self.source: HostSource = source
-        self.width: int = width
-        self.stride: int = stride
-        self.thread_safe: bool = source.threads > 1
-
-    def __len__(self) -> int:
-        return (len(self.source) - self.width) // self.stride + 1
-
-    def take(self, indices: Integer[np.ndarray, " n"]) -> PyTree:
-        first = indices.astype(np.int64) * self.stride
-        at = first[:, None] + np.arange(self.width)
-        return _split(self.source.read(at.reshape(-1)), self.width)
-
-
-def _split(records: PyTree, width: int) -> PyTree:
-    """Records as windows of so many."""
-    return jtu.tree_map(lambda leaf: leaf.reshape(-1, width, *leaf.shape[1:]), records)
-
-
-def windows(
-    source: SourceLike, size: SupportsIndex, stride: SupportsIndex = 1
-) -> Windows | HostWindows:
-    """Cuts a source into stretches of equal length, each of them one record.
-
-    Record `i` holds the records `i * stride` to `i * stride + size - 1` of the source,
-    stacked along a leading axis; they may overlap. Records at the end that fill no
-    window are left out. Nothing is copied beforehand.
-
-    **Arguments:**
-
-    - `source`: a source, of a long text's tokens for instance.
-    - `size`: how many records a window holds.
-    - `stride`: how far one window begins behind another.
-
-    **Returns:** a source, for `Loader` and for further `mixture` and `windows`.
-
-    **Shapes:** leaves `(*a,)` of a record become `(size, *a)`.
-
-    **Raises:** `ValueError` if the source is shorter than a window.
-
-    !!! example
-
-        >>> import eqx_pipe as ep, jax.numpy as jnp
-        >>> text = ep.data.windows(ep.data.ArraySource(jnp.arange(8)), size=4, stride=2)
-        >>> len(text), text[1].tolist()
-        (3, [2, 3, 4, 5])
-    """
-    known = as_source("data.windows", "source", source)
-    check_int("data.windows", "size", size, 1)
-    check_int("data.windows", "stride", stride, 1)
-    size, stride = size.__index__(), stride.__index__()
-    if len(known) < size:
-        raise value_error(
-            "data.windows",
-            f"`size` is {size}, and the source has {len(known)} records.",
-            "Give a smaller size or a longer source.",
-        )
-    if isinstance(known, DeviceSource):
-        return Windows(known, size, stride)
-    return HostWindows(known, size, stride)

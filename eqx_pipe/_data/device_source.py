@@ -1,13 +1,21 @@
-"""Sources that live on the device."""
+"""Sources on the device.
+
+For JAX and Equinox every leaf of floating-point numbers is a parameter: `filter_grad`
+differentiates it, and weight decay shrinks it even where its gradient is zero. The
+numbers of records are therefore held as the integers that have the same bits. These
+are leaves like others (arguments of compiled programs, sharded, saved), and become
+numbers again as the last step to a batch, which XLA fuses with what follows.
+"""
 
 import abc
-from typing import Any, SupportsIndex
+from typing import SupportsIndex
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
+from jax.core import Tracer
 from jaxtyping import Array, UInt32
 
 from .._errors import (
@@ -17,13 +25,53 @@ from .._errors import (
     structure_error,
     value_error,
 )
-from .._tree import as_arrays, leaf_text, leaves_with_names
+from .._tree import as_arrays, can_be_traced, leaves_with_names
 from .._types import PyTree
-from .bits import as_bits, as_numbers
 from .records import check_leading, index_of, narrowed
 
 # JAX indexes with int32, unless 64 bits are switched on.
 MOST_ON_DEVICE = 2**31 - 1
+
+
+class Bits(eqx.Module):
+    """An array of floating-point or complex numbers, as integers of the same bits.
+
+    The two parts of a complex number lie along another axis, the last one.
+    """
+
+    bits: Array | np.ndarray
+    dtype: np.dtype = eqx.field(static=True)
+
+    def numbers(self) -> Array:
+        """Return the array itself."""
+        if not jnp.issubdtype(self.dtype, jnp.complexfloating):
+            return jax.lax.bitcast_convert_type(self.bits, self.dtype)
+        part = jnp.finfo(self.dtype).dtype
+        parts = jax.lax.bitcast_convert_type(self.bits, part)
+        return jax.lax.complex(parts[..., 0], parts[..., 1])
+
+
+def _as_bits(leaf: Array | np.ndarray) -> Bits | Array | np.ndarray:
+    """Return an array with numbers that could be differentiated as `Bits`."""
+    # A traced array may be an argument of a gradient: its derivative is the right one.
+    if isinstance(leaf, Tracer) or not jnp.issubdtype(leaf.dtype, jnp.inexact):
+        return leaf
+    dtype = np.dtype(leaf.dtype)
+    # On the host before it is moved to the device, where a copy may have no room.
+    xp = np if isinstance(leaf, np.ndarray) else jnp
+    if jnp.issubdtype(dtype, jnp.complexfloating):
+        leaf = xp.stack([xp.real(leaf), xp.imag(leaf)], axis=-1)
+    integers = np.dtype(getattr(jnp, f"uint{jnp.finfo(dtype).bits}"))
+    return Bits(leaf.view(integers), dtype)
+
+
+def as_numbers(tree: PyTree) -> PyTree:
+    """Return the arrays of `Bits`, or some of their entries, as numbers."""
+    return jtu.tree_map(
+        lambda leaf: leaf.numbers() if isinstance(leaf, Bits) else leaf,
+        tree,
+        is_leaf=lambda leaf: isinstance(leaf, Bits),
+    )
 
 
 class DeviceSource(eqx.Module):
@@ -31,27 +79,27 @@ class DeviceSource(eqx.Module):
 
     @abc.abstractmethod
     def __len__(self) -> int:
-        """The number of records."""
+        """Return the number of records."""
 
     @abc.abstractmethod
     def take(self, indices: UInt32[Array, " n"]) -> PyTree:
-        """The records of some indices, stacked along a leading axis, as bits.
+        """Return the records of some indices, stacked along a leading axis, as bits.
 
         Indices are not checked.
         """
 
     def slice(self, start: UInt32[Array, ""], count: int) -> PyTree:
-        """`count` records one after the other, as bits."""
+        """Return `count` records one after the other, as bits."""
         return self.take(start + jnp.arange(count, dtype=np.uint32))
 
     def struct(self) -> PyTree:
-        """The shapes and dtypes of one record."""
+        """Return the shapes and dtypes of one record."""
         index = jax.ShapeDtypeStruct((1,), np.uint32)
         one = jax.eval_shape(lambda index: as_numbers(self.take(index)), index)
         return jtu.tree_map(lambda s: jax.ShapeDtypeStruct(s.shape[1:], s.dtype), one)
 
     def __getitem__(self, index: SupportsIndex) -> PyTree:
-        """One record; a negative index counts from the end."""
+        """Return one record; a negative index counts from the end."""
         one = self.take(jnp.asarray([index_of(index, len(self))], np.uint32))
         return as_numbers(jtu.tree_map(lambda leaf: leaf[0], one))
 
@@ -67,7 +115,8 @@ class ArraySource(DeviceSource):
     Records are data, not parameters: `equinox.filter_grad` gives no derivative for
     them, and an optimiser leaves them as they are, bit for bit. To that end numbers
     that could be differentiated are held as integers of the same bits. `tree` gives the
-    arrays themselves, made anew each time; to change them, make another source.
+    arrays themselves, made anew each time; to change them, make another source. Only a
+    source that is made inside of a transformation, of traced arrays, is differentiated.
 
     **Arguments:**
 
@@ -79,9 +128,8 @@ class ArraySource(DeviceSource):
 
     - `StructureError` (a `ValueError`) if leading axes differ, or a leaf has none;
       names all leaves.
-    - `TypeError` if a leaf is no array.
-    - `ValueError` if 64-bit numbers do not fit into the 32 bits that JAX gives them,
-      or a derivative with respect to `tree` is taken.
+    - `TypeError` if a leaf is not an array.
+    - `ValueError` if 64-bit numbers do not fit into the 32 bits that JAX gives them.
 
     !!! example
 
@@ -103,7 +151,8 @@ class ArraySource(DeviceSource):
                 f"{size} records, and there can be 2^31 - 1 on a device.",
                 "Give the NumPy array or memory map itself as a host source.",
             )
-        self.held = as_arrays(as_bits(jtu.tree_map(_fitting, tree)))
+        held = jtu.tree_map(lambda leaf: _as_bits(_fitting(leaf)), tree)
+        self.held = as_arrays(held)
 
     @property
     def tree(self) -> PyTree:
@@ -132,15 +181,15 @@ class ArraySource(DeviceSource):
         return jtu.tree_map(one, self.held)
 
 
-def _fitting(leaf: object) -> object:
-    """A NumPy array in JAX's dtype; JAX itself would wrap large numbers."""
+def _fitting(leaf: Array | np.ndarray) -> Array | np.ndarray:
+    """Return a NumPy array in JAX's dtype; JAX itself would wrap large numbers."""
     if not isinstance(leaf, np.ndarray):
         return leaf
     dtype = jax.dtypes.canonicalize_dtype(leaf.dtype)
     return narrowed("data.ArraySource", leaf, dtype)
 
 
-def _check_leaves(leaves: list[tuple[str, Any]]) -> None:
+def _check_leaves(leaves: list[tuple[str, object]]) -> None:
     if not leaves:
         raise structure_error(
             "data.ArraySource",
@@ -148,21 +197,13 @@ def _check_leaves(leaves: list[tuple[str, Any]]) -> None:
             "Give arrays whose leading axis counts the records.",
         )
     for name, leaf in leaves:
-        place = f"`{name}`" if name else "`tree`"
-        # Objects, bytes, texts, times and durations: NumPy has such arrays, JAX none.
-        text = isinstance(leaf, np.ndarray | np.generic) and leaf.dtype.kind in "OSUMm"
-        if not eqx.is_array(leaf) or text:
-            if eqx.is_array_like(leaf):
-                what = StructureError
-                cure = "Repeat it for each record, or add it to records in `pipe`."
-            else:
-                what = TypeError
-                cure = "Give arrays only; text can be encoded as integers beforehand."
-            wrong = f"{place} is {describe_value(leaf)}, no array with records."
-            raise what(message("data.ArraySource", wrong, cure))
-        if leaf.ndim == 0:
-            raise structure_error(
-                "data.ArraySource",
-                f"{place} is {leaf_text(leaf)}, a scalar without a leading axis.",
-                "Repeat it for each record, or add it to records in `pipe`.",
+        if not can_be_traced(leaf) or np.ndim(leaf) == 0:
+            number = eqx.is_array_like(leaf) and np.ndim(leaf) == 0
+            kind = StructureError if number else TypeError
+            place = f"`{name}`" if name else "`tree`"
+            wrong = f"{place} is {describe_value(leaf)}, not an array of records."
+            cure = (
+                "The leading axis of every array counts the records: repeat a scalar "
+                "for each record, or add it in `pipe`; encode text as integers."
             )
+            raise kind(message("data.ArraySource", wrong, cure))

@@ -7,7 +7,6 @@ idle: it does not run its layers, which neither costs time nor makes NaN out of
 whatever stands in for the input.
 """
 
-import warnings
 from collections.abc import Hashable, Mapping
 from typing import Any, SupportsIndex
 
@@ -20,15 +19,15 @@ from jax.sharding import AxisType, Mesh
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array
 
-from ._check import check_choice, check_int
-from ._compose.repeat import Policy, Repeat, check_same, with_remat
-from ._errors import bullets, describe_value, type_error, value_error
-from ._mesh_context import check_mesh
-from ._sharding.mesh import check_context, constrain_to, mesh_like, with_types
-from ._sharding.place import shard
-from ._stage import Composite, Scope, enter, is_stateful
-from ._tree import as_arrays, is_key_array, leaf_text, leaves_with_names
-from ._types import AnyStage, Key, MaybeState, Output, PyTree
+from .._check import check_choice, check_int
+from .._compose import Policy, Repeat, check_same, with_remat
+from .._errors import bullets, describe_value, type_error, value_error
+from .._mesh_context import check_mesh, is_explicit
+from .._stage import Composite, Scope, enter, is_stateful
+from .._tree import as_arrays, is_key_array, leaf_text, leaves_with_names
+from .._types import AnyStage, Key, MaybeState, Output, PyTree
+from .mesh import check_context, constrain_to, fitting_sizes, mesh_like, with_types
+from .place import shard
 
 
 class Pipelined(Composite):
@@ -135,12 +134,10 @@ def _program(pipe: Pipelined, x: PyTree, key: Key | None, path: str) -> PyTree:
         return constrain_to(leaf, mesh, P()).reshape(count, -1, *leaf.shape[1:])
 
     def join(stacked: Array, leaf: Array) -> Array:
-        if AxisType.Explicit in mesh.axis_types:  # which slice no axis that is split
+        if is_explicit(mesh):  # which slice no axis that is split
             stacked = constrain_to(stacked, mesh, P())
         return stacked[-1].reshape(leaf.shape)
 
-    first = jtu.tree_map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), stacked)
-    _check_takes_batches(eqx.combine(first, static), x, count, key, path)
     layers = jtu.tree_map(lambda leaf: constrain_to(leaf, mesh, P(axis)), stacked)
     key = None if key is None else constrain_to(key, mesh, P())
     out = mapped(layers, jtu.tree_map(split, carry), key)
@@ -148,7 +145,7 @@ def _program(pipe: Pipelined, x: PyTree, key: Key | None, path: str) -> PyTree:
 
 
 def idle_value(x: Array) -> Array:
-    """What stands where no microbatch is. Any value would do; a test puts NaN."""
+    """Return a value for an idle tick. Any would do; a test puts NaN."""
     return jnp.zeros_like(x)
 
 
@@ -172,41 +169,6 @@ def _select(which: Any, left: PyTree, right: PyTree) -> PyTree:
     return jtu.tree_map(lambda a, b: jax.lax.select_n(which, b, a), left, right)
 
 
-def _check_takes_batches(
-    stage: Any, x: PyTree, count: int, key: Key | None, path: str
-) -> None:
-    """Warns of a stage that takes a microbatch for one example.
-
-    `Linear(4, 4)` does so with four rows of four. With one more row it would fail.
-    """
-
-    def works(more: int) -> bool:
-        def rows(leaf: Any) -> Any:
-            if not eqx.is_array(leaf):
-                return leaf
-            shape = (leaf.shape[0] // count + more, *leaf.shape[1:])
-            return jax.ShapeDtypeStruct(shape, leaf.dtype)
-
-        def run(stage: Any, x: PyTree) -> PyTree:
-            y, _ = enter(Scope(key, path), 0, stage, x, state=None)
-            return eqx.filter(as_arrays(y), eqx.is_array)
-
-        try:
-            eqx.filter_eval_shape(run, stage, jtu.tree_map(rows, x))
-        except Exception:  # a layer says by any error that shapes do not fit
-            return False
-        return True
-
-    if works(0) and not works(1):
-        warnings.warn(
-            "`eqx_pipe.sharding.pipelined`: the stages take this microbatch, but none "
-            "with one "
-            "row more. If they are meant for one example, wrap them in "
-            "`eqx_pipe.batched`: they would mix up the rows.",
-            stacklevel=2,
-        )
-
-
 def _check_batch(carry: PyTree, count: int) -> None:
     """Raises unless every array has the same leading size, a multiple of `count`."""
     named = leaves_with_names(carry)
@@ -222,26 +184,11 @@ def _check_batch(carry: PyTree, count: int) -> None:
         )
     size = found[0]
     if size % count or not size:
-        fits = _nearest(count, [m for m in range(1, size + 1) if size % m == 0])
-        sizes_fit = _around(size, count)
         raise value_error(
             "sharding.pipelined",
             f"a batch of {size} does not split into {count} microbatches.",
-            f"The nearest batch sizes that do: {sizes_fit}; for a batch of {size} "
-            f"the nearest `microbatches`: {fits}.",
+            f"The nearest batch sizes that do: {fitting_sizes(size, count)}.",
         )
-
-
-def _around(size: int, step: int) -> str:
-    """The multiples of `step` next to `size`."""
-    below, above = size // step * step, -(-max(size, 1) // step) * step
-    return f"{below} or {above}" if below else f"{above}"
-
-
-def _nearest(wanted: int, allowed: list[int]) -> str:
-    below = [a for a in allowed if a <= wanted][-1:]
-    above = [a for a in allowed if a > wanted][:1]
-    return " or ".join(map(str, below + above)) or "none"
 
 
 def pipelined(
@@ -251,7 +198,7 @@ def pipelined(
     *,
     axis_name: str | None = None,
 ) -> Pipelined:
-    """Spreads the stages of a `repeat` over the devices of a mesh axis.
+    """Spread the stages of a `repeat` over the devices of a mesh axis.
 
     Each of the axis's D devices holds n / D neighbouring stages. The batch is split
     into microbatches, which pass from device to device, so that the devices work on
@@ -265,7 +212,8 @@ def pipelined(
     **Arguments:**
 
     - `stack`: what `eqx_pipe.repeat` gives. Its stages take a batch, and treat its
-        entries alike. No stage holds state.
+        entries alike: wrap those for one example in `eqx_pipe.batched`. No stage holds
+        state.
     - `mesh`: a `jax.sharding.Mesh`. The parameters are placed on it at once.
     - `microbatches`: into how many the leading axis of the input is split.
     - `axis_name`: the mesh axis; needed if the mesh has several. (Keyword only.)
@@ -277,13 +225,11 @@ def pipelined(
 
     **Raises:**
 
-    - `ValueError` if sizes do not fit (says which would), if the axis is unknown, if a
-      stage is stateful, or if `stack` has `over`.
+    - `ValueError` if sizes do not fit (names the nearest that do), if the axis is
+      unknown, if a stage is stateful, or if `stack` has `over`.
     - `StructureError` (a `ValueError`), when called, if a stage returns something else
       than it takes.
     - `TypeError` if `stack` is no `repeat`.
-
-    Warns if the stages look as if they were made for one example.
 
     **Laws:** it is `stack` up to rounding, in values and gradients, if the stages treat
     every entry of the batch alone.
@@ -329,13 +275,11 @@ def pipelined(
         )
     n, devices = len(stack), mesh.shape[axis]
     if n % devices or n == 0:
-        fits = _nearest(devices, [d for d in range(1, n + 1) if n % d == 0])
         raise value_error(
             "sharding.pipelined",
             f"{n} stages do not spread over the {devices} devices of the mesh axis "
             f"`{axis}`.",
-            f"The nearest numbers of stages that do: {_around(n, devices)}; for "
-            f"{n} stages the nearest numbers of devices: {fits}.",
+            f"The nearest numbers of stages that do: {fitting_sizes(n, devices)}.",
         )
     # Automatic axes, as `grad` outside `jit` needs: explicit ones are in the types of
     # everything that is computed from them.
@@ -346,17 +290,8 @@ def pipelined(
 
 
 def _axis(mesh: Mesh, axis_name: Hashable | None) -> Hashable:
-    if axis_name is None and len(mesh.axis_names) != 1:
-        raise value_error(
-            "sharding.pipelined",
-            f"the mesh has {len(mesh.axis_names)} axes, {dict(mesh.shape)}, and no "
-            "`axis_name` was given.",
-            "Name the one that the stages are spread over: "
-            f"`axis_name={str(mesh.axis_names[0])!r}`.",
-        )
-    if axis_name is None:
+    if axis_name is None and len(mesh.axis_names) == 1:
         return mesh.axis_names[0]
-    check_choice(
-        "sharding.pipelined", "axis_name", axis_name, map(str, mesh.axis_names)
-    )
+    names = map(str, mesh.axis_names)
+    check_choice("sharding.pipelined", "axis_name", axis_name, names)
     return axis_name
