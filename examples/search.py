@@ -127,7 +127,7 @@ found["TPE"].best(mode="max")
 
 # %%
 train = ep.search.Training(init, step, score)
-candidates = ep.Space(ep.sobol(space.tree, 64))
+candidates = ep.sobol(space, 64)
 halved = ep.search.halving(train, candidates, rungs=(12, STEPS), mode="max")
 print(halved.lane_steps[0] / STEPS, "trainings")
 print({name: f"{value:.3g}" for name, value in halved.best.items()})

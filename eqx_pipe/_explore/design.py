@@ -4,8 +4,7 @@ import equinox as eqx
 import numpy as np
 from jaxtyping import Float
 
-from .._spaces.space import Space
-from .._spaces.unit import Cube
+from .._spaces import Cube, Space
 from .._sweep.results.result import SweepResult
 from .._types import Key
 

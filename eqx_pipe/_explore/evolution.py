@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from .._errors import value_error
-from .._spaces.space import Space
+from .._spaces import Space
 from .._sweep.results.best import Compared
 from .._sweep.results.result import SweepResult
 from .._types import Key, PyTree

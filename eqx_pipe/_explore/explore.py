@@ -11,7 +11,7 @@ from .._check import check_int
 from .._errors import describe_value, type_error, value_error
 from .._files import as_path
 from .._keys import check_key, fold
-from .._spaces.accept import SpaceLike, as_space
+from .._spaces import SpaceLike, as_space
 from .._sweep.compute.progress import Progress, is_shown
 from .._sweep.request import BatchSize, Executor, check_progress
 from .._types import Key, ProgressLike, PyTree

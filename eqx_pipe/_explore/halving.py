@@ -17,10 +17,7 @@ from .._check import check_choice, check_int
 from .._errors import describe_value, optional, type_error, value_error
 from .._files import as_path
 from .._keys import check_key, key_argument
-from .._spaces.accept import SpaceLike, as_space
-from .._spaces.axes import Values
-from .._spaces.index import point_key
-from .._spaces.space import Space
+from .._spaces import Space, SpaceLike, Values, as_space, point_key
 from .._sweep.results.result import SweepResult
 from .._sweep.run import sweep
 from .._tree import leaves_with_names

@@ -9,10 +9,7 @@ from jaxtyping import Bool, Float
 
 from .._check import check_choice
 from .._errors import value_error
-from .._spaces.axes import Geomspace, Linspace
-from .._spaces.axis import Axis
-from .._spaces.mapped import Mapped
-from .._spaces.space import Space
+from .._spaces import Axis, Geomspace, Linspace, Mapped, Space
 from .._sweep.results.best import Compared, scores
 from .._sweep.results.result import SweepResult
 from .._types import Key

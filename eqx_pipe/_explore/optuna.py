@@ -8,7 +8,7 @@ import equinox as eqx
 import numpy as np
 
 from .._errors import optional
-from .._spaces.space import Space
+from .._spaces import Space
 from .._sweep.results.best import Compared
 from .._sweep.results.result import SweepResult
 from .._types import Key

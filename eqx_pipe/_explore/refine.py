@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from .._errors import optional, value_error
-from .._spaces.space import Space
+from .._spaces import Space
 from .._sweep.results.best import Compared
 from .._sweep.results.result import SweepResult
 from .._types import Key

@@ -8,7 +8,7 @@ from typing import Any
 import jax.tree_util as jtu
 import numpy as np
 
-from .._spaces.space import Space
+from .._spaces import Space
 from .._sweep.compute.progress import Progress, Watched, watched
 from .._sweep.request import Executor, checked
 from .._sweep.results.result import SweepResult

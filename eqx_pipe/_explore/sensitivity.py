@@ -8,8 +8,7 @@ from jaxtyping import Float
 
 from .._check import check_choice, check_int
 from .._errors import describe_value, nearest, optional, type_error, value_error
-from .._spaces.accept import SpaceLike, as_space
-from .._spaces.space import Space
+from .._spaces import Space, SpaceLike, as_space
 from .._sweep.results.label import inner_dims
 from .._sweep.results.result import SweepResult
 from .._tree import leaves_with_names

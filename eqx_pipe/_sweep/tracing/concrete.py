@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import jax
 
 from ..._errors import message
-from ..._spaces.geometry import Geometry
+from ..._spaces import Geometry
 
 ARRAYS, DIGITS, KEY = "eqx_pipe_arrays", "eqx_pipe_digits", "eqx_pipe_key"
 """What the arguments of the traced function are called, as nobody else would."""

@@ -16,9 +16,7 @@ from ..._cache import LRUCache
 from ..._errors import type_error
 from ..._jaxprs.cache_key import Program, identify
 from ..._mesh_context import NO_MESH
-from ..._spaces.axis import is_axis
-from ..._spaces.geometry import Geometry, axis_name
-from ..._spaces.space import Space
+from ..._spaces import Geometry, Space, axis_name, is_axis
 from ..._tree import can_be_traced, is_key_array
 from ..._types import ClosedJaxpr, Key, PyTree
 from .analysis import Analysis, analyze

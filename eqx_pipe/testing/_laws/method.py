@@ -12,9 +12,7 @@ import numpy as np
 from ..._check import check_int
 from ..._errors import describe_value, type_error
 from ..._explore.method import Method
-from ..._spaces.accept import SpaceLike, as_space
-from ..._spaces.space import Space
-from ..._spaces.table import point_columns
+from ..._spaces import Space, SpaceLike, as_space, point_columns
 from ..._sweep.results.gaps import gaps_of
 from ..._sweep.results.result import SweepResult
 from ..._sweep.sweeper import sweeper
