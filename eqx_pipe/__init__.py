@@ -41,11 +41,13 @@ if _typing.TYPE_CHECKING:
     from ._spaces import Axis as Axis
     from ._spaces import Geomspace as Geomspace
     from ._spaces import Linspace as Linspace
+    from ._spaces import LogUniform as LogUniform
     from ._spaces import Mapped as Mapped
     from ._spaces import Random as Random
     from ._spaces import Seeds as Seeds
     from ._spaces import Space as Space
     from ._spaces import Static as Static
+    from ._spaces import Uniform as Uniform
     from ._spaces import Values as Values
     from ._spaces import latin_hypercube as latin_hypercube
     from ._spaces import sobol as sobol
@@ -65,8 +67,8 @@ else:
     _MODULES = "data reduce search sharding testing".split()
     _PACKAGES = {
         "_refill": "refill",
-        "_spaces": "Axis Geomspace Linspace Mapped Random Seeds Space Static Values "
-        "latin_hypercube sobol",
+        "_spaces": "Axis Geomspace Linspace LogUniform Mapped Random Seeds Space "
+        "Static Uniform Values latin_hypercube sobol",
         "_sweep": "SweepPlan SweepResult plan sweep sweeper use_cpu_devices vmap_space",
         "_views": "describe draw summary",
     }

@@ -60,7 +60,7 @@ FOLDERS = {
     **{"_data": ("data",), "_sharding": ("sharding",)},
     **{"_spaces": ("spaces",), "_reduce": ("reduce",), "testing": ("testing",)},
     **{"_sweep": SWEEP, "_plots": SWEEP, "_store": ("store", "sweep")},
-    **{"_explore": ("search",), "_refill": ("compose", "sweep")},
+    **{"_search": ("search",), "_refill": ("compose", "sweep")},
     **{"_jaxprs": ("sweep", "compose")},
 }
 """The folders of tests by package; `BASE` for all other files."""

@@ -9,7 +9,7 @@ from typing import Literal
 from jax.sharding import Mesh
 
 from .._reduce.many import ReduceLike
-from .._spaces.accept import SpaceLike
+from .._spaces import SpaceLike
 from .._store.folder import is_vacant
 from .._store.ledger import MISSING
 from .._types import Key, ProgressLike, PyTree

@@ -54,7 +54,7 @@ AXES = {
     "seeds": lambda: ep.Seeds(3),
     "mapped draws": lambda: ep.Mapped(jnp.exp, ep.Random(jr.normal, 4)),
     "mapped to a tree": lambda: ep.Mapped(lambda v: (v, -v), ep.Values([1, 2])),
-    "sobol": lambda: ep.sobol((0.0, 2.0), 5),
+    "sobol": lambda: ep.sobol(ep.Uniform(0, 2), 5).tree,
     "own": lambda: Powers(jnp.float32(2), 4),
 }
 
@@ -93,8 +93,8 @@ SPACES = {
         "c": ep.Values([0.5, 2.0, 8.0]),
     },
     "designs": lambda: {
-        "sobol": ep.sobol({"a": (0, 1), "b": (1, 2)}, 4),
-        "cube": ep.latin_hypercube((0, 1), 3),
+        "sobol": ep.sobol([ep.Uniform(0, 1), ep.Uniform(1, 2)], 4, dim="s").tree,
+        "cube": ep.latin_hypercube(ep.Uniform(0, 1), 3, dim="cube").tree,
     },
     "draws": lambda: ep.Space(
         {"a": ep.Random(jr.normal, 3), "b": (ep.Random(jr.normal, 2), "text")}, key=KEY

@@ -104,9 +104,11 @@ def test_points_are_the_product_of_the_axes(recipe):
     ]
     combine = zip if space.mode == "zip" else it.product
     grid = [dict(zip(names, row, strict=True)) for row in combine(*values)]
-    if space.window is not None:
-        start, step, count = space.window
-        grid = [grid[start + step * i] for i in range(count)]
+    if space.span is not None:
+        start, count = space.span
+        grid = grid[start : start + count]
+    if space.rows is not None:
+        grid = [grid[i] for i in space.geometry.grid_indices(np.arange(space.size))]
     found = [{name: point[name] for name in names} for point in by_name(space)]
     assert found == grid
     assert space.size == len(space) == len(grid) == np.prod(list(space.dims.values()))

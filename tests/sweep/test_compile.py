@@ -217,6 +217,6 @@ def test_making_an_axis_compiles_nothing(n):
     ep.Linspace(0, 1, n), ep.Geomspace(1, 2, n)
     ep.Linspace(np.zeros(3), np.ones(3), n)
     ep.Values(np.arange(n)), ep.Values([0.5] * n), ep.Values(np.ones((n, 2), "f4"))
-    ep.sobol({"a": (0.0, 1.0)}, n)
+    ep.sobol({"a": ep.Uniform(0, 1)}, n)
     ep.Space({"a": ep.Linspace(0, 1, n), "w": np.ones(n)})
     assert len(compiled) == before

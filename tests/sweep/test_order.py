@@ -210,9 +210,9 @@ def test_an_axis_called_status_keeps_its_name():
 
 
 def test_a_slice_of_a_huge_space_is_not_listed():
-    space = ep.Space([ep.Linspace(0, 1, 2**20), ep.Linspace(0, 1, 2**20)])[5::2]
+    space = ep.Space([ep.Linspace(0, 1, 2**20), ep.Linspace(0, 1, 2**20)])[5:]
     (part,) = parts_of(space.geometry)
-    assert part.listed is None and part.size == space.size == 2**39 - 2
+    assert part.listed is None and part.size == space.size == 2**40 - 5
     assert part.indices(2**38, 2**38 + 3).tolist() == [2**38 + i for i in range(3)]
 
 

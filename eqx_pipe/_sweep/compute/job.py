@@ -18,9 +18,7 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Float, Int64
 
-from ..._spaces.axis import is_axis
-from ..._spaces.geometry import Geometry
-from ..._spaces.space import Space
+from ..._spaces import Geometry, Space, is_axis
 from ..._types import Device, Key, PyTree
 from ..cores import all_busy
 from ..tracing.trace import Traced, arrays_of, check_concrete
@@ -329,7 +327,7 @@ class Job:
     ) -> Any:
         """For each part its points in a stretch, and which of them."""
         if some is None and not self._listed:
-            yield 0, Neighbours((self.geometry.window or (0,))[0]), (first, last)
+            yield 0, Neighbours(self.geometry.start), (first, last)
             return
         for k, part in enumerate(map(within, self.parts)):
             if costs is not None:
@@ -339,7 +337,7 @@ class Job:
 
     @property
     def _listed(self) -> bool:
-        return self.costs or len(self._groups) > 0 or self.geometry.is_scattered
+        return self.costs or len(self._groups) > 0 or self.geometry.rows is not None
 
     def _runner(self, k: int, points: Neighbours | Listed | Chosen) -> Runner:
         with self._lock:

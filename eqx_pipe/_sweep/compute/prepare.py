@@ -11,8 +11,7 @@ import jax.tree_util as jtu
 
 from ..._errors import MissingKeyError, log_once, value_error
 from ..._jaxprs.live import live_bytes
-from ..._spaces.geometry import Geometry
-from ..._spaces.space import Space
+from ..._spaces import Geometry, Space
 from ..._types import Device, Key
 from ..tracing.lapack import may_hang, warn_if_it_may_hang
 from ..tracing.steps import with_steps

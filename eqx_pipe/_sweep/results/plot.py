@@ -3,8 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from ..._plots.draw import draw
-from ..._spaces.axes import Geomspace
-from ..._spaces.space import Space
+from ..._spaces import Geomspace, Space
 
 if TYPE_CHECKING:
     from xarray import Dataset

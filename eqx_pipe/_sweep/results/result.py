@@ -15,9 +15,7 @@ from jaxtyping import Bool, Int8
 from ..._check import check_choice
 from ..._errors import message, type_error
 from ..._html import shown
-from ..._spaces.index import as_index
-from ..._spaces.pick import Picked, is_picked, picked
-from ..._spaces.space import Space
+from ..._spaces import Indices, Space, as_index, indices, is_several
 from ..._store.lazy import stored_in
 from ..._store.ledger import MISSING, OK
 from ..._types import PyTree
@@ -156,12 +154,12 @@ class SweepResult(eqx.Module):
     @overload
     def __getitem__(self, i: SupportsIndex) -> PyTree: ...
     @overload
-    def __getitem__(self, i: slice | Picked) -> "SweepResult": ...
-    def __getitem__(self, i: SupportsIndex | slice | Picked) -> "PyTree | SweepResult":
+    def __getitem__(self, i: slice | Indices) -> "SweepResult": ...
+    def __getitem__(self, i: SupportsIndex | slice | Indices) -> "PyTree | SweepResult":
         self._check_all_values("result[i]")
-        if is_picked(i):
+        if is_several(i):
             lengths = tuple(self.space.dims.values())
-            i = picked("SweepResult", i, len(self), lengths)
+            i = indices("SweepResult", i, len(self), lengths)
         if isinstance(i, slice | np.ndarray):
             values = jtu.tree_map(lambda leaf: leaf[i], self.values)
             index = np.arange(*i.indices(len(self))) if isinstance(i, slice) else i

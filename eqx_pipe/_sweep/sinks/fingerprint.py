@@ -15,9 +15,7 @@ import numpy as np
 
 from ..._errors import SweepError, message, value_error
 from ..._jaxprs.text import Writer, digest
-from ..._spaces.axis import is_axis
-from ..._spaces.geometry import axis_name
-from ..._spaces.space import Space
+from ..._spaces import Space, axis_name, is_axis
 from ..._store.layout import COUNT, Variable, check_record, damaged
 from ..._store.store import Store
 from ..._tree import is_key_array, path_name, tree_text
@@ -150,7 +148,7 @@ def _space(space: Space) -> dict[str, str]:
     found = {
         "mode": space.mode,
         "dims": ", ".join(f"{name}: {n}" for name, n in space.dims.items()),
-        "slice": str(space.window),
+        "slice": str(space.span),
         "key of the space": _NO_KEY if space.key is None else _key(space.key),
     }
     writer = Writer()

@@ -23,8 +23,7 @@ from ..._errors import type_error
 from ..._jaxprs.cache_key import Program, identify
 from ..._jaxprs.jaxpr import as_function
 from ..._mesh_context import NO_MESH
-from ..._spaces.geometry import Geometry
-from ..._spaces.space import Space
+from ..._spaces import Geometry, Space
 from ..._tree import can_be_traced, is_key_array
 from ..._types import ClosedJaxpr, Key, PyTree
 from .analysis import Analysis, analyze

@@ -15,9 +15,7 @@ import numpy as np
 
 from ..._errors import describe_value, type_error, value_error
 from ..._keys import check_key as check_one_key
-from ..._spaces.accept import as_space
-from ..._spaces.axis import MAX_LENGTH, Axis
-from ..._spaces.space import Space
+from ..._spaces import MAX_LENGTH, Axis, Space, as_space
 from ..._tree import as_arrays
 from ..._types import Key, PyTree
 from .compare import (

@@ -8,8 +8,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from ..._spaces.accept import as_space
-from ..._spaces.space import Space
+from ..._spaces import Space, as_space
 from ..._sweep.run import sweep
 from ..._sweep.tracing.call import call, check_fn, check_sweep_key
 from ..._tree import as_arrays

@@ -6,13 +6,13 @@ from typing import Any
 
 import equinox as eqx
 import numpy as np
+from jaxtyping import Float
 
 from .._errors import optional
-from .._spaces.space import Space
-from .._sweep.results.best import Compared
+from .._spaces import Space
 from .._sweep.results.result import SweepResult
 from .._types import Key
-from .method import is_continuous, losses, needed, seed_of
+from .method import check_maker, needed, seed_of
 
 
 class OptunaState(eqx.Module):
@@ -24,20 +24,50 @@ class OptunaState(eqx.Module):
 
 
 @dataclasses.dataclass(frozen=True)
-class Sampler:
-    """See `eqx_pipe.search.optuna`."""
+class Optuna:
+    """A method of search: any sampler of Optuna, asked for a whole round at once.
+
+    Each round begins a study of all trials so far: the state is these trials, and the
+    proposals depend on nothing else. In ranges (`Uniform`, and `LogUniform` in the
+    logarithm) any number is proposed, other axes are categories. A point that failed,
+    or has a NaN, is a failed trial.
+
+    **Arguments:**
+
+    - `sampler`: makes a sampler when it is called with `seed=`, such as
+      `optuna.samplers.TPESampler`, or
+      `functools.partial(TPESampler, constant_liar=True)`, which spreads the points of
+      one round.
+
+    **Raises:** `TypeError` if `sampler` cannot be called, `ValueError` without a key.
+
+    !!! example
+
+        >>> import jax
+        >>> import eqx_pipe as ep
+        >>> from optuna.samplers import RandomSampler
+        >>> space = {"x": ep.LogUniform(1e-3, 1.0), "act": ep.Static(["re", "ge"])}
+        >>> found = ep.search.explore(lambda p: p["x"] + (p["act"] == "re"), space,
+        ...                           ep.search.Optuna(RandomSampler), rounds=2, num=4,
+        ...                           key=jax.random.key(0))
+        >>> len(found), found.best().point["act"]
+        (8, 'ge')
+    """
 
     sampler: Callable[..., Any]
-    by: Compared
-    mode: str
+
+    def __post_init__(self) -> None:
+        optional("search.Optuna", "optuna", "search")
+        example = "`optuna.samplers.TPESampler`."
+        check_maker("search.Optuna", "sampler", self.sampler, example)
 
     def init(self, space: Space, key: Key | None) -> OptunaState:
         """No trials."""
-        return OptunaState(space, needed("search.optuna", key), ())
+        return OptunaState(space, needed("search.Optuna", key), ())
 
-    def ask(self, state: OptunaState, n: int) -> tuple[Space, OptunaState]:
-        """What the sampler suggests to a study of the trials so far."""
-        optuna = optional("search.optuna", "optuna", "search")
+    def ask(self, state: OptunaState, num: int) -> tuple[Space, OptunaState]:
+        """The suggestions of the sampler to a study of the trials so far."""
+        optuna = optional("search.Optuna", "optuna", "search")
         before = optuna.logging.get_verbosity()
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         try:
@@ -47,11 +77,11 @@ class Sampler:
             study = optuna.create_study(sampler=self.sampler(seed=seed))
             axes = _distributions(optuna, state.space)
             study.add_trials([_frozen(optuna, axes, trial) for trial in state.trials])
-            for _ in range(n):
+            for _ in range(num):
                 study.ask(axes)
             new = [
                 {"params": trial.params, "attrs": trial.system_attrs}
-                for trial in study.get_trials(deepcopy=False)[-n:]
+                for trial in study.get_trials(deepcopy=False)[-num:]
             ]
         finally:
             optuna.logging.set_verbosity(before)
@@ -59,27 +89,30 @@ class Sampler:
         asked = OptunaState(state.space, state.key, (*state.trials, *new))
         return state.space.from_unit(u), asked
 
-    def tell(self, state: OptunaState, result: SweepResult) -> OptunaState:
-        """The values of the last trials; one that failed has none."""
-        values, known = losses("search.optuna", result, self.by, self.mode)
-        told = len(state.trials) - len(values)
-        pairs = zip(state.trials[told:], values, known, strict=True)
+    def tell(
+        self,
+        state: OptunaState,
+        losses: Float[np.ndarray, " points"],
+        result: SweepResult,
+    ) -> OptunaState:
+        """The state with the values of the last trials; one that failed has none."""
+        told = len(state.trials) - len(losses)
         new = [
-            {**trial, "value": float(value) if there else None}
-            for trial, value, there in pairs
+            {**trial, "value": float(loss) if np.isfinite(loss) else None}
+            for trial, loss in zip(state.trials[told:], losses, strict=True)
         ]
         return OptunaState(state.space, state.key, (*state.trials[:told], *new))
 
 
 def _distributions(optuna: Any, space: Space) -> dict[str, Any]:
-    """For each axis where in the unit cube its values are: a stretch, or some points.
+    """For each axis its values in the unit cube: an interval, or some points.
 
     The points of categories are the middles of their parts of the cube.
     """
     kinds = optuna.distributions
     return {
         name: kinds.FloatDistribution(0.0, 1.0)
-        if is_continuous(axis)
+        if axis.is_range
         else kinds.CategoricalDistribution(
             [(k + 0.5) / len(axis) for k in range(len(axis))]
         )

@@ -1,14 +1,14 @@
-"""`SearchResult`: what a search has found, and how it is read from its folder."""
+"""`SearchResult`: the points of a search, computed now or read from its folder."""
 
+import dataclasses
+import functools as ft
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import equinox as eqx
 import numpy as np
 from jaxtyping import Int
 
-from .._cache import WeakCache
 from .._errors import message
 from .._files import as_path
 from .._sweep.results.best import Best, Compared
@@ -21,27 +21,25 @@ if TYPE_CHECKING:
 else:
     DataFrame = Dataset = Any
 
-_JOINED = WeakCache[SweepResult]()
 
-
-class SearchResult(eqx.Module):
+@dataclasses.dataclass(frozen=True, repr=False)
+class SearchResult:
     """All points of a search, in the order in which they were computed.
 
-    `sweeps` has the `SweepResult` of each round, and `result` is that of all points, a
-    table, made when it is first asked for. `state` is the method's after the last
-    round, and `None` where a search was read from its folder.
+    `sweeps` has the `SweepResult` of each round, and `result` that of all points, a
+    table. `state` is the method's after the last round, and `None` if the search was
+    read from its folder. `by` and `mode` are those of the search.
     """
 
     sweeps: tuple[SweepResult, ...]
     state: PyTree = None
+    by: Compared = None
+    mode: str = "min"
 
-    @property
+    @ft.cached_property
     def result(self) -> SweepResult:
         """The points of all rounds as one `SweepResult`."""
-        known = _JOINED.get(self)
-        if known is not None:
-            return known
-        return _JOINED.put(self, SweepResult.concat(self.sweeps))
+        return SweepResult.concat(self.sweeps)
 
     @property
     def rounds(self) -> Int[np.ndarray, " points"]:
@@ -52,24 +50,30 @@ class SearchResult(eqx.Module):
     def __len__(self) -> int:
         return sum(map(len, self.sweeps))
 
-    def best(self, by: Compared = None, mode: str = "min") -> Best:
-        """The best point of all rounds; see `SweepResult.best`."""
-        return self.result.best(by, mode)
+    def best(self, by: Compared = None, mode: str | None = None) -> Best:
+        """Return the best point of all rounds; see `SweepResult.best`.
+
+        **Arguments:**
+
+        - `by`, `mode`: as in `SweepResult.best`, by default those of the search.
+        """
+        by = self.by if by is None else by
+        return self.result.best(by, self.mode if mode is None else mode)
 
     def to_xarray(self) -> Dataset:
-        """The table as an `xarray.Dataset` with the coordinate `round`."""
+        """Return the table as an `xarray.Dataset` with the coordinate `round`."""
         data = self.result.to_xarray()
         (dim,) = self.result.space.dims
         return data.assign_coords({_free("round", data): (dim, self.rounds)})
 
     def to_pandas(self) -> DataFrame:
-        """The table as a `pandas.DataFrame` with the column `round`."""
+        """Return the table as a `pandas.DataFrame` with the column `round`."""
         frame = self.result.to_pandas()
         return frame.assign(**{_free("round", frame): self.rounds})
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> "SearchResult":
-        """The history of a search from its folder, without the function or the method.
+        """Read a search from its folder, without the function or the method.
 
         Also while the search goes on, or after it was killed: of the round that was
         under way the points that it lacks are not `.ok`. Nothing is computed.
@@ -78,8 +82,8 @@ class SearchResult(eqx.Module):
 
         - `path`: the folder that `explore` was given as `store=`.
 
-        **Returns:** a `SearchResult` without `.state`. Its sweeps are what
-        `SweepResult.load` reads from the stores of the rounds.
+        **Returns:** a `SearchResult` without `.state`, `.by` and `.mode`. Its sweeps
+        are what `SweepResult.load` reads from the stores of the rounds.
 
         **Raises:** `FileNotFoundError` if no round is at `path`, and as
         `SweepResult.load`.
@@ -88,11 +92,11 @@ class SearchResult(eqx.Module):
 
             >>> import tempfile
             >>> import eqx_pipe as ep
-            >>> points = ep.search.design([[0.0], [0.5], [1.0]])
+            >>> points = ep.search.Design([[0.0], [0.5], [1.0]])
             >>> with tempfile.TemporaryDirectory() as folder:
             ...     found = ep.search.explore(lambda p: p["x"] ** 2,
-            ...         {"x": ep.Linspace(0, 4, 2)},
-            ...                        points, rounds=3, n=1, store=folder)
+            ...                               {"x": ep.Uniform(0, 4)}, points,
+            ...                               rounds=3, num=1, store=folder)
             ...     ep.search.SearchResult.load(folder).best(mode="max")
             Best(index=2, value=16, x=4)
         """
@@ -105,14 +109,12 @@ class SearchResult(eqx.Module):
                 message(
                     "search.SearchResult.load",
                     f"there is no round of a search at {str(folder)!r}.",
-                    "Give the folder that `explore(..., store=)` was given; the "
-                    "result of "
-                    "a sweep is read by `SweepResult.load`.",
+                    "Give the folder of `explore(..., store=)`; `SweepResult.load` "
+                    "reads the store of a sweep.",
                 )
             )
-        return SearchResult(
-            tuple(SweepResult.load(place_of(folder, k)) for k in range(count))
-        )
+        places = [place_of(folder, k) for k in range(count)]
+        return SearchResult(tuple(map(SweepResult.load, places)))
 
     def __repr__(self) -> str:
         return f"SearchResult({len(self):,} points in {len(self.sweeps):,} rounds)"
@@ -125,5 +127,5 @@ def _free(name: str, taken: Any) -> str:
 
 
 def place_of(folder: Path, number: int) -> Path:
-    """Where the store of a round is."""
+    """Return the place of the store of a round."""
     return folder / f"round-{number:04}.zarr"

@@ -1,4 +1,4 @@
-"""The order in which the axes of a space were written, and the dims that they form."""
+"""The names of the axes of a space, and the dims that they form."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -14,22 +14,41 @@ POINT = "point"
 """The dim of a zipped space, and of a part of any space."""
 
 
-def written_order(tree: PyTree) -> tuple[int, ...]:
-    """For each axis in the order written, its place in JAX's order.
+def written_names(tree: PyTree) -> tuple[str, ...]:
+    """Return the paths of the axes in a pytree, in the order written.
 
-    They differ where there are dicts: JAX sorts the keys of a dict, also in a dict
-    that came out of a transformation, so the order is taken when a space is built.
-    Raises a `TypeError` if the keys of a dict cannot be sorted.
+    JAX sorts the keys of a dict, also in a dict that came out of a transformation, so
+    the order is taken when a space is built. Raises a `TypeError` if the keys of a dict
+    cannot be sorted.
     """
-    written = list(_written(tree, ()))
-    leaves = jtu.tree_flatten_with_path(tree, is_leaf=is_axis)[0]
-    paths = [path for path, leaf in leaves if is_axis(leaf)]
-    places = {path: i for i, path in enumerate(paths)}
-    return tuple(places[path] for path in written)
+    return tuple(map(axis_name, _written(tree, ())))
+
+
+def as_written(tree: PyTree, like: PyTree) -> PyTree:
+    """Return a pytree with the keys of its dicts in the order of those in another.
+
+    Both have the same structure above the axes of `like`.
+    """
+    if tree is like or is_axis(like):
+        return tree
+    (children, structure), (others, _) = (
+        jtu.tree_flatten(node, is_leaf=lambda x, node=node: x is not node)
+        for node in (tree, like)
+    )
+    if jtu.treedef_is_leaf(structure):
+        return tree
+    pairs = zip(children, others, strict=True)
+    made = jtu.tree_unflatten(structure, [as_written(*pair) for pair in pairs])
+    return {key: made[key] for key in like} if type(like) is dict else made
+
+
+def axis_name(path: tuple[Any, ...]) -> str:
+    """Return the path of an axis joined by dots, `x` if it is the whole space."""
+    return path_name(path) or "x"
 
 
 def no_axis(function: str, argument: str, tree: PyTree) -> ValueError:
-    """The error for a `tree` without an axis, passed as `argument`."""
+    """Return the error for a `tree` without an axis, passed as `argument`."""
     cures = [
         "Put a `Linspace`, `Geomspace` or `Values` in the place of a leaf. `ep.Values` "
         "makes an axis of a list, `ep.Space.from_table` a space of a table.",
@@ -40,7 +59,7 @@ def no_axis(function: str, argument: str, tree: PyTree) -> ValueError:
 
 
 def _written(node: PyTree, path: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
-    """The paths of the axes at `node` and below, in the order written."""
+    """Yield the paths of the axes at `node` and below, in the order written."""
     if is_axis(node):
         yield path
         return
@@ -70,7 +89,7 @@ def _written(node: PyTree, path: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
 def arranged(
     axes: Mapping[str, Axis], mode: str
 ) -> tuple[dict[str, int], tuple[int, ...]]:
-    """The length of each dim in order, and for each axis the position of its dim."""
+    """Return the length of each dim in order, and the place of each axis's dim."""
     lengths = {name: len(axis) for name, axis in axes.items()}
     for name, n in lengths.items():
         if not 1 <= n <= MAX_LENGTH:
@@ -95,7 +114,6 @@ def arranged(
         _check_name(name, dim, axes)
         members.setdefault(dim, []).append(name)
     for dim, names in members.items():
-        _check_design(dim, {name: axes[name] for name in names})
         _check_equal(
             {name: lengths[name] for name in names},
             f"Axes of the dim `{dim}`",
@@ -124,27 +142,6 @@ def _check_name(name: str, dim: str, axes: Mapping[str, Axis]) -> None:
             f"Give the axis `{dim}` `dim={dim!r}` too if they are to vary together, "
             "or rename the dim.",
         )
-
-
-def _check_design(dim: str, axes: Mapping[str, Axis]) -> None:
-    """Raises if two joint designs have one dim: points of one would be tied to those
-    of the other, and their common default name makes that likely.
-    """
-    seen: dict[tuple[str, str], str] = {}
-    for name, axis in axes.items():
-        if axis.design is None:
-            continue
-        other = next(iter(seen), axis.design)
-        if axis.design in seen or axis.design[0] != other[0]:
-            raise value_error(
-                "Space",
-                f"`{seen[other]}` and `{name}` are of two joint designs, and both have "
-                f"the dim `{dim}`.",
-                "Make one design of all bounds, so that together they fill the "
-                'box; or give one a name of its own, `dim="..."`, for the product '
-                "of both.",
-            )
-        seen[axis.design] = name
 
 
 def _check_equal(lengths: Mapping[str, int], who: str, cure: str) -> None:

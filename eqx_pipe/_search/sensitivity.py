@@ -1,15 +1,14 @@
 """Sensitivities by SALib: its designs as spaces, its analyses with names on them."""
 
 import importlib
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from jaxtyping import Float
 
 from .._check import check_choice, check_int
 from .._errors import describe_value, nearest, optional, type_error, value_error
-from .._spaces.accept import SpaceLike, as_space
-from .._spaces.space import Space
+from .._spaces import Space, SpaceLike, as_space
 from .._sweep.results.label import inner_dims
 from .._sweep.results.result import SweepResult
 from .._tree import leaves_with_names
@@ -22,31 +21,44 @@ else:  # imported where it is used
 Method: TypeAlias = Literal["sobol", "morris"]
 """The design and the analysis, by their names in SALib."""
 
-_FOUND = {
-    "sobol": ("S1", "S1_conf", "ST", "ST_conf"),
-    "morris": ("mu", "mu_star", "mu_star_conf", "sigma"),
+
+class _Kind(NamedTuple):
+    """A method of SALib: its indices, rows of the design, and its options."""
+
+    indices: tuple[str, ...]
+    more: int  # rows for each row of the base: axes and so many
+    sample: dict[str, Any]
+    analyze: dict[str, Any]
+
+
+# Effects of pairs of axes would take nearly twice as many points.
+_FIRST = {"calc_second_order": False}
+_KINDS = {
+    "sobol": _Kind(("S1", "S1_conf", "ST", "ST_conf"), 2, _FIRST, _FIRST),
+    "morris": _Kind(
+        ("mu", "mu_star", "mu_star_conf", "sigma"), 1, {"num_levels": 4}, {}
+    ),
 }
-_MORE = {"sobol": 2, "morris": 1}  # rows for each row of the base: axes and so many
 
 
 def sensitivity_design(
-    space: SpaceLike, n: int, *, method: Method = "sobol", seed: int = 0
+    space: SpaceLike, num: int, *, method: Method = "sobol", seed: int = 0
 ) -> Space:
-    """The points at which `sensitivity` wants to know a function.
+    """Return the points that `sensitivity` needs.
 
     **Arguments:**
 
-    - `space`: whose axes are looked at, each from end to end as by `Space.from_unit`:
-      a `Geomspace` evenly in the logarithm, `Values` and `Static` as categories.
-    - `n`: the number of base points of `"sobol"`, a power of 2, or of trajectories of
+    - `space`: the axes to compare, each from end to end as by `Space.from_unit`:
+      a `LogUniform` evenly in the logarithm, `Values` and `Static` as categories.
+    - `num`: the number of base points of `"sobol"`, a power of 2, or of trajectories of
       `"morris"`.
-    - `method`: `"sobol"`: the design of Saltelli, `n * (axes + 2)` points; or
-      `"morris"`: that of Morris with four levels, `n * (axes + 1)`. (Keyword only.)
+    - `method`: `"sobol"`: the design of Saltelli, `num * (axes + 2)` points; or
+      `"morris"`: that of Morris with four levels, `num * (axes + 1)`. (Keyword only.)
     - `seed`: of the design. (Keyword only.)
 
     **Returns:** a `Space` of one dim named `point`.
 
-    **Raises:** `ValueError` for another method, for an `n` that is no power of 2 with
+    **Raises:** `ValueError` for another method, for a `num` that is no power of 2 with
     `"sobol"`, and if two axes vary together; `ImportError` without SALib.
 
     Needs `pip install 'eqx_pipe[search]'`.
@@ -54,26 +66,24 @@ def sensitivity_design(
     !!! example
 
         >>> import eqx_pipe as ep
-        >>> axes = {"a": ep.Linspace(-1, 1, 2), "b": ep.Geomspace(0.1, 10, 2)}
+        >>> axes = {"a": ep.Uniform(-1, 1), "b": ep.LogUniform(0.1, 10)}
         >>> ep.search.sensitivity_design(axes, 8, seed=1).size
         32
     """
-    space = as_space("search.sensitivity_design", space)
-    check_choice("search.sensitivity_design", "method", method, tuple(_FOUND))
-    check_int("search.sensitivity_design", "n", n, 1)
-    problem = _problem(space)
-    module = {"sobol": "SALib.sample.sobol", "morris": "SALib.sample.morris"}[method]
-    sample = _salib("search.sensitivity_design", module).sample
-    if method == "morris":
-        return space.from_unit(sample(problem, n, num_levels=4, seed=seed))
-    if n & (n - 1):
+    function = "search.sensitivity_design"
+    space = as_space(function, space)
+    check_choice(function, "method", method, tuple(_KINDS))
+    check_int(function, "num", num, 1)
+    if method == "sobol" and num & (num - 1):
         raise value_error(
-            "search.sensitivity_design",
-            f"`n` is {n}, and Sobol's points are balanced in powers of 2.",
-            f"Give {1 << (n.bit_length() - 1)} or {1 << n.bit_length()}.",
+            function,
+            f"`num` is {num}, and Sobol's points are balanced in powers of 2.",
+            f"Give {1 << (num.bit_length() - 1)} or {1 << num.bit_length()}.",
         )
-    # Effects of pairs of axes would take nearly twice as many points.
-    return space.from_unit(sample(problem, n, calc_second_order=False, seed=seed))
+    sample = _salib(function, f"SALib.sample.{method}").sample
+    return space.from_unit(
+        sample(_problem(space), num, seed=seed, **_KINDS[method].sample)
+    )
 
 
 def sensitivity(
@@ -84,11 +94,11 @@ def sensitivity(
     method: Method = "sobol",
     seed: int = 0,
 ) -> Dataset:
-    """How much of an output comes from each axis, by SALib.
+    """Return how much of the variation of an output each axis causes, by SALib.
 
     **Arguments:**
 
-    - `result`: a sweep over `sensitivity_design(space, n, method=method)`.
+    - `result`: a sweep over `sensitivity_design(space, num, method=method)`.
     - `space`: the space of that design.
     - `by`: the path of an output, not needed if there is only one. Each entry of an
       array is analysed by itself.
@@ -109,7 +119,7 @@ def sensitivity(
     !!! example
 
         >>> import eqx_pipe as ep
-        >>> axes = {"a": ep.Linspace(-1, 1, 2), "b": ep.Linspace(-1, 1, 2)}
+        >>> axes = {"a": ep.Uniform(-1, 1), "b": ep.Uniform(-1, 1)}
         >>> design = ep.search.sensitivity_design(axes, 256, seed=1)
         >>> result = ep.sweep(lambda p: 2 * p["a"] + p["b"], design)
         >>> ep.search.sensitivity(result, axes)["ST"].values.round(1).tolist()
@@ -120,11 +130,11 @@ def sensitivity(
         J. Herman and W. Usher, "SALib" (2017); A. Saltelli and others (2010) for the
         indices of Sobol, M. D. Morris (1991) for elementary effects.
     """
-    check_choice("search.sensitivity", "method", method, tuple(_FOUND))
-    space = as_space("search.sensitivity", space)
+    check_choice("search.sensitivity", "method", method, tuple(_KINDS))
+    space, kind = as_space("search.sensitivity", space), _KINDS[method]
     name, values = _values(result, by)
     rows, problem = len(values), _problem(space)
-    each = len(problem["names"]) + _MORE[method]
+    each = len(problem["names"]) + kind.more
     # Also refuses a result over other axes, or beyond the ends of these.
     u = space.to_unit(result.space)
     if not rows or rows % each:
@@ -132,20 +142,20 @@ def sensitivity(
             "search.sensitivity",
             f"`result` has {rows} points, and a design of {method!r} {each} for each "
             "of the base.",
-            f"Sweep over `sensitivity_design(space, n, method={method!r})`, all of it.",
+            f"Sweep over `sensitivity_design(space, num, method={method!r})`, all of "
+            "it.",
         )
     analyze = _salib("search.sensitivity", f"SALib.analyze.{method}").analyze
     given = (u,) if method == "morris" else ()
-    options = {} if method == "morris" else {"calc_second_order": False}
     found = [
-        analyze(problem, *given, column, seed=seed, **options)
+        analyze(problem, *given, column, seed=seed, **kind.analyze)
         for column in values.reshape(rows, -1).T
     ]
     shape = (len(problem["names"]), *values.shape[1:])
     dims = ("axis", *inner_dims(name, values.ndim - 1))
     variables = {
         k: (dims, np.stack([np.asarray(one[k]) for one in found], -1).reshape(shape))
-        for k in _FOUND[method]
+        for k in kind.indices
     }
     xarray = optional("search.sensitivity", "xarray", "search")
     attrs = {"method": method, "output": name, "points": rows, "confidence": 0.95}
@@ -153,7 +163,7 @@ def sensitivity(
 
 
 def _problem(space: Space) -> dict[str, Any]:
-    names = list(space.axes())
+    names = list(space.names)
     return {"num_vars": len(names), "names": names, "bounds": [[0.0, 1.0]] * len(names)}
 
 

@@ -3,12 +3,12 @@
 import math
 import os
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import jax.tree_util as jtu
 import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Float, Int
@@ -17,11 +17,8 @@ from .._check import check_choice, check_int
 from .._errors import describe_value, optional, type_error, value_error
 from .._files import as_path
 from .._keys import check_key, key_argument
-from .._spaces.accept import SpaceLike, as_space
-from .._spaces.axes import Values
-from .._spaces.index import point_key
-from .._spaces.space import Space
-from .._sweep.results.result import SweepResult
+from .._spaces import Space, SpaceLike, Values, as_space, point_columns
+from .._sweep.results.best import Best
 from .._sweep.run import sweep
 from .._tree import leaves_with_names
 from .._types import Key, PyTree
@@ -42,7 +39,7 @@ class Training(eqx.Module):
     """A training that can be carried on.
 
     - `init(point)` gives the first carry: any pytree of arrays, such as parameters
-      and the state of an optimiser.
+      and the state of an optimiser, or a `TrainState` of Flax.
     - `step(point, carry)` gives the next carry, of the same form.
     - `score(point, carry)` gives a number: how good it is.
 
@@ -59,11 +56,11 @@ class Training(eqx.Module):
 
 
 class HalvingResult(eqx.Module):
-    """What became of each training.
+    """The trainings of `halving`, with their scores.
 
     `scores` has a row for each point and a column for each rung: NaN where a training
     was dropped before. `survivors` are the points that came to the end, the best
-    first, and `carry` their carries in this order. `lane_steps` are the steps that
+    first, and `carry` their carries in this order. `steps` are the steps that
     were needed, and those that were executed, lanes that repeat others included.
     """
 
@@ -72,15 +69,27 @@ class HalvingResult(eqx.Module):
     rungs: tuple[int, ...] = eqx.field(static=True)
     survivors: Int[np.ndarray, " survivors"]
     carry: PyTree
-    lane_steps: tuple[int, int] = eqx.field(static=True)
+    steps: tuple[int, int] = eqx.field(static=True)
 
-    @property
-    def best(self) -> PyTree:
-        """The point of the best training."""
-        return self.space.point(int(self.survivors[0]))
+    def best(self) -> Best:
+        """Return the best training: `value` is its score, `output` its carry.
+
+        **Raises:** `ValueError` if no training came to the end with a score.
+        """
+        if not len(self.survivors):
+            raise value_error(
+                "search.HalvingResult.best",
+                "no training has a score that is a number.",
+                "Look at `.scores`.",
+            )
+        i = int(self.survivors[0])
+        columns = point_columns(self.space[[i]].geometry, self.space.key)
+        there = {name: column[0] for name, column in columns.items()}
+        carry = jax.tree.map(lambda leaf: leaf[0], self.carry)
+        return Best(i, self.space.point(i), float(self.scores[i, -1]), carry, there)
 
     def to_xarray(self) -> Dataset:
-        """The scores as an `xarray.Dataset` over `point` and `rung`, with the axes."""
+        """Return the scores as a Dataset over `point` and `rung`, with the axes."""
         xarray = optional("search.HalvingResult.to_xarray", "xarray")
         frame = self.space.to_pandas()
         columns = {name: ("point", frame[name].to_numpy()) for name in frame}
@@ -88,13 +97,15 @@ class HalvingResult(eqx.Module):
         return xarray.Dataset({"score": (("point", "rung"), self.scores)}, coords)
 
     def __repr__(self) -> str:
-        best = int(self.survivors[0])
+        best = int(self.survivors[0]) if len(self.survivors) else None
         head = f"{len(self.scores):,} trainings, {len(self.survivors):,} to the end"
-        lines = [f"HalvingResult({head}; point {best:,} is the best)"]
+        who = "none has a score" if best is None else f"point {best:,} is the best"
+        lines = [f"HalvingResult({head}; {who})"]
         width = len(f"{self.rungs[-1]:,}")
         for steps, scores in zip(self.rungs, self.scores.T, strict=True):
-            count = int((~np.isnan(scores)).sum())
-            what = f"{count:,} trainings, {scores[best]:.6g} by the best of them"
+            what = f"{int((~np.isnan(scores)).sum()):,} trainings"
+            if best is not None:
+                what += f", {scores[best]:.6g} by the best of them"
             lines.append(f"  after {steps:>{width},} steps  {what}")
         return "\n".join(lines)
 
@@ -106,17 +117,17 @@ def halving(
     rungs: Sequence[int],
     eta: int = 3,
     key: Key | None = None,
-    mode: str = "min",
+    mode: Literal["min", "max"] = "min",
     store: str | os.PathLike[str] | None = None,
     batch_size: int | None = None,
     mesh: Mesh | None = None,
 ) -> HalvingResult:
-    """Trains at all points, and carries on with fewer and fewer of them.
+    """Train at all points, and carry on with fewer and fewer of them.
 
     At the end of each rung the best `1/eta` of the trainings go on from where they
     are, at least one; the others are dropped. Those that go on fill the batches again.
-    A score of NaN is the worst, and of equal ones the first point goes on. It is
-    successive halving, of Jamieson and Talwalkar (2016).
+    A training whose score is NaN is dropped, and of equal ones the first point goes on.
+    It is successive halving, of Jamieson and Talwalkar (2016).
 
     **Arguments:**
 
@@ -151,7 +162,7 @@ def halving(
         ... )
         >>> rates = {"rate": ep.Geomspace(1e-3, 1.0, 9)}
         >>> found = ep.search.halving(descent, rates, rungs=(1, 3, 9))
-        >>> found.survivors.tolist(), round(float(found.best["rate"]), 3)
+        >>> found.survivors.tolist(), round(float(found.best().point["rate"]), 3)
         ([7], 0.422)
     """
     whole = as_space("search.halving", space)
@@ -161,32 +172,42 @@ def halving(
     if batch_size is not None:
         check_int("search.halving", "batch_size", batch_size, 1)
     ends = _checked(train, whole, rungs)
-    digits = whole.geometry.digits(np.arange(whole.size))
-    digits = digits[:, list(whole.geometry.key_dims)].astype(np.uint32)
     folder = None if store is None else as_path("search.halving", store, "store")
-    run = _Run(train, whole, key, mesh, folder)
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+    devices = jax.local_device_count() if mesh is None else mesh.size
     scores = np.full((whole.size, len(ends)), np.nan)
-    left, carry = np.arange(whole.size), None
+    left = np.arange(whole.size)
+    leaves: list[np.ndarray] = []
     needed = executed = done = 0
     for number, end in enumerate(ends):
-        size = batch_size
-        if size is None:
-            size = _fitting(len(left), run.num_devices)
-        result = run(number, left, digits[left], carry, (done, end), size)
-        score, carry = np.asarray(result.values["score"]), result.values["carry"]
+        if not len(left):
+            break
+        size = _fitting(len(left), devices) if batch_size is None else batch_size
+        table: dict[str, Any] = {"row": Values(left.astype(np.int32))}
+        if number:
+            table["carry"] = list(map(Values, leaves))
+        values = sweep(
+            _rung(train, whole, key, (done, end)),
+            Space(table, mode="zip"),
+            batch_size=size,
+            mesh=mesh,
+            store=None if folder is None else folder / f"rung-{number}.zarr",
+        ).values
+        score = np.asarray(values["score"])
         scores[left, number] = score
         needed += len(left) * (end - done)
         executed += -(-len(left) // size) * size * (end - done)
-        losses = score if mode == "min" else -score
-        order = np.argsort(np.where(np.isnan(losses), np.inf, losses), kind="stable")
+        order = np.argsort(score if mode == "min" else -score, kind="stable")
+        keep = order[: np.count_nonzero(~np.isnan(score))]  # NaN is sorted last
         if number < len(ends) - 1:
             # In the order of points, so that of equal scores the first goes on next
             # time too.
-            keep = np.sort(order[: max(1, math.ceil(len(left) / eta))])
-        else:
-            keep = order
+            keep = np.sort(keep[: max(1, math.ceil(len(left) / eta))])
         left, done = left[keep], end
-        carry = jax.tree.map(lambda leaf, keep=keep: np.asarray(leaf[keep]), carry)
+        leaves = [np.asarray(leaf[keep]) for leaf in values["carry"]]
+    structure = _structure(train, whole, key, left)
+    carry = jtu.tree_unflatten(structure, leaves)
     return HalvingResult(whole, scores, ends, left, carry, (needed, executed))
 
 
@@ -201,7 +222,7 @@ def _checked(train: object, space: Space, rungs: Sequence[int]) -> tuple[int, ..
         if axis.is_static:
             raise value_error(
                 "search.halving",
-                f"`{name}` is {axis!r}, which is another program for each value.",
+                f"`{name}` is {axis!r}, another program for each value.",
                 "Halve once for each of its values.",
             )
     if not space.size:
@@ -226,7 +247,15 @@ def _fitting(trainings: int, devices: int) -> int:
     return -(-each // -(-each // _BATCH))
 
 
-def _as_arrays(carry: PyTree) -> PyTree:
+def _draws(fn: Callable[..., Any], key: Key | None, number: Any) -> dict[str, Any]:
+    """The key of a step as a keyword argument, if the function takes one."""
+    own = None if key is None else jax.random.fold_in(key, number)
+    return key_argument(fn, own)
+
+
+def _begun(train: Training, point: PyTree, key: Key | None) -> PyTree:
+    """The first carry, with arrays in the place of numbers."""
+    carry = train.init(point, **_draws(train.init, key, 0))
     for name, leaf in leaves_with_names(carry):
         if not eqx.is_array_like(leaf):
             raise type_error(
@@ -238,75 +267,48 @@ def _as_arrays(carry: PyTree) -> PyTree:
     return jax.tree.map(jnp.asarray, carry)
 
 
-class _Run:
-    """Carries trainings on, one rung at a time."""
+def _rung(
+    train: Training, space: Space, key: Key | None, steps: tuple[int, int]
+) -> Callable[[PyTree], PyTree]:
+    """The function of a row that carries its training on by some steps.
 
-    def __init__(
-        self,
-        train: Training,
-        space: Space,
-        key: Key | None,
-        mesh: Mesh | None,
-        store: Path | None,
-    ):
-        self._train, self._space, self._key = train, space, key
-        self._mesh, self._store = mesh, store
-        if store is not None:
-            store.mkdir(parents=True, exist_ok=True)
+    A carry is handed from rung to rung as its leaves. Static fields, such as the
+    optimiser in a `TrainState` of Flax, may hold numbers of the point, which are traced
+    anew in each rung; `init` gives them, and XLA drops what else it computes.
+    """
+    # The numbers of steps are values, so that rungs of any length share one program.
+    first, last = (jnp.asarray(step, jnp.int32) for step in steps)
 
-    @property
-    def num_devices(self) -> int:
-        """How many devices share a rung."""
-        return jax.local_device_count() if self._mesh is None else self._mesh.size
+    def rung(row: PyTree) -> PyTree:
+        point = space.point(row["row"])
+        own = space.point_key(row["row"], key=key)
 
-    def __call__(
-        self,
-        number: int,
-        points: Int[np.ndarray, " points"],
-        digits: np.ndarray,
-        carry: PyTree,
-        steps: tuple[int, int],
-        batch_size: int,
-    ) -> SweepResult:
-        """The carries and scores after a rung, from the carries before it."""
-        train, space, key = self._train, self._space, self._key
-        first, last = (jnp.asarray(step, jnp.int32) for step in steps)
+        def step(i: Any, carry: PyTree) -> PyTree:
+            return train.step(point, carry, **_draws(train.step, own, i + 1))
 
-        def rung(row: PyTree) -> PyTree:
-            point = space.point(row["row"])
-            own = None
-            if key is not None:
-                at = [row["digits"][k] for k in range(digits.shape[1])]
-                own = point_key(key, at)
+        carry = _begun(train, point, own)
+        if "carry" in row:
+            carry = jtu.tree_unflatten(jtu.tree_structure(carry), row["carry"])
+        carry = jax.lax.fori_loop(first, last, step, carry)
+        score = train.score(point, carry)
+        return {"carry": jtu.tree_leaves(carry), "score": score}
 
-            def draws(fn: Callable[..., Any], step: Any) -> dict[str, Any]:
-                drawn = None if own is None else jax.random.fold_in(own, step)
-                return key_argument(fn, drawn)
+    return rung
 
-            def step(i: Any, carry: PyTree) -> PyTree:
-                return train.step(point, carry, **draws(train.step, i + 1))
 
-            begun = row.get("carry")
-            if begun is None:
-                begun = train.init(point, **draws(train.init, 0))
-                begun = _as_arrays(begun)
-            # The numbers of steps are values, so that rungs of any length share one
-            # program.
-            ended = jax.lax.fori_loop(first, last, step, begun)
-            return {"carry": ended, "score": train.score(point, ended)}
+def _structure(
+    train: Training, space: Space, key: Key | None, survivors: np.ndarray
+) -> Any:
+    """The structure of the carries, with static fields of the best training."""
 
-        table: dict[str, Any] = {"row": Values(points.astype(np.int32))}
-        if key is not None:
-            table["digits"] = Values(digits)
-        if carry is not None:
-            table["carry"] = jax.tree.map(Values, carry)
-        store = None
-        if self._store is not None:
-            store = self._store / f"rung-{number}.zarr"
-        return sweep(
-            rung,
-            Space(table, mode="zip"),
-            batch_size=batch_size,
-            mesh=self._mesh,
-            store=store,
-        )
+    def at(i: Any) -> PyTree:
+        return _begun(train, space.point(i), space.point_key(i, key=key))
+
+    # A new function each time, since JAX keeps the trace of one that it has seen.
+    one, two = (
+        jtu.tree_structure(jax.eval_shape(lambda i: at(i), 0)) for _ in range(2)
+    )
+    if one == two or not len(survivors):
+        return one
+    # Static fields that differ from trace to trace may hold traced values.
+    return jtu.tree_structure(at(int(survivors[0])))
