@@ -10,7 +10,7 @@ from jax.numpy import sin
 import eqx_pipe as ep
 
 from .common import ones
-from .spaces import table
+from .spaces import frame
 
 DEFAULT = object()
 
@@ -83,7 +83,7 @@ SWEEP = [
     ("no axis", lambda: sweep(space={"a": 1}), ValueError, "Put a `Linspace`"),
     (
         "a data frame",
-        lambda: sweep(space=table()),
+        lambda: sweep(space=frame()),
         ValueError,
         "`space` is .*`ep.Space.from_table` a space of a table",
     ),
