@@ -56,7 +56,7 @@ KILLED = ("killed", "timeout")
 
 COMPOSE, SWEEP, BASE = ("compose",), ("sweep",), ("package", "compose", "spaces")
 FOLDERS = {
-    **dict.fromkeys(("_stage", "_compose", "_choose", "_views", "_closure"), COMPOSE),
+    **dict.fromkeys(("_stage", "_compose", "_conditionals"), COMPOSE),
     **{"_data": ("data",), "_sharding": ("sharding",)},
     **{"_spaces": ("spaces",), "_reduce": ("reduce",), "testing": ("testing",)},
     **{"_sweep": SWEEP, "_plots": SWEEP, "_store": ("store", "sweep")},

@@ -144,7 +144,7 @@ def test_trees_vmap_and_describe(getkey):
     stack = ep.repeat(lambda k: eqx.nn.Lambda(jnp.sin), 4, key=getkey())
     pipe = ep.sharding.pipelined(stack, make(4), 2)
     assert np.allclose(jax.vmap(lambda x: pipe(x))(many), stack(many), atol=1e-5)
-    assert "pipelined" in str(ep.describe(pipe)).lower()
+    assert "pipelined" in repr(pipe)
 
 
 class Swap(eqx.Module):
@@ -188,7 +188,7 @@ def test_errors(getkey, unchecked):
     with pytest.raises(ValueError, match="stateful.*GroupNorm"):
         ep.sharding.pipelined(norm, make(2), 2)
     bad = ep.repeat(lambda k: eqx.nn.Lambda(lambda x: x[:1]), 2, key=getkey())
-    with pytest.raises(ep.StructureError, match="(?s)2,4.*1,4.*return the structure"):
+    with pytest.raises(ep.StructureError, match="(?s)2,4.*1,4.*Return the structure"):
         ep.sharding.pipelined(bad, make(2), 2)(jnp.ones((4, 4)))
 
 

@@ -18,8 +18,8 @@ from .._errors import structure_error
 from .._jaxprs.jaxpr import hoist, open_jaxpr, trace
 from .._tree import differences
 from .._types import ClosedJaxpr, PyTree
-from . import batch as batch  # registers its rules
-from . import derivative as derivative
+from . import autodiff as autodiff  # these two register rules of the primitive
+from . import batching as batching
 from .primitive import bind
 
 

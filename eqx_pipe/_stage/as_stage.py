@@ -1,17 +1,16 @@
-"""What is accepted where a stage is, and how functions become modules."""
+"""Values that are accepted as stages, and functions turned into modules."""
 
 from typing import cast
 
 import equinox as eqx
 
 from .._check import check_callable
-from .._errors import quoted, type_error
+from .._errors import type_error
 from .._types import AnyStage, StageLike
-from .base import Lift, is_stateful
 from .hidden import check_nothing_hidden
 from .hints import say_if_not_layer
-from .parent import Parent
 from .signature import takes_key, why_not
+from .stage import Lift, is_composite, is_stateful
 
 
 def lift(fn: StageLike) -> AnyStage:
@@ -27,13 +26,11 @@ def lift(fn: StageLike) -> AnyStage:
 
 
 def as_stage(function: str, argument: str, value: object) -> AnyStage:
-    """`value` as a child that gets one input: modules stay, functions are lifted.
+    """Return `value` as a child that gets one input: functions become modules.
 
     `function` and `argument` say where the value came from, for the error message.
     """
-    check_callable(function, argument, value)
-    check_nothing_hidden(function, argument, value)
-    value = cast(StageLike, value)
+    value = as_callable(function, argument, value)
     wrong = misfit(value, 1)
     if wrong:
         single = "a Module" if isinstance(value, eqx.Module) else "a function"
@@ -50,23 +47,28 @@ def as_stage(function: str, argument: str, value: object) -> AnyStage:
     return as_module(value)
 
 
+def as_callable(function: str, argument: str, value: object) -> StageLike:
+    """Return `value`; raise unless it can be called and hides no parameters."""
+    check_callable(function, argument, value)
+    check_nothing_hidden(function, argument, value)
+    return cast(StageLike, value)
+
+
 def as_module(value: StageLike) -> AnyStage:
-    """Modules as they are, and functions as modules."""
+    """Return a module as it is, and a function as a module."""
     return cast(AnyStage, value if isinstance(value, eqx.Module) else Lift(value))
 
 
 def misfit(
     stage: StageLike, num_inputs: int, named: tuple[str, ...] = ()
 ) -> str | None:
-    """Why a stage cannot be called with so many inputs; `None` if it can be.
+    """Return why a stage cannot be called with so many inputs; `None` if it can be.
 
-    `named` are the names of those that it is given besides; see `call`.
+    `named` are the names of those that it is given by keyword besides; see `call`.
     """
-    if isinstance(stage, Parent):
-        if num_inputs != (0 if named else 1):
-            return "a pipeline takes one"
-        missing = sorted(stage.reads() - set(named)) if named else []
-        return f"it reads {quoted(missing)} too" if missing else None
+    if is_composite(stage):
+        fits = num_inputs == (0 if named else 1)
+        return None if fits else "a pipeline takes one"
     if "key" in named:
         return "`key` is the name of the PRNG key, which is passed on by itself"
     if not isinstance(stage, eqx.Module):

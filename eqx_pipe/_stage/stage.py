@@ -1,13 +1,13 @@
-"""What a stage is: any callable with the convention of Equinox's layers."""
+"""Stages: callables with the convention of Equinox's layers."""
 
 import abc
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard
 
 import equinox as eqx
 import jax.tree_util as jtu
 
 from .._keys import key_argument
-from .._types import Key, PyTree, StageLike
+from .._types import AnyStage, Key, PyTree, StageLike
 
 if TYPE_CHECKING:
     # Type checkers take `__call__`, which `StatefulLayer` declares, for a field.
@@ -41,10 +41,10 @@ class Stage(_Layer):
 
     @abc.abstractmethod
     def __call__(self, x: PyTree, *, key: Key | None = None) -> PyTree:
-        """Maps the pytree `x` to another pytree."""
+        """Map the pytree `x` to another pytree."""
 
     def is_stateful(self) -> bool:
-        """Whether the stage takes and returns an `equinox.nn.State`."""
+        """Return whether the stage takes and returns an `equinox.nn.State`."""
         return False
 
     def __hash__(self) -> int:
@@ -60,18 +60,17 @@ class Stage(_Layer):
 
 
 class Identity(Stage):
-    """Returns its input."""
+    """The stage that returns its input."""
 
     def __call__(self, x: PyTree, *, key: Key | None = None) -> PyTree:
         return x
 
 
 identity: Identity = Identity()
-"""The stage that returns its input."""
 
 
 class Lift(Stage):
-    """A plain function as a stage; see `lift`."""
+    """A plain function as a stage, which is called with a key only if it takes one."""
 
     fn: StageLike
 
@@ -82,16 +81,28 @@ class Lift(Stage):
 
 
 def is_stateful(stage: PyTree) -> bool:
-    """Whether a stage takes and returns an `equinox.nn.State`."""
-    return isinstance(stage, eqx.nn.StatefulLayer) and stage.is_stateful()
+    """Return whether a stage takes and returns an `equinox.nn.State`."""
+    if not isinstance(stage, eqx.nn.StatefulLayer):
+        return False
+    # Through the class: a method looked up on a Module becomes a Module of its own,
+    # which takes longer than most layers outside `jit`.
+    return type(stage).is_stateful(stage)
+
+
+def is_composite(stage: PyTree) -> TypeGuard[AnyStage]:
+    """Return whether a stage is a `Composite`, a stage made of other stages.
+
+    The class is defined on top of the files that ask.
+    """
+    return getattr(type(stage), "made_of_stages", False)
 
 
 def state_indices(stage: PyTree) -> list[eqx.nn.StateIndex]:
-    """The markers by which the state of a stage is found."""
+    """Return the markers by which the state of a stage is found."""
     leaves = jtu.tree_leaves(stage, is_leaf=is_state_index)
     return list(filter(is_state_index, leaves))
 
 
 def is_state_index(leaf: object) -> bool:
-    """Whether a leaf is the marker of a state."""
+    """Return whether a leaf is the marker of a state."""
     return isinstance(leaf, eqx.nn.StateIndex)

@@ -1,20 +1,19 @@
 """One of several stages, chosen by a predicate or a selector."""
 
 from collections.abc import Mapping
-from typing import Any, Literal, TypeAlias, cast
+from typing import Literal, TypeAlias
 
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
 from .._check import check_choice
-from .._choose.choose import choose
-from .._choose.primitive import varying_as
+from .._conditionals import choose, varying_as
 from .._errors import value_error
-from .._stage import Composite, Items, Own, Scope, as_stage, enter, identity
+from .._stage import Canvas, Composite, Scope, Wire, as_stage, enter, identity
 from .._tree import as_arrays, join_path, tree_text
 from .._types import AnyStage, MaybeState, Output, PyTree, StageLike
-from .container import Container, Names, check_reserved, named_items, read_stages
+from .container import Container, Names, check_reserved, keyed, read_stages
 from .decide import branch_of, run_predicate
 
 Bounds: TypeAlias = Literal["clamp", "error"]
@@ -42,6 +41,22 @@ class Cond(Composite):
             x,
             state,
         )
+
+    def picture(self, canvas: Canvas, path: str, wire: Wire) -> Wire:
+        decided = canvas.decision("pred", self.pred, wire)
+        stages = {"then": self.then, "otherwise": self.otherwise}
+        return _draw_branches(canvas, path, "cond", stages, decided)
+
+
+def _draw_branches(
+    canvas: Canvas, path: str, kind: str, stages: Mapping[str, AnyStage], wire: Wire
+) -> Wire:
+    """Draw branches side by side, with their names on the arrows into them."""
+    source = wire.source
+    ends = [
+        canvas.stage(path, s, stage, Wire(source, s)) for s, stage in stages.items()
+    ]
+    return canvas.join(kind, ends)
 
 
 def cond(pred: StageLike, then: StageLike, otherwise: StageLike = identity) -> Cond:
@@ -89,47 +104,39 @@ class Switch(Container):
 
     selector: AnyStage
     stages: tuple[AnyStage, ...]
-    bounds: str = eqx.field(static=True)
-    names: Names = eqx.field(static=True, default=None)
+    names: Names = eqx.field(static=True)
+    bounds: str = eqx.field(static=True, default="clamp")
 
     def children(self) -> Mapping[str, AnyStage]:
         return {"selector": self.selector, **super().children()}
-
-    def settings(self) -> dict[str, Any]:
-        return {"bounds": self.bounds}
 
     def run(self, x: PyTree, state: MaybeState, scope: Scope) -> Output:
         value, state = enter(scope.silent(), "selector", self.selector, x, state=state)
         index = self._index(value, scope)
         stages, x = varying_as(index, (self.stages, x))
+        segments = [segment for segment, _ in keyed(self)]
         return choose(
             "switch",
-            [join_path(scope.path, segment) for segment in self.keys()],
+            [join_path(scope.path, segment) for segment in segments],
             index,
-            [branch_of(scope, s, f) for s, f in zip(self.keys(), stages, strict=True)],
+            [branch_of(scope, s, f) for s, f in zip(segments, stages, strict=True)],
             x,
             state,
         )
 
-    def holds(self) -> tuple[str, ...]:
-        return ("selector",)
+    def sliced(self, part: slice) -> "Switch":
+        raise value_error(
+            "switch",
+            "its selector gives positions among all of its stages.",
+            "Build another of these stages and a selector of their positions.",
+        )
 
-    def with_items(self, items: Items, own: Own) -> "Switch":
-        moved = [i for i, item in enumerate(items) if item.origin not in (None, i)]
-        if moved and "selector" not in own:
-            at = items[moved[0]]
-            raise value_error(
-                "switch",
-                f"stage `{at.name or at.origin}` would move from position {at.origin} "
-                f"to {moved[0]}, and the selector gives positions.",
-                "Edit behind it, or by `insert` and `remove` with one that knows the "
-                "new positions, `selector=stage`.",
-            )
-        selector = own.get("selector", self.selector)
-        return switch(selector, *named_items(items), bounds=cast(Bounds, self.bounds))
+    def picture(self, canvas: Canvas, path: str, wire: Wire) -> Wire:
+        decided = canvas.decision("selector", self.selector, wire)
+        return _draw_branches(canvas, path, "switch", Container.children(self), decided)
 
     def _index(self, value: PyTree, scope: Scope) -> Int[Array, ""]:
-        """What the selector returned as an index; raises unless it is one."""
+        """Return the index that the selector gave; raise unless it is one."""
         last = len(self.stages) - 1
         if type(value) is int and self.bounds == "clamp":
             value = min(max(value, 0), last)  # it may not fit an array's integers
@@ -197,4 +204,4 @@ def switch(
     )
     check_reserved("switch", names, ("selector",))
     check_choice("switch", "bounds", bounds, ("clamp", "error"))
-    return Switch(as_stage("switch", "selector", selector), read, bounds, names)
+    return Switch(as_stage("switch", "selector", selector), read, names, bounds)
