@@ -85,6 +85,8 @@ class SharedRepeat(Composite):
     def run(self, x: PyTree, state: MaybeState, scope: Scope) -> Output:
         over = self.over
         begin = entry_of("repeat", over, x, scope)
+        if self.n == 0:
+            return begin, state
         carry, constant = eqx.partition(as_arrays(begin), eqx.is_array)
         whole = state if is_stateful(self.stage) else None
         # Carried, since a state may be used once, and the body is traced repeatedly.

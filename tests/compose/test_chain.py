@@ -230,3 +230,17 @@ def test_a_chain_is_traced_once():
     for i in range(3):
         call(pipe, jnp.full(3, float(i)))
         pipe = jtu.tree_map(lambda v: v * 2 if eqx.is_array(v) else v, pipe)
+
+
+def test_a_stage_that_returns_none_is_named_where_the_next_one_fails():
+    def forgets(x):
+        x + 1  # noqa: B018
+
+    for pipe in (
+        ep.chain(a=forgets, b=jnp.sin),
+        ep.residual({"a": forgets, "b": jnp.cos}),
+    ):
+        with pytest.raises(TypeError) as caught:
+            pipe(jnp.ones(2))
+        notes = "\n".join(caught.value.__notes__)
+        assert "`a`, returned None: does it lack a `return`?" in notes
