@@ -59,7 +59,7 @@ FOLDERS = {
     **dict.fromkeys(("_stage", "_compose", "_conditionals"), COMPOSE),
     **{"_data": ("data",), "_sharding": ("sharding",)},
     **{"_spaces": ("spaces",), "_reduce": ("reduce",), "testing": ("testing",)},
-    **{"_sweep": SWEEP, "_plots": SWEEP, "_store": ("store", "sweep")},
+    **{"_sweep": SWEEP, "_store": ("store", "sweep")},
     **{"_search": ("search",), "_refill": ("compose", "sweep")},
     **{"_jaxprs": ("sweep", "compose")},
 }
