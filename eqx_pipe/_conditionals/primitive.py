@@ -5,7 +5,7 @@ branch per example, closed-over parameters too, and computes each branch on inpu
 it was not meant for. Whether the index is batched is known only when transformations
 are applied (a `vmap` may come after `jit` or `grad`), so this takes a primitive.
 
-Here are its meaning, evaluation and compilation; `derivative.py` and `batch.py` hold
+Here are its meaning, evaluation and compilation; `autodiff.py` and `batching.py` hold
 the rules of differentiation and batching. The pattern is that of JAX's own page on
 custom primitives, "How JAX primitives work".
 """
