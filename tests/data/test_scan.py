@@ -297,16 +297,3 @@ def test_a_step_that_changes_the_carry():
         loader.scan(lambda c, b: ((c, c), None), jnp.zeros(3), cursor)
     with pytest.raises(TypeError, match=r"\(carry, output\)"):
         loader.scan(lambda c, b: c, jnp.zeros(3), cursor)
-
-
-def test_bad_lengths(unchecked):
-    loader = ep.data.Loader(source(), batch_size=4)
-    for length in (-1, 2.5):
-        with pytest.raises((ValueError, TypeError), match="integer of at least 0"):
-            loader.scan(total, 0.0, loader.init(KEY), length)
-
-
-def test_a_host_source_cannot_be_scanned():
-    loader = ep.data.Loader(np.zeros((5, 2), np.float32), batch_size=2)
-    with pytest.raises(TypeError, match=r"ArraySource\(arrays\)"):
-        loader.scan(total, 0.0, loader.init(KEY))
