@@ -20,14 +20,16 @@ from ._compose import repeat as repeat
 from ._compose import residual as residual
 from ._compose import scan as scan
 from ._compose import switch as switch
-from ._compose import tapped as tapped
 from ._compose import tied as tied
 from ._compose import trainable as trainable
 from ._compose import weighted as weighted
 from ._errors import MissingKeyError as MissingKeyError
 from ._errors import StructureError as StructureError
 from ._errors import SweepError as SweepError
+from ._mesh_context import RULES as _RULES  # noqa: F401  made now, see there
 from ._stage import Stage as Stage
+from ._stage import draw as draw
+from ._stage import summary as summary
 
 __version__ = _version("eqx_pipe")
 
@@ -58,9 +60,6 @@ if _typing.TYPE_CHECKING:
     from ._sweep import sweeper as sweeper
     from ._sweep import use_cpu_devices as use_cpu_devices
     from ._sweep import vmap_space as vmap_space
-    from ._views import describe as describe
-    from ._views import draw as draw
-    from ._views import summary as summary
 else:
     # Loaded when first used: together they take as long to import as Equinox, which
     # those who only compose stages need not wait for.
@@ -70,7 +69,6 @@ else:
         "_spaces": "Axis Geomspace Linspace LogUniform Mapped Random Seeds Space "
         "Static Uniform Values latin_hypercube sobol",
         "_sweep": "SweepPlan SweepResult plan sweep sweeper use_cpu_devices vmap_space",
-        "_views": "describe draw summary",
     }
     _PACKAGE_OF = {n: p for p, names in _PACKAGES.items() for n in names.split()}
 

@@ -56,8 +56,8 @@ KILLED = ("killed", "timeout")
 
 COMPOSE, SWEEP, BASE = ("compose",), ("sweep",), ("package", "compose", "spaces")
 FOLDERS = {
-    **dict.fromkeys(("_stage", "_compose", "_choose", "_views", "_closure"), COMPOSE),
-    **{"_data": ("data",), "_sharding": ("sharding",), "_pipelined": ("sharding",)},
+    **dict.fromkeys(("_stage", "_compose", "_conditionals"), COMPOSE),
+    **{"_data": ("data",), "_sharding": ("sharding",)},
     **{"_spaces": ("spaces",), "_reduce": ("reduce",), "testing": ("testing",)},
     **{"_sweep": SWEEP, "_store": ("store", "sweep")},
     **{"_search": ("search",), "_refill": ("compose", "sweep")},

@@ -24,7 +24,7 @@ from .compute.points import Part, check_agree, naming, parts_of
 from .compute.sizes import even_out
 from .request import check_batch_size, mesh_devices
 from .tracing.call import call, check_fn, check_sweep_key
-from .tracing.concrete import explain
+from .tracing.concrete import note_concrete
 
 
 def vmap_space(
@@ -152,7 +152,7 @@ def _lane(
         try:
             return call("vmap_space", fn, point, own)
         except Exception as error:
-            explain("vmap_space", error, geometry)
+            note_concrete(error)
             raise
 
     return lane

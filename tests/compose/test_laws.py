@@ -145,7 +145,7 @@ OTHERS = {
     "cond": ep.cond(positive, LINEAR, jnp.cos),
     "strict switch": ep.switch(lambda x: jnp.int32(1), LINEAR, jnp.sin, bounds="error"),
     "no repeat": ep.repeat(linear, 0, key=KEY),
-    "tapped": ep.tapped(ep.chain(a=ep.repeat(in_residual, 2, key=KEY)), "a.*.0"),
+    "outputs": ep.outputs(ep.chain(a=ep.repeat(in_residual, 2, key=KEY)), "a.*.0"),
     "residual": ep.residual(LINEAR, skip=LINEAR),
     "ensemble": ep.ensemble(lambda key: ep.chain(linear(key), DROPOUT), 2, key=KEY),
     "scan": ep.chain(twice, ep.scan(noisy_cell(), lambda xs: -xs[0], returns="last")),

@@ -51,7 +51,7 @@ CALLS = {
     "jit": lambda pipe, x: eqx.filter_jit(pipe).lower(x),
     "vmap": lambda pipe, x: jax.vmap(pipe)(x[None]),
     "grad": lambda pipe, x: jax.grad(lambda x: positive(jnp.hstack(pipe(x))) * 1.0)(x),
-    "outputs": lambda pipe, x: ep.outputs(pipe, x),
+    "outputs": lambda pipe, x: ep.outputs(pipe)(x)[1],
 }
 
 

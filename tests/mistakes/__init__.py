@@ -36,7 +36,7 @@ ROOMS = {
     "built": wrap.BUILT,
     "scan": wrap.SCAN,
     "residual": wrap.RESIDUAL,
-    "tapped": wrap.TAPPED,
+    "outputs": wrap.OUTPUTS,
     "others": wrap.OTHERS,
     "edit": edit.EDIT,
     "choose": edit.CHOOSE,

@@ -131,10 +131,10 @@ def test_parameters_that_are_on_the_mesh_stay_split(getkey):
 def test_inside_jit_it_says_what_to_do(getkey, unchecked):
     one, two = submeshes(2)
     pipe = ep.chain(ep.sharding.on(one, jnp.sin), ep.sharding.on(two, jnp.cos))
-    with pytest.raises(ValueError, match="eqx_pipe.on.*inside `jit`.*eqx_pipe.pipel"):
+    with pytest.raises(ValueError, match="sharding.on.*inside `jit`.*sharding.pipel"):
         eqx.filter_jit(pipe)(jnp.ones(3))
     total = ep.sharding.microbatch(lambda x: jnp.sum(pipe(x)), size=1)
-    with pytest.raises(ValueError, match="eqx_pipe.on.*inside `jit`"):
+    with pytest.raises(ValueError, match="sharding.on.*inside `jit`"):
         jax.jit(total)(jnp.ones(3))
     with pytest.raises(ValueError, match="(?s)eqx_pipe.sharding.on.*size 3.*4"):
         ep.sharding.on(one, jnp.sin, specs=P("x"))(jnp.ones(3))
@@ -155,7 +155,7 @@ def test_outputs_on_different_devices_are_merged_on_one_of_them(unchecked):
     first, last = submeshes(2)
     sine, cosine = ep.sharding.on(first, jnp.sin), ep.sharding.on(last, jnp.cos)
     for pipe in (ep.parallel(sine, cosine), ep.weighted(sine, cosine)):
-        with pytest.raises(ValueError, match="different devices.*eqx_pipe.sharding.on"):
+        with pytest.raises(ValueError, match="incompatible devices"):
             pipe(jnp.ones(4))
     x = jnp.arange(4.0)
     home = ep.chain(cosine, ep.sharding.on(first, eqx.nn.Identity()))

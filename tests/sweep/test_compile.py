@@ -107,6 +107,19 @@ def test_the_function_is_traced_once_a_sweep():
         assert len(traces) == expected
 
 
+def test_the_function_is_traced_once_for_a_store_and_its_growth(tmp_path):
+    pytest.importorskip("zarr")
+    traces = []
+
+    def fn(p):
+        traces.append(1)
+        return p["a"]
+
+    for expected, n in enumerate((3, 3, 4, 5), start=1):
+        result = ep.sweep(fn, {"a": ep.Values(range(n))}, store=tmp_path / "runs")
+        assert len(traces) == expected and result.ok.all()
+
+
 def test_a_jitted_function_is_traced_and_looked_at_once(monkeypatch):
     traces, looks = [], []
     look = cache_key._jaxpr

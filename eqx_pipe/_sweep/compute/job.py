@@ -20,9 +20,9 @@ from jaxtyping import Float, Int64
 
 from ..._spaces import Geometry, Space, is_axis
 from ..._types import Device, Key, PyTree
-from ..cores import all_busy, compiled
+from ..cores import all_busy
 from ..tracing.trace import Traced, arrays_of, check_concrete
-from .execute import Runner, compiled_already, lowered
+from .execute import Runner, compiled_already
 from .failure import Failures, Verdict, clear, in_order
 from .memory import TooLarge, does_not_fit
 from .partition import Layout
@@ -38,7 +38,6 @@ from .progress import Progress
 from .sizes import (
     Rows,
     chunk_capacity,
-    compiled_bytes,
     empty_values,
 )
 
@@ -55,8 +54,9 @@ class Job:
     `broken` are the parts that have no program, since the function raises when it is
     traced for them, with what it raises: their points have failed.
 
-    Where the job `adapts`, a batch size for which there is not enough memory is
-    `halved`, which notes it.
+    Where the job `adapts`, a batch size for which there is not enough memory is halved.
+    `halved` notes these sizes, and is shared with the copies that `at` makes: none of
+    them tries a size again.
     """
 
     space: Space
@@ -95,7 +95,9 @@ class Job:
         leaves = jtu.tree_leaves(space.tree, is_leaf=is_axis)
         # By the constructor it would take twice as long.
         job = copy.copy(self)
-        job.space, job.key, job.halved = space, key, []
+        job.space, job.key = space, key
+        if self.halved:
+            job.batch_size = min(job.batch_size, self.halved[-1] // 2)
         job.geometry = dataclasses.replace(self.geometry, leaves=leaves)
         job.arrays, job._runners = arrays_of(job.geometry, space.key), {}
         check_concrete("sweeper", [*job.arrays, key])
@@ -352,19 +354,6 @@ class Job:
                 runner = made.at(self.arrays, self.key)
             self._runners[place] = runner
             return runner
-
-    def program_bytes(self, k: int, batch_size: int) -> int | None:
-        """What the program of a part takes on a device, with no more than one batch."""
-        layout = self._layout(self.parts[k], self.traced[k], self._listed)
-        layout = dataclasses.replace(layout, batch_size=batch_size, capacity=1)
-        program = lowered(*self._to_compile(k, layout))
-        return compiled_bytes(compiled(program, layout.unsplit))
-
-    def _to_compile(self, k: int, layout: Layout) -> Any:
-        points: Neighbours | Listed = Neighbours()
-        if self._listed:
-            points = Listed(self.geometry, self.parts[k])
-        return self.traced[k], self.arrays, points, self.key, layout
 
     def _layout(self, part: Part, traced: Traced, listed: bool) -> Layout:
         geometry = self.geometry

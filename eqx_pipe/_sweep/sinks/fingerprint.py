@@ -3,7 +3,7 @@
 import contextlib
 import errno
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from ..._store.store import Store
 from ..._tree import is_key_array, path_name, tree_text
 from ..._types import Key
 from ..compute.points import Part
-from ..tracing.trace import Traced, trace_alone
+from ..tracing.trace import Traced
 
 _LONG = 200
 _NO_KEY = "no key"
@@ -81,19 +81,12 @@ def _warn_of_jax(path: Path, version: str) -> None:
     )
 
 
-def fingerprint_alone(
-    fn: Callable[..., Any], space: Space, key: Key | None, parts: Sequence[Part]
-) -> dict[str, str]:
-    """What a function is whatever the lengths of the axes, as JSON.
-
-    The function is traced once more, so this is asked only when a store is made, or
-    differs from a sweep.
-    """
+def fingerprint_alone(traced: Iterable[tuple[Part, Traced]]) -> dict[str, str]:
+    """Return what identifies a function whatever the lengths of the axes, as JSON."""
     writer, points, programs = Writer(), [], []
-    for part in parts:
-        point, jaxpr = trace_alone("sweep", fn, space, key, part.plain)
-        points.append(f"{tree_text(point)}\n{jtu.tree_structure(point)}")
-        programs.append(f"{part.text}\n{writer.program(jaxpr)}")
+    for part, each in traced:
+        points.append(f"{tree_text(each.point)}\n{jtu.tree_structure(each.point)}")
+        programs.append(f"{part.text}\n{writer.program(each.own)}")
     programs += writer.constants
     return {"point": digest("\n".join(points)), "program": digest("\n".join(programs))}
 

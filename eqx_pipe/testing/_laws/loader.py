@@ -11,9 +11,7 @@ import jax.numpy as jnp
 import jax.random as jr
 import jax.tree_util as jtu
 
-from ..._data.array_source import DeviceSource
-from ..._data.cursor import Cursor
-from ..._data.loader import Loader
+from ..._data import Cursor, Loader
 from ..._errors import describe_value, type_error
 from ..._keys import check_key as check_one_key
 from ..._stage import identity
@@ -106,7 +104,7 @@ class _Trial:
         if len(batches) < 2:
             return
         middle = (len(batches) - 1) // 2
-        text = Cursor.from_json(places[middle].to_json(), like=places[middle])
+        text = Cursor.from_json(places[middle].to_json())
         for cursor, how in ((places[middle], "resumed"), (text, "resumed from text")):
             rest = [as_arrays(batch) for batch in self.loader.epoch(cursor)]
             wanted = batches[middle + 1 :]
@@ -122,7 +120,7 @@ class _Trial:
 
     @law("scan", "`scan` gives what a loop of `next` gives.")
     def scan_law(self) -> None:
-        if not isinstance(self.loader.source, DeviceSource):
+        if not self.loader.on_device:
             return  # a compiled program cannot read it
 
         def step(carry: Any, batch: PyTree) -> Any:

@@ -15,11 +15,11 @@ from jax.sharding import PartitionSpec as P
 
 from ..._check import check_callable
 from ..._errors import describe_value, type_error
-from ..._sharding.parallelize import parallelize
-from ..._sharding.rules import RulesLike
+from ..._sharding import RulesLike
 from ..._stage import as_module
 from ..._tree import as_arrays
 from ..._types import Key, PyTree, StageLike
+from ...sharding import parallelize
 from .compare import Bound, Tolerance, agree, tolerance_of
 from .law import check_laws, law, must_work
 from .pure import over_batch
