@@ -6,32 +6,17 @@ import inspect
 import sys
 import sysconfig
 import types
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import equinox as eqx
 import jax
 import jax.tree_util as jtu
 
-from ._tree import Same, join_path, leaf_text, path_name
+from ._tree import Same, leaf_text
 
 JITTED = type(jax.jit(lambda: None))
-IsLeaf = Callable[[Any], bool]
-_CONTAINERS = (list, tuple, dict)
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, type, types.CodeType)
-
-
-class Held(NamedTuple):
-    """One value that a callable holds.
-
-    `kind` and `path` say where: `"closure cell"`, `"global"`, ..., and the names that
-    lead there. `holder` is the callable that holds it directly.
-    """
-
-    kind: str
-    path: tuple[str, ...]
-    value: Any
-    holder: Any
 
 
 class Fixed(Same):
@@ -68,52 +53,6 @@ def opaque_leaves(tree: Any) -> list[Any]:
     return found
 
 
-def leaves_of(value: Any, is_leaf: IsLeaf = lambda _: False) -> Iterator[Any]:
-    """The leaves of anything that a function may hold, but numbers and text."""
-    return (leaf for _, leaf in named_leaves_of(value, is_leaf, named=False))
-
-
-def named_leaves_of(
-    value: Any, is_leaf: IsLeaf = lambda _: False, named: bool = True
-) -> Iterator[tuple[str, Any]]:
-    """The same with the names of their paths.
-
-    Containers of Python are walked here: one that holds itself would exhaust the stack
-    in JAX's walk, and JAX wants the keys of a dict to have an order.
-    """
-    seen, stack = set(), [("", value)]
-    while stack:
-        path, node = stack.pop()
-        container = isinstance(node, _CONTAINERS)
-        if container and id(node) not in seen and not is_leaf(node):
-            seen.add(id(node))
-            items = node.items() if isinstance(node, dict) else enumerate(node)
-            # A list of a million numbers is walked once here, and not pushed on the
-            # stack.
-            kept = [item for item in items if type(item[1]) not in _PLAIN]
-            stack += [(join_path(path, name), x) for name, x in reversed(kept)]
-        elif not container:
-            inner = _flattened(node, is_leaf, named)
-            if len(inner) == 1 and inner[0][1] is node:
-                yield path, node
-            else:
-                stack += [(join_path(path, name), x) for name, x in reversed(inner)]
-
-
-def _flattened(node: Any, is_leaf: IsLeaf, named: bool) -> list[tuple[str, Any]]:
-    """The leaves of a node and the containers of Python in it; itself if it is one."""
-
-    stop = ft.partial(_stops, is_leaf)
-    leaves = jtu.tree_leaves(node, is_leaf=stop)
-    if not named or len(leaves) == 1 and leaves[0] is node:
-        return [("", leaf) for leaf in leaves]
-    return [(path_name(p), x) for p, x in jtu.tree_flatten_with_path(node, stop)[0]]
-
-
-def _stops(is_leaf: IsLeaf, node: Any) -> bool:
-    return is_leaf(node) or isinstance(node, _CONTAINERS)
-
-
 def has_function(node: Any) -> bool:
     """Whether a function stands in the structure of a pytree, which shows no leaf."""
     return _wraps(type(node))
@@ -123,58 +62,6 @@ def has_function(node: Any) -> bool:
 def _wraps(cls: type) -> bool:
     module = issubclass(cls, eqx.Module)
     return cls is jtu.Partial or module and hasattr(cls, "__wrapped__")  # `filter_jit`
-
-
-def held(fn: Any) -> Iterator[Held]:
-    """Everything that a callable holds, at any depth, each value once.
-
-    Modules are given as they are; what stands in their own code is not looked at. Nor
-    are the globals of functions of installed packages: what a user hides there was
-    handed over in a closure, an argument or an attribute.
-    """
-    return _from_callable(fn, (), {})
-
-
-def _from_callable(
-    fn: Any, path: tuple[str, ...], seen: dict[Any, Any]
-) -> Iterator[Held]:
-    mark = _identity(fn)
-    if mark in seen or _is_library_function(fn):
-        return
-    seen[mark] = fn  # kept alive, so that no other object gets its identity
-    names = _names_in(fn)
-    for kind, name, value in contents(fn):
-        if not isinstance(value, _PLAIN):
-            item = Held(kind, (*path, name), value, fn)
-            yield from _from_value(item, names, seen)
-
-
-def _from_value(
-    item: Held, names: tuple[str, ...], seen: dict[Any, Any]
-) -> Iterator[Held]:
-    mark = _identity(item.value), names
-    if mark in seen:
-        return
-    seen[mark] = item.value
-    yield item
-    for leaf in leaves_of(item.value, has_function):
-        if isinstance(leaf, (Fixed, *_PLAIN)) or eqx.is_array(leaf):
-            continue
-        if has_function(leaf):
-            for fn in opaque_leaves(leaf):
-                yield from _from_callable(fn, item.path, seen)
-        elif callable(leaf) and item.path[-1] != "__self__":
-            yield from _from_callable(leaf, item.path, seen)
-        else:
-            for name, value in _attributes(leaf, names):
-                inner = Held("attribute", (*item.path, name), value, item.holder)
-                yield from _from_value(inner, names, seen)
-
-
-def _identity(value: Any) -> Any:
-    if isinstance(value, types.MethodType):  # which is made anew at each look
-        return id(value.__func__), id(value.__self__)
-    return id(value)
 
 
 def contents(fn: Any, plain: bool = False) -> Iterator[tuple[str, str, Any]]:

@@ -1,13 +1,11 @@
 """Checks of arguments that are on for every user. Each knows the argument's name."""
 
-import functools as ft
 import inspect
 import operator
 import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-import equinox as eqx
 import numpy as np
 
 from ._errors import describe_value, nearest, type_error, value_error
@@ -33,38 +31,8 @@ def check_callable(function: str, argument: str, value: object) -> None:
             "another pipeline, or a plain function."
         )
     else:
-        return _check_gives_output(function, argument, value)
+        return
     raise type_error(function, f"`{argument}` {wrong}", cure)
-
-
-def _check_gives_output(
-    function: str, argument: str, value: Callable[..., Any]
-) -> None:
-    """Raises a `TypeError` if calling `value` gives no output but a promise of one."""
-    for fn in (_unwrapped(value), _unwrapped(type(value).__call__)):
-        if inspect.iscoroutinefunction(fn) or inspect.isasyncgenfunction(fn):
-            raise type_error(
-                function,
-                f"`{argument}` is `async`: called, it gives no output but an "
-                "awaitable.",
-                "Make it a plain function; wait for data before it comes in.",
-            )
-        if inspect.isgeneratorfunction(fn):
-            raise type_error(
-                function,
-                f"`{argument}` is a generator function: called, it gives no output "
-                "but an iterator.",
-                "Write `return` in place of `yield`, or collect what it yields: "
-                "`lambda x: tuple(fn(x))`.",
-            )
-
-
-def _unwrapped(fn: Any) -> Any:
-    """The function inside of `jax.jit(fn)`, `functools.partial(fn, ...)`, ...."""
-    if isinstance(fn, ft.partial | eqx.Partial):
-        return _unwrapped(fn.func)
-    wrapped = getattr(fn, "__wrapped__", None)
-    return fn if wrapped is None else _unwrapped(wrapped)
 
 
 def check_name(function: str, argument: str, name: Any) -> None:

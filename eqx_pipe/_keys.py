@@ -2,6 +2,7 @@
 
 import functools as ft
 import inspect
+import types
 import zlib
 from collections.abc import Mapping
 from typing import Any
@@ -13,7 +14,8 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Integer
 
-from ._captured import cells
+from ._cache import WeakCache
+from ._captured import JITTED, cells
 from ._errors import describe_value, type_error, value_error
 from ._types import Key, Segment
 
@@ -62,17 +64,37 @@ def _name(fn: Any) -> str:
 
 
 def key_argument(fn: Any, key: Key | None) -> dict[str, Any]:
-    """The key as a keyword argument for a plain function, if it wants one."""
-    names = list(parameters(fn))
-    if "key" not in names[1:]:  # the first is the input, whatever its name
-        return {}
-    parameter = parameters(fn)["key"]
+    """Return the key as a keyword argument for a plain function, if it wants one."""
+    takes, has_default = _key_rule(fn)
+    return {"key": key} if takes and not (key is None and has_default) else {}
+
+
+def _key_rule(fn: Any) -> tuple[bool, bool]:
+    """Return whether a function takes a key, and whether that has a default.
+
+    Asked at every call, and `inspect.signature` takes longer than most layers.
+    """
+    if not isinstance(fn, _FUNCTIONS):  # others may change, or have no weak references
+        return _read_key_rule(fn)
+    rule = _rules.get(fn)
+    if rule is None:
+        rule = _rules.put(fn, _read_key_rule(fn))
+    return rule
+
+
+_FUNCTIONS = (types.FunctionType, JITTED)
+_rules: WeakCache[tuple[bool, bool]] = WeakCache()
+
+
+def _read_key_rule(fn: Any) -> tuple[bool, bool]:
+    known = parameters(fn)
+    if "key" not in list(known)[1:]:  # the first is the input, whatever its name
+        return False, False
     bound = isinstance(fn, ft.partial) and "key" in fn.keywords
-    if bound or parameter.kind is parameter.POSITIONAL_ONLY:
-        return {}
-    default = parameter.default
-    has_default = default is not parameter.empty and default is not None
-    return {} if key is None and has_default else {"key": key}
+    if bound or known["key"].kind is inspect.Parameter.POSITIONAL_ONLY:
+        return False, False
+    default = known["key"].default
+    return True, default is not inspect.Parameter.empty and default is not None
 
 
 def check_key(function: str, key: Any) -> None:

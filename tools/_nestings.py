@@ -221,7 +221,7 @@ def precision(draw, child, key):
 
 
 def outputs(draw, child, key):
-    pipe = ep.tapped(ep.chain(first=child(), then=child()), "first")
+    pipe = ep.outputs(ep.chain(first=child(), then=child()), "first")
     return ep.chain(pipe, lambda pair: pair[0] + pair[1]["first"])
 
 

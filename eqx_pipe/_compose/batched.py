@@ -7,6 +7,9 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+from jaxtyping import Array
 
 from .._errors import (
     bullets,
@@ -15,8 +18,8 @@ from .._errors import (
     type_error,
     value_error,
 )
+from .._mesh_context import is_explicit
 from .._stage import Composite, Passes, Scope, as_stage, enter, is_stateful
-from .._stage.parent import reads_of
 from .._tree import as_arrays, leaf_text, leaves_with_names, path_name, tree_text
 from .._types import AnyStage, MaybeState, Output, PyTree, StageLike
 
@@ -35,18 +38,13 @@ class Batched(Composite):
         """The axes along which examples lie, as they were given."""
         return jtu.tree_unflatten(self.axes_structure, self.axes)
 
-    def reads(self) -> frozenset[str]:
-        return reads_of(self.stage)
-
     def children(self) -> Mapping[str, AnyStage]:
         return {"stage": self.stage}
 
     def settings(self) -> dict[str, Any]:
-        name = self.axis_name
-        return {
-            "in_axes": self.in_axes,
-            "axis_name": None if name is None else str(name),
-        }
+        settings = {"in_axes": self.in_axes, "axis_name": self.axis_name}
+        usual = {"in_axes": 0, "axis_name": None}
+        return {name: v for name, v in settings.items() if v != usual[name]}
 
     def run(self, x: PyTree, state: MaybeState, scope: Scope) -> Output:
         x = as_arrays(x)
@@ -56,7 +54,7 @@ class Batched(Composite):
         both = list(zip(leaves, axes, strict=True))
         mapped = [leaf for leaf, a in both if a is not None]
         # Mapped only where something draws from it, so that all else remains unbatched.
-        index = None if scope.key is None else jnp.arange(size)
+        index = None if scope.key is None else _positions(size, mapped, axes)
         stateful = is_stateful(self.stage)
         shared = state if stateful else None
         passes = Passes(scope)
@@ -90,7 +88,11 @@ class Batched(Composite):
                     f"the stage{scope.where} updates its state differently for each "
                     "example, but all examples share one state.",
                     "Combine the examples inside the stage by a collective over "
-                    "`axis_name` (`jax.lax.pmean`, as `equinox.nn.BatchNorm` does).",
+                    "`axis_name` (`jax.lax.pmean`, as `equinox.nn.BatchNorm` does). "
+                    "For a state of each example, such as a cache, use "
+                    "`equinox.filter_vmap(pipe, in_axes=(0, None))(xs, state)` in "
+                    "place of `batched`; the state that it returns has an axis of "
+                    "examples, and goes in by `in_axes=(0, 0)` from then on.",
                 ) from error
             raise
         except NameError as error:
@@ -104,15 +106,9 @@ class Batched(Composite):
 
 
 def _leaf_axes(in_axes: PyTree, x: PyTree, scope: Scope) -> list[int | None]:
-    """The mapped axis of each leaf of `x`; `None` for what is not an array."""
-    axes: list[int | None] = []
-
-    def add(axis: int | None, part: PyTree) -> None:
-        leaves = jtu.tree_leaves(part)
-        axes.extend(axis if eqx.is_array(leaf) else None for leaf in leaves)
-
+    """Return the mapped axis of each leaf of `x`; `None` for what is not an array."""
     try:
-        jtu.tree_map(add, in_axes, x, is_leaf=_is_none)
+        spread = jax.tree.broadcast(in_axes, x, is_leaf=_is_none)
     except ValueError:
         raise structure_error(
             "batched",
@@ -121,7 +117,25 @@ def _leaf_axes(in_axes: PyTree, x: PyTree, scope: Scope) -> list[int | None]:
             "Give one integer, or a pytree of integers and `None` with the same "
             "containers as the input, down to where they end.",
         ) from None
-    return axes
+    axes = jtu.tree_leaves(spread, is_leaf=_is_none)
+    both = zip(jtu.tree_leaves(x, is_leaf=_is_none), axes, strict=True)
+    real = [(leaf, axis) for leaf, axis in both if leaf is not None]
+    return [axis if eqx.is_array(leaf) else None for leaf, axis in real]
+
+
+def _positions(size: int, mapped: list[Array], axes: list[int | None]) -> Array:
+    """Return the positions of the examples, placed as the examples are.
+
+    On a mesh with explicit axes `vmap` refuses arrays that are split differently.
+    """
+    index = jnp.arange(size)
+    along = (a for a in axes if a is not None)
+    for leaf, axis in zip(mapped, along, strict=True):
+        sharding = jax.typeof(leaf).sharding
+        if is_explicit(sharding.mesh) and sharding.spec[axis] is not None:
+            place = NamedSharding(sharding.mesh, P(sharding.spec[axis]))
+            return jax.sharding.reshard(index, place)
+    return index
 
 
 def _is_none(axis: object) -> bool:
@@ -155,7 +169,7 @@ def _batch_size(axes: list[int | None], x: PyTree, scope: Scope) -> int:
 def batched(
     stage: StageLike, in_axes: PyTree[int | None] = 0, axis_name: Hashable | None = None
 ) -> Batched:
-    """Applies a stage to every example of a batch.
+    """Apply a stage to every example of a batch.
 
     The input's arrays are split along `in_axes` and the stage runs on each example
     under `jax.vmap`; outputs are stacked along a new leading axis. Example `i` draws

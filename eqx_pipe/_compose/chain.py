@@ -1,42 +1,33 @@
 """Stages one after the other."""
 
-from typing import Any
-
 import equinox as eqx
 
 from .._errors import type_error
-from .._stage import Items, Own, Scope, as_stage
-from .._stage.parent import reads_of
+from .._stage import Canvas, Scope, Wire, as_stage
 from .._types import AnyStage, MaybeState, Output, PyTree, StageLike
-from .container import Container, Names, check_names
-from .named import check_over, in_order, named_over
+from .container import Container, Names, check_names, keyed
+from .named import check_over, in_order
 
 
 class Chain(Container):
     """Stages left to right; see `chain`."""
 
+    fewest = 0
+
     stages: tuple[AnyStage, ...]
     names: Names = eqx.field(static=True)
     over: str | None = eqx.field(static=True, default=None)
 
-    def settings(self) -> dict[str, Any]:
-        return {} if self.over is None else {"over": self.over}
-
-    def reads(self) -> frozenset[str]:
-        stages = self.stages[:1] if self.over is None else self.stages
-        return named_over(self.over) | reads_of(*stages)
-
     def run(self, x: PyTree, state: MaybeState, scope: Scope) -> Output:
-        return in_order("chain", self.items(), self.over, x, state, scope)
+        return in_order("chain", keyed(self), self.over, x, state, scope)
 
-    def with_items(self, items: Items, own: Own) -> "Chain":
-        names = tuple(item.name for item in items if item.name is not None)
-        read = tuple(
-            as_stage("chain", item.name or str(i), item.stage)
-            for i, item in enumerate(items)
-        )
-        named = check_names("chain", "stages", names) if names else None
-        return Chain(read, named, self.over)
+    def picture(self, canvas: Canvas, path: str, wire: Wire) -> Wire:
+        ends = [wire]
+        for segment, stage in keyed(self):
+            ends = [canvas.stage(path, str(segment), stage, *ends)]
+            if self.over is not None:  # each also gets what the chain got
+                ends.append(wire)
+        return ends[0]
 
 
 def chain(*stages: StageLike, over: str | None = None, **named: StageLike) -> Chain:

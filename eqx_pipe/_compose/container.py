@@ -1,12 +1,13 @@
-"""Several stages in one: how they are read, and found again as in a list or a dict."""
+"""Several stages in one, which are found again as in a list or a dict."""
 
+import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, SupportsIndex, TypeVar, overload
 
-from .._check import check_draws_apart, check_name, is_integer
+from .._check import check_name, is_integer
 from .._errors import describe_value, message, nearest, type_error, value_error
-from .._stage import Composite, Item, Items, Lift, as_stage
-from .._types import AnyStage, PyTree, Segment, StageLike
+from .._stage import Composite, Lift, as_stage
+from .._types import AnyStage, PyTree, Segment
 
 _Own = TypeVar("_Own", bound="Container")  # beartype takes `Self` in decorated classes
 
@@ -15,35 +16,21 @@ Names = tuple[str, ...] | None
 
 
 def check_names(function: str, argument: str, names: Iterable[Any]) -> Names:
-    """The names of stages; raises unless each can be one, and all draw apart."""
+    """Return the names of stages; raise unless each is a name."""
     found = tuple(names)
     for name in found:
         check_name(function, argument, name)
-    check_draws_apart(function, found)
     return found
 
 
-def named_items(items: Items) -> tuple[StageLike | Mapping[str, StageLike], ...]:
-    """Stages as the constructors of combinators take them: a mapping if named."""
-    by_name = {item.name: item.stage for item in items if item.name is not None}
-    return (by_name,) if by_name else tuple(item.stage for item in items)
-
-
-def reordered(items: Items, old: Sequence[PyTree], new: Sequence[PyTree]) -> list[Any]:
-    """Of what goes with each stage, that which goes with these, old and new."""
-    rest = iter(new)
-    return [next(rest) if i.origin is None else old[i.origin] for i in items]
-
-
 def check_reserved(function: str, names: Names, reserved: Sequence[str]) -> None:
-    """Raises if a stage has a name that paths have another use for."""
+    """Raise if a stage has a name that paths have another use for."""
     for name in set(reserved) & set(names or ()):
         raise value_error(
             function,
             f"a stage has the name `{name}`, which is that of a part of it.",
             "Rename the stage.",
         )
-    check_draws_apart(function, (*(names or ()), *reserved))
 
 
 def read_list(
@@ -52,7 +39,7 @@ def read_list(
     argument: str = "stages",
     cure: str = "Give at least one.",
 ) -> tuple[AnyStage, ...]:
-    """Stages given by position; raises unless there is one."""
+    """Return stages given by position; raise unless there is one."""
     if not stages:
         raise value_error(function, f"no {argument}.", cure)
     return tuple(
@@ -66,7 +53,7 @@ def read_stages(
     stages: Sequence[object],
     cure: str = "Give at least one.",
 ) -> tuple[Names, tuple[AnyStage, ...]]:
-    """The names, if there are any, and the stages.
+    """Return the names, if there are any, and the stages.
 
     `stages` is what a constructor got as `*stages`: stages, or one mapping of them.
     """
@@ -88,12 +75,16 @@ def read_stages(
 
 
 class Container(Composite):
-    """The base of combinators of several stages, which are found again in it.
+    """The base of combinators of several stages.
 
     The stages are found by position, from the front or the back, by name if they have
     names, and by what paths call them; a slice is the same combinator of those.
-    Iteration gives the stages; `in` takes a name, or a stage.
+    Iteration gives the stages; `in` takes a name, or a stage. `per_stage` are the
+    fields that hold something for each stage, of which a slice takes its part.
     """
+
+    fewest: ClassVar[int] = 1
+    per_stage: ClassVar[tuple[str, ...]] = ("stages",)
 
     if TYPE_CHECKING:
         stages: ClassVar[PyTree]
@@ -102,29 +93,31 @@ class Container(Composite):
         names = None
 
     def keys(self) -> tuple[Segment, ...]:
-        """The names of the stages, or their positions."""
+        """Return the names of the stages, or their positions."""
         return tuple(range(len(self))) if self.names is None else self.names
 
     def children(self) -> Mapping[str, AnyStage]:
-        """The stages by the names, or positions, that paths call them by."""
-        return dict(zip(map(str, self.keys()), self.stages, strict=True))
+        """Return the stages by the names, or positions, that they have in paths."""
+        return {str(key): stage for key, stage in keyed(self)}
 
     def values(self) -> tuple[AnyStage, ...]:
-        """The stages."""
+        """Return the stages."""
         return tuple(self)
 
     def items(self) -> tuple[tuple[Segment, AnyStage], ...]:
-        """The names, or positions, with the stages."""
+        """Return the names, or positions, with the stages."""
         return tuple(zip(self.keys(), self, strict=True))
 
     def pick(self, position: int) -> AnyStage:
-        """The stage at a position that there is."""
+        """Return the stage at a position from 0."""
         return self.stages[position]
 
-    def listed(self) -> list[Item]:
-        names = self.names or (None,) * len(self)
-        each = zip(names, self.stages, range(len(self)), strict=True)
-        return [Item(*item) for item in each]
+    def sliced(self: _Own, part: slice) -> _Own:
+        """Return the same combinator of some of the stages; there are enough."""
+        changes = {name: getattr(self, name)[part] for name in self.per_stage}
+        if self.names is not None:
+            changes["names"] = self.names[part] or None
+        return dataclasses.replace(self, **changes)
 
     def __len__(self) -> int:
         return len(self.stages)
@@ -153,7 +146,7 @@ class Container(Composite):
     def __getitem__(self, item: PyTree) -> PyTree:
         """The stage at a position or of a name; for a slice, the same of those."""
         if isinstance(item, slice):
-            return self.with_items(self.listed()[item], {})
+            return self._checked_slice(item)
         size, position = len(self), None
         if isinstance(item, str):
             error, position = KeyError, self._position(item)
@@ -164,23 +157,45 @@ class Container(Composite):
                 position = item.__index__() % size
         else:
             raise type_error(
-                self._function,
+                _name_of(self),
                 f"the index is {describe_value(item)}.",
                 "Give an integer, a slice, or a name if the stages have names.",
             )
         if position is None:
-            raise error(message(self._function, wrong, self._known(item)))
+            raise error(message(_name_of(self), wrong, self._known(item)))
         return self.pick(position)
 
+    def _checked_slice(self: _Own, part: slice) -> _Own:
+        if len(range(len(self))[part]) < self.fewest:
+            raise value_error(
+                _name_of(self),
+                f"none of its {len(self)} stages is in the slice {part}.",
+                f"It needs at least {self.fewest}.",
+            )
+        return self.sliced(part)
+
     def _position(self, name: str) -> int | None:
-        """Where the stage of that name is; paths write positions as names."""
+        """Return where the stage of that name is; paths write positions as names."""
         known = tuple(map(str, self.keys()))
         return known.index(name) if name in known else None
 
     def _known(self, item: object) -> str:
-        """Which stages there are, for a message on an item that is not among them."""
+        """Return the cure for an item that is not among the stages."""
         if not len(self):
             return "There are none."
         if self.names is not None and isinstance(item, str):
             return nearest(item, self.names)
         return f"Give an integer from {-len(self)} to {len(self) - 1}."
+
+
+def keyed(container: Container) -> Iterator[tuple[Segment, AnyStage]]:
+    """Return the stages with their names or positions.
+
+    A function, since a method looked up on a Module takes long outside `jit`.
+    """
+    stages, names = container.stages, container.names
+    return zip(range(len(stages)) if names is None else names, stages, strict=True)
+
+
+def _name_of(container: Container) -> str:
+    return type(container).__name__.lower()

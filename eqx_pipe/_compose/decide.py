@@ -1,4 +1,4 @@
-"""What the conditional combinators share: predicates, and branches traced apart."""
+"""Predicates, and branches that are traced apart, of the conditional combinators."""
 
 from collections.abc import Callable
 from typing import TypeAlias
@@ -17,7 +17,7 @@ Branch: TypeAlias = Callable[[PyTree, MaybeState], Output]
 
 
 def branch_of(scope: Scope, segment: Segment, stage: AnyStage) -> Branch:
-    """A child as a function `(x, state) -> (y, state)` that is traced by itself.
+    """Return a child as a function `(x, state) -> (y, state)` that is traced by itself.
 
     Values computed inside cannot leave it, so nothing below is recorded.
     """
@@ -35,33 +35,31 @@ def run_predicate(
     pred: AnyStage,
     x: PyTree,
     state: MaybeState,
+    group: str = "",
 ) -> tuple[Bool[Array, ""], MaybeState]:
-    """Calls a predicate and checks that it returned one bool."""
-    value, state = enter(scope.silent(), segment, pred, x, state=state)
+    """Call a predicate and check that it returned one bool.
+
+    `group` is the part of its path between the combinator and `segment`, which is no
+    stage: `gates`. Only a predicate in a group is recorded.
+    """
+    inner = scope.child(group) if group else scope
+    try:
+        value, state = enter(inner.silent(), segment, pred, x, state=state)
+    except Exception as error:
+        # `enter` adds the segment of the predicate; the group is no stage.
+        if group:
+            locate(error, group)
+        raise
+    path = join_path(inner.path, segment)
     is_open = as_arrays(value)
     one = eqx.is_array(is_open) and is_open.shape == ()
     if not one or is_open.dtype != jnp.bool_:
         raise value_error(
             function,
-            f"`{join_path(scope.path, segment)}` returned {tree_text(value)}, not "
-            "a single bool.",
+            f"`{path}` returned {tree_text(value)}, not a single bool.",
             "Compare, or reduce with `jnp.any` or `jnp.all`, so that it returns "
             "bool[]. For one decision per example wrap the stage in `batched`.",
         )
-    return is_open, state
-
-
-def run_gate(
-    scope: Scope, segment: Segment, gate: AnyStage, x: PyTree, state: MaybeState
-) -> tuple[Bool[Array, ""], MaybeState]:
-    """Calls the gate of a stage, which lies below the group `gates`."""
-    try:
-        inner = scope.child("gates")
-        is_open, state = run_predicate("gated", inner, segment, gate, x, state)
-    except Exception as error:
-        # `enter` adds the name of the gate; the group that gates stand in is no stage.
-        locate(error, "gates")
-        raise
-    if scope.record is not None:
-        scope.record.add(join_path(inner.path, segment), is_open)
+    if group and scope.record is not None:
+        scope.record.add(path, is_open)
     return is_open, state

@@ -1,6 +1,6 @@
 """Several models of equal structure on the same input, as one."""
 
-from typing import Any, Literal, SupportsIndex, TypeAlias, get_args
+from typing import Literal, SupportsIndex, TypeAlias, get_args
 
 import equinox as eqx
 import jax
@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 
 from .._check import check_choice
-from .._stage import Passes, Scope, enter
+from .._stage import Passes, Scope, enter, is_stateful
 from .._tree import as_arrays, join_path
 from .._types import AnyStage, Key, MaybeState, Output, PyTree
-from .merge import REDUCTIONS, check_arrays
+from .merge import FOLDS, check_arrays
 from .stacked import Makers, Stacked, read_stacked
 
 Join: TypeAlias = Literal["mean", "sum", "max", "min", "prod", "stack"]
@@ -21,19 +21,14 @@ Join: TypeAlias = Literal["mean", "sum", "max", "min", "prod", "stack"]
 class Ensemble(Stacked):
     """Stages of equal structure under one `vmap`; see `ensemble`."""
 
-    fewest = 1
-
     stages: AnyStage
     size: int = eqx.field(static=True)
-    merge: str = eqx.field(static=True)
-
-    def settings(self) -> dict[str, Any]:
-        return {**super().settings(), "merge": self.merge}
+    merge: str = eqx.field(static=True, default="mean")
 
     def run(self, x: PyTree, state: MaybeState, scope: Scope) -> Output:
         stacked, rest = eqx.partition(self.stages, eqx.is_array)
-        whole = state if self.is_stateful() else None
-        states = None if whole is None else self.own_state(whole, scope)
+        whole = state if is_stateful(self.stages) else None
+        states = None if whole is None else whole.substate(self.stages)
         index = None if scope.key is None else jnp.arange(self.size)
         passes = Passes(scope, self.size)
         constants = []
@@ -62,7 +57,7 @@ class Ensemble(Stacked):
             f'on which `merge="{self.merge}"` cannot act',
             'Use `merge="stack"`, or let the members give arrays of numbers only.',
         )
-        over = REDUCTIONS[self.merge].over
+        over = FOLDS[self.merge].over
         return jtu.tree_map(lambda leaf: over(leaf, axis=0), y), state
 
 
@@ -108,12 +103,9 @@ def ensemble(
       or `n` is not an integer, or `key` is not a key, or both are given beside a list;
       when called, if the merge cannot act on a leaf (text, keys).
     - `ValueError` if `n` is not positive, a list is empty, `merge` is unknown, or a
-      function in a member closes over arrays or modules made from the key.
+      function in a member closes over arrays made from the key.
     - `StructureError` (a `ValueError`) if members of a list differ in more than the
       values of arrays; names the first leaf that does.
-
-    **Warns** if parameters are drawn at random, but not from the key: they are equal in
-    all members.
 
     **Laws:** with `merge="stack"`, `pipe(x, key=key)[i]` is `pipe[i](x,
     key=fold_in(key, i))`; `"mean"` is the mean of these, and so on.

@@ -5,10 +5,9 @@ from typing import Any
 
 import equinox as eqx
 
-from .._check import check_callable, check_name
+from .._check import check_name
 from .._errors import type_error
-from .._stage import Composite, Scope, as_module, enter, misfit
-from .._stage.hidden import check_nothing_hidden
+from .._stage import Composite, Scope, as_callable, as_module, enter, misfit
 from .._types import AnyStage, MaybeState, Output, PyTree, StageLike
 from .named import look_up
 
@@ -18,20 +17,17 @@ class Feed(Composite):
 
     stage: AnyStage
     inputs: tuple[str, ...] = eqx.field(static=True)
-    # Pairs of what the stage calls an input, and what the mapping calls it.
+    # Pairs of the stage's name of an input and that of the mapping.
     keywords: tuple[tuple[str, str], ...] = eqx.field(static=True)
 
     def children(self) -> Mapping[str, AnyStage]:
         return {"stage": self.stage}
 
-    def admit(self, segment: str, stage: StageLike) -> AnyStage:
-        return feed(stage, *self.inputs, **dict(self.keywords)).stage
-
-    def reads(self) -> frozenset[str]:
-        return frozenset([*self.inputs, *dict(self.keywords).values()])
+    def with_child(self, segment: str, stage: StageLike) -> "Feed":
+        return feed(stage, *self.inputs, **dict(self.keywords))
 
     def settings(self) -> dict[str, Any]:
-        return {"inputs": list(self.inputs) or None} | dict(self.keywords)
+        return {"inputs": [*self.inputs, *(f"{k}={n}" for k, n in self.keywords)]}
 
     def run(self, x: PyTree, state: MaybeState, scope: Scope) -> Output:
         given = look_up("feed", [*self.inputs, *dict(self.keywords).values()], x, scope)
@@ -72,8 +68,7 @@ def feed(stage: StageLike, *inputs: str, **keywords: str) -> Feed:
         >>> attend({"x": jnp.ones((3, 4)), "mask": jnp.tri(3, dtype=bool)}).shape
         (3, 4)
     """
-    check_callable("feed", "stage", stage)
-    check_nothing_hidden("feed", "stage", stage)
+    as_callable("feed", "stage", stage)
     for argument, names in (("inputs", inputs), ("keywords", keywords.values())):
         for name in names:
             check_name("feed", argument, name)

@@ -73,7 +73,7 @@ def _thaw(leaf: object) -> object:
 
 
 def frozen(stage: StageLike) -> Frozen:
-    """Makes the parameters of a stage constants.
+    """Make the parameters of a stage constants.
 
     They are no leaves of the pytree any more, so gradients with respect to the
     pipeline, optimisers (weight decay too) and files do not see them; gradients with
@@ -98,10 +98,10 @@ def frozen(stage: StageLike) -> Frozen:
         >>> import equinox as eqx, eqx_pipe as ep, jax, jax.random as jr
         >>> teacher, head = (eqx.nn.Linear(3, 3, key=jr.key(i)) for i in range(2))
         >>> pipe = ep.chain(ep.frozen(teacher), head)
-        >>> ep.describe(pipe)["parameters"]["count"]
+        >>> ep.summary(pipe).row.parameters
         12
         >>> twice = ep.frozen(lambda x: 2 * teacher(x))
-        >>> ep.describe(ep.chain(twice))["parameters"]["count"]
+        >>> ep.summary(ep.chain(twice)).row.parameters
         0
     """
     check_callable("frozen", "stage", stage)

@@ -1,8 +1,8 @@
-"""Several stages on the same input, each behind a gate of its own."""
+"""Several stages on the same input, each with a gate of its own."""
 
 import functools as ft
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, SupportsIndex, TypeAlias, cast
+from typing import Any, Literal, SupportsIndex, TypeAlias
 
 import equinox as eqx
 import jax
@@ -11,20 +11,21 @@ import jax.tree_util as jtu
 from jaxtyping import Array, Bool
 
 from .._check import check_choice
-from .._choose.choose import Like, choose
-from .._choose.primitive import varying_as
+from .._conditionals import Like, choose, varying_as
 from .._errors import describe_value, type_error, value_error
-from .._stage import Items, Own, Scope
+from .._stage import Canvas, Scope, Wire
 from .._tree import as_arrays, join_path
 from .._types import AnyStage, MaybeState, Output, PyTree, Segment, StageLike
-from .container import Names, named_items, read_stages, reordered
-from .decide import branch_of, run_gate
+from .container import Container, Names, keyed, read_stages
+from .decide import Branch, branch_of, run_predicate
 from .merge import (
-    REDUCTIONS,
+    KEEP_APART,
+    Fold,
     Merge,
-    Merging,
-    Reduction,
+    MergeName,
+    check_agree,
     check_mergeable,
+    merged,
     read_merge,
 )
 
@@ -32,59 +33,35 @@ Gates: TypeAlias = Sequence[StageLike] | Mapping[str, StageLike]
 """Stages `x -> Bool[Array, ""]`, in the order or by the names of those they gate."""
 
 
-class Gated(Merging):
-    """Stages behind gates; see `gated`."""
+class Gated(Container):
+    """Stages with gates; see `gated`."""
+
+    per_stage = ("stages", "gates")
 
     stages: tuple[AnyStage, ...]
     gates: tuple[AnyStage, ...]
     names: Names = eqx.field(static=True)
-    merge: AnyStage | None
-    builtin: str | None = eqx.field(static=True)
-    axis: int = eqx.field(static=True)
-    closed: str = eqx.field(static=True)
+    merge: Merge
+    closed: str = eqx.field(static=True, default="input")
 
-    def gate_children(self) -> Mapping[str, AnyStage]:
-        names = (f"gates.{segment}" for segment in self.keys())
-        return dict(zip(names, self.gates, strict=True))
+    def children(self) -> Mapping[str, AnyStage]:
+        gates = zip(map(_gate_path, self.keys()), self.gates, strict=True)
+        return {**super().children(), **dict(gates), **self.merge.children()}
 
     def settings(self) -> dict[str, Any]:
-        closed = {} if self.builtin in REDUCTIONS else {"closed": self.closed}
-        return {**super().settings(), **closed}
-
-    def holds(self) -> tuple[str, ...]:
-        return ("gates",)
-
-    def with_items(self, items: Items, own: Own) -> "Gated":
-        new = [item for item in items if item.origin is None]
-        added = ()
-        if new and "gates" not in own:
-            raise value_error(
-                "gated",
-                f"{len(new)} new stages and no gates.",
-                "Give one gate for each of these, in the same order or by name: "
-                "`gates=[gate]`.",
-            )
-        if own:
-            names = tuple(item.name for item in new if item.name is not None)
-            added = _read_gates(own["gates"], names or None, len(new))
-        return gated(
-            *named_items(items),
-            gates=reordered(items, self.gates, added),
-            merge=self.given_merge(),
-            axis=self.axis,
-            closed=cast(Any, self.closed),
-        )
+        return {**self.merge.settings(), **super().settings()}
 
     def run(self, x: PyTree, state: MaybeState, scope: Scope) -> Output:
         opens, outputs = [], []
-        for segment, gate in zip(self.keys(), self.gates, strict=True):
-            is_open, state = run_gate(scope, segment, gate, x, state)
+        for (segment, _), gate in zip(keyed(self), self.gates, strict=True):
+            is_open, state = run_predicate(
+                "gated", scope, segment, gate, x, state, group="gates"
+            )
             opens.append(is_open)
-        three = zip(self.keys(), self.stages, opens, strict=True)
-        for segment, stage, is_open in three:
+        for (segment, stage), is_open in zip(keyed(self), opens, strict=True):
             stage, given = varying_as(is_open, (stage, x))
-            *branches, cure = self._branches(scope, segment, stage)
             path = join_path(scope.path, segment)
+            *branches, cure = self._branches(branch_of(scope, segment, stage), path)
             names = (f'closed="{self.closed}"', path)
             y, state = choose(
                 "gated", names, is_open, branches, given, state, cure=cure
@@ -92,31 +69,29 @@ class Gated(Merging):
             if scope.record is not None:
                 scope.record.add(path, y)
             outputs.append(y)
-        if self.builtin not in REDUCTIONS:
-            return self.merged(outputs, state, scope)
-        check_mergeable("gated", self.builtin, self.axis, self.paths(scope), outputs)
-        return _reduce_open(REDUCTIONS[self.builtin], opens, outputs), state
+        segments, fold = [segment for segment, _ in keyed(self)], self.merge.fold
+        if fold is None:
+            return merged(self.merge, "gated", segments, outputs, state, scope)
+        paths = [join_path(scope.path, segment) for segment in segments]
+        check_agree("gated", paths, outputs, cure=KEEP_APART)
+        return _reduce_open(fold, opens, outputs), state
 
-    def _branches(
-        self, scope: Scope, segment: Segment, stage: AnyStage
-    ) -> tuple[Any, Any, str]:
-        """What runs if closed, what if open, and what to do if their outputs differ."""
-        run, merge = branch_of(scope, segment, stage), self.builtin
-        reduction = REDUCTIONS.get(merge or "")
-        path = join_path(scope.path, segment)
+    def _branches(self, run: Branch, path: str) -> tuple[Any, Any, str]:
+        """Return the branches for closed and open, and the cure if these differ."""
+        fold, name = self.merge.fold, self.merge.name
 
         def absent(shapes: PyTree, x: PyTree, state: MaybeState) -> Output:
-            absent = _zeros if reduction is None else reduction.absent
+            absent = _zeros if fold is None else fold.absent
             return jtu.tree_map(absent, shapes), state
 
         def prepared(x: PyTree, state: MaybeState) -> Output:
-            assert reduction is not None and merge is not None
+            assert fold is not None and name is not None
             y, state = run(x, state)
             y = as_arrays(y)
-            check_mergeable("gated", merge, self.axis, [path], [y])
-            return jtu.tree_map(reduction.prepare, y), state
+            check_mergeable("gated", name, path, y)
+            return jtu.tree_map(fold.prepare, y), state
 
-        if reduction is not None:
+        if fold is not None:
             return Like(absent), prepared, ""
         if self.closed == "zeros":
             return Like(absent), run, ""
@@ -126,6 +101,18 @@ class Gated(Merging):
         )
         return (lambda x, state: (x, state)), run, cure
 
+    def picture(self, canvas: Canvas, path: str, wire: Wire) -> Wire:
+        ends = []
+        for (segment, stage), gate in zip(keyed(self), self.gates, strict=True):
+            decided = canvas.decision(_gate_path(segment), gate, wire)
+            start = Wire(decided.source, "open")
+            ends.append(canvas.stage(path, str(segment), stage, start))
+        return self.merge.picture(canvas, path, ends)
+
+
+def _gate_path(segment: Segment) -> str:
+    return f"gates.{segment}"
+
 
 def _zeros(leaf: PyTree) -> PyTree:
     shaped = isinstance(leaf, jax.ShapeDtypeStruct)
@@ -133,28 +120,28 @@ def _zeros(leaf: PyTree) -> PyTree:
 
 
 def _reduce_open(
-    reduction: Reduction, opens: Sequence[Bool[Array, ""]], outputs: Sequence[PyTree]
+    fold: Fold, opens: Sequence[Bool[Array, ""]], outputs: Sequence[PyTree]
 ) -> PyTree:
-    """Folds the outputs; zeros if none is open."""
+    """Fold the outputs; zeros if none is open."""
     count = sum(is_open.astype(jnp.int32) for is_open in opens)
 
-    def fold(*leaves: Array) -> Array:
-        total = ft.reduce(reduction.pair, leaves)
-        if reduction.average:
+    def reduce(*leaves: Array) -> Array:
+        total = ft.reduce(fold.pair, leaves)
+        if fold.average:
             # With none open this is 0 / 1: zeros, where 0 / 0 would be NaN.
-            return reduction.finish(total, jnp.maximum(count, 1).astype(total.dtype))
-        if reduction.neutral(total.dtype) == 0:
+            return fold.finish(total, jnp.maximum(count, 1).astype(total.dtype))
+        if fold.neutral(total.dtype) == 0:
             return total
         # The neutral elements of the others (1, or an infinity) are no zeros.
         return jnp.where(count == 0, jnp.zeros_like(total), total)
 
-    return jtu.tree_map(fold, *outputs)
+    return jtu.tree_map(reduce, *outputs)
 
 
 def gated(
     *stages: StageLike | Mapping[str, StageLike],
     gates: Gates,
-    merge: Merge | StageLike = "sum",
+    merge: MergeName | StageLike = "sum",
     axis: SupportsIndex = -1,
     closed: Literal["input", "zeros"] = "input",
 ) -> Gated:
@@ -200,11 +187,11 @@ def gated(
     read_gates = _read_gates(gates, names, len(children))
     check_choice("gated", "closed", closed, ("input", "zeros"))
     read = read_merge("gated", merge, axis, names, ("gates",))
-    return Gated(children, read_gates, names, *read, closed)
+    return Gated(children, read_gates, names, read, closed)
 
 
 def _read_gates(gates: object, names: Names, size: int) -> tuple[AnyStage, ...]:
-    """The gates in the order of the stages; raises unless there is one for each."""
+    """Return the gates in the order of the stages; raise unless each has one."""
     if isinstance(gates, str) or not isinstance(gates, Sequence | Mapping):
         raise type_error(
             "gated",

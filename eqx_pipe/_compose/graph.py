@@ -1,17 +1,13 @@
 """Stages as the nodes of a directed graph."""
 
-import functools as ft
 from collections import Counter
-from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
-from typing import Any, SupportsIndex, cast
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from typing import Any, SupportsIndex
 
 import equinox as eqx
 
-from .._check import check_callable
 from .._errors import message, nearest, type_error, value_error
-from .._stage import Item, Items, Own, Scope, as_module, enter, misfit
-from .._stage.hidden import check_nothing_hidden
-from .._stage.listed import check_free
+from .._stage import Canvas, Scope, Wire, as_callable, as_module, enter, misfit
 from .._types import AnyStage, MaybeState, Output, PyTree, StageLike
 from .container import Container
 from .dag import (
@@ -25,8 +21,7 @@ from .dag import (
     read_inputs,
     read_sink,
 )
-from .named import look_up_all
-from .rewire import Wires, inserted_after, inserted_before, removed, renamed
+from .named import look_up
 
 
 class Graph(Container):
@@ -43,33 +38,54 @@ class Graph(Container):
     inputs: tuple[str, ...] | None = eqx.field(static=True)
 
     def settings(self) -> dict[str, Any]:
+        edges, sink = self._arrows()
         inputs = {} if self.inputs is None else {"inputs": list(self.inputs)}
-        return self.wires()._asdict() | inputs
+        return {"edges": edges, "sink": sink} | inputs
 
-    def wires(self) -> Wires:
-        """Edges and sink as they were given to `graph`."""
-        sink: Any = self.sink
-        if self.sink_keys is not None:
-            sink = dict(zip(self.sink_keys, sink, strict=True))
+    def with_child(self, segment: str, stage: StageLike) -> "Graph":
+        nodes: dict[str, StageLike] = {**self.children(), segment: stage}
+        return graph(nodes, *self._arrows(), self.inputs)
+
+    def _arrows(self) -> tuple[GraphEdges, GraphSink]:
+        """Return edges and sink as they were given to `graph`."""
         edges = {
             name: dict(zip(keywords, before, strict=True)) if keywords else list(before)
             for name, before, keywords in self.joined()
         }
-        return Wires(edges, sink)
+        if self.sink_keys is None:
+            return edges, self.sink
+        return edges, dict(zip(self.sink_keys, self.sink, strict=True))
+
+    def picture(self, canvas: Canvas, path: str, wire: Wire) -> Wire:
+        wires = {INPUT: wire} | {name: wire.entry(name) for name in self.inputs or ()}
+        for stage, (name, predecessors, keywords) in self._in_order():
+            given = [wires[p] for p in predecessors]
+            if keywords:
+                both = zip(given, keywords, strict=True)
+                given = [wire.labelled(keyword) for wire, keyword in both]
+            wires[name] = canvas.stage(path, name, stage, *given)
+        if isinstance(self.sink, str):
+            return wires[self.sink]
+        ends = [wires[name] for name in self.sink]
+        if self.sink_keys is None:
+            return canvas.join("tuple", ends)
+        both = zip(ends, self.sink_keys, strict=True)
+        return canvas.join("dict", [end.labelled(str(key)) for end, key in both])
 
     def joined(self) -> Iterator[tuple[str, tuple[str, ...], tuple[str, ...]]]:
-        """Each node, its predecessors, and by which keywords it is given them."""
+        """Return each node, its predecessors, and the keywords for them, if any."""
         return zip(self.names, self.predecessors, self.keywords, strict=True)
+
+    def _in_order(self) -> Iterator[tuple[AnyStage, Any]]:
+        return zip(self.stages, self.joined(), strict=True)
 
     def run(self, x: PyTree, state: MaybeState, scope: Scope) -> Output:
         sinks = (self.sink,) if isinstance(self.sink, str) else self.sink
         uses = Counter(p for some in (*self.predecessors, sinks) for p in some)
         values = {INPUT: x}
         if self.inputs is not None:
-            values |= look_up_all(self.inputs, x, scope)
-        for stage, (name, predecessors, keywords) in zip(
-            self.stages, self.joined(), strict=True
-        ):
+            values |= look_up("graph", self.inputs, x, scope, exact=True)
+        for stage, (name, predecessors, keywords) in self._in_order():
             args = [values[p] for p in predecessors]
             named = dict(zip(keywords, args, strict=True)) if keywords else {}
             args = () if named else args
@@ -87,51 +103,13 @@ class Graph(Container):
             return dict(zip(self.sink_keys, y, strict=True)), state
         return y, state
 
-    def reads(self) -> frozenset[str]:
-        return frozenset(self.inputs or ())
-
-    def admit(self, segment: str, stage: StageLike) -> AnyStage:
-        at, read = self.names.index(segment), _read_stage(segment, stage)
-        _check_takes(segment, read, self.predecessors[at], self.keywords[at])
-        return read
-
-    def with_inserted(
-        self, new: Items, beside: str | None, after: bool, own: Own
-    ) -> "Graph":
-        names = [item.name for item in new if item.name is not None]
-        if beside is None or len(names) < len(new):
-            raise value_error(
-                "graph",
-                "it has neither an end nor positions.",
-                'Give a mapping from names, and a node: `insert({"norm": stage}, '
-                'after="attend")`.',
-            )
-        check_free(self, self.names, new)
-        insert = inserted_after if after else inserted_before
-        added = dict(zip(names, (item.stage for item in new), strict=True))
-        wires = insert(self.wires(), beside, names)
-        return self._rewired({**dict(self.items()), **added}, wires)
-
-    def without(self, segments: Collection[str], own: Own) -> "Graph":
-        wires = ft.reduce(removed, segments, self.wires())
-        kept = {n: node for n, node in self.items() if n not in segments}
-        return self._rewired(kept, wires)
-
-    def with_name(self, segment: str, name: str) -> "Graph":
-        check_free(self, self.names, [Item(name, self[segment])])
-        nodes = {name if n == segment else n: node for n, node in self.items()}
-        return self._rewired(nodes, renamed(self.wires(), segment, name))
-
-    def _rewired(self, nodes: Mapping[Any, StageLike], wires: Wires) -> "Graph":
-        return graph(nodes, wires.edges, wires.sink, self.inputs)
-
     def __getitem__(self, item: str | SupportsIndex | slice) -> PyTree:
         """The node of that name."""
         if isinstance(item, slice):
             raise type_error(
                 "graph",
-                "it has no order of which there were a slice.",
-                "Take nodes by name, or `remove` others.",
+                "its nodes have no positions, so it has no slices.",
+                "Take nodes by name.",
             )
         if item not in self.names:  # positions have no meaning in a graph
             raise KeyError(
@@ -246,6 +224,4 @@ def _check_takes(
 
 
 def _read_stage(name: str, stage: object) -> AnyStage:
-    check_callable("graph", f'nodes["{name}"]', stage)
-    check_nothing_hidden("graph", f'nodes["{name}"]', stage)
-    return as_module(cast(StageLike, stage))
+    return as_module(as_callable("graph", f'nodes["{name}"]', stage))

@@ -1,24 +1,15 @@
 """How the outputs of several stages become one.
 
-A built-in merge acts leaf by leaf. Reductions are accumulated pairwise (`a + b + c`):
+A built-in merge acts leaf by leaf. Folds are accumulated pairwise (`a + b + c`):
 stacking first would hold all outputs at once.
 """
 
-import contextlib
 import dataclasses
 import functools as ft
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    ClassVar,
-    Literal,
-    SupportsIndex,
-    TypeAlias,
-    cast,
-    get_args,
-)
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Literal, SupportsIndex, TypeAlias, cast, get_args
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
@@ -34,8 +25,7 @@ from .._errors import (
     type_error,
     value_error,
 )
-from .._stage import Scope, as_stage, enter
-from .._stage.signature import why_not
+from .._stage import Canvas, Scope, Wire, as_stage, enter, is_composite, why_not
 from .._tree import (
     as_arrays,
     differences,
@@ -45,12 +35,12 @@ from .._tree import (
     leaves_with_names,
     of_leaf,
 )
-from .._types import AnyStage, MaybeState, Output, PyTree, StageLike
-from .container import Container, Names, check_reserved
+from .._types import AnyStage, MaybeState, Output, PyTree, Segment, StageLike
+from .container import Names, check_reserved
 
 
 @dataclasses.dataclass(frozen=True)
-class Reduction:
+class Fold:
     """A merge that folds two leaves into one, with what an absent leaf counts as."""
 
     pair: Callable[[Array, Array], Array]
@@ -59,17 +49,17 @@ class Reduction:
     average: bool = False
 
     def prepare(self, leaf: Array) -> Array:
-        """`leaf` in the dtype of the result: that of `over` (`jnp.sum`, ...)."""
+        """Return `leaf` in the dtype of the result: that of `over` (`jnp.sum`, ...)."""
         # JAX is asked, which has rules of its own: its sum of int8 is int32.
         one = jax.ShapeDtypeStruct((1,), leaf.dtype)
         return leaf.astype(jax.eval_shape(self.over, one).dtype)
 
     def absent(self, leaf: Any) -> Array:
-        """What stands for a prepared leaf that is not there, given its shape."""
+        """Return what stands for a prepared leaf that is absent, given its shape."""
         return jnp.full(leaf.shape, self.neutral(leaf.dtype), leaf.dtype)
 
     def finish(self, total: Array, count: Any) -> Array:
-        """The result, from the fold over `count` prepared leaves."""
+        """Return the result, from the fold over `count` prepared leaves."""
         return total / count if self.average else total
 
 
@@ -85,92 +75,105 @@ def _extreme(sign: int) -> Callable[[np.dtype], Any]:
     return bound
 
 
-REDUCTIONS = {
-    "sum": Reduction(jnp.add, jnp.sum, lambda dtype: 0),
-    "mean": Reduction(jnp.add, jnp.mean, lambda dtype: 0, average=True),
-    "max": Reduction(jnp.maximum, jnp.max, _extreme(-1)),
-    "min": Reduction(jnp.minimum, jnp.min, _extreme(1)),
-    "prod": Reduction(jnp.multiply, jnp.prod, lambda dtype: 1),
+FOLDS = {
+    "sum": Fold(jnp.add, jnp.sum, lambda dtype: 0),
+    "mean": Fold(jnp.add, jnp.mean, lambda dtype: 0, average=True),
+    "max": Fold(jnp.maximum, jnp.max, _extreme(-1)),
+    "min": Fold(jnp.minimum, jnp.min, _extreme(1)),
+    "prod": Fold(jnp.multiply, jnp.prod, lambda dtype: 1),
 }
-"""From the name of a merge to its reduction."""
+"""From the name of a merge to its fold."""
 
-Merge: TypeAlias = Literal[
+MergeName: TypeAlias = Literal[
     "concat", "stack", "sum", "mean", "max", "min", "prod", "tuple", "dict"
 ]
 """The names of the built-in merges."""
 
-MERGES = get_args(Merge)
+MERGES = get_args(MergeName)
 
 
-class Merging(Container):
-    """The base of `Parallel` and `Gated`, which join the outputs of their stages.
+class Merge(eqx.Module):
+    """How `Parallel` and `Gated` join outputs: a stage of theirs, or one of ours.
 
-    `merge` is the stage, where a callable was given, else `None` and `builtin` says
-    which of ours.
+    `name` says which of ours, and is `None` where `stage` is given.
     """
 
-    if TYPE_CHECKING:  # fields of both, which they declare in an order of their own
-        merge: ClassVar[AnyStage | None]
-        builtin: ClassVar[str | None]
-        axis: ClassVar[int]
+    stage: AnyStage | None
+    name: str | None = eqx.field(static=True)
+    axis: int = eqx.field(static=True)
 
-    def children(self) -> Mapping[str, AnyStage]:
-        merge = {} if self.merge is None else {"merge": self.merge}
-        return {**super().children(), **self.gate_children(), **merge}
+    @property
+    def fold(self) -> Fold | None:
+        """The fold, if the merge is one."""
+        return FOLDS.get(self.name or "")
 
-    def gate_children(self) -> Mapping[str, AnyStage]:
-        """The gates, where there are any."""
-        return {}
+    def children(self) -> dict[str, AnyStage]:
+        """Return the stage by its path, if one was given."""
+        return {} if self.stage is None else {"merge": self.stage}
 
     def settings(self) -> dict[str, Any]:
-        settings: dict[str, Any] = {"merge": self.builtin} if self.builtin else {}
-        along = self.builtin in ("concat", "stack")
-        return {**settings, "axis": self.axis} if along else settings
+        """Return the name of the merge, and the axis if it is not the last one."""
+        if self.name is None:
+            return {}
+        along = self.name in ("concat", "stack") and self.axis != -1
+        return {"merge": self.name} | ({"axis": self.axis} if along else {})
 
-    def given_merge(self) -> "Merge | AnyStage":
-        """The merge as it was given to the constructor."""
-        return cast(Merge, self.builtin) if self.merge is None else self.merge
-
-    def paths(self, scope: Scope) -> list[str]:
-        """The paths of the stages, counted from the root."""
-        return [join_path(scope.path, segment) for segment in self.keys()]
-
-    def merged(
-        self, outputs: Sequence[PyTree], state: MaybeState, scope: Scope
-    ) -> Output:
-        """One output from those of the stages."""
-        if self.merge is not None:
-            return enter(scope, "merge", self.merge, tuple(outputs), state=state)
-        merge = cast(str, self.builtin)
-        if merge == "tuple":
-            return tuple(outputs), state
-        if merge == "dict":
-            return dict(zip(map(str, self.keys()), outputs, strict=True)), state
-        with on_one_device_set(self._function):
-            trees = [as_arrays(output) for output in outputs]
-            check_mergeable(self._function, merge, self.axis, self.paths(scope), trees)
-            return jtu.tree_map(ft.partial(_merged, merge, self.axis), *trees), state
+    def picture(self, canvas: Canvas, path: str, ends: Sequence[Wire]) -> Wire:
+        """Draw the place where the outputs meet."""
+        if self.stage is None:
+            return canvas.join(str(self.name), ends)
+        if is_composite(self.stage):  # which takes the outputs as one tuple
+            ends = [canvas.join("tuple", ends)]
+        return canvas.stage(path, "merge", self.stage, *ends)
 
 
-def _merged(merge: str, axis: int, *leaves: Array) -> Array:
-    """What a built-in merge makes of one leaf of each output."""
-    if merge == "concat":
+def merged(
+    merge: Merge,
+    function: str,
+    segments: Iterable[Segment],
+    outputs: Sequence[PyTree],
+    state: MaybeState,
+    scope: Scope,
+) -> Output:
+    """Make one output of those of several stages."""
+    if merge.stage is not None:
+        return enter(scope, "merge", merge.stage, tuple(outputs), state=state)
+    if merge.name == "tuple":
+        return tuple(outputs), state
+    if merge.name == "dict":
+        return dict(zip(map(str, segments), outputs, strict=True)), state
+    trees = [as_arrays(output) for output in outputs]
+    paths = [join_path(scope.path, segment) for segment in segments]
+    for path, tree in zip(paths, trees, strict=True):
+        check_mergeable(function, cast(str, merge.name), path, tree)
+        _check_axis(function, merge, path, tree)
+    free_axis = merge.axis if merge.name == "concat" else None
+    check_agree(function, paths, trees, free_axis, KEEP_APART)
+    return jtu.tree_map(ft.partial(_joined, merge.name, merge.axis), *trees), state
+
+
+KEEP_APART = ', or keep them apart with `merge="tuple"`.'
+
+
+def _joined(name: str | None, axis: int, *leaves: Array) -> Array:
+    """Apply a built-in merge to one leaf of each output."""
+    if name == "concat":
         return jnp.concatenate(leaves, axis)
-    if merge == "stack":
+    if name == "stack":
         return jnp.stack(leaves, axis)
-    reduction = REDUCTIONS[merge]
-    total = ft.reduce(reduction.pair, map(reduction.prepare, leaves))
-    return reduction.finish(total, len(leaves))
+    fold = FOLDS[str(name)]
+    total = ft.reduce(fold.pair, map(fold.prepare, leaves))
+    return fold.finish(total, len(leaves))
 
 
 def read_merge(
     function: str,
-    merge: Merge | StageLike,
+    merge: MergeName | StageLike,
     axis: SupportsIndex,
     names: Names,
     reserved: Sequence[str] = (),
-) -> tuple[AnyStage | None, str | None, int]:
-    """The fields `merge`, `builtin` and `axis`; raises unless they fit the names.
+) -> Merge:
+    """Return the merge; raise unless it fits the names.
 
     `reserved` are names that no stage may have, besides that of a callable merge.
     """
@@ -180,85 +183,57 @@ def read_merge(
             f"`axis` is {describe_value(axis)}.",
             "Give one integer; a negative one counts from the end.",
         )
-    stage, builtin = None, None
-    if isinstance(merge, str):
-        builtin = merge
-        if merge not in MERGES:
-            raise value_error(
-                function,
-                f"`merge` is {describe_value(merge)}.",
-                f"{nearest(merge, MERGES)} Or give a callable on the tuple of outputs.",
-            )
-        if merge == "dict" and names is None:
-            raise value_error(
-                function,
-                '`merge="dict"`, and the stages have no names.',
-                'Give them in a mapping from names to stages, or use `merge="tuple"`.',
-            )
-    else:
-        check_callable(function, "merge", merge)
-        wrong = why_not(merge, 1)
-        if wrong:
-            raise type_error(
-                function,
-                f"`merge` cannot be called with one argument: {wrong}.",
-                "It gets one tuple with the outputs of all stages: `lambda outputs: "
-                "outputs[0] + outputs[1]`.",
-            )
-        stage = as_stage(function, "merge", merge)
+    stage = None
+    if not isinstance(merge, str):
+        stage = _read_stage(function, merge)
         reserved = (*reserved, "merge")
-    check_reserved(function, names, reserved)
-    return stage, builtin, axis.__index__()
-
-
-@contextlib.contextmanager
-def on_one_device_set(function: str) -> Iterator[None]:
-    """Says in words that outputs which are to become one live on different devices."""
-    try:
-        yield
-    except ValueError as error:
-        # JAX has no class of its own for this error.
-        if "incompatible devices" not in str(error):
-            raise
+    elif merge not in MERGES:
         raise value_error(
             function,
-            "the outputs of its stages live on different devices.",
-            "End each of them on the same submesh, by `eqx_pipe.chain(stage, "
-            "eqx_pipe.on(mesh, equinox.nn.Identity()))`, or merge there: "
-            '`merge=eqx_pipe.sharding.on(mesh, ...)` or `merge="tuple"`.',
-        ) from error
+            f"`merge` is {describe_value(merge)}.",
+            f"{nearest(merge, MERGES)} Or give a callable on the tuple of outputs.",
+        )
+    elif merge == "dict" and names is None:
+        raise value_error(
+            function,
+            '`merge="dict"`, and the stages have no names.',
+            'Give them in a mapping from names to stages, or use `merge="tuple"`.',
+        )
+    check_reserved(function, names, reserved)
+    return Merge(stage, merge if isinstance(merge, str) else None, axis.__index__())
 
 
-def check_mergeable(
-    function: str, merge: str, axis: int, paths: Sequence[str], trees: Sequence[PyTree]
-) -> None:
-    """Raises unless the merge can act on these outputs; all misfits in one error."""
-    for path, tree in zip(paths, trees, strict=True):
-        _check_leaves(function, merge, axis, path, tree)
-    check_agree(
-        function,
-        paths,
-        trees,
-        axis if merge == "concat" else None,
-        ', or keep them apart with `merge="tuple"`.',
-    )
+def _read_stage(function: str, merge: StageLike) -> AnyStage:
+    check_callable(function, "merge", merge)
+    wrong = why_not(merge, 1)
+    if wrong:
+        raise type_error(
+            function,
+            f"`merge` cannot be called with one argument: {wrong}.",
+            "It gets one tuple with the outputs of all stages: `lambda outputs: "
+            "outputs[0] + outputs[1]`.",
+        )
+    return as_stage(function, "merge", merge)
 
 
-def check_arrays(
-    function: str, path: str, tree: PyTree, what: str, cure: str, keys: bool = False
-) -> None:
-    """Raises unless an output is of arrays, of `keys` only where they will do."""
+def _check_axis(function: str, merge: Merge, path: str, tree: PyTree) -> None:
+    """Raise unless every leaf has the axis along which it is joined."""
+    if merge.name not in ("concat", "stack"):
+        return
     for name, leaf in leaves_with_names(tree):
-        # Not `is_array`, which takes text of NumPy too.
-        if not isinstance(leaf, jax.Array) or (is_key_array(leaf) and not keys):
-            which = f"{of_leaf(name)}the output of `{path}`"
-            raise type_error(function, f"{which} is {leaf_text(leaf)}, {what}.", cure)
+        num_axes = leaf.ndim + (merge.name == "stack")
+        if not -num_axes <= merge.axis < num_axes:
+            wrong = f"{of_leaf(name)}the output of `{path}` is {leaf_text(leaf)}"
+            cure = f"Give `axis` from {-num_axes} to {num_axes - 1}."
+            raise value_error(
+                function,
+                f"`axis` is {merge.axis}, and {wrong}.",
+                cure if num_axes else 'Scalars are joined by `merge="stack"`.',
+            )
 
 
-def _check_leaves(
-    function: str, merge: str, axis: int, path: str, tree: PyTree
-) -> None:
-    """Raises unless the merge can act on each leaf by itself."""
+def check_mergeable(function: str, merge: str, path: str, tree: PyTree) -> None:
+    """Raise unless a built-in merge can act on each leaf of an output."""
     check_arrays(
         function,
         path,
@@ -266,23 +241,19 @@ def _check_leaves(
         f'on which `merge="{merge}"` cannot act',
         "Keep it out of the stages: apply them to the other parts by `eqx_pipe.at`, or "
         'use `merge="tuple"` or a callable.',
-        keys=merge not in REDUCTIONS,
+        keys=merge not in FOLDS,
     )
-    if merge not in ("concat", "stack"):
-        return
+
+
+def check_arrays(
+    function: str, path: str, tree: PyTree, what: str, cure: str, keys: bool = False
+) -> None:
+    """Raise unless an output is of arrays, of `keys` only where they will do."""
     for name, leaf in leaves_with_names(tree):
-        num_axes = leaf.ndim + (merge == "stack")
-        if not -num_axes <= axis < num_axes:
-            if num_axes:
-                allowed = f"Give `axis` from {-num_axes} to {num_axes - 1}."
-            else:
-                allowed = 'Scalars cannot be joined: use `merge="stack"`.'
-            raise value_error(
-                function,
-                f"`axis` is {axis}, and {of_leaf(name)}the output of `{path}` is "
-                f'{leaf_text(leaf)}, too small for `merge="{merge}"` along it.',
-                allowed,
-            )
+        # Not `is_array`, which takes text of NumPy too.
+        if not isinstance(leaf, jax.Array) or (is_key_array(leaf) and not keys):
+            which = f"{of_leaf(name)}the output of `{path}`"
+            raise type_error(function, f"{which} is {leaf_text(leaf)}, {what}.", cure)
 
 
 def check_agree(
@@ -292,7 +263,7 @@ def check_agree(
     free_axis: int | None = None,
     cure: str = ".",
 ) -> None:
-    """Raises a `StructureError` unless all agree in structure, shapes and dtypes.
+    """Raise a `StructureError` unless all agree in structure, shapes and dtypes.
 
     Sizes along `free_axis` may differ. `cure` is a second way out, for the message.
     """

@@ -1,6 +1,6 @@
 """Several inputs as one mapping from names: looked up, and one of them replaced."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 from .._check import check_name
 from .._errors import describe_value, nearest, quoted, structure_error, type_error
@@ -9,7 +9,7 @@ from .._types import AnyStage, MaybeState, Output, PyTree, Segment
 
 
 def check_over(function: str, over: object) -> None:
-    """Raises unless `over` is `None`, or can be the name of an input."""
+    """Raise unless `over` is `None`, or can be the name of an input."""
     if over is not None and not isinstance(over, str):
         raise type_error(
             function,
@@ -21,11 +21,6 @@ def check_over(function: str, over: object) -> None:
         check_name(function, "over", over)
 
 
-def named_over(over: str | None) -> frozenset[str]:
-    """The name of the entry that is worked on, if there is one."""
-    return frozenset() if over is None else frozenset([over])
-
-
 def in_order(
     function: str,
     stages: Iterable[tuple[Segment, AnyStage]],
@@ -34,18 +29,35 @@ def in_order(
     state: MaybeState,
     scope: Scope,
 ) -> Output:
-    """Runs stages left to right; with `over` each is given the whole mapping."""
-    y = x if over is None else look_up(function, [over], x, scope)[over]
+    """Run stages left to right; with `over` each is given the whole mapping."""
+    y, before = entry_of(function, over, x, scope), None
     for segment, stage in stages:
         given = y if over is None else replaced(x, over, y)
-        y, state = enter(scope, segment, stage, given, state=state)
+        try:
+            y, state = enter(scope, segment, stage, given, state=state)
+        except Exception as error:
+            if y is None and before is not None:
+                error.add_note(
+                    f"The stage before it, `{before}`, returned None: does it lack a "
+                    "`return`?"
+                )
+            raise
+        before = segment
     return y, state
 
 
+def entry_of(function: str, over: str | None, x: PyTree, scope: Scope) -> PyTree:
+    """Return the entry that stages replace in turn: without `over` the whole input."""
+    return x if over is None else look_up(function, [over], x, scope)[over]
+
+
 def look_up(
-    function: str, names: Iterable[str], x: PyTree, scope: Scope
-) -> Mapping[str, PyTree]:
-    """The inputs of these names; raises unless `x` is a mapping that has them all."""
+    function: str, names: Iterable[str], x: PyTree, scope: Scope, exact: bool = False
+) -> dict[str, PyTree]:
+    """Return the inputs of these names; raise unless `x` is a mapping with all of them.
+
+    If `exact` it must have no others.
+    """
     names = tuple(names)
     if not isinstance(x, Mapping):
         raise structure_error(
@@ -60,26 +72,20 @@ def look_up(
             f"the input{scope.where} has no {quoted(missing)}.",
             nearest(missing[0], x),
         )
-    return {name: x[name] for name in names}
-
-
-def look_up_all(names: Collection[str], x: PyTree, scope: Scope) -> dict[str, PyTree]:
-    """The inputs of a graph by name; raises unless they are those that it takes."""
-    inputs = look_up("graph", names, x, scope)
     extra = [name for name in x if name not in names]
-    if extra:
-        listed = quoted(extra)
+    if exact and extra:
         raise structure_error(
-            "graph",
-            f"the input{scope.where} has {listed}, which the graph does not take.",
+            function,
+            f"the input{scope.where} has {quoted(extra)}, which the {function} does "
+            "not take.",
             f"{nearest(extra[0], names)} Hand on only these: "
             '`eqx_pipe.feed(graph, x="x")`.',
         )
-    return dict(inputs)
+    return {name: x[name] for name in names}
 
 
 def replaced(x: Mapping[str, PyTree], name: str, y: PyTree) -> dict[str, PyTree]:
-    """The mapping with another value of that name; the rest as it is."""
+    """Return the mapping with another value of that name."""
     return {**x, name: y}
 
 

@@ -1,39 +1,45 @@
 """Several stages on the same input."""
 
 from collections.abc import Mapping
-from typing import SupportsIndex
+from typing import Any, SupportsIndex
 
 import equinox as eqx
 
-from .._stage import Items, Own, Scope, enter
+from .._stage import Canvas, Scope, Wire, enter
 from .._types import AnyStage, MaybeState, Output, PyTree, StageLike
-from .container import Names, named_items, read_stages
-from .merge import Merge, Merging, read_merge
+from .container import Container, Names, keyed, read_stages
+from .merge import Merge, MergeName, merged, read_merge
 
 
-class Parallel(Merging):
+class Parallel(Container):
     """Stages side by side; see `parallel`."""
 
     stages: tuple[AnyStage, ...]
     names: Names = eqx.field(static=True)
-    merge: AnyStage | None
-    builtin: str | None = eqx.field(static=True)
-    axis: int = eqx.field(static=True)
+    merge: Merge
+
+    def children(self) -> Mapping[str, AnyStage]:
+        return {**super().children(), **self.merge.children()}
+
+    def settings(self) -> dict[str, Any]:
+        return self.merge.settings()
 
     def run(self, x: PyTree, state: MaybeState, scope: Scope) -> Output:
         outputs = []
-        for segment, stage in zip(self.keys(), self.stages, strict=True):
+        for segment, stage in keyed(self):
             y, state = enter(scope, segment, stage, x, state=state)
             outputs.append(y)
-        return self.merged(outputs, state, scope)
+        segments = (segment for segment, _ in keyed(self))
+        return merged(self.merge, "parallel", segments, outputs, state, scope)
 
-    def with_items(self, items: Items, own: Own) -> "Parallel":
-        return parallel(*named_items(items), merge=self.given_merge(), axis=self.axis)
+    def picture(self, canvas: Canvas, path: str, wire: Wire) -> Wire:
+        ends = [canvas.stage(path, str(s), stage, wire) for s, stage in keyed(self)]
+        return self.merge.picture(canvas, path, ends)
 
 
 def parallel(
     *stages: StageLike | Mapping[str, StageLike],
-    merge: Merge | StageLike = "concat",
+    merge: MergeName | StageLike = "concat",
     axis: SupportsIndex = -1,
 ) -> Parallel:
     """Applies all stages to the same input and merges their outputs.
@@ -83,4 +89,4 @@ def parallel(
         ({'low': 0, 'high': 2}, 2)
     """
     names, children = read_stages("parallel", "stages", stages)
-    return Parallel(children, names, *read_merge("parallel", merge, axis, names))
+    return Parallel(children, names, read_merge("parallel", merge, axis, names))

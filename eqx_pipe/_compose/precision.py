@@ -1,7 +1,7 @@
 """A stage that computes in another floating-point type than its parameters have."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from typing import cast
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -10,10 +10,24 @@ import numpy as np
 from jax.typing import DTypeLike
 
 from .._errors import describe_value, type_error, value_error
-from .._stage import Composite, Scope, Stage, as_module, as_stage, call, enter
+from .._stage import (
+    Composite,
+    Scope,
+    Stage,
+    all_or_none,
+    as_module,
+    as_stage,
+    call,
+    check_matched,
+    check_patterns,
+    chooser,
+    each_path,
+    enter,
+    is_composite,
+    parts_of,
+    paths_below,
+)
 from .._stage import is_stateful as has_state
-from .._stage.parent import Parent, all_or_none, each_path, parts_of, reads_of
-from .._stage.pattern import check_matched, check_patterns, chooser
 from .._tree import path_name
 from .._types import AnyStage, Key, MaybeState, Output, PyTree, StageLike
 
@@ -23,21 +37,14 @@ class Precision(Composite):
 
     stage: AnyStage
     compute: str = eqx.field(static=True)
-    output: str | None = eqx.field(static=True)
-    keep: tuple[str, ...] = eqx.field(static=True)
-
-    def reads(self) -> frozenset[str]:
-        return reads_of(self.stage)
+    output: str | None = eqx.field(static=True, default="float32")
+    keep: tuple[str, ...] = eqx.field(static=True, default=())
 
     def children(self) -> Mapping[str, AnyStage]:
         return {"stage": self.stage}
 
-    def settings(self) -> dict[str, Any]:
-        keep = {"keep": list(self.keep)} if self.keep else {}
-        return {"compute": self.compute, "output": self.output, **keep}
-
     def run(self, x: PyTree, state: MaybeState, scope: Scope) -> Output:
-        stage = _Walk(self.keep, self.compute, _Kept).of(self.stage)
+        stage = _Caster(self.keep, self.compute, _Kept).of(self.stage)
         x = _cast(x, self.compute)
         y, state = enter(scope, "stage", stage, x, state=state)
         return (y if self.output is None else _cast(y, self.output)), state
@@ -66,7 +73,7 @@ class _Kept(Stage):
         return y if state is None else (y, state)
 
 
-class _Walk:
+class _Caster:
     """Casts the parameters of a stage, but of those kept, which it hands to `wrap`."""
 
     def __init__(
@@ -94,19 +101,10 @@ class _Walk:
                 return self.wrap(node, self.dtype)
         if _holds_state(node):  # which keeps its dtype from one call to the next
             return self.wrap(node, self.dtype)
-        if isinstance(node, Parent):
+        if is_composite(node):
             parts, structure = parts_of(node)
-            size = node.multiplicity()
-            # A stacked stage stands for many, of which each has a path.
-            below = paths if size is None else paths[..., None]
             return structure.unflatten(
-                self._of(
-                    part.value,
-                    each_path(below, part.name or part.segment)
-                    if size is None or part.segment is None
-                    else each_path(below, np.arange(size)),
-                )
-                for part in parts
+                self._of(part.value, paths_below(paths, node, part)) for part in parts
             )
         flat, structure = jtu.tree_flatten_with_path(
             node, is_leaf=lambda x: x is not node and isinstance(x, eqx.Module)
@@ -146,11 +144,10 @@ def precision(
     stage: StageLike,
     compute: DTypeLike = "bfloat16",
     *,
-    params: DTypeLike | None = None,
     output: DTypeLike | None = "float32",
     keep: str | Sequence[str] = (),
 ) -> Precision:
-    """Computes in another floating-point type than that of the parameters.
+    """Compute in another floating-point type than that of the parameters.
 
     When called, the parameters and the input are cast to `compute`, and the output to
     `output`. The parameters themselves stay as they are, and so do their gradients:
@@ -165,8 +162,6 @@ def precision(
 
     - `stage`: a pipeline or layer. Its path is `stage`.
     - `compute`: the dtype in which it computes.
-    - `params`: cast the parameters that are not kept to this dtype now; by default they
-        stay. (Keyword only.)
     - `output`: the dtype of the output; `None` leaves it as it was computed. (Keyword
         only.)
     - `keep`: patterns over the paths inside of `stage`, as in `trainable`, of stages
@@ -192,7 +187,7 @@ def precision(
         >>> fast = ep.precision(pipe, "bfloat16", keep="norm")
         >>> fast(jnp.ones(3)).dtype, fast.stage["dense"].weight.dtype
         (dtype('float32'), dtype('float32'))
-        >>> {p: y.dtype.name for p, y in ep.outputs(fast, jnp.ones(3)).items()}
+        >>> {p: y.dtype.name for p, y in ep.outputs(fast)(jnp.ones(3))[1].items()}
         {'stage.norm': 'bfloat16', 'stage.dense': 'bfloat16', 'stage': 'bfloat16'}
     """
     read = as_stage("precision", "stage", stage)
@@ -200,11 +195,10 @@ def precision(
     check_patterns("precision", "keep", patterns)
     inside = _dtype_name("compute", compute)
     outside = None if output is None else _dtype_name("output", output)
-    stored = inside if params is None else _dtype_name("params", params)
-    walk = _Walk(patterns, stored, lambda node, _: node)
-    lowered = walk.of(read)
+    walk = _Caster(patterns, inside, lambda node, _: node)
+    walk.of(read)
     check_matched("precision", patterns, walk.met)
-    return Precision(read if params is None else lowered, inside, outside, patterns)
+    return Precision(read, inside, outside, patterns)
 
 
 def _dtype_name(argument: str, value: DTypeLike) -> str:

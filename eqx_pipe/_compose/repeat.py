@@ -1,19 +1,20 @@
 """One stage many times over, each time with parameters of its own."""
 
-from collections.abc import Callable
-from typing import Any, SupportsIndex, TypeAlias
+import operator
+from collections.abc import Callable, Mapping
+from typing import Any, SupportsIndex, TypeAlias, cast
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from .._check import check_int
-from .._errors import bullets, describe_value, structure_error, type_error
-from .._stage import Passes, Scope, enter
-from .._stage.parent import reads_of
-from .._tree import as_arrays, differences
-from .._types import AnyStage, Key, MaybeState, Output, PyTree
-from .named import check_over, look_up, named_over, replaced
+from .._check import check_bool, check_int
+from .._errors import describe_value, type_error
+from .._stage import Composite, Passes, Scope, as_stage, enter, is_stateful
+from .._tree import as_arrays
+from .._types import AnyStage, Key, MaybeState, Output, PyTree, StageLike
+from .carry import check_carry
+from .named import check_over, entry_of, replaced
 from .stacked import Makers, Stacked, read_stacked
 
 Policy: TypeAlias = Callable[..., Any]
@@ -23,30 +24,23 @@ Policy: TypeAlias = Callable[..., Any]
 class Repeat(Stacked):
     """Stages of equal structure under one scan; see `repeat`."""
 
+    fewest = 0
+
     stages: AnyStage
     size: int = eqx.field(static=True)
     over: str | None = eqx.field(static=True, default=None)
     remat: bool | Policy = eqx.field(static=True, default=False)
     unroll: int = eqx.field(static=True, default=1)
 
-    def settings(self) -> dict[str, Any]:
-        usual = {"over": None, "remat": False, "unroll": 1}
-        values = {name: getattr(self, name) for name in usual}
-        changed = {name: v for name, v in values.items() if v != usual[name]}
-        return {**super().settings(), **changed}
-
-    def reads(self) -> frozenset[str]:
-        return named_over(self.over) | reads_of(self.stages)
-
     def run(self, x: PyTree, state: MaybeState, scope: Scope) -> Output:
         over = self.over
-        begin = x if over is None else look_up("repeat", [over], x, scope)[over]
+        begin = entry_of("repeat", over, x, scope)
         if self.size == 0:
             return begin, state
         stacked, rest = eqx.partition(self.stages, eqx.is_array)
         carry, constant = eqx.partition(as_arrays(begin), eqx.is_array)
-        whole = state if self.is_stateful() else None
-        states = None if whole is None else self.own_state(whole, scope)
+        whole = state if is_stateful(self.stages) else None
+        states = None if whole is None else whole.substate(self.stages)
         # Scanned over only where something draws from it: no key, no index.
         index = None if scope.key is None else jnp.arange(self.size)
         passes = Passes(scope, self.size)
@@ -60,7 +54,7 @@ class Repeat(Stacked):
             inputs = given if over is None else replaced(x, over, given)
             y, part_state = enter(inner, 0, stage, inputs, state=part_state, index=i)
             y = as_arrays(y)
-            check_same("repeat", scope, given, y)
+            check_carry("repeat", scope, given, y)
             return eqx.filter(y, eqx.is_array), (part_state, passes.arrays())
 
         carry, (states, values) = jax.lax.scan(
@@ -76,8 +70,54 @@ class Repeat(Stacked):
         return eqx.combine(carry, constant), state
 
 
+class SharedRepeat(Composite):
+    """One stage under a scan, with the same parameters each time; see `repeat`."""
+
+    stage: AnyStage
+    n: int = eqx.field(static=True)
+    over: str | None = eqx.field(static=True, default=None)
+    remat: bool | Policy = eqx.field(static=True, default=False)
+    unroll: int = eqx.field(static=True, default=1)
+
+    def children(self) -> Mapping[str, AnyStage]:
+        return {"stage": self.stage}
+
+    def run(self, x: PyTree, state: MaybeState, scope: Scope) -> Output:
+        over = self.over
+        begin = entry_of("repeat", over, x, scope)
+        if self.n == 0:
+            return begin, state
+        carry, constant = eqx.partition(as_arrays(begin), eqx.is_array)
+        whole = state if is_stateful(self.stage) else None
+        # Carried, since a state may be used once, and the body is traced repeatedly.
+        own = None if whole is None else whole.substate(self.stage)
+        index = None if scope.key is None else jnp.arange(self.n)
+        passes = Passes(scope)
+
+        def body(carried, i):
+            (part, own), inner = carried, passes.begin()
+            given = eqx.combine(part, constant)
+            inputs = given if over is None else replaced(x, over, given)
+            y, own = enter(inner, "stage", self.stage, inputs, state=own, index=i)
+            y = as_arrays(y)
+            check_carry("repeat", scope, given, y)
+            return (eqx.filter(y, eqx.is_array), own), passes.arrays()
+
+        (carry, own), values = jax.lax.scan(
+            with_remat(body, self.remat),
+            (carry, own),
+            index,
+            self.n,
+            unroll=self.unroll,
+        )
+        passes.end(values)
+        if whole is not None and own is not None:
+            state = whole.update(own)
+        return eqx.combine(carry, constant), state
+
+
 def with_remat(body: Callable[..., Any], remat: bool | Policy) -> Callable[..., Any]:
-    """The body of a scan, computed again in the backward pass if asked."""
+    """Return the body of a scan, computed again in the backward pass if asked."""
     if remat is False:
         return body
     # Inside of a scan nothing can be merged with what was computed before.
@@ -85,31 +125,19 @@ def with_remat(body: Callable[..., Any], remat: bool | Policy) -> Callable[..., 
     return jax.checkpoint(body, policy=policy, prevent_cse=False)
 
 
-def check_same(function: str, scope: Scope, given: PyTree, y: PyTree) -> None:
-    """Raises unless a stage returned what it takes; else no loop can run it."""
-    lines = differences(given, y)
-    if lines:
-        raise structure_error(
-            function,
-            f"the stage{scope.where} gives something else than it takes; first "
-            f"what it takes, then what it gives:{bullets(lines)}",
-            "Each stage is fed by the one before, so return the structure, shapes "
-            "and dtypes of the input; for stages that differ use `chain`.",
-        )
-
-
 def repeat(
-    make_stage: Makers,
+    make: Makers | StageLike,
     n: SupportsIndex | None = None,
     *,
     key: Key | None = None,
+    shared: bool = False,
     over: str | None = None,
     remat: bool | Policy = False,
     unroll: SupportsIndex = 1,
-) -> Repeat:
-    """Applies `n` stages of equal structure one after the other.
+) -> Repeat | SharedRepeat:
+    """Apply `n` stages of equal structure one after the other.
 
-    Stage `i` is `make_stage(fold_in(key, i))`. The function is traced once, under
+    Stage `i` is `make(fold_in(key, i))`. The function is traced once, under
     `equinox.filter_vmap` over the keys, so that the parameters are stacked; the stages
     run under one `jax.lax.scan`. So neither the time to compile nor the size of the
     program grows with `n`. When called with a key, stage `i` draws from
@@ -118,17 +146,24 @@ def repeat(
     Stages that there are already, with trained weights for instance, are given as a
     list, `repeat([first, second])`, without `n` and `key`.
 
+    In both cases each stage has parameters of its own, also where they begin equal:
+    `repeat([layer] * 4)` and `repeat(lambda key: layer, 4, key=key)` are four copies of
+    a layer, which training parts. To apply one layer four times write `repeat(layer, 4,
+    shared=True)`.
+
     `n = 0` is the identity, as `chain()` is. What a stage holds besides arrays is
     shared by all of them.
 
     **Arguments:**
 
-    - `make_stage`: a function of one key, by position or as the keyword `key`, that
+    - `make`: a function of one key, by position or as the keyword `key`, that
         returns a stage; or a list of stages that differ in the values of their arrays
         only (functions that one line of code made may close over equal numbers). A
         stage must return the structure, shapes and dtypes that it takes.
     - `n`: how many, at least 0.
     - `key`: a PRNG key for the parameters. (Keyword only.)
+    - `shared`: whether `make` is one stage, to be applied `n` times with the same
+        parameters. It takes no `key`. (Keyword only.)
     - `over`: the name of the entry that the stages replace in turn, if they take a
         mapping of several inputs, as in `chain`. The others are constants of the loop.
         (Keyword only.)
@@ -142,26 +177,25 @@ def repeat(
     `i`, `[:2]` a `repeat` of the first two. To put another stage at a position write
     `pipe.replace({i: stage})`; to set one array, set a slice of the stacked one:
     `equinox.tree_at(lambda p: p.stages.weight, pipe, replace_fn=lambda w:
-    w.at[i].set(new))`.
+    w.at[i].set(new))`. With `shared` it has the one stage, at the path `stage`, no
+    length and no index; `outputs` stacks the values of all passes.
 
     **Shapes:** an array of a stage of shape `(*a,)` is held as `(n, *a)`.
 
     **Raises:**
 
-    - `TypeError` if `make_stage` is not a function of one key, or does not return a
+    - `TypeError` if `make` is not a function of one key, or does not return a
       stage, or `n` is not an integer, or `key` is not a key, or both are given beside a
       list, or `remat` is neither a bool nor a function.
     - `ValueError` if `n` is negative, or `unroll` not positive, or a list is empty, or
-      a function in the stage closes over arrays or modules made from the key.
+      a function in the stage closes over arrays made from the key.
     - `StructureError` (a `ValueError`) if stages of a list differ in more than the
       values of arrays; names the first leaf that does. When first called, if a stage
       returns something else than it takes; names the leaves.
 
-    **Warns** if parameters are drawn at random, but not from the key: they are equal in
-    all stages.
-
     **Laws:** `repeat(make, n, key=key)` is the loop `for i in range(n): x = make(
-    fold_in(key, i))(x)`, forward and in gradients; `repeat(list(pipe))` is `pipe`.
+    fold_in(key, i))(x)`, forward and in gradients; `repeat(list(pipe))` is `pipe`;
+    `repeat(f, n, shared=True)` is `chain(f, ..., f)` with one and the same `f`.
 
     !!! example
 
@@ -170,9 +204,10 @@ def repeat(
         >>> deep = ep.repeat(make, 50, key=jr.key(0))
         >>> deep(jnp.ones(3)).shape, deep[-1][0].weight.shape, len(deep)
         ((3,), (3, 3), 50)
+        >>> ep.repeat(deep[0], 50, shared=True).stage[0].weight.shape
+        (3, 3)
     """
     check_over("repeat", over)
-    stages, size = read_stacked("repeat", make_stage, n, key, Repeat.fewest)
     if not isinstance(remat, bool) and not callable(remat):
         raise type_error(
             "repeat",
@@ -181,4 +216,16 @@ def repeat(
             "`jax.checkpoint_policies.dots_with_no_batch_dims_saveable`.",
         )
     check_int("repeat", "unroll", unroll, 1)
-    return Repeat(stages, size, over, remat, unroll.__index__())
+    check_bool("repeat", "shared", shared)
+    settings = (over, remat, unroll.__index__())
+    if not shared:
+        return Repeat(*read_stacked("repeat", make, n, key, Repeat.fewest), *settings)
+    if key is not None:
+        raise type_error(
+            "repeat",
+            "`shared=True` with a `key`, from which nothing is made.",
+            "Give the stage itself: `repeat(layer, 4, shared=True)`.",
+        )
+    check_int("repeat", "n", n, 0)
+    stage = as_stage("repeat", "make", make)
+    return SharedRepeat(stage, operator.index(cast(SupportsIndex, n)), *settings)

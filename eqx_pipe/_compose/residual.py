@@ -1,21 +1,17 @@
 """Stages whose output is added to their input."""
 
 from collections.abc import Mapping
-from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
 import jax.tree_util as jtu
 
-from .._stage import Items, Own, Scope, as_stage, enter
-from .._stage.parent import reads_of
+from .._stage import Canvas, Scope, Wire, as_stage, enter
 from .._tree import as_arrays, join_path
 from .._types import AnyStage, MaybeState, Output, PyTree, StageLike
-from .container import Container, Names, check_reserved, named_items, read_stages
-from .merge import check_agree, check_arrays, on_one_device_set
-from .named import check_over, in_order, named_over
-
-_RESERVED = ("skip",)
+from .container import Container, Names, check_reserved, keyed, read_stages
+from .merge import check_agree, check_arrays
+from .named import check_over, in_order
 
 
 class Residual(Container):
@@ -26,24 +22,18 @@ class Residual(Container):
     skip: AnyStage | None
     over: str | None = eqx.field(static=True, default=None)
 
-    def settings(self) -> dict[str, Any]:
-        return {} if self.over is None else {"over": self.over}
-
     def children(self) -> Mapping[str, AnyStage]:
         skip = {} if self.skip is None else {"skip": self.skip}
         return {**super().children(), **skip}
 
-    def reads(self) -> frozenset[str]:
-        stages = self.stages[:1] if self.over is None else self.stages
-        return named_over(self.over) | reads_of(*stages, self.skip)
-
     def run(self, x: PyTree, state: MaybeState, scope: Scope) -> Output:
         over = self.over
-        y, state = in_order("residual", self.items(), over, x, state, scope)
+        y, state = in_order("residual", keyed(self), over, x, state, scope)
         skipped = x if over is None else x[over]
         if self.skip is not None:
             skipped, state = enter(scope, "skip", self.skip, x, state=state)
-        last = join_path(scope.path, self.keys()[-1])
+        *_, (last, _) = keyed(self)
+        last = join_path(scope.path, last)
         straight = join_path(scope.path, "skip")
         paths, both = (straight, last), (as_arrays(skipped), as_arrays(y))
         for path, tree in zip(paths, both, strict=True):
@@ -56,11 +46,14 @@ class Residual(Container):
             )
         check_agree("residual", paths, both, cure=", or by `skip=` a projection.")
         skipped, y = both
-        with on_one_device_set("residual"):
-            return jtu.tree_map(jnp.add, skipped, y), state
+        return jtu.tree_map(jnp.add, skipped, y), state
 
-    def with_items(self, items: Items, own: Own) -> "Residual":
-        return residual(*named_items(items), skip=self.skip, over=self.over)
+    def picture(self, canvas: Canvas, path: str, wire: Wire) -> Wire:
+        skip = wire
+        if self.skip is not None:
+            skip = canvas.stage(path, "skip", self.skip, wire)
+        straight = canvas.row(path, Container.children(self), wire)
+        return canvas.join("sum", [skip, straight])
 
 
 def residual(
@@ -115,6 +108,6 @@ def residual(
     """
     check_over("residual", over)
     names, children = read_stages("residual", "stages", stages)
-    check_reserved("residual", names, _RESERVED)
+    check_reserved("residual", names, ("skip",))
     straight = None if skip is None else as_stage("residual", "skip", skip)
     return Residual(children, names, straight, over)

@@ -1,5 +1,6 @@
 """One cell over the steps of a sequence."""
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any, Literal, SupportsIndex, TypeAlias, get_args
 
@@ -7,27 +8,28 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
+from jaxtyping import Array
 
-from .._check import check_bool, check_callable, check_choice, check_int
-from .._errors import (
-    bullets,
-    describe_value,
-    structure_error,
-    type_error,
-)
+from .._check import check_bool, check_choice, check_int
+from .._conditionals import zeros_varying
+from .._errors import bullets, describe_value, structure_error, type_error
 from .._stage import (
+    Canvas,
     Composite,
     Passes,
     Scope,
+    Wire,
+    as_callable,
     as_module,
     as_stage,
     enter,
+    is_composite,
     is_stateful,
     misfit,
 )
-from .._stage.hidden import check_nothing_hidden
-from .._tree import as_arrays, differences, join_path, leaf_text, leaves_with_names
+from .._tree import as_arrays, join_path, leaf_text, leaves_with_names
 from .._types import AnyStage, MaybeState, Output, PyTree, StageLike
+from .carry import check_carry
 
 Returns: TypeAlias = Literal["sequence", "last", "both"]
 """What a scan gives: all outputs, that of the last step, or the carry with all."""
@@ -40,23 +42,34 @@ class Scan(Composite):
 
     cell: AnyStage
     init: PyTree
-    computes_init: bool = eqx.field(static=True)
-    returns: str = eqx.field(static=True)
-    reverse: bool = eqx.field(static=True)
-    unroll: int = eqx.field(static=True)
+    returns: str = eqx.field(static=True, default="sequence")
+    reverse: bool = eqx.field(static=True, default=False)
+    unroll: int = eqx.field(static=True, default=1)
+
+    @property
+    def computes_init(self) -> bool:
+        """Whether a stage computes the first carry from the input."""
+        return callable(self.init)
 
     def children(self) -> Mapping[str, AnyStage]:
         init = {"init": self.init} if self.computes_init else {}
         return {**init, "cell": self.cell}
 
-    def settings(self) -> dict[str, Any]:
-        names = ("returns", "reverse", "unroll")
-        return {name: getattr(self, name) for name in names}
+    def with_child(self, segment: str, stage: StageLike) -> "Scan":
+        if segment == "init":
+            return super().with_child(segment, stage)
+        return dataclasses.replace(self, cell=_read_cell(stage))
+
+    def picture(self, canvas: Canvas, path: str, wire: Wire) -> Wire:
+        wires = [wire]
+        if self.computes_init:
+            wires.append(canvas.stage(path, "init", self.init, wire))
+        return canvas.stage(path, "cell", self.cell, *wires)
 
     def run(self, x: PyTree, state: MaybeState, scope: Scope) -> Output:
         x = as_arrays(x)
-        size = _num_steps(x, scope)
-        if size == 0 and self.returns == "last":
+        size, last = _num_steps(x, scope), self.returns == "last"
+        if size == 0 and last:
             raise structure_error(
                 "scan",
                 f"the sequence{scope.where} has no steps, and so no last output.",
@@ -74,40 +87,45 @@ class Scan(Composite):
         # than once.
         own = None if whole is None else whole.substate(self.cell)
         index = None if scope.key is None else jnp.arange(size)
-        passes, output = Passes(scope), _Outputs(self.returns, self.reverse)
+        passes, parts = Passes(scope), []
 
         def body(carried, slices):
-            (part, own), (step, i) = carried, slices
+            (part, own, _), (step, i) = carried, slices
             before, now = eqx.combine(part, fixed), eqx.combine(step, constant)
             after, y, own = self._step(passes.begin(), before, now, own, i)
-            ys = output.of_step(after, y)
+            parts.append(_Parts(y, after if last else None))
             after = as_arrays(after)
             # JAX's own error would show the state too, and its types instead of names.
-            _check_carry(scope, before, after)
-            return (eqx.filter(after, eqx.is_array), own), (ys, passes.arrays())
+            check_carry("scan", scope, before, after)
+            ys = parts[-1].arrays(y)
+            carried = eqx.filter(after, eqx.is_array), own, ys if last else None
+            return carried, (None if last else ys, passes.arrays())
 
-        (carry, own), (ys, values) = jax.lax.scan(
-            body,
-            (carry, own),
-            (xs, index),
-            size,
-            reverse=self.reverse,
-            unroll=self.unroll,
+        begin = (carry, own, None)
+        if last:
+            # Only the last output is wanted, so it is carried, and nothing is stacked.
+            first = jtu.tree_map(lambda leaf: leaf[0], (xs, index))
+            one = jax.make_jaxpr(lambda *given: body(*given)[0][2])(begin, first)
+            begin = (carry, own, zeros_varying(one.out_avals))
+        (carry, own, last_ys), (ys, values) = jax.lax.scan(
+            body, begin, (xs, index), size, reverse=self.reverse, unroll=self.unroll
         )
         passes.end(values)
         if whole is not None and own is not None:
             state = whole.update(own)
-        return output.of_all(eqx.combine(carry, fixed), ys), state
+        carry = eqx.combine(carry, fixed)
+        y = parts[-1].whole(last_ys if last else ys, carry)
+        return ((carry, y) if self.returns == "both" else y), state
 
     def _step(
         self, scope: Scope, carry: PyTree, x: PyTree, state: MaybeState, i: Any
     ) -> tuple[PyTree, PyTree, MaybeState]:
-        """Carry, output and state after one step, from those before."""
+        """Return carry, output and state after one step, from those before."""
         cell = self.cell
         if isinstance(cell, _CELLS):  # which take the input first, and give the carry
             carry, state = enter(scope, "cell", cell, x, carry, state=state, index=i)
             return carry, carry[0] if isinstance(carry, tuple) else carry, state
-        args = ({"carry": carry, "x": x},) if _is_pipe(cell) else (carry, x)
+        args = ({"carry": carry, "x": x},) if is_composite(cell) else (carry, x)
         both, state = enter(scope, "cell", cell, *args, state=state, index=i)
         if not isinstance(both, tuple) or len(both) != 2:
             raise type_error(
@@ -120,58 +138,44 @@ class Scan(Composite):
         return *both, state
 
 
-def _is_pipe(cell: object) -> bool:
-    return isinstance(cell, Composite)
+class _Parts:
+    """An output taken apart: into arrays, leaves of the carry, and what is no array.
 
-
-class _Outputs:
-    """The outputs of all steps, of which only those are stacked that are asked for.
-
-    The last output is often the last carry, or a part of it; then nothing is stacked.
+    The last output is often the last carry, or a part of it, and not carried twice.
     """
 
-    def __init__(self, returns: str, reverse: bool):
-        self.returns = returns
-        self.end = 0 if reverse else -1
-
-    def of_step(self, carry: PyTree, y: PyTree) -> list[Any]:
-        """What the body of the loop puts out for one step."""
-        places = {}
-        if self.returns == "last":
-            carried = enumerate(jtu.tree_leaves(carry))
-            # By identity, as values that are traced cannot be compared.
-            places = {id(leaf): i for i, leaf in carried if eqx.is_array(leaf)}
+    def __init__(self, y: PyTree, carry: PyTree):
         leaves, self.structure = jtu.tree_flatten(y)
-        self.places = [places.get(id(leaf)) for leaf in leaves]
-        leaves = as_arrays(leaves)
-        self.constants = [None if eqx.is_array(v) else v for v in leaves]
-        both = zip(leaves, self.places, strict=True)
+        # By identity, as values that are traced cannot be compared.
+        places = {id(v): i for i, v in enumerate(jtu.tree_leaves(carry))}
+        self.places = [places.get(id(v)) if eqx.is_array(v) else None for v in leaves]
+        self.constants = [None if eqx.is_array(v) else v for v in as_arrays(leaves)]
+
+    def arrays(self, y: PyTree) -> list[Array]:
+        """Return the arrays that are no leaves of the carry."""
+        both = zip(as_arrays(jtu.tree_leaves(y)), self.places, strict=True)
         return [v for v, at in both if at is None and eqx.is_array(v)]
 
-    def of_all(self, carry: PyTree, stacked: list[Any]) -> PyTree:
-        """What the scan gives, from the last carry and what the loop put out."""
-        rest, carried = iter(stacked), jtu.tree_leaves(carry)
+    def whole(self, arrays: list[Array], carry: PyTree) -> PyTree:
+        """Put an output together again."""
+        rest, carried = iter(arrays), jtu.tree_leaves(carry)
         leaves = []
         for constant, at in zip(self.constants, self.places, strict=True):
             if at is not None:
                 leaves.append(carried[at])
-            elif constant is not None:
-                leaves.append(constant)
             else:
-                ys = next(rest)
-                leaves.append(ys[self.end] if self.returns == "last" else ys)
-        y = jtu.tree_unflatten(self.structure, leaves)
-        return (carry, y) if self.returns == "both" else y
+                leaves.append(next(rest) if constant is None else constant)
+        return jtu.tree_unflatten(self.structure, leaves)
 
 
 def _zeros(cell: Any) -> PyTree:
-    """What the cells of Equinox begin with."""
+    """Return the carry that the cells of Equinox begin with."""
     zeros = jnp.zeros((cell.hidden_size,), cell.weight_hh.dtype)
     return (zeros, zeros) if isinstance(cell, eqx.nn.LSTMCell) else zeros
 
 
 def _num_steps(x: PyTree, scope: Scope) -> int:
-    """The size of the leading axis of all arrays."""
+    """Return the size of the leading axis of all arrays."""
     named = [(n, leaf) for n, leaf in leaves_with_names(x) if eqx.is_array(leaf)]
     sizes = {leaf.shape[0] if leaf.ndim else None for _, leaf in named}
     if len(sizes) == 1 and None not in sizes:
@@ -186,18 +190,6 @@ def _num_steps(x: PyTree, scope: Scope) -> int:
     )
 
 
-def _check_carry(scope: Scope, before: PyTree, after: PyTree) -> None:
-    lines = differences(before, after)
-    if lines:
-        raise structure_error(
-            "scan",
-            f"the cell{scope.where} gives another carry than it takes; first what it "
-            f"takes, then what it gives:{bullets(lines)}",
-            "Return a carry of the structure, shapes and dtypes of `init`, or begin "
-            "with such as the cell returns.",
-        )
-
-
 def scan(
     cell: StageLike,
     init: PyTree | StageLike = None,
@@ -206,7 +198,7 @@ def scan(
     reverse: bool = False,
     unroll: SupportsIndex = 1,
 ) -> Scan:
-    """Applies a cell to the steps of a sequence, one after the other.
+    """Apply a cell to the steps of a sequence, one after the other.
 
     The input's arrays are split along their leading axis, that of time. At each step
     `cell(carry, x) -> (carry, y)` gets the carry of the step before, by one
@@ -264,18 +256,7 @@ def scan(
         >>> both(xs).shape, last(xs).shape
         ((5, 16), (8,))
     """
-    check_callable("scan", "cell", cell)
-    check_nothing_hidden("scan", "cell", cell)
-    named = ("carry", "x") if _is_pipe(cell) else ()
-    wrong = misfit(cell, 0 if named else 2, named)
-    if wrong:
-        raise type_error(
-            "scan",
-            f"`cell` is called as `cell(carry, x)`, and {wrong}.",
-            "Give a function of the carry and one step of the input that returns "
-            "`(carry, y)`. To apply a stage to each step alone, use "
-            "`eqx_pipe.batched(stage)`.",
-        )
+    read = _read_cell(cell)
     check_choice("scan", "returns", returns, get_args(Returns))
     check_bool("scan", "reverse", reverse)
     check_int("scan", "unroll", unroll, 1)
@@ -286,8 +267,21 @@ def scan(
             "Give the carry of the first step: arrays, or a function of the whole "
             "input, `lambda xs: jax.numpy.zeros(3)`.",
         )
-    computes = callable(init)
-    first = as_stage("scan", "init", init) if computes else as_arrays(init)
-    return Scan(
-        as_module(cell), first, computes, returns, bool(reverse), unroll.__index__()
-    )
+    first = as_stage("scan", "init", init) if callable(init) else as_arrays(init)
+    return Scan(read, first, returns, bool(reverse), unroll.__index__())
+
+
+def _read_cell(cell: StageLike) -> AnyStage:
+    """Return the cell as a module; raise unless it takes a carry and an input."""
+    as_callable("scan", "cell", cell)
+    named = ("carry", "x") if is_composite(cell) else ()
+    wrong = misfit(cell, 0 if named else 2, named)
+    if wrong:
+        raise type_error(
+            "scan",
+            f"`cell` is called as `cell(carry, x)`, and {wrong}.",
+            "Give a function of the carry and one step of the input that returns "
+            "`(carry, y)`. To apply a stage to each step alone, use "
+            "`eqx_pipe.batched(stage)`.",
+        )
+    return as_module(cell)

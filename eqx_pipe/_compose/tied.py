@@ -1,121 +1,61 @@
 """One parameter, or one stage, in several places of a pipeline."""
 
-from collections.abc import Callable, Collection, Mapping
-from typing import cast
+from collections.abc import Callable, Mapping
 
 import equinox as eqx
 import jax.tree_util as jtu
-from jaxtyping import Array
 
-from .._errors import bullets, describe_value, structure_error, type_error, value_error
-from .._jaxprs.flow import Flow
-from .._jaxprs.jaxpr import trace
+from .._errors import describe_value, structure_error, type_error, value_error
 from .._stage import (
+    Canvas,
     Composite,
-    Items,
-    Listed,
-    Own,
     Scope,
-    Stage,
+    Wire,
     as_stage,
     call,
+    is_composite,
     is_stateful,
 )
-from .._stage.parent import reads_of
-from .._tree import differences
-from .._types import AnyStage, Key, MaybeState, Output, PyTree, StageLike
+from .._types import AnyStage, MaybeState, Output, PyTree, StageLike
 
 
-class Elsewhere(Stage):
-    """Stands where a part was given away, like `SharedNode` in `equinox.nn.Shared`.
+class Elsewhere(eqx.Module):
+    """Stands where a part was given away, in place of the `SharedNode` of Equinox.
 
-    It is a stage, as what it stands for may be, and has a leaf, by which
-    `equinox.tree_at` finds it.
+    All are equal, so that pipelines built alike are. The leaf is for `tree_at`, and a
+    Module stays what it is in a tree of masks.
     """
 
-    leaf: object
-
-    def __call__(self, x: PyTree, *, key: Key | None = None) -> PyTree:
-        raise RuntimeError(
-            "this part of a pipeline is tied to another: call the stage that "
-            "`eqx_pipe.tied` gave, or its `.pipe`."
-        )
-
-
-_ELSEWHERE = Elsewhere("tied")
+    leaf: str = "tied"
 
 
 class Tied(Composite):
     """A pipeline, some parts of which are others of its parts; see `tied`."""
 
-    kept: AnyStage  # the pipeline without what was given away
-    where: Callable[[PyTree], PyTree]
-    get: Callable[[PyTree], PyTree]
+    shared: eqx.nn.Shared
 
     @property
     def pipe(self) -> AnyStage:
         """The pipeline with the tied parts in all their places."""
-        return eqx.tree_at(self.where, self.kept, self.get(self.kept))
+        return self.shared()
 
     def children(self) -> Mapping[str, AnyStage]:
-        """Those of the pipeline, for which this stage stands."""
-        if not (callable(self.where) and callable(self.get)):  # a tree of masks, say
-            return self.held_children()
+        """Return those of the pipeline, for which this stage stands."""
+        if not callable(self.shared.get):  # a tree of masks, say
+            return self.held()
         pipe = self.pipe
-        return pipe.children() if isinstance(pipe, Composite) else {}
+        return pipe.children() if is_composite(pipe) else {}
 
-    def held_children(self) -> Mapping[str, AnyStage]:
-        return self.kept.children() if isinstance(self.kept, Composite) else {}
+    def held(self) -> Mapping[str, AnyStage]:
+        kept = self.shared.pytree
+        return kept.children() if is_composite(kept) else {}
 
-    def held_child(self, segment: str) -> AnyStage:
-        return self.held_children()[segment]
-
-    def admit(self, segment: str, stage: StageLike) -> AnyStage:
-        return self._listed().admit(segment, stage)
-
-    def with_child(self, segment: str, stage: AnyStage) -> "Tied":
-        return self._edited(self._listed().with_child(segment, stage))
-
-    def with_inserted(
-        self, new: Items, beside: str | None, after: bool, own: Own
-    ) -> "Tied":
-        return self._edited(self._listed().with_inserted(new, beside, after, own))
-
-    def without(self, segments: Collection[str], own: Own) -> "Tied":
-        return self._edited(self._listed().without(segments, own))
-
-    def with_name(self, segment: str, name: str) -> "Tied":
-        return self._edited(self._listed().with_name(segment, name))
-
-    def holds(self) -> tuple[str, ...]:
-        return self._listed().holds()
-
-    def _listed(self) -> Listed:
-        if not isinstance(self.kept, Listed):
-            self.listed()  # which raises
-        return cast(Listed, self.kept)
-
-    def _edited(self, kept: Listed) -> "Tied":
-        """The same parts tied in an edited pipeline; raises unless they are there."""
-        try:
-            away, used = self.where(kept), _used(self.get, kept)
-        # Whatever it raises, the parts are not where they were.
-        except Exception:
-            away, used = None, set()
-        parts = jtu.tree_leaves(away, is_leaf=_is_elsewhere)
-        here = {id(leaf) for leaf in jtu.tree_leaves(kept)}
-        lost = (_used(self.get, self.kept) & here) - used
-        if lost or not parts or not all(map(_is_elsewhere, parts)):
-            raise value_error(
-                "tied",
-                "after this edit `where` or `get` would not name the parts that they "
-                "named before.",
-                "Edit the pipeline, `.pipe`, and tie its parts again.",
-            )
-        return Tied(cast(AnyStage, kept), self.where, self.get)
-
-    def reads(self) -> frozenset[str]:
-        return reads_of(self.kept)
+    def with_child(self, segment: str, stage: StageLike) -> "Tied":
+        raise value_error(
+            "tied",
+            f"`{segment}` is a stage of a pipeline whose parts are tied.",
+            "Edit the pipeline, `.pipe`, and tie its parts again.",
+        )
 
     def is_stateful(self) -> bool:
         return is_stateful(self.pipe)
@@ -123,13 +63,16 @@ class Tied(Composite):
     def run(self, x: PyTree, state: MaybeState, scope: Scope) -> Output:
         return call(self.pipe, (x,), state, scope)
 
+    def picture(self, canvas: Canvas, path: str, wire: Wire) -> Wire:
+        return canvas.inside(path, self.shared.pytree, wire)
+
 
 def tied(
     pipe: StageLike,
     where: Callable[[PyTree], PyTree],
     get: Callable[[PyTree], PyTree],
 ) -> Tied:
-    """Ties parts of a pipeline to other parts of it: there is one of them.
+    """Tie parts of a pipeline to other parts of it, so that there is one of them.
 
     A pipeline is a tree, so the same layer in two places of it is two layers, equal at
     first and then trained apart. What is tied is kept once, in the place that `get`
@@ -145,7 +88,8 @@ def tied(
         call; a part, or what is made of one (`jnp.transpose(...)`).
 
     **Returns:** a stage with the paths and draws of `pipe`. Its `.pipe` is the
-    pipeline with all parts in place; to set one of them, set it in `.kept`.
+    pipeline with all parts in place, for `replace`; `.shared` is the
+    `equinox.nn.Shared` that holds it.
 
     **Raises:**
 
@@ -164,7 +108,7 @@ def tied(
         ...              head=eqx.nn.Linear(4, 9, use_bias=False, key=b)),
         ...     where=lambda pipe: pipe["head"].weight,
         ...     get=lambda pipe: pipe["embed"].weight)
-        >>> pipe(jnp.array(3)).shape, ep.describe(pipe)["parameters"]["count"]
+        >>> pipe(jnp.array(3)).shape, ep.summary(pipe).row.parameters
         ((9,), 36)
 
     ??? cite "Source"
@@ -180,69 +124,45 @@ def tied(
                 f"`{argument}` is {describe_value(given)}.",
                 'Give a function of the pipeline: `lambda pipe: pipe["head"].weight`.',
             )
-    found = [
-        _asked("where", where, stage),
-        _asked("get", get, stage),
-    ]
-    lines = differences(*found)
-    if lines:
+    for argument, given in (("where", where), ("get", get)):
+        _asked(argument, given, stage)
+    try:
+        shared = eqx.nn.Shared(stage, where, get)
+    except ValueError as error:
         raise structure_error(
             "tied",
-            "what `where` names and what `get` gives differ; first what `where` names, "
-            f"then what `get` gives:{bullets(lines)}",
+            f"what `where` names and what `get` gives differ. {error}",
             "Tie parts that agree in structure, shapes and dtypes; `get` may change "
             "them, as by `jnp.transpose`.",
-        )
-    kept = eqx.tree_at(where, stage, replace_fn=lambda part: _ELSEWHERE)
-    if not _is_whole(_asked("get", get, kept, "without what `where` gives away")):
+        ) from error
+    shared = eqx.tree_at(lambda s: where(s.pytree), shared, replace_fn=_elsewhere)
+    given = _asked("get", get, shared.pytree)
+    if any(map(_is_elsewhere, jtu.tree_leaves(given, is_leaf=_is_elsewhere))):
         raise value_error(
             "tied",
             "`get` names what `where` gives away.",
             "Have `where` name the places that are given away, and `get` the one that "
             "stays.",
         )
-    return Tied(kept, where, get)
+    return Tied(shared)
 
 
-def _asked(
-    argument: str, fn: Callable[[PyTree], PyTree], pipe: AnyStage, how: str = ""
-) -> PyTree:
-    """What one of the functions names in the pipeline; raises if it fails."""
+def _asked(argument: str, fn: Callable[[PyTree], PyTree], pipe: AnyStage) -> PyTree:
+    """Return the part that a function names in the pipeline; raise if it fails."""
     try:
         return fn(pipe)
     except Exception as error:
         raise value_error(
             "tied",
-            f"`{argument}` fails on the pipeline {how}".rstrip() + f" ({error!r}).",
+            f"`{argument}` fails on the pipeline ({error!r}).",
             "Return a part of the pipeline that stays, found by names, positions and "
             'fields: `lambda pipe: pipe["head"].weight`.',
         ) from error
 
 
-def _is_whole(part: PyTree) -> bool:
-    return not any(map(_is_elsewhere, jtu.tree_leaves(part, is_leaf=_is_elsewhere)))
+def _elsewhere(part: PyTree) -> Elsewhere:
+    return Elsewhere()
 
 
-def _is_elsewhere(node: object) -> bool:
-    return isinstance(node, Elsewhere)
-
-
-def _used(get: Callable[[PyTree], PyTree], pipe: PyTree) -> set[int]:
-    """The arrays of a pipeline, by identity, of which a function makes its answer."""
-    leaves, structure = jtu.tree_flatten(pipe)
-    arrays = [leaf for leaf in leaves if eqx.is_array(leaf)]
-
-    def ask(given: list[Array]) -> list[PyTree]:
-        rest = iter(given)
-        full = [next(rest) if eqx.is_array(leaf) else leaf for leaf in leaves]
-        return jtu.tree_leaves(eqx.filter(get(structure.unflatten(full)), eqx.is_array))
-
-    # `get` may compute what it gives (`jnp.transpose`): only its program tells from
-    # what.
-    jaxpr = trace(ask, arrays)
-    every = range(len(arrays))
-    return {
-        id(leaf)
-        for i, leaf in enumerate(arrays)
-        if any(Flow().run(jaxpr, [j == i for j in every]))
-    }
+def _is_elsewhere(leaf: object) -> bool:
+    return isinstance(leaf, Elsewhere)

@@ -6,13 +6,19 @@ import equinox as eqx
 import jax.tree_util as jtu
 
 from .._errors import value_error
-from .._stage.parent import NamedLeaf, all_or_none, named_leaves
-from .._stage.pattern import check_matched, check_patterns, chooser
+from .._stage import (
+    NamedLeaf,
+    all_or_none,
+    check_matched,
+    check_patterns,
+    chooser,
+    named_leaves,
+)
 from .._types import PyTree
 
 
 def trainable(pipe: PyTree, *patterns: str) -> PyTree[bool]:
-    """Says of every leaf of a pipeline whether it is to be trained.
+    """Mark the leaves of a pipeline that are to be trained.
 
     The answer is a filter spec: `equinox.partition(pipe, spec)` splits what is trained
     from what is frozen, and `optax.masked(optimiser, spec)` updates the former alone.
@@ -24,7 +30,7 @@ def trainable(pipe: PyTree, *patterns: str) -> PyTree[bool]:
     **Arguments:**
 
     - `pipe`: a pipeline, or any module.
-    - `patterns`: patterns over paths: those of stages, as in `outputs` and `describe`,
+    - `patterns`: patterns over paths: those of stages, as in `outputs`,
         and below them those of arrays (`head.weight`). What lies below a match is meant
         too. They are read part by part, as file names in a shell: `"head*"`,
         `"blocks.*.attn"`, `"blocks.[01]"`; `**` stands for any number of parts

@@ -1,35 +1,21 @@
 """A weighted sum of what several stages make of the same input."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypeAlias, cast
+from typing import Literal, TypeAlias, cast
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
-import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from .._check import check_choice
 from .._errors import describe_value, structure_error, type_error, value_error
-from .._stage import Items, Own, Scope, as_stage, enter
-from .._tree import (
-    as_arrays,
-    is_key_array,
-    join_path,
-    leaf_text,
-    tree_text,
-)
+from .._stage import Canvas, Scope, Wire, as_stage, enter
+from .._tree import as_arrays, is_key_array, join_path, leaf_text, tree_text
 from .._types import AnyStage, MaybeState, Output, PyTree, StageLike
-from .container import (
-    Container,
-    Names,
-    check_reserved,
-    named_items,
-    read_stages,
-    reordered,
-)
-from .merge import REDUCTIONS, check_agree, check_arrays, on_one_device_set
+from .container import Container, Names, check_reserved, keyed, read_stages
+from .merge import FOLDS, check_agree, check_arrays
 
 _NORMALIZE = {
     "none": lambda weights: weights,
@@ -44,59 +30,41 @@ Weights: TypeAlias = ArrayLike | Sequence[ArrayLike] | StageLike
 class Weighted(Container):
     """A weighted sum of stages; see `weighted`."""
 
+    per_stage = ("stages", "weights")
+
     stages: tuple[AnyStage, ...]
-    weights: Float[Array, " stages"] | StageLike
-    gated: bool = eqx.field(static=True)
-    normalize: str = eqx.field(static=True)
-    names: Names = eqx.field(static=True, default=None)
+    weights: Float[Array, " stages"] | AnyStage
+    names: Names = eqx.field(static=True)
+    normalize: str = eqx.field(static=True, default="none")
+
+    @property
+    def computed(self) -> bool:
+        """Whether the weights are computed from the input, by a stage."""
+        return isinstance(self.weights, eqx.Module)
 
     def children(self) -> Mapping[str, AnyStage]:
-        gate = {"weights": cast(AnyStage, self.weights)} if self.gated else {}
+        gate = {"weights": cast(AnyStage, self.weights)} if self.computed else {}
         return {**gate, **super().children()}
 
-    def settings(self) -> dict[str, Any]:
-        return {"normalize": self.normalize}
-
-    def holds(self) -> tuple[str, ...]:
-        return ("weights",)
-
-    def with_items(self, items: Items, own: Own) -> "Weighted":
-        given, new = own.get("weights"), sum(item.origin is None for item in items)
-        weights: Any = self.weights
-        if callable(given):
-            weights = given
-        elif self.gated and (new or len(items) != len(self)):
+    def sliced(self, part: slice) -> "Weighted":
+        if self.computed:
             raise value_error(
                 "weighted",
-                f"its weights are computed for {len(self)} stages, and now it has "
-                f"{len(items)}.",
-                "Give a stage that computes one for each of these, `weights=gate`.",
+                f"a stage computes its weights, for all {len(self)} stages.",
+                "Build another of these stages and a stage that computes their "
+                "weights.",
             )
-        elif not self.gated:
-            added = jnp.asarray([] if given is None else given, weights.dtype)
-            if added.shape != (new,):
-                raise value_error(
-                    "weighted",
-                    f"`weights` is {leaf_text(added)}, and the new stages are {new}.",
-                    "Give one number for each of these, `weights=[0.1]`.",
-                )
-            places = range(len(self), len(self) + new)
-            order = np.array(reordered(items, range(len(self)), places), int)
-            weights = jnp.concatenate([weights, added])[order]
-        settings: Any = {"weights": weights, "normalize": self.normalize}
-        return weighted(*named_items(items), **settings)
+        return super().sliced(part)
 
     def run(self, x: PyTree, state: MaybeState, scope: Scope) -> Output:
         weights: PyTree = self.weights
-        if self.gated:
+        if self.computed:
             weights, state = enter(scope, "weights", weights, x, state=state)
         path = join_path(scope.path, "weights")
         weights = _read_weights(path, as_arrays(weights), len(self.stages))
         weights = _NORMALIZE[self.normalize](weights)
         total, first = None, None
-        for i, (segment, stage) in enumerate(
-            zip(self.keys(), self.stages, strict=True)
-        ):
+        for i, (segment, stage) in enumerate(keyed(self)):
             y, state = enter(scope, segment, stage, x, state=state)
             path = join_path(scope.path, segment)
             y = as_arrays(y)
@@ -107,7 +75,7 @@ class Weighted(Container):
                 "which has no weighted sum",
                 "Apply `weighted` to the other parts only, by `eqx_pipe.at`.",
             )
-            y = jtu.tree_map(REDUCTIONS["mean"].prepare, y)  # integers become floats
+            y = jtu.tree_map(FOLDS["mean"].prepare, y)  # integers become floats
             first = (path, y) if first is None else first
             check_agree("weighted", (first[0], path), (first[1], y))
             term = jtu.tree_map(
@@ -115,13 +83,19 @@ class Weighted(Container):
                 lambda leaf, w=weights[i]: w.astype(leaf.dtype) * leaf,
                 y,
             )
-            with on_one_device_set("weighted"):
-                total = term if total is None else jtu.tree_map(jnp.add, total, term)
+            total = term if total is None else jtu.tree_map(jnp.add, total, term)
         return total, state
+
+    def picture(self, canvas: Canvas, path: str, wire: Wire) -> Wire:
+        ends = [canvas.stage(path, str(s), stage, wire) for s, stage in keyed(self)]
+        if self.computed:
+            weights = canvas.stage(path, "weights", self.weights, wire)
+            ends.append(weights.labelled("weights"))
+        return canvas.join("weighted", ends)
 
 
 def _read_weights(path: str, weights: PyTree, size: int) -> Float[Array, " stages"]:
-    """One float for each stage; raises unless there is a real number for each."""
+    """Return a float for each stage; raise unless there is a real number for each."""
     cure = (
         f"Give one weight per stage: float32[{size}]. For weights per example wrap the "
         "stage in `batched`."
@@ -189,7 +163,7 @@ def weighted(
     if callable(weights):
         gate = as_stage("weighted", "weights", weights)
         check_reserved("weighted", names, ("weights",))
-        return Weighted(children, gate, True, normalize, names)
+        return Weighted(children, gate, names, normalize)
     given = [1 / len(children)] * len(children) if weights is None else weights
     try:
         array = jnp.asarray(given)
@@ -202,4 +176,4 @@ def weighted(
             "Give one number per stage, or a stage that computes them.",
         )
     read = _read_weights("weights", array, len(children))
-    return Weighted(children, read, False, normalize, names)
+    return Weighted(children, read, names, normalize)

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax.interpreters import batching
 from jaxtyping import Array
 
-from .._choose.dependence import depends_on
+from .._conditionals import depends_on
 from .._jaxprs.jaxpr import as_function, axis_names
 from .._types import ClosedJaxpr
 from .lanes import Tiling, entry_of

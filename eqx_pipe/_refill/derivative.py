@@ -13,8 +13,7 @@ import jax.numpy as jnp
 from jax.interpreters import ad
 from jax.interpreters import partial_eval as pe
 
-from .._choose.dependence import depends_on
-from .._choose.primitive import zeros
+from .._conditionals import depends_on, zeros
 from .._errors import value_error
 from .._jaxprs.jaxpr import as_function
 from .._tree import fill

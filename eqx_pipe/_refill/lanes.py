@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Int32
 
-from .._choose.masked_operand import broadcast_mask
+from .._conditionals import broadcast_mask
 from .._jaxprs.jaxpr import as_function
 from .._jaxprs.table import may_loop_or_call_back
 from .._tree import as_data, as_keys

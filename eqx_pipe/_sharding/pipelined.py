@@ -20,7 +20,7 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import Array
 
 from .._check import check_choice, check_int
-from .._compose import Policy, Repeat, check_same, with_remat
+from .._compose import Policy, Repeat, check_carry, with_remat
 from .._errors import bullets, describe_value, type_error, value_error
 from .._mesh_context import check_mesh, is_explicit
 from .._stage import Composite, Scope, enter, is_stateful
@@ -44,9 +44,6 @@ class Pipelined(Composite):
     def children(self) -> Mapping[str, AnyStage]:
         """The stages stacked into one, as in a `repeat`."""
         return {"0": self.stages}
-
-    def multiplicity(self) -> int:
-        return self.size
 
     def settings(self) -> dict[str, Any]:
         return {
@@ -83,7 +80,7 @@ def _program(pipe: Pipelined, x: PyTree, key: Key | None, path: str) -> PyTree:
             stage, given = eqx.combine(part, static), eqx.combine(x, constant)
             y, _ = enter(Scope(key, path), 0, stage, given, state=None, index=i)
             y = as_arrays(y)
-            check_same("sharding.pipelined", Scope(None, path), given, y)
+            check_carry("sharding.pipelined", Scope(None, path), given, y)
             return eqx.filter(y, eqx.is_array), None
 
         slices = layers, first + jnp.arange(local)
@@ -254,7 +251,7 @@ def pipelined(
         raise type_error(
             "sharding.pipelined",
             f"`stack` is {describe_value(stack)}.",
-            "Give what `eqx_pipe.repeat(make_stage, n, key=key)` returns.",
+            "Give what `eqx_pipe.repeat(make, n, key=key)` returns.",
         )
     if stack.over is not None:
         raise value_error(

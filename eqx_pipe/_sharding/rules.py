@@ -5,21 +5,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 import equinox as eqx
-import jax
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from .._errors import bullets, describe_value, nearest, type_error, value_error
-from .._mesh_context import check_mesh
+from .._mesh_context import RULES, check_mesh
 from .mesh import MeshAxes
 
 LogicalAxis: TypeAlias = str | tuple[str, ...] | None
 """The logical name of an array's axis, or names of axes merged into one, or none."""
-
-# The one ambient setting of the package, read while tracing only: a constraint deep
-# inside a model cannot be handed the rules. `jax.jit` knows of it: it belongs to the
-# key of its cache, so a program traced under other rules is never used.
-_RULES = jax.make_user_context(None)
 
 
 class AxisRules(eqx.Module):
@@ -115,7 +109,7 @@ class AxisRules(eqx.Module):
             True
         """
         check_mesh("sharding.AxisRules.on", mesh)
-        with _RULES((self, mesh)):
+        with RULES((self, mesh)):
             yield self
 
     def resolve(self, logical: tuple[LogicalAxis, ...]) -> tuple[P, list[str]]:
@@ -177,7 +171,7 @@ class AxisRules(eqx.Module):
 
 def current_rules() -> tuple[AxisRules, Mesh] | None:
     """Return the rules and mesh of the enclosing `AxisRules.on`, or None."""
-    return _RULES.value
+    return RULES.value
 
 
 RulesLike: TypeAlias = (

@@ -1,8 +1,9 @@
-"""What our combinators share: children, how one is called, where a state goes."""
+"""Stages made of stages: their children, how they are called, edited and shown."""
 
 import abc
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, overload
+import dataclasses
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast, overload
 
 import equinox as eqx
 import jax.tree_util as jtu
@@ -17,25 +18,131 @@ from .._errors import (
 )
 from .._keys import check_key
 from .._tree import join_path
-from .._types import Key, MaybeState, Output, PyTree, Segment, StageLike
-from .base import is_stateful, state_indices
-from .edit import Editable
+from .._types import AnyStage, Key, MaybeState, Output, PyTree, Segment, StageLike
+from .as_stage import as_stage
 from .hints import no_attribute, say_if_not_layer, wants_key
+from .paths import parts_of, put
+from .picture import Canvas, Wire
 from .scope import Scope
 from .signature import key_of
-from .text import pipeline_text
+from .stage import Stage, is_composite, is_stateful, state_indices
+from .text import children_shown, pipeline_text
+
+_Self = TypeVar("_Self", bound="Composite")
 
 
-class Composite(Editable):
-    """What our combinators share: they know their children and thread state and keys.
+class Composite(Stage):
+    """The base of our combinators: stages made of other stages.
 
     A combinator declares its fields, and defines `children` and `run`; `run` calls
-    children by `enter` only.
+    children by `enter` only. Methods are called through the class, as in
+    `type(stage).run(stage, ...)`, wherever a call of the pipeline passes: looked up on
+    a Module they are Modules of their own, which takes longer than most layers.
     """
+
+    made_of_stages = True
+    if TYPE_CHECKING:
+        size: ClassVar[int | None]
+    else:  # not annotated: it is no field, but of stacked stages it is one
+        size = None
+        """How many stages the only child stands for, if these are stacked into it."""
+
+    @abc.abstractmethod
+    def children(self) -> Mapping[str, AnyStage]:
+        """Return the children by their path below this stage, in order."""
 
     @abc.abstractmethod
     def run(self, x: PyTree, state: MaybeState, scope: Scope) -> Output:
-        """Maps input and state to output and state."""
+        """Map input and state to output and state."""
+
+    def held(self) -> Mapping[str, AnyStage]:
+        """Return the children as they stand in the fields of this stage."""
+        return self.children()
+
+    def segments(self) -> tuple[str, ...]:
+        """Return the names that paths have for the stages right below."""
+        return tuple(self.children())
+
+    def child(self, segment: str) -> AnyStage:
+        """Return the stage at one of the `segments`."""
+        return self.children()[segment]
+
+    def with_child(self: _Self, segment: str, stage: StageLike) -> _Self:
+        """Return this stage with another in the place of one; raise unless it fits."""
+        new = as_stage(type(self).__name__.lower(), segment, stage)
+        parts, structure = parts_of(cast(AnyStage, self))
+        return structure.unflatten(
+            [new if part.segment == segment else part.value for part in parts]
+        )
+
+    def settings(self) -> dict[str, Any]:
+        """Return what describes this stage besides its children and arrays.
+
+        These are the static fields that differ from their defaults.
+        """
+        static = [f for f in dataclasses.fields(self) if f.metadata.get("static")]
+        named = {field.name: getattr(self, field.name) for field in static}
+        defaults = {field.name: field.default for field in static}
+        changed = {n: v for n, v in named.items() if v != defaults[n]}
+        changed.pop("names", None)  # which are those of the children
+        return changed
+
+    def picture(self, canvas: Canvas, path: str, wire: Wire) -> Wire:
+        """Draw the stages inside, here in a row; return the wire that leaves them."""
+        return canvas.row(path, children_shown(self), wire)
+
+    def is_stateful(self) -> bool:
+        """Return whether any child takes and returns an `equinox.nn.State`."""
+        return any(map(is_stateful, type(self).children(self).values()))
+
+    def replace(
+        self: _Self,
+        stages: Mapping[str, PyTree] | Mapping[int, PyTree] | None = None,
+        /,
+        **named: StageLike,
+    ) -> _Self:
+        """Return a pipeline with other stages in the place of some.
+
+        All others keep their paths, and so their random draws; the new ones draw as
+        those before them did. A stage of a `repeat` may be replaced by one of equal
+        structure. A state remains valid, unless what was stateful is replaced: then
+        make the edited pipeline inside of `equinox.nn.make_with_state`.
+
+        **Arguments:**
+
+        - `stages`: from path (`"blocks.3.attn"`, or a position) to the new stage. Paths
+            are those of errors and `outputs`. One that leads into a layer names a field
+            of it, or an item of a field, and anything may be put there.
+        - `named`: the same for stages right below. (Keyword only.)
+
+        **Returns:** a pipeline; the old one is as it was.
+
+        **Raises:**
+
+        - `ValueError` if there is no such path; names the nearest.
+        - `TypeError` if something is not a stage.
+        - `StructureError` if one for a `repeat` differs from the others.
+
+        **Laws:** those of a lens: what was put is found, to put what is there changes
+        nothing, and the last one put counts.
+
+        !!! example
+
+            >>> import eqx_pipe as ep, jax.numpy as jnp
+            >>> pipe = ep.chain(body=ep.chain(jnp.sin, jnp.cos), head=jnp.sum)
+            >>> pipe.replace({"body.1": jnp.square}, head=jnp.max)(jnp.zeros(2)).item()
+            0.0
+        """
+        if stages is not None and not isinstance(stages, Mapping):
+            raise type_error(
+                type(self).__name__.lower(),
+                f"`replace` is given {describe_value(stages)}.",
+                'Give a mapping from paths: `{"blocks.3.attn": ...}`, or keywords.',
+            )
+        new, given = self, cast(Mapping[Any, Any], stages or {})
+        for path, stage in {**given, **named}.items():
+            new = put(new, str(path), stage)
+        return new
 
     def __bool__(self) -> bool:
         return True  # a pipeline without stages is a program too
@@ -47,14 +154,6 @@ class Composite(Editable):
 
     def __repr__(self) -> str:
         return pipeline_text(self)
-
-    def settings(self) -> dict[str, Any]:
-        """What besides the children describes this stage; JSON-serialisable."""
-        return {}
-
-    def is_stateful(self) -> bool:
-        """Whether any child takes and returns an `equinox.nn.State`."""
-        return any(is_stateful(child) for child in self.children().values())
 
     @overload
     def __call__(
@@ -69,7 +168,7 @@ class Composite(Editable):
     def __call__(
         self, x: PyTree, state: MaybeState = None, *, key: Key | None = None
     ) -> PyTree:
-        """Runs the stage.
+        """Run the stage.
 
         **Arguments:**
 
@@ -83,7 +182,7 @@ class Composite(Editable):
         check_key(name, key)
         check_state(name, self, state)
         try:
-            y, new_state = self.run(x, state, Scope(key))
+            y, new_state = type(self).run(self, x, state, Scope(key))
         except KeyError as error:
             _check_state_is_ours(name, self, state, error)
             raise
@@ -91,9 +190,9 @@ class Composite(Editable):
 
 
 def check_state(function: str, stage: StageLike, state: object) -> None:
-    """Raises unless `state` is a `State`, or is absent and not needed."""
+    """Raise unless `state` is a `State`, or is absent and not needed."""
     if state is None and is_stateful(stage):
-        path, _ = _innermost(stage, is_stateful)
+        path = _path_of_stateful(stage)
         who = f"stage `{path}`" if path else "it"
         raise value_error(
             function,
@@ -110,40 +209,31 @@ def check_state(function: str, stage: StageLike, state: object) -> None:
         )
 
 
+def _path_of_stateful(stage: StageLike, path: str = "") -> str:
+    """Return the path of the first stateful stage that is not made of others."""
+    if is_composite(stage):
+        for segment, child in stage.children().items():
+            if is_stateful(child):
+                return _path_of_stateful(child, join_path(path, segment))
+    return path
+
+
 def _check_state_is_ours(
     function: str, stage: StageLike, state: MaybeState, error: KeyError
 ) -> None:
-    """Raises if what failed was that the state was made with another pipeline.
+    """Raise if the call failed because the state was made with another pipeline.
 
     `State` is a dict by markers, and raises a bare `KeyError` with the marker.
     """
     marker = error.args[0] if len(error.args) == 1 else None
-
-    def holds(stage: PyTree) -> bool:
-        return any(index.marker is marker for index in state_indices(stage))
-
-    if state is None or not holds(stage):
-        return
-    path, holder = _innermost(stage, holds)
-    who = f"`{path}` (`{type(holder).__name__}`)" if path else "a stage inside"
-    raise value_error(
-        function,
-        f"the state holds nothing for {who}: it was made with another pipeline, "
-        "or before this one was changed.",
-        "Give the state that `equinox.nn.make_with_state` made together with this "
-        "pipeline.",
-    ) from error
-
-
-def _innermost(
-    stage: StageLike, holds: Callable[[PyTree], bool], path: str = ""
-) -> tuple[str, StageLike]:
-    """The path of the first innermost stage for which `holds`, and that stage."""
-    if isinstance(stage, Composite):
-        for segment, child in stage.children().items():
-            if holds(child):
-                return _innermost(child, holds, join_path(path, segment))
-    return path, stage
+    if state is not None and any(i.marker is marker for i in state_indices(stage)):
+        raise value_error(
+            function,
+            "the state holds nothing for a stage inside: it was made with another "
+            "pipeline, or before this one was changed.",
+            "Give the state that `equinox.nn.make_with_state` made together with this "
+            "pipeline.",
+        ) from error
 
 
 def enter(
@@ -155,13 +245,11 @@ def enter(
     index: Integer[Array, ""] | None = None,
     named: Mapping[str, PyTree] | None = None,
 ) -> Output:
-    """Calls one child with its own key, records its output, locates its errors.
+    """Call one child with its own key, record its output, locate its errors.
 
     `index` is that of `Scope.child`, `named` that of `call`.
     """
     inner = scope.child(segment, index)
-    if named and isinstance(stage, Composite):
-        args, named = (dict(named),), None
     if scope.watch is not None:
         scope.watch(inner.path, stage, args, state, inner.key, named or {})
     try:
@@ -183,16 +271,16 @@ def call(
     inner: Scope,
     named: Mapping[str, PyTree] | None = None,
 ) -> Output:
-    """Calls a stage by its own convention, with the key of `inner` as it is.
+    """Call a stage by its own convention, with the key of `inner` as it is.
 
     Inputs that have names are the keyword arguments of a layer or function, and the one
     mapping that a pipeline takes.
     """
-    if isinstance(stage, Composite):
+    if is_composite(stage):
         (x,) = args if not named else (dict(named),)
         # Not `stage(x)`, which would begin a new scope: its path, key and record would
         # be lost.
-        return stage.run(x, state, inner)
+        return cast(Any, type(stage)).run(stage, x, state, inner)
     keyword = {**(named or {}), **key_of(stage, inner.key)}
     if not is_stateful(stage):
         try:
@@ -200,7 +288,7 @@ def call(
         except TypeError as error:
             say_if_not_layer(stage, error)
             raise
-    # Behind keywords no position is free.
+    # After keywords no position is free.
     given = {"state": state} if named else {}
     result = stage(*args, *(() if named else (state,)), **keyword, **given)
     pair = isinstance(result, tuple) and len(result) == 2
@@ -214,7 +302,7 @@ def call(
 
 
 def copy_state(state: MaybeState) -> MaybeState:
-    """A state of the same values that stays valid when the first is updated."""
+    """Return a state of the same values that stays valid when the first is updated."""
     # By flattening, which JAX does too: Equinox marks a `State` as used up when it is
     # updated.
     leaves, structure = jtu.tree_flatten(state)

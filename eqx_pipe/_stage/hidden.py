@@ -1,56 +1,66 @@
 """Parameters that a stage hides in a function, where nothing would train them."""
 
+import dis
 import functools as ft
 import types
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax.tree_util as jtu
-import numpy as np
 from jax.core import Tracer
 
-from .._captured import (
-    JITTED,
-    Fixed,
-    Held,
-    cells,
-    held,
-    leaves_of,
-    named_leaves_of,
-    opaque_leaves,
-)
+from .._captured import JITTED, Fixed, cells, defaults, opaque_leaves
 from .._errors import value_error
-from .._tree import leaf_text, leaves_with_names
+from .._tree import leaves_with_names
+
+
+class Held(NamedTuple):
+    """One value that a callable holds: where, under which name, and the callable."""
+
+    kind: str
+    name: str
+    value: Any
+    holder: Any
+
+    @property
+    def place(self) -> str:
+        """The place in words, such as "closure cell `layer`"."""
+        return f"{self.kind} `{self.name}`".strip()
 
 
 def check_nothing_hidden(function: str, argument: str, stage: Any) -> None:
-    """Raises a `ValueError` if a function in a stage hides a module with parameters.
+    """Raise a `ValueError` if a function in a stage hides a module with parameters.
 
     A function is one leaf of a pytree: gradients, optimisers and files would not see
-    what it closes over.
+    the parameters.
     """
+    for leaf in jtu.tree_leaves(stage, is_leaf=_is_nnx):
+        if _is_nnx(leaf):
+            raise _nnx_error(function, f"`{argument}`", leaf)
     for fn in opaque_leaves(stage):
         found: dict[int, tuple[Held, Any]] = {}
+        where = f"{_place_of(fn, stage)}`{argument}`"
         for item in held(fn):
-            for module in _with_parameters(item.value):
+            for module in filter(_is_module, _leaves(item.value)):
+                if _is_nnx(module):
+                    raise _nnx_error(function, where, module, item)
                 # By identity: a Module that holds arrays has no hash.
                 found.setdefault(id(module), (item, module))
-        if not found:
-            continue
-        places = [f"`{_class(m)}` ({_place(item)})" for item, m in found.values()]
-        first, _ = next(iter(found.values()))
-        raise value_error(
-            function,
-            f"{_place_of(fn, stage)}`{argument}` hides parameters in a function, "
-            "where gradients and optimisers do not see them: those of "
-            f"{', '.join(places)}.",
-            f"{_cure(first)} If they are to stay as they are, say so: "
-            "`eqx_pipe.frozen(...)`.",
-        )
+        if found:
+            first, _ = next(iter(found.values()))
+            places = [f"`{_class(m)}` ({item.place})" for item, m in found.values()]
+            raise value_error(
+                function,
+                f"{where} hides parameters in a function, where gradients and "
+                f"optimisers do not see them: those of {', '.join(places)}.",
+                f"{_cure(first)} If they are to stay as they are, use "
+                "`eqx_pipe.frozen(...)`.",
+            )
 
 
 def check_nothing_traced(function: str, argument: str, stage: Any) -> None:
-    """Raises a `ValueError` if a function inside a stage closes over traced arrays.
+    """Raise a `ValueError` if a function inside a stage closes over traced arrays.
 
     Arrays made from the key would neither be stacked nor survive the tracing in which
     they were made.
@@ -73,66 +83,114 @@ def check_nothing_traced(function: str, argument: str, stage: Any) -> None:
             )
 
 
-def _traced_in(fn: Any) -> list[str]:
-    return [_place(item) for item in held(fn) if _is_traced(item.value)]
+def held(fn: Any) -> Iterator[Held]:
+    """Return what a callable holds, and what the functions among that hold.
 
-
-def _is_traced(value: Any) -> bool:
-    return any(isinstance(leaf, Tracer) for leaf in leaves_of(value))
-
-
-def constants(stage: Any) -> dict[str, str]:
-    """What the functions in a stage close over, in words: arrays and modules, by name.
-
-    These are constants of the program, no parameters.
+    One level deep: parameters that are hidden deeper, in attributes of objects, or by
+    functions that are globals, are not found.
     """
-    found = {}
-    for fn in opaque_leaves(stage):
-        for item in held(fn):
-            for path, leaf in named_leaves_of(item.value, _is_module):
-                if _is_module(leaf):
-                    found[_name(item, path)] = _class(leaf)
-                elif isinstance(leaf, np.ndarray) or eqx.is_array(leaf):
-                    found[_name(item, path)] = leaf_text(leaf)
-    return found
+    for item in _contents(fn):
+        yield item
+        functions = [leaf for leaf in _leaves(item.value) if not _is_module(leaf)]
+        for inner in opaque_leaves(functions):
+            for one in _contents(inner):
+                yield one._replace(name=f"{item.name}.{one.name}")
 
 
-def _with_parameters(value: Any) -> list[Any]:
-    """The callable modules in a value that hold arrays which could be trained."""
-    return [
-        leaf
-        for leaf in leaves_of(value, _is_callable_module)
-        if _is_callable_module(leaf)
-        and any(map(eqx.is_inexact_array, jtu.tree_leaves(leaf)))
-    ]
+def _contents(fn: Any) -> Iterator[Held]:
+    if isinstance(fn, ft.partial):
+        given = {str(i): value for i, value in enumerate(fn.args)} | fn.keywords
+        for name, value in given.items():
+            yield Held("partial argument", name, value, fn)
+        yield from _contents(fn.func)
+        return
+    if isinstance(fn, types.MethodType):
+        yield Held("", "__self__", fn.__self__, fn)
+    yield Held("", "__wrapped__", getattr(fn, "__wrapped__", None), fn)
+    for name, value in cells(fn).items():
+        yield Held("closure cell", name, value, fn)
+    if isinstance(fn, types.FunctionType):
+        for name, value in defaults(fn).items():
+            yield Held("default", name, value, fn)
+        for name, value in _global_modules(fn):
+            yield Held("global", name, value, fn)
+
+
+def _global_modules(fn: types.FunctionType) -> Iterator[tuple[str, Any]]:
+    """Return the globals that are Modules, or the attributes of them that code names.
+
+    `model.in_features` reads no parameter of a global `model`, while `model(x)` does.
+    """
+    name, value = "", None
+    for step in dis.get_instructions(fn):
+        if name and step.opname in ("LOAD_ATTR", "LOAD_METHOD"):
+            name, value = f"{name}.{step.argval}", getattr(value, step.argval, None)
+            continue
+        if name:
+            yield name, value
+        name = ""
+        if step.opname == "LOAD_GLOBAL":
+            value = fn.__globals__.get(step.argval)
+            name = step.argval if isinstance(value, eqx.Module) else ""
+    if name:
+        yield name, value
+
+
+def _leaves(value: Any) -> list[Any]:
+    try:
+        # JAX wants the keys of a dict to have an order.
+        tree = list(value.values()) if isinstance(value, dict) else value
+        return jtu.tree_leaves(tree, is_leaf=_is_module)
+    except (TypeError, ValueError, SystemError):  # the last of what holds itself
+        return []
 
 
 def _is_module(node: Any) -> bool:
-    return isinstance(node, eqx.Module)
+    """Return whether a node is a callable module with arrays that could be trained."""
+    if _is_nnx(node):
+        return True
+    if not isinstance(node, eqx.Module) or not callable(node):
+        return False
+    return any(map(eqx.is_inexact_array, jtu.tree_leaves(node)))
 
 
-def _is_callable_module(node: Any) -> bool:
-    return isinstance(node, eqx.Module) and callable(node)
+def _is_nnx(node: Any) -> bool:
+    # By name: flax need not be installed.
+    names = [cls.__module__ for cls in type(node).__mro__ if cls.__name__ == "Module"]
+    return any(name.startswith("flax.nnx") for name in names)
+
+
+def _nnx_error(
+    function: str, where: str, module: Any, item: Held | None = None
+) -> ValueError:
+    place = f" ({item.place})" if item else ""
+    return value_error(
+        function,
+        f"{where} holds a module of `flax.nnx`, `{type(module).__name__}`{place}. It "
+        "would be a constant: neither trained nor updated.",
+        "Take it apart, `graph, arrays = nnx.split(module)`, keep `arrays` as a field "
+        "of a subclass of `eqx_pipe.Stage`, `graph` as a static one, and call "
+        "`nnx.merge(self.graph, self.arrays)(x)`.",
+    )
+
+
+def _traced_in(fn: Any) -> list[str]:
+    return [item.place for item in held(fn) if _is_traced(item.value)]
+
+
+def _is_traced(value: Any) -> bool:
+    leaves = jtu.tree_leaves(_leaves(value))
+    return any(isinstance(leaf, Tracer) for leaf in leaves)
 
 
 def _class(module: Any) -> str:
-    """The name of a module's class; of a method, that of its module."""
+    """Return the name of a module's class; of a method, that of its module."""
     owner = getattr(module, "__self__", module)
     return type(owner if isinstance(owner, eqx.Module) else module).__name__
 
 
-def _name(item: Held, inner: str = "") -> str:
-    names = [name for name in (*item.path, inner) if name and name[:2] != "__"]
-    return ".".join(names) or item.path[-1]
-
-
-def _place(item: Held) -> str:
-    """Where a value was found, such as "closure cell `layer`"."""
-    return f"{item.kind} `{_name(item)}`".strip()
-
-
 def _place_of(fn: Any, stage: Any) -> str:
-    """Says of a function that is only a part of the stage, which part it is."""
+    """Return which part of the stage a function is; nothing if it is the whole."""
     for path, leaf in leaves_with_names(stage):
         if leaf is fn and path:
             return f"`.{path}` of "
@@ -140,13 +198,13 @@ def _place_of(fn: Any, stage: Any) -> str:
 
 
 def _cure(item: Held) -> str:
-    """How to write the holder of a module so that its parameters are seen."""
+    """Return how to write the holder of a module so that its parameters are seen."""
     holder = item.holder
     if isinstance(holder, ft.partial):
         return "Use `equinox.Partial` instead of `functools.partial`."
     if isinstance(holder, types.MethodType) and holder.__self__ is item.value:
         return "Give the module itself."
-    if item.path[-1] == "__wrapped__":
+    if item.name.endswith("__wrapped__"):
         if isinstance(holder, JITTED):
             return "Give the module itself, or `equinox.filter_jit` of it."
         for fn in cells(holder).values():

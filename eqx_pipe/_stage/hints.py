@@ -7,8 +7,8 @@ import equinox as eqx
 from .._errors import MissingKeyError, asks_for_key, is_located, message, nearest
 from .._keys import key_argument
 from .._types import PyTree
-from .base import Lift, state_indices
 from .signature import takes_key
+from .stage import Lift, state_indices
 
 
 def no_attribute(stage: Any, name: str) -> str:

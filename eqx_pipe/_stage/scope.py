@@ -29,8 +29,9 @@ class Scope:
 
     `key` is the composite's own key; a child draws from it folded with the child's
     name or position. `record` collects outputs by path; it is `None` wherever nobody
-    asked, or where values cannot leave a traced branch. `watch` is told
-    before a child is called (not what stands in it): path, stage, inputs, state, key.
+    asked, or where values cannot leave a traced branch. `watch` is called
+    before a child is (not for those inside of it), with its path, itself, inputs,
+    state, key and named inputs.
     """
 
     key: Key | None

@@ -1,35 +1,92 @@
-"""A pipeline as some lines of text: names, stages, shapes, parameters."""
+"""A pipeline in words: its stages, settings, arrays and counts of parameters."""
 
+import dataclasses
 import functools as ft
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 
-from .._tree import leaf_text, leaves_with_names, static_text
+from .._tree import join_path, leaf_text, leaves_with_names, path_name, static_text
 from .._types import PyTree
-from .base import Lift, is_state_index
-from .parent import Parent
+from .paths import parts_of
+from .stage import Lift, is_composite, is_state_index
 
 _LINES, _ARRAYS = 40, 3
 
 
-def function_name(fn: Any) -> str:
-    """The name of a plain function without its module, which versions change."""
-    if isinstance(fn, Lift):
-        return function_name(fn.fn)
-    if not callable(fn):  # in a pipeline that was filtered, or a filter spec
-        return str(fn)
-    if isinstance(fn, ft.partial):
-        return f"partial({function_name(fn.func)})"
-    return getattr(fn, "__name__", None) or type(fn).__name__
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One stage of a pipeline in words, and those inside of it.
+
+    `stage` is `chain`, `parallel`, ... for one of our combinators, the name of a
+    function, and the name of the class of any other module. `output` is the text of
+    its output, and `None` where that is not known.
+    """
+
+    path: str
+    stage: str
+    settings: dict[str, Any]
+    arrays: dict[str, str]
+    parameters: int
+    output: str | None = None
+    children: "list[Row]" = dataclasses.field(default_factory=list)
+
+    @property
+    def head(self) -> str:
+        """The stage with the settings of a combinator."""
+        return self.stage + _bracketed(_pairs(self.settings if self.children else {}))
+
+
+def row_of(stage: PyTree, outputs: Mapping[str, str], path: str = "") -> Row:
+    """Return the row of a stage; `outputs` are the texts of outputs by path."""
+    children = [
+        row_of(child, outputs, join_path(path, segment))
+        for segment, child in children_shown(stage).items()
+    ]
+    return Row(
+        path,
+        kind(stage),
+        _plain(_settings(stage)),
+        {name: leaf_text(x) for name, x in _own_leaves(stage) if _is_array(x)},
+        num_parameters(stage),
+        outputs.get(path),
+        children,
+    )
+
+
+def kind(stage: PyTree) -> str:
+    """Return `chain` for one of our combinators, `Linear` for a layer, `sin`."""
+    if isinstance(stage, Lift) or not isinstance(stage, eqx.Module):
+        return _function_name(stage)
+    name = type(stage).__name__
+    return name.lower() if is_composite(stage) else name
+
+
+def head(stage: PyTree) -> str:
+    """Return the kind of a stage with the settings of a combinator."""
+    settings = _plain(stage.settings()) if is_composite(stage) else {}
+    return kind(stage) + _bracketed(_pairs(settings))
+
+
+def children_shown(stage: PyTree) -> dict[str, PyTree]:
+    """Return the stages right below, by path; of stacked ones the first, as shapes."""
+    if isinstance(stage, eqx.nn.Sequential):
+        return {f"layers.{i}": layer for i, layer in enumerate(stage.layers)}
+    if not is_composite(stage):
+        return {}
+    if stage.size is None:
+        return dict(stage.held())
+    # Shapes alone: to slice the arrays would compile a program for each of them.
+    return {name: jtu.tree_map(_of_first, x) for name, x in stage.children().items()}
 
 
 def num_parameters(stage: PyTree) -> int:
-    """How many numbers in a stage gradients reach; state does not count."""
+    """Count the numbers in a stage that gradients reach; state does not count."""
     leaves = jtu.tree_leaves(stage, is_leaf=is_state_index)
     inexact = (
         x for x in leaves if _is_array(x) and jnp.issubdtype(x.dtype, jnp.inexact)
@@ -37,75 +94,113 @@ def num_parameters(stage: PyTree) -> int:
     return sum(math.prod(x.shape) for x in inexact)
 
 
-def pipeline_text(stage: Parent) -> str:
-    """One line a stage, not more than fit on a screen."""
-    lines = list(_lines("", stage, 0))
+def parameters_text(stage: PyTree) -> str:
+    """Return the count in words; nothing for none."""
+    return _counted(num_parameters(stage))
+
+
+def pipeline_text(stage: PyTree) -> str:
+    """Return one line for each stage, but not more than fit on a screen."""
+    lines = list(_lines(row_of(stage, {}), "", 0))
     more = len(lines) - _LINES
     if more > 1:
-        lines = [*lines[:_LINES], f"... {more} more lines: `eqx_pipe.summary(pipe, x)`"]
+        lines = [*lines[:_LINES], f"... {more} more lines: `eqx_pipe.summary(pipe)`"]
     return "\n".join(lines)
 
 
-def _lines(name: str, stage: PyTree, depth: int) -> Iterator[str]:
-    yield f"{'  ' * depth}{f'{name}: ' if name else ''}{title(stage)}"
-    if isinstance(stage, Parent):
-        for segment, child in stage.children().items():
-            if stage.multiplicity() is not None:
-                # Shapes alone: to slice the arrays would compile a program for each of
-                # them.
-                child = jtu.tree_map(_of_first, child)
-            yield from _lines(segment, child, depth + 1)
+def _lines(row: Row, above: str, depth: int) -> Iterator[str]:
+    name = row.path.removeprefix(f"{above}.") if above else row.path
+    yield f"{'  ' * depth}{f'{name}: ' if name else ''}{_row_text(row)}"
+    for child in row.children:
+        yield from _lines(child, row.path, depth + 1)
 
 
-def title(stage: PyTree) -> str:
-    """A stage in one line: its kind, settings or arrays, and how many parameters."""
-    count = num_parameters(stage)
-    total = f"{count:,} parameter{'s' * (count != 1)}" if count else ""
-    if isinstance(stage, Parent):
-        settings = getattr(stage, "settings", dict)()
-        shown = [
-            f"{name}={static_text(value)}"
-            for name, value in settings.items()
-            if value is not None and not isinstance(value, dict)
-        ]
-        head = " ".join([type(stage).__name__.lower(), *shown])
-    elif isinstance(stage, Lift) or not isinstance(stage, eqx.Module):
-        head = function_name(stage)
-    else:
-        named = [
-            (n, x) for n, x in leaves_with_names(_stateless(stage)) if _is_shown(x)
-        ]
-        arrays = [f"{n} {_shown(x)}" for n, x in named[:_ARRAYS]]
-        more = [f"{len(named) - _ARRAYS} more"] if len(named) > _ARRAYS else []
-        inside = ", ".join([*arrays, *more])
-        head = type(stage).__name__ + (f"({inside})" if inside else "")
-    return f"{head}  # {total}" if total else head
+def _row_text(row: Row) -> str:
+    arrays = [f"{name} {text}" for name, text in row.arrays.items()]
+    more = [f"{len(arrays) - _ARRAYS} more"] if len(arrays) > _ARRAYS else []
+    shown = [*arrays[:_ARRAYS], *more]
+    if row.children or not arrays:
+        shown += _pairs(row.settings)
+    total = _counted(row.parameters)
+    return row.stage + _bracketed(shown) + (f"  # {total}" if total else "")
 
 
-def _stateless(stage: PyTree) -> PyTree:
-    return jtu.tree_map(
-        lambda x: None if is_state_index(x) else x, stage, is_leaf=is_state_index
-    )
+def _counted(count: int) -> str:
+    return f"{count:,} parameter{'s' * (count != 1)}" if count else ""
 
 
-def _is_shown(x: object) -> bool:
-    return _is_array(x) or isinstance(x, bool)
+def _pairs(settings: Mapping[str, Any]) -> list[str]:
+    # Not what is itself named, such as the edges of a graph.
+    return [f"{n}={v}" for n, v in settings.items() if not isinstance(v, dict)]
 
 
-def _shown(x: PyTree) -> str:
-    return leaf_text(x) if _is_array(x) else str(x)
+def _bracketed(shown: list[str]) -> str:
+    return f"({', '.join(shown)})" if shown else ""
+
+
+def _function_name(fn: Any) -> str:
+    """Return the name of a function without its module, which versions change."""
+    if isinstance(fn, Lift):
+        return _function_name(fn.fn)
+    if not callable(fn):  # in a pipeline that was filtered, or a filter spec
+        return str(fn)
+    if isinstance(fn, ft.partial):
+        return f"partial({_function_name(fn.func)})"
+    return getattr(fn, "__name__", None) or type(fn).__name__
+
+
+def _settings(stage: PyTree) -> dict[str, Any]:
+    """Return the settings of a combinator, and the plain fields of a layer."""
+    if is_composite(stage):
+        return stage.settings()
+    if isinstance(stage, Lift) or not isinstance(stage, eqx.Module):
+        return {}
+    named = {f.name: getattr(stage, f.name, None) for f in dataclasses.fields(stage)}
+    return {name: value for name, value in named.items() if not _holds_parts(value)}
+
+
+def _holds_parts(value: PyTree) -> bool:
+    leaves = jtu.tree_leaves(value, is_leaf=_is_part)
+    return any(map(_is_part, leaves))
+
+
+def _is_part(x: PyTree) -> bool:
+    return isinstance(x, eqx.Module) or _is_array(x)
+
+
+def _own_leaves(stage: PyTree) -> list[tuple[str, Any]]:
+    """Return the leaves of a layer, and of a combinator those of no child; no state."""
+    if is_composite(stage):
+        own = [part for part in parts_of(stage)[0] if part.segment is None]
+        return [(part.name, part.value) for part in own]
+    found = jtu.tree_flatten_with_path(stage, is_leaf=is_state_index)[0]
+    return [(path_name(path), leaf) for path, leaf in found]
+
+
+def _plain(value: Any) -> Any:
+    """Return a value that `json.dumps` takes, the same in every process."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, Mapping):
+        return {str(name): _plain(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    return static_text(value)
 
 
 def _is_array(x: object) -> bool:
     return hasattr(x, "shape") and hasattr(x, "dtype")
 
 
-class _Shape:
-    """Of an array: what is written of it."""
-
-    def __init__(self, shape: tuple[int, ...], dtype: Any):
-        self.shape, self.dtype = shape, dtype
-
-
 def _of_first(leaf: PyTree) -> PyTree:
-    return _Shape(leaf.shape[1:], leaf.dtype) if _is_array(leaf) else leaf
+    return jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype) if _is_array(leaf) else leaf
+
+
+def shapes_text(tree: PyTree, limit: int = 4) -> str:
+    """Return the shapes of a pytree, a line each, `limit` at most."""
+    lines = [
+        f"{name}: {leaf_text(leaf)}" if name else leaf_text(leaf)
+        for name, leaf in leaves_with_names(tree)
+    ]
+    more = [f"... {len(lines) - limit} more"] if len(lines) > limit else []
+    return "\n".join(lines[:limit] + more)

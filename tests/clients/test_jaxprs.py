@@ -21,7 +21,7 @@ from jax.interpreters import batching
 from jax.sharding import AbstractMesh, PartitionSpec
 
 import eqx_pipe as ep
-from eqx_pipe._choose.dependence import depends_on
+from eqx_pipe._conditionals.dependence import depends_on
 from eqx_pipe._jaxprs.jaxpr import equations, is_jaxpr, sub_jaxprs, trace
 from eqx_pipe._jaxprs.table import TABLE, entry, kind, may_loop_or_call_back
 

@@ -58,9 +58,9 @@ def test_a_stage_at_the_end_changes_no_earlier_draw(data):
     struct = data.draw(ept.structs())
     stages = [data.draw(ept.stages(struct)) for _ in range(2)]
     x, key = numbers(struct, 2), data.draw(ept.keys())
-    before = ep.outputs(ep.chain(*stages), x, key=key)
+    before = ep.outputs(ep.chain(*stages))(x, key=key)[1]
     last = data.draw(ept.stages(struct))
-    after = ep.outputs(ep.chain(*stages, last), x, key=key)
+    after = ep.outputs(ep.chain(*stages, last))(x, key=key)[1]
     assert_agree({path: after[path] for path in before}, before)
 
 
@@ -230,3 +230,17 @@ def test_a_chain_is_traced_once():
     for i in range(3):
         call(pipe, jnp.full(3, float(i)))
         pipe = jtu.tree_map(lambda v: v * 2 if eqx.is_array(v) else v, pipe)
+
+
+def test_a_stage_that_returns_none_is_named_where_the_next_one_fails():
+    def forgets(x):
+        x + 1  # noqa: B018
+
+    for pipe in (
+        ep.chain(a=forgets, b=jnp.sin),
+        ep.residual({"a": forgets, "b": jnp.cos}),
+    ):
+        with pytest.raises(TypeError) as caught:
+            pipe(jnp.ones(2))
+        notes = "\n".join(caught.value.__notes__)
+        assert "`a`, returned None: does it lack a `return`?" in notes

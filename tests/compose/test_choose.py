@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from jax import lax
 
-from eqx_pipe._choose.choose import choose as choose_with_state
-from eqx_pipe._choose.dependence import depends_on, used_inputs
+from eqx_pipe._conditionals.choose import choose as choose_with_state
+from eqx_pipe._conditionals.dependence import depends_on, used_inputs
 from eqx_pipe._jaxprs.table import may_loop_or_call_back
 
 

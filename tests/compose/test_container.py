@@ -71,7 +71,7 @@ def test_a_function_is_found_among_the_stages():
 
 def test_the_paths_of_outputs_are_found():
     pipe = ep.chain(ep.parallel(sin, cos, merge="sum"), ep.weighted(sin))
-    for path in ep.outputs(pipe, jnp.ones(2)):
+    for path in ep.outputs(pipe)(jnp.ones(2))[1]:
         stage = pipe
         for segment in path.split("."):
             stage = stage[segment]
@@ -130,9 +130,6 @@ def test_pipelines_are_copied_as_before():
 
 def test_tree_at_sets_a_slice_of_a_repeat():
     pipe = ep.chain(blocks=ep.repeat(linear, 2, key=jr.key(0)))
-    for where in (lambda p: p["blocks"][1], lambda p: p["blocks"][1].weight):
-        with pytest.raises(ValueError, match=r"\.stages\.weight.*w\.at\[1\]\.set"):
-            eqx.tree_at(where, pipe, jnp.ones((2, 2)))
     new = eqx.tree_at(
         lambda p: p["blocks"].stages.weight,
         pipe,
@@ -140,40 +137,3 @@ def test_tree_at_sets_a_slice_of_a_repeat():
     )
     assert np.array_equal(new["blocks"][1].weight, jnp.ones((2, 2)))
     assert eqx.tree_equal(new["blocks"][0], pipe["blocks"][0])
-
-
-# Found by trying: the names have equal CRC-32.
-ALIKE = ("plumless", "buckeroo")
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda a, b: ep.chain(**{a: sin, b: cos}),
-        lambda a, b: ep.parallel({a: sin, b: cos}),
-        lambda a, b: ep.gated({a: sin, b: cos}, gates={a: jnp.any, b: jnp.any}),
-        lambda a, b: ep.graph({a: sin, b: cos}, {a: [], b: [a]}, b),
-        lambda a, b: ep.Space(
-            {a: ep.Random(jr.normal, 2), b: ep.Random(jr.normal, 2)}, key=jr.key(0)
-        ),
-    ],
-)
-def test_names_that_would_share_draws_are_refused(make):
-    with pytest.raises(ValueError, match="`plumless` and `buckeroo`.*Rename one"):
-        make(*ALIKE)
-    make("plumless", "buckaroo")
-
-
-# From solving for them: CRC-32 is linear over bits.
-LIKE_MERGE = "AaAaAaAAaAAaAaAAAaAaaAaAaaaaaaAAAAAAAAAA"
-LIKE_GATES = "AAaaaAaAaAaAaAAaaAAAaaaAaAAaAaAAAAAAAAAA"
-
-
-def test_names_that_would_share_the_draws_of_another_part_are_refused():
-    with pytest.raises(ValueError, match=f"`{LIKE_MERGE}` and `merge`.*Rename one"):
-        ep.parallel({LIKE_MERGE: sin}, merge=sum)
-    with pytest.raises(ValueError, match=f"`{LIKE_MERGE}` and `merge`.*Rename one"):
-        ep.gated({LIKE_MERGE: sin}, gates={LIKE_MERGE: jnp.any}, merge=sum)
-    with pytest.raises(ValueError, match=f"`{LIKE_GATES}` and `gates`.*Rename one"):
-        ep.gated({LIKE_GATES: sin}, gates={LIKE_GATES: jnp.any})
-    assert LIKE_MERGE in ep.parallel({LIKE_MERGE: sin})

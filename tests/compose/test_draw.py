@@ -1,6 +1,11 @@
 """`draw`: well-formed Mermaid text with every stage, and shapes when asked for."""
 
 import inspect
+import json
+import os
+import pathlib
+import shutil
+import subprocess
 
 import equinox as eqx
 import hypothesis.strategies as st
@@ -88,7 +93,7 @@ def test_labels_are_escaped():
 
 def test_frames_round_what_is_nested():
     text = str(ep.draw(ep.chain(deep=ep.repeat(linear, 3, key=KEY))))
-    assert '["deep: repeat n=3, 36 parameters"]' in text
+    assert '["deep: repeat(size=3), 36 parameters"]' in text
     assert '["0: Linear<br/>12 parameters"]' in text
     text = str(ep.draw(eqx.nn.Sequential([ep.chain(jnp.sin), eqx.nn.Dropout()])))
     assert '["layers.0: chain"]' in text and '["layers.1: Dropout"]' in text
@@ -115,25 +120,7 @@ def test_stateful_pipelines():
         ep.draw(pipe, jnp.ones(2))
 
 
-def test_more_stages_in_a_row_than_are_looked_at_are_one_box():
-    pipe = ep.chain(*[s for _ in range(20) for s in (linear(KEY), jnp.tanh)])
-    names, arrows = read(ep.draw(pipe, jnp.ones(3), fold=5))
-    assert len(names) == 7 and len(arrows) == 6
-    text = str(ep.draw(pipe, jnp.ones(3), fold=5))
-    assert "2 ... 37<br/>36 stages: 18 Linear, 18 tanh<br/>216 parameters" in text
-    assert text.count("float32[3]") == 6
-    assert len(read(ep.draw(pipe, fold=None))[0]) == 42
-    wide = ep.gated(*[jnp.sin] * 9, gates=[jnp.any] * 9)
-    text = str(ep.draw(wide, fold=4))
-    assert '|"those open"|' in text and "6 stages: 6 sin" in text
-    assert text.count("gates.") == 3
-    few = ep.chain(*[jnp.sin] * 16)
-    assert ep.draw(few) == ep.draw(few, fold=None)
-
-
 def test_bad_input():
-    with pytest.raises(ValueError, match="integer of at least 3"):
-        ep.draw(len, fold=2)
     for wrong in (3, eqx.nn.Linear):
         with pytest.raises(TypeError, match="eqx_pipe.draw.*`pipe`"):
             inspect.unwrap(ep.draw)(wrong)
@@ -145,3 +132,59 @@ def test_bad_input():
 def test_the_input_of_a_residual_goes_round_its_only_stage():
     _, arrows = read(ep.draw(ep.residual(jnp.sin)))
     assert arrows == [("n1", "n2"), ("n1", "n3"), ("n2", "n3"), ("n3", "n4")]
+
+
+def test_files(tmp_path):
+    diagram = ep.draw(ep.chain(**{'<b>&"script': jnp.sin}), jnp.ones(3))
+    for suffix in ("md", "mmd"):
+        diagram.save(tmp_path / "new" / f"pipe.{suffix}")
+    text = (tmp_path / "new" / "pipe.mmd").read_text()
+    assert text == str(diagram) == repr(diagram)
+    page = (tmp_path / "new" / "pipe.md").read_text()
+    assert page == f"```mermaid\n{text}\n```\n" == diagram._repr_markdown_()
+    with pytest.raises(FileExistsError, match="or give `overwrite=True`"):
+        diagram.save(tmp_path / "new" / "pipe.md")
+    diagram.save(str(tmp_path / "new" / "pipe.md"), overwrite=True)
+    with pytest.raises(ValueError, match="ends in `.md` or `.mmd`"):
+        diagram.save(tmp_path / "pipe.png")
+
+
+def test_the_picture_of_the_page_is_of_its_pipeline():
+    first, branch, head = (
+        eqx.nn.Linear(*sizes, key=KEY) for sizes in ((3, 4), (4, 4), (4, 2))
+    )
+    body = ep.chain(first=first, norm=eqx.nn.LayerNorm(4), act=jnp.tanh)
+    pipe = ep.chain(body=body, choice=ep.cond(jnp.any, branch), head=head)
+    page = pathlib.Path(__file__).parents[2] / "docs" / "composing.md"
+    assert f"```mermaid\n{ep.draw(pipe, jnp.ones(3))}\n```" in page.read_text()
+
+
+CHECK = """
+import { JSDOM } from "jsdom";
+import fs from "fs";
+globalThis.window = new JSDOM("").window;
+globalThis.document = window.document;
+const mermaid = (await import("mermaid")).default;
+for (const text of JSON.parse(fs.readFileSync(0, "utf8")))
+  await mermaid.parse(text);
+console.log("parsed");
+"""
+
+
+@pytest.mark.slow
+def test_mermaid_reads_it():
+    folder = os.environ.get("MERMAID_FOLDER", "")
+    if not folder or shutil.which("node") is None:
+        pytest.skip(
+            "no Mermaid: run `npm install mermaid jsdom` in a folder, and name that "
+            "folder in MERMAID_FOLDER"
+        )
+    named = [ep.chain(**{'a"b<c>|`#;&\n[x]{y}': pipe}) for pipe in stages.values()]
+    texts = [str(ep.draw(pipe)) for pipe in [*stages.values(), *named]]
+    script = os.path.join(folder, "check_eqx_pipe.mjs")
+    with open(script, "w") as file:
+        file.write(CHECK)
+    run = subprocess.run(
+        ["node", script], input=json.dumps(texts), capture_output=True, text=True
+    )
+    assert run.stdout == "parsed\n", run.stderr

@@ -33,7 +33,7 @@ def test_member_i_is_made_of_and_draws_from_the_ith_key():
         merged = ep.ensemble(members, merge=merge)
         assert_agree(np.asarray(run(merged, KEY)), over(wanted, axis=0))
     quiet = eqx.nn.inference_mode(pipe)
-    found = ep.outputs(ep.chain(e=quiet), X)
+    found = ep.outputs(ep.chain(e=quiet))(X)[1]
     assert list(found)[:3] == ["e.0.0", "e.0.1", "e.0"]
     assert_agree(found["e.3.0"], members[3][0](X))
 

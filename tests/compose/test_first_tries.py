@@ -142,7 +142,7 @@ def test_outputs_of_a_gated():
             gates={"a": lambda x: True, "b": lambda x: False},
         )
     )
-    found = ep.outputs(pipe, X)
+    found = ep.outputs(pipe)(X)[1]
     assert list(found) == ["g.gates.a", "g.gates.b", "g.a", "g.b", "g"]
     np.testing.assert_allclose(found["g.a"], jnp.sin(X), rtol=1e-6)
     np.testing.assert_array_equal(found["g.b"], jnp.zeros(3))

@@ -1,7 +1,6 @@
 """Parameters hidden in a function are refused wherever a stage is built."""
 
 import functools as ft
-import types
 
 import equinox as eqx
 import hypothesis.strategies as st
@@ -19,13 +18,6 @@ from eqx_pipe.testing import check_vmap
 KEY = jr.key(0)
 LAYER = eqx.nn.Linear(3, 3, key=KEY)
 TABLE = jnp.arange(3.0)
-SETTINGS = types.SimpleNamespace(net=LAYER, scale=2.0)
-LIBRARY = types.ModuleType("models")
-LIBRARY.net = LAYER  # pyright: ignore
-
-
-def calls_global(x):
-    return LAYER(x)
 
 
 class Coder(eqx.Module):
@@ -37,6 +29,9 @@ class Coder(eqx.Module):
         return self.layer(x)
 
 
+CODER = Coder(LAYER)
+
+
 class Operator(eqx.Module):
     """An array with a method, and nothing to call."""
 
@@ -44,45 +39,6 @@ class Operator(eqx.Module):
 
     def mv(self, x):
         return self.matrix @ x
-
-
-class Plain:
-    """An object of a user's own class, which is no pytree."""
-
-    def __init__(self, net, other=2.0):
-        self.net, self.other = net, other
-
-    def __call__(self, x):
-        return self.net(x)
-
-    def indirectly(self, x):
-        return self(x) if self.other is None else self.apply(x)
-
-    def apply(self, x):
-        return self.net(x)
-
-    @property
-    def model(self):
-        return self.net
-
-    def by_property(self, x):
-        return self.model(x)
-
-    def untouched(self, x):
-        return self.other * x
-
-
-class Slotted:
-    __slots__ = ("net",)
-
-    def __call__(self, x):
-        return self.net(x)
-
-
-def slotted(net):
-    made = Slotted()
-    made.net = net
-    return made
 
 
 def in_cell(f):
@@ -100,57 +56,32 @@ def in_keyword(f):
     return call
 
 
-def in_list(f):
-    fs = [f]
-    return lambda x: fs[0](x)
-
-
-def in_unordered_dict(f):
-    fs = {"a": f, 1: None}
-    return lambda x: fs["a"](x)
-
-
-def in_inner_function(f):
-    return lambda x: (lambda y: f(y))(x)
-
-
 def decorated(f):
-    @ft.wraps(calls_table)
+    @ft.wraps(f)
     def wrapper(*args):
         return f(*args)
 
     return wrapper
 
 
-def calls_table(x):
-    return x * TABLE
-
-
 WRAPPERS = {
     "cell": in_cell,
     "default": in_default,
     "keyword": in_keyword,
-    "list": in_list,
-    "dict": in_unordered_dict,
-    "inner": in_inner_function,
+    "list": lambda f: (lambda fs: lambda x: fs[0](x))([f]),
+    "dict": lambda f: (lambda fs: lambda x: fs["a"](x))({"a": f, 1: None}),
+    "inner": lambda f: lambda x: (lambda y: f(y))(x),
     "decorated": decorated,
     "partial": lambda f: ft.partial(lambda f, x: f(x), f),
     "partial keyword": lambda f: ft.partial(lambda x, f: f(x), f=f),
-    "object": Plain,
-    "slots": slotted,
-    "method": lambda f: Plain(f).indirectly,
-    "property": lambda f: Plain(f).by_property,
-    "custom_jvp": lambda f: jax.custom_jvp(in_cell(f)),
-    "jit": lambda f: jax.jit(in_cell(f)),
-    "vmap": lambda f: jax.vmap(in_cell(f)),
-    "checkpoint": lambda f: jax.checkpoint(in_cell(f)),
-    "filter_jit": lambda f: eqx.filter_jit(in_cell(f)),
-    "filter_vmap": lambda f: eqx.filter_vmap(in_cell(f)),
+    "jit": jax.jit,
+    "vmap": jax.vmap,
+    "filter_jit of a function": lambda f: eqx.filter_jit(in_cell(f)),
 }
 
 
-@given(st.lists(st.sampled_from(sorted(WRAPPERS)), min_size=1, max_size=4))
-def test_however_deep_it_is_hidden(names):
+@given(st.lists(st.sampled_from(sorted(WRAPPERS)), min_size=1, max_size=2))
+def test_hidden_in_a_function_or_one_level_deeper(names):
     def wrapped(f):
         return ft.reduce(lambda f, name: WRAPPERS[name](f), names, f)
 
@@ -160,7 +91,7 @@ def test_however_deep_it_is_hidden(names):
         jnp.tanh,
         eqx.nn.Identity(),
         ep.frozen(LAYER),
-        in_cell(calls_table),
+        lambda x: x * TABLE,
     ):
         ep.chain(wrapped(harmless))
     ep.chain(ep.frozen(wrapped(LAYER)))
@@ -185,10 +116,6 @@ HIDDEN = {
     "cell": (in_cell(LAYER), "closure cell `f`", BASE),
     "default": (in_default(LAYER), "default `f`", BASE),
     "global": (lambda x: LAYER(x), "global `LAYER`", BASE),
-    "function": (lambda x: calls_global(x), "global `calls_global.LAYER`", BASE),
-    "namespace": (lambda x: SETTINGS.net(x), "attribute `SETTINGS.net`", BASE),
-    "import": (lambda x: LIBRARY.net(x), "attribute `LIBRARY.net`", BASE),
-    "object": (Plain(LAYER), "attribute `net`", BASE),
     "pipeline": (in_cell(ep.chain(LAYER)), "`Chain` .closure cell `f`", BASE),
     "not callable": ((lambda c: lambda x: c.encode(x))(Coder(LAYER)), "cell `c`", BASE),
     "in a layer": (eqx.nn.Lambda(in_cell(LAYER)), r"`\.fn` of `stages\[0\]`", BASE),
@@ -269,71 +196,46 @@ def test_what_keeps_its_parameters_is_accepted(name):
 
 def test_a_name_that_is_an_attribute_is_no_global():
     ep.chain(lambda batch: batch.LAYER)
-    ep.chain(Plain(LAYER).untouched)
-    ep.chain(lambda x: SETTINGS.scale * x)
-
-
-def test_a_global_that_is_not_there_yet_is_no_error():
     ep.chain(lambda x: not_defined_yet(x))  # noqa: F821  # pyright: ignore
 
 
-def test_what_holds_itself_is_looked_at_once():
-    class Mutual:
-        def one(self, x):
-            return self.other(x)
-
-        def other(self, x):
-            return self.one(x) if x is None else self.net(x)
-
-    held = {"itself": {}, 1: "keys without order"}
-    held["itself"]["back"] = held
-    mutual = Mutual()
-    mutual.back, mutual.net = mutual, jnp.tanh
-    for stage in (lambda x: held and x, mutual.one):
-        ep.chain(stage)
-        ep.describe(ep.chain(stage))
-    held["list"], mutual.net = [LAYER], LAYER
-    for stage in (lambda x: held and x, mutual.one):
-        with pytest.raises(ValueError, match="hides parameters"):
-            ep.chain(stage)
+def test_a_function_may_read_settings_of_a_global_module():
+    """Not its parameters, nor call its methods."""
+    scaled = ep.chain(lambda x: x * LAYER.in_features)
+    assert scaled(jnp.ones(())).item() == 3.0
+    with pytest.raises(ValueError, match="global `CODER.encode`"):
+        ep.chain(lambda x: CODER.encode(x))
+    with pytest.raises(ValueError, match="global `CODER.layer`"):
+        ep.chain(lambda x: CODER.layer(x))
 
 
-def test_functions_of_installed_packages_are_trusted():
-    """Their code may name any global; what is handed over to them is looked at."""
-    code = compile(
-        "def apply(x):\n    return net(x)\n"
-        "def bind(f):\n    return lambda x: f(x)\n"
-        "class Held:\n"
-        "    def __init__(self, f):\n        self.f = f\n"
-        "    def __call__(self, x):\n        return self.f(x)\n",
-        "/somewhere/site-packages/package/module.py",
-        "exec",
-    )
-    package = {"net": LAYER}
-    exec(code, package)
-    ep.chain(package["apply"])
-    for hands_over in (package["bind"], package["Held"]):
-        with pytest.raises(ValueError, match="hides parameters"):
-            ep.chain(hands_over(LAYER))
+def test_values_that_hold_themselves_are_no_error():
+    loop = {"itself": {}, 1: "keys without order"}
+    loop["itself"]["back"] = loop
+    ep.chain(lambda x: loop and x)
 
 
-def test_constants_are_accepted_and_described():
+def test_constants_are_accepted():
     operator, scale = Operator(jnp.eye(3)), jnp.ones(3)
     tables = {"a": np.ones(2), "b": 1.0}
 
     def stage(x, *, shift=TABLE):
         return operator.mv(x) * scale + shift + tables["b"]
 
-    described = ep.describe(ep.chain(ft.partial(stage), lambda x: SETTINGS.scale * x))
-    first, second = described["children"]
-    assert first["closes_over"] == {
-        "func.operator": "Operator",
-        "func.scale": "float32[3]",
-        "func.shift": "float32[3]",
-        "func.tables.a": "float64[2]",
-    }
-    assert second["closes_over"] == described["closes_over"] == {}
-    assert described["parameters"]["count"] == 0
+    assert ep.summary(ep.chain(ft.partial(stage))).row.parameters == 0
+
+
+def nnx_module():
+    """A module as those of flax are, which is not installed here."""
+    base = type("Module", (), {"__module__": "flax.nnx.module"})
+    return type("BatchNorm", (base,), {"__call__": lambda self, x: x})()
+
+
+def test_modules_of_flax_nnx_are_refused():
+    module = nnx_module()
+    for stage in (module, lambda x: module(x), ft.partial(lambda m, x: m(x), module)):
+        with pytest.raises(ValueError, match=r"`BatchNorm`.*nnx\.split.*nnx\.merge"):
+            ep.chain(stage)
 
 
 def test_functions_that_are_no_stages_may_hold_a_model():

@@ -145,7 +145,7 @@ OTHERS = {
     "cond": ep.cond(positive, LINEAR, jnp.cos),
     "strict switch": ep.switch(lambda x: jnp.int32(1), LINEAR, jnp.sin, bounds="error"),
     "no repeat": ep.repeat(linear, 0, key=KEY),
-    "tapped": ep.tapped(ep.chain(a=ep.repeat(in_residual, 2, key=KEY)), "a.*.0"),
+    "outputs": ep.outputs(ep.chain(a=ep.repeat(in_residual, 2, key=KEY)), "a.*.0"),
     "residual": ep.residual(LINEAR, skip=LINEAR),
     "ensemble": ep.ensemble(lambda key: ep.chain(linear(key), DROPOUT), 2, key=KEY),
     "scan": ep.chain(twice, ep.scan(noisy_cell(), lambda xs: -xs[0], returns="last")),
@@ -163,7 +163,7 @@ OTHERS = {
     "stages", [COMBINATORS, pytest.param(OTHERS, marks=pytest.mark.slow)], ids=len
 )
 def test_each_combinator_keeps_every_law(stages):
-    ept.check_stage(ep.parallel(stages, merge="dict"), X, key=KEY)
+    ept.check_function(ep.parallel(stages, merge="dict"), X, key=KEY)
 
 
 @few
@@ -172,7 +172,7 @@ def test_every_nesting_keeps_every_law(data):
     struct = data.draw(ept.structs(), label="struct")
     pipe = data.draw(ept.pipelines(struct, max_depth=4), label="pipe")
     x, key = data.draw(ept.arrays(struct), label="x"), data.draw(ept.keys())
-    ept.check_stage(pipe, x, key=key)
+    ept.check_function(pipe, x, key=key)
 
 
 @few
@@ -180,7 +180,7 @@ def test_every_nesting_keeps_every_law(data):
 def test_every_graph_keeps_every_law(data):
     struct = data.draw(ept.structs(), label="struct")
     graph = data.draw(ept.graphs(struct), label="graph")
-    ept.check_stage(graph, data.draw(ept.arrays(struct)), key=data.draw(ept.keys()))
+    ept.check_function(graph, data.draw(ept.arrays(struct)), key=data.draw(ept.keys()))
 
 
 @few
@@ -188,7 +188,7 @@ def test_every_graph_keeps_every_law(data):
 def test_every_nesting_of_integers_keeps_every_law(data):
     struct = jax.ShapeDtypeStruct((3,), jnp.int32)
     pipe = data.draw(ept.pipelines(struct, max_depth=4), label="pipe")
-    ept.check_stage(pipe, data.draw(ept.arrays(struct)), key=data.draw(ept.keys()))
+    ept.check_function(pipe, data.draw(ept.arrays(struct)), key=data.draw(ept.keys()))
 
 
 @hp.given(st.data())
@@ -239,4 +239,4 @@ def test_combinators_of_stateful_layers_keep_every_law():
         )
 
     pipe, state = eqx.nn.make_with_state(make)()
-    ept.check_stage(pipe, jnp.stack([X, -X, 2 * X]), state)
+    ept.check_function(pipe, jnp.stack([X, -X, 2 * X]), state=state)

@@ -101,7 +101,7 @@ def test_a_residual_over_an_input_adds_that_input():
     led = ep.residual(f, skip=ep.feed(jnp.negative, "by"), over="x")
     np.testing.assert_allclose(led(X), f(X) - X["by"])
     assert ep.chain(pipe, over="x")[0].over == "x"
-    assert ep.describe(pipe)["settings"] == {"over": "x"}
+    assert ep.summary(pipe).row.settings == {"over": "x"}
 
 
 def test_a_repeat_over_an_input_is_the_loop_also_in_gradients():
@@ -169,16 +169,16 @@ def test_a_node_that_takes_a_mapping_and_the_whole_input():
 
 def test_paths_of_outputs_errors_and_views():
     pipe = ep.chain(block(), ep.feed(scaled, "x", by="by"), over="x")
-    assert list(ep.outputs(pipe, X)) == [
+    assert list(ep.outputs(pipe)(X)[1]) == [
         *["0.scale", "0.act", "0.add", "0"],
         *["1.stage", "1"],
     ]
-    assert ep.describe(pipe)["settings"] == {"over": "x"}
-    first, second = ep.describe(pipe)["children"]
-    assert first["settings"]["inputs"] == ["x", "by"]
-    assert second["settings"] == {"inputs": ["x"], "by": "by"}
+    assert ep.summary(pipe).row.settings == {"over": "x"}
+    first, second = ep.summary(pipe).row.children
+    assert first.settings["inputs"] == ["x", "by"]
+    assert second.settings == {"inputs": ["x", "by=by"]}
     text = str(ep.draw(pipe, X))
-    assert "chain over=x" not in text  # the root has no frame
+    assert "chain(over=x)" not in text  # the root has no frame
     assert '|"by: float32[3]"|' in text and "by=by" in text
     with pytest.raises(ep.StructureError, match="no `by`. Known names: `x`") as caught:
         ep.chain(a=pipe)({"x": X["x"]})

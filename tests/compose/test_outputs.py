@@ -1,4 +1,4 @@
-"""`outputs`: what every stage put out, by path."""
+"""`outputs`: the outputs of all stages, or of some, beside that of the pipeline."""
 
 import equinox as eqx
 import hypothesis as hp
@@ -9,40 +9,44 @@ import jax.random as jr
 import pytest
 from support.by_hand import child_key as fold
 from support.helpers import assert_agree
-from support.stages import Count, draw
+from support.stages import draw
 
 import eqx_pipe as ep
 import eqx_pipe.testing as ept
 
+KEY = jr.key(0)
+X = jnp.linspace(-1.0, 1.0, 3)
+
+
+def block(key):
+    return ep.residual({"attn": eqx.nn.Linear(3, 3, key=key), "act": jnp.tanh})
+
+
+def model(key=KEY):
+    return ep.chain(
+        blocks=ep.repeat(block, 3, key=key),
+        noise=eqx.nn.Dropout(0.5),
+        head=eqx.nn.Linear(3, 2, key=key),
+    )
+
 
 def test_every_stage_below_the_root_is_listed():
-    pipe = ep.chain(
-        split=ep.parallel({"a": ep.chain(jnp.sin, jnp.cos), "b": jnp.tanh}),
-        mix=ep.weighted(eqx.nn.Identity(), ep.chain(jnp.exp)),
-        one=ep.at(0, ep.chain(jnp.negative)),
-    )
+    split = ep.parallel({"a": ep.chain(jnp.sin, jnp.cos), "b": jnp.tanh})
+    mix = ep.weighted(eqx.nn.Identity(), ep.chain(jnp.exp))
+    one = ep.at(0, ep.chain(jnp.negative))
     x = jnp.arange(2.0)
-    pipe = ep.chain(pipe[0], pipe[1], lambda y: (y, "text"), pipe[2])
-    found = ep.outputs(pipe, x)
+    pipe = ep.chain(split, mix, lambda y: (y, "text"), one)
+    y, found = ep.outputs(pipe)(x)
     assert list(found) == [
-        "0.a.0",
-        "0.a.1",
-        "0.a",
-        "0.b",
-        "0",
-        "1.0",
-        "1.1.0",
-        "1.1",
-        "1",
-        "2",
-        "3.stage.0",
-        "3.stage",
-        "3",
+        *["0.a.0", "0.a.1", "0.a", "0.b", "0"],
+        *["1.0", "1.1.0", "1.1", "1", "2"],
+        *["3.stage.0", "3.stage", "3"],
     ]
     assert_agree(found["0.a.0"], jnp.sin(x))
     assert_agree(found["0.a"], jnp.cos(jnp.sin(x)))
     assert found["2"][1] == "text"
-    assert_agree(found["3"], pipe(x))
+    assert_agree((y, found["3"]), (pipe(x), pipe(x)))
+    assert ep.outputs(ep.chain())(x)[1] == {}
 
 
 @hp.given(st.data())
@@ -51,41 +55,37 @@ def test_the_last_output_is_that_of_the_pipeline(data):
     inner = data.draw(ept.pipelines(struct, max_depth=2))
     x, key = data.draw(ept.arrays(struct)), data.draw(ept.keys())
     pipe = ep.chain(head=inner)
-    found = eqx.filter_jit(ep.outputs)(pipe, x, key=key)
-    assert type(found) is dict
-    assert_agree(found["head"], eqx.filter_jit(pipe)(x, key=key))
+    y, found = eqx.filter_jit(ep.outputs(pipe))(x, key=key)
+    expected = eqx.filter_jit(pipe)(x, key=key)
+    assert_agree((y, found["head"]), (expected, expected))
 
 
-def test_what_runs_inside_a_branch_is_not_listed():
+def test_stages_inside_of_a_branch_are_not_listed():
     def inner():
         return ep.chain(jnp.sin, jnp.cos)
 
-    def positive(x):
-        return jnp.sum(x) > 0
-
-    x = jnp.arange(2.0)
-    pipes = {
-        "cond": ep.cond(positive, inner(), inner()),
-        "switch": ep.switch(lambda x: 1, inner(), inner()),
-    }
-    for name, pipe in pipes.items():
-        for listed in (ep.outputs, eqx.filter_jit(ep.outputs)):
-            assert list(listed(ep.chain(pipe), x)) == ["0"], name
+    for pipe in (
+        ep.cond(lambda x: jnp.sum(x) > 0, inner(), inner()),
+        ep.switch(lambda x: 1, inner(), inner()),
+    ):
+        listed = ep.outputs(ep.chain(pipe))
+        for run in (listed, eqx.filter_jit(listed)):
+            assert list(run(X)[1]) == ["0"]
 
 
 def test_each_stage_of_a_loop_is_listed_and_all_examples_of_a_batch_together():
-    def block(key):
-        return ep.chain(affine, jnp.sin)
-
     def affine(x, *, key):
         return x + jr.normal(key, x.shape)
 
+    def noisy(key):
+        return ep.chain(affine, jnp.sin)
+
     pipe = ep.chain(
-        deep=ep.repeat(lambda key: ep.repeat(block, 2, key=key), 2, key=jr.key(0)),
+        deep=ep.repeat(lambda key: ep.repeat(noisy, 2, key=key), 2, key=KEY),
         each=ep.batched(ep.chain(jnp.cos, lambda x: (x, "text"))),
     )
     x, key = jnp.arange(2.0), jr.key(3)
-    found = eqx.filter_jit(lambda p, x, key: ep.outputs(p, x, key=key))(pipe, x, key)
+    _, found = eqx.filter_jit(ep.outputs(pipe))(x, key=key)
     loops = [f"deep.{i}" for i in range(2)]
     blocks = [f"{loop}.{i}" for loop in loops for i in range(2)]
     names = {f"{block}.{i}" for block in blocks for i in range(2)}
@@ -101,58 +101,82 @@ def test_each_stage_of_a_loop_is_listed_and_all_examples_of_a_batch_together():
         assert_agree(found[f"deep.{i}"], y)
     assert_agree(found["each.stage.0"], jnp.cos(y))
     assert found["each.stage.1"][1] == "text"
-    in_order = list(ep.outputs(pipe, x, key=key))
-    assert in_order[:3] == ["deep.0.0.0", "deep.0.0.1", "deep.0.0"]
 
 
-def test_values_that_nobody_asks_for_are_not_kept():
-    pipe = ep.repeat(lambda key: ep.chain(jnp.sin, jnp.cos), 3, key=jr.key(0))
-    plain = str(jax.make_jaxpr(pipe)(jnp.ones(2)))
-    assert "f32[3,2]" not in plain
-    kept = str(jax.make_jaxpr(lambda x: ep.outputs(pipe, x))(jnp.ones(2)))
-    assert "f32[3,2]" in kept
+def test_patterns_choose_and_the_draws_are_those_of_the_call():
+    pipe = model()
+    y, everything = ep.outputs(pipe)(X, key=KEY)
+    assert_agree((y, everything["head"]), (pipe(X, key=KEY), y))
+    some = ep.outputs(pipe, "blocks.*.attn")
+    _, values = eqx.filter_jit(some)(X, key=KEY)
+    names = [f"blocks.{i}.attn" for i in range(3)]
+    assert_agree(values, {name: everything[name] for name in names})
+    few = ep.outputs(pipe, "blocks.[02]", "!blocks.0", "head")(X, key=KEY)[1]
+    assert list(few) == ["blocks.2", "head"]
+    draws = ep.chain(eqx.nn.Identity(), draw)
+    assert_agree(ep.outputs(draws)(X, key=KEY)[1]["1"], draws(X, key=KEY))
 
 
-def test_it_works_under_vmap_and_grad():
-    pipe = ep.chain(a=jnp.sin, b=jnp.sum)
-    xs = jnp.ones((3, 2))
-    found = jax.vmap(lambda x: ep.outputs(pipe, x))(xs)
-    assert found["a"].shape == (3, 2) and found["b"].shape == (3,)
-    slope = jax.grad(lambda x: ep.outputs(pipe, x)["a"][0])(xs[0])
-    assert_agree(slope, jnp.array([jnp.cos(1.0), 0.0]))
+def test_nothing_is_kept_that_no_pattern_matches():
+    def text(pipe):
+        return str(jax.make_jaxpr(lambda x: pipe(x, key=KEY))(X))
+
+    # The stacked weights are float32[3,3,3] and biases float32[3,3].
+    counts = [text(p).count("f32[3,3]") for p in (model(), ep.outputs(model(), "head"))]
+    assert counts[0] == counts[1]
+    assert text(ep.outputs(model(), "blocks.1.attn")).count("f32[3,3]") > counts[0]
 
 
-def test_draws_are_those_of_the_call():
-    pipe, key, x = ep.chain(eqx.nn.Identity(), draw), jr.key(0), jnp.zeros(2)
-    assert_agree(ep.outputs(pipe, x, key=key)["1"], pipe(x, key=key))
+def make_norm():
+    body = ep.chain(
+        lin=eqx.nn.Linear(3, 3, key=KEY),
+        norm=eqx.nn.BatchNorm(3, axis_name="batch", mode="batch"),
+    )
+    return ep.chain(body=ep.batched(body, axis_name="batch"), sum=jnp.sum)
+
+
+def test_an_auxiliary_loss_with_state_has_its_gradient_from_one_run():
+    pipe, state = eqx.nn.make_with_state(make_norm)()
+    xs = jnp.stack([X, -X, X**2])
+
+    @eqx.filter_jit
+    @eqx.filter_value_and_grad(has_aux=True)
+    def loss(pipe):
+        (y, values), after = ep.outputs(pipe, "body.stage.lin")(xs, state)
+        return y + jnp.sum(values["body.stage.lin"] ** 2), after
+
+    @eqx.filter_jit
+    @eqx.filter_value_and_grad
+    def by_hand(pipe):
+        hidden = jax.vmap(pipe["body"].stage["lin"])(xs)
+        return jnp.sum(hidden**2)
+
+    ((value, after), slope), (penalty, lin) = loss(pipe), by_hand(pipe)
+    y, wanted = eqx.filter_jit(pipe)(xs, state)
+    assert_agree(value, y + penalty)
+    assert_agree(jax.tree.leaves(after), jax.tree.leaves(wanted))
+    lin = lin["body"].stage["lin"].weight
+    # The normalised sum is constant in the weights, so theirs is the penalty's.
+    assert_agree(slope["body"].stage["lin"].weight, lin, tolerance=1e-3)
+
+
+def test_outputs_inside_of_a_pipeline_are_a_value_like_others():
+    inner = ep.outputs(ep.chain(a=jnp.sin, b=jnp.cos), "a")
+    pipe = ep.chain(inner=inner, join=lambda both: both[0] + both[1]["a"])
+    y, found = ep.outputs(pipe)(X)
+    assert_agree(y, jnp.cos(jnp.sin(X)) + jnp.sin(X))
+    inside = ["inner.stage.a", "inner.stage.b", "inner.stage"]
+    assert list(found) == [*inside, "inner", "join"]
+    each = ep.repeat(lambda key: ep.chain(inner, lambda both: both[0]), 2, key=KEY)
+    assert "1.0.stage.b" in ep.outputs(each)(X)[1]
+
+
+def test_a_missing_key_and_a_pattern_that_matches_nothing():
     with pytest.raises(ep.MissingKeyError) as caught:
-        ep.outputs(pipe, x)
-    assert caught.value.path == "1"
-
-
-def test_the_state_given_stays_valid():
-    pipe, state = eqx.nn.make_with_state(lambda: ep.chain(Count(), Count()))()
-    x = jnp.zeros(1)
-    for _ in range(2):
-        found = ep.outputs(pipe, x, state)
-        assert_agree(found, {"0": jnp.ones(1), "1": jnp.full(1, 2.0)})
-    assert_agree(ep.outputs(pipe, x, state=state), found)
-    y, _ = pipe(x, state)
-    assert_agree(y, found["1"])
-
-
-def test_a_layer_has_no_stages_inside():
-    assert ep.outputs(eqx.nn.Linear(2, 2, key=jr.key(0)), jnp.ones(2)) == {}
-    assert ep.outputs(ep.chain(), jnp.ones(2)) == {}
-
-
-def test_bad_arguments(unchecked):
-    stateful, _ = eqx.nn.make_with_state(lambda: ep.chain(Count()))()
-    with pytest.raises(TypeError, match="`pipe` is 3"):
-        ep.outputs(3, jnp.ones(2))
-    with pytest.raises(TypeError, match="single PRNG key"):
-        ep.outputs(ep.chain(), jnp.ones(2), key=3)
-    with pytest.raises(ValueError, match="make_with_state"):
-        ep.outputs(stateful, jnp.ones(2))
-    with pytest.raises(TypeError, match="an `equinox.nn.State`"):
-        ep.outputs(ep.chain(), jnp.ones(2), 3)
+        ep.outputs(model(), "head")(X)
+    assert caught.value.path == "stage.noise"
+    with pytest.raises(ValueError, match="Did you mean `blocks.*attn"):
+        ep.outputs(model(), "blocks.*.atn")
+    hidden = ep.outputs(ep.cond(jnp.any, ep.chain(a=jnp.sin)), "then.a")
+    with pytest.raises(ValueError, match="matches no stage .of those inside of a `co"):
+        hidden(X)

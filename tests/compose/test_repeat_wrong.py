@@ -59,7 +59,7 @@ def test_a_stage_must_return_what_it_takes(make, x, lines):
         ((lambda key: eqx.nn.Linear, 2), jr.key(0), TypeError, "class `Linear`"),
         ((lambda key: None, 2), jr.key(0), TypeError, "None"),
         ((eqx.nn.Identity(), 2), jr.key(0), TypeError, "lambda key"),
-        ((3, 2), jr.key(0), TypeError, "make_stage"),
+        ((3, 2), jr.key(0), TypeError, "`make` is 3"),
         ((lambda: jnp.sin, 2), jr.key(0), TypeError, "one key"),
         ((make_linear, 2.0), jr.key(0), TypeError, "`n` is 2.0"),
         ((make_linear, True), jr.key(0), TypeError, "`n` is True"),
@@ -112,83 +112,3 @@ def test_a_function_may_close_over_what_all_stages_share():
     shared = jnp.arange(SIZE, dtype=jnp.float32)
     pipe = ep.repeat(lambda key: lambda x: x + shared, 3, key=jr.key(0))
     np.testing.assert_allclose(pipe(jnp.zeros(SIZE)), 3 * shared)
-
-
-OUTER = jr.key(7)
-
-
-class Mixing(ep.Stage):
-    matrix: jax.Array
-
-    def __call__(self, x, *, key=None):
-        return self.matrix @ x
-
-
-def drawn_elsewhere(key):
-    return eqx.nn.Linear(SIZE, SIZE, key=OUTER)
-
-
-EQUAL = {
-    "layer": (drawn_elsewhere, "`weight`, `bias`"),
-    "raw key": (
-        lambda key: eqx.nn.Linear(SIZE, SIZE, key=jr.PRNGKey(0)),
-        "`weight`, `bias`",
-    ),
-    "in part": (
-        lambda key: ep.chain(make_linear(key), drawn_elsewhere(key)),
-        "parameters: `stages.1.weight`, `stages.1.bias`",
-    ),
-    "beside constants": (
-        lambda key: ep.chain(drawn_elsewhere(key), eqx.nn.LayerNorm(SIZE)),
-        "parameters: `stages.0.weight`, `stages.0.bias` of",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", EQUAL)
-def test_layers_that_begin_equal_by_mistake_are_named_once(name):
-    make, names = EQUAL[name]
-    cure = r"3 stages begin with equal.*Draw them from the argument: `lambda key: Lay"
-    with pytest.warns(UserWarning, match=cure) as caught:
-        ep.repeat(make, 3, key=jr.key(0))
-    assert len(caught) == 1 and names in str(caught[0].message)
-
-
-@pytest.mark.parametrize("mapped", [False, True])
-def test_layers_that_begin_equal_under_a_transformation(mapped):
-    def build(outer):
-        return ep.repeat(lambda key: eqx.nn.Linear(2, 2, key=outer), 2, key=jr.key(0))
-
-    with pytest.warns(UserWarning, match="Draw them from the argument"):
-        if mapped:
-            eqx.filter_vmap(build)(jr.split(OUTER, 2))
-        else:
-            eqx.filter_eval_shape(build, OUTER)
-
-
-CONSTANT = Mixing(jr.normal(OUTER, (SIZE, SIZE)))
-DIFFERENT = {
-    "drawn": make_linear,
-    "table beside draws": eqx.filter_jit(
-        lambda key: ep.chain(Mixing(jnp.eye(SIZE)), make_linear(key))
-    ),
-    "drawn outside": lambda key: CONSTANT,
-    "nested": lambda key: ep.repeat(make_linear, 2, key=key),
-}
-
-
-@pytest.mark.parametrize("name", DIFFERENT)
-def test_what_is_equal_by_right_or_not_at_all_is_no_mistake(name):
-    ep.repeat(DIFFERENT[name], 3, key=jr.key(0))  # a warning is an error here
-    eqx.filter_eval_shape(lambda key: ep.repeat(DIFFERENT[name], 3, key=key), OUTER)
-    ep.repeat(drawn_elsewhere, 1, key=jr.key(0))
-
-
-def test_a_maker_that_looks_at_values_is_not_suspected():
-    """It cannot be traced for a second look."""
-
-    def make(key):
-        matrix = jr.normal(OUTER, (SIZE, SIZE))
-        return Mixing(matrix / float(jnp.max(jnp.abs(matrix))))
-
-    assert len(ep.repeat(make, 2, key=jr.key(0))) == 2

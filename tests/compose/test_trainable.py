@@ -13,7 +13,7 @@ from support.helpers import few
 
 import eqx_pipe as ep
 from eqx_pipe import testing
-from eqx_pipe._stage.parent import named_leaves
+from eqx_pipe._stage import named_leaves
 
 KEY = jr.key(0)
 X = jnp.linspace(-1.0, 1.0, 3)

@@ -125,7 +125,7 @@ COMBINATORS = {
     "precision": ep.precision(
         ep.chain(a=A, norm=eqx.nn.LayerNorm(64), b=B), keep="norm"
     ),
-    "tapped": ep.tapped(ep.chain(a=A, act=jnp.tanh, b=B), "act"),
+    "outputs": ep.outputs(ep.chain(a=A, act=jnp.tanh, b=B), "act"),
     "frozen": ep.chain(ep.frozen(A), B),
     "repeat over": _with_inputs(ep.repeat(_block, 3, key=jr.key(0), over="x")),
 }

@@ -314,7 +314,7 @@ MICROBATCH = [
             stack(2, lambda k: nn.Lambda(lambda x: x[:1])), row(2), 2
         )(ones(4, 4)),
         ep.StructureError,
-        "return the structure, shapes and dtypes",
+        "Return the structure, shapes and dtypes",
     ),
     (
         "batch norm",

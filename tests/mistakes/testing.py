@@ -74,7 +74,6 @@ LAWS = [
         ValueError,
         "key=jax.random.key",
     ),
-    ("space 3", lambda: ept.check_space(3), ValueError, "Put a `Linspace`"),
     ("loader 3", lambda: ept.check_loader(3, key=key()), TypeError, "Give a `Loader"),
     (
         "one value",
@@ -84,22 +83,22 @@ LAWS = [
     ),
     ("reducer 3", lambda: ept.check_reducer(3, ones(5)), TypeError, "or a pytree of"),
     (
-        "stage 3",
-        lambda: ept.check_stage(3, ones(2)),
-        TypeError,
-        "A stage is a callable",
-    ),
-    (
         "skip",
-        lambda: ept.check_stage(sin, ones(2), skip="grad"),
+        lambda: ept.check_function(sin, ones(2), skip="grad"),
         TypeError,
         "a tuple of",
     ),
     (
         "no law",
-        lambda: ept.check_stage(sin, ones(2), skip=("gard",)),
+        lambda: ept.check_function(sin, ones(2), only=("derivatives",)),
         ValueError,
-        "grad",
+        "derivative",
+    ),
+    (
+        "kwargs 3",
+        lambda: ept.check_function(sin, kwargs=3),
+        TypeError,
+        "by name",
     ),
     (
         "function 3",
@@ -114,39 +113,13 @@ LAWS = [
         "Give a function that makes",
     ),
     (
-        "no law of a function",
-        lambda: ept.check_function(sin, ones(2), skip=("numeric",)),
-        ValueError,
-        "numerical",
-    ),
-    (
-        "over a batch",
-        lambda: ept.check_vmap(sin, ones(2), over="batch"),
-        ValueError,
-        "stage",
-    ),
-    (
         "minus one program",
         lambda: ept.assert_compiles(-1).__enter__(),
         ValueError,
         "at least 0",
     ),
-    ("rtol -1", lambda: ept.check_jit(sin, ones(2), rtol=-1), ValueError, "at least 0"),
-    ("rtol", lambda: ept.check_jit(sin, ones(2), rtol="a"), TypeError, "None for what"),
-    ("no key", lambda: ept.check_key(sin, ones(2), key=None), ValueError, "random.key"),
-    (
-        "yes",
-        lambda: ept.check_grad(sin, ones(2), numerical=1),
-        TypeError,
-        "True or Fal",
-    ),
-    ("mesh", lambda: ept.check_sharding(sin, ones(8), mesh=3), TypeError, "jax.make_m"),
-    (
-        "fn 3",
-        lambda: ept.check_sweep(3, ep.Values([1])),
-        TypeError,
-        "first argument is",
-    ),
+    ("rtol", lambda: ept.check_function(sin, ones(2), rtol=-1), ValueError, "at least"),
+    ("atol", lambda: ept.check_function(sin, ones(2), atol="a"), TypeError, "None for"),
 ]
 
 _STRATEGIES = [

@@ -22,9 +22,7 @@ def beside(**tree):
 
 
 VIEWS = [
-    ("describe 3", lambda: ep.describe(3), TypeError, "A stage is a callable"),
-    ("describe a class", lambda: ep.describe(nn.MLP), TypeError, "Make an instance"),
-    ("draw fold", lambda: ep.draw(len, fold=1), ValueError, "integer of at least 3"),
+    ("a class", lambda: ep.summary(nn.MLP), TypeError, "Make an instance"),
     (
         "save as png",
         lambda: ep.draw(len).save("pipe.png"),

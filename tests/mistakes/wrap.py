@@ -2,7 +2,6 @@
 
 import functools as ft
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
@@ -11,7 +10,7 @@ from jax.numpy import sin
 
 import eqx_pipe as ep
 
-from .common import Counter, block, key, linear, ones, stack, stateful
+from .common import Counter, block, key, linear, ones, stack
 
 
 def steps(**changes):
@@ -34,13 +33,13 @@ FOCUS = [
         "a path too long",
         lambda: ep.at(("a", "b"), sin)({"a": ones(2)}),
         ep.StructureError,
-        "`.a` of the input.*Known names: none",
+        "`a.b`.*Known names: `a`",
     ),
     (
         "a function that fails",
         lambda: ep.at(lambda x: x["c"], sin)({"a": 1}),
         ep.StructureError,
-        "return one part of it unchanged",
+        "return one part of the input unchanged",
     ),
     (
         "two parts",
@@ -101,12 +100,6 @@ REPEAT = [
         AttributeError,
         "`pipe.stages.weight`",
     ),
-    (
-        "tree_at of one",
-        lambda: eqx.tree_at(lambda p: p[0], stack(2), None),
-        ValueError,
-        r"or set a slice of a stacked array: .*w\.at\[0\]\.set",
-    ),
     ("far away", lambda: stack(2)[5], IndexError, "Give an integer from -2 to 1"),
     (
         "another shape",
@@ -158,19 +151,13 @@ BUILT = [
         "another setting",
         lambda: ep.repeat([nn.LayerNorm(3), nn.LayerNorm(3, eps=0.1)]),
         ep.StructureError,
-        "at `.eps`: 1e-05 .* against 0.1.*or use `eqx_pipe.chain`",
+        "1e-05.* against .*0.1.*or use `eqx_pipe.chain`",
     ),
     (
         "functions of their own",
         lambda: ep.repeat([lambda x: x, lambda x: -x]),
         ep.StructureError,
         "share functions between them",
-    ),
-    (
-        "a state that is gone",
-        lambda: ep.repeat([stateful()[0]]),
-        ValueError,
-        "Make the stages and this in one function",
     ),
     ("remat", lambda: ep.repeat([sin], remat="dots"), TypeError, "or a policy"),
     ("unroll", lambda: ep.repeat([sin], unroll=0), ValueError, "of at least 1"),
@@ -179,7 +166,7 @@ BUILT = [
         "none left",
         lambda: ep.ensemble(block, 2, key=key())[2:],
         ValueError,
-        "needs 1 at least",
+        "needs at least 1",
     ),
     (
         "concat",
@@ -223,7 +210,7 @@ SCAN = [
         "another carry",
         lambda: ep.scan(add, 0)(ones(3)),
         ep.StructureError,
-        "or begin with such as the cell returns",
+        "in a `scan` those of the carry",
     ),
     (
         "no pair",
@@ -252,18 +239,17 @@ RESIDUAL = [
     ("text", lambda: ep.residual(lambda x: x)("a"), TypeError, "by `eqx_pipe.at`"),
 ]
 
-TAPPED = [
+OUTPUTS = [
     (
         "a layer",
-        lambda: ep.tapped(linear(key()), "*"),
+        lambda: ep.outputs(linear(key()), "*"),
         TypeError,
         "Give a pipeline of this library",
     ),
-    ("no pattern", lambda: ep.tapped(ep.chain(sin)), TypeError, '`"\\*\\*"` is all'),
-    ("pattern 3", lambda: ep.tapped(ep.chain(sin), 3), TypeError, "as strings"),
+    ("pattern 3", lambda: ep.outputs(ep.chain(sin), 3), TypeError, "as strings"),
     (
         "nothing matches",
-        lambda: ep.tapped(ep.chain(sine=sin), "sin"),
+        lambda: ep.outputs(ep.chain(sine=sin), "sin"),
         ValueError,
         "Did you mean `sine`",
     ),
@@ -271,18 +257,6 @@ TAPPED = [
 
 OTHERS = [
     ("frozen 3", lambda: ep.frozen(3), TypeError, "A stage is a callable"),
-    (
-        "outputs of 3",
-        lambda: ep.outputs(3, ones(2)),
-        TypeError,
-        "A stage is a callable",
-    ),
-    (
-        "outputs without state",
-        lambda: ep.outputs(ep.chain(stateful()[0]), ones(3)),
-        ValueError,
-        "make_with_state",
-    ),
     ("init 3", lambda: steps(init=3), TypeError, r"refill\(init, cond, body, out\)"),
     (
         "a carry that changes",

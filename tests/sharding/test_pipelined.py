@@ -144,7 +144,7 @@ def test_trees_vmap_and_describe(getkey):
     stack = ep.repeat(lambda k: eqx.nn.Lambda(jnp.sin), 4, key=getkey())
     pipe = ep.sharding.pipelined(stack, make(4), 2)
     assert np.allclose(jax.vmap(lambda x: pipe(x))(many), stack(many), atol=1e-5)
-    assert "pipelined" in str(ep.describe(pipe)).lower()
+    assert "pipelined" in repr(pipe)
 
 
 class Swap(eqx.Module):

@@ -149,7 +149,7 @@ def test_outputs_on_different_devices_are_merged_on_one_of_them(unchecked):
     first, last = submeshes(2)
     sine, cosine = ep.sharding.on(first, jnp.sin), ep.sharding.on(last, jnp.cos)
     for pipe in (ep.parallel(sine, cosine), ep.weighted(sine, cosine)):
-        with pytest.raises(ValueError, match="different devices.*eqx_pipe.sharding.on"):
+        with pytest.raises(ValueError, match="incompatible devices"):
             pipe(jnp.ones(4))
     x = jnp.arange(4.0)
     home = ep.chain(cosine, ep.sharding.on(first, eqx.nn.Identity()))

@@ -93,7 +93,7 @@ def test_a_long_random_axis_takes_no_memory():
         ep.Random(jr.normal, 3),
         ep.Static([1, 2, 3]),
         ep.Mapped(jnp.sin, ep.Linspace(0, 1, 3)),
-        ep.sobol({"a": (0.0, 1.0)}, 4)["a"],
+        ep.sobol({"a": ep.Uniform(0, 1)}, 4).tree["a"],
     ],
     ids=lambda axis: type(axis).__name__,
 )

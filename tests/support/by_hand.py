@@ -65,15 +65,16 @@ FOLDS = {
 
 
 def _merged(stage, ys, key):
-    if stage.builtin is None:
-        return _child(stage.merge, "merge", tuple(ys), key)
+    merge = stage.merge
+    if merge.name is None:
+        return _child(merge.stage, "merge", tuple(ys), key)
     joins = {
         "tuple": tuple,
         "dict": lambda ys: dict(zip(stage.names, ys, strict=True)),
-        "stack": leafwise(lambda leaves: jnp.stack(leaves, stage.axis)),
-        "concat": leafwise(lambda leaves: jnp.concatenate(leaves, stage.axis)),
+        "stack": leafwise(lambda leaves: jnp.stack(leaves, merge.axis)),
+        "concat": leafwise(lambda leaves: jnp.concatenate(leaves, merge.axis)),
     }
-    return (FOLDS | joins)[stage.builtin](ys)
+    return (FOLDS | joins)[merge.name](ys)
 
 
 def _chain(stage, x, key):
@@ -89,7 +90,9 @@ def _parallel(stage, x, key):
 
 
 def _weighted(stage, x, key):
-    weights = _child(stage.weights, "weights", x, key) if stage.gated else stage.weights
+    weights = stage.weights
+    if stage.computed:
+        weights = _child(weights, "weights", x, key)
     weights = {
         "none": lambda w: w,
         "sum": lambda w: w / w.sum(),
@@ -103,9 +106,10 @@ def _weighted(stage, x, key):
 
 
 def _gated(stage, x, key):
+    name = stage.merge.name
     opens = [by_hand(gate, x) for gate in stage.gates]
     ys = _each(stage, x, key)
-    if stage.builtin not in FOLDS:
+    if name not in FOLDS:
         instead = (lambda v: v) if stage.closed == "input" else jnp.zeros_like
         like = [x if stage.closed == "input" else y for y in ys]
         ys = [
@@ -113,7 +117,7 @@ def _gated(stage, x, key):
             for o, y, other in zip(opens, ys, like, strict=True)
         ]
         return _merged(stage, ys, key)
-    absent = {"prod": 1.0, "max": -jnp.inf, "min": jnp.inf}.get(stage.builtin, 0.0)
+    absent = {"prod": 1.0, "max": -jnp.inf, "min": jnp.inf}.get(name, 0.0)
     count = sum(jnp.asarray(o, jnp.int32) for o in opens)
 
     def fold(*leaves):
@@ -121,8 +125,8 @@ def _gated(stage, x, key):
             jnp.where(o, v, jnp.asarray(absent, v.dtype))
             for o, v in zip(opens, leaves, strict=True)
         ]
-        whole = FOLDS["sum" if stage.builtin == "mean" else stage.builtin](kept)
-        if stage.builtin == "mean":
+        whole = FOLDS["sum" if name == "mean" else name](kept)
+        if name == "mean":
             whole = whole / jnp.maximum(count, 1).astype(whole.dtype)
         return jnp.where(count == 0, jnp.zeros_like(whole), whole)
 
@@ -146,10 +150,10 @@ def _switch(stage, x, key):
 
 
 def _at(stage, x, key):
-    if stage.path is None:
-        part = _child(stage.stage, "stage", stage.select(x), key)
-        return eqx.tree_at(stage.select, x, part)
-    return _put(x, stage.path, lambda part: _child(stage.stage, "stage", part, key))
+    if callable(stage.where):
+        part = _child(stage.stage, "stage", stage.where(x), key)
+        return eqx.tree_at(stage.where, x, part)
+    return _put(x, stage.where, lambda part: _child(stage.stage, "stage", part, key))
 
 
 def _put(x, path, change):
@@ -271,7 +275,7 @@ def _precision(stage, x, key):
     return y if stage.output is None else _cast(y, stage.output)
 
 
-def _tapped(stage, x, key):
+def _outputs(stage, x, key):
     """Of a chain, of which stages right below are tapped."""
     values, y = {}, x
     for name, child in stage.stage.items():
@@ -301,6 +305,6 @@ _RULES = {
     "Tied": lambda stage, x, key: by_hand(stage.pipe, x, key),
     "Graph": _graph,
     "Precision": _precision,
-    "Tapped": _tapped,
+    "Outputs": _outputs,
     "Frozen": _frozen,
 }

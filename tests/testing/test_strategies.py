@@ -113,7 +113,7 @@ def test_pipelines_hold_the_combinator(name):
 
     struct = jax.ShapeDtypeStruct((4,), jnp.float16)
     pipe = simplest(ept.pipelines(struct, max_depth=1), holds)
-    ept.check_stage(pipe, jnp.linspace(-1, 1, 4, dtype=jnp.float16))
+    ept.check_function(pipe, jnp.linspace(-1, 1, 4, dtype=jnp.float16))
 
 
 def test_pipelines_are_as_deep_as_asked_for_and_no_deeper():
@@ -249,7 +249,7 @@ def test_laws_work_without_hypothesis_and_strategies_say_what_to_install():
 import sys
 sys.modules["hypothesis"] = None
 import eqx_pipe.testing as ept, jax.numpy as jnp
-ept.check_jit(jnp.sin, jnp.ones(2))
+ept.check_function(jnp.sin, jnp.ones(2))
 try:
     ept.pipelines
 except ImportError as error:

@@ -4,8 +4,7 @@ from collections.abc import Callable
 
 import hypothesis.strategies as st
 
-from ..._compose.chain import chain
-from ..._compose.graph import Graph, graph
+from ..._compose import Graph, chain, graph
 from ..._types import PyTree, StageLike
 from . import joins
 from .stages import is_inexact, stages

@@ -59,7 +59,7 @@ def mean_of_halves(tree: PyTree) -> PyTree:
     return jtu.tree_map(mix, tree)
 
 
-def mean_of_tapped(both: tuple[PyTree, dict[str, PyTree]]) -> PyTree:
+def mean_of_outputs(both: tuple[PyTree, dict[str, PyTree]]) -> PyTree:
     y, values = both
     return mean((y, values["one"]))
 

@@ -10,23 +10,26 @@ import jax.numpy as jnp
 import jax.random as jr
 import jax.tree_util as jtu
 
-from ..._compose.batched import batched
-from ..._compose.branch import cond, switch
-from ..._compose.chain import chain
-from ..._compose.ensemble import ensemble
-from ..._compose.feed import feed
-from ..._compose.focus import at
-from ..._compose.frozen import frozen
-from ..._compose.gated import gated
-from ..._compose.graph import graph
-from ..._compose.parallel import parallel
-from ..._compose.precision import precision
-from ..._compose.repeat import repeat
-from ..._compose.residual import residual
-from ..._compose.scan import scan
-from ..._compose.tapped import tapped
-from ..._compose.tied import tied
-from ..._compose.weighted import weighted
+from ..._compose import (
+    at,
+    batched,
+    chain,
+    cond,
+    ensemble,
+    feed,
+    frozen,
+    gated,
+    graph,
+    outputs,
+    parallel,
+    precision,
+    repeat,
+    residual,
+    scan,
+    switch,
+    tied,
+    weighted,
+)
 from ..._stage import identity, lift
 from ..._types import Key, StageLike
 from . import joins
@@ -126,9 +129,9 @@ def _tied(d: Drawing) -> StageLike:
     return tied(pipe, joins.scale_of_two, joins.scale_of_one)
 
 
-def _tapped(d: Drawing) -> StageLike:
+def _outputs(d: Drawing) -> StageLike:
     return chain(
-        tapped(chain(one=d.inner(), two=d.inner()), "one"), joins.mean_of_tapped
+        outputs(chain(one=d.inner(), two=d.inner()), "one"), joins.mean_of_outputs
     )
 
 
@@ -162,7 +165,7 @@ _INEXACT = {
     "batched": lambda d: chain(joins.twice, batched(d.inner()), joins.mean_of_stack),
     "residual": _residual,
     "scan": _scan,
-    "tapped": _tapped,
+    "outputs": _outputs,
 }
 _BRANCHES = {
     "cond": lambda d: cond(joins.positive, d.inner(), d.inner()),

@@ -52,7 +52,7 @@ def pipelines(
         >>> @few
         ... @hypothesis.given(ept.pipelines(x, max_depth=1), ept.keys())
         ... def test_jit(pipe, key):
-        ...     ept.check_jit(pipe, x, key=key)
+        ...     ept.check_function(pipe, x, key=key, only=("jit",))
         >>> test_jit()
     """
     struct = check_struct("pipelines", struct)

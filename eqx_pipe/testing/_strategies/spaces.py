@@ -10,13 +10,18 @@ import numpy as np
 from jax.sharding import AxisType, Mesh
 from jaxtyping import Array
 
-from ..._spaces.axes import Geomspace, Linspace, Values
-from ..._spaces.axis import Axis
-from ..._spaces.designs import sobol
-from ..._spaces.mapped import Mapped
-from ..._spaces.random import Random
-from ..._spaces.space import Space
-from ..._spaces.static import Static
+from ..._spaces import (
+    Axis,
+    Geomspace,
+    Linspace,
+    Mapped,
+    Random,
+    Space,
+    Static,
+    Uniform,
+    Values,
+    sobol,
+)
 from ..._types import PyTree
 from .validate import Draw, check_bool, check_int, composite
 
@@ -134,7 +139,8 @@ def spaces(
     if draw(st.booleans()):
         tree["fixed"] = "text"
     if has_design:
-        tree["design"] = sobol({"u": (0.0, 1.0), "v": (-1.0, 1.0)}, max_size)
+        box = {"u": Uniform(0.0, 1.0), "v": Uniform(-1.0, 1.0)}
+        tree["design"] = sobol(box, max_size, dim="design").tree
     key = jr.key(draw(st.integers(0, 3))) if random else None
     space = Space(tree, mode=mode, key=key)
     if space.size > 1 and draw(st.booleans()):

@@ -1,1 +1,0 @@
-"""What all choices between stages share: one primitive, and what its branches are."""

@@ -1,0 +1,207 @@
+"""One of several stages, chosen by a predicate or a selector."""
+
+from collections.abc import Mapping
+from typing import Literal, TypeAlias
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Int
+
+from .._check import check_choice
+from .._conditionals import choose, varying_as
+from .._errors import value_error
+from .._stage import Canvas, Composite, Scope, Wire, as_stage, enter, identity
+from .._tree import as_arrays, join_path, tree_text
+from .._types import AnyStage, MaybeState, Output, PyTree, StageLike
+from .container import Container, Names, check_reserved, keyed, read_stages
+from .decide import branch_of, run_predicate
+
+Bounds: TypeAlias = Literal["clamp", "error"]
+"""What an index outside of the positions does."""
+
+
+class Cond(Composite):
+    """One of two stages; see `cond`."""
+
+    pred: AnyStage
+    then: AnyStage
+    otherwise: AnyStage
+
+    def children(self) -> Mapping[str, AnyStage]:
+        return {"pred": self.pred, "then": self.then, "otherwise": self.otherwise}
+
+    def run(self, x: PyTree, state: MaybeState, scope: Scope) -> Output:
+        pred, state = run_predicate("cond", scope, "pred", self.pred, x, state)
+        otherwise, then, x = varying_as(pred, (self.otherwise, self.then, x))
+        return choose(
+            "cond",
+            [join_path(scope.path, name) for name in ("otherwise", "then")],
+            pred,
+            [branch_of(scope, "otherwise", otherwise), branch_of(scope, "then", then)],
+            x,
+            state,
+        )
+
+    def picture(self, canvas: Canvas, path: str, wire: Wire) -> Wire:
+        decided = canvas.decision("pred", self.pred, wire)
+        stages = {"then": self.then, "otherwise": self.otherwise}
+        return _draw_branches(canvas, path, "cond", stages, decided)
+
+
+def _draw_branches(
+    canvas: Canvas, path: str, kind: str, stages: Mapping[str, AnyStage], wire: Wire
+) -> Wire:
+    """Draw branches side by side, with their names on the arrows into them."""
+    source = wire.source
+    ends = [
+        canvas.stage(path, s, stage, Wire(source, s)) for s, stage in stages.items()
+    ]
+    return canvas.join(kind, ends)
+
+
+def cond(pred: StageLike, then: StageLike, otherwise: StageLike = identity) -> Cond:
+    """Applies one stage if a predicate of the input holds, else another.
+
+    Only the chosen stage runs. Under `vmap` with a decision per example each stage runs
+    once for the whole batch, with its parameters uncopied, and not at all if no example
+    wants it. Examples that did not choose a stage are given the input of one that did
+    there, so an inf or NaN that the stage would give them harms neither the values nor
+    the gradients of input and parameters. This costs a masked copy of the input.
+
+    **Arguments:**
+
+    - `pred`: a stage `x -> Bool[Array, ""]`. Its path is `pred`.
+    - `then`: the stage for true. Its path is `then`.
+    - `otherwise`: the stage for false; by default the input is passed on. Its path is
+        `otherwise`.
+
+    **Returns:** a stage. The state of a stage that was not chosen stays as it was.
+
+    **Raises:**
+
+    - `ValueError` when called, if `pred` does not return one bool.
+    - `StructureError` when called, if the two stages' outputs differ in structure,
+        shape or dtype.
+
+    !!! example
+
+        >>> import eqx_pipe as ep, jax, jax.numpy as jnp
+        >>> root = ep.cond(lambda x: x > 0, jnp.sqrt, jnp.zeros_like)
+        >>> jax.vmap(root)(jnp.array([4.0, -1.0])).tolist()
+        [2.0, 0.0]
+        >>> jax.vmap(jax.grad(root))(jnp.array([4.0, -1.0])).tolist()
+        [0.25, 0.0]
+    """
+    return Cond(
+        as_stage("cond", "pred", pred),
+        as_stage("cond", "then", then),
+        as_stage("cond", "otherwise", otherwise),
+    )
+
+
+class Switch(Container):
+    """One of several stages; see `switch`."""
+
+    selector: AnyStage
+    stages: tuple[AnyStage, ...]
+    names: Names = eqx.field(static=True)
+    bounds: str = eqx.field(static=True, default="clamp")
+
+    def children(self) -> Mapping[str, AnyStage]:
+        return {"selector": self.selector, **super().children()}
+
+    def run(self, x: PyTree, state: MaybeState, scope: Scope) -> Output:
+        value, state = enter(scope.silent(), "selector", self.selector, x, state=state)
+        index = self._index(value, scope)
+        stages, x = varying_as(index, (self.stages, x))
+        segments = [segment for segment, _ in keyed(self)]
+        return choose(
+            "switch",
+            [join_path(scope.path, segment) for segment in segments],
+            index,
+            [branch_of(scope, s, f) for s, f in zip(segments, stages, strict=True)],
+            x,
+            state,
+        )
+
+    def sliced(self, part: slice) -> "Switch":
+        raise value_error(
+            "switch",
+            "its selector gives positions among all of its stages.",
+            "Build another of these stages and a selector of their positions.",
+        )
+
+    def picture(self, canvas: Canvas, path: str, wire: Wire) -> Wire:
+        decided = canvas.decision("selector", self.selector, wire)
+        return _draw_branches(canvas, path, "switch", Container.children(self), decided)
+
+    def _index(self, value: PyTree, scope: Scope) -> Int[Array, ""]:
+        """Return the index that the selector gave; raise unless it is one."""
+        last = len(self.stages) - 1
+        if type(value) is int and self.bounds == "clamp":
+            value = min(max(value, 0), last)  # it may not fit an array's integers
+        index = as_arrays(value)
+        one = eqx.is_array(index) and index.shape == ()
+        if not one or not jnp.issubdtype(index.dtype, jnp.integer):
+            raise value_error(
+                "switch",
+                f"`selector` returned {tree_text(value)}, not a single integer.",
+                f"Return an int32[] from 0 to {last} (`jnp.argmax` gives one); for a "
+                "bool use `cond`. For one choice per example wrap the stage in "
+                "`batched`.",
+            )
+        if self.bounds == "error":
+            index = eqx.error_if(
+                index,
+                (index < 0) | (index > last),
+                f"`eqx_pipe.switch`: `{join_path(scope.path, 'selector')}` returned an "
+                f"index outside 0..{last}. Return one within, or clamp it with "
+                "`bounds='clamp'`.",
+            )
+        if jnp.iinfo(index.dtype).max > jnp.iinfo(jnp.int32).max:
+            index = jnp.clip(index, 0, last)  # before the cast, which would wrap
+        return index.astype(jnp.int32)
+
+
+def switch(
+    selector: StageLike,
+    *stages: StageLike | Mapping[str, StageLike],
+    bounds: Bounds = "clamp",
+) -> Switch:
+    """Applies the stage whose position a selector of the input gives.
+
+    Only the chosen stage runs. Under `vmap` with a choice per example it behaves as
+    `cond` does: each stage that any example chose runs once for the whole batch.
+
+    **Arguments:**
+
+    - `selector`: a stage `x -> Int[Array, ""]`. Its path is `selector`.
+    - `stages`: one or more stages, at positions 0, 1, ...; or one mapping from names to
+        stages, whose positions are those in the mapping.
+    - `bounds`: what an index outside the positions does: `"clamp"` takes the nearest
+        position, as `jax.lax.switch` does; `"error"` raises at run time, by
+        `equinox.error_if`. (Keyword only.)
+
+    **Returns:** a stage, a container as a `chain` is. The state of stages that were not
+    chosen stays as it was.
+
+    **Raises:**
+
+    - `ValueError` if there is no stage, a name is not usable, or `bounds` is unknown;
+        when called, if the selector does not return one integer.
+    - `StructureError` when called, if the stages' outputs differ in structure, shape
+        or dtype.
+
+    !!! example
+
+        >>> import eqx_pipe as ep, jax, jax.numpy as jnp
+        >>> pick = ep.switch(jnp.argmax, jnp.sum, jnp.min)
+        >>> jax.vmap(pick)(jnp.array([[3.0, 1.0], [2.0, 5.0]])).tolist()
+        [4.0, 2.0]
+    """
+    names, read = read_stages(
+        "switch", "stages", stages, "Give at least one after the selector."
+    )
+    check_reserved("switch", names, ("selector",))
+    check_choice("switch", "bounds", bounds, ("clamp", "error"))
+    return Switch(as_stage("switch", "selector", selector), read, names, bounds)

@@ -1,0 +1,80 @@
+"""Values that are accepted as stages, and functions turned into modules."""
+
+from typing import cast
+
+import equinox as eqx
+
+from .._check import check_callable
+from .._errors import type_error
+from .._types import AnyStage, StageLike
+from .hidden import check_nothing_hidden
+from .hints import say_if_not_layer
+from .signature import takes_key, why_not
+from .stage import Lift, is_composite, is_stateful
+
+
+def lift(fn: StageLike) -> AnyStage:
+    """Return a stage that calls `fn` with the key, if it takes one; a layer as it is.
+
+    The key is passed on only to a function that has a parameter named `key`, after its
+    inputs; not if a `functools.partial` has given one already, and `None` not in place
+    of a default.
+    """
+    is_layer = is_stateful(fn) or isinstance(fn, eqx.Module) and takes_key(fn)
+    # By the check above pyright narrows `fn` to a module without `Callable[..., Any]`.
+    return cast(AnyStage, fn if is_layer else Lift(cast(StageLike, fn)))
+
+
+def as_stage(function: str, argument: str, value: object) -> AnyStage:
+    """Return `value` as a child that gets one input: functions become modules.
+
+    `function` and `argument` say where the value came from, for the error message.
+    """
+    value = as_callable(function, argument, value)
+    wrong = misfit(value, 1)
+    if wrong:
+        single = "a Module" if isinstance(value, eqx.Module) else "a function"
+        error = type_error(
+            function,
+            f"`{argument}` is given one input, and {wrong}.",
+            "A stage takes one input, and perhaps `key=`. Make one of several "
+            f"inputs a node of `eqx_pipe.graph`, give it entries of a mapping by "
+            f"`eqx_pipe.feed`, or call it in {single} of one input, which may be a "
+            "tuple.",
+        )
+        say_if_not_layer(value, error)
+        raise error
+    return as_module(value)
+
+
+def as_callable(function: str, argument: str, value: object) -> StageLike:
+    """Return `value`; raise unless it can be called and hides no parameters."""
+    check_callable(function, argument, value)
+    check_nothing_hidden(function, argument, value)
+    return cast(StageLike, value)
+
+
+def as_module(value: StageLike) -> AnyStage:
+    """Return a module as it is, and a function as a module."""
+    return cast(AnyStage, value if isinstance(value, eqx.Module) else Lift(value))
+
+
+def misfit(
+    stage: StageLike, num_inputs: int, named: tuple[str, ...] = ()
+) -> str | None:
+    """Return why a stage cannot be called with so many inputs; `None` if it can be.
+
+    `named` are the names of those that it is given by keyword besides; see `call`.
+    """
+    if is_composite(stage):
+        fits = num_inputs == (0 if named else 1)
+        return None if fits else "a pipeline takes one"
+    if "key" in named:
+        return "`key` is the name of the PRNG key, which is passed on by itself"
+    if not isinstance(stage, eqx.Module):
+        return why_not(stage, num_inputs, named)
+    if isinstance(stage, Lift):
+        return why_not(stage.fn, num_inputs, named)
+    if is_stateful(stage) and named:
+        return why_not(stage, num_inputs, (*named, "state"))
+    return why_not(stage, num_inputs + is_stateful(stage), named)

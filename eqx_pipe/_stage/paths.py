@@ -1,0 +1,179 @@
+"""Paths through a pipeline: its parts, stages and leaves by path, and `replace`."""
+
+import itertools as it
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, TypeVar, cast
+
+import equinox as eqx
+import jax.tree_util as jtu
+import numpy as np
+
+from .._errors import value_error
+from .._tree import join_path, path_name
+from .._types import AnyStage, PyTree, PyTreeDef
+from .pattern import nearest_paths
+from .stage import is_composite
+
+_Root = TypeVar("_Root", bound=eqx.Module)
+
+
+class Part(NamedTuple):
+    """A child of a stage, or a leaf that the stage holds itself."""
+
+    segment: str | None
+    name: str  # of a leaf: that of its field
+    value: PyTree
+
+
+def parts_of(composite: AnyStage) -> tuple[list[Part], PyTreeDef]:
+    """Take a stage apart, down to its children and the leaves of its own."""
+    # By identity: to compare two Modules compares their arrays.
+    segments: dict[int, list[str]] = {}
+    for segment, child in composite.held().items():
+        segments.setdefault(id(child), []).append(segment)
+
+    def is_child(node: object) -> bool:
+        return node is not composite and id(node) in segments
+
+    flat, structure = jtu.tree_flatten_with_path(composite, is_leaf=is_child)
+    # The same object may stand at several places: it is met once for each of them.
+    parts = [
+        Part(segments[id(value)].pop(0), "", value)
+        if is_child(value)
+        else Part(None, path_name(path), value)
+        for path, value in flat
+    ]
+    return parts, structure
+
+
+def stage_paths(stage: PyTree) -> list[str]:
+    """Return the paths of all stages below, stacked ones one by one; parents first."""
+    found = []
+
+    def walk(node: PyTree, path: str) -> None:
+        if not is_composite(node):
+            return
+        for segment, child in node.children().items():
+            stacked = node.size is not None
+            for name in map(str, range(node.size)) if stacked else [segment]:
+                found.append(join_path(path, name))
+                walk(child, found[-1])
+
+    walk(stage, "")
+    return found
+
+
+class NamedLeaf(NamedTuple):
+    """A leaf of a stage, and its path.
+
+    A leaf of stacked stages has a path for each of them: the shape of `paths` is that
+    of the leading axes of the leaf.
+    """
+
+    paths: np.ndarray
+    value: PyTree
+    is_state: bool
+
+
+def named_leaves(stage: PyTree, path: str = "") -> list[NamedLeaf]:
+    """Return all leaves of a stage in JAX's order, with their paths.
+
+    A path leads through the stages, by their names and positions, and then through the
+    fields of a layer: `blocks.3.attn.query_proj.weight`.
+    """
+    return list(_walk(stage, np.array(path, object), False))
+
+
+def _walk(node: PyTree, paths: np.ndarray, is_state: bool) -> Iterator[NamedLeaf]:
+    if is_composite(node):
+        for part in parts_of(node)[0]:
+            yield from _walk(part.value, paths_below(paths, node, part), is_state)
+        return
+
+    def ends(inner: object) -> bool:
+        here = inner is node
+        return not here and (is_composite(inner) or isinstance(inner, _Marker))
+
+    for path, value in jtu.tree_flatten_with_path(node, is_leaf=ends)[0]:
+        below = each_path(paths, path_name(path)) if path else paths
+        if ends(value):
+            yield from _walk(value, below, is_state or isinstance(value, _Marker))
+        else:
+            yield NamedLeaf(below, value, is_state)
+
+
+_Marker = eqx.nn.StateIndex
+
+
+def paths_below(paths: np.ndarray, composite: AnyStage, part: Part) -> np.ndarray:
+    """Return the paths of a part: of stacked stages one for each of them."""
+    if part.segment is None:
+        return each_path(paths, part.name)
+    if composite.size is None:
+        return each_path(paths, part.segment)
+    return each_path(paths[..., None], np.arange(composite.size))
+
+
+def each_path(paths: np.ndarray, segments: Any) -> np.ndarray:
+    """Join paths and segments by NumPy's rules of shapes."""
+    return np.asarray(np.frompyfunc(join_path, 2, 1)(paths, segments), object)
+
+
+def put(root: _Root, path: str, new: PyTree) -> _Root:
+    """Return the pipeline with something else at a path.
+
+    The path may lead on into a layer, by names of fields and positions.
+    """
+    return cast(_Root, _put(root, root, "", path, new))
+
+
+def _put(root: PyTree, node: PyTree, place: str, path: str, new: PyTree) -> PyTree:
+    """Return `node`, which stands at `place`, with something else at a path below."""
+    if is_composite(node):
+        segment, rest = _first(root, node, place, path)
+        if rest:
+            new = _put(root, node.child(segment), join_path(place, segment), rest, new)
+        return node.with_child(segment, new)
+    parts, structure = jtu.tree_flatten_with_path(node, is_leaf=lambda x: x is not node)
+    names = [path_name(key) for key, _ in parts if key]
+    segment, _, rest = path.partition(".")
+    if segment not in names:
+        raise _unknown(root, place, path, names)
+    values = [value for _, value in parts]
+    at = names.index(segment)
+    if rest:
+        new = _put(root, values[at], join_path(place, segment), rest, new)
+    values[at] = new
+    return structure.unflatten(values)
+
+
+def _first(root: PyTree, node: AnyStage, place: str, path: str) -> tuple[str, str]:
+    """Return the first segment of a path and the rest; names of gates have a dot."""
+    known = node.segments()
+    # The longest first: `gates.a` must not be read as something in a stage named
+    # `gates`.
+    for segment in sorted(known, key=len, reverse=True):
+        if path == segment or path.startswith(f"{segment}."):
+            return segment, path[len(segment) + 1 :]
+    raise _unknown(root, place, path, known)
+
+
+def _unknown(root: PyTree, place: str, path: str, known: Sequence[str]) -> ValueError:
+    where = f" in `{place}`" if place else ""
+    paths = [join_path(place, name) for name in known]
+    return value_error(
+        type(root).__name__.lower(),
+        f"there is no `{path}`{where}.",
+        nearest_paths(join_path(place, path), paths),
+    )
+
+
+def all_or_none(one: str, other: str) -> str:
+    """Name, for a message, the stacked stages that can only be chosen together.
+
+    The paths lead to two of them.
+    """
+    # Not strict: one path may be longer than the other.
+    both = zip(one.split("."), other.split("."), strict=False)
+    shared = ".".join(a for a, _ in it.takewhile(lambda two: two[0] == two[1], both))
+    return f"all stages of `{shared}`" if shared else "all of its stages"

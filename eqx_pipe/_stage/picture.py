@@ -1,0 +1,118 @@
+"""The canvas on which combinators draw themselves: Mermaid text, line by line."""
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from .._tree import join_path
+from .._types import PyTree
+from .stage import is_composite
+from .text import children_shown, head, kind, parameters_text, shapes_text
+
+
+class Wire(NamedTuple):
+    """The end of an arrow to be drawn: the box it leaves, and what to write on it."""
+
+    source: str
+    label: str = ""
+
+    def labelled(self, name: str) -> "Wire":
+        """Return the wire with a name above its shape, unless it says that name."""
+        if self.label.startswith(f"{name}:") or self.label == name:
+            return self
+        return Wire(self.source, f"{name}\n{self.label}".strip())
+
+    def entry(self, name: str) -> "Wire":
+        """Return, for a wire that carries a mapping, that of one entry."""
+        lines = self.label.splitlines()
+        of_it = [line for line in lines if line.startswith((f"{name}:", f"{name}."))]
+        return Wire(self.source, "\n".join(of_it) or name)
+
+
+class Canvas:
+    """A flowchart from top to bottom; `values` are the shapes of outputs by path."""
+
+    def __init__(self, values: Mapping[str, PyTree]):
+        self.values = values
+        self._lines = ["flowchart TD"]
+        self._depth = 1
+        self._count = 0
+
+    def __str__(self) -> str:
+        return "\n".join(self._lines)
+
+    def box(self, text: str, wires: Sequence[Wire] = (), brackets: str = "[]") -> Wire:
+        """Draw a box with arrows into it; return the wire that leaves it."""
+        name, half = self._fresh(), len(brackets) // 2
+        self._write(f"{name}{brackets[:half]}{_quoted(text)}{brackets[half:]}")
+        for wire in wires:
+            label = f"|{_quoted(wire.label)}|" if wire.label else ""
+            self._write(f"{wire.source} -->{label} {name}")
+        return Wire(name)
+
+    def join(self, text: str, wires: Sequence[Wire]) -> Wire:
+        """Draw the place where values are joined."""
+        return self.box(text, wires, "{{}}")
+
+    def decision(self, segment: str, stage: PyTree, wire: Wire) -> Wire:
+        """Draw a stage that decides where the way goes on."""
+        return self.box(_stage_text(segment, stage), [wire], "{}")
+
+    def stage(self, path: str, segment: str, stage: PyTree, *wires: Wire) -> Wire:
+        """Draw the stage at a segment below `path`; return the wire that leaves it."""
+        here = join_path(path, segment)
+        if not children_shown(stage):
+            wire = self.box(_stage_text(segment, stage), wires)
+        else:
+            counted = parameters_text(stage)
+            parts = [f"{segment}: {head(stage)}", *([counted] if counted else [])]
+            with self._frame(", ".join(parts)):
+                wire = self.inside(here, stage, *wires)
+        return self.leaving(wire, here)
+
+    def inside(self, path: str, stage: PyTree, *wires: Wire) -> Wire:
+        """Draw the stages inside of one; several wires become a mapping before."""
+        wire = wires[0] if len(wires) == 1 else self.join("dict", wires)
+        if is_composite(stage):
+            return stage.picture(self, path, wire)
+        return self.row(path, children_shown(stage), wire)
+
+    def row(self, path: str, children: Mapping[str, PyTree], wire: Wire) -> Wire:
+        """Draw stages one after the other."""
+        for segment, child in children.items():
+            wire = self.stage(path, segment, child, wire)
+        return wire
+
+    def leaving(self, wire: Wire, path: str) -> Wire:
+        """Return the wire with the shape of the output at `path`, if that is known."""
+        known = path in self.values
+        return Wire(wire.source, shapes_text(self.values[path])) if known else wire
+
+    @contextlib.contextmanager
+    def _frame(self, title: str) -> Iterator[None]:
+        self._write(f"subgraph {self._fresh()}[{_quoted(title)}]")
+        self._depth += 1
+        yield
+        self._depth -= 1
+        self._write("end")
+
+    def _fresh(self) -> str:
+        self._count += 1
+        return f"n{self._count}"
+
+    def _write(self, line: str) -> None:
+        self._lines.append("    " * self._depth + line)
+
+
+def _stage_text(segment: str, stage: PyTree) -> str:
+    lines = [f"{segment}: {kind(stage)}" if segment else kind(stage)]
+    counted = parameters_text(stage)
+    return "\n".join([*lines, *([counted] if counted else [])])
+
+
+def _quoted(text: str) -> str:
+    """Return a label in quotes; what Mermaid or HTML read as markup is escaped."""
+    text = text.replace("#", "#35;")
+    for character in '"<>`&':
+        text = text.replace(character, f"#{ord(character)};")
+    return '"' + text.replace("\n", "<br/>") + '"'
