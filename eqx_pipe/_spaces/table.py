@@ -46,19 +46,11 @@ def table(
             f"`columns` is {describe_value(columns)}, without columns.",
             _FORMS,
         )
-    lengths = {name: len(column) for name, column in found.items()}
-    if len(set(lengths.values())) > 1:
-        listed = ", ".join(f"`{name}` has {n}" for name, n in lengths.items())
-        raise value_error(
-            "Space.from_table",
-            f"the columns differ in length: {listed}.",
-            "Give each column a value for each row.",
-        )
     own = None if dim == POINT else dim
     tree = {name: _axis(name, column, own) for name, column in found.items()}
     # With a dim of their own axes vary together in a product, too.
     space = Space(tree, "product" if own else "zip")
-    return space if next(iter(lengths.values())) else space[:0]
+    return space if len(next(iter(found.values()))) else space[:0]
 
 
 def _columns(given: Any, names: Sequence[str] | None) -> dict[Any, Any]:
