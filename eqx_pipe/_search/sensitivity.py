@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Float
 
 from .._check import check_choice, check_int
-from .._errors import describe_value, nearest, optional, type_error, value_error
+from .._errors import describe_value, nearest, optional, value_error
 from .._spaces import Space, SpaceLike, as_space
 from .._sweep.results.label import inner_dims
 from .._sweep.results.result import SweepResult
@@ -111,7 +111,7 @@ def sensitivity(
     `sigma` of the elementary effects, and the mean of their size, `mu_star`, with
     `mu_star_conf`. Effects are those of a whole axis.
 
-    **Raises:** `TypeError` for what is no result of real numbers; `ValueError` if it is
+    **Raises:** `ValueError` if the result is
     of another design, or if points have no finite value; `ImportError` without SALib.
 
     Needs `pip install 'eqx_pipe[search]'`.
@@ -172,29 +172,16 @@ def _salib(function: str, module: str) -> Any:
     return importlib.import_module(module)
 
 
-def _values(result: object, by: object) -> tuple[str, Float[np.ndarray, "points ..."]]:
+def _values(
+    result: SweepResult, by: object
+) -> tuple[str, Float[np.ndarray, "points ..."]]:
     """The output that is analysed, with its name."""
-    if not isinstance(result, SweepResult) or result.points is not None:
-        what = describe_value(result)
-        what = "reduced over all points" if isinstance(result, SweepResult) else what
-        raise type_error(
-            "search.sensitivity",
-            f"`result` is {what}.",
-            "Give what `sweep` returns for a `sensitivity_design`.",
-        )
     named = {name or "value": leaf for name, leaf in leaves_with_names(result.values)}
     name = next(iter(named)) if by is None and len(named) == 1 else by
     if not isinstance(name, str) or name not in named:
         wrong = f"`by` is {describe_value(by)}, and the output has {len(named)} leaves."
         raise value_error("search.sensitivity", wrong, nearest(by, named))
-    values = np.asarray(named[name][...])
-    if values.dtype.kind not in "biuf":
-        raise type_error(
-            "search.sensitivity",
-            f"`{name}` is of {values.dtype}.",
-            "Name an output of real numbers.",
-        )
-    values = values.astype(np.float64)
+    values = np.asarray(named[name][...], np.float64)
     wrong = ~result.ok | ~np.isfinite(values.reshape(len(values), -1)).all(axis=1)
     if wrong.any():
         raise value_error(

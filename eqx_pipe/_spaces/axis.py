@@ -81,6 +81,7 @@ class Axis(eqx.Module):
                     "Give a text, such as `label='learning rate', unit='1/s'`, or "
                     "leave it out.",
                 )
+        check_dim(type(self).__name__, self.dim)
 
     @abc.abstractmethod
     def __len__(self) -> int:

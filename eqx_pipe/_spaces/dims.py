@@ -8,7 +8,7 @@ import jax.tree_util as jtu
 from .._errors import describe_value, type_error, value_error
 from .._tree import path_name, unregistered
 from .._types import PyTree
-from .axis import MAX_LENGTH, Axis, check_dim, is_axis
+from .axis import MAX_LENGTH, Axis, is_axis
 
 POINT = "point"
 """The dim of a zipped space, and of a part of any space."""
@@ -90,65 +90,41 @@ def arranged(
     axes: Mapping[str, Axis], mode: str
 ) -> tuple[dict[str, int], tuple[int, ...]]:
     """Return the length of each dim in order, and the place of each axis's dim."""
-    lengths = {name: len(axis) for name, axis in axes.items()}
-    for name, n in lengths.items():
-        if not 1 <= n <= MAX_LENGTH:
-            raise value_error(
-                "Space",
-                f"the axis `{name}` has {n} values.",
-                "Give it at least one and at most 2**31 - 1.",
-            )
-    if POINT in axes:
-        raise value_error(
-            "Space",
-            "an axis has the path `point`, which is the dim of zipped and sliced "
-            "spaces.",
-            "Rename it.",
-        )
-    if mode == "zip":
-        _check_equal(lengths, "Zipped axes", "all axes the same length")
-        return {POINT: next(iter(lengths.values()))}, (0,) * len(axes)
     members: dict[str, list[str]] = {}
     for name, axis in axes.items():
-        dim = name if axis.dim is None else axis.dim
-        _check_name(name, dim, axes)
+        if not 1 <= len(axis) <= MAX_LENGTH:
+            raise value_error(
+                "Space",
+                f"the axis `{name}` has {len(axis)} values.",
+                "Give it at least one and at most 2**31 - 1.",
+            )
+        if POINT in (name, axis.dim):
+            raise value_error(
+                "Space",
+                f"the axis `{name}` has the path or the dim `point`, which is the dim "
+                "of zipped and sliced spaces.",
+                "Rename it.",
+            )
+        dim = POINT if mode == "zip" else name if axis.dim is None else axis.dim
+        other = axes.get(dim)
+        if other is not None and dim != name and other.dim != dim:
+            raise value_error(
+                "Space",
+                f"the dim `{dim}` of the axis `{name}` is also the path of another "
+                "axis, which does not share it.",
+                f"Give the axis `{dim}` `dim={dim!r}` too if they are to vary "
+                "together, or rename the dim.",
+            )
         members.setdefault(dim, []).append(name)
     for dim, names in members.items():
-        _check_equal(
-            {name: lengths[name] for name in names},
-            f"Axes of the dim `{dim}`",
-            "axes that share a `dim` the same length, or another `dim` to one of them",
-        )
+        if len({len(axes[name]) for name in names}) > 1:
+            listed = ", ".join(f"`{name}` has {len(axes[name])}" for name in names)
+            raise value_error(
+                "Space",
+                f"axes of the dim `{dim}` vary together and differ in length: "
+                f"{listed}.",
+                "Give them the same length, or another `dim` to one of them.",
+            )
     position = {name: k for k, names in enumerate(members.values()) for name in names}
-    dims = {dim: lengths[names[0]] for dim, names in members.items()}
+    dims = {dim: len(axes[names[0]]) for dim, names in members.items()}
     return dims, tuple(position[name] for name in axes)
-
-
-def _check_name(name: str, dim: str, axes: Mapping[str, Axis]) -> None:
-    check_dim("Space", dim)
-    if dim == POINT:
-        raise value_error(
-            "Space",
-            f"the axis `{name}` has the dim `point`, which is the dim of zipped "
-            "and sliced spaces.",
-            "Rename the dim.",
-        )
-    other = axes.get(dim)
-    if other is not None and dim != name and other.dim != dim:
-        raise value_error(
-            "Space",
-            f"the dim `{dim}` of the axis `{name}` is also the path of another "
-            "axis, which does not share it.",
-            f"Give the axis `{dim}` `dim={dim!r}` too if they are to vary together, "
-            "or rename the dim.",
-        )
-
-
-def _check_equal(lengths: Mapping[str, int], who: str, cure: str) -> None:
-    if len(set(lengths.values())) > 1:
-        listed = ", ".join(f"`{name}` has {n}" for name, n in lengths.items())
-        raise value_error(
-            "Space",
-            f"{who} vary together and differ in length: {listed}.",
-            f"Give {cure}.",
-        )

@@ -92,14 +92,13 @@ def plain_digits(
     """Return the digits of the point `i` of `size` points, which begin at `start`."""
     i = as_index(i)
     if not 0 <= i < size:
-        raise IndexError(
-            message(
-                "Space",
-                f"index {i} is out of range.",
-                f"Give one of the {size} points, 0 to {size - 1}.",
-            )
-        )
+        raise _out_of_range("Space", i, size)
     return digits_of(start + i, lengths)
+
+
+def _out_of_range(function: str, i: Any, size: int) -> IndexError:
+    cure = f"Give indices of the {size} points, 0 to {size - 1}."
+    return IndexError(message(function, f"index {i} is out of range.", cure))
 
 
 def traced_digits(
@@ -151,13 +150,7 @@ def indices(function: str, index: Any, size: int, lengths: Sequence[int]) -> np.
         raise type_error(function, wrong, _CURE)
     outside = (array < -size) | (array >= size)
     if np.any(outside):
-        raise IndexError(
-            message(
-                function,
-                f"index {array[outside][0]} is out of range.",
-                f"Give indices of the {size} points, 0 to {size - 1}.",
-            )
-        )
+        raise _out_of_range(function, array[outside][0], size)
     if array.dtype.kind == "u":
         array = array.astype(np.int64)
     return np.where(array < 0, array + size, array)

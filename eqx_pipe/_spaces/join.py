@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Int
 
 from .._errors import describe_value, value_error
-from .._tree import differences, is_key_array, on_device, path_name
+from .._tree import differences, is_key_array, on_device
 from .._types import PyTree
 from .axis import Axis, is_axis
 from .columns import values_at
@@ -46,26 +46,18 @@ def _of_one_grid(first: Space, other: Space) -> bool:
 
 def _check_alike(function: str, k: int, first: PyTree, other: PyTree) -> None:
     """Raise unless two spaces have the same axes, and the same beside them."""
-    (mine, structure), (theirs, other_structure) = (
-        jtu.tree_flatten_with_path(tree, is_leaf=is_axis) for tree in (first, other)
-    )
-    kinds, other_kinds = ([is_axis(x) for _, x in some] for some in (mine, theirs))
-    if structure != other_structure or kinds != other_kinds:
+    constants = [
+        jtu.tree_map(lambda x: None if is_axis(x) else x, tree, is_leaf=is_axis)
+        for tree in (first, other)
+    ]
+    if not eqx.tree_equal(*constants):
         raise value_error(
             function,
-            f"the points of `results[{k}]` have another structure than those of "
-            f"`results[0]`: {other_structure} against {structure}.",
-            "Join results of spaces that have the same axes at the same places.",
+            f"beside the axes `results[0]` has {describe_value(constants[0])} and "
+            f"`results[{k}]` {describe_value(constants[1])}.",
+            "Join results of spaces that have the same axes at the same places, and "
+            "make what differs an axis with one value in each.",
         )
-    for (path, a), (_, b) in zip(mine, theirs, strict=True):
-        if not is_axis(a) and not eqx.tree_equal(a, b):
-            raise value_error(
-                function,
-                f"`{path_name(path)}` is {describe_value(a)} in the space of "
-                f"`results[0]` and {describe_value(b)} in that of `results[{k}]`.",
-                "Make it an axis with one value in each of these spaces, so that "
-                "points have it as a coordinate.",
-            )
 
 
 def _column(

@@ -9,10 +9,10 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, ArrayLike, Float, Inexact, Int, Shaped
 
-from .._errors import type_error, value_error
+from .._errors import value_error
 from .._tree import on_device
 from .._types import Key
-from .axis import Axis, check_dim, check_length, dim_text
+from .axis import Axis, check_length, dim_text
 from .lookup import Lookup, look_up, tabulate
 from .numbers import as_ends, check_same_sign
 from .values import Values
@@ -30,13 +30,6 @@ class _Between(Axis):
 
     def _both(self) -> tuple[np.ndarray, np.ndarray]:
         """Both ends, in float64, each with a leading axis of one."""
-        if isinstance(self.ends, Tracer):
-            raise type_error(
-                type(self).__name__,
-                "the ends are traced, and numbers between them are computed on the "
-                "host.",
-                "Do so outside of `jit`.",
-            )
         # On the host: the rounds of a search would wait for an operation of JAX.
         both = np.asarray(self.ends)[[0, -1]].astype(np.float64)
         return both[:1], both[1:]
@@ -116,8 +109,7 @@ class _Spaced(_Between):
     ):
         name = type(self).__name__
         self.num = check_length(name, num)
-        self.dim = check_dim(name, dim)
-        self.label, self.unit = label, unit
+        self.dim, self.label, self.unit = dim, label, unit
         (first, last), precise = as_ends(name, start, stop)
         if self.is_log:
             check_same_sign(name, first, last)
@@ -263,8 +255,7 @@ class Uniform(_Between):
         unit: str | None = None,
     ):
         name = type(self).__name__
-        self.dim = check_dim(name, dim)
-        self.label, self.unit = label, unit
+        self.dim, self.label, self.unit = dim, label, unit
         (first, last), _ = as_ends(name, start, stop)
         if self.is_log:
             check_same_sign(name, first, last)

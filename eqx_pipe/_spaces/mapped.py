@@ -51,21 +51,21 @@ class Mapped(Axis):
         label: str | None = None,
         unit: str | None = None,
     ):
-        if isinstance(fn, Axis) or not callable(fn):
+        self.fn, self.axis, self.label, self.unit = fn, axis, label, unit
+
+    def __check_init__(self) -> None:
+        if isinstance(self.fn, Axis) or not callable(self.fn):
             raise type_error(
                 "Mapped",
-                f"`fn` is {describe_value(fn)}, which cannot be called.",
+                f"`fn` is {describe_value(self.fn)}, which cannot be called.",
                 "The function comes first: `Mapped(jnp.exp, Linspace(0, 1, 5))`.",
             )
-        if not is_axis(axis):
+        if not is_axis(self.axis):
             raise type_error(
                 "Mapped",
-                f"`axis` is {describe_value(axis)}, which is no axis.",
+                f"`axis` is {describe_value(self.axis)}, which is no axis.",
                 "Give a `Linspace`, `Values` or another axis.",
             )
-        self.fn = fn
-        self.axis = axis
-        self.label, self.unit = label, unit
 
     @property
     def dim(self) -> str | None:

@@ -1,7 +1,8 @@
 """Axes of random draws: of values, and of replicates."""
 
+import functools as ft
 from collections.abc import Callable
-from typing import Any, Literal, Protocol, SupportsIndex, TypeAlias, runtime_checkable
+from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 import equinox as eqx
 import jax.random as jr
@@ -10,7 +11,7 @@ from jaxtyping import Array, Int
 from .._check import check_choice
 from .._errors import describe_value, type_error
 from .._types import Key, PyTree
-from .axis import Axis, MissingAxisKey, check_dim, check_length, dim_text
+from .axis import Axis, MissingAxisKey, check_length, dim_text
 
 
 @runtime_checkable
@@ -62,21 +63,11 @@ class Random(Axis):
     """
 
     sampler: Sampler
-    num: int = eqx.field(static=True)
-    dim: str | None = eqx.field(static=True)
+    num: int = eqx.field(static=True, converter=ft.partial(check_length, "Random"))
+    dim: str | None = eqx.field(default=None, static=True, kw_only=True)
 
-    def __init__(
-        self,
-        sampler: Sampler,
-        num: SupportsIndex,
-        *,
-        dim: str | None = None,
-        label: str | None = None,
-        unit: str | None = None,
-    ):
-        self.num = check_length("Random", num)
-        self.dim = check_dim("Random", dim)
-        self.label, self.unit = label, unit
+    def __check_init__(self) -> None:
+        sampler = self.sampler
         if isinstance(sampler, type) or not (
             callable(sampler) or hasattr(sampler, "sample")
         ):
@@ -86,7 +77,6 @@ class Random(Axis):
                 "Give a function of `(key, shape)` such as `jax.random.normal`, "
                 "or an object with `.sample(key, sample_shape)`.",
             )
-        self.sampler = sampler
 
     @property
     def needs_key(self) -> bool:
@@ -149,24 +139,12 @@ class Seeds(Axis):
         [5.0, 5.0, 5.0]
     """
 
-    num: int = eqx.field(static=True)
-    draws: Draws = eqx.field(static=True)
-    dim: str | None = eqx.field(static=True)
+    num: int = eqx.field(static=True, converter=ft.partial(check_length, "Seeds"))
+    draws: Draws = eqx.field(default="common", static=True, kw_only=True)
+    dim: str | None = eqx.field(default=None, static=True, kw_only=True)
 
-    def __init__(
-        self,
-        num: SupportsIndex,
-        *,
-        draws: Draws = "common",
-        dim: str | None = None,
-        label: str | None = None,
-        unit: str | None = None,
-    ):
-        check_choice("Seeds", "draws", draws, ("common", "independent"))
-        self.num = check_length("Seeds", num)
-        self.draws = draws
-        self.dim = check_dim("Seeds", dim)
-        self.label, self.unit = label, unit
+    def __check_init__(self) -> None:
+        check_choice("Seeds", "draws", self.draws, ("common", "independent"))
 
     @property
     def replicates(self) -> Draws:

@@ -1,7 +1,6 @@
 """The space: a pytree with axes in it, as a pure function from index to point."""
 
 import copy
-import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
@@ -13,7 +12,7 @@ from jax.core import Tracer
 from jaxtyping import Float
 
 from .._check import check_choice
-from .._errors import message, type_error, value_error
+from .._errors import type_error, value_error
 from .._keys import check_draws, check_key
 from .._tree import is_key_array, on_device
 from .._types import Key, PyTree
@@ -200,12 +199,7 @@ class Space(eqx.Module):
         return self.geometry.size
 
     def __len__(self) -> int:
-        size = self.size
-        if size > sys.maxsize:  # more than Python lets `len` say
-            raise OverflowError(
-                message("Space", f"it has {size} points.", "Use `space.size`.")
-            )
-        return size
+        return self.size  # Python raises an `OverflowError` beyond `sys.maxsize`
 
     def __bool__(self) -> bool:
         return True  # also with more points than `len` can say

@@ -1,7 +1,7 @@
 """Tables as spaces: a point for each row, an axis for each column."""
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
 
 import jax
 import numpy as np
@@ -15,29 +15,14 @@ from .numbers import NUMBERS, ValuesLike
 from .space import Space
 from .values import Static, Values
 
-
-@runtime_checkable
-class Frame(Protocol):
-    """A data frame, of pandas or Polars."""
-
-    @property
-    def columns(self) -> Iterable[Hashable]:
-        """The names of the columns."""
-        ...
-
-    def __getitem__(self, name: Any, /) -> Any:
-        """A column."""
-        ...
-
-
 TableLike: TypeAlias = (
     Mapping[str, ValuesLike]
-    | Frame
     | Sequence[Mapping[str, object]]
     | Shaped[np.ndarray, "rows columns"]
     | Shaped[jax.Array, "rows columns"]
+    | Any
 )
-"""Columns by name, rows by name, or an array of them."""
+"""Columns by name, rows by name, an array of them, or a data frame."""
 
 _FORMS = (
     "Give a dict of columns, a data frame, a list of dicts, or an array of two "
@@ -61,19 +46,11 @@ def table(
             f"`columns` is {describe_value(columns)}, without columns.",
             _FORMS,
         )
-    lengths = {name: len(column) for name, column in found.items()}
-    if len(set(lengths.values())) > 1:
-        listed = ", ".join(f"`{name}` has {n}" for name, n in lengths.items())
-        raise value_error(
-            "Space.from_table",
-            f"the columns differ in length: {listed}.",
-            "Give each column a value for each row.",
-        )
     own = None if dim == POINT else dim
     tree = {name: _axis(name, column, own) for name, column in found.items()}
     # With a dim of their own axes vary together in a product, too.
     space = Space(tree, "product" if own else "zip")
-    return space if next(iter(lengths.values())) else space[:0]
+    return space if len(next(iter(found.values()))) else space[:0]
 
 
 def _columns(given: Any, names: Sequence[str] | None) -> dict[Any, Any]:

@@ -12,9 +12,9 @@ from jaxtyping import Array, Int, Shaped
 from .._errors import describe_value, type_error, value_error
 from .._tree import Opaque, is_key_array, on_device
 from .._types import Key
-from .axis import Axis, Position, check_dim, check_length, dim_text
+from .axis import Axis, Position, dim_text
 from .lookup import take
-from .numbers import ValuesLike, as_values
+from .numbers import as_values
 
 
 class Values(Axis):
@@ -44,21 +44,8 @@ class Values(Axis):
         [8, 32]
     """
 
-    values: Shaped[Array, "n ..."]
-    dim: str | None = eqx.field(static=True)
-
-    def __init__(
-        self,
-        values: ValuesLike,
-        *,
-        dim: str | None = None,
-        label: str | None = None,
-        unit: str | None = None,
-    ):
-        self.dim = check_dim("Values", dim)
-        self.label, self.unit = label, unit
-        self.values = as_values(values)
-        check_length("Values", self.values.shape[0])
+    values: Shaped[Array, "n ..."] = eqx.field(converter=as_values)
+    dim: str | None = eqx.field(default=None, static=True, kw_only=True)
 
     @property
     def known(self) -> Array | None:
@@ -95,6 +82,21 @@ def _number_text(x: object) -> str:
     return f"{x:.6g}" if isinstance(x, float) else str(x)
 
 
+def _as_opaque(values: Iterable[object]) -> Opaque:
+    """Return the values of a `Static` axis, which JAX does not look into."""
+    if isinstance(values, str | bytes) or not isinstance(values, Iterable):
+        raise type_error(
+            "Static",
+            f"`values` is {describe_value(values)}.",
+            "Give a list of the values, also if there is only one.",
+        )
+    found = Opaque(tuple(values))
+    if not found.values:
+        wrong = "`values` is empty."
+        raise value_error("Static", wrong, "Give at least one value.")
+    return found
+
+
 class Static(Axis):
     """Any Python values: widths of layers, activation functions, solvers, models.
 
@@ -122,38 +124,15 @@ class Static(Axis):
         [[0.0, 0.0, 0.0], [1.0, 2.0, 3.0]]
     """
 
-    choices: Opaque = eqx.field(static=True)
-    dim: str | None = eqx.field(static=True)
-
-    def __init__(
-        self,
-        values: Iterable[object],
-        *,
-        dim: str | None = None,
-        label: str | None = None,
-        unit: str | None = None,
-    ):
-        self.dim = check_dim("Static", dim)
-        self.label, self.unit = label, unit
-        if isinstance(values, str | bytes) or not isinstance(values, Iterable):
-            raise type_error(
-                "Static",
-                f"`values` is {describe_value(values)}.",
-                "Give a list of the values, also if there is only one.",
-            )
-        values = tuple(values)
-        if not values:
-            wrong = "`values` is empty."
-            raise value_error("Static", wrong, "Give at least one value.")
-        check_length("Static", len(values))
-        self.choices = Opaque(values)
+    values: Opaque = eqx.field(static=True, converter=_as_opaque)
+    dim: str | None = eqx.field(default=None, static=True, kw_only=True)
 
     @property
     def is_static(self) -> bool:
         return True
 
     def __len__(self) -> int:
-        return len(self.choices.values)
+        return len(self.values.values)
 
     def value(self, i: Position, key: Key | None) -> Any:
         if isinstance(i, Tracer):
@@ -163,13 +142,13 @@ class Static(Axis):
                 "Their values are Python values, which a compiled program cannot "
                 "choose from. Use a plain integer, or `sweep` and `vmap_space`.",
             )
-        return self.choices.values[int(i)]
+        return self.values.values[int(i)]
 
     def take(
         self, positions: Int[np.ndarray, " points"], dim: str | None = None
     ) -> "Static":
-        values = [self.choices.values[k] for k in positions]
+        values = [self.values.values[k] for k in positions]
         return Static(values, dim=dim, **self.texts)
 
     def __repr__(self) -> str:
-        return f"Static({self.choices!r}{dim_text(self.dim)})"
+        return f"Static({self.values!r}{dim_text(self.dim)})"

@@ -1,6 +1,5 @@
 """Axes by themselves, and designs of them."""
 
-import jax
 import jax.random as jr
 import numpy as np
 from jax.numpy import sin
@@ -130,13 +129,5 @@ UNIT = [
         lambda: ep.Space({"a": ep.Mapped(sin, BOX)}).to_unit(categories(0.5)),
         TypeError,
         "made by `space.from_unit`",
-    ),
-    (
-        "traced ends",
-        lambda: jax.eval_shape(
-            lambda stop: ep.Space(ep.Uniform(0, stop)).from_unit([[0.5]])[0], ones()
-        ),
-        TypeError,
-        "Do so outside of `jit`",
     ),
 ]

@@ -298,7 +298,7 @@ def test_a_linspace_has_the_values_of_numpy(lo, hi, n):
 def test_sizes_that_len_cannot_say():
     wide = ep.Linspace(0, 1, 2**31 - 1)
     space = ep.Space({"a": wide, "b": wide, "c": ep.Values(range(5))})
-    with pytest.raises(OverflowError, match="Use `space.size`"):
+    with pytest.raises(OverflowError):
         len(space)
 
 

@@ -191,7 +191,7 @@ def test_points_not_computed_yet_are_marked(tmp_path):
     [
         ({"sel": {"z": 1}}, ValueError, "`sel` names 'z'.*Known names: `a`, `b`"),
         ({"sel": ["a"]}, TypeError, "Give a dict"),
-        ({"sel": {"a": 0, "b": 0, "c": 0}}, ValueError, "Leave a dim out"),
+        ({"sel": {"a": 0, "b": 1, "c": 1}}, ValueError, "Leave a dim out"),
         ({"x": "z"}, ValueError, "`x` is 'z'.*Known names: `a`, `b`"),
         ({"x": "a", "y": "a"}, ValueError, "along the same dim"),
         ({"hue": "a", "y": "b"}, ValueError, "both `hue` and `y`"),

@@ -141,6 +141,11 @@ def _selected(table: Any, sel: Mapping[str, object]) -> Any:
         if key in table.coords:
             values = table[key].values
             if values.dtype.kind in "iuf":
+                slack = 1e-6 * np.abs(values).max()  # of rounding to float32
+                if not values.min() - slack <= value <= values.max() + slack:
+                    ends = f"`{key}` goes from {values.min():.6g} to {values.max():.6g}"
+                    wrong = f"`sel` has {value!r}, and {ends}."
+                    raise value_error(_FUNCTION, wrong, "Give a value in this range.")
                 value = int(np.argmin(np.abs(values - value)))
             elif value in values.tolist():
                 value = values.tolist().index(value)
