@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import pytest
 from hypothesis import given
 from support.pictures import KEY, linear, stages
+from support.strategies import graphs
 
 import eqx_pipe as ep
 import eqx_pipe.testing as ept
@@ -21,7 +22,7 @@ X = jnp.ones(3)
 pipelines = st.one_of(
     st.sampled_from(sorted(stages)).map(stages.get),
     ept.pipelines(X, max_depth=4),
-    ept.graphs(X, max_nodes=6),
+    graphs(X),
 )
 
 

@@ -18,7 +18,6 @@ from jax.typing import DTypeLike
 from jaxtyping import PRNGKeyArray, PyTree
 
 from .._strategies.arrays import keys
-from .._strategies.spaces import meshes
 from .._strategies.validate import invalid
 from .array import array_for, bare_array, is_array_annotation, scalar_of
 from .binding import Binding
@@ -50,8 +49,6 @@ def value_for(annotation: Any, binding: Binding) -> Any:
     if annotation in (np.number, np.generic, np.bool_):
         kind = np.bool_ if annotation is np.bool_ else np.float32
         return kind(binding.draw(scalar_of(float, binding)))
-    if annotation is jax.sharding.Mesh:
-        return binding.draw(meshes())
     if annotation == DTypeLike:
         return jnp.float32
     return _special(annotation, binding)
