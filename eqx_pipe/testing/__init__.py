@@ -36,20 +36,11 @@ else:
 _NEED_HYPOTHESIS = (
     "arguments",
     "arrays",
-    "axes",
-    "batches",
-    "edge_numbers",
     "from_jaxtyping",
     "given_typed",
-    "graphs",
     "keys",
-    "meshes",
     "pipelines",
-    "register_stage",
     "spaces",
-    "stages",
-    "structs",
-    "unregister_stage",
 )
 
 

@@ -14,6 +14,7 @@ import jax.tree_util as jtu
 import pytest
 from support.by_hand import by_hand
 from support.helpers import assert_agree, few, numbers
+from support.strategies import graphs, structs
 
 import eqx_pipe as ep
 import eqx_pipe.testing as ept
@@ -169,7 +170,7 @@ def test_each_combinator_keeps_every_law(stages):
 @few
 @hp.given(st.data())
 def test_every_nesting_keeps_every_law(data):
-    struct = data.draw(ept.structs(), label="struct")
+    struct = data.draw(structs(), label="struct")
     pipe = data.draw(ept.pipelines(struct, max_depth=4), label="pipe")
     x, key = data.draw(ept.arrays(struct), label="x"), data.draw(ept.keys())
     ept.check_function(pipe, x, key=key)
@@ -178,8 +179,8 @@ def test_every_nesting_keeps_every_law(data):
 @few
 @hp.given(st.data())
 def test_every_graph_keeps_every_law(data):
-    struct = data.draw(ept.structs(), label="struct")
-    graph = data.draw(ept.graphs(struct), label="graph")
+    struct = data.draw(structs(), label="struct")
+    graph = data.draw(graphs(struct), label="graph")
     ept.check_function(graph, data.draw(ept.arrays(struct)), key=data.draw(ept.keys()))
 
 
@@ -193,7 +194,7 @@ def test_every_nesting_of_integers_keeps_every_law(data):
 
 @hp.given(st.data())
 def test_every_nesting_computes_what_its_maths_computes(data):
-    struct = data.draw(ept.structs(), label="struct")
+    struct = data.draw(structs(), label="struct")
     pipe = ep.chain(data.draw(ept.pipelines(struct, max_depth=4), label="pipe"))
     x, key = data.draw(ept.arrays(struct), label="x"), data.draw(ept.keys())
     wanted = eqx.filter_jit(by_hand)(pipe, x, key)
@@ -221,7 +222,7 @@ def test_every_nesting_has_the_gradients_of_its_maths(data):
 @few
 @hp.given(st.data())
 def test_a_pipeline_in_inference_needs_no_more_than_the_pipeline(data):
-    struct = data.draw(ept.structs(), label="struct")
+    struct = data.draw(structs(), label="struct")
     pipe = ep.chain(data.draw(ept.pipelines(struct, max_depth=2), label="pipe"))
     x, key = data.draw(ept.arrays(struct)), data.draw(ept.keys())
     y = eqx.filter_jit(eqx.nn.inference_mode(pipe))(x, key=key)

@@ -10,6 +10,7 @@ import pytest
 from jax.sharding import PartitionSpec as P
 from support.helpers import assert_agree, few, filled, numbers, slow_unless
 from support.laws import check_sharded
+from support.strategies import meshes
 
 import eqx_pipe as ep
 import eqx_pipe.testing as ept
@@ -24,7 +25,7 @@ MLP = filled(lambda key: eqx.nn.MLP(4, 4, 8, 1, key=key), KEY)
 def test_a_drawn_pipeline_is_the_same_on_every_mesh(data):
     struct = {"x": jax.ShapeDtypeStruct((8,), jnp.float32)}
     pipe = data.draw(ept.pipelines(struct, max_depth=4), label="pipe")
-    mesh = data.draw(ept.meshes(explicit=False), label="mesh")
+    mesh = data.draw(meshes(explicit=False), label="mesh")
     x, key = data.draw(ept.arrays(struct), label="x"), data.draw(ept.keys())
     check_sharded(pipe, x, key=key, mesh=mesh)
 
@@ -50,7 +51,7 @@ SHARDED = {
 
 
 @few
-@hp.given(st.sampled_from(list(SHARDED)), ept.meshes(max_axes=1))
+@hp.given(st.sampled_from(list(SHARDED)), meshes(max_axes=1))
 def test_a_sharded_stage_is_the_stage_on_the_whole(name, mesh):
     stage, out, whole = SHARDED[name]
     stage = ep.sharding.shard_map(stage, mesh, P("data"), out)
@@ -113,7 +114,7 @@ def test_each_function_made_parallel_computes_the_same(name):
 
 
 @few
-@hp.given(st.sampled_from(list(FUNCTIONS)), ept.meshes())
+@hp.given(st.sampled_from(list(FUNCTIONS)), meshes())
 def test_functions_made_parallel_compute_the_same_on_every_mesh(name, mesh):
     rules = ep.sharding.AxisRules({"rows": "data"})
     check_parallel(FUNCTIONS[name], mesh, rules)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from support.helpers import few, slow_unless
 from support.laws import check_space, check_sweep
+from support.strategies import axes
 
 import eqx_pipe as ep
 import eqx_pipe.testing as ept
@@ -82,7 +83,7 @@ def test_each_axis_keeps_every_law(name):
 
 @hp.given(st.data())
 def test_every_drawn_axis_keeps_every_law(data):
-    axis = data.draw(ept.axes(static=True), label="axis")
+    axis = data.draw(axes(static=True), label="axis")
     ept.check_axis(axis, key=KEY if axis.needs_key else None)
 
 
