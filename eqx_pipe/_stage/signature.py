@@ -20,6 +20,11 @@ def why_not(fn: Any, num_inputs: int, named: tuple[str, ...] = ()) -> str | None
     if isinstance(fn, np.ufunc | jnp.ufunc):  # whose signature does not tell
         fits = fn.nin == num_inputs and not named
         return None if fits else f"it takes {fn.nin} arrays by position"
+    cls = type(fn)
+    wraps = hasattr(cls, "__wrapped__") or "__signature__" in vars(cls)
+    if isinstance(fn, eqx.Module) and not wraps:
+        # Its `__call__` may be wrapped (`filter_jit`) and hide the signature.
+        fn = ft.partial(cls.__call__, None)
     signature = _signature(fn)
     if signature is None:
         return None

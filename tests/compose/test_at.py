@@ -166,14 +166,3 @@ def test_an_unknown_part_names_the_known_ones(where, x, words):
     text = str(caught.value)
     assert "at `here`" in text
     assert all(word in text for word in words), text
-
-
-@pytest.mark.parametrize("where", [None, True, 1.5, ["a"], ("a", None), int, {"a": 1}])
-def test_what_is_no_place_fails_when_built(where, unchecked):
-    with pytest.raises(TypeError, match="a key or an index, a tuple of them"):
-        ep.at(where, double)
-
-
-def test_what_is_no_stage_fails_when_built(unchecked):
-    with pytest.raises(TypeError, match="`stage` is 3"):
-        ep.at("a", 3)

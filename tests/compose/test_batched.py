@@ -226,22 +226,3 @@ def test_inputs_that_cannot_be_split(in_axes, x, lines):
     with pytest.raises(ep.StructureError, match="eqx_pipe.batched") as caught:
         pipe(x)
     assert all(line in str(caught.value) for line in [*lines, "`part`"])
-
-
-@pytest.mark.parametrize(
-    ("arguments", "error", "text"),
-    [
-        ({"stage": 3}, TypeError, "`stage` is 3"),
-        ({"stage": eqx.nn.Linear}, TypeError, "class `Linear`"),
-        ({"in_axes": 1.0}, TypeError, "`in_axes` is 1.0"),
-        ({"in_axes": True}, TypeError, "`in_axes` is True"),
-        ({"in_axes": {"a": "b"}}, TypeError, "at `.a`"),
-        ({"in_axes": None}, ValueError, "nothing is mapped"),
-        ({"in_axes": (None, None)}, ValueError, "nothing is mapped"),
-        ({"axis_name": ["a"]}, TypeError, "cannot be a name"),
-    ],
-)
-def test_bad_arguments(arguments, error, text):
-    with pytest.raises(error, match="eqx_pipe.batched") as caught:
-        inspect.unwrap(ep.batched)(**{"stage": jnp.sin} | arguments)
-    assert text in str(caught.value)

@@ -19,8 +19,6 @@ from support.strategies import one_stage, structs
 import eqx_pipe as ep
 import eqx_pipe.testing as ept
 
-VECTOR = jax.ShapeDtypeStruct((4,), jnp.float32)
-
 
 @hp.given(st.data())
 def test_the_empty_chain_is_the_identity(data):
@@ -121,22 +119,6 @@ def test_a_slice_of_a_random_chain_by_position_draws_by_its_own_positions():
     assert_agree(pipe[1:](x, key=key), draw(x, key=child_key(key, 0)))
 
 
-@pytest.mark.parametrize(
-    ("build", "error", "match"),
-    [
-        (lambda chain: chain(3), TypeError, r"`stages\[0\]` is 3 \(int\)"),
-        (lambda chain: chain(eqx.nn.Linear), TypeError, "Make an instance"),
-        (lambda chain: chain(jnp.sin, a=jnp.cos), TypeError, "all by name"),
-        (lambda chain: chain(**{"a.b": jnp.cos}), ValueError, "without a dot"),
-        (lambda chain: chain(**{"": jnp.cos}), ValueError, "non-empty"),
-    ],
-)
-def test_bad_arguments_fail_when_built(build, error, match, unchecked):
-    with pytest.raises(error, match=match) as caught:
-        build(ep.chain)
-    assert "eqx_pipe.chain" in str(caught.value)
-
-
 def test_the_path_of_a_failing_stage_is_shown():
     pipe = ep.chain(
         one=ep.parallel(jnp.sin, ep.chain(eqx.nn.Linear(2, 2, key=jr.key(0))))
@@ -144,17 +126,6 @@ def test_the_path_of_a_failing_stage_is_shown():
     with pytest.raises(TypeError) as caught:
         pipe(jnp.ones(3))
     assert "In eqx_pipe stage `one.1.0`" in caught.value.__notes__
-
-
-def test_bad_calls_say_what_to_do(unchecked):
-    pipe = ep.chain(jnp.sin)
-    with pytest.raises(TypeError, match="not a single PRNG key"):
-        pipe(jnp.ones(1), key=3)
-    with pytest.raises(TypeError, match="`state`, is 3"):
-        pipe(jnp.ones(1), 3)
-    norm, _ = eqx.nn.make_with_state(eqx.nn.BatchNorm)(3, axis_name="b", mode="batch")
-    with pytest.raises(ValueError, match="make_with_state"):
-        ep.chain(norm)(jnp.ones(3))
 
 
 def test_a_pipeline_sits_in_sequential():

@@ -53,10 +53,6 @@ def twice(x):
     return jnp.stack([x, -x])
 
 
-def difference(ys):
-    return ys[0] - ys[1]
-
-
 def in_record(stage):
     return ep.chain(lambda x: {"a": x, "b": (x, 1.0)}, stage)
 
@@ -176,6 +172,7 @@ def test_every_nesting_keeps_every_law(data):
     ept.check_function(pipe, x, key=key)
 
 
+@pytest.mark.slow
 @few
 @hp.given(st.data())
 def test_every_graph_keeps_every_law(data):

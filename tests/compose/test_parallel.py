@@ -143,33 +143,3 @@ def test_length_iteration_and_indexing():
         pipe["c"]
     with pytest.raises(KeyError, match="Give an integer from -1 to 0"):
         ep.parallel(jnp.sin)["a"]
-
-
-@pytest.mark.parametrize(
-    ("build", "error", "match"),
-    [
-        (lambda p: p(), ValueError, "Give at least one"),
-        (lambda p: p({}), ValueError, "Give at least one"),
-        (lambda p: p(jnp.sin, merge="concta"), ValueError, "Did you mean `concat`"),
-        (lambda p: p(jnp.sin, merge=3), TypeError, "`merge` is 3"),
-        (lambda p: p(jnp.sin, merge=None), TypeError, "`merge` is None"),
-        (lambda p: p(jnp.sin, merge=eqx.nn.Linear), TypeError, "Make an instance"),
-        (lambda p: p(jnp.sin, merge="dict"), ValueError, "a mapping from names"),
-        (lambda p: p({"a": jnp.sin}, jnp.sin), TypeError, "all in one mapping"),
-        (lambda p: p(jnp.sin, {"a": jnp.sin}), TypeError, "all in one mapping"),
-        (lambda p: p({1: jnp.sin}), ValueError, "non-empty string"),
-        (lambda p: p({"a.b": jnp.sin}), ValueError, "without a dot"),
-        (lambda p: p({"": jnp.sin}), ValueError, "non-empty"),
-        (lambda p: p({"a": 3}), TypeError, r'`stages\["a"\]` is 3'),
-        (lambda p: p([jnp.sin, jnp.cos]), TypeError, r"`stages\[0\]`"),
-        (lambda p: p(jnp.sin, axis=1.0), TypeError, "Give one integer"),
-        (lambda p: p(jnp.sin, axis=True), TypeError, "Give one integer"),
-        (lambda p: p(jnp.sin, axis=(0, 1)), TypeError, "Give one integer"),
-        (lambda p: p(jnp.sin, axis=jnp.zeros(2)), TypeError, "Give one integer"),
-        (lambda p: p({"merge": jnp.sin}, merge=sum), ValueError, "Rename the stage"),
-    ],
-)
-def test_bad_arguments_fail_when_built(build, error, match, unchecked):
-    with pytest.raises(error, match=match) as caught:
-        build(ep.parallel)
-    assert "eqx_pipe.parallel" in str(caught.value)

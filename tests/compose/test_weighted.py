@@ -167,32 +167,6 @@ def test_length_iteration_and_indexing():
     assert pipe[0] is list(pipe)[0] and pipe[-1] is pipe[1]
 
 
-@pytest.mark.parametrize(
-    ("build", "error", "match"),
-    [
-        (lambda w: w(), ValueError, "Give at least one"),
-        (lambda w: w(3), TypeError, r"`stages\[0\]` is 3"),
-        (
-            lambda w: w(jnp.sin, weights=[1.0, 2.0]),
-            ValueError,
-            r"float32\[2\] for 1 st",
-        ),
-        (lambda w: w(jnp.sin, weights=1.0), ValueError, r"float32\[1\]"),
-        (lambda w: w(jnp.sin, weights="softmax"), TypeError, "one number per stage"),
-        (lambda w: w(jnp.sin, weights={"a": 1.0}), TypeError, "one number per stage"),
-        (lambda w: w(jnp.sin, weights=[1j]), TypeError, "real numbers"),
-        (lambda w: w(jnp.sin, weights=jr.split(jr.key(0), 1)), TypeError, "one number"),
-        (lambda w: w(jnp.sin, weights=eqx.nn.Linear), TypeError, "Make an instance"),
-        (lambda w: w(jnp.sin, normalize="softmx"), ValueError, "mean `softmax`"),
-        (lambda w: w(jnp.sin, normalize=None), ValueError, "Known names"),
-    ],
-)
-def test_bad_arguments_fail_when_built(build, error, match, unchecked):
-    with pytest.raises(error, match=match) as caught:
-        build(ep.weighted)
-    assert "eqx_pipe.weighted" in str(caught.value)
-
-
 def test_names_are_paths_and_decide_the_draws():
     pipe = ep.weighted({"a": draw, "b": jnp.sin}, weights=[2.0, 1.0])
     x, key = jnp.ones(3), jr.key(4)
