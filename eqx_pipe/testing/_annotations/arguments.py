@@ -123,7 +123,7 @@ def arguments(
         if strategy is not ...:
             check_strategy("arguments", name, strategy, optional=False)
             given[name] = draw(strategy)
-    around = dict(zip(("self",), plain_function(fn)[1], strict=False))
+    around: dict[str, Any] = dict(zip(("self",), plain_function(fn)[1], strict=False))
     # Arguments that look at others' values come last.
     waiting = [name for name in hints if name not in given]
     waiting.sort(key=lambda name: "{" in text_of(hints[name]))
