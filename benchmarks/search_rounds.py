@@ -33,12 +33,12 @@ class Draws:
     def init(self, space, key):
         return space, 0
 
-    def ask(self, state, n):
+    def ask(self, state, num):
         space, number = state
-        u = np.random.default_rng(number).uniform(size=(n, 3))
+        u = np.random.default_rng(number).uniform(size=(num, 3))
         return space.from_unit(u), (space, number + 1)
 
-    def tell(self, state, result):
+    def tell(self, state, losses, result):
         return state
 
 
@@ -47,14 +47,15 @@ def proposals(method, space, found, n, key):
     state = method.init(space, key)
     for sweep in found.sweeps:
         _, state = method.ask(state, n)
-        state = method.tell(state, sweep)
+        losses = np.asarray(sweep.values, np.float64)
+        state = method.tell(state, losses, sweep)
 
 
-def main(run, *, search_rounds=25, optuna_rounds=2, n=256):
+def main(run, *, search_rounds=25, optuna_rounds=2, num=256):
     space = ep.Space(
         {
-            "x": ep.Linspace(-2.0, 2.0, 2),
-            "y": ep.Geomspace(1e-3, 3.0, 2),
+            "x": ep.Uniform(-2.0, 2.0),
+            "y": ep.LogUniform(1e-3, 3.0),
             "z": ep.Values([1.0, 2.0, 3.0]),
         }
     )
@@ -64,13 +65,13 @@ def main(run, *, search_rounds=25, optuna_rounds=2, n=256):
     if run.has("optuna"):
         from optuna.samplers import TPESampler
 
-        cases["optuna, TPE"] = (ep.search.optuna(TPESampler), optuna_rounds)
+        cases["optuna, TPE"] = (ep.search.Optuna(TPESampler), optuna_rounds)
     for name, (method, rounds) in cases.items():
         for case in run.chosen([f"{name}, {rounds} rounds"]):
 
             def search(method=method, rounds=rounds):
                 return ep.search.explore(
-                    valley, space, method, rounds=rounds, n=n, key=key
+                    valley, space, method, rounds=rounds, num=n, key=key
                 )
 
             found = search()

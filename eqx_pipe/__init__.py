@@ -26,6 +26,7 @@ from ._compose import weighted as weighted
 from ._errors import MissingKeyError as MissingKeyError
 from ._errors import StructureError as StructureError
 from ._errors import SweepError as SweepError
+from ._mesh_context import RULES as _RULES  # noqa: F401  made now, see there
 from ._stage import Stage as Stage
 from ._stage import draw as draw
 from ._stage import summary as summary
@@ -42,11 +43,13 @@ if _typing.TYPE_CHECKING:
     from ._spaces import Axis as Axis
     from ._spaces import Geomspace as Geomspace
     from ._spaces import Linspace as Linspace
+    from ._spaces import LogUniform as LogUniform
     from ._spaces import Mapped as Mapped
     from ._spaces import Random as Random
     from ._spaces import Seeds as Seeds
     from ._spaces import Space as Space
     from ._spaces import Static as Static
+    from ._spaces import Uniform as Uniform
     from ._spaces import Values as Values
     from ._spaces import latin_hypercube as latin_hypercube
     from ._spaces import sobol as sobol
@@ -63,8 +66,8 @@ else:
     _MODULES = "data reduce search sharding testing".split()
     _PACKAGES = {
         "_refill": "refill",
-        "_spaces": "Axis Geomspace Linspace Mapped Random Seeds Space Static Values "
-        "latin_hypercube sobol",
+        "_spaces": "Axis Geomspace Linspace LogUniform Mapped Random Seeds Space "
+        "Static Uniform Values latin_hypercube sobol",
         "_sweep": "SweepPlan SweepResult plan sweep sweeper use_cpu_devices vmap_space",
     }
     _PACKAGE_OF = {n: p for p, names in _PACKAGES.items() for n in names.split()}

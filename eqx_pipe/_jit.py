@@ -20,6 +20,7 @@ from jaxtyping import Array
 from ._cache import LRUCache, WeakCache
 from ._mesh_context import is_explicit, is_staged, with_axis_types
 from ._tree import as_hashable
+from ._types import PyTree
 
 # A training has few loaders and settings; searches make many, whose programs may go.
 _MOST = 64
@@ -78,7 +79,7 @@ def arrays_of(owner: eqx.Module, sharded: bool = False) -> list[Array]:
     found = kept.arrays
     if found is not None and not sharded:
         return found
-    leaves = jtu.tree_leaves(eqx.filter(owner, eqx.is_array))
+    leaves = arrays_in(owner)
     if sharded and is_staged():
         # Part of a program of the user, with axes of the user's kind.
         if is_explicit(jax.sharding.get_abstract_mesh()):
@@ -94,11 +95,20 @@ def arrays_of(owner: eqx.Module, sharded: bool = False) -> list[Array]:
     return found
 
 
-class Static:
-    """A Module without its arrays, with equality and a hash."""
+def arrays_in(tree: PyTree) -> list[Array]:
+    """Return the leaves of a pytree that are arrays, in order."""
+    return jtu.tree_leaves(eqx.filter(tree, eqx.is_array))
 
-    def __init__(self, owner: eqx.Module, without: type | tuple[()]):
-        arrays, rest = eqx.partition(owner, eqx.is_array)
+
+@jtu.register_static
+class Static:
+    """A pytree without its arrays, with equality and a hash; itself it has no leaves.
+
+    `without` is a type of leaves that are left out, too.
+    """
+
+    def __init__(self, tree: PyTree, without: type | tuple[()] = ()):
+        arrays, rest = eqx.partition(tree, eqx.is_array)
         self.rest = jtu.tree_map(
             lambda leaf: None if isinstance(leaf, without) else leaf, rest
         )
@@ -106,8 +116,8 @@ class Static:
         leaves, structure = jtu.tree_flatten(self.rest)
         self._known = self.structure, structure, tuple(map(as_hashable, leaves))
 
-    def filled(self, leaves: list[Array]) -> eqx.Module:
-        """A Module with these arrays."""
+    def filled(self, leaves: list[Array]) -> PyTree:
+        """Return the pytree with these arrays, which `arrays_in` gave."""
         return eqx.combine(jtu.tree_unflatten(self.structure, leaves), self.rest)
 
     def __eq__(self, other: object) -> bool:

@@ -21,6 +21,15 @@ NO_MESH = Mesh(np.empty((), object), ())
 """The mesh that JAX has where none is set."""
 
 
+# The one ambient setting of the package, read while tracing only: a constraint deep
+# inside a model cannot be handed the rules. `jax.jit` knows of it: it belongs to the
+# key of its cache, so a program traced under other rules is never used. For the same
+# reason each function that was jitted before is compiled once more when it is made,
+# which `import eqx_pipe` does rather than the first use of a sharding.
+RULES = jax.make_user_context(None)
+"""The sharding rules that are in force, and their mesh; see `AxisRules.on`."""
+
+
 def check_mesh(function: str, mesh: object) -> None:
     """Raises a `TypeError` unless `mesh` is a mesh of devices."""
     if not isinstance(mesh, Mesh):

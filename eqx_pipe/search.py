@@ -3,30 +3,30 @@
 Methods of other packages need them: `pip install 'eqx_pipe[search]'`.
 """
 
-from ._explore import HalvingResult as HalvingResult
-from ._explore import Method as Method
-from ._explore import SearchResult as SearchResult
-from ._explore import Training as Training
-from ._explore import design as design
-from ._explore import evolution as evolution
-from ._explore import explore as explore
-from ._explore import halving as halving
-from ._explore import optuna as optuna
-from ._explore import refine as refine
-from ._explore import sensitivity as sensitivity
-from ._explore import sensitivity_design as sensitivity_design
+from ._search import Adaptive as Adaptive
+from ._search import Design as Design
+from ._search import Evosax as Evosax
+from ._search import HalvingResult as HalvingResult
+from ._search import Method as Method
+from ._search import Optuna as Optuna
+from ._search import SearchResult as SearchResult
+from ._search import Training as Training
+from ._search import explore as explore
+from ._search import halving as halving
+from ._search import sensitivity as sensitivity
+from ._search import sensitivity_design as sensitivity_design
 
 __all__ = [
+    "Adaptive",
+    "Design",
+    "Evosax",
     "HalvingResult",
     "Method",
+    "Optuna",
     "SearchResult",
     "Training",
-    "design",
-    "evolution",
     "explore",
     "halving",
-    "optuna",
-    "refine",
     "sensitivity",
     "sensitivity_design",
 ]

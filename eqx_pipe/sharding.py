@@ -1,6 +1,5 @@
 """Sharding: place pytrees by logical axis names, and run stages on meshes."""
 
-from ._pipelined import pipelined as pipelined
 from ._sharding import AxisRules as AxisRules
 from ._sharding import constrain as constrain
 from ._sharding import info as info
@@ -9,6 +8,7 @@ from ._sharding import microbatch as microbatch
 from ._sharding import on as on
 from ._sharding import pad_to as pad_to
 from ._sharding import parallelize as parallelize
+from ._sharding import pipelined as pipelined
 from ._sharding import shard as shard
 from ._sharding import shard_map as shard_map
 

@@ -107,17 +107,17 @@ grid.best(mode="max")
 
 # %%
 methods = {
-    "TPE": ep.search.optuna(
-        functools.partial(TPESampler, constant_liar=True), mode="max"
-    ),
-    "CMA-ES": ep.search.evolution(CMA_ES, mode="max"),
-    "refine": ep.search.refine(),
+    "TPE": ep.search.Optuna(functools.partial(TPESampler, constant_liar=True)),
+    "CMA-ES": ep.search.Evosax(CMA_ES),
+    "refine": ep.search.Adaptive(),
 }
 found = {
-    name: ep.search.explore(fit, space, method, rounds=8, n=8, key=jr.key(2))
+    name: ep.search.explore(
+        fit, space, method, rounds=8, num=8, mode="max", key=jr.key(2)
+    )
     for name, method in methods.items()
 }
-found["TPE"].best(mode="max")
+found["TPE"].best()
 
 # %% [markdown]
 # ## Trainings that are given up
@@ -127,10 +127,10 @@ found["TPE"].best(mode="max")
 
 # %%
 train = ep.search.Training(init, step, score)
-candidates = ep.Space(ep.sobol(space.tree, 64))
+candidates = ep.sobol(space, 64)
 halved = ep.search.halving(train, candidates, rungs=(12, STEPS), mode="max")
-print(halved.lane_steps[0] / STEPS, "trainings")
-print({name: f"{value:.3g}" for name, value in halved.best.items()})
+print(halved.steps[0] / STEPS, "trainings")
+print({name: f"{value:.3g}" for name, value in halved.best().point.items()})
 
 # %% [markdown]
 # ## Accuracy over points computed
@@ -160,7 +160,7 @@ best = {name: curve[-1] for name, curve in curves.items()}
 best["halving"] = halved.scores[halved.survivors[0], -1]
 assert min(best.values()) > 0.93
 assert min(curves[name][15] for name in ("TPE", "CMA-ES")) > curves["grid"][15]
-assert halved.lane_steps[0] < 32 * STEPS
+assert halved.steps[0] < 32 * STEPS
 print({name: f"{accuracy:.1%}" for name, accuracy in best.items()})
 
 # %% [markdown]

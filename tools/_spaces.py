@@ -251,7 +251,8 @@ def design(draw):
     make = draw.choice([ep.sobol, ep.latin_hypercube])
     box = {"x": ep.Linspace(*_ends(draw), 2), "rate": ep.Geomspace(1e-4, 1e-1, 2)}
     box["width"] = values(draw, 4)
-    axes = make(box, draw.choice([8, 16]), seed=draw.randrange(10))
+    n, seed = draw.choice([8, 16]), draw.randrange(10)
+    axes = make(box, n, seed=seed, dim=make.__name__).tree
     extra = {"seed": replicates(draw, 2)} if draw.random() < 0.3 else {}
     return _space({"design": axes, **extra})
 

@@ -57,10 +57,10 @@ KILLED = ("killed", "timeout")
 COMPOSE, SWEEP, BASE = ("compose",), ("sweep",), ("package", "compose", "spaces")
 FOLDERS = {
     **dict.fromkeys(("_stage", "_compose", "_conditionals"), COMPOSE),
-    **{"_data": ("data",), "_sharding": ("sharding",), "_pipelined": ("sharding",)},
+    **{"_data": ("data",), "_sharding": ("sharding",)},
     **{"_spaces": ("spaces",), "_reduce": ("reduce",), "testing": ("testing",)},
-    **{"_sweep": SWEEP, "_plots": SWEEP, "_store": ("store", "sweep")},
-    **{"_explore": ("search",), "_refill": ("compose", "sweep")},
+    **{"_sweep": SWEEP, "_store": ("store", "sweep")},
+    **{"_search": ("search",), "_refill": ("compose", "sweep")},
     **{"_jaxprs": ("sweep", "compose")},
 }
 """The folders of tests by package; `BASE` for all other files."""

@@ -1,13 +1,12 @@
-"""From a place in the data to a batch.
+"""From a place in the data to a batch: select, read, transform, place.
 
-A batch goes down once: its order, its records, the pipelines, the sharding. On the
-device that is one compiled program; from the host the records are read first, and the
-program begins with them.
+On the device that is one compiled program; from the host the records are read first,
+and the program begins with them.
 """
 
 import dataclasses
 from collections.abc import Callable, Hashable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -15,85 +14,78 @@ import jax.numpy as jnp
 import jax.random as jr
 import jax.tree_util as jtu
 import numpy as np
-from jax.sharding import NamedSharding
 from jaxtyping import Array, UInt32, UInt64
 
+from .._errors import structure_error
 from .._jit import arrays_of, program
+from .._keys import fold
 from .._mesh_context import is_staged
-from .._types import PyTree, StageLike
-from .array_source import DeviceSource
-from .bits import as_numbers
+from .._stage import Identity, Scope, enter
+from .._tree import as_arrays, leaf_text, leaves_with_names
+from .._types import Key, PyTree, StageLike
 from .cursor import Cursor, check_concrete, split
-from .layout import as_given, constrained, from_own_rows, own_rows, replicated
-from .order import Overrun, Place, Selection, as_words, select
-from .pipes import are_identity, run_pipes
+from .device_source import DeviceSource, as_numbers
+from .host_source import HostSource
+from .placement import as_given, constrained, from_own_rows, own_rows, replicated
+from .selection import Overrun, Place, Selection, as_words, select
 from .shuffle import permute_on_host
-from .source import HostSource, Source
 
-_SMALL = 8
+if TYPE_CHECKING:
+    from .loader import Loader
+else:
+    Loader = Any
+
+_Numbers = Array | np.ndarray
+
+_SEAM_PART = 8
 """Batches of up to this part of a source may have twice their records set aside."""
 
 
-class Settings(eqx.Module):
-    """The fields of a `Loader`, which says what they mean."""
+class Read(NamedTuple):
+    """Records from the host on the device, their numbers, and the place of the first.
 
-    source: Source
-    pipe: StageLike
-    batch_pipe: StageLike
-    batch_size: int = eqx.field(static=True)
-    shuffle: bool = eqx.field(static=True)
-    drop_remainder: bool = eqx.field(static=True)
-    sharding: NamedSharding | None = eqx.field(static=True)
-    schema: int = eqx.field(static=True, repr=False)
+    `epoch` is one for all or one for each.
+    """
 
-
-def _made(
-    loader: Settings,
-    impl: str,
-    words: UInt32[Array, " words"],
-    selection: Selection,
-    records: PyTree,
-) -> PyTree:
-    """The batch of some records, inside a program."""
-    key = jr.wrap_key_data(words, impl=impl)
-    batch = run_pipes(loader.pipe, loader.batch_pipe, key, selection, records)
-    return constrained(batch, loader.sharding, selection.ids.shape[-1])
+    ids: UInt64[np.ndarray, " n"]
+    epoch: UInt32[np.ndarray, "..."]
+    offset: int
+    records: PyTree
 
 
-# On the device.
+# Inside a program.
 
 
 def device_batch(
-    loader: Settings,
+    loader: Loader,
     impl: str,
-    words: UInt32[Array, " words"],
-    place: Place,
     count: int,
     overrun: Overrun,
+    words: UInt32[Array, " words"],
+    place: Place,
     seam: PyTree = None,
 ) -> tuple[PyTree, Place]:
-    """The next `count` records as a batch, and the place behind them.
+    """Return the next `count` records as a batch, and the place after them.
 
     `impl` and `words` are the kind and the data of the loader's key; `seam` is that of
     `seam_of`.
     """
-    source = loader.source
+    source, size = loader.source, len(loader.source)
     assert isinstance(source, DeviceSource)
-    size = len(source)
     selection, after = select(words, place, count, size, loader.shuffle, overrun)
     if loader.shuffle:
         records = source.take(selection.ids[-1])
     elif overrun == "wrap":
-        records = _across(source, selection, place.start, seam)
+        records = _across(source, selection.ids[-1], place.start, seam)
     else:
         records = source.slice(selection.offset[-1], count)
-    return _made(loader, impl, words, selection, as_numbers(records)), after
+    return transform(loader, impl, words, selection, as_numbers(records)), after
 
 
-def seam_of(loader: Settings, count: int, overrun: Overrun) -> PyTree:
-    """The last records and then the first, if batches run over from those to these."""
+def seam_of(loader: Loader, count: int, overrun: Overrun) -> PyTree:
+    """Return the last records and then the first, if a batch may run over."""
     source, size = loader.source, len(loader.source)
-    if overrun != "wrap" or loader.shuffle or count > size // _SMALL:
+    if overrun != "wrap" or loader.shuffle or count > size // _SEAM_PART:
         return None
     assert isinstance(source, DeviceSource)
     starts = (jnp.asarray(at, np.uint32) for at in (size - count, 0))
@@ -102,15 +94,14 @@ def seam_of(loader: Settings, count: int, overrun: Overrun) -> PyTree:
 
 
 def _across(
-    source: DeviceSource, selection: Selection, start: UInt32[Array, ""], seam: PyTree
+    source: DeviceSource,
+    ids: UInt32[Array, " n"],
+    start: UInt32[Array, ""],
+    seam: PyTree,
 ) -> PyTree:
-    """A slice of records, of which the first ones may follow on the last."""
-    ids = selection.ids[-1]
-    count, size = len(ids), len(source)
-    if count > size:
-        # The batch is longer than the source, so it runs over more than once.
-        return source.take(ids)
-    last = np.uint32(size - count)
+    """Return a slice of records, of which the first ones may follow on the last."""
+    count = len(ids)
+    last = np.uint32(len(source) - count)
     if seam is None:
         return jax.lax.cond(
             start <= last, lambda: source.slice(start, count), lambda: source.take(ids)
@@ -126,32 +117,93 @@ def _across(
     return jtu.tree_map(one, source.slice(start, count), seam)
 
 
+def transform(
+    loader: Loader,
+    impl: str,
+    words: UInt32[Array, " words"],
+    selection: Selection,
+    records: PyTree,
+) -> PyTree:
+    """Return the batch of some records: through both pipelines, then placed."""
+    key = jr.wrap_key_data(words, impl=impl)
+    if not isinstance(loader.pipe, Identity):
+        records = _each(loader.pipe, _named(key, "pipe"), selection, records)
+    if not isinstance(loader.batch_pipe, Identity):
+        epoch = selection.epoch if selection.epoch.ndim == 0 else selection.epoch[0]
+        own = jr.fold_in(_named(key, "batch_pipe"), epoch)
+        records = _run("batch_pipe", loader.batch_pipe, own, selection.offset, records)
+    return constrained(records, loader.sharding, selection.ids.shape[-1])
+
+
+def _named(key: Key, name: str) -> Key:
+    named = fold(key, name)
+    assert named is not None
+    return named
+
+
+def _each(pipe: StageLike, key: Key, selection: Selection, records: PyTree) -> PyTree:
+    """Return every record through `pipe`, each with a key of its own."""
+    epochs, ends = selection.epoch, selection.ends
+    # The key of an epoch is drawn for each record only if that cannot be helped.
+    few = [epochs] if epochs.ndim == 0 else [] if ends is None else [ends[0], ends[1]]
+    known = [jr.fold_in(key, epoch) for epoch in few]
+
+    def key_of(epoch: UInt32[_Numbers, ""]) -> Key:
+        if not known:
+            return jr.fold_in(key, epoch)
+        if ends is None:
+            return known[0]
+        return jnp.where(epoch == ends[0], known[0], known[1])
+
+    def one(record: PyTree, words: UInt32[_Numbers, " words"], epoch: Any) -> PyTree:
+        return _run("pipe", pipe, key_of(epoch), words, record)
+
+    mapped = jax.vmap(one, in_axes=(0, 1, None if epochs.ndim == 0 else 0))
+    return mapped(records, selection.ids, epochs)
+
+
+def _run(
+    name: str, stage: StageLike, key: Key, words: UInt32[_Numbers, " words"], x: PyTree
+) -> PyTree:
+    """Call a stage with the key of a record, or a batch, of the number in `words`."""
+    *high, low = words
+    for word in high:
+        key = jr.fold_in(key, word)
+    y, _ = enter(Scope(key), name, stage, x, state=None, index=low)
+    y = as_arrays(y)
+    for leaf_name, leaf in leaves_with_names(y):
+        if not eqx.is_array(leaf):
+            place = f" at `.{leaf_name}`" if leaf_name else ""
+            raise structure_error(
+                "data.Loader",
+                f"the output of `{name}`{place} is {leaf_text(leaf)}.",
+                "A batch holds arrays and numbers only. Leave the rest out.",
+            )
+    return y
+
+
+# Programs of a loader.
+
+
 def loader_program(
-    loader: Settings, function: Callable[..., Any], *options: Hashable
+    loader: Loader, function: Callable[..., Any], *options: Hashable
 ) -> Callable[..., Any]:
     """Compile a function of a loader; no program reads a source on the host."""
     return program(loader, function, *options, without=HostSource)
 
 
-def loader_arrays(loader: Settings) -> list[Array]:
+def loader_arrays(loader: Loader) -> list[Array]:
     """Return the arrays of a loader, as its programs take them."""
     return arrays_of(loader, loader.sharding is not None)
 
 
-def next_on_device(loader: Settings, cursor: Cursor) -> tuple[PyTree, Cursor]:
-    """The next full batch, and the cursor behind it."""
-    count = loader.batch_size
-    overrun = "skip" if loader.drop_remainder else "wrap"
-    run = loader_program(loader, _at_cursor, cursor.kind, count, overrun)
-    place = cursor.words, cursor.epochs, cursor.record
-    batch, epoch, record = run(loader_arrays(loader), *place)
-    if not is_staged():
-        batch = as_given(batch, loader.sharding, count)
-    return batch, dataclasses.replace(cursor, epochs=epoch, record=record)
+def are_identity(*pipes: StageLike) -> bool:
+    """Return whether pipelines return their input, and draw nothing."""
+    return all(isinstance(pipe, Identity | eqx.nn.Identity) for pipe in pipes)
 
 
-def _at_cursor(
-    loader: Settings,
+def batch_at(
+    loader: Loader,
     impl: str,
     count: int,
     overrun: Overrun,
@@ -159,63 +211,67 @@ def _at_cursor(
     epoch: UInt32[Array, ""],
     record: UInt32[Array, "2"],
 ) -> tuple[PyTree, UInt32[Array, ""], UInt32[Array, "2"]]:
-    place = Place(epoch, record[0])
-    batch, place = device_batch(loader, impl, words, place, count, overrun)
-    return batch, place.epoch, place.record()
+    """Return `device_batch` from and to a place as cursors hold it."""
+    place = Place.of(epoch, record)
+    batch, after = device_batch(loader, impl, count, overrun, words, place)
+    return batch, after.epoch, after.record()
 
 
-# From the host.
-
-
-class Found(NamedTuple):
-    """Records on the device, their numbers, and the place of the first one."""
-
-    ids: UInt64[np.ndarray, " n"]
-    epoch: UInt32[np.ndarray, "..."]
-    offset: int
-    records: PyTree
+def next_on_device(loader: Loader, cursor: Cursor) -> tuple[PyTree, Cursor]:
+    """Return the next full batch, and the cursor after it."""
+    count = loader.batch_size
+    overrun = "skip" if loader.drop_remainder else "wrap"
+    run = loader_program(loader, batch_at, cursor.kind, count, overrun)
+    place = cursor.words, cursor.epochs, cursor.record
+    batch, epoch, record = run(loader_arrays(loader), *place)
+    if not is_staged():
+        batch = as_given(batch, loader.sharding, count)
+    return batch, dataclasses.replace(cursor, epochs=epoch, record=record)
 
 
 def read(
-    source: HostSource, sharding: NamedSharding | None, ids: UInt64[np.ndarray, " n"]
-) -> PyTree:
-    """The records of some numbers, moved to the device.
+    loader: Loader,
+    ids: UInt64[np.ndarray, " n"],
+    epoch: UInt32[np.ndarray, "..."],
+    offset: int,
+) -> Read:
+    """Read records of some numbers, and move them to the device.
 
     Each process reads only those of its own devices.
     """
+    source, sharding = loader.source, loader.sharding
+    assert isinstance(source, HostSource)
     rows = own_rows(sharding, len(ids))
     records = source.read(ids if rows is None else ids[rows])
-    return from_own_rows(records, sharding, len(ids), rows)
+    return Read(ids, epoch, offset, from_own_rows(records, sharding, len(ids), rows))
 
 
-def host_batch(loader: Settings, cursor: Cursor, found: Found) -> PyTree:
-    """The batch of what was read."""
+def host_batch(loader: Loader, cursor: Cursor, found: Read) -> PyTree:
+    """Return the batch of some records from the host."""
     ids, epoch, offset, batch = found
     if not are_identity(loader.pipe, loader.batch_pipe):
         size = len(loader.source)
         selection = Selection(epoch, as_words(ids, size), as_words(offset, size))
         known = replicated((cursor.words, selection), loader.sharding)
-        run = loader_program(loader, _made, cursor.kind)
+        run = loader_program(loader, transform, cursor.kind)
         batch = run(loader_arrays(loader), *known, batch)
     return as_given(batch, loader.sharding, len(ids))
 
 
-def next_on_host(loader: Settings, cursor: Cursor) -> tuple[PyTree, Cursor]:
-    """The next full batch, and the cursor behind it."""
-    check_concrete("Loader.next", cursor)
-    assert isinstance(loader.source, HostSource)
+def next_on_host(loader: Loader, cursor: Cursor) -> tuple[PyTree, Cursor]:
+    """Return the next full batch, and the cursor after it."""
+    check_concrete("data.Loader.next", cursor)
     size, count = len(loader.source), loader.batch_size
     epoch, start = cursor.epoch, cursor.position
     if loader.drop_remainder and start + count > size:
         epoch, start = epoch + 1, 0
     at = start + np.arange(count, dtype=np.uint64)
     over, at = at // np.uint64(size), at % np.uint64(size)
-    several = int(over[-1]) > int(over[0])
-    parts = [(epoch + int(k), at[over == k]) for k in np.unique(over)]
-    ids = np.concatenate([ordered(loader, cursor, *part) for part in parts])
     epochs = (epoch + over).astype(np.uint32)
-    records = read(loader.source, loader.sharding, ids)
-    found = Found(ids, epochs if several else epochs[0, ...], int(at[0]), records)
+    parts = [(int(e), at[epochs == e]) for e in np.unique(epochs)]
+    ids = np.concatenate([ordered(loader, cursor, *part) for part in parts])
+    several = len(parts) > 1
+    found = read(loader, ids, epochs if several else epochs[0, ...], int(at[0]))
     after = dataclasses.replace(
         cursor, epochs=epochs[-1, ...], record=split(int(at[-1]) + 1)
     )
@@ -223,9 +279,9 @@ def next_on_host(loader: Settings, cursor: Cursor) -> tuple[PyTree, Cursor]:
 
 
 def ordered(
-    loader: Settings, cursor: Cursor, epoch: int, at: UInt64[np.ndarray, " n"]
+    loader: Loader, cursor: Cursor, epoch: int, at: UInt64[np.ndarray, " n"]
 ) -> UInt64[np.ndarray, " n"]:
-    """The numbers of the records at some places of an epoch."""
+    """Return the numbers of the records at some places of an epoch."""
     if not loader.shuffle:
         return at
     return permute_on_host(np.asarray(cursor.words), epoch, at, len(loader.source))

@@ -1,4 +1,4 @@
-"""Where a loader stands: a small pytree, and its text."""
+"""The position of a loader: a small pytree, and its text."""
 
 import dataclasses
 import json
@@ -16,10 +16,12 @@ from .._errors import describe_value, type_error, value_error
 from .._keys import check_draws, check_key
 from .._tree import is_key_array
 from .._types import Key
-from .cursor_text import FORMAT, NAME, fields
 
-# `fold_in` takes 32 bits: a later epoch would draw what an earlier one drew.
-_LAST = 2**32 - 1
+_NAME = "eqx_pipe.Cursor"
+_FORMAT = 1
+_BELOW = {"epoch": 2**32, "position": 2**64, "records": 2**64, "form": 2**32}
+"""The other fields of the text, and the numbers that they stay below."""
+
 _Numbers = Array | np.ndarray
 
 
@@ -31,8 +33,8 @@ class Cursor(eqx.Module):
     moved by `Loader.next`, `scan` and `epoch`.
 
     It holds only a few integers, in arrays: save it with a model by
-    `equinox.tree_serialise_leaves`, or as text by `to_json`. What it was made for (how
-    many records, of what form, shuffled or not) goes along, so that a loader refuses
+    `equinox.tree_serialise_leaves`, or as text by `to_json`. It also names its source
+    (the number and the form of its records, shuffled or not), so that a loader refuses
     the cursor of another.
 
     !!! example
@@ -54,10 +56,12 @@ class Cursor(eqx.Module):
     kind: str = eqx.field(static=True)
 
     def __repr__(self) -> str:
-        place = _place(self)
-        if isinstance(place, str):
-            return f"Cursor(epoch={place}, position={place})"
-        return f"Cursor(epoch={place[0]}, position={place[1]})"
+        place = self.epochs, self.record
+        if any(isinstance(x, Tracer) or not eqx.is_array(x) for x in place):
+            return "Cursor(epoch=traced, position=traced)"
+        if np.ndim(self.epochs):
+            return f"Cursor(a batch of {np.shape(self.epochs)})"
+        return f"Cursor(epoch={self.epoch}, position={self.position})"
 
     @property
     def key(self) -> Key:
@@ -67,79 +71,91 @@ class Cursor(eqx.Module):
     @property
     def epoch(self) -> int:
         """The number of the epoch, from 0; inside `jit`, look at `epochs` instead."""
-        check_concrete("Cursor.epoch", self)
+        check_concrete("data.Cursor.epoch", self)
         return int(self.epochs)
 
     @property
     def position(self) -> int:
         """How many records of the epoch were given."""
-        check_concrete("Cursor.position", self)
+        check_concrete("data.Cursor.position", self)
         return _joined(self.record)
 
     def next_epoch(self) -> "Cursor":
-        """The beginning of the epoch that follows, from anywhere in this one.
-
-        **Raises:** `ValueError` behind epoch 2^32 - 1, the last one.
-        """
-        if not isinstance(self.epochs, Tracer):
-            check_epoch("Cursor.next_epoch", self.epoch + 1)
-        return dataclasses.replace(
-            self, epochs=later(self.epochs, np.uint32(1)), record=split(0)
-        )
+        """Return the beginning of the next epoch, from anywhere in this one."""
+        later = self.epochs + np.uint32(1)
+        epochs = later if isinstance(later, jax.Array) else np.asarray(later)
+        return dataclasses.replace(self, epochs=epochs, record=split(0))
 
     def to_json(self) -> str:
-        """The cursor as text."""
-        check_concrete("Cursor.to_json", self)
+        """Return the cursor as text."""
+        check_concrete("data.Cursor.to_json", self)
         return json.dumps(
             {
-                NAME: FORMAT,
+                _NAME: _FORMAT,
                 "key": np.asarray(self.words).tolist(),
                 "kind": self.kind,
                 "epoch": self.epoch,
                 "position": self.position,
                 "records": _joined(self.made_for),
-                "form": _schema_hash(self),
+                "form": _form(self),
             }
         )
 
     @staticmethod
-    def from_json(text: str, like: "Cursor | None" = None) -> "Cursor":
-        """The cursor of a text that `to_json` made.
+    def from_json(text: str) -> "Cursor":
+        """Return the cursor of a text that `to_json` made.
 
-        **Arguments:**
-
-        - `text`: the text.
-        - `like`: a cursor of the same run, such as `loader.init(key)`. If given, a text
-            of another key or another source is refused.
-
-        **Raises:** `ValueError` if the text is none of a cursor, or not of this run.
+        **Raises:** `ValueError` if it is not the text of a cursor.
         """
         try:
-            found = fields(text)
-        except ValueError as error:
+            found = _parse(text)
+        # Of a text that is nested too deeply a `RecursionError`.
+        except (RecursionError, TypeError, ValueError) as why:
             raise value_error(
-                "Cursor.from_json",
-                f"`text` is {describe_value(text)}, {error}.",
+                "data.Cursor.from_json",
+                f"`text` is {describe_value(text)}, not a cursor: {why!s:.200}.",
                 "Give what `to_json` returned.",
             ) from None
-        cursor = Cursor(
+        return Cursor(
             words=np.asarray(found["key"], np.uint32),
             epochs=np.asarray(found["epoch"], np.uint32),
             record=split(found["position"]),
             made_for=_made_for(found["records"], found["form"]),
             kind=found["kind"],
         )
-        if like is not None:
-            _check_alike(cursor, like)
-        return cursor
+
+
+def _parse(text: str) -> dict[str, Any]:
+    """Return the fields of a text, checked; an error says which one is wrong."""
+    found = json.loads(text)
+    names = {_NAME, "key", "kind", *_BELOW}
+    if not isinstance(found, dict) or found.keys() != names:
+        raise ValueError(f"its fields are not {sorted(names)}")
+    if found[_NAME] != _FORMAT:
+        raise ValueError(f"its format is not {_FORMAT}")
+    limits = _BELOW | {"position": found["records"] + 1}
+    numbers = [(name, found[name], limits[name]) for name in _BELOW]
+    numbers += [("key", word, 2**32) for word in found["key"]]
+    for name, value, below in numbers:
+        # Not `isinstance`, for which `true` is an integer too.
+        if type(value) is not int or not 0 <= value < below:
+            raise ValueError(f"`{name}` is not an integer from 0 to {below - 1}")
+    if "rbg" in found["kind"]:
+        raise ValueError("`kind` is that of keys whose draws differ under `vmap`")
+    key = jax.eval_shape(lambda: jr.key_data(jr.key(0, impl=found["kind"])))
+    if len(found["key"]) != key.size:
+        raise ValueError(f"`key` has {len(found['key'])} words, not {key.size}")
+    return found
 
 
 def start(key: Key | None, size: int, schema: int) -> Cursor:
-    """The cursor at the beginning of the first epoch."""
+    """Return the cursor at the beginning of the first epoch."""
     if key is None:
-        raise type_error("Loader.init", "no key.", "Give one: `jax.random.key(0)`.")
-    check_key("Loader.init", key)
-    check_draws("Loader.init", "`key` is", key)
+        raise type_error(
+            "data.Loader.init", "no key.", "Give one: `jax.random.key(0)`."
+        )
+    check_key("data.Loader.init", key)
+    check_draws("data.Loader.init", "`key` is", key)
     if not is_key_array(key):
         key = jr.wrap_key_data(jnp.asarray(key))
     words = jr.key_data(key)
@@ -154,28 +170,17 @@ def start(key: Key | None, size: int, schema: int) -> Cursor:
 
 
 def split(number: int) -> UInt32[np.ndarray, "2"]:
-    """A number below 2^64 as its lower and upper half."""
+    """Return a number below 2^64 as its lower and upper half."""
     return np.asarray([number % 2**32, number // 2**32], np.uint32)
 
 
 def _joined(halves: UInt32[_Numbers, "..."]) -> int:
-    """The number whose halves come first."""
+    """Return the number whose halves come first."""
     low, high = np.asarray(halves).tolist()[:2]
     return low + 2**32 * high
 
 
-def _place(cursor: Cursor) -> tuple[int, int] | str:
-    """Epoch and position, or a word on why they have no numbers."""
-    if not is_concrete(cursor):
-        return "traced"
-    if np.shape(cursor.epochs):
-        return f"a batch of {'x'.join(map(str, np.shape(cursor.epochs)))}"
-    if not isinstance(cursor.epochs, _Numbers):
-        return "unknown"
-    return cursor.epoch, cursor.position
-
-
-def _schema_hash(cursor: Cursor) -> int:
+def _form(cursor: Cursor) -> int:
     # First on the host: an index of an array on the device is a program to compile.
     return int(np.asarray(cursor.made_for)[2])
 
@@ -184,82 +189,46 @@ def _made_for(size: int, schema: int) -> UInt32[np.ndarray, "3"]:
     return np.concatenate([split(size), np.asarray([schema], np.uint32)])
 
 
-def later(
-    epoch: UInt32[_Numbers, "..."], count: UInt32[_Numbers, "..."] | np.uint32
-) -> Any:
-    """The epoch that is so many behind `epoch`, and the last one if there is none.
-
-    Whoever knows the values says so first, by `check_epoch`; where they are traced, the
-    last epoch comes again, and not the first with all its draws.
-    """
-    xp = jnp if isinstance(epoch, jax.Array) or isinstance(count, jax.Array) else np
-    return xp.asarray(epoch + xp.minimum(count, np.uint32(_LAST) - epoch))
-
-
-def check_epoch(function: str, epoch: int) -> None:
-    """Raises a `ValueError` if there is no epoch of that number."""
-    if epoch > _LAST:
-        raise value_error(
-            function,
-            f"epoch {_LAST} is the last one: its number is kept in 32 bits.",
-            "Begin anew with another key: `loader.init(key)`.",
-        )
-
-
 def is_concrete(cursor: Cursor) -> bool:
-    """Whether the place of a cursor has values, and is not traced."""
+    """Return whether the place of a cursor has values, and is not traced."""
     return not any(isinstance(x, Tracer) for x in (cursor.epochs, cursor.record))
 
 
 def check_concrete(function: str, cursor: Cursor) -> None:
-    """Raises a `TypeError` if the place of the cursor is traced."""
+    """Raise a `TypeError` if the place of the cursor is traced."""
     if not is_concrete(cursor):
         raise type_error(
             function,
             "the cursor is traced, and its place is asked for.",
             "Call it outside of `jit` and `vmap`; inside, use `next` or `scan` of "
-            "a loader whose source is on the device.",
+            "a loader with a source on the device.",
         )
 
 
-def check_cursor(function: str, cursor: object, size: int, form: int) -> None:
-    """Raises unless the cursor was made for such a source, as far as can be told."""
+def check_cursor(function: str, cursor: Cursor, size: int, form: int) -> None:
+    """Raise unless a cursor is that of a source of `size` records of some form."""
     if not isinstance(cursor, Cursor):
         raise type_error(
             function,
             f"`cursor` is {describe_value(cursor)}.",
             "Give a `Cursor`: `loader.init(jax.random.key(0))` makes the first.",
         )
-    made_for = cursor.made_for
-    if not isinstance(made_for, Tracer):
-        other = _joined(made_for)
-        if other != size or _schema_hash(cursor) != form:
+    if not isinstance(cursor.made_for, Tracer):
+        other = _joined(cursor.made_for)
+        if other != size or _form(cursor) != form:
             wrong = f"{other} records, and this source has {size}"
             if other == size:
                 wrong = "records of another form, or another order (`shuffle`)"
             raise value_error(
                 function,
-                f"the cursor is one of another source: it was made for {wrong}.",
+                f"the cursor is of another source: it was made for {wrong}.",
                 "Continue with the source and `shuffle` that it was made for, or "
                 "begin anew with `loader.init(key)`.",
             )
-    if is_concrete(cursor) and cursor.position > size:
+    # A program put it on the device if it is there: to read it would wait for that.
+    if isinstance(cursor.record, np.ndarray) and cursor.position > size:
         raise value_error(
             function,
             f"the cursor stands at record {cursor.position} of {size}.",
             "Take cursors from `loader.init`, `next`, `scan` and `epoch` only.",
         )
-
-
-def _check_alike(cursor: Cursor, like: Cursor) -> None:
-    check_concrete("Cursor.from_json", like)
-    same_key = np.array_equal(np.asarray(cursor.words), np.asarray(like.words))
-    if not same_key or cursor.kind != like.kind:
-        raise value_error(
-            "Cursor.from_json",
-            "the text is the cursor of another key than that of `like`.",
-            "Give the key that the run began with, or leave `like` out to go on "
-            "with the one in the text.",
-        )
-    size = _joined(like.made_for)
-    check_cursor("Cursor.from_json", cursor, size, _schema_hash(like))

@@ -1,27 +1,29 @@
 """`Loader`: from a source to batches."""
 
 from collections.abc import Callable
-from typing import NoReturn, SupportsIndex, TypeVar
+from typing import SupportsIndex, TypeVar
 
+import equinox as eqx
 import numpy as np
-from jax.sharding import NamedSharding
+from jax.sharding import Mesh, NamedSharding
 
 from .._check import check_bool, check_callable, check_int
 from .._errors import describe_value, type_error, value_error
+from .._sharding import fitting_sizes
 from .._stage import as_stage, identity, is_stateful
 from .._types import Key, PyTree, StageLike
 from . import scan as scanning
-from .array_source import DeviceSource
-from .batch import Settings, next_on_device, next_on_host
+from .batch import next_on_device, next_on_host
 from .cursor import Cursor, check_concrete, check_cursor, start
-from .epoch import Epoch, check_epochs, rolled_over
-from .layout import num_parts, source_on_mesh, without_users_mesh
-from .source import SourceLike, as_source, schema_of
+from .device_source import DeviceSource
+from .epoch import Epoch, rolled_over, without_users_mesh
+from .host_source import Source, SourceLike, as_source, schema_of
+from .placement import num_parts, source_on_mesh
 
 _Carry = TypeVar("_Carry")
 
 
-class Loader(Settings):
+class Loader(eqx.Module):
     """Batches of records, in an order and with draws that a cursor decides.
 
     A loader is a value, like a pipeline: it holds no place. `init` makes the first
@@ -74,6 +76,15 @@ class Loader(Settings):
         [(4,), (4,), (2,)]
     """
 
+    source: Source
+    pipe: StageLike
+    batch_pipe: StageLike
+    batch_size: int = eqx.field(static=True)
+    shuffle: bool = eqx.field(static=True)
+    drop_remainder: bool = eqx.field(static=True)
+    sharding: NamedSharding | None = eqx.field(static=True)
+    schema: int = eqx.field(static=True, repr=False)
+
     def __init__(
         self,
         source: SourceLike,
@@ -92,19 +103,20 @@ class Loader(Settings):
         size, shuffle = batch_size.__index__(), bool(shuffle)
         _check_size(len(known), size, bool(drop_remainder))
         sharding = _check_sharding(sharding, size)
-        super().__init__(
-            source=source_on_mesh(known, sharding),
-            pipe=_as_stateless("pipe", pipe),
-            batch_pipe=_as_stateless("batch_pipe", batch_pipe),
-            batch_size=size,
-            shuffle=shuffle,
-            drop_remainder=bool(drop_remainder),
-            sharding=sharding,
-            schema=schema_of((known.struct(), shuffle)),
-        )
+        self.source = source_on_mesh(known, sharding)
+        self.pipe = _as_stateless("pipe", pipe)
+        self.batch_pipe = _as_stateless("batch_pipe", batch_pipe)
+        self.batch_size, self.shuffle = size, shuffle
+        self.drop_remainder, self.sharding = bool(drop_remainder), sharding
+        self.schema = schema_of((known.struct(), shuffle))
+
+    @property
+    def on_device(self) -> bool:
+        """True if the source is on the device, where compiled programs can read it."""
+        return isinstance(self.source, DeviceSource)
 
     def init(self, key: Key) -> Cursor:
-        """The cursor at the beginning of the first epoch.
+        """Return the cursor at the beginning of the first epoch.
 
         **Arguments:**
 
@@ -115,7 +127,7 @@ class Loader(Settings):
         return start(key, len(self.source), self.schema)
 
     def next(self, cursor: Cursor) -> tuple[PyTree, Cursor]:
-        """The next batch, always a full one, and the cursor behind it.
+        """Return the next batch, always a full one, and the cursor after it.
 
         A batch runs over into the next epoch; with `drop_remainder` it begins there
         instead, and the rest of the epoch is left out. For a source on the device this
@@ -129,25 +141,24 @@ class Loader(Settings):
 
         **Raises:**
 
-        - `ValueError` if the cursor was made for another source, or would go behind
-          epoch 2^32 - 1. (Under `jit` neither is seen, and that epoch comes again.)
+        - `ValueError` if the cursor was made for another source (not under `jit`), or
+          the source has no full batch.
         - `TypeError` if it is traced and the source is on the host.
         """
-        check_cursor("Loader.next", cursor, len(self.source), self.schema)
-        check_epochs("Loader.next", cursor, self, 1)
-        on_device = isinstance(self.source, DeviceSource)
-        with without_users_mesh(self.sharding):
-            return (next_on_device if on_device else next_on_host)(self, cursor)
+        check_cursor("data.Loader.next", cursor, len(self.source), self.schema)
+        self._check_full("data.Loader.next")
+        with without_users_mesh(self):
+            return (next_on_device if self.on_device else next_on_host)(self, cursor)
 
     def epoch(self, cursor: Cursor) -> Epoch:
-        """Iterates over the batches that are left of the cursor's epoch.
+        """Iterate over the remaining batches of the cursor's epoch.
 
         The last batch is short if records do not divide; with `drop_remainder` there
         is no such batch. With `sharding`, one that does not divide is not split along
         its leading axis: every device that would split it holds all of it.
 
-        The iterator's `.cursor` is the place behind the batch that was given last, to
-        resume from. When the iterator is through, that is the end of the epoch, behind
+        The iterator's `.cursor` is the place after the batch that was given last, to
+        resume from. When the iterator is through, that is the end of the epoch, after
         the last batch; from there `epoch` goes on with the next epoch. So a loop over
         epochs is
 
@@ -171,23 +182,15 @@ class Loader(Settings):
 
         **Raises:** as `next`.
         """
-        check_cursor("Loader.epoch", cursor, len(self.source), self.schema)
-        check_concrete("Loader.epoch", cursor)
-        cursor = rolled_over(cursor, self)
-        with without_users_mesh(self.sharding):
-            return Epoch(self, cursor)
+        check_cursor("data.Loader.epoch", cursor, len(self.source), self.schema)
+        check_concrete("data.Loader.epoch", cursor)
+        with without_users_mesh(self):
+            return Epoch(self, rolled_over(self, cursor))
 
     def __len__(self) -> int:
-        """The number of batches of an epoch."""
+        """Return the number of batches of an epoch."""
         whole, rest = divmod(len(self.source), self.batch_size)
         return whole + (rest > 0 and not self.drop_remainder)
-
-    def __iter__(self) -> NoReturn:
-        raise type_error(
-            "data.Loader",
-            "it cannot be iterated by itself: it does not remember where it is.",
-            "Write `for batch in loader.epoch(loader.init(key))`.",
-        )
 
     def scan(
         self,
@@ -196,7 +199,7 @@ class Loader(Settings):
         cursor: Cursor,
         length: SupportsIndex | None = None,
     ) -> tuple[_Carry, PyTree, Cursor]:
-        """Many batches, and what is done with them, as one compiled program.
+        """Run a step for each of many batches, as one compiled program.
 
         It equals this loop up to rounding, with the same records and random keys:
 
@@ -232,7 +235,8 @@ class Loader(Settings):
 
         - `StructureError` (a `ValueError`) if `step` changes the form of the carry.
         - `TypeError` if the source is on the host.
-        - `ValueError` if the cursor was made for another source.
+        - `ValueError` if the cursor was made for another source, or the source has no
+          full batch.
 
         !!! example
 
@@ -245,29 +249,33 @@ class Loader(Settings):
             >>> total.item(), means.shape
             (15.0, (3,))
         """
-        check_callable("Loader.scan", "step", step)
-        check_cursor("Loader.scan", cursor, len(self.source), self.schema)
+        check_callable("data.Loader.scan", "step", step)
+        check_cursor("data.Loader.scan", cursor, len(self.source), self.schema)
         length = len(self.source) // self.batch_size if length is None else length
-        check_int("Loader.scan", "length", length, 0)
-        if not isinstance(self.source, DeviceSource):
+        check_int("data.Loader.scan", "length", length, 0)
+        self._check_full("data.Loader.scan")
+        if not self.on_device:
             raise type_error(
-                "Loader.scan",
+                "data.Loader.scan",
                 "the source is on the host, which a compiled program cannot read.",
                 "Iterate over `epoch`, or put the data on the device: "
                 "`ArraySource(arrays)`.",
             )
-        check_epochs("Loader.scan", cursor, self, length.__index__())
         return scanning.scan(self, step, carry, cursor, length.__index__())
 
-    def __hash__(self) -> int:
-        raise TypeError(
-            "a `Loader` holds arrays and cannot be hashed, as `jax.jit` hashes its "
-            "function. Use `equinox.filter_jit(loader.next)`."
-        )
+    def _check_full(self, function: str) -> None:
+        """Raise a `ValueError` if the source is shorter than a full batch."""
+        if self.batch_size > len(self.source):
+            raise value_error(
+                function,
+                f"`batch_size` is {self.batch_size}, and the source has "
+                f"{len(self.source)} records: it has no full batch.",
+                "Give a smaller batch size, or use `epoch`.",
+            )
 
 
 def _as_stateless(argument: str, stage: StageLike) -> StageLike:
-    """A stage that keeps no state, after a check."""
+    """Return a stage, after a check that it keeps no state."""
     stage = as_stage("data.Loader", argument, stage)
     if is_stateful(stage):
         raise value_error(
@@ -279,7 +287,7 @@ def _as_stateless(argument: str, stage: StageLike) -> StageLike:
 
 
 def _check_size(size: int, batch_size: int, drop_remainder: bool) -> None:
-    """Raises a `ValueError` if no batch comes of so many records."""
+    """Raise a `ValueError` if a source of some size has no batch."""
     if size == 0:
         raise value_error("data.Loader", "`source` is empty.", "Give one with records.")
     if drop_remainder and batch_size > size:
@@ -292,23 +300,23 @@ def _check_size(size: int, batch_size: int, drop_remainder: bool) -> None:
 
 
 def _check_sharding(sharding: object, batch_size: int) -> NamedSharding | None:
-    """The sharding for batches, after a check that it splits them evenly."""
+    """Return the sharding for batches, after a check that it splits them evenly."""
     if sharding is None:
         return None
-    if not isinstance(sharding, NamedSharding):
+    if not isinstance(sharding, NamedSharding) or not isinstance(sharding.mesh, Mesh):
         raise type_error(
             "data.Loader",
             f"`sharding` is {describe_value(sharding)}.",
-            "Give a `jax.sharding.NamedSharding(mesh, PartitionSpec('data'))`.",
+            "Give a `jax.sharding.NamedSharding(mesh, PartitionSpec('data'))` over a "
+            "mesh of devices.",
         )
     parts = num_parts(sharding)
     if batch_size % parts:
-        below, above = batch_size // parts * parts, -(-batch_size // parts) * parts
-        sizes = f"{above}" if below == 0 else f"{below} or {above}"
         raise value_error(
             "data.Loader",
             f"`batch_size` is {batch_size}, which {sharding.spec} splits into "
             f"{parts} parts.",
-            f"Give a batch size that divides by {parts}, such as {sizes}.",
+            f"Give a batch size that divides by {parts}, such as "
+            f"{fitting_sizes(batch_size, parts)}.",
         )
     return sharding

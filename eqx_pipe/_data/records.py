@@ -1,7 +1,7 @@
-"""What a record of a host source must be, and its way into JAX's dtypes."""
+"""Records of host sources: their form, and their way into JAX's dtypes."""
 
 import abc
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, SupportsIndex
 
 import jax
@@ -18,7 +18,7 @@ from .._errors import (
     type_error,
     value_error,
 )
-from .._tree import is_key_array, leaf_text, path_name
+from .._tree import differences, is_key_array, leaf_text, path_name
 from .._types import PyTree
 
 _MANY = (
@@ -27,24 +27,17 @@ _MANY = (
 )
 
 
-def struct_of(record: PyTree) -> PyTree:
-    """The shapes and dtypes of record 0, after a check that it can be one."""
+def struct_of(record: PyTree, i: int = 0) -> PyTree:
+    """Return the shapes and dtypes of record `i`, after a check of its leaves."""
     leaves, structure = jtu.tree_flatten_with_path(record)
     if not leaves:
-        raise _unusable(record, "holds no arrays")
-    structs = [_leaf_struct(path_name(path), leaf) for path, leaf in leaves]
+        raise _unusable(i, "", record)
+    structs = [_leaf_struct(i, path_name(path), leaf) for path, leaf in leaves]
     return jtu.tree_unflatten(structure, structs)
 
 
-def dtype_of(leaf: np.ndarray) -> np.dtype | None:
-    """The dtype that JAX gives an array; None for text and other objects."""
-    if leaf.dtype.kind in "OSUMm":
-        return None
-    return jax.dtypes.canonicalize_dtype(leaf.dtype)
-
-
 def narrowed(function: str, array: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """A NumPy array in the dtype that JAX gives it, unless numbers do not fit."""
+    """Return an array in the dtype that JAX gives it; raise if numbers do not fit."""
     if array.dtype == dtype:
         return array
     # What is too large becomes an infinity, which is refused below.
@@ -64,7 +57,7 @@ def narrowed(function: str, array: np.ndarray, dtype: np.dtype) -> np.ndarray:
 
 
 def are_stacked(found: PyTree, struct: PyTree) -> bool:
-    """Whether it is one record whose arrays hold several; a list of them is not."""
+    """Return whether it is one record whose arrays hold several, not a list."""
     if isinstance(found, Iterator):  # no pytree to JAX, and soon an error
         return False
     leaves, structure = jtu.tree_flatten(found)
@@ -74,7 +67,7 @@ def are_stacked(found: PyTree, struct: PyTree) -> bool:
 
 
 def fitting(columns: PyTree, n: int, struct: PyTree) -> PyTree | None:
-    """`n` records that lie stacked, in JAX's dtypes; None if one does not fit."""
+    """Return `n` stacked records in JAX's dtypes, or None if one does not fit."""
     leaves, structure = jtu.tree_flatten(columns)
     _check_count({len(leaf) for leaf in leaves}, n)
     pairs = list(zip(map(np.asarray, leaves), jtu.tree_leaves(struct), strict=True))
@@ -88,7 +81,7 @@ def fitting(columns: PyTree, n: int, struct: PyTree) -> PyTree | None:
 def stacked(
     indices: Sequence[int], records: Sequence[PyTree], struct: PyTree
 ) -> PyTree:
-    """Some records in one array for each leaf; `RecordError` of one that differs."""
+    """Stack records in one array for each leaf; a `StructureError` names a misfit."""
     structs, structure = jtu.tree_flatten(struct)
     rows = []
     for i, record in zip(indices, records, strict=True):
@@ -97,7 +90,7 @@ def stacked(
         if row is None or not all(
             _is_like(leaf, s.shape, s) for leaf, s in zip(row, structs, strict=True)
         ):
-            raise named(_misfit(i, record, struct), i)
+            raise _misfit(i, record, struct)
         rows.append(row)
     pairs = zip(zip(*rows, strict=True), structs, strict=True)
     columns = [
@@ -107,11 +100,7 @@ def stacked(
 
 
 def listed(found: Iterable[PyTree], count: int) -> list[PyTree]:
-    """The records that a source gave at once, after a check that they are so many."""
-    if isinstance(found, Mapping):
-        wrong = f"returned a {type(found).__name__} with {len(found)} entries, "
-        wrong += f"where {count} records were asked for."
-        raise type_error("data.Loader", f"`__getitems__` {wrong}", _MANY)
+    """Return records that came at once, after a check of their number."""
     records = list(found)
     _check_count({len(records)}, count)
     return records
@@ -124,26 +113,8 @@ def _check_count(found: set[int], count: int) -> None:
         raise value_error("data.Loader", f"`__getitems__` {wrong}", _MANY)
 
 
-class _Note(str):
-    """A note of ours on an exception, which says at which record it came."""
-
-
-def named(error: Exception, i: int) -> Exception:
-    """The error with a note that names the record, unless it has one."""
-    if not is_named(error):
-        error.add_note(
-            _Note(f"In eqx_pipe.data.Loader: the source failed at record {i}.")
-        )
-    return error
-
-
-def is_named(error: Exception) -> bool:
-    """Whether the error says at which record it came."""
-    return any(isinstance(n, _Note) for n in getattr(error, "__notes__", []))
-
-
 def check_leading(function: str, leaves: Sequence[tuple[str, Any]]) -> int:
-    """The common size of the leading axes, which count the records."""
+    """Return the common size of the leading axes, which count the records."""
     sizes = {leaf.shape[0] for _, leaf in leaves}
     if len(sizes) > 1:
         lines = [f"`{name or 'tree'}`: {leaf_text(leaf)}" for name, leaf in leaves]
@@ -163,20 +134,20 @@ class HostRecords(abc.ABC):
 
     @abc.abstractmethod
     def __len__(self) -> int:
-        """The number of records."""
+        """Return the number of records."""
 
     @abc.abstractmethod
     def take(self, indices: Integer[np.ndarray, " n"]) -> PyTree:
-        """The records of some indices, stacked along a leading axis."""
+        """Return the records of some indices, stacked along a leading axis."""
 
     def __getitem__(self, index: SupportsIndex) -> PyTree:
-        """One record; a negative index counts from the end."""
+        """Return one record; a negative index counts from the end."""
         one = self.take(np.asarray([index_of(index, len(self))]))
         return jtu.tree_map(lambda leaf: leaf[0], one)
 
 
 def index_of(index: SupportsIndex, size: int) -> int:
-    """The number of a record that `source[index]` asks for, counted from 0."""
+    """Return the number of the record that `source[index]` means, from 0."""
     if not is_integer(index):
         raise TypeError(
             f"a source gives one record by its number, and was asked for {index!r}. "
@@ -194,43 +165,39 @@ def index_of(index: SupportsIndex, size: int) -> int:
 def _is_like(
     leaf: np.ndarray, shape: tuple[int, ...], struct: jax.ShapeDtypeStruct
 ) -> bool:
-    return leaf.shape == shape and dtype_of(leaf) == struct.dtype
+    if leaf.shape != shape or leaf.dtype.kind in "OSUMm":
+        return False
+    return jax.dtypes.canonicalize_dtype(leaf.dtype) == struct.dtype
 
 
-def _leaf_struct(name: str, leaf: object) -> jax.ShapeDtypeStruct:
+def _leaf_struct(i: int, name: str, leaf: object) -> jax.ShapeDtypeStruct:
     array = None if is_key_array(leaf) else np.asarray(leaf)
-    if array is None or array.dtype.kind not in "biufcV":
-        raise _unusable(leaf, "is no array of numbers", name)
-    if array.dtype.kind == "V" and array.dtype.names is not None:
-        raise _unusable(leaf, "is a structured array", name)
+    kind = "" if array is None else array.dtype.kind
+    # JAX's own short floats are of kind V, as structured arrays are.
+    structured = array is not None and array.dtype.names is not None
+    if array is None or kind not in "biufcV" or structured:
+        raise _unusable(i, name, leaf)
     dtype = jax.dtypes.canonicalize_dtype(array.dtype)
     return jax.ShapeDtypeStruct(array.shape, dtype)
 
 
-def _unusable(leaf: object, why: str, name: str = "") -> TypeError:
+def _unusable(i: int, name: str, leaf: object) -> TypeError:
     place = f" at `.{name}`" if name else ""
     shown = leaf_text(leaf) if hasattr(leaf, "dtype") else describe_value(leaf)
     return type_error(
         "data.Loader",
-        f"record 0 of the source{place} is {shown}, which {why}.",
+        f"record {i} of the source{place} is {shown}, not an array of numbers.",
         "A record is a pytree of numbers and arrays. Leave text and the like out, "
         "or encode them as integers.",
     )
 
 
 def _misfit(i: int, record: PyTree, struct: PyTree) -> StructureError:
-    leaves, structure = jtu.tree_flatten_with_path(record)
-    lines = []
-    if structure == jtu.tree_structure(struct):
-        for (path, leaf), s in zip(leaves, jtu.tree_leaves(struct), strict=True):
-            array = np.asarray(leaf)
-            if not _is_like(array, s.shape, s):
-                place = f"at `.{path_name(path)}`: " if path else ""
-                lines.append(f"{place}{leaf_text(array)} against {leaf_text(s)}")
-    shown = "; ".join(lines) or f"{structure} against {jtu.tree_structure(struct)}"
+    lines = differences(struct, struct_of(record, i))
     return structure_error(
         "data.Loader",
-        f"record {i} of the source has another form than record 0: {shown}.",
+        f"record {i} of the source has another form than record 0 (first): "
+        f"{'; '.join(lines)}.",
         "All records agree in structure, shapes and dtypes. Pad or cut them in "
         "the source.",
     )

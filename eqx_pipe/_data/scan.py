@@ -1,9 +1,9 @@
-"""`Loader.scan`: many batches and what is done with them as one program."""
+"""`Loader.scan`: many batches and their steps as one program."""
 
 import dataclasses
 import functools as ft
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import equinox as eqx
 import jax
@@ -17,36 +17,43 @@ from .._jit import known
 from .._mesh_context import is_explicit, is_staged, with_axis_types
 from .._tree import as_arrays, differences
 from .._types import PyTree
-from .batch import Settings, device_batch, seam_of
+from .batch import device_batch, seam_of
 from .cursor import Cursor, is_concrete
-from .order import Overrun, Place
+from .selection import Overrun, Place
+
+if TYPE_CHECKING:
+    from .loader import Loader
+else:
+    Loader = Any
 
 _Result = TypeVar("_Result")
 
 
 def scan(
-    loader: Settings,
+    loader: Loader,
     step: Callable[..., tuple[PyTree, PyTree]],
     carry: PyTree,
     cursor: Cursor,
     length: int,
 ) -> tuple[PyTree, PyTree, Cursor]:
-    """The carry and outputs of `length` steps, and the place behind them."""
+    """Return the carry and outputs of `length` steps, and the place after them."""
     # Where no batch runs over into the next epoch, the program need not look out for
     # it. It must not depend on the place in any other way: the next call must find it.
     count, size = loader.batch_size, len(loader.source)
     whole = is_concrete(cursor) and size % count == 0 == cursor.position % count
     overrun = "skip" if loader.drop_remainder or whole else "wrap"
-    run = _scanned if is_staged() else _compiled
     memory = known(loader).counters
     if loader.sharding is not None and not _is_explicit(carry):
         loader = with_axis_types(loader)
+    # Inside a program of the user the loop is a part of it: as a function of its own it
+    # would copy the source.
+    run = _scanned if is_staged() else _compiled
     run = ft.partial(run, loader, step, cursor, length, overrun)
     return _with_counters(run, carry, step, memory)
 
 
 def _is_explicit(carry: PyTree) -> bool:
-    """Whether the program has explicit axes, by its context or what it is given."""
+    """Return whether the program has explicit axes, by its context or its inputs."""
     meshes: list[Any] = [jax.sharding.get_abstract_mesh()]
     arrays = [x for x in jtu.tree_leaves(carry) if isinstance(x, jax.Array)]
     meshes += [jax.typeof(x).sharding.mesh for x in arrays]
@@ -54,7 +61,7 @@ def _is_explicit(carry: PyTree) -> bool:
 
 
 def _scanned(
-    loader: Settings,
+    loader: Loader,
     step: Callable[..., tuple[PyTree, PyTree]],
     cursor: Cursor,
     length: int,
@@ -62,7 +69,7 @@ def _scanned(
     carry: PyTree,
 ) -> tuple[PyTree, PyTree, Cursor]:
     words = jnp.asarray(cursor.words)
-    place = Place(jnp.asarray(cursor.epochs), jnp.asarray(cursor.record)[0])
+    place = Place.of(cursor.epochs, cursor.record)
     arrays, rest = eqx.partition(carry, eqx.is_array)
     constants: list[Any] = []
     count, impl = loader.batch_size, cursor.kind
@@ -70,12 +77,12 @@ def _scanned(
 
     def body(state: Any, _: None) -> Any:
         arrays, place = state
-        batch, place = device_batch(loader, impl, words, place, count, overrun, seam)
+        batch, place = device_batch(loader, impl, count, overrun, words, place, seam)
         before = eqx.combine(arrays, rest)
         pair = step(before, batch)
         if not isinstance(pair, tuple) or len(pair) != 2:
             raise type_error(
-                "Loader.scan",
+                "data.Loader.scan",
                 f"`step` returned {describe_value(pair)}, no pair of carry and output.",
                 "Write `step(carry, batch) -> (carry, output)`; the output may be "
                 "None.",
@@ -109,7 +116,7 @@ def _check_carry(before: PyTree, after: PyTree) -> None:
     lines = differences(before, after)
     if lines:
         raise structure_error(
-            "Loader.scan",
+            "data.Loader.scan",
             "`step` does not return a carry like the one it got (first what it got):"
             + bullets(lines),
             "A carry keeps its structure, shapes and dtypes; what differs from "
@@ -137,7 +144,7 @@ def _with_counters(
     step: Callable[..., object],
     memory: LRUCache,
 ) -> _Result:
-    """`run` of the carry with arrays for the numbers that `step` changes.
+    """Run with arrays in the carry for the numbers that `step` changes.
 
     `run` calls `_check_counters` while it is traced.
     """
@@ -162,7 +169,7 @@ def _with_counters(
 
 
 def _check_counters(before: PyTree, after: PyTree) -> None:
-    """Raises `_NumbersChanged` if numbers of a carry differ behind a step."""
+    """Raise `_NumbersChanged` if numbers of a carry differ after a step."""
     pairs = zip(jtu.tree_leaves(before), jtu.tree_leaves(after), strict=True)
     found = [_dtype_of_counter(a, b) for a, b in pairs]
     if any(dtype is not None for dtype in found):
@@ -170,7 +177,7 @@ def _check_counters(before: PyTree, after: PyTree) -> None:
 
 
 def _dtype_of_counter(before: Any, after: Any) -> np.dtype | None:
-    """The dtype of what began as a Python number and is changed by the step, or None.
+    """Return the dtype of a Python number that the step changes, else None.
 
     It may have become an array, or another number: `count + 1`.
     """

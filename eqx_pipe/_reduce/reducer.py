@@ -110,8 +110,13 @@ def pick_all(reducer: Any, values: PyTree) -> PyTree:
 
 
 def _picking(reducer: Any) -> Callable[[PyTree], PyTree]:
-    name = type(reducer).__name__
+    name = public_name(reducer)
     return lambda one: jtu.tree_map(jnp.asarray, pick(name, reducer.by, one))
+
+
+def public_name(reducer: Any) -> str:
+    """Return the name of a reducer's class in `eqx_pipe`, for messages."""
+    return f"reduce.{type(reducer).__name__}"
 
 
 def numbers(reducer: Reduction, struct: PyTree, *, ordered: bool) -> PyTree:
@@ -128,7 +133,7 @@ def numbers(reducer: Reduction, struct: PyTree, *, ordered: bool) -> PyTree:
             continue
         what = "no order" if is_number else "no arithmetic"
         raise type_error(
-            type(reducer).__name__,
+            public_name(reducer),
             f"the output{f' at `.{name}`' if name else ''} is "
             f"{leaf_text(leaf)}, which has {what}.",
             "Choose what to reduce by `by=`: the path of an output, or a function "
@@ -146,7 +151,7 @@ def scalar(reducer: Reduction, struct: PyTree) -> jax.ShapeDtypeStruct:
     shown = "the output" if reducer.by is None else "what `by` picks"
     names = [name or "value" for name, leaf in leaves_with_names(struct)]
     raise value_error(
-        type(reducer).__name__,
+        public_name(reducer),
         f"{shown} is {tree_text(chosen)}, and one real scalar is needed.",
         "Give `by=`: the path of a scalar output, or a function of the output "
         f"that gives one. Known names: {', '.join(f'`{n}`' for n in names)}.",

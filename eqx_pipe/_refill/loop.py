@@ -30,6 +30,10 @@ T = TypeVar("T")
 
 refill_p = Primitive("eqx_pipe_refill")
 refill_p.multiple_results = True
+# JAX 0.12 asks a primitive with such a jaxpr among its parameters (one that holds
+# `jnp.searchsorted`, say) for a rule that lowers it. `_run` evaluates the jaxprs while
+# it is traced for a compiled program, and there each equation is lowered by itself.
+refill_p.is_high = lambda *_, **__: False  # pyright: ignore[reportAttributeAccessIssue]
 
 
 class LoopParams(NamedTuple):

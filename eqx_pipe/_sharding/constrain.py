@@ -1,20 +1,22 @@
 """Constraints on shardings inside a program, by logical names."""
 
+import equinox as eqx
+import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 from .._errors import bullets, value_error
-from .._tree import leaf_text, leaves_with_names
-from .leaves import Placeable, Tree, is_placeable
-from .mesh import constrain_to, is_manual, mesh_like
+from .._tree import leaf_text
+from .mesh import Placeable, Tree, constrain_to, is_manual, is_placeable, mesh_like
+from .paths import path_leaves
 from .rules import LogicalAxis, current_rules
 from .specs import uneven_sizes, wrong_axes
 
 
 def constrain(x: Tree, *logical: LogicalAxis) -> Tree:
-    """Says how an array inside a program is split, by logical names.
+    """Constrain how an array inside a program is split, by logical names.
 
     It has an effect under `with rules.on(mesh):`, and is the identity
     elsewhere, so a model with constraints also runs where there are no rules. Use it
@@ -46,28 +48,25 @@ def constrain(x: Tree, *logical: LogicalAxis) -> Tree:
         return x
     rules, mesh = current
     spec, problems = rules.resolve(logical)
-    found = list(problems)
+    arrays, rest = eqx.partition(x, is_placeable)
     if not problems:
-        for name, leaf in leaves_with_names(x):
-            if is_placeable(leaf):
-                prefix = f"`{name}`: " if name else ""
-                found += [prefix + line for line in _misfits(leaf, spec, mesh)]
-    if found:
+        for at in path_leaves(arrays)[0]:
+            prefix = f"`{at.name}`: " if at.name else ""
+            problems += [prefix + line for line in _misfits(at.leaf, spec, mesh)]
+    if problems:
         names = ", ".join(map(repr, logical))
         raise value_error(
             "sharding.constrain",
-            f"({names}) does not fit on the mesh {dict(mesh.shape)}:{bullets(found)}",
+            f"({names}) does not fit on the mesh {dict(mesh.shape)}:"
+            + bullets(problems),
             "Give one name per axis; name None, or add rules, for what stays "
             "whole; or make sizes fit with `eqx_pipe.sharding.pad_to`.",
         )
-    return jtu.tree_map(
-        lambda leaf: (
-            constrain_to(jnp.asarray(leaf), mesh_like(mesh, leaf), spec)
-            if is_placeable(leaf)
-            else leaf
-        ),
-        x,
-    )
+
+    def one(leaf: Placeable) -> jax.Array:
+        return constrain_to(jnp.asarray(leaf), mesh_like(mesh, leaf), spec)
+
+    return eqx.combine(jtu.tree_map(one, arrays), rest)
 
 
 def _misfits(leaf: Placeable, spec: P, mesh: Mesh) -> list[str]:

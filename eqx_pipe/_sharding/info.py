@@ -10,19 +10,20 @@ from jax.core import Tracer
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from .._tree import leaves_with_names
 from .._types import PyTree
-from .leaves import is_placeable
+from .mesh import Placeable, is_placeable
+from .paths import path_leaves
 
-HEAD = ("path", "shape", "dtype", "spec", "devices", "bytes per device")
+_HEAD = ("path", "shape", "dtype", "spec", "devices", "bytes per device")
 
 
 class LeafInfo(NamedTuple):
-    """Where one array lives.
+    """The place of one array.
 
     `spec` is its `PartitionSpec`; `None` if the array has none, as on the host or on a
     single device. `bytes_per_device` is the size of its largest shard, in bytes.
-    `where` is "unknown" for what has no place: shapes, and arrays while tracing.
+    `where` is "host" for NumPy arrays and "unknown" for structs and arrays while
+    tracing.
     """
 
     path: str
@@ -33,9 +34,17 @@ class LeafInfo(NamedTuple):
     devices: int
     where: str = ""
 
+    def cells(self) -> tuple[str, ...]:
+        """Return the line of the table as text."""
+        spec = "-" if self.spec is None else str(self.spec)
+        shape = f"({', '.join(map(str, self.shape))})"
+        numbers = str(self.devices), f"{self.bytes_per_device:,}"
+        path = self.path or "."
+        return path, shape, str(self.dtype), self.where or spec, *numbers
+
 
 class ShardingInfo(Mapping[str, LeafInfo]):
-    """What `info` returns: a mapping from path to `LeafInfo`."""
+    """The result of `info`: a mapping from path to `LeafInfo`."""
 
     def __init__(self, rows: dict[str, LeafInfo]):
         self._rows = rows
@@ -51,34 +60,25 @@ class ShardingInfo(Mapping[str, LeafInfo]):
 
     @property
     def bytes_per_device(self) -> int:
-        """The bytes of all arrays on the device that holds most, at most."""
+        """An upper bound on the bytes of all arrays on one device."""
         return sum(row.bytes_per_device for row in self._rows.values())
 
-    def _cells(self) -> list[tuple[str, ...]]:
-        """The table as text: its head, a line for each array, the total."""
-        lines: list[tuple[str, ...]] = [HEAD]
-        for row in self._rows.values():
-            spec = "-" if row.spec is None else row.spec
-            spec = (row.where or "host") if row.devices == 0 else spec
-            shape = f"({', '.join(map(str, row.shape))})"
-            numbers = str(row.devices), f"{row.bytes_per_device:,}"
-            lines.append((row.path or ".", shape, str(row.dtype), str(spec), *numbers))
-        lines.append(("total", "", "", "", "", f"{self.bytes_per_device:,}"))
-        return lines
-
     def __repr__(self) -> str:
-        lines = self._cells()
+        total = ("total", "", "", "", "", f"{self.bytes_per_device:,}")
+        lines = [_HEAD, *(row.cells() for row in self._rows.values()), total]
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        shown = []
-        for line in lines:
-            cells = zip(line, widths, range(6), strict=True)
-            text = (c.rjust(w) if i > 3 else c.ljust(w) for c, w, i in cells)
-            shown.append("  ".join(text).rstrip())
-        return "\n".join(shown)
+        # Texts stand at the left, the numbers of the last two columns at the right.
+        sides = ["<"] * 4 + [">"] * 2
+
+        def text(line: tuple[str, ...]) -> str:
+            cells = zip(line, sides, widths, strict=True)
+            return "  ".join(f"{c:{side}{width}}" for c, side, width in cells).rstrip()
+
+        return "\n".join(map(text, lines))
 
 
 def info(tree: PyTree) -> ShardingInfo:
-    """Tells for each array of a pytree how it is split, and what that costs.
+    """Return for each array of a pytree its sharding and its size on a device.
 
     **Arguments:**
 
@@ -87,7 +87,8 @@ def info(tree: PyTree) -> ShardingInfo:
 
     **Returns:** a mapping from each array's path to its `path`, `shape`, `dtype`,
     `spec`, `bytes_per_device` and number of `devices` (0 on the host). It prints as a
-    table.
+    table. A path is that of `eqx_pipe.trainable`, with `*` for the positions of stages
+    that are stacked in one array: `blocks.*.mlp.weight`.
 
     **Units:** `bytes_per_device` is in bytes.
 
@@ -102,32 +103,30 @@ def info(tree: PyTree) -> ShardingInfo:
         x      (16, 3)  float32  P('data',)        1               192
         total                                                      192
     """
-    leaves = {n: x for n, x in leaves_with_names(tree) if is_placeable(x)}
-    return ShardingInfo({n: _row(n, x) for n, x in leaves.items()})
+    leaves = [at for at in path_leaves(tree)[0] if is_placeable(at.leaf)]
+    return ShardingInfo({at.name: _row(at.name, at.leaf) for at in leaves})
 
 
-def _row(name: str, leaf: Any) -> LeafInfo:
+def _row(name: str, leaf: Placeable) -> LeafInfo:
     sharding, where = _sharding(leaf)
     spec = sharding.spec if isinstance(sharding, NamedSharding) else None
-    shape = tuple(leaf.shape)
-    part = shape if sharding is None else sharding.shard_shape(shape)
+    part = leaf.shape if sharding is None else sharding.shard_shape(leaf.shape)
     size = math.prod(part) * leaf.dtype.itemsize
     devices = 0
     if isinstance(sharding, NamedSharding):
         devices = sharding.mesh.size  # also where the mesh is known by its shape alone
     elif sharding is not None:
         devices = sharding.num_devices
-    return LeafInfo(name, shape, leaf.dtype, spec, size, devices, where)
+    return LeafInfo(name, tuple(leaf.shape), leaf.dtype, spec, size, devices, where)
 
 
 def _sharding(leaf: Any) -> tuple[Any, str]:
-    """The sharding of an array if it has one, and what to say if not."""
+    """Return the sharding of an array if it has one, else why it has none."""
     if isinstance(leaf, np.ndarray | np.generic):
         return None, "host"
-    if isinstance(leaf, Tracer):
-        # Known from the type on explicit axes; else the compiler decides it later.
-        sharding = jax.typeof(leaf).sharding
-        known = AxisType.Explicit in sharding.mesh.axis_types
-        return (sharding, "") if known else (None, "unknown")
     sharding = getattr(leaf, "sharding", None)
+    if isinstance(leaf, Tracer):
+        # Its type knows explicit axes; the compiler decides about others later.
+        sharding = jax.typeof(leaf).sharding
+        sharding = sharding if AxisType.Explicit in sharding.mesh.axis_types else None
     return sharding, "unknown" if sharding is None else ""

@@ -1,16 +1,21 @@
-"""Meshes: checks, and the one place that knows about kinds of mesh axes.
+"""Meshes and the arrays on them, and the one place that knows both kinds of axes.
 
 JAX has automatic axes, where the compiler spreads shardings, and explicit ones, where
-shardings are part of an array's type. Both are accepted: what is computed depends on
-whether the arrays at hand have such types, not on the kind of mesh that was given.
+shardings are part of an array's type. Both are accepted: the program depends on the
+types of the arrays at hand, not on the kind of mesh that the user gave.
 """
 
 import functools as ft
+import inspect
 import math
-from collections.abc import Iterable
-from typing import TypeAlias
+from collections.abc import Callable, Iterable
+from typing import Any, TypeAlias, TypeGuard, TypeVar
 
 import jax
+import jax.numpy as jnp
+import jax.random as jr
+import jax.tree_util as jtu
+import numpy as np
 from jax.core import Tracer
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -18,13 +23,59 @@ from jaxtyping import Array
 
 from .._errors import value_error
 from .._mesh_context import is_staged
+from .._tree import is_key_array
+from .._types import PyTree
 
 MeshAxes: TypeAlias = str | tuple[str, ...] | None
 """The mesh axis that an axis of an array is split over, or several, or none."""
 
+Placeable: TypeAlias = jax.Array | np.ndarray | np.generic | jax.ShapeDtypeStruct
+"""An array or its struct; Python numbers pass through all functions."""
+
+Tree = TypeVar("Tree")
+"""A pytree that comes out as it went in, but for where its arrays live."""
+
+
+def wraps_function(fun: Callable[..., Any]) -> Callable[[Any], Any]:
+    """Decorate a function like `functools.wraps(fun)`, but never with a Module.
+
+    Of one, such as `eqx.filter_value_and_grad(fun)`, it is the function inside: Equinox
+    warns of functions that hold the numbers of a Module as an attribute.
+    """
+    return ft.wraps(inspect.unwrap(fun))
+
+
+def is_placeable(leaf: object) -> TypeGuard[Placeable]:
+    """Return whether a leaf is an array, of JAX or NumPy, that devices can hold."""
+    if isinstance(leaf, np.ndarray | np.generic):
+        return leaf.dtype.kind not in "OSUMm"
+    return isinstance(leaf, jax.Array | jax.ShapeDtypeStruct)
+
+
+def is_global(leaf: object) -> bool:
+    """Return whether an array lives on the devices of several processes already."""
+    if isinstance(leaf, Tracer):  # inside `jit` an array is whole
+        return True
+    return isinstance(leaf, jax.Array) and not leaf.is_fully_addressable
+
+
+def draws_by_sharding(leaf: Any) -> bool:
+    """Return whether it is a key whose draws depend on how an array is split.
+
+    XLA makes the numbers of the `rbg` kinds on each device by itself.
+    """
+    return is_key_array(leaf) and "rbg" in str(jr.key_impl(leaf))
+
+
+def numpy_as_jax(tree: PyTree) -> PyTree:
+    """Return the tree with JAX arrays for NumPy's; numbers stay what they are."""
+    return jtu.tree_map(
+        lambda leaf: jnp.asarray(leaf) if isinstance(leaf, np.ndarray) else leaf, tree
+    )
+
 
 def names_of(spec: Iterable[object]) -> list[str]:
-    """The mesh axes that a spec mentions, in order, with repetitions."""
+    """Return the mesh axes that a spec mentions, in order, with repetitions."""
     # An entry may also be None, or `PartitionSpec.UNCONSTRAINED`.
     entries = ([entry] if isinstance(entry, str) else entry for entry in spec)
     return [
@@ -33,17 +84,23 @@ def names_of(spec: Iterable[object]) -> list[str]:
 
 
 def num_shards(mesh: Mesh | AbstractMesh, entry: object) -> int:
-    """Into how many parts one entry of a spec splits an axis."""
+    """Return the number of parts into which an entry of a spec splits an axis."""
     return math.prod(mesh.shape[name] for name in names_of([entry]))
 
 
+def fitting_sizes(size: int, parts: int) -> str:
+    """Return the multiples of `parts` next to a size, for a message."""
+    below, above = size // parts * parts, -(-max(size, 1) // parts) * parts
+    return f"{below} or {above}" if below else f"{above}"
+
+
 def with_types(mesh: Mesh, kind: AxisType) -> Mesh:
-    """The same devices and names, with axes of one kind."""
+    """Return a mesh of the same devices and names, with axes of one kind."""
     return Mesh(mesh.devices, mesh.axis_names, axis_types=(kind,) * mesh.devices.ndim)
 
 
 def mesh_like(mesh: Mesh, *leaves: object) -> Mesh:
-    """`mesh` with the kind of axes that these arrays, and the context, have.
+    """Return `mesh` with the kind of axes that these arrays, and the context, have.
 
     Explicit axes are part of the arrays' types, and cannot be mixed with others.
     """
@@ -74,7 +131,7 @@ def check_context(function: str, mesh: Mesh) -> None:
 
 
 def is_manual() -> bool:
-    """Whether this is traced inside a `shard_map`."""
+    """Return whether this is traced inside a `shard_map`."""
     return AxisType.Manual in jax.sharding.get_abstract_mesh().axis_types
 
 
@@ -84,7 +141,7 @@ def _constrained(x: Array, sharding: NamedSharding) -> Array:
 
 
 def constrain_to(x: Array, mesh: Mesh, spec: P) -> Array:
-    """`x` constrained to a spec while tracing, or moved there if not.
+    """Constrain `x` to a spec while tracing, else move it there.
 
     The kind of the mesh's axes must be that of the arrays: see `mesh_like`.
     """
@@ -112,7 +169,7 @@ def constrain_to(x: Array, mesh: Mesh, spec: P) -> Array:
 
 
 def _part(sharding: NamedSharding, kind: AxisType) -> NamedSharding:
-    """What a sharding says of axes of one kind: each has a function of its own."""
+    """Return the part of a sharding for axes of one kind, each with its function."""
     mesh = sharding.mesh
     kinds = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
 

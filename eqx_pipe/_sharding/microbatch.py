@@ -1,6 +1,5 @@
 """A function of a batch as the sum over parts of the batch."""
 
-import functools as ft
 from collections.abc import Callable
 from typing import Any, Literal, ParamSpec, SupportsIndex, TypeAlias, TypeGuard, TypeVar
 
@@ -9,9 +8,6 @@ import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
-from jax.core import Tracer
-from jax.sharding import AxisType, NamedSharding
-from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Int
 
 from .._check import check_callable, check_choice, check_int
@@ -19,15 +15,14 @@ from .._errors import bullets, structure_error, type_error, value_error
 from .._mesh_context import is_staged
 from .._tree import as_arrays, differences, leaf_text, leaves_with_names
 from .._types import PyTree
-from .leaves import is_placeable
-from .mesh import num_shards
-from .submesh import INSIDE
+from .mesh import is_placeable, wraps_function
+from .submesh import InsideProgram
 
 Inputs = ParamSpec("Inputs")
 Output = TypeVar("Output")
 
 _Part: TypeAlias = Callable[[int | Int[Array, ""], int], PyTree]
-"""What `fun` gives for the part of a batch from a start on, of some size."""
+"""The output of `fun` for the part of a batch that has a start and a size."""
 
 
 def microbatch(
@@ -38,7 +33,7 @@ def microbatch(
     argnum: int = 0,
     reduce: Literal["sum", "mean"] = "sum",
 ) -> Callable[Inputs, Output]:
-    """Computes a function of a batch part by part, and adds up what comes out.
+    """Compute a function of a batch part by part, and add up the outputs.
 
     One part is in memory at a time, so a gradient of a large batch fits where its
     activations would not: `microbatch(jax.value_and_grad(loss), size=8, argnum=1)`.
@@ -53,13 +48,15 @@ def microbatch(
     - `axis`: the axis of the batch in each array. (Keyword only.)
     - `argnum`: which positional argument is the batch. Of it, arrays are sliced;
         scalars and other leaves are given to each part. (Keyword only.)
-    - `reduce`: `"sum"`, or `"mean"` for the mean over the batch. (Keyword only.)
+    - `reduce`: `"sum"`, or `"mean"` for the mean over the batch; the mean of integers
+        is a float. (Keyword only.)
 
     **Returns:** a function with the arguments of `fun`. Numbers in the output count as
     arrays; other leaves are those of the first part. It is traced at each call: put it
     under `jit`.
 
-    **Shapes:** all arrays of the batch agree in size along `axis`.
+    **Shapes:** all arrays of the batch agree in size along `axis`. If an explicit axis
+    of a mesh splits it, `size` must divide by the number of devices.
 
     **Raises:**
 
@@ -80,18 +77,14 @@ def microbatch(
     """
     check_callable("sharding.microbatch", "fun", fun)
     check_int("sharding.microbatch", "size", size, 1)
-    for name, value in (("axis", axis), ("argnum", argnum)):
-        # Negative ones count from the end.
-        check_int("sharding.microbatch", name, value, -(2**31))
     check_choice("sharding.microbatch", "reduce", reduce, ("sum", "mean"))
     step, mean = size.__index__(), reduce == "mean"
 
-    @ft.wraps(fun)
+    @wraps_function(fun)
     def in_parts(*args: Inputs.args, **kwargs: Inputs.kwargs) -> Output:
         where = _position(args, argnum)
         batch = as_arrays(args[where])
         total = _length(batch, axis, where)
-        batch = jtu.tree_map(lambda leaf: _sliceable(leaf, axis, step, total), batch)
 
         def part(start: int | Int[Array, ""], size: int) -> PyTree:
             piece = jtu.tree_map(
@@ -105,51 +98,57 @@ def microbatch(
             given: Any = (*args[:where], piece, *args[where + 1 :])
             return as_arrays(fun(*given, **kwargs))
 
-        return part(0, total) if total <= step else _total(part, total, step, mean)
+        return _total(part, total, min(step, total), mean)
 
     return in_parts
 
 
 def _total(part: _Part, total: int, step: int, mean: bool) -> PyTree:
-    """The sum (or mean) of what the parts give."""
+    """Return the sum (or mean) of the outputs for all parts."""
     count, rest = divmod(total, step)
-    try:
-        first = eqx.filter_eval_shape(lambda: part(0, step))
-        compiled = True
-    except ValueError as error:
-        if is_staged() or INSIDE not in vars(error):
-            raise
-        # A stage of `on` cannot stand in a compiled loop. In a plain one, all calls
-        # are dispatched before the first has to be finished.
-        first, compiled = part(0, step), False
+    first = _struct(part, step) if count > 1 else None
+    looped = first is not None
+    first = first if looped else part(0, step)
     arrays, static = eqx.partition(first, is_placeable)
     _check_numbers(arrays, "mean" if mean else "sum")
-    if compiled and not rest and any(step in x.shape for x in jtu.tree_leaves(arrays)):
+    if looped and not rest and any(step in x.shape for x in jtu.tree_leaves(arrays)):
         _check_size_free(arrays, part, step)
 
     def add(sums: PyTree, start: int | Int[Array, ""], size: int) -> PyTree:
         out = eqx.filter(part(start, size), eqx.is_array)
         _check_same(arrays, out)
-        weight = size / total if mean else None
-        return jtu.tree_map(lambda s, a: s + _wide(a, weight), sums, out)
+        return jtu.tree_map(jnp.add, sums, _weighted(out, size / total, mean))
 
-    if compiled:
+    if looped:
         sums = jtu.tree_map(
             lambda a: jnp.zeros(a.shape, _wide_dtype(a.dtype, mean)), arrays
         )
         starts = jnp.arange(count) * step
         sums, _ = jax.lax.scan(lambda s, i: (add(s, i, step), None), sums, starts)
     else:
-        weight = step / total if mean else None
-        sums = jtu.tree_map(lambda a: _wide(a, weight), arrays)
+        sums = _weighted(arrays, step / total, mean)
         for i in range(1, count):
             sums = add(sums, i * step, step)
-    # By a program of its own behind the loop: padded to a whole part, `fun` would see
-    # rows that nobody gave.
+    # By a program of its own after the loop: padded to a whole part, `fun` would see
+    # rows that are not in the batch.
     if rest:
         sums = add(sums, count * step, rest)
     sums = jtu.tree_map(lambda s, a: _narrow(s, a.dtype), sums, arrays)
     return eqx.combine(sums, static)
+
+
+def _struct(part: _Part, step: int) -> PyTree:
+    """Return the struct of the output for a part, or None if no loop can compute it.
+
+    A stage of `on` cannot stand in a compiled loop. In a plain one all calls are
+    dispatched before the first has to be finished.
+    """
+    try:
+        return eqx.filter_eval_shape(lambda: (part(0, step),))[0]
+    except InsideProgram:
+        if is_staged():
+            raise
+        return None
 
 
 def _position(args: tuple[PyTree, ...], argnum: int) -> int:
@@ -167,7 +166,7 @@ def _is_split(leaf: Any) -> TypeGuard[Array]:
 
 
 def _length(batch: PyTree, axis: int, argnum: int) -> int:
-    """The common size of the batch's arrays."""
+    """Return the common size of the arrays of the batch."""
     sizes = {}
     for name, leaf in leaves_with_names(batch):
         if _is_split(leaf):
@@ -218,39 +217,21 @@ def _check_size_free(arrays: PyTree, part: _Part, step: int) -> None:
     _check_same(arrays, eqx.filter(other, is_placeable))
 
 
-def _sliceable(leaf: object, axis: int, step: int, total: int) -> object:
-    """An array whose type says that it is split so that slices would not fit, whole.
-
-    JAX refuses a slice of an axis that is split, by explicit axes of a mesh, into parts
-    that do not divide the slice.
-    """
-    if not _is_split(leaf):
-        return leaf
-    # An array knows its devices, a traced one only the mesh's shape.
-    traced = isinstance(leaf, Tracer)
-    sharding = jax.typeof(leaf).sharding if traced else leaf.sharding
-    if not isinstance(sharding, NamedSharding):
-        return leaf
-    if AxisType.Explicit not in sharding.mesh.axis_types:
-        return leaf
-    entries = list(sharding.spec) + [None] * (leaf.ndim - len(sharding.spec))
-    parts = num_shards(sharding.mesh, entries[axis])
-    if step % parts == 0 and total % step % parts == 0:
-        return leaf
-    entries[axis] = None
-    return jax.sharding.reshard(leaf, NamedSharding(sharding.mesh, P(*entries)))
-
-
 def _wide_dtype(dtype: np.dtype, mean: bool) -> np.dtype:
-    """Where sums are kept: half precision is too short for them."""
+    """Return the dtype of sums: half precision is too short for them."""
     if jnp.issubdtype(dtype, jnp.integer):
         return jnp.result_type(float) if mean else dtype
     return jnp.dtype(jnp.float32) if jnp.finfo(dtype).bits < 32 else dtype
 
 
-def _wide(a: Array, weight: float | None) -> Array:
-    a = a.astype(_wide_dtype(a.dtype, weight is not None))
-    return a if weight is None else a * weight
+def _weighted(out: PyTree, weight: float, mean: bool) -> PyTree:
+    """Return the outputs for a part as a summand, for a mean with its weight."""
+
+    def one(a: Array) -> Array:
+        a = a.astype(_wide_dtype(a.dtype, mean))
+        return a * weight if mean else a
+
+    return jtu.tree_map(one, out)
 
 
 def _narrow(a: Array, dtype: np.dtype) -> Array:

@@ -1,23 +1,38 @@
 """A function and what feeds it, parallel by the constraints inside the function."""
 
-import functools as ft
-from collections.abc import Callable, Sequence
-from typing import ParamSpec, Protocol, TypeVar, cast, overload, runtime_checkable
+from collections.abc import Callable
+from typing import (
+    Any,
+    ParamSpec,
+    Protocol,
+    TypeVar,
+    cast,
+    overload,
+    runtime_checkable,
+)
 
 import equinox as eqx
 import jax
 import jax.tree_util as jtu
 from jax.core import Tracer
-from jax.sharding import Mesh
+from jax.sharding import AxisType, Mesh
 from jax.stages import Compiled
 
 from .._check import check_callable
 from .._errors import value_error
-from .._types import Device, PyTree
-from .derive import Function, Plan, mesh_for, struct_of
-from .init import compile_maker
-from .leaves import draws_by_sharding, is_placeable
-from .rules import RulesLike, as_rules, current_rules
+from .._mesh_context import check_mesh
+from .._types import PyTree
+from .derived import Derived, Function, placed, struct_of
+from .mesh import (
+    draws_by_sharding,
+    is_placeable,
+    names_of,
+    numpy_as_jax,
+    with_types,
+    wraps_function,
+)
+from .rules import AxisRules, RulesLike, as_rules, current_rules
+from .specs import required
 
 InitArgs = ParamSpec("InitArgs")
 FeedArgs = ParamSpec("FeedArgs")
@@ -30,7 +45,7 @@ _Output = TypeVar("_Output", covariant=True)
 
 
 @runtime_checkable
-class Parallel(Protocol[_Params, _Batch, _Output]):
+class ParallelFunction(Protocol[_Params, _Batch, _Output]):
     """A function on all devices, which knows the programs that it runs."""
 
     compiled: Callable[[PyTree, PyTree], Compiled]
@@ -38,76 +53,86 @@ class Parallel(Protocol[_Params, _Batch, _Output]):
     def __call__(self, params: _Params, batch: _Batch) -> _Output: ...
 
 
-def _parallel(plan: Plan, fun: Callable[[Params, Batch], Output]) -> Parallel:
-    @ft.wraps(fun)
-    def parallel(params: Params, batch: Batch) -> Output:
+def _parallel(derived: Derived, fun: Function) -> ParallelFunction:
+    @wraps_function(fun)
+    def parallel(params: PyTree, batch: PyTree) -> PyTree:
         leaves = jtu.tree_leaves((params, batch))
-        traced = any(isinstance(leaf, Tracer) for leaf in leaves)
-        # Under a transformation nothing can be placed: then it is an ordinary function.
-        run = plan.jitted if traced else plan.program(params, batch)
-        return run(params, batch)
+        if any(isinstance(leaf, Tracer) for leaf in leaves):
+            # Under a transformation nothing can be placed: an ordinary function.
+            return derived.jitted(params, batch)
+        return derived.run(run, params, batch)
+
+    def run(params: PyTree, batch: PyTree) -> PyTree:
+        return derived.program(params, batch)(params, batch)
 
     # Not an object of a class: a function stays one, and keeps its own attributes.
-    made = cast(Parallel, parallel)
-    made.compiled = lambda params, batch: plan.program(params, batch).compiled
+    made = cast(ParallelFunction, parallel)
+    made.compiled = lambda params, batch: derived.program(params, batch).compiled
     return made
 
 
 def _sharded_init(
-    plan: Plan, init: Callable[InitArgs, Params]
-) -> Callable[InitArgs, Params]:
-    @ft.wraps(init)
-    def sharded_init(*args: InitArgs.args, **kwargs: InitArgs.kwargs) -> Params:
-        plan.params = eqx.filter_eval_shape(init, *args, **kwargs)
-        plan.guess_batch()
-        shardings = plan.shardings()
-        if shardings is None:
-            raise value_error(
-                "sharding.parallelize",
-                "the shapes of a batch are not known yet, and the shardings of the "
-                "parameters depend on them.",
-                "Call `get_input_batch` once before `init_params`, or give "
-                "`initial_batch` instead.",
-            )
+    derived: Derived, init: Callable[..., PyTree], learn_batch: Callable[[], None]
+) -> Callable[..., PyTree]:
+    """Return `init_params` with each parameter made in its shards."""
+
+    def made(args: Any, kwargs: Any) -> PyTree:
+        derived.params = eqx.filter_eval_shape(init, *args, **kwargs)
+        where = derived.shardings()[0]
         # Made in shards they would draw other numbers: made whole, then split.
         if any(map(draws_by_sharding, jtu.tree_leaves((args, kwargs)))):
-            return _put(init(*args, **kwargs), shardings[0])
-        return compile_maker(init, args, kwargs, shardings[0])()
+            return placed(init(*args, **kwargs), where)
 
-    return sharded_init
+        def make(args: Any, kwargs: Any) -> PyTree:
+            arrays, rest = eqx.partition(
+                numpy_as_jax(init(*args, **kwargs)), is_placeable
+            )
+            arrays = jax.lax.with_sharding_constraint(arrays, where)
+            return eqx.combine(arrays, rest)
+
+        return eqx.filter_jit(make)(args, kwargs)
+
+    @wraps_function(init)
+    def init_params(*args: Any, **kwargs: Any) -> PyTree:
+        learn_batch()
+        return derived.run(made, args, kwargs)
+
+    return init_params
 
 
-def _feed(plan: Plan, get: Callable[FeedArgs, Batch]) -> Callable[FeedArgs, Batch]:
-    """`get_input_batch` with its batches placed, once it is known where."""
+def _feed(
+    derived: Derived,
+    get: Callable[..., PyTree],
+    init: Callable[..., PyTree] | None,
+    ahead: list[PyTree],
+) -> Callable[..., PyTree]:
+    """Return `get_input_batch` with its batches placed, once it is known where."""
 
-    @ft.wraps(get)
-    def get_input_batch(*args: FeedArgs.args, **kwargs: FeedArgs.kwargs) -> Batch:
+    @wraps_function(get)
+    def get_input_batch(*args: Any, **kwargs: Any) -> PyTree:
         plain = not args and not kwargs
-        batch = plan.ahead.pop() if plain and plan.ahead else get(*args, **kwargs)
-        plan.batch = struct_of(batch)
-        plan.guess_params()
-        shardings = plan.shardings()
-        return batch if shardings is None else _put(batch, shardings[1])
+        batch = ahead.pop() if plain and ahead else get(*args, **kwargs)
+        derived.batch = struct_of(batch)
+        if derived.params is None and init is not None and not required(init):
+            derived.params = eqx.filter_eval_shape(init)
+        if derived.params is None:
+            return batch
+        return derived.run(lambda b: placed(b, derived.shardings()[1]), batch)
 
     return get_input_batch
-
-
-def _put(tree: PyTree, shardings: PyTree) -> PyTree:
-    arrays, rest = eqx.partition(tree, is_placeable)
-    return eqx.combine(jax.device_put(arrays, shardings), rest)
 
 
 @overload
 def parallelize(
     fun: Callable[[Params, Batch], Output],
     *,
-    init_params: Callable[InitArgs, Params],
+    init_params: Callable[InitArgs, Params] | None = None,
     get_input_batch: Callable[FeedArgs, Batch],
+    initial_batch: Batch | None = None,
     mesh: Mesh | None = None,
-    devices: Sequence[Device] | None = None,
     rules: RulesLike | None = None,
 ) -> tuple[
-    Parallel[Params, Batch, Output],
+    ParallelFunction[Params, Batch, Output],
     Callable[InitArgs, Params],
     Callable[FeedArgs, Batch],
 ]: ...
@@ -115,26 +140,11 @@ def parallelize(
 def parallelize(
     fun: Callable[[Params, Batch], Output],
     *,
-    init_params: Callable[InitArgs, Params],
+    init_params: Callable[InitArgs, Params] | None = None,
     initial_batch: Batch,
     mesh: Mesh | None = None,
-    devices: Sequence[Device] | None = None,
     rules: RulesLike | None = None,
-) -> tuple[Parallel[Params, Batch, Output], Callable[InitArgs, Params]]: ...
-@overload
-def parallelize(
-    fun: Callable[[Params, Batch], Output],
-    *,
-    init_params: None = None,
-    get_input_batch: Callable[FeedArgs, Batch] | None = None,
-    initial_batch: Batch | None = None,
-    mesh: Mesh | None = None,
-    devices: Sequence[Device] | None = None,
-    rules: RulesLike | None = None,
-) -> (
-    tuple[Parallel[Params, Batch, Output], None]
-    | tuple[Parallel[Params, Batch, Output], None, Callable[FeedArgs, Batch]]
-): ...
+) -> tuple[ParallelFunction[Params, Batch, Output], Callable[InitArgs, Params]]: ...
 def parallelize(
     fun: Function,
     *,
@@ -142,12 +152,11 @@ def parallelize(
     get_input_batch: Callable[..., PyTree] | None = None,
     initial_batch: PyTree = None,
     mesh: Mesh | None = None,
-    devices: Sequence[Device] | None = None,
     rules: RulesLike | None = None,
 ) -> tuple[Callable[..., PyTree] | None, ...]:
-    """Makes a function of parameters and a batch run on all devices of a mesh.
+    """Run a function of parameters and a batch on all devices of a mesh.
 
-    Only `fun` says how things are split, by constraints where it matters:
+    Only `fun` says how arrays are split, by constraints where it matters:
     `eqx_pipe.sharding.constrain` with logical names,
     `jax.lax.with_sharding_constraint`, or a `shard_map`. The compiler carries them back
     to the inputs, and the parameters and batches are made, or placed, as `fun` wants
@@ -159,30 +168,30 @@ def parallelize(
     - `fun`: a function `fun(params, batch)`.
     - `init_params`: makes the parameters, of any arguments. (Keyword only.)
     - `get_input_batch`: makes a batch, of any arguments, on the host as a rule. Give
-        this or `initial_batch`. (Keyword only.)
+        this or `initial_batch`, or both. (Keyword only.)
     - `initial_batch`: a batch, for its shapes. (Keyword only.)
-    - `mesh`: a `jax.sharding.Mesh`; by default that of the enclosing `AxisRules.on`, or
-        of the first constraint in `fun`, or one of all `devices`, along the first mesh
-        axis of the rules. (Keyword only.)
-    - `devices`: which devices, where no mesh is given. (Keyword only.)
+    - `mesh`: a `jax.sharding.Mesh`; by default that of the enclosing `AxisRules.on` or
+        `jax.set_mesh`, or one of all devices along the first mesh axis of the rules.
+        Explicit axes count as automatic ones. (Keyword only.)
     - `rules`: `AxisRules`, or what makes them, for the `constrain`s in `fun`; by
         default those of the enclosing `AxisRules.on`. (Keyword only.)
 
-    **Returns:** `(fun, init_params, get_input_batch)`, or `(fun, init_params)` with
-    `initial_batch`, each with its own arguments. `fun` takes inputs wherever they are
+    **Returns:** `(fun, init_params, get_input_batch)`, or `(fun, init_params)` without
+    `get_input_batch`, each with its own arguments. `fun` takes inputs wherever they are
     and places them; it has `fun.compiled(params, batch)`, the compiled program.
     `init_params` makes each parameter in its shards. For that it must know the shapes
     of a batch: before the first, `get_input_batch` is called if it takes no arguments
-    (the first call then gives that batch), or traced with 0 or a key as its argument.
+    (the first call then returns that batch). A batch that is fetched before the
+    parameters are made is placed if `init_params` takes no arguments, else by `fun`.
 
     **Raises:**
 
-    - `ValueError` unless exactly one of `get_input_batch` and `initial_batch` is given;
-      if both `mesh` and `devices` are; from `init_params` if no batch is known.
-    - `TypeError` if something is not a function or no mesh.
+    - `ValueError` without `get_input_batch` and `initial_batch`; from `init_params` if
+      no batch is known; from JAX if a constraint does not divide an array.
+    - `TypeError` if something is not a function or not a mesh.
 
     If nothing in `fun` is constrained, inputs are copied to every device, with a
-    warning. A sharding that does not divide an array is left out for this array.
+    warning.
 
     **Laws:** `fun` returns what it did, up to rounding.
 
@@ -199,29 +208,56 @@ def parallelize(
         ()
     """
     check_callable("sharding.parallelize", "fun", fun)
-    if init_params is not None:
-        check_callable("sharding.parallelize", "init_params", init_params)
-    if get_input_batch is not None:
-        check_callable("sharding.parallelize", "get_input_batch", get_input_batch)
-    if (get_input_batch is None) == (initial_batch is None):
-        which = "neither" if initial_batch is None else "both"
+    made_by = {"init_params": init_params, "get_input_batch": get_input_batch}
+    for name, function in made_by.items():
+        if function is not None:
+            check_callable("sharding.parallelize", name, function)
+    if get_input_batch is None and initial_batch is None:
         raise value_error(
             "sharding.parallelize",
-            f"{which} of `get_input_batch` and `initial_batch` was given.",
-            "Give exactly one: a function that makes batches, or one batch.",
+            "neither `get_input_batch` nor `initial_batch` was given.",
+            "Give a function that makes batches, or one batch.",
         )
-    known = as_rules("sharding.parallelize", rules)
-    around = current_rules()
+    known, around = as_rules(rules), current_rules()
     if around is not None and known is None:
         # Kept: what is returned may be called outside of the block.
-        known, given = around
-        mesh = given if mesh is None and devices is None else mesh
-    # With nothing to go by, it is that of a constraint, once `fun` can be traced.
-    found = None if mesh is devices is known is None else mesh_for(mesh, devices, known)
-    plan = Plan(fun, init_params, get_input_batch, found, known)
-    parallel = _parallel(plan, fun)
-    init = None if init_params is None else _sharded_init(plan, init_params)
+        known, mesh = around[0], around[1] if mesh is None else mesh
+    derived = Derived(fun, _mesh_for(mesh, known), known)
+    derived.batch = None if initial_batch is None else struct_of(initial_batch)
+    ahead: list[PyTree] = []
+
+    def learn_batch() -> None:
+        """Learn the shapes of a batch, and keep one that is made for that."""
+        if derived.batch is None:
+            if get_input_batch is None or required(get_input_batch):
+                raise value_error(
+                    "sharding.parallelize",
+                    "the shapes of a batch are not known yet, and the shardings of the "
+                    "parameters depend on them.",
+                    "Call `get_input_batch` once before `init_params`, or give "
+                    "`initial_batch`, too.",
+                )
+            ahead.append(get_input_batch())
+            derived.batch = struct_of(ahead[0])
+
+    parallel = _parallel(derived, fun)
+    init = None
+    if init_params is not None:
+        init = _sharded_init(derived, init_params, learn_batch)
     if get_input_batch is None:
-        plan.batch = struct_of(initial_batch)
         return parallel, init
-    return parallel, init, _feed(plan, get_input_batch)
+    return parallel, init, _feed(derived, get_input_batch, init_params, ahead)
+
+
+def _mesh_for(mesh: Mesh | None, rules: AxisRules | None) -> Mesh:
+    """Return the mesh with automatic axes, whose shardings the compiler derives."""
+    if mesh is None and not jax.sharding.get_abstract_mesh().empty:
+        mesh = jax.sharding.get_mesh()
+    if mesh is not None:
+        check_mesh("sharding.parallelize", mesh)
+        return with_types(mesh, AxisType.Auto)
+    named = [] if rules is None else [n for _, a in rules.pairs for n in names_of([a])]
+    axes = tuple(dict.fromkeys(named)) or ("devices",)
+    shape = (len(jax.devices()),) + (1,) * (len(axes) - 1)
+    # Automatic axes are asked for: `jax.make_mesh` makes explicit ones unless told.
+    return jax.make_mesh(shape, axes, axis_types=(AxisType.Auto,) * len(axes))

@@ -1,7 +1,7 @@
 """Putting the arrays of a pytree where they should live."""
 
 import itertools as it
-from collections.abc import Mapping
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -11,37 +11,34 @@ import jax.random as jr
 import jax.tree_util as jtu
 import numpy as np
 from jax.core import Tracer
-from jax.sharding import Mesh
+from jax.sharding import AxisType, Mesh
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Bool
 
-from .._errors import type_error
-from .._stage import Composite
+from .._check import check_callable
+from .._errors import type_error, value_error
+from .._keys import check_key
+from .._mesh_context import check_mesh
 from .._tree import fill, is_key_array
-from .._types import AnyStage, PyTree
-from .leaves import Tree, is_global
-from .mesh import constrain_to, mesh_like, num_shards
+from .._types import Key, PyTree
+from .mesh import (
+    Tree,
+    constrain_to,
+    draws_by_sharding,
+    is_global,
+    mesh_like,
+    num_shards,
+    numpy_as_jax,
+    with_types,
+)
 from .rules import RulesLike
 from .specs import SpecsLike, resolve
-
-
-class OnMesh(Composite):
-    """A stage and the mesh it runs on; how it runs there is left to `run`."""
-
-    stage: AnyStage
-    mesh: Mesh = eqx.field(static=True)
-
-    def children(self) -> Mapping[str, AnyStage]:
-        return {"stage": self.stage}
-
-    def settings(self) -> dict[str, dict[str, int]]:
-        return {"mesh": {str(k): v for k, v in self.mesh.shape.items()}}
 
 
 def shard(
     tree: Tree, mesh: Mesh, specs: SpecsLike, rules: RulesLike | None = None
 ) -> Tree:
-    """Places the arrays of a pytree on a mesh, each split as its spec says.
+    """Place the arrays of a pytree on a mesh, each split as its spec says.
 
     Values do not change. Arrays of JAX and NumPy are placed, wherever they are now;
     everything else (numbers, strings, functions, None) passes untouched. In a run of
@@ -56,10 +53,17 @@ def shard(
     - `tree`: a pytree, a model for instance.
     - `mesh`: a `jax.sharding.Mesh`.
     - `specs`: a `PartitionSpec` for each array, `None` meaning a copy on every device.
-        Either a prefix of the tree: a spec that stands for a whole subtree is cut to
-        the rank of each array in it. Or a plain function, `leaf -> spec` or
-        `(path, leaf) -> spec`, asked for every array; paths are like `layers.0.weight`.
-        (A Module is always a tree of specs.) An array without axes is never split.
+        An array without axes is never split. One of:
+        - a prefix of the tree: a spec that stands for a whole subtree is cut to the
+            rank of each array in it. A Module is always a prefix.
+        - a mapping from patterns of paths to specs, if it is not a prefix: `{"head":
+            P("model"), "blocks.*.mlp.weight": P(None, "model")}`. Paths and patterns
+            are those of `eqx_pipe.trainable`; arrays that no pattern matches are
+            copied to every device. A pattern that matches what lies above an array
+            is cut to its rank.
+        - a plain function, `leaf -> spec` or `(path, leaf) -> spec`, called for every
+            path. Stages stacked in one array (`repeat`) have one spec, which begins
+            with the axis of the stages.
     - `rules`: `AxisRules`, or what makes them; the specs then hold logical names, else
         names of mesh axes.
 
@@ -70,7 +74,8 @@ def shard(
     **Raises:**
 
     - `ValueError` if anything does not fit: one error for all leaves, with path, size,
-      mesh axis, and the nearest sizes that fit.
+      mesh axis, and the nearest sizes that fit. If a pattern matches no array (names
+      the nearest path), or two patterns disagree.
     - `StructureError` (a `ValueError`) if `specs` is not a prefix of `tree`.
     - `TypeError` if a spec is something else.
 
@@ -126,10 +131,81 @@ def shard_as(
     return jtu.tree_unflatten(structure, placed)
 
 
+def init_sharded(
+    init: Callable[[Key], Tree],
+    key: Key,
+    mesh: Mesh,
+    specs: SpecsLike,
+    rules: RulesLike | None = None,
+) -> Tree:
+    """Make the model `init(key)` directly in its shards.
+
+    No device ever holds a whole array that is split, as it would if the model were
+    made first and placed by `shard`: each draws only its own part. (Some initializers
+    need the whole array on every device while they compute: orthogonal ones do.)
+
+    **Arguments:**
+
+    - `init`: a function of one key that returns a model, or any pytree. It is traced.
+    - `key`: a PRNG key.
+    - `mesh`, `specs`, `rules`: as in `shard`.
+
+    **Returns:** the model, placed. Inside `jit` or `vmap` it is a constraint, and whole
+    arrays may be held; outside, `init` may itself be a `vmap` over split keys.
+
+    **Raises:**
+
+    - `ValueError` if specs and sizes do not fit, as `shard` does, or for keys of the
+      kind `rbg`, whose draws depend on the sharding.
+    - `TypeError` if `init` is no function or `key` no key.
+
+    **Laws:** the values are those of `init(key)`, up to rounding.
+
+    !!! example
+
+        >>> import equinox as eqx, eqx_pipe as ep, jax
+        >>> from jax.sharding import PartitionSpec as P
+        >>> mesh = jax.make_mesh((len(jax.devices()),), ("model",))
+        >>> make = lambda key: eqx.nn.Linear(16, 16, key=key)
+        >>> linear = ep.sharding.init_sharded(make, jax.random.key(0), mesh, P("model"))
+        >>> linear.weight.sharding.spec
+        P('model',)
+    """
+    _check(init, key)
+    if isinstance(key, Tracer):
+        return shard_as("sharding.init_sharded", init(key), mesh, specs, rules)
+    check_mesh("sharding.init_sharded", mesh)
+    auto = with_types(mesh, AxisType.Auto)
+
+    def make(key: Key) -> Tree:
+        model = numpy_as_jax(init(key))
+        return shard_as("sharding.init_sharded", model, auto, specs, rules)
+
+    # The second time with the kind of axes of the user's mesh, which moves no data.
+    model = eqx.filter_jit(make)(key)
+    return shard_as("sharding.init_sharded", model, mesh, specs, rules)
+
+
+def _check(init: object, key: Key | None) -> None:
+    check_callable("sharding.init_sharded", "init", init)
+    check_key("sharding.init_sharded", key)
+    if key is None:
+        raise type_error(
+            "sharding.init_sharded", "`key` is None.", "Give `jax.random.key(seed)`."
+        )
+    if draws_by_sharding(key):
+        raise value_error(
+            "sharding.init_sharded",
+            f"`key` is of the kind `{jr.key_impl(key)}`, whose draws depend on how "
+            "an array is split.",
+            'Give `jax.random.key(seed, impl="threefry2x32")`.',
+        )
+
+
 def pad_to(
     tree: Tree, mesh: Mesh, specs: SpecsLike, rules: RulesLike | None = None
 ) -> tuple[Tree, PyTree[Bool[Array | np.ndarray, "..."] | None]]:
-    """Pads arrays so that `shard` can split them, and says what is padding.
+    """Pad arrays so that `shard` can split them, and return a mask of the padding.
 
     Each axis grows at its end to the next size that divides. The new entries are zero
     (for PRNG keys, copies of the last one). Nothing is moved: NumPy arrays stay on the

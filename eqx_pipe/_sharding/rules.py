@@ -1,29 +1,23 @@
-"""Rules that say which mesh axis a logical axis is split over."""
+"""Rules from logical axes of arrays to the mesh axes that split them."""
 
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 import equinox as eqx
-import jax
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from .._errors import bullets, describe_value, nearest, type_error, value_error
-from .._mesh_context import check_mesh
-from .mesh import MeshAxes, names_of
+from .._mesh_context import RULES, check_mesh
+from .mesh import MeshAxes
 
 LogicalAxis: TypeAlias = str | tuple[str, ...] | None
 """The logical name of an array's axis, or names of axes merged into one, or none."""
 
-# The one ambient setting of the package, read while tracing only: a constraint deep
-# inside a model cannot be handed the rules. `jax.jit` knows of it: it belongs to the
-# key of its cache, so a program traced under other rules is never used.
-_RULES = jax.make_user_context(None)
-
 
 class AxisRules(eqx.Module):
-    """Which mesh axis each logical axis of an array is split over.
+    """The mesh axes over which the logical axes of arrays are split.
 
     Models and data name the axes of their arrays by what they mean, `"batch"` or
     `"hidden"`; the rules say once where that lives on the machine. They are pairs of a
@@ -62,7 +56,7 @@ class AxisRules(eqx.Module):
         self.pairs = _as_pairs(pairs)
 
     def spec(self, *logical: LogicalAxis) -> P:
-        """The `PartitionSpec` of an array whose axes have these logical names.
+        """Return the `PartitionSpec` of an array whose axes have these logical names.
 
         **Arguments:**
 
@@ -82,22 +76,12 @@ class AxisRules(eqx.Module):
         return spec
 
     def sharding(self, mesh: Mesh, *logical: LogicalAxis) -> NamedSharding:
-        """The `NamedSharding` on `mesh` of an array with these logical axes.
+        """Return the `NamedSharding` on `mesh` of an array with these logical axes.
 
-        **Raises:** `ValueError` as `spec` does, or if the mesh lacks an axis.
+        **Raises:** `ValueError` as `spec` does, and JAX's if the mesh lacks an axis.
         """
         check_mesh("sharding.AxisRules", mesh)
-        spec = self.spec(*logical)
-        for name in names_of(spec):
-            if name not in mesh.shape:
-                raise value_error(
-                    "sharding.AxisRules",
-                    f"the rules split {_listed(logical)} over the mesh axis "
-                    f"`{name}`, which the mesh does not have.",
-                    f"{nearest(name, mesh.axis_names)} Change the rules, or make "
-                    "a mesh with this axis (of size 1 to split nothing).",
-                )
-        return NamedSharding(mesh, spec)
+        return NamedSharding(mesh, self.spec(*logical))
 
     @contextlib.contextmanager
     def on(self, mesh: Mesh) -> Iterator["AxisRules"]:
@@ -125,11 +109,11 @@ class AxisRules(eqx.Module):
             True
         """
         check_mesh("sharding.AxisRules.on", mesh)
-        with _RULES((self, mesh)):
+        with RULES((self, mesh)):
             yield self
 
     def resolve(self, logical: tuple[LogicalAxis, ...]) -> tuple[P, list[str]]:
-        """The spec, and what is wrong with it: nothing, if the list is empty."""
+        """Return the spec and its problems: the list is empty if there are none."""
         problems = [
             f"the axis {describe_value(entry)} is not a logical name."
             for entry in logical
@@ -137,27 +121,32 @@ class AxisRules(eqx.Module):
         ]
         if problems:
             return P(), problems
-        found, log = self._assign(logical)
         names = _flat(logical)
-        problems = [
-            f"the logical axis `{name}` is given {names.count(name)} times in one "
-            f"array, {_listed(logical)}. Name one of these axes otherwise, or None to "
-            "keep it whole."
-            for name in dict.fromkeys(names)
-            if names.count(name) > 1
-        ]
+        found, owner = self._assign(names)
         known = list(dict.fromkeys(name for name, _ in self.pairs))
         for name in dict.fromkeys(names):
-            if name not in known:
-                hint = nearest(name, known)
+            if names.count(name) > 1:
                 problems.append(
-                    f"there is no rule for `{name}`. {hint} Add the pair `({name!r}, "
-                    "None)` to keep such axes whole on every device."
+                    f"the logical axis `{name}` is given {names.count(name)} times in "
+                    f"one array, {_listed(logical)}. Name one of these axes otherwise, "
+                    "or None to keep it whole."
+                )
+            if name not in known:
+                problems.append(
+                    f"there is no rule for `{name}`. {nearest(name, known)} Add the "
+                    f"pair `({name!r}, None)` to keep such axes whole on every device."
                 )
             elif name not in found:
-                tried = [line for line in log if line.startswith(f"`{name}`")]
+                wanted = [
+                    axis
+                    for n, axes in self.pairs
+                    if n == name
+                    for axis in _as_tuple(axes)
+                    if axis in owner
+                ]
+                taken = "; ".join(f"`{a}` is taken by `{owner[a]}`" for a in wanted)
                 problems.append(
-                    f"no pair is left for `{name}`: {'; '.join(tried)}. Add the pair "
+                    f"no pair is left for `{name}`: {taken}. Add the pair "
                     f"`({name!r}, None)` after them to let this axis stay whole."
                 )
         if problems:
@@ -165,34 +154,24 @@ class AxisRules(eqx.Module):
         return P(*(_entry(entry, found) for entry in logical)), []
 
     def _assign(
-        self, logical: tuple[LogicalAxis, ...]
-    ) -> tuple[dict[str, tuple[str, ...]], list[str]]:
-        """The mesh axes found for each name, and what became of each pair."""
-        names = _flat(logical)
+        self, names: list[str]
+    ) -> tuple[dict[str, tuple[str, ...]], dict[str, str]]:
+        """Return the mesh axes found for each name, and the owner of each mesh axis."""
         found: dict[str, tuple[str, ...]] = {}
         owner: dict[str, str] = {}
-        log = []
         # The order is that of the pairs, not of the array's axes: as in Flax's rules.
         for name, axes in self.pairs:
-            if name not in names:
-                continue
             wanted = _as_tuple(axes)
-            taken = [axis for axis in wanted if axis in owner]
-            if name in found:
-                log.append(f"`{name}` -> {axes!r}: not needed, already decided")
-            elif taken:
-                by = f"`{taken[0]}` is taken by `{owner[taken[0]]}`"
-                log.append(f"`{name}` -> {axes!r}: skipped, {by}")
-            else:
+            taken = any(axis in owner for axis in wanted)
+            if name in names and name not in found and not taken:
                 found[name] = wanted
                 owner.update(dict.fromkeys(wanted, name))
-                log.append(f"`{name}` -> {axes!r}: used")
-        return found, log
+        return found, owner
 
 
 def current_rules() -> tuple[AxisRules, Mesh] | None:
     """Return the rules and mesh of the enclosing `AxisRules.on`, or None."""
-    return _RULES.value
+    return RULES.value
 
 
 RulesLike: TypeAlias = (
@@ -203,17 +182,9 @@ RulesLike: TypeAlias = (
 """`AxisRules`, or what makes them: a mapping, or pairs, of logical and mesh axes."""
 
 
-def as_rules(function: str, rules: RulesLike | None) -> AxisRules | None:
-    """`rules` as `AxisRules`; mappings and pairs are accepted wherever rules are."""
-    if rules is None or isinstance(rules, AxisRules):
-        return rules
-    try:
-        return AxisRules(rules)
-    except (TypeError, ValueError) as error:
-        # Named by the function that was called, not by what it makes of its argument.
-        raise type(error)(
-            str(error).replace("sharding.AxisRules", function, 1)
-        ) from None
+def as_rules(rules: RulesLike | None) -> AxisRules | None:
+    """Return rules as `AxisRules`, accepting mappings and pairs wherever rules are."""
+    return rules if rules is None or isinstance(rules, AxisRules) else AxisRules(rules)
 
 
 def _as_pairs(given: RulesLike) -> tuple[tuple[str, MeshAxes], ...]:

@@ -1,14 +1,14 @@
 """From specs to one sharding for each array, or to one error for all."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias, TypeGuard
 
 import equinox as eqx
+import jax
 import jax.tree_util as jtu
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
-from jax.tree_util import KeyPath
 
 from .._errors import (
     bullets,
@@ -19,18 +19,29 @@ from .._errors import (
     value_error,
 )
 from .._mesh_context import check_mesh
-from .._tree import join_path, leaf_text, path_name
+from .._stage import check_matched, matches
+from .._tree import leaf_text
 from .._types import PyTree, PyTreeDef
-from .leaves import Placeable, is_global, is_placeable
-from .mesh import names_of, num_shards
+from .mesh import (
+    Placeable,
+    fitting_sizes,
+    is_global,
+    is_placeable,
+    names_of,
+    num_shards,
+)
+from .paths import PathLeaf, path_leaves
 from .rules import RulesLike, as_rules
 
-SpecsLike: TypeAlias = PyTree[P | None] | Callable[..., P | None]
-"""A prefix tree of specs, or a function `leaf -> spec` or `(path, leaf) -> spec`."""
+SpecsLike: TypeAlias = (
+    PyTree[P | None] | Mapping[str, P | None] | Callable[..., P | None]
+)
+"""A prefix tree of specs, a mapping from patterns of paths to specs, or a function
+`leaf -> spec` or `(path, leaf) -> spec`."""
 
 
 class LeafSharding(NamedTuple):
-    """One leaf with the sharding it is meant to have: none, if it is no array."""
+    """A leaf with the sharding it is meant to have: None, if it is not an array."""
 
     name: str
     leaf: Any  # of a user's tree: anything
@@ -47,44 +58,41 @@ def resolve(
     divide: bool = True,
     local: bool = False,
 ) -> tuple[list[LeafSharding], PyTreeDef]:
-    """Every leaf of `tree` with its sharding, and the structure of `tree`.
+    """Return every leaf of `tree` with its sharding, and the structure of `tree`.
 
-    Whatever does not fit is said in one error. With `divide=False` sizes need not.
-    With `local` the arrays of one process are its part of a global array.
+    One error lists everything that does not fit. With `divide=False` sizes need not
+    divide. With `local` the arrays of one process are its part of a global array.
     """
     check_mesh(function, mesh)
-    known = as_rules(function, rules)
-    paired, structure = pair(function, tree, specs)
+    known = as_rules(rules)
+    leaves, structure = path_leaves(tree)
     resolved, problems, uneven = [], [], False
-    for name, leaf, spec in paired:
+    for at, spec in zip(leaves, _specs_of(function, tree, leaves, specs), strict=True):
         sharding, wrong = None, []
-        if is_placeable(leaf):
-            spec = spec if leaf.ndim else P()  # what has no axes is never split
+        if is_placeable(at.leaf):
+            spec = spec if at.leaf.ndim else P()  # an array without axes is not split
             if known is not None:  # the names are logical
                 spec, wrong = known.resolve(tuple(spec))
-            wrong = wrong or wrong_axes(leaf, spec, mesh)
+            wrong = wrong or wrong_axes(at.leaf, spec, mesh)
             if divide and not wrong:
-                wrong = uneven_sizes(leaf, spec, mesh, local=local)
+                wrong = uneven_sizes(at.leaf, spec, mesh, local=local)
                 uneven = uneven or bool(wrong)
             sharding = None if wrong else NamedSharding(mesh, spec)
-        problems += [f"`{name}`: {line}" if name else line for line in wrong]
-        resolved.append(LeafSharding(name, leaf, sharding))
+        problems += [f"`{at.name}`: {line}" if at.name else line for line in wrong]
+        resolved.append(LeafSharding(at.name, at.leaf, sharding))
     if problems:
+        pad = " or the sizes; `eqx_pipe.sharding.pad_to` pads arrays to sizes that fit."
         raise value_error(
             function,
             f"these specs do not fit the arrays and the mesh {dict(mesh.shape)}:"
             + bullets(problems),
-            "Change the specs or the sizes; `eqx_pipe.sharding.pad_to` pads arrays to "
-            "sizes "
-            "that fit."
-            if uneven
-            else "Change the specs.",
+            "Change the specs" + (pad if uneven else "."),
         )
     return resolved, structure
 
 
 def wrong_axes(leaf: Placeable, spec: P, mesh: Mesh) -> list[str]:
-    """Why a spec is none for this array on this mesh, one line for each reason."""
+    """Return why a spec does not fit an array and a mesh, one line for each reason."""
     names = names_of(spec)
     problems = []
     for name in dict.fromkeys(names):
@@ -97,157 +105,158 @@ def wrong_axes(leaf: Placeable, spec: P, mesh: Mesh) -> list[str]:
                 "can split one axis of an array."
             )
     if len(spec) > leaf.ndim:
-        problems.append(_too_long(leaf, spec))
+        text = leaf_text(leaf)
+        line = f"{spec} has {len(spec)} entries, but {text} has {leaf.ndim} axes."
+        problems.append(line)
     return problems
-
-
-def _too_long(leaf: Placeable, spec: P) -> str:
-    """What is wrong with a spec of more entries than the array has axes."""
-    return (
-        f"{spec} has {len(spec)} entries, but {leaf_text(leaf)} has {leaf.ndim} axes."
-    )
 
 
 def uneven_sizes(
     leaf: Placeable, spec: P, mesh: Mesh, *, local: bool = False
 ) -> list[str]:
-    """One line for each axis whose size does not divide, with the nearest that do."""
+    """Return a line for each axis whose size does not divide, with sizes that do."""
     lines, where = [], ""
     if local and not is_global(leaf):
         mesh, where = mesh.local_mesh, " in this process"
-    # Not strict: axes behind the last entry are whole.
+    # Not strict: axes after the last entry are whole.
     for axis, (size, entry) in enumerate(zip(leaf.shape, spec, strict=False)):
         parts = num_shards(mesh, entry)
         if size % parts:
             over = " x ".join(f"`{name}`" for name in names_of([entry]))
-            lower, upper = size // parts * parts, -(-size // parts) * parts
-            fits = f"{lower} or {upper}" if lower else f"{upper}"
             lines.append(
                 f"axis {axis} has size {size}, which does not divide over the mesh "
-                f"axis {over} of size {parts}{where}; the nearest that fits: {fits}."
+                f"axis {over} of size {parts}{where}; the nearest that fits: "
+                f"{fitting_sizes(size, parts)}."
             )
     return lines
 
 
-def output_specs(struct: PyTree, specs: SpecsLike) -> PyTree[P]:
-    """One spec for each array of the output of `shard_map`."""
-    paired, structure = pair("sharding.shard_map", struct, specs)
-    problems = [
-        f"{f'`{name}` of the output' if name else 'the output'}: "
-        + _too_long(leaf, spec)
-        for name, leaf, spec in paired
-        if len(spec) > leaf.ndim
-    ]
-    if problems:
-        raise value_error(
-            "sharding.shard_map",
-            f"`out_specs` does not fit the stage's output:{bullets(problems)}",
-            "Give at most one entry for each axis.",
-        )
-    return jtu.tree_unflatten(structure, [spec for _, _, spec in paired])
-
-
-class LeafSpec(NamedTuple):
-    """A leaf and its spec, which is cut to the leaf's rank if several leaves share it.
-
-    That of a leaf that no device can hold says nothing.
-    """
-
-    name: str
-    leaf: Any  # of a user's tree: anything
-    spec: P
-
-
 def is_spec_leaf(spec: object) -> TypeGuard[P | None]:
-    """Whether a node in a tree of specs is a leaf: a spec, or None."""
+    """Return whether a node in a tree of specs is a leaf: a spec, or None."""
     return spec is None or isinstance(spec, P)
 
 
-def pair(
-    function: str, tree: PyTree, specs: SpecsLike
-) -> tuple[list[LeafSpec], PyTreeDef]:
-    """Every leaf of `tree` with its spec, and the structure of `tree`."""
-    leaves, structure = jtu.tree_flatten_with_path(tree)
+def _specs_of(
+    function: str, tree: PyTree, leaves: Sequence[PathLeaf], specs: SpecsLike
+) -> list[P]:
+    """Return the spec of each leaf; that of a leaf that is not an array is P()."""
     # A model with specs for arrays, as `tree_at` makes it, can often be called, too.
     if callable(specs) and not isinstance(specs, eqx.Module):
-        return _by_function(function, leaves, specs), structure
-    spec_leaves, spec_structure = jtu.tree_flatten_with_path(
-        specs, is_leaf=is_spec_leaf
-    )
+        return _by_function(function, leaves, specs)
     try:
-        parts = spec_structure.flatten_up_to(tree)
+        return _by_prefix(function, tree, leaves, specs)
+    except _NoPrefix as error:
+        why = error.__cause__
+    if _are_patterns(specs):
+        return _by_pattern(function, leaves, specs)
+    raise structure_error(
+        function,
+        f"`specs` is not a prefix of the tree: {why}",
+        "One `PartitionSpec` (or None) stands for all arrays below it; a mapping "
+        'from patterns of paths, `{"head.weight": P("model")}`, or a function '
+        "`(path, leaf) -> spec` fits every tree.",
+    )
+
+
+class _NoPrefix(Exception):
+    """A tree of specs that is not a prefix of the tree; its cause says where."""
+
+
+class _Entry:
+    """A leaf of a tree of specs, hidden from JAX: it may be None."""
+
+    def __init__(self, spec: object):
+        self.spec = spec
+
+
+def _by_prefix(
+    function: str, tree: PyTree, leaves: Sequence[PathLeaf], specs: PyTree
+) -> list[P]:
+    entries = jtu.tree_map(_Entry, specs, is_leaf=is_spec_leaf)
+    try:
+        whole = jax.tree.broadcast(entries, tree)
     except ValueError as error:
-        raise structure_error(
-            function,
-            f"`specs` is not a prefix of the tree: {_mismatch(specs, tree, ())}.",
-            "Give a spec for every part of the tree, in the same containers: one "
-            "`PartitionSpec` (or None) stands for all arrays below it. A function "
-            "`(path, leaf) -> spec` fits every tree.",
-        ) from error
-    paired = []
-    for (spec_path, spec), part in zip(spec_leaves, parts, strict=True):
-        prefix = path_name(spec_path)
-        argument = f"specs.{prefix}" if prefix else "specs"
-        for path, leaf in jtu.tree_flatten_with_path(part)[0]:
-            own = P()
-            if is_placeable(leaf):
-                own = _as_spec(function, argument, spec)
-                # Cut where the spec is that of a whole container: a bias has fewer axes
-                # than its weight.
-                own = P(*tuple(own)[: leaf.ndim]) if path else own
-            name = join_path(prefix, path_name(path)) if path else prefix
-            paired.append(LeafSpec(name, leaf, own))
-    return paired, structure
+        raise _NoPrefix from error
+    exact = {path for path, _ in jtu.tree_flatten_with_path(entries)[0]}
+    found = []
+    both = zip(leaves, jtu.tree_flatten_with_path(whole)[0], strict=True)
+    for at, (path, entry) in both:
+        spec = P()
+        if is_placeable(at.leaf):
+            spec = _as_spec(function, f"specs` for `{at.name}", entry.spec)
+            spec = spec if path in exact else _cut(spec, at.leaf)
+        found.append(spec)
+    return found
 
 
-def _mismatch(specs: PyTree, tree: PyTree, path: KeyPath) -> str:
-    """Where, first, a tree of specs has something else than the tree."""
-    place = f" at `{path_name(path)}`" if path else ""
-    if isinstance(specs, tuple) and all(isinstance(n, str | None) for n in specs):
-        names = ", ".join(map(repr, specs))
-        return f"the specs have a tuple of names{place}; did you mean `P({names})`?"
-    mine, theirs = _children(specs), _children(tree)
-    if type(specs) is not type(tree) or (mine is None) != (theirs is None):
-        here, there = type(specs).__name__, type(tree).__name__
-        return f"the specs have a `{here}`{place} where the tree has a `{there}`"
-    mine, theirs = mine or {}, theirs or {}
-    if list(mine) != list(theirs):
-        here, there = (
-            ", ".join(map(path_name, c)) or "nothing" for c in (mine, theirs)
-        )
-        return f"the specs have {here}{place} where the tree has {there}"
-    for key, below in mine.items():
-        if not is_spec_leaf(below):
-            found = _mismatch(below, theirs[key], (*path, *key))
-            if found:
-                return found
-    return "" if path else "its static fields differ"
+def _cut(spec: P, leaf: Placeable) -> P:
+    """Cut a spec that several arrays share: a bias has fewer axes than its weight."""
+    return P(*tuple(spec)[: leaf.ndim])
 
 
-def _children(tree: PyTree) -> dict[KeyPath, PyTree] | None:
-    """The parts of a container by their paths; `None` of a leaf."""
-    if jtu.all_leaves([tree]):
-        return None
-    inner = jtu.tree_flatten_with_path(tree, is_leaf=lambda node: node is not tree)
-    return dict(inner[0])
+def _are_patterns(specs: PyTree) -> TypeGuard[Mapping[str, P | None]]:
+    return isinstance(specs, Mapping) and all(
+        isinstance(key, str) and is_spec_leaf(spec) for key, spec in specs.items()
+    )
+
+
+def _by_pattern(
+    function: str, leaves: Sequence[PathLeaf], specs: Mapping[str, P | None]
+) -> list[P]:
+    """Return the spec of the pattern that matches a leaf, or one above it."""
+    arrays = [at for at in leaves if is_placeable(at.leaf)]
+    paths = [path for at in arrays for path in at.paths]
+    check_matched(function, specs, paths, "array", below=True)
+
+    def spec_of(path: str, leaf: Placeable) -> P:
+        found: dict[P, str] = {}
+        for pattern, spec in specs.items():
+            if matches(pattern, path, below=True):
+                spec = P() if spec is None else spec
+                spec = spec if matches(pattern, path) else _cut(spec, leaf)
+                found.setdefault(spec, pattern)
+        if len(found) > 1:
+            lines = [f"`{pattern}`: {spec}" for spec, pattern in found.items()]
+            raise value_error(
+                function,
+                f"patterns in `specs` disagree about `{path}`:{bullets(lines)}",
+                "Let one pattern match each array, for example by naming it in full.",
+            )
+        return next(iter(found), P())
+
+    return [_common(function, at, spec_of) for at in leaves]
 
 
 def _by_function(
-    function: str, leaves: list[tuple[KeyPath, Any]], specs: Callable[..., object]
-) -> list[LeafSpec]:
+    function: str, leaves: Sequence[PathLeaf], specs: Callable[..., object]
+) -> list[P]:
     both = len([p for p in required(specs) if p.kind != p.KEYWORD_ONLY]) == 2
-    paired = []
-    for path, leaf in leaves:
-        name, spec = path_name(path), P()
-        if is_placeable(leaf):
-            given = specs(name, leaf) if both else specs(leaf)
-            spec = _as_spec(function, f"specs(...)` for `{name}", given)
-        paired.append(LeafSpec(name, leaf, spec))
-    return paired
+
+    def spec_of(path: str, leaf: Placeable) -> P:
+        given = specs(path, leaf) if both else specs(leaf)
+        return _as_spec(function, f"specs(...)` for `{path}", given)
+
+    return [_common(function, at, spec_of) for at in leaves]
+
+
+def _common(function: str, at: PathLeaf, spec_of: Callable[[str, Placeable], P]) -> P:
+    """Return the spec of a leaf, which is the same for all stages stacked in it."""
+    if not is_placeable(at.leaf):
+        return P()
+    found = {spec_of(path, at.leaf): path for path in at.paths}
+    if len(found) > 1:
+        lines = [f"`{path}`: {spec}" for spec, path in found.items()]
+        raise value_error(
+            function,
+            f"`{at.name}` is one array of stacked stages, and `specs` splits them "
+            f"differently:{bullets(lines)}",
+            "Give all of them one spec, which begins with the axis of the stages.",
+        )
+    return next(iter(found), P())
 
 
 def required(fn: Callable[..., object]) -> list[inspect.Parameter]:
-    """The parameters of a function without which it cannot be called."""
+    """Return the parameters of a function without which it cannot be called."""
     try:
         parameters = inspect.signature(fn).parameters.values()
     except (TypeError, ValueError):  # some builtins have no signature

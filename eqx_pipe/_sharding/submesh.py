@@ -1,21 +1,41 @@
 """A stage with a set of devices of its own."""
 
+import functools as ft
+from collections.abc import Mapping
+
 import equinox as eqx
 import jax
 import jax.tree_util as jtu
 from jax.core import Tracer
 from jax.sharding import AxisType, Mesh
+from jaxtyping import Array
 
-from .._errors import value_error
+from .._errors import message
+from .._jit import Static, arrays_in
 from .._mesh_context import check_mesh, is_staged
-from .._stage import Scope, as_stage, enter
-from .._types import AnyStage, PyTree, PyTreeDef, StageLike
+from .._stage import Composite, Scope, as_stage, enter
+from .._types import AnyStage, PyTree, StageLike
 from .mesh import check_context, with_types
-from .place import OnMesh, shard, shard_as
+from .place import shard, shard_as
 from .specs import SpecsLike
 
-INSIDE = "inside_a_program"
-"""The mark of the error for a stage of `on` that was called in a compiled program."""
+
+class InsideProgram(ValueError):
+    """A stage of `on` was called in a compiled program; `microbatch` then loops."""
+
+
+class OnMesh(Composite):
+    """A stage and the mesh it runs on; a subclass says how it runs there."""
+
+    stage: AnyStage
+    mesh: Mesh = eqx.field(static=True)
+
+    def children(self) -> Mapping[str, AnyStage]:
+        """Return the stage by its segment in paths."""
+        return {"stage": self.stage}
+
+    def settings(self) -> dict[str, dict[str, int]]:
+        return {"mesh": {str(k): v for k, v in self.mesh.shape.items()}}
 
 
 class On(OnMesh):
@@ -28,55 +48,38 @@ class On(OnMesh):
         self, x: PyTree, state: eqx.nn.State | None, scope: Scope
     ) -> tuple[PyTree, eqx.nn.State | None]:
         if is_staged():
-            error = value_error(
-                "sharding.on",
-                "it was called inside `jit` (or `scan`, or another function that "
-                "is compiled): one program cannot span several sets of devices.",
-                "Call it outside; each stage on a submesh is compiled by itself. "
-                "`grad`, `vmap` and `eqx_pipe.sharding.microbatch` may stand outside "
-                "it. To "
-                "spread layers inside one program use `eqx_pipe.sharding.pipelined`.",
+            raise InsideProgram(
+                message(
+                    "sharding.on",
+                    "it was called inside `jit` (or `scan`, or another function that "
+                    "is compiled): one program cannot span several sets of devices.",
+                    "Call it outside; each stage on a submesh is compiled by itself. "
+                    "`grad`, `vmap` and `eqx_pipe.sharding.microbatch` may stand "
+                    "outside it. To spread layers inside one program use "
+                    "`eqx_pipe.sharding.pipelined`.",
+                )
             )
-            # `microbatch` asks for this mark: then it loops in Python instead.
-            vars(error)[INSIDE] = True
-            raise error
         check_context("sharding.on", self.mesh)
         x = shard_as("sharding.on", x, self.mesh, self.specs)
         state, key = shard((state, scope.key), self.mesh, None)
-        stage = _on_mesh(self.stage, self.mesh)
+        given = _on_mesh(self.stage, self.mesh), x, state, key
         # Not `equinox.filter_jit`: it waits for the result, and no submeshes would
         # overlap.
-        dynamic, static = eqx.partition((stage, x, state, key), eqx.is_array)
-        out, rest = _program(dynamic, _Static.of((static, scope.path)))
-        return eqx.combine(out, rest.tree())
+        arrays, static = _program(arrays_in(given), Static(given), scope.path)
+        return static.filled(arrays)
 
 
-class _Static(eqx.Module):
-    """What of a pytree is no array: part of its structure, so that it passes `jit`."""
-
-    leaves: tuple[object, ...] = eqx.field(static=True)
-    structure: PyTreeDef = eqx.field(static=True)
-
-    @staticmethod
-    def of(tree: PyTree) -> "_Static":
-        leaves, structure = jtu.tree_flatten(tree)
-        return _Static(tuple(leaves), structure)
-
-    def tree(self) -> PyTree:
-        return jtu.tree_unflatten(self.structure, self.leaves)
-
-
-@jax.jit
-def _program(dynamic: PyTree, rest: _Static) -> tuple[PyTree, _Static]:
-    static, path = rest.tree()
-    stage, x, state, key = eqx.combine(dynamic, static)
+@ft.partial(jax.jit, static_argnums=2)
+def _program(
+    arrays: list[Array], rest: Static, path: str
+) -> tuple[list[Array], Static]:
+    stage, x, state, key = rest.filled(arrays)
     out = enter(Scope(key, path), "stage", stage, x, state=state)
-    dynamic, static = eqx.partition(out, eqx.is_array)
-    return dynamic, _Static.of(static)
+    return arrays_in(out), Static(out)
 
 
 def _on_mesh(stage: AnyStage, mesh: Mesh) -> AnyStage:
-    """The stage with its arrays on the mesh; those that are there stay as they are."""
+    """Move the arrays of a stage to the mesh; those that are there stay as they are."""
     devices = set(mesh.devices.flat)
 
     def move(leaf: object) -> object:
@@ -90,7 +93,7 @@ def _on_mesh(stage: AnyStage, mesh: Mesh) -> AnyStage:
 
 
 def on(mesh: Mesh, stage: StageLike, *, specs: SpecsLike = None) -> On:
-    """Gives a stage devices of its own.
+    """Give a stage devices of its own.
 
     The stage's parameters live on `mesh`, and it runs there, compiled by itself. Its
     input, state and key are moved to the mesh wherever they were, so stages on

@@ -1,4 +1,4 @@
-"""What an axis is, what all of ours share, and how a space asks one for a value."""
+"""The base class of axes, and the checks that all of them share."""
 
 import abc
 import operator
@@ -7,7 +7,8 @@ from typing import Any, SupportsIndex, TypeAlias, TypeGuard
 import equinox as eqx
 import jax
 import jax.tree_util as jtu
-from jaxtyping import Array, Int
+import numpy as np
+from jaxtyping import Array, Float, Int, Shaped
 
 from .._check import check_int
 from .._errors import (
@@ -19,19 +20,11 @@ from .._errors import (
     value_error,
 )
 from .._keys import check_draws
-from .._tree import is_key_array, path_name
+from .._tree import is_key_array, on_device, path_name
 from .._types import Key, PyTree
 
 MAX_LENGTH = 2**31 - 1
-"""The most values that one axis may have: positions on an axis are `int32`."""
-
-
-NEEDS_NUMBERS = (
-    jax.errors.ConcretizationTypeError,
-    jax.errors.TracerArrayConversionError,
-    jax.errors.TracerIntegerConversionError,
-)
-"""What JAX raises where Python asks for the value of something traced."""
+"""The most values of one axis: positions on an axis are `int32`."""
 
 Position: TypeAlias = Int[Array, ""] | int
 """A position on an axis: often traced, a Python integer for Python values."""
@@ -40,69 +33,55 @@ Position: TypeAlias = Int[Array, ""] | int
 class Axis(eqx.Module):
     """The abstract base for axes; subclass it to write your own.
 
-    An axis is a finite sequence of values that is never held in memory as points: it
-    computes its value from a position. A subclass is an `equinox.Module` with
+    An axis is a finite sequence of values that computes each value from its position,
+    so that it takes no memory. A subclass is an `equinox.Module` with
 
     - `dim`: the name of the dimension that the axis varies along, or `None` for a
       dimension of its own, named by the axis's path in the space. Axes with the same
       `dim` vary together.
-    - `__len__`: how many values there are, at least 1 and at most `2**31 - 1`.
+    - `__len__`: the number of values, at least 1 and at most `2**31 - 1`.
     - `value`: the value at a position. It is traced and vectorised, so it must be
       made of JAX operations.
 
-    An axis that cannot do without the key says so by a property `needs_key` that is
-    `True`; a space without one is then refused when it is built. A label and a unit of
-    its values are given by a property `attrs`.
+    An axis that needs a key defines a property `needs_key` that is `True`; a space
+    without a key then raises when it is built. Every axis takes the keyword arguments
+    `label` and `unit`, which pictures and xarray's attributes `long_name` and `units`
+    show; they change nothing else.
 
-    Arrays in its fields may change without compiling a sweep again.
+    Arrays in the fields of an axis may change without compiling a sweep again.
 
     !!! example
 
         >>> import eqx_pipe as ep, jax.numpy as jnp
         >>> class Powers(ep.Axis):
-        ...     n: int
+        ...     num: int
         ...     dim: str | None = None
         ...     def __len__(self):
-        ...         return self.n
+        ...         return self.num
         ...     def value(self, i, key):
         ...         return 2.0**i
-        >>> [point["size"].item() for point in ep.Space({"size": Powers(4)})]
+        >>> space = ep.Space({"size": Powers(4, label="grid size")})
+        >>> [point["size"].item() for point in space]
         [1.0, 2.0, 4.0, 8.0]
     """
 
     dim: eqx.AbstractVar[str | None]
+    # `compare=False`: stores do not depend on them.
+    label: str | None = eqx.field(
+        default=None, static=True, kw_only=True, compare=False
+    )
+    unit: str | None = eqx.field(default=None, static=True, kw_only=True, compare=False)
 
-    @property
-    def needs_key(self) -> bool:
-        """Whether `value` needs a key: whether the axis draws its values."""
-        return False
-
-    @property
-    def design(self) -> tuple[str, str] | None:
-        """The joint design that the axis is a part of, and which part."""
-        return None
-
-    @property
-    def replicates(self) -> str | None:
-        """If its values are replicates, whether their draws are `"common"` or
-        `"independent"`.
-
-        See `Seeds`.
-        """
-        return None
-
-    @property
-    def attrs(self) -> dict[str, str]:
-        """What people are told of the values, as xarray's attributes of a coordinate.
-
-        `long_name` is a label and `units` the unit, as in the CF conventions.
-        """
-        return {}
-
-    @property
-    def is_static(self) -> bool:
-        """Whether values are Python values, and `value` takes no traced position."""
-        return False
+    def __check_init__(self) -> None:
+        for name, text in (("label", self.label), ("unit", self.unit)):
+            if text is not None and not isinstance(text, str):
+                raise type_error(
+                    type(self).__name__,
+                    f"`{name}` is {describe_value(text)}.",
+                    "Give a text, such as `label='learning rate', unit='1/s'`, or "
+                    "leave it out.",
+                )
+        check_dim(type(self).__name__, self.dim)
 
     @abc.abstractmethod
     def __len__(self) -> int:
@@ -122,53 +101,94 @@ class Axis(eqx.Module):
         **Returns:** an array, or a pytree of arrays.
         """
 
+    @property
+    def needs_key(self) -> bool:
+        """True if the axis draws its values, so that `value` needs a key."""
+        return False
 
-class Named:
-    """A label and a unit of an axis's values, equal to any other.
+    @property
+    def is_static(self) -> bool:
+        """True if values are Python values, whose position cannot be traced."""
+        return False
 
-    So spaces that differ in them alone are equal as pytrees, and share programs and
-    stores.
-    """
+    @property
+    def is_range(self) -> bool:
+        """True if every number between the ends is a value for a search."""
+        return False
 
-    def __init__(
-        self, function: str, label: str | None = None, unit: str | None = None
-    ):
-        for argument, text in (("label", label), ("unit", unit)):
-            if text is not None and not isinstance(text, str):
-                raise type_error(
-                    function,
-                    f"`{argument}` is {describe_value(text)}.",
-                    "Give a text, such as `label='learning rate', unit='1/s'`, or "
-                    "leave it out.",
-                )
-        given = {"long_name": label, "units": unit}
-        self.attrs: dict[str, str] = {
-            name: text for name, text in given.items() if text
-        }
+    @property
+    def is_log(self) -> bool:
+        """True if the values are spaced evenly in the logarithm."""
+        return False
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Named)
+    @property
+    def replicates(self) -> str | None:
+        """The draws of replicates, `"common"` or `"independent"`; see `Seeds`."""
+        return None
 
-    def __hash__(self) -> int:
-        return 0
+    @property
+    def known(self) -> Array | None:
+        """All values as one array, if the axis holds them so.
 
-    def __repr__(self) -> str:
-        return "Named"
-
-
-class NamedAxis(Axis):
-    """The abstract base of the axes that take a label and a unit."""
-
-    # `compare=False` keeps it out of the fingerprint of a store too.
-    named: Named = eqx.field(static=True, compare=False)
+        To trace and run `value` takes a thousand times as long, with the same bits.
+        """
+        return None
 
     @property
     def attrs(self) -> dict[str, str]:
-        return dict(self.named.attrs)
+        """Label and unit as xarray's attributes, those of the CF conventions."""
+        found = {"long_name": self.label, "units": self.unit}
+        return {name: text for name, text in found.items() if text}
+
+    @property
+    def texts(self) -> dict[str, str | None]:
+        """Label and unit as keyword arguments of another axis."""
+        return {"label": self.label, "unit": self.unit}
+
+    def take(
+        self, positions: Int[np.ndarray, " points"], dim: str | None = None
+    ) -> "Axis":
+        """An axis of the values at some positions, in their order."""
+        at = on_device(positions.astype(np.int32))
+        return Subset(axis=self, positions=at, dim=dim, **self.texts)
+
+    def from_unit(
+        self, u: Float[np.ndarray, " points"], dim: str | None = None
+    ) -> "Axis":
+        """An axis of the values at some places of the unit interval.
+
+        Values are categories: each has an equal part of the interval, in order.
+        """
+        # 1 belongs to the last value, which has no part after its own.
+        positions = np.minimum((u * len(self)).astype(np.int64), len(self) - 1)
+        return self.take(positions, dim)
+
+    def to_unit(
+        self, values: Shaped[np.ndarray, "points ..."]
+    ) -> Float[np.ndarray, " points"]:
+        """The places of some numbers in the unit interval, for axes that are ranges."""
+        raise NotImplementedError
 
 
-class HasAxes(eqx.Module):
-    """The base of what may hold axes where no other axis may: of spaces."""
+class Subset(Axis):
+    """The values of an axis at some positions."""
+
+    axis: Axis
+    positions: Int[Array, " points"]
+    dim: str | None = eqx.field(static=True)
+
+    @property
+    def needs_key(self) -> bool:
+        return self.axis.needs_key
+
+    def __len__(self) -> int:
+        return self.positions.shape[0]
+
+    def value(self, i: Position, key: Key | None) -> PyTree:
+        return self.axis.value(self.positions[i], key)
+
+    def __repr__(self) -> str:
+        return f"{len(self)} of {self.axis!r}"
 
 
 class MissingAxisKey(MissingKeyError):
@@ -184,7 +204,7 @@ class MissingAxisKey(MissingKeyError):
 
 
 def is_axis(x: object) -> TypeGuard[Axis]:
-    """Whether `x` is an axis."""
+    """Return whether `x` is an axis."""
     return isinstance(x, Axis)
 
 
@@ -194,7 +214,7 @@ def dim_text(dim: str | None) -> str:
 
 
 def check_dim(function: str, dim: Any) -> str | None:
-    """`dim` itself; raises unless it is `None` or a non-empty string."""
+    """Return `dim`; raise unless it is `None` or a non-empty string."""
     if dim is None or (isinstance(dim, str) and dim):
         return dim
     raise (value_error if isinstance(dim, str) else type_error)(
@@ -205,21 +225,21 @@ def check_dim(function: str, dim: Any) -> str | None:
     )
 
 
-def check_length(function: str, n: SupportsIndex) -> int:
-    """The length of an axis; raises unless `n` is an integer that may be one."""
-    check_int(function, "n", n, 1)
-    n = operator.index(n)
-    if n > MAX_LENGTH:
+def check_length(function: str, num: SupportsIndex) -> int:
+    """Return `num`; raise unless it is an integer that the length of an axis may be."""
+    check_int(function, "num", num, 1)
+    num = operator.index(num)
+    if num > MAX_LENGTH:
         raise value_error(
             function,
-            f"`n` is {n}; one axis has at most 2**31 - 1 = {MAX_LENGTH} values.",
+            f"`num` is {num}; one axis has at most 2**31 - 1 = {MAX_LENGTH} values.",
             "Split it into two axes, a coarse one and a fine one.",
         )
-    return n
+    return num
 
 
 def value_of(name: str, axis: Axis, i: Position, key: Key | None) -> PyTree:
-    """The value of the axis called `name` at position `i`, checked."""
+    """Return the value of the axis called `name` at position `i`, after a check."""
     # By the class: a method of a module is a module itself, made each time it is asked.
     value_at: Any = type(axis).value
     try:
@@ -230,12 +250,6 @@ def value_of(name: str, axis: Axis, i: Position, key: Key | None) -> PyTree:
         if key is None and asks_for_key(error):
             raise MissingAxisKey(name) from error
         error.add_note(f"Raised by the axis `{name}` of the space.")
-        if isinstance(error, NEEDS_NUMBERS):
-            error.add_note(
-                "An axis's values are computed while JAX traces, so `i` in its "
-                "`value(i, key)` is no Python integer: use JAX operations, and "
-                "`jnp.asarray(values)[i]` instead of indexing a list."
-            )
         raise
     if axis.is_static and not isinstance(value, jax.Array):
         return value

@@ -17,30 +17,25 @@ from jaxtyping import Array, Int, Int32
 
 from .._check import check_draws_apart
 from .._errors import value_error
-from .._tree import path_name
 from .._types import Key, PyTree
-from .arrange import POINT, arranged
 from .axis import Axis, is_axis, value_of
+from .dims import POINT, arranged, axis_name
 from .index import Digit, Index, axis_key, digits_of, plain_digits, traced_digits
 
 Rows = Int32[Array, "points dims"]
 """Points of a grid in any order: the position of each on each dim."""
 
-BARE = "x"
-"""The name of an axis that is the whole space."""
-
 
 @dataclasses.dataclass(frozen=True)
 class Geometry:
-    """Where the axes of a space are, and what grid they form.
+    """The axes of a space and the grid that they form.
 
     `leaves` are those of the pytree, axes among them, and `structure` is the rest;
-    `names` are the axes' in the order written, and `leaf_indices` say which leaves they
-    are.
-    `grid_dims` are the dims of the whole grid, and `axis_dims` has for each axis the
-    number of its dim. A part of the grid is a slice, `window` being `(start, step,
-    count)`, or has the points in `rows`.
-    Where the dims are turned, `written` has the place of each as it was written.
+    `names` are the axes' in the order written, and `leaf_indices` the places of these
+    among the leaves. `grid_dims` are the dims of the whole grid, and `axis_dims` has
+    for each axis the number of its dim. A part of the grid is a stretch, `span` being
+    `(start, count)`, or has the points in `rows`. If the dims are turned, `written` has
+    the place of each as it was written.
     """
 
     structure: Any
@@ -49,7 +44,7 @@ class Geometry:
     leaf_indices: tuple[int, ...]
     grid_dims: dict[str, int]
     axis_dims: tuple[int, ...]
-    window: tuple[int, int, int] | None
+    span: tuple[int, int] | None
     rows: Rows | None
     written: tuple[int, ...] | None = None
 
@@ -70,22 +65,21 @@ class Geometry:
         return math.prod(self.lengths)
 
     @property
+    def start(self) -> int:
+        """The index in the grid of the first point of a stretch."""
+        return 0 if self.span is None else self.span[0]
+
+    @property
     def size(self) -> int:
         """The number of points, a Python integer of any size."""
         if self.rows is not None:
             return self.rows.shape[0]
-        return self.grid_size if self.window is None else self.window[2]
+        return self.grid_size if self.span is None else self.span[1]
 
     @property
     def is_part(self) -> bool:
-        """Whether the space is a part of the grid, or all points in another order."""
-        return self.window is not None or self.rows is not None
-
-    @property
-    def is_scattered(self) -> bool:
-        """Whether points that follow each other are not neighbours in the grid."""
-        strided = self.window is not None and self.window[1] != 1
-        return strided or self.rows is not None
+        """True if the space is a part of the grid, or its points in another order."""
+        return self.span is not None or self.rows is not None
 
     @property
     def dims(self) -> dict[str, int]:
@@ -111,11 +105,11 @@ class Geometry:
         return tuple(sorted(dims, key=written.__getitem__))
 
     def key_digits(self, digits: Sequence[Digit]) -> list[Digit]:
-        """Those digits of a point that its key is made of."""
+        """Return the digits of a point that its key is made of."""
         return [digits[dim] for dim in self.key_dims]
 
     def turned(self, last: Sequence[str]) -> "Geometry":
-        """The same points with some dims last, so that they vary fastest."""
+        """Return the same points with some dims last, so that they vary fastest."""
         names = list(self.grid_dims)
         order = [k for k, name in enumerate(names) if name not in last]
         order += [k for k, name in enumerate(names) if name in last]
@@ -127,7 +121,7 @@ class Geometry:
         )
 
     def index_as_written(self, i: int) -> int:
-        """The index of a point before the dims were turned."""
+        """Return the index of a point before the dims were turned."""
         if self.written is None:
             return i
         digits = digits_of(i, self.lengths)
@@ -137,24 +131,22 @@ class Geometry:
         return index
 
     def grid_indices(self, index: np.ndarray) -> np.ndarray:
-        """The indices in the whole grid of points of the space."""
-        # Half of what `int64` holds: a start may be added.
+        """Return the indices in the whole grid of points of the space."""
+        # Python integers where a grid may have more points than `int64` can count; half
+        # of them, since a start may be added.
         wide = self.grid_size >= 2**62
-        if self.rows is not None:
-            flat = np.zeros(len(index), object if wide else np.int64)
-            for digit, n in zip(
-                np.asarray(self.rows)[index].T, self.lengths, strict=True
-            ):
-                flat = flat * n + digit
-            return flat
-        start, step, count = self.window or (0, 1, self.size)
-        # Python integers where a grid may have more points than `int64` can count.
-        if wide or start + step * count < -(2**62):
-            index = index.astype(object)
-        return start + step * index
+        if self.rows is None:
+            return self.start + (index.astype(object) if wide else index)
+        flat = np.zeros(len(index), object if wide else np.int64)
+        for digit, n in zip(np.asarray(self.rows)[index].T, self.lengths, strict=True):
+            flat = flat * n + digit
+        return flat
 
     def digits(self, index: np.ndarray) -> np.ndarray:
-        """The positions on each dim of the grid of some points, `(points, dims)`."""
+        """Return the positions on each dim of the grid of some points.
+
+        They have the shape `(points, dims)`.
+        """
         if self.rows is not None:
             return np.asarray(self.rows)[index]
         flat = self.grid_indices(index)
@@ -164,20 +156,16 @@ class Geometry:
         return found
 
     def digits_at(self, i: Index) -> Sequence[Digit]:
-        """The position on each dim of the whole grid of the point with the index `i`.
+        """Return the position on each dim of the grid of the point with the index `i`.
 
         Raises as `plain_digits` and `traced_digits`.
         """
-        size = self.size
-        start, step, _ = self.window or (0, 1, size)
-        if self.rows is not None:
-            if isinstance(i, Tracer):
-                return list(self.rows[traced_digits(i, size, (size,), 0, 1)[0]])
-            row = self.rows[plain_digits(i, size, (size,), 0, 1)[0]]
-            return list(row) if isinstance(row, Tracer) else np.asarray(row).tolist()
-        if isinstance(i, Tracer):
-            return traced_digits(i, size, self.lengths, start, step)
-        return plain_digits(i, size, self.lengths, start, step)
+        digits_from: Any = traced_digits if isinstance(i, Tracer) else plain_digits
+        if self.rows is None:
+            return digits_from(i, self.size, self.lengths, self.start)
+        (at,) = digits_from(i, self.size, (self.size,), 0)
+        row = self.rows[at]
+        return list(row) if isinstance(row, Tracer) else np.asarray(row).tolist()
 
     def point(
         self,
@@ -186,7 +174,7 @@ class Geometry:
         digits: Sequence[Int[Array, ""]],
         plain: Sequence[Digit],
     ) -> PyTree:
-        """The point at a position on each dim of the grid.
+        """Return the point at a position on each dim of the grid.
 
         `leaves` are the space's, whose arrays may be traced by now, and `key` is that
         of the space; `plain` are the positions as `Static` axes need them, as Python
@@ -204,20 +192,15 @@ class Geometry:
 
 def geometry_of(
     tree: PyTree,
-    order: Sequence[int],
+    names: Sequence[str],
     mode: str,
-    window: tuple[int, int, int] | None = None,
+    span: tuple[int, int] | None = None,
     rows: Rows | None = None,
 ) -> Geometry:
-    """The geometry of a space; `order` has each axis's place in JAX's order.
+    """Return the geometry of a space; `names` are those of the axes as written.
 
     Raises a `ValueError` if the axes do not form a space.
     """
-    pairs, structure = jtu.tree_flatten_with_path(tree, is_leaf=is_axis)
-    found = [index for index, (_, leaf) in enumerate(pairs) if is_axis(leaf)]
-    indices = tuple(found[k] for k in order)
-    leaves = [leaf for _, leaf in pairs]
-    names = tuple(axis_name(pairs[index][0]) for index in indices)
     if len(set(names)) < len(names):
         twice = min(name for name in names if names.count(name) > 1)
         raise value_error(
@@ -225,14 +208,13 @@ def geometry_of(
             f"two axes have the path `{twice}`.",
             "Rename one of the dict keys (a dot in a key looks like nesting).",
         )
+    pairs, structure = jtu.tree_flatten_with_path(tree, is_leaf=is_axis)
+    places = {axis_name(path): k for k, (path, x) in enumerate(pairs) if is_axis(x)}
+    indices = tuple(places[name] for name in names)
+    leaves = [leaf for _, leaf in pairs]
     axes = {name: leaves[index] for name, index in zip(names, indices, strict=True)}
     check_draws_apart("Space", [name for name in axes if axes[name].needs_key])
     grid_dims, axis_dims = arranged(axes, mode)
     return Geometry(
-        structure, leaves, names, indices, grid_dims, axis_dims, window, rows
+        structure, leaves, tuple(names), indices, grid_dims, axis_dims, span, rows
     )
-
-
-def axis_name(path: tuple[Any, ...]) -> str:
-    """An axis's path joined by dots."""
-    return path_name(path) or BARE

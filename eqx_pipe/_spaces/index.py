@@ -1,4 +1,4 @@
-"""Which point is meant: digits from its flat index, and the keys made of them.
+"""Indices of points: their digits, and the keys made of these.
 
 The digits of a point are its position on each dim of the whole grid, its index as a
 number in mixed radix. Indices may be larger than any integer of the device. On the host
@@ -11,20 +11,17 @@ when an inner dim grows or when a part of the space is swept by itself.
 
 import operator
 from collections.abc import Sequence
-from typing import Any, SupportsIndex, TypeAlias, overload
+from typing import Any, SupportsIndex, TypeAlias, TypeGuard, overload
 
 import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
-from jaxtyping import Array, Int, Integer, UInt32
+from jaxtyping import Array, Bool, Int, Integer, UInt32
 
-from .._errors import describe_value, message, type_error
+from .._errors import describe_value, message, type_error, value_error
 from .._keys import fold
 from .._types import Key
-
-BITS = 32
-"""Offsets that are added on the device have at most this many bits."""
 
 Index: TypeAlias = SupportsIndex | Integer[Array, ""]
 """The index of a point, which may be traced."""
@@ -32,9 +29,21 @@ Index: TypeAlias = SupportsIndex | Integer[Array, ""]
 Digit = int | Integer[Array, ""]
 """The position of a point on one dim."""
 
+Indices: TypeAlias = (
+    Sequence[int]
+    | Sequence[bool]
+    | Integer[Array, " picked"]
+    | Integer[np.ndarray, " picked"]
+    | Bool[Array, "..."]
+    | Bool[np.ndarray, "..."]
+)
+"""Indices of points in any order, or a mask over all of them."""
+
+_CURE = "Give an integer, a slice, a list of indices, or a mask with a bool per point."
+
 
 def digits_of(i: int, lengths: Sequence[int]) -> list[int]:
-    """The position on each dim of the point `i`, the last dim varying fastest."""
+    """Return the position on each dim of point `i`, the last dim varying fastest."""
     digits = []
     for n in reversed(lengths):
         i, digit = divmod(i, n)
@@ -47,7 +56,7 @@ def advance(
     offset: UInt32[Array, ""],
     lengths: Sequence[int],
 ) -> list[UInt32[Array, ""]]:
-    """The digits of a point `offset` points (below `2**31`) further on.
+    """Return the digits of a point `offset` points (below `2**31`) further on.
 
     A digit is below `2**31` and so is a carry: their sum fits 32 bits. Nothing is
     carried out of the first digit: the point is one of the grid.
@@ -66,89 +75,90 @@ def advance(
     return result[::-1]
 
 
-def strides(step: int, lengths: Sequence[int], bits: int = BITS) -> np.ndarray:
-    """The digits of `step * 2**b` for each bit `b`; `(bits, dims)`."""
-    rows = [digits_of(step * 2**b, lengths) for b in range(bits)]
-    return np.array(rows, np.uint32).reshape(bits, len(lengths))
-
-
-def advance_by(
-    digits: Sequence[UInt32[Array, ""]],
-    count: Sequence[UInt32[Array, ""]],
-    table: Any,
-    lengths: Sequence[int],
-) -> list[UInt32[Array, ""]]:
-    """The digits `count` steps further on, whatever the step.
-
-    `table` is made by `strides`; `count` is given in parts of 32 bits, the lowest
-    first. One addition for each bit, so that nothing can overflow.
-    """
-    table = jnp.asarray(table)
-    parts = jnp.stack(list(count))
-
-    def add(b: Int[Array, ""], digits: list[Array]) -> list[Array]:
-        bit = (parts[b // BITS] >> (b % BITS).astype(jnp.uint32)) & jnp.uint32(1)
-        carry = jnp.uint32(0)
-        result = []
-        for k in reversed(range(len(lengths))):
-            total = digits[k] + bit * table[b, k] + carry
-            radix = jnp.uint32(lengths[k])
-            carry = (total >= radix).astype(jnp.uint32)
-            result.append(total - carry * radix)
-        return result[::-1]
-
-    # A loop: unrolled these would be a hundred operations for each dim to compile.
-    return jax.lax.fori_loop(0, table.shape[0], add, list(digits))
-
-
 def as_index(i: SupportsIndex, function: str = "Space", hint: str = "") -> int:
-    """An index as a Python integer; raises a `TypeError` if it is none."""
+    """Return an index as a Python integer; raise a `TypeError` if it is none."""
     try:
         if isinstance(i, bool):
             raise TypeError
         return operator.index(i)
     except TypeError:
         wrong = f"the index is {describe_value(i)}."
-        cure = f"{hint}Give an integer, a slice, a list or a mask."
-        raise type_error(function, wrong, cure) from None
+        raise type_error(function, wrong, f"{hint}{_CURE}") from None
 
 
 def plain_digits(
-    i: SupportsIndex, size: int, lengths: Sequence[int], start: int, step: int
+    i: SupportsIndex, size: int, lengths: Sequence[int], start: int
 ) -> list[int]:
-    """The digits of the point `i` of `size` points, which begin at `start`."""
+    """Return the digits of the point `i` of `size` points, which begin at `start`."""
     i = as_index(i)
     if not 0 <= i < size:
-        raise IndexError(
-            message(
-                "Space",
-                f"index {i} is out of range.",
-                f"Give one of the {size} points, 0 to {size - 1}.",
-            )
-        )
-    return digits_of(start + step * i, lengths)
+        raise _out_of_range("Space", i, size)
+    return digits_of(start + i, lengths)
+
+
+def _out_of_range(function: str, i: Any, size: int) -> IndexError:
+    cure = f"Give indices of the {size} points, 0 to {size - 1}."
+    return IndexError(message(function, f"index {i} is out of range.", cure))
 
 
 def traced_digits(
-    i: Array, size: int, lengths: Sequence[int], start: int, step: int
+    i: Array, size: int, lengths: Sequence[int], start: int
 ) -> list[Int[Array, ""]]:
-    """`plain_digits` of a traced index, which is clamped if it is out of range."""
+    """Return `plain_digits` of a traced index, clamped if it is out of range."""
     if i.shape != () or not jnp.issubdtype(i.dtype, jnp.integer):
         raise type_error(
             "Space",
             f"the index is a traced {i.dtype}{list(i.shape)}.",
             "Give a scalar integer; for many points at once use `jax.vmap`.",
         )
+    if i.dtype.itemsize < 4:  # lengths have to fit
+        i = i.astype(jnp.int32)
     # The dtype may hold fewer numbers than there are points.
     most = min(size - 1, int(jnp.iinfo(i.dtype).max))
     i = jnp.clip(i, jnp.asarray(0, i.dtype), jnp.asarray(most, i.dtype))
-    parts = [i.astype(jnp.uint32)]
-    if i.dtype.itemsize > 4:
-        parts.append((i >> 32).astype(jnp.uint32))
-    table = strides(step, lengths, BITS * len(parts))
-    first = [jnp.uint32(digit) for digit in digits_of(start, lengths)]
-    digits = advance_by(first, parts, table, lengths)
-    return [digit.astype(jnp.int32) for digit in digits]
+    first, carry, digits = digits_of(start, lengths), jnp.uint32(0), []
+    for k in reversed(range(len(lengths))):
+        n = jnp.asarray(lengths[k], i.dtype)
+        i, digit = i // n, (i % n).astype(jnp.uint32)
+        # Each digit is below 2**31, so that the sum fits.
+        total = digit + jnp.uint32(first[k]) + carry
+        carry = (total >= lengths[k]).astype(jnp.uint32)
+        digits.append((total - carry * jnp.uint32(lengths[k])).astype(jnp.int32))
+    return digits[::-1]
+
+
+def indices(function: str, index: Any, size: int, lengths: Sequence[int]) -> np.ndarray:
+    """Return the indices, from 0 on, that a list or a mask stands for.
+
+    A mask has one entry for each of `size` points, or the `lengths` of the dims. The
+    error of JAX for an index that is traced remains JAX's.
+    """
+    array = np.asarray(index if len(index) else np.zeros(0, np.int64))
+    if array.dtype == bool:
+        if array.shape not in ((size,), tuple(lengths)):
+            raise value_error(
+                function,
+                f"the mask has the shape {array.shape}, for {size} points.",
+                f"Give one bool for each point, shape ({size},), or one for each point "
+                f"of the grid, shape {tuple(lengths)}.",
+            )
+        return np.flatnonzero(array)
+    # Integers that are too large for NumPy's own are Python's, in an array of objects.
+    whole = array.dtype.kind in "iu" or all(type(i) is int for i in array.flat)
+    if array.ndim != 1 or not whole:
+        wrong = f"the index is {describe_value(index)}."
+        raise type_error(function, wrong, _CURE)
+    outside = (array < -size) | (array >= size)
+    if np.any(outside):
+        raise _out_of_range(function, array[outside][0], size)
+    if array.dtype.kind == "u":
+        array = array.astype(np.int64)
+    return np.where(array < 0, array + size, array)
+
+
+def is_several(index: object) -> TypeGuard[Indices]:
+    """Return whether an index is a list or a mask, and not one index."""
+    return isinstance(index, list) or getattr(index, "ndim", 0) > 0
 
 
 @overload
@@ -156,7 +166,7 @@ def point_key(key: Key, digits: Sequence[Digit]) -> Key: ...
 @overload
 def point_key(key: None, digits: Sequence[Digit]) -> None: ...
 def point_key(key: Key | None, digits: Sequence[Digit]) -> Key | None:
-    """The key of the point with these digits: the law of keys, for every road.
+    """Return the key of the point with these digits: the law of keys, for all callers.
 
     There is at least one digit, since a space has at least one axis.
     """
@@ -169,5 +179,5 @@ def point_key(key: Key | None, digits: Sequence[Digit]) -> Key | None:
 
 
 def axis_key(key: Key | None, name: str) -> Key | None:
-    """The key of the axis called `name`, which does not depend on other axes."""
+    """Return the key of the axis called `name`, whatever the other axes."""
     return fold(key, name)

@@ -15,12 +15,10 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.core import Tracer
 from jaxtyping import Array, Inexact, Int
 
-from .._errors import describe_value, type_error, value_error
 from .._tree import on_device
-from .given import check_fits, warn_if_alike
+from .numbers import warn_if_alike
 
 BLOCK = 2**16
 """Axes up to this length have one table; longer ones a fine table this long.
@@ -101,51 +99,3 @@ def tabulate(
     if step > 1:
         fine = entries(part, np.arange(BLOCK, dtype=np.float64)).astype(dtype)
     return Lookup(on_device(coarse), None if fine is None else on_device(fine))
-
-
-def as_ends(
-    function: str, lo: Any, hi: Any, place: str = ""
-) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
-    """Both ends as arrays of one shape and one inexact dtype, finite.
-
-    And both as precisely as they were given, in float64, unless one is traced: the
-    decimal 0.001 lies between 0.0001 and 1 as decimals, not as float32s. `place` says
-    in messages where the ends stand.
-    """
-    for name, x in (("lo", lo), ("hi", hi)):
-        if not _is_real(x):
-            raise type_error(
-                function,
-                f"{place}`{name}` is {describe_value(x)}.",
-                "Give a real number or an array of them; for values of another kind "
-                "use `Values`.",
-            )
-    typed = [x.dtype for x in (lo, hi) if hasattr(x, "dtype")]
-    dtype: Any = jnp.promote_types(typed[0], typed[-1]) if typed else np.dtype(int)
-    if not jnp.issubdtype(dtype, jnp.inexact):
-        dtype = jnp.result_type(float)
-    dtype = jax.dtypes.canonicalize_dtype(dtype)
-    if isinstance(lo, Tracer) or isinstance(hi, Tracer):
-        first, last = precise = jnp.asarray(lo, dtype), jnp.asarray(hi, dtype)
-    else:
-        precise = np.asarray(lo).astype(float), np.asarray(hi).astype(float)
-        for name, given, x in zip(("lo", "hi"), (lo, hi), precise, strict=True):
-            if not np.all(np.isfinite(x)):
-                wrong = f"{place}`{name}` is {describe_value(given)}, not finite."
-                raise value_error(function, wrong, "Give finite ends.")
-            check_fits(function, name, x, dtype, place)
-        first, last = np.asarray(lo).astype(dtype), np.asarray(hi).astype(dtype)
-    if first.shape != last.shape:
-        raise value_error(
-            function,
-            f"{place}`lo` has the shape {first.shape} and `hi` {last.shape}.",
-            "Give two numbers, or two arrays of the same shape.",
-        )
-    return (first, last), precise
-
-
-def _is_real(x: Any) -> bool:
-    if not isinstance(x, bool | int | float | np.generic | np.ndarray | jax.Array):
-        return False
-    dtype = jnp.result_type(x)
-    return jnp.issubdtype(dtype, jnp.integer) or jnp.issubdtype(dtype, jnp.floating)

@@ -3,13 +3,16 @@
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+from jaxtyping import Float, Int, Shaped
+
 from .._errors import describe_value, type_error
 from .._tree import as_arrays
 from .._types import Key, PyTree
-from .axis import Axis, Named, NamedAxis, Position, is_axis
+from .axis import Axis, Position, is_axis
 
 
-class Mapped(NamedAxis):
+class Mapped(Axis):
     """The values of another axis with a function applied to each.
 
     The function runs inside the compiled sweep, one value at a time: nothing is kept
@@ -21,8 +24,8 @@ class Mapped(NamedAxis):
       operations; for `Static` it takes and gives any Python values.
     - `axis`: any axis, whose length and `dim` are kept; its label and unit are not,
       since the values are others.
-    - `label`, `unit`: what pictures and xarray's attributes `long_name` and `units` say
-      of the values. They change nothing else. (Keyword only.)
+    - `label`, `unit`: texts for pictures and for xarray's attributes `long_name` and
+      `units`. They change nothing else. (Keyword only.)
 
     **Raises:** `TypeError` if `fn` cannot be called or `axis` is no axis.
 
@@ -48,21 +51,21 @@ class Mapped(NamedAxis):
         label: str | None = None,
         unit: str | None = None,
     ):
-        if isinstance(fn, Axis) or not callable(fn):
+        self.fn, self.axis, self.label, self.unit = fn, axis, label, unit
+
+    def __check_init__(self) -> None:
+        if isinstance(self.fn, Axis) or not callable(self.fn):
             raise type_error(
                 "Mapped",
-                f"`fn` is {describe_value(fn)}, which cannot be called.",
+                f"`fn` is {describe_value(self.fn)}, which cannot be called.",
                 "The function comes first: `Mapped(jnp.exp, Linspace(0, 1, 5))`.",
             )
-        if not is_axis(axis):
+        if not is_axis(self.axis):
             raise type_error(
                 "Mapped",
-                f"`axis` is {describe_value(axis)}, which is no axis.",
+                f"`axis` is {describe_value(self.axis)}, which is no axis.",
                 "Give a `Linspace`, `Values` or another axis.",
             )
-        self.fn = fn
-        self.axis = axis
-        self.named: Named = Named("Mapped", label, unit)
 
     @property
     def dim(self) -> str | None:
@@ -80,8 +83,33 @@ class Mapped(NamedAxis):
     def is_static(self) -> bool:
         return self.axis.is_static
 
+    @property
+    def is_range(self) -> bool:
+        return self.axis.is_range
+
     def __len__(self) -> int:
         return len(self.axis)
+
+    def take(
+        self, positions: Int[np.ndarray, " points"], dim: str | None = None
+    ) -> "Mapped":
+        return Mapped(self.fn, self.axis.take(positions, dim), **self.texts)
+
+    def from_unit(
+        self, u: Float[np.ndarray, " points"], dim: str | None = None
+    ) -> "Mapped":
+        return Mapped(self.fn, self.axis.from_unit(u, dim), **self.texts)
+
+    def to_unit(
+        self, values: Shaped[np.ndarray, "points ..."]
+    ) -> Float[np.ndarray, " points"]:
+        raise type_error(
+            "Space.to_unit",
+            f"{self!r} is a function of a range, and only the values of that function "
+            "are given.",
+            "Give points that were made by `space.from_unit`, which know what the "
+            "function was called with.",
+        )
 
     def value(self, i: Position, key: Key | None) -> PyTree:
         try:

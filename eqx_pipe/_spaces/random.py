@@ -1,27 +1,22 @@
-"""An axis of random draws."""
+"""Axes of random draws: of values, and of replicates."""
 
+import functools as ft
 from collections.abc import Callable
-from typing import Any, Protocol, SupportsIndex, TypeAlias, runtime_checkable
+from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 import equinox as eqx
 import jax.random as jr
 from jaxtyping import Array, Int
 
+from .._check import check_choice
 from .._errors import describe_value, type_error
 from .._types import Key, PyTree
-from .axis import (
-    MissingAxisKey,
-    Named,
-    NamedAxis,
-    check_dim,
-    check_length,
-    dim_text,
-)
+from .axis import Axis, MissingAxisKey, check_length, dim_text
 
 
 @runtime_checkable
 class Distribution(Protocol):
-    """What has draws, such as a distribution of NumPyro."""
+    """A distribution, such as those of NumPyro."""
 
     def sample(self, key: Key, sample_shape: tuple[int, ...], /) -> PyTree:
         """Draws of the given shape."""
@@ -29,10 +24,10 @@ class Distribution(Protocol):
 
 
 Sampler: TypeAlias = Callable[[Key, tuple[int, ...]], PyTree] | Distribution
-"""What values are drawn by: a function of a key and a shape, or a distribution."""
+"""A function of a key and a shape, or a distribution."""
 
 
-class Random(NamedAxis):
+class Random(Axis):
     r"""Independent random values.
 
     Value `i` is `sampler(fold_in(axis_key, i), ())`, where `axis_key` is made from the
@@ -46,17 +41,17 @@ class Random(NamedAxis):
       object with a method `sample(key, sample_shape)` such as a NumPyro distribution.
       It is called with the shape `()`. Arrays in it may change without compiling a
       sweep again.
-    - `n`: how many values, at least 1.
+    - `num`: the number of values, at least 1.
     - `dim`: the dimension's name; axes with the same `dim` vary together. By default
-      the axis's path in the space.
-    - `label`, `unit`: what pictures and xarray's attributes `long_name` and `units` say
-      of the values. They change nothing else. (Keyword only.)
+      the axis's path in the space. (Keyword only.)
+    - `label`, `unit`: texts for pictures and for xarray's attributes `long_name` and
+      `units`. They change nothing else. (Keyword only.)
 
     **Raises:** `TypeError` if `sampler` can neither be called nor sampled; `ValueError`
-    if `n` is not between 1 and `2**31 - 1`; a `MissingKeyError` (a `ValueError`) from
+    if `num` is not between 1 and `2**31 - 1`; a `MissingKeyError` (a `ValueError`) from
     `Space` if the space has no key.
 
-    **Laws:** `Random(sampler, m)` is the beginning of `Random(sampler, n)` for m < n.
+    **Laws:** a longer axis begins with the values of a shorter one.
 
     !!! example
 
@@ -68,21 +63,11 @@ class Random(NamedAxis):
     """
 
     sampler: Sampler
-    n: int = eqx.field(static=True)
-    dim: str | None = eqx.field(static=True)
+    num: int = eqx.field(static=True, converter=ft.partial(check_length, "Random"))
+    dim: str | None = eqx.field(default=None, static=True, kw_only=True)
 
-    def __init__(
-        self,
-        sampler: Sampler,
-        n: SupportsIndex,
-        dim: str | None = None,
-        *,
-        label: str | None = None,
-        unit: str | None = None,
-    ):
-        self.n = check_length("Random", n)
-        self.dim = check_dim("Random", dim)
-        self.named: Named = Named("Random", label, unit)
+    def __check_init__(self) -> None:
+        sampler = self.sampler
         if isinstance(sampler, type) or not (
             callable(sampler) or hasattr(sampler, "sample")
         ):
@@ -92,14 +77,13 @@ class Random(NamedAxis):
                 "Give a function of `(key, shape)` such as `jax.random.normal`, "
                 "or an object with `.sample(key, sample_shape)`.",
             )
-        self.sampler = sampler
 
     @property
     def needs_key(self) -> bool:
         return True
 
     def __len__(self) -> int:
-        return self.n
+        return self.num
 
     def value(self, i: Int[Array, ""], key: Key | None) -> PyTree:
         if key is None:
@@ -111,4 +95,67 @@ class Random(NamedAxis):
 
     def __repr__(self) -> str:
         name = getattr(self.sampler, "__name__", type(self.sampler).__name__)
-        return f"Random({name}, {self.n}{dim_text(self.dim)})"
+        return f"Random({name}, {self.num}{dim_text(self.dim)})"
+
+
+Draws = Literal["common", "independent"]
+"""The draws of a replicate: the same at each point of the grid, or others at each."""
+
+
+class Seeds(Axis):
+    r"""Replicates: each point of the other axes `num` times, with new draws.
+
+    The value is the number of the replicate; draws come from the `key` of the sweep.
+    With common draws the key of a point is that of its replicate, whatever the other
+    axes: so points are compared under the same noise (common random numbers), and
+    differences between them show with far fewer replicates.
+
+    **Arguments:**
+
+    - `num`: the number of replicates, at least 1.
+    - `draws`: `"common"`, the same draws at each point of the other axes, or
+      `"independent"`, other draws at each. With several axes of replicates in a space,
+      draws are common if they are for one of them. (Keyword only.)
+    - `dim`: the dimension's name; axes with the same `dim` vary together. By default
+      the axis's path in the space. (Keyword only.)
+    - `label`, `unit`: texts for pictures and for xarray's attributes `long_name` and
+      `units`. They change nothing else. (Keyword only.)
+
+    **Raises:** `ValueError` if `num` is not between 1 and `2**31 - 1`, and for other
+    `draws`.
+
+    **Laws:** with common draws `space.point_key(i, key=key)` is `key` folded with the
+    positions on the dims of replicates alone; with independent draws, and without
+    replicates, with those on all dims. More replicates change no draw.
+
+    !!! example
+
+        >>> import eqx_pipe as ep, jax
+        >>> space = {"mean": ep.Values([0.0, 5.0]), "seed": ep.Seeds(3)}
+        >>> def draw(p, key):
+        ...     return p["mean"] + jax.random.normal(key)
+        >>> low, high = ep.sweep(draw, space, key=jax.random.key(0)).grid()
+        >>> (high - low).round(3).tolist()
+        [5.0, 5.0, 5.0]
+    """
+
+    num: int = eqx.field(static=True, converter=ft.partial(check_length, "Seeds"))
+    draws: Draws = eqx.field(default="common", static=True, kw_only=True)
+    dim: str | None = eqx.field(default=None, static=True, kw_only=True)
+
+    def __check_init__(self) -> None:
+        check_choice("Seeds", "draws", self.draws, ("common", "independent"))
+
+    @property
+    def replicates(self) -> Draws:
+        return self.draws
+
+    def __len__(self) -> int:
+        return self.num
+
+    def value(self, i: Int[Array, ""], key: Key | None) -> Int[Array, ""]:
+        return i
+
+    def __repr__(self) -> str:
+        own = "" if self.draws == "common" else ", draws='independent'"
+        return f"Seeds({self.num}{own}{dim_text(self.dim)})"

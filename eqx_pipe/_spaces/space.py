@@ -1,7 +1,6 @@
 """The space: a pytree with axes in it, as a pure function from index to point."""
 
 import copy
-import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
@@ -13,27 +12,27 @@ from jax.core import Tracer
 from jaxtyping import Float
 
 from .._check import check_choice
-from .._errors import message, type_error
+from .._errors import type_error, value_error
 from .._keys import check_draws, check_key
 from .._tree import is_key_array, on_device
 from .._types import Key, PyTree
-from .arrange import POINT, no_axis, written_order
-from .axis import Axis, HasAxes, MissingAxisKey, is_axis
+from .axis import Axis, MissingAxisKey, check_dim
+from .columns import points_frame
+from .dims import POINT, as_written, no_axis, written_names
 from .geometry import Geometry, Rows, geometry_of
-from .given import TableLike
-from .index import Index, as_index, axis_key, point_key
-from .pick import Picked, is_picked, picked
-from .table import points_frame
-from .unit import Cube, axes_at, shares_of
+from .index import Index, Indices, as_index, axis_key, indices, is_several, point_key
+from .unit import Cube, axes_at, unit_of
 
 if TYPE_CHECKING:
     import pandas
+
+    from .table import TableLike
 
 Point: TypeAlias = PyTree
 """A space's pytree with a value in the place of each axis."""
 
 
-class Space(HasAxes):
+class Space(eqx.Module):
     """A pytree some of whose leaves are axes, as a sequence of points.
 
     A point is the same pytree with a value in the place of each axis; other leaves
@@ -59,7 +58,11 @@ class Space(HasAxes):
     if a name stands for two dims, for a mask of another shape, or for keys of the kind
     `rbg`, whose draws under `vmap` differ from those of a single point;
     `MissingKeyError` (a `ValueError`) if an axis draws its values and there is no
-    `key`; `TypeError` if the keys of a dict cannot be sorted.
+    `key`; `TypeError` if the keys of a dict cannot be sorted. A slice with a step
+    raises a `ValueError` if it has `2**31` points or more.
+
+    Spaces are compared by their content and hashed by identity: equal spaces are two
+    keys of a dict.
 
     **Laws:** `sweep(fn, space[some], key=key)` has the values of
     `sweep(fn, space, key=key)` at `some`, to rounding.
@@ -80,8 +83,8 @@ class Space(HasAxes):
     tree: PyTree
     key: Key | None
     mode: str = eqx.field(static=True)
-    order: tuple[int, ...] = eqx.field(static=True)
-    window: tuple[int, int, int] | None = eqx.field(static=True)
+    names: tuple[str, ...] = eqx.field(static=True)
+    span: tuple[int, int] | None = eqx.field(static=True)
     rows: Rows | None
     last: tuple[str, ...] = eqx.field(static=True)
 
@@ -104,12 +107,12 @@ class Space(HasAxes):
         self.tree = tree
         self.mode = mode
         self.key = key
-        self.order = written_order(tree)
-        self.window = self.rows = None
+        self.names = written_names(tree)
+        self.span = self.rows = None
         self.last = ()
-        if not self.order:
+        if not self.names:
             raise no_axis("Space", "tree", tree)
-        geometry = geometry_of(tree, self.order, mode)
+        geometry = geometry_of(tree, self.names, mode)
         for name, axis in geometry.axes.items():
             if key is None and axis.needs_key:
                 raise MissingAxisKey(name)
@@ -118,7 +121,7 @@ class Space(HasAxes):
 
     @staticmethod
     def from_table(
-        columns: TableLike, names: Sequence[str] | None = None, dim: str = POINT
+        columns: "TableLike", names: Sequence[str] | None = None, dim: str = POINT
     ) -> "Space":
         """A space with one point for each row of a table.
 
@@ -158,7 +161,7 @@ class Space(HasAxes):
             >>> ep.sweep(lambda p: 2 * p["rate"], runs[[2, 0]]).values.tolist()
             [5.0, 1.0]
         """
-        from .tabular import table
+        from .table import table
 
         return table(columns, names, dim)
 
@@ -167,14 +170,14 @@ class Space(HasAxes):
     @property
     def geometry(self) -> Geometry:
         """The axes, the dims and the number of points, worked out anew each time."""
-        how = self.mode, self.window, self.rows
-        geometry = geometry_of(self.tree, self.order, *how)
+        how = self.mode, self.span, self.rows
+        geometry = geometry_of(self.tree, self.names, *how)
         return geometry.turned(self.last) if self.last else geometry
 
     @property
     def is_part(self) -> bool:
-        """Whether it was taken from another space: by a slice, a list or a mask."""
-        return self.window is not None or self.rows is not None
+        """True if it was taken from another space: by a slice, a list or a mask."""
+        return self.span is not None or self.rows is not None
 
     def axes(self) -> dict[str, Axis]:
         """The axes by name, in the order in which they were written."""
@@ -196,12 +199,7 @@ class Space(HasAxes):
         return self.geometry.size
 
     def __len__(self) -> int:
-        size = self.size
-        if size > sys.maxsize:  # more than Python lets `len` say
-            raise OverflowError(
-                message("Space", f"it has {size} points.", "Use `space.size`.")
-            )
-        return size
+        return self.size  # Python raises an `OverflowError` beyond `sys.maxsize`
 
     def __bool__(self) -> bool:
         return True  # also with more points than `len` can say
@@ -273,86 +271,100 @@ class Space(HasAxes):
         return axis_key(self.key, name)
 
     @overload
-    def __getitem__(self, i: slice | Picked) -> "Space": ...
+    def __getitem__(self, i: slice | Indices) -> "Space": ...
     @overload
     def __getitem__(self, i: Index) -> Point: ...
-    def __getitem__(self, i: slice | Picked | Index) -> "Space | Point":
-        if is_picked(i) or (isinstance(i, slice) and self.rows is not None):
-            geometry = self.geometry
-            if isinstance(i, slice):
-                some = np.arange(geometry.size)[i]
-            else:
-                lengths = tuple(geometry.dims.values())
-                some = picked("Space", i, geometry.size, lengths)
-            return self.part(None, on_device(geometry.digits(some)))
+    def __getitem__(self, i: slice | Indices | Index) -> "Space | Point":
         if isinstance(i, slice):
-            start, step, _ = self.window or (0, 1, 0)
-            chosen = range(self.size)[i]
-            # Not by `len`, which takes no more than `sys.maxsize`.
-            count = max(0, -((chosen.start - chosen.stop) // chosen.step))
-            window = (start + step * chosen.start, step * chosen.step, count)
-            return self.part(window, None)
+            return self._slice(i)
+        if is_several(i):
+            geometry = self.geometry
+            lengths = tuple(geometry.dims.values())
+            return self._rows(indices("Space", i, geometry.size, lengths))
         one: Any = i
         if not isinstance(one, Tracer) and as_index(one) < 0:
             one, size = as_index(one), self.size
             one = one + size if -size <= one else one
         return self.point(one)
 
-    def part(
-        self,
-        window: tuple[int, int, int] | None = None,
-        rows: Rows | None = None,
-    ) -> "Space":
-        """The points of the whole grid in a window or in some rows, or all of it."""
-        part = copy.copy(self)  # not by flattening, which sorts the keys of dicts
-        object.__setattr__(part, "window", window)
-        object.__setattr__(part, "rows", rows)
-        return part
+    def _slice(self, some: slice) -> "Space":
+        size = self.size
+        chosen = range(size)[some]
+        # Not by `len`, which takes no more than `sys.maxsize`.
+        count = max(0, -((chosen.start - chosen.stop) // chosen.step))
+        if self.rows is None and chosen.step == 1:
+            first = 0 if self.span is None else self.span[0]
+            return self._with(span=(first + chosen.start, count))
+        if count >= 2**31:
+            raise value_error(
+                "Space",
+                f"the slice {some} with a step has {count} points.",
+                "Take a slice without a step, or fewer points than 2**31.",
+            )
+        index = np.arange(count).astype(np.int64 if size < 2**62 else object)
+        return self._rows(chosen.start + chosen.step * index)
 
-    def from_unit(self, u: Cube) -> "Space":
-        """The space at some points of the unit cube.
+    def _rows(self, index: np.ndarray) -> "Space":
+        """The points with some indices."""
+        return self._with(span=None, rows=on_device(self.geometry.digits(index)))
 
-        So whatever proposes numbers, a design or an optimiser, drives any space.
+    def _with(self, **fields: Any) -> "Space":
+        """Return a copy with other values of some fields."""
+        other = copy.copy(self)  # not by flattening, which sorts the keys of dicts
+        # Modules are frozen; this copy nobody has seen yet.
+        for name, value in fields.items():
+            object.__setattr__(other, name, value)
+        return other
+
+    def from_unit(self, u: Cube, *, dim: str | None = None) -> "Space":
+        """Return the space at some points of the unit cube.
+
+        So anything that proposes numbers, a design or an optimiser, drives any space.
 
         **Arguments:**
 
         - `u`: numbers from 0 to 1, of shape `(points, axes)`, a column for each axis in
-          the order in which they were written. In a `Linspace` the number is the share
-          of the way from `lo` to `hi`, in a `Geomspace` that in the logarithm, each
-          continuous whatever their length; an axis of one value has only that. Of any
-          other axis (`Values`, `Static`, `Random`) the values are categories: of n
-          values the k-th, counted from 0, is that of the numbers from k/n to (k+1)/n.
+          the order in which they were written. In a `Uniform` and a `Linspace` the
+          number is the share of the way from `start` to `stop`, in a `LogUniform` and a
+          `Geomspace` that in the logarithm; an axis of one value has only that. The
+          values of any other axis (`Values`, `Static`, `Random`) are categories: of n
+          values the k-th, counted from 0, has the numbers from k/n to (k+1)/n.
           `Mapped` maps what its axis gives.
+        - `dim`: a name for the dim of the points, so that the axes, `.tree`, may stand
+          beside others in a space. (Keyword only.)
 
-        **Returns:** a zipped `Space` of the same form, of one dim named `point`. Of a
+        **Returns:** a `Space` of the same form, of one dim, by default `point`. Of a
         part, the cube is that of the whole grid.
 
         **Raises:** `ValueError` if `u` has another shape, for a number that is not
         between 0 and 1, and if two axes vary together.
 
-        **Laws:** `space.to_unit(space.from_unit(u))` is `u` to rounding, for categories
-        the middle of the part that it is in.
+        **Laws:** `space.to_unit(space.from_unit(u))` is `u` to rounding; for categories
+        it is the middle of the part, of equal values that of the first.
 
         !!! example
 
             >>> import eqx_pipe as ep
-            >>> space = ep.Space({"rate": ep.Geomspace(1, 16, 3),
+            >>> space = ep.Space({"rate": ep.LogUniform(1, 16),
             ...                   "act": ep.Static(["relu", "tanh"])})
             >>> [(p["rate"].item(), p["act"]) for p in space.from_unit([[0.25, 0.9]])]
             [(2.0, 'tanh')]
         """
-        space = self.with_axes(axes_at(self.geometry, u))
+        check_dim("Space.from_unit", dim)
+        space = self.with_axes(
+            axes_at(self.geometry, u, dim), "product" if dim else "zip"
+        )
         return space if len(u) else space[:0]
 
     def to_unit(
         self, points: "Space | None" = None
     ) -> Float[np.ndarray, "points axes"]:
-        """Where in the unit cube of this space some points are; see `from_unit`.
+        """Return the places of some points in the unit cube; see `from_unit`.
 
         **Arguments:**
 
         - `points`: a space with the same axes, such as that of a result; by default
-          this one. Values beyond the ends of a `Linspace` or `Geomspace` are an error.
+          this one. Values beyond the ends of a range are an error.
 
         **Returns:** numbers from 0 to 1, of shape `(points, axes)`, in float64.
 
@@ -368,27 +380,25 @@ class Space(HasAxes):
             [0.0, 0.5, 1.0]
         """
         other = self if points is None else points
-        keys = self.axis_key, other.axis_key
-        return shares_of(self.geometry, keys[0], other.geometry, keys[1])
+        return unit_of(self.geometry, self.key, other.geometry, other.key)
 
-    def with_axes(self, axes: Sequence[PyTree[Axis]]) -> "Space":
-        """A zipped space with other axes, or pytrees of axes, in the order written."""
+    def with_axes(
+        self, axes: Sequence[PyTree[Axis]], mode: Literal["product", "zip"] = "zip"
+    ) -> "Space":
+        """Return a space with other axes, or pytrees of axes, in the order written."""
         geometry = self.geometry
         leaves = list(geometry.leaves)
         for index, axis in zip(geometry.leaf_indices, axes, strict=True):
             leaves[index] = axis
         tree = jtu.tree_unflatten(geometry.structure, leaves)
-        space = Space(tree, mode="zip", key=self.key)
-        if all(map(is_axis, axes)):
-            object.__setattr__(space, "order", self.order)
-        return space
+        return Space(as_written(tree, self.tree), mode, self.key)
 
     def __iter__(self) -> Iterator[Point]:
         return (self.point(i) for i in range(self.size))
 
     def __hash__(self) -> int:
-        # So that `jax.jit(space.point)` works: the module's own hash needs hashable
-        # leaves, and a space often holds a dict.
+        # By identity, unlike `==`, so that `jax.jit(space.point)` works: the module's
+        # own hash needs hashable leaves, and a space often holds a dict.
         return id(self)
 
     def __repr__(self) -> str:
@@ -413,3 +423,16 @@ class Space(HasAxes):
         Needs `pip install 'eqx_pipe[sweep]'`.
         """
         return points_frame(self.geometry, self.key)
+
+
+SpaceLike: TypeAlias = Space | Axis | PyTree
+"""What functions accept as a space: also a bare axis, or a pytree with axes."""
+
+
+def as_space(function: str, space: SpaceLike) -> Space:
+    """Return `space` itself, or the product space of a pytree with axes."""
+    if isinstance(space, Space):
+        return space
+    if not written_names(space):
+        raise no_axis(function, "space", space)
+    return Space(space)

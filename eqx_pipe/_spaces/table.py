@@ -1,197 +1,152 @@
-"""A space as tables: its points as columns or a data frame, its axes as HTML."""
+"""Tables as spaces: a point for each row, an axis for each column."""
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Shaped
 
-from .._errors import optional, value_error
-from .._html import table
-from .._tree import as_data, leaves_with_names
-from .._types import Key, PyTree
-from .arrange import POINT
-from .axes import Column, Geomspace, Linspace, Values
-from .axis import Axis, value_of
-from .geometry import Geometry
-from .index import axis_key
-from .static import static_column
+from .._errors import describe_value, type_error, value_error
+from .axis import Axis, check_dim
+from .columns import at_least_one
+from .dims import POINT
+from .numbers import NUMBERS, ValuesLike
+from .space import Space
+from .values import Static, Values
 
-_Column = TypeVar("_Column")
+TableLike: TypeAlias = (
+    Mapping[str, ValuesLike]
+    | Sequence[Mapping[str, object]]
+    | Shaped[np.ndarray, "rows columns"]
+    | Shaped[jax.Array, "rows columns"]
+    | Any
+)
+"""Columns by name, rows by name, an array of them, or a data frame."""
 
-
-def axis_structs(name: str, axis: Axis, key: Key | None) -> PyTree:
-    """The shapes and dtypes of one value of an axis whose values are arrays."""
-    table = _table_of(axis)
-    if table is not None:
-        return jax.ShapeDtypeStruct(table.shape[1:], table.dtype)
-    position = jax.ShapeDtypeStruct((), jnp.int32)
-    return jax.eval_shape(lambda i: value_of(name, axis, i, key), position)
-
-
-def axis_columns(geometry: Geometry, key: Key | None) -> dict[str, tuple[int, ...]]:
-    """The shape of one value in each column of a space, without computing any.
-
-    `key` is that of the space.
-
-    **Raises:** `ValueError` if two columns have the same name.
-    """
-
-    def shapes() -> Iterator[tuple[str, str, tuple[int, ...]]]:
-        for name, axis in geometry.axes.items():
-            if axis.is_static:
-                yield name, name, ()
-                continue
-            structs = axis_structs(name, axis, axis_key(key, name))
-            for column, struct in _columns(name, structs):
-                yield name, column, raw_shape(struct)
-
-    return _distinct(shapes())
+_FORMS = (
+    "Give a dict of columns, a data frame, a list of dicts, or an array of two "
+    "dimensions together with `names`."
+)
+_MANY = 3  # rows that a message names
 
 
-def axis_values(
-    name: str, axis: Axis, key: Key | None, positions: np.ndarray
-) -> list[tuple[str, np.ndarray]]:
-    """The columns of an axis at some positions; keys as their raw data.
-
-    There is one for each leaf of a value. Python values are numbers or texts here.
-    """
-    if axis.is_static:
-        static: Any = axis
-        values = [static.value(i, key) for i in range(len(axis))]
-        return [(name, static_column(values)[positions])]
-    table = _table_of(axis)
-    if table is not None:
-        return [(name, as_numpy(table)[positions])]
-    at = jnp.asarray(positions, jnp.int32)
-    values = jax.vmap(lambda i: value_of(name, axis, i, key))(at)
-    return [(column, as_numpy(leaf)) for column, leaf in _columns(name, values)]
-
-
-def _positions(geometry: Geometry) -> list[np.ndarray]:
-    """For each axis its position at every point of the space, in order."""
-    digits = geometry.digits(np.arange(geometry.size))
-    return [digits[:, dim] for dim in geometry.axis_dims]
-
-
-def point_columns(geometry: Geometry, key: Key | None) -> dict[str, np.ndarray]:
-    """The value of each axis at every point; the leading axis counts the points.
-
-    **Raises:** `ValueError` if two columns have the same name.
-    """
-
-    def values() -> Iterator[tuple[str, str, np.ndarray]]:
-        for (name, axis), position in zip(
-            geometry.axes.items(), _positions(geometry), strict=True
-        ):
-            # Each value once: on a grid most positions come many times.
-            few, back = np.unique(position, return_inverse=True)
-            for column, value in axis_values(name, axis, axis_key(key, name), few):
-                yield name, column, value[back]
-
-    return _distinct(values())
-
-
-def entry_names(name: str, shape: tuple[int, ...]) -> list[str]:
-    """The names of the entries of an array: `name` of a scalar, or `name.0.1`."""
-    return [".".join([name, *map(str, entry)]) for entry in np.ndindex(shape)]
-
-
-def flat_columns(name: str, value: np.ndarray) -> dict[str, np.ndarray]:
-    """One column for each entry of a value per point."""
-    names = entry_names(name, value.shape[1:])
-    return dict(zip(names, value.reshape(len(value), len(names)).T, strict=True))
-
-
-def entry_columns(
-    geometry: Geometry,
-    key: Key | None,
-    convert: Callable[[np.ndarray], np.ndarray] = np.asarray,
-) -> dict[str, np.ndarray]:
-    """One column for each entry of the converted value of each axis at every point.
-
-    **Raises:** `ValueError` if two columns have the same name.
-    """
-    return _distinct(
-        (name, entry, column)
-        for name, value in point_columns(geometry, key).items()
-        for entry, column in flat_columns(name, convert(value)).items()
-    )
-
-
-def points_frame(geometry: Geometry, key: Key | None) -> Any:
-    """The points of a space as a data frame."""
-    size = geometry.size
-    if size >= 2**31:
-        raise value_error(
-            "Space.to_pandas",
-            f"the space has {size} points, and each is a row.",
-            "At most 2**31 - 1 rows are made: take a slice, `space[a:b]`.",
+def table(
+    columns: TableLike, names: Sequence[str] | None = None, dim: str = POINT
+) -> Space:
+    """Make a space of a table; see `Space.from_table`."""
+    if check_dim("Space.from_table", dim) is None:
+        raise type_error(
+            "Space.from_table", "`dim` is None.", "Give a name, or leave it out."
         )
-    pandas = optional("Space.to_pandas", "pandas")
-    return pandas.DataFrame(entry_columns(geometry, key))
+    found = _columns(columns, names)
+    if not found:
+        raise value_error(
+            "Space.from_table",
+            f"`columns` is {describe_value(columns)}, without columns.",
+            _FORMS,
+        )
+    own = None if dim == POINT else dim
+    tree = {name: _axis(name, column, own) for name, column in found.items()}
+    # With a dim of their own axes vary together in a product, too.
+    space = Space(tree, "product" if own else "zip")
+    return space if len(next(iter(found.values()))) else space[:0]
 
 
-def as_numpy(leaf: Any) -> np.ndarray:
-    """An array on the host; PRNG keys as their raw data."""
-    return np.asarray(as_data(leaf))
-
-
-def raw_shape(struct: Any) -> tuple[int, ...]:
-    """The shape of a value on the host, where PRNG keys are their raw data."""
-    if jnp.issubdtype(struct.dtype, jax.dtypes.prng_key):
-        return jax.eval_shape(jax.random.key_data, struct).shape
-    return struct.shape
-
-
-def _table_of(axis: Axis) -> Array | None:
-    """The values of an axis that looks them up in one table, in order.
-
-    To trace and run a lookup takes a thousand times as long as to read the table, and
-    gives the same bits. A subclass may have a `value` of its own.
-    """
-    if type(axis) in (Values, Column):
-        return axis.values  # pyright: ignore[reportAttributeAccessIssue]
-    if type(axis) in (Linspace, Geomspace):
-        lookup = axis.lookup  # pyright: ignore[reportAttributeAccessIssue]
-        return lookup.coarse if lookup.fine is None else None
-    return None
-
-
-def _columns(name: str, values: Any) -> list[tuple[str, Any]]:
-    """The leaves of values of an axis, with the names of their columns."""
-    return [
-        (f"{name}.{leaf}" if leaf else name, value)
-        for leaf, value in leaves_with_names(values)
-    ]
-
-
-def _distinct(columns: Iterable[tuple[str, str, _Column]]) -> dict[str, _Column]:
-    """Columns by name, from whose they are, their name and what is in them.
-
-    Raises a `ValueError` if two have the same name: none takes the place of another.
-    """
-    owners: dict[str, str] = {}
-    found = {}
-    for owner, name, column in columns:
-        if name in found:
+def _columns(given: Any, names: Sequence[str] | None) -> dict[Any, Any]:
+    """The columns by name, in order."""
+    function = "Space.from_table"
+    if len(getattr(given, "shape", ())) == 2 and not hasattr(given, "columns"):
+        names = [names] if isinstance(names, str) else list(names or ())
+        if len(names) != given.shape[1] or len(set(names)) != len(names):
             raise value_error(
-                "Space",
-                f"`{name}` is the name of two columns, one of `{owners[name]}` and "
-                f"one of `{owner}`.",
-                "Rename one of these axes, or a part of its values: entries of arrays "
-                "and leaves of pytrees are called by the axis and their place, `x.0`.",
+                function,
+                f"`names` is {describe_value(names)} for {given.shape[1]} columns.",
+                "Give each column a name of its own: "
+                '`ep.Space.from_table(sample, names=["rate", "width"])`.',
             )
-        owners[name], found[name] = owner, column
-    return found
+        return {name: given[:, k] for k, name in enumerate(names)}
+    if names is not None:
+        raise type_error(
+            function,
+            f"`names` is given, and `columns` is {describe_value(given)}.",
+            "Names are those of an array's columns; a dict or data frame has its own.",
+        )
+    if isinstance(given, Mapping):
+        columns = dict(given)
+    elif hasattr(given, "columns") and hasattr(given, "__getitem__"):
+        columns = {name: given[name] for name in given.columns}
+    elif isinstance(given, list | tuple) and all(isinstance(r, Mapping) for r in given):
+        for i, row in enumerate(given):
+            if row.keys() != given[0].keys():
+                differ = sorted(map(str, row.keys() ^ given[0].keys()))
+                raise value_error(
+                    function,
+                    f"`columns[{i}]` and `columns[0]` differ in {', '.join(differ)}.",
+                    "Give each row the same keys.",
+                )
+        return {name: [r[name] for r in given] for name in (given[0] if given else ())}
+    else:
+        raise type_error(function, f"`columns` is {describe_value(given)}.", _FORMS)
+    for name, column in columns.items():
+        if isinstance(column, str | bytes | Mapping | Axis) or np.ndim(column) == 0:
+            raise type_error(
+                function,
+                f"the column `{name}` is {describe_value(column)}.",
+                "A column is a list or an array of one value for each row; a constant "
+                "stands beside the columns: `ep.Space({**ep.Space.from_table(columns, "
+                "dim='row').tree, 'rate': 0.1})`.",
+            )
+    return columns
 
 
-def axes_table(geometry: Geometry) -> str:
-    """The axes of a space with their dims."""
-    names, rows = list(geometry.grid_dims), []
-    for (name, axis), k in zip(geometry.axes.items(), geometry.axis_dims, strict=True):
-        dim = POINT if geometry.is_part else names[k]
-        rows.append((name, dim, f"{len(axis):,}", repr(axis)))
-    return table(("axis", "dim", "values", ""), rows)
+def _axis(name: str, column: Any, dim: str | None) -> Axis:
+    """A column as an axis; if it has no rows, one of a single value."""
+    if not isinstance(column, jax.Array):
+        items = list(column)
+        listed = isinstance(column, list | tuple)
+        given = np.zeros(0, object) if listed else np.asarray(column)
+        if given.dtype.kind in NUMBERS and not listed:
+            column = given
+        elif all(map(_is_number, items)) and (items or listed):
+            column = items
+        else:
+            return _static(name, items, given, dim)
+    try:
+        return Values(at_least_one(column)[0], dim=dim)
+    except (TypeError, ValueError) as error:
+        error.add_note(f"In the column `{name}` of a table.")
+        raise
+
+
+def _static(name: str, items: list[Any], given: np.ndarray, dim: str | None) -> Axis:
+    """A column of Python values."""
+    if not items or given.dtype.kind in "mM":
+        raise type_error(
+            "Space.from_table",
+            f"the column `{name}` has {len(items)} rows of {given.dtype}.",
+            "JAX has no times: give a number, such as seconds. A column without rows "
+            "needs a dtype of numbers: make the table of all rows and take a part of "
+            "it, `ep.Space.from_table(df)[mask]`.",
+        )
+    missing = [i for i, x in enumerate(items) if _is_missing(x)]
+    numbers = sum(map(_is_number, items))
+    if missing and numbers and numbers + len(missing) == len(items):
+        rows = ", ".join(map(str, missing[:_MANY])) + ", ..." * (len(missing) > _MANY)
+        raise value_error(
+            "Space.from_table",
+            f"the column `{name}` of numbers has none in the rows {rows}.",
+            "Fill them, or leave these rows out: `df.dropna()`.",
+        )
+    return Static(items, dim=dim)
+
+
+def _is_number(x: Any) -> bool:
+    if isinstance(x, bool | int | float | complex | jax.Array):
+        return True
+    return isinstance(x, np.generic | np.ndarray) and x.dtype.kind in NUMBERS
+
+
+def _is_missing(x: Any) -> bool:
+    # By name, since pandas need not be installed.
+    return x is None or type(x).__name__ in ("NAType", "NaTType")

@@ -24,6 +24,7 @@ from .paths import stage_paths as stage_paths
 from .pattern import check_matched as check_matched
 from .pattern import check_patterns as check_patterns
 from .pattern import chooser as chooser
+from .pattern import matches as matches
 from .picture import Canvas as Canvas
 from .picture import Wire as Wire
 from .scope import Record as Record

@@ -12,7 +12,7 @@ from jax.sharding import Mesh
 
 from .._jaxprs.live import live_bytes
 from .._reduce.many import ReduceLike
-from .._spaces.accept import SpaceLike
+from .._spaces import SpaceLike
 from .._store.layout import StoreLayout
 from .._tree import is_key_array
 from .._types import Key, PyTree

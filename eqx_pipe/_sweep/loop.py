@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 
-from .._spaces.index import point_key
+from .._spaces import point_key
 from .._tree import as_data, as_keys
 from .._types import PyTree
 from .compute.failure import (

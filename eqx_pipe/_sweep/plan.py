@@ -19,7 +19,7 @@ from .._errors import (
     type_error,
     value_error,
 )
-from .._spaces.space import Space
+from .._spaces import Space
 from .._store.chunks import Chunks, choose_chunks
 from .._types import Device, PyTree
 from .compute.failure import Verdict, reason

@@ -16,9 +16,7 @@ from .._errors import describe_value, nearest, type_error, value_error
 from .._files import as_path
 from .._keys import check_key
 from .._reduce.many import Many, ReduceLike, as_many
-from .._spaces.accept import SpaceLike, as_space
-from .._spaces.cells import by_cell, cells_of
-from .._spaces.space import Space
+from .._spaces import Space, SpaceLike, as_space, by_cell, cells_of
 from .._store.store import check_zarr
 from .._types import Device, Key, ProgressLike, PyTree
 from .results.output_coords import KnownCoords, OutputCoords, as_output_coords

@@ -9,7 +9,7 @@ from typing import Literal
 from jax.sharding import Mesh
 
 from .._reduce.many import ReduceLike
-from .._spaces.accept import SpaceLike
+from .._spaces import SpaceLike
 from .._store.folder import is_vacant
 from .._store.ledger import MISSING
 from .._types import Key, ProgressLike, PyTree
@@ -159,8 +159,8 @@ def sweep(
       If there is not enough memory for a batch of the size that was given.
       If the disk is full, a worker dies again and again, or another process fills the
       same store; what is finished is kept.
-    - Whatever `fn` raises while it is traced, with a note; where it asks for the value
-      of an axis, the message names the axis.
+    - Whatever `fn` raises while it is traced, with a note. Where it needs the value of
+      an axis, JAX's message names the axis and the note says what to do.
 
     Under `jax.disable_jit()` it is the plain loop, so a debugger stops inside `fn`.
 

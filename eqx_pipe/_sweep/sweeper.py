@@ -16,10 +16,7 @@ from jax.sharding import Mesh
 from .._cache import LRUCache
 from .._keys import check_key
 from .._reduce.many import ReduceLike
-from .._spaces.accept import SpaceLike, as_space
-from .._spaces.axes import Values
-from .._spaces.axis import is_axis
-from .._spaces.space import Space
+from .._spaces import Space, SpaceLike, Values, as_space, is_axis
 from .._tree import as_hashable, can_be_traced, is_key_array
 from .._types import Key, PyTree
 from .cores import warn_if_cores_idle

@@ -16,9 +16,7 @@ from jaxtyping import Array, UInt32
 from .._errors import value_error
 from .._jaxprs.jaxpr import as_function
 from .._keys import check_key
-from .._spaces.accept import SpaceLike, as_space
-from .._spaces.index import advance, advance_by, digits_of, point_key, strides
-from .._spaces.space import Space
+from .._spaces import Space, SpaceLike, advance, as_space, digits_of, point_key
 from .._types import Device, Key, PyTree
 from .compute.kernel import without_mesh
 from .compute.partition import POINTS
@@ -26,7 +24,7 @@ from .compute.points import Part, check_agree, naming, parts_of
 from .compute.sizes import even_out
 from .request import check_batch_size, mesh_devices
 from .tracing.call import call, check_fn, check_sweep_key
-from .tracing.concrete import explain
+from .tracing.concrete import note_concrete
 
 
 def vmap_space(
@@ -112,7 +110,7 @@ def _part(
     """The values at the points of a part, in the order of `index`."""
     size, count = len(index), max(1, len(devices))
     if size == 0:
-        lane = _lane(fn, space.part(), key, part.plain)
+        lane = _lane(fn, space._with(span=None, rows=None), key, part.plain)
         out = jax.eval_shape(lane, np.uint32(0))
         return jtu.tree_map(lambda leaf: jnp.empty((0, *leaf.shape), leaf.dtype), out)
     asked = size if batch_size is None else operator.index(batch_size)
@@ -140,25 +138,21 @@ def _lane(
     """The function of a point's index."""
     geometry = space.geometry
     lengths, rows = geometry.lengths, geometry.rows
-    start, step, _ = geometry.window or (0, 1, 0)
-    first = [np.uint32(digit) for digit in digits_of(start, lengths)]
-    table = None if step == 1 else strides(step, lengths)
+    first = [np.uint32(digit) for digit in digits_of(geometry.start, lengths)]
 
     def lane(i: UInt32[Array, ""]) -> PyTree:
         digits = [jnp.asarray(digit) for digit in first]
         if rows is not None:
             digits = list(rows[i])
-        elif table is None:
-            digits = advance(digits, i, lengths)
         else:
-            digits = advance_by(digits, [i], table, lengths)
+            digits = advance(digits, i, lengths)
         positions = [digit.astype(jnp.int32) for digit in digits]
         point = geometry.point(geometry.leaves, space.key, positions, plain)
         own = point_key(key, geometry.key_digits(positions))
         try:
             return call("vmap_space", fn, point, own)
         except Exception as error:
-            explain("vmap_space", error, geometry)
+            note_concrete(error)
             raise
 
     return lane

@@ -17,7 +17,7 @@ from .._cache import LRUCache
 from .._errors import SweepError, message, optional, type_error
 from .._jaxprs.text import Writer, digest
 from .._reduce.many import as_many
-from .._spaces.space import Space
+from .._spaces import Space
 from .._types import Key, PyTree
 from .compute.failure import Verdict
 from .compute.job import Job, Some

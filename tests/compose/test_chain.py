@@ -12,6 +12,7 @@ import pytest
 from support.by_hand import child_key
 from support.helpers import assert_agree, numbers
 from support.stages import Count, draw
+from support.strategies import one_stage, structs
 
 import eqx_pipe as ep
 import eqx_pipe.testing as ept
@@ -19,19 +20,19 @@ import eqx_pipe.testing as ept
 
 @hp.given(st.data())
 def test_the_empty_chain_is_the_identity(data):
-    struct = data.draw(ept.structs())
+    struct = data.draw(structs())
     x = data.draw(ept.arrays(struct))
     assert_agree(ep.chain()(x), x)
-    stage = data.draw(ept.stages(struct, random=False))
+    stage = data.draw(one_stage(struct, random=False))
     for pipe in (ep.chain(stage), ep.chain(ep.chain(), stage, eqx.nn.Identity())):
         assert_agree(pipe(x), stage(x))
 
 
 @hp.given(st.data())
 def test_chaining_is_associative(data):
-    struct = data.draw(ept.structs())
+    struct = data.draw(structs())
     x = data.draw(ept.arrays(struct))
-    few = ept.stages(struct, random=False)
+    few = one_stage(struct, random=False)
     f, g, h = (data.draw(few) for _ in range(3))
     flat = ep.chain(f, g, h)(x)
     assert_agree(ep.chain(f, ep.chain(g, h))(x), flat)
@@ -51,11 +52,11 @@ def test_children_draw_by_position_or_by_name():
 
 @hp.given(st.data())
 def test_a_stage_at_the_end_changes_no_earlier_draw(data):
-    struct = data.draw(ept.structs())
-    stages = [data.draw(ept.stages(struct)) for _ in range(2)]
+    struct = data.draw(structs())
+    stages = [data.draw(one_stage(struct)) for _ in range(2)]
     x, key = numbers(struct, 2), data.draw(ept.keys())
     before = ep.outputs(ep.chain(*stages))(x, key=key)[1]
-    last = data.draw(ept.stages(struct))
+    last = data.draw(one_stage(struct))
     after = ep.outputs(ep.chain(*stages, last))(x, key=key)[1]
     assert_agree({path: after[path] for path in before}, before)
 

@@ -9,6 +9,7 @@ import jax.random as jr
 from support.by_hand import child_key
 from support.helpers import assert_agree
 from support.stages import Count, draw
+from support.strategies import one_stage, structs
 
 import eqx_pipe as ep
 import eqx_pipe.testing as ept
@@ -16,8 +17,8 @@ import eqx_pipe.testing as ept
 
 @hp.given(st.data())
 def test_a_projection_of_the_tuple_is_the_part(data):
-    struct = data.draw(ept.structs())
-    stages = [data.draw(ept.stages(struct, random=False)) for _ in range(3)]
+    struct = data.draw(structs())
+    stages = [data.draw(one_stage(struct, random=False)) for _ in range(3)]
     x, i = data.draw(ept.arrays(struct)), data.draw(st.integers(0, 2))
     pipe = ep.chain(ep.parallel(*stages, merge="tuple"), lambda ys: ys[i])
     assert_agree(pipe(x), stages[i](x))
@@ -25,8 +26,8 @@ def test_a_projection_of_the_tuple_is_the_part(data):
 
 @hp.given(st.data())
 def test_one_stage_is_itself(data):
-    struct = data.draw(ept.structs())
-    stage = data.draw(ept.stages(struct, random=False))
+    struct = data.draw(structs())
+    stage = data.draw(one_stage(struct, random=False))
     x = data.draw(ept.arrays(struct))
     merges = ["sum", "mean", "max", "min", "prod"]
     merges += ["concat"] * all(v.ndim for v in jax.tree.leaves(x))

@@ -318,3 +318,25 @@ def test_points_and_carries_of_any_kind():
 def test_numbers_become_what_the_body_makes_of_them():
     fn = ep.refill(lambda x: 0, lambda x, c: c < 3, lambda x, c: c + x, lambda x, c: c)
     assert jax.vmap(fn)(jnp.float32([1.5, 2])).tolist() == [3, 4]
+
+
+def test_a_body_with_parts_that_jax_lowers_later(few_lanes):
+    """JAX 0.12 has a primitive of its own for `searchsorted`, which `choice` uses."""
+    table = jnp.linspace(0, 1, 5)
+
+    def step(point, carry):
+        key, i = carry[1], carry[0]
+        drawn = jr.choice(jr.fold_in(key, i), table, p=table / table.sum())
+        found = jnp.searchsorted(table, drawn).astype(jnp.float32)
+        return i + 1, key, carry[2] + found
+
+    four = (
+        lambda point: (0, point[1], 0.0),
+        lambda point, carry: carry[0] < point[0],
+        step,
+        lambda point, carry: carry[2],
+    )
+    given = (points(20)["n"] % 5, jr.split(jr.key(0), 20))
+    ours = jax.jit(jax.vmap(ep.refill(*four)))(given)
+    agree(ours, jax.jit(jax.vmap(reference(*four)))(given))
+    agree(ep.refill(*four)((given[0][3], given[1][3])), ours[3])

@@ -11,6 +11,7 @@ import pytest
 from support.by_hand import child_key
 from support.helpers import assert_agree
 from support.stages import Count, draw
+from support.strategies import one_stage, structs
 
 import eqx_pipe as ep
 import eqx_pipe.testing as ept
@@ -18,8 +19,8 @@ import eqx_pipe.testing as ept
 
 @hp.given(st.data())
 def test_one_hot_weights_give_the_stage(data):
-    struct = data.draw(ept.structs())
-    stages = [data.draw(ept.stages(struct, random=False)) for _ in range(3)]
+    struct = data.draw(structs())
+    stages = [data.draw(one_stage(struct, random=False)) for _ in range(3)]
     x, i = data.draw(ept.arrays(struct)), data.draw(st.integers(0, 2))
     normalize = data.draw(st.sampled_from(["none", "sum"]))
     pipe = ep.weighted(*stages, weights=jnp.eye(3)[i], normalize=normalize)
@@ -28,8 +29,8 @@ def test_one_hot_weights_give_the_stage(data):
 
 @hp.given(st.data())
 def test_the_sum_is_free_of_order_and_linear_in_the_weights(data):
-    struct = data.draw(ept.structs())
-    stages = [data.draw(ept.stages(struct, random=False)) for _ in range(3)]
+    struct = data.draw(structs())
+    stages = [data.draw(one_stage(struct, random=False)) for _ in range(3)]
     x, order = data.draw(ept.arrays(struct)), data.draw(st.permutations(range(3)))
     w = jnp.array([0.5, -1.0, 2.0])
     y = ep.weighted(*stages, weights=w)(x)

@@ -138,8 +138,6 @@ def test_every_bit_of_a_number_is_kept(dtype, kind):
     loader = ep.data.Loader(source, batch_size=8, shuffle=False)
     batch, _ = loader.next(loader.init(KEY))
     assert bits(batch) == bits(x) and batch["x"].dtype == x.dtype
-    text = {"bfloat16": "bf16", "complex64": "c64"}.get(dtype, dtype)
-    assert f"{text.replace('float', 'f')}[8,3]" in repr(loader)
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.complex128])
@@ -215,9 +213,7 @@ def test_a_sharded_source_stays_where_it_is():
     assert leaf.sharding == placed and source.tree.sharding == placed
 
 
-def test_a_derivative_of_records_is_refused():
-    x = jnp.ones((4, 2))
-
+def test_a_source_made_of_what_is_differentiated_has_its_derivative():
     def run(scale, x):
         loader = ep.data.Loader(
             ep.data.ArraySource(x), lambda r: scale * r, batch_size=4
@@ -225,18 +221,8 @@ def test_a_derivative_of_records_is_refused():
         return loader.next(loader.init(KEY))[0].sum()
 
     for call in (run, jax.jit(run)):
-        assert jax.grad(call)(2.0, x) == 8
-        for which in (1, (0, 1)):
-            with pytest.raises(ValueError, match=r"eqx.nn.Embedding\(weight=x\)"):
-                jax.grad(call, which)(2.0, x)
-    stopped = lambda scale: run(scale, jax.lax.stop_gradient(scale * x))  # noqa: E731
-    assert jax.grad(stopped)(2.0) == 16
-
-
-def test_leaves_that_were_mapped_to_other_numbers():
-    source = jax.tree.map(lambda leaf: leaf / 2, ep.data.ArraySource(jnp.ones((4, 2))))
-    with pytest.raises(TypeError, match="float32.*make another source"):
-        ep.data.Loader(source, batch_size=2)
+        by_scale, by_records = jax.grad(call, (0, 1))(2.0, jnp.ones((4, 2)))
+        assert by_scale == 8 and (by_records == 2).all()
 
 
 def test_records_that_shall_be_learned():

@@ -45,7 +45,7 @@ def test_it_goes_through_a_file(how, tmp_path):
     if how == "json":
         text = cursor.to_json()
         assert len(text) < 300 and json.loads(text)["position"] == 5
-        back = ep.data.Cursor.from_json(text, like=loader.init(KEY))
+        back = ep.data.Cursor.from_json(text)
     else:
         path = tmp_path / "cursor"
         eqx.tree_serialise_leaves(path, cursor)
@@ -97,7 +97,7 @@ def test_it_is_a_pytree_of_arrays():
 def test_a_cursor_of_another_source_is_refused(other):
     cursor = make().init(KEY)
     for call in (other.next, other.epoch, lambda c: other.scan(max, 0, c)):
-        with pytest.raises(ValueError, match="one of another source.*begin anew"):
+        with pytest.raises(ValueError, match="of another source.*begin anew"):
             call(cursor)
 
 
@@ -106,22 +106,6 @@ def test_a_cursor_of_records_of_another_form_is_refused():
     other = ep.data.Loader(ep.data.ArraySource(jnp.zeros((10, 2))), batch_size=3)
     with pytest.raises(ValueError, match="another form"):
         other.next(cursor)
-
-
-def test_a_text_of_another_key_or_source_is_refused():
-    text = make().init(KEY).to_json()
-    with pytest.raises(ValueError, match="another key than that of `like`"):
-        ep.data.Cursor.from_json(text, like=make().init(jr.key(2)))
-    with pytest.raises(ValueError, match="another source"):
-        ep.data.Cursor.from_json(text, like=make(11).init(KEY))
-
-
-@pytest.mark.parametrize(
-    "text", ["", "{}", "[]", '{"eqx_pipe.Cursor": 99}', "nonsense"]
-)
-def test_a_text_that_is_no_cursor(text):
-    with pytest.raises(ValueError, match="Give what `to_json` returned"):
-        ep.data.Cursor.from_json(text)
 
 
 def test_a_place_behind_the_end_is_refused():
@@ -149,56 +133,42 @@ def test_a_traced_cursor_where_a_value_is_needed():
         run(host.next, cursor)
 
 
-def test_bad_keys(unchecked):
-    with pytest.raises(TypeError, match=r"jax.random.key\(0\)"):
-        make().init(None)
-    with pytest.raises(TypeError, match="not a single PRNG key"):
-        make().init(jr.split(KEY, 3))
-    with pytest.raises(TypeError, match="not a single PRNG key"):
-        make().init(3)
-    with pytest.raises(ValueError, match="threefry2x32"):
-        make().init(jr.key(0, impl="rbg"))
+WRONG = {
+    "not JSON": "nonsense",
+    "a list": "[1, 2]",
+    "nested": "[" * 100_000,
+    "no text": None,
+    "a field missing": '{"eqx_pipe.Cursor": 1, "key": [0, 1]}',
+    "format": {"eqx_pipe.Cursor": 2},
+    "unknown field": {"epochs": 1},
+    "epoch too large": {"epoch": 2**32},
+    "epoch of text": {"epoch": "1"},
+    "epoch of a bool": {"epoch": True},
+    "position of a float": {"position": 1.5},
+    "position after the end": {"position": 11},
+    "position negative": {"position": -1},
+    "records of text": {"records": "10"},
+    "kind unknown": {"kind": "unheard"},
+    "kind of rbg": {"kind": "rbg", "key": [0] * 4},
+    "kind of a number": {"kind": 3},
+    "key too long": {"key": [1, 2, 3]},
+    "key of a number": {"key": 5},
+    "key of negative words": {"key": [1, -2]},
+}
 
 
-def test_jit_of_a_loader_says_what_to_use():
-    with pytest.raises(TypeError, match="filter_jit"):
-        jax.jit(make().next)(make().init(KEY))
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("position", 1.5),
-        ("position", 11),
-        ("position", -1),
-        ("epoch", "1"),
-        ("epoch", True),
-        ("kind", "unheard"),
-        ("kind", 3),
-        ("key", [1, 2, 3]),
-        ("key", 5),
-        ("key", [1, -2]),
-    ],
-)
-def test_a_text_with_something_wrong_in_it(name, value):
-    loader = ep.data.Loader(ep.data.ArraySource(np.arange(10)), batch_size=4)
-    text = json.loads(loader.init(KEY).to_json())
-    text[name] = value
-    with pytest.raises(ValueError, match=f"whose `.*{name}.*`to_json`"):
-        ep.data.Cursor.from_json(json.dumps(text))
+@pytest.mark.parametrize("name", WRONG)
+def test_a_text_with_something_wrong_in_it(name, unchecked):
+    text = WRONG[name]
+    if isinstance(text, dict):
+        text = json.dumps(json.loads(make().init(KEY).to_json()) | text)
+    with pytest.raises(ValueError, match="not a cursor: .*Give what `to_json`"):
+        ep.data.Cursor.from_json(text)
 
 
 def test_a_cursor_is_shown_by_its_place():
-    loader = ep.data.Loader(ep.data.ArraySource(np.arange(10)), batch_size=4)
-    _, cursor = loader.next(loader.init(KEY).next_epoch())
-    assert repr(cursor) == "Cursor(epoch=1, position=4)"
-    seen = []
-    jax.jit(lambda c: seen.append(repr(c)))(cursor)
-    assert seen == ["Cursor(epoch=traced, position=traced)"]
-    many = jax.tree.map(lambda x: np.stack([x, x]), cursor)
-    for odd, word in (
-        (many, "a batch of 2"),
-        (jax.tree.map(lambda x: None, cursor), "unknown"),
-        (jax.eval_shape(lambda c: c, cursor), "unknown"),
-    ):
-        assert word in repr(odd)
+    cursor = moved(make())
+    assert repr(cursor) == "Cursor(epoch=1, position=5)"
+    for odd in (jax.eval_shape(lambda c: c, cursor), jax.tree.map(id, cursor)):
+        assert "traced" in repr(odd)
+    assert "a batch of" in repr(jax.tree.map(lambda x: np.stack([x, x]), cursor))

@@ -1,12 +1,9 @@
 """Loops over epochs, as people write them: each epoch once, none skipped."""
 
-import dataclasses
 import itertools as it
 
-import jax
 import jax.random as jr
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -121,7 +118,7 @@ def test_any_mixture_goes_on_where_it_stands(settings, steps):
             cursor = cursor.next_epoch()
             model.at = model.at[0] + 1, 0
         elif step == "text":
-            cursor = ep.data.Cursor.from_json(cursor.to_json(), like=loader.init(KEY))
+            cursor = ep.data.Cursor.from_json(cursor.to_json())
         elif step == "epoch":
             iterator = loader.epoch(cursor)
             most = count or len(iterator)
@@ -132,27 +129,6 @@ def test_any_mixture_goes_on_where_it_stands(settings, steps):
             _, found, cursor = loader.scan(kept, None, cursor, length=count)
             assert found.tolist() == [model.next() for _ in range(count)]
         assert (cursor.epoch, cursor.position) == model.at
-
-
-@pytest.mark.parametrize("drop", [False, True])
-def test_the_end_of_an_epoch_is_not_the_beginning_of_the_next(drop):
-    loader = make(drop_remainder=drop)
-    iterator = loader.epoch(loader.init(KEY))
-    list(iterator)
-    end, begin = iterator.cursor, loader.init(KEY).next_epoch()
-    assert end.to_json() != begin.to_json()
-    assert end.next_epoch().to_json() == begin.to_json()
-    a, b = loader.epoch(end), loader.epoch(begin)
-    assert a.cursor.to_json() == begin.to_json() and len(a) == len(b) == len(loader)
-    assert all((x == y).all() for x, y in zip(a, b, strict=True))
-
-
-def test_with_drop_remainder_another_batch_size_finds_what_is_left():
-    iterator = make(drop_remainder=True).epoch(make().init(KEY))
-    found = np.concatenate(list(iterator))
-    other = make(batch_size=2, drop_remainder=True)
-    (rest,) = other.epoch(iterator.cursor)
-    assert sorted([*found.tolist(), *rest.tolist()]) == list(range(12))
 
 
 def test_so_many_epochs_from_wherever_a_run_was_stopped():
@@ -174,48 +150,3 @@ def test_so_many_epochs_from_wherever_a_run_was_stopped():
             run(loader, ep.data.Cursor.from_json(text), None)
         wholes.append(seen)
     assert len(wholes[0]) == 36 and all(seen == wholes[0] for seen in wholes)
-
-
-# The last epoch.
-
-
-def late(loader, position=0, epoch=LAST):
-    return dataclasses.replace(
-        loader.init(KEY),
-        epochs=np.asarray(epoch, np.uint32),
-        record=np.asarray([position, 0], np.uint32),
-    )
-
-
-@pytest.mark.parametrize("kind", ["device", "host"])
-@pytest.mark.parametrize("drop", [False, True])
-def test_nothing_follows_on_the_last_epoch(kind, drop):
-    loader = make(batch_size=5, kind=kind, drop_remainder=drop)
-    iterator = loader.epoch(late(loader))
-    assert sum(map(len, iterator)) == (10 if drop else 12)
-    loader.next(late(loader, 5))
-    end = iterator.cursor
-    calls = [loader.next, loader.epoch, lambda cursor: cursor.next_epoch()]
-    if kind == "device":
-        calls.append(lambda cursor: loader.scan(kept, None, cursor, length=1))
-    for call in calls:
-        with pytest.raises(ValueError, match="4294967295 is the last.*another key"):
-            call(end)
-
-
-def test_a_scan_that_would_go_behind_the_last_epoch():
-    for drop, most in ((False, 4), (True, 4)):
-        loader = make(batch_size=5, drop_remainder=drop)
-        cursor = late(loader, epoch=LAST - 1)
-        loader.scan(kept, None, cursor, length=most)
-        with pytest.raises(ValueError, match="Begin anew with another key"):
-            loader.scan(kept, None, cursor, length=most + 1)
-
-
-def test_under_jit_the_last_epoch_comes_again_and_not_the_first():
-    loader = make(batch_size=4, shuffle=True)
-    last = np.concatenate(list(loader.epoch(late(loader))))
-    batch, cursor = jax.jit(lambda c: loader.next(c))(late(loader, 10))
-    assert batch.tolist() == [*last[10:].tolist(), *last[:2].tolist()]
-    assert (cursor.epoch, cursor.position) == (LAST, 2)
-    assert jax.jit(lambda c: c.next_epoch())(cursor).epoch == LAST

@@ -18,7 +18,6 @@ from . import (
     spaces,
     sweep,
     testing,
-    unit,
     views,
     wrap,
 )
@@ -46,8 +45,7 @@ ROOMS = {
     "space": spaces.SPACE,
     "axes": axes.AXES,
     "table": spaces.TABLE,
-    "unit": unit.UNIT,
-    "seeds": spaces.SEEDS,
+    "unit": axes.UNIT,
     "sweep": sweep.SWEEP,
     "sweeper": sweep.SWEEPER,
     "reduce": reduce.REDUCE,

@@ -100,7 +100,7 @@ REDUCE = [
         "name of a dim",
     ),
     ("over a typo", lambda: cells("sead"), ValueError, "Did you mean `seed`"),
-    ("over an axis", lambda: cells("rate"), ValueError, "say `over='r'`"),
+    ("over an axis", lambda: cells("rate"), ValueError, "give `over='r'`"),
     ("over all dims", lambda: cells(("seed", "r")), ValueError, "Leave `over` out"),
     ("over a dim twice", lambda: cells(("r", "r")), ValueError, "each dim once"),
     ("over a part", lambda: cells("seed", GRID[2:]), ValueError, "the whole grid"),

@@ -37,7 +37,6 @@ UNNAMED = {
     "sweep: vmap one static value",
     "sweep: a hidden need of a key",
     "sweep: vmap key",
-    "loader: hash",
     "sources: record 5",
 }
 

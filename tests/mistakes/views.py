@@ -70,7 +70,7 @@ VIEWS = [
         "concat constants",
         lambda: ep.SweepResult.concat([beside(y=1.0), beside(y=2.0)]),
         ValueError,
-        "Make it an axis with one value",
+        "make what differs an axis with one value",
     ),
     (
         "concat dtypes",
@@ -90,25 +90,11 @@ VIEWS = [
     ),
     ("plot of two", lambda: swept().plot(), ValueError, "Known names: `at`, `loss`"),
     (
-        "sel",
-        lambda: swept().plot("loss", sel=["x"]),
-        TypeError,
-        "Give a dict from names",
-    ),
-    ("sel z", lambda: swept().plot("loss", sel={"z": 1}), ValueError, "names: `x`"),
-    (
         "sel x far away",
         lambda: swept().plot("loss", sel={"x": 100.0}),
         ValueError,
         "`x` goes from 0 to 1. Give a value in this range",
     ),
-    (
-        "dims",
-        lambda: swept().plot("loss", dims=("x", "x")),
-        TypeError,
-        "Say where each dim goes: `x=`",
-    ),
-    ("ax", lambda: swept().plot("loss", ax=3), TypeError, "plt.subplots"),
     (
         "pkl",
         lambda: swept().save("r.pkl"),

@@ -6,14 +6,8 @@ import jax.random as jr
 import numpy as np
 import pytest
 
-from eqx_pipe._check import (
-    check_callable,
-    check_choice,
-    check_draws,
-    check_int,
-    check_key,
-    check_name,
-)
+from eqx_pipe._check import check_callable, check_choice, check_int, check_name
+from eqx_pipe._keys import check_draws, check_key
 
 pytestmark = pytest.mark.usefixtures("unchecked")
 

@@ -75,7 +75,7 @@ def run(file, name, line, text, variables):
     return test.globs
 
 
-DEAR = "_compose", "_explore", "_reduce", "_pipelined", "testing"
+DEAR = "_compose", "_search", "_reduce", "testing"
 """The packages whose examples take four fifths of the time; they are slow tests."""
 
 EXAMPLES = [name for name, found in SOURCES.items() if found]

@@ -134,6 +134,10 @@ NOT_CALLED = {"Axis", "Cursor", "Stage", "SweepResult"}
 """Classes that users do not call: what their methods raise stands there."""
 
 
+SHOWN_BY = {"HalvingResult", "Method", "SearchResult", "Training"}
+"""Classes whose examples are those of `explore` and `halving`."""
+
+
 def checks_arguments(name, value):
     """Whether the code of a function, or of a class's constructor, raises or checks."""
     if inspect.isclass(value) and issubclass(value, Exception) or name in NOT_CALLED:
@@ -156,7 +160,7 @@ def test_public_names_say_how_they_are_used():
     """An example each; and what they take, give (with shapes) and raise, if they do."""
     lacking = []
     for name, value in public():
-        parts = [">>> "]
+        parts = [] if name in SHOWN_BY else [">>> "]
         if inspect.isfunction(value):
             signature = inspect.signature(value)
             gives = signature.return_annotation

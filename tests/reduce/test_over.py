@@ -266,7 +266,7 @@ def test_draws_and_designs_keep_what_they_are():
         {
             "draw": ep.Random(jr.normal, 4),
             "seed": ep.Seeds(3),
-            **ep.sobol({"u": (0.0, 1.0)}, 2),
+            **ep.sobol({"u": ep.Uniform(0, 1)}, 2, dim="design").tree,
         },
         key=KEY,
     )
@@ -278,4 +278,4 @@ def test_draws_and_designs_keep_what_they_are():
     values = ep.sweep(fn, space, **asked).grid()
     result = ep.sweep(fn, space, reduce=ep.reduce.Min(over="draw"), **asked)
     np.testing.assert_array_equal(result.grid(), values.min(0))
-    assert result.to_xarray()["value"].dims == ("seed", "sobol")
+    assert result.to_xarray()["value"].dims == ("seed", "design")

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.helpers import few
@@ -68,20 +69,49 @@ def test_the_best_third_goes_on():
     last = found.scores[found.survivors, -1]
     assert last.tolist() == sorted(last) and len(last) == 3
     best = ep.Space(SPACE).point(int(found.survivors[0]))
-    assert found.best["rate"] == best["rate"]
+    assert found.best().point["rate"] == best["rate"]
+    assert found.best().value == last[0] == PLAIN.score(best, found.best().output)
     worst = ep.search.halving(PLAIN, SPACE, rungs=(1, 3, 6), eta=3, mode="max")
     assert not set(worst.survivors) & set(found.survivors)
 
 
-def test_a_score_of_nan_is_the_worst():
-    train = ep.search.Training(
-        PLAIN.init,
-        PLAIN.step,
-        lambda p, x: jnp.where(p["rate"] > 0.1, jnp.nan, x**2),
-    )
-    found = ep.search.halving(train, SPACE, rungs=(1, 2), eta=4)
+@pytest.mark.parametrize("limit", [0.1, -1.0])
+def test_a_training_without_a_score_is_dropped(limit):
+    def score(p, x):
+        return jnp.where(p["rate"] > limit, jnp.nan, x**2)
+
+    train = ep.search.Training(PLAIN.init, PLAIN.step, score)
+    found = ep.search.halving(train, SPACE, rungs=(1, 2), eta=2)
     rates = ep.Space(SPACE).to_pandas()["rate"][found.survivors]
-    assert (rates < 0.1).all()
+    assert (rates < 0.1).all() and len(rates) == (12 if limit > 0 else 0)
+    if limit < 0:
+        assert "none has a score" in repr(found)
+        with pytest.raises(ValueError, match="no training has a score"):
+            found.best()
+
+
+def test_static_fields_of_a_carry_may_hold_traced_numbers():
+    train_state = pytest.importorskip("flax.training.train_state")
+    optax = pytest.importorskip("optax")
+
+    def init(p):
+        return train_state.TrainState.create(
+            apply_fn=None, params={"x": jnp.float32(4)}, tx=optax.sgd(p["rate"])
+        )
+
+    train = ep.search.Training(
+        init,
+        lambda p, state: state.apply_gradients(grads={"x": 2 * state.params["x"]}),
+        lambda p, state: state.params["x"] ** 2,
+    )
+    space = {"rate": ep.Geomspace(1e-3, 0.3, 6)}
+    found = ep.search.halving(train, space, rungs=(1, 3))
+    plain = ep.search.halving(PLAIN, {**space, "start": 4.0}, rungs=(1, 3))
+    np.testing.assert_allclose(found.scores, plain.scores, rtol=1e-5)
+    best = found.best()  # can be carried on, with its own rate
+    after = best.output.apply_gradients(grads={"x": jnp.float32(1.0)})
+    moved = best.output.params["x"] - after.params["x"]
+    np.testing.assert_allclose(moved, best.point["rate"], rtol=1e-5)
 
 
 def test_scores_are_labelled_and_shown():
@@ -100,7 +130,7 @@ def test_full_batches():
     rungs = (1, 3, 9, 27, 81, 243, 729)
     with ept.assert_compiles(10):  # log2 of the trainings
         found = ep.search.halving(PLAIN, space, rungs=rungs, eta=3)
-    needed, executed = found.lane_steps
+    needed, executed = found.steps
     kept = [1024, 342, 114, 38, 13, 5, 2]
     assert (~np.isnan(found.scores)).sum(0).tolist() == kept
     steps = np.diff((0, *rungs))

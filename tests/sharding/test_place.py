@@ -134,28 +134,9 @@ def test_all_misfits_in_one_error(mesh):
     assert "`b.0`: the mesh axis `model` stands twice" in text
     assert "`c`:" in text and "2 entries, but float32[8] has 1 axes" in text
     assert "`d`: the mesh has no axis `modl`. Did you mean `model`?" in text
-    assert "{'data': 4, 'model': 2}" in text and "eqx_pipe.pad_to" in text
+    assert "{'data': 4, 'model': 2}" in text and "sharding.pad_to" in text
     with pytest.raises(ValueError, match="nearest that fits: 8"):
         ep.sharding.shard(jnp.ones(3), mesh, P(("data", "model")))
-
-
-def test_specs_that_are_no_prefix(mesh):
-    with pytest.raises(ep.StructureError, match="(?s)not a prefix.*Give a spec for"):
-        ep.sharding.shard({"a": jnp.ones(8)}, mesh, {"b": P("data")})
-
-
-def test_wrong_types(mesh, unchecked):
-    x = jnp.ones(8)
-    with pytest.raises(TypeError, match="`specs.a` is 'data' .str.*PartitionSpec"):
-        ep.sharding.shard({"a": x}, mesh, {"a": "data"})
-    with pytest.raises(TypeError, match="PartitionSpec"):
-        ep.sharding.shard({"a": x}, mesh, lambda leaf: "data")
-    with pytest.raises(TypeError, match="`mesh` is 3.*jax.make_mesh"):
-        ep.sharding.shard(x, 3, None)
-    with pytest.raises(TypeError, match="`eqx_pipe.sharding.shard`: `pairs` is 3"):
-        ep.sharding.shard(x, mesh, None, 3)
-    with pytest.raises(TypeError, match="has no values.*init_sharded"):
-        ep.sharding.shard(jax.eval_shape(lambda: x), mesh, None)
 
 
 @given(st.integers(1, 9), st.integers(1, 5), SPECS)
@@ -208,28 +189,89 @@ def test_sharding_info():
     assert "host" in lines[1]
 
 
-def test_specs_that_are_no_prefix_say_where(mesh, unchecked):
+@pytest.mark.parametrize(
+    ("specs", "where"),
+    [
+        ({"x": None, "q": {"y": [P("data")]}}, r"\['q'\]\['y'\]"),
+        ({"x": None, "q": [None]}, r"\['q'\]"),
+    ],
+)
+def test_specs_that_are_no_prefix_say_where(specs, where):
     tree = {"x": jnp.ones(8), "q": {"y": [jnp.ones((300, 300))] * 3}}
-    cases = {
-        "have 0 at `q.y` where the tree has 0, 1, 2": {
-            "x": None,
-            "q": {"y": [P("data")]},
-        },
-        "have z at `q` where the tree has y": {"x": None, "q": {"z": P("data")}},
-        "a `list` at `q` where the tree has a `dict`": {"x": None, "q": [None]},
-        r"did you mean `P\('data', None\)`": {"x": ("data", None), "q": None},
-    }
-    for words, specs in cases.items():
-        with pytest.raises(ValueError, match=words) as caught:
-            ep.sharding.shard(tree, mesh, specs)
-        assert len(str(caught.value)) < 500
+    with pytest.raises(ep.StructureError, match=f"(?s)not a prefix.*{where}"):
+        ep.sharding.shard(tree, make(), specs)
 
 
-def test_only_sizes_are_mended_by_padding(mesh):
-    for specs in (P("dta"), P(None, None, "data")):
-        with pytest.raises(ValueError) as caught:
-            ep.sharding.shard(jnp.ones((8, 4)), mesh, specs)
-        assert "pad_to" not in str(caught.value)
+def stack():
+    key = jr.key(0)
+    layer = lambda key: ep.chain(mlp=eqx.nn.Linear(8, 8, key=key), act=jnp.tanh)  # noqa: E731
+    return ep.chain(
+        body=eqx.nn.Linear(8, 8, key=key),
+        blocks=ep.repeat(layer, 2, key=key),
+        head=eqx.nn.Linear(8, 4, key=key),
+    )
+
+
+PATTERNS = {"head.weight": P("model"), "blocks.*.mlp.weight": P(None, "model")}
+
+
+@pytest.mark.parametrize(
+    "specs",
+    [
+        PATTERNS,
+        lambda path, leaf: PATTERNS.get(
+            path.replace(".0.", ".*.").replace(".1.", ".*.")
+        ),
+    ],
+)
+def test_paths_are_those_of_pipelines_everywhere(specs, mesh):
+    pipe = stack()
+    placed = ep.sharding.shard(pipe, mesh, specs)
+    made = ep.sharding.init_sharded(lambda key: stack(), jr.key(0), mesh, specs)
+    gradients = ep.sharding.shard((eqx.filter(pipe, eqx.is_array), 1), mesh, P())
+    assert "0.head.weight" in ep.sharding.info(gradients)
+    for tree in (placed, made):
+        info = ep.sharding.info(tree)
+        split = {path: row.spec for path, row in info.items() if any(row.spec)}
+        assert split == PATTERNS
+        assert info["body.bias"].devices == 8
+    with pytest.raises(ValueError, match="(?s)`head.weight`: axis 0 has size 4.*8"):
+        ep.sharding.shard(pipe, mesh, {"head": P(("data", "model"))})
+
+
+@pytest.mark.parametrize(
+    ("specs", "wrong"),
+    [
+        (
+            {"head.wieght": P("model")},
+            "`head.wieght` matches no array. Did you mean `head.weight`",
+        ),
+        ({"stages.1.weight": P("model")}, "matches no array"),
+        (
+            {"head": P("model"), "**.weight": P()},
+            "(?s)disagree about `head.weight`.*`head`: P.*`.*weight`: P",
+        ),
+        (
+            {"blocks.0.mlp.weight": P("model")},
+            "(?s)`blocks.*.mlp.weight` is one array "
+            "of stacked stages.*`blocks.1.mlp.weight`: P",
+        ),
+        ({"head.bias": P(None, "model")}, "2 entries, but float32.4. has 1 axes"),
+    ],
+)
+def test_patterns_that_do_not_fit(specs, wrong):
+    with pytest.raises(ValueError, match=wrong):
+        ep.sharding.shard(stack(), make(), specs)
+
+
+def test_a_mapping_is_a_prefix_if_it_fits_and_a_pattern_is_cut_to_the_rank():
+    tree = {"a": jnp.ones((8, 8)), "b": {"w": jnp.ones((8, 8)), "c": jnp.ones(8)}}
+    place = lambda specs: ep.sharding.info(ep.sharding.shard(tree, make(), specs))  # noqa: E731
+    prefix = place({"a": P("data"), "b": P("model")})
+    assert prefix["a"].spec == P("data") and prefix["b.w"].spec == P("model")
+    patterns = place({"b": P("data", "model")})
+    assert patterns["b.w"].spec == P("data", "model")
+    assert patterns["b.c"].spec == P("data") and patterns["a"].spec == P()
 
 
 def test_padding_leaves_scalars_alone(mesh):

@@ -131,17 +131,11 @@ def test_parameters_that_are_on_the_mesh_stay_split(getkey):
 def test_inside_jit_it_says_what_to_do(getkey, unchecked):
     one, two = submeshes(2)
     pipe = ep.chain(ep.sharding.on(one, jnp.sin), ep.sharding.on(two, jnp.cos))
-    with pytest.raises(ValueError, match="eqx_pipe.on.*inside `jit`.*eqx_pipe.pipel"):
+    with pytest.raises(ValueError, match="sharding.on.*inside `jit`.*sharding.pipel"):
         eqx.filter_jit(pipe)(jnp.ones(3))
     total = ep.sharding.microbatch(lambda x: jnp.sum(pipe(x)), size=1)
-    with pytest.raises(ValueError, match="eqx_pipe.on.*inside `jit`"):
+    with pytest.raises(ValueError, match="sharding.on.*inside `jit`"):
         jax.jit(total)(jnp.ones(3))
-    with pytest.raises(ValueError, match="(?s)eqx_pipe.sharding.on.*size 3.*4"):
-        ep.sharding.on(one, jnp.sin, specs=P("x"))(jnp.ones(3))
-    with pytest.raises(TypeError, match="jax.make_mesh"):
-        ep.sharding.on(3, jnp.sin)
-    with pytest.raises(TypeError, match="cannot be called"):
-        ep.sharding.on(one, 3)
 
 
 def test_under_another_mesh_it_says_so(unchecked):

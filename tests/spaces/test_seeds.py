@@ -3,12 +3,11 @@
 import jax
 import jax.numpy as jnp
 import jax.random as jr
-import matplotlib
 import numpy as np
 import pytest
+from support.laws import check_sweep
 
 import eqx_pipe as ep
-import eqx_pipe.testing as ept
 
 KEY = jr.key(4)
 
@@ -25,7 +24,7 @@ def space(seeds, **more):
     "draws", ["common", pytest.param("independent", marks=pytest.mark.slow)]
 )
 def test_a_sweep_of_replicates_is_its_definition(draws):
-    ept.check_sweep(noisy, space(ep.Seeds(2, draws=draws)), key=KEY)
+    check_sweep(noisy, space(ep.Seeds(2, draws=draws)), key=KEY)
 
 
 def test_common_draws_are_those_of_the_replicate():
@@ -81,13 +80,3 @@ def test_the_best_point_is_printed_by_its_coordinates():
         best = ep.sweep(lambda p: p["a"], ep.Space(tree)).best()
     assert repr(best) == "Best(index=0, value=0.25, a=0.25, index=x, w=float32[9])"
     assert best.coordinates["a"] == 0.25
-
-
-def test_replicates_are_thin_lines_and_their_mean():
-    matplotlib.use("agg")
-    swept = ep.sweep(noisy, space(ep.Seeds(4)), key=KEY)
-    ax = swept.plot()
-    lines = np.stack([line.get_ydata() for line in ax.lines])
-    assert np.allclose(lines[-1], lines[:-1].mean(axis=0))
-    assert np.allclose(lines[:-1], swept.grid().T) and ax.get_xlabel() == "a"
-    assert swept.plot(sel={"seed": 2}).get_title() == "seed = 2"

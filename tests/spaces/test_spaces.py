@@ -1,6 +1,10 @@
 """Spaces: what their points are, in which order, and which spaces there cannot be."""
 
 import itertools as it
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import equinox as eqx
 import jax
@@ -13,6 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import eqx_pipe as ep
+
+ROOT = Path(__file__).parents[2]
 
 
 class Powers(ep.Axis):
@@ -104,9 +110,11 @@ def test_points_are_the_product_of_the_axes(recipe):
     ]
     combine = zip if space.mode == "zip" else it.product
     grid = [dict(zip(names, row, strict=True)) for row in combine(*values)]
-    if space.window is not None:
-        start, step, count = space.window
-        grid = [grid[start + step * i] for i in range(count)]
+    if space.span is not None:
+        start, count = space.span
+        grid = grid[start : start + count]
+    if space.rows is not None:
+        grid = [grid[i] for i in space.geometry.grid_indices(np.arange(space.size))]
     found = [{name: point[name] for name in names} for point in by_name(space)]
     assert found == grid
     assert space.size == len(space) == len(grid) == np.prod(list(space.dims.values()))
@@ -290,5 +298,24 @@ def test_a_linspace_has_the_values_of_numpy(lo, hi, n):
 def test_sizes_that_len_cannot_say():
     wide = ep.Linspace(0, 1, 2**31 - 1)
     space = ep.Space({"a": wide, "b": wide, "c": ep.Values(range(5))})
-    with pytest.raises(OverflowError, match="Use `space.size`"):
+    with pytest.raises(OverflowError):
         len(space)
+
+
+FIRST_USE = """
+import jax
+import eqx_pipe as ep
+from support.compilations import compiled
+half = jax.jit(lambda x: x / 2)
+half(1.0)
+before = len(compiled)
+ep.Space({"x": ep.Linspace(0, 1, 3)}), ep.sweep, ep.data.Loader, ep.sharding.AxisRules
+half(1.0)
+assert len(compiled) == before
+"""
+
+
+def test_no_first_use_makes_functions_compile_again():
+    path = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
+    env = os.environ | {"PYTHONPATH": path}
+    subprocess.run([sys.executable, "-c", FIRST_USE], env=env, check=True)

@@ -1,4 +1,4 @@
-"""The unit cube of a space, designs over axes, and results joined."""
+"""The unit cube of a space, and results joined."""
 
 import functools
 
@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import pytest
-from scipy.stats import qmc
 from support.helpers import few
 
 import eqx_pipe as ep
@@ -69,26 +68,16 @@ def test_values_are_spaced_as_the_axis_is():
     np.testing.assert_allclose(frame["b"], [8, 6, 4, 2, 0])
 
 
-def test_a_design_of_axes_is_the_design_of_the_cube():
-    axes = {
-        "rate": ep.Geomspace(1e-4, 1e-1, label="rate"),
-        "act": ep.Static(["a", "b", "c"]),
-        "b": (0.0, 2.0),
-        "size": ep.Mapped(jnp.exp, ep.Linspace(0, 1)),
-    }
-    tree = ep.sobol(axes, 8, seed=3, unit={"b": "s"})
-    space = ep.Space({**tree, "seed": ep.Values([0, 1])})
-    assert space.dims == {"sobol": 8, "seed": 2}
-    cube = qmc.Sobol(4, seed=3).random_base2(3)
-    frame = ep.Space(tree).to_pandas()
-    np.testing.assert_allclose(frame["rate"], 10 ** (-4 + 3 * cube[:, 0]), rtol=1e-5)
-    assert frame["act"].tolist() == [
-        axes["act"].choices.values[int(3 * x)] for x in cube[:, 1]
-    ]
-    np.testing.assert_allclose(frame["b"], 2 * cube[:, 2], rtol=1e-6)
-    np.testing.assert_allclose(frame["size"], np.exp(cube[:, 3]), rtol=1e-5)
-    assert tree["rate"].attrs == {"long_name": "rate"}
-    assert tree["b"].attrs == {"units": "s"}
+def test_equal_values_are_the_first_of_them():
+    space = ep.Space(ep.Values([1, 1, 2]))
+    back = space.to_unit(space.from_unit([[0.1], [0.5], [0.9]]))
+    np.testing.assert_allclose(back[:, 0], [1 / 6, 1 / 6, 5 / 6])
+
+
+def test_a_value_of_the_other_sign_is_none_of_a_geomspace():
+    space = ep.Space({"x": ep.Geomspace(0.01, 1, 3)})
+    with pytest.raises(ValueError, match="point 0 has -0.1.*outside"):
+        space.to_unit(ep.Space({"x": ep.Values([-0.1, 0.1])}))
 
 
 GRID = ep.Space(

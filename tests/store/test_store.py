@@ -201,14 +201,6 @@ def test_failures_in_a_store_are_raised(tmp_path, first):
     assert np.flatnonzero(~result.ok).tolist() == [0, 4]
 
 
-def test_order_by_changes_nothing_in_a_store(tmp_path):
-    space = some_space(3)
-    asked = {"batch_size": 2, "mesh": one_device()}
-    costs = np.cos(np.arange(space.size))
-    result = ep.sweep(plain, space, store=tmp_path / "r.zarr", order_by=costs, **asked)
-    close(result.values, ep.sweep(plain, space, **asked).values)
-
-
 @pytest.mark.parametrize("here", [True, False])
 def test_costs_are_computed_of_what_is_computed(tmp_path, here):
     asked_for = []

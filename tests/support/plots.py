@@ -31,12 +31,5 @@ def mesh_of(ax):
     return ax.collections[0].get_array()
 
 
-def ticks_of(ax, which="x"):
-    """Where ticks are, and what they say."""
-    ax.figure.canvas.draw()
-    axis = getattr(ax, f"{which}axis")
-    return list(axis.get_ticklocs()), [t.get_text() for t in axis.get_ticklabels()]
-
-
 def legend_of(ax):
     return [text.get_text() for text in ax.get_legend().get_texts()]

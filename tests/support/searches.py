@@ -13,7 +13,7 @@ from support.stores import SECONDS, one_device
 
 import eqx_pipe as ep
 
-SPACE = {"x": ep.Linspace(-1.0, 1.0, 2), "y": ep.Linspace(0.0, 3.0, 2)}
+SPACE = {"x": ep.Uniform(-1.0, 1.0), "y": ep.Uniform(0.0, 3.0)}
 
 
 GIVEN = {"key": jr.key(5), "batch_size": 2}
@@ -35,14 +35,14 @@ class Wandering:
     def init(self, space, key):
         return {"space": space, "key": key, "centre": np.full(2, 0.5), "u": None}
 
-    def ask(self, state, n):
+    def ask(self, state, num):
         here, then = jr.split(state["key"])
-        u = state["centre"] + np.asarray(jr.uniform(here, (n, 2)) - 0.5) / 3
+        u = state["centre"] + np.asarray(jr.uniform(here, (num, 2)) - 0.5) / 3
         u = np.clip(u, 0, 1)
         return state["space"].from_unit(u), {**state, "key": then, "u": u}
 
-    def tell(self, state, result):
-        return {**state, "centre": state["u"][result.best().index]}
+    def tell(self, state, losses, result):
+        return {**state, "centre": state["u"][np.argmin(losses)]}
 
 
 class Logged:
@@ -54,28 +54,28 @@ class Logged:
     def init(self, space, key):
         return self.method.init(space, key), 0
 
-    def ask(self, state, n):
-        points, inner = self.method.ask(state[0], n)
+    def ask(self, state, num):
+        points, inner = self.method.ask(state[0], num)
         bits = np.asarray(points.to_pandas()).tobytes()
         with open(self.file, "a") as log:
             log.write(f"{state[1]} {hashlib.sha1(bits).hexdigest()}\n")
         return points, (inner, state[1] + 1)
 
-    def tell(self, state, result):
-        return self.method.tell(state[0], result), state[1]
+    def tell(self, state, losses, result):
+        return self.method.tell(state[0], losses, result), state[1]
 
 
 def method(kind):
     if kind == "refine":
-        return ep.search.refine()
+        return ep.search.Adaptive()
     if kind == "evolution":
         from evosax.algorithms import CMA_ES
 
-        return ep.search.evolution(CMA_ES)
+        return ep.search.Evosax(CMA_ES)
     if kind == "optuna":
         from optuna.samplers import TPESampler
 
-        return ep.search.optuna(functools.partial(TPESampler, n_startup_trials=8))
+        return ep.search.Optuna(functools.partial(TPESampler, n_startup_trials=8))
     return Wandering()
 
 
@@ -96,5 +96,5 @@ def run(kind, folder):
     logged = Logged(method(kind), f"{folder}.asked")
     # Both are strict in tests, and evosax is not.
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
-        found = ep.search.explore(valley, SPACE, logged, rounds=6, n=12, **given)
+        found = ep.search.explore(valley, SPACE, logged, rounds=6, num=12, **given)
     return found.rounds, found.to_pandas().to_numpy(float)

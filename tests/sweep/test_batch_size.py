@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from jax.extend.core import Primitive
 
 import eqx_pipe as ep
+import eqx_pipe.testing as ept
 from eqx_pipe._sweep.compute import prepare as preparing
 from eqx_pipe._sweep.compute import sizes
 from eqx_pipe._sweep.compute.sizes import choose_batch_size, chunk_capacity, even_out
@@ -252,13 +253,12 @@ def test_memory_bounds_it_without_running(monkeypatch):
     np.testing.assert_allclose(again.values, values, rtol=1e-5, atol=1e-6)
 
 
-def test_the_probe_is_a_straight_line():
-    needs = lambda b: 1000 + 10 * b  # noqa: E731
-    assert sizes.fitting(10**6, needs, 10**5) == (8 * 10**4 - 1000) // 10
-    assert sizes.fitting(50, needs, 10**5) == 50
-    assert sizes.fitting(10**6, needs, 10) == 1
-    assert sizes.fitting(10**6, lambda b: None, 10) == 10**6
-    assert sizes.fitting(4, needs, 0) == 4
+def test_a_warm_sweep_compiles_nothing_where_memory_is_known(monkeypatch):
+    monkeypatch.setattr(preparing, "free_bytes", lambda _: 2**30)
+    space = ep.Linspace(0, 1, 100)
+    ep.sweep(scan, space)
+    with ept.assert_compiles(0):
+        ep.sweep(scan, space)
 
 
 def test_devices_that_do_not_say_set_no_limit():

@@ -107,6 +107,19 @@ def test_the_function_is_traced_once_a_sweep():
         assert len(traces) == expected
 
 
+def test_the_function_is_traced_once_for_a_store_and_its_growth(tmp_path):
+    pytest.importorskip("zarr")
+    traces = []
+
+    def fn(p):
+        traces.append(1)
+        return p["a"]
+
+    for expected, n in enumerate((3, 3, 4, 5), start=1):
+        result = ep.sweep(fn, {"a": ep.Values(range(n))}, store=tmp_path / "runs")
+        assert len(traces) == expected and result.ok.all()
+
+
 def test_a_jitted_function_is_traced_and_looked_at_once(monkeypatch):
     traces, looks = [], []
     look = cache_key._jaxpr
@@ -204,6 +217,6 @@ def test_making_an_axis_compiles_nothing(n):
     ep.Linspace(0, 1, n), ep.Geomspace(1, 2, n)
     ep.Linspace(np.zeros(3), np.ones(3), n)
     ep.Values(np.arange(n)), ep.Values([0.5] * n), ep.Values(np.ones((n, 2), "f4"))
-    ep.sobol({"a": (0.0, 1.0)}, n)
+    ep.sobol({"a": ep.Uniform(0, 1)}, n)
     ep.Space({"a": ep.Linspace(0, 1, n), "w": np.ones(n)})
     assert len(compiled) == before

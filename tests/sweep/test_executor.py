@@ -5,7 +5,6 @@ import multiprocessing
 import os
 import signal
 import sys
-import tempfile
 import threading
 import warnings
 
@@ -14,15 +13,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from support.executors import Asked, Plain, Promise
 from support.stores import (
     FUNCTIONS,
     KEY,
-    SPACES,
     close,
-    close_dataset,
     one_device,
     plain,
     some_space,
@@ -47,26 +42,6 @@ def spawned(workers=1):
     return cf.ProcessPoolExecutor(
         workers, mp_context=multiprocessing.get_context("spawn")
     )
-
-
-@settings(max_examples=max(3, settings().max_examples // 5))
-@given(
-    st.sampled_from(FUNCTIONS),
-    st.integers(0, SPACES - 1),
-    st.sampled_from(["threads", "result", "done"]),
-    st.booleans(),
-)
-def test_an_executor_changes_nothing(threads, fn, which, kind, keep):
-    executor = {"result": Plain(), "done": Plain(Asked), "threads": threads}[kind]
-    space, asked = some_space(which), {"key": KEY, "batch_size": 2}
-    here = ep.sweep(fn, space, mesh=one_device(), **asked)
-    with tempfile.TemporaryDirectory() as folder:
-        store = f"{folder}/runs.zarr" if keep else None
-        there = ep.sweep(fn, space, executor=executor, store=store, **asked)
-        close(there.values, here.values)
-        assert there.ok.all() and there.batch_size == here.batch_size
-        if keep:
-            close_dataset(there.to_xarray(), here.to_xarray())
 
 
 def test_costs_and_an_automatic_batch_size(threads):

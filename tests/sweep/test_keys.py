@@ -4,7 +4,6 @@ Outputs are the keys themselves, so that one bit that differs is seen.
 """
 
 import json
-from concurrent.futures import ThreadPoolExecutor
 
 import jax
 import jax.numpy as jnp
@@ -13,10 +12,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.helpers import few, slow_unless
+from support.helpers import slow_unless
 
 import eqx_pipe as ep
-import eqx_pipe.testing as ept
 
 KEY = jr.key(7)
 SPACES = [
@@ -88,26 +86,6 @@ def test_a_slice_keeps_the_keys_of_the_space(i, first, second):
         np.testing.assert_array_equal(said(part), by_hand(whole)[index])
 
 
-@few
-@given(which, slices, slices, st.sampled_from([1, 3, "auto"]))
-def test_a_sweep_of_a_slice_is_that_of_the_space_there(i, first, second, batch_size):
-    whole = as_space(SPACES[i]())
-    part, index = cut(whole, first, second)
-    if part is None:
-        return
-    expected = by_hand(whole)[index]
-    result = ep.sweep(drawn, part, key=KEY, batch_size=batch_size)
-    np.testing.assert_array_equal(result.values, expected)
-    ordered = ep.sweep(drawn, part, key=KEY, order_by=-np.arange(len(part)))
-    np.testing.assert_array_equal(ordered.values, expected)
-    vmapped = jax.jit(lambda: ep.vmap_space(drawn, part, key=KEY))()
-    np.testing.assert_array_equal(vmapped, expected)
-    with jax.disable_jit():
-        np.testing.assert_array_equal(ep.sweep(drawn, part, key=KEY).values, expected)
-    most = ep.sweep(drawn, part, key=KEY, reduce=ep.reduce.Max()).values
-    np.testing.assert_array_equal(most, expected.max(axis=0))
-
-
 @given(
     st.lists(st.integers(1, 3), min_size=1, max_size=3),
     st.lists(st.integers(0, 3), min_size=3, max_size=3),
@@ -143,11 +121,6 @@ def test_it_is_so_behind_two_to_the_32_points():
         assert said(part).tolist() == expected
 
 
-@pytest.mark.parametrize("make", slow_unless(SPACES[3:], SPACES[1::2]))
-def test_the_law_of_a_sweep_knows_it(make):
-    ept.check_sweep(drawn, as_space(make())[1:], key=KEY)
-
-
 def test_a_key_is_no_key_where_there_is_none():
     space = as_space(SPACES[0]())
     assert space.point_key(1, key=None) is None
@@ -168,19 +141,6 @@ def test_a_key_is_no_key_where_there_is_none():
 def test_what_has_no_key_is_refused(i, key, error, says, unchecked):
     with pytest.raises(error, match=says):
         as_space(SPACES[0]()).point_key(i, key=key)
-
-
-def test_stores_parts_and_executors_keep_it(tmp_path):
-    pytest.importorskip("zarr")
-    whole = as_space(SPACES[3]())
-    part, expected = whole[2:-3:2], by_hand(whole)[2:-3:2]
-    for rank in (0, 1):
-        shared = tmp_path / "shared.zarr"
-        result = ep.sweep(drawn, part, key=KEY, store=shared, shard=(rank, 2))
-    np.testing.assert_array_equal(result.values, expected)
-    with ThreadPoolExecutor(1) as pool:
-        there = ep.sweep(drawn, part, key=KEY, executor=pool)
-    np.testing.assert_array_equal(there.values, expected)
 
 
 def test_a_store_of_the_older_law_is_refused(tmp_path):

@@ -32,12 +32,13 @@ class Memory:
 
     def __init__(self):
         self.most, self.before = math.inf, "run"
-        self.calls = 0
+        self.calls = self.refused = 0
         self.points = 0
         """How many points were computed."""
 
     def check(self, now, layout):
         if now == self.before and layout.batch_size > self.most:
+            self.refused += 1
             text = "Out of memory while trying to allocate 3221225472 bytes."
             raise jax.errors.JaxRuntimeError(f"RESOURCE_EXHAUSTED: {text}")
 
@@ -142,10 +143,13 @@ def test_stores_workers_and_sweepers(memory, expected, tmp_path):
     with ThreadPoolExecutor(2) as pool:
         close(ep.sweep(wave, SPACE, executor=pool).values, expected)
     run = ep.sweeper(wave, SPACE, mesh=ONE)
-    for _ in range(2):
+    refused = []
+    for _ in range(3):
         result = run(SPACE)
         assert (result.batch_size, result.made[0][1]) == (16, "64, 32")
         close(result.values, expected)
+        refused.append(memory.refused)
+    assert refused[0] == refused[2]  # it tries no size twice
 
 
 def test_tuning_goes_on_with_what_fits(memory, monkeypatch):

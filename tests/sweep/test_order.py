@@ -8,13 +8,10 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 from support.compilations import compiled
-from support.helpers import few
 
 import eqx_pipe as ep
-from eqx_pipe._sweep.compute import sizes
 from eqx_pipe._sweep.compute.points import _order, parts_of
 
 
@@ -42,19 +39,6 @@ def same(a, b):
 
 
 SPACES = st.integers(0, 2)
-
-
-@few
-@given(SPACES, st.integers(0, 99), st.sampled_from([1, 2, 4]), st.sampled_from([1, 2]))
-def test_the_order_does_not_show(which, seed, batch_size, num_devices):
-    space, key = make_space(which), jr.key(0)
-    settings = {"key": key, "batch_size": batch_size}
-    costs = np.random.default_rng(seed).permutation(space.size)
-    plain = ep.sweep(noisy, space, **settings)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sizes, "CHUNK_BYTES", 100)
-        mesh = make_mesh(num_devices)
-        same(ep.sweep(noisy, space, order_by=costs, mesh=mesh, **settings), plain)
 
 
 def test_points_of_like_cost_share_a_batch():
@@ -127,35 +111,20 @@ def fails(bad):
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@few
-@given(
-    st.sets(st.integers(0, 12)),
-    st.sampled_from([1, 4]),
-    st.sampled_from([1, 2]),
-    st.booleans(),
-)
-def test_failing_points_are_marked_and_the_rest_survives(bad, batch, devices, ordered):
-    n = 13
-    space, key = ep.Values(np.arange(float(n), dtype=np.float32)), jr.key(0)
-    good = np.array([i not in bad for i in range(n)])
-    settings = {"key": key, "batch_size": batch, "mesh": make_mesh(devices)}
+@pytest.mark.parametrize("ordered", [False, True])
+def test_a_failing_point_is_named(ordered):
+    space, bad = ep.Values(np.arange(13, dtype=np.float32)), {3, 8, 9}
+    asked = {"key": jr.key(0), "batch_size": 4, "mesh": make_mesh(2)}
     if ordered:
-        settings["order_by"] = np.arange(n) % 3
-    clean = ep.sweep(fails([]), space, key=key, batch_size=batch).values
-    result = ep.sweep(fails(bad), space, on_error="mark", **settings)
-    assert np.array_equal(result.ok, good)
-    np.testing.assert_allclose(result.values["x"][good], clean["x"][good], rtol=1e-6)
-    assert np.isnan(result.values["x"][~good]).all()
-    assert np.array_equal(result.values["n"], np.where(good, 7, 0))
-    assert np.array_equal(
-        jr.key_data(result.values["key"])[good], jr.key_data(clean["key"])[good]
-    )
-    assert result.to_xarray()["status"].values.tolist() == (2 - good).tolist()
-    if bad:
-        with pytest.raises(ep.SweepError, match="this one.*isolate") as caught:
-            ep.sweep(fails(bad), space, **settings)
-        assert set(caught.value.indices) <= bad and len(caught.value.indices) == 1
-        assert ordered or caught.value.indices == (min(bad),)
+        asked["order_by"] = np.arange(13) % 3
+    marked = ep.sweep(fails(bad), space, on_error="mark", **asked)
+    assert np.flatnonzero(marked.to_xarray()["status"].values == 1).tolist() == [
+        i for i in range(13) if i not in bad
+    ]
+    with pytest.raises(ep.SweepError, match="this one.*mark") as caught:
+        ep.sweep(fails(bad), space, **asked)
+    (index,) = caught.value.indices
+    assert index in bad if ordered else index == min(bad)
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -228,8 +197,8 @@ def test_nans_found_by_debug_nans_are_failures():
 
 @pytest.mark.usefixtures("unchecked")
 def test_on_error_is_checked():
-    with pytest.raises(ValueError, match="Did you mean `isolate`"):
-        ep.sweep(jnp.sin, ep.Linspace(0, 1, 3), on_error="isolated")
+    with pytest.raises(ValueError, match="Did you mean `mark`"):
+        ep.sweep(jnp.sin, ep.Linspace(0, 1, 3), on_error="marked")
 
 
 def test_an_axis_called_status_keeps_its_name():
@@ -241,9 +210,9 @@ def test_an_axis_called_status_keeps_its_name():
 
 
 def test_a_slice_of_a_huge_space_is_not_listed():
-    space = ep.Space([ep.Linspace(0, 1, 2**20), ep.Linspace(0, 1, 2**20)])[5::2]
+    space = ep.Space([ep.Linspace(0, 1, 2**20), ep.Linspace(0, 1, 2**20)])[5:]
     (part,) = parts_of(space.geometry)
-    assert part.listed is None and part.size == space.size == 2**39 - 2
+    assert part.listed is None and part.size == space.size == 2**40 - 5
     assert part.indices(2**38, 2**38 + 3).tolist() == [2**38 + i for i in range(3)]
 
 

@@ -6,16 +6,10 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from support.helpers import filled
 from support.sweeps import (
-    BATCHES,
-    FUNCTIONS,
-    SPACES,
     close,
     closed_form,
-    definition,
     loop,
     make_mesh,
     noise,
@@ -24,45 +18,7 @@ from support.sweeps import (
 )
 
 import eqx_pipe as ep
-from eqx_pipe._sweep.compute import execute, sizes
-
-
-@given(FUNCTIONS, SPACES, BATCHES, st.sampled_from([1, 2, 8, None]))
-def test_it_is_its_definition(fn, which, batch_size, num_devices):
-    space, key = some_space(which), jr.key(3)
-    mesh = None if num_devices is None else make_mesh(num_devices)
-    result = ep.sweep(fn, space, key=key, batch_size=batch_size, mesh=mesh)
-    close(result.values, definition(fn, space, key).values)
-    assert result.num_devices == (num_devices or 8)
-    assert result.batch_size == (
-        min(batch_size, len(result)) if batch_size != "auto" else result.batch_size
-    )
-
-
-def test_the_definition_is_a_loop_over_the_points():
-    space, key = ep.Space(some_space(0)), jr.key(1)
-    expected = [
-        noise(space.point(i), space.point_key(i, key=key))[0] for i in range(len(space))
-    ]
-    close(ep.sweep(noise, space, key=key).values[0], np.stack(expected))
-
-
-@given(FUNCTIONS, SPACES, st.sampled_from([1, 3]))
-def test_devices_and_chunks_do_not_show(fn, which, batch_size):
-    space, key = some_space(which), jr.key(3)
-
-    def values(num_devices, chunk_bytes):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(sizes, "CHUNK_BYTES", chunk_bytes)
-            mesh = make_mesh(num_devices)
-            settings = {"batch_size": batch_size, "mesh": mesh}
-            return ep.sweep(fn, space, key=key, **settings).values
-
-    # These are programs of other sizes: XLA fuses other steps, and may round otherwise.
-    first = values(1, 2**20)
-    close(first, values(1, 1))
-    close(first, values(2, 100))
-    close(first, values(8, 2**20))
+from eqx_pipe._sweep.compute import execute
 
 
 def test_devices_do_not_talk_to_each_other():

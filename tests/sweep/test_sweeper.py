@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.compilations import compiled
 from support.helpers import few
-from support.sweeps import BATCHES, FUNCTIONS, SPACES, close, some_space
+from support.sweeps import close
 
 import eqx_pipe as ep
 
@@ -22,18 +22,6 @@ def table(n, start=0.0):
 
 def wave(p):
     return {"y": jnp.sin(p["x"]) * p["scale"]}
-
-
-@few
-@given(FUNCTIONS, SPACES, BATCHES, st.booleans())
-def test_it_is_a_sweep(fn, which, batch_size, another_key):
-    settings = {"batch_size": batch_size}
-    run = ep.sweeper(fn, some_space(which), key=jr.key(3), **settings)
-    key = jr.key(4 if another_key else 3)
-    result = run(some_space(which), key=jr.key(4) if another_key else None)
-    expected = ep.sweep(fn, some_space(which), key=key, **settings)
-    close(result.values, expected.values)
-    assert result.space.dims == expected.space.dims
 
 
 @few

@@ -1,6 +1,7 @@
 """What goes wrong elsewhere when spaces are explored, and must not go wrong here."""
 
 import functools as ft
+import math
 
 import equinox as eqx
 import jax
@@ -138,3 +139,27 @@ def test_types_within_a_sweep_name_no_mesh():
 
     assert jax.jit(jax.grad(total))(1.0) == 12.0
     assert len(seen) >= 3 and all(seen)
+
+
+POINTS = {"n": ep.Values([2, 3]), "a": {"x": ep.Linspace(0, 1, 3)}, "k": jnp.int32(2)}
+
+
+@pytest.mark.parametrize(
+    ("fn", "wanted"),
+    [
+        (lambda p: jnp.zeros(p["n"]).sum(), "p['n']"),
+        (lambda p: sum(range(p["n"])), "p['n']"),
+        (lambda p: 1 if p["a"]["x"] > 0 else 0, "p['a']['x']"),
+        (lambda p: math.sin(p["n"]), "p['n']"),
+        (lambda p: np.sin(p["n"]), "p['n']"),
+        (lambda p: jnp.ones(3)[: p["n"]], ""),
+        (lambda p: jnp.ones(3)[jnp.ones(3) > p["a"]["x"]].sum(), ""),
+        (lambda p: {1: 2}[p["n"]], ""),
+    ],
+)
+def test_a_value_that_is_not_known_is_named_with_the_fix(fn, wanted):
+    for swept in (ep.sweep, ep.vmap_space):
+        with pytest.raises((TypeError, IndexError)) as caught:
+            swept(fn, POINTS)
+        assert any("ep.Static([...])" in note for note in caught.value.__notes__)
+        assert wanted in str(caught.value) or swept is ep.vmap_space

@@ -25,25 +25,6 @@ MESHES = [None, (2, AxisType.Auto), (8, AxisType.Explicit)]
 
 @pytest.mark.parametrize(
     ("on", "batch_size"),
-    [(None, 2), pytest.param(MESHES[1], 2, marks=pytest.mark.slow)],
-)
-def test_it_is_the_sweep(on, batch_size):
-    key = jr.key(1)
-    settings = {"batch_size": batch_size, "mesh": on and mesh(*on)}
-    for space in (SPACE, SPACE[2:11:3]):
-        expected = ep.sweep(noisy, space, key=key).values
-        run = lambda key, space=space: ep.vmap_space(  # noqa: E731
-            noisy, space, key=key, **settings
-        )
-        got = jax.jit(run)(key)
-        np.testing.assert_allclose(got["y"], expected["y"], rtol=1e-6)
-        assert got["n"].tolist() == [1] * len(space)
-    if on is not None:  # by itself too, operation by operation
-        np.testing.assert_allclose(run(key)["y"], expected["y"], rtol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("on", "batch_size"),
     [(None, 2), pytest.param(MESHES[2], None, marks=pytest.mark.slow)],
 )
 def test_gradients_reach_axes_and_closed_over_values(on, batch_size):

@@ -154,7 +154,21 @@ def lowered(
     given = arrays, traced.program.constants, key
     arguments = jtu.tree_map(struct_of, given)
     kernel = build(traced.jaxpr, traced.stored, layout)
-    return kernel.lower(*points.kernel_args(0, 1, layout), *arguments)
+    told = as_structs(points.kernel_args(0, 1, layout))
+    return kernel.lower(*told, *arguments)
+
+
+def as_structs(arguments: PyTree) -> PyTree:
+    """Return arguments of a program with structs in place of NumPy arrays.
+
+    In a run of several processes JAX refuses to lower a program for NumPy arrays that
+    are split over devices, though all of them belong to this process.
+    """
+
+    def one(x: Any) -> Any:
+        return struct_of(x) if isinstance(x, np.ndarray | np.generic) else x
+
+    return jtu.tree_map(one, arguments)
 
 
 def compiled_once(

@@ -18,13 +18,11 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Float, Int64
 
-from ..._spaces.axis import is_axis
-from ..._spaces.geometry import Geometry
-from ..._spaces.space import Space
+from ..._spaces import Geometry, Space, is_axis
 from ..._types import Device, Key, PyTree
-from ..cores import all_busy, compiled
+from ..cores import all_busy
 from ..tracing.trace import Traced, arrays_of, check_concrete
-from .execute import Runner, compiled_already, lowered
+from .execute import Runner, compiled_already
 from .failure import Failures, Verdict, clear, in_order
 from .memory import TooLarge, does_not_fit
 from .partition import Layout
@@ -40,7 +38,6 @@ from .progress import Progress
 from .sizes import (
     Rows,
     chunk_capacity,
-    compiled_bytes,
     empty_values,
 )
 
@@ -57,8 +54,9 @@ class Job:
     `broken` are the parts that have no program, since the function raises when it is
     traced for them, with what it raises: their points have failed.
 
-    Where the job `adapts`, a batch size for which there is not enough memory is
-    `halved`, which notes it.
+    Where the job `adapts`, a batch size for which there is not enough memory is halved.
+    `halved` notes these sizes, and is shared with the copies that `at` makes: none of
+    them tries a size again.
     """
 
     space: Space
@@ -97,7 +95,9 @@ class Job:
         leaves = jtu.tree_leaves(space.tree, is_leaf=is_axis)
         # By the constructor it would take twice as long.
         job = copy.copy(self)
-        job.space, job.key, job.halved = space, key, []
+        job.space, job.key = space, key
+        if self.halved:
+            job.batch_size = min(job.batch_size, self.halved[-1] // 2)
         job.geometry = dataclasses.replace(self.geometry, leaves=leaves)
         job.arrays, job._runners = arrays_of(job.geometry, space.key), {}
         check_concrete("sweeper", [*job.arrays, key])
@@ -327,7 +327,7 @@ class Job:
     ) -> Any:
         """For each part its points in a stretch, and which of them."""
         if some is None and not self._listed:
-            yield 0, Neighbours((self.geometry.window or (0,))[0]), (first, last)
+            yield 0, Neighbours(self.geometry.start), (first, last)
             return
         for k, part in enumerate(map(within, self.parts)):
             if costs is not None:
@@ -337,7 +337,7 @@ class Job:
 
     @property
     def _listed(self) -> bool:
-        return self.costs or len(self._groups) > 0 or self.geometry.is_scattered
+        return self.costs or len(self._groups) > 0 or self.geometry.rows is not None
 
     def _runner(self, k: int, points: Neighbours | Listed | Chosen) -> Runner:
         with self._lock:
@@ -354,19 +354,6 @@ class Job:
                 runner = made.at(self.arrays, self.key)
             self._runners[place] = runner
             return runner
-
-    def program_bytes(self, k: int, batch_size: int) -> int | None:
-        """What the program of a part takes on a device, with no more than one batch."""
-        layout = self._layout(self.parts[k], self.traced[k], self._listed)
-        layout = dataclasses.replace(layout, batch_size=batch_size, capacity=1)
-        program = lowered(*self._to_compile(k, layout))
-        return compiled_bytes(compiled(program, layout.unsplit))
-
-    def _to_compile(self, k: int, layout: Layout) -> Any:
-        points: Neighbours | Listed = Neighbours()
-        if self._listed:
-            points = Listed(self.geometry, self.parts[k])
-        return self.traced[k], self.arrays, points, self.key, layout
 
     def _layout(self, part: Part, traced: Traced, listed: bool) -> Layout:
         geometry = self.geometry

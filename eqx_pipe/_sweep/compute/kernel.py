@@ -22,7 +22,7 @@ from jaxtyping import Array, UInt32
 
 from ..._jaxprs.evaluate import evaluate
 from ..._jaxprs.table import TABLE, Entry
-from ..._spaces.index import advance, point_key
+from ..._spaces import advance, point_key
 from ..._tree import as_data
 from ..._types import Key
 from .partition import (

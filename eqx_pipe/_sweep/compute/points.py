@@ -17,8 +17,7 @@ import numpy as np
 from jaxtyping import Float, Int64
 
 from ..._errors import structure_error
-from ..._spaces.geometry import Geometry
-from ..._spaces.index import digits_of
+from ..._spaces import Geometry, digits_of
 from ..._tree import as_hashable, differences, static_text
 from .partition import Layout, control, is_narrow, row_width
 

@@ -4,15 +4,14 @@ A function is traced once for each combination of `Static` values, and all of th
 compared before anything is computed.
 """
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
 import jax.tree_util as jtu
 
 from ..._errors import MissingKeyError, log_once, value_error
-from ..._spaces.geometry import Geometry
-from ..._spaces.space import Space
+from ..._jaxprs.live import live_bytes
+from ..._spaces import Geometry, Space
 from ..._types import Device, Key
 from ..tracing.lapack import may_hang, warn_if_it_may_hang
 from ..tracing.steps import with_steps
@@ -20,7 +19,7 @@ from ..tracing.trace import Traced, trace
 from .failure import error_text
 from .job import Job
 from .points import Part, check_agree, naming, parts_of
-from .sizes import CHUNK_BYTES, choose_batch_size, fitting, free_bytes
+from .sizes import CHUNK_BYTES, choose_batch_size, free_bytes, lanes_that_fit
 
 # Offsets within a call are int32, with room for a tail of one batch more.
 _AT_ONCE = 2**30
@@ -65,11 +64,16 @@ def prepare(
             )
             for each, part in zip(traced, parts, strict=True)
         )
+    free = free_bytes(devices) if auto else None
+    if free is not None:  # of a CPU it is not known
+        free = max(0, free - CHUNK_BYTES // len(devices))
+        lane_bytes = max(live_bytes(each.jaxpr) for each in traced)
+        batch_size = min(batch_size, lanes_that_fit(free, lane_bytes))
     batch_size = min(int(batch_size), max(1, *(part.size for part in parts)))
     _check_at_once(function, batch_size, len(devices))
     for each in traced:
         warn_if_it_may_hang(batch_size, each.analysis.linalg_limit, devices)
-    job = Job(
+    return Job(
         space=space,
         geometry=geometry,
         key=key,
@@ -84,13 +88,6 @@ def prepare(
         adapts=auto,
         function=function,
     )
-    free = free_bytes(devices) if auto else None
-    if free is not None:
-        free -= CHUNK_BYTES // len(devices)
-        for k in range(len(parts)):
-            needs = functools.partial(job.program_bytes, k)
-            job.batch_size = fitting(job.batch_size, needs, free)
-    return job
 
 
 def _traced(

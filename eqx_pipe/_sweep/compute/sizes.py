@@ -12,7 +12,7 @@ worst. `batch_size="tune"` tries some sizes.
 
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import jax
@@ -125,13 +125,6 @@ batch on each device may be more, but is no more than 2^30 points).
 SPARE = 0.8
 """The part of what is free that is used: allocators need some room."""
 
-_PROBES = 8, 64
-
-
-# A device is not tried out: what a program needs grows in proportion to the batch, from
-# a part that stays, and two compilations, at small batches, tell both. Devices that do
-# not say how much memory they have (CPUs) set no limit.
-
 
 def free_bytes(devices: Sequence[Any]) -> int | None:
     """The free memory of the fullest device, `None` if none of them says."""
@@ -143,22 +136,13 @@ def free_bytes(devices: Sequence[Any]) -> int | None:
     return min(free) if free else None
 
 
-def fitting(batch_size: int, needs: Callable[[int], int | None], free: int) -> int:
-    """The largest batch size up to `batch_size` that fits into `free` bytes.
+def lanes_that_fit(free: int, lane_bytes: int) -> int:
+    """Return how many points fit into `free` bytes; at least 1.
 
-    `needs(b)` are the bytes of the program at batch size b, or `None` if it is not
-    known. At least 1: if even that does not fit, JAX says so better than we could.
+    If not even one fits, JAX says so better than we could. `lane_bytes` is an upper
+    bound, since XLA fuses operations. A batch that does not fit all the same is halved.
     """
-    low, high = _PROBES
-    if batch_size <= low:
-        return batch_size
-    at_low, at_high = needs(low), needs(high)
-    if at_low is None or at_high is None:
-        return batch_size
-    per_lane = max(1, -(-(at_high - at_low) // (high - low)))
-    rest = max(0, at_low - low * per_lane)
-    room = int(free * SPARE) - rest
-    return max(1, min(batch_size, room // per_lane))
+    return max(1, int(free * SPARE) // max(1, lane_bytes))
 
 
 def compiled_bytes(compiled: jax.stages.Compiled) -> int | None:

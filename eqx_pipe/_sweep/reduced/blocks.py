@@ -247,7 +247,7 @@ class Blocks:
     def _in_order(self) -> bool:
         # Else neighbours in the index are listed, or of several programs.
         geometry = self.job.geometry
-        return not geometry.static_dims and not geometry.is_scattered
+        return not geometry.static_dims and geometry.rows is None
 
     def _fitting(self, first: int, last: int) -> list[tuple[Rows, Errors]]:
         """Computes blocks, in batches for which there is enough memory."""

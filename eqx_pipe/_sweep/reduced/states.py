@@ -14,9 +14,9 @@ import jax
 import numpy as np
 from jaxtyping import UInt8
 
-from ..._spaces.index import digits_of
+from ..._spaces import digits_of
 from ..._tree import as_data
-from ..compute.execute import Compiled, compiled_once, put
+from ..compute.execute import Compiled, as_structs, compiled_once, put
 from ..compute.failure import Errors, Failures, as_nonfinite, check_finite
 from ..compute.job import Job
 from ..compute.kernel import by_device
@@ -87,7 +87,7 @@ class ByPoints:
         def make() -> Compiled:
             traced.note_compilation(("blocks", layout))
             kernel = build_blocks(traced, reducing, layout)
-            lowered = kernel.lower(*self._arguments(0, 1))
+            lowered = kernel.lower(*as_structs(self._arguments(0, 1)))
             return compiled(lowered, layout.unsplit)
 
         programs = [program, *reducing.absorbing]
@@ -136,7 +136,7 @@ class ByPoints:
         return [leaf[rows] for leaf in gathered]
 
     def _arguments(self, first: int, points: int) -> Sequence[Any]:
-        start = (self.job.geometry.window or (0,))[0]
+        start = self.job.geometry.start
         digits = digits_of(start + first, self.layout.lengths)
         partition = blocks_to(len(self.layout.devices))
         blocks = -(-points // self.division.points)

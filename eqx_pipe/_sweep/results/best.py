@@ -11,8 +11,7 @@ import numpy as np
 from jaxtyping import Bool
 
 from ..._errors import describe_value, nearest, value_error
-from ..._spaces.space import Space
-from ..._spaces.table import point_columns
+from ..._spaces import Space, point_columns
 from ..._tree import leaf_text, leaves_with_names, on_device
 from ..._types import PyTree
 

@@ -9,7 +9,7 @@ import jax.tree_util as jtu
 import numpy as np
 
 from ..._errors import describe_value, structure_error, type_error, value_error
-from ..._spaces.join import joined
+from ..._spaces import joined
 from ..._store.lazy import Stored
 from ..._tree import differences
 from .cells import CellPoints

@@ -14,12 +14,12 @@ import numpy as np
 from jaxtyping import Int8
 
 from ..._errors import optional, value_error
-from ..._spaces.axis import Axis
-from ..._spaces.geometry import Geometry
-from ..._spaces.index import axis_key
-from ..._spaces.space import Space
-from ..._spaces.table import (
+from ..._spaces import (
+    Axis,
+    Geometry,
+    Space,
     axis_columns,
+    axis_key,
     axis_values,
     entry_columns,
     entry_names,

@@ -211,7 +211,7 @@ def _open_dataset(path: Path) -> Iterator[Dataset]:
         raise value_error(
             "SweepResult.load",
             f"{str(path)!r} cannot be opened ({error}).",
-            "It is the folder of a search, which `eqx_pipe.search.load` reads."
+            "It is the folder of a search: read it by `search.SearchResult.load`."
             if (path / "round-0000.zarr").is_dir()
             else "Give a folder that Zarr wrote, or a NetCDF file.",
         ) from error

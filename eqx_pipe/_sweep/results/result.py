@@ -15,9 +15,7 @@ from jaxtyping import Bool, Int8
 from ..._check import check_choice
 from ..._errors import message, type_error
 from ..._html import shown
-from ..._spaces.index import as_index
-from ..._spaces.pick import Picked, is_picked, picked
-from ..._spaces.space import Space
+from ..._spaces import Indices, Space, as_index, indices, is_several
 from ..._store.lazy import stored_in
 from ..._store.ledger import MISSING, OK
 from ..._types import PyTree
@@ -32,11 +30,10 @@ from .view import Summary, run_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.colors import Colormap, Normalize
     from pandas import DataFrame
     from xarray import Dataset
 else:  # imported where they are used
-    Axes = Colormap = Normalize = DataFrame = Dataset = Any
+    Axes = DataFrame = Dataset = Any
 
 _READ_BYTES = 64 * 1024 * 1024
 """How much of a store is held at once where all of it is looked at."""
@@ -156,12 +153,12 @@ class SweepResult(eqx.Module):
     @overload
     def __getitem__(self, i: SupportsIndex) -> PyTree: ...
     @overload
-    def __getitem__(self, i: slice | Picked) -> "SweepResult": ...
-    def __getitem__(self, i: SupportsIndex | slice | Picked) -> "PyTree | SweepResult":
+    def __getitem__(self, i: slice | Indices) -> "SweepResult": ...
+    def __getitem__(self, i: SupportsIndex | slice | Indices) -> "PyTree | SweepResult":
         self._check_all_values("result[i]")
-        if is_picked(i):
+        if is_several(i):
             lengths = tuple(self.space.dims.values())
-            i = picked("SweepResult", i, len(self), lengths)
+            i = indices("SweepResult", i, len(self), lengths)
         if isinstance(i, slice | np.ndarray):
             values = jtu.tree_map(lambda leaf: leaf[i], self.values)
             index = np.arange(*i.indices(len(self))) if isinstance(i, slice) else i
@@ -361,51 +358,45 @@ class SweepResult(eqx.Module):
         hue: str | None = None,
         row: str | None = None,
         col: str | None = None,
-        cmap: str | Colormap | None = None,
-        norm: str | Normalize | None = None,
-        vmin: float | None = None,
-        vmax: float | None = None,
         ax: Axes | None = None,
-        **others: object,
+        **options: Any,
     ) -> "Axes | np.ndarray":
-        """Draws one output over the space, with matplotlib.
+        """Draw one output over the space, by xarray and matplotlib.
 
-        One dim gives a line; two give a heat map, the first dim along x; three give a
-        heat map for each position on the third. Of few names beside many numbers each
-        name is a line. An output that is an array at each
+        One dim gives a line; two give a heat map, the first dim along x; three and four
+        give one for each position on the others. An output that is an array at each
         point (a loss curve) gives a line for each point, over the position in it.
-        Where the axes of one dim go their own ways (random draws, joint designs) two
-        give points coloured by the value; of more, name two by `x=` and `y=`. A dim of
-        replicates (`Seeds`, PRNG keys) gives thin lines and their mean.
+        Two axes of one dim (random draws, joint designs) give points coloured by the
+        value. Replicates (`Seeds`, PRNG keys) are averaged; around lines a band shows
+        one standard deviation.
 
-        At most ten values have a tick each. Where they are spaced evenly, or evenly in
-        the logarithm, the axis is linear or logarithmic; other few values stand side
-        by side as names do. Names are not joined by a line. Axes are labelled by their
-        `label` and `unit`. Points that failed, are NaN or infinite, or are not computed
-        yet, each look different, and a legend says how.
+        Axes are labelled by their `label` and `unit`, those of a `Geomspace` are
+        logarithmic, and names (`Static`, bools) stand at the ticks. Points that failed,
+        are NaN or infinite, or are not computed yet are marked, and a legend names the
+        marks.
 
         **Arguments:**
 
         - `variable`: the output's name in `to_xarray()`, its path; not needed if there
           is only one.
-        - `sel`: what to look at of the other dims, as a dict from a dim, or a
-          coordinate on it, to a value within its range (the nearest is taken and shown
-          in the title); or to a position on a dim without values, such as those of
-          arrays. (Keyword only.)
-        - `x`, `y`, `hue`, `row`, `col`: which dim, or coordinate on it, is along x,
+        - `sel`: values to fix, as a dict from a dim, or a coordinate on it, to a value
+          (of numbers the nearest is taken), or to a position on a dim without values,
+          such as those of arrays. (Keyword only.)
+        - `x`, `y`, `hue`, `row`, `col`: the dim, or coordinate on it, along x,
           along y, by the colour of lines, in rows and in columns of panels, as in
           xarray; by default as above. (Keyword only.)
-        - `cmap`, `norm`, `vmin`, `vmax`: of the colours, as in matplotlib. (Keyword
-          only.)
         - `ax`: the matplotlib `Axes` to draw into; by default a new figure. (Keyword
           only.)
+        - `options`: those of xarray's `plot.line`, `plot.pcolormesh` and
+          `plot.scatter`, such as `cmap`, `norm`, `vmin`, `xscale`, `ylim`, `figsize`,
+          `col_wrap`, and of matplotlib's functions below them.
 
         **Returns:** the `Axes`; an array of them if there are panels. The figure is
         `ax.figure`.
 
         **Raises:** `ValueError` if there are more dims than a picture has, or more than
-        two axes that go their own ways without `x=` and `y=`; `TypeError` for other
-        keywords. Needs `pip install 'eqx_pipe[sweep]'`.
+        two axes of one dim without `x=` and `y=`. Needs
+        `pip install 'eqx_pipe[sweep]'`.
 
         !!! example
 
@@ -419,9 +410,9 @@ class SweepResult(eqx.Module):
         from .plot import plot
 
         self._check_all_values("plot")
-        given = {"x": x, "y": y, "hue": hue, "row": row, "col": col}
-        given |= {"cmap": cmap, "norm": norm, "vmin": vmin, "vmax": vmax}
-        return plot(self.space, self.to_xarray(), variable, sel, given, others, ax)
+        roles = {"x": x, "y": y, "hue": hue, "row": row, "col": col}
+        data, outputs = self.to_xarray(), len(jtu.tree_leaves(self.values))
+        return plot(self.space, data, outputs, variable, sel, roles, ax, options)
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
         """Writes the result to a file, which `SweepResult.load` and xarray open.

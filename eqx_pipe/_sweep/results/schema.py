@@ -17,13 +17,16 @@ import jax.tree_util as jtu
 import numpy as np
 
 from ..._errors import value_error
-from ..._spaces.axes import Values
-from ..._spaces.axis import Axis, is_axis
-from ..._spaces.geometry import axis_name
-from ..._spaces.space import Space
-from ..._spaces.static import Static
-from ..._spaces.table import axis_structs
-from ..._spaces.tabular import at_least_one
+from ..._spaces import (
+    Axis,
+    Space,
+    Static,
+    Values,
+    at_least_one,
+    axis_name,
+    axis_structs,
+    is_axis,
+)
 from ..._tree import is_key_array, path_name
 from ..._types import PyTree
 from .cells import CellValues

@@ -7,8 +7,7 @@ import numpy as np
 from jaxtyping import Bool, Int64
 
 from ..._errors import describe_value, nearest, type_error, value_error
-from ..._spaces.space import Space
-from ..._spaces.table import point_columns
+from ..._spaces import Space, point_columns
 from ..._tree import static_text
 from .output_coords import KnownCoords, dims_of
 

@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 
 from ..._html import heading, table
-from ..._spaces.space import Space
-from ..._spaces.table import axes_table
+from ..._spaces import POINT, Geometry, Space
 from ..._store.ledger import FAILED, MISSING, OK
 from ..._tree import leaf_text, leaves_with_names
 from ..._types import PyTree
@@ -50,7 +49,7 @@ class Summary:
         dims = " × ".join(f"{name}: {n:,}" for name, n in self.space.dims.items())
         parts = [heading(f"SweepResult: {self.space.size:,} points ({dims})")]
         parts += [f"<div>{line}</div>" for line in self._reduced()]
-        parts.append(axes_table(self.space.geometry))
+        parts.append(_axes_table(self.space.geometry))
         rows = [
             (name or "value", self._leaf(leaf), self._range(leaf))
             for name, leaf in leaves_with_names(self.values)
@@ -115,3 +114,12 @@ def run_text(
     took = "" if np.isnan(seconds) else f"{seconds:.3g} s, "
     steps = "" if waste is None else f", {waste:.3g} steps for each one needed"
     return f"{took}batch size {batch_size}, {devices}{steps}"
+
+
+def _axes_table(geometry: Geometry) -> str:
+    """The axes of a space with their dims."""
+    names, rows = list(geometry.grid_dims), []
+    for (name, axis), k in zip(geometry.axes.items(), geometry.axis_dims, strict=True):
+        dim = POINT if geometry.is_part else names[k]
+        rows.append((name, dim, f"{len(axis):,}", repr(axis)))
+    return table(("axis", "dim", "values", ""), rows)

@@ -3,7 +3,7 @@
 import contextlib
 import errno
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +15,13 @@ import numpy as np
 
 from ..._errors import SweepError, message, value_error
 from ..._jaxprs.text import Writer, digest
-from ..._spaces.axis import is_axis
-from ..._spaces.geometry import axis_name
-from ..._spaces.space import Space
+from ..._spaces import Space, axis_name, is_axis
 from ..._store.layout import COUNT, Variable, check_record, damaged
 from ..._store.store import Store
 from ..._tree import is_key_array, path_name, tree_text
 from ..._types import Key
 from ..compute.points import Part
-from ..tracing.trace import Traced, trace_alone
+from ..tracing.trace import Traced
 
 _LONG = 200
 _NO_KEY = "no key"
@@ -83,19 +81,12 @@ def _warn_of_jax(path: Path, version: str) -> None:
     )
 
 
-def fingerprint_alone(
-    fn: Callable[..., Any], space: Space, key: Key | None, parts: Sequence[Part]
-) -> dict[str, str]:
-    """What a function is whatever the lengths of the axes, as JSON.
-
-    The function is traced once more, so this is asked only when a store is made, or
-    differs from a sweep.
-    """
+def fingerprint_alone(traced: Iterable[tuple[Part, Traced]]) -> dict[str, str]:
+    """Return what identifies a function whatever the lengths of the axes, as JSON."""
     writer, points, programs = Writer(), [], []
-    for part in parts:
-        point, jaxpr = trace_alone("sweep", fn, space, key, part.plain)
-        points.append(f"{tree_text(point)}\n{jtu.tree_structure(point)}")
-        programs.append(f"{part.text}\n{writer.program(jaxpr)}")
+    for part, each in traced:
+        points.append(f"{tree_text(each.point)}\n{jtu.tree_structure(each.point)}")
+        programs.append(f"{part.text}\n{writer.program(each.own)}")
     programs += writer.constants
     return {"point": digest("\n".join(points)), "program": digest("\n".join(programs))}
 
@@ -157,7 +148,7 @@ def _space(space: Space) -> dict[str, str]:
     found = {
         "mode": space.mode,
         "dims": ", ".join(f"{name}: {n}" for name, n in space.dims.items()),
-        "slice": str(space.window),
+        "slice": str(space.span),
         "key of the space": _NO_KEY if space.key is None else _key(space.key),
     }
     writer = Writer()

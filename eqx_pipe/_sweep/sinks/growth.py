@@ -16,8 +16,7 @@ from jaxtyping import Int64, UInt8
 
 from ..._errors import optional
 from ..._jaxprs.text import Writer, digest
-from ..._spaces.space import Space
-from ..._spaces.static import static_column
+from ..._spaces import Space, static_column
 from ..._store.folder import as_zarr, quiet_zarr
 from ..._store.grow import Origin
 from ..compute.points import Part

@@ -52,7 +52,8 @@ def looked(plan: Plan) -> Looked:
     grown, why = growth_in(plan, store, print_)
     if grown is not None:
         return _after_growth(plan, grown)
-    alone = ft.partial(fingerprint_alone, request.fn, job.space, job.key, job.parts)
+    pairs = zip(job.parts, job.traced, strict=True)
+    alone = ft.partial(fingerprint_alone, list(pairs))
     check_same(path, store.record, print_, alone, request.trusting, why)
     check_asked(plan, store)
     return _as_it_is(plan, store)

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools as ft
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from ..._errors import value_error
@@ -39,7 +39,7 @@ def opened(plan: Plan) -> Store:
     path = request.store
     print_ = fingerprint(job.space, job.key, job.parts, job.traced)
     print_ |= contents_of(plan).identity
-    alone = ft.partial(_alone, request.fn, job)
+    alone = ft.partial(_alone, job)
     if is_vacant(path):
         record = {**_record(plan, print_), "alone": alone()}
         layout = contents_of(plan).layout(record)
@@ -60,10 +60,10 @@ def opened(plan: Plan) -> Store:
     return store
 
 
-def _alone(fn: Callable[..., Any], job: Job) -> dict[str, str]:
-    # The rounds of a search make many stores of one job: `fn` is traced for the first.
+def _alone(job: Job) -> dict[str, str]:
+    # The rounds of a search make many stores of one job.
     if not job.alone:
-        job.alone |= fingerprint_alone(fn, job.space, job.key, job.parts)
+        job.alone |= fingerprint_alone(zip(job.parts, job.traced, strict=True))
     return job.alone
 
 
@@ -161,9 +161,9 @@ def _grown(plan: Plan, store: Store, print_: Mapping[str, Any]) -> Grown:
     contents = contents_of(plan)
     assert job is not None and isinstance(contents, StoredValues)
     growth = growth_of(path, store.record, print_, request.space, contents.coordinates)
-    had = [part for part in job.parts if growth.had(part)]
-    alone = ft.partial(fingerprint_alone, request.fn, job.space, job.key)
-    check_alone(path, store.record, alone(had), request.trusting)
+    pairs = zip(job.parts, job.traced, strict=True)
+    had = [pair for pair in pairs if growth.had(pair[0])]
+    check_alone(path, store.record, fingerprint_alone(had), request.trusting)
     # A size that was that of all there was is no choice.
     size = store.chunks.size // max(1, len(had))
     if store.record["batch_size"] * len(plan.devices) < size:
@@ -174,7 +174,7 @@ def _grown(plan: Plan, store: Store, print_: Mapping[str, Any]) -> Grown:
         lengths = tuple(request.space.dims.values())
         chunks = in_place(store.chunks, lengths, plan.chunks)
     plan = plan if chunks is None else plan.with_chunks(chunks)
-    record = {**_record(plan, print_), "alone": alone(job.parts)}
+    record = {**_record(plan, print_), "alone": _alone(job)}
     layout = contents_of(plan).layout(record)
     return Grown(store, layout, growth.origin, chunks is None)
 

@@ -1,7 +1,6 @@
 """How a sweep calls the user's function on one point, and what may come out."""
 
 import inspect
-import traceback
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -15,10 +14,8 @@ from ..._errors import (
     asks_for_key,
     describe_value,
     message,
-    nearest,
     quoted,
     type_error,
-    value_error,
 )
 from ..._keys import check_draws
 from ..._tree import path_name, unregistered
@@ -33,8 +30,6 @@ def call(function: str, fn: Callable[..., Any], point: PyTree, key: Key | None) 
     """
     parameter = key_parameter(fn)
     if parameter is None:
-        if key is not None:
-            check_key_name(function, fn)
         return _checked(function, _noted(function, fn, point))
     if key is not None:
         return _checked(function, _noted(function, fn, point, key=key))
@@ -56,10 +51,6 @@ def _noted(function: str, fn: Callable[..., Any], point: PyTree, **keyword: Any)
             misfit = not_a_point(function, fn, keyword)
             if misfit is not None:
                 raise misfit from error
-        if isinstance(error, KeyError):
-            lacking = lacks(function, error, point)
-            if lacking is not None:
-                raise lacking from error
         error.add_note(f"Raised by the `fn` that `eqx_pipe.{function}` was given.")
         raise
 
@@ -160,20 +151,6 @@ def fn_name(fn: Any) -> str:
     return str(getattr(fn, "__qualname__", None) or type(fn).__name__)
 
 
-_KEYS = {
-    "keys", "prng", "prng_key", "prngkey", "rand_key", "random_key", "rng", "rng_key",
-    "rngs", "subkey",
-}  # fmt: skip
-"""What people call a parameter for a PRNG key; in small letters."""
-
-
-def check_key_name(function: str, fn: Callable[..., Any]) -> None:
-    """Raises a `TypeError` if `fn` would never see the key that was given."""
-    for name in _parameters(fn):
-        if name.lower() in _KEYS:
-            raise _key_name(function, name)
-
-
 def not_a_point(
     function: str, fn: Callable[..., Any], keyword: Mapping[str, Any]
 ) -> TypeError | None:
@@ -189,9 +166,6 @@ def not_a_point(
         return None
     except TypeError:
         wanted = [p.name for p in _parameters(fn).values() if _is_required(p)]
-    others = [name for name in wanted[1:] if name != "key"]
-    if len(others) == 1 and others[0].lower() in {*_KEYS, "seed"}:
-        return _key_name(function, others[0])
     if len(wanted) < 2:
         wrong = "`fn` has no place for the point, the one argument that it gets."
         return type_error(function, wrong, "Write `lambda p: fn(**p)`.")
@@ -207,36 +181,10 @@ def not_a_point(
     )
 
 
-def lacks(function: str, error: KeyError, point: PyTree) -> ValueError | None:
-    """The error for a function that asks a point for what it does not have.
-
-    That it was the point which was asked is told by the line that raised it.
-    """
-    frames = list(traceback.walk_tb(error.__traceback__))
-    asked = any(value is point for value in frames[-1][0].f_locals.values())
-    name = error.args[0] if error.args else None
-    if not asked or not isinstance(point, dict) or name in point:
-        return None
-    return value_error(
-        function,
-        f"`fn` asks for {name!r}, and there is none in `space`.",
-        nearest(name, point),
-    )
-
-
 def _from_point(name: str) -> str:
     if name == "key":
         return "key=key"
     return "p" if name in ("p", "point") else f'p["{name}"]'
-
-
-def _key_name(function: str, name: str) -> TypeError:
-    return type_error(
-        function,
-        f"`fn` has a parameter `{name}`, which nothing is given to.",
-        "The parameter for a PRNG key must be called `key`: rename it, or give "
-        f"`lambda point, key: fn(point, {name}=key)`.",
-    )
 
 
 def _parameters(fn: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:

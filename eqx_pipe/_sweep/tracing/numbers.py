@@ -20,8 +20,7 @@ from ..._cache import LRUCache
 from ..._captured import contents
 from ..._errors import message
 from ..._jaxprs.cache_key import CacheKey, Program
-from ..._spaces.geometry import Geometry
-from ..._spaces.space import Space
+from ..._spaces import Geometry, Space
 from ..._tree import as_hashable, can_be_traced, join_path, leaves_with_names
 from .call import fn_name
 

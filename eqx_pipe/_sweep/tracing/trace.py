@@ -1,9 +1,15 @@
-"""The function of a point as a jaxpr from positions on the dims to output leaves."""
+"""The function of a point as a jaxpr from positions on the dims to output leaves.
+
+The function is traced once, on an abstract point: that jaxpr is what stores compare,
+since it does not depend on the lengths of the axes. The kernel evaluates it at the
+point that it makes of the positions.
+"""
 
 import dataclasses
 import functools as ft
+import types
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -15,15 +21,14 @@ from jax.core import Tracer
 from ..._cache import LRUCache
 from ..._errors import type_error
 from ..._jaxprs.cache_key import Program, identify
+from ..._jaxprs.jaxpr import as_function
 from ..._mesh_context import NO_MESH
-from ..._spaces.axis import is_axis
-from ..._spaces.geometry import Geometry, axis_name
-from ..._spaces.space import Space
+from ..._spaces import Geometry, Space
 from ..._tree import can_be_traced, is_key_array
 from ..._types import ClosedJaxpr, Key, PyTree
 from .analysis import Analysis, analyze
 from .call import call
-from .concrete import SPACE_KEY, explain
+from .concrete import note_concrete
 from .numbers import note_compilation
 
 _analyses = LRUCache(128)
@@ -46,8 +51,9 @@ class Traced:
 
     `jaxpr` takes `num_arrays` arrays (`arrays_of` the space), one `int32` position for
     each dim, and the point's key if there is one. Arrays that the function closes
-    over are its constants. `source` is what was traced: the function, the space with
-    its geometry, and the positions of `Static` values.
+    over are its constants. `point` is the abstract point, `own` the jaxpr of the
+    function alone. `source` is what was traced: the function, the space with its
+    geometry, and the positions of `Static` values.
     """
 
     jaxpr: Any
@@ -55,6 +61,8 @@ class Traced:
     structure: Any
     outputs: list[jax.ShapeDtypeStruct]
     key_kinds: list[Any]
+    point: PyTree
+    own: ClosedJaxpr
     source: tuple[Callable[..., Any], Space, Geometry, Sequence[int]]
 
     def note_compilation(self, layout: Any) -> None:
@@ -113,21 +121,58 @@ def trace(
     traced = [can_be_traced(leaf) for leaf in leaves]
     arrays = [leaf for leaf, is_traced in zip(leaves, traced, strict=True) if is_traced]
 
+    found: list[_OnPoint] = []
+
+    def flat(given: list[Any], digits: list[Any], key: Key | None) -> list[Any]:
+        here = iter(given)
+        pairs = zip(leaves, traced, strict=True)
+        own = [next(here) if is_traced else leaf for leaf, is_traced in pairs]
+        space_leaves, space_key = jtu.tree_unflatten(treedef, own)
+        point = geometry.point(space_leaves, space_key, digits, plain)
+        found[:] = [_on_point(function, fn, point, key)]
+        arrays = jtu.tree_leaves((eqx.filter(point, _is_tracer), key))
+        return as_function(found[0].jaxpr)(*arrays)
+
+    digits = [jax.ShapeDtypeStruct((), jnp.int32)] * len(geometry.lengths)
+    # Types only: an array made under the user's mesh has that mesh in its type.
+    structs = jtu.tree_map(struct_of, (arrays, key))
+    jaxpr: Any = jax.make_jaxpr(flat)(structs[0], digits, structs[1])
+    (on_point,) = found
+    check_concrete(function, [*jaxpr.consts, *arrays, key])
+    return Traced(
+        jaxpr=jaxpr,
+        num_arrays=len(arrays),
+        structure=on_point.structure,
+        outputs=on_point.outputs,
+        key_kinds=on_point.key_kinds,
+        point=on_point.point,
+        own=on_point.jaxpr,
+        source=(fn, space, geometry, plain),
+    )
+
+
+class _OnPoint(NamedTuple):
+    """A function traced on an abstract point."""
+
+    point: PyTree
+    jaxpr: ClosedJaxpr
+    structure: Any
+    outputs: list[jax.ShapeDtypeStruct]
+    key_kinds: list[Any]
+
+
+def _on_point(
+    function: str, fn: Callable[..., Any], point: PyTree, key: Key | None
+) -> _OnPoint:
+    arrays, static = eqx.partition(point, _is_tracer)
+    structs = jtu.tree_map(struct_of, (arrays, key))
     kinds: list[Any] = []
 
-    # JAX names these arguments in its messages, where `explain` finds them again.
-    def flat(
-        eqx_pipe_arrays: list[Any], eqx_pipe_digits: list[Any], eqx_pipe_key: Key | None
-    ) -> Any:
-        given = iter(eqx_pipe_arrays)
-        pairs = zip(leaves, traced, strict=True)
-        here = [next(given) if is_traced else leaf for leaf, is_traced in pairs]
-        space_leaves, space_key = jtu.tree_unflatten(treedef, here)
-        point = geometry.point(space_leaves, space_key, eqx_pipe_digits, plain)
+    def on_point(point: PyTree, key: Key | None = None) -> PyTree:
         try:
-            out = call(function, fn, point, eqx_pipe_key)
+            out = call(function, fn, eqx.combine(point, static), key)
         except Exception as error:
-            explain(function, error, geometry, _sources(space))
+            note_concrete(error)
             raise
         kinds[:] = [
             jr.key_impl(leaf) if is_key_array(leaf) else None
@@ -135,14 +180,18 @@ def trace(
         ]
         return out
 
-    digits = [jax.ShapeDtypeStruct((), jnp.int32)] * len(geometry.lengths)
-    # Types only: an array made under the user's mesh has that mesh in its type.
-    structs = jtu.tree_map(struct_of, (arrays, key))
-    jaxpr, out = jax.make_jaxpr(flat, return_shape=True)(structs[0], digits, structs[1])
+    if isinstance(fn, types.FunctionType):
+        # JAX's messages then name the user's function, its file and its parameter:
+        # "depends on the value of the argument p['n']".
+        vars(on_point)["__wrapped__"] = fn
+    make: Any = jax.make_jaxpr(on_point, return_shape=True)
+    jaxpr, out = make(*structs) if key is not None else make(structs[0])
     outputs, structure = jtu.tree_flatten(out)
-    check_concrete(function, [*jaxpr.consts, *arrays, key])
-    source = (fn, space, geometry, plain)
-    return Traced(jaxpr, len(arrays), structure, outputs, kinds, source)
+    return _OnPoint(eqx.combine(structs[0], static), jaxpr, structure, outputs, kinds)
+
+
+def _is_tracer(x: Any) -> bool:
+    return isinstance(x, Tracer)
 
 
 def arrays_of(geometry: Geometry, key: Key | None) -> list[Any]:
@@ -164,44 +213,6 @@ def check_concrete(function: str, arrays: Sequence[Any]) -> None:
 def settings() -> dict[str, Any]:
     """The settings of JAX that programs depend on."""
     return {name: getattr(jax.config, f"jax_{name}") for name in _SETTINGS}
-
-
-def trace_alone(
-    function: str,
-    fn: Callable[..., Any],
-    space: Space,
-    key: Key | None,
-    plain: Sequence[int] = (),
-) -> tuple[PyTree, ClosedJaxpr]:
-    """An abstract point of `space`, and `fn` traced on it.
-
-    Unlike what `trace` gives this does not depend on how many points there are, or on
-    how they are worked out.
-    """
-    geometry = space.geometry
-    digits = [jax.ShapeDtypeStruct((), jnp.int32)] * len(geometry.lengths)
-    at = ft.partial(geometry.point, geometry.leaves, space.key, plain=plain)
-    point = eqx.filter_eval_shape(at, digits)
-    arrays, static = eqx.partition(point, _is_struct)
-    point_key = jtu.tree_map(struct_of, key)
-
-    def flat(arrays: PyTree, key: Key | None) -> PyTree:
-        return call(function, fn, eqx.combine(arrays, static), key)
-
-    jaxpr: Any = jax.make_jaxpr(flat)(arrays, point_key)
-    return point, jaxpr
-
-
-def _is_struct(x: Any) -> bool:
-    return isinstance(x, jax.ShapeDtypeStruct)
-
-
-def _sources(space: Space) -> list[str]:
-    """For each traced array of a space the leaf that it belongs to, by its path."""
-    found = []
-    for path, leaf in jtu.tree_flatten_with_path(space.tree, is_leaf=is_axis)[0]:
-        found += [axis_name(path)] * sum(map(can_be_traced, jtu.tree_leaves(leaf)))
-    return [*found, SPACE_KEY]
 
 
 def struct_of(x: Any) -> jax.ShapeDtypeStruct:

@@ -11,10 +11,9 @@ import numpy as np
 
 from ..._check import check_int
 from ..._errors import describe_value, type_error
-from ..._explore.method import Method
-from ..._spaces.accept import SpaceLike, as_space
-from ..._spaces.space import Space
-from ..._spaces.table import point_columns
+from ..._search.method import Method, losses
+from ..._spaces import Space, SpaceLike, as_space, point_columns
+from ..._sweep.results.best import Compared
 from ..._sweep.results.gaps import gaps_of
 from ..._sweep.results.result import SweepResult
 from ..._sweep.sweeper import sweeper
@@ -29,13 +28,14 @@ _SAVED = np.ndarray | np.generic | jax.Array | bool | int | float | str | Space
 
 
 @dataclasses.dataclass(frozen=True)
-class _Trial:
+class MethodTrial:
     """A method, with a function of the points of a space."""
 
     method: Method[Any]
     space: Space
     run: Callable[[Space], SweepResult]
-    n: int
+    num: int
+    by: Compared
     key: Key | None
 
     @ft.cached_property
@@ -43,20 +43,24 @@ class _Trial:
         """Of each round the state, the points, the state then, and the result."""
         state, rounds = self.method.init(self.space, self.key), []
         for _ in range(_ROUNDS):
-            points, asked = self.method.ask(state, self.n)
+            points, asked = self.method.ask(state, self.num)
             if not points.size:
                 break
             result = self.run(points)
             rounds.append((state, points, asked, result))
-            state = self.method.tell(asked, result)
+            state = self._told(asked, result)
         return rounds
 
-    @law("form", "it proposes points of the space, `n` at most.")
+    def _told(self, state: Any, result: SweepResult) -> Any:
+        found = losses(result, self.by, "min")
+        return self.method.tell(state, found, result)
+
+    @law("form", "it proposes points of the space, `num` at most.")
     def form_law(self) -> None:
         for number, (_, points, _, _) in enumerate(self.history):
-            if not isinstance(points, Space) or points.size > self.n:
-                what = f"in round {number} `ask(state, {self.n})` gave {points!r}"
-                raise Broken("form", what)
+            if not isinstance(points, Space) or points.size > self.num:
+                what = f"in round {number} `ask(state, {self.num})` gave {points!r}"
+                raise Broken(what)
             with must_work(f"finding the points of round {number} in the space"):
                 self.space.to_unit(points)
 
@@ -66,29 +70,29 @@ class _Trial:
             for path, leaf in jtu.tree_leaves_with_path(asked, is_leaf=_is_space):
                 if not isinstance(leaf, _SAVED):
                     what = f"in round {number} it holds {describe_value(leaf)}"
-                    raise Broken("state", what, path_name(path))
+                    raise Broken(what, path_name(path))
 
     @law("repeats", "what it proposes depends on the state alone.")
     def repeats_law(self) -> None:
         for number, (state, points, asked, result) in enumerate(self.history):
-            again, asked_again = self.method.ask(state, self.n)
+            again, asked_again = self.method.ask(state, self.num)
             if not _same(_columns(points), _columns(again)):
                 what = f"asked again in round {number} it proposes other points"
-                raise Broken("ask", what)
-            told = self.method.tell(asked, result)
-            if not _same(told, self.method.tell(asked_again, result)):
+                raise Broken(what)
+            told = self._told(asked, result)
+            if not _same(told, self._told(asked_again, result)):
                 what = f"told the same again in round {number} its state is another"
-                raise Broken("tell", what)
+                raise Broken(what)
 
     @law("resumes", "from the beginning it comes to the same proposals again.")
     def resumes_law(self) -> None:
         state = self.method.init(self.space, self.key)
         for number, (_, points, _, result) in enumerate(self.history):
-            again, state = self.method.ask(state, self.n)
+            again, state = self.method.ask(state, self.num)
             if not _same(_columns(points), _columns(again)):
                 what = f"begun anew it proposes other points in round {number}"
-                raise Broken("resumes", what)
-            state = self.method.tell(state, result)
+                raise Broken(what)
+            state = self._told(state, result)
 
     @law("failures", "it goes on where points have failed.")
     def failures_law(self) -> None:
@@ -96,9 +100,9 @@ class _Trial:
             raise Undecided("a round has one point at most, and something must work")
         _, _, asked, result = self.history[0]
         with must_work("telling it that a point failed"):
-            told = self.method.tell(asked, _failed(result))
+            told = self._told(asked, _failed(result))
         with must_work("asking it after it was told that a point failed"):
-            self.space.to_unit(self.method.ask(told, self.n)[0])
+            self.space.to_unit(self.method.ask(told, self.num)[0])
 
 
 def _is_space(leaf: object) -> bool:
@@ -142,7 +146,8 @@ def check_method(
     fn: Callable[..., PyTree],
     space: SpaceLike,
     *,
-    n: int = 4,
+    num: int = 4,
+    by: Compared = None,
     key: Key | None = None,
 ) -> None:
     """Checks that a method of search can be continued after a kill.
@@ -155,9 +160,10 @@ def check_method(
     **Arguments:**
 
     - `method`: a method of `eqx_pipe.search`, or a `Method` of your own.
-    - `fn`, `space`: a function of the points of a space, of which three rounds of `n`
+    - `fn`, `space`: a function of the points of a space, of which three rounds of `num`
       points are computed.
-    - `n`: how many points a round has. (Keyword only.)
+    - `num`: the number of points of a round. (Keyword only.)
+    - `by`: the number to make small, as in `explore`. (Keyword only.)
     - `key`: for the method; `fn` gets none. (Keyword only.)
 
     **Raises:** `AssertionError` if a law is broken.
@@ -165,9 +171,9 @@ def check_method(
     !!! example
 
         >>> import eqx_pipe as ep, eqx_pipe.testing as ept
-        >>> space = {"x": ep.Linspace(0, 1, 5)}
-        >>> points = ep.search.design([[0.5], [0.0], [1.0]])
-        >>> ept.check_method(points, lambda p: p["x"] ** 2, space, n=2)
+        >>> space = {"x": ep.Uniform(0, 1)}
+        >>> points = ep.search.Design([[0.5], [0.0], [1.0]])
+        >>> ept.check_method(points, lambda p: p["x"] ** 2, space, num=2)
     """
     __tracebackhide__ = True
     function = "testing.check_method"
@@ -177,7 +183,7 @@ def check_method(
             f"`method` is {describe_value(method)}.",
             "Give an object with `init`, `ask` and `tell`.",
         )
-    check_int(function, "n", n, 1)
+    check_int(function, "num", num, 1)
     whole, runs = as_space(function, space), []
 
     def run(points: Space) -> SweepResult:
@@ -185,5 +191,5 @@ def check_method(
             runs.append(sweeper(fn, points))
         return runs[0](points)
 
-    trial = _Trial(method, whole, run, n, key)
+    trial = MethodTrial(method, whole, run, num, by, key)
     check_laws("check_method", "a method", trial, type(method).__name__)

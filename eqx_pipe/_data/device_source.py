@@ -1,0 +1,209 @@
+"""Sources on the device.
+
+For JAX and Equinox every leaf of floating-point numbers is a parameter: `filter_grad`
+differentiates it, and weight decay shrinks it even where its gradient is zero. The
+numbers of records are therefore held as the integers that have the same bits. These
+are leaves like others (arguments of compiled programs, sharded, saved), and become
+numbers again as the last step to a batch, which XLA fuses with what follows.
+"""
+
+import abc
+from typing import SupportsIndex
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
+from jax.core import Tracer
+from jaxtyping import Array, UInt32
+
+from .._errors import (
+    StructureError,
+    describe_value,
+    message,
+    structure_error,
+    value_error,
+)
+from .._tree import as_arrays, can_be_traced, leaves_with_names
+from .._types import PyTree
+from .records import check_leading, index_of, narrowed
+
+# JAX indexes with int32, unless 64 bits are switched on.
+MOST_ON_DEVICE = 2**31 - 1
+
+
+class Bits(eqx.Module):
+    """An array of floating-point or complex numbers, as integers of the same bits.
+
+    The two parts of a complex number lie along another axis, the last one.
+    """
+
+    bits: Array | np.ndarray
+    dtype: np.dtype = eqx.field(static=True)
+
+    def numbers(self) -> Array:
+        """Return the array itself."""
+        if not jnp.issubdtype(self.dtype, jnp.complexfloating):
+            return jax.lax.bitcast_convert_type(self.bits, self.dtype)
+        part = jnp.finfo(self.dtype).dtype
+        parts = jax.lax.bitcast_convert_type(self.bits, part)
+        return jax.lax.complex(parts[..., 0], parts[..., 1])
+
+
+def _as_bits(leaf: Array | np.ndarray) -> Bits | Array | np.ndarray:
+    """Return an array with numbers that could be differentiated as `Bits`."""
+    # A traced array may be an argument of a gradient: its derivative is the right one.
+    if isinstance(leaf, Tracer) or not jnp.issubdtype(leaf.dtype, jnp.inexact):
+        return leaf
+    dtype = np.dtype(leaf.dtype)
+    # On the host before it is moved to the device, where a copy may have no room.
+    xp = np if isinstance(leaf, np.ndarray) else jnp
+    if jnp.issubdtype(dtype, jnp.complexfloating):
+        leaf = xp.stack([xp.real(leaf), xp.imag(leaf)], axis=-1)
+    integers = np.dtype(getattr(jnp, f"uint{jnp.finfo(dtype).bits}"))
+    return Bits(leaf.view(integers), dtype)
+
+
+def as_numbers(tree: PyTree) -> PyTree:
+    """Return the arrays of `Bits`, or some of their entries, as numbers."""
+    return jtu.tree_map(
+        lambda leaf: leaf.numbers() if isinstance(leaf, Bits) else leaf,
+        tree,
+        is_leaf=lambda leaf: isinstance(leaf, Bits),
+    )
+
+
+class DeviceSource(eqx.Module):
+    """The abstract base of sources whose records a compiled program can read."""
+
+    @abc.abstractmethod
+    def __len__(self) -> int:
+        """Return the number of records."""
+
+    @abc.abstractmethod
+    def take(self, indices: UInt32[Array, " n"]) -> PyTree:
+        """Return the records of some indices, stacked along a leading axis, as bits.
+
+        Indices are not checked.
+        """
+
+    def slice(self, start: UInt32[Array, ""], count: int) -> PyTree:
+        """Return `count` records one after the other, as bits."""
+        return self.take(start + jnp.arange(count, dtype=np.uint32))
+
+    def struct(self) -> PyTree:
+        """Return the shapes and dtypes of one record."""
+        index = jax.ShapeDtypeStruct((1,), np.uint32)
+        one = jax.eval_shape(lambda index: as_numbers(self.take(index)), index)
+        return jtu.tree_map(lambda s: jax.ShapeDtypeStruct(s.shape[1:], s.dtype), one)
+
+    def __getitem__(self, index: SupportsIndex) -> PyTree:
+        """Return one record; a negative index counts from the end."""
+        one = self.take(jnp.asarray([index_of(index, len(self))], np.uint32))
+        return as_numbers(jtu.tree_map(lambda leaf: leaf[0], one))
+
+
+class ArraySource(DeviceSource):
+    """Arrays on the device as a source of records.
+
+    Record `i` is what stands at index `i` of the leading axis of every array. NumPy
+    arrays are moved to the device once, when the source is made; arrays that are
+    there already, also sharded ones, stay where they are (those of floating-point
+    numbers are copied there).
+
+    Records are data, not parameters: `equinox.filter_grad` gives no derivative for
+    them, and an optimiser leaves them as they are, bit for bit. To that end numbers
+    that could be differentiated are held as integers of the same bits. `tree` gives the
+    arrays themselves, made anew each time; to change them, make another source. Only a
+    source that is made inside of a transformation, of traced arrays, is differentiated.
+
+    **Arguments:**
+
+    - `tree`: a pytree of arrays with a common leading axis.
+
+    **Shapes:** leaves `(records, *a)`; a record has `(*a,)`.
+
+    **Raises:**
+
+    - `StructureError` (a `ValueError`) if leading axes differ, or a leaf has none;
+      names all leaves.
+    - `TypeError` if a leaf is not an array.
+    - `ValueError` if 64-bit numbers do not fit into the 32 bits that JAX gives them.
+
+    !!! example
+
+        >>> import eqx_pipe as ep, jax.numpy as jnp
+        >>> source = ep.data.ArraySource({"x": jnp.ones((5, 3)), "y": jnp.arange(5)})
+        >>> len(source), source[2]["y"].item()
+        (5, 2)
+    """
+
+    held: PyTree
+
+    def __init__(self, tree: PyTree):
+        leaves = leaves_with_names(tree)
+        _check_leaves(leaves)
+        size = check_leading("data.ArraySource", leaves)
+        if size > MOST_ON_DEVICE:
+            raise value_error(
+                "data.ArraySource",
+                f"{size} records, and there can be 2^31 - 1 on a device.",
+                "Give the NumPy array or memory map itself as a host source.",
+            )
+        held = jtu.tree_map(lambda leaf: _as_bits(_fitting(leaf)), tree)
+        self.held = as_arrays(held)
+
+    @property
+    def tree(self) -> PyTree:
+        """The arrays with all records."""
+        return as_numbers(self.held)
+
+    def __len__(self) -> int:
+        return jtu.tree_leaves(self.held)[0].shape[0]
+
+    def take(self, indices: UInt32[Array, " n"]) -> PyTree:
+        at = indices.astype(np.int32)
+
+        # They come from a permutation of the records: to check them again, as JAX does
+        # for other indices, would only cost.
+        def one(leaf: Array) -> Array:
+            return leaf.at[at].get(mode="promise_in_bounds")
+
+        return jtu.tree_map(one, self.held)
+
+    def slice(self, start: UInt32[Array, ""], count: int) -> PyTree:
+        first = start.astype(np.int32)
+
+        def one(leaf: Array) -> Array:
+            return jax.lax.dynamic_slice_in_dim(leaf, first, count)
+
+        return jtu.tree_map(one, self.held)
+
+
+def _fitting(leaf: Array | np.ndarray) -> Array | np.ndarray:
+    """Return a NumPy array in JAX's dtype; JAX itself would wrap large numbers."""
+    if not isinstance(leaf, np.ndarray):
+        return leaf
+    dtype = jax.dtypes.canonicalize_dtype(leaf.dtype)
+    return narrowed("data.ArraySource", leaf, dtype)
+
+
+def _check_leaves(leaves: list[tuple[str, object]]) -> None:
+    if not leaves:
+        raise structure_error(
+            "data.ArraySource",
+            "`tree` holds no arrays.",
+            "Give arrays whose leading axis counts the records.",
+        )
+    for name, leaf in leaves:
+        if not can_be_traced(leaf) or np.ndim(leaf) == 0:
+            number = eqx.is_array_like(leaf) and np.ndim(leaf) == 0
+            kind = StructureError if number else TypeError
+            place = f"`{name}`" if name else "`tree`"
+            wrong = f"{place} is {describe_value(leaf)}, not an array of records."
+            cure = (
+                "The leading axis of every array counts the records: repeat a scalar "
+                "for each record, or add it in `pipe`; encode text as integers."
+            )
+            raise kind(message("data.ArraySource", wrong, cure))

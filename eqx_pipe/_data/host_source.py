@@ -1,0 +1,216 @@
+"""Sources on the host, and what is accepted as a source."""
+
+import contextlib
+import threading
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol, TypeAlias, runtime_checkable
+
+import jax
+import jax.tree_util as jtu
+import numpy as np
+from jaxtyping import Array, Integer
+
+from .._cache import WeakCache
+from .._errors import describe_value, message, type_error
+from .._tree import leaf_text, leaves_with_names
+from .._types import PyTree
+from .device_source import ArraySource, DeviceSource
+from .host_arrays import HostArrays, is_of
+from .records import HostRecords, are_stacked, fitting, listed, stacked, struct_of
+
+# 16 were slower than none where records are small; four are enough to wait for a disk.
+_THREADS = 4
+# A megabyte takes longer to read than to hand over. Any numbers near these will do.
+_CHUNK_BYTES = 2**20
+_CHUNK_BATCHES = 8
+
+# Loaders of one source, for training and for validation, share its lock.
+_locks: WeakCache[AbstractContextManager[Any]] = WeakCache()
+
+
+@runtime_checkable
+class Records(Protocol):
+    """Records on the host by their numbers: an array or memory map, a dataset, a list.
+
+    A source with `__getitems__` is asked for the records of a batch at once. From a
+    list of numbers it returns a list of records, or one record whose arrays hold them
+    all, along a leading axis.
+    """
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> PyTree: ...
+
+
+class HostSource:
+    """A host source, with the form that its records must have.
+
+    Compared by identity, so it is one and the same leaf of every loader made from it.
+    Only sources that are known to be thread-safe are read by several threads at a time.
+    """
+
+    def __init__(self, source: Records):
+        # Of an unknown class: its abilities are asked for, not declared.
+        given: Any = source
+        self.has_columns = _has_columns(source)
+        format = getattr(source, "format", {}) if self.has_columns else {}
+        # Columns as Python's lists of numbers would be slow.
+        is_plain = format.get("type", "") is None
+        self.source: Any = given.with_format("numpy") if is_plain else given
+        self.size: int = len(source)
+        # Arrays are read fast, and then more threads hinder each other.
+        most = 2 if isinstance(source, HostArrays) else _THREADS
+        own = getattr(source, "thread_safe", None)
+        thread_safe = own if isinstance(own, bool) else _is_grain(source)
+        self.threads = most if thread_safe else 1
+        self._lock = contextlib.nullcontext() if thread_safe else _lock_of(source)
+        self._struct: PyTree = None
+        self._reader = self._reader_of_many()
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __repr__(self) -> str:
+        return f"<{type(self.source).__name__} of {self.size} records>"
+
+    def struct(self) -> PyTree:
+        """Return the shapes and dtypes of one record, those of record 0."""
+        if self._struct is None:
+            try:
+                first = self._record(0)
+            except KeyError as error:
+                error.add_note(
+                    "A source is asked for records by their number, from 0. A table of "
+                    "named columns, such as a data frame, is one as "
+                    "`ArraySource({name: table[name].to_numpy() for name in table})`."
+                )
+                raise
+            self._struct = struct_of(first)
+        return self._struct
+
+    def chunk(self, batch_size: int) -> int:
+        """Return how many batches a thread reads in one go.
+
+        One, unless they are small and come from arrays: handing one over takes as long
+        as to read it. Other sources may take any time for each.
+        """
+        if not isinstance(self.source, HostArrays):
+            return 1
+        leaves = jtu.tree_leaves(self.struct())
+        size = batch_size * sum(s.size * s.dtype.itemsize for s in leaves)
+        return max(1, min(_CHUNK_BATCHES, _CHUNK_BYTES // max(1, size)))
+
+    def read(self, indices: Integer[np.ndarray, " n"]) -> PyTree:
+        """Return some records, stacked along a leading axis, as arrays of their own."""
+        struct, n = self.struct(), len(indices)
+        if n == 0:  # a process of several that has no rows of a batch
+            return jtu.tree_map(lambda s: np.empty((0, *s.shape), s.dtype), struct)
+        with self._lock:
+            if self._reader is not None:
+                found = _ask(self._reader, indices, indices)
+                if are_stacked(found, struct):
+                    columns = fitting(found, n, struct)
+                    if columns is not None:
+                        return columns
+                elif not self.has_columns:
+                    return stacked(indices.tolist(), listed(found, n), struct)
+            # One by one: there is no other way, or it finds the one that does not fit.
+            numbers = indices.tolist()
+            return stacked(numbers, [self._record(i) for i in numbers], struct)
+
+    def _record(self, i: int) -> PyTree:
+        return _ask(self.source.__getitem__, i, [i])
+
+    def _reader_of_many(self) -> Callable[[np.ndarray], Any] | None:
+        """Return how to ask for many records at once, or None if it cannot be asked.
+
+        The reader returns a list of them, or one record whose arrays hold them all.
+        """
+        source = self.source
+        if isinstance(source, HostRecords):
+            return source.take
+        if self.has_columns:
+            return lambda at: jtu.tree_map(np.asarray, dict(source[at.tolist()]))
+        # Of Grain's datasets, and of the sources for them that read in batches.
+        own = getattr(source, "_getitems", None) if _is_grain(source) else None
+        many = getattr(source, "__getitems__", own)
+        return None if many is None else lambda at: many(at.tolist())
+
+
+def _has_columns(source: object) -> bool:
+    """Return whether it is a Hugging Face dataset, which reads many records at once."""
+    return hasattr(source, "column_names") and hasattr(source, "with_format")
+
+
+def _is_grain(source: object) -> bool:
+    """Return whether it is a `MapDataset` of Grain."""
+    names = [base.__name__ for base in type(source).__mro__]
+    return "MapDataset" in names and is_of("grain", source)
+
+
+def _lock_of(source: object) -> AbstractContextManager[Any]:
+    try:
+        return _locks.get(source) or _locks.put(source, threading.RLock())
+    except TypeError:  # lists and the like, which have no weak references
+        return threading.RLock()
+
+
+def _ask(
+    read: Callable[[Any], Any], at: Any, records: Sequence[int] | np.ndarray
+) -> Any:
+    """Return `read(at)`; an error is noted to have come for some records."""
+    try:
+        return read(at)
+    except Exception as error:
+        shown = ", ".join(map(str, records[:8])) + ", ..." * (len(records) > 8)
+        kind = "record" if len(records) == 1 else "one of the records"
+        note = f"In eqx_pipe.data.Loader: the source failed at {kind} {shown}."
+        if isinstance(error, StopIteration):
+            # It would end the iteration over the batches silently.
+            wrong = "the source raised `StopIteration`."
+            cure = (
+                "`__getitem__` gives every record below `len(source)`; a source that "
+                "ends sooner has a smaller length."
+            )
+            stopped = RuntimeError(message("data.Loader", wrong, cure))
+            stopped.add_note(note)
+            raise stopped from error
+        error.add_note(note)
+        raise
+
+
+Source: TypeAlias = DeviceSource | HostSource
+"""A source as loaders hold it."""
+
+SourceLike: TypeAlias = Source | Array | Records | Mapping[str, Any] | tuple[Any, ...]
+"""Everything that is accepted as a source; an array of JAX stays on the device."""
+
+
+def as_source(function: str, argument: str, source: SourceLike) -> Source:
+    """Return a source, after a check that it is one."""
+    if isinstance(source, DeviceSource | HostSource):
+        return source
+    if isinstance(source, jax.Array):
+        return ArraySource(source)
+    if HostArrays.fits(source):
+        return HostSource(HostArrays(source))
+    lacks = [f"__{a}__" for a in ("getitem", "len") if not hasattr(source, f"__{a}__")]
+    if not (lacks or isinstance(source, Mapping | tuple)):
+        return HostSource(source)
+    without = f", without `{lacks[0]}`" if lacks else ""
+    raise type_error(
+        function,
+        f"`{argument}` is {describe_value(source)}{without}.",
+        "Give `ArraySource(tree)` for a pytree of arrays, or anything with `__len__` "
+        "and `__getitem__`: NumPy arrays and memory maps, a Grain `MapDataset`, a "
+        "Hugging Face dataset (one, not a dictionary of them), a list of records. A "
+        "stream cannot be sought: keep its records, or read them by number.",
+    )
+
+
+def schema_of(struct: PyTree) -> int:
+    """Return a number for the structure, shapes and dtypes of a record."""
+    named = [(name, leaf_text(leaf)) for name, leaf in leaves_with_names(struct)]
+    return zlib.crc32(repr(named).encode())

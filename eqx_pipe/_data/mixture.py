@@ -1,0 +1,252 @@
+"""Several sources as one."""
+
+import functools as ft
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any, Literal, TypeAlias
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
+from jaxtyping import Array, Int, Integer, UInt32
+
+from .._check import check_choice
+from .._errors import describe_value, structure_error, type_error, value_error
+from .._tree import differences
+from .._types import PyTree
+from .device_source import MOST_ON_DEVICE, DeviceSource, as_numbers
+from .host_source import HostSource, Source, SourceLike, as_source
+from .records import HostRecords
+
+# The pattern is a constant of the program. A share is off by less than one slot.
+_LONGEST = 1024
+
+Shares: TypeAlias = tuple[int, ...]
+"""The number of slots of each source in a pattern, which is repeated."""
+
+WeightsLike: TypeAlias = Sequence[float | int] | np.ndarray | Array
+"""One positive number for each source."""
+
+
+class Mixture(DeviceSource):
+    """Sources on the device as one; see `mixture`."""
+
+    sources: tuple[DeviceSource, ...]
+    shares: Shares = eqx.field(static=True)
+    size: int = eqx.field(static=True)
+
+    def __len__(self) -> int:
+        return self.size
+
+    def take(self, indices: UInt32[Array, " n"]) -> PyTree:
+        chosen, inner = _inside(self.shares, indices, jnp)
+        result = None
+        for k, source in enumerate(self.sources):
+            mine = chosen == k
+            # Each source reads a whole batch, since shapes must be known; record 0
+            # where it is another's turn.
+            at = jnp.where(mine, inner % np.uint32(len(source)), np.uint32(0))
+            records = source.take(at)
+            result = records if result is None else _select(mine, records, result)
+        return result
+
+
+class HostMixture(HostRecords):
+    """Sources of which some are on the host as one; see `mixture`."""
+
+    def __init__(self, sources: Sequence[HostSource], shares: Shares, size: int):
+        self.sources: tuple[HostSource, ...] = tuple(sources)
+        self.shares: Shares = shares
+        self.size: int = size
+        self.thread_safe: bool = all(source.threads > 1 for source in self.sources)
+
+    def __len__(self) -> int:
+        return self.size
+
+    def take(self, indices: Integer[np.ndarray, " n"]) -> PyTree:
+        chosen, inner = _inside(self.shares, indices.astype(np.uint64), np)
+        structs, structure = jtu.tree_flatten(self.sources[0].struct())
+        result = [np.empty((len(indices), *s.shape), s.dtype) for s in structs]
+        for k, source in enumerate(self.sources):
+            mine = chosen == k
+            if mine.any():
+                records = source.read(inner[mine] % np.uint64(len(source)))
+                for to, leaf in zip(result, jtu.tree_leaves(records), strict=True):
+                    to[mine] = leaf
+        return jtu.tree_unflatten(structure, result)
+
+
+class _DeviceRecords(HostRecords):
+    """A source on the device, as the host reads it."""
+
+    def __init__(self, source: DeviceSource):
+        self.source = source
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def take(self, indices: Integer[np.ndarray, " n"]) -> PyTree:
+        taken = self.source.take(jnp.asarray(indices.astype(np.uint32)))
+        return jax.device_get(as_numbers(taken))
+
+
+def mixture(
+    sources: Sequence[SourceLike],
+    weights: WeightsLike | None = None,
+    *,
+    until: Literal["first_exhausted", "all_exhausted"] = "first_exhausted",
+) -> Mixture | HostMixture:
+    """Mix sources in fixed proportions.
+
+    The sources take turns by a pattern that spreads each as evenly as its weight
+    allows, and each gives its records in order, so that record `i` of the mixture is
+    found at once. Shuffled by a `Loader`, the mixture is in random order.
+
+    **Arguments:**
+
+    - `sources`: two or more sources whose records agree in structure, shapes and
+        dtypes. If all are on the device, so is the mixture.
+    - `weights`: one positive number for each source; only their ratios matter. Shares
+        that are not simple fractions are rounded to 1,024ths. By default all are equal.
+    - `until`: the end of the mixture: `"first_exhausted"`, before the first source
+        would have to repeat itself; `"all_exhausted"`, when every record of every
+        source has come, those of shorter sources several times. (Keyword only.)
+
+    **Returns:** a source, for `Loader` and for further `mixture` and `windows`.
+
+    **Raises:**
+
+    - `StructureError` (a `ValueError`) if records differ in form.
+    - `ValueError` if there is not one positive weight for each source, or a weight is
+      too small for a share.
+
+    !!! example
+
+        >>> import eqx_pipe as ep, jax.numpy as jnp
+        >>> a = ep.data.ArraySource(jnp.arange(6))
+        >>> b = ep.data.ArraySource(10 + jnp.arange(6))
+        >>> both = ep.data.mixture([a, b], weights=[2, 1])
+        >>> [both[i].item() for i in range(len(both))]
+        [0, 10, 1, 2, 11, 3, 4, 12, 5]
+    """
+    if not isinstance(sources, Sequence) or isinstance(sources, str) or not sources:
+        raise type_error(
+            "data.mixture",
+            f"`sources` is {describe_value(sources)}.",
+            "Give a list of sources.",
+        )
+    ends = ("first_exhausted", "all_exhausted")
+    check_choice("data.mixture", "until", until, ends)
+    known = [
+        as_source("data.mixture", f"sources[{i}]", s) for i, s in enumerate(sources)
+    ]
+    _check_schemas(known)
+    shares = _shares_of(_check_weights(weights, len(known)))
+    size = _size([len(source) for source in known], shares, until == ends[0])
+    here = tuple(source for source in known if isinstance(source, DeviceSource))
+    if len(here) == len(known) and size <= MOST_ON_DEVICE:
+        return Mixture(here, shares, size)
+    on_host = [
+        HostSource(_DeviceRecords(source))
+        if isinstance(source, DeviceSource)
+        else source
+        for source in known
+    ]
+    return HostMixture(on_host, shares, size)
+
+
+# Asked for each batch that comes from the host.
+@ft.cache
+def pattern(shares: Shares) -> tuple[Int[np.ndarray, " n"], Int[np.ndarray, " n"]]:
+    """Return for each slot its source, and how many slots that had before."""
+    given, which, rank = [0] * len(shares), [], []
+    for slot in range(sum(shares)):
+        # The one that is furthest behind what is due to it.
+        due = zip(shares, given, strict=True)
+        behind = [s * (slot + 1) - sum(shares) * g for s, g in due]
+        k = behind.index(max(behind))
+        which.append(k)
+        rank.append(given[k])
+        given[k] += 1
+    return np.asarray(which, np.int32), np.asarray(rank, np.int32)
+
+
+def _inside(shares: Shares, indices: Any, xp: ModuleType) -> tuple[Any, Any]:
+    """Return the source of each record, and its number there, not wrapped."""
+    number = indices.dtype.type
+    which, rank = (xp.asarray(x) for x in pattern(shares))
+    slot = (indices % number(sum(shares))).astype(np.int32)
+    chosen = which[slot]
+    turns = indices // number(sum(shares)) * xp.asarray(shares, number)[chosen]
+    return chosen, turns + rank[slot].astype(number)
+
+
+def _shares_of(weights: np.ndarray) -> Shares:
+    """Return whole numbers in the ratio of some weights, as small as they can be."""
+    exact = weights / weights.sum()
+    for period in range(len(weights), _LONGEST + 1):
+        rounded = np.rint(exact * period)
+        # Not off by nothing: weights such as 1/3 are rounded already.
+        near = np.abs(rounded - exact * period).max() < 1e-6
+        if near and rounded.sum() == period and rounded.min() > 0:
+            return tuple(rounded.astype(int).tolist())
+    shares = np.floor(exact * _LONGEST)
+    left = _LONGEST - int(shares.sum())
+    shares[np.argsort(shares - exact * _LONGEST, kind="stable")[:left]] += 1
+    if shares.min() == 0:
+        k = int(shares.argmin())
+        raise value_error(
+            "data.mixture",
+            f"`weights[{k}]` gives `sources[{k}]` a share of {exact[k]:.2g}, less than "
+            f"1 in {_LONGEST} records.",
+            "Give it a larger weight, or first mix several rare sources into one.",
+        )
+    return tuple(shares.astype(int).tolist())
+
+
+def _size(sizes: list[int], shares: Shares, first: bool) -> int:
+    """Return how many records a mixture has that ends with the first source or all."""
+    which, _ = pattern(shares)
+    period = sum(shares)
+
+    def slot_of(k: int, number: int) -> int:
+        """Return the place in the mixture of a record of a source."""
+        slots = np.flatnonzero(which == k)
+        return number // shares[k] * period + int(slots[number % shares[k]])
+
+    if first:
+        return min(slot_of(k, size) for k, size in enumerate(sizes))
+    return max(slot_of(k, size - 1) + 1 for k, size in enumerate(sizes))
+
+
+def _check_weights(weights: WeightsLike | None, count: int) -> np.ndarray:
+    numbers = np.ones(count) if weights is None else np.asarray(weights, np.float64)
+    if numbers.shape != (count,) or not (np.isfinite(numbers) & (numbers > 0)).all():
+        raise value_error(
+            "data.mixture",
+            f"`weights` is {describe_value(weights)}, for {count} sources.",
+            "Give one positive number for each source.",
+        )
+    return numbers
+
+
+def _check_schemas(sources: list[Source]) -> None:
+    for i, source in enumerate(sources):
+        if len(source) == 0:
+            raise value_error(
+                "data.mixture", f"`sources[{i}]` is empty.", "Leave it out."
+            )
+        lines = differences(sources[0].struct(), source.struct())
+        if lines:
+            raise structure_error(
+                "data.mixture",
+                f"the records of `sources[0]` and `sources[{i}]` differ: "
+                f"{'; '.join(lines)}.",
+                "Bring them into one form first.",
+            )
+
+
+def _select(mine: Array, yes: PyTree, no: PyTree) -> PyTree:
+    return jtu.tree_map(lambda a, b: jax.vmap(jnp.where)(mine, a, b), yes, no)

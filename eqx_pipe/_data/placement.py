@@ -1,0 +1,161 @@
+"""The devices of batches and records, as the loader's sharding says.
+
+Most functions take the sharding that the user gave, or None, and the number of records
+in the batch: a short last batch that does not divide is whole along its leading axis.
+
+Explicit axes of a mesh are part of an array's type, and a program takes one kind only.
+Ours are written for automatic axes, whatever the user's meshes have: arrays change at
+the boundary, which moves no data.
+"""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
+from jax.core import Tracer
+from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+from jaxtyping import Array
+
+from .._mesh_context import is_explicit, no_context, with_axis_types
+from .._sharding import constrain_to, mesh_like, num_shards, shard, with_types
+from .._types import PyTree
+from .device_source import DeviceSource
+from .host_source import Source
+
+_BY_PROGRAM_BYTES = 2**20
+"""A batch of at most so many bytes is moved to the device by a program."""
+
+
+def num_parts(sharding: NamedSharding) -> int:
+    """Return the number of parts of the leading axis of a batch."""
+    entry = sharding.spec[0] if len(sharding.spec) else None
+    return num_shards(auto_mesh(sharding), entry)
+
+
+def constrained(batch: PyTree, sharding: NamedSharding | None, count: int) -> PyTree:
+    """Constrain a batch inside a program to the loader's sharding."""
+    if sharding is None:
+        return batch
+    mesh, wanted = auto_mesh(sharding), _for_count(sharding, count)
+
+    def one(leaf: Array) -> Array:
+        return constrain_to(leaf, mesh_like(mesh, leaf), _spec(wanted, leaf.ndim))
+
+    return jtu.tree_map(one, batch)
+
+
+def as_given(batch: PyTree, sharding: NamedSharding | None, count: int) -> PyTree:
+    """Return a computed batch in the very sharding that the loader was given.
+
+    Its mesh may have explicit axes, and programs name the sharding of a single device
+    by another spec.
+    """
+    if sharding is None:
+        return batch
+    wanted = _for_count(sharding, count)
+
+    def one(leaf: Array) -> Array:
+        placed = NamedSharding(sharding.mesh, _spec(wanted, leaf.ndim))
+        if isinstance(leaf, Tracer):  # of a gradient: its sharding is not known
+            return jax.device_put(leaf, placed) if is_explicit(placed.mesh) else leaf
+        return leaf if leaf.sharding == placed else jax.device_put(leaf, placed)
+
+    return jtu.tree_map(one, batch)
+
+
+def own_rows(sharding: NamedSharding | None, count: int) -> list[int] | None:
+    """Return the rows of a batch that this process holds, or None for all."""
+    if sharding is None or sharding.is_fully_addressable:
+        return None
+    parts = _rows_only(sharding, count).addressable_devices_indices_map((count,))
+    slices = [index[0] for index in parts.values() if index is not None]
+    return sorted({row for part in slices for row in range(*part.indices(count))})
+
+
+def from_own_rows(
+    tree: PyTree, sharding: NamedSharding | None, count: int, rows: list[int] | None
+) -> PyTree:
+    """Return arrays of this process's own rows as global arrays on the devices."""
+    if sharding is None:
+        size = sum(leaf.nbytes for leaf in jtu.tree_leaves(tree))
+        with no_context():
+            return (_on_device if size <= _BY_PROGRAM_BYTES else jax.device_put)(tree)
+    placed = _rows_only(sharding, count)
+    if rows is None:
+        return jax.device_put(tree, placed)
+
+    def one(leaf: np.ndarray) -> Array:
+        shape = (count, *leaf.shape[1:])
+        if not rows:  # no device of this process holds any of them
+            return jax.make_array_from_single_device_arrays(
+                shape, placed, [], dtype=leaf.dtype
+            )
+        return jax.make_array_from_process_local_data(placed, leaf, shape)
+
+    return jtu.tree_map(one, tree)
+
+
+@jax.jit
+def _on_device(tree: PyTree) -> PyTree:
+    # Arguments of a program reach the device in about 20 us, by `device_put` in about
+    # 90 (two arrays of some kilobytes). But they are copied, and `device_put` uses the
+    # arrays that we read themselves if it can, which is worth more for large ones.
+    return jtu.tree_map(jnp.asarray, tree)
+
+
+def replicated(tree: PyTree, sharding: NamedSharding | None) -> PyTree:
+    """Copy values that all processes know, such as a key, to every device."""
+    if sharding is None:
+        return tree
+    placed = NamedSharding(auto_mesh(sharding), P())
+    if sharding.is_fully_addressable:
+        return jax.device_put(tree, placed)
+
+    def one(leaf: np.ndarray | Array) -> Array:
+        return jax.make_array_from_process_local_data(placed, np.asarray(leaf))
+
+    return jtu.tree_map(one, tree)
+
+
+def source_on_mesh(source: Source, sharding: NamedSharding | None) -> Source:
+    """Copy a device source to all devices of the mesh, so no batch moves it again."""
+    if sharding is None or not isinstance(source, DeviceSource):
+        return source
+    arrays = [x for x in jtu.tree_leaves(source) if eqx.is_array(x)]
+    there = all(_is_on(x, sharding) for x in arrays)
+    with no_context():
+        source = source if there else shard(source, auto_mesh(sharding), P())
+        # Explicit axes stand in the types of arrays: those of the user's mesh.
+        return with_axis_types(source, sharding.mesh.axis_types)
+
+
+def _for_count(sharding: NamedSharding, count: int) -> NamedSharding:
+    """Return the sharding of a batch of `count` records."""
+    if count % num_parts(sharding) == 0:
+        return sharding
+    return NamedSharding(sharding.mesh, P(None, *tuple(sharding.spec)[1:]))
+
+
+def _spec(sharding: NamedSharding, ndim: int) -> P:
+    """Return the spec for a leaf, which may have fewer axes than the sharding."""
+    return P(*tuple(sharding.spec)[:ndim])
+
+
+def _rows_only(sharding: NamedSharding, count: int) -> NamedSharding:
+    """Return the sharding of records: that of the leading axis alone."""
+    return NamedSharding(auto_mesh(sharding), _spec(_for_count(sharding, count), 1))
+
+
+def _is_on(x: object, sharding: NamedSharding) -> bool:
+    if isinstance(x, Tracer):
+        return True
+    own = x.sharding if isinstance(x, jax.Array) else None
+    return isinstance(own, NamedSharding) and own.device_set == sharding.device_set
+
+
+def auto_mesh(sharding: NamedSharding) -> Mesh:
+    """Return the mesh of a sharding with automatic axes, as our programs use it."""
+    assert isinstance(sharding.mesh, Mesh)
+    return with_types(sharding.mesh, AxisType.Auto)

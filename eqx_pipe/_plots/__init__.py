@@ -1,1 +1,0 @@
-"""Pictures of an xarray dataset, whatever made it."""

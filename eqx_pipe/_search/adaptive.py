@@ -1,0 +1,95 @@
+"""Refinement of a grid where the function bends, by the learners of adaptive."""
+
+import dataclasses
+from typing import Any
+
+import equinox as eqx
+import numpy as np
+from jaxtyping import Float
+
+from .._errors import optional, value_error
+from .._spaces import Space
+from .._sweep.results.result import SweepResult
+from .._types import Key
+
+
+class AdaptiveState(eqx.Module):
+    """The points that were asked for so far, and the losses that were told."""
+
+    space: Space
+    u: Float[np.ndarray, "points axes"]
+    losses: Float[np.ndarray, " told"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Adaptive:
+    """A method of search that refines where the function bends, by adaptive.
+
+    The first points are the corners; then intervals, triangles or simplices of the
+    unit cube (`Space.from_unit`) are cut where their edges are longest, values
+    included. Points that failed, or have a NaN, are left out. It is for spaces of
+    ranges: `Uniform`, `LogUniform`, `Linspace`, `Geomspace`.
+
+    **Raises:** when the search begins, `ValueError` for other axes.
+
+    !!! example
+
+        >>> import jax.numpy as jnp
+        >>> import eqx_pipe as ep
+        >>> step = lambda p: jnp.tanh(20 * (p["x"] - 0.3))
+        >>> found = ep.search.explore(step, {"x": ep.Uniform(-1, 1)},
+        ...                           ep.search.Adaptive(), rounds=5, num=8)
+        >>> near = abs(found.to_pandas()["x"] - 0.3) < 0.25
+        >>> len(found), bool(near.mean() > 0.5)  # an eighth of the way
+        (40, True)
+    """
+
+    def __post_init__(self) -> None:
+        optional("search.Adaptive", "adaptive", "search")
+
+    def init(self, space: Space, key: Key | None) -> AdaptiveState:
+        """Nothing is known."""
+        for name, axis in space.axes().items():
+            if not axis.is_range:
+                raise value_error(
+                    "search.Adaptive",
+                    f"`{name}` is {axis!r}, which is categorical.",
+                    "Search over `Uniform` and `LogUniform`; sweep over other axes "
+                    "outside of the search, a search for each of their values.",
+                )
+        return AdaptiveState(space, np.zeros((0, len(space.names))), np.zeros(0))
+
+    def ask(self, state: AdaptiveState, num: int) -> tuple[Space, AdaptiveState]:
+        """The points that the learner finds most worth computing."""
+        learner = _learner(state)
+        u = np.asarray(learner.ask(num)[0], np.float64).reshape(num, state.u.shape[1])
+        asked = np.concatenate([state.u, u])
+        return state.space.from_unit(u), AdaptiveState(state.space, asked, state.losses)
+
+    def tell(
+        self,
+        state: AdaptiveState,
+        losses: Float[np.ndarray, " points"],
+        result: SweepResult,
+    ) -> AdaptiveState:
+        """The state with the losses of the last points."""
+        told = np.concatenate([state.losses, losses])
+        return AdaptiveState(state.space, state.u, told)
+
+
+def _learner(state: AdaptiveState) -> Any:
+    """A learner of all that was told; points that failed are pending for it."""
+    adaptive = optional("search.Adaptive", "adaptive", "search")
+    width = state.u.shape[1]
+    if width == 1:
+        learner = adaptive.Learner1D(None, (0.0, 1.0))
+    else:
+        learner = adaptive.LearnerND(None, [(0.0, 1.0)] * width)
+    # Not strict: those asked for last have no values yet.
+    for u, loss in zip(state.u, state.losses, strict=False):
+        place = float(u[0]) if width == 1 else tuple(map(float, u))
+        if np.isfinite(loss):
+            learner.tell(place, float(loss))
+        else:
+            learner.tell_pending(place)
+    return learner

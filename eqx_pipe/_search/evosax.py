@@ -1,0 +1,127 @@
+"""Evolution strategies of evosax as a method of search."""
+
+import dataclasses
+import functools as ft
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+from jaxtyping import Array, Float
+
+from .._errors import optional, value_error
+from .._spaces import Space
+from .._sweep.results.result import SweepResult
+from .._types import Key, PyTree
+from .method import check_maker, needed
+
+
+class EvosaxState(eqx.Module):
+    """The state of the strategy, and the candidates that it asked for last."""
+
+    space: Space
+    key: Key
+    known: PyTree
+    candidates: Float[Array, "points axes"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Evosax:
+    """A method of search: an evolution strategy of evosax, a generation a round.
+
+    It searches the unit cube of the space (`Space.from_unit`): from its middle, or, if
+    it works on a population, from one that is drawn from all of it. A candidate
+    outside of the cube is mirrored at its walls. A point that failed, or has a NaN,
+    counts as infinitely bad.
+
+    **Arguments:**
+
+    - `strategy`: a class of `evosax.algorithms`, such as `CMA_ES`; or a function that
+      makes one: it is called with `population_size=`, the `num` of the search, and
+      `solution=`.
+
+    **Raises:** `TypeError` if `strategy` cannot be called, `ValueError` without a key.
+
+    !!! example
+
+        >>> import jax
+        >>> import eqx_pipe as ep
+        >>> from evosax.algorithms import CMA_ES
+        >>> bowl = lambda p: (p["x"] - 3.0) ** 2 + (p["y"] + 1.0) ** 2
+        >>> space = {"x": ep.Uniform(-5, 5), "y": ep.Uniform(-5, 5)}
+        >>> found = ep.search.explore(bowl, space, ep.search.Evosax(CMA_ES),
+        ...                           rounds=20, num=16, key=jax.random.key(0))
+        >>> found.best().value < 0.01
+        True
+    """
+
+    strategy: Callable[..., Any]
+
+    def __post_init__(self) -> None:
+        optional("search.Evosax", "evosax", "search")
+        example = "`evosax.algorithms.CMA_ES`."
+        check_maker("search.Evosax", "strategy", self.strategy, example)
+
+    def init(self, space: Space, key: Key | None) -> EvosaxState:
+        """Nothing is known: the strategy begins when the number of points is."""
+        none = jnp.zeros((0, len(space.names)))
+        return EvosaxState(space, needed("search.Evosax", key), None, none)
+
+    def ask(self, state: EvosaxState, num: int) -> tuple[Space, EvosaxState]:
+        """A generation, with candidates outside of the space put back inside."""
+        before, width = state.candidates.shape
+        if before not in (0, num):
+            raise value_error(
+                "search.Evosax",
+                f"`num` is {num}, and generations before had {before}.",
+                "The population size cannot change between rounds: give that.",
+            )
+        key, first, draws = jr.split(state.key, 3)
+        strategy, params = _made(self.strategy, num, width)
+        known = state.known
+        if not before and not _is_population(strategy):
+            known = strategy.init(first, jnp.full(width, 0.5), params)
+        if known is None:
+            candidates = jr.uniform(draws, (num, width))
+        else:
+            candidates, known = strategy.ask(draws, known, params)
+        # Mirrored at 0 and at 1, however far outside: cut off there, many would be
+        # equal.
+        inside = np.abs((np.asarray(candidates, np.float64) + 1) % 2 - 1)
+        asked = EvosaxState(state.space, key, known, candidates)
+        return state.space.from_unit(inside), asked
+
+    def tell(
+        self,
+        state: EvosaxState,
+        losses: Float[np.ndarray, " points"],
+        result: SweepResult,
+    ) -> EvosaxState:
+        """The state after a generation."""
+        strategy, params = _made(self.strategy, *state.candidates.shape)
+        key, draws = jr.split(state.key)
+        fitness = jnp.asarray(losses, jnp.float32)
+        if state.known is None:
+            known = strategy.init(draws, state.candidates, fitness, params)
+        else:
+            given = draws, state.candidates, fitness, state.known, params
+            known, _ = strategy.tell(*given)
+        return EvosaxState(state.space, key, known, state.candidates)
+
+
+def _is_population(strategy: Any) -> bool:
+    """Whether it begins with a population and its fitness, not with a middle."""
+    return "population" in inspect.signature(strategy.init).parameters
+
+
+@ft.lru_cache(32)  # each strategy compiles its methods once
+def _made(strategy: Callable[..., Any], num: int, width: int) -> tuple[Any, Any]:
+    """A strategy for generations of one size, and its settings."""
+    made = strategy(population_size=num, solution=jnp.zeros(width))
+    params = made.default_params
+    if hasattr(params, "std_init"):  # by default 1, as wide as the whole cube
+        params = params.replace(std_init=0.25)
+    return made, params

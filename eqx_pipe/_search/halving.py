@@ -1,0 +1,314 @@
+"""`halving`: trainings that are carried on in rungs, the worse ones dropped."""
+
+import math
+import os
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
+from jax.sharding import Mesh
+from jaxtyping import Float, Int
+
+from .._check import check_choice, check_int
+from .._errors import describe_value, optional, type_error, value_error
+from .._files import as_path
+from .._keys import check_key, key_argument
+from .._spaces import Space, SpaceLike, Values, as_space, point_columns
+from .._sweep.results.best import Best
+from .._sweep.run import sweep
+from .._tree import leaves_with_names
+from .._types import Key, PyTree
+
+if TYPE_CHECKING:
+    from xarray import Dataset
+else:
+    Dataset = Any
+
+_BATCH = 256
+"""The most trainings of one batch, unless a size is given.
+
+Carries are as large as models, so that a batch of all trainings may not fit.
+"""
+
+
+class Training(eqx.Module):
+    """A training that can be carried on.
+
+    - `init(point)` gives the first carry: any pytree of arrays, such as parameters
+      and the state of an optimiser, or a `TrainState` of Flax.
+    - `step(point, carry)` gives the next carry, of the same form.
+    - `score(point, carry)` gives a number: how good it is.
+
+    Of an Equinox model carry the arrays, `eqx.filter(model, eqx.is_array)`, and put the
+    rest back in `step` and `score` by `eqx.combine`: numbers in a carry become arrays.
+
+    `init` and `step` may take `key=`: a step draws from `fold_in(key, number)` of the
+    training's key, the first step having the number 1 and `init` 0.
+    """
+
+    init: Callable[..., PyTree]
+    step: Callable[..., PyTree]
+    score: Callable[[PyTree, PyTree], Any]
+
+
+class HalvingResult(eqx.Module):
+    """The trainings of `halving`, with their scores.
+
+    `scores` has a row for each point and a column for each rung: NaN where a training
+    was dropped before. `survivors` are the points that came to the end, the best
+    first, and `carry` their carries in this order. `steps` are the steps that
+    were needed, and those that were executed, lanes that repeat others included.
+    """
+
+    space: Space
+    scores: Float[np.ndarray, "points rungs"]
+    rungs: tuple[int, ...] = eqx.field(static=True)
+    survivors: Int[np.ndarray, " survivors"]
+    carry: PyTree
+    steps: tuple[int, int] = eqx.field(static=True)
+
+    def best(self) -> Best:
+        """Return the best training: `value` is its score, `output` its carry.
+
+        **Raises:** `ValueError` if no training came to the end with a score.
+        """
+        if not len(self.survivors):
+            raise value_error(
+                "search.HalvingResult.best",
+                "no training has a score that is a number.",
+                "Look at `.scores`.",
+            )
+        i = int(self.survivors[0])
+        columns = point_columns(self.space[[i]].geometry, self.space.key)
+        there = {name: column[0] for name, column in columns.items()}
+        carry = jax.tree.map(lambda leaf: leaf[0], self.carry)
+        return Best(i, self.space.point(i), float(self.scores[i, -1]), carry, there)
+
+    def to_xarray(self) -> Dataset:
+        """Return the scores as a Dataset over `point` and `rung`, with the axes."""
+        xarray = optional("search.HalvingResult.to_xarray", "xarray")
+        frame = self.space.to_pandas()
+        columns = {name: ("point", frame[name].to_numpy()) for name in frame}
+        coords = columns | {"rung": ("rung", np.array(self.rungs))}
+        return xarray.Dataset({"score": (("point", "rung"), self.scores)}, coords)
+
+    def __repr__(self) -> str:
+        best = int(self.survivors[0]) if len(self.survivors) else None
+        head = f"{len(self.scores):,} trainings, {len(self.survivors):,} to the end"
+        who = "none has a score" if best is None else f"point {best:,} is the best"
+        lines = [f"HalvingResult({head}; {who})"]
+        width = len(f"{self.rungs[-1]:,}")
+        for steps, scores in zip(self.rungs, self.scores.T, strict=True):
+            what = f"{int((~np.isnan(scores)).sum()):,} trainings"
+            if best is not None:
+                what += f", {scores[best]:.6g} by the best of them"
+            lines.append(f"  after {steps:>{width},} steps  {what}")
+        return "\n".join(lines)
+
+
+def halving(
+    train: Training,
+    space: SpaceLike,
+    *,
+    rungs: Sequence[int],
+    eta: int = 3,
+    key: Key | None = None,
+    mode: Literal["min", "max"] = "min",
+    store: str | os.PathLike[str] | None = None,
+    batch_size: int | None = None,
+    mesh: Mesh | None = None,
+) -> HalvingResult:
+    """Train at all points, and carry on with fewer and fewer of them.
+
+    At the end of each rung the best `1/eta` of the trainings go on from where they
+    are, at least one; the others are dropped. Those that go on fill the batches again.
+    A training whose score is NaN is dropped, and of equal ones the first point goes on.
+    It is successive halving, of Jamieson and Talwalkar (2016).
+
+    **Arguments:**
+
+    - `train`: a `Training`: its `init`, `step` and `score`.
+    - `space`: as in `sweep`, without `Static` axes.
+    - `rungs`: after how many steps in all each rung ends, such as `(10, 30, 90)`.
+    - `eta`: of how many trainings one goes on. (Keyword only.)
+    - `key`: each training has that of its point in a sweep. (Keyword only.)
+    - `mode`: whether a small (`"min"`) or a large score (`"max"`) is good.
+    - `store`: a folder in which each rung has a store of its own, with its carries: a
+      call after a kill goes on within the rung that was under way.
+    - `batch_size`: how many trainings a device computes at once; by default such that
+      batches are full.
+    - `mesh`: as in `sweep`.
+
+    **Returns:** a `HalvingResult`. One program is compiled for `init`, and one for each
+    rung.
+
+    **Raises:** `ValueError` for rungs that do not grow, and for `Static` axes;
+    `TypeError` for what is no `Training`; and as `sweep`.
+
+    **Laws:** a training that comes to the end has the carry and the score of the same
+    number of steps without halving, to rounding.
+
+    !!! example
+
+        >>> import eqx_pipe as ep
+        >>> descent = ep.search.Training(
+        ...     init=lambda p: 4.0,
+        ...     step=lambda p, x: x - p["rate"] * 2 * x,
+        ...     score=lambda p, x: x**2,
+        ... )
+        >>> rates = {"rate": ep.Geomspace(1e-3, 1.0, 9)}
+        >>> found = ep.search.halving(descent, rates, rungs=(1, 3, 9))
+        >>> found.survivors.tolist(), round(float(found.best().point["rate"]), 3)
+        ([7], 0.422)
+    """
+    whole = as_space("search.halving", space)
+    check_key("search.halving", key)
+    check_choice("search.halving", "mode", mode, ("min", "max"))
+    check_int("search.halving", "eta", eta, 2)
+    if batch_size is not None:
+        check_int("search.halving", "batch_size", batch_size, 1)
+    ends = _checked(train, whole, rungs)
+    folder = None if store is None else as_path("search.halving", store, "store")
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+    devices = jax.local_device_count() if mesh is None else mesh.size
+    scores = np.full((whole.size, len(ends)), np.nan)
+    left = np.arange(whole.size)
+    leaves: list[np.ndarray] = []
+    needed = executed = done = 0
+    for number, end in enumerate(ends):
+        if not len(left):
+            break
+        size = _fitting(len(left), devices) if batch_size is None else batch_size
+        table: dict[str, Any] = {"row": Values(left.astype(np.int32))}
+        if number:
+            table["carry"] = list(map(Values, leaves))
+        values = sweep(
+            _rung(train, whole, key, (done, end)),
+            Space(table, mode="zip"),
+            batch_size=size,
+            mesh=mesh,
+            store=None if folder is None else folder / f"rung-{number}.zarr",
+        ).values
+        score = np.asarray(values["score"])
+        scores[left, number] = score
+        needed += len(left) * (end - done)
+        executed += -(-len(left) // size) * size * (end - done)
+        order = np.argsort(score if mode == "min" else -score, kind="stable")
+        keep = order[: np.count_nonzero(~np.isnan(score))]  # NaN is sorted last
+        if number < len(ends) - 1:
+            # In the order of points, so that of equal scores the first goes on next
+            # time too.
+            keep = np.sort(keep[: max(1, math.ceil(len(left) / eta))])
+        left, done = left[keep], end
+        leaves = [np.asarray(leaf[keep]) for leaf in values["carry"]]
+    structure = _structure(train, whole, key, left)
+    carry = jtu.tree_unflatten(structure, leaves)
+    return HalvingResult(whole, scores, ends, left, carry, (needed, executed))
+
+
+def _checked(train: object, space: Space, rungs: Sequence[int]) -> tuple[int, ...]:
+    if not isinstance(train, Training):
+        raise type_error(
+            "search.halving",
+            f"`train` is {describe_value(train)}.",
+            "Give `eqx_pipe.search.Training(init, step, score)`.",
+        )
+    for name, axis in space.axes().items():
+        if axis.is_static:
+            raise value_error(
+                "search.halving",
+                f"`{name}` is {axis!r}, another program for each value.",
+                "Halve once for each of its values.",
+            )
+    if not space.size:
+        raise value_error(
+            "search.halving", "the space is empty.", "Give at least one point."
+        )
+    ends = tuple(rungs)
+    for end in ends:
+        check_int("search.halving", "rungs", end, 1)
+    if not ends or list(ends) != sorted(set(ends)):
+        raise value_error(
+            "search.halving",
+            f"`rungs` is {describe_value(rungs)}.",
+            "Give after how many steps in all each rung ends, such as (10, 30, 90).",
+        )
+    return tuple(int(end) for end in ends)
+
+
+def _fitting(trainings: int, devices: int) -> int:
+    """The batch size with which every lane of every batch has a training, nearly."""
+    each = -(-trainings // devices)
+    return -(-each // -(-each // _BATCH))
+
+
+def _draws(fn: Callable[..., Any], key: Key | None, number: Any) -> dict[str, Any]:
+    """The key of a step as a keyword argument, if the function takes one."""
+    own = None if key is None else jax.random.fold_in(key, number)
+    return key_argument(fn, own)
+
+
+def _begun(train: Training, point: PyTree, key: Key | None) -> PyTree:
+    """The first carry, with arrays in the place of numbers."""
+    carry = train.init(point, **_draws(train.init, key, 0))
+    for name, leaf in leaves_with_names(carry):
+        if not eqx.is_array_like(leaf):
+            raise type_error(
+                "search.halving",
+                f"`init` gives {describe_value(leaf)} at `{name}`.",
+                "Carry arrays, `params, rest = eqx.partition(model, eqx.is_array)`, "
+                "and put the rest back in `step` by `eqx.combine(params, rest)`.",
+            )
+    return jax.tree.map(jnp.asarray, carry)
+
+
+def _rung(
+    train: Training, space: Space, key: Key | None, steps: tuple[int, int]
+) -> Callable[[PyTree], PyTree]:
+    """The function of a row that carries its training on by some steps.
+
+    A carry is handed from rung to rung as its leaves. Static fields, such as the
+    optimiser in a `TrainState` of Flax, may hold numbers of the point, which are traced
+    anew in each rung; `init` gives them, and XLA drops what else it computes.
+    """
+    # The numbers of steps are values, so that rungs of any length share one program.
+    first, last = (jnp.asarray(step, jnp.int32) for step in steps)
+
+    def rung(row: PyTree) -> PyTree:
+        point = space.point(row["row"])
+        own = space.point_key(row["row"], key=key)
+
+        def step(i: Any, carry: PyTree) -> PyTree:
+            return train.step(point, carry, **_draws(train.step, own, i + 1))
+
+        carry = _begun(train, point, own)
+        if "carry" in row:
+            carry = jtu.tree_unflatten(jtu.tree_structure(carry), row["carry"])
+        carry = jax.lax.fori_loop(first, last, step, carry)
+        score = train.score(point, carry)
+        return {"carry": jtu.tree_leaves(carry), "score": score}
+
+    return rung
+
+
+def _structure(
+    train: Training, space: Space, key: Key | None, survivors: np.ndarray
+) -> Any:
+    """The structure of the carries, with static fields of the best training."""
+
+    def at(i: Any) -> PyTree:
+        return _begun(train, space.point(i), space.point_key(i, key=key))
+
+    # A new function each time, since JAX keeps the trace of one that it has seen.
+    one, two = (
+        jtu.tree_structure(jax.eval_shape(lambda i: at(i), 0)) for _ in range(2)
+    )
+    if one == two or not len(survivors):
+        return one
+    # Static fields that differ from trace to trace may hold traced values.
+    return jtu.tree_structure(at(int(survivors[0])))

@@ -1,0 +1,79 @@
+"""Methods of search: three pure functions, and the state between them."""
+
+from typing import Protocol, TypeVar, runtime_checkable
+
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+from jaxtyping import Float
+
+from .._errors import describe_value, type_error, value_error
+from .._spaces import Space
+from .._sweep.results.best import Compared, scores
+from .._sweep.results.result import SweepResult
+from .._types import Key
+
+State = TypeVar("State")
+
+
+@runtime_checkable
+class Method(Protocol[State]):
+    """A method of search, as three pure functions.
+
+    A state is a value: a pytree of arrays, or what JSON can hold. `explore` calls
+    `state = init(space, key)`, and in each round `points, state = ask(state, num)` and
+    `state = tell(state, losses, result)`. Points are a `Space` of the axes of `space`;
+    no points end the search. Called twice with the same arguments, each returns the
+    same: so a search can be continued after a kill.
+    """
+
+    def init(self, space: Space, key: Key | None) -> State:
+        """The state before the first round."""
+        ...
+
+    def ask(self, state: State, num: int) -> tuple[Space, State]:
+        """The `num` points to compute next, or fewer if there are no more."""
+        ...
+
+    def tell(
+        self, state: State, losses: Float[np.ndarray, " points"], result: SweepResult
+    ) -> State:
+        """The state after a round.
+
+        `losses` are to be made small, and infinite where a point failed or is NaN:
+        what `by` names, negated if `mode="max"`. `result` has all outputs.
+        """
+        ...
+
+
+def losses(
+    result: SweepResult, by: Compared, mode: str
+) -> Float[np.ndarray, " points"]:
+    """Return what is to be made small: infinite where a point failed or is NaN."""
+    found = scores("search.explore", result.values, len(result), by, [slice(None)])
+    found = found.astype(np.float64)
+    signed = found if mode == "min" else -found
+    return np.where(result.ok & ~np.isnan(found), signed, np.inf)
+
+
+def check_maker(function: str, argument: str, maker: object, example: str) -> None:
+    """Raise unless an argument can be called to make an object of another package."""
+    if not callable(maker):
+        wrong = f"`{argument}` is {describe_value(maker)}."
+        raise type_error(function, wrong, f"Give a class or function such as {example}")
+
+
+def needed(function: str, key: Key | None) -> Key:
+    """Return the key of a method that draws, or raise."""
+    if key is None:
+        raise value_error(
+            function,
+            "there is no key, and the method draws random numbers.",
+            "Give one: `explore(..., key=jax.random.key(0))`.",
+        )
+    return key
+
+
+def seed_of(key: Key, number: int) -> int:
+    """Return a seed for a generator of another package, another for each number."""
+    return int(jr.bits(jr.fold_in(key, number), dtype=jnp.uint32))

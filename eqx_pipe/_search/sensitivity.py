@@ -1,0 +1,194 @@
+"""Sensitivities by SALib: its designs as spaces, its analyses with names on them."""
+
+import importlib
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+from jaxtyping import Float
+
+from .._check import check_choice, check_int
+from .._errors import describe_value, nearest, optional, value_error
+from .._spaces import Space, SpaceLike, as_space
+from .._sweep.results.label import inner_dims
+from .._sweep.results.result import SweepResult
+from .._tree import leaves_with_names
+
+if TYPE_CHECKING:
+    from xarray import Dataset
+else:  # imported where it is used
+    Dataset = Any
+
+Method: TypeAlias = Literal["sobol", "morris"]
+"""The design and the analysis, by their names in SALib."""
+
+
+class _Kind(NamedTuple):
+    """A method of SALib: its indices, rows of the design, and its options."""
+
+    indices: tuple[str, ...]
+    more: int  # rows for each row of the base: axes and so many
+    sample: dict[str, Any]
+    analyze: dict[str, Any]
+
+
+# Effects of pairs of axes would take nearly twice as many points.
+_FIRST = {"calc_second_order": False}
+_KINDS = {
+    "sobol": _Kind(("S1", "S1_conf", "ST", "ST_conf"), 2, _FIRST, _FIRST),
+    "morris": _Kind(
+        ("mu", "mu_star", "mu_star_conf", "sigma"), 1, {"num_levels": 4}, {}
+    ),
+}
+
+
+def sensitivity_design(
+    space: SpaceLike, num: int, *, method: Method = "sobol", seed: int = 0
+) -> Space:
+    """Return the points that `sensitivity` needs.
+
+    **Arguments:**
+
+    - `space`: the axes to compare, each from end to end as by `Space.from_unit`:
+      a `LogUniform` evenly in the logarithm, `Values` and `Static` as categories.
+    - `num`: the number of base points of `"sobol"`, a power of 2, or of trajectories of
+      `"morris"`.
+    - `method`: `"sobol"`: the design of Saltelli, `num * (axes + 2)` points; or
+      `"morris"`: that of Morris with four levels, `num * (axes + 1)`. (Keyword only.)
+    - `seed`: of the design. (Keyword only.)
+
+    **Returns:** a `Space` of one dim named `point`.
+
+    **Raises:** `ValueError` for another method, for a `num` that is no power of 2 with
+    `"sobol"`, and if two axes vary together; `ImportError` without SALib.
+
+    Needs `pip install 'eqx_pipe[search]'`.
+
+    !!! example
+
+        >>> import eqx_pipe as ep
+        >>> axes = {"a": ep.Uniform(-1, 1), "b": ep.LogUniform(0.1, 10)}
+        >>> ep.search.sensitivity_design(axes, 8, seed=1).size
+        32
+    """
+    function = "search.sensitivity_design"
+    space = as_space(function, space)
+    check_choice(function, "method", method, tuple(_KINDS))
+    check_int(function, "num", num, 1)
+    if method == "sobol" and num & (num - 1):
+        raise value_error(
+            function,
+            f"`num` is {num}, and Sobol's points are balanced in powers of 2.",
+            f"Give {1 << (num.bit_length() - 1)} or {1 << num.bit_length()}.",
+        )
+    sample = _salib(function, f"SALib.sample.{method}").sample
+    return space.from_unit(
+        sample(_problem(space), num, seed=seed, **_KINDS[method].sample)
+    )
+
+
+def sensitivity(
+    result: SweepResult,
+    space: SpaceLike,
+    by: str | None = None,
+    *,
+    method: Method = "sobol",
+    seed: int = 0,
+) -> Dataset:
+    """Return how much of the variation of an output each axis causes, by SALib.
+
+    **Arguments:**
+
+    - `result`: a sweep over `sensitivity_design(space, num, method=method)`.
+    - `space`: the space of that design.
+    - `by`: the path of an output, not needed if there is only one. Each entry of an
+      array is analysed by itself.
+    - `method`: that of the design. (Keyword only.)
+    - `seed`: of the resampling from which the intervals are. (Keyword only.)
+
+    **Returns:** an `xarray.Dataset` with the dim `axis`, and those of the output. With
+    `"sobol"` the first and the total index, `S1` and `ST`, each with half the width of
+    its 95 % interval, `S1_conf` and `ST_conf`; with `"morris"` mean `mu` and spread
+    `sigma` of the elementary effects, and the mean of their size, `mu_star`, with
+    `mu_star_conf`. Effects are those of a whole axis.
+
+    **Raises:** `ValueError` if the result is
+    of another design, or if points have no finite value; `ImportError` without SALib.
+
+    Needs `pip install 'eqx_pipe[search]'`.
+
+    !!! example
+
+        >>> import eqx_pipe as ep
+        >>> axes = {"a": ep.Uniform(-1, 1), "b": ep.Uniform(-1, 1)}
+        >>> design = ep.search.sensitivity_design(axes, 256, seed=1)
+        >>> result = ep.sweep(lambda p: 2 * p["a"] + p["b"], design)
+        >>> ep.search.sensitivity(result, axes)["ST"].values.round(1).tolist()
+        [0.8, 0.2]
+
+    ??? cite "Source"
+
+        J. Herman and W. Usher, "SALib" (2017); A. Saltelli and others (2010) for the
+        indices of Sobol, M. D. Morris (1991) for elementary effects.
+    """
+    check_choice("search.sensitivity", "method", method, tuple(_KINDS))
+    space, kind = as_space("search.sensitivity", space), _KINDS[method]
+    name, values = _values(result, by)
+    rows, problem = len(values), _problem(space)
+    each = len(problem["names"]) + kind.more
+    # Also refuses a result over other axes, or beyond the ends of these.
+    u = space.to_unit(result.space)
+    if not rows or rows % each:
+        raise value_error(
+            "search.sensitivity",
+            f"`result` has {rows} points, and a design of {method!r} {each} for each "
+            "of the base.",
+            f"Sweep over `sensitivity_design(space, num, method={method!r})`, all of "
+            "it.",
+        )
+    analyze = _salib("search.sensitivity", f"SALib.analyze.{method}").analyze
+    given = (u,) if method == "morris" else ()
+    found = [
+        analyze(problem, *given, column, seed=seed, **kind.analyze)
+        for column in values.reshape(rows, -1).T
+    ]
+    shape = (len(problem["names"]), *values.shape[1:])
+    dims = ("axis", *inner_dims(name, values.ndim - 1))
+    variables = {
+        k: (dims, np.stack([np.asarray(one[k]) for one in found], -1).reshape(shape))
+        for k in kind.indices
+    }
+    xarray = optional("search.sensitivity", "xarray", "search")
+    attrs = {"method": method, "output": name, "points": rows, "confidence": 0.95}
+    return xarray.Dataset(variables, {"axis": problem["names"]}, attrs)
+
+
+def _problem(space: Space) -> dict[str, Any]:
+    names = list(space.names)
+    return {"num_vars": len(names), "names": names, "bounds": [[0.0, 1.0]] * len(names)}
+
+
+def _salib(function: str, module: str) -> Any:
+    optional(function, "SALib", "search")
+    return importlib.import_module(module)
+
+
+def _values(
+    result: SweepResult, by: object
+) -> tuple[str, Float[np.ndarray, "points ..."]]:
+    """The output that is analysed, with its name."""
+    named = {name or "value": leaf for name, leaf in leaves_with_names(result.values)}
+    name = next(iter(named)) if by is None and len(named) == 1 else by
+    if not isinstance(name, str) or name not in named:
+        wrong = f"`by` is {describe_value(by)}, and the output has {len(named)} leaves."
+        raise value_error("search.sensitivity", wrong, nearest(by, named))
+    values = np.asarray(named[name][...], np.float64)
+    wrong = ~result.ok | ~np.isfinite(values.reshape(len(values), -1)).all(axis=1)
+    if wrong.any():
+        raise value_error(
+            "search.sensitivity",
+            f"`{name}` has no finite value at {int(wrong.sum())} points, of which the "
+            f"first is {int(np.argmax(wrong))}.",
+            "A design is analysed as a whole: let the function give a number at every "
+            "point, or narrow the axes.",
+        )
+    return name, values

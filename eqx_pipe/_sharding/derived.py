@@ -1,0 +1,147 @@
+"""The shardings of a function's inputs, from the constraints inside the function."""
+
+import contextlib
+import warnings
+from collections.abc import Callable, Hashable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+from jax.stages import Compiled
+from jaxtyping import Array
+
+from .._jaxprs.jaxpr import equations
+from .._mesh_context import is_staged, with_axis_types
+from .._types import PyTree
+from .mesh import is_placeable
+from .rules import AxisRules
+
+# Without any of these the compiler has nothing to carry back to the inputs.
+_ANNOTATIONS = "sharding_constraint", "shard_map", "reshard"
+
+Function = Callable[[PyTree, PyTree], PyTree]
+"""A function of parameters and a batch."""
+
+
+class Program(NamedTuple):
+    """A compiled function and the shardings of its inputs: None for other leaves."""
+
+    compiled: Compiled
+    shardings: tuple[PyTree, PyTree]
+    others: PyTree
+    anchor: Array
+
+    def __call__(self, params: PyTree, batch: PyTree) -> PyTree:
+        arrays = eqx.filter((params, batch), is_placeable)
+        placed = jtu.tree_leaves(jax.device_put(arrays, self.shardings))
+        return eqx.combine(self.compiled(self.anchor, *placed), self.others)
+
+
+class Derived:
+    """The programs of one `parallelize`, by the structs of their inputs.
+
+    `params` and `batch` are the last known structs. All of it can be computed again.
+    """
+
+    def __init__(self, fun: Function, mesh: Mesh, rules: AxisRules | None):
+        def under_rules(params: PyTree, batch: PyTree) -> PyTree:
+            with contextlib.nullcontext() if rules is None else rules.on(mesh):
+                return fun(params, batch)
+
+        self.fun, self.mesh = under_rules, mesh
+        self.jitted = eqx.filter_jit(under_rules)
+        self.params: PyTree = None
+        self.batch: PyTree = None
+        self.programs: dict[Hashable, Program] = {}
+
+    def program(self, params: PyTree, batch: PyTree) -> Program:
+        struct = struct_of((params, batch))
+        leaves, structure = jtu.tree_flatten(struct)
+        known = (
+            structure,
+            tuple((x.shape, str(x.dtype)) if is_placeable(x) else x for x in leaves),
+        )
+        if known not in self.programs:
+            self.programs[known] = _derive(self.fun, struct, self.mesh)
+        return self.programs[known]
+
+    def shardings(self) -> tuple[PyTree, PyTree]:
+        return self.program(self.params, self.batch).shardings
+
+    def run(self, function: Callable[..., PyTree], *args: PyTree) -> PyTree:
+        """Call a function in this context; its outputs fit the user's context."""
+        types = jax.sharding.get_abstract_mesh().axis_types
+        if AxisType.Explicit not in types or is_staged():
+            return function(*args)
+        # On explicit axes the compiler derives nothing.
+        with jax.set_mesh(self.mesh):
+            out = function(*with_axis_types(args))
+        return with_axis_types(out, types)
+
+
+def struct_of(tree: PyTree) -> PyTree:
+    """Return structs in place of arrays, without their present shardings."""
+
+    def strip(leaf: Any) -> Any:
+        if not is_placeable(leaf):
+            return leaf
+        dtype = leaf.dtype
+        if isinstance(leaf, np.ndarray | np.generic):  # 64-bit numbers may be off
+            dtype = jax.dtypes.canonicalize_dtype(dtype)
+        return jax.ShapeDtypeStruct(leaf.shape, dtype)
+
+    return jtu.tree_map(strip, tree)
+
+
+def _derive(fun: Function, struct: tuple[PyTree, PyTree], mesh: Mesh) -> Program:
+    """Compile `fun(params, batch)` for the structs of both, and read its shardings.
+
+    The inputs are lowered without shardings, so the compiler carries those of the
+    constraints back to them. An additional input with a sharding, the anchor, tells it
+    the mesh: without it the shardings are not those of a mesh.
+    """
+    dynamic, static = eqx.partition(struct, is_placeable)
+    arrays, structure = jtu.tree_flatten(dynamic)
+    others: list[PyTree] = []
+
+    def flat(anchor: Array, *arrays: Array) -> PyTree:
+        out = fun(*eqx.combine(jtu.tree_unflatten(structure, arrays), static))
+        out, rest = eqx.partition(out, eqx.is_array)
+        others[:] = [rest]
+        return out
+
+    whole = NamedSharding(mesh, P())
+    anchor = jax.ShapeDtypeStruct((), jnp.float32, sharding=whole)
+    # Inputs that `fun` does not read are kept: each has an entry in `input_shardings`.
+    traced = jax.jit(flat, keep_unused=True).trace(anchor, *arrays)
+    if not any(eqn.primitive.name in _ANNOTATIONS for eqn in equations(traced.jaxpr)):
+        warnings.warn(
+            "`eqx_pipe.sharding.parallelize`: nothing inside `fun` says how an array "
+            "is split, so every device gets a copy of all inputs. Use "
+            '`eqx_pipe.sharding.constrain(x, "batch", ...)` in `fun` and give '
+            "`rules=`.",
+            stacklevel=6,
+        )
+    try:
+        compiled = traced.lower().compile()
+        found = compiled.input_shardings[0][1:]
+    except ValueError as error:
+        error.add_note(
+            "In eqx_pipe.sharding.parallelize: the mesh is "
+            f"{dict(mesh.shape)}. A constraint inside `fun` may split an axis that "
+            "does not divide."
+        )
+        raise
+    start = jax.device_put(np.zeros((), np.float32), whole)
+    return Program(compiled, jtu.tree_unflatten(structure, found), others[0], start)
+
+
+def placed(tree: PyTree, shardings: PyTree) -> PyTree:
+    """Place the arrays of a pytree; other leaves pass untouched."""
+    arrays, rest = eqx.partition(tree, is_placeable)
+    return eqx.combine(jax.device_put(arrays, shardings), rest)

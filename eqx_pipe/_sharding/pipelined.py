@@ -1,0 +1,294 @@
+"""The stages of a `repeat` spread over devices: GPipe inside one program.
+
+Device d holds the layers d n/D to (d+1) n/D - 1. At tick t it applies them to
+microbatch t - d and hands the result to device d+1; after M + D - 1 ticks the last
+device has all M outputs. Before its first and after its last microbatch a device is
+idle: it does not run its layers, which neither costs time nor makes NaN out of
+whatever stands in for the input.
+"""
+
+from collections.abc import Hashable, Mapping
+from typing import Any, SupportsIndex
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import jax.tree_util as jtu
+from jax.sharding import AxisType, Mesh
+from jax.sharding import PartitionSpec as P
+from jaxtyping import Array
+
+from .._check import check_choice, check_int
+from .._compose import Policy, Repeat, check_carry, with_remat
+from .._errors import bullets, describe_value, type_error, value_error
+from .._mesh_context import check_mesh, is_explicit
+from .._stage import Composite, Scope, enter, is_stateful
+from .._tree import as_arrays, is_key_array, leaf_text, leaves_with_names
+from .._types import AnyStage, Key, MaybeState, Output, PyTree
+from .mesh import check_context, constrain_to, fitting_sizes, mesh_like, with_types
+from .place import shard
+
+
+class Pipelined(Composite):
+    """The stages of a `repeat` over a mesh axis; see `pipelined`."""
+
+    stages: AnyStage
+    size: int = eqx.field(static=True)
+    mesh: Mesh = eqx.field(static=True)
+    axis: Hashable = eqx.field(static=True)
+    microbatches: int = eqx.field(static=True)
+    remat: bool | Policy = eqx.field(static=True, default=False)
+    unroll: int = eqx.field(static=True, default=1)
+
+    def children(self) -> Mapping[str, AnyStage]:
+        """The stages stacked into one, as in a `repeat`."""
+        return {"0": self.stages}
+
+    def settings(self) -> dict[str, Any]:
+        return {
+            "n": self.size,
+            "axis_name": str(self.axis),
+            "devices": self.mesh.shape[self.axis],
+            "microbatches": self.microbatches,
+        }
+
+    def __len__(self) -> int:
+        return self.size
+
+    def run(self, x: PyTree, state: MaybeState, scope: Scope) -> Output:
+        check_context("sharding.pipelined", self.mesh)
+        x = as_arrays(x)
+        _check_batch(eqx.filter(x, eqx.is_array), self.microbatches)
+        return _program(self, x, scope.key, scope.path), state
+
+
+@eqx.filter_jit
+def _program(pipe: Pipelined, x: PyTree, key: Key | None, path: str) -> PyTree:
+    """The whole schedule: one program, also where the user did not ask for one."""
+    devices, count, axis = pipe.mesh.shape[pipe.axis], pipe.microbatches, pipe.axis
+    carry, constant = eqx.partition(x, eqx.is_array)
+    stacked, static = eqx.partition(pipe.stages, eqx.is_array)
+    mesh = mesh_like(pipe.mesh, *jtu.tree_leaves((stacked, carry)))
+    local = pipe.size // devices
+
+    def layers_on(layers: PyTree, x: PyTree, key: Key | None, first: Any) -> PyTree:
+        """The layers of one device, applied to one microbatch."""
+
+        def body(x, slices):
+            part, i = slices
+            stage, given = eqx.combine(part, static), eqx.combine(x, constant)
+            y, _ = enter(Scope(key, path), 0, stage, given, state=None, index=i)
+            y = as_arrays(y)
+            check_carry("sharding.pipelined", Scope(None, path), given, y)
+            return eqx.filter(y, eqx.is_array), None
+
+        slices = layers, first + jnp.arange(local)
+        body = with_remat(body, pipe.remat)
+        return jax.lax.scan(body, x, slices, unroll=pipe.unroll)[0]
+
+    def on_device(layers: PyTree, parts: PyTree, key: Key | None) -> PyTree:
+        device = jax.lax.axis_index(axis)
+        forward = [(d, d + 1) for d in range(devices - 1)]
+
+        def tick(carried, t):
+            received, outputs = carried
+            number = t - device
+            active = (number >= 0) & (number < count)
+            # In an idle tick any microbatch will do: nothing of that tick is kept.
+            at = jnp.clip(number, 0, count - 1)
+            given = _select(device == 0, _take(parts, at), received)
+            own = None if key is None else jr.fold_in(key, at)
+            # Not a select, which would also run the layers in idle ticks: on stand-ins
+            # a layer that normalises has NaN gradients, and the sum over ticks would
+            # have them too.
+            y = jax.lax.cond(
+                active,
+                lambda given: layers_on(layers, given, own, device * local),
+                _idle,
+                given,
+            )
+            outputs = _put(outputs, _select(active, y, _take(outputs, at)), at)
+            sent = jtu.tree_map(lambda v: jax.lax.ppermute(v, axis, forward), y)
+            return (sent, outputs), None
+
+        begin = _idle(_take(parts, 0)), _idle(parts)
+        (_, outputs), _ = jax.lax.scan(tick, begin, jnp.arange(count + devices - 1))
+        # Each device's outputs on an axis of their own; those of the last one count.
+        return jtu.tree_map(lambda o: o[None], outputs)
+
+    # `check_vma` refuses loops whose carry begins as a constant, of which users'
+    # layers are full; the specs are ours, and right.
+    mapped = jax.shard_map(
+        on_device,
+        mesh=mesh,
+        in_specs=(P(axis), P(), P()),
+        out_specs=P(axis),
+        check_vma=False,
+    )
+
+    def split(leaf: Array) -> Array:
+        return constrain_to(leaf, mesh, P()).reshape(count, -1, *leaf.shape[1:])
+
+    def join(stacked: Array, leaf: Array) -> Array:
+        if is_explicit(mesh):  # which slice no axis that is split
+            stacked = constrain_to(stacked, mesh, P())
+        return stacked[-1].reshape(leaf.shape)
+
+    layers = jtu.tree_map(lambda leaf: constrain_to(leaf, mesh, P(axis)), stacked)
+    key = None if key is None else constrain_to(key, mesh, P())
+    out = mapped(layers, jtu.tree_map(split, carry), key)
+    return eqx.combine(jtu.tree_map(join, out, carry), constant)
+
+
+def idle_value(x: Array) -> Array:
+    """Return a value for an idle tick. Any would do; a test puts NaN."""
+    return jnp.zeros_like(x)
+
+
+def _idle(tree: PyTree) -> PyTree:
+    return jtu.tree_map(lambda a: a if is_key_array(a) else idle_value(a), tree)
+
+
+def _take(tree: PyTree, i: Any) -> PyTree:
+    return jtu.tree_map(
+        lambda leaf: jax.lax.dynamic_index_in_dim(leaf, i, 0, keepdims=False), tree
+    )
+
+
+def _put(tree: PyTree, part: PyTree, i: Any) -> PyTree:
+    return jtu.tree_map(
+        lambda leaf, v: jax.lax.dynamic_update_index_in_dim(leaf, v, i, 0), tree, part
+    )
+
+
+def _select(which: Any, left: PyTree, right: PyTree) -> PyTree:
+    return jtu.tree_map(lambda a, b: jax.lax.select_n(which, b, a), left, right)
+
+
+def _check_batch(carry: PyTree, count: int) -> None:
+    """Raises unless every array has the same leading size, a multiple of `count`."""
+    named = leaves_with_names(carry)
+    sizes = {n: a.shape[0] if a.ndim else leaf_text(a) for n, a in named}
+    found = list(dict.fromkeys(sizes.values()))
+    if len(found) != 1 or isinstance(found[0], str):
+        raise value_error(
+            "sharding.pipelined",
+            "the input's arrays have no common leading size:"
+            + bullets(f"`{name or 'input'}`: {s}" for name, s in sizes.items()),
+            "The leading axis of every array is split into microbatches; what is "
+            "the same for all belongs into the stages.",
+        )
+    size = found[0]
+    if size % count or not size:
+        raise value_error(
+            "sharding.pipelined",
+            f"a batch of {size} does not split into {count} microbatches.",
+            f"The nearest batch sizes that do: {fitting_sizes(size, count)}.",
+        )
+
+
+def pipelined(
+    stack: Repeat,
+    mesh: Mesh,
+    microbatches: SupportsIndex,
+    *,
+    axis_name: str | None = None,
+) -> Pipelined:
+    """Spread the stages of a `repeat` over the devices of a mesh axis.
+
+    Each of the axis's D devices holds n / D neighbouring stages. The batch is split
+    into microbatches, which pass from device to device, so that the devices work on
+    different microbatches at the same time (GPipe). It is one program, the gradient
+    too. It takes M + D - 1 ticks for M microbatches, so the devices are busy for
+    M / (M + D - 1) of the time; an idle device does not run its stages. Where the mesh
+    has other axes, the devices along them do the same work.
+
+    Microbatch m draws as `stack(part, key=fold_in(key, m))` does.
+
+    **Arguments:**
+
+    - `stack`: what `eqx_pipe.repeat` gives. Its stages take a batch, and treat its
+        entries alike: wrap those for one example in `eqx_pipe.batched`. No stage holds
+        state.
+    - `mesh`: a `jax.sharding.Mesh`. The parameters are placed on it at once.
+    - `microbatches`: into how many the leading axis of the input is split.
+    - `axis_name`: the mesh axis; needed if the mesh has several. (Keyword only.)
+
+    **Returns:** a stage that takes the batch that `stack` takes.
+
+    **Shapes:** every array of the input has the same leading size, a multiple of
+    `microbatches`; n is a multiple of D.
+
+    **Raises:**
+
+    - `ValueError` if sizes do not fit (names the nearest that do), if the axis is
+      unknown, if a stage is stateful, or if `stack` has `over`.
+    - `StructureError` (a `ValueError`), when called, if a stage returns something else
+      than it takes.
+    - `TypeError` if `stack` is no `repeat`.
+
+    **Laws:** it is `stack` up to rounding, in values and gradients, if the stages treat
+    every entry of the batch alone.
+
+    !!! example
+
+        >>> import equinox as eqx, eqx_pipe as ep, jax, jax.numpy as jnp
+        >>> make = lambda key: ep.batched(eqx.nn.Linear(3, 3, key=key))
+        >>> stack = ep.repeat(make, 8, key=jax.random.key(0))
+        >>> mesh = jax.make_mesh((len(jax.devices()),), ("stages",))
+        >>> pipe, x = ep.sharding.pipelined(stack, mesh, 4), jnp.ones((16, 3))
+        >>> jnp.allclose(pipe(x), stack(x), atol=1e-5).item()
+        True
+
+    ??? cite "Source"
+
+        Huang et al., *GPipe: Efficient Training of Giant Neural Networks using
+        Pipeline Parallelism*, 2019, arXiv 1811.06965. Activations are kept, and not
+        computed again, unless the stages are a `repeat(..., remat=True)`.
+    """
+    if not isinstance(stack, Repeat):
+        raise type_error(
+            "sharding.pipelined",
+            f"`stack` is {describe_value(stack)}.",
+            "Give what `eqx_pipe.repeat(make, n, key=key)` returns.",
+        )
+    if stack.over is not None:
+        raise value_error(
+            "sharding.pipelined",
+            f"the stages of `stack` replace one entry of a mapping, `{stack.over}`.",
+            "Have each return the whole mapping, whose entries then travel with the "
+            "microbatch, and leave `over` out.",
+        )
+    check_mesh("sharding.pipelined", mesh)
+    check_int("sharding.pipelined", "microbatches", microbatches, 1)
+    axis = _axis(mesh, axis_name)
+    if is_stateful(stack):
+        raise value_error(
+            "sharding.pipelined",
+            "a stage of `stack` is stateful; its state would see one microbatch "
+            "after the other.",
+            "Use layers without state, `equinox.nn.GroupNorm` for instance.",
+        )
+    n, devices = len(stack), mesh.shape[axis]
+    if n % devices or n == 0:
+        raise value_error(
+            "sharding.pipelined",
+            f"{n} stages do not spread over the {devices} devices of the mesh axis "
+            f"`{axis}`.",
+            f"The nearest numbers of stages that do: {fitting_sizes(n, devices)}.",
+        )
+    # Automatic axes, as `grad` outside `jit` needs: explicit ones are in the types of
+    # everything that is computed from them.
+    auto = with_types(mesh, AxisType.Auto)
+    stages = shard(stack.stages, auto, lambda leaf: P(axis))
+    size = microbatches.__index__()
+    return Pipelined(stages, n, mesh, axis, size, stack.remat, stack.unroll)
+
+
+def _axis(mesh: Mesh, axis_name: Hashable | None) -> Hashable:
+    if axis_name is None and len(mesh.axis_names) == 1:
+        return mesh.axis_names[0]
+    names = map(str, mesh.axis_names)
+    check_choice("sharding.pipelined", "axis_name", axis_name, names)
+    return axis_name

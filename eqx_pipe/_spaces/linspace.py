@@ -1,0 +1,302 @@
+"""Axes between two ends: grids of a fixed number of values, and ranges for searches."""
+
+import abc
+from typing import Any, SupportsIndex
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+from jaxtyping import Array, ArrayLike, Float, Inexact, Int, Shaped
+
+from .._errors import value_error
+from .._tree import on_device
+from .._types import Key
+from .axis import Axis, check_length, dim_text
+from .lookup import Lookup, look_up, tabulate
+from .numbers import as_ends, check_same_sign
+from .values import Values
+
+
+class _Between(Axis):
+    """The base of axes between two ends, where a search may propose any number."""
+
+    # Both ends, or a longer array of values that begins and ends with them.
+    ends: eqx.AbstractVar[Inexact[Array, "..."]]
+
+    @property
+    def is_range(self) -> bool:
+        return True
+
+    def _both(self) -> tuple[np.ndarray, np.ndarray]:
+        """Both ends, in float64, each with a leading axis of one."""
+        # On the host: the rounds of a search would wait for an operation of JAX.
+        both = np.asarray(self.ends)[[0, -1]].astype(np.float64)
+        return both[:1], both[1:]
+
+    def _scaled(self, values: np.ndarray) -> np.ndarray:
+        """Numbers on the scale of the axis, where it is even; NaN beyond zero."""
+        if not self.is_log:
+            return values
+        sign = np.sign(self._both()[0])
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return np.log(sign * values)
+
+    def from_unit(
+        self, u: Float[np.ndarray, " points"], dim: str | None = None
+    ) -> Values:
+        first, last = self._both()
+        u = u.reshape((-1,) + (1,) * (first.ndim - 1))
+        if self.is_log:
+            logs = self._scaled(first) * (1 - u) + self._scaled(last) * u
+            between = np.sign(first) * np.exp(logs)
+        else:
+            between = first + (last - first) * u
+        # The ends are exact, whatever rounding made of them.
+        values = np.where(u == 0, first, np.where(u == 1, last, between))
+        values = on_device(values.astype(self.ends.dtype))
+        return Values(values, dim=dim, **self.texts)
+
+    def to_unit(
+        self, values: Shaped[np.ndarray, "points ..."]
+    ) -> Float[np.ndarray, " points"]:
+        first, last = map(self._scaled, self._both())
+        way = (last - first).reshape(-1)
+        # The longest side of a line between arrays is the most precise.
+        longest = int(np.argmax(np.abs(way)))
+        done = self._scaled(np.asarray(values, np.float64)) - first
+        # A way of no length has every value at its beginning.
+        found = done.reshape(len(values), -1)[:, longest] / (way[longest] or 1.0)
+        # Rounding to the dtype of the axis may move values beyond its ends.
+        eps = 64 * float(jnp.finfo(self.ends.dtype).eps)
+        outside = ~((found >= -eps) & (found <= 1 + eps))
+        if np.any(outside):
+            i = int(np.argmax(outside))
+            raise value_error(
+                "Space.to_unit",
+                f"point {i} has {np.asarray(values)[i]}, outside of {self!r}.",
+                "Give points from one end to the other.",
+            )
+        return np.clip(found, 0.0, 1.0)  # what rounding added
+
+    def __repr__(self) -> str:
+        table = self.ends
+        if isinstance(table, Tracer) or table.ndim > 1:
+            shown = f"{table.dtype}{list(table.shape[1:])}"
+        else:
+            first, last = map(float, np.asarray(table)[[0, -1]])
+            shown = f"{first:.6g}, {last:.6g}"
+        num = "" if isinstance(self, Uniform) else f", {len(self)}"
+        return f"{type(self).__name__}({shown}{num}{dim_text(self.dim)})"
+
+
+class _Spaced(_Between):
+    """The base of axes with a number of evenly spaced values."""
+
+    lookup: Lookup
+    num: int = eqx.field(static=True)
+    dim: str | None = eqx.field(static=True)
+
+    def __init__(
+        self,
+        start: ArrayLike,
+        stop: ArrayLike,
+        num: SupportsIndex,
+        *,
+        dim: str | None = None,
+        label: str | None = None,
+        unit: str | None = None,
+    ):
+        name = type(self).__name__
+        self.num = check_length(name, num)
+        self.dim, self.label, self.unit = dim, label, unit
+        (first, last), precise = as_ends(name, start, stop)
+        if self.is_log:
+            check_same_sign(name, first, last)
+        whole, part = self._formulas(*precise)
+        self.lookup = tabulate(name, whole, part, first, last, self.num)
+
+    @staticmethod
+    @abc.abstractmethod
+    def _formulas(a: Any, b: Any) -> tuple[Any, Any]:
+        """The values from `a` to `b` and their steps, as `tabulate` takes them."""
+
+    @property
+    def ends(self) -> Inexact[Array, "..."]:
+        return self.lookup.coarse
+
+    @property
+    def is_range(self) -> bool:
+        return self.num > 1
+
+    @property
+    def known(self) -> Array | None:
+        return self.lookup.coarse if self.lookup.fine is None else None
+
+    def __len__(self) -> int:
+        return self.num
+
+
+class Linspace(_Spaced):
+    r"""Evenly spaced values from `start` to `stop`, both ends included exactly.
+
+    **Arguments:**
+
+    - `start`, `stop`: the ends: two finite numbers, or two arrays of one shape for a
+      line through a space of arrays. `start` may be above `stop`. Integers become
+      floats.
+    - `num`: the number of values, at least 1 (a single one is `start`).
+    - `dim`: the dimension's name; axes with the same `dim` vary together. By default
+      the axis's path in the space. (Keyword only.)
+    - `label`, `unit`: texts for pictures and for xarray's attributes `long_name` and
+      `units`. They change nothing else. (Keyword only.)
+
+    **Units:** those of `start` and `stop`, which must be the same.
+
+    **Raises:** `ValueError` if an end is not finite or `num` is not between 1 and
+    `2**31 - 1`; `TypeError` for anything that is not a real number.
+
+    !!! example
+
+        >>> import eqx_pipe as ep
+        >>> [point.item() for point in ep.Space(ep.Linspace(0, 1, 5))]
+        [0.0, 0.25, 0.5, 0.75, 1.0]
+    """
+
+    __init__ = _Spaced.__init__  # for type checkers, which would make another
+
+    @staticmethod
+    def _formulas(a: Any, b: Any) -> tuple[Any, Any]:
+        # As `numpy.linspace`: (-1, 2, 4) hits 0.
+        return lambda xp, t: a + (b - a) * t, lambda xp, t: (b - a) * t
+
+    def value(self, i: Int[Array, ""], key: Key | None) -> Inexact[Array, "..."]:
+        return look_up(self.lookup, i, self.num, jnp.add)
+
+
+class Geomspace(_Spaced):
+    r"""Values from `start` to `stop` with a constant ratio, ends included exactly.
+
+    **Arguments:**
+
+    - `start`, `stop`: the ends: two finite numbers other than zero, of the same sign,
+      or two arrays of one shape.
+    - `num`: the number of values, at least 1 (a single one is `start`).
+    - `dim`: the dimension's name; axes with the same `dim` vary together. By default
+      the axis's path in the space. (Keyword only.)
+    - `label`, `unit`: texts for pictures and for xarray's attributes `long_name` and
+      `units`. They change nothing else. (Keyword only.)
+
+    **Raises:** `ValueError` if an end is zero or not finite, if the signs differ, or
+    if `num` is not between 1 and `2**31 - 1`; `TypeError` for anything that is not a
+    real number.
+
+    !!! example
+
+        >>> import eqx_pipe as ep
+        >>> [round(point.item(), 6) for point in ep.Space(ep.Geomspace(1e-3, 1, 4))]
+        [0.001, 0.01, 0.1, 1.0]
+    """
+
+    __init__ = _Spaced.__init__
+
+    @property
+    def is_log(self) -> bool:
+        return True
+
+    @staticmethod
+    def _formulas(a: Any, b: Any) -> tuple[Any, Any]:
+        def whole(xp: Any, t: Any) -> Any:
+            log_a, log_b = xp.log10(xp.abs(a)), xp.log10(xp.abs(b))
+            return xp.sign(a) * 10.0 ** (log_a * (1 - t) + log_b * t)
+
+        def part(xp: Any, t: Any) -> Any:
+            return 10.0 ** ((xp.log10(xp.abs(b)) - xp.log10(xp.abs(a))) * t)
+
+        return whole, part
+
+    def value(self, i: Int[Array, ""], key: Key | None) -> Inexact[Array, "..."]:
+        return look_up(self.lookup, i, self.num, jnp.multiply)
+
+
+class Uniform(_Between):
+    """All numbers from `start` to `stop`: a range for searches and designs.
+
+    `explore`, `sobol`, `latin_hypercube`, `sensitivity_design` and `Space.from_unit`
+    choose values from it. It has none of its own, so a plain `sweep` over it raises.
+
+    **Arguments:**
+
+    - `start`, `stop`: the ends: two finite numbers, or two arrays of one shape for a
+      line through a space of arrays. Integers become floats.
+    - `dim`, `label`, `unit`: as in `Linspace`. (Keyword only.)
+
+    **Raises:** `ValueError` if an end is not finite; `TypeError` for anything that is
+    not a real number.
+
+    !!! example
+
+        >>> import eqx_pipe as ep
+        >>> space = ep.Space({"rate": ep.Uniform(0, 8)})
+        >>> [p["rate"].item() for p in space.from_unit([[0.25], [1.0]])]
+        [2.0, 8.0]
+    """
+
+    ends: Inexact[Array, "..."]
+    dim: str | None = eqx.field(static=True)
+
+    def __init__(
+        self,
+        start: ArrayLike,
+        stop: ArrayLike,
+        *,
+        dim: str | None = None,
+        label: str | None = None,
+        unit: str | None = None,
+    ):
+        name = type(self).__name__
+        self.dim, self.label, self.unit = dim, label, unit
+        (first, last), _ = as_ends(name, start, stop)
+        if self.is_log:
+            check_same_sign(name, first, last)
+        stack = np.stack if isinstance(first, np.ndarray) else jnp.stack
+        self.ends = on_device(stack([first, last]))
+
+    def __len__(self) -> int:
+        return 1
+
+    def value(self, i: Int[Array, ""], key: Key | None) -> Inexact[Array, "..."]:
+        grid = "Geomspace" if self.is_log else "Linspace"
+        raise value_error(
+            type(self).__name__,
+            "a range has no values of its own.",
+            f"For a grid give `{grid}(start, stop, num)`, for random draws "
+            "`Random(sampler, num)`; `explore`, `sobol` and `latin_hypercube` choose "
+            "values from a range.",
+        )
+
+
+class LogUniform(Uniform):
+    """All numbers from `start` to `stop`, evenly in the logarithm: see `Uniform`.
+
+    **Arguments:**
+
+    - `start`, `stop`: the ends: two finite numbers other than zero, of the same sign,
+      or two arrays of one shape.
+    - `dim`, `label`, `unit`: as in `Linspace`. (Keyword only.)
+
+    **Raises:** as `Geomspace`.
+
+    !!! example
+
+        >>> import eqx_pipe as ep
+        >>> space = ep.Space({"rate": ep.LogUniform(0.01, 100)})
+        >>> [p["rate"].item() for p in space.from_unit([[0.5], [1.0]])]
+        [1.0, 100.0]
+    """
+
+    __init__ = Uniform.__init__
+
+    @property
+    def is_log(self) -> bool:
+        return True

@@ -1,0 +1,210 @@
+"""Numbers as arrays: the values and ends of axes, and what JAX's dtypes would lose.
+
+Rounding is allowed. A number that does not fit the dtype that JAX gives it is refused,
+and different numbers that become equal emit a warning: a sweep would compute the same
+point many times over.
+"""
+
+import warnings
+from collections.abc import Iterable
+from typing import Any, NoReturn, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+from jaxtyping import Array, ArrayLike
+
+from .._errors import describe_value, message, type_error, value_error
+from .._keys import check_draws
+from .._tree import is_key_array, on_device
+
+NUMBERS = "biufcV"
+"""NumPy's letters for numbers; JAX's small dtypes such as bfloat16 have `V`."""
+
+_CURE = (
+    "Use a wider dtype (64 bits need `jax.config.update('jax_enable_x64', True)` at "
+    "the top of the program), or rescale the numbers."
+)
+_MOST = 2**16
+"""More values than this are not compared: it would take longer than to make them."""
+
+ValuesLike: TypeAlias = ArrayLike | Iterable[object]
+"""An array whose leading axis counts the values, or numbers, arrays or keys."""
+
+
+def as_values(values: Any) -> Array:
+    """Return a sequence of numbers, arrays or keys as one array."""
+    if not hasattr(values, "shape"):
+        if isinstance(values, str | bytes) or not hasattr(values, "__iter__"):
+            _refuse(TypeError, f"`values` is {describe_value(values)}.")
+        values = _stack(list(values))
+    if len(values.shape) == 0:
+        _refuse(TypeError, f"`values` is {describe_value(values)}, one value.")
+    if values.shape[0] == 0:
+        _refuse(ValueError, f"`values` has the shape {values.shape}: it is empty.")
+    array = _as_array(values)
+    # Old-style keys look like numbers, so they are keys where that kind is the default.
+    default = jax.config.jax_default_prng_impl  # type: ignore
+    old = array.dtype == jnp.uint32 and array.ndim > 1 and "rbg" in default
+    if old or is_key_array(array):
+        check_draws("Values", "`values` are keys", array)
+    return array
+
+
+def _stack(values: list[Any]) -> Any:
+    """Return a list as one array, of NumPy if none in the list is one of JAX."""
+    if not any(isinstance(x, jax.Array) for x in values):
+        try:
+            return np.asarray(values)
+        except ValueError as error:
+            _refuse(ValueError, f"`values` do not make one array ({error}).", error)
+    shapes = {np.shape(x) for x in values}
+    if len(shapes) > 1:
+        _refuse(ValueError, f"`values` have the shapes {sorted(shapes)}.")
+    arrays = [_as_array(x) for x in values]
+    try:
+        dtype = arrays[0].dtype
+        if any(array.dtype != dtype for array in arrays):
+            dtype = jnp.result_type(*arrays)
+    except (TypeError, ValueError) as error:
+        found = ", ".join(sorted({str(array.dtype) for array in arrays}))
+        _refuse(TypeError, f"`values` mixes the dtypes {found}.", error)
+    for i, (given, array) in enumerate(zip(values, arrays, strict=True)):
+        if array.dtype != dtype and not isinstance(given, Tracer):
+            check_fits("Values", f"values[{i}]", given, dtype)
+    return jnp.stack(arrays)
+
+
+def _as_array(given: Any) -> Array:
+    """Return numbers as an array of the dtype that JAX gives them, if it holds them."""
+    if isinstance(given, jax.Array):
+        return given
+    plain, given = given, np.asarray(given)
+    if given.dtype.kind not in NUMBERS:
+        if given.dtype == object and all(isinstance(x, int) for x in given.flat):
+            _refuse(ValueError, f"an integer does not fit {jnp.result_type(int)}.")
+        wrong = f"`values` is {describe_value(given.tolist())}, of {given.dtype}."
+        _refuse(TypeError, wrong)
+    try:
+        # What is too large becomes an infinity, which `check_fits` refuses.
+        with np.errstate(over="ignore"):
+            # A number of Python takes the dtype of what stands beside it.
+            array = on_device(given) if plain is given else jnp.asarray(plain)
+    except OverflowError:
+        _refuse(ValueError, f"an integer does not fit {jnp.result_type(int)}.")
+    except (TypeError, ValueError) as error:
+        _refuse(TypeError, f"JAX has no dtype for {given.dtype} ({error}).", error)
+    check_fits("Values", "values", given, array.dtype)
+    warn_if_alike("Values", given, array.dtype)
+    return array
+
+
+def _refuse(
+    kind: type[Exception], wrong: str, cause: Exception | None = None
+) -> NoReturn:
+    cure = (
+        "Give a sequence of numbers, of PRNG keys of one kind, or of arrays of one "
+        "shape, at least one, within the range of its dtype (64 bits need "
+        "`jax_enable_x64`)."
+    )
+    raise kind(message("Values", wrong, cure)) from cause
+
+
+def as_ends(
+    function: str, start: Any, stop: Any
+) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
+    """Return both ends as arrays of one shape and one inexact dtype, finite.
+
+    And both as precisely as they were given, in float64, unless one is traced: the
+    decimal 0.001 lies between 0.0001 and 1 as decimals, not as float32s.
+    """
+    ends = {"start": start, "stop": stop}
+    for name, x in ends.items():
+        if not _is_real(x):
+            raise type_error(
+                function,
+                f"`{name}` is {describe_value(x)}.",
+                "Give a real number or an array of them; for values of another kind "
+                "use `Values`.",
+            )
+    typed = [x.dtype for x in (start, stop) if hasattr(x, "dtype")]
+    dtype: Any = jnp.promote_types(typed[0], typed[-1]) if typed else np.dtype(int)
+    if not jnp.issubdtype(dtype, jnp.inexact):
+        dtype = jnp.result_type(float)
+    dtype = jax.dtypes.canonicalize_dtype(dtype)
+    if isinstance(start, Tracer) or isinstance(stop, Tracer):
+        first, last = precise = jnp.asarray(start, dtype), jnp.asarray(stop, dtype)
+    else:
+        precise = np.asarray(start).astype(float), np.asarray(stop).astype(float)
+        for (name, given), x in zip(ends.items(), precise, strict=True):
+            if not np.all(np.isfinite(x)):
+                wrong = f"`{name}` is {describe_value(given)}, not finite."
+                raise value_error(function, wrong, "Give finite ends.")
+            check_fits(function, name, x, dtype)
+        first, last = np.asarray(start).astype(dtype), np.asarray(stop).astype(dtype)
+    if first.shape != last.shape:
+        raise value_error(
+            function,
+            f"`start` has the shape {first.shape} and `stop` {last.shape}.",
+            "Give two numbers, or two arrays of the same shape.",
+        )
+    return (first, last), precise
+
+
+def _is_real(x: Any) -> bool:
+    if not isinstance(x, bool | int | float | np.generic | np.ndarray | jax.Array):
+        return False
+    dtype = jnp.result_type(x)
+    return jnp.issubdtype(dtype, jnp.integer) or jnp.issubdtype(dtype, jnp.floating)
+
+
+def check_same_sign(function: str, first: Any, last: Any) -> None:
+    """Raise unless both ends have the same sign and neither is zero.
+
+    Ends that are traced are not checked.
+    """
+    if not isinstance(first, np.ndarray):
+        return
+    if np.any(first * last == 0) or np.any(np.signbit(first) != np.signbit(last)):
+        raise value_error(
+            function,
+            f"`start` is {describe_value(first)} and `stop` {describe_value(last)}.",
+            "A logarithmic scale needs two ends of the same sign, neither zero: use "
+            "`Linspace` or `Uniform`, or `Values` with the numbers you want.",
+        )
+
+
+def check_fits(function: str, name: str, given: Any, dtype: Any) -> None:
+    """Raise if a number is too large for `dtype`, or so small that it becomes 0.
+
+    `name` is that of the argument, for the message.
+    """
+    given = np.asarray(given)  # by NumPy throughout: under `jit` arrays are traced
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        fitted = given.astype(dtype)
+    kinds = []
+    if jnp.issubdtype(dtype, jnp.integer):
+        kinds = [(fitted != given, "does not fit")]
+    if jnp.issubdtype(dtype, jnp.inexact):
+        too_large = np.isfinite(given) & ~np.isfinite(fitted)
+        becomes_0 = (given != 0) & (fitted == 0)
+        kinds = [(too_large, "is too large for"), (becomes_0, "becomes 0 in")]
+    for lost, what in kinds:
+        if np.any(lost):
+            entry = tuple(int(k) for k in np.argwhere(lost)[0])
+            at = f"[{', '.join(map(str, entry))}]" if entry else ""
+            number = given[entry].item()
+            wrong = f"`{name}{at}` is {number!r}, which {what} {dtype}."
+            raise value_error(function, wrong, _CURE)
+
+
+def warn_if_alike(function: str, given: Any, dtype: Any) -> None:
+    """Warn if more than one in a hundred of different numbers become equal."""
+    narrower = np.issubdtype(given.dtype, np.floating) and given.dtype != dtype
+    if not narrower or not 1 < given.size <= _MOST:
+        return
+    different, left = len(np.unique(given)), len(np.unique(given.astype(dtype)))
+    if 100 * (different - left) > different:
+        wrong = f"{left} of {different} different numbers are left in {dtype}."
+        warnings.warn(message(function, wrong, _CURE), stacklevel=3)

@@ -1,0 +1,106 @@
+"""`reduce_batches`: statistics of the batches of a loader."""
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+from support.compilations import compiled
+
+import eqx_pipe as ep
+
+KEY = jr.key(3)
+
+
+def data(size=23):
+    rng = np.random.default_rng(0)
+    return (1000 + rng.normal(size=(size, 3))).astype(np.float32)
+
+
+@pytest.mark.parametrize(("kind", "batch_size"), [("device", 5), ("host", 23)])
+def test_statistics_are_those_of_the_data(kind, batch_size):
+    x = data()
+    source = ep.data.ArraySource(x) if kind == "device" else x
+    loader = ep.data.Loader(source, batch_size=batch_size)
+    reducers = {
+        "mean": ep.reduce.Mean(),
+        "var": ep.reduce.Var(),
+        "top": ep.reduce.TopK(2, by=lambda x: x[0]),
+    }
+    found = ep.reduce.reduce_batches(loader.epoch(loader.init(KEY)), reducers)
+    wide = x.astype(np.float64)
+    assert np.allclose(found["mean"], wide.mean(0), rtol=1e-6)
+    assert np.allclose(found["var"], wide.var(0), rtol=1e-4)
+    assert np.allclose(np.sort(found["top"].value), np.sort(x[:, 0])[-2:])
+
+
+def test_a_normaliser_from_statistics():
+    loader = ep.data.Loader(ep.data.ArraySource(data()), batch_size=5)
+    cursor = loader.init(KEY)
+    found = ep.reduce.reduce_batches(
+        loader.epoch(cursor), {"mean": ep.reduce.Mean(), "var": ep.reduce.Var()}
+    )
+    normal = ep.data.Loader(
+        loader.source,
+        lambda x: (x - found["mean"]) / found["var"] ** 0.5,
+        batch_size=23,
+    )
+    (batch,) = normal.epoch(normal.init(KEY))
+    assert abs(batch.mean(0)).max() < 1e-3 and abs(batch.std(0) - 1).max() < 1e-3
+
+
+def test_statistics_of_another_epoch_compile_nothing():
+    loader = ep.data.Loader(ep.data.ArraySource(data()), batch_size=5)
+    cursor, by, found, counts = loader.init(KEY), lambda x: x[0], [], []
+    for _ in range(3):
+        reducers = {"top": ep.reduce.TopK(2, by=by), "mean": ep.reduce.Mean()}
+        found.append(ep.reduce.reduce_batches(loader.epoch(cursor), reducers)["mean"])
+        cursor = cursor.next_epoch()
+        counts.append(len(compiled))
+    assert counts[0] == counts[1] == counts[2]
+    assert np.allclose(found, data().mean(0))
+    ep.reduce.reduce_batches(
+        loader.epoch(loader.init(KEY)), {"top": ep.reduce.TopK(3, by=by)}
+    )
+    assert len(compiled) > counts[2]
+
+
+def test_only_the_rest_of_an_epoch_counts():
+    loader = ep.data.Loader(
+        ep.data.ArraySource(np.arange(10)), batch_size=4, shuffle=False
+    )
+    _, cursor = loader.next(loader.init(KEY))
+    assert ep.reduce.reduce_batches(loader.epoch(cursor), ep.reduce.Sum()) == sum(
+        range(4, 10)
+    )
+    _, cursor = loader.next(cursor)
+    iterator = loader.epoch(cursor)
+    list(iterator)
+    assert ep.reduce.reduce_batches(
+        loader.epoch(iterator.cursor), ep.reduce.Sum()
+    ) == sum(range(10))
+
+
+def test_a_reducer_may_stop():
+    zero = jnp.asarray(0, jnp.int32)
+    count = ep.reduce.Reducer(
+        lambda struct: zero,
+        lambda n, x: n + 1,
+        lambda a, b: a + b,
+        lambda n: n,
+        stop=lambda n: n >= 6,
+    )
+    loader = ep.data.Loader(ep.data.ArraySource(np.arange(20)), batch_size=4)
+    assert ep.reduce.reduce_batches(loader.epoch(loader.init(KEY)), count) == 8
+
+
+def test_bad_statistics(unchecked):
+    loader = ep.data.Loader(ep.data.ArraySource(data()), batch_size=5)
+    with pytest.raises(TypeError, match="no reducer"):
+        ep.reduce.reduce_batches(loader.epoch(loader.init(KEY)), jnp.mean)
+    with pytest.raises(TypeError, match="Give an iterable of batches"):
+        ep.reduce.reduce_batches(loader, ep.reduce.Mean())
+    scalar = ep.data.Loader(loader.source, batch_pipe=jnp.sum, batch_size=5)
+    with pytest.raises(ep.StructureError, match="Leave `batch_pipe` out"):
+        ep.reduce.reduce_batches(scalar.epoch(scalar.init(KEY)), ep.reduce.Mean())
+    assert jax.tree.leaves(loader)

@@ -1,0 +1,45 @@
+"""Sweeps in a run of several processes, each with several devices of its own."""
+
+import pytest
+from support.processes import run_processes
+
+SCRIPT = """
+import jax.numpy as jnp
+import numpy as np
+import eqx_pipe as ep
+
+key = jax.random.key(0)
+space = ep.Space({"a": ep.Linspace(0, 1, 5), "b": ep.Values([1.0, 2.0, 3.0])})
+static = {"a": ep.Linspace(0, 1, 5), "n": ep.Static([1, 2])}
+
+def noisy(p, key):
+    return p["a"] * p["b"] + jax.random.uniform(key)
+
+def plain(p):
+    return p["a"] * p["b"]
+
+points = [(space.point(i), space.point_key(i, key=key)) for i in range(15)]
+wanted = np.array([p["a"] * p["b"] for p, _ in points])
+drawn = np.array([noisy(p, k) for p, k in points])
+a = np.linspace(0, 1, 5, dtype="f4")
+mesh = jax.make_mesh((2,), ("x",), devices=jax.local_devices())
+found = {
+    "all local devices": (ep.sweep(plain, space).values, wanted),
+    "draws": (ep.sweep(noisy, space, key=key, batch_size=2, mesh=mesh).values, drawn),
+    "another order": (ep.sweep(plain, space, order_by=plain).values, wanted),
+    "static": (ep.sweep(lambda p: p["a"] * p["n"], static).values.reshape(5, 2),
+               np.stack([a, 2 * a], 1)),
+    "reduced": (ep.sweep(plain, space, reduce=ep.reduce.Mean()).values, wanted.mean()),
+    "over": (ep.sweep(plain, space, reduce=ep.reduce.Sum(over="a")).values,
+             wanted.reshape(5, 3).sum(0)),
+    "a sweeper": (ep.sweeper(plain, space)(space).values, wanted),
+    "marked": (ep.sweep(plain, space, on_error="mark").values, wanted),
+}
+for name, (values, expected) in found.items():
+    np.testing.assert_allclose(values, expected, rtol=1e-5, err_msg=name)
+"""
+
+
+@pytest.mark.slow
+def test_each_process_sweeps_on_its_own_devices():
+    run_processes(SCRIPT)
