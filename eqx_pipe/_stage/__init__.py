@@ -3,12 +3,9 @@
 from .as_stage import as_callable as as_callable
 from .as_stage import as_module as as_module
 from .as_stage import as_stage as as_stage
-from .as_stage import lift as lift
 from .as_stage import misfit as misfit
 from .composite import Composite as Composite
 from .composite import call as call
-from .composite import check_state as check_state
-from .composite import copy_state as copy_state
 from .composite import enter as enter
 from .draw import draw as draw
 from .hidden import check_nothing_traced as check_nothing_traced
@@ -38,5 +35,7 @@ from .stage import is_composite as is_composite
 from .stage import is_state_index as is_state_index
 from .stage import is_stateful as is_stateful
 from .stage import state_indices as state_indices
+from .state import check_state as check_state
+from .state import copy_state as copy_state
 from .summary import summary as summary
 from .text import kind as kind

@@ -9,20 +9,8 @@ from .._errors import type_error
 from .._types import AnyStage, StageLike
 from .hidden import check_nothing_hidden
 from .hints import say_if_not_layer
-from .signature import takes_key, why_not
+from .signature import why_not
 from .stage import Lift, is_composite, is_stateful
-
-
-def lift(fn: StageLike) -> AnyStage:
-    """Return a stage that calls `fn` with the key, if it takes one; a layer as it is.
-
-    The key is passed on only to a function that has a parameter named `key`, after its
-    inputs; not if a `functools.partial` has given one already, and `None` not in place
-    of a default.
-    """
-    is_layer = is_stateful(fn) or isinstance(fn, eqx.Module) and takes_key(fn)
-    # By the check above pyright narrows `fn` to a module without `Callable[..., Any]`.
-    return cast(AnyStage, fn if is_layer else Lift(cast(StageLike, fn)))
 
 
 def as_stage(function: str, argument: str, value: object) -> AnyStage:

@@ -6,18 +6,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast, overload
 
 import equinox as eqx
-import jax.tree_util as jtu
 from jaxtyping import Array, Integer
 
-from .._errors import (
-    MissingKeyError,
-    describe_value,
-    locate,
-    type_error,
-    value_error,
-)
+from .._errors import MissingKeyError, describe_value, locate, type_error
 from .._keys import check_key
-from .._tree import join_path
 from .._types import AnyStage, Key, MaybeState, Output, PyTree, Segment, StageLike
 from .as_stage import as_stage
 from .hints import no_attribute, say_if_not_layer, wants_key
@@ -25,7 +17,8 @@ from .paths import parts_of, put
 from .picture import Canvas, Wire
 from .scope import Scope
 from .signature import key_of
-from .stage import Stage, is_composite, is_stateful, state_indices
+from .stage import Stage, is_composite, is_stateful
+from .state import check_state, check_state_is_ours
 from .text import children_shown, pipeline_text
 
 _Self = TypeVar("_Self", bound="Composite")
@@ -184,56 +177,9 @@ class Composite(Stage):
         try:
             y, new_state = type(self).run(self, x, state, Scope(key))
         except KeyError as error:
-            _check_state_is_ours(name, self, state, error)
+            check_state_is_ours(name, self, state, error)
             raise
         return y if state is None else (y, new_state)
-
-
-def check_state(function: str, stage: StageLike, state: object) -> None:
-    """Raise unless `state` is a `State`, or is absent and not needed."""
-    if state is None and is_stateful(stage):
-        path = _path_of_stateful(stage)
-        who = f"stage `{path}`" if path else "it"
-        raise value_error(
-            function,
-            f"{who} is stateful, and no state was given.",
-            "Build the pipeline by `pipe, state = equinox.nn.make_with_state(...)"
-            "(...)` and call `y, state = pipe(x, state)`.",
-        )
-    if state is not None and not isinstance(state, eqx.nn.State):
-        raise type_error(
-            function,
-            f"the second argument, `state`, is {describe_value(state)}.",
-            "Give an `equinox.nn.State`. A stage takes one input; several values "
-            "go in as one tuple or dict. Keys are passed as `key=`.",
-        )
-
-
-def _path_of_stateful(stage: StageLike, path: str = "") -> str:
-    """Return the path of the first stateful stage that is not made of others."""
-    if is_composite(stage):
-        for segment, child in stage.children().items():
-            if is_stateful(child):
-                return _path_of_stateful(child, join_path(path, segment))
-    return path
-
-
-def _check_state_is_ours(
-    function: str, stage: StageLike, state: MaybeState, error: KeyError
-) -> None:
-    """Raise if the call failed because the state was made with another pipeline.
-
-    `State` is a dict by markers, and raises a bare `KeyError` with the marker.
-    """
-    marker = error.args[0] if len(error.args) == 1 else None
-    if state is not None and any(i.marker is marker for i in state_indices(stage)):
-        raise value_error(
-            function,
-            "the state holds nothing for a stage inside: it was made with another "
-            "pipeline, or before this one was changed.",
-            "Give the state that `equinox.nn.make_with_state` made together with this "
-            "pipeline.",
-        ) from error
 
 
 def enter(
@@ -299,11 +245,3 @@ def call(
             "state)` from its `__call__(x, state, *, key=None)`."
         )
     return result
-
-
-def copy_state(state: MaybeState) -> MaybeState:
-    """Return a state of the same values that stays valid when the first is updated."""
-    # By flattening, which JAX does too: Equinox marks a `State` as used up when it is
-    # updated.
-    leaves, structure = jtu.tree_flatten(state)
-    return jtu.tree_unflatten(structure, leaves)

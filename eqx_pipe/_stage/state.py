@@ -1,0 +1,64 @@
+"""The state that goes through a pipeline: checks of it, and a copy."""
+
+import equinox as eqx
+import jax.tree_util as jtu
+
+from .._errors import describe_value, type_error, value_error
+from .._tree import join_path
+from .._types import MaybeState, StageLike
+from .stage import is_composite, is_stateful, state_indices
+
+
+def check_state(function: str, stage: StageLike, state: object) -> None:
+    """Raise unless `state` is a `State`, or is absent and not needed."""
+    if state is None and is_stateful(stage):
+        path = _path_of_stateful(stage)
+        who = f"stage `{path}`" if path else "it"
+        raise value_error(
+            function,
+            f"{who} is stateful, and no state was given.",
+            "Build the pipeline by `pipe, state = equinox.nn.make_with_state(...)"
+            "(...)` and call `y, state = pipe(x, state)`.",
+        )
+    if state is not None and not isinstance(state, eqx.nn.State):
+        raise type_error(
+            function,
+            f"the second argument, `state`, is {describe_value(state)}.",
+            "Give an `equinox.nn.State`. A stage takes one input; several values "
+            "go in as one tuple or dict. Keys are passed as `key=`.",
+        )
+
+
+def _path_of_stateful(stage: StageLike, path: str = "") -> str:
+    """Return the path of the first stateful stage that is not made of others."""
+    if is_composite(stage):
+        for segment, child in stage.children().items():
+            if is_stateful(child):
+                return _path_of_stateful(child, join_path(path, segment))
+    return path
+
+
+def check_state_is_ours(
+    function: str, stage: StageLike, state: MaybeState, error: KeyError
+) -> None:
+    """Raise if the call failed because the state was made with another pipeline.
+
+    `State` is a dict by markers, and raises a bare `KeyError` with the marker.
+    """
+    marker = error.args[0] if len(error.args) == 1 else None
+    if state is not None and any(i.marker is marker for i in state_indices(stage)):
+        raise value_error(
+            function,
+            "the state holds nothing for a stage inside: it was made with another "
+            "pipeline, or before this one was changed.",
+            "Give the state that `equinox.nn.make_with_state` made together with this "
+            "pipeline.",
+        ) from error
+
+
+def copy_state(state: MaybeState) -> MaybeState:
+    """Return a state of the same values that stays valid when the first is updated."""
+    # By flattening, which JAX does too: Equinox marks a `State` as used up when it is
+    # updated.
+    leaves, structure = jtu.tree_flatten(state)
+    return jtu.tree_unflatten(structure, leaves)
