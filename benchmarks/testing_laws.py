@@ -3,7 +3,7 @@
 Of a function of two vectors, of attention (three matrices) and of an MLP. Each law
 alone, with nothing compiled before; the last row of a case is all of them together,
 which share programs. Times are of the processor, since most of it is compilation.
-The last case is `check_stage` in a property test on arrays of `"*b n"`.
+The last case is `check_function` in a property test on arrays of `"*b n"`.
 """
 
 import time
@@ -62,7 +62,7 @@ def cost_of_examples(most, examples):
     @hypothesis.seed(0)
     @hypothesis.given(arrays)
     def test(x):
-        ept.check_stage(smooth, x)
+        ept.check_function(smooth, x)
 
     jax.clear_caches()
     before, begin = len(_compiled), time.process_time()

@@ -6,7 +6,6 @@ A message has three parts: what was wrong and where, what came, what to do.
 import difflib
 import importlib
 import logging
-import re
 import threading
 from collections.abc import Iterable
 from typing import Any
@@ -15,8 +14,6 @@ _log = logging.getLogger("eqx_pipe")
 _logging = threading.Lock()
 _logged: set[str] = set()
 _NOTE = "In eqx_pipe stage "
-# "Dropout requires a key when ...", "needs a PRNG key": there is no class of error.
-_ASKS_FOR_KEY = re.compile(r"\b(an?|no|prng|rng|random) `?key\b", re.IGNORECASE)
 
 
 class MissingKeyError(ValueError):
@@ -50,22 +47,22 @@ class MissingKeyError(ValueError):
 
 
 def asks_for_key(error: BaseException) -> bool:
-    """Whether `error` was raised because a function got `None` as its PRNG key.
+    """Return whether `error` was raised because a function got `None` as its PRNG key.
 
-    Either by `jax.random`, or by a layer that says so itself. Messages alone may speak
-    of another key or another `None`, so that function's own `key` is looked at.
+    That is, by `jax.random`, or by a layer of Equinox, which raises a `RuntimeError`.
+    Messages alone may speak of another key or another `None`, so the `key` of the
+    function that raised it is looked at.
     """
-    trace, raising = error.__traceback__, {}
-    while trace is not None:
-        raising = trace.tb_frame.f_locals
+    trace, module, given = error.__traceback__, "", None
+    while trace is not None and not module.startswith("jax._src.random"):
         # Private, but there is no other way to tell; a filtered traceback keeps it.
-        if trace.tb_frame.f_globals.get("__name__", "").startswith("jax._src.random"):
-            return raising.get("key", error) is None and "NoneType" in str(error)
+        module = trace.tb_frame.f_globals.get("__name__", "")
+        given = trace.tb_frame.f_locals.get("key", error)
         trace = trace.tb_next
-    says_so = isinstance(error, RuntimeError | TypeError | ValueError) and bool(
-        _ASKS_FOR_KEY.search(str(error))
-    )
-    return says_so and raising.get("key", error) is None
+    if module.startswith("jax._src.random"):
+        return given is None and "NoneType" in str(error)
+    of_equinox = isinstance(error, RuntimeError) and module.startswith("equinox.")
+    return of_equinox and given is None
 
 
 class StructureError(ValueError):

@@ -23,7 +23,7 @@ _TEXTS = {
     "tests/README.md": "tests.md",
 }
 
-_COMPOSE = ("_compose", "_stage", "_views", "_errors")
+_COMPOSE = ("_compose", "_stage", "_errors")
 """The packages whose names are on the first page of the reference of `eqx_pipe`."""
 
 _MODULES = {

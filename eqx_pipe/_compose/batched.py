@@ -106,15 +106,9 @@ class Batched(Composite):
 
 
 def _leaf_axes(in_axes: PyTree, x: PyTree, scope: Scope) -> list[int | None]:
-    """The mapped axis of each leaf of `x`; `None` for what is not an array."""
-    axes: list[int | None] = []
-
-    def add(axis: int | None, part: PyTree) -> None:
-        leaves = jtu.tree_leaves(part)
-        axes.extend(axis if eqx.is_array(leaf) else None for leaf in leaves)
-
+    """Return the mapped axis of each leaf of `x`; `None` for what is not an array."""
     try:
-        jtu.tree_map(add, in_axes, x, is_leaf=_is_none)
+        spread = jax.tree.broadcast(in_axes, x, is_leaf=_is_none)
     except ValueError:
         raise structure_error(
             "batched",
@@ -123,7 +117,10 @@ def _leaf_axes(in_axes: PyTree, x: PyTree, scope: Scope) -> list[int | None]:
             "Give one integer, or a pytree of integers and `None` with the same "
             "containers as the input, down to where they end.",
         ) from None
-    return axes
+    axes = jtu.tree_leaves(spread, is_leaf=_is_none)
+    both = zip(jtu.tree_leaves(x, is_leaf=_is_none), axes, strict=True)
+    real = [(leaf, axis) for leaf, axis in both if leaf is not None]
+    return [axis if eqx.is_array(leaf) else None for leaf, axis in real]
 
 
 def _positions(size: int, mapped: list[Array], axes: list[int | None]) -> Array:

@@ -2,7 +2,7 @@
 
 import operator
 from collections.abc import Callable, Mapping
-from typing import Any, SupportsIndex, TypeAlias, cast
+from typing import Any, Literal, SupportsIndex, TypeAlias, cast, overload
 
 import equinox as eqx
 import jax
@@ -85,6 +85,8 @@ class SharedRepeat(Composite):
     def run(self, x: PyTree, state: MaybeState, scope: Scope) -> Output:
         over = self.over
         begin = entry_of("repeat", over, x, scope)
+        if self.n == 0:
+            return begin, state
         carry, constant = eqx.partition(as_arrays(begin), eqx.is_array)
         whole = state if is_stateful(self.stage) else None
         # Carried, since a state may be used once, and the body is traced repeatedly.
@@ -121,6 +123,31 @@ def with_remat(body: Callable[..., Any], remat: bool | Policy) -> Callable[..., 
     # Inside of a scan nothing can be merged with what was computed before.
     policy = None if remat is True else remat
     return jax.checkpoint(body, policy=policy, prevent_cse=False)
+
+
+@overload
+def repeat(
+    make: Makers,
+    n: SupportsIndex | None = None,
+    *,
+    key: Key | None = None,
+    shared: Literal[False] = False,
+    over: str | None = None,
+    remat: bool | Policy = False,
+    unroll: SupportsIndex = 1,
+) -> Repeat: ...
+
+
+@overload
+def repeat(
+    make: StageLike,
+    n: SupportsIndex,
+    *,
+    shared: Literal[True],
+    over: str | None = None,
+    remat: bool | Policy = False,
+    unroll: SupportsIndex = 1,
+) -> SharedRepeat: ...
 
 
 def repeat(

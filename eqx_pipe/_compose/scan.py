@@ -105,8 +105,8 @@ class Scan(Composite):
         if last:
             # Only the last output is wanted, so it is carried, and nothing is stacked.
             first = jtu.tree_map(lambda leaf: leaf[0], (xs, index))
-            shapes = jax.eval_shape(body, begin, first)[0][2]
-            begin = (carry, own, zeros_varying(shapes))
+            one = jax.make_jaxpr(lambda *given: body(*given)[0][2])(begin, first)
+            begin = (carry, own, zeros_varying(one.out_avals))
         (carry, own, last_ys), (ys, values) = jax.lax.scan(
             body, begin, (xs, index), size, reverse=self.reverse, unroll=self.unroll
         )

@@ -46,7 +46,7 @@ def choose(
     """Runs the branch `(x, state) -> (y, state)` at `index`, clamped as in JAX.
 
     Not batched this is `lax.cond` (boolean index, two branches: false, true) or
-    `lax.switch`. Under `vmap` with an index per example, see `batch.py`.
+    `lax.switch`. Under `vmap` with an index per example, see `batching.py`.
 
     `function` and `names` say in errors who calls and what the branches are called,
     `cure` what to do when their outputs differ. A branch may be a `Like`. `x` may hold

@@ -5,7 +5,7 @@ branch per example, closed-over parameters too, and computes each branch on inpu
 it was not meant for. Whether the index is batched is known only when transformations
 are applied (a `vmap` may come after `jit` or `grad`), so this takes a primitive.
 
-Here are its meaning, evaluation and compilation; `derivative.py` and `batch.py` hold
+Here are its meaning, evaluation and compilation; `autodiff.py` and `batching.py` hold
 the rules of differentiation and batching. The pattern is that of JAX's own page on
 custom primitives, "How JAX primitives work".
 """
@@ -120,18 +120,16 @@ def zeros(examples: Sequence[Any]) -> list[Any]:
     return [made[kind] for kind in kinds]
 
 
-def zeros_varying(tree: PyTree) -> PyTree:
-    """Return zeros of these shapes that vary over the same axes of `shard_map`.
+def zeros_varying(avals: Sequence[Any]) -> list[Any]:
+    """Return zeros that vary over the same axes of `shard_map` as the examples.
 
     So a loop may carry them, whose types must not change from pass to pass.
     """
-    leaves, structure = jtu.tree_flatten(tree)
-    axes = [tuple(_varying_axes(leaf)) for leaf in leaves]
-    made = [
+    axes = [tuple(_varying_axes(aval)) for aval in avals]
+    return [
         lax.pcast(zero, names, to="varying") if names else zero
-        for zero, names in zip(zeros(leaves), axes, strict=True)
+        for zero, names in zip(zeros(avals), axes, strict=True)
     ]
-    return structure.unflatten(made)
 
 
 def _explicit_sharding(aval: Any) -> Any:

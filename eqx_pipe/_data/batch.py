@@ -76,7 +76,7 @@ def device_batch(
     if loader.shuffle:
         records = source.take(selection.ids[-1])
     elif overrun == "wrap":
-        records = _across(source, selection, seam)
+        records = _across(source, selection.ids[-1], place.start, seam)
     else:
         records = source.slice(selection.offset[-1], count)
     return transform(loader, impl, words, selection, as_numbers(records)), after
@@ -93,9 +93,13 @@ def seam_of(loader: Loader, count: int, overrun: Overrun) -> PyTree:
     return jtu.tree_map(lambda *leaves: jnp.concatenate(leaves), *pair)
 
 
-def _across(source: DeviceSource, selection: Selection, seam: PyTree) -> PyTree:
+def _across(
+    source: DeviceSource,
+    ids: UInt32[Array, " n"],
+    start: UInt32[Array, ""],
+    seam: PyTree,
+) -> PyTree:
     """Return a slice of records, of which the first ones may follow on the last."""
-    ids, start = selection.ids[-1], selection.offset[-1]
     count = len(ids)
     last = np.uint32(len(source) - count)
     if seam is None:
@@ -198,16 +202,31 @@ def are_identity(*pipes: StageLike) -> bool:
     return all(isinstance(pipe, Identity | eqx.nn.Identity) for pipe in pipes)
 
 
+def batch_at(
+    loader: Loader,
+    impl: str,
+    count: int,
+    overrun: Overrun,
+    words: UInt32[Array, " words"],
+    epoch: UInt32[Array, ""],
+    record: UInt32[Array, "2"],
+) -> tuple[PyTree, UInt32[Array, ""], UInt32[Array, "2"]]:
+    """Return `device_batch` from and to a place as cursors hold it."""
+    place = Place.of(epoch, record)
+    batch, after = device_batch(loader, impl, count, overrun, words, place)
+    return batch, after.epoch, after.record()
+
+
 def next_on_device(loader: Loader, cursor: Cursor) -> tuple[PyTree, Cursor]:
     """Return the next full batch, and the cursor after it."""
     count = loader.batch_size
     overrun = "skip" if loader.drop_remainder else "wrap"
-    run = loader_program(loader, device_batch, cursor.kind, count, overrun)
-    place = Place(cursor.epochs, cursor.record)
-    batch, place = run(loader_arrays(loader), cursor.words, place)
+    run = loader_program(loader, batch_at, cursor.kind, count, overrun)
+    place = cursor.words, cursor.epochs, cursor.record
+    batch, epoch, record = run(loader_arrays(loader), *place)
     if not is_staged():
         batch = as_given(batch, loader.sharding, count)
-    return batch, dataclasses.replace(cursor, epochs=place.epoch, record=place.record)
+    return batch, dataclasses.replace(cursor, epochs=epoch, record=record)
 
 
 def read(

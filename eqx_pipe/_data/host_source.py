@@ -196,26 +196,18 @@ def as_source(function: str, argument: str, source: SourceLike) -> Source:
         return ArraySource(source)
     if HostArrays.fits(source):
         return HostSource(HostArrays(source))
-    lacks = next((a for a in ("getitem", "len") if not hasattr(source, f"__{a}__")), "")
+    lacks = [f"__{a}__" for a in ("getitem", "len") if not hasattr(source, f"__{a}__")]
     if not (lacks or isinstance(source, Mapping | tuple)):
         return HostSource(source)
-    # Not before it is sure to be shown: this may take long.
-    wrong = f"`{argument}` is {describe_value(source)}"
-    if lacks:
-        wrong += f", without `__{lacks}__`"
-        cure = (
-            "Give `ArraySource(tree)`, or anything with `__len__` and `__getitem__`: a "
-            "NumPy array or memory map, a Grain `MapDataset`, a Hugging Face dataset, "
-            "a list of records. A stream cannot be sought: keep its records, or read "
-            "them by number."
-        )
-    else:
-        cure = (
-            "Wrap a pytree of arrays: `ArraySource(tree)`; one of NumPy arrays and "
-            "memory maps is a source as it stands, and so is a list of records. Of a "
-            "dictionary of datasets choose one entry."
-        )
-    raise type_error(function, wrong + ".", cure)
+    without = f", without `{lacks[0]}`" if lacks else ""
+    raise type_error(
+        function,
+        f"`{argument}` is {describe_value(source)}{without}.",
+        "Give `ArraySource(tree)` for a pytree of arrays, or anything with `__len__` "
+        "and `__getitem__`: NumPy arrays and memory maps, a Grain `MapDataset`, a "
+        "Hugging Face dataset (one, not a dictionary of them), a list of records. A "
+        "stream cannot be sought: keep its records, or read them by number.",
+    )
 
 
 def schema_of(struct: PyTree) -> int:

@@ -14,7 +14,7 @@ from jaxtyping import Array, Int, Integer, UInt32
 
 from .._check import check_choice
 from .._errors import describe_value, structure_error, type_error, value_error
-from .._tree import differences, is_key_array
+from .._tree import differences
 from .._types import PyTree
 from .device_source import MOST_ON_DEVICE, DeviceSource, as_numbers
 from .host_source import HostSource, Source, SourceLike, as_source
@@ -249,9 +249,4 @@ def _check_schemas(sources: list[Source]) -> None:
 
 
 def _select(mine: Array, yes: PyTree, no: PyTree) -> PyTree:
-    def one(a: Array, b: Array) -> Array:
-        if is_key_array(a):
-            return jax.vmap(jnp.where)(mine, a, b)
-        return jnp.where(mine.reshape(-1, *(1,) * (a.ndim - 1)), a, b)
-
-    return jtu.tree_map(one, yes, no)
+    return jtu.tree_map(lambda a, b: jax.vmap(jnp.where)(mine, a, b), yes, no)

@@ -1,7 +1,7 @@
 """Records of host sources: their form, and their way into JAX's dtypes."""
 
 import abc
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, SupportsIndex
 
 import jax
@@ -18,7 +18,7 @@ from .._errors import (
     type_error,
     value_error,
 )
-from .._tree import is_key_array, leaf_text, path_name
+from .._tree import differences, is_key_array, leaf_text, path_name
 from .._types import PyTree
 
 _MANY = (
@@ -27,12 +27,12 @@ _MANY = (
 )
 
 
-def struct_of(record: PyTree) -> PyTree:
-    """Return the shapes and dtypes of record 0, after a check of its leaves."""
+def struct_of(record: PyTree, i: int = 0) -> PyTree:
+    """Return the shapes and dtypes of record `i`, after a check of its leaves."""
     leaves, structure = jtu.tree_flatten_with_path(record)
     if not leaves:
-        raise _unusable("", record)
-    structs = [_leaf_struct(path_name(path), leaf) for path, leaf in leaves]
+        raise _unusable(i, "", record)
+    structs = [_leaf_struct(i, path_name(path), leaf) for path, leaf in leaves]
     return jtu.tree_unflatten(structure, structs)
 
 
@@ -101,10 +101,6 @@ def stacked(
 
 def listed(found: Iterable[PyTree], count: int) -> list[PyTree]:
     """Return records that came at once, after a check of their number."""
-    if isinstance(found, Mapping):
-        wrong = f"returned a {type(found).__name__} with {len(found)} entries, "
-        wrong += f"where {count} records were asked for."
-        raise type_error("data.Loader", f"`__getitems__` {wrong}", _MANY)
     records = list(found)
     _check_count({len(records)}, count)
     return records
@@ -174,41 +170,34 @@ def _is_like(
     return jax.dtypes.canonicalize_dtype(leaf.dtype) == struct.dtype
 
 
-def _leaf_struct(name: str, leaf: object) -> jax.ShapeDtypeStruct:
+def _leaf_struct(i: int, name: str, leaf: object) -> jax.ShapeDtypeStruct:
     array = None if is_key_array(leaf) else np.asarray(leaf)
     kind = "" if array is None else array.dtype.kind
     # JAX's own short floats are of kind V, as structured arrays are.
     structured = array is not None and array.dtype.names is not None
     if array is None or kind not in "biufcV" or structured:
-        raise _unusable(name, leaf)
+        raise _unusable(i, name, leaf)
     dtype = jax.dtypes.canonicalize_dtype(array.dtype)
     return jax.ShapeDtypeStruct(array.shape, dtype)
 
 
-def _unusable(name: str, leaf: object) -> TypeError:
+def _unusable(i: int, name: str, leaf: object) -> TypeError:
     place = f" at `.{name}`" if name else ""
     shown = leaf_text(leaf) if hasattr(leaf, "dtype") else describe_value(leaf)
     return type_error(
         "data.Loader",
-        f"record 0 of the source{place} is {shown}, not an array of numbers.",
+        f"record {i} of the source{place} is {shown}, not an array of numbers.",
         "A record is a pytree of numbers and arrays. Leave text and the like out, "
         "or encode them as integers.",
     )
 
 
 def _misfit(i: int, record: PyTree, struct: PyTree) -> StructureError:
-    leaves, structure = jtu.tree_flatten_with_path(record)
-    lines = []
-    if structure == jtu.tree_structure(struct):
-        for (path, leaf), s in zip(leaves, jtu.tree_leaves(struct), strict=True):
-            array = np.asarray(leaf)
-            if not _is_like(array, s.shape, s):
-                place = f"at `.{path_name(path)}`: " if path else ""
-                lines.append(f"{place}{leaf_text(array)} against {leaf_text(s)}")
-    shown = "; ".join(lines) or f"{structure} against {jtu.tree_structure(struct)}"
+    lines = differences(struct, struct_of(record, i))
     return structure_error(
         "data.Loader",
-        f"record {i} of the source has another form than record 0: {shown}.",
+        f"record {i} of the source has another form than record 0 (first): "
+        f"{'; '.join(lines)}.",
         "All records agree in structure, shapes and dtypes. Pad or cut them in "
         "the source.",
     )

@@ -14,7 +14,7 @@ import numpy as np
 from .._cache import LRUCache
 from .._errors import bullets, describe_value, structure_error, type_error
 from .._jit import known
-from .._mesh_context import is_explicit, with_axis_types
+from .._mesh_context import is_explicit, is_staged, with_axis_types
 from .._tree import as_arrays, differences
 from .._types import PyTree
 from .batch import device_batch, seam_of
@@ -45,7 +45,10 @@ def scan(
     memory = known(loader).counters
     if loader.sharding is not None and not _is_explicit(carry):
         loader = with_axis_types(loader)
-    run = ft.partial(_scanned, loader, step, cursor, length, overrun)
+    # Inside a program of the user the loop is a part of it: as a function of its own it
+    # would copy the source.
+    run = _scanned if is_staged() else _compiled
+    run = ft.partial(run, loader, step, cursor, length, overrun)
     return _with_counters(run, carry, step, memory)
 
 
@@ -57,7 +60,6 @@ def _is_explicit(carry: PyTree) -> bool:
     return any(map(is_explicit, meshes))
 
 
-@eqx.filter_jit
 def _scanned(
     loader: Loader,
     step: Callable[..., tuple[PyTree, PyTree]],
@@ -67,7 +69,7 @@ def _scanned(
     carry: PyTree,
 ) -> tuple[PyTree, PyTree, Cursor]:
     words = jnp.asarray(cursor.words)
-    place = Place(jnp.asarray(cursor.epochs), jnp.asarray(cursor.record))
+    place = Place.of(cursor.epochs, cursor.record)
     arrays, rest = eqx.partition(carry, eqx.is_array)
     constants: list[Any] = []
     count, impl = loader.batch_size, cursor.kind
@@ -93,8 +95,11 @@ def _scanned(
         return (eqx.filter(after, eqx.is_array), place), outputs
 
     (arrays, place), outputs = jax.lax.scan(body, (arrays, place), None, length)
-    after = dataclasses.replace(cursor, epochs=place.epoch, record=place.record)
+    after = dataclasses.replace(cursor, epochs=place.epoch, record=place.record())
     return eqx.combine(arrays, rest), eqx.combine(outputs, constants[-1]), after
+
+
+_compiled = eqx.filter_jit(_scanned)
 
 
 def _check_carry(before: PyTree, after: PyTree) -> None:

@@ -21,10 +21,19 @@ epoch; or it runs over into that."""
 
 
 class Place(NamedTuple):
-    """An epoch, and how many of its records were given, as a cursor holds them."""
+    """An epoch, and how many of its records were given."""
 
-    epoch: UInt32[_Numbers, ""]
-    record: UInt32[_Numbers, "2"]
+    epoch: UInt32[Array, ""]
+    start: UInt32[Array, ""]
+
+    @staticmethod
+    def of(epoch: UInt32[_Numbers, ""], record: UInt32[_Numbers, "2"]) -> "Place":
+        """Return the place that a cursor holds."""
+        return Place(jnp.asarray(epoch), jnp.asarray(record)[0])
+
+    def record(self) -> UInt32[Array, "2"]:
+        """Return the start as a cursor holds it."""
+        return jnp.stack([self.start, jnp.zeros_like(self.start)])
 
 
 class Selection(NamedTuple):
@@ -54,7 +63,7 @@ def select(
 
     `words` are those of the loader's key.
     """
-    epoch, start = jnp.asarray(place.epoch), jnp.asarray(place.record)[0]
+    epoch, start = place
     if overrun == "skip":
         over = start > np.uint32(size - count)
         epoch = epoch + over.astype(np.uint32)
@@ -65,12 +74,12 @@ def select(
     if overrun == "wrap":
         over = (at >= np.uint32(size)).astype(np.uint32)
         epoch, at = epoch + over, at - over * np.uint32(size)
-        after, end, ends = epoch[-1], at[-1] + np.uint32(1), epoch[np.asarray([0, -1])]
+        after = Place(epoch[-1], at[-1] + np.uint32(1))
+        ends = epoch[np.asarray([0, -1])]
     else:
-        after, end, ends = epoch, start + np.uint32(count), None
+        after, ends = Place(epoch, start + np.uint32(count)), None
     ids = _shuffled(words, epoch, at, size) if shuffle else at
-    place = Place(after, jnp.stack([end, jnp.zeros_like(end)]))
-    return Selection(epoch, ids[None], at[:1], ends), place
+    return Selection(epoch, ids[None], at[:1], ends), after
 
 
 def _shuffled(

@@ -251,7 +251,7 @@ def pipelined(
         raise type_error(
             "sharding.pipelined",
             f"`stack` is {describe_value(stack)}.",
-            "Give what `eqx_pipe.repeat(make_stage, n, key=key)` returns.",
+            "Give what `eqx_pipe.repeat(make, n, key=key)` returns.",
         )
     if stack.over is not None:
         raise value_error(

@@ -10,7 +10,7 @@ from jax.sharding import PartitionSpec as P
 
 from .._errors import bullets, describe_value, nearest, type_error, value_error
 from .._mesh_context import RULES, check_mesh
-from .mesh import MeshAxes, names_of
+from .mesh import MeshAxes
 
 LogicalAxis: TypeAlias = str | tuple[str, ...] | None
 """The logical name of an array's axis, or names of axes merged into one, or none."""
@@ -78,20 +78,10 @@ class AxisRules(eqx.Module):
     def sharding(self, mesh: Mesh, *logical: LogicalAxis) -> NamedSharding:
         """Return the `NamedSharding` on `mesh` of an array with these logical axes.
 
-        **Raises:** `ValueError` as `spec` does, or if the mesh lacks an axis.
+        **Raises:** `ValueError` as `spec` does, and JAX's if the mesh lacks an axis.
         """
         check_mesh("sharding.AxisRules", mesh)
-        spec = self.spec(*logical)
-        for name in names_of(spec):
-            if name not in mesh.shape:
-                raise value_error(
-                    "sharding.AxisRules",
-                    f"the rules split {_listed(logical)} over the mesh axis "
-                    f"`{name}`, which the mesh does not have.",
-                    f"{nearest(name, mesh.axis_names)} Change the rules, or make "
-                    "a mesh with this axis (of size 1 to split nothing).",
-                )
-        return NamedSharding(mesh, spec)
+        return NamedSharding(mesh, self.spec(*logical))
 
     @contextlib.contextmanager
     def on(self, mesh: Mesh) -> Iterator["AxisRules"]:

@@ -1,8 +1,7 @@
-"""What a stage can be called with: so many inputs, and perhaps a PRNG key."""
+"""The arguments of a stage: its inputs, and perhaps a PRNG key."""
 
 import functools as ft
 import inspect
-import types
 from typing import Any
 
 import equinox as eqx
@@ -14,32 +13,18 @@ from .._types import Key
 
 
 def why_not(fn: Any, num_inputs: int, named: tuple[str, ...] = ()) -> str | None:
-    """Why a callable cannot take so many arguments by position, and perhaps a key.
+    """Return why a callable cannot take so many arguments by position, and its key.
 
-    `named` are arguments by keyword besides. `None` if it can, or does not tell.
+    `named` are arguments by keyword besides. `None` if it can, or has no signature.
     """
     if isinstance(fn, np.ufunc | jnp.ufunc):  # whose signature does not tell
         fits = fn.nin == num_inputs and not named
         return None if fits else f"it takes {fn.nin} arrays by position"
-    if not named and _plainly_takes(fn, num_inputs):
-        return None
-    # Instances share the signature of their class, unless they wrap something.
     cls = type(fn)
-    own = hasattr(cls, "__wrapped__") or "__signature__" in vars(cls)
-    alike = issubclass(cls, eqx.Module) and not own
-    if alike:
-        return _class_why_not(cls, num_inputs, named)
-    return _why_not(fn, num_inputs, named)
-
-
-@ft.cache
-def _class_why_not(cls: type, num_inputs: int, named: tuple[str, ...]) -> str | None:
-    # The partial stands for `self`: binding takes no instance, so the answer can be
-    # cached by class.
-    return _why_not(ft.partial(cls.__call__, None), num_inputs, named)
-
-
-def _why_not(fn: Any, num_inputs: int, named: tuple[str, ...]) -> str | None:
+    wraps = hasattr(cls, "__wrapped__") or "__signature__" in vars(cls)
+    if isinstance(fn, eqx.Module) and not wraps:
+        # Its `__call__` may be wrapped (`filter_jit`) and hide the signature.
+        fn = ft.partial(cls.__call__, None)
     signature = _signature(fn)
     if signature is None:
         return None
@@ -54,32 +39,21 @@ def _why_not(fn: Any, num_inputs: int, named: tuple[str, ...]) -> str | None:
     return None
 
 
-def _plainly_takes(fn: Any, num_inputs: int) -> bool:
-    """A quick yes for most functions: to ask for a signature takes longer."""
-    if type(fn) is not types.FunctionType or fn.__dict__ or fn.__kwdefaults__:
-        return False
-    code = fn.__code__
-    required = code.co_argcount - len(fn.__defaults__ or ())
-    fits = required <= num_inputs <= code.co_argcount
-    return fits and not code.co_kwonlyargcount and "key" not in code.co_varnames
-
-
 def _signature(fn: Any) -> inspect.Signature | None:
-    """The signature, of a wrapper its own unless that takes anything."""
+    """Return the signature, of a wrapper its own unless that takes anything."""
     for follow in (False, True):
         try:
             found = inspect.signature(fn, follow_wrapped=follow)
         except (TypeError, ValueError):  # some builtins have no signature
             continue
-        if follow or not any(
-            p.kind is p.VAR_POSITIONAL for p in found.parameters.values()
-        ):
+        kinds = [parameter.kind for parameter in found.parameters.values()]
+        if follow or inspect.Parameter.VAR_POSITIONAL not in kinds:
             return found
     return None
 
 
 def key_of(stage: Any, key: Key | None) -> dict[str, Key | None]:
-    """The keyword arguments of a module: its key, if it takes one.
+    """Return the keyword arguments of a module: its key, if it takes one.
 
     What a module with `**kwargs` hands them to may take no key, so it is given none
     where there is none.
@@ -91,12 +65,12 @@ def key_of(stage: Any, key: Key | None) -> dict[str, Key | None]:
 
 
 def takes_key(stage: Any) -> bool:
-    """Whether a module accepts `key=`. Modules without it are called without."""
+    """Return whether a module accepts `key=`; others are called without."""
     return _key_parameter(stage) is not None
 
 
 def _key_parameter(stage: Any) -> inspect.Parameter | None:
-    """The parameter of a module that takes `key=`: of that name, or its `**kwargs`."""
+    """Return the parameter of a module for `key=`: of that name, or its `**kwargs`."""
     found = of_type(type(stage))
     if found is None or found.kind is not found.VAR_KEYWORD:
         return found
@@ -120,14 +94,14 @@ def _key_parameter(stage: Any) -> inspect.Parameter | None:
 # Asked at every call of a stage; `inspect.signature` takes longer than most layers.
 @ft.cache
 def of_type(cls: type) -> inspect.Parameter | None:
-    """That of all instances of a class, or the `**kwargs` by which they may have it."""
+    """Return that of all instances of a class, or the `**kwargs` that may take it."""
     known = parameters(cls.__call__)
     wraps = [p for p in known.values() if p.kind is p.VAR_KEYWORD]
     return known.get("key", wraps[0] if wraps else None)
 
 
 def _of_callee(bound: Any, callee: Any) -> inspect.Parameter | None:
-    """That of what a wrapper calls; a plain function must have it by name."""
+    """Return that of what a wrapper calls; a plain function must have it by name."""
     if isinstance(callee, eqx.Module):
         return _key_parameter(callee)
     named = dict(list(parameters(bound).items())[1:])  # the first is the input

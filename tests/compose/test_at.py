@@ -15,6 +15,7 @@ import pytest
 from support.by_hand import child_key
 from support.helpers import assert_agree, numbers
 from support.stages import Count, draw
+from support.strategies import one_stage
 
 import eqx_pipe as ep
 import eqx_pipe.testing as ept
@@ -91,7 +92,7 @@ def test_the_laws_of_a_lens(where, x, get):
 @hp.given(st.data())
 def test_the_laws_hold_for_generated_stages(data):
     x = data.draw(ept.arrays(RECORD))
-    f, g = (data.draw(ept.stages(RECORD["image"], random=False)) for _ in range(2))
+    f, g = (data.draw(one_stage(RECORD["image"], random=False)) for _ in range(2))
     apart = ep.chain(ep.at("image", f), ep.at("image", g))
     assert_agree(apart(x), ep.at("image", ep.chain(f, g))(x))
     swapped = ep.chain(ep.at("image", f), ep.at(("meta", 0), jnp.sin))
@@ -165,14 +166,3 @@ def test_an_unknown_part_names_the_known_ones(where, x, words):
     text = str(caught.value)
     assert "at `here`" in text
     assert all(word in text for word in words), text
-
-
-@pytest.mark.parametrize("where", [None, True, 1.5, ["a"], ("a", None), int, {"a": 1}])
-def test_what_is_no_place_fails_when_built(where, unchecked):
-    with pytest.raises(TypeError, match="a key or an index, a tuple of them"):
-        ep.at(where, double)
-
-
-def test_what_is_no_stage_fails_when_built(unchecked):
-    with pytest.raises(TypeError, match="`stage` is 3"):
-        ep.at("a", 3)

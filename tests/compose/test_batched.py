@@ -109,6 +109,40 @@ def test_an_update_that_differs_between_examples_is_refused():
     assert "`a`" in str(caught.value) and "axis_name" in str(caught.value)
 
 
+class Cache(eqx.nn.StatefulLayer):
+    """Keeps the sum of its inputs, as a cache of an example does."""
+
+    seen: eqx.nn.StateIndex
+
+    def __init__(self):
+        self.seen = eqx.nn.StateIndex(jnp.zeros(2))
+
+    def __call__(self, x, state, *, key=None):
+        seen = state.get(self.seen) + x
+        return seen, state.set(self.seen, seen)
+
+
+def test_a_state_for_each_example_is_mapped_as_the_message_says():
+    pipe, state = eqx.nn.make_with_state(lambda: ep.chain(Cache()))()
+    xs = jnp.arange(6.0).reshape(3, 2)
+    with pytest.raises(ValueError, match=r"filter_vmap\(pipe, in_axes=\(0, None\)\)"):
+        ep.batched(pipe)(xs, state)
+    ys, states = eqx.filter_vmap(pipe, in_axes=(0, None))(xs, state)
+    ys, states = eqx.filter_vmap(pipe, in_axes=(0, 0))(xs, states)
+    np.testing.assert_array_equal(ys, 2 * xs)
+
+
+def test_examples_that_are_split_over_an_explicit_axis():
+    mesh = jax.make_mesh((2,), ("data",), axis_types=(jax.sharding.AxisType.Explicit,))
+    pipe, key = ep.batched(stages["chain"]), jr.key(0)
+    xs = jnp.arange(12.0).reshape(4, 3)
+    expected = pipe(xs, key=key)
+    with jax.set_mesh(mesh):
+        split = jax.device_put(xs, jax.sharding.PartitionSpec("data"))
+        y = jax.jit(lambda x: pipe(x, key=key))(split)
+    np.testing.assert_allclose(y, expected, rtol=1e-6)
+
+
 def test_an_error_of_the_stage_itself_comes_through():
     def fail(x):
         raise ValueError("own")
@@ -192,22 +226,3 @@ def test_inputs_that_cannot_be_split(in_axes, x, lines):
     with pytest.raises(ep.StructureError, match="eqx_pipe.batched") as caught:
         pipe(x)
     assert all(line in str(caught.value) for line in [*lines, "`part`"])
-
-
-@pytest.mark.parametrize(
-    ("arguments", "error", "text"),
-    [
-        ({"stage": 3}, TypeError, "`stage` is 3"),
-        ({"stage": eqx.nn.Linear}, TypeError, "class `Linear`"),
-        ({"in_axes": 1.0}, TypeError, "`in_axes` is 1.0"),
-        ({"in_axes": True}, TypeError, "`in_axes` is True"),
-        ({"in_axes": {"a": "b"}}, TypeError, "at `.a`"),
-        ({"in_axes": None}, ValueError, "nothing is mapped"),
-        ({"in_axes": (None, None)}, ValueError, "nothing is mapped"),
-        ({"axis_name": ["a"]}, TypeError, "cannot be a name"),
-    ],
-)
-def test_bad_arguments(arguments, error, text):
-    with pytest.raises(error, match="eqx_pipe.batched") as caught:
-        inspect.unwrap(ep.batched)(**{"stage": jnp.sin} | arguments)
-    assert text in str(caught.value)

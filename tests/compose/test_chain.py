@@ -14,28 +14,27 @@ import pytest
 from support.by_hand import child_key
 from support.helpers import assert_agree, numbers
 from support.stages import Count, draw
+from support.strategies import one_stage, structs
 
 import eqx_pipe as ep
 import eqx_pipe.testing as ept
 
-VECTOR = jax.ShapeDtypeStruct((4,), jnp.float32)
-
 
 @hp.given(st.data())
 def test_the_empty_chain_is_the_identity(data):
-    struct = data.draw(ept.structs())
+    struct = data.draw(structs())
     x = data.draw(ept.arrays(struct))
     assert_agree(ep.chain()(x), x)
-    stage = data.draw(ept.stages(struct, random=False))
+    stage = data.draw(one_stage(struct, random=False))
     for pipe in (ep.chain(stage), ep.chain(ep.chain(), stage, eqx.nn.Identity())):
         assert_agree(pipe(x), stage(x))
 
 
 @hp.given(st.data())
 def test_chaining_is_associative(data):
-    struct = data.draw(ept.structs())
+    struct = data.draw(structs())
     x = data.draw(ept.arrays(struct))
-    few = ept.stages(struct, random=False)
+    few = one_stage(struct, random=False)
     f, g, h = (data.draw(few) for _ in range(3))
     flat = ep.chain(f, g, h)(x)
     assert_agree(ep.chain(f, ep.chain(g, h))(x), flat)
@@ -55,11 +54,11 @@ def test_children_draw_by_position_or_by_name():
 
 @hp.given(st.data())
 def test_a_stage_at_the_end_changes_no_earlier_draw(data):
-    struct = data.draw(ept.structs())
-    stages = [data.draw(ept.stages(struct)) for _ in range(2)]
+    struct = data.draw(structs())
+    stages = [data.draw(one_stage(struct)) for _ in range(2)]
     x, key = numbers(struct, 2), data.draw(ept.keys())
     before = ep.outputs(ep.chain(*stages))(x, key=key)[1]
-    last = data.draw(ept.stages(struct))
+    last = data.draw(one_stage(struct))
     after = ep.outputs(ep.chain(*stages, last))(x, key=key)[1]
     assert_agree({path: after[path] for path in before}, before)
 
@@ -120,22 +119,6 @@ def test_a_slice_of_a_random_chain_by_position_draws_by_its_own_positions():
     assert_agree(pipe[1:](x, key=key), draw(x, key=child_key(key, 0)))
 
 
-@pytest.mark.parametrize(
-    ("build", "error", "match"),
-    [
-        (lambda chain: chain(3), TypeError, r"`stages\[0\]` is 3 \(int\)"),
-        (lambda chain: chain(eqx.nn.Linear), TypeError, "Make an instance"),
-        (lambda chain: chain(jnp.sin, a=jnp.cos), TypeError, "all by name"),
-        (lambda chain: chain(**{"a.b": jnp.cos}), ValueError, "without a dot"),
-        (lambda chain: chain(**{"": jnp.cos}), ValueError, "non-empty"),
-    ],
-)
-def test_bad_arguments_fail_when_built(build, error, match, unchecked):
-    with pytest.raises(error, match=match) as caught:
-        build(ep.chain)
-    assert "eqx_pipe.chain" in str(caught.value)
-
-
 def test_the_path_of_a_failing_stage_is_shown():
     pipe = ep.chain(
         one=ep.parallel(jnp.sin, ep.chain(eqx.nn.Linear(2, 2, key=jr.key(0))))
@@ -143,17 +126,6 @@ def test_the_path_of_a_failing_stage_is_shown():
     with pytest.raises(TypeError) as caught:
         pipe(jnp.ones(3))
     assert "In eqx_pipe stage `one.1.0`" in caught.value.__notes__
-
-
-def test_bad_calls_say_what_to_do(unchecked):
-    pipe = ep.chain(jnp.sin)
-    with pytest.raises(TypeError, match="not a single PRNG key"):
-        pipe(jnp.ones(1), key=3)
-    with pytest.raises(TypeError, match="`state`, is 3"):
-        pipe(jnp.ones(1), 3)
-    norm, _ = eqx.nn.make_with_state(eqx.nn.BatchNorm)(3, axis_name="b", mode="batch")
-    with pytest.raises(ValueError, match="make_with_state"):
-        ep.chain(norm)(jnp.ones(3))
 
 
 def test_a_pipeline_sits_in_sequential():
@@ -230,3 +202,17 @@ def test_a_chain_is_traced_once():
     for i in range(3):
         call(pipe, jnp.full(3, float(i)))
         pipe = jtu.tree_map(lambda v: v * 2 if eqx.is_array(v) else v, pipe)
+
+
+def test_a_stage_that_returns_none_is_named_where_the_next_one_fails():
+    def forgets(x):
+        x + 1  # noqa: B018
+
+    for pipe in (
+        ep.chain(a=forgets, b=jnp.sin),
+        ep.residual({"a": forgets, "b": jnp.cos}),
+    ):
+        with pytest.raises(TypeError) as caught:
+            pipe(jnp.ones(2))
+        notes = "\n".join(caught.value.__notes__)
+        assert "`a`, returned None: does it lack a `return`?" in notes

@@ -4,7 +4,6 @@ import functools as ft
 
 import equinox as eqx
 import equinox.nn as nn
-import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
@@ -12,54 +11,11 @@ import pytest
 
 import eqx_pipe as ep
 
-LAYER = nn.Linear(3, 3, key=jr.key(0))
 X = jnp.ones(3)
 
 
 def noise(x, key):
     return x + jr.normal(key, x.shape)
-
-
-@pytest.mark.parametrize(
-    "attempt, error, cure",
-    [
-        (lambda: ep.chain([LAYER, LAYER]), TypeError, r"`chain\(\*stages\)`"),
-        (lambda: ep.parallel([LAYER]), TypeError, r"`parallel\(\*stages\)`"),
-        (lambda: ep.chain({"a": LAYER}), TypeError, r"`chain\(\*\*stages\)`"),
-        (lambda: ep.parallel(LAYER, merge=lambda a, b: a + b), TypeError, "one tuple"),
-        (lambda: ep.parallel(LAYER, merge=jnp.add), TypeError, "one tuple"),
-        (lambda: ep.chain(LAYER)[5], IndexError, "from -1 to 0"),
-        (lambda: ep.parallel(LAYER)[-2], IndexError, "from -1 to 0"),
-        (lambda: ep.chain(LAYER)[1.0], TypeError, "Give an integer"),
-        (
-            lambda: ep.graph(nodes={"a": LAYER}, edges={"a": []}, sink=()),
-            ValueError,
-            "nothing would come out",
-        ),
-        (
-            lambda: ep.graph(nodes={"a": LAYER}, edges={"a": []}, sink="input"),
-            ValueError,
-            "return its input",
-        ),
-        (lambda: jax.jit(ep.chain(LAYER))(X), TypeError, "filter_jit"),
-        (lambda: jax.checkpoint(ep.chain(LAYER))(X), TypeError, "filter_checkpoint"),
-        (lambda: ep.chain(LAYER)(X, X), TypeError, "an array float32"),
-        (lambda: ep.chain(LAYER)(X, key=X), TypeError, "an array float32"),
-        (
-            lambda: ep.chain(a=ep.chain(nn.BatchNorm(3, "b", mode="batch")))(X),
-            ValueError,
-            "stage `a.0` is stateful",
-        ),
-        (
-            lambda: ep.batched(lambda x: jax.lax.pmean(x, "b"))(X),
-            NameError,
-            "axis name",
-        ),
-    ],
-)
-def test_what_goes_wrong_says_what_to_do(unchecked, attempt, error, cure):
-    with pytest.raises(error, match=cure):
-        attempt()
 
 
 class Runtime(eqx.Module):

@@ -1,6 +1,5 @@
 """`graph`: the laws of order, what it passes on, and what it refuses."""
 
-import inspect
 import itertools as it
 import weakref
 import zlib
@@ -202,77 +201,6 @@ def test_a_missing_key_and_a_failure_name_the_node():
 
 
 f, two = jnp.sin, lambda p, q: p + q
-
-
-@pytest.mark.parametrize(
-    ("nodes", "edges", "sink", "error", "texts"),
-    [
-        ({"a": f, "b": f}, {"a": ["b"], "b": ["a"]}, "a", ValueError, ["a -> b -> a"]),
-        ({"a": f}, {"a": ["a"]}, "a", ValueError, ["a -> a"]),
-        (
-            {"in": f, "z": two, "y": f, "x": f},
-            {"in": [], "z": ["in", "y"], "y": "x", "x": "z"},
-            "z",
-            ValueError,
-            ["x -> y -> z -> x"],
-        ),
-        (
-            {"alpha": f, "b": f},
-            {"alpha": [], "b": ["alpa"]},
-            "b",
-            ValueError,
-            ['edges["b"]', "'alpa'", "Did you mean `alpha`?"],
-        ),
-        ({"a": f}, {"a": ["inptu"]}, "a", ValueError, ["Did you mean `input`?"]),
-        ({"a": f}, {"a": [1]}, "a", ValueError, ["1 (int)"]),
-        ({"a": f}, {"a": [["a"]]}, "a", ValueError, ["['a'] (list)"]),
-        ({"alpha": f}, {"alpha": []}, "alhpa", ValueError, ["Did you mean `alpha`?"]),
-        ({"a": f}, {"a": []}, {"k": "b"}, ValueError, ["`sink`", "'b'"]),
-        ({"a": f, "b": f}, {"a": []}, "a", ValueError, ["no edges for `b`"]),
-        ({"a": f}, {}, "a", ValueError, ["no edges for `a`", '{"a": []}']),
-        ({"a": f}, {"a": [], "c": []}, "a", ValueError, ["'c'", "no such node"]),
-        (
-            {"a": f, "b": f, "c": f},
-            {"a": [], "b": "a", "c": "b"},
-            "a",
-            ValueError,
-            ["`b`, `c`", "dead"],
-        ),
-        ({"a": f}, {"a": []}, (), ValueError, ["`a`", "nothing would come out"]),
-        ({"a": f}, {"a": []}, "input", ValueError, ["return its input"]),
-        ({"input": f}, {"input": []}, "input", ValueError, ["Rename"]),
-        ({"a.b": f}, {"a.b": []}, "a.b", ValueError, ["without a dot"]),
-        ({"": f}, {"": []}, "", ValueError, ["non-empty"]),
-        ({1: f}, {1: []}, 1, ValueError, ["1 (int)"]),
-        ({}, {}, "input", ValueError, ["`nodes` is empty"]),
-        (
-            {"a": ep.chain(f)},
-            {"a": ["input", "input"]},
-            "a",
-            ValueError,
-            ["node `a` has 2 predecessors", "a pipeline takes one", "(a, b)"],
-        ),
-        (
-            {"a": NODES["b"]},
-            {"a": ["input", "input"]},
-            "a",
-            ValueError,
-            ["`(x, *, key=None)`"],
-        ),
-        ({"a": two}, {"a": []}, "a", ValueError, ["missing a required argument: 'q'"]),
-        ({"a": None}, {"a": []}, "a", TypeError, ['nodes["a"]', "None"]),
-        ({"a": eqx.nn.MLP}, {"a": []}, "a", TypeError, ["class `MLP`"]),
-        ([("a", f)], {"a": []}, "a", TypeError, ["`nodes`"]),
-        ({"a": f}, [("a", [])], "a", TypeError, ["`edges`"]),
-        ({"a": f}, {"a": None}, "a", TypeError, ['edges["a"]', "list of names"]),
-        ({"a": f}, {"a": []}, ["a"], TypeError, ["`sink`", "tuple"]),
-        ({"a": f}, {"a": []}, None, TypeError, ["`sink` is None"]),
-    ],
-)
-def test_what_is_refused(nodes, edges, sink, error, texts):
-    with pytest.raises(error, match="eqx_pipe.graph") as caught:
-        inspect.unwrap(ep.graph)(nodes, edges, sink)  # our checks, without the hook's
-    assert all(text in str(caught.value) for text in texts)
 
 
 def test_a_cycle_is_told_alike_in_every_order():

@@ -14,6 +14,7 @@ import jax.tree_util as jtu
 import pytest
 from support.by_hand import by_hand
 from support.helpers import assert_agree, few, numbers
+from support.strategies import graphs, structs
 
 import eqx_pipe as ep
 import eqx_pipe.testing as ept
@@ -50,10 +51,6 @@ def plus_sine(a, b):
 
 def twice(x):
     return jnp.stack([x, -x])
-
-
-def difference(ys):
-    return ys[0] - ys[1]
 
 
 def in_record(stage):
@@ -163,24 +160,25 @@ OTHERS = {
     "stages", [COMBINATORS, pytest.param(OTHERS, marks=pytest.mark.slow)], ids=len
 )
 def test_each_combinator_keeps_every_law(stages):
-    ept.check_stage(ep.parallel(stages, merge="dict"), X, key=KEY)
+    ept.check_function(ep.parallel(stages, merge="dict"), X, key=KEY)
 
 
 @few
 @hp.given(st.data())
 def test_every_nesting_keeps_every_law(data):
-    struct = data.draw(ept.structs(), label="struct")
+    struct = data.draw(structs(), label="struct")
     pipe = data.draw(ept.pipelines(struct, max_depth=4), label="pipe")
     x, key = data.draw(ept.arrays(struct), label="x"), data.draw(ept.keys())
-    ept.check_stage(pipe, x, key=key)
+    ept.check_function(pipe, x, key=key)
 
 
+@pytest.mark.slow
 @few
 @hp.given(st.data())
 def test_every_graph_keeps_every_law(data):
-    struct = data.draw(ept.structs(), label="struct")
-    graph = data.draw(ept.graphs(struct), label="graph")
-    ept.check_stage(graph, data.draw(ept.arrays(struct)), key=data.draw(ept.keys()))
+    struct = data.draw(structs(), label="struct")
+    graph = data.draw(graphs(struct), label="graph")
+    ept.check_function(graph, data.draw(ept.arrays(struct)), key=data.draw(ept.keys()))
 
 
 @few
@@ -188,12 +186,12 @@ def test_every_graph_keeps_every_law(data):
 def test_every_nesting_of_integers_keeps_every_law(data):
     struct = jax.ShapeDtypeStruct((3,), jnp.int32)
     pipe = data.draw(ept.pipelines(struct, max_depth=4), label="pipe")
-    ept.check_stage(pipe, data.draw(ept.arrays(struct)), key=data.draw(ept.keys()))
+    ept.check_function(pipe, data.draw(ept.arrays(struct)), key=data.draw(ept.keys()))
 
 
 @hp.given(st.data())
 def test_every_nesting_computes_what_its_maths_computes(data):
-    struct = data.draw(ept.structs(), label="struct")
+    struct = data.draw(structs(), label="struct")
     pipe = ep.chain(data.draw(ept.pipelines(struct, max_depth=4), label="pipe"))
     x, key = data.draw(ept.arrays(struct), label="x"), data.draw(ept.keys())
     wanted = eqx.filter_jit(by_hand)(pipe, x, key)
@@ -221,7 +219,7 @@ def test_every_nesting_has_the_gradients_of_its_maths(data):
 @few
 @hp.given(st.data())
 def test_a_pipeline_in_inference_needs_no_more_than_the_pipeline(data):
-    struct = data.draw(ept.structs(), label="struct")
+    struct = data.draw(structs(), label="struct")
     pipe = ep.chain(data.draw(ept.pipelines(struct, max_depth=2), label="pipe"))
     x, key = data.draw(ept.arrays(struct)), data.draw(ept.keys())
     y = eqx.filter_jit(eqx.nn.inference_mode(pipe))(x, key=key)
@@ -239,4 +237,4 @@ def test_combinators_of_stateful_layers_keep_every_law():
         )
 
     pipe, state = eqx.nn.make_with_state(make)()
-    ept.check_stage(pipe, jnp.stack([X, -X, 2 * X]), state)
+    ept.check_function(pipe, jnp.stack([X, -X, 2 * X]), state=state)

@@ -10,6 +10,7 @@ import jax.tree_util as jtu
 import numpy as np
 import pytest
 from support.helpers import assert_agree
+from support.strategies import structs
 
 import eqx_pipe as ep
 import eqx_pipe.testing as ept
@@ -55,7 +56,7 @@ def test_a_closed_stage_changes_no_reduction(merge, dtype):
 
 @hp.given(st.data())
 def test_merges_act_leaf_by_leaf(data):
-    struct = data.draw(ept.structs())
+    struct = data.draw(structs())
     ys = [data.draw(ept.arrays(struct)) for _ in range(3)]
     merges = ["stack", *REDUCTIONS]
     merges += ["concat"] * all(v.ndim for v in jtu.tree_leaves(ys))
@@ -73,7 +74,7 @@ def test_merges_act_leaf_by_leaf(data):
 
 @hp.given(st.data())
 def test_reductions_do_not_depend_on_the_order(data):
-    struct = data.draw(ept.structs())
+    struct = data.draw(structs())
     ys = [data.draw(ept.arrays(struct)) for _ in range(3)]
     merge = data.draw(st.sampled_from(list(REDUCTIONS)))
     order = data.draw(st.permutations(range(3)))

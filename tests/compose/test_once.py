@@ -166,12 +166,6 @@ def splits(x, key):
     return draws(x, one)
 
 
-def asks(x, key=None):
-    if key is None:
-        raise ValueError("needs a PRNG key")
-    return x
-
-
 WANT = {
     "Dropout": nn.Dropout(0.5),
     "inside a layer": nn.Sequential([nn.Lambda(jnp.sin), nn.Dropout(0.5)]),
@@ -186,7 +180,6 @@ WANT = {
     "splits": splits,
     "folds": lambda x, key: jr.fold_in(key, 1),
     "clones": lambda x, key: jr.clone(key),
-    "asks": asks,
     "jit": eqx.filter_jit(draws),
     "vmap inside": lambda x, key: jax.vmap(lambda row: draws(row, key))(x),
     "scan inside": lambda x, key: jax.lax.scan(
@@ -230,6 +223,10 @@ def about_another_key(x, key=None):
     return find("a")
 
 
+def about_the_input(x, key=None):
+    raise ValueError("there is no key 'mask' in the input")
+
+
 def about_attention(x, key=None):
     raise ValueError("key and value must have equal lengths")
 
@@ -243,6 +240,7 @@ def of_another_type(x, key=None):
 
 
 OTHER = [
+    about_the_input,
     about_none,
     about_a_dictionary,
     about_another_key,

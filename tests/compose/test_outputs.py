@@ -10,6 +10,7 @@ import pytest
 from support.by_hand import child_key as fold
 from support.helpers import assert_agree
 from support.stages import draw
+from support.strategies import structs
 
 import eqx_pipe as ep
 import eqx_pipe.testing as ept
@@ -51,7 +52,7 @@ def test_every_stage_below_the_root_is_listed():
 
 @hp.given(st.data())
 def test_the_last_output_is_that_of_the_pipeline(data):
-    struct = data.draw(ept.structs())
+    struct = data.draw(structs())
     inner = data.draw(ept.pipelines(struct, max_depth=2))
     x, key = data.draw(ept.arrays(struct)), data.draw(ept.keys())
     pipe = ep.chain(head=inner)

@@ -10,6 +10,7 @@ import pytest
 from support.by_hand import child_key
 from support.helpers import assert_agree
 from support.stages import Count, draw
+from support.strategies import one_stage, structs
 
 import eqx_pipe as ep
 import eqx_pipe.testing as ept
@@ -17,8 +18,8 @@ import eqx_pipe.testing as ept
 
 @hp.given(st.data())
 def test_a_projection_of_the_tuple_is_the_part(data):
-    struct = data.draw(ept.structs())
-    stages = [data.draw(ept.stages(struct, random=False)) for _ in range(3)]
+    struct = data.draw(structs())
+    stages = [data.draw(one_stage(struct, random=False)) for _ in range(3)]
     x, i = data.draw(ept.arrays(struct)), data.draw(st.integers(0, 2))
     pipe = ep.chain(ep.parallel(*stages, merge="tuple"), lambda ys: ys[i])
     assert_agree(pipe(x), stages[i](x))
@@ -26,8 +27,8 @@ def test_a_projection_of_the_tuple_is_the_part(data):
 
 @hp.given(st.data())
 def test_one_stage_is_itself(data):
-    struct = data.draw(ept.structs())
-    stage = data.draw(ept.stages(struct, random=False))
+    struct = data.draw(structs())
+    stage = data.draw(one_stage(struct, random=False))
     x = data.draw(ept.arrays(struct))
     merges = ["sum", "mean", "max", "min", "prod"]
     merges += ["concat"] * all(v.ndim for v in jax.tree.leaves(x))
@@ -142,33 +143,3 @@ def test_length_iteration_and_indexing():
         pipe["c"]
     with pytest.raises(KeyError, match="Give an integer from -1 to 0"):
         ep.parallel(jnp.sin)["a"]
-
-
-@pytest.mark.parametrize(
-    ("build", "error", "match"),
-    [
-        (lambda p: p(), ValueError, "Give at least one"),
-        (lambda p: p({}), ValueError, "Give at least one"),
-        (lambda p: p(jnp.sin, merge="concta"), ValueError, "Did you mean `concat`"),
-        (lambda p: p(jnp.sin, merge=3), TypeError, "`merge` is 3"),
-        (lambda p: p(jnp.sin, merge=None), TypeError, "`merge` is None"),
-        (lambda p: p(jnp.sin, merge=eqx.nn.Linear), TypeError, "Make an instance"),
-        (lambda p: p(jnp.sin, merge="dict"), ValueError, "a mapping from names"),
-        (lambda p: p({"a": jnp.sin}, jnp.sin), TypeError, "all in one mapping"),
-        (lambda p: p(jnp.sin, {"a": jnp.sin}), TypeError, "all in one mapping"),
-        (lambda p: p({1: jnp.sin}), ValueError, "non-empty string"),
-        (lambda p: p({"a.b": jnp.sin}), ValueError, "without a dot"),
-        (lambda p: p({"": jnp.sin}), ValueError, "non-empty"),
-        (lambda p: p({"a": 3}), TypeError, r'`stages\["a"\]` is 3'),
-        (lambda p: p([jnp.sin, jnp.cos]), TypeError, r"`stages\[0\]`"),
-        (lambda p: p(jnp.sin, axis=1.0), TypeError, "Give one integer"),
-        (lambda p: p(jnp.sin, axis=True), TypeError, "Give one integer"),
-        (lambda p: p(jnp.sin, axis=(0, 1)), TypeError, "Give one integer"),
-        (lambda p: p(jnp.sin, axis=jnp.zeros(2)), TypeError, "Give one integer"),
-        (lambda p: p({"merge": jnp.sin}, merge=sum), ValueError, "Rename the stage"),
-    ],
-)
-def test_bad_arguments_fail_when_built(build, error, match, unchecked):
-    with pytest.raises(error, match=match) as caught:
-        build(ep.parallel)
-    assert "eqx_pipe.parallel" in str(caught.value)

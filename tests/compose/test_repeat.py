@@ -289,3 +289,37 @@ def test_stages_that_one_function_made_hold_functions_that_do_the_same():
     np.testing.assert_allclose(ep.repeat(stages)(x), ep.chain(*stages)(x), rtol=1e-6)
     with pytest.raises(ep.StructureError, match="share functions"):
         ep.repeat([make(0), make(1, power=3)])
+
+
+def test_a_shared_stage_is_one_and_others_are_copies():
+    linear, x, key = make_linear(jr.key(5)), jnp.linspace(-1, 1, SIZE), jr.key(2)
+    layer = ep.chain(lin=linear, noise=lambda x, *, key: x + jr.normal(key, x.shape))
+    shared = ep.repeat(layer, 4, shared=True)
+    plain = ep.chain(*[layer] * 4)
+    np.testing.assert_allclose(shared(x, key=key), plain(x, key=key), rtol=1e-5)
+    count = ep.summary(layer).row.parameters
+    assert ep.summary(shared).row.parameters == count
+    for copies in (ep.repeat([layer] * 4), ep.repeat(lambda key: layer, 4, key=key)):
+        assert ep.summary(copies).row.parameters == 4 * count
+
+    def loss(pipe):
+        return jnp.sum(pipe(x, key=key) ** 2)
+
+    slope = eqx.filter_grad(loss)(shared).stage["lin"][0].weight
+    apart = eqx.filter_grad(loss)(plain)
+    np.testing.assert_allclose(slope, sum(s["lin"][0].weight for s in apart), rtol=1e-4)
+    assert ep.outputs(shared)(x, key=key)[1]["stage.lin"].shape == (4, SIZE)
+    assert ep.repeat(layer, 0, shared=True)(x) is x
+
+
+def test_the_state_of_a_shared_stage_goes_from_pass_to_pass():
+    pipe, state = eqx.nn.make_with_state(
+        lambda: ep.repeat(Counter(jr.key(0)), 3, shared=True)
+    )()
+    plain = [pipe.stage] * 3
+    y, after = eqx.filter_jit(pipe)(jnp.zeros(()), state)
+    want = jnp.zeros(())
+    for stage in plain:
+        want, state = stage(want, state)
+    np.testing.assert_allclose(y, want, rtol=1e-6)
+    assert eqx.tree_equal(jtu.tree_leaves(after), jtu.tree_leaves(state))

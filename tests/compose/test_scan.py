@@ -103,6 +103,43 @@ def test_the_last_output_is_not_stacked_where_it_is_the_carry():
     assert "f32[5,3]" in str(jax.make_jaxpr(ep.scan(GRU))(XS))
 
 
+def test_the_last_output_is_carried_where_it_is_no_part_of_the_carry():
+    def cell(carry, x):
+        return carry + x, {"y": jnp.sin(carry) * x, "same": carry + x, "text": "t"}
+
+    last = ep.scan(cell, jnp.zeros(2), returns="last")
+    sequence = ep.scan(cell, jnp.zeros(2))
+    found, every = last(XS), sequence(XS)
+    assert_agree(found["y"], every["y"][-1])
+    assert found["text"] == "t"
+    compiled = [
+        jax.jit(lambda x, p=p: p(x)["y"]).lower(jnp.ones((1000, 2))).compile()
+        for p in (last, sequence)
+    ]
+    temporary = [c.memory_analysis().temp_size_in_bytes for c in compiled]
+    assert temporary[0] < 1000
+    slopes = [
+        jax.grad(lambda x, p=p: jnp.sum(p(x)))(XS)
+        for p in (
+            ep.chain(last, lambda y: y["y"]),
+            ep.chain(sequence, lambda y: y["y"][-1]),
+        )
+    ]
+    assert_agree(*slopes)
+
+
+def test_the_last_output_inside_of_shard_map():
+    mesh = jax.make_mesh((2,), ("a",), axis_types=(jax.sharding.AxisType.Auto,))
+    spec = jax.sharding.PartitionSpec
+    run = jax.shard_map(
+        lambda x: ep.scan(lambda c, y: (c, 2 * y), x[0], returns="last")(x)[None],
+        mesh=mesh,
+        in_specs=spec("a"),
+        out_specs=spec("a"),
+    )
+    assert_agree(run(jnp.arange(4.0)), jnp.array([2.0, 6.0]))
+
+
 def test_draws_of_an_element_do_not_depend_on_the_direction():
     def cell(carry, x, *, key):
         return carry, jr.normal(key)

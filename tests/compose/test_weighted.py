@@ -11,6 +11,7 @@ import pytest
 from support.by_hand import child_key
 from support.helpers import assert_agree
 from support.stages import Count, draw
+from support.strategies import one_stage, structs
 
 import eqx_pipe as ep
 import eqx_pipe.testing as ept
@@ -18,8 +19,8 @@ import eqx_pipe.testing as ept
 
 @hp.given(st.data())
 def test_one_hot_weights_give_the_stage(data):
-    struct = data.draw(ept.structs())
-    stages = [data.draw(ept.stages(struct, random=False)) for _ in range(3)]
+    struct = data.draw(structs())
+    stages = [data.draw(one_stage(struct, random=False)) for _ in range(3)]
     x, i = data.draw(ept.arrays(struct)), data.draw(st.integers(0, 2))
     normalize = data.draw(st.sampled_from(["none", "sum"]))
     pipe = ep.weighted(*stages, weights=jnp.eye(3)[i], normalize=normalize)
@@ -28,8 +29,8 @@ def test_one_hot_weights_give_the_stage(data):
 
 @hp.given(st.data())
 def test_the_sum_is_free_of_order_and_linear_in_the_weights(data):
-    struct = data.draw(ept.structs())
-    stages = [data.draw(ept.stages(struct, random=False)) for _ in range(3)]
+    struct = data.draw(structs())
+    stages = [data.draw(one_stage(struct, random=False)) for _ in range(3)]
     x, order = data.draw(ept.arrays(struct)), data.draw(st.permutations(range(3)))
     w = jnp.array([0.5, -1.0, 2.0])
     y = ep.weighted(*stages, weights=w)(x)
@@ -164,32 +165,6 @@ def test_length_iteration_and_indexing():
     pipe = ep.weighted(jnp.sin, jnp.cos, weights=lambda x: jnp.ones(2))
     assert len(pipe) == 2 and len(list(pipe)) == 2
     assert pipe[0] is list(pipe)[0] and pipe[-1] is pipe[1]
-
-
-@pytest.mark.parametrize(
-    ("build", "error", "match"),
-    [
-        (lambda w: w(), ValueError, "Give at least one"),
-        (lambda w: w(3), TypeError, r"`stages\[0\]` is 3"),
-        (
-            lambda w: w(jnp.sin, weights=[1.0, 2.0]),
-            ValueError,
-            r"float32\[2\] for 1 st",
-        ),
-        (lambda w: w(jnp.sin, weights=1.0), ValueError, r"float32\[1\]"),
-        (lambda w: w(jnp.sin, weights="softmax"), TypeError, "one number per stage"),
-        (lambda w: w(jnp.sin, weights={"a": 1.0}), TypeError, "one number per stage"),
-        (lambda w: w(jnp.sin, weights=[1j]), TypeError, "real numbers"),
-        (lambda w: w(jnp.sin, weights=jr.split(jr.key(0), 1)), TypeError, "one number"),
-        (lambda w: w(jnp.sin, weights=eqx.nn.Linear), TypeError, "Make an instance"),
-        (lambda w: w(jnp.sin, normalize="softmx"), ValueError, "mean `softmax`"),
-        (lambda w: w(jnp.sin, normalize=None), ValueError, "Known names"),
-    ],
-)
-def test_bad_arguments_fail_when_built(build, error, match, unchecked):
-    with pytest.raises(error, match=match) as caught:
-        build(ep.weighted)
-    assert "eqx_pipe.weighted" in str(caught.value)
 
 
 def test_names_are_paths_and_decide_the_draws():

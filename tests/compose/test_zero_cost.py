@@ -10,6 +10,7 @@ import jax.tree_util as jtu
 import pytest
 from support.by_hand import by_hand
 from support.helpers import numbers, slow_unless
+from support.strategies import structs
 
 import eqx_pipe as ep
 import eqx_pipe.testing as ept
@@ -142,7 +143,7 @@ def test_each_combinator_costs_what_its_maths_costs(name, getkey):
 
 @hp.given(st.data())
 def test_nestings_cost_what_their_maths_costs(data):
-    struct = data.draw(ept.structs())
+    struct = data.draw(structs())
     random = data.draw(st.booleans())
     pipe = data.draw(ept.pipelines(struct, max_depth=2, branches=False, random=random))
     _check_cost(pipe, numbers(struct), jr.key(0) if random else None)

@@ -133,17 +133,6 @@ def test_a_traced_cursor_where_a_value_is_needed():
         run(host.next, cursor)
 
 
-def test_bad_keys(unchecked):
-    with pytest.raises(TypeError, match=r"jax.random.key\(0\)"):
-        make().init(None)
-    with pytest.raises(TypeError, match="not a single PRNG key"):
-        make().init(jr.split(KEY, 3))
-    with pytest.raises(TypeError, match="not a single PRNG key"):
-        make().init(3)
-    with pytest.raises(ValueError, match="threefry2x32"):
-        make().init(jr.key(0, impl="rbg"))
-
-
 WRONG = {
     "not JSON": "nonsense",
     "a list": "[1, 2]",

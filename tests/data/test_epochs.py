@@ -4,7 +4,6 @@ import itertools as it
 
 import jax.random as jr
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -130,27 +129,6 @@ def test_any_mixture_goes_on_where_it_stands(settings, steps):
             _, found, cursor = loader.scan(kept, None, cursor, length=count)
             assert found.tolist() == [model.next() for _ in range(count)]
         assert (cursor.epoch, cursor.position) == model.at
-
-
-@pytest.mark.parametrize("drop", [False, True])
-def test_the_end_of_an_epoch_is_not_the_beginning_of_the_next(drop):
-    loader = make(drop_remainder=drop)
-    iterator = loader.epoch(loader.init(KEY))
-    list(iterator)
-    end, begin = iterator.cursor, loader.init(KEY).next_epoch()
-    assert end.to_json() != begin.to_json()
-    assert end.next_epoch().to_json() == begin.to_json()
-    a, b = loader.epoch(end), loader.epoch(begin)
-    assert a.cursor.to_json() == begin.to_json() and len(a) == len(b) == len(loader)
-    assert all((x == y).all() for x, y in zip(a, b, strict=True))
-
-
-def test_with_drop_remainder_another_batch_size_finds_what_is_left():
-    iterator = make(drop_remainder=True).epoch(make().init(KEY))
-    found = np.concatenate(list(iterator))
-    other = make(batch_size=2, drop_remainder=True)
-    (rest,) = other.epoch(iterator.cursor)
-    assert sorted([*found.tolist(), *rest.tolist()]) == list(range(12))
 
 
 def test_so_many_epochs_from_wherever_a_run_was_stopped():

@@ -5,7 +5,6 @@ import itertools as it
 import threading
 import time
 
-import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import pytest
@@ -72,14 +71,6 @@ def test_it_reads_ahead_but_not_far():
     assert len(source.read) <= 1 + 10 * (2 * loader.source.threads + 3)
     del iterator
     wait_for_threads()
-
-
-def test_it_reads_while_nobody_asks():
-    source = Slow(50)
-    loader = ep.data.Loader(source, batch_size=10, shuffle=False)
-    iterator = loader.epoch(loader.init(KEY))
-    wait_for(lambda: len(source.read) >= 20)
-    assert len(list(iterator)) == 5
 
 
 def test_an_error_names_the_record_and_ends_the_threads():
@@ -154,13 +145,6 @@ def test_an_order_of_many_blocks_is_that_of_one():
         assert all((a == b).all() for a, b in pairs)
 
 
-def test_an_abandoned_iterator_ends_its_threads():
-    loader = ep.data.Loader(Slow(), batch_size=10)
-    for _ in loader.epoch(loader.init(KEY)):
-        break
-    wait_for_threads()
-
-
 @pytest.mark.parametrize("shared", ["loader", "source"])
 def test_sources_that_may_not_bear_it_are_read_by_one_thread_at_a_time(shared):
     inside, most = [0], [0]
@@ -179,46 +163,6 @@ def test_sources_that_may_not_bear_it_are_read_by_one_thread_at_a_time(shared):
     pair = one.epoch(one.init(KEY)), two.epoch(two.init(KEY))
     assert all((a == b).all() for a, b in zip(*pair, strict=True))
     assert most[0] == 1
-
-
-def test_nothing_is_traced_again_by_another_epoch_or_loader():
-    traces = []
-
-    def pipe(x):
-        traces.append(1)
-        return x + 1
-
-    loader = ep.data.Loader(arrays(), pipe, batch_size=10)
-    cursor = loader.init(KEY)
-    list(loader.epoch(cursor)), list(loader.epoch(cursor.next_epoch()))
-    other = ep.data.Loader(arrays(), pipe, batch_size=10)
-    list(other.epoch(other.init(jr.key(9))))
-    assert len(traces) == 1
-    device = ep.data.Loader(ep.data.ArraySource(arrays()), pipe, batch_size=6)
-    cursor = device.init(KEY)
-    list(device.epoch(cursor)), list(device.epoch(cursor.next_epoch()))
-    assert len(traces) == 3  # and once for the short last batch
-    list(device.epoch(cursor))
-    assert len(traces) == 3
-
-
-def test_other_parameters_are_no_other_program():
-    traces = []
-
-    def scaled(scale):
-        return ep.weighted(count, weights=jnp.full(1, scale))
-
-    def count(x):
-        traces.append(1)
-        return x
-
-    for scale in (1.0, 2.0):
-        loader = ep.data.Loader(
-            ep.data.ArraySource(arrays()), scaled(scale), batch_size=10
-        )
-        batch, _ = loader.next(loader.init(KEY))
-        assert np.allclose(batch[0, 0] % (2 * scale), 0)
-    assert len(traces) == 1
 
 
 # Records that do not fit.

@@ -11,6 +11,7 @@ import pytest
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 from support.helpers import few, numbers, slow_unless
+from support.strategies import structs
 
 import eqx_pipe as ep
 import eqx_pipe.testing as ept
@@ -92,7 +93,7 @@ def test_every_loader_keeps_every_law(data):
 @few
 @hp.given(st.data())
 def test_a_drawn_pipeline_in_a_loader_keeps_every_law(data):
-    struct = data.draw(ept.structs(), label="struct")
+    struct = data.draw(structs(), label="struct")
     pipe = data.draw(ept.pipelines(struct, max_depth=2), label="pipe")
     key = data.draw(ept.keys(), label="key")
     records = jax.tree.map(lambda v: jnp.stack([v, v + 1, v - 1]), numbers(struct))

@@ -288,6 +288,16 @@ def test_running_over_costs_no_more_than_a_gather_by_hand():
 # Bad input.
 
 
+def test_inside_a_program_the_source_is_not_copied():
+    loader = ep.data.Loader(source(4096), batch_size=8)
+
+    def run(cursor):
+        return loader.scan(lambda s, b: (s + b["x"].sum(), None), 0.0, cursor, 3)[0]
+
+    program = jax.jit(run).lower(loader.init(KEY)).compile()
+    assert program.memory_analysis().temp_size_in_bytes < 4096
+
+
 def test_a_step_that_changes_the_carry():
     loader = ep.data.Loader(source(), batch_size=4)
     cursor = loader.init(KEY)
@@ -297,16 +307,3 @@ def test_a_step_that_changes_the_carry():
         loader.scan(lambda c, b: ((c, c), None), jnp.zeros(3), cursor)
     with pytest.raises(TypeError, match=r"\(carry, output\)"):
         loader.scan(lambda c, b: c, jnp.zeros(3), cursor)
-
-
-def test_bad_lengths(unchecked):
-    loader = ep.data.Loader(source(), batch_size=4)
-    for length in (-1, 2.5):
-        with pytest.raises((ValueError, TypeError), match="integer of at least 0"):
-            loader.scan(total, 0.0, loader.init(KEY), length)
-
-
-def test_a_host_source_cannot_be_scanned():
-    loader = ep.data.Loader(np.zeros((5, 2), np.float32), batch_size=2)
-    with pytest.raises(TypeError, match=r"ArraySource\(arrays\)"):
-        loader.scan(total, 0.0, loader.init(KEY))

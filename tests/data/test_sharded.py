@@ -217,6 +217,13 @@ order = np.concatenate([e["x"][:, 0] for e in expected]).astype(int).reshape(3, 
 assert sorted(source.read) == sorted(order[:, rank].ravel().tolist()), source.read
 batch, cursor = loader.next(iterator.cursor)
 assert batch["x"].shape == (8, 2) and cursor.position == 8
+# A process whose devices hold no rows reads none.
+first = np.asarray([device for device in jax.devices() if device.process_index == 0])
+sharding = NamedSharding(jax.sharding.Mesh(first, ("data",)), P("data"))
+for given in (np.arange(8), [np.float32(i) for i in range(8)]):
+    loader = ep.data.Loader(given, batch_size=4, sharding=sharding)
+    batch, _ = loader.next(loader.init(jr.key(0)))
+    assert batch.shape == (4,) and len(batch.addressable_shards) == 2 * (rank == 0)
 """
 
 
@@ -291,7 +298,7 @@ THEN_TWO = """
 for kind in ("host", "device"):
     saved = json.loads((here / f"{kind}.json").read_text())
     loader = run(8, kind, several())
-    cursor = ep.data.Cursor.from_json(saved["at"], like=loader.init(jr.key(3)))
+    cursor = ep.data.Cursor.from_json(saved["at"])
     assert cursor.position == 21
     found, end = rest(loader, cursor)
     assert saved["begun"] + [list(pair) for pair in found] == saved["all"]
@@ -307,7 +314,7 @@ AND_ALONE_AGAIN = """
 for kind in ("host", "device"):
     saved = json.loads((here / f"{kind}.json").read_text())
     loader = run(5, kind)
-    cursor = ep.data.Cursor.from_json(saved["at"], like=loader.init(jr.key(3)))
+    cursor = ep.data.Cursor.from_json(saved["at"])
     found, _ = rest(loader, cursor)
     assert saved["begun"] + [list(pair) for pair in found] == saved["second"]
 """

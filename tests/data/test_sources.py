@@ -92,16 +92,6 @@ def test_windows_of_mixtures_of_windows():
     assert all_of(device) == all_of(host) == [host[i].tolist() for i in range(4)]
 
 
-def test_scan_over_a_mixture_of_windows():
-    parts = [ep.data.windows(numbered(9, "device", b), 3) for b in (0, 50)]
-    loader = ep.data.Loader(ep.data.mixture(parts), batch_size=2)
-    step = lambda total, batch: (total + batch.sum(), batch[:, 0])  # noqa: E731
-    total, first, _ = loader.scan(step, jnp.asarray(0, jnp.int32), loader.init(KEY))
-    expected = sorted([*range(7), *range(50, 57)])
-    assert sorted(first.ravel().tolist()) == expected
-    assert total == sum(3 * i + 3 for i in expected)
-
-
 def test_an_index_from_the_end_and_beyond():
     source = numbered(5, "device")
     assert source[-1] == 4
@@ -121,15 +111,6 @@ def test_an_index_of_windows_and_mixtures(kind):
         for beyond in (7, -8):
             with pytest.raises(IndexError, match=f"record {beyond} of a source"):
                 source[beyond]
-
-
-@pytest.mark.parametrize("kind", ["device", "host"])
-def test_what_is_no_index(kind, unchecked):
-    numbers = numbered(7, kind)
-    for source in (ep.data.windows(numbers, 3, 2), ep.data.mixture([numbers, numbers])):
-        for wrong in (slice(0, 2), np.arange(2), 1.0):
-            with pytest.raises(TypeError, match="by its number"):
-                source[wrong]
 
 
 def test_numbers_that_do_not_fit_on_the_device():
@@ -164,32 +145,3 @@ def test_many_small_weights_get_no_more_than_their_share():
 def test_simple_shares_stay_simple():
     assert shares_of([0.7, 0.3]) == (7, 3)
     assert shares_of([2.0, 2.0, 2.0]) == (1, 1, 1)
-
-
-def test_bad_mixtures(unchecked):
-    source = numbered(5, "device")
-    for weights in ([1], [1, 0], [1, -1], [1, float("nan")]):
-        with pytest.raises(ValueError, match="one positive number for each source"):
-            ep.data.mixture([source, source], weights)
-    with pytest.raises(ep.StructureError, match=r"`sources\[1\]` differ.*one form"):
-        ep.data.mixture([source, ep.data.ArraySource(jnp.zeros(3))])
-    with pytest.raises(ValueError, match="`first_exhausted`, `all_exhausted`"):
-        ep.data.mixture([source, source], until="never")
-    with pytest.raises(ValueError, match=r"`sources\[1\]` is empty"):
-        ep.data.mixture([source, np.zeros(0, np.int32)])
-
-
-def test_what_is_no_list_of_sources(unchecked):
-    for sources in (3, [], "ab"):
-        with pytest.raises(TypeError, match="Give a list of sources"):
-            ep.data.mixture(sources)
-
-
-def test_bad_windows(unchecked):
-    source = numbered(5, "device")
-    with pytest.raises(ValueError, match="Give a smaller size"):
-        ep.data.windows(source, 6)
-    with pytest.raises(ValueError, match="at least 1"):
-        ep.data.windows(source, 0)
-    with pytest.raises(TypeError, match="at least 1"):
-        ep.data.windows(source, 2, 0.5)

@@ -82,20 +82,7 @@ def test_a_batch_of_arrays_is_no_view_of_them():
     assert not any(b["x"].any() for b in found) and len(found) == 2
 
 
-def test_arrays_that_are_no_source():
-    with pytest.raises(ep.StructureError, match="(?s)leading axes differ.*`y`: int64"):
-        ep.data.Loader({"x": np.zeros((3, 2)), "y": np.arange(4)}, batch_size=2)
-    for tree in ({"x": np.zeros(3), "y": 2.0}, (np.zeros(3), np.zeros(()))):
-        with pytest.raises(TypeError, match="Wrap a pytree of arrays"):
-            ep.data.Loader(tree, batch_size=2)
-    with pytest.raises(TypeError, match=r"at `.name`.*Leave text"):
-        ep.data.Loader({"x": np.zeros(2), "name": np.asarray(["a", "b"])}, batch_size=2)
-    wide = ep.data.Loader({"x": np.asarray([1, 2**40])}, batch_size=2, shuffle=False)
-    with pytest.raises(ValueError, match="do not fit into int32"):
-        wide.next(wide.init(KEY))
-
-
-@pytest.mark.parametrize("view", [np.s_[::2], np.s_[:, :2]])
+@pytest.mark.parametrize("view", [np.s_[:], np.s_[::2], np.s_[:, :2]])
 def test_a_view_of_a_memory_map_is_not_copied_whole(view, tmp_path, monkeypatch):
     np.save(tmp_path / "x.npy", np.arange(4096.0 * 4).reshape(4096, 4))
     x = np.load(tmp_path / "x.npy", mmap_mode="r")[view]
@@ -171,5 +158,5 @@ def test_records_that_come_stacked_and_do_not_fit():
     with pytest.raises(ValueError, match="3 records, and 4 were asked.*hold them all"):
         loader.next(loader.init(KEY))
     loader = ep.data.Loader(Stacked(together), batch_size=4)
-    with pytest.raises(TypeError, match="returned a dict with 2 entries"):
+    with pytest.raises(ValueError, match="returned 2 records, and 4 were asked"):
         loader.next(loader.init(KEY))

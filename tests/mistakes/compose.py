@@ -241,10 +241,6 @@ TIED = [
 ]
 
 
-def reads_by():
-    return ep.chain(ep.feed(jnp.multiply, "x", "by"), over="x")
-
-
 INPUTS = [
     ("a name", lambda: two("x"), TypeError, "Give a tuple of names"),
     ("none", lambda: two(()), ValueError, "leave `inputs` out"),

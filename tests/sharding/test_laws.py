@@ -8,7 +8,9 @@ import jax.numpy as jnp
 import jax.random as jr
 import pytest
 from jax.sharding import PartitionSpec as P
-from support.helpers import few, filled, numbers, slow_unless
+from support.helpers import assert_agree, few, filled, numbers, slow_unless
+from support.laws import check_sharded
+from support.strategies import meshes
 
 import eqx_pipe as ep
 import eqx_pipe.testing as ept
@@ -23,9 +25,9 @@ MLP = filled(lambda key: eqx.nn.MLP(4, 4, 8, 1, key=key), KEY)
 def test_a_drawn_pipeline_is_the_same_on_every_mesh(data):
     struct = {"x": jax.ShapeDtypeStruct((8,), jnp.float32)}
     pipe = data.draw(ept.pipelines(struct, max_depth=4), label="pipe")
-    mesh = data.draw(ept.meshes(explicit=False), label="mesh")
+    mesh = data.draw(meshes(explicit=False), label="mesh")
     x, key = data.draw(ept.arrays(struct), label="x"), data.draw(ept.keys())
-    ept.check_sharding(pipe, x, key=key, mesh=mesh)
+    check_sharded(pipe, x, key=key, mesh=mesh)
 
 
 def total(x):
@@ -49,11 +51,11 @@ SHARDED = {
 
 
 @few
-@hp.given(st.sampled_from(list(SHARDED)), ept.meshes(max_axes=1))
+@hp.given(st.sampled_from(list(SHARDED)), meshes(max_axes=1))
 def test_a_sharded_stage_is_the_stage_on_the_whole(name, mesh):
     stage, out, whole = SHARDED[name]
     stage = ep.sharding.shard_map(stage, mesh, P("data"), out)
-    ept.check_sharding(stage, X, mesh=mesh, unsharded=whole)
+    check_sharded(stage, X, mesh=mesh, reference=whole)
 
 
 def loss(params, x):
@@ -90,20 +92,32 @@ def branching(params, x):
     return ep.sharding.constrain(pipe(x), "rows", None)
 
 
+def check_parallel(fn, mesh, rules):
+    """Check that a function made parallel computes what it computes plainly."""
+    parallel, init = ep.sharding.parallelize(
+        fn,
+        init_params=lambda: MLP,
+        initial_batch=X,
+        mesh=jax.make_mesh((8,), ("data",)) if mesh is None else mesh,
+        rules=rules,
+    )
+    assert_agree(parallel(init(), X), fn(MLP, X))
+
+
 FUNCTIONS = {f.__name__: f for f in (step, pieces, looped, tree, branching)}
 
 
 @pytest.mark.parametrize("name", slow_unless({"step", "tree"}, FUNCTIONS))
 def test_each_function_made_parallel_computes_the_same(name):
     rules = ep.sharding.AxisRules({"rows": "data"})
-    ept.check_parallelize(FUNCTIONS[name], MLP, X, rules=rules)
+    check_parallel(FUNCTIONS[name], None, rules)
 
 
 @few
-@hp.given(st.sampled_from(list(FUNCTIONS)), ept.meshes())
+@hp.given(st.sampled_from(list(FUNCTIONS)), meshes())
 def test_functions_made_parallel_compute_the_same_on_every_mesh(name, mesh):
     rules = ep.sharding.AxisRules({"rows": "data"})
-    ept.check_parallelize(FUNCTIONS[name], MLP, X, mesh=mesh, rules=rules)
+    check_parallel(FUNCTIONS[name], mesh, rules)
 
 
 def test_a_pipelined_stack_keeps_the_laws_of_a_stage():
@@ -113,5 +127,5 @@ def test_a_pipelined_stack_keeps_the_laws_of_a_stage():
     stack = ep.repeat(block, 2, key=KEY)
     mesh = jax.make_mesh((2,), ("stages",), devices=jax.devices()[:2])
     pipe = ep.sharding.pipelined(stack, mesh, 2)
-    ept.check_sharding(pipe, X, mesh=mesh, unsharded=stack)
-    ept.check_stage(pipe, X, skip=("vmap", "sharding"))
+    check_sharded(pipe, X, mesh=mesh, reference=stack)
+    ept.check_function(pipe, X, skip=("vmap",))

@@ -101,28 +101,6 @@ def test_keys_are_sliced_and_vmap_works():
     assert not jtu.tree_leaves(ep.sharding.microbatch(lambda x: None, size=2)(X))
 
 
-def test_errors(unchecked):
-    per_example = ep.sharding.microbatch(lambda x: x, size=5)
-    with pytest.raises(ep.StructureError, match="(?s)5,4.*2,4.*not one value per"):
-        per_example(X)
-    with pytest.raises(ValueError, match="(?s)`a`: 3\n- `b`: 4.*one batch size"):
-        ep.sharding.microbatch(lambda t: 0.0, size=2)(
-            {"a": jnp.ones(3), "b": jnp.ones(4)}
-        )
-    with pytest.raises(ValueError, match="there are none"):
-        ep.sharding.microbatch(lambda t: 0.0, size=2)({"s": 3})
-    with pytest.raises(ValueError, match="`b` of the output is bool.*Return numbers"):
-        ep.sharding.microbatch(lambda x: {"b": x.all()}, size=2)(jnp.ones(4) > 0)
-    with pytest.raises(TypeError, match="`argnum` is 1. Give the batch by position"):
-        ep.sharding.microbatch(jnp.sum, size=2, argnum=1)(X)
-    with pytest.raises(ValueError, match="`size` is 0. Give an integer of at least 1"):
-        ep.sharding.microbatch(jnp.sum, size=0)
-    with pytest.raises(ValueError, match="Known names: `sum`, `mean`"):
-        ep.sharding.microbatch(jnp.sum, size=2, reduce="max")
-    with pytest.raises(TypeError, match="cannot be called"):
-        ep.sharding.microbatch(3, size=2)
-
-
 def test_one_value_per_example_is_refused_whatever_the_size():
     for size in (1, 2, 3, 4):
         with pytest.raises(ValueError, match="Return a sum or mean"):

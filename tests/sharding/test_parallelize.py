@@ -227,25 +227,6 @@ def test_nothing_annotated_is_a_warning_and_copies(getkey):
     assert np.allclose(fun(w, jnp.ones((7, 4))), plain(w, jnp.ones((7, 4))), rtol=1e-5)
 
 
-def test_errors(getkey, unchecked):
-    batch = get_batch(0)
-    with pytest.raises(ValueError, match="neither `get_input_batch` nor"):
-        ep.sharding.parallelize(loss, init_params=init)
-    with pytest.raises(TypeError, match="cannot be called"):
-        ep.sharding.parallelize(3, init_params=init, initial_batch=batch)
-    fun, sharded_init, get = ep.sharding.parallelize(
-        loss,
-        init_params=init,
-        get_input_batch=lambda a, b: get_batch(a + b),
-        mesh=make(),
-        rules=RULES,
-    )
-    with pytest.raises(ValueError, match="Call `get_input_batch` once before"):
-        sharded_init(getkey())
-    get(1, 2)
-    assert spec(sharded_init(getkey())["a"]) == (None, "model")
-
-
 def test_the_mesh_is_that_of_the_rules_around(getkey):
     params, batch, key = init(getkey()), get_batch(0), getkey()
     with ep.sharding.AxisRules(RULES).on(make()):

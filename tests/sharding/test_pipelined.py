@@ -154,44 +154,6 @@ class Swap(eqx.Module):
         return x | {"a": x["a"] * self.scale + x["b"][:, 0], "b": x["b"] + 1}
 
 
-def test_what_does_not_fit_is_refused_with_the_sizes_that_would(getkey, unchecked):
-    stack = ep.repeat(block, 6, key=getkey())
-    with pytest.raises(ValueError, match="6 stages.*4 devices.*4 or 8"):
-        ep.sharding.pipelined(stack, make(4), 2)
-    with pytest.raises(ValueError, match="6 stages.*8 devices.*that do: 8"):
-        ep.sharding.pipelined(stack, make(8), 2)
-    pipe = ep.sharding.pipelined(stack, make(2), 4)
-    with pytest.raises(ValueError, match="batch of 6.*4 microb.*4 or 8"):
-        pipe(jnp.ones((6, 4)))
-    with pytest.raises(ValueError, match="batch of 3 .*that do: 4"):
-        pipe(jnp.ones((3, 4)))
-    with pytest.raises(ValueError, match="(?s)`a`: 4\n- `b`: 8.*belongs into"):
-        pipe({"a": jnp.ones(4), "b": jnp.ones(8)})
-    with pytest.raises(ValueError, match="(?s)float32.*belongs into the stages"):
-        pipe(jnp.ones(()))
-
-
-def test_errors(getkey, unchecked):
-    stack = ep.repeat(block, 4, key=getkey())
-    both = jax.make_mesh((2, 4), ("a", "b"), axis_types=(AxisType.Auto,) * 2)
-    with pytest.raises(ValueError, match="`axis_name` is None.*Known names: `a`, `b`"):
-        ep.sharding.pipelined(stack, both, 2)
-    with pytest.raises(ValueError, match="Known names: `a`, `b`"):
-        ep.sharding.pipelined(stack, both, 2, axis_name="c")
-    with pytest.raises(TypeError, match="`stack` is .*eqx_pipe.repeat"):
-        ep.sharding.pipelined(ep.chain(), both, 2)
-    with pytest.raises(TypeError, match="jax.make_mesh"):
-        ep.sharding.pipelined(stack, 3, 2)
-    with pytest.raises(ValueError, match="at least 1"):
-        ep.sharding.pipelined(stack, make(2), 0)
-    norm = ep.repeat(lambda k: eqx.nn.BatchNorm(4, "b", mode="batch"), 2, key=getkey())
-    with pytest.raises(ValueError, match="stateful.*GroupNorm"):
-        ep.sharding.pipelined(norm, make(2), 2)
-    bad = ep.repeat(lambda k: eqx.nn.Lambda(lambda x: x[:1]), 2, key=getkey())
-    with pytest.raises(ep.StructureError, match="(?s)2,4.*1,4.*Return the structure"):
-        ep.sharding.pipelined(bad, make(2), 2)(jnp.ones((4, 4)))
-
-
 def test_layers_are_computed_again_and_unrolled_as_in_the_repeat(getkey):
     stack = ep.repeat(block, 4, key=getkey(), remat=True, unroll=2)
     pipe, x = ep.sharding.pipelined(stack, make(2), 2), jr.normal(getkey(), (4, 4))

@@ -65,36 +65,5 @@ def test_rules_are_values():
 def test_sharding():
     sharding = RULES.sharding(mesh(), "batch", "hidden")
     assert sharding == NamedSharding(mesh(), P("data", "model"))
-    with pytest.raises(ValueError, match="Known names: `data`, `model`. Change"):
+    with pytest.raises(ValueError, match="dat.*not found in mesh"):
         ep.sharding.AxisRules({"a": "dat"}).sharding(mesh(), "a")
-
-
-def test_nothing_left_is_an_error_that_names_the_cure():
-    rules = ep.sharding.AxisRules({"a": "x", "b": "x"})
-    with pytest.raises(ValueError, match=r"taken by `a`. Add the pair `\('b', None\)"):
-        rules.spec("b", "a")
-    assert ep.sharding.AxisRules([("a", "x"), ("b", "x"), ("b", None)]).spec(
-        "b", "a"
-    ) == P(None, "x")
-
-
-def test_a_name_twice_and_an_unknown_name_are_errors():
-    with pytest.raises(ValueError, match="`batch` is given 2 times.*Name one of"):
-        RULES.spec("batch", "batch")
-    with pytest.raises(ValueError, match="no rule for `bach`. Did you mean `batch`?"):
-        RULES.spec("bach")
-
-
-def test_wrong_types(unchecked):
-    with pytest.raises(ValueError, match="3 .int. is not a logical name"):
-        RULES.spec(3)
-    for wrong in (3, "batch", [("a",)], [("a", 3)], [(1, "x")], ["ab"], None):
-        with pytest.raises(TypeError, match="AxisRules.*pair"):
-            ep.sharding.AxisRules(wrong)
-    with pytest.raises(TypeError, match="jax.make_mesh"):
-        RULES.sharding(3, "batch")
-
-
-def test_a_mesh_axis_stands_once_in_a_tuple():
-    with pytest.raises(ValueError, match="twice.*name it once"):
-        ep.sharding.AxisRules({"a": ("data", "data")})

@@ -131,24 +131,6 @@ def test_loops_that_begin_with_a_constant_need_the_check_off():
     assert np.allclose(stage(jnp.arange(16.0)), np.arange(16).reshape(8, 2).sum(1))
 
 
-def test_sharded_errors(mesh, unchecked):
-    stage = ep.sharding.shard_map(lambda x: x, mesh, P("data"), P("data"))
-    with pytest.raises(
-        ValueError, match="(?s)eqx_pipe.sharding.shard_map.*size 7.*4 or 8"
-    ):
-        stage({"x": jnp.ones(7)})
-    with pytest.raises(TypeError, match="jax.make_mesh"):
-        ep.sharding.shard_map(jnp.sin, 3, None, None)
-    with pytest.raises(TypeError, match="cannot be called"):
-        ep.sharding.shard_map(3, mesh, None, None)
-    with pytest.raises(TypeError, match="out_specs.*PartitionSpec"):
-        ep.sharding.shard_map(jnp.sin, mesh, None, "data")
-    with pytest.raises(ValueError, match="Known names: `data`, `model`"):
-        ep.sharding.shard_map(jnp.sin, mesh, None, P("dtaa"))
-    with pytest.raises(ValueError, match="no axis `dtaa`"):
-        ep.sharding.shard_map(jnp.sin, mesh, P("dtaa"), P("data"))(jnp.ones(8))
-
-
 def spec(path, leaf):
     return P("model") if "weight" in path else None
 
@@ -204,18 +186,6 @@ def test_no_device_ever_holds_a_whole_parameter(getkey):
     assert peak < 5 * whole / 8, (peak, whole)
     info = ep.sharding.info(make(getkey()))
     assert info["weight"].bytes_per_device == whole // 8
-
-
-def test_init_sharded_errors(mesh, getkey, unchecked):
-    make = ft.partial(linear_of, 7)
-    with pytest.raises(ValueError, match="(?s)init_sharded.*`weight`.*7.*6 or 8"):
-        ep.sharding.init_sharded(make, getkey(), mesh, P("model"))
-    with pytest.raises(ValueError, match="rbg.*threefry2x32"):
-        ep.sharding.init_sharded(make, jr.key(0, impl="rbg"), mesh, None)
-    with pytest.raises(TypeError, match="`key` is None"):
-        ep.sharding.init_sharded(make, None, mesh, None)
-    with pytest.raises(TypeError, match="`init` is 3"):
-        ep.sharding.init_sharded(3, getkey(), mesh, None)
 
 
 def test_each_output_has_its_spec_and_numbers_pass(mesh):

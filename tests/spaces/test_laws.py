@@ -8,6 +8,8 @@ import jax.random as jr
 import numpy as np
 import pytest
 from support.helpers import few, slow_unless
+from support.laws import check_space, check_sweep
+from support.strategies import axes
 
 import eqx_pipe as ep
 import eqx_pipe.testing as ept
@@ -81,7 +83,7 @@ def test_each_axis_keeps_every_law(name):
 
 @hp.given(st.data())
 def test_every_drawn_axis_keeps_every_law(data):
-    axis = data.draw(ept.axes(static=True), label="axis")
+    axis = data.draw(axes(static=True), label="axis")
     ept.check_axis(axis, key=KEY if axis.needs_key else None)
 
 
@@ -117,13 +119,13 @@ SOME_SPACES = [*KINDS_OF_SPACES, "designs", "keys"]
 
 @pytest.mark.parametrize("name", slow_unless(KINDS_OF_SPACES, sorted(SOME_SPACES)))
 def test_each_space_keeps_every_law(name):
-    ept.check_space(SPACES[name]())
+    check_space(SPACES[name]())
 
 
 @few
 @hp.given(st.data())
 def test_every_drawn_space_keeps_every_law(data):
-    ept.check_space(data.draw(ept.spaces(static=True), label="space"))
+    check_space(data.draw(ept.spaces(static=True), label="space"))
 
 
 def total(point):
@@ -160,7 +162,7 @@ def test_a_sweep_of_every_drawn_space_is_its_definition(data):
     space = data.draw(ept.spaces(max_axes=2), label="space")
     fns = [total, noisy, looping, refilled, piped]
     fn = data.draw(st.sampled_from(fns), label="fn")
-    ept.check_sweep(fn, space, key=KEY if fn is noisy else None)
+    check_sweep(fn, space, key=KEY if fn is noisy else None)
 
 
 SWEPT = ["designs", "draws", "keys", "slice", "static", "zip"]
@@ -170,8 +172,8 @@ SWEPT = ["designs", "draws", "keys", "slice", "static", "zip"]
 def test_a_sweep_of_each_space_is_its_definition(name):
     space = SPACES[name]()
     if name == "static":
-        ept.check_sweep(lambda p: p["a"] * p["width"], space)
+        check_sweep(lambda p: p["a"] * p["width"], space)
     elif name == "keys":
-        ept.check_sweep(lambda p: p["a"] + jr.normal(p["key"]), space)
+        check_sweep(lambda p: p["a"] + jr.normal(p["key"]), space)
     else:
-        ept.check_sweep(total, space)
+        check_sweep(total, space)

@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import pytest
+from support.laws import check_sweep
 
 import eqx_pipe as ep
-import eqx_pipe.testing as ept
 
 KEY = jr.key(4)
 
@@ -24,7 +24,7 @@ def space(seeds, **more):
     "draws", ["common", pytest.param("independent", marks=pytest.mark.slow)]
 )
 def test_a_sweep_of_replicates_is_its_definition(draws):
-    ept.check_sweep(noisy, space(ep.Seeds(2, draws=draws)), key=KEY)
+    check_sweep(noisy, space(ep.Seeds(2, draws=draws)), key=KEY)
 
 
 def test_common_draws_are_those_of_the_replicate():

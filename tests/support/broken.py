@@ -2,7 +2,6 @@
 
 import jax
 import jax.numpy as jnp
-import jax.random as jr
 
 
 @jax.custom_batching.custom_vmap
@@ -13,14 +12,6 @@ def mixes_lanes(x):
 @mixes_lanes.def_vmap
 def _mixes_lanes(size, batched, x):
     return x * 2 - jnp.mean(x, axis=0), True
-
-
-def constant_key(x, *, key):
-    return x + jr.normal(jr.key(3), x.shape)
-
-
-def draws_for_nothing(x, *, key):
-    return x + 0 * jr.normal(key, x.shape)
 
 
 @jax.tree_util.register_pytree_node_class

@@ -17,12 +17,10 @@ from .._strategies.arrays import Numbers
 from .._strategies.validate import check_int, check_strategy, invalid
 
 # One, three and a prime come often: broadcasting, channels, and what divides nothing.
-_POOLS = ((1, 3, 2, 5), (2, 3, 4, 5), (1, 3, 5, 8), (4, 6, 8, 12))
+_POOL = (1, 3, 2, 5)
 _ALL = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 64)
 """Tried one after another where the sizes drawn do not satisfy a symbolic axis."""
-_ATTEMPTS = 3  # with one pool
-_MOST_ATTEMPTS = 24
-_RANKS = (2, 1, 3)  # after the first pool in turn: constructors ask for one of them
+_ATTEMPTS = 3
 
 T = TypeVar("T")
 
@@ -73,12 +71,10 @@ def _parse_one(token: str) -> Dim:
 class Options:
     """What a caller says of all values that are drawn for one call.
 
-    `bare` has the shape strings of arrays whose annotation says nothing of a shape.
     `dtypes` are those to draw where an annotation allows one of them.
     """
 
     elements: Numbers | None = None
-    bare: Mapping[str, str] = dataclasses.field(default_factory=dict)
     max_shapes: int | None = None
     min_size: int = 1
     dtypes: Collection[DTypeLike] = ()
@@ -107,10 +103,9 @@ def _names_of(function: str, dtypes: Any) -> tuple[str, ...]:
 class Binding:
     """What names stand for in one call: sizes, shapes, dtypes, tree structures.
 
-    `values` are arguments drawn already, for the `{...}` of symbolic axes, and
-    `argument` is the name of the one being drawn. `attempt` counts how often drawing
-    was begun again, from some time on with other sizes. `form` says which of a few
-    forms the arrays have; `None` of any.
+    `values` are arguments drawn already, for the `{...}` of symbolic axes. `attempt`
+    counts how often drawing was begun again. `form` is the number of one of a few forms
+    of arrays; `None` allows any.
     """
 
     def __init__(
@@ -122,7 +117,7 @@ class Binding:
         form: int | None = None,
     ):
         self.draw, self.attempt, self.values = draw, attempt, dict(values or {})
-        self.elements, self.bare = options.elements, options.bare
+        self.elements = options.elements
         self.dtypes_asked = [str(dtype) for dtype in options.dtypes]
         # The first of all forms is the simplest.
         # By a text, of which `Random` takes the same seed in every process.
@@ -133,12 +128,9 @@ class Binding:
         self.dtypes: dict[Any, str] = {}
         self.structures: dict[str, Any] = {}
         self.leaf: tuple[Any, ...] = ()
-        self.argument, self.depth = "", 0
-        pool = _POOLS[min(attempt // _ATTEMPTS, len(_POOLS) - 1)]
-        enough = tuple(size for size in pool if size >= options.min_size)
+        enough = tuple(size for size in _POOL if size >= options.min_size)
         self._pool = enough or (options.min_size, options.min_size + 1)
         self._pool += (0,) if options.min_size == 0 else ()
-        self._retried = attempt >= _ATTEMPTS
 
     def choose(self, among: Sequence[T]) -> T:
         """One of several, the simplest first, on which forms of arrays depend.
@@ -154,9 +146,7 @@ class Binding:
         return self.choose(self._pool)
 
     def a_shape(self) -> tuple[int, ...]:
-        """Any shape of at most two axes; or where one was refused, a square or so."""
-        if self._retried:
-            return (self.a_size(),) * _RANKS[self.attempt % len(_RANKS)]
+        """Draw a shape of at most two axes."""
         return tuple(self.a_size() for _ in range(self.choose((0, 1, 2))))
 
     def shape(self, dims: list[Dim]) -> tuple[int, ...]:
@@ -164,7 +154,7 @@ class Binding:
         return tuple(size for dim in dims for size in self._sizes_of(dim))
 
     def _sizes_of(self, dim: Dim) -> tuple[int, ...]:
-        if dim.kind == "any" and not (dim.many and self._retried):
+        if dim.kind == "any":
             return self.a_shape() if dim.many else (self.a_size(),)
         name = (*self.leaf, dim.text) if dim.by_leaf else dim.text
         if dim.many and name not in self.shapes:
@@ -298,7 +288,7 @@ def attempts(
     most = options.max_shapes
     form = None if most is None else draw(st.integers(0, most - 1))
     reason = None
-    for attempt in range(_MOST_ATTEMPTS):
+    for attempt in range(_ATTEMPTS):
         try:
             return make(Binding(draw, attempt, values, options, form))
         except Unmet as error:

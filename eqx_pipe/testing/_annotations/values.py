@@ -1,7 +1,7 @@
-"""A value for any annotation: arrays, pytrees, containers, unions, Python values."""
+"""A value for any annotation: arrays, pytrees, containers, unions, modules."""
 
-import collections
 import collections.abc
+import dataclasses
 import inspect
 import types
 import typing
@@ -9,30 +9,27 @@ from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
+import hypothesis.strategies as st
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 from hypothesis.errors import InvalidArgument
-from jax.typing import DTypeLike
 from jaxtyping import PRNGKeyArray, PyTree
 
 from .._strategies.arrays import keys
-from .._strategies.spaces import meshes
 from .._strategies.validate import invalid
 from .array import array_for, bare_array, is_array_annotation, scalar_of
 from .binding import Binding
-from .classes import from_type, instance_of, is_record
-from .signature import Unreadable, signature_of
 
 _STRUCTURES = (0, (0, 0), {"a": 0, "b": 0}, [(0,), {"c": 0}])
 BARE = (jax.Array, np.ndarray, jax.ShapeDtypeStruct)
-"""Types of arrays that say nothing of a shape."""
+"""Types of arrays without a shape."""
 _NUMBERS = (bool, int, float, complex, np.bool_, np.number, np.generic)
 
 
 def value_for(annotation: Any, binding: Binding) -> Any:
-    """A value that satisfies an annotation, with names bound as in `binding`."""
+    """Return a value that satisfies an annotation, with names bound as in `binding`."""
     if is_array_annotation(annotation):
         return array_for(annotation, binding)
     if annotation == PRNGKeyArray:
@@ -41,72 +38,79 @@ def value_for(annotation: Any, binding: Binding) -> Any:
         return _tree_for(annotation, binding)
     if annotation is None:
         return None
-    if annotation is Any or annotation is inspect.Parameter.empty:
+    if annotation is Any:
         return bare_array(jax.Array, binding)
     if annotation in (bool, int, float, complex):
         return binding.draw(scalar_of(annotation, binding))
     if annotation in BARE:
         return bare_array(annotation, binding)
-    if annotation in (np.number, np.generic, np.bool_):
-        kind = np.bool_ if annotation is np.bool_ else np.float32
-        return kind(binding.draw(scalar_of(float, binding)))
-    if annotation is jax.sharding.Mesh:
-        return binding.draw(meshes())
-    if annotation == DTypeLike:
-        return jnp.float32
     return _special(annotation, binding)
 
 
 def _special(annotation: Any, binding: Binding) -> Any:
-    """A value for one of Python's own forms of types."""
+    """Return a value for one of Python's own forms of types."""
     origin, args = typing.get_origin(annotation), typing.get_args(annotation)
-    if isinstance(annotation, Unreadable | str | typing.ForwardRef):
-        raise _unread(annotation)
     if origin in (typing.Union, types.UnionType):
         return _one_of(args, binding)
     if origin is typing.Annotated:
         return value_for(args[0], binding)
     if origin is typing.Literal:
         return binding.choose(args)
-    if isinstance(annotation, typing.TypeVar):
-        return value_for(_bound_of(annotation), binding)
-    if hasattr(annotation, "__supertype__"):  # `NewType`
-        return value_for(annotation.__supertype__, binding)
-    if hasattr(annotation, "__value__"):  # `type X = ...`
-        return value_for(annotation.__value__, binding)
-    if origin is np.ndarray:  # `NDArray`
-        return bare_array(np.ndarray, binding)
-    if Callable in (origin, annotation) or annotation is typing.Callable:
+    if Callable in (origin, annotation):
         return _function_for(args, binding)
     kind = origin or annotation
-    if isinstance(kind, type):
-        iterable = issubclass(kind, collections.abc.Iterable)
-        if args and iterable and not is_record(kind):
-            return _container_for(kind, args, binding)
-        if getattr(kind, "_is_protocol", False) and "__call__" in vars(kind):
-            returned = signature_of(vars(kind)["__call__"]).return_annotation
-            return _Constant(value_for(returned, binding))
-        if _is_of(kind, "optax", "GradientTransformation"):
-            return _optimiser(binding)
-        return instance_of(kind, args, binding, value_for)
-    return from_type(annotation, binding)
+    if args and isinstance(kind, type) and issubclass(kind, collections.abc.Iterable):
+        return _container_for(kind, args, binding)
+    if dataclasses.is_dataclass(kind) or hasattr(kind, "_fields"):
+        return _instance_of(typing.cast(type, kind), binding)
+    return _from_type(annotation, binding)
 
 
-def _unread(annotation: Any) -> InvalidArgument:
-    text = getattr(
-        annotation, "text", getattr(annotation, "__forward_arg__", annotation)
-    )
-    why = f": {annotation.reason}" if isinstance(annotation, Unreadable) else ""
-    return invalid(
-        "from_jaxtyping",
-        f"the annotation `{text}` cannot be read at run time{why}.",
-        "Give the argument by a strategy of its own: `arguments(fn, name=strategy)`; "
-        "or import the name outside of `if TYPE_CHECKING:`.",
-    )
+def _instance_of(cls: type, binding: Binding) -> Any:
+    """Return an instance of an annotated class; its constructor's defaults are kept."""
+    if inspect.isabstract(cls) or getattr(cls, "__abstractvars__", ()):
+        return _from_type(cls, binding)  # of a subclass
+    hints = typing.get_type_hints(cls, include_extras=True)
+    given = {}
+    for name, parameter in inspect.signature(cls, eval_str=True).parameters.items():
+        variadic = parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
+        if parameter.default is not parameter.empty or variadic:
+            continue
+        hint = hints.get(name, parameter.annotation)
+        if hint is parameter.empty:
+            raise invalid(
+                "from_jaxtyping",
+                f"`{cls.__name__}` has an argument `{name}` without an annotation.",
+                "Annotate it, or give the whole by a strategy of its own.",
+            )
+        given[name] = value_for(hint, binding)
+    try:
+        return cls(**given)
+    except Exception as error:
+        raise invalid(
+            "from_jaxtyping",
+            f"`{cls.__name__}` refuses the drawn values: {error}.",
+            "Give the argument by a strategy of its own, as by `hypothesis.strategies."
+            "builds`.",
+        ) from error
+
+
+def _from_type(annotation: Any, binding: Binding) -> Any:
+    """Draw from the strategy that hypothesis knows of another type."""
+    try:
+        return binding.draw(st.from_type(annotation))
+    # It calls constructors, which raise any error.
+    except Exception as error:
+        raise invalid(
+            "from_jaxtyping",
+            f"no value can be made for {annotation!r}: {error}",
+            "Give it by a strategy of its own: `arguments(fn, name=strategy)`; or make "
+            "the type known by `hypothesis.strategies.register_type_strategy`.",
+        ) from error
 
 
 def _one_of(members: tuple[Any, ...], binding: Binding) -> Any:
-    """A value of one member of a union; of those that can be made."""
+    """Return a value of a member of a union that can be made."""
     if jax.Array in members:  # `ArrayLike` and the like
         members = tuple(part for part in members if part not in _NUMBERS)
     # None is the simplest.
@@ -122,47 +126,27 @@ def _one_of(members: tuple[Any, ...], binding: Binding) -> Any:
     raise error
 
 
-def _bound_of(variable: typing.TypeVar) -> Any:
-    if variable.__constraints__:
-        return typing.Union[variable.__constraints__]  # noqa: UP007
-    return Any if variable.__bound__ is None else variable.__bound__
-
-
-# Containers.
-
-
-def _few(binding: Binding) -> int:
-    return binding.choose((1, 2))
-
-
 def _container_for(kind: type, args: tuple[Any, ...], binding: Binding) -> Any:
-    if kind is tuple:
-        if len(args) == 2 and args[1] is Ellipsis:
-            args = (args[0],) * _few(binding)
-        return tuple(value_for(part, binding) for part in args)
+    """Return a container of one or two values."""
     abc, new = collections.abc, typing.cast(Any, kind)
-    if issubclass(kind, abc.Mapping) and len(args) == 2:
-        names = "ab"[: _few(binding)]
+    count = 1 if kind is tuple and args[-1] is not ... else binding.choose((1, 2))
+    if kind is tuple:
+        parts = (args[0],) * count if args[-1] is ... else args
+        return tuple(value_for(part, binding) for part in parts)
+    if issubclass(kind, abc.Mapping):
+        names = list("ab"[:count])
         if args[0] is not str:
             names = [value_for(args[0], binding) for _ in names]
         pairs = {name: value_for(args[1], binding) for name in names}
-        if issubclass(kind, collections.defaultdict):
-            return new(None, pairs)
         return pairs if inspect.isabstract(kind) else new(pairs)
-    parts = [value_for(args[0], binding) for _ in range(_few(binding))]
-    if issubclass(kind, abc.Iterator):
-        return (part for part in parts)  # which is a generator, too
+    parts = [value_for(args[0], binding) for _ in range(count)]
     if issubclass(kind, abc.Set) and inspect.isabstract(kind):
         return set(parts)
-    abstract = inspect.isabstract(kind) or getattr(kind, "_is_protocol", False)
-    return parts if abstract else new(parts)
-
-
-# Functions.
+    return parts if inspect.isabstract(kind) else new(parts)
 
 
 class _Constant:
-    """A function that gives one value, whatever it is given."""
+    """A function that returns one value for all arguments."""
 
     def __init__(self, value: Any):
         self.value = value
@@ -175,7 +159,7 @@ class _Constant:
 
 
 def first_squashed(first: PyTree = None, *args: object, **kwargs: object) -> PyTree:
-    """A function of any arguments, elementwise in the numbers of the first."""
+    """Return the first of any arguments, elementwise in its numbers."""
 
     def squashed(leaf: Any) -> Any:
         return jnp.tanh(leaf) if eqx.is_inexact_array_like(leaf) else leaf
@@ -184,31 +168,12 @@ def first_squashed(first: PyTree = None, *args: object, **kwargs: object) -> PyT
 
 
 def _function_for(args: tuple[Any, ...], binding: Binding) -> Callable[..., Any]:
-    """An elementwise function where that satisfies `Callable[[...], ...]`."""
+    """Return an elementwise function if that satisfies `Callable[[...], ...]`."""
     takes, gives = args if len(args) == 2 else (..., Any)
-    says_nothing = gives in (Any, jax.Array) or isinstance(gives, typing.TypeVar)
     one = not isinstance(takes, list) or len(takes) == 1
-    if one and (says_nothing or takes == [gives]):
+    if one and (gives in (Any, jax.Array) or takes == [gives]):
         return jnp.tanh if isinstance(takes, list) else first_squashed
     return _Constant(value_for(gives, binding))
-
-
-def _is_of(kind: type, package: str, name: str) -> bool:
-    # Also a `GradientTransformationExtraArgs`.
-    return kind.__module__.partition(".")[0] == package and kind.__name__.startswith(
-        name
-    )
-
-
-def _optimiser(binding: Binding) -> Any:
-    """One of optax; its class is a pair of functions, of which not any two will do."""
-    import optax
-
-    rates = (None, 0.0, 0.5)  # of momentum; `None` keeps no state
-    return optax.sgd(0.125, binding.choose(rates))
-
-
-# Pytrees.
 
 
 def _tree_for(annotation: Any, binding: Binding) -> Any:
@@ -226,8 +191,8 @@ def _tree_for(annotation: Any, binding: Binding) -> Any:
 
 
 def _skeleton(text: str | None, binding: Binding) -> Any:
-    """A pytree of zeros with a structure such as `"T"`, `"S T"` or `"T ..."`."""
-    # Trees of which nothing is said are alike, as arrays are.
+    """Return zeros with a structure such as `"T"`, `"S T"` or `"T ..."`."""
+    # Trees without a name are alike, as arrays are.
     whole: Any = 0
     for name in (text or "PyTree").split():
         if name == "...":

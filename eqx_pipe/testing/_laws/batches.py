@@ -1,161 +1,109 @@
-"""The laws of `vmap` over any part of what a call needs, beside a loop."""
+"""The law that `vmap` is a loop, over arguments and over a stack of modules."""
 
-import contextlib
-import itertools as it
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
-import equinox as eqx
-import jax
-import jax.numpy as jnp
-import jax.tree_util as jtu
-
-from ..._tree import as_arrays, is_key_array
-from ..._types import PyTree
-from .compare import Tolerance, agree
-from .law import Broken, law
-from .trial import Trial, evaluate
+from ..._tree import is_key_array
+from .compare import agree
+from .law import Broken, Undecided, error_line, law
+from .programs import Programs, stacked
+from .slopes import direction
+from .trial import Trial
 
 
-class Lanes(NamedTuple):
-    """What a function gives of batches by `vmap`, and in a loop; or how it raised."""
-
-    how: str
-    got: Any
-    wanted: Any
-    raised: str
-
-    def check(self, tolerance: Tolerance, of: str = "") -> None:
-        """Raises `Broken` where the two differ."""
-        if self.raised:
-            raise Broken("raises", f"{of}{self.how} raises {self.raised}")
-        labels = (f"{of}by {self.how}", "in a loop")
-        agree(self.got, self.wanted, labels, tolerance)
+@law("vmap", "`jax.vmap` over arguments, or over modules, gives what a loop gives.")
+def vmap_law(trial: Trial) -> str | None:
+    programs = trial.programs
+    groups = _groups(programs)
+    if not groups:
+        raise Undecided("there are no arrays to batch")
+    notes = [_like_a_loop(trial, how, which) for how, which in groups.items()]
+    every = frozenset().union(*groups.values())
+    return _gradients(trial, every) or next(filter(None, notes), None)
 
 
-def batched_and_looped(
-    fn: Callable[[list[Any]], Any], inputs: list[Any], chosen: Sequence[int], how: str
-) -> Lanes:
-    """A function of pytrees of arrays for batches of some, by `vmap` and in a loop.
+def _groups(programs: Programs) -> dict[str, frozenset[int]]:
+    """Return the leaves to batch: each argument, all together, and the parameters."""
+    groups: dict[str, set[int]] = {}
+    for i, name in enumerate(programs.names):
+        kind, _, rest = name.partition(".")
+        argument = f"`{rest.partition('.')[0]}`"
+        if kind == "args":
+            groups.setdefault(argument, set()).add(i)
+        if kind == "fn" and i in programs.moving:
+            groups.setdefault("the module", set()).add(i)
+    module = groups.pop("the module", None)
+    others = {i for i, name in enumerate(programs.names) if name[:2] != "fn"}
+    if len(groups) > 1 or (groups and others != set.union(*groups.values())):
+        groups["all arguments"] = others
+    if module:
+        groups["the module"] = module
+    return {how: frozenset(which) for how, which in groups.items()}
 
-    To be traced; both stand in one program.
-    """
-    lanes = [jtu.tree_map(_lanes, inputs[i]) for i in chosen]
 
-    def one(some: list[Any]) -> Any:
-        every = list(inputs)
-        for i, v in zip(chosen, some, strict=True):
-            every[i] = v
-        return fn(every)
+def _like_a_loop(trial: Trial, how: str, which: frozenset[int]) -> str | None:
+    programs = trial.programs
+    return _compare(
+        trial, which, f"`vmap` over {how}", programs.value,
+        lambda leaves: programs.batched(leaves, which), programs.out_names,
+    )  # fmt: skip
+
+
+def _gradients(trial: Trial, which: frozenset[int]) -> str | None:
+    """Compare `vmap` of the gradient with a loop, if there is a gradient."""
+    programs = trial.programs
+    leaves = programs.leaves(trial.call)
+    if not programs.moving or not programs.smooth:
+        return None
+    avals = [programs.jaxpr.out_avals[i] for i in programs.smooth]
+    cotangents = [direction(i, v) for i, v in enumerate(avals)]
+
+    def alone(leaves: Sequence[Any]) -> list[Any]:
+        return programs.backward(leaves, cotangents)[1]
 
     try:
-        got = jax.vmap(one)(lanes)
-    except Exception as error:
-        line = (str(error).strip().splitlines() or [""])[0][:200]
-        return Lanes(how, None, None, f"{type(error).__name__}: {line}")
-    return Lanes(how, got, jax.lax.map(one, lanes), "")
+        alone(leaves)
+    except Exception:  # the law `derivative` reports it
+        return None
+    names = [programs.names[i] for i in programs.moving]
+    return _compare(
+        trial, which, "`vmap` of the gradient", alone,
+        lambda leaves: programs.batched_backward(leaves, which, cotangents), names,
+    )  # fmt: skip
 
 
-def _lanes(v: Any) -> Any:
-    """An array thrice: as it is, moved by one, and smaller."""
-    if is_key_array(v):
-        return jnp.stack([v, v, v])
-    v = jnp.asarray(v)
-    less = v * jnp.asarray(0.5, v.dtype) if eqx.is_inexact_array(v) else v
-    # Lanes that differ: of equal ones a rule that mixes them up gives the right values.
-    return jnp.stack([v, jnp.roll(v, 1), jnp.roll(less, -1)])
-
-
-def subsets(n: int) -> list[tuple[int, ...]]:
-    """The subsets of `n` things: all, or of many those of one, and the whole."""
-    # Each subset is one more program to compile.
-    if n <= 3:
-        sizes = range(1, n + 1)
-        return [c for size in sizes for c in it.combinations(range(n), size)]
-    return [*((i,) for i in range(n)), tuple(range(n))]
-
-
-@law(
-    "vmap",
-    "`jax.vmap` over any of the arguments gives what a loop gives.",
-    function="check_function",
-)
-def arguments_law(trial: Trial) -> None:
-    """For a function, whose arguments by name are the trial's `x`."""
-    for lanes in _over_arguments(trial.stage, trial.x, trial.state, trial.key):
-        lanes.check(trial.tolerance)
-
-
-@eqx.filter_jit
-def _over_arguments(stage: Any, x: PyTree, state: Any, key: Any) -> list[Lanes]:
-    dynamic, static = eqx.partition(x, eqx.is_array)
-    names = [name for name, v in dynamic.items() if jtu.tree_leaves(v)]
-    inputs = [dynamic[name] for name in names]
-
-    def call(inputs: list[Any]) -> Any:
-        given = {**dynamic, **dict(zip(names, inputs, strict=True))}
-        outputs = evaluate(stage, eqx.combine(given, static), state, key)
-        return eqx.filter(as_arrays(outputs), eqx.is_array)
-
-    def total(inputs: list[Any]) -> Any:
-        return _weighted(call(inputs))
-
-    def gradient(inputs: list[Any]) -> Any:
-        return jtu.tree_leaves(eqx.filter_grad(total)(inputs))
-
-    found = []
-    for chosen in subsets(len(names)):
-        which = "`, `".join(names[i] for i in chosen)
-        found.append(batched_and_looped(call, inputs, chosen, f"`vmap` over `{which}`"))
-    every = tuple(range(len(names)))
-    # Not every function has a gradient; the law of gradients tells.
-    with contextlib.suppress(Exception):
-        jax.eval_shape(gradient, inputs)
-        if jtu.tree_leaves(eqx.filter(inputs, eqx.is_inexact_array)):
-            how = "`vmap` of the gradient"
-            found.append(batched_and_looped(gradient, inputs, every, how))
-            lanes = jtu.tree_map(_lanes, inputs)
-            whole = eqx.filter_grad(lambda some: jax.vmap(total)(some).sum())(lanes)
-            leaves, wanted = jtu.tree_leaves(whole), found[-1].wanted
-            found.append(Lanes("the gradient of `vmap`", leaves, wanted, ""))
-    return found
-
-
-def _weighted(outputs: Any) -> Any:
-    """A sum of all numbers, with another weight for each in an array."""
-    arrays = [v for v in jtu.tree_leaves(outputs) if eqx.is_inexact_array(v)]
-    weighted = [
-        jnp.real(v)
-        * jnp.cos(jnp.arange(1, v.size + 1)).astype(jnp.real(v).dtype).reshape(v.shape)
-        for v in arrays
+def _compare(
+    trial: Trial,
+    which: frozenset[int],
+    how: str,
+    alone: Callable[[list[Any]], list[Any]],
+    batched: Callable[[list[Any]], list[Any]],
+    names: list[str],
+) -> str | None:
+    """Raise `Broken` where a batch of lanes differs from one lane after the other."""
+    own = trial.lanes[0]
+    every = range(len(own))
+    lanes = [[v[i] if i in which else own[i] for i in every] for v in trial.lanes]
+    taken, outputs = [], []
+    for lane in lanes:
+        try:
+            outputs.append(alone(lane))
+            taken.append(lane)
+        except Exception:  # outside of what the function takes, as by `error_if`
+            continue
+    if len(taken) < 2:
+        raise Undecided("the function refuses other inputs, so lanes would be equal")
+    inputs = [
+        stacked([lane[i] for lane in taken]) if i in which else own[i] for i in every
     ]
-    return sum((jnp.sum(v).astype(float) for v in weighted), jnp.zeros((), float))
-
-
-@law(
-    "ensemble",
-    "`vmap` over a stack of stages gives what a loop over them gives.",
-    function="check_vmap",
-)
-def ensemble_law(trial: Trial) -> None:
-    if jtu.tree_leaves(eqx.filter(trial.stage, eqx.is_inexact_array)):
-        for lanes in _over_stages(trial.stage, trial.x, trial.state, trial.key):
-            lanes.check(trial.tolerance)
-
-
-@eqx.filter_jit
-def _over_stages(stage: Any, x: PyTree, state: Any, key: Any) -> list[Lanes]:
-    params, rest = eqx.partition(stage, eqx.is_inexact_array)
-    dynamic, static = eqx.partition(x, eqx.is_array)
-
-    def call(inputs: list[Any]) -> Any:
-        own, given = eqx.combine(inputs[0], rest), eqx.combine(inputs[1], static)
-        outputs = evaluate(own, given, state, key)
-        return eqx.filter(as_arrays(outputs), eqx.is_array)
-
-    inputs = [params, dynamic]
-    alone = batched_and_looped(call, inputs, (0,), "`vmap` over stages")
-    if not jtu.tree_leaves(dynamic):
-        return [alone]
-    both = "`vmap` over stages and inputs"
-    return [alone, batched_and_looped(call, inputs, (0, 1), both)]
+    try:
+        found = batched(inputs)
+    except Exception as error:
+        raise Broken(f"{how} raises {error_line(error)}") from error
+    wanted = [stacked(column) for column in zip(*outputs, strict=True)]
+    # Keys as outputs are compared as they are; `agree` reads their bits.
+    kept = [i for i, v in enumerate(found) if not is_key_array(v)]
+    got, loop = ({names[i]: v[i] for i in kept} for v in (found, wanted))
+    agree(got, loop, (f"by {how}", "in a loop"), trial.tolerance)
+    dropped = len(lanes) - len(taken)
+    return f"{dropped} of {len(lanes)} lanes are refused" if dropped else None

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import equinox as eqx
@@ -81,7 +82,7 @@ def agree(
     for (name, a), b in pairs:
         what = _gap(a, b, tolerance, labels) if eqx.is_array(a) else None
         if what:
-            raise Broken("value", what, name)
+            raise Broken(what, name)
 
 
 def check_reference(function: str, reference: object) -> None:
@@ -98,7 +99,7 @@ def agree_with_reference(got: PyTree, wanted: PyTree, tolerance: Tolerance) -> N
     """The same beside what a reference gives, which may be of wider dtypes."""
     form, other = jtu.tree_structure(got), jtu.tree_structure(wanted)
     if form != other:
-        raise Broken("form", f"{form} found, {other} by the reference")
+        raise Broken(f"{form} found, {other} by the reference")
     pairs = zip(leaves_with_names(got), jtu.tree_leaves(wanted), strict=True)
     for (name, a), b in pairs:
         if not eqx.is_array_like(a) or not eqx.is_array_like(b):
@@ -106,10 +107,10 @@ def agree_with_reference(got: PyTree, wanted: PyTree, tolerance: Tolerance) -> N
         a, b = (v if is_key_array(v) else np.asarray(v) for v in (a, b))
         if a.shape != b.shape:
             what = f"shape {list(a.shape)} found, {list(b.shape)} by the reference"
-            raise Broken("form", what, name)
+            raise Broken(what, name)
         what = _gap(a, b, tolerance, ("found", "by the reference"))
         if what:
-            raise Broken("value", what, name)
+            raise Broken(what, name)
 
 
 def agree_in_struct(got: PyTree, wanted: PyTree, labels: Labels) -> None:
@@ -118,7 +119,7 @@ def agree_in_struct(got: PyTree, wanted: PyTree, labels: Labels) -> None:
     if lines:
         leaf = lines[0].partition("`.")[2].partition("`")[0]
         what = f"{'; '.join(lines)} ({labels[0]} against {labels[1]})"
-        raise Broken("form", what, leaf)
+        raise Broken(what, leaf)
 
 
 def as_numpy(leaf: AnyArray) -> np.ndarray:
@@ -166,3 +167,14 @@ def _gap(a: AnyArray, b: AnyArray, tolerance: Tolerance, labels: Labels) -> str 
     at = ", ".join(map(str, place))
     count = f"{int(wrong.sum())} of {wrong.size} elements differ"
     return f"{count}, most at [{at}]: {numbers}"
+
+
+def stack(trees: Sequence[PyTree]) -> PyTree:
+    """Stack pytrees along a leading axis; leaves that are no arrays: of the first."""
+
+    def join(*leaves: Any) -> Any:
+        if eqx.is_array_like(leaves[0]) and not isinstance(leaves[0], str):
+            return jnp.stack([jnp.asarray(leaf) for leaf in leaves])
+        return leaves[0]
+
+    return jtu.tree_map(join, *trees)

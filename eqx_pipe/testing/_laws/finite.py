@@ -1,111 +1,108 @@
-"""The law that finite numbers give no NaN."""
+"""The law that finite numbers give finite outputs and derivatives."""
 
 import contextlib
-from collections.abc import Sequence
 from typing import Any
 
-import equinox as eqx
 import jax.numpy as jnp
-import jax.tree_util as jtu
 import numpy as np
-from equinox.nn import State
 
-from ..._tree import leaves_with_names
-from ..._types import Key, PyTree, StageLike
-from .compare import Bound, as_numpy
-from .grad import problem_of
-from .law import Broken, law
-from .report import check
+from .compare import as_numpy
+from .law import Broken, Undecided, law
+from .slopes import direction
 from .trial import Trial
-from .wide import widened
 
 
-@law("finite", "finite numbers give no NaN, neither as output nor as derivative.")
+@law("finite", "finite numbers give no NaN, no overflow, and finite derivatives.")
 def finite_law(trial: Trial) -> None:
-    given = jtu.tree_leaves((trial.stage, trial.x, trial.state))
-    arrays = [as_numpy(v) for v in given if eqx.is_inexact_array(v)]
-    if not all(np.isfinite(v).all() for v in arrays):
-        return
-    for name, leaf in leaves_with_names(trial.plain):
-        if eqx.is_inexact_array(leaf):
-            _no_nan(name, as_numpy(leaf), "of the output")
-    _no_overflow_on_the_way(trial)
-    problem = problem_of(trial)
-    if problem is None or not all(
-        np.isfinite(as_numpy(v)).all() for v in problem.outputs
-    ):
-        return  # an overflow, whose derivative nobody can tell
-    forward: Sequence[Any] = ()
-    backward: Sequence[Any] = ()
-    # One mode may be lacking, and that is no matter of this law.
-    with contextlib.suppress(Exception):
-        forward = problem.forward()
-    with contextlib.suppress(Exception):
-        backward = problem.backward()
-    # Reverse mode first: it tells the input that is to blame.
-    for name, grad in zip(problem.names, backward, strict=False):
-        _no_nan(name, as_numpy(grad), "of its gradient")
-    for name, tangent in zip(problem.out_names, forward, strict=False):
-        _no_nan(name, as_numpy(tangent), "of the derivative in forward mode")
+    programs = trial.programs
+    leaves = programs.leaves(trial.call)
+    if not all(_is_finite(leaves[i]) for i in programs.moving):
+        raise Undecided("the arguments are not finite")
+    values = programs.value(leaves)
+    outputs = [(programs.out_names[i], as_numpy(values[i])) for i in programs.smooth]
+    for name, array in outputs:
+        _no_nan(name, array, "of the output")
+    infinite = [i for i, (_, v) in enumerate(outputs) if np.isinf(v).any()]
+    if infinite:
+        _no_overflow(trial, values)
+        for i in infinite:
+            _not_everywhere(trial, programs.smooth[i], *outputs[i])
+        raise Undecided("the output is infinite, so derivatives may be")
+    if programs.moving and outputs:
+        _derivatives(trial)
 
 
-def _no_overflow_on_the_way(trial: Trial) -> None:
-    """Whether what is infinite would fit, as it shows in double precision."""
-    leaves = leaves_with_names(trial.plain)
-    named = [(name, leaf) for name, leaf in leaves if eqx.is_inexact_array(leaf)]
-    if not any(np.isinf(as_numpy(v)).any() for _, v in named):
-        return
-    wide: dict[str, Any] = {}
-    with widened(trial) as given, contextlib.suppress(Exception):
-        computed = leaves_with_names(given.again())
-        wide = {n: as_numpy(v) for n, v in computed if eqx.is_inexact_array(v)}
-    for name, leaf in named:
-        most = float(jnp.finfo(leaf.dtype).max)
-        fits = np.abs(wide.get(name, np.inf)) <= most
-        wrong = np.isinf(as_numpy(leaf)) & fits
-        if wrong.any():
-            what = (
-                f"{int(wrong.sum())} of {wrong.size} elements of the output are "
-                f"infinite, and {wide[name][wrong][0]:.6g} in double precision: "
-                "something overflows on the way"
-            )
-            raise Broken("overflow", what, name)
+def _derivatives(trial: Trial) -> None:
+    """Raise `Broken` for a derivative that is not finite."""
+    programs = trial.programs
+    leaves = programs.leaves(trial.call)
+    tangents = [direction(i, leaves[i]) for i in programs.moving]
+    avals = [programs.jaxpr.out_avals[i] for i in programs.smooth]
+    cotangents = [direction(i, v) for i, v in enumerate(avals)]
+    grads: list[Any] = []
+    found: list[Any] = []
+    # The law `derivative` reports that a mode does not exist.
+    with contextlib.suppress(Exception):
+        grads = programs.backward(leaves, cotangents)[1]
+    with contextlib.suppress(Exception):
+        found = programs.forward(leaves, tangents)[1]
+    # Reverse mode first: it names the input that is to blame.
+    for i, grad in zip(programs.moving, grads, strict=False):
+        _derivative(programs.names[i], grad, "its gradient")
+    for i, tangent in zip(programs.smooth, found, strict=False):
+        _derivative(programs.out_names[i], tangent, "its derivative in forward mode")
+
+
+def _derivative(name: str, array: Any, which: str) -> None:
+    found = as_numpy(array)
+    wrong = ~np.isfinite(found)
+    if wrong.any():
+        count = f"{wrong.sum()} of {wrong.size} elements of {which}"
+        raise Broken(f"{count} are not finite ({found[wrong][0]})", name)
 
 
 def _no_nan(name: str, array: np.ndarray, of: str) -> None:
     wrong = np.isnan(array)
     if wrong.any():
-        what = f"{int(wrong.sum())} of {wrong.size} elements {of} are NaN"
-        raise Broken("nan", what, name)
+        raise Broken(f"{wrong.sum()} of {wrong.size} elements {of} are NaN", name)
 
 
-def check_finite(
-    stage: StageLike,
-    x: PyTree,
-    state: State | None = None,
-    *,
-    key: Key | None = None,
-    rtol: Bound = None,
-    atol: Bound = None,
-) -> None:
-    """Checks that a stage makes no NaN of finite numbers.
+def _is_finite(array: Any) -> bool:
+    return bool(np.isfinite(as_numpy(array)).all())
 
-    Neither the output holds one, nor the derivatives by input and parameters where the
-    output is finite. An output that is infinite is a breach only if double precision
-    gives a number that would fit; an infinite derivative is left to `check_grad`.
 
-    **Arguments:** those of `check_stage`.
+def _no_overflow(trial: Trial, values: list[Any]) -> None:
+    """Raise `Broken` if an infinite number would fit, as double precision shows."""
+    if trial.wide is None:
+        return
+    programs, wide = trial.programs, trial.wide.programs
+    in_double = wide.value(wide.leaves(trial.wide.call))
+    for i in programs.smooth:
+        array, exact = as_numpy(values[i]), as_numpy(in_double[i])
+        fits = np.abs(exact) <= float(jnp.finfo(values[i].dtype).max)
+        wrong = np.isinf(array) & fits
+        if wrong.any():
+            raise Broken(
+                f"{wrong.sum()} of {wrong.size} elements of the output are infinite, "
+                f"and {exact[wrong][0]:.6g} in double precision: an intermediate "
+                "value overflows",
+                programs.out_names[i],
+            )
 
-    **Raises:** `AssertionError` if the law is broken.
 
-    !!! example
-
-        >>> import eqx_pipe.testing as ept, jax.numpy as jnp
-        >>> ept.check_finite(jnp.sqrt, jnp.zeros(2))
-        >>> ept.check_finite(lambda x: x / jnp.linalg.norm(x), jnp.zeros(2))
-        Traceback (most recent call last):
-            ...
-        AssertionError: `eqx_pipe.testing.check_finite`: the law `finite` is broken: ...
-    """
-    __tracebackhide__ = True
-    check(finite_law, stage, x, state, key, rtol, atol)
+def _not_everywhere(trial: Trial, i: int, name: str, array: np.ndarray) -> None:
+    """Raise `Broken` if an output is infinite whatever the arguments are."""
+    if not np.isinf(array).all():
+        return
+    programs = trial.programs
+    leaves = programs.leaves(trial.call)
+    for sign in (1, -1):
+        others = list(leaves)
+        for k in programs.moving:
+            if programs.names[k].startswith("args"):
+                drawn = sign * np.abs(direction(k, leaves[k]))
+                others[k] = drawn.astype(leaves[k].dtype)
+        with contextlib.suppress(Exception):  # outside of what the function takes
+            if not np.isinf(as_numpy(programs.value(others)[i])).all():
+                return
+    raise Broken("it is infinite for all arguments that were tried", name)

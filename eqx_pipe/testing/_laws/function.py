@@ -1,127 +1,106 @@
-"""All laws of a function of arrays and pytrees at once, in one report."""
+"""All laws of a function or stage at given arguments, in one report."""
 
-import dataclasses
 import functools as ft
 import inspect
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.tree_util as jtu
+import numpy as np
+from equinox.nn import State
 
 from ..._check import check_callable
+from ..._errors import MissingKeyError, describe_value, type_error
 from ..._keys import check_key
-from ..._stage import Lift, Scope, as_module, call
+from ..._stage import as_module, check_state, wants_key
+from ..._tree import is_key_array
 from ..._types import Key, PyTree
-from .batches import arguments_law, ensemble_law
+from .batches import vmap_law
 from .compare import Bound, agree_with_reference, check_reference, tolerance_of
-from .dtypes import dtype_law
+from .compiled import jit_law, recompiles_law
+from .derivative import derivative_law
+from .dtype import dtype_law
 from .finite import finite_law
-from .grad import grad_law
-from .held import held
+from .index import index_law
 from .key import key_law
-from .law import Broken, Law, Undecided, law, must_work, skipped_of
+from .law import Broken, Law, Undecided, check_names, must_work
+from .locate import input_text, locate
 from .params import params_law
-from .programs import recompiles_law
-from .pure import jit_law, pure_law, struct_law
-from .report import input_text
-from .rules import numerical_law, rules_law
-from .sharding import sharding_law
-from .trial import Trial
+from .pure import pure_law
+from .trial import Call, Trial, function_text, trial_of
 
 _FUNCTION = "testing.check_function"
-
-
-@law("reference", "it gives what the reference gives.", function="check_function")
-def reference_law(trial: Trial, reference: Callable[[], Any] | None = None) -> None:
-    """`reference` gives what is wanted for the input of the trial."""
-    if reference is None:
-        raise Undecided("no `reference` is given")
-    with must_work("the reference"):
-        wanted = reference()
-    agree_with_reference(trial.plain["output"], wanted, trial.tolerance)
-
-
-def _by_reference(reference: Callable[..., PyTree], args: Collection[Any]) -> Law:
-    """The law for one function of reference, on the arguments of the trial."""
-    wanted = ft.partial(reference, *args)
-    test = ft.partial(reference_law.test, reference=wanted)
-    return dataclasses.replace(reference_law, test=test)
-
-
-_IN_ORDER: tuple[Law, ...] = (reference_law, pure_law, struct_law)
-_IN_ORDER += (jit_law, arguments_law, ensemble_law, key_law, finite_law, grad_law)
-_IN_ORDER += (rules_law, numerical_law, params_law, dtype_law, recompiles_law)
-_IN_ORDER += (sharding_law,)
-FUNCTION_LAWS = {law.name: law for law in _IN_ORDER}
-"""The laws of a function by name, in the order in which they are tried."""
-
-# A law that is not asked where one of these is broken, by which it would be too.
-_TOLD_BY = {"grad": {"finite"}, "numerical": {"finite", "rules"}}
+_LAWS = (pure_law, jit_law, recompiles_law, params_law, key_law, dtype_law)
+_LAWS += (vmap_law, finite_law, index_law, derivative_law)
+NAMES = ("reference", *(law.name for law in _LAWS))
+"""The names of the laws, in the order in which they are tried: cheap ones first."""
 
 
 def check_function(
     fn: Callable[..., PyTree],
     *args: PyTree,
+    kwargs: Mapping[str, PyTree] | None = None,
+    state: State | None = None,
     key: Key | None = None,
     reference: Callable[..., PyTree] | None = None,
+    only: Collection[str] | None = None,
     skip: Collection[str] = (),
     rtol: Bound = None,
     atol: Bound = None,
 ) -> dict[str, str]:
-    """Checks a function of arrays and pytrees at the given arguments: all laws at once.
+    """Check a function, layer or pipeline at the given arguments, by all laws at once.
 
-    Nothing has to be a stage, or made by this library. What is checked:
-
-    | law | what it says |
+    | law | requires |
     |---|---|
-    | `reference` | it gives what the `reference` gives, if there is one |
-    | `pure` | the same arguments give the same bits; none is changed or donated |
-    | `struct` | abstract evaluation tells structure, shapes and dtypes |
-    | `jit` | compiling changes nothing |
-    | `vmap` | over any of the arguments it is a loop, and so are the gradients |
-    | `ensemble` | the same over a stack of modules, if `fn` is one |
-    | `key` | draws come from `key=`, if it is given, and no key is used twice |
-    | `finite` | finite numbers give no NaN, nor do they in derivatives |
-    | `grad` | gradients are finite where the output is; both modes agree |
-    | `rules` | each `custom_jvp`, `custom_vjp`, `custom_vmap` in it is right |
-    | `numerical` | first and second derivatives are what differences say |
-    | `params` | each array of a module reaches the output |
-    | `dtype` | half, single and double precision go through; no weak type |
-    | `recompiles` | a second call compiles nothing; no large constant |
-    | `sharding` | nor does an input spread over devices, if there are several |
+    | `reference` | the output of `reference`, if it is given |
+    | `pure` | the same bits for the same arguments; nothing is written or donated |
+    | `jit` | the same structure and values when it is compiled |
+    | `recompiles` | a second call compiles nothing; no constant above 1 MB |
+    | `params` | each array of a module, and its gradient, reach the output |
+    | `key` | draws depend on `key=`, if it is given; no key is used twice |
+    | `dtype` | half, single and double precision are kept; no weak type |
+    | `vmap` | a batch of arguments, or a stack of modules, gives what a loop gives |
+    | `finite` | finite numbers give no NaN, no overflow, and finite derivatives |
+    | `index` | no index is out of bounds, where JAX clamps or drops it |
+    | `derivative` | first and second derivatives are those that differences give |
 
-    Differences are taken in double precision where the function can be traced in that,
-    by two step sizes. Elements at which these disagree, as at a kink, are left out and
-    counted. What is found is so; it may be meant, as a `stop_gradient` or a
-    straight-through estimator are: then `skip` the law.
+    The function is traced once, in its own precision and in double precision, and the
+    laws share what is compiled of that; so do later checks of the same function with
+    arguments of the same types. Elements at kinks are left out of `derivative`. The
+    laws see no intent: `skip` those that a `stop_gradient`, a straight-through
+    estimator or the like breaks on purpose.
 
     **Arguments:**
 
     - `fn`: a function, or a module that can be called.
-    - `args`: its arguments. Arrays in them may be differentiated, batched and donated;
+    - `args`: its positional arguments. Arrays in them are differentiated and batched;
         other things are as they are.
+    - `kwargs`: its other arguments, by name: with `eqx_pipe.testing.arguments(fn)` all
+        of them. (Keyword only.)
+    - `state`: an `equinox.nn.State`, for a stateful stage. (Keyword only.)
     - `key`: a PRNG key, given to `fn` as `key=`. (Keyword only.)
     - `reference`: a function of the same arguments that gives the same numbers: in
-        NumPy, of any precision. (Keyword only.)
-    - `skip`: names of laws to leave out. (Keyword only.)
-    - `rtol`, `atol`: as in `check_stage`. (Keyword only.)
+        NumPy, in any precision. (Keyword only.)
+    - `only`, `skip`: names of laws to try, and to leave out. (Keyword only.)
+    - `rtol`, `atol`: numbers may be `atol` and `rtol` times the largest in the array
+        apart. The default suits the dtype. (Keyword only.)
 
-    **Returns:** by the name of each law that was tried what came of it: `"holds"`, with
-    what was left out, or `"undecided"`, and why.
+    **Returns:** for each law that was tried `"holds"`, perhaps with a note, or
+    `"undecided"` and the reason.
 
     **Raises:**
 
-    - `AssertionError` if laws are broken: all of them, each with its difference.
-    - `ValueError` for an unknown name in `skip`.
-    - What the function itself raises on `args`.
+    - `AssertionError` if laws are broken: all of them, each with its difference, and
+        with the stage of a pipeline that breaks it.
+    - `ValueError` for an unknown name in `only` or `skip`.
+    - The error that the function itself raises for these arguments.
 
     !!! example
 
         >>> import eqx_pipe.testing as ept, jax, jax.numpy as jnp, numpy as np
         >>> found = ept.check_function(jnp.hypot, jnp.ones(2), jnp.array([2.0, 3.0]))
-        >>> found["numerical"]
+        >>> found["derivative"]
         'holds'
         >>> @jax.custom_jvp
         ... def square(x):
@@ -133,49 +112,67 @@ def check_function(
         Traceback (most recent call last):
             ...
         AssertionError: `eqx_pipe.testing.check_function`: `square` breaks 1 law of ...
-          - `rules`: a rule of one's own gives the derivatives and batches of ...
-            difference: `square`: forward mode gives ... at [0], ...
+          - `derivative`: first and second derivatives are those that differences give.
+            leaf: `x`
+            difference: forward mode gives ... at [0], and differences give ...
         ...
     """
     __tracebackhide__ = True
     tolerance = tolerance_of(_FUNCTION, rtol, atol)
     check_callable(_FUNCTION, "fn", fn)
     check_reference(_FUNCTION, reference)
+    named = _named(kwargs)
+    if key is None and is_key_array(named.get("key")):
+        key = named.pop("key")
     check_key(_FUNCTION, key)
-    skipped = skipped_of(_FUNCTION, skip, FUNCTION_LAWS)
-    named = dict(zip(_names(fn, len(args)), args, strict=True))
-    stage = _Called(as_module(fn), tuple(named))
-    trial = Trial(stage, named, None, key, tolerance, held(stage))
-    trial.plain  # noqa: B018  # What `fn` itself raises is raised as it is.
-    found, broken = {}, {}
-    for name, one in FUNCTION_LAWS.items():
-        if name not in skipped and _concerns(name, trial, reference is not None):
-            if name == "reference" and reference is not None:
-                one = _by_reference(reference, args)
-            if broken.keys() & _TOLD_BY.get(name, set()):
-                continue
-            outcome = _outcome(one, trial)
-            (broken if isinstance(outcome, Broken) else found)[name] = outcome
+    module = as_module(fn)
+    check_state(_FUNCTION, module, state)
+    tried = _tried(only, skip, reference is not None, key is not None)
+    names = _names(fn, len(args))
+    given = as_jax_sees({**dict(zip(names, args, strict=True)), **named})
+    trial = trial_of(Call(module, given, state, key, names), tolerance)
+    _first_call(trial)
+    laws = [law for law in _LAWS if law.name in tried]
+    if "reference" in tried:
+        assert reference is not None
+        laws.insert(0, _reference_law(ft.partial(reference, *args, **named)))
+    found = {law.name: _outcome(law, trial) for law in laws}
+    broken = {n: how for n, how in found.items() if isinstance(how, Broken)}
     if broken:
-        raise AssertionError(_report(fn, broken, found, named))
-    return found
+        inner = {
+            law.name: locate(law, trial, broken[law.name])
+            for law in laws
+            if law.name in broken
+        }
+        raise AssertionError(_report(fn, laws, found, inner, given))
+    return {name: str(outcome) for name, outcome in found.items()}
 
 
-class _Called(eqx.Module):
-    """A function as a stage of one input: its arguments by name."""
-
-    fn: Any
-    names: tuple[str, ...] = eqx.field(static=True)
-
-    def __call__(self, x: Mapping[str, PyTree], *, key: Key | None = None) -> PyTree:
-        args = tuple(x[name] for name in self.names)
-        if "key" in self.names:  # an array of that name
-            return (self.fn.fn if isinstance(self.fn, Lift) else self.fn)(*args)
-        return call(self.fn, args, None, Scope(key))[0]
+def _named(kwargs: Mapping[str, PyTree] | None) -> dict[str, PyTree]:
+    if kwargs is not None and not isinstance(kwargs, Mapping):
+        raise type_error(
+            _FUNCTION,
+            f"`kwargs` is {describe_value(kwargs)}.",
+            "Give a dict of arguments by name: `kwargs={'x': jnp.ones(3)}`.",
+        )
+    return dict(kwargs or {})
 
 
-def _names(fn: Callable[..., Any], count: int) -> list[str]:
-    """The names of the positional parameters that take so many arguments."""
+def _tried(
+    only: Collection[str] | None,
+    skip: Collection[str],
+    has_reference: bool,
+    has_key: bool,
+) -> set[str]:
+    """Return the names of the laws to try."""
+    chosen = set(NAMES) if only is None else check_names(_FUNCTION, "only", only, NAMES)
+    left = chosen - check_names(_FUNCTION, "skip", skip, NAMES)
+    without = {"reference"} - ({"reference"} if has_reference else set())
+    return left - without - (set() if has_key else {"key"})
+
+
+def _names(fn: Callable[..., Any], count: int) -> tuple[str, ...]:
+    """Return the names of the positional parameters that take so many arguments."""
     names: list[str] = []
     try:
         for name, parameter in inspect.signature(fn).parameters.items():
@@ -186,28 +183,48 @@ def _names(fn: Callable[..., Any], count: int) -> list[str]:
     except (TypeError, ValueError):
         pass
     names = names[:count]
-    return names + [f"argument{i}" for i in range(len(names), count)]
+    return (*names, *(f"argument{i}" for i in range(len(names), count)))
 
 
-def _concerns(name: str, trial: Trial, has_reference: bool) -> bool:
-    """Whether a law has something to say about what is given."""
-    holds_arrays = bool(jtu.tree_leaves(eqx.filter(trial.stage, eqx.is_array)))
-    match name:
-        case "reference":
-            return has_reference
-        case "key":
-            return trial.key is not None
-        case "ensemble":
-            return holds_arrays
-        case "sharding":
-            return jax.local_device_count() > 1
-    return True
+def as_jax_sees(tree: PyTree) -> PyTree:
+    """Return NumPy arrays in the dtypes that JAX would give them.
+
+    Without `jax_enable_x64` it makes 32 bits of 64. A plain call in NumPy keeps them,
+    which is no fault of the function.
+    """
+
+    def narrowed(leaf: Any) -> Any:
+        if not isinstance(leaf, np.ndarray):
+            return leaf
+        return leaf.astype(jax.dtypes.canonicalize_dtype(leaf.dtype), copy=False)
+
+    return jtu.tree_map(narrowed, tree)
 
 
-def _outcome(one: Law, trial: Trial) -> str | Broken:
+def _first_call(trial: Trial) -> None:
+    """Call the function; its own errors are not a matter of the laws."""
+    try:
+        _ = trial.plain
+    except Exception as error:
+        if trial.call.key is None and wants_key(error, trial.call.fn):
+            raise MissingKeyError("fn") from error
+        error.add_note(f"In the plain call that `eqx_pipe.{_FUNCTION}` makes first.")
+        raise
+
+
+def _reference_law(wanted: Callable[[], PyTree]) -> Law:
+    def test(trial: Trial) -> None:
+        with must_work("the reference"):
+            values = wanted()
+        agree_with_reference(trial.plain["output"], values, trial.tolerance)
+
+    return Law("reference", "it gives what the reference gives.", test)
+
+
+def _outcome(law: Law, trial: Trial) -> str | Broken:
     try:
         with must_work("a call"):
-            note = one.tried(trial)
+            note = law.test(trial)
     except Broken as how:
         return how
     except Undecided as why:
@@ -217,23 +234,32 @@ def _outcome(one: Law, trial: Trial) -> str | Broken:
 
 def _report(
     fn: Callable[..., Any],
-    broken: Mapping[str, Broken],
-    found: Mapping[str, str],
+    laws: list[Law],
+    found: Mapping[str, str | Broken],
+    broken: Mapping[str, tuple[str, Trial, Broken]],
     args: Mapping[str, PyTree],
 ) -> str:
-    """All findings, then what holds, and the arguments."""
-    name = getattr(fn, "__name__", type(fn).__name__)
-    laws = "1 law" if len(broken) == 1 else f"{len(broken)} laws"
-    tried = len(broken) + len(found)
-    lines = [f"`eqx_pipe.{_FUNCTION}`: `{name}` breaks {laws} of {tried}:"]
-    for law_name, how in broken.items():
-        lines.append(f"  - `{law_name}`: {FUNCTION_LAWS[law_name].rule}")
-        leaf = how.leaf.removeprefix("x.").removeprefix("stage.fn.")
+    """Return all findings, with the stage and its input for one inside a pipeline."""
+    count = "1 law" if len(broken) == 1 else f"{len(broken)} laws"
+    name = function_text(fn)
+    lines = [f"`eqx_pipe.{_FUNCTION}`: `{name}` breaks {count} of {len(found)}:"]
+    rules = {law.name: law.rule for law in laws}
+    for law_name, (path, trial, how) in broken.items():
+        lines.append(f"  - `{law_name}`: {rules[law_name]}")
+        if path:
+            stage = function_text(trial.call.fn)
+            lines.append(f"    stage: `{path}` ({stage})")
+            lines.append(f"    its input: {input_text(trial.call.args)}")
+        leaf = how.leaf.removeprefix("args.").removeprefix("fn.").removeprefix("fn.")
         lines += [f"    leaf: `{leaf}`"] if leaf else []
         lines.append(f"    difference: {how.what}")
-    undecided = [f"`{n}` ({v})" for n, v in found.items() if v.startswith("undecided")]
+    undecided = [
+        f"`{n}` ({v.removeprefix('undecided: ')})"
+        for n, v in found.items()
+        if isinstance(v, str) and v.startswith("undecided")
+    ]
     lines += [f"  not decided: {'; '.join(undecided)}"] if undecided else []
     lines.append(f"  arguments: {input_text(args)}")
     names = ", ".join(map(repr, broken)) + ("," if len(broken) == 1 else "")
-    lines.append(f"  What is meant can be left out: `skip=({names})`.")
+    lines.append(f"  If this is meant: `skip=({names})`.")
     return "\n".join(lines)

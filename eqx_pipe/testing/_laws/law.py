@@ -1,4 +1,4 @@
-"""What a law is, how one is broken, and the error that says so."""
+"""Laws, how a law is broken, and the error that reports it."""
 
 import contextlib
 import dataclasses
@@ -11,83 +11,54 @@ from ..._errors import describe_value, type_error
 
 
 class Broken(Exception):
-    """How a law is broken: in which way, in words, and at which leaf.
+    """The way in which a law is broken, and the leaf at which it is."""
 
-    `kind` distinguishes ways of breaking one law: `"value"` and `"modes"` are
-    differences of numbers, which wider bounds may allow.
-    """
-
-    def __init__(self, kind: str, what: str, leaf: str = ""):
+    def __init__(self, what: str, leaf: str = ""):
         super().__init__(what)
-        self.kind, self.what, self.leaf = kind, what, leaf
+        self.what, self.leaf = what, leaf
 
 
 class Undecided(Exception):
-    """Why a law can be neither kept nor broken by what is under trial."""
+    """The reason why a law cannot be judged."""
 
 
 @contextlib.contextmanager
 def must_work(how: str) -> Iterator[None]:
-    """A law is broken if what is tried inside raises; `how` says what that is."""
+    """Break the law if the block raises; `how` names what the block does."""
     try:
         yield
     except (Broken, Undecided):
         raise
     except Exception as error:
-        lines = str(error).strip().splitlines() or [""]
-        text = lines[0] if len(lines[0]) < 200 else lines[0][:200] + "..."
-        what = f"{how} raises {type(error).__name__}: {text}"
-        raise Broken("raises", what) from error
+        raise Broken(f"{how} raises {error_line(error)}") from error
+
+
+def error_line(error: Exception) -> str:
+    """Return the type of an error and the first line of its message."""
+    line = (str(error).strip().splitlines() or [""])[0]
+    short = line if len(line) < 200 else line[:200] + "..."
+    return f"{type(error).__name__}: {short}"
 
 
 @dataclasses.dataclass(frozen=True)
 class Law:
-    """What always holds, in words, and a test that raises `Broken` where it does not.
+    """A rule in words, and a test that raises `Broken` where it does not hold.
 
-    `test(trial)` is given something under trial. It may return what it left out, in
-    words, and raises `Undecided` where it can tell nothing.
+    `test(trial)` may return a note, and raises `Undecided` if it cannot judge.
     """
 
     name: str
     rule: str
-    test: Callable[..., str | None]
-    function: str = ""
-
-    @property
-    def check(self) -> str:
-        """The public function that checks it."""
-        return self.function or f"check_{self.name}"
-
-    def tried(self, trial: Any) -> str | None:
-        """The test; once more with wider bounds where what is tried has few digits."""
-        try:
-            return self.test(trial)
-        except Broken as how:
-            coarser = getattr(trial, "coarser", None)
-            if how.kind not in ("value", "modes") or coarser is None:
-                raise
-        return self.test(coarser)
-
-    def broken_by(self, trial: Any) -> Broken | None:
-        """How something under trial breaks the law; `None` if the law holds."""
-        try:
-            self.tried(trial)
-        except Broken as how:
-            return how
-        except Undecided:
-            pass
-        return None
+    test: Callable[[Any], str | None]
 
 
-def law(
-    name: str, rule: str, function: str = ""
-) -> Callable[[Callable[..., str | None]], Law]:
-    """Makes a law of its test: a decorator."""
-    return ft.partial(Law, name, rule, function=function)
+def law(name: str, rule: str) -> Callable[[Callable[[Any], str | None]], Law]:
+    """Make a law of its test, as a decorator."""
+    return ft.partial(Law, name, rule)
 
 
 def laws_of(trial: type) -> list[Law]:
-    """The laws that a class of trials has, in the order in which they are written."""
+    """Return the laws of a class of trials, in the order of their definition."""
     return [value for value in vars(trial).values() if isinstance(value, Law)]
 
 
@@ -98,10 +69,10 @@ def check_laws(
     where: str = "",
     laws: Sequence[Law] | None = None,
 ) -> None:
-    """Raises an `AssertionError` at the first law that something breaks.
+    """Raise an `AssertionError` for the first law that is broken.
 
-    `kind` says what it is, as "an axis", and `where` which one. The laws are by default
-    all that the trial's class has.
+    `kind` names what is tried, as in "an axis"; `where` is its type. By default all
+    laws of the trial's class are tried.
     """
     __tracebackhide__ = True
     for law in laws_of(type(trial)) if laws is None else laws:
@@ -113,40 +84,27 @@ def check_laws(
             how = error
         except Undecided:
             pass
+        # Raised outside of the `except`: hypothesis takes an error with another
+        # context for another error, and would not shrink one to the other.
         if how is not None:
-            text = f"the law `{law.name}` of {kind} is broken: {law.rule}"
+            leaf = [f"leaf: `{how.leaf}`"] if how.leaf else []
             place = [f"where: {where}"] if where else []
-            raise broken(function, text, how, place) from how.__cause__
+            lines = [*place, *leaf, f"difference: {how.what}"]
+            head = f"the law `{law.name}` of {kind} is broken: {law.rule}"
+            text = "\n  ".join([f"`eqx_pipe.testing.{function}`: {head}", *lines])
+            raise AssertionError(text) from how.__cause__
 
 
-def skipped_of(
-    function: str, skip: Collection[str], known: Collection[str]
+def check_names(
+    function: str, option: str, names: Collection[str], known: Collection[str]
 ) -> set[str]:
-    """The names of laws in `skip`, after a check."""
-    if isinstance(skip, str) or not isinstance(skip, tuple | list | set | frozenset):
+    """Return names of laws as a set, after a check."""
+    if isinstance(names, str) or not isinstance(names, tuple | list | set | frozenset):
         raise type_error(
             function,
-            f"`skip` is {describe_value(skip)}.",
-            "Give a tuple of names of laws: `skip=('grad',)`.",
+            f"`{option}` is {describe_value(names)}.",
+            f"Give a tuple of names of laws: `{option}=('derivative',)`.",
         )
-    for name in skip:
-        check_choice(function, "skip", name, known)
-    return set(skip)
-
-
-def broken(
-    function: str,
-    law: str,
-    how: Broken,
-    before: Sequence[str],
-    after: Sequence[str] = (),
-) -> AssertionError:
-    """The error for a broken law, with lines before and after what was found.
-
-    To be raised where nothing is being caught: to hypothesis, another context is
-    another error, and it would not shrink one to the other.
-    """
-    leaf = [f"leaf: `{how.leaf}`"] if how.leaf else []
-    lines = [*before, *leaf, f"difference: {how.what}", *after]
-    head = f"`eqx_pipe.testing.{function}`: {law}"
-    return AssertionError("\n  ".join([head, *lines]))
+    for name in names:
+        check_choice(function, option, name, known)
+    return set(names)

@@ -24,14 +24,14 @@ from .compare import (
     agree_with_reference,
     as_numpy,
     check_reference,
+    stack,
     tolerance_of,
 )
 from .law import Broken, check_laws, law
-from .trial import stack
 
 
 @dataclasses.dataclass(frozen=True)
-class _Trial:
+class LoaderTrial:
     """A loader at the beginning of its first epoch."""
 
     loader: Loader
@@ -77,7 +77,7 @@ class _Trial:
         surplus = [row for row in records if records.count(row) > known.count(row)]
         if surplus or (missing and not self.loader.drop_remainder):
             what = f"{len(missing)} of {len(known)} records are missing, and "
-            raise Broken("records", f"{what}{len(surplus)} come too often")
+            raise Broken(f"{what}{len(surplus)} come too often")
 
     @law("reference", "its records, in order, are those of the reference.")
     def reference_law(self) -> None:
@@ -92,7 +92,7 @@ class _Trial:
                 agree_with_reference(got, self.reference(i), self.tolerance)
             except Broken as how:
                 what = f"record {i}: {how.what}"
-                raise Broken("reference", what, how.leaf) from None
+                raise Broken(what, how.leaf) from None
 
     @law("resume", "a resumed epoch is the rest of the whole one.")
     def resume_law(self) -> None:
@@ -144,7 +144,7 @@ class _Trial:
         end, begin = iterator.cursor, self.cursor.next_epoch()
         if end.epoch != self.cursor.epoch or end.next_epoch().epoch != begin.epoch:
             what = f"{end} does not stand between {self.cursor} and {begin}"
-            raise Broken("place", what)
+            raise Broken(what)
         got, wanted = (
             [as_arrays(batch) for batch in self.loader.epoch(cursor)]
             + [as_arrays(self.loader.next(cursor)[0])]
@@ -182,7 +182,7 @@ def check_loader(
     - `key`: for its cursor. (Keyword only.)
     - `reference`: a function from an index, an `int`, to the record that the source has
         there, before any pipe: so a source that is off by one is found. (Keyword only.)
-    - `rtol`, `atol`: as in `check_stage`. (Keyword only.)
+    - `rtol`, `atol`: as in `check_function`. (Keyword only.)
 
     **Raises:** `AssertionError` if a law is broken.
 
@@ -204,5 +204,5 @@ def check_loader(
             "Give a `Loader(source, pipe, batch_size=...)`.",
         )
     own_key = jr.key(0) if key is None else key
-    trial = _Trial(loader, own_key, tolerance, reference)
+    trial = LoaderTrial(loader, own_key, tolerance, reference)
     check_laws("check_loader", "a loader", trial)

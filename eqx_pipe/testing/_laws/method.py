@@ -28,7 +28,7 @@ _SAVED = np.ndarray | np.generic | jax.Array | bool | int | float | str | Space
 
 
 @dataclasses.dataclass(frozen=True)
-class _Trial:
+class MethodTrial:
     """A method, with a function of the points of a space."""
 
     method: Method[Any]
@@ -60,7 +60,7 @@ class _Trial:
         for number, (_, points, _, _) in enumerate(self.history):
             if not isinstance(points, Space) or points.size > self.num:
                 what = f"in round {number} `ask(state, {self.num})` gave {points!r}"
-                raise Broken("form", what)
+                raise Broken(what)
             with must_work(f"finding the points of round {number} in the space"):
                 self.space.to_unit(points)
 
@@ -70,7 +70,7 @@ class _Trial:
             for path, leaf in jtu.tree_leaves_with_path(asked, is_leaf=_is_space):
                 if not isinstance(leaf, _SAVED):
                     what = f"in round {number} it holds {describe_value(leaf)}"
-                    raise Broken("state", what, path_name(path))
+                    raise Broken(what, path_name(path))
 
     @law("repeats", "what it proposes depends on the state alone.")
     def repeats_law(self) -> None:
@@ -78,11 +78,11 @@ class _Trial:
             again, asked_again = self.method.ask(state, self.num)
             if not _same(_columns(points), _columns(again)):
                 what = f"asked again in round {number} it proposes other points"
-                raise Broken("ask", what)
+                raise Broken(what)
             told = self._told(asked, result)
             if not _same(told, self._told(asked_again, result)):
                 what = f"told the same again in round {number} its state is another"
-                raise Broken("tell", what)
+                raise Broken(what)
 
     @law("resumes", "from the beginning it comes to the same proposals again.")
     def resumes_law(self) -> None:
@@ -91,7 +91,7 @@ class _Trial:
             again, state = self.method.ask(state, self.num)
             if not _same(_columns(points), _columns(again)):
                 what = f"begun anew it proposes other points in round {number}"
-                raise Broken("resumes", what)
+                raise Broken(what)
             state = self._told(state, result)
 
     @law("failures", "it goes on where points have failed.")
@@ -191,5 +191,5 @@ def check_method(
             runs.append(sweeper(fn, points))
         return runs[0](points)
 
-    trial = _Trial(method, whole, run, num, by, key)
+    trial = MethodTrial(method, whole, run, num, by, key)
     check_laws("check_method", "a method", trial, type(method).__name__)

@@ -1,102 +1,212 @@
-"""The law of compiled programs: compiled once, and without large constants."""
+"""One trace of a function, and the programs that all laws share."""
 
-from typing import Any
+import contextlib
+import functools as ft
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
 import jax.tree_util as jtu
-from equinox.nn import State
+import numpy as np
 
-from ..._jaxprs.jaxpr import equations, open_jaxpr, sub_jaxprs
-from ..._jaxprs.table import kind
-from ..._tree import is_key_array
-from ..._types import Key, PyTree, StageLike
-from .compare import Bound
-from .compiles import compilations, names_of
-from .law import Broken, Undecided, law
-from .report import check
-from .trial import Trial, copied
+from ..._cache import LRUCache
+from ..._jaxprs.jaxpr import as_function
+from ..._tree import as_hashable, is_key_array, leaves_with_names
 
-# Smaller ones are tables and masks, which belong to the code.
-_MOST_BYTES = 2**20
+if TYPE_CHECKING:
+    from .trial import Call
+
+Leaves: TypeAlias = Sequence[Any]
 
 
-@law("recompiles", "a second call of the same types compiles nothing.")
-def recompiles_law(trial: Trial) -> None:
-    try:
-        program = trial.program[0]
-    except Exception as error:
-        raise Undecided("the stage cannot be traced") from error
-    big = [v for v in _constants(program) if v.nbytes > _MOST_BYTES]
-    if big:
-        raise Broken(
-            "constant",
-            f"an array of {big[0].nbytes / 2**20:.1f} MB ({big[0].dtype}"
-            f"{list(big[0].shape)}) is compiled into the program; hold it in a field, "
-            "or take it as an argument",
-        )
-    # A loop or a branch that is not under `jit` is compiled at each call, by JAX.
-    if _compiles_anew(program):
-        return
-    # The calls get copies, since a function may donate its arguments.
-    first, second = (trial.on(jtu.tree_map(copied, trial.x)) for _ in range(2))
-    first.again()  # should another input have filled a cache
-    with compilations() as found:
-        second.again()
-    if found:
-        raise Broken(
-            "again",
-            f"each call compiles {names_of(found)}; make the function that is jitted "
-            "once, outside of the call",
-        )
+class Programs:
+    """What is compiled of a call of one structure, with shapes and dtypes.
 
+    The function itself is called once, to be traced. Arrays come and go as NumPy's:
+    an argument of a compiled program needs no program to be converted, which it does
+    by `jnp.asarray`.
 
-def _compiles_anew(jaxpr: Any) -> bool:
-    """Whether a loop or the like stands outside of `jit`, perhaps in a custom rule."""
-    return any(
-        kind(eqn) in _COMPILED_ANEW
-        or eqn.primitive.name != "jit"
-        and kind(eqn) == "call"
-        and any(map(_compiles_anew, sub_jaxprs(eqn)))
-        for eqn in open_jaxpr(jaxpr)[0].eqns
-    )
-
-
-_COMPILED_ANEW = (None, "scan", "while", "branches", "other", "callback")
-
-
-def _constants(program: Any) -> list[Any]:
-    own = list(open_jaxpr(program)[1])
-    for eqn in equations(program):
-        for inner in sub_jaxprs(eqn):
-            own += open_jaxpr(inner)[1]
-    return [v for v in own if hasattr(v, "nbytes") and not is_key_array(v)]
-
-
-def check_recompiles(
-    stage: StageLike,
-    x: PyTree,
-    state: State | None = None,
-    *,
-    key: Key | None = None,
-    rtol: Bound = None,
-    atol: Bound = None,
-) -> None:
-    """Checks that a stage is compiled once for arguments of the same types.
-
-    A second plain call compiles nothing, if the stage has no loop and no branch outside
-    of `jit` (which JAX compiles at each call). No array of more than 1 MB is a constant
-    of its program.
-
-    **Arguments:** those of `check_stage`.
-
-    **Raises:** `AssertionError` if the law is broken.
-
-    !!! example
-
-        >>> import eqx_pipe.testing as ept, jax, jax.numpy as jnp
-        >>> ept.check_recompiles(lambda x: jax.jit(lambda y: y + 1)(x), jnp.ones(2))
-        Traceback (most recent call last):
-            ...
-        AssertionError: `eqx_pipe.testing.check_recompiles`: the law `recompiles` is ...
+    `moving` are the places of the leaves that can be differentiated, `smooth` those of
+    such outputs.
     """
-    __tracebackhide__ = True
-    check(recompiles_law, stage, x, state, key, rtol, atol)
+
+    def __init__(self, call: "Call"):
+        arrays, static = eqx.partition(call, eqx.is_array)
+        leaves, structure = jtu.tree_flatten(arrays)
+        named = leaves_with_names(arrays)
+        form: list[Any] = []
+
+        def flat(*leaves: Any) -> list[Any]:
+            given = eqx.combine(jtu.tree_unflatten(structure, leaves), static)
+            outputs, rest = eqx.partition(given.run(), eqx.is_array)
+            form[:] = [jtu.tree_structure(outputs), rest]
+            return jtu.tree_leaves(outputs)
+
+        self.jaxpr: Any = jax.make_jaxpr(flat)(*leaves)
+        self._form = form
+        self.is_wide = _is_wide()
+        self.names = [name for name, _ in named]
+        self.moving = _inexact(leaves)
+        avals = self.jaxpr.out_avals
+        self.smooth = _inexact(avals)
+        outs = self.output([jax.ShapeDtypeStruct(a.shape, a.dtype) for a in avals])
+        kinds = jax.ShapeDtypeStruct
+        self.out_names = [n for n, v in leaves_with_names(outs) if isinstance(v, kinds)]
+        self.function: Callable[..., list[Any]] = as_function(self.jaxpr)
+
+    def leaves(self, call: "Call") -> list[Any]:
+        """Return the arrays of a call."""
+        return jtu.tree_leaves(eqx.filter(call, eqx.is_array))
+
+    def output(self, leaves: Leaves) -> Any:
+        """Return the outputs as the function structures them."""
+        return eqx.combine(jtu.tree_unflatten(self._form[0], leaves), self._form[1])
+
+    def value(self, leaves: Leaves) -> list[Any]:
+        """Return the outputs."""
+        return self._run(self._value, leaves)
+
+    def forward(self, leaves: Leaves, tangents: Leaves) -> tuple[list, list]:
+        """Return the smooth outputs and their tangents."""
+        return self._run(self._forward, leaves, tangents)
+
+    def backward(self, leaves: Leaves, cotangents: Leaves) -> tuple[list, list]:
+        """Return the smooth outputs, and the cotangents of what moves."""
+        return self._run(self._backward, leaves, cotangents)
+
+    def second(self, leaves: Leaves, tangents: Leaves, cotangents: Leaves) -> list:
+        """Return the tangents of the cotangents of what moves."""
+        return self._run(self._second, leaves, tangents, cotangents)
+
+    def batched(self, leaves: Leaves, which: frozenset[int]) -> list[Any]:
+        """Return the outputs for a batch of some leaves."""
+        return self._run(self._batched(which), leaves)
+
+    def batched_backward(
+        self, leaves: Leaves, which: frozenset[int], cotangents: Leaves
+    ) -> list[Any]:
+        """Return the cotangents of what moves for a batch of some leaves."""
+        return self._run(self._batched_backward(which), leaves, cotangents)
+
+    def _run(self, program: Callable[..., Any], *args: Leaves) -> Any:
+        with self.context():
+            return jtu.tree_map(as_numpy_or_key, program(*map(list, args)))
+
+    def context(self) -> contextlib.AbstractContextManager[Any]:
+        """Return the precision in which the call was traced."""
+        return jax.enable_x64(self.is_wide)
+
+    @ft.cached_property
+    def _value(self) -> Callable[..., Any]:
+        return jax.jit(lambda leaves: self.function(*leaves))
+
+    def _of_moving(self, leaves: Leaves) -> Callable[[Leaves], list[Any]]:
+        """Return the smooth outputs as a function of what moves."""
+
+        def fn(moving: Leaves) -> list[Any]:
+            every = list(leaves)
+            for place, v in zip(self.moving, moving, strict=True):
+                every[place] = v
+            outputs = self.function(*every)
+            return [outputs[i] for i in self.smooth]
+
+        return fn
+
+    def _in_forward(self, leaves: Leaves, tangents: Leaves) -> Any:
+        moving = [leaves[i] for i in self.moving]
+        return jax.jvp(self._of_moving(leaves), (moving,), (tangents,))
+
+    def _in_reverse(self, leaves: Leaves, cotangents: Leaves) -> Any:
+        moving = [leaves[i] for i in self.moving]
+        value, pull = jax.vjp(self._of_moving(leaves), moving)
+        return value, pull(cotangents)[0]
+
+    def _twice(self, leaves: Leaves, tangents: Leaves, cotangents: Leaves) -> Any:
+        def gradient(moving: Leaves) -> Any:
+            return jax.vjp(self._of_moving(leaves), moving)[1](cotangents)[0]
+
+        moving = [leaves[i] for i in self.moving]
+        return jax.jvp(gradient, (moving,), (tangents,))[1]
+
+    @ft.cached_property
+    def _forward(self) -> Callable[..., Any]:
+        return jax.jit(self._in_forward)
+
+    @ft.cached_property
+    def _backward(self) -> Callable[..., Any]:
+        return jax.jit(self._in_reverse)
+
+    @ft.cached_property
+    def _second(self) -> Callable[..., Any]:
+        return jax.jit(self._twice)
+
+    def _axes(self, which: frozenset[int]) -> list[int | None]:
+        return [0 if i in which else None for i in range(len(self.names))]
+
+    @ft.lru_cache(16)  # noqa: B019  # as long-lived as the programs themselves
+    def _batched(self, which: frozenset[int]) -> Callable[..., Any]:
+        def fn(*leaves: Any) -> Any:
+            return self.function(*leaves)
+
+        return jax.jit(lambda leaves: jax.vmap(fn, self._axes(which))(*leaves))
+
+    @ft.lru_cache(4)  # noqa: B019
+    def _batched_backward(self, which: frozenset[int]) -> Callable[..., Any]:
+        def fn(leaves: Leaves, cotangents: Leaves) -> Any:
+            return self._in_reverse(leaves, cotangents)[1]
+
+        return jax.jit(jax.vmap(fn, (self._axes(which), None)))
+
+
+def _inexact(values: Leaves) -> list[int]:
+    found = [jnp.issubdtype(v.dtype, jnp.inexact) for v in values]
+    return [i for i, is_inexact in enumerate(found) if is_inexact]
+
+
+def _is_wide() -> bool:
+    """Return whether double precision is on, here and now."""
+    return jax.dtypes.canonicalize_dtype(np.float64) == np.float64
+
+
+def as_numpy_or_key(leaf: Any) -> Any:
+    """Return an array as NumPy's, but keys as they are."""
+    return leaf if is_key_array(leaf) else np.asarray(leaf)
+
+
+def stacked(leaves: Leaves) -> Any:
+    """Stack arrays without compiling anything; new-style keys compile a program."""
+    if is_key_array(leaves[0]):
+        data: Any = np.stack([np.asarray(jr.key_data(v)) for v in leaves])
+        return jr.wrap_key_data(data, impl=jr.key_impl(leaves[0]))
+    return np.stack([np.asarray(v) for v in leaves])
+
+
+_CACHE = LRUCache(32)
+
+
+def programs_of(call: "Call") -> Programs:
+    """Return the programs of a call, from the cache if there are some.
+
+    In a property test all examples of one structure share them.
+    """
+    try:
+        key = _form_of(call)
+        hash(key)
+    except TypeError:  # an array in a static field
+        return Programs(call)
+    found = _CACHE.get(key)
+    return _CACHE.setdefault(key, Programs(call)) if found is None else found
+
+
+def _form_of(call: "Call") -> Any:
+    arrays, static = eqx.partition(call, eqx.is_array)
+    avals = [
+        (v.shape, str(v.dtype), getattr(v, "weak_type", False))
+        for v in jtu.tree_leaves(arrays)
+    ]
+    others = tuple(map(as_hashable, jtu.tree_leaves(static)))
+    structures = jtu.tree_structure(arrays), jtu.tree_structure(static)
+    return structures, others, tuple(avals), _is_wide()

@@ -28,7 +28,7 @@ from .law import check_laws, law
 
 
 @dataclasses.dataclass(frozen=True)
-class _Trial:
+class ReducerTrial:
     """A reducer with values of `n` points, cut in three stretches."""
 
     many: Many
@@ -149,7 +149,7 @@ def check_reducer(
     - `reference`: a function of `values` that gives the same as the reducer, such as
         one of NumPy: so a wrong beginning is found, and a sum that overflows. (Keyword
         only.)
-    - `rtol`, `atol`: as in `check_stage`. (Keyword only.)
+    - `rtol`, `atol`: as in `check_function`. (Keyword only.)
 
     **Raises:** `AssertionError` if a law is broken.
 
@@ -174,5 +174,5 @@ def check_reducer(
             f"`values` is {describe_value(values)}, with leading axes {sizes}.",
             "Give outputs of at least three points, stacked along a leading axis.",
         )
-    trial = _Trial(many, values, min(sizes), tolerance, reference)
+    trial = ReducerTrial(many, values, min(sizes), tolerance, reference)
     check_laws("check_reducer", "a reducer", trial, type(reducer).__name__)

@@ -1,4 +1,4 @@
-"""Strategies for shapes, arrays, keys and batches."""
+"""Strategies for arrays and keys."""
 
 import math
 from typing import TypeAlias
@@ -15,43 +15,21 @@ from jaxtyping import Array
 
 from ..._errors import describe_value
 from ..._types import Key, PyTree
-from .edges import EIGHTHS as EIGHTHS
-from .validate import Draw, check_int, check_strategy, check_struct, composite, invalid
+from .validate import Draw, check_strategy, check_struct, composite, invalid
 
 Numbers: TypeAlias = st.SearchStrategy
 """A strategy for single numbers."""
 
+_PLAIN = [i / 8 for i in sorted(range(-32, 33), key=lambda i: (abs(i), i < 0))]
+# In one list, since between two strategies hypothesis would not shrink.
+EIGHTHS = st.sampled_from(_PLAIN + 9 * [0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1.5, -2.5])
+"""Small numbers that every dtype holds; those of which much depends come often."""
 COMPLEX = st.builds(complex, EIGHTHS, EIGHTHS)
-VECTOR = jax.ShapeDtypeStruct((4,), jnp.float32)
 _MOST_DRAWN = 32
 # Few, as each compiles anew; examples shrink to the first.
-_POOL = (
-    jax.ShapeDtypeStruct((1,), jnp.float32),
-    VECTOR,
-    jax.ShapeDtypeStruct((), jnp.float32),
-    jax.ShapeDtypeStruct((2, 3), jnp.float32),
-    jax.ShapeDtypeStruct((3,), jnp.bfloat16),
-    {"image": jax.ShapeDtypeStruct((2, 3), jnp.float32), "meta": (VECTOR,)},
+_POOL = tuple(
+    jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((1,), (4,), (), (2, 3))
 )
-
-
-def structs() -> st.SearchStrategy[PyTree]:
-    """A pytree of shapes and dtypes, from a small pool.
-
-    Each new shape makes JAX compile again, so the pool has six: vectors, a scalar, a
-    matrix, one of `bfloat16`, and a record with a dict and a tuple in it.
-
-    **Returns:** a strategy of pytrees of `jax.ShapeDtypeStruct`; it shrinks to a vector
-    of one number.
-
-    !!! example
-
-        >>> import eqx_pipe.testing as ept, hypothesis
-        >>> struct = ept.structs()
-        >>> @hypothesis.given(struct.flatmap(ept.arrays))
-        ... def test_arrays(tree): ...
-    """
-    return st.sampled_from(_POOL)
 
 
 @composite
@@ -66,7 +44,7 @@ def arrays(
       have them). By default one array of a shape from a small pool.
     - `elements`: a strategy for single numbers. By default small numbers that every
       dtype holds exactly: eighths from -4 to 4 and the like, often 0, -0, 1, -1 and
-      halves; `edge_numbers` gives the ends of the dtype, too. (Keyword only.)
+      halves. (Keyword only.)
 
     **Returns:** a strategy. It shrinks to zeros.
 
@@ -84,28 +62,22 @@ def arrays(
         >>> test_negation()
     """
     if struct is None:
-        struct = draw(st.sampled_from(_POOL[:4]))
-    return _tree("arrays", draw, struct, elements)
-
-
-def _tree(
-    function: str, draw: Draw, struct: PyTree, elements: Numbers | None
-) -> PyTree:
-    struct = check_struct(function, struct)
-    check_strategy(function, "elements", elements)
+        struct = draw(st.sampled_from(_POOL))
+    struct = check_struct("arrays", struct)
+    check_strategy("arrays", "elements", elements)
     leaves, structure = jtu.tree_flatten(struct)
-    drawn = [draw(_array(function, leaf, elements)) for leaf in leaves]
+    drawn = [draw(_array(leaf, elements)) for leaf in leaves]
     return jtu.tree_unflatten(structure, drawn)
 
 
 def _array(
-    function: str, struct: jax.ShapeDtypeStruct | Array, elements: Numbers | None
+    struct: jax.ShapeDtypeStruct | Array, elements: Numbers | None
 ) -> st.SearchStrategy[Array]:
     shape, dtype = tuple(struct.shape), struct.dtype
     if jnp.issubdtype(dtype, jax.dtypes.prng_key):
         seeds = hnp.arrays(np.uint32, shape, elements=st.integers(0, 7))
         return seeds.map(lambda s: jax.vmap(jr.key)(s.ravel()).reshape(shape))
-    drawn = numpy_array(function, shape, dtype, elements)
+    drawn = numpy_array("arrays", shape, dtype, elements)
     return drawn.map(lambda v: jnp.asarray(v, dtype))
 
 
@@ -183,52 +155,3 @@ def keys(draw: Draw) -> Key:
         >>> test_draws()
     """
     return jr.key(draw(st.integers(0, 2**32 - 1)))
-
-
-@composite
-def batches(
-    draw: Draw,
-    struct: PyTree,
-    *,
-    max_size: int = 4,
-    min_size: int = 1,
-    elements: Numbers | None = None,
-) -> PyTree:
-    """A batch: a pytree of arrays with a leading axis, of the same size in each.
-
-    **Arguments:**
-
-    - `struct`: the shapes and dtypes of one example, as in `arrays`.
-    - `max_size`: the largest number of examples; sizes are 1, 2, 4, ..., so that few
-      shapes compile. (Keyword only.)
-    - `elements`: as in `arrays`. (Keyword only.)
-
-    **Returns:** a strategy. It shrinks to one example of zeros, or to `min_size`.
-
-    **Raises:** `hypothesis.errors.InvalidArgument`, a `TypeError`, if `struct` has a
-    leaf without shape and dtype, or `max_size` is below 1.
-
-    !!! example
-
-        >>> import eqx_pipe.testing as ept, hypothesis, jax
-        >>> vector = jax.ShapeDtypeStruct((3,), "float32")
-        >>> @hypothesis.given(ept.batches(vector))
-        ... def test_rows(batch):
-        ...     assert batch.shape in {(1, 3), (3, 3), (4, 3)}
-        >>> test_rows()
-    """
-    struct = check_struct("batches", struct)
-    check_int("batches", "max_size", max_size, 1)
-    check_int("batches", "min_size", min_size, 0)
-    if min_size > max_size:
-        raise invalid(
-            "batches",
-            f"`min_size` is {min_size}, and `max_size` {max_size}.",
-            "Give a smaller `min_size`.",
-        )
-    sizes = {n for n in (1, 3, min_size, max_size) if min_size <= n <= max_size}
-    size = draw(st.sampled_from(sorted(sizes, key=lambda n: (n == 0, n))))
-    longer = jtu.tree_map(
-        lambda v: jax.ShapeDtypeStruct((size, *v.shape), v.dtype), struct
-    )
-    return _tree("batches", draw, longer, elements)

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, Bool, Float, Int
 
-from ..._stage import Stage, lift
+from ... import Stage, chain
 from ..._types import Key, PyTree, StageLike
 
 
@@ -22,7 +22,7 @@ class Joining(eqx.Module):
     stage: StageLike
 
     def __call__(self, *trees: PyTree, key: Key | None = None) -> PyTree:
-        return lift(self.stage)(trees, key=key)
+        return chain(self.stage)(trees, key=key)
 
 
 # Unequal, as the mean of `x` and `-x` would hide all that comes before.
@@ -111,7 +111,7 @@ class Cell(eqx.Module):
     stage: StageLike
 
     def __call__(self, carry: PyTree, x: PyTree, *, key: Key | None = None) -> PyTree:
-        y = mean((carry, lift(self.stage)(x, key=key)))
+        y = mean((carry, chain(self.stage)(x, key=key)))
         return y, y
 
 

@@ -1,8 +1,9 @@
-"""How each combinator is drawn, around pipelines one level deeper."""
+"""A maker for each combinator, around pipelines one level deeper."""
 
 import functools as ft
 import operator
 from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import hypothesis.strategies as st
 import jax
@@ -10,7 +11,7 @@ import jax.numpy as jnp
 import jax.random as jr
 import jax.tree_util as jtu
 
-from ..._compose import (
+from ... import (
     at,
     batched,
     chain,
@@ -30,15 +31,16 @@ from ..._compose import (
     tied,
     weighted,
 )
-from ..._stage import identity, lift
+from ..._stage import identity
 from ..._types import Key, StageLike
 from . import joins
-from .drawing import Drawing
-from .graphs import draw_graph
-from .stages import Affine, add_noise, is_inexact, squash, stages
+from .leaves import Affine, add_noise, is_inexact, squash
+
+if TYPE_CHECKING:
+    from .pipelines import Drawing
 
 
-def _at(d: Drawing) -> StageLike:
+def _at(d: "Drawing") -> StageLike:
     path = d.one_of(*(path for path, _ in jtu.tree_flatten_with_path(d.struct)[0]))
     where = tuple(getattr(p, "key", getattr(p, "idx", None)) for p in path)
     if None in where:  # fields of a module
@@ -46,7 +48,7 @@ def _at(d: Drawing) -> StageLike:
     return at(where, d.inner(ft.reduce(operator.getitem, where, d.struct)))
 
 
-def _fold(d: Drawing) -> StageLike:
+def _fold(d: "Drawing") -> StageLike:
     named = d.draw(st.booleans())
     first, *others = [d.inner(), d.inner()] if named else d.few()
     parts = [first, *(chain(stage, joins.less) for stage in others)]
@@ -55,7 +57,7 @@ def _fold(d: Drawing) -> StageLike:
     return chain(parallel(*given, merge=d.one_of("mean", "sum", "prod")), squash)
 
 
-def _inputs(d: Drawing) -> StageLike:
+def _inputs(d: "Drawing") -> StageLike:
     """A chain over one of two inputs: of a graph of both, and of what one is fed to."""
     join = joins.Joining(joins.mean if is_inexact(d.struct) else joins.largest)
     block = graph(
@@ -67,7 +69,7 @@ def _inputs(d: Drawing) -> StageLike:
     return chain(joins.named, chain(feed(block, x="x", by="by"), block, over="x"))
 
 
-def _wide(d: Drawing) -> StageLike:
+def _wide(d: "Drawing") -> StageLike:
     back = {
         "tuple": joins.mean,
         "stack": joins.mean_of_stack,
@@ -83,7 +85,7 @@ def _wide(d: Drawing) -> StageLike:
     return chain(parallel(*given, merge=merge, axis=0), back[merge])
 
 
-def _weighted(d: Drawing) -> StageLike:
+def _weighted(d: "Drawing") -> StageLike:
     children = d.few()
     normalize = d.one_of("softmax", "sum", "none")
     fixed = jnp.linspace(0.2, 0.8, len(children))
@@ -91,7 +93,7 @@ def _weighted(d: Drawing) -> StageLike:
     return weighted(*children, weights=weights, normalize=normalize)
 
 
-def _maker(d: Drawing, *, noisy: bool | None = None) -> Callable[[Key], StageLike]:
+def _maker(d: "Drawing", *, noisy: bool | None = None) -> Callable[[Key], StageLike]:
     if noisy is None:
         noisy = d.random and d.draw(st.booleans())
 
@@ -103,39 +105,39 @@ def _maker(d: Drawing, *, noisy: bool | None = None) -> Callable[[Key], StageLik
     return make
 
 
-def _repeat(d: Drawing) -> StageLike:
+def _repeat(d: "Drawing") -> StageLike:
     return repeat(_maker(d), d.draw(st.integers(1, 3)), key=jr.key(0))
 
 
-def _ensemble(d: Drawing) -> StageLike:
+def _ensemble(d: "Drawing") -> StageLike:
     merge = d.one_of("mean", "max")
     return ensemble(_maker(d), d.draw(st.integers(1, 3)), key=jr.key(0), merge=merge)
 
 
-def _residual(d: Drawing) -> StageLike:
+def _residual(d: "Drawing") -> StageLike:
     return chain(residual(*d.few()), squash)
 
 
-def _scan(d: Drawing) -> StageLike:
-    cell = joins.Cell(lift(d.inner()))
+def _scan(d: "Drawing") -> StageLike:
+    cell = joins.Cell(d.inner())
     returns, back = d.one_of(("last", None), ("sequence", joins.mean_of_stack))
     whole = scan(cell, joins.first, returns=returns, reverse=d.draw(st.booleans()))
     return chain(joins.twice, whole, *([] if back is None else [back]))
 
 
-def _tied(d: Drawing) -> StageLike:
+def _tied(d: "Drawing") -> StageLike:
     one, two = (_maker(d, noisy=False)(jr.key(i)) for i in range(2))
     pipe = chain(one=one, between=d.inner(), two=two)
     return tied(pipe, joins.scale_of_two, joins.scale_of_one)
 
 
-def _outputs(d: Drawing) -> StageLike:
+def _outputs(d: "Drawing") -> StageLike:
     return chain(
         outputs(chain(one=d.inner(), two=d.inner()), "one"), joins.mean_of_outputs
     )
 
 
-def _precision(d: Drawing) -> StageLike:
+def _precision(d: "Drawing") -> StageLike:
     # Not narrower: rounded in another order, numbers would not agree as laws ask.
     double = any(jnp.finfo(v.dtype).bits == 64 for v in jtu.tree_leaves(d.struct))
     compute = "float64" if double else "float32"
@@ -149,12 +151,29 @@ def _widened(leaf: jax.ShapeDtypeStruct, dtype: str) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(leaf.shape, jnp.dtype(dtype)) if real else leaf
 
 
+def _graph(d: "Drawing") -> StageLike:
+    """A graph whose nodes with several predecessors join these."""
+    join = joins.mean if is_inexact(d.struct) else joins.largest
+    nodes, edges, ends = {}, {}, []
+    for i in range(d.draw(st.integers(1, 3))):
+        known = st.sampled_from(list(nodes)) if nodes else st.nothing()
+        before = d.draw(st.lists(known, unique=True))
+        stage = d.inner()
+        several = len(before) > 1
+        nodes[f"node{i}"] = joins.Joining(chain(join, stage)) if several else stage
+        edges[f"node{i}"] = before
+        ends = [end for end in ends if end not in before] + [f"node{i}"]
+    if len(ends) == 1:
+        return graph(nodes, edges, ends[0])
+    return graph({**nodes, "end": joins.Joining(join)}, {**edges, "end": ends}, "end")
+
+
 _ALWAYS = {
     "chain": lambda d: chain(*d.few()),
     "named chain": lambda d: chain(one=d.inner(), two=d.inner()),
     "extremum": lambda d: parallel(*d.few(), merge=d.one_of("max", "min")),
     "at": _at,
-    "graph": lambda d: draw_graph(d.draw, d.struct, 3, d.inner),
+    "graph": _graph,
     "inputs": _inputs,
     "frozen": lambda d: frozen(d.inner()),
 }
@@ -179,27 +198,18 @@ _INEXACT_BRANCHES = {
         merge=d.one_of("mean", "max"),
     )
 }
-# Which hold stages of their own making, or of another struct.
 _OF_OURS = {
     "repeat": _repeat,
     "ensemble": _ensemble,
     "tied": _tied,
     "precision": _precision,
 }
-_MAKERS = {**_ALWAYS, **_INEXACT, **_BRANCHES, **_INEXACT_BRANCHES, **_OF_OURS}
 
 
-def draw_pipeline(d: Drawing) -> StageLike:
-    """A stage or a combinator, of what is left of the depth."""
-    kinds = ["leaf"]
-    if d.depth:
-        kinds += [*_ALWAYS, *(_BRANCHES if d.branches else {})]
-        if is_inexact(d.struct):
-            kinds += [*_INEXACT, *(_OF_OURS if d.leaves is None else [])]
-            kinds += _INEXACT_BRANCHES if d.branches else {}
-    # One alternative at a time, and not `one_of` of all, whose text would be huge.
-    kind = d.one_of(*kinds)
-    if kind != "leaf":
-        return _MAKERS[kind](d)
-    usual = stages(d.struct, random=d.random)
-    return d.draw(usual if d.leaves is None else d.leaves)
+def makers(d: "Drawing") -> dict[str, Callable[[Any], StageLike]]:
+    """Return the combinators that suit a struct, each with its maker."""
+    found: dict[str, Callable[[Any], StageLike]] = {**_ALWAYS}
+    found |= _BRANCHES if d.branches else {}
+    if is_inexact(d.struct):
+        found |= {**_INEXACT, **_OF_OURS, **(_INEXACT_BRANCHES if d.branches else {})}
+    return found

@@ -1,16 +1,14 @@
-"""Strategies for axes, spaces and meshes."""
+"""A strategy for spaces."""
 
-import math
+from collections.abc import Sequence
 from typing import Literal
 
 import hypothesis.strategies as st
-import jax
 import jax.random as jr
 import numpy as np
-from jax.sharding import AxisType, Mesh
 from jaxtyping import Array
 
-from ..._spaces import (
+from ... import (
     Axis,
     Geomspace,
     Linspace,
@@ -22,46 +20,16 @@ from ..._spaces import (
     Values,
     sobol,
 )
+from ..._errors import describe_value
 from ..._types import PyTree
-from .validate import Draw, check_bool, check_int, composite
+from .validate import Draw, check_bool, check_int, composite, invalid
 
 _NAMES = ("a", "b", "c")
-_MESH_AXES = ("data", "model")
 
 
-@composite
-def axes(
-    draw: Draw, *, max_size: int = 4, random: bool = True, static: bool = False
+def draw_axis(
+    draw: Draw, size: int, random: bool, static: bool, dim: str | None
 ) -> Axis:
-    """An axis of any kind.
-
-    **Arguments:**
-
-    - `max_size`: the largest number of values. (Keyword only.)
-    - `random`: whether axes that need a key (`Random`) are among them. (Keyword only.)
-    - `static`: whether `Static` axes are among them. (Keyword only.)
-
-    **Returns:** a strategy. It shrinks to one value, zero.
-
-    **Raises:** `hypothesis.errors.InvalidArgument`, a `TypeError`, if a size is below
-    1, or `random` or `static` no bool.
-
-    !!! example
-
-        >>> import eqx_pipe.testing as ept, hypothesis
-        >>> @hypothesis.given(ept.axes())
-        ... def test_length(axis):
-        ...     assert 1 <= len(axis) <= 4
-        >>> test_length()
-    """
-    check_int("axes", "max_size", max_size, 1)
-    check_bool("axes", "random", random)
-    check_bool("axes", "static", static)
-    size = draw(st.integers(1, max_size))
-    return _axis(draw, size, random, static, None)
-
-
-def _axis(draw: Draw, size: int, random: bool, static: bool, dim: str | None) -> Axis:
     numbers = st.integers(-8, 8).map(lambda i: i / 4)
     kinds = ["values", "linspace", "geomspace", "arrays", "mapped"]
     kinds += ["random"] * random + ["static"] * static
@@ -91,6 +59,7 @@ def _square(value: Array) -> Array:
 def spaces(
     draw: Draw,
     *,
+    axes: Sequence[st.SearchStrategy[Axis]] = (),
     max_axes: int = 3,
     max_size: int = 3,
     random: bool = True,
@@ -100,6 +69,8 @@ def spaces(
 
     **Arguments:**
 
+    - `axes`: strategies of your own axes, of which one stands in each product without
+        shared dims. (Keyword only.)
     - `max_axes`: the largest number of axes. (Keyword only.)
     - `max_size`: the largest number of values of an axis. (Keyword only.)
     - `random`: whether there are `Random` axes; the space has a key if so. (Keyword
@@ -119,6 +90,12 @@ def spaces(
         ...     assert 1 <= space.size <= 9
         >>> test_size()
     """
+    if not all(isinstance(axis, st.SearchStrategy) for axis in axes):
+        raise invalid(
+            "spaces",
+            f"`axes` is {describe_value(axes)}.",
+            "Give a list of strategies of axes: `[st.builds(MyAxis, ...)]`.",
+        )
     check_int("spaces", "max_axes", max_axes, 1)
     check_int("spaces", "max_size", max_size, 1)
     check_bool("spaces", "random", random)
@@ -135,7 +112,9 @@ def spaces(
         dim = "both" if shared and i < 2 else None
         length = draw(st.integers(1, max_size))
         length = size if mode == "zip" or dim else length
-        tree[name] = _axis(draw, length, random, static, dim)
+        tree[name] = draw_axis(draw, length, random, static, dim)
+    if axes and mode == "product" and not shared:
+        tree["own"] = draw(draw(st.sampled_from(list(axes))))
     if draw(st.booleans()):
         tree["fixed"] = "text"
     if has_design:
@@ -146,55 +125,3 @@ def spaces(
     if space.size > 1 and draw(st.booleans()):
         return space[draw(st.integers(0, space.size - 1)) :]
     return space
-
-
-@composite
-def meshes(
-    draw: Draw,
-    *,
-    max_devices: int | None = None,
-    max_axes: int = 2,
-    explicit: bool = True,
-) -> Mesh:
-    """A `jax.sharding.Mesh` over some of the local devices.
-
-    To have several devices on a CPU, set `jax.config.update("jax_num_cpu_devices", 8)`
-    before JAX is first used.
-
-    **Arguments:**
-
-    - `max_devices`: the largest number of devices; by default all. (Keyword only.)
-    - `max_axes`: 1 for one axis, `data`; 2 for `model`, too. (Keyword only.)
-    - `explicit`: whether meshes with explicit axes are among those with automatic
-        ones. On them JAX asks each operation for a sharding. (Keyword only.)
-
-    **Returns:** a strategy. It shrinks to one device, automatic.
-
-    **Raises:** `hypothesis.errors.InvalidArgument`, a `TypeError`, if a number is below
-    1, or `explicit` no bool.
-
-    !!! example
-
-        >>> import eqx_pipe.testing as ept, hypothesis
-        >>> @hypothesis.given(ept.meshes(max_devices=1))
-        ... def test_size(mesh):
-        ...     assert mesh.size == 1
-        >>> test_size()
-    """
-    devices = jax.local_devices()
-    if max_devices is None:
-        max_devices = len(devices)
-    check_int("meshes", "max_devices", max_devices, 1)
-    check_int("meshes", "max_axes", max_axes, 1)
-    check_bool("meshes", "explicit", explicit)
-    most = min(max_devices, len(devices))
-    sizes = [2**i for i in range(most.bit_length()) if 2**i <= most]
-    shapes = [(n,) for n in sizes]
-    if max_axes > 1:
-        pairs = [(a, b) for a in sizes for b in sizes]
-        shapes += [pair for pair in pairs if math.prod(pair) <= most]
-    shape = draw(st.sampled_from(shapes))
-    kinds = [AxisType.Auto] + [AxisType.Explicit] * explicit
-    kind = draw(st.sampled_from(kinds))
-    chosen = np.array(devices[: math.prod(shape)]).reshape(shape)
-    return Mesh(chosen, _MESH_AXES[: len(shape)], axis_types=(kind,) * len(shape))

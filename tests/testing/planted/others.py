@@ -93,7 +93,7 @@ def of_sharded(name, bug, sound, out, whole):
         )
         P = jax.sharding.PartitionSpec
         stage = ep.sharding.shard_map(fn, mesh, P("d"), P(*out), check_vma=False)
-        ept.check_sharding(stage, jnp.arange(16.0), unsharded=whole)
+        ept.check_function(stage, jnp.arange(16.0), reference=whole)
 
     return Row(name, bug, sound, check, True)
 

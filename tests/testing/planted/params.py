@@ -211,7 +211,5 @@ ROWS = [
         Called(_old, lambda self, x: x * jnp.round(self.w)),
         Scale(_old),
         X,
-        missed="it reaches the output, and a derivative of 0 may be meant, as at the "
-        "start of a gate",
     ),
 ]

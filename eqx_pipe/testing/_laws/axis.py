@@ -1,12 +1,9 @@
-"""The laws of axes and of spaces."""
+"""The laws of axes."""
 
 import dataclasses
 import functools as ft
-import math
 from collections.abc import Callable
-from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
@@ -15,7 +12,7 @@ import numpy as np
 
 from ..._errors import describe_value, type_error, value_error
 from ..._keys import check_key as check_one_key
-from ..._spaces import MAX_LENGTH, Axis, Space, as_space
+from ..._spaces import MAX_LENGTH, Axis
 from ..._tree import as_arrays
 from ..._types import Key, PyTree
 from .compare import (
@@ -27,10 +24,10 @@ from .compare import (
     agree_with_reference,
     as_numpy,
     check_reference,
+    stack,
     tolerance_of,
 )
 from .law import Broken, check_laws, law, laws_of, must_work
-from .trial import stack
 
 _MOST = 16  # positions of a long axis that are looked at
 # A fair coin shows one side for all of them once in two billion runs.
@@ -46,7 +43,7 @@ def _positions_of(n: int) -> list[int]:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Axis:
+class AxisTrial:
     """An axis, and what it gives at some positions."""
 
     axis: Axis
@@ -73,10 +70,10 @@ class _Axis:
         with must_work("`len`"):
             n = len(self.axis)
         if not 1 <= n <= MAX_LENGTH:
-            raise Broken("length", f"the length is {n}, and must be at least 1")
+            raise Broken(f"the length is {n}, and must be at least 1")
         dim = self.axis.dim
         if not (dim is None or (isinstance(dim, str) and dim)):
-            raise Broken("dim", f"`dim` is {dim!r}, not a name or None", "dim")
+            raise Broken(f"`dim` is {dim!r}, not a name or None", "dim")
 
     @law("forms", "its values agree in form.")
     def forms_law(self) -> None:
@@ -120,9 +117,9 @@ class _Axis:
         of_keys = {row[:, 0].tobytes() for row in rows}
         of_positions = [len({v.tobytes() for v in row.T}) for row in rows]
         if len(of_keys) > _NUM_KEYS // 2 and max(of_positions) == 1:
-            raise Broken("position", "all positions draw the same value")
+            raise Broken("all positions draw the same value")
         if len(of_keys) == 1 and min(of_positions) > 2:
-            raise Broken("key", f"{_NUM_KEYS} keys all draw the same values")
+            raise Broken(f"{_NUM_KEYS} keys all draw the same values")
 
     @law("reference", "it gives what the reference gives at each position.")
     def reference_law(self) -> None:
@@ -132,7 +129,7 @@ class _Axis:
                     agree_with_reference(value, self.reference(i), self.tolerance)
                 except Broken as how:
                     what = f"at position {i}: {how.what}"
-                    raise Broken("reference", what, how.leaf) from None
+                    raise Broken(what, how.leaf) from None
 
     @law("flatten", "flattening keeps it.")
     def flatten_law(self) -> None:
@@ -145,60 +142,6 @@ class _Axis:
 def _as_bytes(array: AnyArray) -> np.ndarray:
     """A number for each element along the first axis: equal if these are."""
     return np.array([hash(v.tobytes()) for v in as_numpy(array)])
-
-
-@dataclasses.dataclass(frozen=True)
-class _Space:
-    """A space, and some of its points."""
-
-    space: Space
-    tolerance: Tolerance
-
-    @ft.cached_property
-    def positions(self) -> list[int]:
-        return _positions_of(self.space.size)
-
-    @ft.cached_property
-    def plain(self) -> list[PyTree]:
-        return self.points()
-
-    def points(self) -> list[PyTree]:
-        return [as_arrays(self.space.point(i)) for i in self.positions]
-
-    @law("size", "its size is the product of its dims.")
-    def size_law(self) -> None:
-        dims, size = self.space.dims, self.space.size
-        product = math.prod(dims.values())
-        if product != size:
-            what = f"dims {dims} make {product} points, and `.size` is {size}"
-            raise Broken("size", what)
-
-    @law("pure", "a point is the same each time.")
-    def pure_law(self) -> None:
-        agree(self.points(), self.plain, ("the second time", "the first time"))
-
-    @law("slice", "a slice holds the points.")
-    def slice_law(self) -> None:
-        tail = self.space[self.positions[-1] // 2 :]
-        end = as_arrays(tail.point(tail.size - 1))
-        agree(end, self.plain[-1], ("in a slice", "in the space"))
-
-    @law("traced", "a point can be traced.")
-    def traced_law(self) -> None:
-        if self.space.geometry.static_dims:
-            return
-        # A traced index is an array, and so has 32 bits.
-        near = [i for i in self.positions if i < 2**32]
-        dtype = jnp.int32 if self.space.size < 2**31 else jnp.uint32
-        with must_work("a traced index"):
-            points = jax.jit(jax.vmap(lambda i: _arrays_in(self.space.point(i))))
-            got = points(jnp.array(near, dtype))
-        wanted = stack([_arrays_in(point) for point in self.plain[: len(near)]])
-        agree(got, wanted, ("traced", "plain"), self.tolerance)
-
-
-def _arrays_in(tree: PyTree) -> list[Any]:
-    return jtu.tree_leaves(eqx.filter(as_arrays(tree), eqx.is_array))
 
 
 def check_axis(
@@ -223,8 +166,8 @@ def check_axis(
     - `key`: a PRNG key, for an axis that needs one. (Keyword only.)
     - `reference`: a function from a position, an `int`, to the value there, such as
         `np.linspace(0, 1, 5).__getitem__`: so a wrong end is found. (Keyword only.)
-    - `rtol`, `atol`: as in `check_stage`, for traced values and the reference. (Keyword
-        only.)
+    - `rtol`, `atol`: as in `check_function`, for traced values and the reference.
+        (Keyword only.)
 
     **Raises:** `AssertionError` if a law is broken.
 
@@ -245,8 +188,8 @@ def check_axis(
     check_one_key("testing.check_axis", key)
     tolerance = tolerance_of("testing.check_axis", rtol, atol)
     check_reference("testing.check_axis", reference)
-    trial = _Axis(axis, key, tolerance, reference)
-    name, laws = type(axis).__name__, laws_of(_Axis)
+    trial = AxisTrial(axis, key, tolerance, reference)
+    name, laws = type(axis).__name__, laws_of(AxisTrial)
     check_laws("check_axis", "an axis", trial, name, laws[:1])
     if axis.needs_key and key is None:
         raise value_error(
@@ -256,37 +199,3 @@ def check_axis(
         )
     if not axis.is_static:
         check_laws("check_axis", "an axis", trial, name, laws[1:])
-
-
-def check_space(
-    space: PyTree, *, key: Key | None = None, rtol: Bound = None, atol: Bound = None
-) -> None:
-    """Checks that a space is a pure function from index to point.
-
-    The size is the product of the dims; a point is the same each time, traced, and in a
-    slice; it holds for each axis the value at the point's position, the first dim
-    varying slowest. All axes keep the laws of `check_axis`.
-
-    **Arguments:**
-
-    - `space`: a `Space`, or a bare pytree with axes in it.
-    - `key`: for a bare pytree with axes that draw. (Keyword only.)
-    - `rtol`, `atol`: as in `check_stage`, for traced points. (Keyword only.)
-
-    **Raises:** `AssertionError` if a law is broken.
-
-    !!! example
-
-        >>> import eqx_pipe as ep, eqx_pipe.testing as ept
-        >>> ept.check_space({"a": ep.Linspace(0, 1, 3), "b": ep.Values([1, 2])})
-    """
-    __tracebackhide__ = True
-    function = "testing.check_space"
-    tolerance = tolerance_of(function, rtol, atol)
-    check_one_key(function, key)
-    if key is not None and not isinstance(space, Space):
-        space = Space(space, key=key)
-    space = as_space(function, space)
-    for name, axis in space.axes().items():
-        check_axis(axis, key=space.axis_key(name), rtol=rtol, atol=atol)
-    check_laws("check_space", "a space", _Space(space, tolerance))

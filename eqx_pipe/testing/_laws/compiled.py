@@ -1,0 +1,90 @@
+"""The laws of compiled programs: the same values, compiled once."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.tree_util as jtu
+
+from ..._jaxprs.jaxpr import equations, open_jaxpr, sub_jaxprs
+from ..._jaxprs.table import kind
+from ..._tree import is_key_array
+from .compare import agree, agree_in_struct
+from .compiles import names_of
+from .law import Broken, law, must_work
+from .trial import Trial
+
+# Smaller ones are tables and masks, which belong to the code.
+_MOST_BYTES = 2**20
+
+
+@law("jit", "compiled it gives what a plain call gives, in the same structure.")
+def jit_law(trial: Trial) -> None:
+    if trial.trace_error is not None:
+        with must_work("tracing"):
+            raise trial.trace_error
+    programs, plain = trial.programs, trial.plain
+    avals = programs.jaxpr.out_avals
+    structs = [jax.ShapeDtypeStruct(v.shape, v.dtype) for v in avals]
+    traced, wanted = (
+        jtu.tree_map(_struct, tree) for tree in (programs.output(structs), plain)
+    )
+    agree_in_struct(traced, wanted, ("traced", "plain"))
+    with must_work("the compiled function"):
+        found = programs.value(programs.leaves(trial.call))
+    # Python numbers are compared above.
+    arrays = jtu.tree_leaves(eqx.filter(plain, eqx.is_array))
+    if len(arrays) == len(found):
+        names = programs.out_names
+        got, ours = (dict(zip(names, v, strict=True)) for v in (found, arrays))
+        agree(got, ours, ("compiled", "plain"), trial.tolerance)
+
+
+def _struct(leaf: Any) -> Any:
+    """Return the form that a Python number has as an array; arrays as they are."""
+    if isinstance(leaf, bool | int | float | complex):
+        return jtu.tree_leaves(eqx.filter_eval_shape(lambda: leaf))[0]
+    return leaf
+
+
+@law("recompiles", "a second call of the same types compiles nothing.")
+def recompiles_law(trial: Trial) -> None:
+    program = trial.programs.jaxpr
+    big = [v for v in _constants(program) if v.nbytes > _MOST_BYTES]
+    if big:
+        raise Broken(
+            f"an array of {big[0].nbytes / 2**20:.1f} MB ({big[0].dtype}"
+            f"{list(big[0].shape)}) is compiled into the program; hold it in a field, "
+            "or take it as an argument"
+        )
+    # JAX compiles a loop or a branch that is not under `jit` at each call.
+    if _compiles_anew(program):
+        return
+    found = trial.again[1]
+    if found:
+        raise Broken(
+            f"each call compiles {names_of(found)}; make the function that is jitted "
+            "once, outside of the call"
+        )
+
+
+_COMPILED_ANEW = (None, "scan", "while", "branches", "other", "callback")
+
+
+def _compiles_anew(jaxpr: Any) -> bool:
+    """Return whether a loop or branch stands outside of `jit`."""
+    return any(
+        kind(eqn) in _COMPILED_ANEW
+        or eqn.primitive.name != "jit"
+        and kind(eqn) == "call"
+        and any(map(_compiles_anew, sub_jaxprs(eqn)))
+        for eqn in open_jaxpr(jaxpr)[0].eqns
+    )
+
+
+def _constants(program: Any) -> list[Any]:
+    own = list(open_jaxpr(program)[1])
+    for eqn in equations(program):
+        for inner in sub_jaxprs(eqn):
+            own += open_jaxpr(inner)[1]
+    return [v for v in own if hasattr(v, "nbytes") and not is_key_array(v)]

@@ -1,0 +1,298 @@
+"""The law that derivatives are those that differences give.
+
+Both modes, and second derivatives, are compared with differences of two step sizes, in
+double precision if the function can be traced in that.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from ..._jaxprs.jaxpr import equations
+from .compare import Tolerance, agree, as_numpy
+from .law import Broken, Undecided, law
+from .programs import Programs
+from .slopes import STEPS, Slope, direction, slope, step_of
+from .trial import Trial
+
+_MOST_SINGLE = 4  # inputs up to which each is also moved by itself
+_COARSEST = 1e-6  # below single precision differences show nothing
+_ITERATED = 1e-2  # the relative error that is left of an iterative solver
+
+
+@law("derivative", "first and second derivatives are those that differences give.")
+def derivative_law(trial: Trial) -> str | None:
+    trial = trial.wide or trial
+    programs = trial.programs
+    if not programs.moving or not programs.smooth:
+        raise Undecided("there is nothing to differentiate")
+    eps = _coarsest(programs)
+    if not 0 < eps <= _COARSEST:
+        raise Undecided("differences show nothing in so low a precision")
+    return _Derivatives(programs, programs.leaves(trial.call), eps).check()
+
+
+class _Derivatives:
+    """The derivatives of a call, at its arguments and along fixed directions."""
+
+    def __init__(self, programs: Programs, leaves: list[Any], eps: float):
+        self.programs, self.leaves, self.eps = programs, leaves, eps
+        self.tangents = [
+            direction(i, leaves[i], scaled_by=as_numpy(leaves[i]))
+            for i in programs.moving
+        ]
+        n = len(programs.moving)
+        # By the directions of single inputs, unless these are many.
+        self.moved = [[k] for k in range(n)] if n <= _MOST_SINGLE else [list(range(n))]
+        # Differences lose half of the digits.
+        self.rtol = max(1e-5, eps**0.5)
+        # A solver that iterates to a tolerance has that error, and a derivative of its
+        # own (of the solution, not of the iterates).
+        names = {eqn.primitive.name for eqn in equations(programs.jaxpr)}
+        if "while" in names:
+            self.rtol = max(self.rtol, _ITERATED)
+
+    def check(self) -> str | None:
+        """Raise `Broken` for a derivative that is wrong; return the number of kinks."""
+        slopes = [self.slopes(self.smooth_value, inside) for inside in self.moved]
+        plain = self.smooth_value(self.leaves)
+        forward = self._forward(plain, slopes)
+        columns = zip(*slopes, strict=True)
+        smooth = [np.all([s.smooth for s in column], 0) for column in columns]
+        cotangents = [self._cotangent(i, where) for i, where in enumerate(smooth)]
+        backward = self._backward(plain, slopes, cotangents)
+        if not forward and not backward:
+            raise Undecided("there is no derivative, in either mode")
+        if forward and backward:
+            self._modes_agree(plain)
+        if backward:
+            self._second(cotangents)
+        count, size = sum(int((~v).sum()) for v in smooth), sum(v.size for v in smooth)
+        if count and count == size:
+            raise Undecided("there are kinks everywhere, or no finite numbers nearby")
+        return (
+            f"{count} of {size} outputs are at kinks, and left out" if count else None
+        )
+
+    def smooth_value(self, leaves: Sequence[Any]) -> list[np.ndarray]:
+        """Return the outputs that can be differentiated."""
+        values = self.programs.value(leaves)
+        return [values[i] for i in self.programs.smooth]
+
+    def slopes(
+        self, fn: Callable[[list[Any]], list[np.ndarray]], inside: list[int]
+    ) -> list[Slope]:
+        """Return the slopes of a function of the leaves if some of them are moved."""
+        values = [fn(self._moved(step_of(self.eps) * at, inside)) for at in STEPS]
+        return [slope(five, self.eps) for five in zip(*values, strict=True)]
+
+    def _moved(self, by: float, inside: list[int]) -> list[Any]:
+        leaves = list(self.leaves)
+        for k in inside:
+            place = self.programs.moving[k]
+            near = np.asarray(leaves[place])
+            leaves[place] = (near + by * self.tangents[k]).astype(near.dtype)
+        return leaves
+
+    def _along(self, inside: list[int]) -> list[np.ndarray]:
+        """Return the tangents with zeros for the inputs that do not move."""
+        zeros = np.zeros_like
+        return [t if k in inside else zeros(t) for k, t in enumerate(self.tangents)]
+
+    def _cotangent(self, i: int, where: np.ndarray) -> np.ndarray:
+        """Return weights for an output that leave out kinks."""
+        aval = self.programs.jaxpr.out_avals[self.programs.smooth[i]]
+        return np.where(where, direction(i, aval), 0).astype(aval.dtype)
+
+    def _forward(self, plain: list[np.ndarray], slopes: list[list[Slope]]) -> bool:
+        """Compare forward mode along each direction; return whether it exists.
+
+        Slopes at isolated points are marked as kinks.
+        """
+        each, value = [], plain
+        for inside, row in zip(self.moved, slopes, strict=True):
+            try:
+                value, found = self.programs.forward(self.leaves, self._along(inside))
+            except Exception:
+                return False
+            each.append(found)
+            row[:] = self._without_isolated(inside, row, found)
+            for i, (s, t) in enumerate(zip(row, found, strict=True)):
+                self._same("forward mode", self._blamed(inside, i), s, t, self.rtol)
+        labels = ("the value in forward mode", "without a derivative")
+        self._agree(value, plain, labels)
+        if len(each) > 1:
+            joint = self.programs.forward(self.leaves, self.tangents)[1]
+            parts = [np.sum(v, axis=0) for v in zip(*each, strict=True)]
+            self._agree(joint, parts, ("by all inputs at once", "by one after another"))
+        return True
+
+    def _without_isolated(
+        self, inside: list[int], slopes: list[Slope], found: list[np.ndarray]
+    ) -> list[Slope]:
+        """Mark as kinks the elements whose derivative is right on both sides.
+
+        A function may treat one point apart, as `jax.nn.logsumexp` does a weight of 0.
+        """
+        pairs = list(zip(slopes, found, strict=True))
+        if not any(_wrong(s, t, self.rtol).any() for s, t in pairs):
+            return slopes
+        along, step = self._along(inside), step_of(self.eps)
+        left, right = (
+            self.programs.forward(self._moved(by, inside), along)[1]
+            for by in (-step, step)
+        )
+        # The mean of both sides is as close as the curvature is small.
+        means = [(a + b) / 2 for a, b in zip(left, right, strict=True)]
+        isolated = [
+            _wrong(s, t, self.rtol) & ~_wrong(s, mean, max(self.rtol, 1e-3))
+            for (s, t), mean in zip(pairs, means, strict=True)
+        ]
+        return [
+            s._replace(smooth=s.smooth & ~alone)
+            for s, alone in zip(slopes, isolated, strict=True)
+        ]
+
+    def _blamed(self, inside: list[int], output: int) -> str:
+        """Return the name of the input that moves, or of an output."""
+        if len(inside) == 1:
+            return self.programs.names[self.programs.moving[inside[0]]]
+        return self.programs.out_names[self.programs.smooth[output]]
+
+    def _agree(self, got: list, wanted: list, labels: tuple[str, str]) -> None:
+        kept = [i for i, v in enumerate(wanted) if np.isfinite(as_numpy(v)).all()]
+        got, wanted = ([as_numpy(v[i]) for i in kept] for v in (got, wanted))
+        agree(got, wanted, labels, Tolerance(10 * self.rtol, 1e-30))
+
+    def _backward(
+        self,
+        plain: list[np.ndarray],
+        slopes: list[list[Slope]],
+        cotangents: list[np.ndarray],
+    ) -> bool:
+        """Compare reverse mode by each direction; return whether it exists."""
+        try:
+            value, grads = self.programs.backward(self.leaves, cotangents)
+        except Exception:
+            return False
+        for inside, row in zip(self.moved, slopes, strict=True):
+            self._same_dots(self._blamed(inside, 0), inside, row, cotangents, grads)
+        self._agree(value, plain, ("the value in reverse mode", "without a derivative"))
+        return True
+
+    def _same_dots(
+        self,
+        name: str,
+        inside: list[int],
+        slopes: list[Slope],
+        cotangents: list[np.ndarray],
+        grads: list[np.ndarray],
+    ) -> None:
+        left, bounds = [], []
+        with np.errstate(invalid="ignore", over="ignore"):
+            for c, s in zip(cotangents, slopes, strict=True):
+                left.append(np.where(s.smooth, np.real(c * s.value), 0))
+                error = np.abs(c) * (2 * s.doubt + 50 * s.noise)
+                bounds.append(np.where(s.smooth, error, 0))
+            right = [np.real(grads[k] * self.tangents[k]) for k in inside]
+        slope, gradient = _total(left), _total(right)
+        if not np.isfinite(gradient):  # the law `finite` reports it
+            return
+        size = _total([np.abs(v) for v in left + right])
+        allowed = _total(bounds) + self.rtol * size
+        if not abs(slope - gradient) <= allowed:
+            raise Broken(
+                f"reverse mode gives {gradient:.6g} along a direction, and differences "
+                f"give {slope:.6g}; {allowed:.2g} apart is allowed",
+                name,
+            )
+
+    def _modes_agree(self, plain: list[np.ndarray]) -> None:
+        """Compare the modes with one another, also at kinks."""
+        avals = self.programs.jaxpr.out_avals
+        cotangents = [
+            direction(k, avals[i]) for k, i in enumerate(self.programs.smooth)
+        ]
+        tangents = self.programs.forward(self.leaves, self.tangents)[1]
+        grads = self.programs.backward(self.leaves, cotangents)[1]
+        left = [np.real(c * t) for c, t in zip(cotangents, tangents, strict=True)]
+        right = [np.real(g * t) for g, t in zip(grads, self.tangents, strict=True)]
+        one, other = _total(left), _total(right)
+        size = _total([np.abs(v) for v in left + right])
+        # Each value has a rounding, and so has its derivative.
+        allowed = self.rtol * size + self.eps * _total([np.abs(v) for v in plain])
+        if np.isfinite(size) and not abs(one - other) <= allowed:
+            raise Broken(
+                f"a directional derivative is {one:.6g} in forward mode, and "
+                f"{other:.6g} in reverse mode"
+            )
+
+    def _second(self, cotangents: list[np.ndarray]) -> None:
+        """Compare second derivatives with differences of the first ones."""
+        programs, every = self.programs, list(range(len(self.tangents)))
+        try:
+            found = programs.second(self.leaves, self.tangents, cotangents)
+        except Exception:  # there is no second derivative
+            return
+
+        def gradient(leaves: list[Any]) -> list[np.ndarray]:
+            return programs.backward(leaves, cotangents)[1]
+
+        first = gradient(self.leaves)
+        for k, s in enumerate(self.slopes(gradient, every)):
+            name = programs.names[programs.moving[k]]
+            finite = np.where(np.isfinite(first[k]), np.abs(first[k]), 0)
+            # About-zero second derivatives are as exact as the first ones are.
+            size = float(finite.max(initial=0.0))
+            self._same("the second derivative", name, s, found[k], 10 * self.rtol, size)
+
+    def _same(
+        self,
+        how: str,
+        name: str,
+        slope: Slope,
+        got: np.ndarray,
+        rtol: float,
+        size: float = 0.0,
+    ) -> None:
+        value, wrong = slope.value, _wrong(slope, got, rtol, size)
+        if wrong.any():
+            place = tuple(np.argwhere(wrong)[0])
+            at = f" at [{', '.join(map(str, place))}]" if place else ""
+            raise Broken(
+                f"{how} gives {got[place]:.6g}{at}, and differences give "
+                f"{value[place]:.6g} ({wrong.sum()} of {wrong.size} elements differ)",
+                name,
+            )
+
+
+def _wrong(slope: Slope, got: np.ndarray, rtol: float, size: float = 0.0) -> np.ndarray:
+    """Return the elements whose derivative is not that of differences."""
+    value, doubt, noise, smooth = slope
+    size = max(size, np.abs(np.where(smooth, value, 0)).max(initial=0.0))
+    with np.errstate(invalid="ignore", over="ignore"):
+        allowed = 2 * doubt + 50 * noise + rtol * (np.abs(value) + 1e-3 * size)
+        # The law `finite` reports derivatives that are not finite.
+        return smooth & np.isfinite(got) & (np.abs(got - value) > allowed)
+
+
+def _total(terms: list[np.ndarray]) -> float:
+    with np.errstate(invalid="ignore", over="ignore"):
+        return float(sum(np.sum(as_numpy(term)) for term in terms))
+
+
+def _coarsest(programs: Programs) -> float:
+    """Return the rounding of the coarsest numbers that a function computes with."""
+    return max(
+        (float(jnp.finfo(dtype).eps) for dtype in _dtypes(programs.jaxpr)), default=0.0
+    )
+
+
+def _dtypes(jaxpr: Any) -> Iterator[Any]:
+    """Yield the inexact dtypes in a program."""
+    seen = [aval.dtype for aval in jaxpr.in_avals]
+    variables = [v for eqn in equations(jaxpr) for v in eqn.outvars]
+    seen += [getattr(v.aval, "dtype", np.dtype(int)) for v in variables]
+    yield from (dtype for dtype in seen if jnp.issubdtype(dtype, jnp.inexact))

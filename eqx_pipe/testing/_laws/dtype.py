@@ -1,0 +1,118 @@
+"""The law that an output keeps the precision of the input."""
+
+import dataclasses
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
+from jax.typing import DTypeLike
+
+from ..._captured import Fixed
+from ..._tree import leaves_with_names
+from .law import Broken, Undecided, law
+from .trial import Trial, cast
+
+_ABSTRACT = (jnp.float32, jnp.bfloat16, jnp.float16)
+
+
+@law("dtype", "an output that has the dtype of the input has it in every precision.")
+def dtype_law(trial: Trial) -> str | None:
+    arrays = jtu.tree_leaves((trial.call.args, trial.call.state))
+    inexact = [v for v in arrays if eqx.is_inexact_array(v)]
+    dtypes = {_real(v.dtype) for v in inexact}
+    if len(dtypes) != 1:
+        raise Undecided("the inputs have several dtypes, or none is inexact")
+    (own,) = dtypes
+    base = _forms_of(trial)
+    if not any(getattr(v, "weak_type", False) for v in inexact):
+        for name, form in base.items():
+            if form.weak_type:
+                raise Broken(_WEAK.format(form.dtype), name)
+    # float64 comes from the trace of `derivative`; the others are evaluated abstractly.
+    found = {own: base}
+    for dtype in map(np.dtype, _ABSTRACT):
+        forms = None if dtype == own else _forms_in(trial, dtype)
+        found |= {dtype: forms} if forms is not None else {}
+    if trial.wide is not None:
+        found.setdefault(np.dtype(np.float64), _forms_of(trial.wide))
+    _keeps(found, own)
+    refused = {np.dtype(d).name for d in _ABSTRACT} - {d.name for d in found}
+    return f"{', '.join(sorted(refused))} cannot be used" if refused else None
+
+
+def _keeps(found: dict[np.dtype, dict[str, Any]], own: np.dtype) -> None:
+    """Raise `Broken` for an output that has the input's dtype in one of several."""
+    for source in (own, np.dtype(np.float32)):
+        forms = found.get(source, {})
+        follow = [n for n, form in forms.items() if _real(form.dtype) == source]
+        for dtype, others in found.items():
+            for name in [name for name in follow if name in others]:
+                got = others[name].dtype
+                if _real(got) != dtype and not _is_nearest(got, dtype):
+                    raise Broken(
+                        f"it is {got} for an input of {dtype.name}, and "
+                        f"{forms[name].dtype} for one of {source.name}; make the "
+                        "arrays and draws that it is computed with of `x.dtype`",
+                        name,
+                    )
+
+
+_WEAK = (
+    "it is {} of a weak type: made of Python numbers alone, it follows the dtype of no "
+    "input, and takes on that of what it meets; give the numbers a dtype, as in "
+    "`jnp.where(x > 0, 1.0, 0.0).astype(x.dtype)`"
+)
+
+
+def _real(dtype: DTypeLike) -> np.dtype:
+    """Return the dtype of real numbers in the precision of another."""
+    return np.dtype(jnp.finfo(dtype).dtype)
+
+
+def _is_nearest(dtype: DTypeLike, other: np.dtype) -> bool:
+    """Return whether it is the nearest that exists: complex numbers are never half."""
+    return dtype == jnp.complex64 and other.itemsize == 2
+
+
+def _forms_of(trial: Trial) -> dict[str, Any]:
+    """Return the inexact outputs of the trace, by name."""
+    programs = trial.programs
+    avals = programs.jaxpr.out_avals
+    return {programs.out_names[i]: avals[i] for i in programs.smooth}
+
+
+def _forms_in(trial: Trial, dtype: np.dtype) -> dict[str, Any] | None:
+    """Return the inexact outputs in a precision; `None` if the function refuses it.
+
+    The parameters of a `frozen` stage are converted too: they are meant to be as the
+    stage is.
+    """
+
+    def follow(leaf: Any) -> Any:
+        is_frozen = isinstance(leaf, Fixed) and eqx.is_inexact_array(leaf.value)
+        return Fixed(cast(leaf.value, dtype)) if is_frozen else leaf
+
+    call = jtu.tree_map(follow, trial.call)
+    parts = {n: getattr(call, n) for n in ("fn", "args", "state")}
+    structs = jtu.tree_map(_struct, parts)
+    changed = dataclasses.replace(call, **cast(structs, dtype))
+    try:
+        with jax.numpy_dtype_promotion("standard"):
+            outputs = eqx.filter_eval_shape(lambda call: call.run(), changed)
+    except Exception:
+        return None
+    return {
+        name: form
+        for name, form in leaves_with_names(outputs)
+        if isinstance(form, jax.ShapeDtypeStruct)
+        and jnp.issubdtype(form.dtype, jnp.inexact)
+    }
+
+
+def _struct(leaf: Any) -> Any:
+    if not eqx.is_inexact_array(leaf):
+        return leaf
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)

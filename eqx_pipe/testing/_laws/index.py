@@ -1,0 +1,58 @@
+"""The law that indices lie inside of their arrays."""
+
+import linecache
+import re
+from typing import Any
+
+import jax
+from jax.experimental import checkify
+
+from ..._jaxprs.jaxpr import Equation, equations
+from .law import Broken, law
+from .trial import Trial
+
+_INDEXED = ("gather", "scatter", "dynamic_slice", "dynamic_update_slice")
+
+
+@law("index", "no index lies outside of its array, where JAX clamps or drops it.")
+def index_law(trial: Trial) -> str | None:
+    programs = trial.programs
+    names = {eqn.primitive.name for eqn in equations(programs.jaxpr)}
+    if not any(name.startswith(_INDEXED) for name in names):
+        return None
+    checked = checkify.checkify(programs.function, errors=checkify.index_checks)
+    with programs.context():
+        error = jax.jit(checked)(*programs.leaves(trial.call))[0].get()
+    if error is None:
+        return None
+    text = " ".join(error.split()).removesuffix(".")
+    # JAX names the shape of the array, and not the operation.
+    shape = re.search(r"shape (\(.*?\))", text)
+    suspects = [
+        eqn
+        for eqn in equations(programs.jaxpr)
+        if eqn.primitive.name.startswith(_INDEXED)
+        and (shape is None or shape[1] == str(_shape(eqn)))
+    ]
+    if suspects and all(map(_is_meant, suspects)):
+        return f"an index is out of bounds, by a `mode` that was chosen: {text}"
+    raise Broken(f"{text}; clip it, or name a `mode` if this is meant")
+
+
+def _shape(eqn: Equation) -> Any:
+    array: Any = eqn.invars[0].aval
+    return array.shape
+
+
+def _is_meant(eqn: Equation) -> bool:
+    """Return whether the user's line names a `mode`, or is an installed package's."""
+    if eqn.params.get("mode") == jax.lax.GatherScatterMode.CLIP:
+        return True
+    trace: Any = eqn.source_info.traceback
+    frames = [] if trace is None else trace.frames
+    jax_itself = jax.__file__.rpartition("__init__")[0]
+    own = [frame for frame in frames if not frame.file_name.startswith(jax_itself)]
+    if not own:
+        return False
+    place = own[0].file_name, own[0].line_num
+    return "site-packages" in place[0] or "mode=" in linecache.getline(*place)

@@ -1,0 +1,244 @@
+"""`check_function`: each law reports its own bug, names it, and spares sound twins."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+
+import eqx_pipe as ep
+import eqx_pipe.testing as ept
+from eqx_pipe.testing._laws.compiles import compilations
+
+X, KEY = jnp.array([1.0, -2.0, 3.0]), jr.key(0)
+
+
+def only(law, fn, *args, **options):
+    return ept.check_function(fn, *args, only=(law,), **options)[law]
+
+
+def reversing(x):
+    """Doubles; its own rule of `vmap` reverses the lanes, in an input it accepts."""
+    if not isinstance(x, jax.core.Tracer) and x[0] != 1:
+        raise ValueError("only the input of the test")
+    return _reversed(x)
+
+
+@jax.custom_batching.custom_vmap
+def _reversed(x):
+    return 2 * x
+
+
+@_reversed.def_vmap
+def _reverse(size, batched, x):
+    return 2 * x[::-1], True
+
+
+class Rounded(eqx.Module):
+    w: jax.Array
+    straight: bool = eqx.field(static=True)
+
+    def __call__(self, x, *, key=None):
+        whole = jnp.round(self.w)
+        rest = jax.lax.stop_gradient(whole - self.w)
+        return x * (self.w + rest if self.straight else whole)
+
+
+def one_key_twice(x, *, key):
+    return x + jr.normal(key, x.shape) * jr.uniform(key, x.shape)
+
+
+def half_derivative(x, t):
+    return x[0] ** 2, x[0] * t[0]
+
+
+def drops(x, i):
+    return x.at[i].set(1.0, mode="drop")
+
+
+square = jax.custom_jvp(lambda x: x**2)
+square.defjvp(half_derivative)
+donates = jax.jit(lambda x: x * 2, donate_argnums=0)
+
+# law: what breaks it, and its sound twin; the arguments
+BROKEN = {
+    "infinite for all inputs": (
+        "finite",
+        lambda x: x / 0 * jnp.sign(x),
+        jnp.log,
+        (0 * X + 2,),
+    ),
+    "float32 of bfloat16": (
+        "dtype",
+        lambda x: x.astype(jnp.float32),
+        jnp.sin,
+        (X.astype("bfloat16"),),
+    ),
+    "lanes reversed where others are refused": (
+        "vmap",
+        reversing,
+        lambda x: 2 * x,
+        (X,),
+    ),
+    "a gradient lost by rounding": (
+        "params",
+        Rounded(X, False),
+        Rounded(X, True),
+        (X,),
+    ),
+    "an index out of bounds": (
+        "index",
+        lambda x, i: x[i],
+        lambda x, i: x[i % 3],
+        (X, jnp.int32(7)),
+    ),
+    "a scatter that is dropped": (
+        "index",
+        lambda x, i: x.at[i].set(1.0),
+        drops,
+        (X, jnp.int32(7)),
+    ),
+    "half of a derivative": ("derivative", square, lambda x: x**2, (X,)),
+    "a donated argument": ("pure", donates, lambda x: x * 2, (X,)),
+    "jitted at each call": (
+        "recompiles",
+        lambda x: jax.jit(lambda v: v + 1)(x),
+        jax.jit(lambda v: v + 1),
+        (X,),
+    ),
+    "branches in Python": ("jit", lambda x: x if x[0] > 0 else -x, jnp.abs, (X,)),
+    "a norm at zero": ("finite", jnp.linalg.norm, jnp.sum, (0 * X,)),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_each_law_reports_its_bug_and_not_the_sound_twin(name):
+    law, bug, sound, args = BROKEN[name]
+    with pytest.raises(AssertionError, match=f"breaks 1 law of 1:\n  - `{law}`"):
+        only(law, bug, *args)
+    assert only(law, sound, *args).startswith("holds")
+
+
+def test_a_mode_that_was_chosen_is_noted():
+    note = only("index", lambda x: x.at[jnp.array([0, 7])].get(mode="clip"), X)
+    assert "by a `mode` that was chosen" in note
+
+
+def test_a_key_used_twice_is_reported_with_its_line():
+    with pytest.raises(AssertionError, match=r"used twice at .*test_function.py:\d+"):
+        only("key", one_key_twice, X, key=KEY)
+    with pytest.raises(AssertionError, match="does not depend on `key`"):
+        only("key", lambda x, *, key: x + jr.normal(jr.key(3), x.shape), X, key=KEY)
+    gated = ep.chain(eqx.nn.Dropout(0.5), ep.gated(jnp.sin, gates=(lambda x: False,)))
+    assert only("key", gated, X, key=KEY) == "holds"
+
+
+def test_a_function_that_refuses_other_inputs_is_not_judged_by_equal_lanes():
+    def picky(x):
+        return eqx.error_if(_reversed(x), x[0] != 1, "refused")
+
+    assert "refuses other inputs" in only("vmap", picky, X)
+
+
+def test_a_function_that_cannot_be_traced_is_undecided():
+    with pytest.raises(AssertionError) as caught:
+        ept.check_function(lambda x: x if x[0] > 0 else -x, X)
+    assert "`derivative` (the function cannot be traced)" in str(caught.value)
+
+
+def test_all_findings_are_in_one_report_with_the_arguments():
+    def fn(first, second):
+        return jnp.where(first > 0, 1.0, 0.0), jax.lax.stop_gradient(second)
+
+    with pytest.raises(AssertionError) as caught:
+        ept.check_function(fn, X, X)
+    text = str(caught.value)
+    assert "`fn` breaks 2 laws" in text and "leaf: `second`" in text
+    assert "arguments: first: [ 1., -2., 3.]" in text
+    assert "skip=('dtype', 'derivative')" in text
+
+
+def test_the_stage_inside_a_pipeline_is_named():
+    stages = {"good": jnp.tanh, "bad": jnp.linalg.norm}
+    pipe = ep.chain(jnp.sin, ep.parallel(stages, merge="dict"))
+    with pytest.raises(AssertionError, match=r"stage: `1\.bad` \(norm\)"):
+        ept.check_function(pipe, jnp.zeros(4))
+
+
+def test_arguments_by_name_and_a_key_among_them():
+    def fn(x, *, scale, key):
+        return x * scale + jr.normal(key, x.shape, x.dtype)
+
+    kwargs = {"x": X, "scale": jnp.float32(2), "key": KEY}
+    assert ept.check_function(fn, kwargs=kwargs)["key"] == "holds"
+    assert ept.check_function(fn, X, kwargs={"scale": 2.0}, key=KEY)["vmap"] == "holds"
+
+
+def test_a_reference_is_compared():
+    assert only("reference", jnp.hypot, X, X, reference=np.hypot) == "holds"
+    with pytest.raises(AssertionError, match="by the reference"):
+        only("reference", jnp.hypot, X, X, reference=np.arctan2)
+    with pytest.raises(AssertionError, match=r"shape \[3\] found, \[\] by the ref"):
+        only("reference", jnp.hypot, X, X, reference=lambda x, y: 0.0)
+
+
+class Counted(eqx.Module):
+    """Counts the calls of a layer where no law looks."""
+
+    layer: eqx.nn.MLP
+
+    def __call__(self, x, *, key=None):
+        setattr(jax, "calls_of_a_test", getattr(jax, "calls_of_a_test", 0) + 1)  # noqa: B010
+        return self.layer(x)
+
+
+def test_all_laws_share_one_trace_and_few_programs():
+    layer = Counted(eqx.nn.MLP(4, 4, 8, 2, key=KEY))
+    with compilations() as found:
+        outcome = ept.check_function(layer, jnp.linspace(-1, 1, 4))
+    assert set(outcome.values()) == {"holds"}
+    assert len(found) <= 22 and jax.calls_of_a_test <= 9
+    del jax.calls_of_a_test
+    with ept.assert_compiles(0):
+        ept.check_function(layer, jnp.linspace(0, 1, 4))
+
+
+def test_kinks_are_left_out_and_counted():
+    found = only("derivative", jax.nn.relu, jnp.array([0.0, 1.0, -1.0]))
+    assert found == "holds; 1 of 3 outputs are at kinks, and left out"
+
+
+def test_a_focal_loss_at_its_labels_raises_no_alarm():
+    optax = pytest.importorskip("optax")
+    ept.check_function(optax.sigmoid_focal_loss, X, jnp.array([0.0, 1.0, 1.0]))
+
+
+@pytest.mark.slow
+def test_a_solver_of_diffrax_raises_no_alarm():
+    diffrax = pytest.importorskip("diffrax")
+    term = diffrax.ODETerm(lambda t, y, args: -0.5 * y * y)
+    steps = diffrax.PIDController(1e-4, 1e-6)
+
+    def solve(y0):
+        options = {"stepsize_controller": steps, "max_steps": 64}
+        solver = diffrax.Tsit5()
+        return diffrax.diffeqsolve(term, solver, 0.0, 1.0, 0.1, y0, **options).ys[0]
+
+    ept.check_function(solve, jnp.linspace(0.5, 1.0, 4))
+
+
+def test_compilations_are_counted():
+    fn = jax.jit(lambda x: x * 3 + 1)
+    x = np.ones(5, np.float32)
+    with ept.assert_compiles(1):
+        fn(x)
+    with ept.assert_compiles(0):
+        fn(x)
+    with pytest.raises(AssertionError, match="1 program was compiled, and 0 may be"):
+        with ept.assert_compiles(0):
+            fn(np.ones(6, np.float32))
+    with pytest.raises(ZeroDivisionError):  # as it is, and not the count
+        with ept.assert_compiles(0):
+            fn(np.ones(7, np.float32))
+            raise ZeroDivisionError
