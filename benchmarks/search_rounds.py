@@ -51,7 +51,7 @@ def proposals(method, space, found, n, key):
         state = method.tell(state, losses, sweep)
 
 
-def main(run, *, search_rounds=25, optuna_rounds=2, num=256):
+def main(run, *, search_rounds=25, optuna_rounds=2, n=256):
     space = ep.Space(
         {
             "x": ep.Uniform(-2.0, 2.0),

@@ -3,7 +3,7 @@
 import math
 import os
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import equinox as eqx
 import jax
@@ -11,103 +11,22 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 from jax.sharding import Mesh
-from jaxtyping import Float, Int
 
 from .._check import check_choice, check_int
-from .._errors import describe_value, optional, type_error, value_error
+from .._errors import describe_value, type_error, value_error
 from .._files import as_path
 from .._keys import check_key, key_argument
-from .._spaces import Space, SpaceLike, Values, as_space, point_columns
-from .._sweep.results.best import Best
+from .._spaces import Space, SpaceLike, Values, as_space
 from .._sweep.run import sweep
 from .._tree import leaves_with_names
 from .._types import Key, PyTree
-
-if TYPE_CHECKING:
-    from xarray import Dataset
-else:
-    Dataset = Any
+from .training import HalvingResult, Training
 
 _BATCH = 256
 """The most trainings of one batch, unless a size is given.
 
 Carries are as large as models, so that a batch of all trainings may not fit.
 """
-
-
-class Training(eqx.Module):
-    """A training that can be carried on.
-
-    - `init(point)` gives the first carry: any pytree of arrays, such as parameters
-      and the state of an optimiser, or a `TrainState` of Flax.
-    - `step(point, carry)` gives the next carry, of the same form.
-    - `score(point, carry)` gives a number: how good it is.
-
-    Of an Equinox model carry the arrays, `eqx.filter(model, eqx.is_array)`, and put the
-    rest back in `step` and `score` by `eqx.combine`: numbers in a carry become arrays.
-
-    `init` and `step` may take `key=`: a step draws from `fold_in(key, number)` of the
-    training's key, the first step having the number 1 and `init` 0.
-    """
-
-    init: Callable[..., PyTree]
-    step: Callable[..., PyTree]
-    score: Callable[[PyTree, PyTree], Any]
-
-
-class HalvingResult(eqx.Module):
-    """The trainings of `halving`, with their scores.
-
-    `scores` has a row for each point and a column for each rung: NaN where a training
-    was dropped before. `survivors` are the points that came to the end, the best
-    first, and `carry` their carries in this order. `steps` are the steps that
-    were needed, and those that were executed, lanes that repeat others included.
-    """
-
-    space: Space
-    scores: Float[np.ndarray, "points rungs"]
-    rungs: tuple[int, ...] = eqx.field(static=True)
-    survivors: Int[np.ndarray, " survivors"]
-    carry: PyTree
-    steps: tuple[int, int] = eqx.field(static=True)
-
-    def best(self) -> Best:
-        """Return the best training: `value` is its score, `output` its carry.
-
-        **Raises:** `ValueError` if no training came to the end with a score.
-        """
-        if not len(self.survivors):
-            raise value_error(
-                "search.HalvingResult.best",
-                "no training has a score that is a number.",
-                "Look at `.scores`.",
-            )
-        i = int(self.survivors[0])
-        columns = point_columns(self.space[[i]].geometry, self.space.key)
-        there = {name: column[0] for name, column in columns.items()}
-        carry = jax.tree.map(lambda leaf: leaf[0], self.carry)
-        return Best(i, self.space.point(i), float(self.scores[i, -1]), carry, there)
-
-    def to_xarray(self) -> Dataset:
-        """Return the scores as a Dataset over `point` and `rung`, with the axes."""
-        xarray = optional("search.HalvingResult.to_xarray", "xarray")
-        frame = self.space.to_pandas()
-        columns = {name: ("point", frame[name].to_numpy()) for name in frame}
-        coords = columns | {"rung": ("rung", np.array(self.rungs))}
-        return xarray.Dataset({"score": (("point", "rung"), self.scores)}, coords)
-
-    def __repr__(self) -> str:
-        best = int(self.survivors[0]) if len(self.survivors) else None
-        head = f"{len(self.scores):,} trainings, {len(self.survivors):,} to the end"
-        who = "none has a score" if best is None else f"point {best:,} is the best"
-        lines = [f"HalvingResult({head}; {who})"]
-        width = len(f"{self.rungs[-1]:,}")
-        for steps, scores in zip(self.rungs, self.scores.T, strict=True):
-            what = f"{int((~np.isnan(scores)).sum()):,} trainings"
-            if best is not None:
-                what += f", {scores[best]:.6g} by the best of them"
-            lines.append(f"  after {steps:>{width},} steps  {what}")
-        return "\n".join(lines)
 
 
 def halving(

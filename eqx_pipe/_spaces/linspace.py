@@ -182,10 +182,7 @@ class Geomspace(_Spaced):
     - `start`, `stop`: the ends: two finite numbers other than zero, of the same sign,
       or two arrays of one shape.
     - `num`: the number of values, at least 1 (a single one is `start`).
-    - `dim`: the dimension's name; axes with the same `dim` vary together. By default
-      the axis's path in the space. (Keyword only.)
-    - `label`, `unit`: texts for pictures and for xarray's attributes `long_name` and
-      `units`. They change nothing else. (Keyword only.)
+    - `dim`, `label`, `unit`: as in `Linspace`. (Keyword only.)
 
     **Raises:** `ValueError` if an end is zero or not finite, if the signs differ, or
     if `num` is not between 1 and `2**31 - 1`; `TypeError` for anything that is not a

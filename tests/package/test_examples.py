@@ -53,7 +53,7 @@ def not_installed(text):
     packages = "grain|orbax|SALib|optuna|evosax|adaptive"
     names = re.findall(rf"^\s*>>> (?:import|from) ({packages})", text, re.MULTILINE)
     names += ["SALib"] * ("ep.sensitivity" in text)
-    names += ["adaptive"] * ("ep.search.refine" in text)
+    names += ["adaptive"] * ("ep.search.Adaptive" in text)
     return {name for name in names if importlib.util.find_spec(name) is None}
 
 

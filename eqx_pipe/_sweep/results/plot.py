@@ -7,13 +7,14 @@ averaged, and points that failed or have no number are marked.
 
 import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from ..._errors import nearest, optional, type_error, value_error
 from ..._spaces import Space
 from ..._tree import is_key_array
+from .marks import KIND, mark_points
 
 _FUNCTION = "SweepResult.plot"
 _MOST_PANELS = 36
@@ -24,25 +25,8 @@ _DOTS = {"marker": "o", "linestyle": ""}  # names are not joined by a line
 _MOST_LINES = 10
 """More lines than this have a colour bar in the place of a legend."""
 
-_KIND, _SPREAD = "kind of point", "spread of replicates"
-"""Variables beside the one that is drawn."""
-
-
-class _Mark(NamedTuple):
-    """One kind of point without a number: its colour, marker, and face of a cell."""
-
-    label: str
-    color: str
-    marker: str
-    face: str
-
-
-_MARKS = {
-    1: _Mark("failed", "tab:red", "X", "#f5b7b1"),
-    2: _Mark("NaN", "dimgray", "o", "0.75"),
-    3: _Mark("infinite", "black", "^", "0.35"),
-    4: _Mark("not computed", "0.6", "s", "0.93"),
-}
+_SPREAD = "spread of replicates"
+"""A variable beside the one that is drawn."""
 
 
 def plot(
@@ -86,7 +70,7 @@ def plot(
     shown, panels = _draw(table, name, roles, is_cloud, ticks, options)
     if "hue" in roles and table.sizes[roles["hue"]] > _MOST_LINES:
         _colour(shown, table[roles["hue"]], roles["hue"] in log, options.get("cmap"))
-    _mark(shown, table, roles, is_cloud)
+    mark_points(shown, table, roles, is_cloud)
     for panel, _ in shown:
         for role, texts in ticks.items():
             getattr(panel, f"{role}axis").set_ticks(range(len(texts)), texts)
@@ -129,7 +113,7 @@ def _with_kinds(data: Any, name: str) -> Any:
     found = [at == 2, at == 0, np.isnan(array.values), np.isinf(array.values)]
     kind = array.copy(data=np.select(found, [1, 4, 2, 3], 0))
     table = array.where(kind == 0).to_dataset(name=name).drop_vars(status)
-    return table.assign({_KIND: (array.dims, kind.values)})
+    return table.assign({KIND: (array.dims, kind.values)})
 
 
 def _selected(table: Any, sel: Mapping[str, object]) -> Any:
@@ -199,9 +183,9 @@ def _averaged(
     count = int(np.prod([table.sizes[dim] for dim in over]))
     mean = table[name].mean(over, keep_attrs=True)
     mean.attrs["long_name"] = f"{name}, mean of {count}"
-    kinds = table[_KIND].max(over)
+    kinds = table[KIND].max(over)
     found = mean.to_dataset(name=name)
-    return found.assign({_KIND: kinds, _SPREAD: table[name].std(over)})
+    return found.assign({KIND: kinds, _SPREAD: table[name].std(over)})
 
 
 def _numbers(table: Any, dim: str) -> list[str]:
@@ -368,52 +352,3 @@ def _colour(shown: Any, hue: Any, is_log: bool, cmap: Any) -> None:
     label += f" [{hue.attrs['units']}]" if "units" in hue.attrs else ""
     panels = [panel for panel, _ in shown]
     panels[0].figure.colorbar(scale, ax=panels, label=label)
-
-
-def _mark(shown: Any, table: Any, roles: Mapping[str, str], is_cloud: bool) -> None:
-    """Mark the points without a number, and name the marks in a legend."""
-    colors = optional(_FUNCTION, "matplotlib.colors")
-    x, y = roles["x"], roles.get("y")
-    found = set()
-    for panel, at in shown:
-        kinds = table[_KIND].sel(at)
-        scales = {"xscale": panel.get_xscale(), "yscale": panel.get_yscale()}
-        for number, mark in _MARKS.items():
-            there = kinds == number
-            if not there.any():
-                continue
-            found.add(number)
-            style = {"c": mark.color, "marker": mark.marker, "zorder": 3}
-            if y is None:
-                others = [dim for dim in kinds.dims if dim != x]
-                some = kinds[x].values[there.any(others).values]
-                style["transform"] = panel.get_xaxis_transform()
-                panel.scatter(some, np.full(len(some), 0.03), **style)
-            elif is_cloud:
-                some = there.values
-                panel.scatter(kinds[x].values[some], kinds[y].values[some], **style)
-            else:
-                cmap = colors.ListedColormap([mark.face])
-                off = {"add_colorbar": False, "add_labels": False}
-                cells = there.where(there)
-                cells.plot.pcolormesh(ax=panel, x=x, y=y, cmap=cmap, **off, **scales)
-    if found:
-        are_cells = y is not None and not is_cloud
-        handles = [_handle(_MARKS[number], are_cells) for number in sorted(found)]
-        panel, texts = shown[-1][0], [handle.get_label() for handle in handles]
-        title, before = None, panel.get_legend()
-        if before is not None:
-            title = before.get_title().get_text()
-            handles = [*before.legend_handles, *handles]
-            texts = [*(text.get_text() for text in before.get_texts()), *texts]
-        panel.legend(handles, texts, title=title)
-
-
-def _handle(mark: _Mark, is_cell: bool) -> Any:
-    """What a legend shows of a mark."""
-    if is_cell:
-        patches = optional(_FUNCTION, "matplotlib.patches")
-        return patches.Patch(facecolor=mark.face, label=mark.label)
-    lines = optional(_FUNCTION, "matplotlib.lines")
-    style = {"color": mark.color, "marker": mark.marker, "label": mark.label}
-    return lines.Line2D([], [], linestyle="", **style)
