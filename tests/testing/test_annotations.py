@@ -16,7 +16,6 @@ from hypothesis.errors import InvalidArgument
 from jaxtyping import (
     Array,
     ArrayLike,
-    BFloat16,
     Complex,
     Float,
     Int,
@@ -70,14 +69,11 @@ def holds(value, annotation):
 
 ANNOTATIONS = [
     Float[Array, ""],
-    Float[Array, "rows=3 cols=4"],
-    Float[Array, "n n"],
     Float[Array, "n m n-1"],
     Float[Array, "*batch n"],
     Float[Array, "n ..."],
     Float[Array, "_ n _"],
     Float[Array, "#n n"],
-    BFloat16[Array, " n"],
     UInt8[Array, " n"],
     Complex[Array, " n"],
     Key[Array, " n"],
@@ -86,11 +82,9 @@ ANNOTATIONS = [
     PRNGKeyArray,
     Scalar,
     Float[Array, " n"] | None,
-    bool | float | complex,
     tuple[int, ...],
     Literal["a", "b"],
     Color,
-    tuple[Float[Array, " n"], Int[Array, " n"]],
     dict[str, Float[Array, " n"]],
     Pair,
     Record,
@@ -268,15 +262,3 @@ def test_there_are_no_more_forms_than_may_be():
     few = {*forms(3)}
     assert len(few) == 3 and ((1,), "float32") in few
     assert {*forms(1)} == {((1,), "float32")}
-
-
-def test_one_three_and_a_prime_come_often_and_nothing_if_it_may():
-    def shares(**options):
-        strategy = ept.from_jaxtyping(Float[np.ndarray, "n 2"], **options)
-        sizes = [shape[0] for shape, _ in drawn_shapes(strategy, 60)]
-        return {n: sizes.count(n) / len(sizes) for n in (0, 1, 3, 5)}
-
-    found = shares()
-    assert found.pop(0) == 0 and min(found.values()) > 0.1, found
-    # Of arrays without elements there are few, and no example is tried twice.
-    assert shares(min_size=0)[0] > 0

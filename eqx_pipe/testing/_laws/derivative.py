@@ -135,6 +135,7 @@ class _Derivatives:
         """Mark as kinks the elements whose derivative is right on both sides.
 
         A function may treat one point apart, as `jax.nn.logsumexp` does a weight of 0.
+        A derivative of zero there is one that was lost, as at a tie, and stays wrong.
         """
         pairs = list(zip(slopes, found, strict=True))
         if not any(_wrong(s, t, self.rtol).any() for s, t in pairs):
@@ -147,7 +148,7 @@ class _Derivatives:
         # The mean of both sides is as close as the curvature is small.
         means = [(a + b) / 2 for a, b in zip(left, right, strict=True)]
         isolated = [
-            _wrong(s, t, self.rtol) & ~_wrong(s, mean, max(self.rtol, 1e-3))
+            _wrong(s, t, self.rtol) & ~_wrong(s, mean, max(self.rtol, 1e-3)) & (t != 0)
             for (s, t), mean in zip(pairs, means, strict=True)
         ]
         return [

@@ -18,10 +18,6 @@ def _scale(x, w):
     return x * w
 
 
-def _shared(x, w):
-    return x * w
-
-
 class Layer(eqx.Module):
     """A layer whose product has a rule of its own."""
 
@@ -54,11 +50,6 @@ def _first_of(size, batched, x, w):
 def _only_first_argument(size, batched, x, w):
     x, w = _aligned(size, batched, (x, w))
     return (x * w if batched[0] else x * w[:1]), True
-
-
-def _transposed(size, batched, x, w):
-    x, w = _aligned(size, batched, (x, w))
-    return (x * w).T if x.ndim == 2 and x.shape[0] == x.shape[1] else x * w, True
 
 
 def _normalised(x):
@@ -123,24 +114,11 @@ ROWS = [
         X,
     ),
     of_function(
-        "lanes in another order",
-        with_vmap(_double, lambda size, b, x: (2 * x[::-1], True)),
-        with_vmap(_double, lambda size, b, x: (2 * x, True)),
-        X,
-    ),
-    of_function(
         "the size of the batch in the values",
         with_vmap(_double, lambda size, b, x: (x * 2 / size, True)),
         with_vmap(_double, lambda size, b, x: (x * 2, True)),
         X,
     ),
-    of_function(
-        "one lane for all",
-        with_vmap(_double, lambda size, b, x: (2 * x[0], False)),
-        with_vmap(_double, lambda size, b, x: (2 * x, True)),
-        X,
-    ),
-    of_function("a batch of weights", with_vmap(_scale, _first_of), right, X, Y),
     of_function(
         "a batch of the second argument alone",
         with_vmap(_scale, _only_first_argument),
@@ -149,17 +127,8 @@ ROWS = [
         Y,
     ),
     of_function(
-        "axes swapped in a square", with_vmap(_scale, _transposed), right, X, Y
-    ),
-    of_function(
         "a batch of parameters",
         Layer(Y, with_vmap(_scale, _first_of)),
-        Layer(Y, right),
-        X,
-    ),
-    of_function(
-        "parameters of the first of an ensemble",
-        Layer(Y, with_vmap(_scale, _only_first_argument)),
         Layer(Y, right),
         X,
     ),

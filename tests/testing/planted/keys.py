@@ -1,8 +1,6 @@
 """Keys that are used twice, not at all, or not the ones that were given."""
 
-import equinox as eqx
 import jax
-import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 
@@ -37,11 +35,6 @@ def _parent_too(x, *, key):
     return x + _noise(key, x) + _noise(child, x)
 
 
-def _first_twice(x, *, key):
-    keys = jr.split(key, 3)
-    return x + _noise(keys[0], x) * jr.uniform(keys[0], x.shape, x.dtype)
-
-
 def _in_scan(x, *, key):
     def step(c, _):
         return c + _noise(key, c), None
@@ -54,17 +47,6 @@ def _in_scan_right(x, *, key):
         return c + _noise(k, c), None
 
     return jax.lax.scan(step, x, jr.split(key, 3))[0]
-
-
-def _in_fori(x, *, key):
-    return jax.lax.fori_loop(0, 3, lambda i, c: c + _noise(key, c), x)
-
-
-def _in_fori_right(x, *, key):
-    def step(i, c):
-        return c + _noise(jr.fold_in(key, i), c)
-
-    return jax.lax.fori_loop(0, 3, step, x)
 
 
 def _in_vmap(x, *, key):
@@ -88,11 +70,6 @@ def _folded_alike(x, *, key):
 def _folded(x, *, key):
     first, second = jr.fold_in(key, 1), jr.fold_in(key, 2)
     return x + _noise(first, x) * jr.uniform(second, x.shape, x.dtype)
-
-
-def _data_key(x, *, key):
-    seed = jnp.sum(x).astype(jnp.int32).astype(jnp.uint32)
-    return x + _noise(jr.key(seed), x)
 
 
 def _bits_again(x, *, key):
@@ -128,28 +105,6 @@ def _carry_split(x, *, key):
     return jax.lax.scan(step, (x, key), None, length=3)[0][0]
 
 
-class Siblings(eqx.Module):
-    """Two layers that are given one key, or a key each."""
-
-    layers: tuple
-    shared: bool = eqx.field(static=True)
-
-    def __call__(self, x, *, key):
-        keys = [key, key] if self.shared else list(jr.split(key))
-        for layer, own in zip(self.layers, keys, strict=True):
-            x = layer(x, key=own) + 1
-        return x
-
-
-class Kept(eqx.Module):
-    """Draws from a key that it was made with."""
-
-    own: jax.Array
-
-    def __call__(self, x, *, key):
-        return x + _noise(self.own, x)
-
-
 def _branch_twice(x, *, key):
     def drawn(x):
         return x + _noise(key, x)
@@ -158,20 +113,11 @@ def _branch_twice(x, *, key):
     return y * jr.uniform(key, x.shape, x.dtype)
 
 
-def _in_jit_twice(x, *, key):
-    inner = jax.jit(_noise, static_argnums=())
-    return x + inner(key, x) * jr.uniform(key, x.shape, x.dtype)
-
-
-_DROPOUTS = (eqx.nn.Dropout(0.5), eqx.nn.Dropout(0.5))
-
 ROWS = [
     of_function("a key of its own", _constant, _once, X, key=_KEY),
     of_function("one key twice", _twice, _split, X, key=_KEY),
     of_function("the parent beside its child", _parent_too, _split, X, key=_KEY),
-    of_function("the first of three twice", _first_twice, _split, X, key=_KEY),
     of_function("one key in a scan", _in_scan, _in_scan_right, X, key=_KEY),
-    of_function("one key in a loop", _in_fori, _in_fori_right, X, key=_KEY),
     of_function(
         "one key for all lanes",
         _in_vmap,
@@ -189,7 +135,6 @@ ROWS = [
         key=_KEY,
         missed="JAX does not compare the numbers that are folded in",
     ),
-    of_function("a key of the data", _data_key, _once, X, key=_KEY),
     of_function(
         "the same bits again",
         _bits_again,
@@ -202,10 +147,5 @@ ROWS = [
     of_function(
         "a carry that is not split", _carry_not_split, _carry_split, X, key=_KEY
     ),
-    of_function(
-        "siblings", Siblings(_DROPOUTS, True), Siblings(_DROPOUTS, False), X, key=_KEY
-    ),
-    of_function("a key kept in a field", Kept(jr.key(3)), _once, X, key=_KEY),
     of_function("again after a branch", _branch_twice, _split, X, key=_KEY),
-    of_function("again after a jitted draw", _in_jit_twice, _split, X, key=_KEY),
 ]

@@ -1,7 +1,5 @@
 """Parameters that do not reach the output, or not as leaves."""
 
-import functools as ft
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -46,34 +44,6 @@ class Affine(eqx.Module):
         return x * self.w + self.b
 
 
-class Prepared(eqx.Module):
-    """What was computed of a parameter when the layer was made."""
-
-    w: jax.Array
-    squared: object = eqx.field(static=True)
-
-    def __call__(self, x, *, key=None):
-        return x * jnp.asarray(self.squared, x.dtype)
-
-
-class StaticLayers(eqx.Module):
-    layers: tuple = eqx.field(static=True)
-
-    def __call__(self, x, *, key=None):
-        for layer in self.layers:
-            x = layer(x)
-        return x
-
-
-class Layers(eqx.Module):
-    layers: list
-
-    def __call__(self, x, *, key=None):
-        for layer in self.layers:
-            x = layer(x)
-        return x
-
-
 class Holder:
     """A class that JAX does not know as a pytree."""
 
@@ -89,13 +59,6 @@ class Hidden(eqx.Module):
         return x * self.held.w + self.b
 
 
-class Several(eqx.Module):
-    layers: list
-
-    def __call__(self, x, *, key=None):
-        return self.layers[0](self.layers[0](x))
-
-
 class Gated(eqx.Module):
     w: jax.Array
     v: jax.Array
@@ -105,42 +68,13 @@ class Gated(eqx.Module):
         return x * self.w + self.gate * (x * self.v)
 
 
-class Initial(eqx.Module):
-    """Starts from an initial state that is a parameter, or forgets to."""
-
-    start: jax.Array
-    w: jax.Array
-    uses: bool = eqx.field(static=True)
-
-    def __call__(self, x, *, key=None):
-        start = self.start if self.uses else jnp.zeros_like(self.start)
-        step = lambda h, v: (jnp.tanh(self.w * h + v), None)  # noqa: E731
-        return jax.lax.scan(step, start, x)[0]
-
-
 _old = jnp.asarray(_W)
-
-
-class _Box:
-    w = _old
 
 
 ROWS = [
     of_function(
         "a lambda over old weights",
         Called(_old, lambda self, x: x * _old),
-        Called(_old, lambda self, x: x * self.w),
-        X,
-    ),
-    of_function(
-        "a partial of old weights",
-        Called(_old, ft.partial(lambda w, self, x: x * w, _old)),
-        Called(_old, lambda self, x: x * self.w),
-        X,
-    ),
-    of_function(
-        "a class that holds old weights",
-        Called(_old, lambda self, x: x * _Box.w),
         Called(_old, lambda self, x: x * self.w),
         X,
     ),
@@ -164,44 +98,12 @@ ROWS = [
         X,
     ),
     of_function(
-        "computed when it was made",
-        Prepared(_old, tuple((_W**2).tolist())),
-        Called(_old, lambda self, x: x * self.w**2),
-        X,
-    ),
-    of_function(
-        "layers in a static field",
-        quiet(StaticLayers, (Scale(_old), Scale(Y))),
-        Layers([Scale(_old), Scale(Y)]),
-        X,
-    ),
-    of_function(
         "in a class that is no pytree", Hidden(Holder(_old), Y), Affine(_old, Y), X
-    ),
-    of_function(
-        "the first layer twice",
-        Several([Scale(_old), Scale(Y)]),
-        Layers([Scale(_old), Scale(Y)]),
-        X,
     ),
     of_function(
         "a gate of 0",
         Gated(_old, Y, 0.0),
         Gated(_old, Y, 0.5),
-        X,
-        missed="it reaches the output, and a derivative of 0 may be meant, as at the "
-        "start of a gate",
-    ),
-    of_function(
-        "an initial state forgotten",
-        Initial(jnp.float32(0.3), jnp.float32(0.8), False),
-        Initial(jnp.float32(0.3), jnp.float32(0.8), True),
-        X,
-    ),
-    of_function(
-        "cancels in a softmax",
-        Called(Y[:1], lambda self, x: jax.nn.softmax(x + self.w)),
-        Called(Y, lambda self, x: jax.nn.softmax(x + self.w)),
         X,
         missed="it reaches the output, and a derivative of 0 may be meant, as at the "
         "start of a gate",
