@@ -11,7 +11,9 @@ import numpy as np
 from jax.typing import DTypeLike
 
 from ..._captured import Fixed
+from ..._jaxprs.jaxpr import Equation, equations
 from ..._tree import leaves_with_names
+from .index import place_of
 from .law import Broken, Undecided, law
 from .trial import Trial, cast
 
@@ -40,7 +42,7 @@ def dtype_law(trial: Trial) -> str | None:
         found.setdefault(np.dtype(np.float64), _forms_of(trial.wide))
     _keeps(found, own)
     refused = {np.dtype(d).name for d in _ABSTRACT} - {d.name for d in found}
-    return f"{', '.join(sorted(refused))} cannot be used" if refused else None
+    return f"{', '.join(sorted(refused))} cannot be judged" if refused else None
 
 
 def _keeps(found: dict[np.dtype, dict[str, Any]], own: np.dtype) -> None:
@@ -101,8 +103,11 @@ def _forms_in(trial: Trial, dtype: np.dtype) -> dict[str, Any] | None:
     changed = dataclasses.replace(call, **cast(structs, dtype))
     try:
         with jax.numpy_dtype_promotion("standard"):
-            outputs = eqx.filter_eval_shape(lambda call: call.run(), changed)
+            traced = eqx.filter_make_jaxpr(lambda call: call.run())(changed)
     except Exception:
+        return None
+    program, outputs, _ = traced
+    if _by_packages(program, dtype):
         return None
     return {
         name: form
@@ -110,6 +115,27 @@ def _forms_in(trial: Trial, dtype: np.dtype) -> dict[str, Any] | None:
         if isinstance(form, jax.ShapeDtypeStruct)
         and jnp.issubdtype(form.dtype, jnp.inexact)
     }
+
+
+def _by_packages(program: Any, dtype: np.dtype) -> bool:
+    """Return whether nothing but installed packages converts to wider numbers.
+
+    A solver that computes in the precision of its time steps does so on purpose.
+    """
+    wider = [
+        "site-packages" in place_of(eqn)[0]
+        for eqn in equations(program)
+        if eqn.primitive.name == "convert_element_type"
+        and _inputs_of(eqn) == dtype
+        and jnp.issubdtype(eqn.params["new_dtype"], jnp.inexact)
+        and jnp.dtype(eqn.params["new_dtype"]).itemsize > dtype.itemsize
+    ]
+    return bool(wider) and all(wider)
+
+
+def _inputs_of(eqn: Equation) -> Any:
+    value: Any = eqn.invars[0].aval
+    return value.dtype
 
 
 def _struct(leaf: Any) -> Any:

@@ -48,11 +48,14 @@ def _is_meant(eqn: Equation) -> bool:
     """Return whether the user's line names a `mode`, or is an installed package's."""
     if eqn.params.get("mode") == jax.lax.GatherScatterMode.CLIP:
         return True
+    file, line = place_of(eqn)
+    return "site-packages" in file or "mode=" in linecache.getline(file, line)
+
+
+def place_of(eqn: Equation) -> tuple[str, int]:
+    """Return the file and line that made an equation, outside of JAX."""
     trace: Any = eqn.source_info.traceback
     frames = [] if trace is None else trace.frames
-    jax_itself = jax.__file__.rpartition("__init__")[0]
+    jax_itself = str(jax.__file__).rpartition("__init__")[0]
     own = [frame for frame in frames if not frame.file_name.startswith(jax_itself)]
-    if not own:
-        return False
-    place = own[0].file_name, own[0].line_num
-    return "site-packages" in place[0] or "mode=" in linecache.getline(*place)
+    return (own[0].file_name, own[0].line_num) if own else ("", 0)
