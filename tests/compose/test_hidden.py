@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 
 import eqx_pipe as ep
-from eqx_pipe.testing import check_vmap
+from eqx_pipe.testing import check_function
 
 KEY = jr.key(0)
 LAYER = eqx.nn.Linear(3, 3, key=KEY)
@@ -242,7 +242,7 @@ def test_functions_that_are_no_stages_may_hold_a_model():
     assert ep.sweep(
         lambda p: LAYER(p["x"]), {"x": ep.Values(jnp.ones((2, 3)))}
     ).ok.all()
-    check_vmap(lambda x: LAYER(x), jnp.ones(3))
+    check_function(lambda x: LAYER(x), jnp.ones(3), only=("vmap",))
     assert len(ep.repeat(lambda key: ep.chain(LAYER), 2, key=KEY)) == 2
     loader = ep.data.Loader(RECORDS, batch_size=2)
     _, losses, _ = loader.scan(

@@ -45,7 +45,6 @@ _calls = iter(range(10**9))
 
 AXES = {
     "no values": (OwnAxis(lambda i, key: i, n=0), "it has a length"),
-    "an empty dim": (OwnAxis(lambda i, key: i, dim=""), "a dim"),
     "shapes that differ": (OwnAxis(lambda i, key: jnp.ones(int(i) + 1)), "in form"),
     "dtypes that differ": (
         OwnAxis(lambda i, key: i if i == 0 else i.astype(jnp.float32)),
