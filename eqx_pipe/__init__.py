@@ -72,7 +72,9 @@ else:
     }
     _PACKAGE_OF = {n: p for p, names in _PACKAGES.items() for n in names.split()}
 
-    __all__ = [name for name in globals() if not name.startswith("_")]
+    # Modules are left out: the import hook of jaxtyping adds its own.
+    _names = {n for n, x in globals().items() if type(x) is not type(_typing)}
+    __all__ = sorted(name for name in _names if not name.startswith("_"))
     __all__ += [*_PACKAGE_OF, *_MODULES]
 
     def __getattr__(name):

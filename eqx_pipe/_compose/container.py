@@ -108,8 +108,8 @@ class Container(Composite):
         """Return the names, or positions, with the stages."""
         return tuple(zip(self.keys(), self, strict=True))
 
-    def pick(self, position: int) -> AnyStage:
-        """Return the stage at a position from 0."""
+    def pick(self, position: int) -> PyTree:
+        """Return the stage at a position from 0, or the mark of a tied one."""
         return self.stages[position]
 
     def sliced(self: _Own, part: slice) -> _Own:

@@ -276,7 +276,8 @@ def _wrong(slope: Slope, got: np.ndarray, rtol: float, size: float = 0.0) -> np.
     with np.errstate(invalid="ignore", over="ignore"):
         allowed = 2 * doubt + 50 * noise + rtol * (np.abs(value) + 1e-3 * size)
         # The law `finite` reports derivatives that are not finite.
-        return smooth & np.isfinite(got) & (np.abs(got - value) > allowed)
+        wrong = smooth & np.isfinite(got) & (np.abs(got - value) > allowed)
+    return np.asarray(wrong)
 
 
 def _total(terms: list[np.ndarray]) -> float:

@@ -66,4 +66,4 @@ def direction(seed: int, like: Any, scaled_by: np.ndarray | None = None) -> np.n
         size = np.abs(np.asarray(scaled_by).astype(drawn.dtype))
         usual = (size > 0) & np.isfinite(size)
         drawn = drawn * np.where(usual, np.maximum(size, 0.01), 1)
-    return drawn.astype(like.dtype)
+    return np.asarray(drawn).astype(like.dtype)

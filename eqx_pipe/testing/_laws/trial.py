@@ -193,7 +193,8 @@ def rolled(leaf: Any, by: int) -> np.ndarray:
 def halved(leaf: np.ndarray) -> np.ndarray:
     """Return half of inexact numbers, and others as they are."""
     inexact = jnp.issubdtype(leaf.dtype, jnp.inexact)
-    return (leaf * np.asarray(0.5, leaf.dtype)).astype(leaf.dtype) if inexact else leaf
+    half = np.asarray(leaf * np.asarray(0.5, leaf.dtype)) if inexact else leaf
+    return half.astype(leaf.dtype)
 
 
 def function_text(fn: Any) -> str:
