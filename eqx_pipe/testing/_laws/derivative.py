@@ -14,7 +14,7 @@ from ..._jaxprs.jaxpr import equations
 from .compare import Tolerance, agree, as_numpy
 from .law import Broken, Undecided, law
 from .programs import Programs
-from .slopes import STEPS, Slope, direction, slope, step_of
+from .slopes import STEPS, Numbers, Slope, direction, slope, step_of
 from .trial import Trial
 
 _MOST_SINGLE = 4  # inputs up to which each is also moved by itself
@@ -76,13 +76,13 @@ class _Derivatives:
             f"{count} of {size} outputs are at kinks, and left out" if count else None
         )
 
-    def smooth_value(self, leaves: Sequence[Any]) -> list[np.ndarray]:
+    def smooth_value(self, leaves: Sequence[Any]) -> list[Numbers]:
         """Return the outputs that can be differentiated."""
         values = self.programs.value(leaves)
         return [values[i] for i in self.programs.smooth]
 
     def slopes(
-        self, fn: Callable[[list[Any]], list[np.ndarray]], inside: list[int]
+        self, fn: Callable[[list[Any]], list[Numbers]], inside: list[int]
     ) -> list[Slope]:
         """Return the slopes of a function of the leaves if some of them are moved."""
         values = [fn(self._moved(step_of(self.eps) * at, inside)) for at in STEPS]
@@ -96,17 +96,17 @@ class _Derivatives:
             leaves[place] = (near + by * self.tangents[k]).astype(near.dtype)
         return leaves
 
-    def _along(self, inside: list[int]) -> list[np.ndarray]:
+    def _along(self, inside: list[int]) -> list[Numbers]:
         """Return the tangents with zeros for the inputs that do not move."""
         zeros = np.zeros_like
         return [t if k in inside else zeros(t) for k, t in enumerate(self.tangents)]
 
-    def _cotangent(self, i: int, where: np.ndarray) -> np.ndarray:
+    def _cotangent(self, i: int, where: Numbers) -> Numbers:
         """Return weights for an output that leave out kinks."""
         aval = self.programs.jaxpr.out_avals[self.programs.smooth[i]]
         return np.where(where, direction(i, aval), 0).astype(aval.dtype)
 
-    def _forward(self, plain: list[np.ndarray], slopes: list[list[Slope]]) -> bool:
+    def _forward(self, plain: list[Numbers], slopes: list[list[Slope]]) -> bool:
         """Compare forward mode along each direction; return whether it exists.
 
         Slopes at isolated points are marked as kinks.
@@ -130,7 +130,7 @@ class _Derivatives:
         return True
 
     def _without_isolated(
-        self, inside: list[int], slopes: list[Slope], found: list[np.ndarray]
+        self, inside: list[int], slopes: list[Slope], found: list[Numbers]
     ) -> list[Slope]:
         """Mark as kinks the elements whose derivative is right on both sides.
 
@@ -169,9 +169,9 @@ class _Derivatives:
 
     def _backward(
         self,
-        plain: list[np.ndarray],
+        plain: list[Numbers],
         slopes: list[list[Slope]],
-        cotangents: list[np.ndarray],
+        cotangents: list[Numbers],
     ) -> bool:
         """Compare reverse mode by each direction; return whether it exists."""
         try:
@@ -188,8 +188,8 @@ class _Derivatives:
         name: str,
         inside: list[int],
         slopes: list[Slope],
-        cotangents: list[np.ndarray],
-        grads: list[np.ndarray],
+        cotangents: list[Numbers],
+        grads: list[Numbers],
     ) -> None:
         left, bounds = [], []
         with np.errstate(invalid="ignore", over="ignore"):
@@ -210,7 +210,7 @@ class _Derivatives:
                 name,
             )
 
-    def _modes_agree(self, plain: list[np.ndarray]) -> None:
+    def _modes_agree(self, plain: list[Numbers]) -> None:
         """Compare the modes with one another, also at kinks."""
         avals = self.programs.jaxpr.out_avals
         cotangents = [
@@ -230,7 +230,7 @@ class _Derivatives:
                 f"{other:.6g} in reverse mode"
             )
 
-    def _second(self, cotangents: list[np.ndarray]) -> None:
+    def _second(self, cotangents: list[Numbers]) -> None:
         """Compare second derivatives with differences of the first ones."""
         programs, every = self.programs, list(range(len(self.tangents)))
         try:
@@ -238,7 +238,7 @@ class _Derivatives:
         except Exception:  # there is no second derivative
             return
 
-        def gradient(leaves: list[Any]) -> list[np.ndarray]:
+        def gradient(leaves: list[Any]) -> list[Numbers]:
             return programs.backward(leaves, cotangents)[1]
 
         first = gradient(self.leaves)
@@ -254,7 +254,7 @@ class _Derivatives:
         how: str,
         name: str,
         slope: Slope,
-        got: np.ndarray,
+        got: Numbers,
         rtol: float,
         size: float = 0.0,
     ) -> None:
@@ -269,7 +269,7 @@ class _Derivatives:
             )
 
 
-def _wrong(slope: Slope, got: np.ndarray, rtol: float, size: float = 0.0) -> np.ndarray:
+def _wrong(slope: Slope, got: Numbers, rtol: float, size: float = 0.0) -> Numbers:
     """Return the elements whose derivative is not that of differences."""
     value, doubt, noise, smooth = slope
     size = max(size, np.abs(np.where(smooth, value, 0)).max(initial=0.0))
@@ -280,7 +280,7 @@ def _wrong(slope: Slope, got: np.ndarray, rtol: float, size: float = 0.0) -> np.
     return np.asarray(wrong)
 
 
-def _total(terms: list[np.ndarray]) -> float:
+def _total(terms: list[Numbers]) -> float:
     with np.errstate(invalid="ignore", over="ignore"):
         return float(sum(np.sum(as_numpy(term)) for term in terms))
 

@@ -6,13 +6,18 @@ sides do, there is a kink, and that element is left out and counted. So `jax.nn.
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import jax.numpy as jnp
 import numpy as np
 
 STEPS = (-1, -0.5, 0, 0.5, 1)
 """The places along a direction at which a function is evaluated, in steps."""
+
+if TYPE_CHECKING:
+    Numbers: TypeAlias = np.ndarray
+else:  # operations of NumPy return scalars where there are no axes
+    Numbers = np.ndarray | np.generic
 
 
 class Slope(NamedTuple):
@@ -22,10 +27,10 @@ class Slope(NamedTuple):
     False at kinks.
     """
 
-    value: np.ndarray
-    doubt: np.ndarray
-    noise: np.ndarray
-    smooth: np.ndarray
+    value: Numbers
+    doubt: Numbers
+    noise: Numbers
+    smooth: Numbers
 
 
 def step_of(eps: float) -> float:
@@ -34,7 +39,7 @@ def step_of(eps: float) -> float:
     return eps**0.2
 
 
-def slope(values: Sequence[np.ndarray], eps: float) -> Slope:
+def slope(values: Sequence[Numbers], eps: float) -> Slope:
     """Return the slope of five values at `STEPS`."""
     step, v = step_of(eps), np.stack(values)
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
@@ -52,7 +57,7 @@ def slope(values: Sequence[np.ndarray], eps: float) -> Slope:
     return Slope(value, doubt, noise, trusted & np.isfinite(v).all(0))
 
 
-def direction(seed: int, like: Any, scaled_by: np.ndarray | None = None) -> np.ndarray:
+def direction(seed: int, like: Any, scaled_by: Numbers | None = None) -> Numbers:
     """Return numbers between 0.5 and 1 of either sign, the same ones each time.
 
     They are scaled by those that they are to change.
