@@ -5,6 +5,7 @@ import io
 import sys
 import textwrap
 import types
+from concurrent.futures import ThreadPoolExecutor
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -12,6 +13,7 @@ import nbclient
 import nbformat
 import numpy as np
 import pytest
+import tqdm.std
 
 import eqx_pipe as ep
 from eqx_pipe._sweep.compute import progress
@@ -123,6 +125,17 @@ def test_a_lost_terminal_ends_the_bar_and_not_the_sweep(monkeypatch, left):
     stream.left = left
     monkeypatch.setattr(sys, "stderr", stream)
     sweep(progress=True)
+    with ThreadPoolExecutor(1) as other:  # which may want a bar of its own
+        assert other.submit(lock_of_bars_is_free).result()
+
+
+def lock_of_bars_is_free():
+    locks = tqdm.std.tqdm.get_lock().locks
+    taken = [lock.acquire(False) for lock in locks]
+    for lock, is_ours in zip(locks, taken, strict=True):
+        if is_ours:
+            lock.release()
+    return all(taken)
 
 
 @pytest.mark.parametrize("stream", [None, object()])

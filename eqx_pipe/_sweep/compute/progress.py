@@ -142,6 +142,7 @@ class Progress:
             except Exception:
                 self._bar.disable = True
                 self._bar = None
+                _unlock()
 
 
 def _bar(**options: Any) -> Any:
@@ -218,8 +219,22 @@ def _made(tqdm: Any, options: dict[str, Any]) -> Any:
         # Without ipywidgets `tqdm.notebook` can be imported, and its constructor
         # raises. What it leaves behind would print a traceback when it is collected.
         bar.disable = True
+        _unlock()
         raise
     return bar
+
+
+def _unlock() -> None:
+    """Release the lock of tqdm, which a bar keeps that fails while it is drawn.
+
+    (`tqdm.refresh` has no `finally`.) Bars in other threads would wait for ever, such
+    as those that `datasets` makes to read records. A lock of another thread raises.
+    """
+    from tqdm import std
+
+    with contextlib.suppress(RuntimeError, AssertionError, ValueError):
+        while True:  # until it is no lock of this thread
+            std.tqdm.get_lock().release()
 
 
 def _is_seen() -> bool:
