@@ -12,6 +12,7 @@ from eqx_pipe.testing import pipelines
 from eqx_pipe.testing._strategies.kinds import _graph
 from eqx_pipe.testing._strategies.pipelines import Drawing
 from eqx_pipe.testing._strategies.spaces import draw_axis
+from eqx_pipe.testing._strategies.validate import composite
 
 VECTOR = jax.ShapeDtypeStruct((4,), jnp.float32)
 # Few, as each compiles anew; examples shrink to the first.
@@ -35,19 +36,19 @@ def one_stage(struct, random=True):
     return pipelines(struct, max_depth=0, random=random)
 
 
-@st.composite
+@composite
 def graphs(draw, struct):
     """A `graph` of single stages whose output is like its input."""
     return _graph(Drawing(draw, struct, 1, True, False))
 
 
-@st.composite
+@composite
 def axes(draw, static=False):
     """An axis of any kind."""
     return draw_axis(draw, draw(st.integers(1, 4)), True, static, None)
 
 
-@st.composite
+@composite
 def meshes(draw, max_axes=2, explicit=True):
     """A mesh over some of the devices; it shrinks to one device, automatic."""
     devices = jax.local_devices()

@@ -53,7 +53,9 @@ def test_spectral_norm_raises_no_false_alarm():
         return eqx.nn.SpectralNorm(eqx.nn.Linear(3, 4, key=KEY), "weight", key=KEY)
 
     layer, state = eqx.nn.make_with_state(make)()
-    ept.check_function(layer, normal(3), state=state)
+    # It takes its singular vectors as constants, on purpose: the first derivative is
+    # right all the same, the second is not.
+    ept.check_function(layer, normal(3), state=state, skip=("derivative",))
 
 
 class Attention(ep.Stage):

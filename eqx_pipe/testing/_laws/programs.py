@@ -49,12 +49,13 @@ class Programs:
         self._form = form
         self.is_wide = _is_wide()
         self.names = [name for name, _ in named]
-        self.moving = _inexact(leaves)
         avals = self.jaxpr.out_avals
-        self.smooth = _inexact(avals)
         outs = self.output([jax.ShapeDtypeStruct(a.shape, a.dtype) for a in avals])
         kinds = jax.ShapeDtypeStruct
         self.out_names = [n for n, v in leaves_with_names(outs) if isinstance(v, kinds)]
+        # Training does not differentiate by a state, or the next one.
+        self.moving = [i for i in _inexact(leaves) if not _of_state(self.names[i])]
+        self.smooth = [i for i in _inexact(avals) if not _of_state(self.out_names[i])]
         self.function: Callable[..., list[Any]] = as_function(self.jaxpr)
 
     def leaves(self, call: "Call") -> list[Any]:
@@ -159,6 +160,11 @@ class Programs:
             return self._in_reverse(leaves, cotangents)[1]
 
         return jax.jit(jax.vmap(fn, (self._axes(which), None)))
+
+
+def _of_state(name: str) -> bool:
+    """Return whether a leaf of a call, or of its outputs, belongs to its state."""
+    return name.partition(".")[0] == "state"
 
 
 def _inexact(values: Leaves) -> list[int]:
