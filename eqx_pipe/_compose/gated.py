@@ -2,7 +2,7 @@
 
 import functools as ft
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, SupportsIndex, TypeAlias
+from typing import Any, ClassVar, Literal, SupportsIndex, TypeAlias
 
 import equinox as eqx
 import jax
@@ -36,7 +36,7 @@ Gates: TypeAlias = Sequence[StageLike] | Mapping[str, StageLike]
 class Gated(Container):
     """Stages with gates; see `gated`."""
 
-    per_stage = ("stages", "gates")
+    per_stage: ClassVar[tuple[str, ...]] = ("stages", "gates")
 
     stages: tuple[AnyStage, ...]
     gates: tuple[AnyStage, ...]

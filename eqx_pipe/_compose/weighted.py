@@ -1,7 +1,7 @@
 """A weighted sum of what several stages make of the same input."""
 
 from collections.abc import Mapping, Sequence
-from typing import Literal, TypeAlias, cast
+from typing import ClassVar, Literal, TypeAlias, cast
 
 import equinox as eqx
 import jax
@@ -30,7 +30,7 @@ Weights: TypeAlias = ArrayLike | Sequence[ArrayLike] | StageLike
 class Weighted(Container):
     """A weighted sum of stages; see `weighted`."""
 
-    per_stage = ("stages", "weights")
+    per_stage: ClassVar[tuple[str, ...]] = ("stages", "weights")
 
     stages: tuple[AnyStage, ...]
     weights: Float[Array, " stages"] | AnyStage

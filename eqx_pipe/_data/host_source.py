@@ -54,7 +54,7 @@ class HostSource:
     def __init__(self, source: Records):
         # Of an unknown class: its abilities are asked for, not declared.
         given: Any = source
-        self.has_columns = _has_columns(source)
+        self.has_columns: bool = _has_columns(source)
         format = getattr(source, "format", {}) if self.has_columns else {}
         # Columns as Python's lists of numbers would be slow.
         is_plain = format.get("type", "") is None

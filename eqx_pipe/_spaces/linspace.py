@@ -109,7 +109,9 @@ class _Spaced(_Between):
     ):
         name = type(self).__name__
         self.num = check_length(name, num)
-        self.dim, self.label, self.unit = dim, label, unit
+        self.dim = dim
+        self.label: str | None = label
+        self.unit: str | None = unit
         (first, last), precise = as_ends(name, start, stop)
         if self.is_log:
             check_same_sign(name, first, last)
@@ -252,7 +254,9 @@ class Uniform(_Between):
         unit: str | None = None,
     ):
         name = type(self).__name__
-        self.dim, self.label, self.unit = dim, label, unit
+        self.dim = dim
+        self.label: str | None = label
+        self.unit: str | None = unit
         (first, last), _ = as_ends(name, start, stop)
         if self.is_log:
             check_same_sign(name, first, last)

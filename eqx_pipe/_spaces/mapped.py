@@ -51,7 +51,9 @@ class Mapped(Axis):
         label: str | None = None,
         unit: str | None = None,
     ):
-        self.fn, self.axis, self.label, self.unit = fn, axis, label, unit
+        self.fn, self.axis = fn, axis
+        self.label: str | None = label
+        self.unit: str | None = unit
 
     def __check_init__(self) -> None:
         if isinstance(self.fn, Axis) or not callable(self.fn):
