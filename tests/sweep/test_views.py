@@ -136,6 +136,7 @@ def test_xarray_plots_without_another_line():
     plt = pytest.importorskip("matplotlib.pyplot")
     space = {"x": ep.Linspace(0, 1, 3), "y": ep.Linspace(0, 1, 4)}
     data = ep.sweep(lambda p: p["x"] + p["y"], space).to_xarray()
+    plt.close("all")  # or it draws into what another test has left
     mesh = data["value"].plot()
     assert np.array_equal(mesh.get_array(), data["value"].values)
     data["value"].sel(y=0).plot()
