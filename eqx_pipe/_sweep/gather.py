@@ -27,8 +27,7 @@ from .results.cells import CellPoints, CellValues
 from .results.gaps import NO_GAPS, Gaps
 from .results.label import names_of
 from .results.raised import Raised
-from .results.result import SweepResult
-from .results.steps import Steps
+from .results.result import Steps, SweepResult
 from .tracing.call import fn_name
 
 Chunk: TypeAlias = tuple[int, list[np.ndarray], Verdict]
@@ -199,7 +198,7 @@ def result_of(plan: Plan, outcome: Outcome, started: float) -> SweepResult:
         values, counted = values.values, values.cells
         both = counted.points, counted.failed
         cells = CellPoints(*(np.asarray(leaf[...]) for leaf in both))
-    fields = dict(
+    result = SweepResult(
         values=values,
         space=plan.request.space,
         gaps=outcome.gaps,
@@ -219,8 +218,4 @@ def result_of(plan: Plan, outcome: Outcome, started: float) -> SweepResult:
     if plan.request.output_coords and plan.job is None:  # now the outputs are known
         outputs = values if cells is None else CellValues(values, cells)
         names_of(outputs, plan.request.space, plan.request.output_coords)
-    # Not by Equinox's constructor, which would take a fifth of a small sweep.
-    result = object.__new__(SweepResult)
-    for name, value in fields.items():
-        object.__setattr__(result, name, value)
     return result
