@@ -4,23 +4,19 @@ It takes the steps of a sweep up to the computation of its chunks.
 """
 
 import math
-import os
 from collections.abc import Callable
-from typing import Any, Literal
-
-from jax.sharding import Mesh
+from typing import Any, Unpack
 
 from .._jaxprs.live import live_bytes
-from .._reduce.many import ReduceLike
 from .._spaces import SpaceLike
 from .._store.layout import StoreLayout
 from .._tree import is_key_array
-from .._types import Key, PyTree
+from .._types import PyTree
 from .compute.sizes import compiled_bytes
+from .options import SweepOptions
 from .plan import CostsBySpan, Plan
 from .reduced.blocks import Blocks
-from .request import BatchSize, Costs, Executor, Shard, checked
-from .results.output_coords import OutputCoords
+from .request import request_of
 from .results.planned import SweepPlan
 from .run import planned
 from .sinks.look import Looked, looked
@@ -30,20 +26,7 @@ from .tracing.trace import no_mesh
 def plan(
     fn: Callable[..., PyTree],
     space: SpaceLike,
-    *,
-    key: Key | None = None,
-    batch_size: BatchSize = "auto",
-    mesh: Mesh | None = None,
-    order_by: Costs | None = None,
-    reduce: ReduceLike | None = None,
-    store: str | os.PathLike[str] | None = None,
-    shard: Shard | None = None,
-    executor: Executor | None = None,
-    resume: Literal["force", "failed"] | None = None,
-    on_error: Literal["raise", "mark"] = "raise",
-    progress: bool | None = None,
-    count_steps: bool = False,
-    output_coords: OutputCoords | None = None,
+    **options: Unpack[SweepOptions],
 ) -> SweepPlan:
     """Return what a sweep would compute, before it runs.
 
@@ -54,7 +37,7 @@ def plan(
 
     **Arguments:**
 
-    - `fn`, `space` and all others: as in `sweep`. With `batch_size="tune"` the size is
+    - `fn`, `space` and `options`: as in `sweep`. With `batch_size="tune"` the size is
       the one that measuring begins with.
 
     **Returns:** a `SweepPlan`, whose fields are numbers, and which prints as a table:
@@ -81,24 +64,7 @@ def plan(
           points    60,000 to compute
           ...
     """
-    request = checked(
-        fn,
-        space,
-        key=key,
-        batch_size=batch_size,
-        mesh=mesh,
-        order_by=order_by,
-        reduce=reduce,
-        store=store,
-        shard=shard,
-        executor=executor,
-        resume=resume,
-        on_error=on_error,
-        progress=progress,
-        count_steps=count_steps,
-        output_coords=output_coords,
-        function="plan",
-    )
+    request = request_of("plan", fn, space, **options)
     with no_mesh("plan"):
         made, costs = planned(request)
         return _said(looked(made), costs)

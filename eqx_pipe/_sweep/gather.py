@@ -22,13 +22,13 @@ from jaxtyping import Int64
 from .._types import ProgressLike, PyTree
 from .compute.failure import Errors, Verdict
 from .compute.progress import Progress, Watched, is_shown, watched
+from .options import fn_name
 from .plan import Plan
 from .results.cells import CellPoints, CellValues
 from .results.gaps import NO_GAPS, Gaps
 from .results.label import names_of
 from .results.raised import Raised
 from .results.result import Steps, SweepResult
-from .tracing.call import fn_name
 
 Chunk: TypeAlias = tuple[int, list[np.ndarray], Verdict]
 """The number of a chunk, the leaves of its rows, and what became of these."""

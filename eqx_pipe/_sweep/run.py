@@ -15,16 +15,9 @@ from .._store.ledger import MISSING
 from .._types import Key, ProgressLike, PyTree
 from .cores import warn_if_cores_idle
 from .gather import Sink, Source, gather, result_of, watched_in
+from .options import BatchSize, Costs, Executor, Resume, Shard
 from .plan import CostsBySpan, Plan, costs_of, plan_of
-from .request import (
-    BatchSize,
-    Costs,
-    Executor,
-    Request,
-    Resume,
-    Shard,
-    checked,
-)
+from .request import Request, request_of
 from .results.gaps import count_in
 from .results.label import names_of
 from .results.output_coords import OutputCoords
@@ -180,7 +173,8 @@ def sweep(
         [[0.0, 0.0], [10.0, 20.0], [20.0, 40.0], [30.0, 60.0]]
     """
     started = time.time()
-    request = checked(
+    request = request_of(
+        "sweep",
         fn,
         space,
         key=key,

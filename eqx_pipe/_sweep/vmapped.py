@@ -22,7 +22,7 @@ from .compute.kernel import without_mesh
 from .compute.partition import POINTS
 from .compute.points import Part, check_agree, naming, parts_of
 from .compute.sizes import even_out
-from .request import check_batch_size, mesh_devices
+from .options import check_batch_size, mesh_devices
 from .tracing.call import call, check_fn, check_sweep_key
 from .tracing.concrete import note_concrete
 

@@ -21,18 +21,21 @@ KnownCoords: TypeAlias = dict[str, dict[str, np.ndarray | None]]
 _SHOWN = 3
 
 
-def as_output_coords(given: OutputCoords | None) -> KnownCoords:
+def as_output_coords(function: str, given: OutputCoords | None) -> KnownCoords:
     """Return `output_coords` after all checks that need no outputs."""
     known = {
-        path: {dim: _as_coords(path, dim, x) for dim, x in _as_dict(dims).items()}
-        for path, dims in _as_dict(given or {}).items()
+        path: {
+            dim: _as_coords(function, path, dim, x)
+            for dim, x in _as_dict(function, dims).items()
+        }
+        for path, dims in _as_dict(function, given or {}).items()
     }
     shared = coords_of(known)
     for path, dims in known.items():
         for dim, coords in dims.items():
             if coords is not None and not np.array_equal(coords, shared[dim]):
                 raise value_error(
-                    "sweep",
+                    function,
                     f"`output_coords[{path!r}]` has other values of {dim!r} than "
                     "another output.",
                     "Outputs that share a dim share its coordinates: rename one of "
@@ -112,24 +115,24 @@ def _text(coords: np.ndarray | None) -> str:
     return f"{some}{more} ({len(coords)}) #{digest(Writer().value(coords))[:8]}"
 
 
-def _as_dict(given: object) -> Mapping[str, Any]:
+def _as_dict(function: str, given: object) -> Mapping[str, Any]:
     if isinstance(given, Mapping) and all(isinstance(x, str) and x for x in given):
         return given
     raise type_error(
-        "sweep",
+        function,
         f"`output_coords` has {describe_value(given)}.",
         "Give a dict from outputs to dicts from the names of their dims to "
         'coordinates: `{"curve": {"step": steps}}`.',
     )
 
 
-def _as_coords(path: str, dim: str, given: object) -> np.ndarray | None:
+def _as_coords(function: str, path: str, dim: str, given: object) -> np.ndarray | None:
     if given is None:
         return None
     found = np.empty(()) if isinstance(given, Tracer) else np.asarray(given)
     if found.ndim != 1 or found.dtype.kind not in "biufcU":
         raise type_error(
-            "sweep",
+            function,
             f"`output_coords[{path!r}][{dim!r}]` is {describe_value(given)}.",
             "Give a list or an array with a number or text for each position on the "
             "dim, or None for a name alone.",
