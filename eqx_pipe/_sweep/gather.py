@@ -19,9 +19,9 @@ from typing import Protocol, TypeAlias, runtime_checkable
 import numpy as np
 from jaxtyping import Int64
 
+from .._progress import Progress, Watched, is_shown, watched
 from .._types import ProgressLike, PyTree
 from .compute.failure import Errors, Verdict
-from .compute.progress import Progress, Watched, is_shown, watched
 from .options import fn_name
 from .plan import Plan
 from .results.cells import CellPoints, CellValues

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 
+from .._progress import Progress
 from .._spaces import point_key
 from .._tree import as_data, as_keys
 from .._types import PyTree
@@ -24,7 +25,6 @@ from .compute.failure import (
     nothing_like,
     some_output,
 )
-from .compute.progress import Progress
 from .compute.sizes import Rows
 from .reduced.kernel import block_batches
 from .request import Request

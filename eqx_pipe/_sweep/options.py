@@ -19,7 +19,6 @@ from typing import (
     runtime_checkable,
 )
 
-import jax
 import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, ArrayLike
@@ -29,7 +28,7 @@ from .._errors import describe_value, nearest, type_error, value_error
 from .._files import as_path
 from .._keys import check_draws, check_key
 from .._reduce.many import ReduceLike
-from .._types import Device, Key, ProgressLike, PyTree
+from .._types import Key, ProgressLike, PyTree
 from .results.output_coords import OutputCoords, as_output_coords
 
 BatchSize: TypeAlias = SupportsIndex | Literal["auto", "tune"]
@@ -104,53 +103,18 @@ def check_sweep_key(function: str, key: Any) -> Key | None:
     return key
 
 
-def check_batch_size(function: str, batch_size: object, words: Sequence[str]) -> None:
-    """Raise unless `batch_size` is a positive integer, or one of some words.
-
-    If there are none it may be `None`.
-    """
-    if batch_size is None and not words:
-        return
-    if isinstance(batch_size, str):
-        if batch_size in words:
-            return
-        raise value_error(
-            function,
-            f"`batch_size` is {describe_value(batch_size)}.",
-            nearest(batch_size, [*(words or ["None"]), "a positive integer"]),
-        )
-    check_int(function, "batch_size", batch_size, 1)
-
-
-def mesh_devices(function: str, mesh: Mesh | None) -> tuple[Device, ...]:
-    """Return the devices that points are split over: those of `mesh`, or all local."""
-    if mesh is None:
-        return tuple(jax.local_devices())
-    if not isinstance(mesh, Mesh):
-        raise type_error(
-            function,
-            f"`mesh` is {describe_value(mesh)}.",
-            "Give a `jax.sharding.Mesh`, made by `jax.make_mesh`, or None for all "
-            "local devices.",
-        )
-    devices = tuple(mesh.devices.flat)
-    foreign = [d for d in devices if d.process_index != jax.process_index()]
-    if foreign or not devices:
-        raise value_error(
-            function,
-            f"`mesh` has {len(devices)} devices, {len(foreign)} of them of other "
-            "processes.",
-            "Give a mesh of this process's own devices: "
-            "`jax.make_mesh((n,), ('x',), devices=jax.local_devices()[:n])`.",
-        )
-    return devices
-
-
 def _as_batch_size(function: str, size: Any) -> int | str:
-    """`batch_size`; it is tuned where one function is called once."""
+    """The batch size as an integer or a word; a sweeper's is not tuned."""
     words = ("auto", "tune") if function in ("sweep", "plan") else ("auto",)
-    check_batch_size(function, size, words)
-    return size if isinstance(size, str) else operator.index(size)
+    if not isinstance(size, str):
+        check_int(function, "batch_size", size, 1)
+        return operator.index(size)
+    if size not in words:
+        wrong = f"`batch_size` is {describe_value(size)}."
+        raise value_error(
+            function, wrong, nearest(size, [*words, "a positive integer"])
+        )
+    return size
 
 
 def _check_on_error(function: str, value: Any) -> str:

@@ -19,13 +19,13 @@ from .._errors import (
     type_error,
     value_error,
 )
+from .._progress import Progress
 from .._spaces import Space
 from .._store.chunks import Chunks, choose_chunks
 from .._types import Device, PyTree
 from .compute.failure import Verdict, reason
 from .compute.job import Job
 from .compute.prepare import prepare
-from .compute.progress import Progress
 from .compute.sizes import CHUNK_BYTES, Rows
 from .loop import LoopBlocks, LoopCells, LoopPoints
 from .reduced.blocks import Blocks

@@ -13,6 +13,7 @@ from .._reduce.many import Many, ReduceLike, as_many
 from .._spaces import Space, SpaceLike, as_space, by_cell, cells_of
 from .._store.store import check_zarr
 from .._types import Device, Key, ProgressLike, PyTree
+from .._vmap import local_devices
 from .options import (
     CHECKS,
     Costs,
@@ -21,7 +22,6 @@ from .options import (
     SweeperOptions,
     SweepOptions,
     check_fn,
-    mesh_devices,
 )
 from .results.output_coords import KnownCoords
 
@@ -126,7 +126,7 @@ def request_of(
         function,
         fn,
         space,
-        mesh_devices(function, given.get("mesh")),
+        local_devices(function, given.get("mesh")),
         reducers=_as_reducers(function, given.get("reduce")),
         **given,
     )

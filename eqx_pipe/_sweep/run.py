@@ -13,7 +13,7 @@ from .._spaces import SpaceLike
 from .._store.folder import is_vacant
 from .._store.ledger import MISSING
 from .._types import Key, ProgressLike, PyTree
-from .cores import warn_if_cores_idle
+from .._vmap import warn_if_cores_idle
 from .gather import Sink, Source, gather, result_of, watched_in
 from .options import BatchSize, Costs, Executor, Resume, Shard
 from .plan import CostsBySpan, Plan, costs_of, plan_of

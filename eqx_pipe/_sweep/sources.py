@@ -16,9 +16,9 @@ import jax
 import numpy as np
 
 from .._errors import SweepError, describe_value, message
+from .._progress import Progress
 from .compute.failure import Verdict
 from .compute.job import Some
-from .compute.progress import Progress
 from .compute.sizes import Rows
 from .gather import Chunk, Parts
 from .plan import CostsBySpan, Plan

@@ -16,7 +16,7 @@ from .._cache import LRUCache
 from .._spaces import Space, SpaceLike, Values, as_space, is_axis
 from .._tree import as_hashable, can_be_traced, is_key_array
 from .._types import Key, PyTree
-from .cores import warn_if_cores_idle
+from .._vmap import warn_if_cores_idle
 from .options import SweeperOptions, check_sweep_key, fn_name
 from .plan import Plan, plan_of
 from .request import Request, request_of

@@ -15,9 +15,9 @@ import time
 
 from .._cache import LRUCache
 from .._jaxprs.text import Writer, digest
+from .._progress import Progress
 from .compute.failure import Verdict, in_order
 from .compute.job import Job
-from .compute.progress import Progress
 from .compute.sizes import Rows, empty_values
 from .plan import CostsBySpan, Plan
 

@@ -19,13 +19,13 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array, Bool, Int64
 
+from ..._progress import Progress
 from ..._reduce.many import Many
 from ..._tree import as_data, as_keys, is_key_array
 from ..._types import PyTree
 from ..compute.execute import Compiled, compiled_already, compiled_once
 from ..compute.failure import Verdict, clear, in_order
 from ..compute.job import Job
-from ..compute.progress import Progress
 from ..compute.sizes import CHUNK_BYTES, Rows
 from ..results.cells import CellPoints, CellValues
 from .kernel import wrapped

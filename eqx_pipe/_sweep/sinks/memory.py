@@ -10,11 +10,11 @@ from collections.abc import Iterator
 import numpy as np
 from jaxtyping import Int64
 
+from ..._progress import Progress
 from ..._store.chunks import Chunks
 from ..._store.ledger import FAILED, MISSING
 from ..._types import PyTree
 from ..compute.failure import Errors, Failures, Verdict, in_order, joined
-from ..compute.progress import Progress
 from ..compute.sizes import Rows, empty_values
 from ..gather import Interrupt, Outcome, Todo
 from ..plan import BlockWork, Plan
