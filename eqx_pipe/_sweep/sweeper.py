@@ -20,6 +20,7 @@ from .._spaces import Space, SpaceLike, Values, as_space, is_axis
 from .._tree import as_hashable, can_be_traced, is_key_array
 from .._types import Key, PyTree
 from .cores import warn_if_cores_idle
+from .plain_sweep import plain_sweep
 from .plan import Plan, plan_of
 from .request import BatchSize, Request, checked
 from .results.result import SweepResult
@@ -75,7 +76,7 @@ class Sweeper:
         request = self._request.at(space, key)
         with no_mesh("sweeper"):
             if request.by_hand:
-                return complete(plan_of(request), None, started)
+                return plain_sweep(request, started)
             filled = _filled(request)
             plan = self._planned(filled, key).at(request, filled)
             if store is not None:
@@ -85,9 +86,7 @@ class Sweeper:
 
     def outputs(self, space: Space, key: Key | None) -> PyTree:
         """The shapes and dtypes of what the function gives at one point."""
-        job = self._planned(_filled(self._request.at(space, key)), key).job
-        assert job is not None
-        return job.outputs
+        return self._planned(_filled(self._request.at(space, key)), key).points.outputs
 
     def __repr__(self) -> str:
         return f"Sweeper({fn_name(self._request.fn)}, {self._request.whole!r})"
