@@ -7,6 +7,8 @@ import math
 from collections.abc import Callable
 from typing import Any, Unpack
 
+import jax
+
 from .._jaxprs.live import live_bytes
 from .._spaces import SpaceLike
 from .._store.layout import StoreLayout
@@ -15,7 +17,6 @@ from .._types import PyTree
 from .compute.sizes import compiled_bytes
 from .options import SweepOptions
 from .plan import CostsBySpan, Plan
-from .reduced.blocks import Blocks
 from .request import request_of
 from .results.planned import SweepPlan
 from .run import planned
@@ -65,7 +66,8 @@ def plan(
           ...
     """
     request = request_of("plan", fn, space, **options)
-    with no_mesh("plan"):
+    # Under `jax.disable_jit()` too it describes the compiled sweep.
+    with no_mesh("plan"), jax.disable_jit(False):
         made, costs = planned(request)
         return _said(looked(made), costs)
 
@@ -78,7 +80,7 @@ def _said(found: Looked, costs: Callable[[int], CostsBySpan] | None) -> SweepPla
     programs = _programs(coming, costs)
     compiled = sum(there is not None for there in programs)
     return SweepPlan(
-        dims=dict((coming.job or request).space.dims),
+        dims=dict(coming.points.space.dims),
         points=size,
         done=found.done - found.failed,
         failed=found.failed,
@@ -99,13 +101,11 @@ def _said(found: Looked, costs: Callable[[int], CostsBySpan] | None) -> SweepPla
     )
 
 
-def _value_bytes(coming: Plan) -> int | None:
+def _value_bytes(coming: Plan) -> int:
     """What is kept in memory: values, or states while they are merged."""
-    if coming.job is None:
-        return None
     chunks = coming.chunks
     rows = math.prod(chunks.lengths) if coming.blocks is None else chunks.points
-    row = coming.compiled.row
+    row = coming.work.row
     return rows * sum(math.prod(s.shape) * s.dtype.itemsize for s in row)
 
 
@@ -117,17 +117,17 @@ def _stored(layout: StoreLayout) -> int:
 
 def _programs(coming: Plan, costs: Callable[[int], CostsBySpan] | None) -> list[Any]:
     """The programs that a sweep needs, each as it is compiled, or `None`."""
-    if coming.job is None or coming.job.geometry.size == 0:
+    if coming.points.size == 0:
         return []
-    found = coming.compiled.programs(coming.chunks.points)
+    found = coming.work.programs()
     ordering = costs is not None and callable(coming.request.order_by)
     return [*found, *([None] * ordering)]
 
 
 def _memory(coming: Plan) -> int | None:
     """The bytes that a device holds: of compiled programs, or about those of others."""
-    job = coming.job
-    if job is None or job.geometry.size == 0:
+    job = coming.points
+    if job.size == 0:
         return None
     programs = _programs(coming, None)
     known = map(compiled_bytes, (there for there in programs if there is not None))
@@ -138,8 +138,8 @@ def _memory(coming: Plan) -> int | None:
         given = [*job.arrays, *traced.program.constants]
         held = sum(_nbytes(leaf) for leaf in given)
         batch = layout.batch_size * live_bytes(traced.jaxpr)
-        if isinstance(coming.blocks, Blocks):
-            kept = -(-coming.blocks.most // len(job.devices))
+        if coming.blocks is not None:
+            kept = -(-coming.blocks.at_once // len(job.devices))
             out = kept * coming.blocks.row_bytes + layout.batch_size * job.row_bytes
         else:
             out = layout.capacity * layout.batch_size * job.row_bytes

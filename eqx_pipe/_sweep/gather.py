@@ -20,13 +20,14 @@ import numpy as np
 from jaxtyping import Int64
 
 from .._progress import Progress, Watched, is_shown, watched
+from .._store.ledger import MISSING
 from .._types import ProgressLike, PyTree
 from .compute.failure import Errors, Verdict
 from .options import fn_name
 from .plan import Plan
+from .request import Request
 from .results.cells import CellPoints, CellValues
-from .results.gaps import NO_GAPS, Gaps
-from .results.label import names_of
+from .results.gaps import NO_GAPS, Gaps, count_in
 from .results.raised import Raised
 from .results.result import Steps, SweepResult
 
@@ -163,7 +164,7 @@ def gather(source: Source, sink: Sink, progress: ProgressLike) -> None:
             for number, values, verdict in chunks:
                 sink.keep(number, values, verdict)
                 bar.saw(values, slice(None))
-                failed += plan.num_failed(values, verdict)
+                failed += verdict.failed
                 bar.failed(failed)
                 if sink.stopped:
                     break
@@ -174,9 +175,7 @@ def gather(source: Source, sink: Sink, progress: ProgressLike) -> None:
 
 def watched_in(plan: Plan, progress: ProgressLike) -> Watched | None:
     """What a bar shows the best of; raises a `ValueError` if that is no output."""
-    if plan.job is None:  # the plain loop, which has no programs that know of outputs
-        return None
-    outputs = plan.job.outputs
+    outputs = plan.points.outputs
     if plan.request.counting:  # of which the steps come behind
         outputs = outputs[0]
     return watched("sweep", outputs, progress)
@@ -186,11 +185,18 @@ def _stopping(interrupt: Interrupt, sink: Sink) -> bool:
     return interrupt.asked or sink.stopped
 
 
-def result_of(plan: Plan, outcome: Outcome, started: float) -> SweepResult:
-    """What a sink has in the end, with what made it."""
-    made = () if plan.job is None else plan.job.made
+def result_of(
+    request: Request,
+    outcome: Outcome,
+    *,
+    batch_size: int,
+    num_devices: int,
+    attrs: Mapping[str, str],
+    started: float,
+) -> SweepResult:
+    """Return the result of a request, with what made it."""
     values, steps = outcome.values, None
-    if plan.request.counting:
+    if request.counting:
         values, *counts = values
         steps = Steps(*counts)
     cells = None
@@ -200,22 +206,33 @@ def result_of(plan: Plan, outcome: Outcome, started: float) -> SweepResult:
         cells = CellPoints(*(np.asarray(leaf[...]) for leaf in both))
     result = SweepResult(
         values=values,
-        space=plan.request.space,
+        space=request.space,
         gaps=outcome.gaps,
         ended=outcome.ended,
-        batch_size=plan.batch_size,
-        num_devices=len(plan.devices),
+        batch_size=batch_size,
+        num_devices=num_devices,
         started=started,
         seconds=time.time() - started,
         points=outcome.points,
-        function=fn_name(plan.request.fn),
-        made=made,
+        function=fn_name(request.fn),
+        made=tuple(attrs.items()),
         steps=steps,
         raised=Raised.of(outcome.errors),
         cells=cells,
-        output_coords=plan.request.output_coords,
+        output_coords=request.output_coords,
     )
-    if plan.request.output_coords and plan.job is None:  # now the outputs are known
-        outputs = values if cells is None else CellValues(values, cells)
-        names_of(outputs, plan.request.space, plan.request.output_coords)
     return result
+
+
+def carry(interrupt: KeyboardInterrupt, result: SweepResult, request: Request) -> None:
+    """Attach the partial result to the `KeyboardInterrupt`."""
+    interrupt.result = result  # pyright: ignore[reportAttributeAccessIssue]
+    if request.store is not None:
+        return  # whose sink has said so
+    done = result.points
+    if done is None:
+        done = len(result) - count_in(result.gaps, MISSING)
+    interrupt.add_note(
+        f"{done:,} of {len(result):,} points are finished: they are the `.result` of "
+        "this KeyboardInterrupt (`sys.last_value.result` in a notebook)."
+    )

@@ -11,14 +11,13 @@ from jax.sharding import Mesh
 from .._reduce.many import ReduceLike
 from .._spaces import SpaceLike
 from .._store.folder import is_vacant
-from .._store.ledger import MISSING
 from .._types import Key, ProgressLike, PyTree
 from .._vmap import warn_if_cores_idle
-from .gather import Sink, Source, gather, result_of, watched_in
+from .gather import Sink, Source, carry, gather, result_of, watched_in
 from .options import BatchSize, Costs, Executor, Resume, Shard
+from .plain_sweep import plain_sweep
 from .plan import CostsBySpan, Plan, costs_of, plan_of
 from .request import Request, request_of
-from .results.gaps import count_in
 from .results.label import names_of
 from .results.output_coords import OutputCoords
 from .results.result import SweepResult
@@ -26,7 +25,7 @@ from .sinks.memory import Arrays, Reduction
 from .sinks.stored import InStore
 from .sources import Elsewhere, Here
 from .tracing.trace import no_mesh
-from .tune import tuned
+from .tune import tune
 
 
 def sweep(
@@ -80,8 +79,8 @@ def sweep(
       the number of points. Where there is not enough memory for a chosen one it is
       halved, and `result.made` says so. A function that prints, writes or calls back
       (`jax.debug.print`, `io_callback`) then runs once at each point, not vectorised.
-      `"tune"` measures some sizes while the first points are computed, and goes on with
-      the fastest, which this process remembers for the program and the devices; it
+      `"tune"` measures some sizes on the first points, and goes on with the fastest,
+      which this process remembers for the program and the devices; it
       depends on the clock, and with it the last bits of values. (Keyword only.)
     - `mesh`: a mesh over all of whose axes the points are split; by default all local
       devices. (Keyword only.)
@@ -193,9 +192,12 @@ def sweep(
     )
     warn_if_cores_idle(request.devices, mesh)
     with no_mesh():
+        if request.by_hand:
+            return plain_sweep(request, started)
         plan, costs = planned(request)
         if request.batch_size == "tune" and not _is_begun(request):
-            plan = tuned(plan, None if costs is None else costs(plan.chunks.points))
+            own = None if costs is None else costs(plan.chunks.points)
+            plan = plan.with_points(tune(plan.points, own))
         return complete(plan, costs, started)
 
 
@@ -204,14 +206,14 @@ def planned(request: Request) -> tuple[Plan, Callable[[int], CostsBySpan] | None
     costs, plan = costs_of(request), plan_of(request)
     # What names outputs, before anything is compiled or a store is made.
     watched_in(plan, request.progress)
-    if request.output_coords and plan.job is not None:
+    if request.output_coords:
         names_of(plan.outputs, request.space, request.output_coords)
     return plan, costs
 
 
 def _is_begun(request: Request) -> bool:
     """Whether there is a store, which keeps the size that it was begun with."""
-    return request.by_hand or not (request.store is None or is_vacant(request.store))
+    return not (request.store is None or is_vacant(request.store))
 
 
 def complete(
@@ -224,22 +226,20 @@ def complete(
     except KeyboardInterrupt as interrupt:
         # A function that fails, or points of a store that have, are not what matters.
         with contextlib.suppress(Exception):
-            _carry(interrupt, result_of(sink.plan, sink.outcome(), started), plan)
+            carry(interrupt, _finished(sink, started), plan.request)
         raise
-    return result_of(sink.plan, sink.outcome(), started)
+    return _finished(sink, started)
 
 
-def _carry(interrupt: KeyboardInterrupt, result: SweepResult, plan: Plan) -> None:
-    """Has Ctrl-C carry what is finished."""
-    interrupt.result = result  # pyright: ignore[reportAttributeAccessIssue]
-    if plan.request.store is not None:
-        return  # whose sink has said so
-    done = result.points
-    if done is None:
-        done = len(result) - count_in(result.gaps, MISSING)
-    interrupt.add_note(
-        f"{done:,} of {len(result):,} points are finished: they are the `.result` of "
-        "this KeyboardInterrupt (`sys.last_value.result` in a notebook)."
+def _finished(sink: Sink, started: float) -> SweepResult:
+    plan = sink.plan
+    return result_of(
+        plan.request,
+        sink.outcome(),
+        batch_size=plan.batch_size,
+        num_devices=len(plan.devices),
+        attrs=plan.work.attrs,
+        started=started,
     )
 
 

@@ -14,15 +14,15 @@ from typing import Any
 
 import jax
 import numpy as np
+from jaxtyping import Float, Int64
 
 from .._errors import SweepError, describe_value, message
 from .._progress import Progress
 from .compute.failure import Verdict
-from .compute.job import Some
 from .compute.sizes import Rows
 from .gather import Chunk, Parts
-from .plan import CostsBySpan, Plan
-from .worker import computed, pack, work
+from .plan import CostsBySpan, Index, Plan
+from .worker import pack, work
 
 # Memory that one worker lacked another may have; points that always kill one stop.
 _TRIES = 3
@@ -53,7 +53,7 @@ class Elsewhere:
         tries = [_Try(number, parts.get(number)) for number in numbers]
         waiting = collections.deque(tries)
         flying: list[_Try] = []
-        room = self.plan.compiled.row_bytes * self.plan.chunks.points + len(self.packed)
+        room = self.plan.work.row_bytes * self.plan.chunks.points + len(self.packed)
         most = max(2, min(_IN_FLIGHT, _IN_FLIGHT_BYTES // room))
         try:
             while flying or (waiting and not stopping()):
@@ -89,11 +89,10 @@ class Elsewhere:
                 it.cancelled()
 
     def _launched(self, it: "_Try") -> "_Try":
-        span = self.plan.chunks.span(it.number)
-        costs = None if self.costs is None else self.costs(*span)
+        index, costs = _asked(self.plan, self.costs, it.number, it.some)
         it.tries += 1
         try:
-            it.future = self.executor.submit(work, self.packed, *span, costs, it.some)
+            it.future = self.executor.submit(work, self.packed, index, costs)
         except Exception as error:
             raise _broken(error) from error
         return it
@@ -104,7 +103,7 @@ class _Try:
     """A chunk or some rows of it, how often a worker got it, and what it gave."""
 
     number: int
-    some: Some = None
+    some: Int64[np.ndarray, " some"] | None = None
     tries: int = 0
     future: Any = None
 
@@ -139,7 +138,7 @@ class _Try:
             raise _killing(*points, self.tries, error) from error
         which = f"chunk {self.number}, the points {points[0]} to {points[1] - 1}"
         rows = last - first if self.some is None else len(self.some)
-        return checked(answer, plan.compiled.row, rows, which)
+        return checked(answer, plan.work.row, rows, which)
 
 
 def _finished(flying: Sequence[_Try], wait: bool) -> list[_Try]:
@@ -236,7 +235,19 @@ class Here:
         for number in numbers:
             if stopping():
                 return
-            span = self.plan.chunks.span(number)
-            costs = None if self.costs is None else self.costs(*span)
-            some = parts.get(number)
-            yield number, *computed(self.plan.work, *span, costs, bar, some)
+            asked = _asked(self.plan, self.costs, number, parts.get(number))
+            yield number, *self.plan.work.compute(*asked, bar)
+
+
+def _asked(
+    plan: Plan,
+    costs: CostsBySpan | None,
+    number: int,
+    some: Int64[np.ndarray, " some"] | None,
+) -> tuple[Index, Float[np.ndarray, " rows"] | None]:
+    """The rows of a chunk, or `some` of them, and their costs."""
+    first, last = plan.chunks.span(number)
+    found = None if costs is None else costs(first, last)
+    if some is None:
+        return range(first, last), found
+    return first + some, None if found is None else found[some]

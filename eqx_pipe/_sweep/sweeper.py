@@ -18,6 +18,7 @@ from .._tree import as_hashable, can_be_traced, is_key_array
 from .._types import Key, PyTree
 from .._vmap import warn_if_cores_idle
 from .options import SweeperOptions, check_sweep_key, fn_name
+from .plain_sweep import plain_sweep
 from .plan import Plan, plan_of
 from .request import Request, request_of
 from .results.result import SweepResult
@@ -72,7 +73,7 @@ class Sweeper:
         request = self._request.at(space, key)
         with no_mesh("sweeper"):
             if request.by_hand:
-                return complete(plan_of(request), None, started)
+                return plain_sweep(request, started)
             filled = _filled(request)
             plan = self._planned(filled, key).at(request, filled)
             if store is not None:
@@ -82,9 +83,7 @@ class Sweeper:
 
     def outputs(self, space: Space, key: Key | None) -> PyTree:
         """The shapes and dtypes of what the function gives at one point."""
-        job = self._planned(_filled(self._request.at(space, key)), key).job
-        assert job is not None
-        return job.outputs
+        return self._planned(_filled(self._request.at(space, key)), key).points.outputs
 
     def __repr__(self) -> str:
         return f"Sweeper({fn_name(self._request.fn)}, {self._request.whole!r})"

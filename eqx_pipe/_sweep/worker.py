@@ -21,13 +21,11 @@ from .._reduce.many import as_many
 from .._spaces import Space
 from .._types import Key, PyTree
 from .compute.failure import Verdict
-from .compute.job import Job, Some
+from .compute.job import Job
 from .compute.prepare import prepare
 from .compute.sizes import Rows
 from .gather import Interrupt
-from .plan import BlockWork, Plan, PointWork
-from .reduced.blocks import Blocks
-from .reduced.cells import Cells
+from .plan import Index, Plan, Work, work_of
 from .tracing.trace import no_mesh, settings
 
 # Of a few sweeps only: each holds the arrays that its function closes over.
@@ -54,8 +52,7 @@ class Task:
 def pack(plan: Plan) -> bytes:
     """A sweep for a worker, as bytes."""
     cloudpickle = optional("sweep", "cloudpickle", "distributed")
-    request, job = plan.request, plan.job
-    assert job is not None
+    request, job = plan.request, plan.points
     task = Task(
         fn=request.fn,
         space=job.space,
@@ -82,15 +79,10 @@ def pack(plan: Plan) -> bytes:
 
 def work(
     packed: bytes,
-    first: int,
-    last: int,
-    costs: Float[np.ndarray, " points"] | None,
-    some: Some = None,
+    index: Index,
+    costs: Float[np.ndarray, " rows"] | None,
 ) -> tuple[Rows | None, Verdict | None, Exception | None]:
-    """What a worker does: the points of a stretch; or what the function raised.
-
-    With `some` it is these rows of the stretch alone.
-    """
+    """What a worker does: some rows; or what the function raised."""
     import cloudpickle
 
     name = digest(packed)
@@ -100,29 +92,13 @@ def work(
         # Ctrl-C comes to the processes of a pool too: the chunk is finished there.
         with Interrupt(said=""), _under(task.settings):
             job = job or _prepared(name, task)
-            quiet = Progress(False, last - first)
-            values, verdict = computed(job, first, last, costs, quiet, some)
+            values, verdict = job.compute(index, costs, Progress(False, len(index)))
     except Exception as error:
         return None, None, _portable(error)
     return values, verdict, None
 
 
-def computed(
-    work: PointWork | BlockWork,
-    first: int,
-    last: int,
-    costs: Float[np.ndarray, " points"] | None,
-    bar: Progress,
-    some: Some,
-) -> tuple[Rows, Verdict]:
-    """The rows of a stretch, or some of them."""
-    if some is None:
-        return work.compute(first, last, costs, bar)
-    assert isinstance(work, Job)  # blocks are lacking as a whole
-    return work.compute(first, last, costs, bar, some)
-
-
-def _prepared(name: str, task: Task) -> Job | Blocks | Cells:
+def _prepared(name: str, task: Task) -> Work:
     devices = tuple(jax.local_devices())
     given = (task.fn, task.space, task.key, task.batch_size)
     job = prepare(*given, devices, task.costs, isolated=task.isolated)
@@ -137,12 +113,9 @@ def _prepared(name: str, task: Task) -> Job | Blocks | Cells:
                 "`fn` uses.",
             )
         )
-    rows: Job | Blocks | Cells = job
-    if task.reduce is not None:
-        reducers = as_many("sweep", task.reduce)
-        rows = Blocks(job, reducers) if reducers.over is None else Cells(job, reducers)
+    reducers = None if task.reduce is None else as_many("sweep", task.reduce)
     # Threads may come here together: all of them use one.
-    return _jobs.setdefault(name, (task, rows))[1]
+    return _jobs.setdefault(name, (task, work_of(job, reducers)))[1]
 
 
 def _program(job: Job) -> tuple[str, str]:

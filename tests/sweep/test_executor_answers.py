@@ -30,7 +30,7 @@ class Changed(Plain):
         super().__init__()
         self.change = change
 
-    def submit(self, work, packed, first, *args):
+    def submit(self, work, packed, index, *args):
         def changed(*args):
             values, verdict, error = work(*args)
             if self.change is None:
@@ -40,8 +40,8 @@ class Changed(Plain):
             object.__setattr__(other, "ok", ok)  # unchecked, as what arrives is
             return values, other if ok is not None else None, error
 
-        what = changed if first == 4 else work
-        return super().submit(what, packed, first, *args)
+        what = changed if index[0] == 4 else work
+        return super().submit(what, packed, index, *args)
 
 
 @pytest.mark.parametrize(

@@ -34,12 +34,13 @@ class Verdict:
     """What became of some rows: in which nothing failed, and the errors of points.
 
     Rows that are `missing` were not computed, since Ctrl-C came before; they are not
-    `ok` either.
+    `ok` either. `failed` counts the points of all rows that failed.
     """
 
     ok: Bool[np.ndarray, " rows"]
     errors: Errors = dataclasses.field(default_factory=dict)
     missing: Bool[np.ndarray, " rows"] | None = None
+    failed: int = 0
 
 
 def in_order(verdicts: Sequence[Verdict]) -> Verdict:
@@ -53,7 +54,8 @@ def in_order(verdicts: Sequence[Verdict]) -> Verdict:
         )
     # An empty part of a space has no rows, and so no verdicts.
     ok = np.concatenate([np.zeros(0, bool), *(verdict.ok for verdict in verdicts)])
-    return Verdict(ok, joined([verdict.errors for verdict in verdicts]), missing)
+    errors = joined([verdict.errors for verdict in verdicts])
+    return Verdict(ok, errors, missing, sum(verdict.failed for verdict in verdicts))
 
 
 def joined(errors: Sequence[Errors]) -> Errors:
@@ -95,7 +97,7 @@ class Failures:
     @property
     def verdict(self) -> Verdict:
         """What became of the points."""
-        return Verdict(self.ok, joined(self._errors), self._missing)
+        return Verdict(self.ok, joined(self._errors), self._missing, self.count)
 
     def mark(self, index: Int64[np.ndarray, " failed"], error: str) -> None:
         """Notes that some points have failed, by their index in the space."""

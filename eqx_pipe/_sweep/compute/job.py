@@ -9,7 +9,7 @@ import dataclasses
 import math
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +24,7 @@ from ..._types import Device, Key, PyTree
 from ..._vmap import all_busy
 from ..tracing.trace import Traced, arrays_of, check_concrete
 from .execute import Runner, compiled_already
-from .failure import Failures, Verdict, clear, in_order
+from .failure import Failures, Verdict, clear
 from .memory import TooLarge, does_not_fit
 from .partition import Layout
 from .points import (
@@ -36,9 +36,6 @@ from .points import (
     part_numbers,
 )
 from .sizes import Rows, chunk_capacity, empty_values
-
-Some: TypeAlias = Int64[np.ndarray, " some"] | None
-"""Which rows of a stretch are asked for, at least one, in order; or all of them."""
 
 
 @dataclasses.dataclass
@@ -52,7 +49,7 @@ class Job:
 
     Where the job `adapts`, a batch size for which there is not enough memory is halved.
     `halved` notes these sizes, and is shared with the copies that `at` makes: none of
-    them tries a size again.
+    them tries a size again. `remarks` are for the attributes of results.
     """
 
     space: Space
@@ -69,6 +66,7 @@ class Job:
     adapts: bool = False
     halved: list[int] = dataclasses.field(default_factory=list)
     function: str = "sweep"
+    remarks: dict[str, str] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.arrays = arrays_of(self.geometry, self.space.key)
@@ -81,10 +79,6 @@ class Job:
         self._lock = threading.Lock()
         self.alone: dict[str, str] = {}
         """What a store says of the function, once it was asked for."""
-        self.tried = ""
-        """How the batch size was found, if it was looked for."""
-        self.head: tuple[Rows, Verdict] | None = None
-        """Room for all values, with the first ones, and what became of these."""
 
     def at(self, space: Space, key: Key | None) -> "Job":
         """The same of a space of the same form, with another key."""
@@ -99,16 +93,38 @@ class Job:
         check_concrete("sweeper", [*job.arrays, key])
         return job
 
-    @property
-    def made(self) -> tuple[tuple[str, str], ...]:
-        """How the batch size came about, if there is something to say."""
-        halved = ", ".join(map(str, self.halved))
-        found = {"tuned": self.tried, "out_of_memory": halved}
-        return tuple((name, text) for name, text in found.items() if text)
+    def with_batch_size(self, batch_size: int) -> "Job":
+        """Return the same points in batches of another size."""
+        return dataclasses.replace(self, batch_size=batch_size)
+
+    def with_most(self, most: int) -> "Job":
+        """Return the same points for calls of at most `most` of them."""
+        return dataclasses.replace(self, stretch=most)
 
     @property
-    def across(self) -> int:
-        """How many points are computed at once, if every part is to fill its lanes."""
+    def points(self) -> "Job":
+        """The points themselves."""
+        return self
+
+    @property
+    def size(self) -> int:
+        """The number of points."""
+        return self.geometry.size
+
+    @property
+    def most(self) -> int:
+        """The most points that one call of `compute` is asked for."""
+        return self.stretch
+
+    @property
+    def attrs(self) -> dict[str, str]:
+        """Remarks on how the batch size came about."""
+        halved = ", ".join(map(str, self.halved))
+        return self.remarks | ({"out_of_memory": halved} if halved else {})
+
+    @property
+    def unit(self) -> int:
+        """The number of points computed at once if every part fills its lanes."""
         one = self.batch_size * len(self.devices)
         geometry = self.geometry
         lengths = list(geometry.dims.values())
@@ -141,20 +157,7 @@ class Job:
         """The size of the output at one point."""
         return max(1, sum(math.prod(s.shape) * s.dtype.itemsize for s in self.row))
 
-    @property
-    def most(self) -> int:
-        """How many points one call of a program computes at most."""
-        layouts = (layout for _, layout in self.needed)
-        return max(layout.capacity * layout.batch_size for layout in layouts) * len(
-            self.devices
-        )
-
-    @property
-    def unit(self) -> int:
-        """How many points fill all lanes."""
-        return self.across
-
-    def programs(self, most: int) -> list[Any]:
+    def programs(self) -> list[Any]:
         """The programs of all parts, each as it is compiled, or `None`."""
         needed = {(t.program.cache_key, layout): t for t, layout in self.needed}
         pairs = needed.items()
@@ -174,54 +177,34 @@ class Job:
 
     def compute(
         self,
-        first: int,
-        last: int,
-        costs: Float[np.ndarray, " points"] | None,
+        index: range | Int64[np.ndarray, " rows"],
+        costs: Float[np.ndarray, " rows"] | None,
         bar: Progress,
-        some: Some = None,
     ) -> tuple[Rows, Verdict]:
-        """The output leaves at the points of a stretch, and what became of these.
+        """The output leaves at some points, and what became of these.
 
-        `costs` are those of these points. With `some` it is those rows of the stretch
-        alone.
+        `costs` are those of these points.
         """
-        if some is not None and some[-1] - some[0] == len(some) - 1:
-            # Neighbours are a stretch again.
-            costs = None if costs is None else costs[some]
-            first, last = first + int(some[0]), first + int(some[-1]) + 1
-        elif some is not None:
-            values = empty_values(last - first, self.traced[0].stored)
-            verdict = self.fill(values, first, last, costs, bar, some)
-            rows = [leaf[some] for leaf in values]
-            return rows, dataclasses.replace(verdict, ok=verdict.ok[some])
-        if self.head is None:
-            values = empty_values(last - first, self.traced[0].stored)
-            return values, self.fill(values, first, last, costs, bar)
-        values, verdict = self.head
-        count = len(verdict.ok)
-        bar.done(count)
-        rest = [leaf[count:] for leaf in values]
-        behind = None if costs is None else costs[count:]
-        if count < last:
-            more = self.fill(rest, count, last, behind, bar)
-            verdict = in_order([verdict, more])
-        return values, verdict
+        if not isinstance(index, range) and not _is_range(index):
+            return self._compute_listed(index, costs, bar)
+        ((first, last),) = stretches_of(index)
+        values = empty_values(last - first, self.row)
+        return values, self._fill(values, first, last, costs, bar)
 
-    def fill(
+    def _fill(
         self,
         values: Rows,
         first: int,
         last: int,
         costs: Float[np.ndarray, " points"] | None,
         bar: Progress,
-        some: Some = None,
     ) -> Verdict:
         """Computes the points of a stretch, and says what became of them."""
         number = self.geometry.index_as_written
         failures = Failures(self.function, self.isolated, last - first, first, number)
         if first == last:
             return failures.verdict
-        within = self._within(first, last, some)
+        within = self._within(first, last)
         for part, error in self.broken:
             part = within(part)
             index = part.indices(0, part.size)
@@ -229,17 +212,17 @@ class Job:
             clear(values, index - first)
             bar.done(part.size)
             bar.failed(failures.count)
-        for k, points, span in self._points(first, last, costs, within, some):
+        for k, points, span in self._points(first, last, costs, within):
             self._run(k, points, span, bar, values, failures)
         return failures.verdict
 
-    def compute_listed(
-        self, index: Int64[np.ndarray, " points"], bar: Progress
+    def _compute_listed(
+        self,
+        index: Int64[np.ndarray, " points"],
+        costs: Float[np.ndarray, " points"] | None,
+        bar: Progress,
     ) -> tuple[Rows, Verdict]:
-        """The output leaves at some points, and what became of these, by their rows.
-
-        For a job whose points are listed: one that has `costs`.
-        """
+        """The same of points that do not follow one another."""
 
         def number(row: int) -> int:
             return self.geometry.index_as_written(int(index[row]))
@@ -254,10 +237,14 @@ class Job:
             bar.done(len(rows))
         for k, part in enumerate(self.parts):
             rows = np.flatnonzero(numbers == part.number)
+            if costs is not None:
+                rows = rows[np.argsort(costs[rows], kind="stable")]
             some = dataclasses.replace(part, listed=index[rows])
             chosen = Chosen(Listed(self.geometry, some), rows)
             self._run(k, chosen, (0, len(rows)), bar, values, failures)
-        return values, failures.verdict
+        verdict = failures.verdict
+        errors = {text: index[np.sort(rows)] for text, rows in verdict.errors.items()}
+        return values, dataclasses.replace(verdict, errors=errors)
 
     def _run(
         self,
@@ -291,21 +278,19 @@ class Job:
                     self.halved.append(error.batch_size)
                 self.batch_size = max(sizes, default=error.batch_size // 2)
 
-    def unflatten(self, leaves: Sequence[np.ndarray]) -> PyTree:
+    def unflatten(self, rows: Sequence[np.ndarray]) -> PyTree:
         """The output as the function gives it, with keys from their raw data."""
         wrapped = [
             leaf if kind is None else jr.wrap_key_data(jnp.asarray(leaf), impl=kind)
-            for leaf, kind in zip(leaves, self.traced[0].key_kinds, strict=True)
+            for leaf, kind in zip(rows, self.traced[0].key_kinds, strict=True)
         ]
         return jtu.tree_unflatten(self.traced[0].structure, wrapped)
 
-    def _within(self, first: int, last: int, some: Some) -> Callable[[Part], Part]:
+    def _within(self, first: int, last: int) -> Callable[[Part], Part]:
         """What gives the points of a part that are in a stretch."""
-        whole = last - first == self.geometry.size or not self._listed
-        if some is None and whole:
+        if last - first == self.geometry.size or not self._listed:
             return lambda part: part
         index = np.arange(first, last, dtype=np.int64)
-        index = index if some is None else index[some]
         number = part_numbers(self.geometry, self._groups, index)
 
         def within(part: Part) -> Part:
@@ -319,10 +304,9 @@ class Job:
         last: int,
         costs: Any,
         within: Callable[[Part], Part],
-        some: Some,
     ) -> Any:
         """For each part its points in a stretch, and which of them."""
-        if some is None and not self._listed:
+        if not self._listed:
             yield 0, Neighbours(self.geometry.start), (first, last)
             return
         for k, part in enumerate(map(within, self.parts)):
@@ -373,3 +357,18 @@ class Job:
             split=split,
             unsplit=all_busy(self.devices, -(-most // batch_size)),
         )
+
+
+def _is_range(index: Int64[np.ndarray, " points"]) -> bool:
+    """Return whether some points follow one another."""
+    return bool(np.all(np.diff(index) == 1))
+
+
+def stretches_of(index: range | Int64[np.ndarray, " rows"]) -> list[tuple[int, int]]:
+    """Return the half-open ranges that some numbers in order come to; at least one."""
+    if isinstance(index, range):
+        return [(index.start, index.stop)]
+    if not len(index):
+        return [(0, 0)]
+    found = np.split(index, np.flatnonzero(np.diff(index) != 1) + 1)
+    return [(int(part[0]), int(part[-1]) + 1) for part in found]

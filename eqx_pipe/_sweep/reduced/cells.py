@@ -21,11 +21,12 @@ from jaxtyping import Array, Bool, Int64
 
 from ..._progress import Progress
 from ..._reduce.many import Many
+from ..._spaces import Space
 from ..._tree import as_data, as_keys, is_key_array
-from ..._types import PyTree
+from ..._types import Key, PyTree
 from ..compute.execute import Compiled, compiled_already, compiled_once
 from ..compute.failure import Verdict, clear, in_order
-from ..compute.job import Job
+from ..compute.job import Job, stretches_of
 from ..compute.sizes import CHUNK_BYTES, Rows
 from ..results.cells import CellPoints, CellValues
 from .kernel import wrapped
@@ -82,12 +83,32 @@ class Cells:
         self.reducing = trace_reducers(reducers, job.traced[0], self.tile.run)
         self.home = home_of(job)
 
-    def at(self, job: Job) -> "Cells":
-        """The same of a space of the same form."""
-        return Cells(job, self.reducers)
+    @property
+    def points(self) -> Job:
+        """The points that the cells are computed from."""
+        return self.job
 
-    def __len__(self) -> int:
-        return self.size
+    @property
+    def batch_size(self) -> int:
+        """The number of points that a device vectorises at once."""
+        return self.job.batch_size
+
+    @property
+    def attrs(self) -> dict[str, str]:
+        """Remarks on how the batch size came about."""
+        return self.job.attrs
+
+    def at(self, space: Space, key: Key | None) -> "Cells":
+        """Return the cells of another space of the same form."""
+        return Cells(self.job.at(space, key), self.reducers)
+
+    def with_batch_size(self, batch_size: int) -> "Cells":
+        """Return the same cells in batches of another size."""
+        return Cells(self.job.with_batch_size(batch_size), self.reducers)
+
+    def with_most(self, most: int) -> "Cells":
+        """Return the cells: no program depends on how many a call is asked for."""
+        return self
 
     def span(self, first: int, last: int) -> tuple[int, int]:
         """The points of some cells, from the first to behind the last."""
@@ -120,31 +141,41 @@ class Cells:
 
     @property
     def unit(self) -> int:
-        """How many cells lie side by side."""
-        return self.tile.cells
+        """The number of cells whose points fill all lanes."""
+        return -(-self.job.unit // self.each)
 
     @property
     def most(self) -> int:
-        """How many cells are computed at once at most."""
-        return self.tile.cells
+        """The most cells that one call of `compute` is asked for: any number."""
+        return self.size
 
-    def programs(self, most: int) -> list[Any]:
+    def programs(self) -> list[Any]:
         """What a sweep needs, each program as it is compiled, or `None`."""
         absorb = compiled_already(self.reducing.absorbing, self._place)
-        return [absorb, *self.job.programs(most)]
+        return [absorb, *self.job.programs()]
 
-    def unflatten(self, leaves: Sequence[np.ndarray]) -> CellValues:
+    def unflatten(self, rows: Sequence[np.ndarray]) -> CellValues:
         """What comes of cells, from the leaves of their rows."""
-        return jtu.tree_unflatten(jtu.tree_structure(self.outputs), leaves)
+        return jtu.tree_unflatten(jtu.tree_structure(self.outputs), rows)
 
     def compute(
-        self, first: int, last: int, costs: object, bar: Progress
+        self,
+        index: range | Int64[np.ndarray, " cells"],
+        costs: object,
+        bar: Progress,
     ) -> tuple[Rows, Verdict]:
         """The rows of some cells, and which of them have a point with a value.
 
         What was raised is told by the cells whose points failed. After Ctrl-C the cells
         that are not finished are missing.
         """
+        stretches = (self._stretch(*ends, bar) for ends in stretches_of(index))
+        parts, verdicts = zip(*stretches, strict=True)
+        rows = [np.concatenate(leaves) for leaves in zip(*parts, strict=True)]
+        return rows, in_order(verdicts)
+
+    def _stretch(self, first: int, last: int, bar: Progress) -> tuple[Rows, Verdict]:
+        """The same of neighbouring cells."""
         starts = range(first, last, self.tile.cells)
         found = [self._tile(at, min(at + self.tile.cells, last), bar) for at in starts]
         if not found:
@@ -170,9 +201,9 @@ class Cells:
                 missing |= live
                 break
             values, verdict = self._values(first, cells, begin, end, bar)
-            for text, rows in verdict.errors.items():
-                for cell in np.unique(cells[rows // (end - begin)]):
-                    errors.setdefault(first + int(cell), text)
+            for text, at in verdict.errors.items():
+                for cell in np.unique(at // self.each):
+                    errors.setdefault(int(cell), text)
             ok = self._full(verdict.ok, cells, end - begin)
             full = [self._full(leaf, cells, end - begin) for leaf in values]
             state = self._absorb(state, full, ok, live, self._constants)
@@ -204,7 +235,8 @@ class Cells:
         for cell, text in errors.items():
             by_text.setdefault(text, []).append(cell)
         found = {text: np.array(cells) for text, cells in by_text.items()}
-        return rows, Verdict(ok, found, missing if missing.any() else None)
+        failed = int(rows[-1].sum())
+        return rows, Verdict(ok, found, missing if missing.any() else None, failed)
 
     def _values(
         self,
@@ -216,17 +248,14 @@ class Cells:
     ) -> tuple[Rows, Verdict]:
         """The outputs at some points of each of some cells, and what became of them.
 
-        `first` is the cell of the first lane. What was raised is told by row.
+        `first` is the cell of the first lane.
         """
         start, length = first * self.each + begin, end - begin
-        if self.job.costs:
+        if self.reducers.stops:
             index = start + cells[:, None] * self.each + np.arange(length)
-            return self.job.compute_listed(index.ravel(), bar)
+            return self.job.compute(index.ravel(), None, bar)
         # Either all points of neighbouring cells, or neighbours of one cell.
-        stop = start + len(cells) * length
-        values, verdict = self.job.compute(start, stop, None, bar)
-        errors = {text: points - start for text, points in verdict.errors.items()}
-        return values, dataclasses.replace(verdict, errors=errors)
+        return self.job.compute(range(start, start + len(cells) * length), None, bar)
 
     def _full(
         self, leaf: np.ndarray, cells: Int64[np.ndarray, " live"], length: int

@@ -149,7 +149,7 @@ class ByValues:
     def __init__(self, job: Job, reducing: Reducing, division: Division, most: int):
         self.division, self._rows = division, most * division.points
         self._home = home_of(job)
-        self.job = job = dataclasses.replace(job, stretch=self._rows)
+        self.job = job = job.with_most(self._rows)
         traced = job.traced[0]
         self._given = reducing.placed(self._home)[:2]
         kinds, batch = tuple(traced.key_kinds), job.batch_size
@@ -173,7 +173,7 @@ class ByValues:
         """Computes the values of some blocks and takes them in."""
         division = self.division
         start, stop = division.span(first, last)
-        leaves, verdict = self.job.compute(start, stop, None, bar)
+        leaves, verdict = self.job.compute(range(start, stop), None, bar)
         ok = verdict.ok
         full = [*map(self._full, leaves), self._full(ok)]
         there = jax.device_put(full, self._home)

@@ -19,13 +19,10 @@ from ..._reduce.many import Many
 from ..._store.layout import StoreLayout, Variable
 from ..._store.lazy import Stored
 from ..._store.store import Store
-from ..._tree import tree_text
+from ..._tree import leaves_with_names, tree_text
 from ..compute.failure import Errors
-from ..compute.job import Job
 from ..gather import Outcome
 from ..plan import Plan
-from ..reduced.blocks import Blocks
-from ..reduced.cells import Cells
 from ..reduced.trace import trace_reducers
 from ..results.gaps import stored_gaps
 from ..results.label import (
@@ -58,12 +55,12 @@ class StoredValues:
         """What else the record says: how dims of outputs are named, and of which
         reductions there are values, if any.
         """
-        reducers, job = self.plan.request.reducers, self.plan.job
+        reducers = self.plan.request.reducers
         known = self.plan.request.output_coords
         named = {"output_coords": coords_texts(known)} if known else {}
-        if reducers is None or job is None:
+        if reducers is None:
             return named
-        found = reducing_identity(reducers, job.traced[0])
+        found = reducing_identity(reducers, self.plan.points.traced[0])
         over = " and ".join(reducers.over or ())
         # What is kept is finished, so that it also depends on what comes of a state.
         writer = Writer()
@@ -87,7 +84,7 @@ class StoredValues:
         """The arrays for the outputs."""
         found = []
         named = self._names.outputs.items()
-        for (name, dims), leaf in zip(named, self.plan.compiled.row, strict=True):
+        for (name, dims), leaf in zip(named, self.plan.work.row, strict=True):
             kept = storable(np.empty((0, *leaf.shape), leaf.dtype))
             found.append(Variable(name, kept.dtype, kept.shape[1:], dims))
         return found
@@ -104,13 +101,12 @@ class StoredValues:
 
     def layout(self, record: Mapping[str, Any]) -> StoreLayout:
         """What a new store is made of."""
-        space, names, job = self.plan.request.space, self._names, self.plan.job
+        space, names = self.plan.request.space, self._names
         coordinates = self.coordinates
-        assert job is not None
         inner = [dim for dims in names.outputs.values() for dim in dims]
         check_names("sweep", [*space.dims, *coordinates, *names.outputs, *inner])
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        made = {**_made_by(self.plan), "started": now, **dict(job.made)}
+        made = {**_made_by(self.plan), "started": now, **self.plan.work.attrs}
         return StoreLayout(
             dims=tuple(space.dims),
             chunks=self.plan.chunks,
@@ -131,7 +127,7 @@ class StoredValues:
 
     def outcome(self, store: Store) -> Outcome:
         """The store as it stands; values are read when somebody asks for them."""
-        pairs = zip(self._compiled.row, self._compiled.kinds, strict=True)
+        pairs = zip(self.plan.work.row, self.plan.work.kinds, strict=True)
         leaves = [Stored(store, k, s.dtype, kind) for k, (s, kind) in enumerate(pairs)]
         # Other processes may have written some since this one looked.
         self.refuse(store)
@@ -140,12 +136,7 @@ class StoredValues:
 
     @property
     def _outputs(self) -> Any:
-        return self._compiled.outputs
-
-    @property
-    def _compiled(self) -> Job | Cells:
-        assert isinstance(self.plan.compiled, Job | Cells)
-        return self.plan.compiled
+        return self.plan.work.outputs
 
     @property
     def _names(self) -> Names:
@@ -189,7 +180,7 @@ class StoredStates:
     """The states of blocks as the arrays of a store."""
 
     def __init__(self, plan: Plan):
-        assert isinstance(plan.blocks, Blocks)
+        assert plan.blocks is not None
         self.plan, self.blocks = plan, plan.blocks
         self.fold = Fold(self.blocks, plan.chunks)
 
@@ -201,19 +192,19 @@ class StoredStates:
     @property
     def identity(self) -> Mapping[str, Any]:
         """What tells reducers: what they do to a state, whatever the batch size."""
-        found = reducing_identity(self.blocks.reducers, self.blocks.job.traced[0])
+        found = reducing_identity(self.blocks.reducers, self.blocks.points.traced[0])
         return {"reduce": found}
 
     @property
     def lengths(self) -> tuple[int, ...]:
         """How many rows there are on each dim."""
-        return (len(self.blocks),)
+        return (self.blocks.size,)
 
     @property
     def variables(self) -> list[Variable]:
         """The arrays for the states of blocks."""
         found = []
-        for name, leaf in self.blocks.variables:
+        for name, leaf in leaves_with_names(self.blocks.outputs):
             dtype = storable(np.empty((0,), leaf.dtype)).dtype
             dims = inner_dims(name, len(leaf.shape))
             found.append(Variable(name, dtype, leaf.shape, dims))
@@ -227,7 +218,7 @@ class StoredStates:
     def layout(self, record: Mapping[str, Any]) -> StoreLayout:
         """What a new store is made of."""
         blocks, request = self.blocks, self.plan.request
-        first = np.arange(len(blocks), dtype=np.int64) * blocks.points
+        first = np.arange(blocks.size, dtype=np.int64) * blocks.each
         variables = self.variables
         check_names("sweep", [variable.name for variable in variables])
         return StoreLayout(
@@ -241,7 +232,7 @@ class StoredStates:
                 "reduce": record["reduce"]["reducers"],
                 "space": repr(request.space),
                 "points": request.space.size,
-                "block_points": blocks.points,
+                "block_points": blocks.each,
                 **versions(),
             },
             record=record,

@@ -38,9 +38,9 @@ class Looked:
 
 def looked(plan: Plan) -> Looked:
     """What a sweep would find in its store; raises what it would raise."""
-    request, job = plan.request, plan.job
+    request, job = plan.request, plan.points
     rank, size = request.shard or (0, 1)
-    if request.store is None or job is None or is_vacant(request.store):
+    if request.store is None or is_vacant(request.store):
         left = range(rank, len(plan.chunks), size)
         layout = None if request.store is None else _layout_of(plan)
         return Looked(plan, left, plan.count(left), layout=layout)
@@ -101,11 +101,9 @@ def _points(plan: Plan, spans: np.ndarray) -> list[int]:
     return [last - first for first, last in both]
 
 
-def _layout_of(plan: Plan) -> StoreLayout | None:
+def _layout_of(plan: Plan) -> StoreLayout:
     """What the store of a plan would be made of."""
-    job = plan.job
-    if job is None:
-        return None
+    job = plan.points
     contents = contents_of(plan)
     print_ = fingerprint(job.space, job.key, job.parts, job.traced)
     record = {**print_, **contents.identity, "batch_size": plan.batch_size}

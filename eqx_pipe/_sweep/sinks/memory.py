@@ -10,14 +10,14 @@ from collections.abc import Iterator
 import numpy as np
 from jaxtyping import Int64
 
-from ..._progress import Progress
 from ..._store.chunks import Chunks
 from ..._store.ledger import FAILED, MISSING
 from ..._types import PyTree
 from ..compute.failure import Errors, Failures, Verdict, in_order, joined
 from ..compute.sizes import Rows, empty_values
 from ..gather import Interrupt, Outcome, Todo
-from ..plan import BlockWork, Plan
+from ..plan import Plan
+from ..reduced.blocks import Blocks
 from ..results.gaps import count_in, gaps_of, merged
 
 
@@ -28,7 +28,7 @@ class Fold:
     later is not merged.
     """
 
-    def __init__(self, blocks: BlockWork, chunks: Chunks):
+    def __init__(self, blocks: Blocks, chunks: Chunks):
         self.blocks, self.chunks = blocks, chunks
         self.state = blocks.begin()
         self.next = 0
@@ -71,12 +71,12 @@ class Fold:
     def _merge(self, values: Rows) -> None:
         blocks, count = self.blocks, len(values[-1])
         first, _ = blocks.span(self._taken, self._taken)
-        bits = np.unpackbits(values[-1], axis=1)[:, : blocks.points]
+        bits = np.unpackbits(values[-1], axis=1)[:, : blocks.each]
         self._failed.append(first + np.flatnonzero(bits))
         # One by one where a reducer may stop.
         stops = blocks.reducers.stops
         spans = [(i, i + 1) for i in range(count)] if stops else [(0, count)]
-        states = blocks.merge(self.state, values, spans, self.chunks.points)
+        states = blocks.merge(self.state, values, spans)
         for (first, last), state in zip(spans, states, strict=True):
             self.state = state
             self._taken += last - first
@@ -110,7 +110,7 @@ class Arrays:
             self._values = values
             return
         if self._values is None:
-            self._values = empty_values(self.size, self.plan.compiled.row)
+            self._values = empty_values(self.size, self.plan.work.row)
         place = slice(*self.plan.chunks.span(number))
         for into, leaf in zip(self._values, values, strict=True):
             into[place] = leaf
@@ -119,8 +119,7 @@ class Arrays:
         """The values as the function gives them."""
         plan, values = self.plan, self._values
         if values is None:  # there are no points, or none was computed
-            none, _ = plan.points.compute(0, 0, None, Progress(False, 0))
-            values = [np.empty((self.size, *x.shape[1:]), x.dtype) for x in none]
+            values = empty_values(self.size, plan.work.row)
         verdicts = []
         for number in range(len(plan.chunks)):
             first, last = plan.chunks.span(number)
@@ -131,7 +130,7 @@ class Arrays:
                 verdict = left.verdict
             verdicts.append(verdict)
         all_ = in_order(verdicts)
-        values = plan.points.unflatten(values)
+        values = plan.work.unflatten(values)
         gaps = gaps_of(all_.ok, all_.missing)
         return Outcome(values, gaps, errors=all_.errors)
 

@@ -34,8 +34,8 @@ def contents_of(plan: Plan) -> StoredValues | StoredStates:
 
 def opened(plan: Plan) -> Store:
     """The store of a sweep, made if there is nothing."""
-    request, job = plan.request, plan.job
-    assert job is not None and request.store is not None
+    request, job = plan.request, plan.points
+    assert request.store is not None
     path = request.store
     print_ = fingerprint(job.space, job.key, job.parts, job.traced)
     print_ |= contents_of(plan).identity
@@ -157,9 +157,9 @@ def _grown(plan: Plan, store: Store, print_: Mapping[str, Any]) -> Grown:
     """What a store is to become; raises `NoGrowth` if its points are not among the
     new ones. Nothing is written.
     """
-    request, job, path = plan.request, plan.job, store.path
+    request, job, path = plan.request, plan.points, store.path
     contents = contents_of(plan)
-    assert job is not None and isinstance(contents, StoredValues)
+    assert isinstance(contents, StoredValues)
     growth = growth_of(path, store.record, print_, request.space, contents.coordinates)
     pairs = zip(job.parts, job.traced, strict=True)
     had = [pair for pair in pairs if growth.had(pair[0])]

@@ -72,7 +72,7 @@ class InStore:
         with locked(store.path, part):
             check_current(store)
             self._forget(mine)
-            _look_again(store, mine, self.plan.compiled.row_bytes)
+            _look_again(store, mine, self.plan.work.row_bytes)
             # Once more, with what other processes have written since.
             self._refuse()
             try:
@@ -99,7 +99,9 @@ class InStore:
             # A process with another part of the store may have been first.
             store.ledger.refresh()
             rows = self._parts.get(number)
-            begin, _ = self.plan.work.span(*store.chunks.span(number))
+            begin, _ = store.chunks.span(number)
+            if self.plan.blocks is not None:
+                begin, _ = self.plan.work.span(begin, begin)
             raised = verdict.errors.items()
             errors = {text: ranges(points - begin) for text, points in raised}
             kept = list(map(storable, values))
