@@ -28,16 +28,23 @@ def derivative_law(trial: Trial) -> str | None:
     programs = trial.programs
     if not programs.moving or not programs.smooth:
         raise Undecided("there is nothing to differentiate")
+    names = {eqn.primitive.name for eqn in equations(programs.jaxpr)}
+    if "random_gamma" in names:
+        raise Undecided("the derivative of a gamma draw is right in distribution only")
     eps = _coarsest(programs)
     if not 0 < eps <= _COARSEST:
         raise Undecided("differences show nothing in so low a precision")
-    return _Derivatives(programs, programs.leaves(trial.call), eps).check()
+    return _Derivatives(
+        programs, programs.leaves(trial.call), eps, "while" in names
+    ).check()
 
 
 class _Derivatives:
     """The derivatives of a call, at its arguments and along fixed directions."""
 
-    def __init__(self, programs: Programs, leaves: list[Any], eps: float):
+    def __init__(
+        self, programs: Programs, leaves: list[Any], eps: float, iterates: bool
+    ):
         self.programs, self.leaves, self.eps = programs, leaves, eps
         self.tangents = [
             direction(i, leaves[i], scaled_by=as_numpy(leaves[i]))
@@ -50,8 +57,7 @@ class _Derivatives:
         self.rtol = max(1e-5, eps**0.5)
         # A solver that iterates to a tolerance has that error, and a derivative of its
         # own (of the solution, not of the iterates).
-        names = {eqn.primitive.name for eqn in equations(programs.jaxpr)}
-        if "while" in names:
+        if iterates:
             self.rtol = max(self.rtol, _ITERATED)
 
     def check(self) -> str | None:
