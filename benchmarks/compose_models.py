@@ -1,6 +1,6 @@
 """How many lines, tokens and flops do composed models take beside plain Equinox?
 
-First the models of `docs/composing.md`, beside `tests/support/plain_models.py`: the
+First the models of `docs/models.md`, beside `tests/support/plain_models.py`: the
 same model in Equinox alone. Then, given clones of the two repositories (`--equinox
 FOLDER`, `--diffrax FOLDER`; einops must be installed), three models that Equinox and
 diffrax publish in notebooks, at the commits below, beside `benchmarks/_originals.py`.

@@ -34,7 +34,7 @@ def image_pipelines():
 
 
 def models():
-    """Return the models of docs/composing.md, each with its inputs."""
+    """Return the models of docs/models.md, each with its inputs."""
     made = page_models.definitions()
     return {
         name: lambda name=name: compose_models.built(name, made[name])
