@@ -15,8 +15,8 @@ from .._check import check_choice, check_int
 from .._errors import describe_value, type_error, value_error
 from .._files import as_path
 from .._keys import check_key, fold
+from .._progress import Progress, Watched
 from .._spaces import Space, SpaceLike, as_space
-from .._sweep.compute.progress import Progress, Watched
 from .._sweep.request import BatchSize, Executor, checked
 from .._sweep.results.best import Compared, scores
 from .._sweep.results.result import SweepResult

@@ -19,10 +19,10 @@ from typing import Protocol, TypeAlias, runtime_checkable
 import numpy as np
 from jaxtyping import Int64
 
+from .._progress import Progress, Watched, is_shown, watched
 from .._store.ledger import MISSING
 from .._types import ProgressLike, PyTree
 from .compute.failure import Errors, Verdict
-from .compute.progress import Progress, Watched, is_shown, watched
 from .plan import Plan
 from .request import Request
 from .results.cells import CellPoints, CellValues

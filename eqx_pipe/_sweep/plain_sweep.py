@@ -13,12 +13,12 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Bool, Int64
 
+from .._progress import Progress, is_shown
 from .._spaces import point_key
 from .._store.ledger import FAILED, MISSING, runs_of
 from .._tree import as_data, as_keys
 from .._types import PyTree
 from .compute.failure import error_text, nothing_like, some_output
-from .compute.progress import Progress, is_shown
 from .gather import Interrupt, Outcome, carry, result_of
 from .request import Request
 from .results.cells import CellPoints, CellValues

@@ -19,6 +19,7 @@ from .._errors import (
     type_error,
     value_error,
 )
+from .._progress import Progress
 from .._reduce.many import Many
 from .._spaces import Space
 from .._store.chunks import Chunks, choose_chunks
@@ -26,7 +27,6 @@ from .._types import Device, Key, PyTree
 from .compute.failure import Verdict, reason
 from .compute.job import Job
 from .compute.prepare import prepare
-from .compute.progress import Progress
 from .compute.sizes import CHUNK_BYTES, Rows
 from .reduced.blocks import Blocks
 from .reduced.cells import Cells

@@ -19,6 +19,7 @@ from .._reduce.many import Many, ReduceLike, as_many
 from .._spaces import Space, SpaceLike, as_space, by_cell, cells_of
 from .._store.store import check_zarr
 from .._types import Device, Key, ProgressLike, PyTree
+from .._vmap import local_devices
 from .results.output_coords import KnownCoords, OutputCoords, as_output_coords
 from .tracing.call import check_fn, check_sweep_key
 
@@ -147,7 +148,7 @@ def checked(
         key=key,
         batch_size=_as_batch_size(batch_size),
         mesh=mesh,
-        devices=mesh_devices(function, mesh),
+        devices=local_devices(function, mesh),
         order_by=order_by,
         reduce=reduce,
         reducers=None if reduce is None else as_many(function, reduce),
@@ -169,30 +170,6 @@ def checked(
     if request.store is not None:
         check_zarr("sweep")
     return request
-
-
-def mesh_devices(function: str, mesh: Mesh | None) -> tuple[Device, ...]:
-    """The devices that points are split over: those of `mesh`, or all local ones."""
-    if mesh is None:
-        return tuple(jax.local_devices())
-    if not isinstance(mesh, Mesh):
-        raise type_error(
-            function,
-            f"`mesh` is {describe_value(mesh)}.",
-            "Give a `jax.sharding.Mesh`, made by `jax.make_mesh`, or None for all "
-            "local devices.",
-        )
-    devices = tuple(mesh.devices.flat)
-    foreign = [d for d in devices if d.process_index != jax.process_index()]
-    if foreign or not devices:
-        raise value_error(
-            function,
-            f"`mesh` has {len(devices)} devices, {len(foreign)} of them of other "
-            "processes.",
-            "Give a mesh of this process's own devices: "
-            "`jax.make_mesh((n,), ('x',), devices=jax.local_devices()[:n])`.",
-        )
-    return devices
 
 
 def check_batch_size(

@@ -12,7 +12,7 @@ from .._reduce.many import ReduceLike
 from .._spaces import SpaceLike
 from .._store.folder import is_vacant
 from .._types import Key, ProgressLike, PyTree
-from .cores import warn_if_cores_idle
+from .._vmap import warn_if_cores_idle
 from .gather import Sink, Source, carry, gather, result_of, watched_in
 from .plain_sweep import plain_sweep
 from .plan import CostsBySpan, Plan, costs_of, plan_of

@@ -17,8 +17,8 @@ import numpy as np
 from jaxtyping import Float, Int64
 
 from .._errors import SweepError, describe_value, message
+from .._progress import Progress
 from .compute.failure import Verdict
-from .compute.progress import Progress
 from .compute.sizes import Rows
 from .gather import Chunk, Parts
 from .plan import CostsBySpan, Index, Plan

@@ -19,7 +19,7 @@ from .._reduce.many import ReduceLike
 from .._spaces import Space, SpaceLike, Values, as_space, is_axis
 from .._tree import as_hashable, can_be_traced, is_key_array
 from .._types import Key, PyTree
-from .cores import warn_if_cores_idle
+from .._vmap import warn_if_cores_idle
 from .plain_sweep import plain_sweep
 from .plan import Plan, plan_of
 from .request import BatchSize, Request, checked

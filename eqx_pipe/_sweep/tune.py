@@ -12,8 +12,8 @@ import time
 
 from .._cache import LRUCache
 from .._jaxprs.text import Writer, digest
+from .._progress import Progress
 from .compute.job import Job
-from .compute.progress import Progress
 from .plan import CostsBySpan
 
 _GAINS = {256: 0.06, 16: 0.06, 64: 0.02, 1024: 0.02}

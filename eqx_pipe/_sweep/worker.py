@@ -16,13 +16,13 @@ from jaxtyping import Float
 from .._cache import LRUCache
 from .._errors import SweepError, message, optional, type_error
 from .._jaxprs.text import Writer, digest
+from .._progress import Progress
 from .._reduce.many import as_many
 from .._spaces import Space
 from .._types import Key, PyTree
 from .compute.failure import Verdict
 from .compute.job import Job
 from .compute.prepare import prepare
-from .compute.progress import Progress
 from .compute.sizes import Rows
 from .gather import Interrupt
 from .plan import Index, Plan, Work, work_of

@@ -15,9 +15,9 @@ import jax.random as jr
 import pytest
 
 import eqx_pipe as ep
-from eqx_pipe._sweep import cores
 from eqx_pipe._sweep.compute import execute
 from eqx_pipe._sweep.reduced import blocks, states
+from eqx_pipe._vmap import cores
 
 LOWERED: list[str] = []
 

@@ -18,6 +18,7 @@ from eqx_pipe._sweep import tune
 from eqx_pipe._sweep.compute import execute, sizes
 from eqx_pipe._sweep.compute.partition import LAST
 from eqx_pipe._sweep.reduced import states
+from eqx_pipe._vmap import batch_size
 
 ONE = jax.make_mesh((1,), ("x",), devices=jax.devices()[:1])
 SPACE = {"x": ep.Linspace(0, 3, 16), "y": ep.Values([1.0, 2.0, 4.0, 8.0])}
@@ -110,7 +111,7 @@ def test_what_was_computed_is_kept(memory, expected, monkeypatch):
             return memory.calls >= 2 and size > 8
 
     memory.most = Shrinking()
-    monkeypatch.setattr(sizes, "MOST", 16)
+    monkeypatch.setattr(batch_size, "MOST", 16)
     costs = np.arange(64)[::-1]
     for order_by in (None, costs):
         memory.calls = memory.points = 0

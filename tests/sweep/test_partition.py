@@ -19,8 +19,8 @@ from eqx_pipe._sweep.compute.partition import (
     control,
 )
 from eqx_pipe._sweep.compute.prepare import prepare
-from eqx_pipe._sweep.cores import all_busy
 from eqx_pipe._sweep.reduced.kernel import block_rows
+from eqx_pipe._vmap import all_busy
 
 any_partition = given(
     how=st.sampled_from(["runs", "batches", "points"]),

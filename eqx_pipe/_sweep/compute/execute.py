@@ -12,18 +12,24 @@ import numpy as np
 
 from ..._cache import LRUCache, WeakCache
 from ..._jaxprs.cache_key import Program
+from ..._progress import Progress
 from ..._types import Key, PyTree
-from ..cores import compiled
+from ..._vmap import by_device
 from ..tracing.trace import Traced, struct_of
 from .failure import Failures, as_nonfinite, check_finite, quiet
-from .kernel import build, by_device
+from .kernel import build
 from .memory import TooLarge, is_out_of_memory, noting
 from .partition import COUNT, Layout, Partition, each_its_row, everywhere
 from .points import Chosen, Listed, Neighbours
-from .progress import Progress
 
 Compiled: TypeAlias = jax.stages.Compiled
 """A program for devices of this process."""
+
+# XLA splits a step of a program over its threads if it reckons that the step is long,
+# even where every core has a device of its own to work for. The devices then wait for
+# each other's threads: loops of short steps took up to 1.7 times as long.
+_UNSPLIT = {"xla_disable_hlo_passes": "cpu-parallel-task-assigner"}
+
 
 _kernels = LRUCache(128)
 
@@ -156,6 +162,11 @@ def lowered(
     kernel = build(traced.jaxpr, traced.stored, layout)
     told = as_structs(points.kernel_args(0, 1, layout))
     return kernel.lower(*told, *arguments)
+
+
+def compiled(lowered: jax.stages.Lowered, unsplit: bool) -> Compiled:
+    """Compile a program; `unsplit` keeps each device to its own thread."""
+    return lowered.compile(compiler_options=dict(_UNSPLIT) if unsplit else None)
 
 
 def as_structs(arguments: PyTree) -> PyTree:

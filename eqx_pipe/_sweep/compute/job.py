@@ -18,9 +18,10 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Float, Int64
 
+from ..._progress import Progress
 from ..._spaces import Geometry, Space, is_axis
 from ..._types import Device, Key, PyTree
-from ..cores import all_busy
+from ..._vmap import all_busy
 from ..tracing.trace import Traced, arrays_of, check_concrete
 from .execute import Runner, compiled_already
 from .failure import Failures, Verdict, clear
@@ -34,12 +35,7 @@ from .points import (
     groups_of,
     part_numbers,
 )
-from .progress import Progress
-from .sizes import (
-    Rows,
-    chunk_capacity,
-    empty_values,
-)
+from .sizes import Rows, chunk_capacity, empty_values
 
 
 @dataclasses.dataclass

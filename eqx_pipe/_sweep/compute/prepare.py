@@ -10,16 +10,15 @@ from typing import Any
 import jax.tree_util as jtu
 
 from ..._errors import MissingKeyError, log_once, value_error
-from ..._jaxprs.live import live_bytes
 from ..._spaces import Geometry, Space
 from ..._types import Device, Key
-from ..tracing.lapack import may_hang, warn_if_it_may_hang
+from ..._vmap import choose_batch_size, warn_if_it_may_hang
 from ..tracing.steps import with_steps
 from ..tracing.trace import Traced, trace
 from .failure import error_text
 from .job import Job
 from .points import Part, check_agree, naming, parts_of
-from .sizes import CHUNK_BYTES, choose_batch_size, free_bytes, lanes_that_fit
+from .sizes import CHUNK_BYTES
 
 # Offsets within a call are int32, with room for a tail of one batch more.
 _AT_ONCE = 2**30
@@ -57,18 +56,12 @@ def prepare(
             choose_batch_size(
                 each.analysis,
                 max(1, -(-part.size // shares)),
-                len(devices),
+                devices,
                 alike=costs,
-                on_cpu=devices[0].platform == "cpu",
-                may_hang=may_hang(devices),
+                reserved=CHUNK_BYTES // len(devices),
             )
             for each, part in zip(traced, parts, strict=True)
         )
-    free = free_bytes(devices) if auto else None
-    if free is not None:  # of a CPU it is not known
-        free = max(0, free - CHUNK_BYTES // len(devices))
-        lane_bytes = max(live_bytes(each.jaxpr) for each in traced)
-        batch_size = min(batch_size, lanes_that_fit(free, lane_bytes))
     batch_size = min(int(batch_size), max(1, *(part.size for part in parts)))
     _check_at_once(function, batch_size, len(devices))
     for each in traced:

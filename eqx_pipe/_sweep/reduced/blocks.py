@@ -21,18 +21,18 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array, Int64
 
+from ..._progress import Progress
 from ..._reduce.many import Many
 from ..._spaces import Space
 from ..._tree import as_data, as_keys, is_key_array
 from ..._types import Key, PyTree
+from ..._vmap import all_busy
 from ..compute.execute import Compiled, compiled_already, compiled_once
 from ..compute.failure import Errors, Verdict, joined, quiet
 from ..compute.job import Job, stretches_of
 from ..compute.memory import TooLarge
 from ..compute.partition import Layout
-from ..compute.progress import Progress
 from ..compute.sizes import CHUNK_BYTES, Rows
-from ..cores import all_busy
 from .kernel import MOST_BLOCKS, block_batches, build_gap, build_merge, call_blocks
 from .states import ByPoints, ByValues, Division, absorb_place, home_of
 from .trace import trace_reducers

@@ -19,6 +19,7 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array, Bool, Int64
 
+from ..._progress import Progress
 from ..._reduce.many import Many
 from ..._spaces import Space
 from ..._tree import as_data, as_keys, is_key_array
@@ -26,7 +27,6 @@ from ..._types import Key, PyTree
 from ..compute.execute import Compiled, compiled_already, compiled_once
 from ..compute.failure import Verdict, clear, in_order
 from ..compute.job import Job, stretches_of
-from ..compute.progress import Progress
 from ..compute.sizes import CHUNK_BYTES, Rows
 from ..results.cells import CellPoints, CellValues
 from .kernel import wrapped

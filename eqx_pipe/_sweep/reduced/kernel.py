@@ -17,17 +17,15 @@ import numpy as np
 from jaxtyping import Array, Bool, Int32, UInt32
 
 from ..._types import Key
+from ..._vmap import batch_of, filled
 from ..compute.kernel import (
     lanes,
     on_each,
     point_function,
-    put_in,
-    rounds,
-    side_by_side,
     told,
     up_to,
 )
-from ..compute.partition import FIRST, LAST, SHIFT, Layout, Partition
+from ..compute.partition import COUNT, FIRST, LAST, SHIFT, Layout, Partition
 from ..compute.sizes import CHUNK_BYTES
 from ..tracing.trace import Traced
 from .trace import Reducing
@@ -90,8 +88,7 @@ def build_blocks(traced: Traced, reducing: Reducing, layout: Layout) -> Any:
                 )
             ]
 
-        def block(state: tuple[Any, list[Array]]) -> tuple[Any, list[Array]]:
-            turn, filled = state
+        def block(turn: UInt32[Array, ""]) -> list[Array]:
             number = partition.begin(told(ctl, FIRST), told(ctl, SHIFT), turn)
             first = jax.lax.mul(number, batches)
             # The last block may have fewer microbatches.
@@ -101,19 +98,15 @@ def build_blocks(traced: Traced, reducing: Reducing, layout: Layout) -> Any:
                 offsets = lanes(jax.lax.mul(step, np.uint32(batch)), batch)
                 # A tail repeats the last point, and the reducers see which count.
                 ok = jax.lax.le(offsets, jax.lax.broadcast(told(ctl, LAST), (batch,)))
-                values = side_by_side(lane, up_to(told(ctl, LAST), offsets))
+                values = batch_of(lane, up_to(told(ctl, LAST), offsets))
                 return reducing.absorb(reducer_constants, state, values, ok)
 
             end = jax.lax.min(first + batches, most)
             leaves = jax.lax.fori_loop(first, end, microbatch, init)
-            filled = [
-                put_in(into, jax.lax.expand_dims(leaf, [0]), turn)
-                for into, leaf in zip(filled, leaves, strict=True)
-            ]
-            return jax.lax.add(turn, np.uint32(1)), filled
+            return [jax.lax.expand_dims(leaf, [0]) for leaf in leaves]
 
         empty = [jax.lax.broadcast(leaf, (layout.capacity,)) for leaf in init]
-        return rounds(ctl, block, empty)
+        return filled(block, lambda: told(ctl, COUNT), empty, lambda turn: turn)
 
     return on_each(on_device, layout, 7)
 

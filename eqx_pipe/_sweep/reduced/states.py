@@ -14,17 +14,16 @@ import jax
 import numpy as np
 from jaxtyping import UInt8
 
+from ..._progress import Progress
 from ..._spaces import digits_of
 from ..._tree import as_data
-from ..compute.execute import Compiled, as_structs, compiled_once, put
+from ..._vmap import by_device
+from ..compute.execute import Compiled, as_structs, compiled, compiled_once, put
 from ..compute.failure import Errors, Failures, as_nonfinite, check_finite
 from ..compute.job import Job
-from ..compute.kernel import by_device
 from ..compute.memory import TooLarge, is_out_of_memory, noting
 from ..compute.partition import Layout, control, everywhere
-from ..compute.progress import Progress
 from ..compute.sizes import Rows
-from ..cores import compiled
 from .kernel import block_rows, blocks_to, build_blocks, build_states
 from .trace import Reducing
 

@@ -21,12 +21,12 @@ from jax.core import Tracer
 from ..._cache import LRUCache
 from ..._errors import type_error
 from ..._jaxprs.cache_key import Program, identify
-from ..._jaxprs.jaxpr import as_function
+from ..._jaxprs.jaxpr import as_function, open_jaxpr
 from ..._mesh_context import NO_MESH
 from ..._spaces import Geometry, Space
 from ..._tree import can_be_traced, is_key_array
 from ..._types import ClosedJaxpr, Key, PyTree
-from .analysis import Analysis, analyze
+from ..._vmap import Analysis, analyze
 from .call import call
 from .concrete import note_concrete
 from .numbers import note_compilation
@@ -85,12 +85,14 @@ class Traced:
     @ft.cached_property
     def analysis(self) -> Analysis:
         """What the jaxpr computes, once for all that are the same."""
+        inputs = len(open_jaxpr(self.jaxpr)[0].invars)
+        varies = [k >= self.num_arrays for k in range(inputs)]
         if self.program.callbacks:  # the cache would keep alive what they hold
-            return analyze(self.jaxpr, self.num_arrays)
+            return analyze(self.jaxpr, varies)
         place = (self.program.cache_key, self.num_arrays)
         analysis = _analyses.get(place)
         if analysis is None:
-            analysis = analyze(self.jaxpr, self.num_arrays)
+            analysis = analyze(self.jaxpr, varies)
             _analyses.put(place, analysis)
         return analysis
 

@@ -3,15 +3,15 @@
 import contextlib
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 
-from ..._errors import nearest, value_error
-from ..._tree import leaves_with_names
-from ..._types import ProgressLike, PyTree
+from ._errors import nearest, value_error
+from ._tree import leaves_with_names
+from ._types import ProgressLike, PyTree
 
 # Seconds between two moves of the bar, and into how many parts a sweep is cut until its
 # pace is known. (The bar moves on the host: `io_callback` fails in a `vmap` of a
@@ -19,9 +19,15 @@ from ..._types import ProgressLike, PyTree
 _TARGET = 0.25
 _FIRST_PARTS = 32
 
-
-_BETWEEN_LINES = 60.0
-"""Seconds between two lines of a log."""
+# In a file of logs, where a bar would be thousands of lines, it is a line a minute.
+# With `miniters` tqdm's thread leaves it alone, and at `position` 0 it moves no cursor.
+_LINES = {
+    "bar_format": "{desc}: {percentage:.0f}%, {n:,} of {total:,}{unit} in {elapsed}, "
+    "{rate_noinv_fmt}, {remaining} left{postfix}",
+    "mininterval": 60.0,
+    "miniters": 1,
+    "position": 0,
+}
 
 
 class Watched(NamedTuple):
@@ -146,82 +152,41 @@ class Progress:
 
 
 def _bar(**options: Any) -> Any:
-    """A bar of widgets in a notebook that has them, and else of text, if it can be.
-
-    In a file, where a bar would be thousands of lines, it is a line now and then.
-    """
+    """Return a bar of tqdm, with widgets in a notebook; `None` if none can be drawn."""
     # Imported here, since it takes time and most sweeps are over in an instant.
     from tqdm import std
 
-    if not _is_seen():
-        with contextlib.suppress(Exception):
-            return _Lines(**options)
-        return None
-    with contextlib.suppress(Exception):
-        if _in_notebook():
-            from tqdm import notebook
+    kinds = [std.tqdm]
+    # Below another bar, of a search in rounds say, it goes away in the end.
+    options["leave"] = not getattr(std.tqdm, "_instances", ())
+    if _in_notebook():
+        from tqdm import auto
 
-            return _made(notebook.tqdm, options)
-    with contextlib.suppress(Exception):
-        return _made(std.tqdm, options)
+        kinds.insert(0, auto.tqdm)
+    elif not _is_seen():
+        options |= {"file": _Log(), **_LINES}
+    for kind in kinds:
+        bar = kind.__new__(kind)
+        try:
+            bar.__init__(**options)
+            return bar
+        except Exception:
+            # A bar that is half made would print a traceback when it is collected.
+            bar.disable = True
+            _unlock()
     return None
 
 
-class _Lines:
-    """What a bar does, as a line each minute and at the end, for files of logs."""
+class _Log:
+    """A file for tqdm that ends each line, in place of going back to its start."""
 
-    disable = False
+    def write(self, text: str) -> None:
+        line = text.strip("\r\n ")
+        if line:
+            sys.stderr.write(f"{line}\n")
 
-    def __init__(self, *, total: int, initial: int, desc: str, unit: str, **_: Any):
-        self._total, self._begun, self._n = total, initial, initial
-        self._title, self._unit, self._said = desc, unit, ""
-        self._printed = -1
-        self._started = self._written = time.perf_counter()
-        self._out = sys.stderr
-        self._out.flush()  # raises if there is nothing to write to
-
-    def update(self, points: int) -> None:
-        self._n += points
-        if time.perf_counter() - self._written > _BETWEEN_LINES:
-            self._write()
-
-    def set_postfix(self, said: Mapping[str, Any], refresh: bool = False) -> None:
-        self._said = "".join(f", {name} {value}" for name, value in said.items())
-
-    def close(self) -> None:
-        if self._printed != self._n:
-            self._write()
-
-    def _write(self) -> None:
-        from tqdm import std
-
-        self._written = now = time.perf_counter()
-        self._printed = self._n
-        spent, time_of = now - self._started, std.tqdm.format_interval
-        rate = (self._n - self._begun) / max(spent, 1e-9)
-        left = f", {time_of((self._total - self._n) / rate)} left" if rate else ""
-        share = self._n / self._total if self._total else 1.0
-        self._out.write(
-            f"{self._title}: {share:.0%}, {self._n:,} of {self._total:,}{self._unit} "
-            f"in {time_of(spent)}, {rate:,.3g}/s"
-            f"{left if self._n < self._total else ''}{self._said}\n"
-        )
-        self._out.flush()
-
-
-def _made(tqdm: Any, options: dict[str, Any]) -> Any:
-    # Below another bar, of a search in rounds say, it goes away in the end.
-    alone = not getattr(tqdm, "_instances", ())
-    bar = tqdm.__new__(tqdm)
-    try:
-        bar.__init__(**options, leave=alone)
-    except Exception:
-        # Without ipywidgets `tqdm.notebook` can be imported, and its constructor
-        # raises. What it leaves behind would print a traceback when it is collected.
-        bar.disable = True
-        _unlock()
-        raise
-    return bar
+    def flush(self) -> None:
+        sys.stderr.flush()  # raises if there is nothing to write to
 
 
 def _unlock() -> None:

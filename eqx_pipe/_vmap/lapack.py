@@ -15,9 +15,9 @@ from typing import Any
 
 from jaxlib.version import __version__ as JAXLIB
 
-from ..._errors import log_once
-from ..._jaxprs.jaxpr import Equation
-from ..cores import num_cores
+from .._errors import log_once
+from .._jaxprs.jaxpr import Equation
+from .cores import num_cores
 
 _HANGS = (0, 10), (0, 11, 1)
 """The first version of jaxlib that may hang, and the first that does not any more."""
@@ -28,50 +28,30 @@ _THREADS = 8
 _SPLIT = 200_000
 """A batch of fewer operations than this is not split."""
 
-# The operations of one matrix of m rows and n columns, over m n min(m, n), as JAX
-# estimates them for the most expensive routine that a primitive calls, rounded up. (For
-# a tridiagonal system of m rows and n right-hand sides it is m n.)
-_OPERATIONS = {
-    "cholesky": 1,
-    "eig": 10,
-    "eigh": 5,
-    "geqp3": 2,
-    "geqrf": 2,
-    "hessenberg": 2,
-    "householder_product": 4,
-    "lu": 1,
-    "ormqr": 4,
-    "qr": 4,
-    "schur": 5,
-    "svd": 10,
-    "triangular_solve": 1,
-    "tridiagonal": 2,
-    "tridiagonal_solve": 5,
-}
-_COMPLEX = 3  # times as many
+# Routines that are split. The operations of one matrix of m rows and n columns are at
+# most these times m n min(m, n), as JAX estimates them for the most expensive one.
+_SPLIT_ROUTINES = frozenset(
+    """
+    cholesky eig eigh geqp3 geqrf hessenberg householder_product lu ormqr qr schur svd
+    triangular_solve tridiagonal tridiagonal_solve
+    """.split()
+)
+_PER_PRODUCT, _COMPLEX = 10, 3
 
 
 def linalg_limit(eqn: Equation) -> int | None:
-    """The most points for which an equation of one point is not split over threads.
+    """Return the most points for which an equation of one point is not split.
 
     `None` if it never is, 0 if it is split for a single point.
     """
-    per_product = _OPERATIONS.get(eqn.primitive.name)
-    if per_product is None:
+    if eqn.primitive.name not in _SPLIT_ROUTINES:
         return None
     avals: list[Any] = [v.aval for v in (*eqn.invars, *eqn.outvars)]
-    shapes = [aval.shape for aval in avals]
-    matrix = shapes[0]
-    if eqn.primitive.name == "triangular_solve":
-        one = math.prod(shapes[1][-2:]) * matrix[-1]
-    elif eqn.primitive.name == "tridiagonal_solve":
-        matrix = shapes[-1]
-        one = math.prod(matrix[-2:])
-    else:
-        one = max(math.prod(s[-2:]) * min(s[-2:]) for s in shapes if len(s) >= 2)
-    num_matrices = math.prod(matrix[:-2])
+    shapes = [aval.shape for aval in avals if len(aval.shape) >= 2]
+    num_matrices = max(math.prod(shape[:-2]) for shape in shapes)
+    one = max(math.prod(shape[-2:]) * min(shape[-2:]) for shape in shapes)
     is_complex = avals[0].dtype.kind == "c"
-    operations = num_matrices * one * per_product * (_COMPLEX if is_complex else 1)
+    operations = num_matrices * one * _PER_PRODUCT * (_COMPLEX if is_complex else 1)
     if operations == 0:
         return None
     # A single matrix is not split, however much work it is.
@@ -79,7 +59,7 @@ def linalg_limit(eqn: Equation) -> int | None:
 
 
 def may_hang(devices: Sequence[Any]) -> bool:
-    """Whether a sweep on these devices may hang in batches that are split."""
+    """Return whether batches that are split may never end on these devices."""
     first, mended = _HANGS
     threads = _pool_size()
     return (
@@ -92,7 +72,7 @@ def may_hang(devices: Sequence[Any]) -> bool:
 def warn_if_it_may_hang(
     batch_size: int, limit: int | None, devices: Sequence[Any]
 ) -> None:
-    """Says once per process that a sweep may hang, and what to do."""
+    """Log once per process that a sweep may hang, and the fix."""
     if limit is None or batch_size <= limit or not may_hang(devices):
         return
     smaller = f"Use a `batch_size` of at most {limit}" if limit else "Use JAX 0.11.1"
@@ -111,11 +91,11 @@ def warn_if_it_may_hang(
 
 
 def _jaxlib_version() -> tuple[int, ...]:
-    """The numbers of the version, without a suffix like `dev`."""
+    """Return the numbers of the version, without a suffix like `dev`."""
     return tuple(int(n) for n in JAXLIB.split(".")[:3] if n.isdecimal())
 
 
 def _pool_size() -> int:
-    """How many threads the devices share, unless the environment was changed since."""
+    """Return how many threads the devices share, if NPROC was set at the start."""
     given = os.environ.get("NPROC", "")
     return int(given) if given.isdecimal() and int(given) else num_cores()
