@@ -22,7 +22,7 @@ from .plain_sweep import plain_sweep
 from .plan import Plan, plan_of
 from .request import Request, request_of
 from .results.result import SweepResult
-from .run import complete
+from .sweep import complete
 from .tracing.call import key_parameter
 from .tracing.trace import no_mesh, settings
 
