@@ -14,7 +14,7 @@ import math
 import time
 
 from .._cache import LRUCache
-from .._jaxprs.text import Writer, digest
+from .._jaxprs import digest
 from .._progress import Progress
 from .compute.failure import Verdict, in_order
 from .compute.job import Job
@@ -222,7 +222,7 @@ def _most(job: Job) -> int:
 
 def _place(job: Job) -> str:
     """What a size is remembered for: program, devices, how many points."""
-    writer, device = Writer(), job.devices[0]
-    texts = [writer.program(traced.jaxpr) for traced in job.traced]
+    device = job.devices[0]
+    texts = [traced.program.text for traced in job.traced]
     here = (device.platform, device.device_kind, len(job.devices))
     return digest("\n".join([*texts, *map(str, here), str(_most(job).bit_length())]))
