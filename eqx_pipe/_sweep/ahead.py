@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from jax.sharding import Mesh
 
-from .._jaxprs.live import live_bytes
+from .._jaxprs import live_bytes
 from .._reduce.many import ReduceLike
 from .._spaces import SpaceLike
 from .._store.layout import StoreLayout

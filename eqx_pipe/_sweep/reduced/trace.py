@@ -18,8 +18,7 @@ import jax.tree_util as jtu
 from jaxtyping import Array, Bool
 
 from ..._cache import LRUCache
-from ..._jaxprs import Fingerprint, fingerprint_of, key_of
-from ..._jaxprs.evaluate import evaluate
+from ..._jaxprs import Fingerprint, evaluate, fingerprint_of, key_of
 from ..._reduce.many import Many, begin
 from ..._reduce.reducer import Reducer, Reduction
 from ..tracing.trace import Traced

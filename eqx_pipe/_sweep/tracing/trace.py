@@ -20,8 +20,7 @@ from jax.core import Tracer
 
 from ..._cache import LRUCache
 from ..._errors import type_error
-from ..._jaxprs import Fingerprint, fingerprint_of
-from ..._jaxprs.jaxpr import as_function, open_jaxpr
+from ..._jaxprs import Fingerprint, as_function, fingerprint_of, open_jaxpr
 from ..._mesh_context import NO_MESH
 from ..._spaces import Geometry, Space
 from ..._tree import can_be_traced, is_key_array
