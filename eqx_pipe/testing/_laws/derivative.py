@@ -10,7 +10,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from ..._jaxprs.jaxpr import equations
+from ..._jaxprs import equations
 from .compare import Tolerance, agree, as_numpy
 from .law import Broken, Undecided, law
 from .programs import Programs

@@ -12,7 +12,7 @@ import numpy as np
 from jax.typing import DTypeLike
 
 from ..._captured import Fixed
-from ..._jaxprs.jaxpr import Equation, equations
+from ..._jaxprs import Equation, equations
 from ..._tree import leaves_with_names
 from .index import place_of
 from .law import Broken, Undecided, law

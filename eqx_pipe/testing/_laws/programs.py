@@ -12,7 +12,7 @@ import jax.tree_util as jtu
 import numpy as np
 
 from ..._cache import LRUCache
-from ..._jaxprs.jaxpr import as_function
+from ..._jaxprs import as_function
 from ..._tree import as_hashable, is_key_array, leaves_with_names
 from .slopes import direction
 

@@ -14,7 +14,7 @@ import numpy as np
 from equinox.nn import State
 from jax.core import Tracer
 
-from ..._jaxprs.jaxpr import equations
+from ..._jaxprs import equations
 from ..._stage import Lift, Scope, call, copy_state
 from ..._tree import is_key_array
 from ..._types import Key, PyTree
