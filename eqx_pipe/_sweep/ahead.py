@@ -19,8 +19,8 @@ from .options import SweepOptions
 from .plan import CostsBySpan, Plan
 from .request import request_of
 from .results.planned import SweepPlan
-from .run import planned
 from .sinks.look import Looked, looked
+from .sweep import planned
 from .tracing.trace import no_mesh
 
 

@@ -19,7 +19,8 @@ from .._store.ledger import FAILED, MISSING, runs_of
 from .._tree import as_data, as_keys
 from .._types import PyTree
 from .compute.failure import error_text, nothing_like, some_output
-from .gather import Interrupt, Outcome, carry, result_of
+from .interrupt import CTRL_C, Interrupt
+from .outcome import Outcome, carry, result_of
 from .request import Request
 from .results.cells import CellPoints, CellValues
 from .results.gaps import gaps_of, merged
@@ -35,7 +36,7 @@ def plain_sweep(request: Request, started: float) -> SweepResult:
     the result of the points before it.
     """
     total = request.whole.size
-    with Interrupt() as interrupt:
+    with Interrupt(CTRL_C) as interrupt:
         with Progress(is_shown(request.progress), total) as bar:
             outputs, errors = _outputs(request, interrupt, bar)
     result = result_of(

@@ -24,7 +24,7 @@ from .compute.failure import Verdict
 from .compute.job import Job
 from .compute.prepare import prepare
 from .compute.sizes import Rows
-from .gather import Interrupt
+from .interrupt import CTRL_C, Interrupt
 from .plan import Index, Plan, Work, work_of
 from .tracing.trace import no_mesh, settings
 
@@ -90,7 +90,7 @@ def work(
         # Of a sweep that is known nothing is unpickled, which takes 0.3 s for 100 MB.
         task, job = _jobs.get(name) or (cloudpickle.loads(packed), None)
         # Ctrl-C comes to the processes of a pool too: the chunk is finished there.
-        with Interrupt(said=""), _under(task.settings):
+        with Interrupt(CTRL_C, loud=False), _under(task.settings):
             job = job or _prepared(name, task)
             values, verdict = job.compute(index, costs, Progress(False, len(index)))
     except Exception as error:

@@ -111,6 +111,7 @@ class Runner:
             return None
 
         done, end = span
+        progress.begin()
         with quiet():
             while done < end:
                 if progress.stopping():

@@ -15,7 +15,8 @@ from ..._store.ledger import FAILED, MISSING
 from ..._types import PyTree
 from ..compute.failure import Errors, Failures, Verdict, in_order, joined
 from ..compute.sizes import Rows, empty_values
-from ..gather import Interrupt, Outcome, Todo
+from ..gather import Chunk, Todo
+from ..outcome import Outcome
 from ..plan import Plan
 from ..reduced.blocks import Blocks
 from ..results.gaps import count_in, gaps_of, merged
@@ -100,11 +101,11 @@ class Arrays:
     def filling(self) -> Iterator[Todo]:
         """Nothing is there yet."""
         numbers = range(len(self.plan.chunks))
-        with Interrupt() as interrupt:
-            yield Todo(numbers, numbers, interrupt, partial=True)
+        yield Todo(numbers, numbers, partial=True)
 
-    def keep(self, number: int, values: Rows, verdict: Verdict) -> None:
-        """Puts the values of a chunk in their place."""
+    def keep(self, chunk: Chunk) -> None:
+        """Put the values of a chunk in their place."""
+        number, _, values, verdict = chunk
         self._chunks[number] = verdict
         if len(verdict.ok) == self.size:  # all of them, and not copied
             self._values = values
@@ -152,12 +153,11 @@ class Reduction:
     def filling(self) -> Iterator[Todo]:
         """Nothing is there yet."""
         numbers = range(len(self.plan.chunks))
-        with Interrupt() as interrupt:
-            yield Todo(numbers, numbers, interrupt)
+        yield Todo(numbers, numbers)
 
-    def keep(self, number: int, values: Rows, verdict: Verdict) -> None:
-        """Merges a chunk when it is its turn."""
-        self.fold.put(number, values, verdict.errors)
+    def keep(self, chunk: Chunk) -> None:
+        """Merge a chunk when it is its turn."""
+        self.fold.put(chunk.number, chunk.values, chunk.verdict.errors)
 
     def outcome(self) -> Outcome:
         """The reduction of the points up to where it was stopped."""

@@ -10,9 +10,8 @@ from ..._store.folder import files_in
 from ..._store.grow import settle
 from ..._store.published import Published
 from ..._store.store import Store
-from ..compute.failure import Verdict
-from ..compute.sizes import Rows
-from ..gather import Interrupt, Outcome, Todo
+from ..gather import Chunk, Todo
+from ..outcome import Outcome
 from ..plan import Plan
 from ..results.label import storable
 from ..results.raised import ranges
@@ -42,8 +41,6 @@ class InStore:
         kept = self.store.record["batch_size"]
         plan = plan.with_batch_size(kept).with_chunks(self.store.chunks)
         self.plan, self.contents = plan, contents_of(plan)
-        self._parts: dict[int, np.ndarray] = {}
-        """The chunks that are asked for in part, and which of their rows."""
         contents = self.contents
         names = contents.variables, contents.status
         check_room(self.store, contents.lengths, *names)
@@ -66,7 +63,7 @@ class InStore:
         self.contents.advance(store)
         lost = any(number in mine for number in self._lost)
         if self.stopped or not (lost or self._lacking(mine)):
-            yield Todo(mine, [], Interrupt())
+            yield Todo(mine, [])
             self._tell()
             return
         with locked(store.path, part):
@@ -76,14 +73,11 @@ class InStore:
             # Once more, with what other processes have written since.
             self._refuse()
             try:
-                with Interrupt() as interrupt:
-                    todo = self._todo(mine, interrupt)
-                    self._parts = dict(todo.parts)
-                    yield todo
+                yield self._todo(mine)
             # Ctrl-C too should say what is kept.
             except BaseException as error:
                 all_ = self.plan.count(mine)
-                left = self._todo(mine, Interrupt()).left(self.plan)
+                left = self._todo(mine).left(self.plan)
                 error.add_note(
                     f"{all_ - left:,} of {all_:,} points are finished and kept in "
                     f"`{store.path}`. The same call goes on from there."
@@ -92,13 +86,13 @@ class InStore:
             finally:
                 self._tell()
 
-    def keep(self, number: int, values: Rows, verdict: Verdict) -> None:
+    def keep(self, chunk: Chunk) -> None:
         """Writes a chunk."""
+        number, rows, values, verdict = chunk
         store, ok = self.store, verdict.ok
         with continuing(store.path, "take a chunk"):
             # A process with another part of the store may have been first.
             store.ledger.refresh()
-            rows = self._parts.get(number)
             begin, _ = store.chunks.span(number)
             if self.plan.blocks is not None:
                 begin, _ = self.plan.work.span(begin, begin)
@@ -125,11 +119,11 @@ class InStore:
             lacking[list(ledger.failed)] = True
         return [i for i in np.flatnonzero(lacking).tolist() if i in mine]
 
-    def _todo(self, mine: range, interrupt: Interrupt) -> Todo:
+    def _todo(self, mine: range) -> Todo:
         lacking = self._lacking(mine)
         begun = [number for number in lacking if self.store.is_done(number)]
         parts = {number: self._wanted(number) for number in begun}
-        return Todo(mine, lacking, interrupt, parts=parts)
+        return Todo(mine, lacking, parts)
 
     def _wanted(self, number: int) -> Int64[np.ndarray, " rows"]:
         return self.store.wanted(number, self.plan.request.repairing)

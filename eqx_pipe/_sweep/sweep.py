@@ -13,17 +13,19 @@ from .._spaces import SpaceLike
 from .._store.folder import is_vacant
 from .._types import Key, ProgressLike, PyTree
 from .._vmap import warn_if_cores_idle
-from .gather import Sink, Source, carry, gather, result_of, watched_in
+from .gather import Sink, compute_here, gather, watched_in
+from .interrupt import tell
 from .options import BatchSize, Costs, Executor, Resume, Shard
+from .outcome import carry, result_of
 from .plain_sweep import plain_sweep
 from .plan import CostsBySpan, Plan, costs_of, plan_of
+from .remote import compute_remotely
 from .request import Request, request_of
 from .results.label import names_of
 from .results.output_coords import OutputCoords
 from .results.result import SweepResult
 from .sinks.memory import Arrays, Reduction
 from .sinks.stored import InStore
-from .sources import Elsewhere, Here
 from .tracing.trace import no_mesh
 from .tune import tune
 
@@ -219,14 +221,20 @@ def _is_begun(request: Request) -> bool:
 def complete(
     plan: Plan, costs: Callable[[int], CostsBySpan] | None, started: float
 ) -> SweepResult:
-    """Computes what is planned; with `costs` points of like cost share a batch."""
+    """Compute a plan; with `costs` points of similar cost share a batch."""
     sink = _sink(plan)
+    own = None if costs is None else costs(sink.plan.chunks.points)
+    here = plan.request.executor is None
     try:
-        gather(_source(sink.plan, costs), sink, plan.request.progress)
+        gather(sink, compute_here if here else compute_remotely, own)
     except KeyboardInterrupt as interrupt:
         # A function that fails, or points of a store that have, are not what matters.
         with contextlib.suppress(Exception):
             carry(interrupt, _finished(sink, started), plan.request)
+        raise
+    except SystemExit as ending:  # nobody else says what is kept
+        for note in getattr(ending, "__notes__", []):
+            tell(note)
         raise
     return _finished(sink, started)
 
@@ -248,9 +256,3 @@ def _sink(plan: Plan) -> Sink:
     if plan.request.store is not None:
         return InStore(plan)
     return Arrays(plan) if plan.blocks is None else Reduction(plan)
-
-
-def _source(plan: Plan, costs: Callable[[int], CostsBySpan] | None) -> Source:
-    """Where it is computed."""
-    own = None if costs is None else costs(plan.chunks.points)
-    return Here(plan, own) if plan.request.executor is None else Elsewhere(plan, own)
