@@ -9,7 +9,7 @@ from typing import Any, Unpack
 
 import jax
 
-from .._jaxprs.live import live_bytes
+from .._jaxprs import live_bytes
 from .._spaces import SpaceLike
 from .._store.layout import StoreLayout
 from .._tree import is_key_array

@@ -11,7 +11,7 @@ import math
 import time
 
 from .._cache import LRUCache
-from .._jaxprs.text import Writer, digest
+from .._jaxprs import digest
 from .._progress import Progress
 from .compute.job import Job
 from .plan import CostsBySpan
@@ -137,8 +137,8 @@ def _room(points: Job) -> int:
 
 def _place(points: Job) -> str:
     """Return what a size is remembered for: program, devices, number of points."""
-    writer, device = Writer(), points.devices[0]
-    texts = [writer.program(traced.jaxpr) for traced in points.traced]
+    device = points.devices[0]
+    texts = [traced.program.text for traced in points.traced]
     here = (device.platform, device.device_kind, len(points.devices))
     magnitude = str(math.frexp(_room(points))[1])
     return digest("\n".join([*texts, *map(str, here), magnitude]))

@@ -16,7 +16,7 @@ from jaxtyping import Array, UInt32
 
 from .._check import check_int
 from .._errors import value_error
-from .._jaxprs.jaxpr import as_function
+from .._jaxprs import as_function
 from .._keys import check_key
 from .._spaces import Space, SpaceLike, advance, as_space, digits_of, point_key
 from .._types import Key, PyTree

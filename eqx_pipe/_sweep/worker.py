@@ -15,7 +15,7 @@ from jaxtyping import Float
 
 from .._cache import LRUCache
 from .._errors import SweepError, message, optional, type_error
-from .._jaxprs.text import Writer, digest
+from .._jaxprs import array_text, digest
 from .._progress import Progress
 from .._reduce.many import as_many
 from .._spaces import Space
@@ -121,9 +121,10 @@ def _prepared(name: str, task: Task) -> Work:
 def _program(job: Job) -> tuple[str, str]:
     """What tells the program of a sweep, and the version of JAX."""
     # The programs alone: a callable among static values may lose its name on its way.
-    writer = Writer()
-    texts = [writer.program(traced.jaxpr) for traced in job.traced]
-    return digest("\n".join([*texts, *writer.constants])), jax.__version__
+    programs = [traced.program for traced in job.traced]
+    constants = [array_text(x) for program in programs for x in program.constants]
+    texts = [program.text for program in programs]
+    return digest("\n".join([*texts, *constants])), jax.__version__
 
 
 def _portable(error: Exception) -> Exception:

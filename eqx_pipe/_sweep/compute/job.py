@@ -159,7 +159,7 @@ class Job:
 
     def programs(self) -> list[Any]:
         """The programs of all parts, each as it is compiled, or `None`."""
-        needed = {(t.program.cache_key, layout): t for t, layout in self.needed}
+        needed = {(t.program.key(), layout): t for t, layout in self.needed}
         pairs = needed.items()
         return [compiled_already([t.program], layout) for (_, layout), t in pairs]
 

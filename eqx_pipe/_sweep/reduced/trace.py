@@ -18,8 +18,7 @@ import jax.tree_util as jtu
 from jaxtyping import Array, Bool
 
 from ..._cache import LRUCache
-from ..._jaxprs.cache_key import CacheKey, Program, freeze, identify
-from ..._jaxprs.evaluate import evaluate
+from ..._jaxprs import Fingerprint, evaluate, fingerprint_of, key_of
 from ..._reduce.many import Many, begin
 from ..._reduce.reducer import Reducer, Reduction
 from ..tracing.trace import Traced
@@ -44,9 +43,9 @@ class OneReducing:
     structure: Any
 
     @ft.cached_property
-    def programs(self) -> tuple[Program, Program]:
+    def programs(self) -> tuple[Fingerprint, Fingerprint]:
         """What identifies `absorb` and `merge`."""
-        return identify(self.absorb), identify(self.merge)
+        return fingerprint_of(self.absorb), fingerprint_of(self.merge)
 
     @property
     def state_bytes(self) -> int:
@@ -85,12 +84,12 @@ class Reducing:
         return jtu.tree_structure(states)
 
     @property
-    def absorbing(self) -> list[Program]:
+    def absorbing(self) -> list[Fingerprint]:
         """What identifies how batches are taken in."""
         return [one.programs[0] for one in self.each]
 
     @property
-    def merging(self) -> list[Program]:
+    def merging(self) -> list[Fingerprint]:
         """What identifies how states are merged."""
         return [one.programs[1] for one in self.each]
 
@@ -161,10 +160,10 @@ def _identity(reducer: Any) -> Any:
     ours = type(reducer).__module__.startswith(Reduction.__module__.rpartition(".")[0])
     if not ours or isinstance(reducer, Reducer) or callable(reducer.by):
         return None
-    return freeze(reducer)
+    return key_of(reducer)
 
 
-def _cache_key(traced: Traced, batch_size: int) -> CacheKey | None:
+def _cache_key(traced: Traced, batch_size: int) -> Any:
     """What else a trace depends on: the outputs, and the settings of JAX."""
     leaves = tuple(
         (leaf.shape, leaf.dtype, bool(getattr(leaf, "weak_type", False)))
@@ -176,9 +175,10 @@ def _cache_key(traced: Traced, batch_size: int) -> CacheKey | None:
     # one again as long as they are the same.
     form = (structure, leaves, batch_size, _nothing.trace().jaxpr)
     try:
-        return CacheKey(form)
+        hash(form)
     except TypeError:  # a node of the output has a field that cannot be hashed
         return None
+    return form
 
 
 @jax.jit

@@ -8,7 +8,7 @@ from jax.core import Tracer
 from jaxtyping import Array
 
 from ..._errors import describe_value, nearest, type_error, value_error
-from ..._jaxprs.text import Writer, digest
+from ..._jaxprs import digest, text_of
 
 OutputCoords: TypeAlias = Mapping[
     str, Mapping[str, Sequence[int | float | str] | Array | np.ndarray | None]
@@ -112,7 +112,7 @@ def _text(coords: np.ndarray | None) -> str:
         return "no values"
     some = ", ".join(map(repr, coords[:_SHOWN].tolist()))
     more = ", ..." if len(coords) > _SHOWN else ""
-    return f"{some}{more} ({len(coords)}) #{digest(Writer().value(coords))[:8]}"
+    return f"{some}{more} ({len(coords)}) #{digest(text_of(coords))[:8]}"
 
 
 def _as_dict(function: str, given: object) -> Mapping[str, Any]:

@@ -14,7 +14,7 @@ from typing import Any
 import jax.tree_util as jtu
 import numpy as np
 
-from ..._jaxprs.text import Writer, digest
+from ..._jaxprs import array_text, digest, text_of
 from ..._reduce.many import Many
 from ..._store.layout import StoreLayout, Variable
 from ..._store.lazy import Stored
@@ -63,14 +63,13 @@ class StoredValues:
         found = reducing_identity(reducers, self.plan.points.traced[0])
         over = " and ".join(reducers.over or ())
         # What is kept is finished, so that it also depends on what comes of a state.
-        writer = Writer()
         finish = [
-            writer.value(getattr(reducer, field.name))
+            text_of(getattr(reducer, field.name))
             for reducer in reducers.reducers
             for field in dataclasses.fields(reducer)
             if field.name not in ("by", "over", "init", "update", "merge")
         ]
-        text = digest("\n".join([found["text"], *finish, *writer.constants]))
+        text = digest("\n".join([found["text"], *finish]))
         kinds = f"{found['reducers']} over {over}"
         return {**named, "cells": {**found, "reducers": kinds, "text": text}}
 
@@ -157,13 +156,10 @@ def reducing_identity(reducers: Many, traced: Traced) -> dict[str, str]:
     """What tells reducers: what they do to a state, whatever the batch size."""
     # Of a size of its own: the text must not depend on that of the sweep.
     reducing = trace_reducers(reducers, traced, 2)
-    writer = Writer()
-    texts = [
-        writer.program(jaxpr)
-        for one in reducing.each
-        for jaxpr in (one.absorb, one.merge)
-    ]
-    texts += [*writer.constants, *map(writer.value, reducing.init)]
+    programs = [program for one in reducing.each for program in one.programs]
+    texts = [program.text for program in programs]
+    texts += [array_text(x) for program in programs for x in program.constants]
+    texts += map(array_text, reducing.init)
     kinds = [type(reducer).__name__ for reducer in reducers.reducers]
     states = jtu.tree_unflatten(reducing.structure, reducing.init)
     return {

@@ -1,5 +1,6 @@
 """Whether a store is that of a sweep: its space, key, function, and what it holds."""
 
+import collections
 import contextlib
 import errno
 import warnings
@@ -14,7 +15,7 @@ import jax.tree_util as jtu
 import numpy as np
 
 from ..._errors import SweepError, message, value_error
-from ..._jaxprs.text import Writer, digest
+from ..._jaxprs import array_text, digest, equations, fingerprint_of, text_of
 from ..._spaces import Space, axis_name, is_axis
 from ..._store.layout import COUNT, Variable, check_record, damaged
 from ..._store.store import Store
@@ -83,11 +84,13 @@ def _warn_of_jax(path: Path, version: str) -> None:
 
 def fingerprint_alone(traced: Iterable[tuple[Part, Traced]]) -> dict[str, str]:
     """Return what identifies a function whatever the lengths of the axes, as JSON."""
-    writer, points, programs = Writer(), [], []
+    points, programs, constants = [], [], []
     for part, each in traced:
         points.append(f"{tree_text(each.point)}\n{jtu.tree_structure(each.point)}")
-        programs.append(f"{part.text}\n{writer.program(each.own)}")
-    programs += writer.constants
+        own = fingerprint_of(each.own)
+        programs.append(f"{part.text}\n{own.text}")
+        constants += map(array_text, own.constants)
+    programs += constants
     return {"point": digest("\n".join(points)), "program": digest("\n".join(programs))}
 
 
@@ -151,24 +154,21 @@ def _space(space: Space) -> dict[str, str]:
         "slice": str(space.span),
         "key of the space": _NO_KEY if space.key is None else _key(space.key),
     }
-    writer = Writer()
     if space.rows is not None:
-        found["points"] = f"#{digest(writer.value(space.rows))[:8]}"
+        found["points"] = f"#{digest(text_of(space.rows))[:8]}"
     for path, leaf in jtu.tree_flatten_with_path(space.tree, is_leaf=is_axis)[0]:
         if is_axis(leaf):
             # The text of an axis does not say its dtype.
             dtypes = {str(x.dtype) for x in jtu.tree_leaves(leaf) if eqx.is_array(x)}
             text = " ".join([repr(leaf), *sorted(dtypes)])
-            found[f"axis {axis_name(path)}"] = (
-                f"{text} #{digest(writer.value(leaf))[:8]}"
-            )
+            found[f"axis {axis_name(path)}"] = f"{text} #{digest(text_of(leaf))[:8]}"
         else:
-            text = writer.value(leaf)
+            text = text_of(leaf)
             if len(text) > _LONG:
                 text = f"{text[:_LONG]} #{digest(text)[:8]}"
             found[f"leaf {path_name(path)}"] = text
     structure = jtu.tree_structure(space.tree, is_leaf=is_axis)
-    found["structure"] = digest(writer.structure(structure))
+    found["structure"] = digest(text_of(structure))
     return found
 
 
@@ -179,18 +179,18 @@ def _key(key: Key) -> str:
 
 
 def _function(parts: Sequence[Part], traced: Sequence[Traced]) -> dict[str, Any]:
-    writer = Writer()
     texts = [
-        f"{part.text}\n{writer.program(each.jaxpr)}"
+        f"{part.text}\n{each.program.text}"
         for part, each in zip(parts, traced, strict=True)
     ]
+    names = [e.primitive.name for each in traced for e in equations(each.jaxpr)]
     outputs = jtu.tree_unflatten(traced[0].structure, traced[0].outputs)
     return {
         "text": digest("\n".join(texts)),
-        "operations": writer.operations,
-        "constants": writer.constants,
+        "operations": dict(collections.Counter(names)),
+        "constants": [array_text(x) for each in traced for x in each.program.constants],
         "outputs": tree_text(outputs),
-        "structure": digest(writer.structure(traced[0].structure)),
+        "structure": digest(text_of(traced[0].structure)),
     }
 
 

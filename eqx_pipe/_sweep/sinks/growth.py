@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Int64, UInt8
 
 from ..._errors import optional
-from ..._jaxprs.text import Writer, digest
+from ..._jaxprs import digest, text_of
 from ..._spaces import Space, static_column
 from ..._store.folder import as_zarr, quiet_zarr
 from ..._store.grow import Origin
@@ -191,4 +191,4 @@ def _matched(
 
 
 def _text_of(value: object) -> str:
-    return digest(Writer().value(value))
+    return digest(text_of(value))

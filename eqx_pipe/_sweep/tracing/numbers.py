@@ -19,7 +19,7 @@ import numpy as np
 from ..._cache import LRUCache
 from ..._captured import contents
 from ..._errors import message
-from ..._jaxprs.cache_key import CacheKey, Program
+from ..._jaxprs import Fingerprint
 from ..._spaces import Geometry, Space
 from ..._tree import as_hashable, can_be_traced, join_path, leaves_with_names
 from .call import fn_name
@@ -34,7 +34,7 @@ _lock = threading.Lock()
 
 
 def note_compilation(
-    program: Program,
+    program: Fingerprint,
     fn: Callable[..., Any],
     space: Space,
     geometry: Geometry,
@@ -56,13 +56,13 @@ def note_compilation(
             held.look(leaf, name, "in the space")
     held.look(fn, "", "in the function")
     codes = tuple(held.codes)
-    shape = (_without_numbers(program.cache_key, {}), hash(codes), hash(layout))
+    shape = (program.shape, hash(codes), hash(layout))
     with _lock:
         place = (*shape, *map(as_hashable, statics))
         programs: dict[int, Any] = _programs.setdefault(place, {})
         if len(programs) >= _PATIENCE:
             return
-        programs[hash(program.cache_key)] = held.numbers
+        programs[hash(program.key())] = held.numbers
         if len(programs) < _PATIENCE:
             return
         found = _differing(list(programs.values()))
@@ -100,19 +100,6 @@ def _differing(programs: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
     everywhere = [n for n in programs[0] if all(n in numbers for numbers in programs)]
     found = {name: [numbers[name] for numbers in programs] for name in everywhere}
     return {n: values for n, values in found.items() if len({*map(repr, values)}) > 1}
-
-
-def _without_numbers(x: Any, known: dict[int, int]) -> int:
-    """A hash of an identity with the type of each number in the place of its value."""
-    if isinstance(x, CacheKey):  # of a jitted function, which may be there many times
-        if id(x) not in known:
-            known[id(x)] = _without_numbers(x.parts, known)
-        return known[id(x)]
-    if type(x) is not tuple:
-        return hash(x)
-    if len(x) == 3 and isinstance(x[0], str) and x[0] == "literal":
-        return hash(x[:2])
-    return hash(tuple(_without_numbers(item, known) for item in x))
 
 
 def _is_lasting(value: Any) -> bool:

@@ -6,8 +6,7 @@ import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 
-from ..._jaxprs.jaxpr import open_jaxpr, trace
-from ..._jaxprs.steps import counted
+from ..._jaxprs import counted, open_jaxpr, trace
 from .trace import Traced
 
 
