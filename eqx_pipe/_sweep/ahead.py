@@ -13,7 +13,6 @@ from jax.sharding import Mesh
 from .._jaxprs.live import live_bytes
 from .._reduce.many import ReduceLike
 from .._spaces import SpaceLike
-from .._store.layout import StoreLayout
 from .._tree import is_key_array
 from .._types import Key, PyTree
 from .compute.sizes import compiled_bytes
@@ -23,7 +22,8 @@ from .request import BatchSize, Costs, Executor, Shard, checked
 from .results.output_coords import OutputCoords
 from .results.planned import SweepPlan
 from .run import planned
-from .sinks.look import Looked, looked
+from .sinks.store_sink import Left, StoreSink
+from .store import StoreLayout
 from .tracing.trace import no_mesh
 
 
@@ -101,13 +101,19 @@ def plan(
     )
     with no_mesh("plan"):
         made, costs = planned(request)
-        return _said(looked(made), costs)
+        return _said(made, costs)
 
 
-def _said(found: Looked, costs: Callable[[int], CostsBySpan] | None) -> SweepPlan:
+def _said(coming: Plan, costs: Callable[[int], CostsBySpan] | None) -> SweepPlan:
     """What a plan comes to, in numbers."""
-    coming, left, layout = found.plan, found.left, found.layout
-    request = coming.request
+    request, layout = coming.request, None
+    index, count = request.shard or (0, 1)
+    own = range(index, len(coming.chunks), count)
+    found = Left(own, coming.count(own))
+    if request.store is not None and coming.job is not None:
+        sink = StoreSink(coming, write=False)
+        coming, found, layout = sink.plan, sink.left(), sink.layout
+    left = found.left
     _, size = coming.work.span(0, math.prod(coming.chunks.lengths))
     programs = _programs(coming, costs)
     compiled = sum(there is not None for there in programs)

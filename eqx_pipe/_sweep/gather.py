@@ -24,11 +24,11 @@ from .compute.failure import Errors, Verdict
 from .compute.progress import Progress, Watched, is_shown, watched
 from .plan import Plan
 from .results.cells import CellPoints, CellValues
-from .results.gaps import NO_GAPS, Gaps
 from .results.label import names_of
 from .results.raised import Raised
 from .results.result import SweepResult
 from .results.steps import Steps
+from .store import NO_GAPS, Gaps
 from .tracing.call import fn_name
 
 Chunk: TypeAlias = tuple[int, list[np.ndarray], Verdict]

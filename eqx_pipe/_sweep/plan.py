@@ -20,7 +20,6 @@ from .._errors import (
     value_error,
 )
 from .._spaces import Space
-from .._store.chunks import Chunks, choose_chunks
 from .._types import Device, PyTree
 from .compute.failure import Verdict, reason
 from .compute.job import Job
@@ -31,6 +30,7 @@ from .loop import LoopBlocks, LoopCells, LoopPoints
 from .reduced.blocks import Blocks
 from .reduced.cells import Cells
 from .request import Request
+from .store import Chunks, choose_chunks
 
 # Only the pools of the standard library say how many workers they have.
 _GUESSED_WORKERS = 8

@@ -17,10 +17,10 @@ from .._files import as_path
 from .._keys import check_key
 from .._reduce.many import Many, ReduceLike, as_many
 from .._spaces import Space, SpaceLike, as_space, by_cell, cells_of
-from .._store.store import check_zarr
 from .._types import Device, Key, ProgressLike, PyTree
 from .results.output_coords import KnownCoords, OutputCoords, as_output_coords
-from .tracing.call import check_fn, check_sweep_key
+from .store import check_zarr
+from .tracing.call import check_fn, check_sweep_key, key_parameter
 
 BatchSize: TypeAlias = SupportsIndex | Literal["auto", "tune"]
 """How many points are vectorised at once, or a word for how that is chosen."""
@@ -86,6 +86,8 @@ class Request:
 
     def at(self, space: Space, key: Key | None) -> "Request":
         """The same of another space of all points, and with another key."""
+        if key_parameter(self.fn) is None:
+            key = None  # the values do not depend on it
         over = None if self.reducers is None else self.reducers.over
         if over is None:
             return dataclasses.replace(self, space=space, key=key)

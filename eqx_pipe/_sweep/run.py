@@ -10,8 +10,6 @@ from jax.sharding import Mesh
 
 from .._reduce.many import ReduceLike
 from .._spaces import SpaceLike
-from .._store.folder import is_vacant
-from .._store.ledger import MISSING
 from .._types import Key, ProgressLike, PyTree
 from .cores import warn_if_cores_idle
 from .gather import Sink, Source, gather, result_of, watched_in
@@ -25,13 +23,13 @@ from .request import (
     Shard,
     checked,
 )
-from .results.gaps import count_in
 from .results.label import names_of
 from .results.output_coords import OutputCoords
 from .results.result import SweepResult
-from .sinks.memory import Arrays, Reduction
-from .sinks.stored import InStore
+from .sinks.memory import ArraySink, ReductionSink
+from .sinks.store_sink import StoreSink
 from .sources import Elsewhere, Here
+from .store import MISSING, Folder, count_in
 from .tracing.trace import no_mesh
 from .tune import tuned
 
@@ -217,7 +215,9 @@ def planned(request: Request) -> tuple[Plan, Callable[[int], CostsBySpan] | None
 
 def _is_begun(request: Request) -> bool:
     """Whether there is a store, which keeps the size that it was begun with."""
-    return request.by_hand or not (request.store is None or is_vacant(request.store))
+    return request.by_hand or not (
+        request.store is None or Folder(request.store).is_vacant()
+    )
 
 
 def complete(
@@ -252,8 +252,8 @@ def _carry(interrupt: KeyboardInterrupt, result: SweepResult, plan: Plan) -> Non
 def _sink(plan: Plan) -> Sink:
     """Where what is computed is kept."""
     if plan.request.store is not None:
-        return InStore(plan)
-    return Arrays(plan) if plan.blocks is None else Reduction(plan)
+        return StoreSink(plan)
+    return ArraySink(plan) if plan.blocks is None else ReductionSink(plan)
 
 
 def _source(plan: Plan, costs: Callable[[int], CostsBySpan] | None) -> Source:

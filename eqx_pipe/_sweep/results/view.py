@@ -7,11 +7,10 @@ import numpy as np
 
 from ..._html import heading, table
 from ..._spaces import POINT, Geometry, Space
-from ..._store.ledger import FAILED, MISSING, OK
 from ..._tree import leaf_text, leaves_with_names
 from ..._types import PyTree
+from ..store import FAILED, MISSING, OK, Gaps, count_in, first_in, status_in
 from .cells import CellPoints
-from .gaps import Gaps, count_in, first_in, status_in
 
 _FEW = 1_000_000
 """How many entries are looked at, of an output to show its range."""
