@@ -22,7 +22,6 @@ from .._errors import (
 from .._progress import Progress
 from .._reduce.many import Many
 from .._spaces import Space
-from .._store.chunks import Chunks, choose_chunks
 from .._types import Device, Key, PyTree
 from .compute.failure import Verdict, reason
 from .compute.job import Job
@@ -31,6 +30,7 @@ from .compute.sizes import CHUNK_BYTES, Rows
 from .reduced.blocks import Blocks
 from .reduced.cells import Cells
 from .request import Request
+from .store import Chunks, choose_chunks
 
 # Only the pools of the standard library say how many workers they have.
 _GUESSED_WORKERS = 8
