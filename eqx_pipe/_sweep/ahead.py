@@ -11,7 +11,6 @@ import jax
 
 from .._jaxprs import live_bytes
 from .._spaces import SpaceLike
-from .._store.layout import StoreLayout
 from .._tree import is_key_array
 from .._types import PyTree
 from .compute.sizes import compiled_bytes
@@ -20,7 +19,8 @@ from .order_by import CostsBySpan
 from .plan import Plan
 from .request import request_of
 from .results.planned import SweepPlan
-from .sinks.look import Looked, looked
+from .sinks.store_sink import Left, StoreSink
+from .store import StoreLayout
 from .sweep import planned
 from .tracing.trace import no_mesh
 
@@ -70,13 +70,19 @@ def plan(
     # Under `jax.disable_jit()` too it describes the compiled sweep.
     with no_mesh("plan"), jax.disable_jit(False):
         made, costs = planned(request)
-        return _said(looked(made), costs)
+        return _said(made, costs)
 
 
-def _said(found: Looked, costs: Callable[[int], CostsBySpan] | None) -> SweepPlan:
+def _said(coming: Plan, costs: Callable[[int], CostsBySpan] | None) -> SweepPlan:
     """What a plan comes to, in numbers."""
-    coming, left, layout = found.plan, found.left, found.layout
-    request = coming.request
+    request, layout = coming.request, None
+    index, count = request.shard or (0, 1)
+    own = range(index, len(coming.chunks), count)
+    found = Left(own, coming.count(own))
+    if request.store is not None:
+        sink = StoreSink(coming, write=False)
+        coming, found, layout = sink.plan, sink.left(), sink.layout
+    left = found.left
     _, size = coming.work.span(0, math.prod(coming.chunks.lengths))
     programs = _programs(coming, costs)
     compiled = sum(there is not None for there in programs)

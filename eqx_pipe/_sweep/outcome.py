@@ -6,15 +6,14 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from .._store.ledger import MISSING
 from .._types import PyTree
 from .compute.failure import Errors
 from .options import fn_name
 from .request import Request
 from .results.cells import CellPoints, CellValues
-from .results.gaps import NO_GAPS, Gaps, count_in
 from .results.raised import Raised
 from .results.result import Steps, SweepResult
+from .store import MISSING, NO_GAPS, Gaps, count_in
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,7 +15,6 @@ from jaxtyping import Bool, Int64
 
 from .._progress import Progress, is_shown
 from .._spaces import point_key
-from .._store.ledger import FAILED, MISSING, runs_of
 from .._tree import as_data, as_keys
 from .._types import PyTree
 from .compute.failure import error_text, nothing_like, some_output
@@ -23,9 +22,9 @@ from .interrupt import CTRL_C, Interrupt
 from .outcome import Outcome, carry, result_of
 from .request import Request
 from .results.cells import CellPoints, CellValues
-from .results.gaps import gaps_of, merged
 from .results.label import names_of
 from .results.result import SweepResult
+from .store import FAILED, MISSING, gaps_of, merged, runs_of
 from .tracing.call import call
 
 

@@ -11,7 +11,6 @@ from jaxtyping import Float, Int64
 from .._progress import Progress
 from .._reduce.many import Many
 from .._spaces import Space
-from .._store.chunks import Chunks, choose_chunks
 from .._types import Device, Key, PyTree
 from .compute.failure import Verdict
 from .compute.job import Job
@@ -20,6 +19,7 @@ from .compute.sizes import CHUNK_BYTES, Rows
 from .reduced.blocks import Blocks
 from .reduced.cells import Cells
 from .request import Request
+from .store import Chunks, choose_chunks
 
 # Only the pools of the standard library say how many workers they have.
 _GUESSED_WORKERS = 8

@@ -11,7 +11,6 @@ from jax.sharding import Mesh
 from .._errors import nearest, type_error, value_error
 from .._reduce.many import Many, ReduceLike, as_many
 from .._spaces import Space, SpaceLike, as_space, by_cell, cells_of
-from .._store.store import check_zarr
 from .._types import Device, Key, ProgressLike, PyTree
 from .._vmap import local_devices
 from .options import (
@@ -24,6 +23,8 @@ from .options import (
     check_fn,
 )
 from .results.output_coords import KnownCoords
+from .store import check_zarr
+from .tracing.call import key_parameter
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,6 +66,8 @@ class Request:
 
     def at(self, space: Space, key: Key | None) -> "Request":
         """Return the same for another space of all points, and with another key."""
+        if key_parameter(self.fn) is None:
+            key = None  # the values do not depend on it
         over = None if self.reducers is None else self.reducers.over
         if over is None:
             return dataclasses.replace(self, space=space, key=key)

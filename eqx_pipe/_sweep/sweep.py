@@ -10,7 +10,6 @@ from jax.sharding import Mesh
 
 from .._reduce.many import ReduceLike
 from .._spaces import SpaceLike
-from .._store.folder import is_vacant
 from .._types import Key, ProgressLike, PyTree
 from .._vmap import warn_if_cores_idle
 from .gather import Sink, compute_here, gather, watched_in
@@ -25,8 +24,9 @@ from .request import Request, request_of
 from .results.label import names_of
 from .results.output_coords import OutputCoords
 from .results.result import SweepResult
-from .sinks.memory import Arrays, Reduction
-from .sinks.stored import InStore
+from .sinks.memory import ArraySink, ReductionSink
+from .sinks.store_sink import StoreSink
+from .store import Folder
 from .tracing.trace import no_mesh
 from .tune import tune
 
@@ -216,7 +216,7 @@ def planned(request: Request) -> tuple[Plan, Callable[[int], CostsBySpan] | None
 
 def _is_begun(request: Request) -> bool:
     """Whether there is a store, which keeps the size that it was begun with."""
-    return not (request.store is None or is_vacant(request.store))
+    return not (request.store is None or Folder(request.store).is_vacant())
 
 
 def complete(
@@ -255,5 +255,5 @@ def _finished(sink: Sink, started: float) -> SweepResult:
 def _sink(plan: Plan) -> Sink:
     """Where what is computed is kept."""
     if plan.request.store is not None:
-        return InStore(plan)
-    return Arrays(plan) if plan.blocks is None else Reduction(plan)
+        return StoreSink(plan)
+    return ArraySink(plan) if plan.blocks is None else ReductionSink(plan)

@@ -99,7 +99,7 @@ VIEWS = [
         "pkl",
         lambda: swept().save("r.pkl"),
         ValueError,
-        r"ends in `\.zarr` or in `\.nc`",
+        r"ends in `\.zarr`.*to_netcdf",
     ),
     ("a URL", lambda: swept().save("s3://b/r.zarr"), ValueError, "path on a disk"),
     ("a path", lambda: swept().save(3), TypeError, "as a text or a `pathlib.Path`"),

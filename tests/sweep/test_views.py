@@ -11,7 +11,7 @@ import pytest
 from support.helpers import slow_unless
 
 import eqx_pipe as ep
-from eqx_pipe._sweep.results.gaps import gaps_of
+from eqx_pipe._sweep.store import gaps_of
 
 
 def outputs(point):

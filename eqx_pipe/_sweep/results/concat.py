@@ -10,10 +10,9 @@ import numpy as np
 
 from ..._errors import describe_value, structure_error, type_error, value_error
 from ..._spaces import joined
-from ..._store.lazy import Stored
 from ..._tree import differences
 from ..._types import PyTree
-from .gaps import joined_gaps
+from ..store import StoredArray, joined_gaps
 from .output_coords import coords_texts
 from .raised import Raised
 from .result import SweepResult
@@ -86,7 +85,7 @@ def _joined(trees: Sequence[PyTree]) -> PyTree:
 
 
 def _concatenated(*leaves: Any) -> Any:
-    some = [leaf[...] if isinstance(leaf, Stored) else leaf for leaf in leaves]
+    some = [leaf[...] if isinstance(leaf, StoredArray) else leaf for leaf in leaves]
     on_host = not any(isinstance(leaf, jax.Array) for leaf in some)
     return np.concatenate(some) if on_host else jnp.concatenate(some)
 

@@ -28,12 +28,9 @@ from ..._spaces import (
     point_columns,
     raw_shape,
 )
-from ..._store.folder import LONGEST, as_zarr, is_name
-from ..._store.layout import RECORD
-from ..._store.lazy import Stored, stored_in
-from ..._store.store import Store
 from ..._tree import as_data
 from ..._types import Key, PyTree
+from ..store import LONGEST, StoredArray, is_name
 from .cells import named_leaves
 from .output_coords import KnownCoords, check_output_coords, coords_of, dims_of
 from .schema import SCHEMA, schema_of
@@ -57,9 +54,6 @@ def dataset(
     `made` are its further attributes, and `known` the dims of outputs.
     """
     xarray = optional("SweepResult.to_xarray", "xarray")
-    store = stored_in(jtu.tree_leaves(values))
-    if store is not None:
-        return _stored_dataset(xarray, store, status, made)
     names = names_of(values, space, known)
     dims, coordinates = names.geometry.dims, coordinate_variables(space, names)
     by_dims = status.reshape(tuple(dims.values()))
@@ -67,6 +61,9 @@ def dataset(
     leaves = zip(names.outputs.items(), jtu.tree_leaves(values), strict=True)
     variables = {}
     for (name, own), leaf in leaves:
+        if isinstance(leaf, StoredArray):
+            variables[name] = _lazy((*dims, *own), leaf.grid())
+            continue
         leaf = storable(leaf)
         value = leaf.reshape((*dims.values(), *leaf.shape[1:]))
         variables[name] = ((*dims, *own), value)
@@ -74,25 +71,21 @@ def dataset(
     return xarray.Dataset(variables, coordinates, attrs)
 
 
-def _stored_dataset(
-    xarray: Any,
-    store: Store,
-    status: Int8[np.ndarray, " points"],
-    made: Mapping[str, Any],
-) -> Dataset:
-    """The dataset of a store, as it was when the result was made."""
-    path = as_zarr(store.path)
-    # A unit such as "days" is no request for times.
-    data = xarray.open_zarr(path, decode_times=False, decode_timedelta=False)
-    # So there is a value wherever it says so, whenever the values are read.
-    name = store.record["status"]
-    by_dims = status.reshape(data[name].shape)
-    data = data.assign_coords({name: (data[name].dims, by_dims)})
-    if "errors" in made:
-        data.attrs["errors"] = made["errors"]
-    # A copy of the data would not be a store.
-    del data.attrs[RECORD]
-    return data
+def _lazy(dims: tuple[str, ...], leaf: StoredArray) -> Any:
+    """Return a variable of xarray that reads a store, chunks checked, when indexed."""
+    from xarray import Variable
+    from xarray.backends import BackendArray
+    from xarray.core import indexing
+
+    class Lazy(BackendArray):
+        shape, dtype = leaf.shape, leaf.dtype
+
+        def __getitem__(self, key: Any) -> Any:
+            basic = indexing.IndexingSupport.BASIC
+            read = leaf.__getitem__
+            return indexing.explicit_indexing_adapter(key, leaf.shape, basic, read)
+
+    return Variable(dims, indexing.LazilyIndexedArray(Lazy()))
 
 
 def frame(
@@ -256,8 +249,8 @@ def inner_dims(name: str, count: int) -> tuple[str, ...]:
 
 
 def storable(leaf: Any) -> np.ndarray:
-    """Return an array of a dtype that xarray, files and pandas know."""
-    leaf = leaf[...] if isinstance(leaf, Stored) else leaf
+    """Return an array of a dtype that xarray, NetCDF and pandas know."""
+    leaf = leaf[...] if isinstance(leaf, StoredArray) else leaf
     array = np.asarray(as_data(leaf))
     if array.dtype.kind in "biufcU" and array.dtype != np.float16:
         return array
@@ -306,17 +299,14 @@ def _installed(package: str) -> str:
     return importlib.metadata.version(package)
 
 
-def check_names(
-    function: str, names: Iterable[str], fits: Callable[[str], bool] = is_name
-) -> None:
+def check_names(function: str, names: Iterable[str]) -> None:
     """Raise a `ValueError` for a name that no array in a file can have."""
-    wrong = next((name for name in names if not fits(name)), None)
+    wrong = next((name for name in names if not is_name(name)), None)
     if wrong is not None:
         raise value_error(
             function,
             f"`{ascii(wrong)[1:-1]}` cannot be the name of an array in a file.",
             "Rename the axis or the output: such names have no slash, backslash "
             f"or control character, at most {LONGEST} bytes, no dot in front, and "
-            "are not `zarr.json`; in NetCDF they begin with a letter, a digit or "
-            "`_` and do not end in a space.",
+            "are not `zarr.json`.",
         )

@@ -15,14 +15,21 @@ from jaxtyping import Bool, Int8, UInt32
 from ..._check import check_choice
 from ..._errors import message, type_error
 from ..._spaces import Indices, Space, as_index, indices, is_several
-from ..._store.lazy import stored_in
-from ..._store.ledger import MISSING, OK
 from ..._types import PyTree
+from ..store import (
+    MISSING,
+    OK,
+    Gaps,
+    count_in,
+    picked_gaps,
+    ranges_of,
+    status_in,
+    stored_in,
+)
 from .best import Best, Compared, best
 from .cells import CellPoints, CellValues
-from .gaps import Gaps, count_in, picked_gaps, status_in
 from .output_coords import KnownCoords
-from .raised import Raised, ranges
+from .raised import Raised
 from .select import Wanted, selected
 from .view import ResultView, run_text
 
@@ -366,7 +373,7 @@ class SweepResult:
         made = _provenance(self)
         if self.raised is not None:
             found = self.raised.by_text().items()
-            spans = {text: ranges(points) for text, points in found}
+            spans = {text: ranges_of(points) for text, points in found}
             made |= {ERRORS: json.dumps(spans)}
         return dataset(self._outputs, self.space, self.status, made, self.output_coords)
 
@@ -456,15 +463,15 @@ class SweepResult:
         return plot(self.space, data, outputs, variable, sel, roles, ax, options)
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
-        """Writes the result to a file, which `SweepResult.load` and xarray open.
+        """Write the result into a folder, which `SweepResult.load` and xarray open.
 
-        What is written is `to_xarray()`. It appears at `path` when it is complete: a
-        save that fails leaves there what was there before.
+        It is the store of a finished sweep, in Zarr's format 3: with checksums, and
+        with the names of `to_xarray()`. A save that fails leaves there what was there
+        before. For NetCDF: `result.to_xarray().to_netcdf(path)`.
 
         **Arguments:**
 
-        - `path`: where to; a path that ends in `.zarr` makes a Zarr folder (format 3),
-          one in `.nc` a NetCDF file.
+        - `path`: the folder; its name ends in `.zarr`.
         - `overwrite`: whether a result that is there already may be replaced. (Keyword
           only.)
 
@@ -476,18 +483,21 @@ class SweepResult:
             >>> import eqx_pipe as ep, tempfile
             >>> result = ep.sweep(lambda x: x**2, ep.Linspace(0, 3, 4))
             >>> with tempfile.TemporaryDirectory() as folder:
-            ...     result.save(f"{folder}/squares.nc")
-            ...     ep.SweepResult.load(f"{folder}/squares.nc").best(mode="max").index
+            ...     result.save(f"{folder}/squares.zarr")
+            ...     ep.SweepResult.load(f"{folder}/squares.zarr").best(mode="max").index
             3
         """
         from .save import save
 
         self._check_all_values("save")
-        save(self.to_xarray(), path, overwrite)
+        errors = {} if self.raised is None else self.raised.by_text()
+        outputs, made = self._outputs, _provenance(self)
+        args = self.space, self.status, errors, self.output_coords, made
+        save(path, overwrite, outputs, *args)
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> "SweepResult":
-        """The result that was saved, or the one in the store of a sweep.
+        """Return the result that was saved, or the one in the store of a sweep.
 
         It reads what `SweepResult.save` wrote, and a store that `sweep(store=)` fills,
         also while it is being filled: points that it does not have yet are not `.ok`,
@@ -504,12 +514,13 @@ class SweepResult:
 
         **Arguments:**
 
-        - `path`: a Zarr folder or a NetCDF file.
+        - `path`: the folder that `SweepResult.save` or `sweep(store=)` was given.
 
         **Returns:** a `SweepResult`.
 
         **Raises:** `FileNotFoundError` if there is nothing at `path`; `ValueError` if
-        what is there was not written by eqx_pipe, or by another version of its format.
+        what is there was not written by eqx_pipe, by another version of its format, or
+        was changed; `OSError` for a file that is damaged.
 
         Needs `pip install 'eqx_pipe[sweep]'`.
 

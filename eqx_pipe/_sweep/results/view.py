@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 
 from ..._spaces import POINT, Space
-from ..._store.ledger import FAILED, MISSING, OK
 from ..._tree import leaf_text, leaves_with_names
 from ..._types import PyTree
+from ..store import FAILED, MISSING, OK, Gaps, count_in, first_in, status_in
 from .cells import CellPoints
-from .gaps import Gaps, count_in, first_in, status_in
 
 _FEW = 1_000_000
 """The range of an output with more entries than this is not looked for."""

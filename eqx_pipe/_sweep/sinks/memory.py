@@ -10,8 +10,6 @@ from collections.abc import Iterator
 import numpy as np
 from jaxtyping import Int64
 
-from ..._store.chunks import Chunks
-from ..._store.ledger import FAILED, MISSING
 from ..._types import PyTree
 from ..compute.failure import Errors, Failures, Verdict, in_order, joined
 from ..compute.sizes import Rows, empty_values
@@ -19,10 +17,10 @@ from ..gather import Chunk, Todo
 from ..outcome import Outcome
 from ..plan import Plan
 from ..reduced.blocks import Blocks
-from ..results.gaps import count_in, gaps_of, merged
+from ..store import FAILED, MISSING, Chunks, count_in, gaps_of, merged
 
 
-class Fold:
+class OrderedMerge:
     """The reduction of chunks of blocks, merged in order up to the first one missing.
 
     A reducer may ask to stop after any block: then it is `stopped`, and what comes
@@ -86,7 +84,7 @@ class Fold:
                 return
 
 
-class Arrays:
+class ArraySink:
     """The values at all points."""
 
     stopped = False
@@ -136,13 +134,13 @@ class Arrays:
         return Outcome(values, gaps, errors=all_.errors)
 
 
-class Reduction:
+class ReductionSink:
     """The reduction of all points, whatever the order in which they come."""
 
     def __init__(self, plan: Plan):
         assert plan.blocks is not None
         self.plan = plan
-        self.fold = Fold(plan.blocks, plan.chunks)
+        self.fold = OrderedMerge(plan.blocks, plan.chunks)
 
     @property
     def stopped(self) -> bool:
@@ -165,7 +163,7 @@ class Reduction:
 
 
 def reduced_outcome(
-    fold: Fold, missing: Int64[np.ndarray, "ranges 2"] | None = None
+    fold: OrderedMerge, missing: Int64[np.ndarray, "ranges 2"] | None = None
 ) -> Outcome:
     """A reduction, of which points, and which of them failed or are `missing`."""
     absent = np.zeros((0, 2), np.int64) if missing is None else missing

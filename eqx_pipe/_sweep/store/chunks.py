@@ -9,12 +9,11 @@ import itertools as it
 import math
 from collections.abc import Iterator, Sequence
 
+import numpy as np
+from jaxtyping import Int64
+
 _AT_LEAST = 256
 """A sweep has at least so many chunks if it can: what a kill costs, as a share."""
-
-# The status takes a byte a point: few files, of 4 MiB at most.
-_COARSE = 2**22
-"""How many points a large chunk has at most."""
 
 _EFFICIENT = 0.02
 """Divisions whose wasted work differs by less than this are equally good."""
@@ -67,9 +66,9 @@ class Chunks:
         first, last = place * self.count, min((place + 1) * self.count, n)
         return (row * n + first) * self.inner, (row * n + last) * self.inner
 
-    def holds(self, point: int) -> int:
-        """The number of the chunk that a point is in."""
-        row, place = divmod(point // self.inner, self.lengths[self.split])
+    def holding(self, points: Int64[np.ndarray, "*_"]) -> Int64[np.ndarray, "*_"]:
+        """The number of the chunk that each of some points is in."""
+        row, place = np.divmod(points // self.inner, self.lengths[self.split])
         return row * self.in_row + place // self.count
 
     def names(self, root: str = "c/") -> Iterator[str]:
@@ -78,15 +77,6 @@ class Chunks:
         behind = ["0"] * (len(self.lengths) - self.split - 1)
         places = it.product(*leading, map(str, range(self.in_row)))
         return (root + "/".join((*place, *behind)) for place in places)
-
-    def coarse(self) -> "Chunks":
-        """The same grid in few large chunks, for a byte at each point."""
-        for split, n in enumerate(self.lengths):
-            inner = math.prod(self.lengths[split + 1 :])
-            if inner <= _COARSE:
-                count = max(1, min(n, _COARSE // max(1, inner)))
-                return Chunks(self.lengths, split, count)
-        raise AssertionError  # behind the last dim there is one point
 
     def place(self, number: int) -> tuple[int, ...]:
         """The position of a chunk among the chunks, on each dim."""
@@ -98,6 +88,13 @@ class Chunks:
         behind = (0,) * (len(self.lengths) - self.split - 1)
         return (*reversed(places), last, *behind)
 
+    def at(self, place: Sequence[int]) -> int:
+        """The number of the chunk at a position among the chunks."""
+        row = 0
+        for digit, n in zip(place, self.lengths[: self.split], strict=False):
+            row = row * n + digit
+        return row * self.in_row + place[self.split]
+
     def box(self, number: int) -> tuple[slice, ...]:
         """Where in the grid a chunk is."""
         return tuple(
@@ -106,6 +103,16 @@ class Chunks:
                 self.place(number), self.shape, self.lengths, strict=True
             )
         )
+
+
+def few_chunks(lengths: Sequence[int], most: int) -> Chunks:
+    """Cut a grid into as few chunks as have at most `most` points."""
+    lengths = tuple(lengths)
+    for split, n in enumerate(lengths):
+        inner = math.prod(lengths[split + 1 :])
+        if inner <= most:
+            return Chunks(lengths, split, max(1, min(n, most // max(1, inner))))
+    return Chunks(lengths, len(lengths) - 1, 1)
 
 
 def choose_chunks(

@@ -1,4 +1,4 @@
-"""Values that are read when somebody asks for them."""
+"""Values that are read from a store when they are indexed."""
 
 import math
 import operator
@@ -8,19 +8,20 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Bool
 
-from .._errors import message
 from .store import Store
 
 
-class Stored(np.lib.mixins.NDArrayOperatorsMixin):
+class StoredArray(np.lib.mixins.NDArrayOperatorsMixin):
     """One variable of a store as an array that is read when it is indexed.
 
     It has a `shape` and a `dtype`; `[i]`, slices, lists of indices and masks give
     arrays, as do `numpy.asarray` and `jax.numpy.asarray`. Operators, methods of arrays
     and functions of NumPy read all of it; functions of JAX want `leaf[:]`. The leading
     axis counts the points, or with `grid=True` the leading axes are the dims of the
-    grid. `kind` is that of PRNG keys, which are stored as their raw data.
+    grid. `kind` is that of PRNG keys, which are stored as their raw data. Chunks that
+    were `there` when the result was made must not be gone when they are read.
     """
 
     def __init__(
@@ -29,12 +30,13 @@ class Stored(np.lib.mixins.NDArrayOperatorsMixin):
         variable: int,
         dtype: Any,
         kind: Any = None,
+        there: Bool[np.ndarray, " chunks"] | None = None,
         grid: bool = False,
     ):
         lengths = store.chunks.lengths
-        self.store = store
+        self.store, self.there = store, there
         self._variable, self._raw, self._kind, self._grid = variable, dtype, kind, grid
-        self._inner = store.arrays[variable].shape[len(lengths) :]
+        self._inner = store.variables[variable].inner
         self._lead = lengths if grid else (math.prod(lengths),)
         self._last: tuple[int, np.ndarray] | None = None
         empty = self._wrap(np.zeros((0, *self._inner), dtype))
@@ -61,7 +63,7 @@ class Stored(np.lib.mixins.NDArrayOperatorsMixin):
 
     def __repr__(self) -> str:
         shape = ",".join(map(str, self.shape))
-        return f"Stored({self.dtype}[{shape}] in {self.store.path})"
+        return f"StoredArray({self.dtype}[{shape}] in {self.store.path})"
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
         if self._kind is not None:
@@ -69,20 +71,19 @@ class Stored(np.lib.mixins.NDArrayOperatorsMixin):
                 "PRNG keys are no NumPy array. `leaf[:]` gives them as an array of "
                 "JAX; their raw data are in `to_xarray()`."
             )
+        if copy is False:
+            raise ValueError("an array in a store cannot be had without a copy.")
         whole = self[...]
         return whole if dtype is None else whole.astype(dtype)
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kw: Any) -> Any:
-        given = [x[...] if isinstance(x, Stored) else x for x in inputs]
+        given = [x[...] if isinstance(x, StoredArray) else x for x in inputs]
         return getattr(ufunc, method)(*given, **kw)
 
-    def __jax_array__(self) -> jax.Array:
-        return jnp.asarray(self[...])
-
     def __getattr__(self, name: str) -> Any:
-        # What arrays have besides: `mean`, `max`, `T`, `astype`.
+        # The other attributes of arrays: `mean`, `max`, `T`, `astype`.
         if name.startswith("_") or not hasattr(np.ndarray, name):
-            raise AttributeError(f"`Stored` has no attribute `{name}`.")
+            raise AttributeError(f"`StoredArray` has no attribute `{name}`.")
         return getattr(self[...], name)
 
     def reshape(self, *shape: Any) -> Any:
@@ -90,8 +91,16 @@ class Stored(np.lib.mixins.NDArrayOperatorsMixin):
         given = tuple(shape[0]) if len(shape) == 1 and not _is_int(shape[0]) else shape
         lengths = self.store.chunks.lengths
         if given == (*lengths, *self.shape[len(self._lead) :]):
-            return Stored(self.store, self._variable, self._raw, self._kind, True)
+            args = self.store, self._variable, self._raw, self._kind, self.there
+            return StoredArray(*args, grid=True)
         return self[...].reshape(given)
+
+    def grid(self) -> "StoredArray":
+        """Return the numbers as they are stored, with the dims of the grid in front."""
+        dtype = self.store.variables[self._variable].dtype
+        return StoredArray(
+            self.store, self._variable, dtype, there=self.there, grid=True
+        )
 
     def __getitem__(self, index: Any) -> Any:
         index = index if isinstance(index, tuple) else (index,)
@@ -99,7 +108,7 @@ class Stored(np.lib.mixins.NDArrayOperatorsMixin):
         first, *rest = index or (Ellipsis,)
         n = self.shape[0]
         if _is_int(first):
-            i = _within(operator.index(first), n)
+            i = int(self._positions(operator.index(first)))
             return self._read(i, i + 1)[(0, *rest)]
         if isinstance(first, slice):
             chosen = range(n)[first]
@@ -107,46 +116,35 @@ class Stored(np.lib.mixins.NDArrayOperatorsMixin):
             found = self._read(low, high)[:: abs(chosen.step)]
             return (found if chosen.step > 0 else found[::-1])[(slice(None), *rest)]
         if not (rest or self._grid or first is Ellipsis or first is None):
-            return self._take(np.asarray(first))
+            return self._take(self._positions(first))
         return self._read(0, n)[index]
 
-    def _take(self, index: np.ndarray) -> Any:
-        """The values at some points, in any order."""
+    def _positions(self, index: Any) -> np.ndarray:
+        """Return the positions on the leading axis of an index, by NumPy's rules."""
         n = self.shape[0]
-        if index.dtype == bool and index.shape != (n,):
-            raise IndexError(
-                message(
-                    "SweepResult",
-                    f"a mask {list(index.shape)} for {n} values in a store.",
-                    "Give a mask with one bool for each point, such as `result.ok`.",
-                )
-            )
-        if index.dtype == bool:
-            index = np.flatnonzero(index)
-        elif index.size and index.dtype.kind not in "iu":
-            raise IndexError(
-                message(
-                    "SweepResult",
-                    f"an index of {index.dtype} for values in a store.",
-                    "Give integers, a mask with one bool for each point, or a slice.",
-                )
-            )
-        flat = np.array([_within(int(i), n) for i in index.reshape(-1)], np.int64)
+        given = np.asarray(index, np.int64 if np.size(index) == 0 else None)
+        np.broadcast_to(0, (n,))[given]  # NumPy's own errors, without any memory
+        if given.dtype == bool:
+            return np.flatnonzero(given)
+        return np.where(given < 0, given + n, given)
+
+    def _take(self, index: np.ndarray) -> Any:
+        """Return the values at some points, in any order."""
+        flat, chunks = index.reshape(-1), self.store.chunks
         found = np.empty((len(flat), *self._inner), self._raw)
-        chunk = np.array([self.store.chunks.holds(int(i)) for i in flat], np.int64)
-        for number in map(int, np.unique(chunk)):
-            here = chunk == number
-            start = self.store.chunks.span(number)[0]
-            found[here] = self._chunk(number)[flat[here] - start]
+        held = chunks.holding(flat)
+        for number in np.unique(held).tolist():
+            here = held == number
+            found[here] = self._chunk(number)[flat[here] - chunks.span(number)[0]]
         return self._wrap(found.reshape(*index.shape, *self._inner))
 
     def _read(self, first: int, last: int) -> Any:
-        """The values from one position on the leading axis to another."""
+        """Return the values of a range of positions on the leading axis."""
         row = math.prod(self._lead[1:])
         found = np.empty(((last - first) * row, *self._inner), self._raw)
         begin, at, end = first * row, first * row, last * row
         while at < end:
-            number = self.store.chunks.holds(at)
+            number = int(self.store.chunks.holding(np.array(at)))
             start, stop = self.store.chunks.span(number)
             stop = min(stop, end)
             values = self._chunk(number)[at - start : stop - start]
@@ -155,11 +153,12 @@ class Stored(np.lib.mixins.NDArrayOperatorsMixin):
         return self._wrap(found.reshape(last - first, *self._lead[1:], *self._inner))
 
     def _chunk(self, number: int) -> np.ndarray:
-        """The values of a chunk; the last one is kept, for those who iterate."""
+        """Return the values of a chunk; the last one is kept, for those who iterate."""
         last = self._last
         if last is not None and last[0] == number:
             return last[1]
-        found = self.store.read(number, self._variable).astype(self._raw)
+        known = self.there is not None and bool(self.there[number])
+        found = self.store.read(number, self._variable, known).astype(self._raw)
         self._last = (number, found)
         return found
 
@@ -170,9 +169,9 @@ class Stored(np.lib.mixins.NDArrayOperatorsMixin):
 
 
 def stored_in(leaves: Iterable[Any]) -> Store | None:
-    """The store that all of some leaves are read from, as they stand; or `None`."""
+    """Return the store that all of some leaves are read from, as they stand."""
     leaves = list(leaves)
-    if leaves and all(isinstance(leaf, Stored) for leaf in leaves):
+    if leaves and all(isinstance(leaf, StoredArray) for leaf in leaves):
         return leaves[0].store
     return None
 
@@ -181,16 +180,3 @@ def _is_int(x: Any) -> bool:
     if isinstance(x, bool | np.bool_) or not hasattr(x, "__index__"):
         return False
     return getattr(x, "ndim", 0) == 0
-
-
-def _within(i: int, n: int) -> int:
-    if not -n <= i < n:
-        raise IndexError(
-            message(
-                "SweepResult",
-                f"index {i} is out of range for {n} values in a store.",
-                f"Give one from 0 to {n - 1}, or from {-n} to -1 to count from the "
-                "end.",
-            )
-        )
-    return i % n

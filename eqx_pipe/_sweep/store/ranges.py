@@ -1,35 +1,54 @@
-"""Which points have no value, as ranges: where most have one, that takes no memory.
+"""The points that have no value, as ranges: where most have one, that takes no memory.
 
-A gap is a range of points with one status, missing or failed: the first one, the one
-behind the last, and the status. Gaps are in order and do not overlap.
+A gap is a half-open range of points with one status, missing or failed: its first
+point, its end and the status. Gaps are in order and do not overlap.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
 import numpy as np
 from jaxtyping import Bool, Int8, Int64, Integer
 
-from ..._store.ledger import FAILED, MISSING, OK, runs_of
-from ..._store.store import Store
+MISSING, OK, FAILED = 0, 1, 2
+"""The status of a row."""
 
 Gaps: TypeAlias = Int64[np.ndarray, "_gaps 3"]
 
 NO_GAPS = np.zeros((0, 3), np.int64)
 
 
+def runs_of(mask: Bool[np.ndarray, " rows"]) -> Int64[np.ndarray, "ranges 2"]:
+    """Return where a mask is true, as ranges."""
+    padded = np.concatenate([[False], mask, [False]])
+    return np.flatnonzero(padded[1:] != padded[:-1]).reshape(-1, 2)
+
+
+def ranges_of(points: Int64[np.ndarray, " points"]) -> list[list[int]]:
+    """Return points in order as ranges."""
+    ends = np.flatnonzero(np.diff(points) != 1) + 1
+    parts = np.split(points, ends) if len(points) else []
+    return [[int(part[0]), int(part[-1]) + 1] for part in parts]
+
+
+def points_in(ranges: Iterable[Iterable[int]]) -> Int64[np.ndarray, " points"]:
+    """Return the points of some ranges."""
+    each = [np.arange(first, stop, dtype=np.int64) for first, stop in ranges]
+    return np.concatenate([np.zeros(0, np.int64), *each])
+
+
 def gaps_of(
     ok: Bool[np.ndarray, " points"], missing: Bool[np.ndarray, " points"] | None = None
 ) -> Gaps:
-    """The gaps among points of which some are `ok`, and others not even computed."""
+    """Return the gaps among points of which some are `ok`, and others `missing`."""
     if ok.all():
         return NO_GAPS
     absent = np.zeros_like(ok) if missing is None else missing
     return merged({MISSING: runs_of(absent), FAILED: runs_of(~(ok | absent))})
 
 
-def merged(ranges: dict[int, Int64[np.ndarray, "_ranges 2"]]) -> Gaps:
-    """Ranges of some statuses in order."""
+def merged(ranges: Mapping[int, Int64[np.ndarray, "_ranges 2"]]) -> Gaps:
+    """Return ranges of several statuses as gaps in order."""
     each = [
         np.column_stack([spans, np.full(len(spans), status)])
         for status, spans in ranges.items()
@@ -38,18 +57,8 @@ def merged(ranges: dict[int, Int64[np.ndarray, "_ranges 2"]]) -> Gaps:
     return found[np.argsort(found[:, 0], kind="stable")]
 
 
-def stored_gaps(store: Store) -> Gaps:
-    """The points that a store lacks, and those that have failed."""
-    ledger, size = store.ledger, store.chunks.size
-    edges = np.concatenate([[0], ledger.runs().reshape(-1), [size]]).reshape(-1, 2)
-    absent = [edges[edges[:, 0] < edges[:, 1]]]
-    for number in ledger.lacking:
-        absent.append(store.chunks.span(number)[0] + runs_of(ledger.lacks(number)))
-    return merged({MISSING: np.concatenate(absent), FAILED: ledger.failures()})
-
-
 def status_in(gaps: Gaps, size: int) -> Int8[np.ndarray, " points"]:
-    """The status of every one of so many points."""
+    """Return the status of each of `size` points."""
     edges = np.concatenate([[0], gaps[:, :2].reshape(-1), [size]])
     kinds = np.full(len(edges) - 1, OK, np.int8)
     # Every second stretch between the edges is a gap; those of no length vanish.
@@ -60,7 +69,7 @@ def status_in(gaps: Gaps, size: int) -> Int8[np.ndarray, " points"]:
 def status_at(
     gaps: Gaps, index: Integer[np.ndarray, " some"]
 ) -> Int8[np.ndarray, " some"]:
-    """The status of the points at some indices."""
+    """Return the status of the points at some indices."""
     if not len(gaps):
         return np.full(len(index), OK, np.int8)
     # The last gap that begins at or before each index.
@@ -70,13 +79,13 @@ def status_at(
 
 
 def picked_gaps(gaps: Gaps, index: Integer[np.ndarray, " picked"]) -> Gaps:
-    """Those of the points at some indices, in their order."""
+    """Return the gaps among the points at some indices, in their order."""
     status = status_at(gaps, index)
     return gaps_of(status == OK, status == MISSING)
 
 
 def joined_gaps(some: Iterable[tuple[Gaps, int]]) -> Gaps:
-    """Those of several results, one behind the other, each with its size."""
+    """Return the gaps of several results, each with its size, one after the other."""
     found, first = [NO_GAPS], 0
     for gaps, size in some:
         found.append(gaps + np.array([first, first, 0]))
@@ -85,13 +94,13 @@ def joined_gaps(some: Iterable[tuple[Gaps, int]]) -> Gaps:
 
 
 def count_in(gaps: Gaps, status: int) -> int:
-    """How many points have a status, missing or failed."""
+    """Return how many points are missing, or failed."""
     own = gaps[gaps[:, 2] == status]
     return int(np.sum(own[:, 1] - own[:, 0]))
 
 
 def first_in(gaps: Gaps, status: int, most: int) -> list[int]:
-    """The first points with a status, missing or failed."""
+    """Return the first points that are missing, or failed."""
     found: list[int] = []
     for first, stop, _ in gaps[gaps[:, 2] == status][:most].tolist():
         found += range(first, min(stop, first + most))
