@@ -14,7 +14,7 @@ from .._cache import LRUCache
 from .._jaxprs import digest
 from .._progress import Progress
 from .compute.job import Job
-from .plan import CostsBySpan
+from .order_by import CostsBySpan
 
 _GAINS = {256: 0.06, 16: 0.06, 64: 0.02, 1024: 0.02}
 """Sizes in the order in which they are tried, and what part of the time each may gain.
