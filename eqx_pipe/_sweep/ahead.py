@@ -17,14 +17,13 @@ from .._spaces import SpaceLike
 from .._store.layout import StoreLayout
 from .._tree import is_key_array
 from .._types import Key, PyTree
-from .compute.sizes import compiled_bytes
+from .compute.trace import no_mesh
 from .plan import CostsBySpan, Plan
 from .request import BatchSize, Costs, Executor, Shard, checked
 from .results.output_coords import OutputCoords
 from .results.planned import SweepPlan
 from .run import planned
 from .sinks.look import Looked, looked
-from .tracing.trace import no_mesh
 
 
 def plan(
@@ -163,7 +162,7 @@ def _memory(coming: Plan) -> int | None:
     if job.size == 0:
         return None
     programs = _programs(coming, None)
-    known = map(compiled_bytes, (there for there in programs if there is not None))
+    known = map(_compiled_bytes, (there for there in programs if there is not None))
     found = [size for size in known if size is not None]
     if len(found) == len(programs):
         return max(found)
@@ -184,3 +183,12 @@ def _nbytes(leaf: Any) -> int:
     if is_key_array(leaf):
         return math.prod(leaf.shape) * leaf.dtype.itemsize
     return int(getattr(leaf, "nbytes", 0))
+
+
+def _compiled_bytes(compiled: jax.stages.Compiled) -> int | None:
+    """Return the bytes that a program holds on one device while it runs."""
+    found = compiled.memory_analysis()
+    if found is None:
+        return None
+    parts = ("argument", "output", "temp")
+    return sum(int(getattr(found, f"{part}_size_in_bytes", 0)) for part in parts)

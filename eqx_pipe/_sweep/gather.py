@@ -22,6 +22,7 @@ from jaxtyping import Int64
 from .._progress import Progress, Watched, is_shown, watched
 from .._store.ledger import MISSING
 from .._types import ProgressLike, PyTree
+from .call import fn_name
 from .compute.failure import Errors, Verdict
 from .plan import Plan
 from .request import Request
@@ -30,7 +31,6 @@ from .results.gaps import NO_GAPS, Gaps, count_in
 from .results.raised import Raised
 from .results.result import SweepResult
 from .results.steps import Steps
-from .tracing.call import fn_name
 
 Chunk: TypeAlias = tuple[int, list[np.ndarray], Verdict]
 """The number of a chunk, the leaves of its rows, and what became of these."""

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
-from jaxtyping import Float, Int64
+from jaxtyping import Float
 
 from .._errors import (
     MissingKeyError,
@@ -24,12 +24,12 @@ from .._reduce.many import Many
 from .._spaces import Space
 from .._store.chunks import Chunks, choose_chunks
 from .._types import Device, Key, PyTree
+from .compute.blocks import Blocks
+from .compute.cells import Cells
 from .compute.failure import Verdict, reason
-from .compute.job import Job
+from .compute.points import Index, Points
 from .compute.prepare import prepare
-from .compute.sizes import CHUNK_BYTES, Rows
-from .reduced.blocks import Blocks
-from .reduced.cells import Cells
+from .compute.rows import CHUNK_BYTES, Rows
 from .request import Request
 
 # Only the pools of the standard library say how many workers they have.
@@ -37,9 +37,6 @@ _GUESSED_WORKERS = 8
 
 CostsBySpan: TypeAlias = Callable[[int, int], Float[np.ndarray, " points"]]
 """The costs of the points in a half-open range."""
-
-Index: TypeAlias = range | Int64[np.ndarray, " rows"]
-"""The numbers of the rows to compute."""
 
 
 class Work(Protocol):
@@ -50,7 +47,7 @@ class Work(Protocol):
     """
 
     @property
-    def points(self) -> Job:
+    def points(self) -> Points:
         """The points that the rows are computed from, with their traced functions."""
         ...
 
@@ -134,7 +131,7 @@ class Work(Protocol):
         ...
 
 
-def work_of(points: Job, reducers: Many | None) -> Work:
+def work_of(points: Points, reducers: Many | None) -> Work:
     """Return the rows of a sweep: its points, or their reduction by `reducers`."""
     if reducers is None:
         return points
@@ -152,7 +149,7 @@ class Plan:
     chunks: Chunks
 
     @property
-    def points(self) -> Job:
+    def points(self) -> Points:
         """The points that the rows are computed from."""
         return self.work.points
 
@@ -197,7 +194,7 @@ class Plan:
         """Return the plan with another batch size, and the chunks that follow."""
         return _in_chunks(self.request, self.work.with_batch_size(batch_size))
 
-    def with_points(self, points: Job) -> "Plan":
+    def with_points(self, points: Points) -> "Plan":
         """Return the plan for the same points in batches of another size."""
         if self.work is self.points and self.request.store is None:
             return dataclasses.replace(self, work=points)
@@ -221,7 +218,7 @@ def plan_of(request: Request) -> Plan:
         request.key,
         request.batch_size,
         devices,
-        costs=request.order_by is not None and request.reducers is None,
+        ordered=request.order_by is not None and request.reducers is None,
         shares=shares,
         isolated=request.isolated,
         counting=request.counting,
@@ -312,23 +309,22 @@ def costs_of(request: Request) -> Callable[[int], CostsBySpan] | None:
         return ft.partial(_listed_costs, np.asarray(found).astype(np.float64))
     if request.reducers is not None:
         return None
-    job = _for_order_by(prepare)(
-        order_by, request.space, None, "auto", request.devices, False
+    prepared = _for_order_by(prepare)
+    points = prepared(order_by, request.space, None, "auto", request.devices)
+    outputs = jtu.tree_map(
+        lambda leaf: jax.ShapeDtypeStruct((size, *leaf.shape), leaf.dtype),
+        points.outputs,
     )
-    outputs = [
-        jax.ShapeDtypeStruct((size, *leaf.shape), leaf.dtype)
-        for leaf in job.traced[0].outputs
-    ]
-    _check_costs("gives", jtu.tree_unflatten(job.traced[0].structure, outputs), size)
-    return ft.partial(_computed_costs, job)
+    _check_costs("gives", outputs, size)
+    return ft.partial(_computed_costs, points)
 
 
 def _listed_costs(costs: Float[np.ndarray, " all"], most: int) -> CostsBySpan:
     return lambda first, last: costs[first:last]
 
 
-def _computed_costs(job: Job, most: int) -> CostsBySpan:
-    compute = _for_order_by(job.with_most(most).compute)
+def _computed_costs(points: Points, most: int) -> CostsBySpan:
+    compute = _for_order_by(points.with_most(most).compute)
 
     def costs(first: int, last: int) -> Float[np.ndarray, " points"]:
         quiet = Progress(False, last - first)

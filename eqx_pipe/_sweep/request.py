@@ -20,8 +20,8 @@ from .._spaces import Space, SpaceLike, as_space, by_cell, cells_of
 from .._store.store import check_zarr
 from .._types import Device, Key, ProgressLike, PyTree
 from .._vmap import local_devices
+from .call import check_fn, check_sweep_key
 from .results.output_coords import KnownCoords, OutputCoords, as_output_coords
-from .tracing.call import check_fn, check_sweep_key
 
 BatchSize: TypeAlias = SupportsIndex | Literal["auto", "tune"]
 """How many points are vectorised at once, or a word for how that is chosen."""

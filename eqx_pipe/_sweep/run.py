@@ -13,6 +13,8 @@ from .._spaces import SpaceLike
 from .._store.folder import is_vacant
 from .._types import Key, ProgressLike, PyTree
 from .._vmap import warn_if_cores_idle
+from .compute.trace import no_mesh
+from .compute.tune import tune
 from .gather import Sink, Source, carry, gather, result_of, watched_in
 from .plain_sweep import plain_sweep
 from .plan import CostsBySpan, Plan, costs_of, plan_of
@@ -31,8 +33,6 @@ from .results.result import SweepResult
 from .sinks.memory import Arrays, Reduction
 from .sinks.stored import InStore
 from .sources import Elsewhere, Here
-from .tracing.trace import no_mesh
-from .tune import tune
 
 
 def sweep(

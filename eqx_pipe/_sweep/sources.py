@@ -19,7 +19,7 @@ from jaxtyping import Float, Int64
 from .._errors import SweepError, describe_value, message
 from .._progress import Progress
 from .compute.failure import Verdict
-from .compute.sizes import Rows
+from .compute.rows import Rows
 from .gather import Chunk, Parts
 from .plan import CostsBySpan, Index, Plan
 from .worker import pack, work

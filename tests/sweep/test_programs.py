@@ -15,7 +15,7 @@ from support.helpers import slow_unless
 
 import eqx_pipe as ep
 from eqx_pipe._jaxprs import cache_key
-from eqx_pipe._sweep.compute import execute
+from eqx_pipe._sweep.compute import programs
 
 
 def space():
@@ -186,7 +186,7 @@ def test_only_programs_keep_what_callbacks_hold():
         )
 
     ep.sweep(fn, space(), batch_size=1)
-    execute._kernels._entries.clear()
+    programs._kernels._entries.clear()
     del data, fn
     jax.clear_caches()
     gc.collect()

@@ -20,10 +20,12 @@ from ..._store.layout import StoreLayout, Variable
 from ..._store.lazy import Stored
 from ..._store.store import Store
 from ..._tree import leaves_with_names, tree_text
+from ..call import fn_name
 from ..compute.failure import Errors
+from ..compute.trace import Traced
+from ..compute.traced_reducers import trace_reducers
 from ..gather import Outcome
 from ..plan import Plan
-from ..reduced.trace import trace_reducers
 from ..results.gaps import stored_gaps
 from ..results.label import (
     Names,
@@ -37,8 +39,6 @@ from ..results.label import (
 )
 from ..results.output_coords import coords_texts
 from ..results.raised import points_in, stored_errors
-from ..tracing.call import fn_name
-from ..tracing.trace import Traced
 from .fingerprint import refuse_failed
 from .memory import Fold, reduced_outcome
 
@@ -158,11 +158,7 @@ def reducing_identity(reducers: Many, traced: Traced) -> dict[str, str]:
     # Of a size of its own: the text must not depend on that of the sweep.
     reducing = trace_reducers(reducers, traced, 2)
     writer = Writer()
-    texts = [
-        writer.program(jaxpr)
-        for one in reducing.each
-        for jaxpr in (one.absorb, one.merge)
-    ]
+    texts = [writer.program(x) for x in (reducing.absorbing, reducing.merging)]
     texts += [*writer.constants, *map(writer.value, reducing.init)]
     kinds = [type(reducer).__name__ for reducer in reducers.reducers]
     states = jtu.tree_unflatten(reducing.structure, reducing.init)

@@ -20,8 +20,8 @@ from ..._store.layout import COUNT, Variable, check_record, damaged
 from ..._store.store import Store
 from ..._tree import is_key_array, path_name, tree_text
 from ..._types import Key
-from ..compute.points import Part
-from ..tracing.trace import Traced
+from ..compute.cases import Case
+from ..compute.trace import Traced
 
 _LONG = 200
 _NO_KEY = "no key"
@@ -30,7 +30,7 @@ _KEY_LAW = "folded with the position on each dim"
 
 
 def fingerprint(
-    space: Space, key: Key | None, parts: Sequence[Part], traced: Sequence[Traced]
+    space: Space, key: Key | None, parts: Sequence[Case], traced: Sequence[Traced]
 ) -> dict[str, Any]:
     """What a sweep is, as JSON."""
     return {
@@ -81,7 +81,7 @@ def _warn_of_jax(path: Path, version: str) -> None:
     )
 
 
-def fingerprint_alone(traced: Iterable[tuple[Part, Traced]]) -> dict[str, str]:
+def fingerprint_alone(traced: Iterable[tuple[Case, Traced]]) -> dict[str, str]:
     """Return what identifies a function whatever the lengths of the axes, as JSON."""
     writer, points, programs = Writer(), [], []
     for part, each in traced:
@@ -178,7 +178,7 @@ def _key(key: Key) -> str:
     return f"{kind} {[int(x) for x in data.reshape(-1)]}"
 
 
-def _function(parts: Sequence[Part], traced: Sequence[Traced]) -> dict[str, Any]:
+def _function(parts: Sequence[Case], traced: Sequence[Traced]) -> dict[str, Any]:
     writer = Writer()
     texts = [
         f"{part.text}\n{writer.program(each.jaxpr)}"

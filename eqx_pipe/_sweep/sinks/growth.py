@@ -19,7 +19,8 @@ from ..._jaxprs.text import Writer, digest
 from ..._spaces import Space, static_column
 from ..._store.folder import as_zarr, quiet_zarr
 from ..._store.grow import Origin
-from ..compute.points import Part
+from ..compute.cases import Case, has_any
+from ..compute.points import Points
 
 _Positions = Int64[np.ndarray, " positions"]
 _DIGEST = "S32"  # the letters of a digest
@@ -39,13 +40,10 @@ class Growth:
     origin: Origin
     appends: bool
 
-    def had(self, part: Part) -> bool:
-        """Whether some points of a part, which share their `Static` values, are old."""
-        positions = self.origin.positions
-        if part.listed is not None:
-            return bool(np.any(positions[0][part.listed] >= 0))
-        pairs = zip(part.allowed, positions, strict=False)
-        return all(some is None or bool(np.any(at[some] >= 0)) for some, at in pairs)
+    def had(self, points: Points, case: Case) -> bool:
+        """Return whether a store has points of a case."""
+        kept = [at >= 0 for at in self.origin.positions]
+        return has_any(points.geometry, points.groups, case, kept)
 
 
 @dataclasses.dataclass(frozen=True)

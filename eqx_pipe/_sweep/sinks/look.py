@@ -45,14 +45,14 @@ def looked(plan: Plan) -> Looked:
         layout = None if request.store is None else _layout_of(plan)
         return Looked(plan, left, plan.count(left), layout=layout)
     path, contents = request.store, contents_of(plan)
-    print_ = fingerprint(job.space, job.key, job.parts, job.traced)
+    print_ = fingerprint(job.space, job.key, job.cases, job.traced)
     print_ |= contents.identity
     store = open_store("plan", path, share(request.shard))
     check_sweep(store)
     grown, why = growth_in(plan, store, print_)
     if grown is not None:
         return _after_growth(plan, grown)
-    pairs = zip(job.parts, job.traced, strict=True)
+    pairs = zip(job.cases, job.traced, strict=True)
     alone = ft.partial(fingerprint_alone, list(pairs))
     check_same(path, store.record, print_, alone, request.trusting, why)
     check_asked(plan, store)
@@ -105,6 +105,6 @@ def _layout_of(plan: Plan) -> StoreLayout:
     """What the store of a plan would be made of."""
     job = plan.points
     contents = contents_of(plan)
-    print_ = fingerprint(job.space, job.key, job.parts, job.traced)
+    print_ = fingerprint(job.space, job.key, job.cases, job.traced)
     record = {**print_, **contents.identity, "batch_size": plan.batch_size}
     return contents.layout(record)

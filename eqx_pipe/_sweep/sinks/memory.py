@@ -13,11 +13,11 @@ from jaxtyping import Int64
 from ..._store.chunks import Chunks
 from ..._store.ledger import FAILED, MISSING
 from ..._types import PyTree
+from ..compute.blocks import Blocks
 from ..compute.failure import Errors, Failures, Verdict, in_order, joined
-from ..compute.sizes import Rows, empty_values
+from ..compute.rows import Rows, empty_values
 from ..gather import Interrupt, Outcome, Todo
 from ..plan import Plan
-from ..reduced.blocks import Blocks
 from ..results.gaps import count_in, gaps_of, merged
 
 
@@ -125,8 +125,8 @@ class Arrays:
             first, last = plan.chunks.span(number)
             verdict = self._chunks.get(number)
             if verdict is None:
-                left = Failures(plan.request.function, True, last - first, first)
-                left.skip(slice(None), [leaf[first:last] for leaf in values])
+                left = Failures(plan.request.function, True, last - first)
+                left.skip([leaf[first:last] for leaf in values], slice(None))
                 verdict = left.verdict
             verdicts.append(verdict)
         all_ = in_order(verdicts)

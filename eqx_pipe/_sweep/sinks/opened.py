@@ -10,7 +10,7 @@ from ..._store.folder import files_in, is_vacant
 from ..._store.grow import Origin, grow, in_place
 from ..._store.layout import StoreLayout, create
 from ..._store.store import Store, open_store
-from ..compute.job import Job
+from ..compute.points import Points
 from ..plan import Plan
 from ..request import Request
 from .contents import StoredStates, StoredValues
@@ -37,7 +37,7 @@ def opened(plan: Plan) -> Store:
     request, job = plan.request, plan.points
     assert request.store is not None
     path = request.store
-    print_ = fingerprint(job.space, job.key, job.parts, job.traced)
+    print_ = fingerprint(job.space, job.key, job.cases, job.traced)
     print_ |= contents_of(plan).identity
     alone = ft.partial(_alone, job)
     if is_vacant(path):
@@ -60,10 +60,10 @@ def opened(plan: Plan) -> Store:
     return store
 
 
-def _alone(job: Job) -> dict[str, str]:
+def _alone(job: Points) -> dict[str, str]:
     # The rounds of a search make many stores of one job.
     if not job.alone:
-        job.alone |= fingerprint_alone(zip(job.parts, job.traced, strict=True))
+        job.alone |= fingerprint_alone(zip(job.cases, job.traced, strict=True))
     return job.alone
 
 
@@ -161,8 +161,8 @@ def _grown(plan: Plan, store: Store, print_: Mapping[str, Any]) -> Grown:
     contents = contents_of(plan)
     assert isinstance(contents, StoredValues)
     growth = growth_of(path, store.record, print_, request.space, contents.coordinates)
-    pairs = zip(job.parts, job.traced, strict=True)
-    had = [pair for pair in pairs if growth.had(pair[0])]
+    pairs = zip(job.cases, job.traced, strict=True)
+    had = [pair for pair in pairs if growth.had(job, pair[0])]
     check_alone(path, store.record, fingerprint_alone(had), request.trusting)
     # A size that was that of all there was is no choice.
     size = store.chunks.size // max(1, len(had))

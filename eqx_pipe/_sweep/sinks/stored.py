@@ -11,7 +11,7 @@ from ..._store.grow import settle
 from ..._store.published import Published
 from ..._store.store import Store
 from ..compute.failure import Verdict
-from ..compute.sizes import Rows
+from ..compute.rows import Rows
 from ..gather import Interrupt, Outcome, Todo
 from ..plan import Plan
 from ..results.label import storable
