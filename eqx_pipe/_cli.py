@@ -5,12 +5,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from ._store.store import check_zarr
-from ._store.summary import summary
+from ._sweep.store import Folder, check_zarr, status_text
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command and returns its exit status."""
+    """Run the command and return its exit status."""
     parser = argparse.ArgumentParser(
         prog="eqx-pipe",
         description="Inspect the store of a sweep.",
@@ -25,17 +24,17 @@ def _add_status(commands: argparse._SubParsersAction) -> None:
     status = commands.add_parser(
         "status",
         help="what the store of a sweep has",
-        description="Says how many points of a store are done, missing and failed, "
-        "also while it is being filled. Reads its ledger, and no values.",
+        description="Print how many points of a store are done, missing and failed, "
+        "also while it is being filled. Reads no values.",
     )
-    status.add_argument("store", type=Path, help="a folder that `store=` has made")
+    status.add_argument("store", type=Path, help="a folder that `store=` has created")
     status.set_defaults(run=_status)
 
 
 def _status(options: argparse.Namespace) -> int:
     try:
         check_zarr("status")
-        print(summary("status", options.store))
+        print(status_text("status", Folder(options.store.expanduser().absolute())))
     except (ImportError, OSError, ValueError) as error:
         # Without the name of a function that there is not.
         print(f"eqx-pipe status: {str(error).partition(': ')[2]}", file=sys.stderr)

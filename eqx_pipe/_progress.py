@@ -66,7 +66,8 @@ class Progress:
     a second. Elsewhere it is a line now and then. A bar that is opened while another is
     on goes below it, and away in the end. `before` points were finished by an earlier
     run: they count as done, but not for the rate. What is computed ends early once
-    `stopping()` is true.
+    `stopping()` is true; so that this is asked now and then, work that is `paced` comes
+    back to the host without a bar too.
     """
 
     def __init__(
@@ -78,8 +79,12 @@ class Progress:
         watched: Watched | None = None,
         title: str = "sweep",
         unit: str = "points",
+        paced: bool = False,
     ):
         self.stopping = stopping
+        self.seconds = 0.0
+        """The time of one batch on each device, if there is a bar or it is `paced`."""
+        self.paced, self._across = paced, 1
         self._last = time.perf_counter()
         self._pace: float | None = None
         self._bar = None
@@ -92,19 +97,27 @@ class Progress:
 
     def count(self, batches: int, batch_points: int) -> int:
         """How many of the `batches` left on each device to do before coming back."""
-        if self._bar is None:
+        self._across = batch_points
+        if self._bar is None and not self.paced:
             return batches
         if self._pace is None:
             return max(1, batches // _FIRST_PARTS)
         return max(1, min(batches, int(self._pace * _TARGET / batch_points)))
 
+    def begin(self) -> None:
+        """Note that work begins now: until now a program was compiled."""
+        self._last = time.perf_counter()
+
     def done(self, points: int) -> None:
-        """Takes note that `points` more points are finished."""
-        if self._bar is not None:
-            now = time.perf_counter()
-            self._pace = points / max(now - self._last, 1e-6)
-            self._last = now
-            self._draw(lambda bar: bar.update(points))
+        """Note that `points` more points are finished."""
+        if self._bar is None and not self.paced:
+            return
+        now = time.perf_counter()
+        spent = max(now - self._last, 1e-6)
+        self._pace = points / spent
+        self.seconds = spent / max(1, -(-points // self._across))
+        self._last = now
+        self._draw(lambda bar: bar.update(points))
 
     def watch(self, watched: Watched | None) -> None:
         """Says what is watched, where that was not known when the bar was made."""

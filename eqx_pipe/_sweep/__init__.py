@@ -3,6 +3,6 @@
 from .ahead import plan as plan
 from .results.planned import SweepPlan as SweepPlan
 from .results.result import SweepResult as SweepResult
-from .run import sweep as sweep
+from .sweep import sweep as sweep
 from .sweeper import sweeper as sweeper
 from .vmap_space import vmap_space as vmap_space

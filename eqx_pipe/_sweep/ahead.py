@@ -4,45 +4,29 @@ It takes the steps of a sweep up to the computation of its chunks.
 """
 
 import math
-import os
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Unpack
 
 import jax
-from jax.sharding import Mesh
 
-from .._jaxprs.live import live_bytes
-from .._reduce.many import ReduceLike
+from .._jaxprs import live_bytes
 from .._spaces import SpaceLike
-from .._store.layout import StoreLayout
 from .._tree import is_key_array
-from .._types import Key, PyTree
+from .._types import PyTree
 from .compute.trace import no_mesh
+from .options import SweepOptions
 from .plan import CostsBySpan, Plan
-from .request import BatchSize, Costs, Executor, Shard, checked
-from .results.output_coords import OutputCoords
+from .request import request_of
 from .results.planned import SweepPlan
-from .run import planned
-from .sinks.look import Looked, looked
+from .sinks.store_sink import Left, StoreSink
+from .store import StoreLayout
+from .sweep import planned
 
 
 def plan(
     fn: Callable[..., PyTree],
     space: SpaceLike,
-    *,
-    key: Key | None = None,
-    batch_size: BatchSize = "auto",
-    mesh: Mesh | None = None,
-    order_by: Costs | None = None,
-    reduce: ReduceLike | None = None,
-    store: str | os.PathLike[str] | None = None,
-    shard: Shard | None = None,
-    executor: Executor | None = None,
-    resume: Literal["force", "failed"] | None = None,
-    on_error: Literal["raise", "mark"] = "raise",
-    progress: bool | None = None,
-    count_steps: bool = False,
-    output_coords: OutputCoords | None = None,
+    **options: Unpack[SweepOptions],
 ) -> SweepPlan:
     """Return what a sweep would compute, before it runs.
 
@@ -53,7 +37,7 @@ def plan(
 
     **Arguments:**
 
-    - `fn`, `space` and all others: as in `sweep`. With `batch_size="tune"` the size is
+    - `fn`, `space` and `options`: as in `sweep`. With `batch_size="tune"` the size is
       the one that measuring begins with.
 
     **Returns:** a `SweepPlan`, whose fields are numbers, and which prints as a table:
@@ -80,34 +64,23 @@ def plan(
           points    60,000 to compute
           ...
     """
-    request = checked(
-        fn,
-        space,
-        key=key,
-        batch_size=batch_size,
-        mesh=mesh,
-        order_by=order_by,
-        reduce=reduce,
-        store=store,
-        shard=shard,
-        executor=executor,
-        resume=resume,
-        on_error=on_error,
-        progress=progress,
-        count_steps=count_steps,
-        output_coords=output_coords,
-        function="plan",
-    )
+    request = request_of("plan", fn, space, **options)
     # Under `jax.disable_jit()` too it describes the compiled sweep.
     with no_mesh("plan"), jax.disable_jit(False):
         made, costs = planned(request)
-        return _said(looked(made), costs)
+        return _said(made, costs)
 
 
-def _said(found: Looked, costs: Callable[[int], CostsBySpan] | None) -> SweepPlan:
+def _said(coming: Plan, costs: Callable[[int], CostsBySpan] | None) -> SweepPlan:
     """What a plan comes to, in numbers."""
-    coming, left, layout = found.plan, found.left, found.layout
-    request = coming.request
+    request, layout = coming.request, None
+    index, count = request.shard or (0, 1)
+    own = range(index, len(coming.chunks), count)
+    found = Left(own, coming.count(own))
+    if request.store is not None:
+        sink = StoreSink(coming, write=False)
+        coming, found, layout = sink.plan, sink.left(), sink.layout
+    left = found.left
     _, size = coming.work.span(0, math.prod(coming.chunks.lengths))
     programs = _programs(coming, costs)
     compiled = sum(there is not None for there in programs)

@@ -15,17 +15,17 @@ from jaxtyping import Bool, Int64
 
 from .._progress import Progress, is_shown
 from .._spaces import point_key
-from .._store.ledger import FAILED, MISSING, runs_of
 from .._tree import as_data, as_keys
 from .._types import PyTree
 from .call import call
 from .compute.failure import error_text, nothing
-from .gather import Interrupt, Outcome, carry, result_of
+from .interrupt import CTRL_C, Interrupt
+from .outcome import Outcome, carry, result_of
 from .request import Request
 from .results.cells import CellPoints, CellValues
-from .results.gaps import gaps_of, merged
 from .results.label import names_of
 from .results.result import SweepResult
+from .store import FAILED, MISSING, gaps_of, merged, runs_of
 
 
 def plain_sweep(request: Request, started: float) -> SweepResult:
@@ -35,7 +35,7 @@ def plain_sweep(request: Request, started: float) -> SweepResult:
     the result of the points before it.
     """
     total = request.whole.size
-    with Interrupt() as interrupt:
+    with Interrupt(CTRL_C) as interrupt:
         with Progress(is_shown(request.progress), total) as bar:
             outputs, errors = _outputs(request, interrupt, bar)
     result = result_of(

@@ -22,7 +22,6 @@ from .._errors import (
 from .._progress import Progress
 from .._reduce.many import Many
 from .._spaces import Space
-from .._store.chunks import Chunks, choose_chunks
 from .._types import Device, Key, PyTree
 from .compute.blocks import Blocks
 from .compute.cells import Cells
@@ -31,6 +30,7 @@ from .compute.points import Index, Points
 from .compute.prepare import prepare
 from .compute.rows import CHUNK_BYTES, Rows
 from .request import Request
+from .store import Chunks, choose_chunks
 
 # Only the pools of the standard library say how many workers they have.
 _GUESSED_WORKERS = 8
@@ -72,7 +72,7 @@ class Work(Protocol):
         ...
 
     @property
-    def row(self) -> Sequence[jax.ShapeDtypeStruct]:
+    def row(self) -> list[jax.ShapeDtypeStruct]:
         """The shape and dtype of each leaf of a row."""
         ...
 

@@ -16,7 +16,7 @@ from jaxtyping import Array, UInt32
 
 from .._check import check_int
 from .._errors import value_error
-from .._jaxprs.jaxpr import as_function
+from .._jaxprs import as_function
 from .._keys import check_key
 from .._spaces import Space, SpaceLike, advance, as_space, digits_of, point_key
 from .._types import Key, PyTree
@@ -28,8 +28,9 @@ from .._vmap import (
     over_devices,
     stacked,
 )
-from .call import call, check_fn, check_sweep_key
+from .call import call
 from .compute.cases import case_numbers, cases_of, check_agree, groups_of, naming
+from .options import check_fn, check_sweep_key
 
 
 def vmap_space(

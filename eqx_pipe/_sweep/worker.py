@@ -15,7 +15,7 @@ from jaxtyping import Float
 
 from .._cache import LRUCache
 from .._errors import SweepError, message, optional, type_error
-from .._jaxprs.text import Writer, digest
+from .._jaxprs import array_text, digest
 from .._progress import Progress
 from .._reduce.many import as_many
 from .._spaces import Space
@@ -25,7 +25,7 @@ from .compute.points import Points
 from .compute.prepare import prepare
 from .compute.rows import Rows
 from .compute.trace import no_mesh, settings
-from .gather import Interrupt
+from .interrupt import CTRL_C, Interrupt
 from .plan import Index, Plan, Work, work_of
 
 # Of a few sweeps only: each holds the arrays that its function closes over.
@@ -90,7 +90,7 @@ def work(
         # Of a sweep that is known nothing is unpickled, which takes 0.3 s for 100 MB.
         task, job = _jobs.get(name) or (cloudpickle.loads(packed), None)
         # Ctrl-C comes to the processes of a pool too: the chunk is finished there.
-        with Interrupt(said=""), _under(task.settings):
+        with Interrupt(CTRL_C, loud=False), _under(task.settings):
             job = job or _prepared(name, task)
             values, verdict = job.compute(index, costs, Progress(False, len(index)))
     except Exception as error:
@@ -121,9 +121,10 @@ def _prepared(name: str, task: Task) -> Work:
 def _program(job: Points) -> tuple[str, str]:
     """What tells the program of a sweep, and the version of JAX."""
     # The programs alone: a callable among static values may lose its name on its way.
-    writer = Writer()
-    texts = [writer.program(traced.jaxpr) for traced in job.traced]
-    return digest("\n".join([*texts, *writer.constants])), jax.__version__
+    programs = [traced.program for traced in job.traced]
+    constants = [array_text(x) for program in programs for x in program.constants]
+    texts = [program.text for program in programs]
+    return digest("\n".join([*texts, *constants])), jax.__version__
 
 
 def _portable(error: Exception) -> Exception:

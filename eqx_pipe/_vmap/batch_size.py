@@ -19,10 +19,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from .._jaxprs.flow import Flow
-from .._jaxprs.jaxpr import Equation
-from .._jaxprs.live import live_bytes
-from .._jaxprs.table import kind
+from .._jaxprs import Equation, Flow, kind, live_bytes
 from .._types import Device
 from .lapack import linalg_limit, may_hang
 

@@ -14,7 +14,7 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import Array
 
 from .._errors import value_error
-from .._jaxprs.table import TABLE, Entry
+from .._jaxprs import Entry, register
 from .._mesh_context import check_mesh
 from .._types import Device
 
@@ -88,7 +88,7 @@ def by_device(out: Array) -> list[Array]:
 # Its meaning is the identity. There is no public function that gives an array inside a
 # `shard_map` the type that it has outside (`reshard` is for axes that are not manual).
 _leave_p = Primitive("eqx_pipe_leave_mesh")
-TABLE[_leave_p.name] = Entry("operation")
+register(_leave_p.name, Entry("operation"))
 _leave_p.def_impl(lambda x: x)
 _leave_p.def_abstract_eval(
     lambda x: ShapedArray(x.shape, x.dtype, weak_type=x.weak_type)

@@ -16,7 +16,7 @@ from typing import Any
 from jaxlib.version import __version__ as JAXLIB
 
 from .._errors import log_once
-from .._jaxprs.jaxpr import Equation
+from .._jaxprs import Equation
 from .cores import num_cores
 
 _HANGS = (0, 10), (0, 11, 1)

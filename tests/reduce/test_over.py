@@ -166,11 +166,11 @@ def test_a_store_holds_the_labelled_reductions(tmp_path):
     assert set(data.variables) == set(opened.variables)
     xarray.testing.assert_allclose(data, opened.compute(), rtol=2e-5)
     assert data["points"].dims == ("a", "b") and data["points"].values.min() == 5
-    whole.save(tmp_path / "saved.nc")
-    again = ep.SweepResult.load(tmp_path / "saved.nc")
+    whole.save(tmp_path / "saved.zarr")
+    again = ep.SweepResult.load(tmp_path / "saved.zarr")
     np.testing.assert_array_equal(again.cells.failed, whole.cells.failed)
     for other in (some("a"), ep.reduce.Mean(over="seed"), None, ep.reduce.Mean()):
-        with pytest.raises(ValueError, match="is that of another sweep"):
+        with pytest.raises(ValueError, match="was created by a different sweep"):
             ep.sweep(model, SPACE, store=path, key=KEY, reduce=other)
 
 

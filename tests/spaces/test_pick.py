@@ -170,5 +170,5 @@ def test_nothing_by_every_road(tmp_path):
     with jax.disable_jit():
         by_hand = ep.sweep(noisy, EMPTY, key=KEY).values
     assert eqx.tree_equal(by_hand, ep.sweep(noisy, EMPTY, key=KEY).values)
-    ep.sweep(first, EMPTY).save(tmp_path / "none.nc")
-    assert len(ep.SweepResult.load(tmp_path / "none.nc")) == 0
+    ep.sweep(first, EMPTY).save(tmp_path / "none.zarr")
+    assert len(ep.SweepResult.load(tmp_path / "none.zarr")) == 0

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eqx_pipe._store.chunks import choose_chunks
+from eqx_pipe._sweep.store import choose_chunks
 
 
 @given(
@@ -22,7 +22,7 @@ def test_chunks_cover_the_grid_each_a_stretch_and_a_box(lengths, across, most, p
         first, last = chunks.span(number)
         assert 0 < last - first <= chunks.points
         assert np.array_equal(grid[chunks.box(number)].ravel(), np.arange(first, last))
-        assert chunks.holds(first) == chunks.holds(last - 1) == number
+        assert chunks.holding(np.array([first, last - 1])).tolist() == [number, number]
         seen[first:last] += 1
     assert np.all(seen == 1)
     assert len(chunks) >= min(parts, size)

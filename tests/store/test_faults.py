@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from support.helpers import THOROUGH
 from support.processes import plain_flags
-from support.stores import SECONDS, close, one_device, run_slow, same, stored, written
+from support.stores import SECONDS, close, one_device, run_slow, same, stored
 
 import eqx_pipe as ep
 
@@ -88,8 +88,7 @@ def done(path):
     if not (path / "zarr.json").exists():
         return {}
     store = stored(path)
-    there = [n for n in range(len(store.chunks)) if store.is_done(n)]
-    return {n: written(store, n) for n in there}
+    return store.written()
 
 
 def until_some_are_done(path, more=1):

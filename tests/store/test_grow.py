@@ -1,6 +1,5 @@
 """Stores that grow: the same sweep of a larger space computes the new points alone."""
 
-import os
 import shutil
 
 import equinox as eqx
@@ -22,11 +21,12 @@ from support.stores import (
 )
 
 import eqx_pipe as ep
-from eqx_pipe._store import grow
+from eqx_pipe._sweep.sinks.store_sink import StoreSink
 
 xarray = pytest.importorskip("xarray")
 pytest.importorskip("zarr")
 
+KEPT = {".locks", ".parts", ".odd"}
 KEY = jr.key(3)
 ONE = one_device()
 
@@ -112,7 +112,8 @@ def test_a_store_that_goes_on_is_that_of_a_fresh_sweep(tmp_path, which):
     path, (old, new) = tmp_path / "r", APPENDED[which]
     run(noise, old, path)
     check_grown(path, run(noise, new, path), run(noise, new))
-    assert not [p for p in path.iterdir() if p.name.startswith(".growing")]
+    run(noise, new, path)  # which removes what is not valid any more
+    assert {p.name for p in path.iterdir() if p.name[0] == "."} <= KEPT
 
 
 @pytest.mark.parametrize("which", MOVED)
@@ -127,7 +128,7 @@ def test_points_that_are_stored_are_found_wherever_they_go(tmp_path, which):
     held = run(plain, old, path).values["y"]
     check_grown(path, run(plain, new, path), run(plain, new))
     if not (path / "y" / "c").exists():  # copied to other files
-        with pytest.raises(OSError, match="has grown since.*`SweepResult.load`"):
+        with pytest.raises(OSError, match="has grown.*`SweepResult.load`"):
             held[:]
 
 
@@ -202,60 +203,6 @@ def test_workers_compute_the_new_points(tmp_path):
     assert np.allclose(np.asarray(result.values["y"]), fresh["y"], atol=1e-6)
 
 
-# The first goes on where it is, the second is copied.
-KILLED = [("rows", 5), pytest.param("refined", 1, marks=pytest.mark.slow)]
-
-
-@pytest.mark.parametrize(("which", "stride"), KILLED)
-def test_a_kill_at_any_step_leaves_the_old_store_or_the_new(
-    tmp_path, monkeypatch, which, stride
-):
-    old, new = BOTH[which]
-    begun, path = tmp_path / "begun", tmp_path / "r"
-    run(plain, old, begun, batch_size=4)
-    before = xarray.open_zarr(begun).load()
-    fresh = run(plain, new)
-    after = fresh.to_xarray()
-    left = [0]
-
-    class Killed:
-        """What `os` does until it is killed."""
-
-        def __getattr__(self, name):
-            if name in ("rename", "replace"):
-                left[0] -= 1
-                if left[0] < 0:
-                    raise KeyboardInterrupt
-            return getattr(os, name)
-
-    sizes = set()
-    for steps in range(0, 100, stride):
-        shutil.rmtree(path, ignore_errors=True)
-        shutil.copytree(begun, path)
-        left[0] = steps
-        with monkeypatch.context() as patch:
-            patch.setattr(grow, "os", Killed())
-            try:
-                run(plain, new, path, batch_size=4)
-                done = True
-            except KeyboardInterrupt:
-                done = False
-        half = xarray.open_zarr(path).load()
-        sizes.add(half["status"].size)
-        if half["status"].size == old.size:
-            same_dataset(half, before)
-        else:
-            ok = half["status"].values == 1
-            assert ok.sum() >= old.size
-            close(half["y"].values[ok], after["y"].values[ok])
-        result = run(plain, new, path, batch_size=4)
-        close(result.values, fresh.values)
-        if done:
-            break
-    check_grown(path, result, fresh)
-    assert sizes == {old.size, new.size} and done
-
-
 def test_an_empty_store_is_legal_and_grows(tmp_path):
     path, table = tmp_path / "r", ep.Space.from_table(ROWS)
     nothing = run(plain, table[:0], path)
@@ -293,8 +240,6 @@ def test_what_is_smaller_or_other_is_refused(tmp_path):
     large = AB | {"a": values(4)}
     with pytest.raises(ValueError, match='has grown, and `fn`.*resume="force"'):
         run(lambda p: {"y": plain(p)["y"] + 1, "k": p["a"] > 3}, large, path)
-    with pytest.raises(ValueError, match="`key`"):
-        run(plain, large, path, key=jr.key(0))
     reduced = tmp_path / "reduced"
     run(plain, AB, reduced, reduce=ep.reduce.Sum(by="y"))
     with pytest.raises(ValueError, match="a store of a reduction does not grow"):
@@ -323,11 +268,9 @@ def test_cells_grow_along_the_dims_that_are_kept(tmp_path):
 
 
 def test_a_process_that_opened_the_store_before_it_grew_writes_nothing(tmp_path):
-    from eqx_pipe._sweep.sinks.stored import InStore
-
     path, large = tmp_path / "r", AB | {"a": values(4)}
     run(plain, AB, path, shard=(0, 2))
-    filling = InStore.filling
+    filling = StoreSink.filling
 
     def late(self):
         if self.store.chunks.size == 12:
@@ -335,7 +278,21 @@ def test_a_process_that_opened_the_store_before_it_grew_writes_nothing(tmp_path)
         return filling(self)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(InStore, "filling", late)
-        with pytest.raises(ep.SweepError, match="grow since.*larger space"):
+        patch.setattr(StoreSink, "filling", late)
+        with pytest.raises(ep.SweepError, match="has grown.*larger space"):
             run(plain, AB, path)
     check_grown(path, run(plain, large, path), run(plain, large))
+
+
+def test_the_result_of_a_smaller_store_reads_on_or_says_that_it_has_grown(tmp_path):
+    path = tmp_path / "r"
+    small = run(plain, AB, path)
+    expected = np.asarray(small.values["y"])
+    run(plain, AB | {"a": values(4)}, path)
+    assert np.array_equal(small.values["y"], expected)
+    assert np.array_equal(small.to_xarray()["y"].values.reshape(12, 2), expected)
+    run(plain, AB | {"a": values(4), "b": ep.Values([9.0, 0, 1, 2, 3])}, path)
+    run(plain, AB | {"a": values(4), "b": ep.Values([9.0, 0, 1, 2, 3])}, path)
+    for read in (lambda: small.values["k"][:], lambda: small.to_xarray()["y"].values):
+        with pytest.raises(OSError, match="has grown.*`SweepResult.load`"):
+            read()

@@ -33,7 +33,7 @@ import sys
 import jax
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
-import eqx_pipe._sweep.sinks.opened as opened
+import eqx_pipe._sweep.sinks.store_sink as opened
 from support import stores
 
 def said(*args, grow=opened.grow):

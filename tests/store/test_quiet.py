@@ -6,7 +6,7 @@ import warnings
 
 import pytest
 
-from eqx_pipe._store.folder import quiet_zarr
+from eqx_pipe._sweep.store import quiet_zarr
 
 
 def _warn() -> None:

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.helpers import slow_unless
 from support.processes import plain_flags
-from support.stores import KEY, one_device, stored, written
+from support.stores import KEY, one_device, stored
 from support.sweeps import close
 
 import eqx_pipe as ep
@@ -289,10 +289,7 @@ def test_killed_for_real(tmp_path):
         return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env)
 
     def written_chunks():
-        """When each chunk was finished; a kill may leave a file of another name."""
-        store = stored(path)
-        there = np.flatnonzero(store.ledger.done()).tolist()
-        return {number: written(store, number) for number in there}
+        return stored(path).written()
 
     children = [start(path)]
     try:

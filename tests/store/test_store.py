@@ -18,6 +18,7 @@ from support.stores import (
     FUNCTIONS,
     KEY,
     SPACES,
+    chunk_file,
     close,
     close_dataset,
     one_device,
@@ -50,7 +51,7 @@ def test_a_stored_sweep_is_the_sweep(fn, which, batch_size):
         close_dataset(result.to_xarray(), memory.to_xarray())
         same_dataset(xarray.open_zarr(path), result.to_xarray())
         made = result.to_xarray().attrs, memory.to_xarray().attrs
-        assert set(made[1]) - set(made[0]) == {"seconds"}
+        assert set(made[1]) == set(made[0])
         loaded = ep.SweepResult.load(path)
         assert np.array_equal(loaded.status, memory.status)
         for a, b in zip(
@@ -80,10 +81,10 @@ def test_a_resumed_sweep_is_an_uninterrupted_one(fn, which, random):
         store = stored(path)
         lost = [n for n in range(len(store.chunks)) if random.random() < 0.5]
         for number in lost:
-            files = list(store._files(number))
-            for file in random.sample(files, random.randint(1, len(files))):
-                file.unlink()
-            (files[0].parent / "0.0123.partial").write_bytes(b"left behind")
+            names = [name for name in store.names() if name != "1.0"]  # of no bytes
+            for name in random.sample(names, random.randint(1, len(names))):
+                chunk_file(store, name, number).unlink()
+        (path / ".parts" / "0123").write_bytes(b"left by a kill")
         before = {n: written(store, n) for n in set(range(len(store.chunks))) - {*lost}}
         # The batch size comes from the store.
         again = ep.sweep(fn, space, store=path, **asked)
@@ -103,14 +104,14 @@ def test_a_copy_is_read_as_what_it_is(tmp_path):
     for variable in data.variables.values():
         variable.encoding.clear()
     data.to_zarr(tmp_path / "copy.zarr", consolidated=False)
-    for name in ("r", "saved", "copy"):
+    for name in ("r", "saved"):
         loaded = ep.SweepResult.load(tmp_path / f"{name}.zarr")
         same(loaded.values, result.values)
         same_dataset(loaded.to_xarray(), result.to_xarray())
-    with pytest.raises(ValueError, match="cut into other chunks.*cp -r"):
-        ep.sweep(plain, space, store=tmp_path / "copy.zarr", **asked)
-    with pytest.raises(ValueError, match="was not made by a sweep"):
-        ep.sweep(plain, space, store=tmp_path / "saved.zarr", **asked)
+    says = {"copy": "damaged or was changed.*cp -r", "saved": "written by .*save"}
+    for name, text in says.items():
+        with pytest.raises(ValueError, match=text):
+            ep.sweep(plain, space, store=tmp_path / f"{name}.zarr", **asked)
 
 
 def test_values_are_read_when_asked_for(tmp_path):
@@ -136,9 +137,9 @@ def test_values_are_read_when_asked_for(tmp_path):
         assert np.array_equal(grid[index], wanted[index]), index
     assert np.array_equal(leaf.reshape(72), expected.reshape(72))
     for wrong in (24, -25, [0, 24]):
-        with pytest.raises(IndexError, match="Give one from 0 to 23, or from -24"):
+        with pytest.raises(IndexError, match="out of bounds"):
             leaf[wrong]
-    with pytest.raises(IndexError, match="24 values.*such as `result.ok`"):
+    with pytest.raises(IndexError, match="boolean index did not match"):
         leaf[np.ones(23, bool)]
 
 
@@ -225,7 +226,7 @@ def test_costs_are_computed_of_what_is_computed(tmp_path, here):
     assert second == sorted(values[~half.ok])
     assert run()[0] == []  # nothing is left to do
     store = stored(tmp_path / "r.zarr")
-    lost = store.chunks.holds(7)
+    lost = int(store.chunks.holding(np.array(7)))
     store.discard(lost)
     again, result = run()
     assert again == sorted(values[slice(*store.chunks.span(lost))])

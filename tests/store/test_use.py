@@ -1,7 +1,5 @@
 """Values that are read from a store, used as arrays; and stores that are damaged."""
 
-from pathlib import Path
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -38,6 +36,8 @@ def test_stored_values_do_what_arrays_do(tmp_path):
     assert isinstance(jnp.asarray(stored), jax.Array)
     with pytest.raises(AttributeError, match="no attribute `mode`"):
         stored.mode  # noqa: B018
+    with pytest.raises(ValueError, match="without a copy"):
+        np.asarray(stored, copy=False)
 
 
 def test_best_by_a_function_reads_a_part_at_a_time(tmp_path):
@@ -85,17 +85,17 @@ def test_what_is_no_file_is_no_chunk(tmp_path):
     chunk = next((path / "value" / "c").iterdir())
     chunk.unlink()
     chunk.mkdir()
-    with pytest.raises(OSError, match="is no file"):
+    with pytest.raises(OSError, match=f"{chunk}.*cannot be read"):
         np.asarray(ep.SweepResult.load(path).values)
-    with pytest.raises((OSError, ep.SweepError)):
-        filled(path)
+    with pytest.raises((OSError, ep.SweepError), match=str(chunk)):
+        np.asarray(filled(path).values)
     chunk.rmdir()
     assert filled(path).values[:].tolist() == ep.sweep(double, SPACE).values.tolist()
 
 
 def test_indices_are_integers(tmp_path):
     values = filled(tmp_path / "runs.zarr").values
-    with pytest.raises(IndexError, match="an index of float64"):
+    with pytest.raises(IndexError, match="arrays used as indices"):
         values[[0.9, 2.7]]
     assert values[[]].shape == (0,) and len(values[np.uint8([3, 1])]) == 2
 
@@ -135,20 +135,3 @@ def test_what_is_said_to_be_there_is_there_whatever_is_read_first(tmp_path):
         assert there.any() and not there.all()
         assert np.array_equal(early[there], late.values[there])
         assert np.array_equal(result.values[there], late.values[there])
-
-
-@pytest.mark.parametrize("look", ["is_file", "exists"])
-def test_a_chunk_finished_while_it_is_read_is_not_damaged(tmp_path, monkeypatch, look):
-    path = tmp_path / "runs.zarr"
-    filled(path, mesh=one_device(), shard=(0, 2))
-    values, plain, looked = ep.SweepResult.load(path).values, getattr(Path, look), []
-
-    def looks(self):
-        found = plain(self)
-        if self.name == "1" and not looked:
-            looked.append(self)
-            filled(path, mesh=one_device())
-        return found
-
-    monkeypatch.setattr(Path, look, looks)
-    assert np.isnan(values[2]) or values[2] == values[:][2]

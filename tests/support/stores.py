@@ -1,5 +1,6 @@
 """Sweeps that the tests of stores, parts and executors share."""
 
+import json
 import os
 import time
 
@@ -11,7 +12,7 @@ import numpy as np
 from support import sweeps
 
 import eqx_pipe as ep
-from eqx_pipe._store.store import open_store
+from eqx_pipe._sweep.store import Folder, layout, open_store
 
 SECONDS = "EQX_PIPE_TESTS_SECONDS_A_BATCH"
 """How long `slow` takes for a batch: a hundredth of a second unless this says more."""
@@ -87,12 +88,27 @@ SPACES = 6
 
 def stored(path):
     """The store at a path, as the library itself sees it."""
-    return open_store("sweep", path)
+    return open_store("sweep", Folder(path))
+
+
+def edit(path, change):
+    """Change the record of a store, with the checksum of a record that is whole."""
+    root, record = layout.read_root("sweep", Folder(path))
+    change(record)
+    data = layout._sealed(root, json.dumps(record))
+    (path / "zarr.json").write_bytes(data)
+
+
+def chunk_file(store, name, number):
+    """Return the file of a chunk of a variable, or of the status."""
+    key = store._key(name, number)
+    inner = [variable.inner for variable in store.variables if variable.name == name]
+    return store.files.path / (key + "/0" * len(inner[0] if inner else ()))
 
 
 def written(store, number):
-    """When a chunk was written."""
-    return max(file.stat().st_mtime_ns for file in store._files(number))
+    """Return when a chunk was written."""
+    return store.written()[number]
 
 
 def same(a, b):

@@ -12,7 +12,7 @@ from support.compilations import compiled
 from support.helpers import slow_unless
 
 import eqx_pipe as ep
-from eqx_pipe._jaxprs import cache_key
+from eqx_pipe._jaxprs.fingerprint import _Writer
 from eqx_pipe._sweep.compute import trace
 
 
@@ -122,7 +122,7 @@ def test_the_function_is_traced_once_for_a_store_and_its_growth(tmp_path):
 
 def test_a_jitted_function_is_traced_and_looked_at_once(monkeypatch):
     traces, looks = [], []
-    look = cache_key._jaxpr
+    look = _Writer.program
 
     @jax.jit
     def fn(p):
@@ -131,7 +131,7 @@ def test_a_jitted_function_is_traced_and_looked_at_once(monkeypatch):
 
     first = ep.sweep(fn, space()).values
     monkeypatch.setattr(
-        cache_key, "_jaxpr", lambda *args: looks.append(1) or look(*args)
+        _Writer, "program", lambda *args: looks.append(1) or look(*args)
     )
     again, second = count(fn, space())
     assert (again, len(traces)) == (0, 1)

@@ -3,8 +3,6 @@
 Outputs are the keys themselves, so that one bit that differs is seen.
 """
 
-import json
-
 import jax
 import jax.numpy as jnp
 import jax.random as jr
@@ -141,24 +139,3 @@ def test_a_key_is_no_key_where_there_is_none():
 def test_what_has_no_key_is_refused(i, key, error, says, unchecked):
     with pytest.raises(error, match=says):
         as_space(SPACES[0]()).point_key(i, key=key)
-
-
-def test_a_store_of_the_older_law_is_refused(tmp_path):
-    pytest.importorskip("zarr")
-    path, space = tmp_path / "runs.zarr", {"a": ep.Linspace(0, 1, 3)}
-
-    def begun(fn, key):
-        ep.sweep(fn, space, key=key, store=path)
-        meta = json.loads((path / "zarr.json").read_text())
-        record = json.loads(meta["attributes"]["eqx_pipe_store"])
-        del record["key_law"]
-        meta["attributes"]["eqx_pipe_store"] = json.dumps(record)
-        (path / "zarr.json").write_text(json.dumps(meta))
-
-    begun(drawn, KEY)
-    with pytest.raises(ValueError, match="older version.*flat index") as caught:
-        ep.sweep(drawn, space, key=KEY, store=path)
-    assert "another path" in str(caught.value)
-    path = tmp_path / "still.zarr"
-    begun(total, None)  # no draws, no difference
-    assert ep.sweep(total, space, store=path).ok.all()

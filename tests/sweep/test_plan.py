@@ -115,7 +115,7 @@ def test_what_a_store_has_is_not_left_and_nothing_is_touched(tmp_path):
     again = ep.plan(fn, GRID, resume="failed", **asked)
     assert again.left == whole.missing + failed and failed > 0
     assert state_of(path) == before
-    with pytest.raises(ValueError, match="is that of another sweep"):
+    with pytest.raises(ValueError, match="was created by a different sweep"):
         ep.plan(fn, {**GRID, "x": ep.Linspace(0, 2, 40)}, **asked)
     assert ep.sweep(fails, GRID, **asked).status.all()
 

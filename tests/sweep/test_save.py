@@ -1,6 +1,7 @@
 """Results written to files and read again, and what is refused."""
 
 import collections
+import contextlib
 import os
 import sys
 
@@ -13,8 +14,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.stores import one_device
 
 import eqx_pipe as ep
+from eqx_pipe._sweep.store import Folder
 
 Pair = collections.namedtuple("Pair", ["low", "high"])
 
@@ -23,6 +26,9 @@ class Model(eqx.Module):
     weight: object
     bias: object
     name: str = eqx.field(static=True)
+
+
+ONE = one_device()
 
 
 def square(x):
@@ -80,9 +86,8 @@ def same(a, b):
 @given(
     names=st.lists(st.sampled_from(sorted(AXES)), min_size=1, max_size=3, unique=True),
     how=st.sampled_from(["product", "slice", "zip"]),
-    suffix=st.sampled_from([".zarr", ".nc"]),
 )
-def test_what_is_loaded_is_what_was_saved(names, how, suffix, tmp_path_factory):
+def test_what_is_loaded_is_what_was_saved(names, how, tmp_path_factory):
     if how == "zip":
         names = [name for name in names if name != "line"] or ["ints"]
     tree = {"b": [AXES[name]() for name in names], "a": (1, 2.5, "text", None)}
@@ -90,7 +95,7 @@ def test_what_is_loaded_is_what_was_saved(names, how, suffix, tmp_path_factory):
     if how == "slice":
         space = space[::-1][: max(1, space.size - 1)]
     result = ep.sweep(everything, space, batch_size=1)
-    path = tmp_path_factory.mktemp("saved") / f"result{suffix}"
+    path = tmp_path_factory.mktemp("saved") / "result.zarr"
     result.save(path)
     back = ep.SweepResult.load(path)
     same(back.values, result.values)
@@ -112,8 +117,8 @@ def test_other_containers_come_back_as_dicts_by_path(tmp_path):
         return Model(pair, point["m"].bias, "out")
 
     result = ep.sweep(fn, space)
-    result.save(tmp_path / "r.nc")
-    back = ep.SweepResult.load(tmp_path / "r.nc")
+    result.save(tmp_path / "r.zarr")
+    back = ep.SweepResult.load(tmp_path / "r.zarr")
     assert back.values["weight"]["high"].tolist() == [0, 2]
     assert back.values["bias"].tolist() == [[0, 1], [0, 1]]
     point = back.space.point(1)
@@ -140,64 +145,69 @@ def test_status_and_what_made_it_come_back(tmp_path):
     assert "Values" in part.to_xarray().attrs["space"] and part.ok.tolist() == [1, 0]
 
 
-def test_points_that_a_store_lacks_are_not_ok(tmp_path):
-    data = ep.sweep(square, ep.Linspace(0, 3, 4)).to_xarray()
-    data["status"].values[2:] = 0
-    data["value"].values[2:] = np.nan
-    data.transpose(..., "x").to_zarr(tmp_path / "half", consolidated=False)
-    half = ep.SweepResult.load(tmp_path / "half")
-    assert half.ok.tolist() == [True, True, False, False]
-    assert half.best(mode="max").index == 1
-    assert half.to_xarray()["status"].values.tolist() == [1, 1, 0, 0]
-    assert half[1:].status.tolist() == [1, 0, 0]
+def test_points_that_are_missing_are_saved_as_missing(tmp_path):
+    asked = {"store": tmp_path / "half", "batch_size": 1, "mesh": ONE}
+    part = ep.sweep(square, ep.Linspace(0, 3, 4), shard=(0, 2), **asked)
+    part.save(tmp_path / "r.zarr")
+    half = ep.SweepResult.load(tmp_path / "r.zarr")
+    assert half.status.tolist() == [1, 0, 1, 0] and np.isnan(half.values[1])
+    assert half.best(mode="max").index == 2
+    assert half.to_xarray()["status"].values.tolist() == [1, 0, 1, 0]
     assert "2 points missing" in repr(half) and "failed" not in repr(half)
 
 
-@pytest.mark.parametrize("suffix", [".zarr", ".nc"])
-def test_nothing_is_overwritten_by_mistake(suffix, tmp_path):
+def test_nothing_is_overwritten_by_mistake(tmp_path):
     one = ep.sweep(square, ep.Linspace(0, 3, 4))
-    two = ep.sweep(square, ep.Linspace(0, 3, 7))
-    path = tmp_path / f"r{suffix}"
+    # Names that were of coordinates are of values now.
+    two = ep.sweep(lambda p: {"value": p["y"], "x": p["y"]}, {"y": ep.Values([1, 2])})
+    path = tmp_path / "r.zarr"
     one.save(path)
     with pytest.raises(FileExistsError, match="overwrite=True"):
         two.save(path)
     assert len(ep.SweepResult.load(path)) == 4
-    two.save(str(path), overwrite=True)
-    assert len(ep.SweepResult.load(path)) == 7
+    for result in (two, one, two, one):
+        result.save(str(path), overwrite=True)
+        same(ep.SweepResult.load(path).values, result.values)
+        files = {p.name for p in path.iterdir() if p.name[0] != "."}
+        assert files == {"zarr.json", *result.to_xarray().variables}
     assert os.listdir(tmp_path) == [path.name]
-    other = tmp_path / f"other{suffix}"
-    if suffix == ".zarr":
-        other.mkdir()
-        (other / "thesis.txt").write_text("precious")
-    else:
-        other.mkdir()
-    with pytest.raises(FileExistsError, match="no .* not overwritten.*yourself"):
+    other = tmp_path / "other.zarr"
+    other.mkdir()
+    (other / "thesis.txt").write_text("precious")
+    with pytest.raises(FileExistsError, match="not overwritten.*yourself"):
         one.save(other, overwrite=True)
-    assert other.exists()
+    assert os.listdir(other) == ["thesis.txt"]
 
 
-@pytest.mark.parametrize("suffix", [".zarr", ".nc"])
-def test_a_save_that_fails_leaves_what_was_there(suffix, tmp_path, monkeypatch):
-    import xarray
+def test_a_kill_at_any_step_of_a_save_leaves_the_old_result_or_the_new(
+    tmp_path, monkeypatch
+):
+    one, two = (ep.sweep(square, ep.Linspace(0, 3, n)) for n in (4, 7))
+    put, sizes = Folder.put, set()
+    for step in range(20):
+        path, left = tmp_path / f"{step}.zarr", [step]
+        one.save(path)
 
-    result = ep.sweep(square, ep.Linspace(0, 3, 4))
-    path = tmp_path / f"r{suffix}"
-    result.save(path)
-    name = "to_zarr" if suffix == ".zarr" else "to_netcdf"
-    whole = getattr(xarray.Dataset, name)
+        def killed(self, key, data, left=left):
+            left[0] -= 1
+            if left[0] < 0:
+                raise KeyboardInterrupt
+            put(self, key, data)
 
-    def fails(self, *args, **options):
-        whole(self, *args, **options)
-        raise OSError("No space left on device")
+        monkeypatch.setattr(Folder, "put", killed)
+        with contextlib.suppress(KeyboardInterrupt):
+            two.save(path, overwrite=True)
+        monkeypatch.undo()
+        kept = ep.SweepResult.load(path)
+        sizes.add(len(kept))
+        same(kept.values, (one if len(kept) == 4 else two).values)
+        two.save(path, overwrite=True)
+        same(ep.SweepResult.load(path).values, two.values)
+        assert not (path / ".growing").exists()
+    assert sizes == {4, 7} and left[0] > 0
 
-    monkeypatch.setattr(xarray.Dataset, name, fails)
-    with pytest.raises(OSError, match="No space left"):
-        result[1:].save(path, overwrite=True)
-    assert os.listdir(tmp_path) == [path.name]
-    assert len(ep.SweepResult.load(path)) == 4
 
-
-def test_xarray_opens_and_writes_it_as_it_is(tmp_path):
+def test_xarray_opens_it_as_it_is(tmp_path):
     import xarray
 
     space = {"f": ep.Static([jnp.sin, jnp.cos]), "x": ep.Linspace(0, 1, 3)}
@@ -205,65 +215,42 @@ def test_xarray_opens_and_writes_it_as_it_is(tmp_path):
     result.save(tmp_path / "r.zarr")
     with xarray.open_zarr(tmp_path / "r.zarr") as data:
         assert data["value"].sel(f="cos", x=0) == 1
+        assert data.drop_attrs().identical(result.to_xarray().drop_attrs())
+    result.to_xarray().to_netcdf(tmp_path / "r.nc")
+    with xarray.open_dataset(tmp_path / "r.nc") as data:
         assert data.identical(result.to_xarray())
-    data = result.to_xarray()
-    data.to_netcdf(tmp_path / "r.nc")
-    assert ep.SweepResult.load(tmp_path / "r.nc").to_xarray().identical(data)
-    data.to_zarr(tmp_path / "s.zarr", consolidated=False)
-    assert ep.SweepResult.load(tmp_path / "s.zarr").to_xarray().identical(data)
 
 
 def test_what_cannot_be_saved_or_loaded(tmp_path, unchecked):
     result = ep.sweep(square, ep.Linspace(0, 3, 4))
-    with pytest.raises(ValueError, match=r"'\.pkl'.*`\.zarr` or in `\.nc`"):
+    with pytest.raises(ValueError, match=r"'\.pkl'.*`\.zarr`.*to_netcdf"):
         result.save(tmp_path / "r.pkl")
     with pytest.raises(TypeError, match="`path` is 3.*pathlib"):
         result.save(3)
     with pytest.raises(TypeError, match="reduced them"):
-        ep.sweep(square, ep.Linspace(0, 3, 4), reduce=ep.reduce.Mean()).save("r.nc")
-    with pytest.raises(FileNotFoundError, match="nothing at.*holds no `.zarr` or"):
+        reduced = ep.sweep(square, ep.Linspace(0, 3, 4), reduce=ep.reduce.Mean())
+        reduced.save("r.zarr")
+    with pytest.raises(FileNotFoundError, match="nothing at.*holds no `.zarr`"):
         ep.SweepResult.load(tmp_path / "none.zarr")
     with pytest.raises(FileNotFoundError, match="no folder .*lost.* check the path"):
         ep.SweepResult.load(tmp_path / "lost" / "none.zarr")
     (tmp_path / "grid_1.zarr").mkdir()
     with pytest.raises(FileNotFoundError, match="Did you mean `grid_1.zarr`"):
         ep.SweepResult.load(tmp_path / "grid1.zarr")
-    (tmp_path / "empty").mkdir()
     (tmp_path / "text.nc").write_text("hello")
-    for name in ("empty", "text.nc"):
-        with pytest.raises(ValueError, match="cannot be opened"):
+    for name in ("grid_1.zarr", "text.nc"):
+        with pytest.raises(ValueError, match="is no store"):
             ep.SweepResult.load(tmp_path / name)
-    data = result.to_xarray()
-    data.attrs["eqx_pipe_schema"] = '{"version": 99}'
-    data.to_netcdf(tmp_path / "new.nc")
-    with pytest.raises(ValueError, match="version 99.*xarray.open_dataset"):
-        ep.SweepResult.load(tmp_path / "new.nc")
-    data.drop_attrs().to_netcdf(tmp_path / "foreign.nc")
-    with pytest.raises(ValueError, match="no schema"):
-        ep.SweepResult.load(tmp_path / "foreign.nc")
+    result.to_xarray().to_zarr(tmp_path / "foreign.zarr", consolidated=False)
+    with pytest.raises(ValueError, match="was not created by a sweep"):
+        ep.SweepResult.load(tmp_path / "foreign.zarr")
 
 
 def test_saving_without_xarray_names_the_extra(tmp_path, monkeypatch):
     result = ep.sweep(square, ep.Linspace(0, 3, 4))
-    result.save(tmp_path / "r.nc")
-    monkeypatch.setitem(sys.modules, "xarray", None)
+    result.save(tmp_path / "new" / "folder" / "r.zarr")
+    monkeypatch.setitem(sys.modules, "zarr", None)
     with pytest.raises(ImportError, match=r"eqx_pipe\[sweep\]"):
-        result.save(tmp_path / "s.nc")
+        result.save(tmp_path / "s.zarr")
     with pytest.raises(ImportError, match=r"SweepResult.load.*eqx_pipe\[sweep\]"):
-        ep.SweepResult.load(tmp_path / "r.nc")
-
-
-@pytest.mark.parametrize("suffix", ["zarr", "nc"])
-def test_folders_on_the_way_are_made(suffix, tmp_path):
-    path = tmp_path / "new" / "folder" / f"runs.{suffix}"
-    ep.sweep(jnp.sin, ep.Linspace(0, 1, 3)).save(path)
-    assert ep.SweepResult.load(path).values.shape == (3,)
-
-
-def test_an_axis_named_like_the_parts_of_complex_numbers_comes_back(tmp_path):
-    space = {"c": ep.Linspace(0, 1, 2), "x": ep.Linspace(0, 1, 3)}
-    result = ep.sweep(lambda p: p["c"] * p["x"], space)
-    result.save(tmp_path / "r.nc")
-    again = ep.SweepResult.load(tmp_path / "r.nc")
-    assert np.array_equal(again.values, result.values)
-    assert list(again.space.dims) == ["c", "x"]
+        ep.SweepResult.load(tmp_path / "new" / "folder" / "r.zarr")

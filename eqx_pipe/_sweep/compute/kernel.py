@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, UInt32
 
-from ..._jaxprs.evaluate import evaluate
+from ..._jaxprs import evaluate
 from ..._spaces import advance, point_key
 from ..._tree import as_data
 from ..._types import Key

@@ -187,7 +187,7 @@ class Points:
 
     def programs(self) -> list[Any]:
         """Return the programs of all cases, each as it is compiled, or `None`."""
-        needed = {(t.program.cache_key, layout): t for t, layout in self.needed}
+        needed = {(t.program.key(), layout): t for t, layout in self.needed}
         pairs = needed.items()
         return [compiled_already([t.program], layout) for (_, layout), t in pairs]
 

@@ -11,7 +11,7 @@ import jax.tree_util as jtu
 import numpy as np
 
 from ..._cache import LRUCache, WeakCache
-from ..._jaxprs.cache_key import Program
+from ..._jaxprs import Fingerprint
 from ..._progress import Progress
 from ..._types import Key, PyTree
 from ..._vmap import by_device
@@ -111,6 +111,7 @@ class Runner:
             return None
 
         done, end = span
+        progress.begin()
         with quiet():
             while done < end:
                 if progress.stopping():
@@ -147,13 +148,13 @@ def compiled(lowered: jax.stages.Lowered, unsplit: bool) -> Compiled:
 
 
 def compiled_once(
-    programs: Sequence[Program], layout: Any, make: Callable[[], Any]
+    programs: Sequence[Fingerprint], layout: Any, make: Callable[[], Any]
 ) -> Any:
     """Return what `make` compiles from some programs, unless it is there already."""
     there = compiled_already(programs, layout)
     if there is not None:
         return there
-    place = (tuple(program.cache_key for program in programs), layout)
+    place = (tuple(program.key() for program in programs), layout)
     made = make()
     # Kept without their arrays, which may be large and are handed in anew each time.
     kept = tuple(program.without_constants() for program in programs)
@@ -161,9 +162,9 @@ def compiled_once(
     return made
 
 
-def compiled_already(programs: Sequence[Program], layout: Any) -> Any:
+def compiled_already(programs: Sequence[Fingerprint], layout: Any) -> Any:
     """Return what was compiled from some programs, or `None`."""
-    place = (tuple(program.cache_key for program in programs), layout)
+    place = (tuple(program.key() for program in programs), layout)
     entry = _kernels.get(place)
     if entry is None or not all(program.still_valid() for program in entry[0]):
         return None

@@ -20,10 +20,8 @@ from jax.core import Tracer
 
 from ..._cache import LRUCache
 from ..._errors import type_error
-from ..._jaxprs.cache_key import Program, identify
-from ..._jaxprs.jaxpr import as_function, open_jaxpr
-from ..._jaxprs.jaxpr import trace as trace_jaxpr
-from ..._jaxprs.steps import counted
+from ..._jaxprs import Fingerprint, as_function, counted, fingerprint_of, open_jaxpr
+from ..._jaxprs import trace as trace_jaxpr
 from ..._mesh_context import NO_MESH
 from ..._spaces import Geometry, Space
 from ..._tree import can_be_traced, is_key_array
@@ -74,18 +72,18 @@ class Traced:
         return bool(self.jaxpr.effects)
 
     @ft.cached_property
-    def program(self) -> Program:
+    def program(self) -> Fingerprint:
         """What identifies the jaxpr, and its constants."""
-        return identify(self.jaxpr)
+        return fingerprint_of(self.jaxpr)
 
     @ft.cached_property
     def analysis(self) -> Analysis:
         """What the jaxpr computes, once for all that are the same."""
         inputs = len(open_jaxpr(self.jaxpr)[0].invars)
         varies = [k >= self.num_arrays for k in range(inputs)]
-        if self.program.callbacks:  # the cache would keep alive what they hold
+        if self.program.functions:  # the cache would keep alive what they hold
             return analyze(self.jaxpr, varies)
-        place = (self.program.cache_key, self.num_arrays)
+        place = (self.program.key(), self.num_arrays)
         analysis = _analyses.get(place)
         if analysis is None:
             analysis = analyze(self.jaxpr, varies)

@@ -18,8 +18,7 @@ import jax.tree_util as jtu
 from jaxtyping import Array, Bool
 
 from ..._cache import LRUCache
-from ..._jaxprs.cache_key import Program, identify
-from ..._jaxprs.evaluate import evaluate
+from ..._jaxprs import Fingerprint, evaluate, fingerprint_of
 from ..._reduce.many import Many
 from ..._reduce.reducer import Reducer, Reduction
 from ..._types import ClosedJaxpr
@@ -45,14 +44,14 @@ class TracedReducers:
     structure: Any
 
     @ft.cached_property
-    def absorb_program(self) -> Program:
+    def absorb_program(self) -> Fingerprint:
         """The identity of `absorbing`."""
-        return identify(self.absorbing)
+        return fingerprint_of(self.absorbing)
 
     @ft.cached_property
-    def merge_program(self) -> Program:
+    def merge_program(self) -> Fingerprint:
         """The identity of `merging`."""
-        return identify(self.merging)
+        return fingerprint_of(self.merging)
 
     @property
     def state_bytes(self) -> int:
@@ -148,10 +147,9 @@ def _trace(reducers: Many, traced: Traced, batch_size: int) -> TracedReducers:
         for leaf in traced.outputs
     ]
     ok = jax.ShapeDtypeStruct((batch_size,), bool)
-    absorbing = jax.make_jaxpr(absorb)(states, values, ok)
-    return TracedReducers(
-        absorbing, jax.make_jaxpr(merge)(states, states), init, structure
-    )
+    absorbing: Any = jax.make_jaxpr(absorb)(states, values, ok)
+    merging: Any = jax.make_jaxpr(merge)(states, states)
+    return TracedReducers(absorbing, merging, init, structure)
 
 
 def _without_weak_type(leaf: Any) -> Array:

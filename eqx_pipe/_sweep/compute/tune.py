@@ -15,7 +15,7 @@ from typing import TypeAlias
 import numpy as np
 
 from ..._cache import LRUCache
-from ..._jaxprs.text import Writer, digest
+from ..._jaxprs import digest
 from ..._progress import Progress
 from .points import Points
 
@@ -143,8 +143,8 @@ def _room(points: Points) -> int:
 
 def _place(points: Points) -> str:
     """Return what a size is remembered for: program, devices, number of points."""
-    writer, device = Writer(), points.devices[0]
-    texts = [writer.program(traced.jaxpr) for traced in points.traced]
+    device = points.devices[0]
+    texts = [traced.program.text for traced in points.traced]
     here = (device.platform, device.device_kind, len(points.devices))
     magnitude = str(math.frexp(_room(points))[1])
     return digest("\n".join([*texts, *map(str, here), magnitude]))

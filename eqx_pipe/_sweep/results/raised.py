@@ -6,8 +6,6 @@ import equinox as eqx
 import numpy as np
 from jaxtyping import Int64
 
-from ..._store.store import Store
-
 
 class Raised(eqx.Module):
     """The points that failed, in order, and for each of them which of some texts."""
@@ -43,27 +41,3 @@ class Raised(eqx.Module):
         new = np.flatnonzero(self.points[place] == index)
         which = self.which[place[new]]
         return Raised.of({t: new[which == k] for k, t in enumerate(self.texts)})
-
-
-def ranges(points: Int64[np.ndarray, " points"]) -> list[list[int]]:
-    """Points in order as ranges, from each to the one behind."""
-    ends = np.flatnonzero(np.diff(points) != 1) + 1
-    return [[int(part[0]), int(part[-1]) + 1] for part in np.split(points, ends)]
-
-
-def points_in(spans: list[list[int]]) -> Int64[np.ndarray, " points"]:
-    """The points of some ranges."""
-    return np.concatenate([np.arange(a, b, dtype=np.int64) for a, b in spans])
-
-
-def stored_errors(store: Store) -> dict[str, Int64[np.ndarray, " _failed"]]:
-    """What was raised at the points that have failed in a store of values."""
-    found: dict[str, list[np.ndarray]] = {}
-    failed = store.failed()
-    for number, errors in store.errors():
-        first, _ = store.chunks.span(number)
-        for text, spans in errors.items():
-            # One that is computed again may fail at points whose values were kept.
-            points = np.intersect1d(first + points_in(spans), failed)
-            found.setdefault(text, []).append(points)
-    return {text: np.concatenate(points) for text, points in found.items()}

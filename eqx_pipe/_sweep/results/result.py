@@ -1,4 +1,4 @@
-"""What a sweep gives back."""
+"""`SweepResult`: the values of a sweep, and what made them."""
 
 import dataclasses
 import datetime
@@ -10,23 +10,28 @@ from typing import TYPE_CHECKING, Any, SupportsIndex, overload
 import equinox as eqx
 import jax.tree_util as jtu
 import numpy as np
-from jaxtyping import Bool, Int8
+from jaxtyping import Bool, Int8, UInt32
 
 from ..._check import check_choice
 from ..._errors import message, type_error
-from ..._html import shown
 from ..._spaces import Indices, Space, as_index, indices, is_several
-from ..._store.lazy import stored_in
-from ..._store.ledger import MISSING, OK
 from ..._types import PyTree
+from ..store import (
+    MISSING,
+    OK,
+    Gaps,
+    count_in,
+    picked_gaps,
+    ranges_of,
+    status_in,
+    stored_in,
+)
 from .best import Best, Compared, best
 from .cells import CellPoints, CellValues
-from .gaps import Gaps, count_in, picked_gaps, status_in
 from .output_coords import KnownCoords
-from .raised import Raised, ranges
-from .sel import Wanted, selected
-from .steps import Steps
-from .view import Summary, run_text
+from .raised import Raised
+from .select import Wanted, selected
+from .view import ResultView, run_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -39,13 +44,56 @@ _READ_BYTES = 64 * 1024 * 1024
 """How much of a store is held at once where all of it is looked at."""
 
 ERRORS = "errors"
-"""The attribute of a dataset that says what was raised."""
+"""The attribute of a dataset with the texts of errors."""
 
-# What a file says of the whole space does not hold for a part of it.
+# The attributes of a file that hold for its whole space, but not for a part of it.
 _OF_THE_SPACE = ("space", "mode", "points")
 
 
-class SweepResult(eqx.Module):
+_STATIC = {"static": True}
+"""The metadata of a field that is no leaf of the pytree."""
+
+
+class Steps(eqx.Module):
+    """The steps of the `while_loop`s at each point of a sweep, as they were counted.
+
+    `needed` is how many the point takes by itself. `executed` is how many its lane went
+    through, until the slowest point of its batch had ended. Counts end at 2^32 - 1.
+    """
+
+    needed: UInt32[np.ndarray, " points"]
+    executed: UInt32[np.ndarray, " points"]
+
+    def __getitem__(self, part: slice | np.ndarray) -> "Steps":
+        return Steps(self.needed[part], self.executed[part])
+
+    @property
+    def waste(self) -> float:
+        """The number of steps executed for each one that was needed."""
+        needed, executed = self._sums
+        return executed / needed if needed else 1.0
+
+    @property
+    def attrs(self) -> dict[str, Any]:
+        """The sums, for a file."""
+        needed, executed = self._sums
+        return {
+            "steps_needed": needed,
+            "steps_executed": executed,
+            "waste": round(self.waste, 4),
+        }
+
+    @property
+    def _sums(self) -> tuple[int, int]:
+        both = self.needed, self.executed
+        needed, executed = (int(np.sum(x, dtype=np.uint64)) for x in both)
+        return needed, executed
+
+
+# A dataclass and no Module, whose constructor would take a fifth of a small sweep.
+@jtu.register_dataclass
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class SweepResult:
     """The values of a function at the points of a space.
 
     `values` is the pytree of outputs with a leading axis over the points, in NumPy
@@ -84,18 +132,18 @@ class SweepResult(eqx.Module):
     values: PyTree
     space: Space
     gaps: Gaps
-    batch_size: int = eqx.field(static=True)
-    num_devices: int = eqx.field(static=True)
-    started: float = eqx.field(static=True)
-    seconds: float = eqx.field(static=True)
-    points: int | None = eqx.field(static=True, default=None)
-    ended: int | None = eqx.field(static=True, default=None)
-    function: str = eqx.field(static=True, default="")
-    made: tuple[tuple[str, Any], ...] = eqx.field(static=True, default=())
+    batch_size: int = dataclasses.field(metadata=_STATIC)
+    num_devices: int = dataclasses.field(metadata=_STATIC)
+    started: float = dataclasses.field(metadata=_STATIC)
+    seconds: float = dataclasses.field(metadata=_STATIC)
+    points: int | None = dataclasses.field(default=None, metadata=_STATIC)
+    ended: int | None = dataclasses.field(default=None, metadata=_STATIC)
+    function: str = dataclasses.field(default="", metadata=_STATIC)
+    made: tuple[tuple[str, Any], ...] = dataclasses.field(default=(), metadata=_STATIC)
     steps: Steps | None = None
     raised: Raised | None = None
     cells: CellPoints | None = None
-    output_coords: KnownCoords = eqx.field(default_factory=dict)
+    output_coords: KnownCoords = dataclasses.field(default_factory=dict)
 
     @property
     def errors(self) -> dict[int, str]:
@@ -184,13 +232,13 @@ class SweepResult(eqx.Module):
         return (self[i] for i in range(len(self)))
 
     def __repr__(self) -> str:
-        return self._summary().text()
+        return self._view().text()
 
     def _repr_html_(self) -> str:
-        return shown(Summary.page, self._summary())
+        return self._view().html()
 
-    def _summary(self) -> Summary:
-        return Summary(
+    def _view(self) -> ResultView:
+        return ResultView(
             space=self.space,
             values=self.values,
             gaps=self.gaps,
@@ -325,7 +373,7 @@ class SweepResult(eqx.Module):
         made = _provenance(self)
         if self.raised is not None:
             found = self.raised.by_text().items()
-            spans = {text: ranges(points) for text, points in found}
+            spans = {text: ranges_of(points) for text, points in found}
             made |= {ERRORS: json.dumps(spans)}
         return dataset(self._outputs, self.space, self.status, made, self.output_coords)
 
@@ -415,15 +463,15 @@ class SweepResult(eqx.Module):
         return plot(self.space, data, outputs, variable, sel, roles, ax, options)
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
-        """Writes the result to a file, which `SweepResult.load` and xarray open.
+        """Write the result into a folder, which `SweepResult.load` and xarray open.
 
-        What is written is `to_xarray()`. It appears at `path` when it is complete: a
-        save that fails leaves there what was there before.
+        It is the store of a finished sweep, in Zarr's format 3: with checksums, and
+        with the names of `to_xarray()`. A save that fails leaves there what was there
+        before. For NetCDF: `result.to_xarray().to_netcdf(path)`.
 
         **Arguments:**
 
-        - `path`: where to; a path that ends in `.zarr` makes a Zarr folder (format 3),
-          one in `.nc` a NetCDF file.
+        - `path`: the folder; its name ends in `.zarr`.
         - `overwrite`: whether a result that is there already may be replaced. (Keyword
           only.)
 
@@ -435,18 +483,21 @@ class SweepResult(eqx.Module):
             >>> import eqx_pipe as ep, tempfile
             >>> result = ep.sweep(lambda x: x**2, ep.Linspace(0, 3, 4))
             >>> with tempfile.TemporaryDirectory() as folder:
-            ...     result.save(f"{folder}/squares.nc")
-            ...     ep.SweepResult.load(f"{folder}/squares.nc").best(mode="max").index
+            ...     result.save(f"{folder}/squares.zarr")
+            ...     ep.SweepResult.load(f"{folder}/squares.zarr").best(mode="max").index
             3
         """
         from .save import save
 
         self._check_all_values("save")
-        save(self.to_xarray(), path, overwrite)
+        errors = {} if self.raised is None else self.raised.by_text()
+        outputs, made = self._outputs, _provenance(self)
+        args = self.space, self.status, errors, self.output_coords, made
+        save(path, overwrite, outputs, *args)
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> "SweepResult":
-        """The result that was saved, or the one in the store of a sweep.
+        """Return the result that was saved, or the one in the store of a sweep.
 
         It reads what `SweepResult.save` wrote, and a store that `sweep(store=)` fills,
         also while it is being filled: points that it does not have yet are not `.ok`,
@@ -463,12 +514,13 @@ class SweepResult(eqx.Module):
 
         **Arguments:**
 
-        - `path`: a Zarr folder or a NetCDF file.
+        - `path`: the folder that `SweepResult.save` or `sweep(store=)` was given.
 
         **Returns:** a `SweepResult`.
 
         **Raises:** `FileNotFoundError` if there is nothing at `path`; `ValueError` if
-        what is there was not written by eqx_pipe, or by another version of its format.
+        what is there was not written by eqx_pipe, by another version of its format, or
+        was changed; `OSError` for a file that is damaged.
 
         Needs `pip install 'eqx_pipe[sweep]'`.
 

@@ -1,91 +1,111 @@
-"""Datasets as files, Zarr or NetCDF, which are complete or not there."""
+"""A result written as a store that is finished: no sweep goes on in it."""
 
-import importlib.util
 import os
-import shutil
-import uuid
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
+
+import jax.tree_util as jtu
+import numpy as np
+from jaxtyping import Int8, Int64
 
 from ..._errors import message, value_error
 from ..._files import as_path
-from ..._store.folder import as_zarr, is_name, is_netcdf_name, quiet_zarr
-from .label import check_names
+from ..._spaces import Space
+from ..._types import PyTree
+from ..store import (
+    Folder,
+    Store,
+    StoreLayout,
+    Taken,
+    check_zarr,
+    create,
+    few_chunks,
+    lay_out,
+    open_store,
+    settle,
+)
+from .label import storable
+from .layout import layout_of
+from .output_coords import KnownCoords
 
-if TYPE_CHECKING:
-    from xarray import Dataset
-else:  # imported where it is used
-    Dataset = Any
-
-# NetCDF has complex numbers in one of its two libraries only, and on request.
-COMPLEX: dict[str, Any] = {}
-if importlib.util.find_spec("netCDF4") is not None:
-    COMPLEX = {"engine": "netcdf4", "auto_complex": True}
+_FUNCTION = "SweepResult.save"
+_CHUNK_BYTES = 64 * 1024 * 1024
+"""Bytes of the values in a chunk, at most, unless one point has more."""
 
 
-def save(data: Dataset, path: str | os.PathLike[str], overwrite: bool) -> None:
-    """Writes a dataset beside its place, and then puts it there."""
-    path = as_path("SweepResult.save", path)
-    kind = path.suffix
-    if kind not in (".zarr", ".nc"):
+def save(
+    path: str | os.PathLike[str],
+    overwrite: bool,
+    outputs: PyTree,
+    space: Space,
+    status: Int8[np.ndarray, " points"],
+    errors: Mapping[str, Int64[np.ndarray, " _failed"]],
+    known: KnownCoords,
+    made: Mapping[str, Any],
+) -> None:
+    """Write outputs at the points of a space; see `SweepResult.save`."""
+    check_zarr(_FUNCTION)
+    place = as_path(_FUNCTION, path)
+    if place.suffix != ".zarr":
         raise value_error(
-            "SweepResult.save",
-            f"`path` is {str(path)!r}, with the suffix {kind!r}.",
-            "Give a path that ends in `.zarr` or in `.nc` (NetCDF).",
+            _FUNCTION,
+            f"`path` is {str(place)!r}, with the suffix {place.suffix!r}.",
+            "Give a path that ends in `.zarr`. For NetCDF: "
+            "`result.to_xarray().to_netcdf(path)`.",
         )
-    if os.path.lexists(path):
-        _check_replaceable(path, overwrite)
-    names = {*map(str, data.variables), *map(str, data.dims)}
-    fits = is_name if kind == ".zarr" else is_netcdf_name
-    check_names("SweepResult.save", sorted(names), fits)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.partial")
-    try:
-        if kind == ".zarr":
-            with quiet_zarr():
-                data.to_zarr(
-                    as_zarr(beside), mode="w-", zarr_format=3, consolidated=True
-                )
-        else:
-            numbers = {x.dtype.kind for x in data.variables.values()}
-            data.to_netcdf(beside, **(COMPLEX if "c" in numbers else {}))
-        _put(beside, path)
-    finally:
-        _remove(beside)
+    leaves = jtu.tree_leaves(outputs)
+    row = [storable(leaf[:0])[:0] for leaf in leaves]
+    structs = [np.empty(x.shape[1:], x.dtype) for x in row]
+    row_bytes = sum(x.nbytes for x in structs)
+    lengths = tuple(space.dims.values())
+    chunks = few_chunks(lengths, max(1, _CHUNK_BYTES // max(1, row_bytes)))
+    layout = layout_of(
+        _FUNCTION, outputs, structs, space, known, chunks, made, {"saved": True}
+    )
+
+    def fill(store: Store) -> None:
+        for number in range(len(store.chunks)):
+            first, last = store.chunks.span(number)
+            values = [storable(leaf[first:last]) for leaf in leaves]
+            here = {
+                text: points[(points >= first) & (points < last)] - first
+                for text, points in errors.items()
+            }
+            store.commit(number, values, status[first:last], here)
+
+    _put(Folder(place), layout, fill, overwrite)
 
 
-def _check_replaceable(path: Path, overwrite: bool) -> None:
-    wrong, cure = f"there is something at {str(path)!r} already.", ""
+def _put(files: Folder, layout: StoreLayout, fill: Any, overwrite: bool) -> None:
+    """Write a store where there is none, or in the place of another one."""
+    if files.is_vacant():
+        files.path.mkdir(parents=True, exist_ok=True)
+        try:
+            return create(files, layout, fill)
+        except BaseException:
+            files.give_up()
+            raise
     if not overwrite:
-        cure = "Choose another path, or give `overwrite=True`."
-    elif path.suffix == ".zarr" and not (path / "zarr.json").is_file():
-        wrong = f"what is at {str(path)!r} is no Zarr folder, and not overwritten."
-        cure = "Choose another path, or remove it yourself."
-    elif path.suffix == ".nc" and not path.is_file():
-        wrong = f"what is at {str(path)!r} is no file, and not overwritten."
-        cure = "Choose another path, or remove it yourself."
-    if cure:
-        raise FileExistsError(message("SweepResult.save", wrong, cure))
-
-
-def _put(beside: Path, path: Path) -> None:
-    """Renames what is finished; a folder cannot replace a folder in one step."""
-    if not path.is_dir():
-        os.replace(beside, path)
-        return
-    old = beside.with_suffix(".old")
-    os.replace(path, old)
+        raise _taken(files, "there is something at", "already")
     try:
-        os.replace(beside, path)
-    # Ctrl-C too must not leave the place empty.
-    except BaseException:
-        os.replace(old, path)
-        raise
-    _remove(old)
+        old = open_store(_FUNCTION, files)
+    except ValueError as error:
+        wrong = "what is not a result of eqx_pipe is not overwritten:"
+        raise _taken(files, wrong, "") from error
+    try:
+        with files.lock("all"):
+            lay_out(files, layout, old, fill=fill)
+            settle(files)
+    except Taken as taken:
+        raise _taken(files, "a sweep fills the store", f"({taken})") from None
 
 
-def _remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        path.unlink(missing_ok=True)
+def _taken(files: Folder, wrong: str, more: str) -> FileExistsError:
+    return FileExistsError(
+        message(
+            _FUNCTION,
+            f"{wrong} {files.place()!r} {more}".rstrip() + ".",
+            "Choose another path, remove it yourself, or give `overwrite=True` for a "
+            "result that was saved before.",
+        )
+    )

@@ -14,22 +14,15 @@ from typing import Any
 import jax.tree_util as jtu
 import numpy as np
 
-from ..._jaxprs.text import Writer, digest
+from ..._jaxprs import array_text, digest, text_of
 from ..._reduce.many import Many
-from ..._store.layout import StoreLayout, Variable
-from ..._store.lazy import Stored
-from ..._store.store import Store
 from ..._tree import leaves_with_names, tree_text
-from ..call import fn_name
-from ..compute.failure import Errors
 from ..compute.trace import Traced
 from ..compute.traced_reducers import trace_reducers
-from ..gather import Outcome
+from ..options import fn_name
+from ..outcome import Outcome
 from ..plan import Plan
-from ..results.gaps import stored_gaps
 from ..results.label import (
-    Names,
-    attributes,
     check_names,
     coordinate_variables,
     inner_dims,
@@ -37,14 +30,23 @@ from ..results.label import (
     storable,
     versions,
 )
+from ..results.layout import layout_of
 from ..results.output_coords import coords_texts
-from ..results.raised import points_in, stored_errors
-from .fingerprint import refuse_failed
-from .memory import Fold, reduced_outcome
+from ..store import (
+    FAILED,
+    Store,
+    StoredArray,
+    StoreLayout,
+    Variable,
+    count_in,
+    points_in,
+)
+from .identity import refuse_failed
+from .memory import OrderedMerge, reduced_outcome
 
 
 @dataclasses.dataclass(frozen=True)
-class StoredValues:
+class ValueContents:
     """The outputs of a sweep as the arrays of a store."""
 
     plan: Plan
@@ -63,85 +65,63 @@ class StoredValues:
         found = reducing_identity(reducers, self.plan.points.traced[0])
         over = " and ".join(reducers.over or ())
         # What is kept is finished, so that it also depends on what comes of a state.
-        writer = Writer()
         finish = [
-            writer.value(getattr(reducer, field.name))
+            text_of(getattr(reducer, field.name))
             for reducer in reducers.reducers
             for field in dataclasses.fields(reducer)
             if field.name not in ("by", "over", "init", "update", "merge")
         ]
-        text = digest("\n".join([found["text"], *finish, *writer.constants]))
+        text = digest("\n".join([found["text"], *finish]))
         kinds = f"{found['reducers']} over {over}"
         return {**named, "cells": {**found, "reducers": kinds, "text": text}}
 
     @property
-    def lengths(self) -> tuple[int, ...]:
-        """How many rows there are on each dim."""
-        return tuple(self.plan.request.space.dims.values())
-
-    @property
-    def variables(self) -> list[Variable]:
-        """The arrays for the outputs."""
-        found = []
-        named = self._names.outputs.items()
-        for (name, dims), leaf in zip(named, self.plan.work.row, strict=True):
-            kept = storable(np.empty((0, *leaf.shape), leaf.dtype))
-            found.append(Variable(name, kept.dtype, kept.shape[1:], dims))
-        return found
-
-    @property
-    def status(self) -> str:
-        """The name of the array that says which points are there."""
-        return self._names.status
-
-    @property
     def coordinates(self) -> dict[str, Any]:
         """Dims, values and attributes of each coordinate."""
-        return coordinate_variables(self.plan.request.space, self._names)
+        request = self.plan.request
+        names = names_of(self.plan.outputs, request.space, request.output_coords)
+        return coordinate_variables(request.space, names)
 
     def layout(self, record: Mapping[str, Any]) -> StoreLayout:
-        """What a new store is made of."""
-        space, names = self.plan.request.space, self._names
-        coordinates = self.coordinates
-        inner = [dim for dims in names.outputs.values() for dim in dims]
-        check_names("sweep", [*space.dims, *coordinates, *names.outputs, *inner])
+        """Return what a new store is made of."""
+        request, work = self.plan.request, self.plan.work
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        made = {**_made_by(self.plan), "started": now, **self.plan.work.attrs}
-        return StoreLayout(
-            dims=tuple(space.dims),
-            chunks=self.plan.chunks,
-            coordinates=coordinates,
-            variables=self.variables,
-            status=names.status,
-            attributes=attributes(self._outputs, space, names, made),
-            record=record,
+        return layout_of(
+            "sweep",
+            work.outputs,
+            work.row,
+            request.space,
+            request.output_coords,
+            self.plan.chunks,
+            {**_made_by(self.plan), "started": now, **work.attrs},
+            record,
         )
 
+    def begin(self, store: Store, number: int) -> int:
+        """Return from where on the errors of a chunk are counted: its first row."""
+        return store.chunks.span(number)[0]
+
     def refuse(self, store: Store) -> None:
-        """Raises if there are failed points in the store, unless they are isolated."""
-        if store.ledger.failed and not self.plan.request.isolated:
-            refuse_failed(store.path, store.failed())
+        """Raise if there are failed points in the store, unless they are marked."""
+        if not self.plan.request.isolated:
+            gaps = store.account().gaps
+            refuse_failed(store.path, points_in(gaps[gaps[:, 2] == FAILED, :2]))
 
     def advance(self, store: Store) -> None:
         """Values stop no sweep."""
 
     def outcome(self, store: Store) -> Outcome:
-        """The store as it stands; values are read when somebody asks for them."""
-        pairs = zip(self.plan.work.row, self.plan.work.kinds, strict=True)
-        leaves = [Stored(store, k, s.dtype, kind) for k, (s, kind) in enumerate(pairs)]
+        """Return the store as it stands; values are read when they are indexed."""
+        gaps, errors, done = store.account()
         # Other processes may have written some since this one looked.
         self.refuse(store)
-        values = jtu.tree_unflatten(jtu.tree_structure(self._outputs), leaves)
-        return Outcome(values, stored_gaps(store), errors=stored_errors(store))
-
-    @property
-    def _outputs(self) -> Any:
-        return self.plan.work.outputs
-
-    @property
-    def _names(self) -> Names:
-        request = self.plan.request
-        return names_of(self._outputs, request.space, request.output_coords)
+        work = self.plan.work
+        leaves = [
+            StoredArray(store, k, struct.dtype, kind, done)
+            for k, (struct, kind) in enumerate(zip(work.row, work.kinds, strict=True))
+        ]
+        values = jtu.tree_unflatten(jtu.tree_structure(work.outputs), leaves)
+        return Outcome(values, gaps, errors=errors)
 
 
 def _made_by(plan: Plan) -> dict[str, Any]:
@@ -157,9 +137,10 @@ def reducing_identity(reducers: Many, traced: Traced) -> dict[str, str]:
     """What tells reducers: what they do to a state, whatever the batch size."""
     # Of a size of its own: the text must not depend on that of the sweep.
     reducing = trace_reducers(reducers, traced, 2)
-    writer = Writer()
-    texts = [writer.program(x) for x in (reducing.absorbing, reducing.merging)]
-    texts += [*writer.constants, *map(writer.value, reducing.init)]
+    programs = [reducing.absorb_program, reducing.merge_program]
+    texts = [program.text for program in programs]
+    texts += [array_text(x) for program in programs for x in program.constants]
+    texts += map(array_text, reducing.init)
     kinds = [type(reducer).__name__ for reducer in reducers.reducers]
     states = jtu.tree_unflatten(reducing.structure, reducing.init)
     return {
@@ -172,18 +153,18 @@ def reducing_identity(reducers: Many, traced: Traced) -> dict[str, str]:
 _STATUS = "status"
 
 
-class StoredStates:
+class StateContents:
     """The states of blocks as the arrays of a store."""
 
     def __init__(self, plan: Plan):
         assert plan.blocks is not None
         self.plan, self.blocks = plan, plan.blocks
-        self.fold = Fold(self.blocks, plan.chunks)
+        self.merge = OrderedMerge(self.blocks, plan.chunks)
 
     @property
     def stopped(self) -> bool:
         """Whether the chunks at the beginning say that no more are needed."""
-        return self.fold.stopped
+        return self.merge.stopped
 
     @property
     def identity(self) -> Mapping[str, Any]:
@@ -191,31 +172,15 @@ class StoredStates:
         found = reducing_identity(self.blocks.reducers, self.blocks.points.traced[0])
         return {"reduce": found}
 
-    @property
-    def lengths(self) -> tuple[int, ...]:
-        """How many rows there are on each dim."""
-        return (self.blocks.size,)
-
-    @property
-    def variables(self) -> list[Variable]:
-        """The arrays for the states of blocks."""
-        found = []
-        for name, leaf in leaves_with_names(self.blocks.outputs):
-            dtype = storable(np.empty((0,), leaf.dtype)).dtype
-            dims = inner_dims(name, len(leaf.shape))
-            found.append(Variable(name, dtype, leaf.shape, dims))
-        return found
-
-    @property
-    def status(self) -> str:
-        """The name of the array that says which blocks are there."""
-        return _STATUS
-
     def layout(self, record: Mapping[str, Any]) -> StoreLayout:
-        """What a new store is made of."""
+        """Return what a new store is made of."""
         blocks, request = self.blocks, self.plan.request
         first = np.arange(blocks.size, dtype=np.int64) * blocks.each
-        variables = self.variables
+        variables = []
+        for name, leaf in leaves_with_names(blocks.outputs):
+            dtype = storable(np.empty((0,), leaf.dtype)).dtype
+            dims = inner_dims(name, len(leaf.shape))
+            variables.append(Variable(name, dtype, leaf.shape, dims))
         check_names("sweep", [variable.name for variable in variables])
         return StoreLayout(
             dims=("block",),
@@ -234,58 +199,61 @@ class StoredStates:
             record=record,
         )
 
+    def begin(self, store: Store, number: int) -> int:
+        """Return from where on the errors of a chunk are counted: its first point."""
+        return self.blocks.span(*store.chunks.span(number))[0]
+
     def refuse(self, store: Store) -> None:
-        """Raises if there are failed points in the store, unless they are isolated."""
-        # Where a reducer stops the sweep, blocks behind that do not count.
+        """Raise if there are failed points in the store, unless they are marked."""
+        # Where a reducer stops the sweep, later blocks do not count.
         counts = not (self.plan.request.isolated or self.blocks.reducers.stops)
-        if store.ledger.failed and counts:
+        if counts and count_in(store.account().gaps, FAILED):
             refuse_failed(store.path, self._all(store)[0].failed)
 
     def advance(self, store: Store) -> None:
-        """Merges the chunks that are finished up to the first one that is not.
+        """Merge the chunks that are finished up to the first one that is not.
 
         Only where that may stop the sweep.
         """
         if not self.blocks.reducers.stops:
             return
-        fold = self.fold
-        while fold.next < len(store.chunks) and not fold.stopped:
+        merge = self.merge
+        while merge.next < len(store.chunks) and not merge.stopped:
             try:
-                if not _put(fold, store, fold.next, {}):
+                if not _put(merge, store, merge.next):
                     return
             except OSError:  # damaged; it is removed, or named when all is read
                 return
 
     def outcome(self, store: Store) -> Outcome:
-        """The reduction of what is in the store."""
-        fold, gaps = self._all(store)
+        """Return the reduction of what is in the store."""
+        merge, gaps = self._all(store)
         if not self.plan.request.isolated:
-            refuse_failed(store.path, fold.failed)
+            refuse_failed(store.path, merge.failed)
         missing = [self.blocks.span(first, last) for first, last in gaps]
-        return reduced_outcome(fold, np.array(missing, np.int64).reshape(-1, 2))
+        return reduced_outcome(merge, np.array(missing, np.int64).reshape(-1, 2))
 
-    def _all(self, store: Store) -> tuple[Fold, list[tuple[int, int]]]:
-        """Merges all that there is; and the blocks that are missing, from and to."""
-        fold, gaps = Fold(self.blocks, store.chunks), []
-        known = dict(store.errors())
+    def _all(self, store: Store) -> tuple[OrderedMerge, list[tuple[int, int]]]:
+        """Merge all that there is; return the blocks that are missing, as ranges."""
+        merge, gaps = OrderedMerge(self.blocks, store.chunks), []
         gap = ft.cache(self.blocks.gap)  # chunks have two lengths; each one compiles
         for number in range(len(store.chunks)):
-            if fold.stopped:
+            if merge.stopped:
                 break
-            first, last = store.chunks.span(number)
-            begin, _ = self.blocks.span(first, last)
-            raised = known.get(number, {}).items()
-            errors = {text: begin + points_in(spans) for text, spans in raised}
-            if not _put(fold, store, number, errors):
+            if not _put(merge, store, number):
+                first, last = store.chunks.span(number)
                 gaps.append((first, last))
-                fold.put(number, gap(last - first), {})
-        return fold, gaps
+                merge.put(number, gap(last - first), {})
+        return merge, gaps
 
 
-def _put(fold: Fold, store: Store, number: int, errors: Errors) -> bool:
-    """Merges a chunk of a store; whether it is there."""
-    if not store.is_done(number):
+def _put(merge: OrderedMerge, store: Store, number: int) -> bool:
+    """Merge a chunk of a store; return whether it is there."""
+    manifest = store.manifest(number)
+    if manifest is None:
         return False
-    names = range(len(store.arrays))
-    fold.put(number, [store.read(number, variable) for variable in names], errors)
+    begin, _ = merge.blocks.span(*store.chunks.span(number))
+    errors = {text: begin + points for text, points in manifest.errors.items()}
+    names = range(len(store.variables))
+    merge.put(number, [store.read(number, k) for k in names], errors)
     return True

@@ -1,4 +1,4 @@
-"""Whether the points of a store are among those of a larger space, and where.
+"""Where the points of a store are among those of a larger space.
 
 Points are recognised by their coordinates, dim by dim and bit by bit: numbers as
 xarray shows them, Python values by the text that the record of a store has for them.
@@ -8,19 +8,20 @@ import collections
 import dataclasses
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from jaxtyping import Int64, UInt8
 
-from ..._errors import optional
-from ..._jaxprs.text import Writer, digest
+from ..._errors import value_error
+from ..._jaxprs import digest, text_of
 from ..._spaces import Space, static_column
-from ..._store.folder import as_zarr, quiet_zarr
-from ..._store.grow import Origin
 from ..compute.cases import Case, has_any
 from ..compute.points import Points
+from ..plan import Plan
+from ..store import Origin, Store, StoreLayout, in_place
+from .contents import ValueContents
+from .identity import check_grown_function, function_texts, outputs_changes
 
 _Positions = Int64[np.ndarray, " positions"]
 _DIGEST = "S32"  # the letters of a digest
@@ -69,20 +70,18 @@ def static_texts(space: Space) -> dict[str, dict[str, str]]:
 
 
 def growth_of(
-    path: Path,
-    record: Mapping[str, Any],
-    now: Mapping[str, Any],
-    space: Space,
-    coordinates: Mapping[str, Any],
+    store: Store, now: Mapping[str, Any], space: Space, coordinates: Mapping[str, Any]
 ) -> Growth:
-    """How the space of a store grew; raises `NoGrowth` if it did not.
+    """Return how the space of a store grew; raise `NoGrowth` if it did not.
 
-    `record` and `now` are those of the store and of the sweep, and `coordinates` those
-    of the space, with their dims.
+    `now` is the identity of the sweep, and `coordinates` are those of its space, with
+    their dims.
     """
-    if _differs(record["space"], now["space"]):
+    if _differs(store.record["space"], now["space"]):
         raise NoGrowth
-    was, old = _kept(path, record)
+    record = store.record
+    was = dict(zip(record["dims"], record["lengths"], strict=True))
+    old = _kept(store)
     texts = static_texts(space)
     new = {
         name: _column(dims[0], values, texts.get(name))
@@ -122,24 +121,14 @@ def _differs(was: Mapping[str, str], now: Mapping[str, str]) -> bool:
     return False
 
 
-def _kept(
-    path: Path, record: Mapping[str, Any]
-) -> tuple[dict[str, int], dict[str, _Column]]:
-    """The dims of a store in order, and its coordinates."""
-    xarray = optional("sweep", "xarray")
-    # A unit such as "days" is no request for times.
-    options = {"decode_times": False, "decode_timedelta": False, "chunks": None}
-    with quiet_zarr():
-        data = xarray.open_zarr(as_zarr(path), **options)
-        status = data[record["status"]]
-        was = dict(zip(map(str, status.dims), status.shape, strict=True))
-        texts = record.get("static", {})
-        columns = {
-            str(name): _column(str(array.dims[0]), array.values, texts.get(name))
-            for name, array in data.coords.items()
-            if name != record["status"] and array.dims[0] in was
-        }
-    return was, columns
+def _kept(store: Store) -> dict[str, _Column]:
+    """Return the coordinates of a store, but for those of dims of outputs."""
+    texts = store.record["static"]
+    return {
+        name: _column(dims[0], store.coordinate(name), texts.get(name))
+        for name, (dims, _) in store.record["coordinates"].items()
+        if dims[0] in store.record["dims"]
+    }
 
 
 def _column(dim: str, values: np.ndarray, texts: Mapping[str, str] | None) -> _Column:
@@ -189,4 +178,96 @@ def _matched(
 
 
 def _text_of(value: object) -> str:
-    return digest(Writer().value(value))
+    return digest(text_of(value))
+
+
+@dataclasses.dataclass(frozen=True)
+class Grown:
+    """What a store is to become; if its values are `moved`, in other files.
+
+    `plan` has the batch size of the store and the chunks of the larger one.
+    """
+
+    plan: Plan
+    layout: StoreLayout
+    origin: Origin
+    moved: bool
+
+
+def growth_in(
+    plan: Plan, store: Store, now: Mapping[str, Any]
+) -> tuple[Grown | None, str]:
+    """Return what a store would become, if it would grow; else why not, if known.
+
+    Nothing is written. `now` is the identity of the sweep.
+    """
+    was = store.record
+    same = [was["key"] == now["key"]]
+    same.append(was.get("output_coords") == now.get("output_coords"))
+    same.append(not outputs_changes(was["function"], now["function"]))
+    if was["space"] == now["space"] or not all(same):
+        return None, ""
+    try:
+        _check_reduced(plan, was, now)
+        return _grown(plan, store, now), ""
+    except NoGrowth as no:
+        return None, str(no)
+
+
+def _check_reduced(plan: Plan, was: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Raise `NoGrowth` unless what a store keeps of points is that of the new ones."""
+    if "reduce" in was and "reduce" in now:
+        raise NoGrowth(
+            "`reduce`: a store of a reduction does not grow, as its blocks are those "
+            "of its space; one of `Mean(over=...)` does along the dims that are kept"
+        )
+    if was.get("cells") != now.get("cells") or "reduce" in {*was, *now}:
+        raise NoGrowth
+    request = plan.request
+    for name in request.whole.axes().keys() - request.space.axes().keys():
+        if was["space"].get(f"axis {name}") != now["space"][f"axis {name}"]:
+            raise NoGrowth(
+                f"`space`: values are reduced over `{name}`, so with another one each "
+                "cell is to be computed anew"
+            )
+
+
+def _grown(plan: Plan, store: Store, now: Mapping[str, Any]) -> Grown:
+    request, points = plan.request, plan.points
+    contents = ValueContents(plan)
+    growth = growth_of(store, now, request.space, contents.coordinates)
+    pairs = zip(points.cases, points.traced, strict=True)
+    had = [pair for pair in pairs if growth.had(points, pair[0])]
+    then = {**now, "function": function_texts(had)}
+    check_grown_function(store.path, store.record, then, request.trusting)
+    # A size that was that of all there was is no choice.
+    size = store.chunks.size // max(1, len(had))
+    if store.record["batch_size"] * len(plan.devices) < size:
+        check_batch_size(plan, store)
+        plan = plan.with_batch_size(store.record["batch_size"])
+    chunks = None
+    if growth.appends:
+        lengths = tuple(request.space.dims.values())
+        chunks = in_place(store.chunks, lengths, plan.chunks)
+    plan = plan if chunks is None else plan.with_chunks(chunks)
+    layout = ValueContents(plan).layout(record_of(plan, now))
+    return Grown(plan, layout, growth.origin, chunks is None)
+
+
+def record_of(plan: Plan, now: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a store says about its sweep."""
+    texts = static_texts(plan.request.space)
+    return {**now, "static": texts, "batch_size": plan.batch_size}
+
+
+def check_batch_size(plan: Plan, store: Store) -> None:
+    """Raise a `ValueError` if another batch size was asked for than a store has."""
+    request, kept = plan.request, store.record["batch_size"]
+    if isinstance(request.batch_size, int) and plan.batch_size != kept:
+        raise value_error(
+            "sweep",
+            f"`batch_size` is {request.batch_size}, and the store `{store.path}` was "
+            f"begun with {kept}.",
+            "Leave it out, so that all values are those of one run, or give "
+            "another path.",
+        )

@@ -10,18 +10,17 @@ from collections.abc import Iterator
 import numpy as np
 from jaxtyping import Int64
 
-from ..._store.chunks import Chunks
-from ..._store.ledger import FAILED, MISSING
 from ..._types import PyTree
 from ..compute.blocks import Blocks
 from ..compute.failure import Errors, Failures, Verdict, in_order, joined
 from ..compute.rows import Rows, empty_values
-from ..gather import Interrupt, Outcome, Todo
+from ..gather import Chunk, Todo
+from ..outcome import Outcome
 from ..plan import Plan
-from ..results.gaps import count_in, gaps_of, merged
+from ..store import FAILED, MISSING, Chunks, count_in, gaps_of, merged
 
 
-class Fold:
+class OrderedMerge:
     """The reduction of chunks of blocks, merged in order up to the first one missing.
 
     A reducer may ask to stop after any block: then it is `stopped`, and what comes
@@ -85,7 +84,7 @@ class Fold:
                 return
 
 
-class Arrays:
+class ArraySink:
     """The values at all points."""
 
     stopped = False
@@ -100,11 +99,11 @@ class Arrays:
     def filling(self) -> Iterator[Todo]:
         """Nothing is there yet."""
         numbers = range(len(self.plan.chunks))
-        with Interrupt() as interrupt:
-            yield Todo(numbers, numbers, interrupt, partial=True)
+        yield Todo(numbers, numbers, partial=True)
 
-    def keep(self, number: int, values: Rows, verdict: Verdict) -> None:
-        """Puts the values of a chunk in their place."""
+    def keep(self, chunk: Chunk) -> None:
+        """Put the values of a chunk in their place."""
+        number, _, values, verdict = chunk
         self._chunks[number] = verdict
         if len(verdict.ok) == self.size:  # all of them, and not copied
             self._values = values
@@ -135,13 +134,13 @@ class Arrays:
         return Outcome(values, gaps, errors=all_.errors)
 
 
-class Reduction:
+class ReductionSink:
     """The reduction of all points, whatever the order in which they come."""
 
     def __init__(self, plan: Plan):
         assert plan.blocks is not None
         self.plan = plan
-        self.fold = Fold(plan.blocks, plan.chunks)
+        self.fold = OrderedMerge(plan.blocks, plan.chunks)
 
     @property
     def stopped(self) -> bool:
@@ -152,12 +151,11 @@ class Reduction:
     def filling(self) -> Iterator[Todo]:
         """Nothing is there yet."""
         numbers = range(len(self.plan.chunks))
-        with Interrupt() as interrupt:
-            yield Todo(numbers, numbers, interrupt)
+        yield Todo(numbers, numbers)
 
-    def keep(self, number: int, values: Rows, verdict: Verdict) -> None:
-        """Merges a chunk when it is its turn."""
-        self.fold.put(number, values, verdict.errors)
+    def keep(self, chunk: Chunk) -> None:
+        """Merge a chunk when it is its turn."""
+        self.fold.put(chunk.number, chunk.values, chunk.verdict.errors)
 
     def outcome(self) -> Outcome:
         """The reduction of the points up to where it was stopped."""
@@ -165,7 +163,7 @@ class Reduction:
 
 
 def reduced_outcome(
-    fold: Fold, missing: Int64[np.ndarray, "ranges 2"] | None = None
+    fold: OrderedMerge, missing: Int64[np.ndarray, "ranges 2"] | None = None
 ) -> Outcome:
     """A reduction, of which points, and which of them failed or are `missing`."""
     absent = np.zeros((0, 2), np.int64) if missing is None else missing

@@ -1,0 +1,268 @@
+"""The identity of a sweep in the record of its store: space, key, function."""
+
+import contextlib
+import errno
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.random as jr
+import jax.tree_util as jtu
+import numpy as np
+
+from ..._errors import SweepError, bullets, message, structure_error
+from ..._jaxprs import array_text, digest, fingerprint_of, text_of
+from ..._spaces import Space, axis_name, is_axis
+from ..._tree import is_key_array, path_name, tree_text
+from ..._types import Key
+from ..compute.cases import Case
+from ..compute.trace import Traced
+from ..plan import Plan
+
+_LONG = 200
+_NO_KEY = "no key"
+
+
+def identity_of(plan: Plan) -> dict[str, Any]:
+    """Return what a sweep is, as JSON, but for what its store holds."""
+    points = plan.points
+    return {
+        "space": space_texts(points.space),
+        "key": _NO_KEY if points.key is None else _key_text(points.key),
+        "function": function_texts(zip(points.cases, points.traced, strict=True)),
+        "jax": jax.__version__,
+    }
+
+
+def space_texts(space: Space) -> dict[str, str]:
+    """Return a text for each thing that makes a space."""
+    found = {
+        "mode": space.mode,
+        "dims": ", ".join(f"{name}: {n}" for name, n in space.dims.items()),
+        "slice": str(space.span),
+        "key of the space": _NO_KEY if space.key is None else _key_text(space.key),
+    }
+    if space.rows is not None:
+        found["points"] = f"#{digest(text_of(space.rows))[:8]}"
+    for path, leaf in jtu.tree_flatten_with_path(space.tree, is_leaf=is_axis)[0]:
+        if is_axis(leaf):
+            # The text of an axis does not say its dtype.
+            dtypes = {str(x.dtype) for x in jtu.tree_leaves(leaf) if eqx.is_array(x)}
+            text = " ".join([repr(leaf), *sorted(dtypes)])
+            name = f"axis {axis_name(path)}"
+            found[name] = f"{text} #{digest(text_of(leaf))[:8]}"
+        else:
+            text = text_of(leaf)
+            if len(text) > _LONG:
+                text = f"{text[:_LONG]} #{digest(text)[:8]}"
+            found[f"leaf {path_name(path)}"] = text
+    structure = jtu.tree_structure(space.tree, is_leaf=is_axis)
+    found["structure"] = digest(text_of(structure))
+    return found
+
+
+def function_texts(traced: Iterable[tuple[Case, Traced]]) -> dict[str, Any]:
+    """Return what identifies a function of a point, whatever the lengths of axes."""
+    pairs = list(traced)
+    programs, constants, points = [], set[str](), set[str]()
+    for part, each in pairs:
+        own = fingerprint_of(each.own)
+        held = list(map(array_text, own.constants))
+        programs.append("\n".join([part.text, own.text, *held]))
+        constants.update(held)
+        points.add(f"{tree_text(each.point)}\n{jtu.tree_structure(each.point)}")
+    first = pairs[0][1]
+    outputs = jtu.tree_unflatten(first.structure, first.outputs)
+    return {
+        "program": digest("\n".join(sorted(programs))),
+        "constants": sorted(constants),
+        "point": digest("\n".join(sorted(points))),
+        "outputs": tree_text(outputs),
+        "structure": digest(text_of(first.structure)),
+    }
+
+
+def check_same(
+    path: str,
+    was: Mapping[str, Any],
+    now: Mapping[str, Any],
+    trusting: bool,
+    why: str = "",
+) -> None:
+    """Raise a `StructureError` that says in what a sweep differs from that of a store.
+
+    If the user is to be trusted (by `resume="force"`) the function may be another.
+    `why` says more about two spaces.
+    """
+    if "saved" in was:
+        raise structure_error(
+            "sweep",
+            f"`{path}` was written by `SweepResult.save`, as a finished result.",
+            "Give another path: a sweep goes on in what `store=` has created.",
+        )
+    lines = _space_changes(was["space"], now["space"])
+    lines += [why] if why else []
+    if was["key"] != now["key"]:
+        lines.append(f"`key`: {was['key']} in the store, now {now['key']}")
+    lines += _coords_changes(was, now) + _reducer_changes(was, now)
+    lines += outputs_changes(was["function"], now["function"])
+    function = _function_change(was, now, trusting)
+    # Another point, or a key that was not there, is another program by itself.
+    follows = was["function"]["point"] != now["function"]["point"]
+    follows |= (was["key"] == _NO_KEY) != (now["key"] == _NO_KEY)
+    only = bool(function) and not lines
+    lines += [function] if function and not (lines and follows) else []
+    if not lines:
+        return
+    cure = "Give another path, or the sweep that created it."
+    if only:
+        cure += ' If you know that the values are the same, `resume="force"` goes '
+        cure += 'on with it; `resume="failed"` also computes failed points again.'
+    wrong = f"the store `{path}` was created by a different sweep:{bullets(lines)}"
+    raise structure_error("sweep", wrong, cure)
+
+
+def check_grown_function(
+    path: str, was: Mapping[str, Any], now: Mapping[str, Any], trusting: bool
+) -> None:
+    """Raise a `StructureError` if a larger space is swept with another function.
+
+    `now` is the identity with the function at the points that the store has.
+    """
+    if _function_change(was, now, trusting):
+        raise structure_error(
+            "sweep",
+            f"the space of the store `{path}` has grown, and `fn` is another program "
+            "now, or closes over other values.",
+            "Give the function that made it, or another path. If you know that the "
+            'values are the same, `resume="force"` goes on with it.',
+        )
+
+
+def _function_change(
+    was: Mapping[str, Any], now: Mapping[str, Any], trusting: bool
+) -> str:
+    """Return in what the function differs; warn if another JAX may be the reason."""
+    before, after = was["function"], now["function"]
+    same = ("program", "outputs", "structure")
+    if trusting or all(before[name] == after[name] for name in same):
+        return ""
+    if outputs_changes(before, after):
+        return ""
+    if before["constants"] != after["constants"]:
+        differing = {*before["constants"]} ^ {*after["constants"]}
+        shown = ", ".join(sorted({text.split("#")[0] for text in differing})[:4])
+        return f"`fn`: arrays that it closes over have other values ({shown})"
+    if was["jax"] == now["jax"]:
+        return "`fn`: another program"
+    if before["point"] == after["point"]:
+        warn_of_jax(was["jax"])
+    return ""
+
+
+def warn_of_jax(version: str) -> None:
+    """Warn that a function is traced to another text since JAX is another one."""
+    text = message(
+        "sweep",
+        f"the store was begun with jax {version}, this is {jax.__version__}, and the "
+        "traced function differs in form.",
+        "The sweep continues, as such a difference is to be expected between two "
+        "versions of JAX; see that the function is the same.",
+    )
+    warnings.warn(text, UserWarning, stacklevel=2)
+
+
+def _key_text(key: Key) -> str:
+    typed = is_key_array(key)
+    data, kind = (jr.key_data(key), jr.key_impl(key)) if typed else (key, "raw")
+    return f"{kind} {[int(x) for x in data.reshape(-1)]}"
+
+
+def _space_changes(was: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    lines = []
+    for name in dict.fromkeys([*was, *now]):
+        before, after = was.get(name), now.get(name)
+        if before == after:
+            continue
+        if name != "structure":
+            lines.append(f"`space`, {name}: {before} in the store, now {after}")
+        elif not lines:
+            lines.append("`space`: other containers, or other static fields")
+    return lines
+
+
+def _coords_changes(was: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Return what differs in the names and coordinates of the dims of outputs."""
+    before, after = (record.get("output_coords", {}) for record in (was, now))
+    return [
+        f"`output_coords`, {path!r}: {before.get(path, 'no names')} in the store, now "
+        f"{after.get(path, 'no names')}"
+        for path in sorted({*before, *after})
+        if before.get(path) != after.get(path)
+    ]
+
+
+def _reducer_changes(was: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Return what differs in the reducers."""
+    before, after = (x.get("reduce") or x.get("cells") for x in (was, now))
+    if before == after:
+        return []
+    if before is None or after is None:
+        kept = "values" if before is None else f"the reduction {before['reducers']}"
+        wanted = "no reduction" if after is None else after["reducers"]
+        return [f"`reduce`: {kept} in the store, now {wanted}"]
+    for name in ("reducers", "states"):
+        if before[name] != after[name]:
+            text = f"{before[name]} in the store, now {after[name]}"
+            return [f"`reduce`, {name}: {text}"]
+    if was["jax"] != now["jax"]:
+        warn_of_jax(was["jax"])
+        return []
+    text = f"the same kinds of reducers ({before['reducers']}) with other settings"
+    return [f"`reduce`: {text} or functions"]
+
+
+def outputs_changes(was: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Return what differs in the structure, shapes and dtypes of the output."""
+    if all(was[name] == now[name] for name in ("outputs", "structure")):
+        return []
+    return [f"`fn`: it gives {was['outputs']} in the store, now {now['outputs']}"]
+
+
+def refuse_failed(path: str, failed: np.ndarray) -> None:
+    """Raise a `SweepError` if there are points in a store that have failed."""
+    if not len(failed):
+        return
+    shown = ", ".join(map(str, failed[:5])) + (", ..." if len(failed) > 5 else "")
+    what = f"point {shown}" if len(failed) == 1 else f"{len(failed):,} points ({shown})"
+    raise SweepError(
+        message(
+            "sweep",
+            f'the store `{path}` was filled with `on_error="mark"`, and `fn` '
+            f"failed at {what}.",
+            'Go on with `on_error="mark"`, which keeps the other points, or call '
+            f"`fn(space.point({failed[0]}))` to see the error. "
+            'Mend it, and `resume="failed"` computes these points again.',
+        ),
+        failed.tolist(),
+    )
+
+
+@contextlib.contextmanager
+def disk_errors(path: str, what: str) -> Iterator[None]:
+    """Raise a `SweepError` with a cure for an error of the disk."""
+    try:
+        yield
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        cure = "Make room there" if full else "See that the folder can be written to"
+        raise SweepError(
+            message(
+                "sweep",
+                f"the store `{path}` could not {what}: {error}.",
+                f"{cure}, then call the same sweep again. Chunks that are finished are "
+                "kept.",
+            )
+        ) from error

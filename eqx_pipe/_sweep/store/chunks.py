@@ -1,0 +1,161 @@
+"""Which points form a chunk: neighbours in the flat index, and a box in the grid.
+
+Both hold for whole trailing rows: a chunk is one position on each leading dim, some
+neighbouring positions on one dim, and everything on the dims behind it.
+"""
+
+import dataclasses
+import itertools as it
+import math
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from jaxtyping import Int64
+
+_AT_LEAST = 256
+"""A sweep has at least so many chunks if it can: what a kill costs, as a share."""
+
+_EFFICIENT = 0.02
+"""Divisions whose wasted work differs by less than this are equally good."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Chunks:
+    """The points of a grid in chunks: `count` positions on the dim `split` in each.
+
+    The last chunk of a row may be smaller.
+    """
+
+    lengths: tuple[int, ...]
+    split: int
+    count: int
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The size of a chunk on each dim."""
+        behind = self.lengths[self.split + 1 :]
+        return (1,) * self.split + (self.count,) + behind
+
+    @property
+    def size(self) -> int:
+        """How many points the grid has."""
+        return math.prod(self.lengths)
+
+    @property
+    def inner(self) -> int:
+        """How many points there are for each position on the dim that is cut."""
+        return math.prod(self.lengths[self.split + 1 :])
+
+    @property
+    def points(self) -> int:
+        """How many points a chunk has at most."""
+        return self.count * self.inner
+
+    @property
+    def in_row(self) -> int:
+        """How many chunks there are along the dim that is cut."""
+        return -(-self.lengths[self.split] // self.count)
+
+    def __len__(self) -> int:
+        return math.prod(self.lengths[: self.split]) * self.in_row
+
+    def span(self, number: int) -> tuple[int, int]:
+        """The first point of a chunk, and the first one behind it."""
+        row, place = divmod(number, self.in_row)
+        n = self.lengths[self.split]
+        first, last = place * self.count, min((place + 1) * self.count, n)
+        return (row * n + first) * self.inner, (row * n + last) * self.inner
+
+    def holding(self, points: Int64[np.ndarray, "*_"]) -> Int64[np.ndarray, "*_"]:
+        """The number of the chunk that each of some points is in."""
+        row, place = np.divmod(points // self.inner, self.lengths[self.split])
+        return row * self.in_row + place // self.count
+
+    def names(self, root: str = "c/") -> Iterator[str]:
+        """The files of all chunks below the folder of their array, in order."""
+        leading = [map(str, range(n)) for n in self.lengths[: self.split]]
+        behind = ["0"] * (len(self.lengths) - self.split - 1)
+        places = it.product(*leading, map(str, range(self.in_row)))
+        return (root + "/".join((*place, *behind)) for place in places)
+
+    def place(self, number: int) -> tuple[int, ...]:
+        """The position of a chunk among the chunks, on each dim."""
+        row, last = divmod(number, self.in_row)
+        places = []
+        for n in reversed(self.lengths[: self.split]):
+            row, digit = divmod(row, n)
+            places.append(digit)
+        behind = (0,) * (len(self.lengths) - self.split - 1)
+        return (*reversed(places), last, *behind)
+
+    def at(self, place: Sequence[int]) -> int:
+        """The number of the chunk at a position among the chunks."""
+        row = 0
+        for digit, n in zip(place, self.lengths[: self.split], strict=False):
+            row = row * n + digit
+        return row * self.in_row + place[self.split]
+
+    def box(self, number: int) -> tuple[slice, ...]:
+        """Where in the grid a chunk is."""
+        return tuple(
+            slice(at * size, min((at + 1) * size, n))
+            for at, size, n in zip(
+                self.place(number), self.shape, self.lengths, strict=True
+            )
+        )
+
+
+def few_chunks(lengths: Sequence[int], most: int) -> Chunks:
+    """Cut a grid into as few chunks as have at most `most` points."""
+    lengths = tuple(lengths)
+    for split, n in enumerate(lengths):
+        inner = math.prod(lengths[split + 1 :])
+        if inner <= most:
+            return Chunks(lengths, split, max(1, min(n, most // max(1, inner))))
+    return Chunks(lengths, len(lengths) - 1, 1)
+
+
+def choose_chunks(
+    lengths: Sequence[int], across: int, most: int, parts: int = 1
+) -> Chunks:
+    """How to cut a grid into chunks.
+
+    A chunk has a small share of all points, so that a kill costs little; at least
+    `across` of them, which are computed at once; at most `most`, which fit in memory;
+    and every one of `parts` processes gets one, if there are as many points.
+    """
+    lengths = tuple(lengths)
+    size = math.prod(lengths)
+    share = -(-size // _AT_LEAST)
+    aim = min(max(share, across), max(most, across), max(1, size // parts))
+    options = []
+    for split in range(len(lengths)):
+        inner, n = math.prod(lengths[split + 1 :]), lengths[split]
+        # Half and twice the aim are looked at, for what fills all lanes.
+        low, high = max(1, aim // (2 * inner)), min(n, max(1, 2 * aim // inner))
+        if parts > 1:
+            high = max(low, min(high, aim // inner))
+        # Not every count: there may be millions, and neighbours hardly differ.
+        step = max(1, (high - low) // 256)
+        found = [Chunks(lengths, split, min(n, c)) for c in range(low, high + 1, step)]
+        options += [option for option in found if len(option) >= min(parts, size)]
+    # As near to the aim as can be among those that waste no lanes.
+    return min(
+        options,
+        key=lambda option: (
+            _misses(option.points, aim),
+            round(_rounds(option, across) / _EFFICIENT),
+            abs(math.log(option.points / aim)),
+        ),
+    )
+
+
+def _misses(points: int, aim: int) -> bool:
+    return not aim / 2 <= points <= 2 * aim
+
+
+def _rounds(chunks: Chunks, across: int) -> float:
+    """How often `across` points are computed, over how often that is needed."""
+    whole, rest = divmod(chunks.lengths[chunks.split], chunks.count)
+    row = whole * -(-chunks.points // across) + -(-rest * chunks.inner // across)
+    return row * across / (chunks.lengths[chunks.split] * chunks.inner)

@@ -1,0 +1,92 @@
+"""The bytes of a chunk's files, as Zarr reads them: values, and the status.
+
+Values are the codecs `zstd` and `crc32c` of Zarr. A status file is gzip with a comment
+in its header (RFC 1952), which every reader of gzip skips: so one file, replaced at
+once, holds the status of each row for everybody and the manifest of its chunk for us.
+"""
+
+import json
+import struct
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+VALUE_CODECS = [
+    {"name": "zstd", "configuration": {"level": 1, "checksum": False}},
+    {"name": "crc32c"},
+]
+STATUS_CODECS = [{"name": "gzip", "configuration": {"level": 1}}]
+
+# Flags: there is a comment. No time stamp: the same chunk has the same bytes.
+_HEADER = b"\x1f\x8b\x08\x10\0\0\0\0\0\xff"
+
+
+class Undecodable(ValueError):
+    """Bytes that are not what was written; the text says in what way."""
+
+
+def checksum(data: bytes, start: int = 0) -> int:
+    """Return the crc32c of some bytes, or of those before and these."""
+    import google_crc32c
+
+    return google_crc32c.extend(start, data)
+
+
+def encode(values: np.ndarray) -> bytes:
+    """Return the bytes of an array's chunk: numbers, or texts as objects."""
+    from numcodecs.vlen import VLenUTF8
+    from numcodecs.zstd import Zstd
+
+    raw = values
+    if values.dtype.kind == "O":
+        raw = VLenUTF8().encode(values.reshape(-1))
+    data = bytes(Zstd(level=1).encode(np.ascontiguousarray(raw)))
+    return data + struct.pack("<I", checksum(data))
+
+
+def decode(data: bytes, dtype: np.dtype, shape: Sequence[int]) -> np.ndarray:
+    """Return a chunk from its bytes; raise `Undecodable` if they are damaged."""
+    from numcodecs.vlen import VLenUTF8
+    from numcodecs.zstd import Zstd
+
+    if len(data) < 4 or struct.unpack("<I", data[-4:])[0] != checksum(data[:-4]):
+        raise Undecodable("its checksum differs")
+    raw = Zstd().decode(data[:-4])
+    found = VLenUTF8().decode(raw) if dtype.kind == "O" else np.frombuffer(raw, dtype)
+    if found.size != np.prod(shape, dtype=int):
+        raise Undecodable(f"it holds {found.size} numbers")
+    return found.reshape(shape)
+
+
+def pack(manifest: dict[str, Any], status: bytes) -> bytes:
+    """Return a status file: gzip with a manifest in the comment of its header."""
+    text = json.dumps(manifest, separators=(",", ":")).encode()
+    deflate = zlib.compressobj(1, zlib.DEFLATED, -zlib.MAX_WBITS)
+    return b"".join(
+        [
+            _HEADER,
+            b"%08x " % checksum(text),
+            text,
+            b"\0",
+            deflate.compress(status),
+            deflate.flush(),
+            struct.pack("<II", zlib.crc32(status), len(status) % 2**32),
+        ]
+    )
+
+
+def unpack(data: bytes) -> tuple[dict[str, Any], bytes]:
+    """Return manifest and status; raise `Undecodable` if they are damaged."""
+    try:
+        end = data.index(b"\0", len(_HEADER))
+        check, _, text = data[len(_HEADER) : end].partition(b" ")
+        status = zlib.decompress(data[end + 1 : -8], -zlib.MAX_WBITS)
+        crc, size = struct.unpack("<II", data[-8:])
+    except (ValueError, zlib.error, struct.error) as error:
+        raise Undecodable(f"{error}" if data else "it is empty") from error
+    whole = data.startswith(_HEADER) and check == b"%08x" % checksum(text)
+    if not whole or crc != zlib.crc32(status) or size != len(status) % 2**32:
+        raise Undecodable("its checksum differs")
+    return json.loads(text), status

@@ -1,0 +1,221 @@
+"""Stores that are laid out anew, in place: created, grown, replaced.
+
+All that a layout needs is put under names that are not in use, and made valid by one
+file that is replaced, `zarr.json`. So whoever opens the store finds the old one or the
+new one, and a kill leaves one of them; `settle` removes what is not valid.
+
+If a larger grid only goes on where the old one ends, the files of chunks stay where
+they are, since Zarr names them by their place. Otherwise values are written once more,
+under the other kind of names (see `SIDES`).
+"""
+
+import dataclasses
+import functools as ft
+import json
+import math
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+from jaxtyping import Int8, Int64
+
+from .chunks import Chunks
+from .disk import GROWING, ROOT, Files
+from .layout import StoreLayout, files_of, nodes_of, parse_root, read_root, side_of
+from .ranges import MISSING, OK
+from .store import ODD, WHY, Store, store_of
+
+_MOST = 4
+"""How many times as many chunks as needed a store may have before it is cut anew."""
+
+_FEW = 256
+"""As many chunks as are never too many."""
+
+_TOGETHER = 2**16
+"""About how many rows are looked up at once, of chunks that are smaller."""
+
+_KEPT_BYTES = 2**28
+"""How much is held while values are copied."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Origin:
+    """Where the points of a grid come from: its old positions, dim by dim.
+
+    `positions` has for each dim the old position of each position, or -1; `strides` say
+    how far apart neighbours on the dim were in the old grid.
+    """
+
+    positions: tuple[Int64[np.ndarray, "_"], ...]
+    strides: tuple[int, ...]
+
+    def rows(self, first: int, last: int) -> Int64[np.ndarray, " points"]:
+        """Return the old index of each of some points, or -1."""
+        lengths = tuple(map(len, self.positions))
+        digits = np.unravel_index(np.arange(first, last), lengths)
+        found, known = np.zeros(last - first, np.int64), np.ones(last - first, bool)
+        triples = zip(digits, self.positions, self.strides, strict=True)
+        for digit, positions, stride in triples:
+            was = positions[digit]
+            found += was * stride
+            known &= was >= 0
+        return np.where(known, found, -1)
+
+
+def in_place(old: Chunks, lengths: Sequence[int], fresh: Chunks) -> Chunks | None:
+    """Return the chunks of a grid that goes on, if all files can stay where they are.
+
+    `fresh` are those that a new store would have. On the dims after the one that is cut
+    a chunk has all positions, so there it cannot become longer.
+    """
+    if len(lengths) != len(old.lengths) or old.size == 0:
+        return None
+    if tuple(lengths)[old.split + 1 :] != old.lengths[old.split + 1 :]:
+        return None
+    chunks = Chunks(tuple(lengths), old.split, old.count)
+    return chunks if len(chunks) <= max(_FEW, _MOST * len(fresh)) else None
+
+
+def create(
+    files: Files,
+    layout: StoreLayout,
+    fill: Callable[[Store], None] = lambda store: None,
+) -> None:
+    """Create a store, and `fill` it; half of one that a kill left is removed first."""
+    try:
+        lay_out(files, layout, fill=fill)
+        files.remove(GROWING)
+    except BaseException:
+        settle(files)
+        raise
+
+
+def lay_out(
+    files: Files,
+    layout: StoreLayout,
+    old: Store | None = None,
+    moved: bool = True,
+    fill: Callable[[Store], None] = lambda store: None,
+) -> None:
+    """Make a store what `layout` says; it may be an `old` one, none of whose files
+    that are valid is touched.
+
+    If values are not `moved` their files stay. `fill` puts what is known into the new
+    store before it is valid. No other process may write meanwhile.
+    """
+    settle(files)
+    # A random id: no file of a growth that was given up is taken for one of another.
+    cut, sides = uuid.uuid4().hex[:12], dict[str, int]()
+    if old is not None:
+        kept = [] if moved else [*old.names(), old.record["status"]]
+        was = old.record["sides"]
+        sides = {name: was[name] if name in kept else 1 - was[name] for name in was}
+        cut = cut if moved else old.record["cut"]
+    made, root = files_of(layout, cut, sides)
+    files.put(GROWING, b"")
+    for key, data in made.items():
+        files.put(key, data)
+    fill(store_of(files, *parse_root("sweep", files.place(), root)))
+    files.put(ROOT, root)
+
+
+def grow(store: Store, layout: StoreLayout, origin: Origin, moved: bool) -> None:
+    """Lay a store out for a larger grid, whose points come from `origin`."""
+    fill = ft.partial(_copy if moved else _mark_ends, store, origin)
+    lay_out(store.files, layout, store, moved, fill)
+
+
+def _mark_ends(old: Store, origin: Origin, new: Store) -> None:
+    """Mark the chunks that become longer, since they lack rows then."""
+    done = old.done()
+    for number in range(old.chunks.in_row - 1, len(old.chunks), old.chunks.in_row):
+        begin, end = old.chunks.span(number)
+        if done[number] and end - begin < old.chunks.points:
+            new.mark(new.chunks.at(old.chunks.place(number)))
+
+
+def _copy(old: Store, origin: Origin, new: Store) -> None:
+    """Commit each new chunk in which there are rows of an old one."""
+    row = sum(v.dtype.itemsize * math.prod(v.inner) for v in old.variables)
+    most = max(1, _KEPT_BYTES // max(1, row * old.chunks.points))
+    # New chunks that are neighbours often take rows from the same old one.
+    read = ft.lru_cache(most * len(old.variables))(old.read)
+    raised = old.account().errors
+    for number, (rows, status) in enumerate(statuses_of(old, new.chunks, origin)):
+        if np.all(status == MISSING):
+            continue
+        values = []
+        for k, variable in enumerate(new.variables):
+            found = np.full((len(rows), *variable.inner), variable.fill, variable.dtype)
+            known = np.flatnonzero(rows >= 0)
+            for was, here in _by_chunk(old, rows, known):
+                found[here] = read(was, k)[rows[here] - old.chunks.span(was)[0]]
+            values.append(found)
+        errors = {
+            text: np.flatnonzero(np.isin(rows, points))
+            for text, points in raised.items()
+        }
+        new.commit(number, values, status, errors)
+
+
+def statuses_of(
+    old: Store, chunks: Chunks, origin: Origin
+) -> Iterator[tuple[Int64[np.ndarray, " rows"], Int8[np.ndarray, " rows"]]]:
+    """For each chunk of a larger grid yield the old index and status of each row."""
+    done, odd = old.done(), np.zeros(len(old.chunks), bool)
+    odd[old.odd()] = True
+    step = max(1, _TOGETHER // max(1, chunks.points))
+    for begin in range(0, len(chunks), step):
+        spans = list(map(chunks.span, range(begin, min(begin + step, len(chunks)))))
+        first, last = spans[0][0], spans[-1][1]
+        rows = origin.rows(first, last)
+        there = np.flatnonzero(rows >= 0)
+        numbers = old.chunks.holding(rows[there])
+        status = np.full(last - first, MISSING, np.int8)
+        status[there] = np.where(done[numbers], np.int8(OK), np.int8(MISSING))
+        for number, here in _by_chunk(old, rows, there[(done & odd)[numbers]]):
+            manifest = old.manifest(number)
+            if manifest is not None:
+                start = old.chunks.span(number)[0]
+                status[here] = manifest.status[rows[here] - start]
+        for a, b in spans:
+            yield rows[a - first : b - first], status[a - first : b - first]
+
+
+def _by_chunk(
+    old: Store, rows: Int64[np.ndarray, " rows"], some: Int64[np.ndarray, " some"]
+) -> Iterator[tuple[int, Int64[np.ndarray, " here"]]]:
+    """Yield the old chunks of some of the rows, each with the places of these."""
+    numbers = old.chunks.holding(rows[some])
+    order = np.argsort(numbers, kind="stable")
+    ends = np.flatnonzero(np.diff(numbers[order])) + 1
+    for here in np.split(order, ends) if len(order) else []:
+        yield int(numbers[here[0]]), some[here]
+
+
+def settle(files: Files) -> None:
+    """Remove what is not valid in a store, or half of one; nobody else may write.
+
+    A dataset that was opened before a growth has its values until then.
+    """
+    if not files.exists(GROWING):
+        return
+    if not files.exists(ROOT):
+        cut, nodes = "", {}
+    else:
+        root, record = read_root("sweep", files)
+        cut, nodes = record["cut"], nodes_of(root)
+    for name, node in nodes.items():
+        # For readers that do not look at the consolidated metadata.
+        files.put(f"{name}/{ROOT}", json.dumps(node).encode())
+    for key in files.names(""):
+        name, _, rest = key.partition("/")
+        usual = rest.startswith("c/")
+        used = name in nodes and usual != bool(side_of(nodes[name]))
+        if key != ROOT and not used and (rest != ROOT or name not in nodes):
+            files.remove(key)
+    for folder in (ODD, WHY):
+        for key in files.names(folder):
+            if key.partition("/")[0] != cut:
+                files.remove(f"{folder}/{key}")
+    files.remove(GROWING)

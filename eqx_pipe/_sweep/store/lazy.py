@@ -1,0 +1,182 @@
+"""Values that are read from a store when they are indexed."""
+
+import math
+import operator
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Bool
+
+from .store import Store
+
+
+class StoredArray(np.lib.mixins.NDArrayOperatorsMixin):
+    """One variable of a store as an array that is read when it is indexed.
+
+    It has a `shape` and a `dtype`; `[i]`, slices, lists of indices and masks give
+    arrays, as do `numpy.asarray` and `jax.numpy.asarray`. Operators, methods of arrays
+    and functions of NumPy read all of it; functions of JAX want `leaf[:]`. The leading
+    axis counts the points, or with `grid=True` the leading axes are the dims of the
+    grid. `kind` is that of PRNG keys, which are stored as their raw data. Chunks that
+    were `there` when the result was made must not be gone when they are read.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        variable: int,
+        dtype: Any,
+        kind: Any = None,
+        there: Bool[np.ndarray, " chunks"] | None = None,
+        grid: bool = False,
+    ):
+        lengths = store.chunks.lengths
+        self.store, self.there = store, there
+        self._variable, self._raw, self._kind, self._grid = variable, dtype, kind, grid
+        self._inner = store.variables[variable].inner
+        self._lead = lengths if grid else (math.prod(lengths),)
+        self._last: tuple[int, np.ndarray] | None = None
+        empty = self._wrap(np.zeros((0, *self._inner), dtype))
+        self.dtype: Any = empty.dtype
+        self.shape: tuple[int, ...] = (*self._lead, *empty.shape[1:])
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        return self.size * self.dtype.itemsize
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self[i] for i in range(len(self)))
+
+    def __repr__(self) -> str:
+        shape = ",".join(map(str, self.shape))
+        return f"StoredArray({self.dtype}[{shape}] in {self.store.path})"
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
+        if self._kind is not None:
+            raise TypeError(
+                "PRNG keys are no NumPy array. `leaf[:]` gives them as an array of "
+                "JAX; their raw data are in `to_xarray()`."
+            )
+        if copy is False:
+            raise ValueError("an array in a store cannot be had without a copy.")
+        whole = self[...]
+        return whole if dtype is None else whole.astype(dtype)
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kw: Any) -> Any:
+        given = [x[...] if isinstance(x, StoredArray) else x for x in inputs]
+        return getattr(ufunc, method)(*given, **kw)
+
+    def __getattr__(self, name: str) -> Any:
+        # The other attributes of arrays: `mean`, `max`, `T`, `astype`.
+        if name.startswith("_") or not hasattr(np.ndarray, name):
+            raise AttributeError(f"`StoredArray` has no attribute `{name}`.")
+        return getattr(self[...], name)
+
+    def reshape(self, *shape: Any) -> Any:
+        """With the dims of the grid in front it stays unread, else it is an array."""
+        given = tuple(shape[0]) if len(shape) == 1 and not _is_int(shape[0]) else shape
+        lengths = self.store.chunks.lengths
+        if given == (*lengths, *self.shape[len(self._lead) :]):
+            args = self.store, self._variable, self._raw, self._kind, self.there
+            return StoredArray(*args, grid=True)
+        return self[...].reshape(given)
+
+    def grid(self) -> "StoredArray":
+        """Return the numbers as they are stored, with the dims of the grid in front."""
+        dtype = self.store.variables[self._variable].dtype
+        return StoredArray(
+            self.store, self._variable, dtype, there=self.there, grid=True
+        )
+
+    def __getitem__(self, index: Any) -> Any:
+        index = index if isinstance(index, tuple) else (index,)
+        first: Any
+        first, *rest = index or (Ellipsis,)
+        n = self.shape[0]
+        if _is_int(first):
+            i = int(self._positions(operator.index(first)))
+            return self._read(i, i + 1)[(0, *rest)]
+        if isinstance(first, slice):
+            chosen = range(n)[first]
+            low, high = min(chosen, default=0), max(chosen, default=-1) + 1
+            found = self._read(low, high)[:: abs(chosen.step)]
+            return (found if chosen.step > 0 else found[::-1])[(slice(None), *rest)]
+        if not (rest or self._grid or first is Ellipsis or first is None):
+            return self._take(self._positions(first))
+        return self._read(0, n)[index]
+
+    def _positions(self, index: Any) -> np.ndarray:
+        """Return the positions on the leading axis of an index, by NumPy's rules."""
+        n = self.shape[0]
+        given = np.asarray(index, np.int64 if np.size(index) == 0 else None)
+        np.broadcast_to(0, (n,))[given]  # NumPy's own errors, without any memory
+        if given.dtype == bool:
+            return np.flatnonzero(given)
+        return np.where(given < 0, given + n, given)
+
+    def _take(self, index: np.ndarray) -> Any:
+        """Return the values at some points, in any order."""
+        flat, chunks = index.reshape(-1), self.store.chunks
+        found = np.empty((len(flat), *self._inner), self._raw)
+        held = chunks.holding(flat)
+        for number in np.unique(held).tolist():
+            here = held == number
+            found[here] = self._chunk(number)[flat[here] - chunks.span(number)[0]]
+        return self._wrap(found.reshape(*index.shape, *self._inner))
+
+    def _read(self, first: int, last: int) -> Any:
+        """Return the values of a range of positions on the leading axis."""
+        row = math.prod(self._lead[1:])
+        found = np.empty(((last - first) * row, *self._inner), self._raw)
+        begin, at, end = first * row, first * row, last * row
+        while at < end:
+            number = int(self.store.chunks.holding(np.array(at)))
+            start, stop = self.store.chunks.span(number)
+            stop = min(stop, end)
+            values = self._chunk(number)[at - start : stop - start]
+            found[at - begin : stop - begin] = values
+            at = stop
+        return self._wrap(found.reshape(last - first, *self._lead[1:], *self._inner))
+
+    def _chunk(self, number: int) -> np.ndarray:
+        """Return the values of a chunk; the last one is kept, for those who iterate."""
+        last = self._last
+        if last is not None and last[0] == number:
+            return last[1]
+        known = self.there is not None and bool(self.there[number])
+        found = self.store.read(number, self._variable, known).astype(self._raw)
+        self._last = (number, found)
+        return found
+
+    def _wrap(self, raw: np.ndarray) -> Any:
+        if self._kind is None:
+            return raw
+        return jax.random.wrap_key_data(jnp.asarray(raw), impl=self._kind)
+
+
+def stored_in(leaves: Iterable[Any]) -> Store | None:
+    """Return the store that all of some leaves are read from, as they stand."""
+    leaves = list(leaves)
+    if leaves and all(isinstance(leaf, StoredArray) for leaf in leaves):
+        return leaves[0].store
+    return None
+
+
+def _is_int(x: Any) -> bool:
+    if isinstance(x, bool | np.bool_) or not hasattr(x, "__index__"):
+        return False
+    return getattr(x, "ndim", 0) == 0
