@@ -17,7 +17,6 @@ from .._errors import (
     quoted,
     type_error,
 )
-from .._keys import check_draws
 from .._tree import path_name, unregistered
 from .._types import Key, PyTree
 
@@ -143,29 +142,6 @@ def _as_array(leaf: Any) -> Any:
         return jnp.asarray(leaf)
     except TypeError:  # an array of strings or of Python objects
         return None
-
-
-def check_fn(function: str, fn: Any) -> None:
-    """Raises a `TypeError` unless `fn` can be called."""
-    if not callable(fn):
-        raise type_error(
-            function,
-            f"`fn` is {describe_value(fn)}, which cannot be called.",
-            "The first argument is the function of a point, the second the space.",
-        )
-
-
-def check_sweep_key(function: str, key: Any) -> None:
-    """Raises unless the draws from `key` are the same alone and under `vmap`."""
-    if key is not None:
-        check_draws(function, "`key` is", key)
-
-
-def fn_name(fn: Any) -> str:
-    """A function's name, or that of its class, for people to read."""
-    while hasattr(fn, "func"):  # a `functools.partial`
-        fn = fn.func
-    return str(getattr(fn, "__qualname__", None) or type(fn).__name__)
 
 
 def not_a_point(

@@ -58,7 +58,7 @@ class Work(Protocol):
         ...
 
     @property
-    def row(self) -> Sequence[jax.ShapeDtypeStruct]:
+    def row(self) -> list[jax.ShapeDtypeStruct]:
         """The shape and dtype of each leaf of a row."""
         ...
 

@@ -20,13 +20,7 @@ from jax.core import Tracer
 
 from ..._cache import LRUCache
 from ..._errors import type_error
-from ..._jaxprs import (
-    Fingerprint,
-    as_function,
-    counted,
-    fingerprint_of,
-    open_jaxpr,
-)
+from ..._jaxprs import Fingerprint, as_function, counted, fingerprint_of, open_jaxpr
 from ..._jaxprs import trace as trace_jaxpr
 from ..._mesh_context import NO_MESH
 from ..._spaces import Geometry, Space
