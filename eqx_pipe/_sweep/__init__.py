@@ -1,4 +1,4 @@
-"""Sweeps: `run.py` is the entry, `tracing` the lowest room, `chunks` the highest."""
+"""Sweeps: `run.py` is the entry, `compute` makes rows, `sinks` keep them."""
 
 from .ahead import plan as plan
 from .results.planned import SweepPlan as SweepPlan

@@ -13,7 +13,7 @@ from .._jaxprs import live_bytes
 from .._spaces import SpaceLike
 from .._tree import is_key_array
 from .._types import PyTree
-from .compute.sizes import compiled_bytes
+from .compute.trace import no_mesh
 from .options import SweepOptions
 from .order_by import CostsBySpan
 from .plan import Plan
@@ -22,7 +22,6 @@ from .results.planned import SweepPlan
 from .sinks.store_sink import Left, StoreSink
 from .store import StoreLayout
 from .sweep import planned
-from .tracing.trace import no_mesh
 
 
 def plan(
@@ -137,7 +136,7 @@ def _memory(coming: Plan) -> int | None:
     if job.size == 0:
         return None
     programs = _programs(coming, None)
-    known = map(compiled_bytes, (there for there in programs if there is not None))
+    known = map(_compiled_bytes, (there for there in programs if there is not None))
     found = [size for size in known if size is not None]
     if len(found) == len(programs):
         return max(found)
@@ -158,3 +157,12 @@ def _nbytes(leaf: Any) -> int:
     if is_key_array(leaf):
         return math.prod(leaf.shape) * leaf.dtype.itemsize
     return int(getattr(leaf, "nbytes", 0))
+
+
+def _compiled_bytes(compiled: jax.stages.Compiled) -> int | None:
+    """Return the bytes that a program holds on one device while it runs."""
+    found = compiled.memory_analysis()
+    if found is None:
+        return None
+    parts = ("argument", "output", "temp")
+    return sum(int(getattr(found, f"{part}_size_in_bytes", 0)) for part in parts)

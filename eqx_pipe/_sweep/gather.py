@@ -17,7 +17,7 @@ from jaxtyping import Float, Int64
 from .._progress import Progress, Watched, is_shown, watched
 from .._types import ProgressLike
 from .compute.failure import Verdict
-from .compute.sizes import Rows
+from .compute.rows import Rows
 from .interrupt import CTRL_C, ENDING, Interrupt
 from .order_by import CostsBySpan
 from .outcome import Outcome

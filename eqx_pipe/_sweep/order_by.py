@@ -21,7 +21,7 @@ from .._errors import (
 )
 from .._progress import Progress
 from .compute.failure import reason
-from .compute.job import Job
+from .compute.points import Points
 from .compute.prepare import prepare
 from .request import Request
 
@@ -47,21 +47,21 @@ def costs_of(request: Request) -> Callable[[int], CostsBySpan] | None:
     if request.reducers is not None:
         return None
     with _for_order_by():
-        job = prepare(order_by, request.space, None, "auto", request.devices, False)
-    outputs = [
-        jax.ShapeDtypeStruct((size, *leaf.shape), leaf.dtype)
-        for leaf in job.traced[0].outputs
-    ]
-    _check_costs("gives", jtu.tree_unflatten(job.traced[0].structure, outputs), size)
-    return ft.partial(_computed_costs, job)
+        points = prepare(order_by, request.space, None, "auto", request.devices)
+    outputs = jtu.tree_map(
+        lambda leaf: jax.ShapeDtypeStruct((size, *leaf.shape), leaf.dtype),
+        points.outputs,
+    )
+    _check_costs("gives", outputs, size)
+    return ft.partial(_computed_costs, points)
 
 
 def _listed_costs(costs: Float[np.ndarray, " all"], most: int) -> CostsBySpan:
     return lambda first, last: costs[first:last]
 
 
-def _computed_costs(job: Job, most: int) -> CostsBySpan:
-    points = job.with_most(most)
+def _computed_costs(points: Points, most: int) -> CostsBySpan:
+    points = points.with_most(most)
 
     def costs(first: int, last: int) -> Float[np.ndarray, " points"]:
         quiet = Progress(False, last - first)

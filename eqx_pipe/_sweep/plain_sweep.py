@@ -17,7 +17,8 @@ from .._progress import Progress, is_shown
 from .._spaces import point_key
 from .._tree import as_data, as_keys
 from .._types import PyTree
-from .compute.failure import error_text, nothing_like, some_output
+from .call import call
+from .compute.failure import error_text, nothing
 from .interrupt import CTRL_C, Interrupt
 from .outcome import Outcome, carry, result_of
 from .request import Request
@@ -25,7 +26,6 @@ from .results.cells import CellPoints, CellValues
 from .results.label import names_of
 from .results.result import SweepResult
 from .store import FAILED, MISSING, gaps_of, merged, runs_of
-from .tracing.call import call
 
 
 def plain_sweep(request: Request, started: float) -> SweepResult:
@@ -89,7 +89,8 @@ def _outcome(
     known = (output for output in outputs if output is not None)
     example = next(known, None)
     if example is None:
-        example = some_output(lambda: _abstract(request))
+        structs = jax.eval_shape(lambda: _abstract(request))
+        example = jtu.tree_map(lambda s: jnp.empty(s.shape, s.dtype), structs)
     outputs = outputs + [None] * (total - done)
     values = _stacked(outputs, example)
     ok = np.array([output is not None for output in outputs], bool)
@@ -176,16 +177,16 @@ def _absorbed(
 def _stacked(outputs: Sequence[PyTree | None], example: PyTree) -> PyTree:
     """Return outputs side by side, with NaN or 0 where there is none."""
     like, structure = jtu.tree_flatten(example)
-    nothing = jtu.tree_map(nothing_like, example)
+    raw = [np.asarray(as_data(leaf)) for leaf in like]
+    none = [np.full_like(leaf, nothing(leaf.dtype)) for leaf in raw]
+    rows = [none if out is None else jtu.tree_leaves(out) for out in outputs]
     # One more, so that there is one if there are no points.
-    rows = [*(nothing if out is None else out for out in outputs), nothing]
-    columns = zip(*map(jtu.tree_leaves, rows), strict=True)
     leaves = [
         np.stack([np.asarray(as_data(leaf)) for leaf in column])[:-1]
-        for column in columns
+        for column in zip(*rows, none, strict=True)
     ]
-    pairs = zip(leaves, like, strict=True)
-    return jtu.tree_unflatten(structure, [as_keys(*pair) for pair in pairs])
+    found = list(map(as_keys, leaves, like))
+    return jtu.tree_unflatten(structure, found)
 
 
 def _abstract(request: Request) -> PyTree:

@@ -2,30 +2,27 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, Protocol, Self, TypeAlias
+from typing import Any, Protocol, Self
 
 import jax
 import numpy as np
-from jaxtyping import Float, Int64
+from jaxtyping import Float
 
 from .._progress import Progress
 from .._reduce.many import Many
 from .._spaces import Space
 from .._types import Device, Key, PyTree
+from .compute.blocks import Blocks
+from .compute.cells import Cells
 from .compute.failure import Verdict
-from .compute.job import Job
+from .compute.points import Index, Points
 from .compute.prepare import prepare
-from .compute.sizes import CHUNK_BYTES, Rows
-from .reduced.blocks import Blocks
-from .reduced.cells import Cells
+from .compute.rows import CHUNK_BYTES, Rows
 from .request import Request
 from .store import Chunks, choose_chunks
 
 # Only the pools of the standard library say how many workers they have.
 _GUESSED_WORKERS = 8
-
-Index: TypeAlias = range | Int64[np.ndarray, " rows"]
-"""The numbers of the rows to compute."""
 
 
 class Work(Protocol):
@@ -36,7 +33,7 @@ class Work(Protocol):
     """
 
     @property
-    def points(self) -> Job:
+    def points(self) -> Points:
         """The points that the rows are computed from, with their traced functions."""
         ...
 
@@ -61,7 +58,7 @@ class Work(Protocol):
         ...
 
     @property
-    def row(self) -> Sequence[jax.ShapeDtypeStruct]:
+    def row(self) -> list[jax.ShapeDtypeStruct]:
         """The shape and dtype of each leaf of a row."""
         ...
 
@@ -120,7 +117,7 @@ class Work(Protocol):
         ...
 
 
-def work_of(points: Job, reducers: Many | None) -> Work:
+def work_of(points: Points, reducers: Many | None) -> Work:
     """Return the rows of a sweep: its points, or their reduction by `reducers`."""
     if reducers is None:
         return points
@@ -138,7 +135,7 @@ class Plan:
     chunks: Chunks
 
     @property
-    def points(self) -> Job:
+    def points(self) -> Points:
         """The points that the rows are computed from."""
         return self.work.points
 
@@ -183,7 +180,7 @@ class Plan:
         """Return the plan with another batch size, and the chunks that follow."""
         return _in_chunks(self.request, self.work.with_batch_size(batch_size))
 
-    def with_points(self, points: Job) -> "Plan":
+    def with_points(self, points: Points) -> "Plan":
         """Return the plan for the same points in batches of another size."""
         if self.work is self.points and self.request.store is None:
             return dataclasses.replace(self, work=points)
@@ -207,7 +204,7 @@ def plan_of(request: Request) -> Plan:
         request.key,
         request.batch_size,
         devices,
-        costs=request.order_by is not None and request.reducers is None,
+        ordered=request.order_by is not None and request.reducers is None,
         shares=shares,
         isolated=request.isolated,
         counting=request.counting,

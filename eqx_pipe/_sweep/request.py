@@ -13,6 +13,7 @@ from .._reduce.many import Many, ReduceLike, as_many
 from .._spaces import Space, SpaceLike, as_space, by_cell, cells_of
 from .._types import Device, Key, ProgressLike, PyTree
 from .._vmap import local_devices
+from .call import key_parameter
 from .options import (
     CHECKS,
     Costs,
@@ -24,7 +25,6 @@ from .options import (
 )
 from .results.output_coords import KnownCoords
 from .store import check_zarr
-from .tracing.call import key_parameter
 
 
 @dataclasses.dataclass(frozen=True)

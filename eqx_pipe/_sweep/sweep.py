@@ -12,6 +12,8 @@ from .._reduce.many import ReduceLike
 from .._spaces import SpaceLike
 from .._types import Key, ProgressLike, PyTree
 from .._vmap import warn_if_cores_idle
+from .compute.trace import no_mesh
+from .compute.tune import tune
 from .gather import Sink, compute_here, gather, watched_in
 from .interrupt import tell
 from .options import BatchSize, Costs, Executor, Resume, Shard
@@ -27,8 +29,6 @@ from .results.result import SweepResult
 from .sinks.memory import ArraySink, ReductionSink
 from .sinks.store_sink import StoreSink
 from .store import Folder
-from .tracing.trace import no_mesh
-from .tune import tune
 
 
 def sweep(

@@ -17,14 +17,14 @@ from .._spaces import Space, SpaceLike, Values, as_space, is_axis
 from .._tree import as_hashable, can_be_traced, is_key_array
 from .._types import Key, PyTree
 from .._vmap import warn_if_cores_idle
+from .call import key_parameter
+from .compute.trace import no_mesh, settings
 from .options import SweeperOptions, check_sweep_key, fn_name
 from .plain_sweep import plain_sweep
 from .plan import Plan, plan_of
 from .request import Request, request_of
 from .results.result import SweepResult
 from .sweep import complete
-from .tracing.call import key_parameter
-from .tracing.trace import no_mesh, settings
 
 # Each form keeps a trace and its programs.
 _FORMS = 32

@@ -28,9 +28,9 @@ from .._vmap import (
     over_devices,
     stacked,
 )
-from .compute.points import check_agree, naming, parts_of
-from .tracing.call import call, check_fn, check_sweep_key
-from .tracing.concrete import note_concrete
+from .call import call
+from .compute.cases import case_numbers, cases_of, check_agree, groups_of, naming
+from .options import check_fn, check_sweep_key
 
 
 def vmap_space(
@@ -85,7 +85,7 @@ def vmap_space(
             "At most 2**31 - 1 fit one array: take a slice, `space[a:b]`.",
         )
     devices = () if mesh is None else local_devices("vmap_space", mesh)
-    parts = parts_of(space.geometry)
+    parts = cases_of(space.geometry)
     lanes = [ft.partial(_lane, fn, plain=part.plain) for part in parts]
     if len(parts) > 1:
         structs = []
@@ -93,7 +93,9 @@ def vmap_space(
             with naming(part):
                 structs.append(jax.eval_shape(lane(space, key), np.uint32(0)))
         check_agree("vmap_space", parts, structs)
-    order = [part.indices(0, part.size) for part in parts]
+    geometry = space.geometry
+    numbers = case_numbers(geometry, groups_of(geometry), np.arange(size))
+    order = [np.flatnonzero(numbers == part.number) for part in parts]
     asked = None if batch_size is None else operator.index(batch_size)
     values = [
         _values(lane, space, key, index, asked, mesh, max(1, len(devices)))
@@ -154,11 +156,7 @@ def _lane(
         positions = [digit.astype(jnp.int32) for digit in digits]
         point = geometry.point(geometry.leaves, space.key, positions, plain)
         own = point_key(key, geometry.key_digits(positions))
-        try:
-            return call("vmap_space", fn, point, own)
-        except Exception as error:
-            note_concrete(error)
-            raise
+        return call("vmap_space", fn, point, own)
 
     return lane
 

@@ -21,12 +21,12 @@ from .._reduce.many import as_many
 from .._spaces import Space
 from .._types import Key, PyTree
 from .compute.failure import Verdict
-from .compute.job import Job
+from .compute.points import Points
 from .compute.prepare import prepare
-from .compute.sizes import Rows
+from .compute.rows import Rows
+from .compute.trace import no_mesh, settings
 from .interrupt import CTRL_C, Interrupt
 from .plan import Index, Plan, Work, work_of
-from .tracing.trace import no_mesh, settings
 
 # Of a few sweeps only: each holds the arrays that its function closes over.
 _jobs = LRUCache(4)
@@ -40,8 +40,8 @@ class Task:
     space: Space
     key: Key | None
     batch_size: int
-    costs: bool
-    stretch: int
+    ordered: bool
+    most: int
     isolated: bool
     adapts: bool
     reduce: PyTree
@@ -58,8 +58,8 @@ def pack(plan: Plan) -> bytes:
         space=job.space,
         key=job.key,
         batch_size=job.batch_size,
-        costs=job.costs,
-        stretch=job.stretch,
+        ordered=job.ordered,
+        most=job.most,
         isolated=job.isolated,
         adapts=job.adapts,
         reduce=request.reduce,
@@ -101,8 +101,8 @@ def work(
 def _prepared(name: str, task: Task) -> Work:
     devices = tuple(jax.local_devices())
     given = (task.fn, task.space, task.key, task.batch_size)
-    job = prepare(*given, devices, task.costs, isolated=task.isolated)
-    job = dataclasses.replace(job, stretch=task.stretch, adapts=task.adapts)
+    job = prepare(*given, devices, ordered=task.ordered, isolated=task.isolated)
+    job = dataclasses.replace(job, most=task.most, adapts=task.adapts)
     if _program(job) != task.program:
         raise SweepError(
             message(
@@ -118,7 +118,7 @@ def _prepared(name: str, task: Task) -> Work:
     return _jobs.setdefault(name, (task, work_of(job, reducers)))[1]
 
 
-def _program(job: Job) -> tuple[str, str]:
+def _program(job: Points) -> tuple[str, str]:
     """What tells the program of a sweep, and the version of JAX."""
     # The programs alone: a callable among static values may lose its name on its way.
     programs = [traced.program for traced in job.traced]

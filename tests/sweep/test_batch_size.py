@@ -11,7 +11,7 @@ from jax.extend.core import Primitive
 import eqx_pipe as ep
 import eqx_pipe.testing as ept
 from eqx_pipe._sweep.compute import prepare as preparing
-from eqx_pipe._sweep.compute.sizes import chunk_capacity
+from eqx_pipe._sweep.compute.rows import chunk_capacity
 from eqx_pipe._vmap import analyze, batch_size, choose_batch_size, even_out
 
 

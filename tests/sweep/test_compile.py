@@ -13,7 +13,7 @@ from support.helpers import slow_unless
 
 import eqx_pipe as ep
 from eqx_pipe._jaxprs.fingerprint import _Writer
-from eqx_pipe._sweep.tracing import trace
+from eqx_pipe._sweep.compute import trace
 
 
 def space(lo=0.0):
@@ -184,7 +184,7 @@ def test_the_geometry_of_a_space_is_not_worked_out_again_and_again(monkeypatch):
 
 
 def test_small_arrays_are_copied_to_the_devices_once():
-    from eqx_pipe._sweep.compute import execute as placed
+    from eqx_pipe._sweep.compute import programs as placed
 
     devices = np.array(jax.devices()[:2])
     place = jax.sharding.NamedSharding(

@@ -14,10 +14,8 @@ from support.sweeps import close
 
 import eqx_pipe as ep
 from eqx_pipe._cache import LRUCache
-from eqx_pipe._sweep import tune
-from eqx_pipe._sweep.compute import execute, sizes
+from eqx_pipe._sweep.compute import block_program, programs, rows, tune
 from eqx_pipe._sweep.compute.partition import LAST
-from eqx_pipe._sweep.reduced import states
 from eqx_pipe._vmap import batch_size
 
 ONE = jax.make_mesh((1,), ("x",), devices=jax.devices()[:1])
@@ -75,10 +73,11 @@ class Compiled(jax.stages.Compiled):
 @pytest.fixture
 def memory(monkeypatch):
     memory = Memory()
-    monkeypatch.setattr(execute, "build", memory.of(execute.build))
-    monkeypatch.setattr(states, "build_blocks", memory.of(states.build_blocks))
+    monkeypatch.setattr(programs, "build", memory.of(programs.build))
+    build = memory.of(block_program.build_blocks)
+    monkeypatch.setattr(block_program, "build_blocks", build)
     # Programs that other tests have left are not compiled again.
-    monkeypatch.setattr(execute, "_kernels", type(execute._kernels)(128))
+    monkeypatch.setattr(programs, "_kernels", type(programs._kernels)(128))
     return memory
 
 
@@ -102,7 +101,7 @@ def test_an_automatic_size_is_halved(memory, expected, before):
 
 
 def test_what_was_computed_is_kept(memory, expected, monkeypatch):
-    monkeypatch.setattr(sizes, "CHUNK_BYTES", 64)  # one batch in a call
+    monkeypatch.setattr(rows, "CHUNK_BYTES", 64)  # one batch in a call
 
     class Shrinking:
         """Memory that somebody else takes after the second call."""

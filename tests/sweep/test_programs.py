@@ -17,7 +17,7 @@ from support.helpers import slow_unless
 import eqx_pipe as ep
 import eqx_pipe.testing as ept
 from eqx_pipe._jaxprs import key_of
-from eqx_pipe._sweep.compute import execute
+from eqx_pipe._sweep.compute import programs
 
 
 def space():
@@ -229,7 +229,7 @@ def test_only_programs_keep_what_callbacks_hold():
         )
 
     ep.sweep(fn, space(), batch_size=1)
-    execute._kernels._entries.clear()
+    programs._kernels._entries.clear()
     del data, fn
     jax.clear_caches()
     gc.collect()

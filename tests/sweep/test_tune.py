@@ -15,7 +15,7 @@ from support.sweeps import FUNCTIONS, SPACES, close, some_space
 
 import eqx_pipe as ep
 from eqx_pipe._cache import LRUCache
-from eqx_pipe._sweep import tune as module
+from eqx_pipe._sweep.compute import tune as module
 
 
 @pytest.fixture(autouse=True)

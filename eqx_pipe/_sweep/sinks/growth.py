@@ -16,7 +16,8 @@ from jaxtyping import Int64, UInt8
 from ..._errors import value_error
 from ..._jaxprs import digest, text_of
 from ..._spaces import Space, static_column
-from ..compute.points import Part
+from ..compute.cases import Case, has_any
+from ..compute.points import Points
 from ..plan import Plan
 from ..store import Origin, Store, StoreLayout, in_place
 from .contents import ValueContents
@@ -40,13 +41,10 @@ class Growth:
     origin: Origin
     appends: bool
 
-    def had(self, part: Part) -> bool:
-        """Whether some points of a part, which share their `Static` values, are old."""
-        positions = self.origin.positions
-        if part.listed is not None:
-            return bool(np.any(positions[0][part.listed] >= 0))
-        pairs = zip(part.allowed, positions, strict=False)
-        return all(some is None or bool(np.any(at[some] >= 0)) for some, at in pairs)
+    def had(self, points: Points, case: Case) -> bool:
+        """Return whether a store has points of a case."""
+        kept = [at >= 0 for at in self.origin.positions]
+        return has_any(points.geometry, points.groups, case, kept)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -238,8 +236,8 @@ def _grown(plan: Plan, store: Store, now: Mapping[str, Any]) -> Grown:
     request, points = plan.request, plan.points
     contents = ValueContents(plan)
     growth = growth_of(store, now, request.space, contents.coordinates)
-    pairs = zip(points.parts, points.traced, strict=True)
-    had = [pair for pair in pairs if growth.had(pair[0])]
+    pairs = zip(points.cases, points.traced, strict=True)
+    had = [pair for pair in pairs if growth.had(points, pair[0])]
     then = {**now, "function": function_texts(had)}
     check_grown_function(store.path, store.record, then, request.trusting)
     # A size that was that of all there was is no choice.

@@ -17,9 +17,9 @@ from ..._jaxprs import array_text, digest, fingerprint_of, text_of
 from ..._spaces import Space, axis_name, is_axis
 from ..._tree import is_key_array, path_name, tree_text
 from ..._types import Key
-from ..compute.points import Part
+from ..compute.cases import Case
+from ..compute.trace import Traced
 from ..plan import Plan
-from ..tracing.trace import Traced
 
 _LONG = 200
 _NO_KEY = "no key"
@@ -31,7 +31,7 @@ def identity_of(plan: Plan) -> dict[str, Any]:
     return {
         "space": space_texts(points.space),
         "key": _NO_KEY if points.key is None else _key_text(points.key),
-        "function": function_texts(zip(points.parts, points.traced, strict=True)),
+        "function": function_texts(zip(points.cases, points.traced, strict=True)),
         "jax": jax.__version__,
     }
 
@@ -63,7 +63,7 @@ def space_texts(space: Space) -> dict[str, str]:
     return found
 
 
-def function_texts(traced: Iterable[tuple[Part, Traced]]) -> dict[str, Any]:
+def function_texts(traced: Iterable[tuple[Case, Traced]]) -> dict[str, Any]:
     """Return what identifies a function of a point, whatever the lengths of axes."""
     pairs = list(traced)
     programs, constants, points = [], set[str](), set[str]()

@@ -11,12 +11,12 @@ import numpy as np
 from jaxtyping import Int64
 
 from ..._types import PyTree
+from ..compute.blocks import Blocks
 from ..compute.failure import Errors, Failures, Verdict, in_order, joined
-from ..compute.sizes import Rows, empty_values
+from ..compute.rows import Rows, empty_values
 from ..gather import Chunk, Todo
 from ..outcome import Outcome
 from ..plan import Plan
-from ..reduced.blocks import Blocks
 from ..store import FAILED, MISSING, Chunks, count_in, gaps_of, merged
 
 
@@ -124,8 +124,8 @@ class ArraySink:
             first, last = plan.chunks.span(number)
             verdict = self._chunks.get(number)
             if verdict is None:
-                left = Failures(plan.request.function, True, last - first, first)
-                left.skip(slice(None), [leaf[first:last] for leaf in values])
+                left = Failures(plan.request.function, True, last - first)
+                left.skip([leaf[first:last] for leaf in values], slice(None))
                 verdict = left.verdict
             verdicts.append(verdict)
         all_ = in_order(verdicts)

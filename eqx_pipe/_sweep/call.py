@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 
-from ..._errors import (
+from .._errors import (
     MissingKeyError,
     asks_for_key,
     describe_value,
@@ -17,9 +17,24 @@ from ..._errors import (
     quoted,
     type_error,
 )
-from ..._keys import check_draws
-from ..._tree import path_name, unregistered
-from ..._types import Key, PyTree
+from .._tree import path_name, unregistered
+from .._types import Key, PyTree
+
+_TRACED = (
+    jax.errors.ConcretizationTypeError,
+    jax.errors.TracerArrayConversionError,
+    jax.errors.TracerIntegerConversionError,
+    jax.errors.NonConcreteBooleanIndexError,
+)
+
+_CURE = (
+    "`fn` is compiled once for all points, so the values of axes are not known while "
+    "it is traced. Use `jnp.where` or `jax.lax.cond` in place of `if`, functions of "
+    "`jax.numpy` in place of those of `math` and NumPy, and `jnp.where(mask, x, 0)` in "
+    "place of `x[mask]`. For a shape, the length of a loop or a choice between "
+    "functions, make the axis `ep.Static([...])`: its values are plain Python values, "
+    "and a program is compiled for each."
+)
 
 
 def call(function: str, fn: Callable[..., Any], point: PyTree, key: Key | None) -> Any:
@@ -52,6 +67,7 @@ def _noted(function: str, fn: Callable[..., Any], point: PyTree, **keyword: Any)
             if misfit is not None:
                 raise misfit from error
         error.add_note(f"Raised by the `fn` that `eqx_pipe.{function}` was given.")
+        _note_concrete(error)
         raise
 
 
@@ -128,29 +144,6 @@ def _as_array(leaf: Any) -> Any:
         return None
 
 
-def check_fn(function: str, fn: Any) -> None:
-    """Raises a `TypeError` unless `fn` can be called."""
-    if not callable(fn):
-        raise type_error(
-            function,
-            f"`fn` is {describe_value(fn)}, which cannot be called.",
-            "The first argument is the function of a point, the second the space.",
-        )
-
-
-def check_sweep_key(function: str, key: Any) -> None:
-    """Raises unless the draws from `key` are the same alone and under `vmap`."""
-    if key is not None:
-        check_draws(function, "`key` is", key)
-
-
-def fn_name(fn: Any) -> str:
-    """A function's name, or that of its class, for people to read."""
-    while hasattr(fn, "func"):  # a `functools.partial`
-        fn = fn.func
-    return str(getattr(fn, "__qualname__", None) or type(fn).__name__)
-
-
 def not_a_point(
     function: str, fn: Callable[..., Any], keyword: Mapping[str, Any]
 ) -> TypeError | None:
@@ -197,3 +190,23 @@ def _parameters(fn: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
 def _is_required(parameter: inspect.Parameter) -> bool:
     many = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
     return parameter.default is parameter.empty and not many
+
+
+def _note_concrete(error: Exception) -> None:
+    """Add a note with the fix to JAX's error, which names the axis: `p['n']`."""
+    if isinstance(error, _TRACED) or _is_plain(error):
+        error.add_note(_CURE)
+
+
+def _is_plain(error: Exception) -> bool:
+    """Return whether a plain error of Python is about a traced value.
+
+    JAX raises these for the shapes of some functions, and Python for indices of lists.
+    """
+    said = str(error).partition("The error occurred while tracing")[0]
+    traced = "concrete values" in said or "Tracer" in said
+    return (
+        isinstance(error, TypeError | IndexError)
+        and traced
+        and "unsupported operand" not in said
+    )

@@ -16,19 +16,14 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Bool, Int32, UInt32
 
+from ..._tree import as_data, is_key_array
 from ..._types import Key
 from ..._vmap import batch_of, filled
-from ..compute.kernel import (
-    lanes,
-    on_each,
-    point_function,
-    told,
-    up_to,
-)
-from ..compute.partition import COUNT, FIRST, LAST, SHIFT, Layout, Partition
-from ..compute.sizes import CHUNK_BYTES
-from ..tracing.trace import Traced
-from .trace import Reducing
+from .kernel import lanes, on_each, point_function, told, up_to
+from .partition import COUNT, FIRST, LAST, SHIFT, Layout, Partition
+from .rows import CHUNK_BYTES
+from .trace import Traced
+from .traced_reducers import TracedReducers
 
 _BLOCKS = 256
 _BLOCK_POINTS = 2**20
@@ -59,7 +54,7 @@ def call_blocks(size: int, block_points: int, num_devices: int, bytes_: int) -> 
     return max(1, min(needed, room, fits, MOST_BLOCKS))
 
 
-def build_blocks(traced: Traced, reducing: Reducing, layout: Layout) -> Any:
+def build_blocks(traced: Traced, reducing: TracedReducers, layout: Layout) -> Any:
     """The function that computes blocks, under `jax.jit`.
 
     It is called as `blocks(control, batches, arrays, constants, key, init,
@@ -75,7 +70,7 @@ def build_blocks(traced: Traced, reducing: Reducing, layout: Layout) -> Any:
         constants: list[Array],
         key: Key | None,
         init: list[Array],
-        reducer_constants: list[list[Array]],
+        reducer_constants: list[Array],
     ) -> list[Array]:
         at = point_function(traced.jaxpr, layout, ctl, arrays, constants, key)
 
@@ -111,7 +106,7 @@ def build_blocks(traced: Traced, reducing: Reducing, layout: Layout) -> Any:
     return on_each(on_device, layout, 7)
 
 
-def build_merge(reducing: Reducing) -> Any:
+def build_merge(reducing: TracedReducers) -> Any:
     """`merge(state, states, first, last, constants)`: the state after a stretch.
 
     The states of some blocks, `states[i]` for `first <= i < last`, are merged to
@@ -123,7 +118,7 @@ def build_merge(reducing: Reducing) -> Any:
         states: list[Array],
         first: Int32[Array, ""],
         last: Int32[Array, ""],
-        constants: list[list[Array]],
+        constants: list[Array],
     ) -> list[Array]:
         def one(i: Int32[Array, ""], state: list[Array]) -> list[Array]:
             later = [
@@ -136,64 +131,35 @@ def build_merge(reducing: Reducing) -> Any:
     return jax.jit(merge)
 
 
-def build_states(
-    reducing: Reducing, kinds: Sequence[Any], batch: int, capacity: int
-) -> Any:
-    """`states(values, ok, batches, count, init, constants)`: the states of blocks.
+def build_absorb(reducing: TracedReducers, kinds: Sequence[Any]) -> Any:
+    """`absorb(states, values, ok, live, constants)`: the states after a run of points.
 
-    The values of `count` blocks of `batches` microbatches each are there, and each
-    block is taken in from the state of no points. `kinds` are those of PRNG keys, whose
-    values are raw data.
+    All have a leading axis over groups; only those that are `live` change. PRNG keys
+    are raw data, of the `kinds` that the values have.
     """
+    own = [jr.key_impl(leaf) if is_key_array(leaf) else None for leaf in reducing.init]
 
-    def states(
+    def absorb(
+        states: list[Array],
         values: list[Array],
-        ok: Bool[Array, " points"],
-        batches: Int32[Array, ""],
-        count: Int32[Array, ""],
-        init: list[Array],
-        constants: list[list[Array]],
+        ok: Bool[Array, "groups run"],
+        live: Bool[Array, " groups"],
+        constants: list[Array],
     ) -> list[Array]:
-        def microbatch(step: Int32[Array, ""], state: list[Array]) -> list[Array]:
-            rows = [
-                jax.lax.dynamic_slice_in_dim(leaf, step * batch, batch)
-                for leaf in (*values, ok)
-            ]
-            outputs = wrapped(rows[:-1], kinds)
-            return reducing.absorb(constants, state, outputs, rows[-1])
+        def one(
+            state: list[Array],
+            values: list[Array],
+            ok: Bool[Array, " run"],
+            live: Bool[Array, ""],
+        ) -> list[Array]:
+            before, outputs = wrapped(state, own), wrapped(values, kinds)
+            after = map(as_data, reducing.absorb(constants, before, outputs, ok))
+            pairs = zip(after, state, strict=True)
+            return [jnp.where(live, new, old) for new, old in pairs]
 
-        def block(number: Int32[Array, ""], filled: list[Array]) -> list[Array]:
-            most = np.int32(ok.shape[0] // batch)
-            begin = number * batches
-            end = jnp.minimum(begin + batches, most)
-            state = jax.lax.fori_loop(begin, end, microbatch, init)
-            return [
-                jax.lax.dynamic_update_index_in_dim(into, leaf, number, 0)
-                for into, leaf in zip(filled, state, strict=True)
-            ]
+        return jax.vmap(one)(states, values, ok, live)
 
-        empty = [jax.lax.broadcast(leaf, (capacity,)) for leaf in init]
-        return jax.lax.fori_loop(np.int32(0), count, block, empty)
-
-    return jax.jit(states)
-
-
-def build_gap(reducing: Reducing, traced: Traced, batch: int) -> Any:
-    """`gap(init, batches, constants)`: the state of a block of points left out."""
-
-    def gap(
-        init: list[Array], batches: Int32[Array, ""], constants: list[list[Array]]
-    ) -> list[Array]:
-        zeros = [jnp.zeros((batch, *s.shape), s.dtype) for s in traced.stored]
-        values = wrapped(zeros, traced.key_kinds)
-        none = jnp.zeros(batch, bool)
-
-        def microbatch(step: Int32[Array, ""], state: list[Array]) -> list[Array]:
-            return reducing.absorb(constants, state, values, none)
-
-        return jax.lax.fori_loop(np.int32(0), batches, microbatch, init)
-
-    return jax.jit(gap)
+    return jax.jit(absorb)
 
 
 def wrapped(leaves: Sequence[Array], kinds: Sequence[Any]) -> list[Array]:

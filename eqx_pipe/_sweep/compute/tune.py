@@ -9,12 +9,18 @@ would take longer than it may gain.
 
 import math
 import time
+from collections.abc import Callable
+from typing import TypeAlias
 
-from .._cache import LRUCache
-from .._jaxprs import digest
-from .._progress import Progress
-from .compute.job import Job
-from .order_by import CostsBySpan
+import numpy as np
+
+from ..._cache import LRUCache
+from ..._jaxprs import digest
+from ..._progress import Progress
+from .points import Points
+
+Costs: TypeAlias = Callable[[int, int], np.ndarray]
+"""The costs of the points in a half-open range."""
 
 _GAINS = {256: 0.06, 16: 0.06, 64: 0.02, 1024: 0.02}
 """Sizes in the order in which they are tried, and what part of the time each may gain.
@@ -46,7 +52,7 @@ _sizes = LRUCache(1024)
 """The sizes that were found in this process."""
 
 
-def tune(points: Job, costs: CostsBySpan | None) -> Job:
+def tune(points: Points, costs: Costs | None) -> Points:
     """Return the points with the batch size that is fastest for the first of them.
 
     Size 1 of functions with effects stays, since effects are seen once for each point.
@@ -71,9 +77,9 @@ def tune(points: Job, costs: CostsBySpan | None) -> Job:
 class _Clock:
     """The time that the first points take in batches of one size or another."""
 
-    def __init__(self, points: Job, costs: CostsBySpan | None):
+    def __init__(self, points: Points, costs: Costs | None):
         self.points, self.costs = points, costs
-        self._sized: dict[int, Job] = {}
+        self._sized: dict[int, Points] = {}
 
     def fitting(self, size: int) -> int:
         """Compile for a size; return the largest one that fits in memory instead."""
@@ -111,7 +117,7 @@ def _compared(clock: _Clock, room: int) -> dict[int, float]:
         lanes = clock.lanes(max(size, best))
         count = lanes * max(1, round(_SECONDS / (each * lanes)))
         cost = compiling + 2 * _PAIRS * count * each
-        fits = size <= room and all(size < other for other in clock.points.halved)
+        fits = size <= room and all(size < other for other in clock.points.fit.halved)
         if size in tried or not fits or cost > gain * each * total:
             continue
         started = time.perf_counter()
@@ -130,12 +136,12 @@ def _compared(clock: _Clock, room: int) -> dict[int, float]:
     return tried
 
 
-def _room(points: Job) -> int:
+def _room(points: Points) -> int:
     """Return the most points that a device may have."""
-    return -(-max(part.size for part in points.parts) // len(points.devices))
+    return -(-max(case.size for case in points.cases) // len(points.devices))
 
 
-def _place(points: Job) -> str:
+def _place(points: Points) -> str:
     """Return what a size is remembered for: program, devices, number of points."""
     device = points.devices[0]
     texts = [traced.program.text for traced in points.traced]

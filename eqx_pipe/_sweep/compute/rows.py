@@ -1,8 +1,10 @@
 """The outputs of points: how many one call computes, and the arrays they go to."""
 
+import contextlib
 import math
 import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TypeAlias
 
 import jax
@@ -24,13 +26,9 @@ batch on each device may be more, but is no more than 2^30 points).
 """
 
 
-def compiled_bytes(compiled: jax.stages.Compiled) -> int | None:
-    """What a compiled program holds on one device while it runs."""
-    found = compiled.memory_analysis()
-    if found is None:
-        return None
-    parts = ("argument", "output", "temp")
-    return sum(int(getattr(found, f"{part}_size_in_bytes", 0)) for part in parts)
+def row_bytes(row: Sequence[jax.ShapeDtypeStruct]) -> int:
+    """Return the size in bytes of a row with some leaves; at least 1."""
+    return max(1, sum(math.prod(s.shape) * s.dtype.itemsize for s in row))
 
 
 def chunk_capacity(
@@ -39,41 +37,49 @@ def chunk_capacity(
     num_devices: int,
     outputs: Sequence[jax.ShapeDtypeStruct],
 ) -> int:
-    """The most microbatches that one call computes on each device."""
-    point_bytes = sum(
-        math.prod(leaf.shape) * getattr(leaf.dtype, "itemsize", 8) for leaf in outputs
-    )
-    batch_bytes = max(1, point_bytes) * batch_size * num_devices
+    """Return the most microbatches that one call computes on each device."""
+    batch_bytes = row_bytes(outputs) * batch_size * num_devices
     needed = -(-size // (batch_size * num_devices))
     return max(1, min(needed, CHUNK_BYTES // batch_bytes))
 
 
 def empty_values(
-    size: int, outputs: Sequence[jax.ShapeDtypeStruct]
+    size: int, outputs: Sequence[jax.ShapeDtypeStruct], function: str = "sweep"
 ) -> list[np.ndarray]:
-    """Where the values of all points go, leaf by leaf.
+    """Return arrays for the values of all points, leaf by leaf.
 
-    Raises a `ValueError` that says what to do if this machine could not hold them.
+    Raises a `ValueError` if this machine, or the container, could not hold them.
     """
     # Systems promise more memory than there is, and end the process that uses it.
-    needed = size * sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in outputs)
+    needed, memory = size * row_bytes(outputs), _memory()
     try:
-        if needed > _memory():
+        if needed > memory:
             raise MemoryError
         return [np.empty((size, *leaf.shape), leaf.dtype) for leaf in outputs]
     except (MemoryError, ValueError) as error:  # more than NumPy can count
         raise value_error(
-            "sweep",
+            function,
             f"the values of {size:,} points take {needed / 2**30:,.0f} GiB, and "
-            f"this machine has {_memory() / 2**30:,.0f} GiB of memory.",
+            f"this process may use {memory / 2**30:,.0f} GiB of memory.",
             "Keep less of them: a reduction by `reduce=`, or values on disk by "
             '`store="runs.zarr"`; or sweep over a part of the space, `space[a:b]`.',
         ) from error
 
 
+# The limits of a container, of both versions of Linux's control groups. A file that
+# holds "max" sets none.
+_LIMITS = (
+    Path("/sys/fs/cgroup/memory.max"),
+    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
+)
+
+
 def _memory() -> float:
-    """The size of this machine's memory in bytes; infinite where it is not told."""
-    try:
-        return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
-    except (AttributeError, ValueError, OSError):  # Windows
-        return math.inf
+    """Return the bytes of memory for this process; infinity if nothing tells."""
+    found = math.inf
+    with contextlib.suppress(AttributeError, ValueError, OSError):  # Windows
+        found = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    for limit in _LIMITS:
+        with contextlib.suppress(OSError, ValueError):
+            found = min(found, float(limit.read_text()))
+    return found

@@ -20,15 +20,14 @@ from jax.core import Tracer
 
 from ..._cache import LRUCache
 from ..._errors import type_error
-from ..._jaxprs import Fingerprint, as_function, fingerprint_of, open_jaxpr
+from ..._jaxprs import Fingerprint, as_function, counted, fingerprint_of, open_jaxpr
+from ..._jaxprs import trace as trace_jaxpr
 from ..._mesh_context import NO_MESH
 from ..._spaces import Geometry, Space
 from ..._tree import can_be_traced, is_key_array
 from ..._types import ClosedJaxpr, Key, PyTree
 from ..._vmap import Analysis, analyze
-from .call import call
-from .concrete import note_concrete
-from .numbers import note_compilation
+from ..call import call
 
 _analyses = LRUCache(128)
 # Those that change what is traced. A worker computes under them too.
@@ -63,10 +62,6 @@ class Traced:
     point: PyTree
     own: ClosedJaxpr
     source: tuple[Callable[..., Any], Space, Geometry, Sequence[int]]
-
-    def note_compilation(self, layout: Any) -> None:
-        """Warns if it is compiled again and again for nothing but another number."""
-        note_compilation(self.program, *self.source, layout)
 
     @property
     def has_effects(self) -> bool:
@@ -152,6 +147,22 @@ def trace(
     )
 
 
+def with_steps(traced: Traced) -> Traced:
+    """The same function with the outputs `(output, needed, executed)`."""
+    inputs = [
+        jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype, weak_type=v.aval.weak_type)
+        for v in open_jaxpr(traced.jaxpr)[0].invars
+    ]
+    number, leaf = jax.ShapeDtypeStruct((), jnp.uint32), jtu.tree_structure(0)
+    return dataclasses.replace(
+        traced,
+        jaxpr=trace_jaxpr(lambda *args: counted(traced.jaxpr, args), *inputs),
+        structure=jtu.treedef_tuple((traced.structure, leaf, leaf)),
+        outputs=[*traced.outputs, number, number],
+        key_kinds=[*traced.key_kinds, None, None],
+    )
+
+
 class _OnPoint(NamedTuple):
     """A function traced on an abstract point."""
 
@@ -170,11 +181,7 @@ def _on_point(
     kinds: list[Any] = []
 
     def on_point(point: PyTree, key: Key | None = None) -> PyTree:
-        try:
-            out = call(function, fn, eqx.combine(point, static), key)
-        except Exception as error:
-            note_concrete(error)
-            raise
+        out = call(function, fn, eqx.combine(point, static), key)
         kinds[:] = [
             jr.key_impl(leaf) if is_key_array(leaf) else None
             for leaf in jtu.tree_leaves(out)

@@ -15,12 +15,13 @@ from ..._jaxprs import Fingerprint
 from ..._progress import Progress
 from ..._types import Key, PyTree
 from ..._vmap import by_device
-from ..tracing.trace import Traced, struct_of
-from .failure import Failures, as_nonfinite, check_finite, quiet
+from .cases import ByOffset, ByTable
+from .failure import Failures, Place, as_nonfinite, check_finite, quiet
 from .kernel import build
-from .memory import TooLarge, is_out_of_memory, noting
+from .memory import TooLarge, noting
 from .partition import COUNT, Layout, Partition, each_its_row, everywhere
-from .points import Chosen, Listed, Neighbours
+from .recompiled import note_compilation
+from .trace import Traced, struct_of
 
 Compiled: TypeAlias = jax.stages.Compiled
 """A program for devices of this process."""
@@ -43,24 +44,31 @@ _controls = LRUCache(256)
 
 
 class Runner:
-    """The program of one part of a sweep with its arguments on the devices."""
+    """The program of a case with its arguments on the devices."""
 
     def __init__(
-        self,
-        traced: Traced,
-        arrays: list[Any],
-        points: Neighbours | Listed | Chosen,
-        key: Key | None,
-        layout: Layout,
+        self, traced: Traced, arrays: list[Any], points: Any, key: Any, layout: Layout
     ):
+        """Compile the program, unless it is there; `points` are any that it may run."""
         self._layout = layout
         self._constants, self._place = traced.program.constants, everywhere(layout)
         self._arguments = self._placed(arrays, key)
+
+        def make() -> Compiled:
+            note_compilation(traced, layout)
+            told = points.kernel_args(0, 1, layout)
+            # Not NumPy arrays: in a run of several processes JAX refuses to lower a
+            # program for those that are split over devices, though all of them belong
+            # to this process.
+            given = jtu.tree_map(struct_of, (*told, arrays, self._constants, key))
+            kernel = build(traced.jaxpr, traced.stored, layout)
+            return compiled(kernel.lower(*given), layout.unsplit)
+
         with noting(layout.batch_size):
-            self._kernel = _program(traced, arrays, points, key, layout)
+            self._kernel = compiled_once([traced.program], layout, make)
 
     def at(self, arrays: list[Any], key: Key | None) -> "Runner":
-        """The same program with other arrays of the space, and another key."""
+        """Return the same program with other arrays of the space, and another key."""
         runner = copy.copy(self)
         runner._arguments = self._placed(arrays, key)
         return runner
@@ -70,41 +78,33 @@ class Runner:
 
     def run(
         self,
-        points: Neighbours | Listed | Chosen,
+        points: ByOffset | ByTable,
         span: tuple[int, int],
         progress: Progress,
         values: list[np.ndarray],
-        caught: Failures,
+        failures: Failures,
     ) -> None:
-        """Computes the points of a span and puts their outputs in their place.
+        """Compute a half-open range of points, and put their outputs in their rows.
 
-        After Ctrl-C it leaves out what is not begun. The first row of `values` is that
-        of the point `caught.base` of the space. Raises a `TooLarge` if there is not
-        enough memory.
+        After Ctrl-C it leaves out what is not begun. Raises a `TooLarge` if there is
+        not enough memory.
         """
-        layout, kernel, base = self._layout, self._kernel, caught.base
+        layout = self._layout
         across = layout.batch_size * len(layout.devices)
 
         def compute(first: int, now: int) -> Exception | None:
             try:
-                args = _told(points, first, now, layout)
-                outputs = kernel(*args, *self._arguments)
-                check_finite(outputs)
-                places = points.places(first, first + now)
-                _collect(outputs, values, places, base, layout.partition(now))
-            except jax.errors.JaxRuntimeError as error:
-                # JAX would complain about it again when Python exits, unless something
-                # else has run on the device since: no points at all.
-                nothing, table = points.kernel_args(first, 1, layout)
-                nothing[:, COUNT] = 0
-                if table is not None:
-                    # Where a batch is all of the table XLA moves it out of the loop,
-                    # and it is computed even if no point is: then another one.
-                    table[:] = 0
-                with contextlib.suppress(jax.errors.JaxRuntimeError):
-                    jax.block_until_ready(kernel(nothing, table, *self._arguments))
-                if is_out_of_memory(error):
-                    raise TooLarge(layout.batch_size, done) from error
+                with noting(layout.batch_size, done):
+                    outputs = self._kernel(
+                        *_told(points, first, now, layout), *self._arguments
+                    )
+                    check_finite(outputs)
+                    rows = points.rows(first, first + now)
+                    _collect(outputs, values, rows, layout.partition(now))
+            except (TooLarge, jax.errors.JaxRuntimeError) as error:
+                self._settle(points, first)
+                if isinstance(error, TooLarge):
+                    raise
                 return error
             except Exception as error:
                 return as_nonfinite(error)
@@ -115,54 +115,31 @@ class Runner:
         with quiet():
             while done < end:
                 if progress.stopping():
-                    return caught.skip(_rows(points.places(done, end), base), values)
+                    return failures.skip(values, points.rows(done, end))
                 left = -(-(end - done) // across)
                 count = min(layout.capacity, progress.count(left, across))
                 now = min(end - done, count * across)
                 if compute(done, now) is not None:
-                    caught.found(compute, points.indices, done, now, values)
-                    progress.failed(caught.count)
-                progress.saw(values, _rows(points.places(done, done + now), base))
+                    failures.found(compute, points.rows, done, now, values)
+                    progress.failed(failures.count)
+                progress.saw(values, points.rows(done, done + now))
                 done += now
                 progress.done(now)
 
+    def _settle(self, points: ByOffset | ByTable, first: int) -> None:
+        """Run the program once more after an error, for no points at all.
 
-def _rows(places: slice | np.ndarray, base: int) -> slice | np.ndarray:
-    if isinstance(places, slice):
-        return slice(places.start - base, places.stop - base)
-    return places - base
-
-
-def _program(
-    traced: Traced,
-    arrays: list[Any],
-    points: Neighbours | Listed | Chosen,
-    key: Key | None,
-    layout: Layout,
-) -> Compiled:
-    """The program of a part, compiled unless it is there already."""
-
-    def make() -> Compiled:
-        traced.note_compilation(layout)
-        program = lowered(traced, arrays, points, key, layout)
-        return compiled(program, layout.unsplit)
-
-    return compiled_once([traced.program], layout, make)
-
-
-def lowered(
-    traced: Traced,
-    arrays: list[Any],
-    points: Neighbours | Listed | Chosen,
-    key: Key | None,
-    layout: Layout,
-) -> jax.stages.Lowered:
-    """The program of a part, ready to be compiled."""
-    given = arrays, traced.program.constants, key
-    arguments = jtu.tree_map(struct_of, given)
-    kernel = build(traced.jaxpr, traced.stored, layout)
-    told = as_structs(points.kernel_args(0, 1, layout))
-    return kernel.lower(*told, *arguments)
+        JAX would complain about the error again when Python exits, unless something
+        else has run on the device since.
+        """
+        nothing, table = points.kernel_args(first, 1, self._layout)
+        nothing[:, COUNT] = 0
+        if table is not None:
+            # Where a batch is all of the table XLA moves it out of the loop, and it is
+            # computed even if no point is: then another one.
+            table[:] = 0
+        with contextlib.suppress(jax.errors.JaxRuntimeError):
+            jax.block_until_ready(self._kernel(nothing, table, *self._arguments))
 
 
 def compiled(lowered: jax.stages.Lowered, unsplit: bool) -> Compiled:
@@ -170,23 +147,10 @@ def compiled(lowered: jax.stages.Lowered, unsplit: bool) -> Compiled:
     return lowered.compile(compiler_options=dict(_UNSPLIT) if unsplit else None)
 
 
-def as_structs(arguments: PyTree) -> PyTree:
-    """Return arguments of a program with structs in place of NumPy arrays.
-
-    In a run of several processes JAX refuses to lower a program for NumPy arrays that
-    are split over devices, though all of them belong to this process.
-    """
-
-    def one(x: Any) -> Any:
-        return struct_of(x) if isinstance(x, np.ndarray | np.generic) else x
-
-    return jtu.tree_map(one, arguments)
-
-
 def compiled_once(
     programs: Sequence[Fingerprint], layout: Any, make: Callable[[], Any]
 ) -> Any:
-    """What `make` compiles from some programs, unless it is there already."""
+    """Return what `make` compiles from some programs, unless it is there already."""
     there = compiled_already(programs, layout)
     if there is not None:
         return there
@@ -199,7 +163,7 @@ def compiled_once(
 
 
 def compiled_already(programs: Sequence[Fingerprint], layout: Any) -> Any:
-    """What was compiled from some programs, if that is there."""
+    """Return what was compiled from some programs, or `None`."""
     place = (tuple(program.key() for program in programs), layout)
     entry = _kernels.get(place)
     if entry is None or not all(program.still_valid() for program in entry[0]):
@@ -208,27 +172,22 @@ def compiled_already(programs: Sequence[Fingerprint], layout: Any) -> Any:
 
 
 def _collect(
-    outputs: list[Any],
-    values: list[np.ndarray],
-    places: slice | np.ndarray,
-    base: int,
-    partition: Partition,
+    outputs: list[Any], values: list[np.ndarray], rows: Place, partition: Partition
 ) -> None:
-    """Copies what one call computed to its places, without the repeated tails."""
+    """Copy what one call computed to its rows, without the repeated tails."""
     for out, into in zip(outputs, values, strict=True):
         for device, shard in enumerate(by_device(out)):
             data = np.asarray(shard)
-            where = _rows(places, base)
-            if isinstance(where, slice):
-                for place, own in partition.stretches(into[where], data, device):
+            if isinstance(rows, slice):
+                for place, own in partition.stretches(into[rows], data, device):
                     place[...] = own
             else:
-                for place, own in partition.stretches(where, data, device):
+                for place, own in partition.stretches(rows, data, device):
                     into[place] = own
 
 
 def put(tree: PyTree, place: jax.sharding.Sharding) -> PyTree:
-    """The arrays of a pytree, copied to where `place` says unless they are there.
+    """Return the arrays of a pytree on some devices, copied unless they are there.
 
     Small ones of NumPy stay as they are: a call copies them faster.
     """
@@ -246,14 +205,12 @@ def put(tree: PyTree, place: jax.sharding.Sharding) -> PyTree:
     return jtu.tree_unflatten(structure, found)
 
 
-def _told(
-    points: Neighbours | Listed | Chosen, first: int, now: int, layout: Layout
-) -> Any:
-    """What the kernel is told, which is on the devices already if it was told before.
+def _told(points: ByOffset | ByTable, first: int, now: int, layout: Layout) -> Any:
+    """Return control and table, which may be on the devices already.
 
     A call of which nothing has to be copied to devices takes a fifth of the time.
     """
-    if not isinstance(points, Neighbours):
+    if isinstance(points, ByTable):
         return points.kernel_args(first, now, layout)
     place = points, first, now, layout
     args = _controls.get(place)
