@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import jax.random as jr
 import jax.tree_util as jtu
 
-from ..._errors import describe_value, type_error, value_error
+from ..._check import check_is
+from ..._errors import value_error
 from ..._keys import check_key as check_one_key
 from ..._spaces import MAX_LENGTH, Axis
 from ..._tree import as_arrays
@@ -169,12 +170,8 @@ def check_axis(
         >>> ept.check_axis(ep.Random(jax.random.normal, 4), key=jax.random.key(0))
     """
     __tracebackhide__ = True
-    if not isinstance(axis, Axis):
-        raise type_error(
-            "testing.check_axis",
-            f"`axis` is {describe_value(axis)}.",
-            "Give an `Axis`: `Linspace(0, 1, 5)`, or an instance of your own.",
-        )
+    cure = "Give an `Axis`: `Linspace(0, 1, 5)`, or an instance of your own."
+    check_is("testing.check_axis", "axis", axis, Axis, cure)
     check_one_key("testing.check_axis", key)
     tolerance = tolerance_of("testing.check_axis", rtol, atol)
     check_reference("testing.check_axis", reference)

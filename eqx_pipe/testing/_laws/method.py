@@ -9,8 +9,8 @@ import jax
 import jax.tree_util as jtu
 import numpy as np
 
-from ..._check import check_int
-from ..._errors import describe_value, type_error
+from ..._check import check_int, check_is
+from ..._errors import describe_value
 from ..._search import Method, losses
 from ..._spaces import Space, SpaceLike, as_space, point_columns
 from ..._sweep.results.best import Compared
@@ -163,12 +163,8 @@ def check_method(
     """
     __tracebackhide__ = True
     function = "testing.check_method"
-    if not isinstance(method, Method):
-        raise type_error(
-            function,
-            f"`method` is {describe_value(method)}.",
-            "Give an object with `init`, `ask` and `tell`.",
-        )
+    cure = "Give an object with `init`, `ask` and `tell`."
+    check_is(function, "method", method, Method, cure)
     check_int(function, "num", num, 1)
     whole, runs = as_space(function, space), []
 
