@@ -1,4 +1,4 @@
-"""Random damage and random kills; `python -m tests.support.attack` does more of them."""
+"""Random damage and kills; `python -m tests.support.attack` does more of them."""
 
 from pathlib import Path
 
