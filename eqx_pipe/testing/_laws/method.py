@@ -13,9 +13,7 @@ from ..._check import check_int
 from ..._errors import describe_value, type_error
 from ..._search.method import Method, losses
 from ..._spaces import Space, SpaceLike, as_space, point_columns
-from ..._sweep.results.best import Compared
-from ..._sweep.results.result import SweepResult
-from ..._sweep.sweeper import sweeper
+from ..._sweep import Compared, SweepResult, sweeper
 from ..._tree import path_name
 from ..._types import Key, PyTree
 from .compare import agree
