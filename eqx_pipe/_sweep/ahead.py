@@ -15,7 +15,8 @@ from .._tree import is_key_array
 from .._types import PyTree
 from .compute.trace import no_mesh
 from .options import SweepOptions
-from .plan import CostsBySpan, Plan
+from .order_by import CostsBySpan
+from .plan import Plan
 from .request import request_of
 from .results.planned import SweepPlan
 from .sinks.store_sink import Left, StoreSink

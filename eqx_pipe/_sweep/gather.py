@@ -19,8 +19,9 @@ from .._types import ProgressLike
 from .compute.failure import Verdict
 from .compute.rows import Rows
 from .interrupt import CTRL_C, ENDING, Interrupt
+from .order_by import CostsBySpan
 from .outcome import Outcome
-from .plan import CostsBySpan, Index, Plan
+from .plan import Index, Plan
 
 COMMIT_EVERY = 30.0
 """Seconds after which the finished batches of a chunk are committed to a store."""

@@ -146,7 +146,9 @@ def _as_shard(function: str, shard: Any) -> tuple[int, int] | None:
     except (TypeError, ValueError):
         wrong = f"`shard` is {describe_value(shard)}."
         raise type_error(function, wrong, cure) from None
-    if not 0 <= index < count or bool in map(type, shard):
+    if bool in map(type, shard):
+        raise type_error(function, f"`shard` is {shard}.", cure)
+    if not 0 <= index < count:
         cure += " The first of four processes is (0, 4), the last (3, 4)."
         raise value_error(function, f"`shard` is ({index}, {count}).", cure)
     return index, count

@@ -1,31 +1,20 @@
 """A plan: the work of a sweep, and the chunks that it is cut into."""
 
 import dataclasses
-import functools as ft
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol, Self, TypeAlias
+from collections.abc import Sequence
+from typing import Any, Protocol, Self
 
 import jax
-import jax.numpy as jnp
-import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Float
 
-from .._errors import (
-    MissingKeyError,
-    SweepError,
-    describe_value,
-    message,
-    type_error,
-    value_error,
-)
 from .._progress import Progress
 from .._reduce.many import Many
 from .._spaces import Space
 from .._types import Device, Key, PyTree
 from .compute.blocks import Blocks
 from .compute.cells import Cells
-from .compute.failure import Verdict, reason
+from .compute.failure import Verdict
 from .compute.points import Points
 from .compute.prepare import prepare
 from .compute.rows import CHUNK_BYTES, Index, Rows
@@ -34,9 +23,6 @@ from .store import Chunks, choose_chunks
 
 # Only the pools of the standard library say how many workers they have.
 _GUESSED_WORKERS = 8
-
-CostsBySpan: TypeAlias = Callable[[int, int], Float[np.ndarray, " points"]]
-"""The costs of the points in a half-open range."""
 
 
 class Work(Protocol):
@@ -258,96 +244,3 @@ def _num_workers(executor: object) -> int:
     """About how many workers an executor has."""
     known = getattr(executor, "_max_workers", None)  # the pools of the standard library
     return known if isinstance(known, int) and known > 0 else _GUESSED_WORKERS
-
-
-def _for_order_by(call: Callable[..., Any]) -> Callable[..., Any]:
-    """What calls `order_by`, with errors that say that it is that function."""
-
-    def of_costs(*args: Any, **keywords: Any) -> Any:
-        try:
-            return call(*args, **keywords)
-        except MissingKeyError as error:
-            raise type_error(
-                "sweep",
-                "`order_by` needs a PRNG key.",
-                "Give a function of the point alone: a cost is a guess, and draws "
-                "are made in `fn`.",
-            ) from error
-        except SweepError as error:
-            i = next(iter(error.indices), None)
-            raise SweepError(
-                message(
-                    "sweep",
-                    f"`order_by` failed at point {i}: {reason(error.__cause__)}.",
-                    f"Call `order_by(space.point({i}))` to see it; a guess of the cost "
-                    "is needed for every point.",
-                ),
-                error.indices,
-            ) from error
-        except Exception as error:
-            error.add_note("It was called for `order_by`.")
-            raise
-
-    return of_costs
-
-
-def costs_of(request: Request) -> Callable[[int], CostsBySpan] | None:
-    """What points cost, as a function of how many of them are asked for at most.
-
-    They are computed chunk by chunk, since nobody needs the costs of chunks that are
-    finished or that another process computes. Where values are reduced, which happens
-    in order, costs change nothing.
-    """
-    order_by = request.order_by
-    if order_by is None:
-        return None
-    size = request.whole.size
-    if not callable(order_by):
-        listed = isinstance(order_by, list) and len(order_by) == size
-        found = np.asarray(order_by) if listed else order_by
-        _check_costs("is", found, size)
-        return ft.partial(_listed_costs, np.asarray(found).astype(np.float64))
-    if request.reducers is not None:
-        return None
-    prepared = _for_order_by(prepare)
-    points = prepared(order_by, request.space, None, "auto", request.devices)
-    outputs = jtu.tree_map(
-        lambda leaf: jax.ShapeDtypeStruct((size, *leaf.shape), leaf.dtype),
-        points.outputs,
-    )
-    _check_costs("gives", outputs, size)
-    return ft.partial(_computed_costs, points)
-
-
-def _listed_costs(costs: Float[np.ndarray, " all"], most: int) -> CostsBySpan:
-    return lambda first, last: costs[first:last]
-
-
-def _computed_costs(points: Points, most: int) -> CostsBySpan:
-    compute = _for_order_by(points.with_most(most).compute)
-
-    def costs(first: int, last: int) -> Float[np.ndarray, " points"]:
-        quiet = Progress(False, last - first)
-        (found,), _ = compute(range(first, last), None, quiet)
-        return found.astype(np.float64)
-
-    return costs
-
-
-def _check_costs(what: str, found: Any, size: int) -> None:
-    """Raises a `ValueError` unless there is one real number for each point."""
-    form = describe_value(found)
-    if jtu.treedef_is_leaf(jtu.tree_structure(found)) and hasattr(found, "shape"):
-        is_form = isinstance(found, jax.ShapeDtypeStruct)
-        given = found if is_form else np.asarray(found)
-        form = f"{given.dtype}{list(given.shape)}"
-        kinds = (np.bool_, np.integer, np.floating)
-        real = any(jnp.issubdtype(given.dtype, kind) for kind in kinds)
-        if real and given.shape == (size,):
-            return
-    raise value_error(
-        "sweep",
-        f"`order_by` {what} {form} for {size} points.",
-        "Give a function from a point to one real number, or an array with one "
-        "number for each point.",
-    )

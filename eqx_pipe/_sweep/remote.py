@@ -18,7 +18,8 @@ from jaxtyping import Int64
 from .._errors import SweepError, message
 from .._progress import Progress
 from .gather import Chunk, Todo, asked_of
-from .plan import CostsBySpan, Plan
+from .order_by import CostsBySpan
+from .plan import Plan
 from .worker import pack, work
 
 # Memory that one worker lacked another may have; points that always kill one stop.

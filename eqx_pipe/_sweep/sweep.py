@@ -17,9 +17,10 @@ from .compute.tune import tune
 from .gather import Sink, compute_here, gather, watched_in
 from .interrupt import tell
 from .options import BatchSize, Costs, Executor, Resume, Shard
+from .order_by import CostsBySpan, costs_of
 from .outcome import carry, result_of
 from .plain_sweep import plain_sweep
-from .plan import CostsBySpan, Plan, costs_of, plan_of
+from .plan import Plan, plan_of
 from .remote import compute_remotely
 from .request import Request, request_of
 from .results.label import names_of

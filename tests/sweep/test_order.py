@@ -53,7 +53,7 @@ def test_points_of_like_cost_share_a_batch():
         return lane
 
     values = np.float32([5, 1, 4, 2, 6, 3])
-    for cost in (lambda x: -x, -values, list(-values), jnp.asarray(-values)):
+    for cost in (lambda x: -x, -values, tuple(-values), jnp.asarray(-values)):
         batches.clear()
         result = ep.sweep(
             fn, ep.Values(values), order_by=cost, batch_size=2, mesh=make_mesh(1)

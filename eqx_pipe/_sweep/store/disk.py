@@ -29,6 +29,9 @@ ROOT = "zarr.json"
 GROWING = ".growing"
 """The key that says that files may lie in a store that are not valid."""
 
+NEW = b"new"
+"""What that file holds where there was no store before."""
+
 LOCKS = ".locks"
 """The folder in a store for the locks of processes that fill it."""
 
@@ -147,7 +150,9 @@ class Folder:
             return True
         if not self.path.is_dir() or self.exists(ROOT):
             return False
-        return self.exists(GROWING) or not {*os.listdir(self._root)} - {LOCKS, _PARTS}
+        if self.exists(GROWING):  # else a store whose `zarr.json` somebody removed
+            return self.get(GROWING) == NEW
+        return not {*os.listdir(self._root)} - {LOCKS, _PARTS}
 
     def give_up(self) -> None:
         """Remove the folder of a store that was not created after all."""

@@ -20,7 +20,7 @@ import numpy as np
 from jaxtyping import Int8, Int64
 
 from .chunks import Chunks
-from .disk import GROWING, ROOT, Files
+from .disk import GROWING, NEW, ROOT, Files
 from .layout import StoreLayout, files_of, nodes_of, parse_root, read_root, side_of
 from .ranges import MISSING, OK
 from .store import ODD, WHY, Store, store_of
@@ -112,7 +112,7 @@ def lay_out(
         sides = {name: was[name] if name in kept else 1 - was[name] for name in was}
         cut = cut if moved else old.record["cut"]
     made, root = files_of(layout, cut, sides)
-    files.put(GROWING, b"")
+    files.put(GROWING, NEW if old is None else b"old")
     for key, data in made.items():
         files.put(key, data)
     fill(store_of(files, *parse_root("sweep", files.place(), root)))

@@ -344,7 +344,7 @@ class Store:
         full[: len(status)] = status
         self.files.put(self._status_key(number), pack(said, full.tobytes()))
         folder = self._why(number)
-        for name in self.files.names(folder) if errors else ():
+        for name in self.files.names(folder):
             if name != str(said.get("why")):
                 self.files.remove(f"{folder}/{name}")
 

@@ -1,0 +1,26 @@
+"""Random damage and kills: the right values, or an error that names store and file."""
+
+from pathlib import Path
+
+import pytest
+from support.helpers import THOROUGH
+
+pytest.importorskip("xarray")
+pytest.importorskip("zarr")
+
+
+@pytest.fixture
+def attack(monkeypatch):
+    monkeypatch.syspath_prepend(Path(__file__).parents[2])
+    # By the name that its processes know: stores know callbacks by their module.
+    from tests.support import attack
+
+    return attack
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("what", "count"), [("mutations", 100), ("kills", 10)])
+def test_stores_are_right_or_told(attack, what, count):
+    bad = []
+    getattr(attack, what)(count * (10 if THOROUGH else 1), 0, bad.append)
+    assert not bad, bad[0]
